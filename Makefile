@@ -1,0 +1,84 @@
+# The same commands serve people and CI. What they install is named in `setup`.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+LOCALCLUSTER := test/localcluster
+GOLANGCI_LINT := bin/golangci-lint-2.12.0
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env)
+
+DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins git iproute2 iptables mmdebstrap runc tini
+
+.PHONY: help
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## install what the local cluster needs (Debian, root or sudo); elsewhere print what is missing
+	@missing=$$(for p in $(DEBIAN_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	if ! command -v apt-get >/dev/null; then \
+	  echo "This is not Debian. The local cluster needs what these Debian packages hold: $(DEBIAN_PACKAGES)"; \
+	elif [ -n "$$missing" ]; then \
+	  echo "installing" $$missing; \
+	  $(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	fi
+	@command -v go >/dev/null || { echo "Go 1.26 or newer is missing: https://go.dev/doc/install"; exit 1; }
+
+.PHONY: build
+build: bin/localcluster ## compile the project's commands into bin/
+
+# go build finds out by itself what has changed.
+.PHONY: bin/localcluster
+bin/localcluster:
+	@mkdir -p bin
+	cd $(LOCALCLUSTER) && CGO_ENABLED=0 go build -trimpath -o ../../bin/localcluster ./cmd/localcluster
+
+$(GOLANGCI_LINT):
+	@mkdir -p bin
+	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.12.0
+	mv bin/golangci-lint $@
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) ## run the linters over both modules
+	$(GOLANGCI_LINT) run --build-tags e2e
+	cd $(LOCALCLUSTER) && ../../$(GOLANGCI_LINT) run --config ../../.golangci.yml ./cmd/localcluster/... ./cmd/nvidia-smi/... ./cmd/pause/... ./internal/...
+
+.PHONY: unit
+unit: ## run the tests that need no cluster
+	cd $(LOCALCLUSTER) && go test ./internal/... ./cmd/nvidia-smi/... ./cmd/pause/...
+
+.PHONY: e2e
+e2e: build ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 keeps it and uses the one that is up
+	go test -tags e2e -count=1 -v -timeout 60m ./test/e2e
+
+.PHONY: test
+test: setup lint unit e2e ## everything that CI runs
+
+.PHONY: generate
+generate: ## rewrite what is generated (go.mod and go.sum, formatting)
+	go mod tidy
+	cd $(LOCALCLUSTER) && go mod tidy
+	gofmt -w test
+
+.PHONY: verify
+verify: ## fail if generate would change something
+	go mod tidy -diff
+	cd $(LOCALCLUSTER) && go mod tidy -diff
+	@unformatted=$$(gofmt -l test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
+
+.PHONY: cluster
+cluster: setup build ## bring the local cluster up, or repair it
+	$(SUDO) bin/localcluster up
+
+.PHONY: cluster-down
+cluster-down: build ## take the local cluster down
+	$(SUDO) bin/localcluster down
+
+.PHONY: demo
+demo: cluster ## run a pipeline on the local cluster
+	$(SUDO) bin/localcluster status
+
+.PHONY: bench
+bench: bench-cluster ## run every benchmark
+
+.PHONY: bench-cluster
+bench-cluster: setup build ## time up, a PipelineRun and down
+	go run ./test/bench-cluster

@@ -1,0 +1,233 @@
+//go:build e2e
+
+// Package e2e uses the local cluster with the real clients: kubectl, tkn and git.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Where the local cluster is; its own README documents these.
+const (
+	stateDir     = "/var/lib/ml-dev-env-localcluster"
+	kubeconfig   = stateDir + "/kubeconfig"
+	registryHost = "10.223.0.2:5000"
+)
+
+// keepVariable, if set, leaves the cluster running after the tests and uses
+// the one that is there.
+const keepVariable = "E2E_KEEP_CLUSTER"
+
+// TestCluster is one test because the order matters: the machine before, the
+// cluster and its repair, its uses side by side, the machine after.
+func TestCluster(t *testing.T) {
+	keep := os.Getenv(keepVariable) != ""
+	if !keep {
+		localcluster(t, "down")
+	}
+	before := machine(t)
+	start := time.Now()
+	t.Cleanup(func() {
+		if !keep {
+			localcluster(t, "down")
+		}
+	})
+	localcluster(t, "up")
+	t.Logf("up took %s", time.Since(start).Round(time.Second))
+
+	t.Run("lifecycle", testLifecycle)
+	t.Run("uses", testUses)
+	if keep {
+		return
+	}
+	t.Run("down leaves nothing", func(t *testing.T) {
+		localcluster(t, "down")
+		if diff := difference(before, machine(t)); diff != "" {
+			t.Errorf("the machine is not as it was before up:\n%s", diff)
+		}
+		localcluster(t, "down") // on nothing
+	})
+}
+
+// repository is the checkout's root.
+func repository(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func localclusterProgram(t *testing.T) string {
+	return filepath.Join(repository(t), "bin", "localcluster")
+}
+
+// localcluster runs the command, shows what it says and returns it.
+func localcluster(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := run(t, nil, localclusterProgram(t), args...)
+	fmt.Print(out)
+	if err != nil {
+		t.Fatalf("localcluster %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// run runs a program to its end and returns its output.
+func run(t *testing.T, stdin []byte, program string, args ...string) (string, error) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	if t.Context().Err() != nil { // in a cleanup
+		cmd = exec.Command(program, args...)
+	}
+	cmd.Stdin = bytes.NewReader(stdin)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// user is somebody with kubectl and tkn and a namespace of their own.
+type user struct {
+	*testing.T
+	namespace string
+}
+
+// newUser makes a namespace and deletes it when the test is over.
+func newUser(t *testing.T) user {
+	t.Helper()
+	name := strings.ToLower(t.Name()[strings.LastIndex(t.Name(), "/")+1:])
+	u := user{T: t, namespace: "e2e-" + strings.ReplaceAll(name, "_", "-")}
+	u.kubectl("create", "namespace", u.namespace)
+	t.Cleanup(func() {
+		if t.Failed() {
+			u.dump()
+		}
+		if out, err := run(t, nil, stateDir+"/bin/kubectl", "delete", "namespace", u.namespace, "--wait=false"); err != nil {
+			t.Errorf("deleting the namespace: %v: %s", err, out)
+		}
+	})
+	return u
+}
+
+// dump shows what a failed test leaves to look at.
+func (u user) dump() {
+	for _, args := range [][]string{
+		{"get", "pods,pvc,taskruns", "--output=wide"},
+		{"get", "events", "--sort-by=.lastTimestamp"},
+		{"logs", "--all-containers", "--prefix", "--tail=30", "--selector=e2e=yes"},
+	} {
+		out, _ := run(u.T, nil, stateDir+"/bin/kubectl", append([]string{"--namespace", u.namespace}, args...)...)
+		u.Logf("kubectl %s:\n%s", strings.Join(args, " "), out)
+	}
+}
+
+// kubectl runs the real kubectl in the user's namespace; it must succeed.
+func (u user) kubectl(args ...string) string {
+	u.Helper()
+	out, err := u.try(args...)
+	if err != nil {
+		u.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// try is kubectl that may fail.
+func (u user) try(args ...string) (string, error) {
+	u.Helper()
+	return run(u.T, nil, stateDir+"/bin/kubectl", append([]string{"--namespace", u.namespace}, args...)...)
+}
+
+// tkn runs the real tkn in the user's namespace; it must succeed.
+func (u user) tkn(args ...string) string {
+	u.Helper()
+	out, err := run(u.T, nil, stateDir+"/bin/tkn", append(args, "--namespace", u.namespace)...)
+	if err != nil {
+		u.Fatalf("tkn %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// apply applies a file of testdata with @NAME@ replaced by values[NAME].
+func (u user) apply(file string, values map[string]string) {
+	u.Helper()
+	content, err := os.ReadFile(filepath.Join("testdata", file))
+	if err != nil {
+		u.Fatal(err)
+	}
+	text := string(content)
+	for name, value := range values {
+		text = strings.ReplaceAll(text, "@"+name+"@", value)
+	}
+	out, err := run(u.T, []byte(text), stateDir+"/bin/kubectl", "--namespace", u.namespace, "apply", "--filename=-")
+	if err != nil {
+		u.Fatalf("applying %s: %v\n%s", file, err, out)
+	}
+}
+
+// waitFor watches until the object meets the condition, as kubectl wait has it.
+func (u user) waitFor(condition, object string) {
+	u.Helper()
+	u.kubectl("wait", "--for="+condition, "--timeout=5m", object)
+}
+
+// waitEvent watches the namespace's events until one of the object holds the text.
+func (u user) waitEvent(object, text string) {
+	u.Helper()
+	ctx, cancel := context.WithTimeout(u.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace", u.namespace,
+		"get", "events", "--watch", "--field-selector=involvedObject.name="+object,
+		"--output=jsonpath={.message}{\"\\n\"}")
+	found := &finder{text: text, done: cancel}
+	cmd.Stdout, cmd.Stderr = found, found
+	err := cmd.Run()
+	if !found.seen {
+		u.Fatalf("no event of %s says %q (%v); events:\n%s", object, text, err, found.all.String())
+	}
+}
+
+// finder is a writer that stops its source when it has seen a text.
+type finder struct {
+	text string
+	done func()
+	seen bool
+	all  bytes.Buffer
+}
+
+func (f *finder) Write(p []byte) (int, error) {
+	f.all.Write(p)
+	if strings.Contains(f.all.String(), f.text) && !f.seen {
+		f.seen = true
+		f.done()
+	}
+	return len(p), nil
+}
+
+// mustContain fails unless the text holds every part.
+func (u user) mustContain(text string, parts ...string) {
+	u.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			u.Errorf("%q is missing in:\n%s", part, text)
+		}
+	}
+}
+
+// exitCode is a finished program's, or -1.
+func exitCode(err error) int {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	return -1
+}

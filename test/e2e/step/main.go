@@ -1,0 +1,17 @@
+// Command step is a Tekton step for the end-to-end tests: it prints what it is
+// told, shows who it runs as and can fail.
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "fail" {
+		fmt.Println("failing as told")
+		os.Exit(1)
+	}
+	fmt.Printf("%s uid=%d gid=%d\n", strings.Join(os.Args[1:], " "), os.Getuid(), os.Getgid())
+}

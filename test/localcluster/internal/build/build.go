@@ -1,0 +1,176 @@
+// Package build compiles the cluster's components from their modules, once for
+// each version of their sources.
+package build
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// Set is some programs that one `go build` makes from one module.
+type Set struct {
+	Name string
+	// Module is the module's folder, relative to the localcluster module's.
+	Module string
+	// Packages as `go build` takes them; "tool" is every tool of the module.
+	Packages []string
+	// Sources are folders of this module that the packages import from.
+	Sources []string
+	// Variables are set by the linker: Kubernetes' programs are told their
+	// version by it, and others refuse a server that has none.
+	Variables []string
+	// Static programs run in images that hold nothing else.
+	Static bool
+}
+
+// Sets are everything that the cluster runs and that Go builds.
+var Sets = []Set{
+	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: []string{
+		"k8s.io/component-base/version.gitVersion=v1.34.4",
+		"k8s.io/component-base/version.gitMajor=1",
+		"k8s.io/component-base/version.gitMinor=34",
+		"k8s.io/component-base/version.gitCommit=unknown",
+		"k8s.io/component-base/version.gitTreeState=clean",
+	}},
+	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi"}, Sources: []string{"internal/gpu"}, Static: true},
+	{Name: "tekton", Module: "tools/tekton", Packages: []string{"tool"}, Static: true},
+	{Name: "tkn", Module: "tools/tkn", Packages: []string{"."}, Variables: []string{
+		"github.com/tektoncd/cli/pkg/cmd/version.clientVersion=0.45.0",
+	}, Static: true},
+}
+
+// Builder compiles sets into a cache folder.
+type Builder struct {
+	// Source is the folder of the localcluster module.
+	Source string
+	Cache  string
+}
+
+// Folder is where the set's programs are, or will be: its name changes with
+// the compiler and with the versions and sources it is built from.
+func (b Builder) Folder(set Set) (string, error) {
+	hash := sha256.New()
+	fmt.Fprintln(hash, runtime.Version(), runtime.GOARCH, set.Packages, set.Variables, set.Static)
+	module := filepath.Join(b.Source, set.Module)
+	files := []string{"go.mod", "go.sum"}
+	for _, p := range append(slices.Clone(set.Packages), set.Sources...) {
+		sources, err := filepath.Glob(filepath.Join(module, p, "*.go"))
+		if err != nil {
+			return "", err
+		}
+		for _, s := range sources {
+			rel, err := filepath.Rel(module, s)
+			if err != nil {
+				return "", err
+			}
+			files = append(files, rel)
+		}
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(filepath.Join(module, file))
+		if err != nil {
+			return "", fmt.Errorf("reading the sources of %s: %w", set.Name, err)
+		}
+		fmt.Fprintf(hash, "%s %x\n", file, sha256.Sum256(content))
+	}
+	return filepath.Join(b.Cache, "bin", set.Name+"-"+hex.EncodeToString(hash.Sum(nil))[:12]), nil
+}
+
+// Build compiles the set if that has not been done, and returns its folder.
+// The compiler's messages go to log.
+func (b Builder) Build(ctx context.Context, set Set, log io.Writer) (folder string, err error) {
+	folder, err = b.Folder(set)
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(folder); err == nil {
+		return folder, nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
+		return "", err
+	}
+	temp, err := os.MkdirTemp(filepath.Dir(folder), ".building-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(temp)
+	linker := "-ldflags=-s -w"
+	for _, v := range set.Variables {
+		linker += " -X " + v
+	}
+	args := append([]string{"build", "-trimpath", linker, "-o", temp + "/"}, set.Packages...)
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = filepath.Join(b.Source, set.Module)
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod -buildvcs=false", "GOWORK=off")
+	if set.Static {
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+	}
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, &said), io.MultiWriter(log, &said)
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("compiling %s: %w\n%s", set.Name, err, lastLines(said.String(), 15))
+	}
+	if err := os.Chmod(temp, 0o755); err != nil {
+		return "", err
+	}
+	if err := b.dropOlder(set); err != nil {
+		return "", err
+	}
+	return folder, os.Rename(temp, folder)
+}
+
+// dropOlder removes what earlier versions of the set's sources were built to.
+func (b Builder) dropOlder(set Set) error {
+	older, err := filepath.Glob(filepath.Join(b.Cache, "bin", set.Name+"-????????????"))
+	if err != nil {
+		return err
+	}
+	for _, o := range older {
+		if err := os.RemoveAll(o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func lastLines(s string, n int) string {
+	lines := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+// FindSource returns the folder of the localcluster module: at or above the
+// working folder, or beside the program that runs.
+func FindSource() (string, error) {
+	var starts []string
+	if wd, err := os.Getwd(); err == nil {
+		starts = append(starts, wd)
+	}
+	if exe, err := os.Executable(); err == nil {
+		starts = append(starts, filepath.Dir(exe))
+	}
+	for _, dir := range starts {
+		for ; ; dir = filepath.Dir(dir) {
+			candidate := filepath.Join(dir, "test", "localcluster")
+			if _, err := os.Stat(filepath.Join(candidate, "cmd", "kube", "main.go")); err == nil {
+				return candidate, nil
+			}
+			if dir == "/" {
+				break
+			}
+		}
+	}
+	return "", fmt.Errorf("the project's sources are not found above %s; run this inside a checkout of ml-dev-env", strings.Join(starts, " or "))
+}

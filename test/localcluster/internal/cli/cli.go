@@ -1,0 +1,208 @@
+// Package cli is the localcluster command line.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// errNotUsable has been told already.
+var errNotUsable = errors.New("the cluster cannot be used")
+
+// Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
+func Main() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	// Libraries report through it what this program reports itself.
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	usage := true
+	root := command(func() { usage = false })
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errNotUsable):
+		return 1
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "localcluster: interrupted; run localcluster up again to go on, or down to clear up")
+		return 1
+	}
+	fmt.Fprintln(os.Stderr, "localcluster:", err)
+	if usage {
+		return 2
+	}
+	return 1
+}
+
+// command is the whole tree; parsed is called when arguments were accepted.
+func command(parsed func()) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "localcluster",
+		Short:         "A real Kubernetes with real Tekton on this machine",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRun: func(*cobra.Command, []string) {
+			parsed()
+		},
+	}
+	root.AddCommand(upCommand(), downCommand(), statusCommand(), kubeconfigCommand(), logsCommand(), loadCommand(), enterCommand(), serveCommand())
+	return root
+}
+
+func upCommand() *cobra.Command {
+	var nodes, gpus int
+	var faults []string
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the cluster up, or repair it",
+		Long: `Bring the cluster up, or repair the one that is there: what has died is
+started, and what a reboot has taken is built anew. The first time compiles
+Kubernetes, Tekton and tkn and makes the images, which takes about 15 minutes
+on two cores; after that they come from the cache.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			options, err := chosenOptions(cmd, nodes, gpus, faults)
+			if err != nil {
+				return err
+			}
+			return cluster.Up(cmd.Context(), options, os.Stdout)
+		},
+	}
+	cmd.Flags().IntVar(&nodes, "nodes", cluster.DefaultOptions.Nodes, "number of nodes, 1 to 8")
+	cmd.Flags().IntVar(&gpus, "gpus", cluster.DefaultOptions.GPUs, "stand-in GPUs of each node, 0 to 8")
+	cmd.Flags().StringArrayVar(&faults, "gpu-fault", nil,
+		"a faulty GPU: NODE:INDEX=missing, =throttled or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
+	return cmd
+}
+
+// chosenOptions are the flags over the running cluster's options over the defaults.
+func chosenOptions(cmd *cobra.Command, nodes, gpus int, faults []string) (cluster.Options, error) {
+	options, ok, err := cluster.Stored()
+	if err != nil {
+		return options, err
+	}
+	if !ok {
+		options = cluster.DefaultOptions
+	}
+	if cmd.Flags().Changed("nodes") {
+		options.Nodes = nodes
+	}
+	if cmd.Flags().Changed("gpus") {
+		options.GPUs = gpus
+	}
+	if !cmd.Flags().Changed("gpu-fault") {
+		return options, nil
+	}
+	options.Faults = nil
+	var problems []error
+	for _, f := range faults {
+		if f == "none" {
+			continue
+		}
+		fault, err := gpu.ParseNodeFault(f)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		options.Faults = append(options.Faults, fault)
+	}
+	return options, errors.Join(problems...)
+}
+
+func downCommand() *cobra.Command {
+	var purge bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Remove the cluster and everything it put on the machine but the cache",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cluster.Down(cmd.Context(), purge, os.Stdout)
+		},
+	}
+	cmd.Flags().BoolVar(&purge, "purge", false, "remove the cache of programs and images too")
+	return cmd
+}
+
+func statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show the components and where everything is; exit 1 if the cluster cannot be used",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			usable, err := cluster.Status(cmd.Context(), os.Stdout)
+			if err == nil && !usable {
+				return errNotUsable
+			}
+			return err
+		},
+	}
+}
+
+func kubeconfigCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "kubeconfig",
+		Short:   "Print the path of the administrator's kubeconfig",
+		Example: "  export KUBECONFIG=$(localcluster kubeconfig)",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if _, err := os.Stat(topology.Kubeconfig()); err != nil {
+				return errors.New("there is no cluster; localcluster up makes one")
+			}
+			fmt.Println(topology.Kubeconfig())
+			return nil
+		},
+	}
+}
+
+func logsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "logs COMPONENT",
+		Short:   "Print the log of a component, as status names it",
+		Example: "  localcluster logs kubelet@node-1",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(_ *cobra.Command, args []string) error { return cluster.Logs(args[0], os.Stdout) },
+	}
+}
+
+func loadCommand() *cobra.Command {
+	var as string
+	cmd := &cobra.Command{
+		Use:   "load IMAGE",
+		Short: "Push an image archive or an OCI layout folder to the cluster's registry and print its reference",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			reference, err := cluster.Load(cmd.Context(), args[0], as)
+			if err != nil {
+				return err
+			}
+			fmt.Println(reference)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&as, "as", "", "the image's name and tag in the registry (default: the file's name)")
+	return cmd
+}
+
+func enterCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "enter COMPONENT",
+		Short:  "Become a component; up starts them by this",
+		Hidden: true,
+		Args:   cobra.ExactArgs(1),
+		RunE:   func(_ *cobra.Command, args []string) error { return process.Enter(args[0]) },
+	}
+}

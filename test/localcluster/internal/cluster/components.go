@@ -1,0 +1,293 @@
+package cluster
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/pki"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// Folders that a node's programs have fixed and that each node has of its own.
+func nodeBinds(n topology.Netns) map[string]string {
+	return map[string]string{
+		"/var/lib/kubelet":    filepath.Join(n.Dir(), "kubelet"),
+		"/var/lib/cni":        filepath.Join(n.Dir(), "cni"),
+		"/var/log/containers": filepath.Join(n.Dir(), "container-logs"),
+		"/run/containerd":     filepath.Join(n.Dir(), "run"),
+	}
+}
+
+const containerdSocket = "/run/containerd/containerd.sock"
+
+// plan makes the specifications of the components from the files that they are
+// given. Certificates and configuration files are written by it on the way.
+type plan struct {
+	options Options
+	ca      *pki.Authority
+	// kube and etcd are programs.
+	kube, etcd string
+	pauseImage string
+	cacheDir   string
+	// written are the configuration files and what is in them.
+	written map[string]string
+	err     error
+}
+
+// control are the components of the control plane in the order of their start.
+func (p *plan) control() []process.Spec {
+	p.write(auditPolicyPath, auditPolicy())
+	p.write(admissionConfigPath, admissionConfig())
+	p.kubeconfigNamed(admissionKubeconfigPath, topology.AdmissionAddress, pki.Request{File: "apiserver-webhook-client", User: "system:kube-apiserver-webhook"})
+
+	serving := p.issue(pki.Request{File: "apiserver", User: "kube-apiserver", Hosts: []string{
+		topology.ControlIP, topology.APIServiceIP, "127.0.0.1", "localhost",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+	}})
+	etcdServing := p.issue(pki.Request{File: "etcd", User: "etcd", Hosts: []string{"127.0.0.1", "localhost"}})
+	etcdClient := p.issue(pki.Request{File: "apiserver-etcd-client", User: "kube-apiserver"})
+	kubeletClient := p.issue(pki.Request{File: "apiserver-kubelet-client", User: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}})
+	proxyClient := p.issue(pki.Request{File: "front-proxy-client", User: "front-proxy-client"})
+	saKey := topology.State("pki", "sa.key")
+	p.check(pki.ServiceAccountKey(saKey))
+	ca := p.ca.CertPath()
+
+	etcd := p.component("etcd", topology.Control(), p.etcd,
+		"--name=localcluster", "--data-dir="+topology.State("etcd"), "--unsafe-no-fsync",
+		"--listen-client-urls=https://"+topology.EtcdAddress, "--advertise-client-urls=https://"+topology.EtcdAddress,
+		"--listen-peer-urls=https://127.0.0.1:2380", "--initial-advertise-peer-urls=https://127.0.0.1:2380",
+		"--initial-cluster=localcluster=https://127.0.0.1:2380",
+		"--cert-file="+etcdServing.Cert, "--key-file="+etcdServing.Key, "--trusted-ca-file="+ca, "--client-cert-auth",
+		"--peer-cert-file="+etcdServing.Cert, "--peer-key-file="+etcdServing.Key, "--peer-trusted-ca-file="+ca, "--peer-client-cert-auth",
+		"--log-level=warn")
+	apiserver := p.component("kube-apiserver", topology.Control(), p.kube, "kube-apiserver",
+		"--bind-address="+topology.ControlIP, "--advertise-address="+topology.ControlIP, "--secure-port=6443",
+		"--etcd-servers=https://"+topology.EtcdAddress, "--etcd-cafile="+ca, "--etcd-certfile="+etcdClient.Cert, "--etcd-keyfile="+etcdClient.Key,
+		"--service-cluster-ip-range="+topology.ServiceCIDR,
+		"--tls-cert-file="+serving.Cert, "--tls-private-key-file="+serving.Key, "--client-ca-file="+ca,
+		"--kubelet-certificate-authority="+ca, "--kubelet-client-certificate="+kubeletClient.Cert, "--kubelet-client-key="+kubeletClient.Key,
+		"--kubelet-preferred-address-types=InternalIP",
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file="+saKey, "--service-account-signing-key-file="+saKey,
+		"--requestheader-client-ca-file="+ca, "--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User",
+		"--proxy-client-cert-file="+proxyClient.Cert, "--proxy-client-key-file="+proxyClient.Key, "--enable-aggregator-routing",
+		"--authorization-mode=Node,RBAC", "--allow-privileged",
+		// The second as on OpenShift: blocking an owner's deletion takes a right.
+		"--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
+		"--admission-control-config-file="+admissionConfigPath,
+		"--audit-policy-file="+auditPolicyPath, "--audit-log-path="+AuditLogPath, "--audit-log-maxsize=200", "--audit-log-maxbackup=2",
+		"--profiling=false")
+	controllerManagerConfig := p.kubeconfig("kube-controller-manager", "system:kube-controller-manager")
+	controllerManager := p.component("kube-controller-manager", topology.Control(), p.kube, "kube-controller-manager",
+		"--bind-address=127.0.0.1", "--kubeconfig="+controllerManagerConfig,
+		"--authentication-kubeconfig="+controllerManagerConfig, "--authorization-kubeconfig="+controllerManagerConfig,
+		"--leader-elect=false", "--use-service-account-credentials",
+		"--service-account-private-key-file="+saKey, "--root-ca-file="+ca,
+		"--cluster-signing-cert-file="+ca, "--cluster-signing-key-file="+topology.State("pki", "ca.key"),
+		"--profiling=false")
+	schedulerConfig := p.kubeconfig("kube-scheduler", "system:kube-scheduler")
+	scheduler := p.component("kube-scheduler", topology.Control(), p.kube, "kube-scheduler",
+		"--bind-address=127.0.0.1", "--kubeconfig="+schedulerConfig,
+		"--authentication-kubeconfig="+schedulerConfig, "--authorization-kubeconfig="+schedulerConfig,
+		"--leader-elect=false", "--profiling=false")
+	return []process.Spec{etcd, apiserver, controllerManager, scheduler}
+}
+
+// servers are what runs beside the control plane: registry, git, stand-ins.
+func (p *plan) servers() []process.Spec {
+	git := p.issue(pki.Request{File: "git", User: "git", Hosts: []string{topology.GitHost, topology.ControlIP}})
+	admission := p.issue(pki.Request{File: "openshift", User: "openshift-stand-in", Hosts: []string{topology.ControlIP}})
+	return []process.Spec{
+		p.self("registry", topology.Control(), "--store="+filepath.Join(p.cacheDir, "images")),
+		p.self("git", topology.Control(), "--cert="+git.Cert, "--key="+git.Key),
+		p.self("openshift", topology.Control(), "--cert="+admission.Cert, "--key="+admission.Key, "--client-ca="+p.ca.CertPath(),
+			"--ca-bundle="+caBundlePath, "--kubeconfig="+p.stand("openshift")),
+		p.self("storage", topology.Control(), "--kubeconfig="+p.stand("storage")),
+	}
+}
+
+// proxy is a kube-proxy: one in each namespace, the control plane's among
+// them, or the API server could not reach a webhook by its Service.
+func (p *plan) proxy(n topology.Netns) process.Spec {
+	as := n.Name
+	if n.PodCIDR == "" {
+		// kube-proxy waits for a node of its name, and the control plane is none.
+		as = topology.Node(1).Name
+	}
+	path := filepath.Join(n.Dir(), "kube-proxy.yaml")
+	p.write(path, document{
+		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+		"mode": "iptables", "clusterCIDR": topology.PodCIDR, "hostnameOverride": as,
+		"bindAddress": n.IP, "healthzBindAddress": "127.0.0.1:10256", "metricsBindAddress": "127.0.0.1:10249",
+		"clientConnection": document{"kubeconfig": p.kubeconfig("kube-proxy", "system:kube-proxy")},
+		// Only the machine's first namespace may size the connection table.
+		"conntrack": document{"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+		"iptables":  document{"minSyncPeriod": "100ms"},
+	})
+	return p.component("kube-proxy@"+n.Name, n, p.kube, "kube-proxy", "--config="+path)
+}
+
+// node are a node's components in the order of their start.
+func (p *plan) node(n topology.Netns) []process.Spec {
+	dir := n.Dir()
+	resolvConf, err := resolvConf()
+	p.check(err)
+	containerdConfig := filepath.Join(dir, "containerd.toml")
+	p.writeText(containerdConfig, containerdTOML(n, p.pauseImage))
+	p.writeText(filepath.Join(dir, "registries", topology.RegistryHost, "hosts.toml"),
+		fmt.Sprintf("server = %q\n[host.%q]\n", "http://"+topology.RegistryHost, "http://"+topology.RegistryHost))
+	p.write(filepath.Join(dir, "net.d", "10-bridge.conflist"), cniConfig(n))
+
+	serving := p.issue(pki.Request{File: "kubelet-" + n.Name, User: "system:node:" + n.Name, Groups: []string{"system:nodes"}, Hosts: []string{n.IP, n.Name}})
+	config := filepath.Join(dir, "kubelet.yaml")
+	p.write(config, document{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"address": n.IP, "tlsCertFile": serving.Cert, "tlsPrivateKeyFile": serving.Key,
+		"authentication": document{
+			"anonymous": document{"enabled": false},
+			"webhook":   document{"enabled": true},
+			"x509":      document{"clientCAFile": p.ca.CertPath()},
+		},
+		"authorization": document{"mode": "Webhook"},
+		"clusterDNS":    []string{topology.DNSServiceIP}, "clusterDomain": "cluster.local", "resolvConf": resolvConf,
+		"cgroupDriver": "cgroupfs", "cgroupRoot": "/" + topology.CgroupRoot + "/" + n.Name, "failCgroupV1": false,
+		"enforceNodeAllocatable":   []string{},
+		"containerRuntimeEndpoint": "unix://" + containerdSocket,
+		"podLogsDir":               filepath.Join(dir, "pod-logs"),
+		"volumePluginDir":          filepath.Join(dir, "volume-plugins"),
+		"failSwapOn":               false,
+		"serializeImagePulls":      false,
+		// A test machine's disk is shared by all nodes and is not theirs to tidy.
+		"evictionHard":                document{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+		"imageGCHighThresholdPercent": 100,
+		"healthzBindAddress":          "127.0.0.1",
+	})
+	labels := "topology.kubernetes.io/zone=local"
+	if p.options.GPUs > 0 {
+		labels += fmt.Sprintf(",nvidia.com/gpu.present=true,nvidia.com/gpu.count=%d,nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3", p.options.GPUs)
+	}
+	kubeconfig := filepath.Join(dir, "kubelet.kubeconfig")
+	p.check(p.ca.WriteKubeconfig(kubeconfig, topology.APIServerURL, serving))
+
+	containerd := p.component("containerd@"+n.Name, n, "containerd", "--config", containerdConfig)
+	kubelet := p.component("kubelet@"+n.Name, n, p.kube, "kubelet", "--config="+config, "--kubeconfig="+kubeconfig,
+		"--hostname-override="+n.Name, "--node-ip="+n.IP, "--cert-dir="+filepath.Join(dir, "pki"), "--node-labels="+labels)
+	csi := p.self("csi@"+n.Name, n, "--node="+n.Name)
+	gpus := p.self("gpu@"+n.Name, n, "--node="+n.Name)
+	p.check(gpu.WriteState(gpuStateDir(n), gpu.Inventory(n.Name, p.options.GPUs, p.options.Faults)))
+	specs := []process.Spec{containerd, kubelet, csi, gpus}
+	for i := range specs {
+		specs[i].Binds = nodeBinds(n)
+	}
+	return specs
+}
+
+func gpuStateDir(n topology.Netns) string { return filepath.Join(n.Dir(), "gpu") }
+
+// component is a program with its arguments.
+func (p *plan) component(name string, n topology.Netns, argv ...string) process.Spec {
+	version := sha256.New()
+	for _, arg := range argv {
+		_, value, ok := strings.Cut(arg, "=")
+		if !ok {
+			value = arg
+		}
+		fmt.Fprintln(version, p.written[value])
+	}
+	return process.Spec{Name: name, Netns: n, Argv: argv, Version: hex.EncodeToString(version.Sum(nil))[:12]}
+}
+
+// self is a server that is part of this program.
+func (p *plan) self(name string, n topology.Netns, args ...string) process.Spec {
+	exe, err := os.Executable()
+	p.check(err)
+	info, err := os.Stat(exe)
+	p.check(err)
+	kind, _, _ := strings.Cut(name, "@")
+	spec := p.component(name, n, append([]string{exe, "serve", kind}, args...)...)
+	if info != nil {
+		spec.Version += fmt.Sprintf(" %d %d", info.Size(), info.ModTime().UnixNano())
+	}
+	return spec
+}
+
+// stand makes a kubeconfig for a stand-in, which the audit log then names.
+func (p *plan) stand(name string) string {
+	return p.kubeconfigFor(name, pki.Request{File: name + "-client", User: "localcluster:" + name, Groups: []string{"system:masters"}})
+}
+
+func (p *plan) kubeconfig(name, user string) string {
+	return p.kubeconfigFor(name, pki.Request{File: name, User: user})
+}
+
+func (p *plan) kubeconfigFor(name string, r pki.Request) string {
+	path := topology.State("pki", name+".kubeconfig")
+	p.check(p.ca.WriteKubeconfig(path, topology.APIServerURL, p.issue(r)))
+	return path
+}
+
+// kubeconfigNamed writes the kubeconfig by which the API server shows who it
+// is to the webhook at that address.
+func (p *plan) kubeconfigNamed(path, address string, r pki.Request) {
+	pair := p.issue(r)
+	p.write(path, document{
+		"apiVersion": "v1", "kind": "Config",
+		"users": []document{{"name": address, "user": document{"client-certificate": pair.Cert, "client-key": pair.Key}}},
+	})
+}
+
+func (p *plan) issue(r pki.Request) pki.Pair {
+	pair, err := p.ca.Issue(r)
+	p.check(err)
+	return pair
+}
+
+func (p *plan) check(err error) {
+	if p.err == nil {
+		p.err = err
+	}
+}
+
+func (p *plan) write(path string, d any) {
+	content, err := marshal(d)
+	p.check(err)
+	p.writeText(path, content)
+}
+
+func (p *plan) writeText(path, content string) {
+	if p.written == nil {
+		p.written = map[string]string{}
+	}
+	p.written[path] = content
+	p.check(os.MkdirAll(filepath.Dir(path), 0o755))
+	if old, err := os.ReadFile(path); err == nil && string(old) == content {
+		return
+	}
+	p.check(os.WriteFile(path, []byte(content), 0o644))
+}
+
+// registryReference is the image by its digest in the cluster's registry.
+func registryReference(img image.Image) string {
+	return topology.RegistryHost + "/" + img.Name + "@" + img.Digest.String()
+}
+
+// resolvConf is the file that pods outside the cluster's DNS, CoreDNS above
+// all, are given: one whose servers can be reached from a pod.
+func resolvConf() (string, error) {
+	for _, path := range []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"} {
+		reachable, err := host.HasReachableNameserver(path)
+		if err == nil && reachable {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("neither /etc/resolv.conf nor /run/systemd/resolve/resolv.conf names a DNS server outside the loopback range; pods could not resolve package registries")
+}

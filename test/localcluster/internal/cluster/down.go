@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// Down removes the cluster and everything it put on the machine but the cache,
+// and with purge the cache too. Where there is none it does nothing.
+func Down(ctx context.Context, purge bool, out io.Writer) error {
+	if os.Geteuid() != 0 {
+		return errors.New("not root: what up made belongs to root; run with sudo")
+	}
+	cacheDir, err := topology.CacheDir()
+	if err != nil {
+		return err
+	}
+	unlock, err := lock(cacheDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	p := &progress{out: out}
+	start := time.Now()
+	if err := takeDown(ctx); err != nil {
+		return err
+	}
+	p.say("the cluster is down (%.1fs)", time.Since(start).Seconds())
+	if !purge {
+		p.say("the cache stays: %s", cacheDir)
+		return nil
+	}
+	return os.RemoveAll(cacheDir)
+}
+
+// takeDown is safe on a cluster in any state and on none. What was noted of
+// the machine goes last, so that a takeDown that was cut off can be repeated.
+func takeDown(ctx context.Context) error {
+	cgroups, err := host.DetectCgroups()
+	if err != nil {
+		return err
+	}
+	if err := cgroups.KillAll(topology.CgroupRoot); err != nil {
+		return err
+	}
+	if err := host.UnmountBelow(topology.StateDir); err != nil {
+		return err
+	}
+	if err := host.Down(ctx); err != nil {
+		return err
+	}
+	if err := cgroups.Remove(topology.CgroupRoot); err != nil {
+		return err
+	}
+	if err := restoreHost(); err != nil {
+		return err
+	}
+	return os.RemoveAll(topology.StateDir)
+}
+
+func restoreHost() error {
+	content, err := os.ReadFile(beforePath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var b before
+	if err := json.Unmarshal(content, &b); err != nil {
+		return fmt.Errorf("reading %s: %w", beforePath(), err)
+	}
+	if err := host.RestoreSettings(b.Settings); err != nil {
+		return err
+	}
+	if entries, err := os.ReadDir("/run/netns"); err == nil && len(entries) == 0 && !b.NetnsMounted {
+		if err := unix.Unmount("/run/netns", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("unmounting /run/netns: %w", err)
+		}
+	}
+	for _, path := range b.Created {
+		// What somebody else has put there meanwhile stays.
+		err := os.Remove(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+	}
+	return nil
+}

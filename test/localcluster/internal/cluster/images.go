@@ -1,0 +1,123 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rootfs"
+)
+
+// programImage is an image of one static program.
+type programImage struct {
+	name string
+	// file on this machine, and where it is in the image.
+	file, target string
+	entrypoint   []string
+}
+
+// tektonPrograms are the commands of Tekton that its manifests name.
+var tektonPrograms = []string{"controller", "webhook", "resolvers", "events", "entrypoint", "nop", "workingdirinit", "sidecarlogresults"}
+
+func programImages(inPod, tekton string) []programImage {
+	images := []programImage{
+		{name: "pause", file: filepath.Join(inPod, "pause"), target: "/pause", entrypoint: []string{"/pause"}},
+		{name: "coredns", file: filepath.Join(inPod, "coredns"), target: "/coredns", entrypoint: []string{"/coredns"}},
+	}
+	for _, p := range tektonPrograms {
+		target := "/ko-app/" + p
+		images = append(images, programImage{name: "tekton/" + p, file: filepath.Join(tekton, p), target: target, entrypoint: []string{target}})
+	}
+	return images
+}
+
+// tini is in every program image: some of Tekton's deployments start through it.
+const tini = "/usr/bin/tini-static"
+
+// assemblePrograms makes the images of programs that are not stored yet, and
+// returns every one's reference by name.
+func assemblePrograms(store *image.Store, work string, images []programImage) (map[string]string, error) {
+	references := map[string]string{}
+	for _, p := range images {
+		// The file's folder is named by what it was compiled from.
+		digest, err := store.Ensure(p.name, p.file+" 3", func() (v1.Image, error) {
+			layer, err := image.FilesLayer(work, map[string]string{p.target: p.file, "/sbin/tini": tini})
+			if err != nil {
+				return nil, err
+			}
+			return image.Assemble(v1.Config{Entrypoint: p.entrypoint, User: "65532:65532", Env: []string{"PATH=/sbin:/ko-app"}}, layer)
+		})
+		if err != nil {
+			return nil, err
+		}
+		references[p.name] = registryReference(image.Image{Name: p.name, Digest: digest})
+	}
+	return references, nil
+}
+
+// rootfsImages are the images of whole root file systems, by their folder below images/.
+var rootfsImages = map[string]v1.Config{
+	"training": {
+		Env: []string{
+			"PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+			"DS_ACCELERATOR=cpu", "USE_LIBUV=0", "LANG=C.UTF-8",
+		},
+		Cmd:        []string{"python3"},
+		WorkingDir: "/",
+	},
+	"builder": {
+		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
+		Cmd: []string{"buildah", "version"},
+	},
+}
+
+// assembleRootfs makes one of rootfsImages unless it is stored.
+func assembleRootfs(ctx context.Context, store *image.Store, source, work, name string, log io.Writer) (err error) {
+	recipe := rootfs.Recipe{Dir: filepath.Join(source, "images", name), CABundle: hostCABundle}
+	key, err := recipe.Key()
+	if err != nil {
+		return err
+	}
+	_, err = store.Ensure(name, key, func() (_ v1.Image, err error) {
+		if err := os.MkdirAll(work, 0o755); err != nil {
+			return nil, err
+		}
+		return recipe.Build(ctx, work, rootfsImages[name], log)
+	})
+	if err != nil {
+		return fmt.Errorf("making the %s image: %w", name, err)
+	}
+	return nil
+}
+
+// hostCABundle is where Debian keeps the certificates that the machine trusts.
+const hostCABundle = "/etc/ssl/certs/ca-certificates.crt"
+
+// writeCABundle writes the certificates that the cluster's pods trust: the
+// machine's, behind whose authority package mirrors may sit, and the cluster's own.
+func writeCABundle(path, clusterCA string) (string, error) {
+	var bundle []byte
+	for _, file := range []string{hostCABundle, clusterCA} {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return "", errors.Join(errors.New("collecting trusted certificates"), err)
+		}
+		bundle = append(bundle, content...)
+	}
+	return string(bundle), os.WriteFile(path, bundle, 0o644)
+}
+
+func rootfsStored(store *image.Store, source, name string) (bool, error) {
+	recipe := rootfs.Recipe{Dir: filepath.Join(source, "images", name), CABundle: hostCABundle}
+	key, err := recipe.Key()
+	if err != nil {
+		return false, err
+	}
+	return store.Has(name, key)
+}

@@ -1,0 +1,127 @@
+package cluster
+
+import (
+	"context"
+	"embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+//go:embed manifests/*.yaml
+var ownManifests embed.FS
+
+const (
+	tektonModule  = "github.com/tektoncd/pipeline"
+	tektonVersion = "v1.15.0"
+)
+
+// render returns everything that is applied to a new cluster, in order: its
+// own objects first, then Tekton's.
+func render(images map[string]string, ca []byte, caBundle, tektonConfig string) (string, error) {
+	values := []string{
+		"@CONTROL_IP@", topology.ControlIP, "@GIT_HOST@", topology.GitHost, "@DOMAIN@", topology.Domain,
+		"@DNS_IP@", topology.DNSServiceIP, "@ADMISSION@", topology.AdmissionAddress,
+		"@IMAGE_COREDNS@", images["coredns"], "@CA@", base64.StdEncoding.EncodeToString(ca),
+	}
+	var documents []string
+	files, err := fs.Glob(ownManifests, "manifests/*.yaml")
+	if err != nil {
+		return "", err
+	}
+	for _, f := range files {
+		content, err := ownManifests.ReadFile(f)
+		if err != nil {
+			return "", err
+		}
+		documents = append(documents, strings.NewReplacer(values...).Replace(string(content)))
+	}
+	tekton, err := renderTekton(images, tektonConfig)
+	if err != nil {
+		return "", err
+	}
+	documents = append(documents, tekton...)
+	certificates, err := json.Marshal(caBundle)
+	if err != nil {
+		return "", err
+	}
+	// Tekton's own way to trust more certificates; its place in the order is
+	// after the empty ConfigMap of that name.
+	for _, namespace := range []string{"tekton-pipelines", "tekton-pipelines-resolvers"} {
+		documents = append(documents, fmt.Sprintf(
+			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-registry-cert, namespace: %s}\ndata: {cert: %s}\n", namespace, certificates))
+	}
+	return strings.Join(documents, "\n---\n"), nil
+}
+
+var koImage = regexp.MustCompile(`ko://` + regexp.QuoteMeta(tektonModule) + `/cmd/([a-z]+)`)
+
+// renderTekton returns Tekton's manifests as its module has them, with our
+// images in them and its version where the sources say "devel".
+func renderTekton(images map[string]string, config string) ([]string, error) {
+	var documents []string
+	for _, dir := range []string{config, filepath.Join(config, "resolvers")} {
+		var files []string
+		for _, pattern := range []string{"*.yaml", "*/*.yaml"} {
+			found, err := filepath.Glob(filepath.Join(dir, pattern))
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, found...)
+		}
+		// By the path below dir: the names' numbers are the order.
+		sort.Strings(files)
+		for _, file := range files {
+			rel := strings.TrimPrefix(file, dir+"/")
+			if strings.HasPrefix(rel, "resolvers/") || rel == "webhook-hpa.yaml" || rel == "config-registry-cert.yaml" {
+				continue
+			}
+			content, err := os.ReadFile(file)
+			if err != nil {
+				return nil, err
+			}
+			var missing error
+			text := koImage.ReplaceAllStringFunc(string(content), func(match string) string {
+				name := koImage.FindStringSubmatch(match)[1]
+				if images["tekton/"+name] == "" {
+					missing = fmt.Errorf("%s wants an image of cmd/%s, which is not built", file, name)
+				}
+				return images["tekton/"+name]
+			})
+			if missing != nil {
+				return nil, missing
+			}
+			text = strings.ReplaceAll(text, `"devel"`, `"`+tektonVersion+`"`)
+			text = strings.ReplaceAll(text, ": devel", ": "+tektonVersion)
+			documents = append(documents, text)
+		}
+	}
+	if len(documents) == 0 {
+		return nil, fmt.Errorf("reading Tekton's manifests: %s holds none", config)
+	}
+	return documents, nil
+}
+
+// tektonConfigDir returns the folder of Tekton's manifests in its module.
+func tektonConfigDir(ctx context.Context, source string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", tektonModule+"@"+tektonVersion)
+	cmd.Dir = filepath.Join(source, "tools", "tekton")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("finding Tekton's module: %w: %s", err, out)
+	}
+	var module struct{ Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		return "", err
+	}
+	return filepath.Join(module.Dir, "config"), nil
+}

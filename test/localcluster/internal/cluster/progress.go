@@ -1,0 +1,53 @@
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// heartbeat is how often a stage that takes long says that it is still at work.
+const heartbeat = 20 * time.Second
+
+// progress prints the stages of a command with their times. Stages may run
+// side by side.
+type progress struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (p *progress) say(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.out, format+"\n", args...)
+}
+
+// stage runs one stage and prints how long it took.
+func (p *progress) stage(name string, run func() error) error {
+	start := time.Now()
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		ticker := time.NewTicker(heartbeat)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				p.say("  ...     %-36s %6.1fs so far", name, time.Since(start).Seconds())
+			}
+		}
+	}()
+	err := run()
+	close(done)
+	<-stopped
+	if err != nil {
+		p.say("  FAILED  %-36s %6.1fs", name, time.Since(start).Seconds())
+		return err
+	}
+	p.say("  done    %-36s %6.1fs", name, time.Since(start).Seconds())
+	return nil
+}

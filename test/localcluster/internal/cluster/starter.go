@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"sync"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+)
+
+// starter starts components and gives up on everything as soon as one of them dies.
+type starter struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// started is whether any component had to be started.
+	started bool
+	mu      sync.Mutex
+}
+
+func newStarter(ctx context.Context) *starter {
+	ctx, cancel := context.WithCancelCause(ctx)
+	return &starter{ctx: ctx, cancel: cancel}
+}
+
+func (s *starter) stop() { s.cancel(nil) }
+
+func (s *starter) start(specs ...process.Spec) error {
+	for _, spec := range specs {
+		p, err := process.Start(spec)
+		if err != nil {
+			return err
+		}
+		if p == nil {
+			continue
+		}
+		s.mu.Lock()
+		s.started = true
+		s.mu.Unlock()
+		go func() {
+			select {
+			case <-p.Exited():
+				s.cancel(componentError(spec.Name, p.Err()))
+			case <-s.ctx.Done():
+			}
+		}()
+	}
+	return nil
+}
+
+// until runs wait and returns its error or, if a component died meanwhile, that.
+func (s *starter) until(wait func(context.Context) error) error {
+	return s.explain(wait(s.ctx))
+}
+
+// explain prefers a component's death to the waiting that it cut short.
+func (s *starter) explain(err error) error {
+	var dead deadComponent
+	if cause := context.Cause(s.ctx); err != nil && errors.As(cause, &dead) {
+		return dead
+	}
+	return err
+}
+
+// deadComponent is a component that ended while the cluster came up.
+type deadComponent struct {
+	name, cause, tail string
+	err               error
+}
+
+func (d deadComponent) Error() string {
+	text := d.err.Error()
+	if d.cause != "" {
+		text += "\ncause: " + d.cause
+	}
+	return fmt.Sprintf("%s\nlast lines of %s:\n%s", text, process.LogPath(d.name), d.tail)
+}
+
+func (d deadComponent) Unwrap() error { return d.err }
+
+func componentError(name string, err error) error {
+	tail := process.Tail(name, 12)
+	return deadComponent{name: name, cause: knownCause(tail), tail: tail, err: err}
+}
+
+// knownCauses are log lines whose meaning is known, with what to do.
+var knownCauses = []struct {
+	line *regexp.Regexp
+	what string
+}{
+	{regexp.MustCompile(`listen tcp ([0-9.]+:\d+): bind: address already in use`), "the address $1 is taken in the component's network namespace; run localcluster down, then up"},
+	{regexp.MustCompile(`bind: cannot assign requested address`), "the component's network namespace has lost its address; run localcluster down, then up"},
+	{regexp.MustCompile(`no space left on device`), "the disk is full; make room and run localcluster up again"},
+	{regexp.MustCompile(`failed to find cgroup mounts|failed to find subsystem mount`), "the cgroup file system is not as the kubelet needs it; see the README on cgroup v1 and v2"},
+	{regexp.MustCompile(`too many open files`), "the limit of open files or of inotify instances is too low; raise fs.inotify.max_user_instances and ulimit -n"},
+	{regexp.MustCompile(`certificate has expired`), "the cluster's certificates are too old; run localcluster down, then up"},
+}
+
+func knownCause(log string) string {
+	for _, c := range knownCauses {
+		if m := c.line.FindStringSubmatchIndex(log); m != nil {
+			return string(c.line.ExpandString(nil, c.what, log, m))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,535 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gitserver"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/pki"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// Up makes the cluster what the options say, from whatever is there: nothing,
+// a running cluster, or the remains of one.
+func Up(ctx context.Context, options Options, out io.Writer) error {
+	if err := options.Validate(); err != nil {
+		return err
+	}
+	cacheDir, err := topology.CacheDir()
+	if err != nil {
+		return err
+	}
+	if err := host.Check(ctx, cacheDir, topology.StateDir); err != nil {
+		return fmt.Errorf("this machine cannot run the cluster:\n%w", err)
+	}
+	unlock, err := lock(cacheDir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	p := &progress{out: out}
+	u := &upper{options: options, cacheDir: cacheDir, progress: p}
+	start := time.Now()
+	if err := u.discardRemains(ctx); err != nil {
+		return err
+	}
+	changed, err := u.run(ctx)
+	if err != nil {
+		return err
+	}
+	if !changed {
+		p.say("the cluster is up (%.1fs)", time.Since(start).Seconds())
+		return nil
+	}
+	p.say("the cluster is up after %.1fs: %d nodes, %d GPUs each\n\n  export KUBECONFIG=%s\n  export PATH=%s:$PATH",
+		time.Since(start).Seconds(), options.Nodes, options.GPUs, topology.Kubeconfig(), topology.State("bin"))
+	return nil
+}
+
+// lock keeps two commands from working on the cluster at once.
+func lock(cacheDir string) (unlock func(), err error) {
+	if err := os.MkdirAll(cacheDir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(cacheDir, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, errors.New("another localcluster command is at work on this cluster; wait for it or stop it")
+	}
+	return func() { f.Close() }, nil
+}
+
+type upper struct {
+	options  Options
+	cacheDir string
+	progress *progress
+
+	source string
+	// programs are the folders of compiled sets by their names.
+	programs map[string]string
+	store    *image.Store
+	images   map[string]string
+	plan     *plan
+	caBundle string
+	changed  bool
+}
+
+// discardRemains takes down what cannot be repaired: a cluster of before a
+// reboot, of another size, or without its network or authority.
+func (u *upper) discardRemains(ctx context.Context) error {
+	stored, ok, err := Stored()
+	if err != nil {
+		return err
+	}
+	if ok && (stored.Nodes != u.options.Nodes || stored.GPUs != u.options.GPUs) {
+		return fmt.Errorf("a cluster of %d nodes with %d GPUs each is up, not of %d with %d; run localcluster down first, or leave the flags out",
+			stored.Nodes, stored.GPUs, u.options.Nodes, u.options.GPUs)
+	}
+	if _, err := os.Stat(topology.StateDir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	reason := remains(ok, u.options)
+	if reason == "" {
+		return nil
+	}
+	return u.progress.stage("rebuilding: "+reason, func() error { return takeDown(ctx) })
+}
+
+// remains says why what is in the state folder is beyond repair, or "".
+func remains(stored bool, options Options) string {
+	if !stored {
+		return "an up or down was cut off"
+	}
+	boot, err := host.BootID()
+	if old, oldErr := os.ReadFile(bootPath()); err != nil || oldErr != nil || string(old) != boot {
+		return "the machine was restarted"
+	}
+	for _, n := range append(topology.Nodes(options.Nodes), topology.Control()) {
+		if _, err := os.Stat(n.Path()); err != nil {
+			return "network namespace " + n.SystemName() + " is gone"
+		}
+	}
+	cgroups, err := host.DetectCgroups()
+	if err != nil || !cgroups.Exists(process.SystemCgroup) {
+		return "its cgroups are gone"
+	}
+	if _, err := os.Stat(topology.State("pki", "ca.key")); err != nil {
+		return "its certificate authority is gone"
+	}
+	return ""
+}
+
+func bootPath() string { return topology.State("boot-id") }
+
+func (u *upper) run(ctx context.Context) (changed bool, err error) {
+	if u.source, err = build.FindSource(); err != nil {
+		return false, err
+	}
+	if err := u.compileAndAssemble(ctx); err != nil {
+		return false, err
+	}
+	if _, stored, err := Stored(); err != nil {
+		return false, err
+	} else if !stored {
+		if err := u.progress.stage("network and cgroups", func() error { return u.prepareHost(ctx) }); err != nil {
+			return false, err
+		}
+	}
+	if err := u.prepareFiles(ctx); err != nil {
+		return false, err
+	}
+	if err := u.startAll(ctx); err != nil {
+		return u.changed, err
+	}
+	return u.changed, nil
+}
+
+// compileAndAssemble makes what is not in the cache: programs and images.
+func (u *upper) compileAndAssemble(ctx context.Context) error {
+	logDir := filepath.Join(u.cacheDir, "logs")
+	work := filepath.Join(u.cacheDir, "work")
+	// Whatever an interrupted command left there is of no use.
+	for _, dir := range []string{work} {
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{logDir, work} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	defer os.RemoveAll(work)
+	var err error
+	if u.store, err = image.OpenStore(filepath.Join(u.cacheDir, "images")); err != nil {
+		return err
+	}
+	// Downloading and unpacking root file systems waits on the network and
+	// the disk: it goes on beside the compilers.
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		for _, name := range []string{"training", "builder"} {
+			if err := u.assembleRootfs(ctx, filepath.Join(work, name), logDir, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	group.Go(func() error { return u.compile(ctx, logDir) })
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	u.images, err = assemblePrograms(u.store, work, programImages(u.programs["in-pod"], u.programs["tekton"]))
+	return err
+}
+
+func (u *upper) assembleRootfs(ctx context.Context, work, logDir, name string) error {
+	recipeLog, err := os.Create(filepath.Join(logDir, name+".log"))
+	if err != nil {
+		return err
+	}
+	defer recipeLog.Close()
+	assemble := func() error { return assembleRootfs(ctx, u.store, u.source, work, name, recipeLog) }
+	if stored, err := rootfsStored(u.store, u.source, name); err != nil || stored {
+		return err
+	}
+	return u.progress.stage("making the "+name+" image", assemble)
+}
+
+func (u *upper) compile(ctx context.Context, logDir string) error {
+	builder := build.Builder{Source: u.source, Cache: u.cacheDir}
+	u.programs = map[string]string{}
+	for _, set := range build.Sets {
+		folder, err := builder.Folder(set)
+		if err != nil {
+			return err
+		}
+		if _, err := os.Stat(folder); err != nil {
+			log, err := os.Create(filepath.Join(logDir, "compile-"+set.Name+".log"))
+			if err != nil {
+				return err
+			}
+			err = u.progress.stage("compiling "+set.Name, func() error {
+				_, err := builder.Build(ctx, set, log)
+				return err
+			})
+			log.Close()
+			if err != nil {
+				return err
+			}
+		}
+		u.programs[set.Name] = folder
+	}
+	return nil
+}
+
+// prepareHost makes the network, the cgroups and the state folder, having
+// noted what down must give back.
+func (u *upper) prepareHost(ctx context.Context) error {
+	if err := host.AddressConflict(ctx); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(topology.StateDir, 0o755); err != nil {
+		return err
+	}
+	if err := rememberHost(); err != nil {
+		return err
+	}
+	if err := host.ShareMount(topology.StateDir); err != nil {
+		return err
+	}
+	if err := host.EnableForwarding(); err != nil {
+		return err
+	}
+	network := host.Network{Namespaces: append(topology.Nodes(u.options.Nodes), topology.Control())}
+	if err := network.Up(ctx); err != nil {
+		return err
+	}
+	cgroups, err := host.DetectCgroups()
+	if err != nil {
+		return err
+	}
+	for _, path := range []string{process.SystemCgroup} {
+		if err := cgroups.Create(path); err != nil {
+			return err
+		}
+	}
+	for _, n := range topology.Nodes(u.options.Nodes) {
+		if err := cgroups.Create(topology.CgroupRoot + "/" + n.Name); err != nil {
+			return err
+		}
+	}
+	boot, err := host.BootID()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(bootPath(), []byte(boot), 0o644)
+}
+
+// prepareFiles writes certificates, kubeconfigs, repositories and links to the programs.
+func (u *upper) prepareFiles(ctx context.Context) error {
+	ca, err := pki.Open(topology.State("pki"), "localcluster")
+	if err != nil {
+		return err
+	}
+	admin, err := ca.Issue(pki.Request{File: "admin", User: "localcluster-admin", Groups: []string{"system:masters"}})
+	if err != nil {
+		return err
+	}
+	if err := ca.WriteKubeconfig(topology.Kubeconfig(), topology.APIServerURL, admin); err != nil {
+		return err
+	}
+	if u.caBundle, err = writeCABundle(caBundlePath, ca.CertPath()); err != nil {
+		return err
+	}
+	if err := gitserver.Prepare(ctx, topology.State("git"), []string{topology.GitHost, topology.ControlIP}); err != nil {
+		return err
+	}
+	kube := filepath.Join(u.programs["kubernetes"], "kube")
+	for name, target := range map[string]string{"kubectl": kube, "tkn": filepath.Join(u.programs["tkn"], "tkn")} {
+		if err := link(target, topology.State("bin", name)); err != nil {
+			return err
+		}
+	}
+	// A copy: containers have it mounted, and the cache may be rebuilt meanwhile.
+	if err := copyProgram(filepath.Join(u.programs["in-pod"], "nvidia-smi"), topology.State("bin", "nvidia-smi")); err != nil {
+		return err
+	}
+	u.plan = &plan{
+		options: u.options, ca: ca, cacheDir: u.cacheDir,
+		kube: kube, etcd: filepath.Join(u.programs["kubernetes"], "etcd"),
+		pauseImage: u.images["pause"],
+	}
+	return u.options.save()
+}
+
+func link(target, path string) error {
+	if old, err := os.Readlink(path); err == nil && old == target {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Symlink(target, path)
+}
+
+func copyProgram(from, to string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if old, err := os.ReadFile(to); err == nil && string(old) == string(content) {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(to+".new", content, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(to+".new", to)
+}
+
+// startAll starts what does not run, applies what is not applied and waits
+// until the cluster can be used. The order is that of what needs what; what
+// needs nothing of each other starts side by side.
+func (u *upper) startAll(ctx context.Context) error {
+	nodes := topology.Nodes(u.options.Nodes)
+	control, servers := u.plan.control(), u.plan.servers()
+	var perNode [][]process.Spec
+	proxies := []process.Spec{u.plan.proxy(topology.Control())}
+	for _, n := range nodes {
+		perNode = append(perNode, u.plan.node(n))
+		proxies = append(proxies, u.plan.proxy(n))
+	}
+	if u.plan.err != nil {
+		return u.plan.err
+	}
+	starter := newStarter(ctx)
+	defer starter.stop()
+
+	etcd, apiserver, others := control[0], control[1], control[2:]
+	first := append([]process.Spec{etcd, apiserver}, servers[0], servers[1])
+	for _, specs := range perNode {
+		first = append(first, specs[0]) // containerd
+	}
+	if err := starter.start(first...); err != nil {
+		return err
+	}
+	if !starter.started {
+		// Nothing of the ground had to be started: perhaps nothing has to be.
+		if ok, err := u.healthy(ctx, append(append(others, servers...), proxies...), perNode); err != nil || ok {
+			return err
+		}
+	}
+	u.changed = true
+	if err := u.progress.stage("etcd and API server", func() error { return starter.until(waitAPI) }); err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(starter.ctx)
+	group.Go(func() error {
+		rest := append(append(append([]process.Spec{}, others...), servers[2:]...), proxies...)
+		for _, specs := range perNode {
+			rest = append(rest, specs[1:]...)
+		}
+		if err := starter.start(rest...); err != nil {
+			return err
+		}
+		return u.progress.stage("nodes", func() error { return waitNodes(groupCtx, u.options) })
+	})
+	group.Go(func() error {
+		if err := u.progress.stage("Tekton and DNS applied", func() error { return u.apply(groupCtx) }); err != nil {
+			return err
+		}
+		return u.progress.stage("Tekton and DNS ready", func() error { return waitDeployments(groupCtx) })
+	})
+	if err := group.Wait(); err != nil {
+		return starter.explain(err)
+	}
+	return nil
+}
+
+// healthy says whether every component runs and the cluster answers as it should.
+func (u *upper) healthy(ctx context.Context, specs []process.Spec, perNode [][]process.Spec) (bool, error) {
+	for _, node := range perNode {
+		specs = append(specs, node...)
+	}
+	for _, s := range specs {
+		if !process.Running(s) {
+			return false, nil
+		}
+	}
+	manifests, err := u.manifests(ctx)
+	if err != nil {
+		return false, err
+	}
+	if applied, err := os.ReadFile(appliedPath()); err != nil || string(applied) != sum(manifests) {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	if err := waitNodes(ctx, u.options); err != nil {
+		return false, nil
+	}
+	return waitDeployments(ctx) == nil, nil
+}
+
+func appliedPath() string { return topology.State("applied") }
+
+func sum(s string) string {
+	h := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(h[:])
+}
+
+func (u *upper) manifests(ctx context.Context) (string, error) {
+	config, err := tektonConfigDir(ctx, u.source)
+	if err != nil {
+		return "", err
+	}
+	ca, err := os.ReadFile(u.plan.ca.CertPath())
+	if err != nil {
+		return "", err
+	}
+	return render(u.images, ca, u.caBundle, config)
+}
+
+// apply applies the manifests, with the real kubectl, unless they are.
+func (u *upper) apply(ctx context.Context) error {
+	manifests, err := u.manifests(ctx)
+	if err != nil {
+		return err
+	}
+	if applied, err := os.ReadFile(appliedPath()); err == nil && string(applied) == sum(manifests) {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, topology.State("bin", "kubectl"), "--kubeconfig="+topology.Kubeconfig(),
+		"apply", "--server-side", "--force-conflicts", "--field-manager=localcluster", "--filename=-")
+	cmd.Stdin = strings.NewReader(manifests)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("applying manifests: %w: %s", err, problemsIn(string(out)))
+	}
+	return os.WriteFile(appliedPath(), []byte(sum(manifests)), 0o644)
+}
+
+// problemsIn leaves out the lines in which kubectl reports success.
+func problemsIn(output string) string {
+	var problems []string
+	for line := range strings.Lines(output) {
+		if !strings.HasSuffix(strings.TrimSpace(line), "serverside-applied") {
+			problems = append(problems, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(problems, "; ")
+}
+
+// before is what the machine was like when the cluster came.
+type before struct {
+	Settings map[string]string
+	// Created are the folders and files that were not there.
+	Created []string
+	// NetnsMounted is whether /run/netns was a mount already.
+	NetnsMounted bool
+}
+
+func beforePath() string { return topology.State("before.json") }
+
+// rememberHost notes what down restores, once.
+func rememberHost() error {
+	if _, err := os.Stat(beforePath()); err == nil {
+		return nil
+	}
+	settings, err := host.ReadSettings()
+	if err != nil {
+		return err
+	}
+	b := before{Settings: settings}
+	targets := []string{"/run/netns", "/run/xtables.lock"}
+	for target := range nodeBinds(topology.Node(1)) {
+		targets = append(targets, target)
+	}
+	for _, target := range targets {
+		if _, err := os.Lstat(target); errors.Is(err, fs.ErrNotExist) {
+			b.Created = append(b.Created, target)
+		}
+	}
+	for target := range nodeBinds(topology.Node(1)) {
+		if err := os.MkdirAll(target, 0o755); err != nil {
+			return err
+		}
+	}
+	mounted, err := host.MountedBelow("/run/netns")
+	if err != nil {
+		return err
+	}
+	b.NetnsMounted = len(mounted) > 0
+	content, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(beforePath(), content, 0o644)
+}

@@ -1,0 +1,217 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	watchtools "k8s.io/client-go/tools/watch"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// How long the parts of a start may take on a slow machine.
+const (
+	apiTimeout  = 2 * time.Minute
+	nodeTimeout = 3 * time.Minute
+	readyWait   = 3 * time.Minute
+)
+
+func adminClient() (kubernetes.Interface, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", topology.Kubeconfig())
+	if err != nil {
+		return nil, err
+	}
+	config.QPS, config.Burst = 100, 200
+	return kubernetes.NewForConfig(config)
+}
+
+// waitAPI asks the API server until it says that it is ready: before that
+// there is nothing to watch.
+func waitAPI(ctx context.Context) error {
+	client, err := adminClient()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	var last error
+	for {
+		body, err := client.Discovery().RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("waiting for the API server at %s: %w (last answer: %v)", topology.APIServerURL, ctx.Err(), last)
+		}
+		last = fmt.Errorf("%w %s", err, body)
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// waitNodes watches until every node is ready and offers its healthy GPUs.
+func waitNodes(ctx context.Context, options Options) error {
+	client, err := adminClient()
+	if err != nil {
+		return err
+	}
+	wanted := map[string]int64{}
+	for _, n := range topology.Nodes(options.Nodes) {
+		wanted[n.Name] = int64(options.GPUs)
+	}
+	for _, f := range options.Faults {
+		if f.Fault.Kind == "xid" {
+			wanted[f.Node]--
+		}
+	}
+	missing := map[string]string{}
+	for name := range wanted {
+		missing[name] = "not registered"
+	}
+	nodes := client.CoreV1().Nodes()
+	return until(ctx, nodeTimeout, &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return nodes.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return nodes.Watch(ctx, o)
+		},
+	}, &corev1.Node{}, func(object runtime.Object) (done bool) {
+		node := object.(*corev1.Node)
+		if why := nodeMissing(node, wanted[node.Name]); why != "" {
+			missing[node.Name] = why
+		} else {
+			delete(missing, node.Name)
+		}
+		return len(missing) == 0
+	}, func() string { return fmt.Sprint("nodes: ", missing) })
+}
+
+func nodeMissing(node *corev1.Node, gpus int64) string {
+	for _, c := range node.Status.Conditions {
+		if c.Type != corev1.NodeReady {
+			continue
+		}
+		if c.Status != corev1.ConditionTrue {
+			return c.Message
+		}
+		have := node.Status.Allocatable["nvidia.com/gpu"]
+		if have.Value() != gpus {
+			return fmt.Sprintf("%d of %d GPUs allocatable", have.Value(), gpus)
+		}
+		return ""
+	}
+	return "no Ready condition"
+}
+
+// waitDeployments watches until every deployment of the cluster's own is available.
+func waitDeployments(ctx context.Context) error {
+	client, err := adminClient()
+	if err != nil {
+		return err
+	}
+	missing := map[string]bool{
+		"kube-system/coredns":                                          true,
+		"tekton-pipelines/tekton-pipelines-controller":                 true,
+		"tekton-pipelines/tekton-pipelines-webhook":                    true,
+		"tekton-pipelines/tekton-events-controller":                    true,
+		"tekton-pipelines-resolvers/tekton-pipelines-remote-resolvers": true,
+	}
+	deployments := client.AppsV1().Deployments("")
+	return until(ctx, readyWait, &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return deployments.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return deployments.Watch(ctx, o)
+		},
+	}, &appsv1.Deployment{}, func(object runtime.Object) (done bool) {
+		d := object.(*appsv1.Deployment)
+		if available(d) {
+			delete(missing, d.Namespace+"/"+d.Name)
+		}
+		return len(missing) == 0
+	}, func() string {
+		names := ""
+		for name := range missing {
+			names += " " + name
+		}
+		return "deployments not available:" + names + "\n" + unreadyPods(client, missing)
+	})
+}
+
+// unreadyPods says of each container of these deployments' namespaces that is
+// not ready why, with the last lines that it printed.
+func unreadyPods(client kubernetes.Interface, deployments map[string]bool) string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	namespaces := map[string]bool{}
+	for d := range deployments {
+		namespace, _, _ := strings.Cut(d, "/")
+		namespaces[namespace] = true
+	}
+	var text strings.Builder
+	for namespace := range namespaces {
+		pods, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, pod := range pods.Items {
+			for _, c := range pod.Status.ContainerStatuses {
+				if c.Ready {
+					continue
+				}
+				state := "running, not ready"
+				if w := c.State.Waiting; w != nil {
+					state = w.Reason + " " + w.Message
+				}
+				lines := int64(8)
+				log, err := client.CoreV1().Pods(namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Container: c.Name, TailLines: &lines}).DoRaw(ctx)
+				if err != nil {
+					log = []byte(err.Error())
+				}
+				fmt.Fprintf(&text, "pod %s/%s: %s\n%s\n", namespace, pod.Name, state, log)
+			}
+			if len(pod.Status.ContainerStatuses) == 0 {
+				for _, c := range pod.Status.Conditions {
+					if c.Status != corev1.ConditionTrue {
+						fmt.Fprintf(&text, "pod %s/%s: %s: %s\n", namespace, pod.Name, c.Reason, c.Message)
+					}
+				}
+			}
+		}
+	}
+	return text.String()
+}
+
+func available(d *appsv1.Deployment) bool {
+	return d.Status.ObservedGeneration >= d.Generation && d.Status.UpdatedReplicas == *d.Spec.Replicas &&
+		d.Status.AvailableReplicas == *d.Spec.Replicas && d.Status.Replicas == *d.Spec.Replicas
+}
+
+// until watches objects until one of them makes done true.
+func until(ctx context.Context, timeout time.Duration, lw cache.ListerWatcher, kind runtime.Object,
+	done func(runtime.Object) bool, missing func() string,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, err := watchtools.UntilWithSync(ctx, lw, kind, nil, func(event watch.Event) (bool, error) {
+		return event.Type != watch.Deleted && done(event.Object), nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w after %s: %s", err, timeout, missing())
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+// Package host is what the local cluster needs of the machine and does to it:
+// checks, cgroups, mounts, the network and kernel settings.
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MinFreeBytes is how much room up asks for: two nodes with a training image
+// of 2 GB each, its copy in the registry, and the compiled components.
+const MinFreeBytes = 20 << 30
+
+// CNIDir is where Debian puts the network plugins.
+const CNIDir = "/usr/lib/cni"
+
+// Tool is a program that must be installed and the Debian package it is in.
+type Tool struct{ Program, Package string }
+
+// Tools is everything the cluster runs that Go does not build.
+var Tools = []Tool{
+	{"ip", "iproute2"},
+	{"iptables", "iptables"},
+	{"conntrack", "conntrack"},
+	{"containerd", "containerd"},
+	{"containerd-shim-runc-v2", "containerd"},
+	{"runc", "runc"},
+	{CNIDir + "/bridge", "containernetworking-plugins"},
+	{"git", "git"},
+	{"mmdebstrap", "mmdebstrap"},
+	{"/usr/bin/tini-static", "tini"},
+	{"go", "golang (1.26 or newer)"},
+}
+
+// Check returns every reason why a cluster cannot be brought up here.
+func Check(ctx context.Context, folders ...string) error {
+	var problems []error
+	if os.Geteuid() != 0 {
+		problems = append(problems, errors.New("not root: namespaces, mounts and cgroups need it; run with sudo"))
+	}
+	for _, t := range Tools {
+		if _, err := exec.LookPath(t.Program); err != nil {
+			problems = append(problems, fmt.Errorf("%s is not installed; install the Debian package %s (make setup does)", t.Program, t.Package))
+		}
+	}
+	if out, err := exec.CommandContext(ctx, "ip", "netns", "list").CombinedOutput(); err != nil {
+		problems = append(problems, fmt.Errorf("ip netns does not work here: %w: %s", err, out))
+	}
+	if _, err := DetectCgroups(); err != nil {
+		problems = append(problems, err)
+	}
+	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err != nil {
+		problems = append(problems, errors.New("the kernel does not filter bridged packets; run: modprobe br_netfilter"))
+	}
+	for _, folder := range folders {
+		free, err := freeBytes(folder)
+		if err != nil {
+			problems = append(problems, err)
+		} else if free < MinFreeBytes {
+			problems = append(problems, fmt.Errorf("%s has %.1f GB free of the %.0f GB that the cluster may need; make room, or point XDG_CACHE_HOME elsewhere",
+				folder, float64(free)/1e9, float64(MinFreeBytes)/1e9))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// freeBytes is what is free for the folder or, before it exists, for its nearest parent.
+func freeBytes(folder string) (uint64, error) {
+	for {
+		var stat unix.Statfs_t
+		err := unix.Statfs(folder, &stat)
+		if err == nil {
+			return stat.Bavail * uint64(stat.Bsize), nil
+		}
+		if !errors.Is(err, unix.ENOENT) || folder == "/" {
+			return 0, fmt.Errorf("reading free space of %s: %w", folder, err)
+		}
+		folder = filepath.Dir(folder)
+	}
+}
+
+// HasReachableNameserver says whether the resolv.conf names a DNS server that
+// is not on the loopback interface, which a pod has of its own.
+func HasReachableNameserver(path string) (bool, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return false, err
+	}
+	for line := range strings.Lines(string(content)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if ip, err := netip.ParseAddr(fields[1]); err == nil && !ip.IsLoopback() {
+			return true, nil
+		}
+	}
+	return false, nil
+}

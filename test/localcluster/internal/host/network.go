@@ -1,0 +1,200 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// Network is the bridge, the namespaces on it and the host's two iptables
+// rules: one that lets pods out to the package registries, one each way that
+// lets the packets pass where the host drops forwarded ones by default.
+type Network struct{ Namespaces []topology.Netns }
+
+const ruleComment = "ml-dev-env-localcluster"
+
+// Up creates what is missing of the network.
+func (n Network) Up(ctx context.Context) error {
+	if _, err := os.Stat("/sys/class/net/" + topology.Bridge); errors.Is(err, fs.ErrNotExist) {
+		if err := ip(ctx,
+			"link add "+topology.Bridge+" type bridge",
+			"addr add "+topology.HostIP+"/24 dev "+topology.Bridge,
+			"link set "+topology.Bridge+" up"); err != nil {
+			return err
+		}
+	}
+	for _, ns := range n.Namespaces {
+		if _, err := os.Stat(ns.Path()); err == nil {
+			continue
+		}
+		if err := n.addNamespace(ctx, ns); err != nil {
+			return err
+		}
+	}
+	for _, rule := range rules() {
+		if run(ctx, "iptables", append([]string{"-w", "-t", rule.table, "-C", rule.chain}, rule.spec...)...) == nil {
+			continue
+		}
+		if err := run(ctx, "iptables", append([]string{"-w", "-t", rule.table, "-I", rule.chain}, rule.spec...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n Network) addNamespace(ctx context.Context, ns topology.Netns) error {
+	name := ns.SystemName()
+	if err := ip(ctx,
+		"netns add "+name,
+		"link add "+ns.Veth()+" type veth peer name eth0 netns "+name,
+		"link set "+ns.Veth()+" master "+topology.Bridge+" up"); err != nil {
+		return err
+	}
+	inside := []string{
+		"link set lo up",
+		"addr add " + ns.IP + "/24 dev eth0",
+		"link set eth0 up",
+		"route add default via " + topology.HostIP,
+	}
+	for _, other := range n.Namespaces {
+		if other.PodCIDR != "" && other.Name != ns.Name {
+			inside = append(inside, "route add "+other.PodCIDR+" via "+other.IP)
+		}
+	}
+	if err := ipIn(ctx, name, inside...); err != nil {
+		return err
+	}
+	if ns.PodCIDR != "" {
+		if err := ip(ctx, "route replace "+ns.PodCIDR+" via "+ns.IP); err != nil {
+			return err
+		}
+	}
+	// Bridged packets must pass iptables, or an answer from a pod to another
+	// pod of its node that asked a Service skips the address translation.
+	return run(ctx, "ip", "netns", "exec", name, "sh", "-c",
+		"echo 1 > /proc/sys/net/ipv4/ip_forward && echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables")
+}
+
+type iptablesRule struct {
+	table, chain string
+	spec         []string
+}
+
+func rules() []iptablesRule {
+	comment := []string{"-m", "comment", "--comment", ruleComment}
+	rules := []iptablesRule{
+		{"filter", "FORWARD", append([]string{"-i", topology.Bridge, "-j", "ACCEPT"}, comment...)},
+		{"filter", "FORWARD", append([]string{"-o", topology.Bridge, "-j", "ACCEPT"}, comment...)},
+	}
+	for _, cidr := range []string{topology.BridgeSubnet, topology.PodCIDR} {
+		rules = append(rules, iptablesRule{"nat", "POSTROUTING",
+			append([]string{"-s", cidr, "!", "-o", topology.Bridge, "-j", "MASQUERADE"}, comment...)})
+	}
+	return rules
+}
+
+// Down removes the network and whatever its absence leaves behind. It needs
+// no Network value: it finds namespaces by name, so it also clears what an
+// earlier cluster of another size left.
+func Down(ctx context.Context) error {
+	entries, err := os.ReadDir("/run/netns")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "mlenv-") {
+			if err := run(ctx, "ip", "netns", "delete", e.Name()); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := os.Stat("/sys/class/net/" + topology.Bridge); err == nil {
+		if err := run(ctx, "ip", "link", "delete", topology.Bridge); err != nil {
+			return err
+		}
+	}
+	// A cable whose namespace is kept alive by a dying process goes later by
+	// itself; taking its host end takes it now.
+	links, err := os.ReadDir("/sys/class/net")
+	if err != nil {
+		return err
+	}
+	for _, l := range links {
+		if strings.HasPrefix(l.Name(), "mlv-") {
+			_ = run(ctx, "ip", "link", "delete", l.Name())
+		}
+	}
+	if _, err := exec.LookPath("iptables"); err != nil {
+		return nil
+	}
+	for _, rule := range rules() {
+		spec := append([]string{"-w", "-t", rule.table, "-C", rule.chain}, rule.spec...)
+		for run(ctx, "iptables", spec...) == nil {
+			spec[3] = "-D"
+			if err := run(ctx, "iptables", spec...); err != nil {
+				return err
+			}
+			spec[3] = "-C"
+		}
+	}
+	return nil
+}
+
+// AddressConflict returns an error if another interface of the host already
+// has or routes to an address that the cluster would use.
+func AddressConflict(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, "ip", "-4", "route", "show", "table", "all").Output()
+	if err != nil {
+		return fmt.Errorf("reading routes: %w", err)
+	}
+	for _, line := range strings.Split(string(out), "\n") {
+		if strings.Contains(line, "dev "+topology.Bridge) {
+			continue
+		}
+		for _, field := range strings.Fields(line) {
+			prefix, err := netip.ParsePrefix(field)
+			if err != nil || prefix.Bits() == 0 {
+				continue
+			}
+			for _, ours := range []string{topology.BridgeSubnet, topology.PodCIDR} {
+				if prefix.Overlaps(netip.MustParsePrefix(ours)) {
+					return fmt.Errorf("the address range %s is taken on this machine by the route %q; remove that route or network", ours, strings.TrimSpace(line))
+				}
+			}
+			break
+		}
+	}
+	return nil
+}
+
+func ip(ctx context.Context, lines ...string) error { return ipBatch(ctx, nil, lines) }
+
+func ipIn(ctx context.Context, netns string, lines ...string) error {
+	return ipBatch(ctx, []string{"-n", netns}, lines)
+}
+
+func ipBatch(ctx context.Context, args, lines []string) error {
+	cmd := exec.CommandContext(ctx, "ip", append(args, "-batch", "-")...)
+	cmd.Stdin = strings.NewReader(strings.Join(lines, "\n") + "\n")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(lines, "; "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+func run(ctx context.Context, name string, args ...string) error {
+	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return nil
+}

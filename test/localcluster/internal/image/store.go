@@ -1,0 +1,160 @@
+// Package image assembles container images from files and root file systems
+// and keeps them in an OCI layout, named by what they were made of.
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/match"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+const (
+	nameAnnotation = "org.opencontainers.image.ref.name"
+	keyAnnotation  = "localcluster.made-of"
+)
+
+// Store is an OCI layout with one image a name.
+type Store struct {
+	path layout.Path
+	// mu: the layout's index is read, changed and written as a whole.
+	mu sync.Mutex
+}
+
+// OpenStore opens the layout in dir, or makes it.
+func OpenStore(dir string) (*Store, error) {
+	path, err := layout.FromPath(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		path, err = layout.Write(dir, empty.Index)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening the image store %s: %w", dir, err)
+	}
+	return &Store{path: path}, nil
+}
+
+// Image is a stored image.
+type Image struct {
+	Name   string
+	Digest v1.Hash
+}
+
+// Images lists what is stored.
+func (s *Store) Images() ([]Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	index, err := s.manifest()
+	if err != nil {
+		return nil, err
+	}
+	var images []Image
+	for _, d := range index.Manifests {
+		images = append(images, Image{Name: d.Annotations[nameAnnotation], Digest: d.Digest})
+	}
+	return images, nil
+}
+
+// Blob is the file of a blob, whether or not it is there.
+func (s *Store) Blob(h v1.Hash) string {
+	return filepath.Join(string(s.path), "blobs", h.Algorithm, h.Hex)
+}
+
+// Ensure returns the digest of the image of that name made of key. If it is
+// not stored, assemble makes it, and it takes the place of the name's old one.
+func (s *Store) Ensure(name, key string, assemble func() (v1.Image, error)) (v1.Hash, error) {
+	if digest, ok, err := s.find(name, key); err != nil || ok {
+		return digest, err
+	}
+	img, err := assemble()
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("assembling image %s: %w", name, err)
+	}
+	digest, err := img.Digest()
+	if err != nil {
+		return v1.Hash{}, fmt.Errorf("assembling image %s: %w", name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.path.ReplaceImage(img, match.Annotation(nameAnnotation, name), layout.WithAnnotations(map[string]string{
+		nameAnnotation: name, keyAnnotation: key,
+	})); err != nil {
+		return v1.Hash{}, fmt.Errorf("storing image %s: %w", name, err)
+	}
+	return digest, s.collectGarbage()
+}
+
+// Has says whether the image of that name made of key is stored.
+func (s *Store) Has(name, key string) (bool, error) {
+	_, ok, err := s.find(name, key)
+	return ok, err
+}
+
+func (s *Store) find(name, key string) (v1.Hash, bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	index, err := s.manifest()
+	if err != nil {
+		return v1.Hash{}, false, err
+	}
+	for _, d := range index.Manifests {
+		if d.Annotations[nameAnnotation] == name && d.Annotations[keyAnnotation] == key {
+			return d.Digest, true, nil
+		}
+	}
+	return v1.Hash{}, false, nil
+}
+
+func (s *Store) manifest() (*v1.IndexManifest, error) {
+	index, err := s.path.ImageIndex()
+	if err != nil {
+		return nil, err
+	}
+	return index.IndexManifest()
+}
+
+func (s *Store) collectGarbage() error {
+	unused, err := s.path.GarbageCollect()
+	if err != nil {
+		return err
+	}
+	for _, h := range unused {
+		if err := s.path.RemoveBlob(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Assemble makes an image of layers and a configuration.
+func Assemble(config v1.Config, layers ...v1.Layer) (v1.Image, error) {
+	img := mutate.MediaType(empty.Image, types.OCIManifestSchema1)
+	img = mutate.ConfigMediaType(img, types.OCIConfigJSON)
+	img, err := mutate.AppendLayers(img, layers...)
+	if err != nil {
+		return nil, err
+	}
+	file, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	file = file.DeepCopy()
+	file.OS, file.Architecture = "linux", "amd64"
+	file.Config = config
+	return mutate.ConfigFile(img, file)
+}
+
+// removeOnError deletes a temporary file of a step that failed.
+func removeOnError(path string, err *error) {
+	if *err != nil {
+		os.Remove(path)
+	}
+}

@@ -1,0 +1,93 @@
+package process
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sort"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// SystemCgroup is where the components live, beside the pods' cgroups.
+const SystemCgroup = topology.CgroupRoot + "/system"
+
+// Enter becomes the component of that name: it joins the cluster's cgroup and
+// the component's network namespace, mounts the component's own folders where
+// only it sees them, and executes its program. It returns only on failure.
+func Enter(name string) error {
+	record, err := load(name)
+	if err != nil {
+		return err
+	}
+	spec := record.Spec
+	cgroups, err := host.DetectCgroups()
+	if err != nil {
+		return err
+	}
+	if err := cgroups.Join(SystemCgroup); err != nil {
+		return err
+	}
+	program, err := exec.LookPath(spec.Argv[0])
+	if err != nil {
+		return err
+	}
+	// Namespaces belong to a thread; execve keeps those of the thread that calls it.
+	runtime.LockOSThread()
+	if err := joinNetns(spec.Netns); err != nil {
+		return err
+	}
+	if len(spec.Binds) > 0 {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("making a mount namespace: %w", err)
+		}
+		targets := make([]string, 0, len(spec.Binds))
+		for target := range spec.Binds {
+			targets = append(targets, target)
+		}
+		sort.Strings(targets)
+		for _, target := range targets {
+			if err := bindPrivately(spec.Binds[target], target); err != nil {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("executing %s: %w", program, unix.Exec(program, spec.Argv, os.Environ()))
+}
+
+func joinNetns(ns topology.Netns) error {
+	fd, err := unix.Open(ns.Path(), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("opening network namespace %s: %w", ns.Path(), err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("joining network namespace %s: %w", ns.Path(), err)
+	}
+	return nil
+}
+
+// bindPrivately mounts source at target so that the host does not see it,
+// while what is mounted later below source is seen below target too.
+func bindPrivately(source, target string) error {
+	if err := os.MkdirAll(source, 0o755); err != nil {
+		return err
+	}
+	// Cut the tie between this namespace and the host's at the mount that the
+	// target lies on, in case the host shares it.
+	above, err := host.MountAbove(target)
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("", above, "", unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("detaching the mount at %s: %w", above, err)
+	}
+	if err := unix.Mount(source, target, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("binding %s to %s: %w", source, target, err)
+	}
+	return nil
+}

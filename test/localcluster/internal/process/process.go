@@ -1,0 +1,210 @@
+// Package process starts the cluster's components as processes that outlive
+// the command that started them, and finds them again.
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// Spec is everything that is needed to start a component.
+type Spec struct {
+	// Name is unique in the cluster, as in "kubelet@node-1".
+	Name string
+	Argv []string
+	// Env is added to the environment of the starting command.
+	Env []string
+	// Netns is the network namespace the component runs in.
+	Netns topology.Netns
+	// Binds gives the component folders of its own at paths that its program
+	// has fixed: path on the host to folder. They are seen by it alone.
+	Binds map[string]string
+	// Version changes when the component must be started anew although its
+	// arguments are the same: with its configuration files, or its program.
+	Version string
+}
+
+// running is what is remembered of a started component.
+type running struct {
+	Spec Spec
+	PID  int
+	// StartTime tells the process from a later one with the same number; in
+	// clock ticks since boot, field 22 of /proc/PID/stat.
+	StartTime string
+}
+
+func recordPath(name string) string { return topology.State("components", name+".json") }
+
+// LogPath is where the component's output goes.
+func LogPath(name string) string { return topology.State("logs", name+".log") }
+
+// Process is a component that this command has started.
+type Process struct {
+	spec Spec
+	done chan struct{}
+	err  error
+}
+
+// Exited is closed when the process ends.
+func (p *Process) Exited() <-chan struct{} { return p.done }
+
+// Err describes the end of an exited process.
+func (p *Process) Err() error {
+	return fmt.Errorf("%s exited: %w", p.spec.Name, p.err)
+}
+
+// Start starts the component through this program's hidden command "enter",
+// which moves itself into the component's namespaces and becomes it. A nil
+// Process means that it runs already, as it is described.
+func Start(spec Spec) (*Process, error) {
+	if Running(spec) {
+		return nil, nil
+	}
+	for _, dir := range []string{topology.State("components"), topology.State("logs")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	// A component that runs with other arguments than are wanted now is replaced.
+	if old, err := load(spec.Name); err == nil && old.alive() {
+		if err := syscall.Kill(old.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return nil, fmt.Errorf("stopping the old %s: %w", spec.Name, err)
+		}
+	}
+	record := running{Spec: spec}
+	if err := record.save(); err != nil {
+		return nil, err
+	}
+	logFile, err := os.OpenFile(LogPath(spec.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer logFile.Close()
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(self, "enter", spec.Name)
+	cmd.Env = append(os.Environ(), spec.Env...)
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	cmd.Dir = "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
+	}
+	record.PID = cmd.Process.Pid
+	record.StartTime = startTime(record.PID)
+	if err := record.save(); err != nil {
+		return nil, err
+	}
+	p := &Process{spec: spec, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		if p.err == nil {
+			p.err = errors.New("exit status 0")
+		}
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// Running says whether the component runs with just this specification.
+func Running(spec Spec) bool {
+	r, err := load(spec.Name)
+	if err != nil || !r.alive() {
+		return false
+	}
+	want, _ := json.Marshal(spec)
+	got, _ := json.Marshal(r.Spec)
+	return string(want) == string(got)
+}
+
+// Status is a component as the last up started it.
+type Status struct {
+	Name  string
+	PID   int
+	Alive bool
+}
+
+// List returns every component that was started, by name.
+func List() ([]Status, error) {
+	files, err := filepath.Glob(recordPath("*"))
+	if err != nil {
+		return nil, err
+	}
+	var list []Status
+	for _, f := range files {
+		name := strings.TrimSuffix(filepath.Base(f), ".json")
+		r, err := load(name)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, Status{Name: name, PID: r.PID, Alive: r.alive()})
+	}
+	return list, nil
+}
+
+// Tail returns the last n lines of the component's log.
+func Tail(name string, n int) string {
+	content, err := os.ReadFile(LogPath(name))
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimRight(string(content), "\n"), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
+
+func load(name string) (running, error) {
+	var r running
+	content, err := os.ReadFile(recordPath(name))
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(content, &r); err != nil {
+		return r, fmt.Errorf("reading the record of %s: %w", name, err)
+	}
+	return r, nil
+}
+
+func (r running) save() error {
+	content, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	path := recordPath(r.Spec.Name)
+	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+func (r running) alive() bool {
+	return r.PID > 0 && r.StartTime != "" && startTime(r.PID) == r.StartTime
+}
+
+// startTime returns "" for a process that is not there or is a zombie.
+func startTime(pid int) string {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if errors.Is(err, fs.ErrNotExist) || err != nil {
+		return ""
+	}
+	// The program's name stands in parentheses and may hold anything.
+	i := strings.LastIndex(string(stat), ") ")
+	if i < 0 {
+		return ""
+	}
+	fields := strings.Fields(string(stat)[i+2:])
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return ""
+	}
+	return fields[19]
+}

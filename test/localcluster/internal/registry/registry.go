@@ -1,0 +1,231 @@
+// Package registry is the cluster's image registry: go-containerregistry's,
+// which keeps manifests in memory, with a disk behind it, so that it can be
+// killed and started again.
+package registry
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
+)
+
+// Registry serves the images of a store, read-only, and those that are pushed to it.
+type Registry struct {
+	store   *image.Store
+	dir     string
+	pushed  registry.BlobHandler
+	handler http.Handler
+}
+
+// Open starts a registry that keeps what is pushed in dir.
+func Open(dir string, store *image.Store) (*Registry, error) {
+	for _, d := range []string{"blobs", "manifests"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	r := &Registry{store: store, dir: dir, pushed: registry.NewDiskBlobHandler(filepath.Join(dir, "blobs"))}
+	r.handler = registry.New(
+		registry.WithBlobHandler(r),
+		registry.WithReferrersSupport(true),
+		registry.Logger(log.New(io.Discard, "", 0)),
+	)
+	if err := r.loadStore(); err != nil {
+		return nil, err
+	}
+	return r, r.loadPushed()
+}
+
+// loadStore offers every image of the store as NAME:latest.
+func (r *Registry) loadStore() error {
+	images, err := r.store.Images()
+	if err != nil {
+		return err
+	}
+	for _, img := range images {
+		content, err := os.ReadFile(r.store.Blob(img.Digest))
+		if err != nil {
+			return err
+		}
+		var manifest struct {
+			MediaType string `json:"mediaType"`
+		}
+		if err := json.Unmarshal(content, &manifest); err != nil {
+			return fmt.Errorf("reading the manifest of %s: %w", img.Name, err)
+		}
+		for _, reference := range []string{"latest", img.Digest.String()} {
+			if err := r.replay(pushedManifest{
+				Path: "/v2/" + img.Name + "/manifests/" + reference, MediaType: manifest.MediaType, Content: content,
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// pushedManifest is a manifest as a client put it.
+type pushedManifest struct {
+	Path, MediaType string
+	Content         []byte
+}
+
+func (r *Registry) loadPushed() error {
+	files, err := filepath.Glob(filepath.Join(r.dir, "manifests", "*.json"))
+	if err != nil {
+		return err
+	}
+	var indexes []pushedManifest
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		var m pushedManifest
+		if err := json.Unmarshal(content, &m); err != nil {
+			return fmt.Errorf("reading %s: %w", file, err)
+		}
+		// An index is accepted only after the manifests it lists.
+		if strings.Contains(m.MediaType, "index") || strings.Contains(m.MediaType, "manifest.list") {
+			indexes = append(indexes, m)
+			continue
+		}
+		if err := r.replay(m); err != nil {
+			return err
+		}
+	}
+	for _, m := range indexes {
+		if err := r.replay(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Registry) replay(m pushedManifest) error {
+	req := httptest.NewRequest(http.MethodPut, m.Path, bytes.NewReader(m.Content))
+	req.Header.Set("Content-Type", m.MediaType)
+	answer := httptest.NewRecorder()
+	r.handler.ServeHTTP(answer, req)
+	if answer.Code != http.StatusCreated {
+		return fmt.Errorf("loading manifest %s: %d %s", m.Path, answer.Code, answer.Body)
+	}
+	return nil
+}
+
+// ServeHTTP implements http.Handler.
+func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	log.Printf("%s %s", req.Method, req.URL.Path)
+	isManifest := strings.Contains(req.URL.Path, "/manifests/")
+	switch {
+	case isManifest && req.Method == http.MethodPut:
+		content, err := io.ReadAll(io.LimitReader(req.Body, 8<<20))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		req.Body = io.NopCloser(bytes.NewReader(content))
+		answer := &statusWriter{ResponseWriter: w}
+		r.handler.ServeHTTP(answer, req)
+		if answer.status == http.StatusCreated {
+			m := pushedManifest{Path: req.URL.Path, MediaType: req.Header.Get("Content-Type"), Content: content}
+			if err := r.save(m); err != nil {
+				log.Printf("saving manifest %s: %v", m.Path, err)
+			}
+		}
+	case isManifest && req.Method == http.MethodDelete:
+		r.handler.ServeHTTP(w, req)
+		if err := os.Remove(r.manifestFile(req.URL.Path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			log.Printf("forgetting manifest %s: %v", req.URL.Path, err)
+		}
+	default:
+		r.handler.ServeHTTP(w, req)
+	}
+}
+
+func (r *Registry) manifestFile(path string) string {
+	sum := sha256.Sum256([]byte(path))
+	return filepath.Join(r.dir, "manifests", hex.EncodeToString(sum[:])+".json")
+}
+
+func (r *Registry) save(m pushedManifest) error {
+	content, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	file := r.manifestFile(m.Path)
+	if err := os.WriteFile(file+".new", content, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(file+".new", file)
+}
+
+type statusWriter struct {
+	http.ResponseWriter
+	status int
+}
+
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Get implements registry.BlobHandler: a pushed blob, or the store's.
+func (r *Registry) Get(ctx context.Context, repo string, h v1.Hash) (io.ReadCloser, error) {
+	if f, err := os.Open(r.store.Blob(h)); err == nil {
+		return f, nil
+	}
+	return r.pushed.Get(ctx, repo, h)
+}
+
+// Stat implements registry.BlobStatHandler.
+func (r *Registry) Stat(ctx context.Context, repo string, h v1.Hash) (int64, error) {
+	if info, err := os.Stat(r.store.Blob(h)); err == nil {
+		return info.Size(), nil
+	}
+	return r.pushed.(registry.BlobStatHandler).Stat(ctx, repo, h)
+}
+
+// Put implements registry.BlobPutHandler.
+func (r *Registry) Put(ctx context.Context, repo string, h v1.Hash, content io.ReadCloser) error {
+	return r.pushed.(registry.BlobPutHandler).Put(ctx, repo, h, content)
+}
+
+// Delete implements registry.BlobDeleteHandler.
+func (r *Registry) Delete(ctx context.Context, repo string, h v1.Hash) error {
+	return r.pushed.(registry.BlobDeleteHandler).Delete(ctx, repo, h)
+}
+
+// Serve listens on the address, plain HTTP, until the context ends.
+func Serve(ctx context.Context, address, dir string, store *image.Store) error {
+	r, err := Open(dir, store)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: r}
+	context.AfterFunc(ctx, func() { server.Close() })
+	log.Printf("registry listening on %s", address)
+	return server.Serve(listener)
+}

@@ -1,0 +1,207 @@
+// Package rootfs makes root file systems of container images from Debian
+// packages, as the folders below images/ describe them.
+package rootfs
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
+)
+
+// suite is the Debian release of every image.
+const suite = "trixie"
+
+// recipe changes when this package makes something else of the same folder.
+const recipe = "1"
+
+// Recipe is a folder that describes an image:
+//
+//	packages        Debian packages of the root file system
+//	customize.sh    run in it at the end (optional)
+//	build-packages  packages that only install.sh needs (optional)
+//	install.sh      run with those; what it puts in /opt is a second layer (optional)
+//
+// The folder is at /image while install.sh runs.
+type Recipe struct {
+	Dir string
+	// CABundle is a file of certificates that package mirrors are trusted by.
+	CABundle string
+}
+
+// Key changes with everything the image is made of that a file can say.
+func (r Recipe) Key() (string, error) {
+	files, err := filepath.Glob(filepath.Join(r.Dir, "*"))
+	if err != nil {
+		return "", err
+	}
+	if len(files) == 0 {
+		return "", fmt.Errorf("reading the image description %s: the folder is missing or empty", r.Dir)
+	}
+	hash := sha256.New()
+	fmt.Fprintln(hash, suite, recipe)
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(hash, "%s %x\n", filepath.Base(file), sha256.Sum256(content))
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// Build makes the image. It works in the folder work, where its layers' files
+// stay until the image is stored, and writes what its commands say to log.
+func (r Recipe) Build(ctx context.Context, work string, config v1.Config, log io.Writer) (v1.Image, error) {
+	base := filepath.Join(work, "base")
+	if err := r.bootstrap(ctx, base, log); err != nil {
+		return nil, err
+	}
+	layer, err := image.FolderLayer(work, base, ".")
+	if err != nil {
+		return nil, err
+	}
+	layers := []v1.Layer{layer}
+	if r.has("install.sh") {
+		upper, err := r.install(ctx, work, base, log)
+		if err != nil {
+			return nil, err
+		}
+		layer, err := image.FolderLayer(work, upper, "opt")
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, layer)
+	}
+	return image.Assemble(config, layers...)
+}
+
+func (r Recipe) has(file string) bool {
+	_, err := os.Stat(filepath.Join(r.Dir, file))
+	return err == nil
+}
+
+// list reads a file of names, one a line, with # comments.
+func (r Recipe) list(file string) ([]string, error) {
+	content, err := os.ReadFile(filepath.Join(r.Dir, file))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for line := range strings.Lines(string(content)) {
+		line, _, _ = strings.Cut(line, "#")
+		names = append(names, strings.Fields(line)...)
+	}
+	return names, nil
+}
+
+func (r Recipe) bootstrap(ctx context.Context, target string, log io.Writer) error {
+	packages, err := r.list("packages")
+	if err != nil {
+		return err
+	}
+	args := []string{
+		"--mode=root", "--variant=minbase", "--format=directory",
+		"--include=" + strings.Join(packages, ","),
+		"--dpkgopt=path-exclude=/usr/share/doc/*",
+		"--dpkgopt=path-exclude=/usr/share/man/*",
+		"--dpkgopt=path-exclude=/usr/share/locale/*",
+	}
+	if r.has("customize.sh") {
+		args = append(args, `--customize-hook=chroot "$1" sh -eu < `+filepath.Join(r.Dir, "customize.sh"))
+	}
+	args = append(args, suite, target)
+	if mirror := hostMirror(ctx); mirror != "" {
+		args = append(args, mirror)
+	}
+	return run(ctx, log, exec.CommandContext(ctx, "mmdebstrap", args...))
+}
+
+// hostMirror is the mirror that the host's own apt uses for Debian, or "".
+func hostMirror(ctx context.Context) string {
+	out, err := exec.CommandContext(ctx, "apt-get", "indextargets", "--format", "$(SITE)", "Identifier: Packages", "Origin: Debian").Output()
+	if err != nil {
+		return ""
+	}
+	for site := range strings.FieldsSeq(string(out)) {
+		if !strings.Contains(site, "security") {
+			return site
+		}
+	}
+	return ""
+}
+
+// installScript runs as root in a mount and process namespace of its own,
+// which takes the mounts and whatever still runs with it when it ends.
+const installScript = `
+mount -t overlay overlay -o "lowerdir=$BASE,upperdir=$UPPER,workdir=$WORK" "$MERGED"
+mount -t proc proc "$MERGED/proc"
+mount --bind /dev "$MERGED/dev"
+mkdir -p "$MERGED/image"
+mount --bind "$IMAGE" "$MERGED/image"
+cp -L /etc/resolv.conf "$MERGED/etc/resolv.conf"
+cp "$CABUNDLE" "$MERGED/etc/ssl/certs/ca-certificates.crt"
+if [ -f /etc/pip.conf ]; then cp /etc/pip.conf "$MERGED/etc/pip.conf"; fi
+if [ -n "$PACKAGES" ]; then
+  chroot "$MERGED" apt-get update -q
+  chroot "$MERGED" apt-get install -q -y --no-install-recommends $PACKAGES
+fi
+exec chroot "$MERGED" sh -eu /image/install.sh
+`
+
+func (r Recipe) install(ctx context.Context, work, base string, log io.Writer) (upper string, err error) {
+	env := map[string]string{"BASE": base, "IMAGE": r.Dir, "CABUNDLE": r.CABundle, "PACKAGES": ""}
+	for name, dir := range map[string]string{"UPPER": "upper", "WORK": "overlay", "MERGED": "merged"} {
+		env[name] = filepath.Join(work, dir)
+		if err := os.MkdirAll(env[name], 0o755); err != nil {
+			return "", err
+		}
+	}
+	if r.has("build-packages") {
+		packages, err := r.list("build-packages")
+		if err != nil {
+			return "", err
+		}
+		env["PACKAGES"] = strings.Join(packages, " ")
+	}
+	cmd := exec.CommandContext(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-eu", "-c", installScript)
+	cmd.Env = []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"DEBIAN_FRONTEND=noninteractive", "LANG=C.UTF-8", "HOME=/root",
+	}
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	// How this machine reaches its package mirrors is its own affair: taken
+	// from its environment for the build, and not kept in the image.
+	for _, name := range []string{"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"} {
+		if value := os.Getenv(name); value != "" {
+			cmd.Env = append(cmd.Env, name+"="+value)
+		}
+	}
+	cmd.Env = append(cmd.Env, "PIP_CERT=/etc/ssl/certs/ca-certificates.crt", "PIP_DISABLE_PIP_VERSION_CHECK=1")
+	return env["UPPER"], run(ctx, log, cmd)
+}
+
+func run(ctx context.Context, log io.Writer, cmd *exec.Cmd) error {
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, &said), io.MultiWriter(log, &said)
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+		return fmt.Errorf("%s: %w\n%s", cmd.Args[0], err, strings.Join(lines[max(0, len(lines)-15):], "\n"))
+	}
+	return nil
+}

@@ -1,0 +1,122 @@
+// Package storage gives the cluster storage classes with the names and the
+// behaviour of the clusters' own, over folders of this machine: claims are
+// provisioned, attached to one node or many, and mounted by a CSI driver.
+package storage
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/sig-storage-lib-external-provisioner/v13/controller"
+)
+
+// Driver is a CSI driver of the clusters that this package stands in for.
+type Driver struct {
+	Name string
+	// Shared volumes can be mounted on many nodes at once and need no attachment.
+	Shared bool
+	// mode of a new volume's root folder.
+	mode os.FileMode
+	// refusal is the real driver's answer to an access mode that it lacks.
+	refusal string
+}
+
+// Drivers by the names that the clusters' storage classes give.
+var Drivers = []Driver{
+	{Name: "nfs.csi.k8s.io", Shared: true, mode: 0o777},
+	{
+		Name: "openshift-storage.rbd.csi.ceph.com", mode: 0o755,
+		refusal: "rpc error: code = InvalidArgument desc = multi node access modes are only supported on rbd `block` type volumes",
+	},
+}
+
+// RunController provisions, deletes and attaches volumes in the folder volumes
+// until the context ends.
+func RunController(ctx context.Context, client kubernetes.Interface, volumes string) error {
+	if err := os.MkdirAll(volumes, 0o755); err != nil {
+		return err
+	}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	attachments := factory.Storage().V1().VolumeAttachments().Informer()
+	if _, err := attachments.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { attach(ctx, client, obj) },
+		UpdateFunc: func(_, obj any) { attach(ctx, client, obj) },
+	}); err != nil {
+		return err
+	}
+	factory.Start(ctx.Done())
+	for _, d := range Drivers {
+		c := controller.NewProvisionController(ctx, client, d.Name, provisioner{driver: d, volumes: volumes},
+			controller.LeaderElection(false), controller.AddFinalizer(true))
+		go c.Run(ctx)
+	}
+	log.Printf("provisioning in %s", volumes)
+	<-ctx.Done()
+	return nil
+}
+
+type provisioner struct {
+	driver  Driver
+	volumes string
+}
+
+// Provision implements controller.Provisioner.
+func (p provisioner) Provision(_ context.Context, o controller.ProvisionOptions) (*corev1.PersistentVolume, controller.ProvisioningState, error) {
+	if mode := o.PVC.Spec.VolumeMode; mode != nil && *mode == corev1.PersistentVolumeBlock {
+		return nil, controller.ProvisioningFinished, fmt.Errorf("this stand-in for %s provisions file systems, not block volumes", p.driver.Name)
+	}
+	for _, mode := range o.PVC.Spec.AccessModes {
+		if !p.driver.Shared && (mode == corev1.ReadWriteMany || mode == corev1.ReadOnlyMany) {
+			return nil, controller.ProvisioningFinished, fmt.Errorf("%s", p.driver.refusal)
+		}
+	}
+	dir := filepath.Join(p.volumes, o.PVName)
+	if err := os.Mkdir(dir, p.driver.mode); err != nil && !os.IsExist(err) {
+		return nil, controller.ProvisioningFinished, err
+	}
+	// Mkdir's mode has passed the umask.
+	if err := os.Chmod(dir, p.driver.mode); err != nil {
+		return nil, controller.ProvisioningFinished, err
+	}
+	return &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: o.PVName},
+		Spec: corev1.PersistentVolumeSpec{
+			PersistentVolumeReclaimPolicy: *o.StorageClass.ReclaimPolicy,
+			AccessModes:                   o.PVC.Spec.AccessModes,
+			VolumeMode:                    o.PVC.Spec.VolumeMode,
+			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: o.PVC.Spec.Resources.Requests[corev1.ResourceStorage]},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: p.driver.Name, VolumeHandle: o.PVName, FSType: "ext4"},
+			},
+		},
+	}, controller.ProvisioningFinished, nil
+}
+
+// Delete implements controller.Provisioner.
+func (p provisioner) Delete(_ context.Context, pv *corev1.PersistentVolume) error {
+	return os.RemoveAll(filepath.Join(p.volumes, filepath.Base(pv.Spec.CSI.VolumeHandle)))
+}
+
+// attach answers the attach-detach controller, which decides by itself which
+// node may have a volume: a folder needs nothing done to be attached.
+func attach(ctx context.Context, client kubernetes.Interface, obj any) {
+	attachment, ok := obj.(*storagev1.VolumeAttachment)
+	if !ok || attachment.Status.Attached || attachment.DeletionTimestamp != nil {
+		return
+	}
+	_, err := client.StorageV1().VolumeAttachments().Patch(ctx, attachment.Name, types.MergePatchType,
+		[]byte(`{"status":{"attached":true}}`), metav1.PatchOptions{}, "status")
+	if err != nil {
+		log.Printf("attaching %s to %s: %v", *attachment.Spec.Source.PersistentVolumeName, attachment.Spec.NodeName, err)
+	}
+}

@@ -1,0 +1,102 @@
+// Package topology says which files, names and addresses the local cluster uses.
+package topology
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// What belongs to the cluster as a whole. There is one cluster a machine.
+const (
+	// StateDir holds everything that a running cluster needs and that down removes.
+	StateDir = "/var/lib/ml-dev-env-localcluster"
+
+	// CgroupRoot is the one cgroup below which every process of the cluster
+	// lives: the components in CgroupRoot/system, pods in CgroupRoot/NODE.
+	CgroupRoot = "ml-dev-env-localcluster"
+
+	Bridge       = "mlenv0"
+	BridgeSubnet = "10.223.0.0/24"
+	HostIP       = "10.223.0.1"
+	ControlIP    = "10.223.0.2"
+	PodCIDR      = "10.128.0.0/16"
+	ServiceCIDR  = "172.30.0.0/16"
+	APIServiceIP = "172.30.0.1"
+	DNSServiceIP = "172.30.0.10"
+
+	// Domain is where the cluster's own servers have names inside pods.
+	Domain = "localcluster.local"
+
+	APIServerURL = "https://" + ControlIP + ":6443"
+	// RegistryHost is an address, not a name, so that one image reference is
+	// valid in a pod, on a node and on the host.
+	RegistryHost = ControlIP + ":5000"
+	GitHost      = "git." + Domain
+	// AdmissionAddress is where the stand-in for OpenShift's pod rules listens.
+	AdmissionAddress = ControlIP + ":8443"
+	EtcdAddress      = "127.0.0.1:2379"
+
+	// MaxNodes is how many nodes a cluster can have.
+	MaxNodes = 8
+)
+
+// Netns is a network namespace of the cluster: the control plane's or a node's.
+type Netns struct {
+	// Name is the component suffix and, for a node, the Kubernetes node name.
+	Name string
+	IP   string
+	// PodCIDR is empty for the control plane.
+	PodCIDR string
+}
+
+// Control is the namespace of the control plane and of the servers beside it.
+func Control() Netns { return Netns{Name: "control", IP: ControlIP} }
+
+// Node is the namespace of node i, counted from 1.
+func Node(i int) Netns {
+	return Netns{
+		Name:    fmt.Sprintf("node-%d", i),
+		IP:      fmt.Sprintf("10.223.0.%d", 10+i),
+		PodCIDR: fmt.Sprintf("10.128.%d.0/24", i),
+	}
+}
+
+// Nodes returns the namespaces of n nodes.
+func Nodes(n int) []Netns {
+	nodes := make([]Netns, n)
+	for i := range nodes {
+		nodes[i] = Node(i + 1)
+	}
+	return nodes
+}
+
+// SystemName is the namespace's name in the kernel.
+func (n Netns) SystemName() string { return "mlenv-" + n.Name }
+
+// Path is where the namespace is mounted.
+func (n Netns) Path() string { return "/run/netns/" + n.SystemName() }
+
+// Veth is the host's end of the cable to the bridge.
+func (n Netns) Veth() string { return "mlv-" + n.Name }
+
+// Dir is the folder of what belongs to this namespace alone.
+func (n Netns) Dir() string { return State("nodes", n.Name) }
+
+// State joins parts to the state folder.
+func State(parts ...string) string {
+	return filepath.Join(append([]string{StateDir}, parts...)...)
+}
+
+// CacheDir is what outlives down: compiled binaries, root file systems and
+// images, each under a name made of what it was made of.
+func CacheDir() (string, error) {
+	base, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("finding the cache folder: %w; set HOME or XDG_CACHE_HOME", err)
+	}
+	return filepath.Join(base, "ml-dev-env", "localcluster"), nil
+}
+
+// Kubeconfig is the administrator's.
+func Kubeconfig() string { return State("kubeconfig") }

@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
@@ -26,9 +26,6 @@ var errNotUsable = errors.New("the cluster cannot be used")
 func Main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	// Libraries report through it what this program reports itself.
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
 	usage := true
 	root := command(func() { usage = false })
 	err := root.ExecuteContext(ctx)
@@ -55,8 +52,12 @@ func command(parsed func()) *cobra.Command {
 		Short:         "A real Kubernetes with real Tekton on this machine",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRun: func(*cobra.Command, []string) {
+		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			parsed()
+			if cmd.Parent() != nil && cmd.Parent().Name() != "serve" {
+				// What libraries say is a server's log, but noise to a person.
+				klog.SetLogger(logr.Discard())
+			}
 		},
 	}
 	root.AddCommand(upCommand(), downCommand(), statusCommand(), kubeconfigCommand(), logsCommand(), loadCommand(), enterCommand(), serveCommand())

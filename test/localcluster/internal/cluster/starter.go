@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"sync"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
 )
@@ -14,20 +15,21 @@ import (
 type starter struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// started is whether any component had to be started.
-	started bool
-	mu      sync.Mutex
+	mu     sync.Mutex
+	// started is when each component that had to be started was.
+	started map[string]time.Time
 }
 
 func newStarter(ctx context.Context) *starter {
 	ctx, cancel := context.WithCancelCause(ctx)
-	return &starter{ctx: ctx, cancel: cancel}
+	return &starter{ctx: ctx, cancel: cancel, started: map[string]time.Time{}}
 }
 
 func (s *starter) stop() { s.cancel(nil) }
 
 func (s *starter) start(specs ...process.Spec) error {
 	for _, spec := range specs {
+		now := time.Now()
 		p, err := process.Start(spec)
 		if err != nil {
 			return err
@@ -36,7 +38,7 @@ func (s *starter) start(specs ...process.Spec) error {
 			continue
 		}
 		s.mu.Lock()
-		s.started = true
+		s.started[spec.Name] = now
 		s.mu.Unlock()
 		go func() {
 			select {

@@ -47,7 +47,7 @@ func Status(ctx context.Context, out io.Writer) (usable bool, err error) {
 		wait func(context.Context) error
 	}{
 		{"API server", waitAPI},
-		{"nodes", func(ctx context.Context) error { return waitNodes(ctx, options) }},
+		{"nodes", func(ctx context.Context) error { return waitNodes(ctx, options, nil) }},
 		{"Tekton and DNS", waitDeployments},
 	} {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)

@@ -381,7 +381,7 @@ func (u *upper) startAll(ctx context.Context) error {
 	if err := starter.start(first...); err != nil {
 		return err
 	}
-	if !starter.started {
+	if len(starter.started) == 0 {
 		// Nothing of the ground had to be started: perhaps nothing has to be.
 		if ok, err := u.healthy(ctx, append(append(others, servers...), proxies...), perNode); err != nil || ok {
 			return err
@@ -400,7 +400,7 @@ func (u *upper) startAll(ctx context.Context) error {
 		if err := starter.start(rest...); err != nil {
 			return err
 		}
-		return u.progress.stage("nodes", func() error { return waitNodes(groupCtx, u.options) })
+		return u.progress.stage("nodes", func() error { return waitNodes(groupCtx, u.options, starter.started) })
 	})
 	group.Go(func() error {
 		if err := u.progress.stage("Tekton and DNS applied", func() error { return u.apply(groupCtx) }); err != nil {
@@ -433,7 +433,7 @@ func (u *upper) healthy(ctx context.Context, specs []process.Spec, perNode [][]p
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := waitNodes(ctx, u.options); err != nil {
+	if err := waitNodes(ctx, u.options, nil); err != nil {
 		return false, nil
 	}
 	return waitDeployments(ctx) == nil, nil

@@ -61,8 +61,9 @@ func waitAPI(ctx context.Context) error {
 	}
 }
 
-// waitNodes watches until every node is ready and offers its healthy GPUs.
-func waitNodes(ctx context.Context, options Options) error {
+// waitNodes watches until every node is ready and offers its healthy GPUs. Of
+// a node whose kubelet was started it believes nothing that is older.
+func waitNodes(ctx context.Context, options Options, started map[string]time.Time) error {
 	client, err := adminClient()
 	if err != nil {
 		return err
@@ -90,7 +91,7 @@ func waitNodes(ctx context.Context, options Options) error {
 		},
 	}, &corev1.Node{}, func(object runtime.Object) (done bool) {
 		node := object.(*corev1.Node)
-		if why := nodeMissing(node, wanted[node.Name]); why != "" {
+		if why := nodeMissing(node, wanted[node.Name], started["kubelet@"+node.Name]); why != "" {
 			missing[node.Name] = why
 		} else {
 			delete(missing, node.Name)
@@ -99,13 +100,17 @@ func waitNodes(ctx context.Context, options Options) error {
 	}, func() string { return fmt.Sprint("nodes: ", missing) })
 }
 
-func nodeMissing(node *corev1.Node, gpus int64) string {
+func nodeMissing(node *corev1.Node, gpus int64, started time.Time) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type != corev1.NodeReady {
 			continue
 		}
 		if c.Status != corev1.ConditionTrue {
 			return c.Message
+		}
+		// The API's times are whole seconds.
+		if c.LastHeartbeatTime.Time.Before(started.Truncate(time.Second)) {
+			return "its kubelet, just started, has not reported"
 		}
 		have := node.Status.Allocatable["nvidia.com/gpu"]
 		if have.Value() != gpus {

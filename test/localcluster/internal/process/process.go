@@ -12,6 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
@@ -76,7 +79,7 @@ func Start(spec Spec) (*Process, error) {
 	}
 	// A component that runs with other arguments than are wanted now is replaced.
 	if old, err := load(spec.Name); err == nil && old.alive() {
-		if err := syscall.Kill(old.PID, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := old.kill(); err != nil {
 			return nil, fmt.Errorf("stopping the old %s: %w", spec.Name, err)
 		}
 	}
@@ -189,6 +192,32 @@ func (r running) save() error {
 
 func (r running) alive() bool {
 	return r.PID > 0 && r.StartTime != "" && startTime(r.PID) == r.StartTime
+}
+
+// kill ends the process and returns when it is gone, and its ports with it.
+func (r running) kill() error {
+	fd, err := unix.PidfdOpen(r.PID, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return err
+	}
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(time.Until(deadline).Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err == nil && n == 0 {
+			return fmt.Errorf("process %d is still there 10s after it was killed", r.PID)
+		}
+		return err
+	}
 }
 
 // startTime returns "" for a process that is not there or is a zombie.

@@ -29,13 +29,16 @@ func machine(t *testing.T) map[string]bool {
 	for _, dir := range []string{"/run", "/var/lib", "/var/log", "/etc/cni", "/opt/cni", "/var/lib/cni", "/run/containerd", "/etc"} {
 		add("file "+dir, names(t, dir)...)
 	}
-	filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
 		// Other programs of the machine make and leave cgroups of their own.
 		if err == nil && d.IsDir() && strings.Contains(path, "ml-dev-env") {
 			add("cgroup", path)
 		}
 		return nil
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, program := range []string{"iptables-save", "ip6tables-save"} {
 		out, err := exec.Command(program).Output()
 		if err != nil {

@@ -51,7 +51,7 @@ func waitAPI(ctx context.Context) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("waiting for the API server at %s: %w (last answer: %v)", topology.APIServerURL, ctx.Err(), last)
+			return fmt.Errorf("waiting for the API server at %s: %w (last answer: %w)", topology.APIServerURL, ctx.Err(), last)
 		}
 		last = fmt.Errorf("%w %s", err, body)
 		select {

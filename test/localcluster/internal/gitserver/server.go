@@ -54,11 +54,12 @@ func Serve(ctx context.Context, config Config) error {
 	go func() { failed <- web.ListenAndServeTLS(config.CertFile, config.KeyFile) }()
 	go func() { failed <- serveSSH(ctx, listener, sshConfig, filepath.Join(config.Dir, reposDir)) }()
 	log.Printf("git listening on %s and %s", config.HTTPS, config.SSH)
-	err = <-failed
-	if ctx.Err() != nil {
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
 		return nil
 	}
-	return err
 }
 
 // httpBackend is git's own CGI program.

@@ -132,9 +132,6 @@ func Down(ctx context.Context) error {
 			_ = run(ctx, "ip", "link", "delete", l.Name())
 		}
 	}
-	if _, err := exec.LookPath("iptables"); err != nil {
-		return nil
-	}
 	for _, rule := range rules() {
 		spec := append([]string{"-w", "-t", rule.table, "-C", rule.chain}, rule.spec...)
 		for run(ctx, "iptables", spec...) == nil {

@@ -153,7 +153,7 @@ func (p *plugin) serve(ctx context.Context) (stop func(), err error) {
 		log.Printf("no kubelet yet")
 		return server.Stop, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	conn, err := grpc.NewClient("unix://"+api.KubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -162,7 +162,8 @@ func (p *plugin) serve(ctx context.Context) (stop func(), err error) {
 	defer conn.Close()
 	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{
 		Version: api.Version, Endpoint: socket, ResourceName: Resource,
-	})
+		// The socket's file is there a moment before the kubelet listens on it.
+	}, grpc.WaitForReady(true))
 	if err != nil {
 		// The kubelet is on its way down or up: its next socket tells.
 		log.Printf("registering with the kubelet: %v", err)

@@ -18,10 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/ml-dev-env/ml-dev-env/test/stepimage"
 )
 
 // testUses runs side by side, each test in a namespace of its own, what the
@@ -49,47 +46,15 @@ func testUses(t *testing.T) {
 	}
 }
 
-// loadStep compiles the test's step, makes an image of it and loads it into
-// the cluster as an OCI layout and as an archive.
+// loadStep makes the tests' step image and loads it into the cluster.
 func loadStep(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, "step"), "./step")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("compiling the step: %v\n%s", err, out)
-	}
-	if out, err := exec.Command("tar", "-C", dir, "-cf", filepath.Join(dir, "layer.tar"), "step").CombinedOutput(); err != nil {
-		t.Fatalf("archiving the step: %v\n%s", err, out)
-	}
-	layer, err := tarball.LayerFromFile(filepath.Join(dir, "layer.tar"))
+	digest, err := stepimage.Build(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := mutate.AppendLayers(empty.Image, layer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	file, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file.OS, file.Architecture = "linux", "amd64"
-	if img, err = mutate.ConfigFile(img, file); err != nil {
-		t.Fatal(err)
-	}
-	store, err := layout.Write(filepath.Join(dir, "layout"), empty.Index)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.AppendImage(img); err != nil {
-		t.Fatal(err)
-	}
-	reference := strings.TrimSpace(localcluster(t, "load", "--as=e2e/step:1", string(store)))
-	digest, err := img.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
+	reference := strings.TrimSpace(localcluster(t, "load", "--as=e2e/step:1", dir))
 	if want := registryHost + "/e2e/step@" + digest.String(); reference != want {
 		t.Fatalf("load printed %q, want %q", reference, want)
 	}

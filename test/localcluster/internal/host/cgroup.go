@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -21,6 +22,9 @@ type Cgroups struct {
 	Unified bool
 	// Roots are the mounted hierarchies: one on version 2.
 	Roots []string
+	// Beside is the version 2 hierarchy that some hosts of version 1 mount
+	// too: it limits nothing, but runc makes its cgroups there as well.
+	Beside []string
 }
 
 const cgroupMount = "/sys/fs/cgroup"
@@ -41,6 +45,9 @@ func DetectCgroups() (Cgroups, error) {
 	var c Cgroups
 	found := map[string]bool{}
 	for _, m := range mounts {
+		if m.fsType == "cgroup2" {
+			c.Beside = append(c.Beside, m.target)
+		}
 		if m.fsType != "cgroup" {
 			continue
 		}
@@ -55,6 +62,10 @@ func DetectCgroups() (Cgroups, error) {
 		}
 	}
 	return c, nil
+}
+
+func (c Cgroups) everywhere() []string {
+	return append(slices.Clone(c.Roots), c.Beside...)
 }
 
 // Version is "v1" or "v2".
@@ -176,7 +187,7 @@ func (c Cgroups) KillAll(path string) error {
 func (c Cgroups) processes(path string) ([]int, error) {
 	seen := map[int]bool{}
 	var pids []int
-	for _, root := range c.Roots {
+	for _, root := range c.everywhere() {
 		err := filepath.WalkDir(filepath.Join(root, path), func(p string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 				return nil
@@ -222,7 +233,7 @@ func isZombie(pid int) bool {
 
 // Remove deletes the cgroup and everything below it. It must hold no process.
 func (c Cgroups) Remove(path string) error {
-	for _, root := range c.Roots {
+	for _, root := range c.everywhere() {
 		var dirs []string
 		err := filepath.WalkDir(filepath.Join(root, path), func(p string, d fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {

@@ -3,22 +3,30 @@
 SHELL := /bin/bash
 LOCALCLUSTER := test/localcluster
 GOLANGCI_LINT := bin/golangci-lint-2.12.0
+STATE := /var/lib/ml-dev-env-localcluster
+KUBECTL = $(SUDO) $(STATE)/bin/kubectl --kubeconfig=$(STATE)/kubeconfig
+TKN = $(SUDO) env KUBECONFIG=$(STATE)/kubeconfig $(STATE)/bin/tkn
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env)
 
 DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins git iproute2 iptables mmdebstrap runc tini
+# The same, as programs, for machines with other packages.
+PROGRAMS := /usr/lib/cni/bridge /usr/bin/tini-static conntrack containerd git ip iptables mmdebstrap runc
 
 .PHONY: help
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: ## install what the local cluster needs (Debian, root or sudo); elsewhere print what is missing
-	@missing=$$(for p in $(DEBIAN_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
-	if ! command -v apt-get >/dev/null; then \
-	  echo "This is not Debian. The local cluster needs what these Debian packages hold: $(DEBIAN_PACKAGES)"; \
-	elif [ -n "$$missing" ]; then \
-	  echo "installing" $$missing; \
-	  $(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	@if command -v apt-get >/dev/null; then \
+	  missing=$$(for p in $(DEBIAN_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	  if [ -n "$$missing" ]; then \
+	    echo "installing" $$missing; \
+	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
+	  fi; \
+	else \
+	  missing=$$(for p in $(PROGRAMS); do command -v $$p >/dev/null || echo $$p; done); \
+	  [ -z "$$missing" ] || { echo "This is not Debian. Install these programs, then run make again:" $$missing; exit 1; }; \
 	fi
 	@command -v go >/dev/null || { echo "Go 1.26 or newer is missing: https://go.dev/doc/install"; exit 1; }
 
@@ -73,8 +81,9 @@ cluster-down: build ## take the local cluster down
 	$(SUDO) bin/localcluster down
 
 .PHONY: demo
-demo: cluster ## run a pipeline on the local cluster
-	$(SUDO) bin/localcluster status
+demo: cluster ## bring the local cluster up and run a pipeline on it
+	$(KUBECTL) apply -f $(LOCALCLUSTER)/demo/pipeline.yaml
+	$(TKN) pipeline start hello --namespace=demo --use-param-defaults --showlog --exit-with-pipelinerun-error
 
 .PHONY: bench
 bench: bench-cluster ## run every benchmark

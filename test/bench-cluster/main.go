@@ -21,7 +21,9 @@ import (
 
 const stateDir = "/var/lib/ml-dev-env-localcluster"
 
-func main() {
+func main() { os.Exit(run()) }
+
+func run() int {
 	cold := flag.Bool("cold", true, "time the first up too, which compiles everything and makes the images (about 15 minutes on 2 cores)")
 	runs := flag.Int("runs", 3, "how often everything else is timed; the median is printed")
 	flag.Parse()
@@ -29,9 +31,9 @@ func main() {
 	defer stop()
 	if err := bench(ctx, *cold, *runs); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-cluster:", err)
-		stop()
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func bench(ctx context.Context, cold bool, runs int) (err error) {

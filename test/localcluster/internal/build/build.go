@@ -114,7 +114,7 @@ func (b Builder) Build(ctx context.Context, set Set, log io.Writer) (folder stri
 	args := append([]string{"build", "-trimpath", linker, "-o", temp + "/"}, set.Packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(b.Source, set.Module)
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod -buildvcs=false", "GOWORK=off")
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off")
 	if set.Static {
 		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
 	}

@@ -196,7 +196,7 @@ func (g GPU) field(name string, now time.Time) (value, unit string, ok bool) {
 	return "", "", false
 }
 
-// headerUnits are printed in the header of a CSV answer.
+// headerOf is a field's name in the header of a CSV answer.
 func headerOf(field string, now time.Time) string {
 	_, unit, _ := GPU{}.field(field, now)
 	if unit == "" {
@@ -278,7 +278,7 @@ func table(gpus []GPU, now time.Time, stdout io.Writer) {
 	for _, g := range gpus {
 		r := g.reading()
 		fmt.Fprintf(stdout, "| %3d  %-26s     On  |   %16s Off | %20d |\n", g.Index, Product, g.BusID, r.uncorrected)
-		fmt.Fprintf(stdout, "| N/A  %3dC    P0            %4dW /  700W |       1MiB /  %5dMiB |      0%%      Default |\n", r.temperature, r.powerW, memoryMiB)
+		fmt.Fprintf(stdout, "| N/A  %3dC    P0           %4dW /  700W |       1MiB /  %5dMiB |      0%%      Default |\n", r.temperature, r.powerW, memoryMiB)
 		fmt.Fprintln(stdout, "|                                         |                        |             Disabled |")
 		fmt.Fprintln(stdout, line)
 	}

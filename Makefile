@@ -6,7 +6,8 @@ GOLANGCI_LINT := bin/golangci-lint-2.12.0
 STATE := /var/lib/ml-dev-env-localcluster
 KUBECTL = $(SUDO) $(STATE)/bin/kubectl --kubeconfig=$(STATE)/kubeconfig
 TKN = $(SUDO) env KUBECONFIG=$(STATE)/kubeconfig $(STATE)/bin/tkn
-SUDO := $(if $(filter 0,$(shell id -u)),,sudo --preserve-env)
+# Root's own HOME, so that root's caches do not end up among the user's files.
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH)")
 
 DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins git iproute2 iptables mmdebstrap runc tini
 # The same, as programs, for machines with other packages.
@@ -55,10 +56,10 @@ unit: ## run the tests that need no cluster
 
 .PHONY: e2e
 e2e: build ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 keeps it and uses the one that is up
-	go test -tags e2e -count=1 -v -timeout 60m ./test/e2e
+	$(SUDO) go test -tags e2e -count=1 -v -timeout 60m ./test/e2e
 
 .PHONY: test
-test: setup lint unit e2e ## everything that CI runs
+test: setup verify lint unit e2e ## everything that CI runs
 
 .PHONY: generate
 generate: ## rewrite what is generated (go.mod and go.sum, formatting)
@@ -90,4 +91,4 @@ bench: bench-cluster ## run every benchmark
 
 .PHONY: bench-cluster
 bench-cluster: setup build ## time up, a PipelineRun and down
-	go run ./test/bench-cluster
+	$(SUDO) go run ./test/bench-cluster

@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"bufio"
+	"bytes"
 	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -57,20 +60,61 @@ func testLifecycle(t *testing.T) {
 			t.Errorf("up did not say that it rebuilds:\n%s", out)
 		}
 	})
-	t.Run("a GPU fault comes and goes", func(t *testing.T) {
-		allocatable := func() string {
-			u := user{t, "default"}
-			return u.kubectl("get", "node", "node-2", "--output=jsonpath={.status.allocatable.nvidia\\.com/gpu}")
+	t.Run("up goes on after Ctrl-C", func(t *testing.T) {
+		if err := os.WriteFile(stateDir+"/boot-id", []byte("of another boot"), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		localcluster(t, "up", "--gpu-fault=node-2:3=xid-79")
-		if got := allocatable(); got != "3" {
-			t.Errorf("node-2 with a faulty GPU has %s allocatable, want 3", got)
-		}
-		localcluster(t, "up", "--gpu-fault=none")
-		if got := allocatable(); got != "4" {
-			t.Errorf("node-2 has %s GPUs allocatable after the fault, want 4", got)
-		}
+		interruptUp(t, "etcd and API server")
+		localcluster(t, "up")
 	})
+	t.Run("GPU faults come and go", gpuFaults)
+}
+
+// interruptUp runs up and interrupts it when it has finished the stage.
+func interruptUp(t *testing.T, stage string) {
+	t.Helper()
+	cmd := exec.Command(localclusterProgram(t), "up")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		if strings.Contains(lines.Text(), "done") && strings.Contains(lines.Text(), stage) {
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); exitCode(err) != 1 || !strings.Contains(stderr.String(), "interrupted; run localcluster up again") {
+		t.Errorf("an interrupted up ended by %v and said %q", err, stderr.String())
+	}
+}
+
+func gpuFaults(t *testing.T) {
+	u := newUser(t)
+	wantAllocatable := func(node, want string) {
+		t.Helper()
+		if got := u.kubectl("get", "node", node, "--output=jsonpath={.status.allocatable.nvidia\\.com/gpu}"); got != want {
+			t.Errorf("%s has %s GPUs allocatable, want %s", node, got, want)
+		}
+	}
+	localcluster(t, "up", "--gpu-fault=node-2:3=xid-79", "--gpu-fault=node-1:0=missing", "--gpu-fault=node-1:1=throttled")
+	wantAllocatable("node-1", "4")
+	wantAllocatable("node-2", "3")
+	u.apply("gpu-faults.yaml", map[string]string{"REGISTRY": registryHost})
+	u.waitFor("jsonpath={.status.phase}=Succeeded", "pod/all-four")
+	out := u.kubectl("logs", "all-four")
+	u.mustContain(out, "Active", "3 devices")
+	if got := strings.Count(out, "GPU-00000001-"); got != 3 {
+		t.Errorf("nvidia-smi shows %d of 4 GPUs of which one is missing:\n%s", got, out)
+	}
+	localcluster(t, "up", "--gpu-fault=none")
+	wantAllocatable("node-2", "4")
 }
 
 var componentLine = regexp.MustCompile(`(?m)^(\S+)\s+(\d+)\s+running$`)

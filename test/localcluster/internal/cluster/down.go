@@ -2,15 +2,10 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
@@ -67,34 +62,4 @@ func takeDown(ctx context.Context) error {
 		return err
 	}
 	return os.RemoveAll(topology.StateDir)
-}
-
-func restoreHost() error {
-	content, err := os.ReadFile(beforePath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	var b before
-	if err := json.Unmarshal(content, &b); err != nil {
-		return fmt.Errorf("reading %s: %w", beforePath(), err)
-	}
-	if err := host.RestoreSettings(b.Settings); err != nil {
-		return err
-	}
-	if entries, err := os.ReadDir("/run/netns"); err == nil && len(entries) == 0 && !b.NetnsMounted {
-		if err := unix.Unmount("/run/netns", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-			return fmt.Errorf("unmounting /run/netns: %w", err)
-		}
-	}
-	for _, path := range b.Created {
-		// What somebody else has put there meanwhile stays.
-		err := os.Remove(path)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
-			return err
-		}
-	}
-	return nil
 }

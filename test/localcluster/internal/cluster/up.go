@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -37,8 +36,13 @@ func Up(ctx context.Context, options Options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := host.Check(ctx, cacheDir, topology.StateDir); err != nil {
-		return fmt.Errorf("this machine cannot run the cluster:\n%w", err)
+	problems := host.Check(ctx)
+	if _, err := os.Stat(optionsPath()); err != nil {
+		// A cluster that is there has its share of the disk already.
+		problems = errors.Join(problems, host.CheckDisk(cacheDir, topology.StateDir))
+	}
+	if problems != nil {
+		return fmt.Errorf("this machine cannot run the cluster:\n%w", problems)
 	}
 	unlock, err := lock(cacheDir)
 	if err != nil {
@@ -171,10 +175,8 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 	logDir := filepath.Join(u.cacheDir, "logs")
 	work := filepath.Join(u.cacheDir, "work")
 	// Whatever an interrupted command left there is of no use.
-	for _, dir := range []string{work} {
-		if err := os.RemoveAll(dir); err != nil {
-			return err
-		}
+	if err := os.RemoveAll(work); err != nil {
+		return err
 	}
 	for _, dir := range []string{logDir, work} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -206,16 +208,17 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 }
 
 func (u *upper) assembleRootfs(ctx context.Context, work, logDir, name string) error {
-	recipeLog, err := os.Create(filepath.Join(logDir, name+".log"))
-	if err != nil {
-		return err
-	}
-	defer recipeLog.Close()
-	assemble := func() error { return assembleRootfs(ctx, u.store, u.source, work, name, recipeLog) }
 	if stored, err := rootfsStored(u.store, u.source, name); err != nil || stored {
 		return err
 	}
-	return u.progress.stage("making the "+name+" image", assemble)
+	log, err := os.Create(filepath.Join(logDir, name+".log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	return u.progress.stage("making the "+name+" image", func() error {
+		return assembleRootfs(ctx, u.store, u.source, work, name, log)
+	})
 }
 
 func (u *upper) compile(ctx context.Context, logDir string) error {
@@ -271,10 +274,8 @@ func (u *upper) prepareHost(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{process.SystemCgroup} {
-		if err := cgroups.Create(path); err != nil {
-			return err
-		}
+	if err := cgroups.Create(process.SystemCgroup); err != nil {
+		return err
 	}
 	for _, n := range topology.Nodes(u.options.Nodes) {
 		if err := cgroups.Create(topology.CgroupRoot + "/" + n.Name); err != nil {
@@ -485,51 +486,4 @@ func problemsIn(output string) string {
 		}
 	}
 	return strings.Join(problems, "; ")
-}
-
-// before is what the machine was like when the cluster came.
-type before struct {
-	Settings map[string]string
-	// Created are the folders and files that were not there.
-	Created []string
-	// NetnsMounted is whether /run/netns was a mount already.
-	NetnsMounted bool
-}
-
-func beforePath() string { return topology.State("before.json") }
-
-// rememberHost notes what down restores, once.
-func rememberHost() error {
-	if _, err := os.Stat(beforePath()); err == nil {
-		return nil
-	}
-	settings, err := host.ReadSettings()
-	if err != nil {
-		return err
-	}
-	b := before{Settings: settings}
-	targets := []string{"/run/netns", "/run/xtables.lock"}
-	for target := range nodeBinds(topology.Node(1)) {
-		targets = append(targets, target)
-	}
-	for _, target := range targets {
-		if _, err := os.Lstat(target); errors.Is(err, fs.ErrNotExist) {
-			b.Created = append(b.Created, target)
-		}
-	}
-	for target := range nodeBinds(topology.Node(1)) {
-		if err := os.MkdirAll(target, 0o755); err != nil {
-			return err
-		}
-	}
-	mounted, err := host.MountedBelow("/run/netns")
-	if err != nil {
-		return err
-	}
-	b.NetnsMounted = len(mounted) > 0
-	content, err := json.Marshal(b)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(beforePath(), content, 0o644)
 }

@@ -40,8 +40,8 @@ var Tools = []Tool{
 	{"go", "golang (1.26 or newer)"},
 }
 
-// Check returns every reason why a cluster cannot be brought up here.
-func Check(ctx context.Context, folders ...string) error {
+// Check returns every reason why a cluster cannot run here.
+func Check(ctx context.Context) error {
 	var problems []error
 	if os.Geteuid() != 0 {
 		problems = append(problems, errors.New("not root: namespaces, mounts and cgroups need it; run with sudo"))
@@ -60,6 +60,12 @@ func Check(ctx context.Context, folders ...string) error {
 	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err != nil {
 		problems = append(problems, errors.New("the kernel does not filter bridged packets; run: modprobe br_netfilter"))
 	}
+	return errors.Join(problems...)
+}
+
+// CheckDisk returns which of the folders have too little room for a new cluster.
+func CheckDisk(folders ...string) error {
+	var problems []error
 	for _, folder := range folders {
 		free, err := freeBytes(folder)
 		if err != nil {

@@ -118,3 +118,10 @@ func FolderLayer(dir, root string, parts ...string) (v1.Layer, error) {
 		return nil
 	})
 }
+
+// removeOnError deletes a temporary file of a step that failed.
+func removeOnError(path string, err *error) {
+	if *err != nil {
+		os.Remove(path)
+	}
+}

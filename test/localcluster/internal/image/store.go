@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -150,11 +149,4 @@ func Assemble(config v1.Config, layers ...v1.Layer) (v1.Image, error) {
 	file.OS, file.Architecture = "linux", "amd64"
 	file.Config = config
 	return mutate.ConfigFile(img, file)
-}
-
-// removeOnError deletes a temporary file of a step that failed.
-func removeOnError(path string, err *error) {
-	if *err != nil {
-		os.Remove(path)
-	}
 }

@@ -124,7 +124,13 @@ func (r Recipe) bootstrap(ctx context.Context, target string, log io.Writer) err
 	if mirror := hostMirror(ctx); mirror != "" {
 		args = append(args, mirror)
 	}
-	return run(ctx, log, exec.CommandContext(ctx, "mmdebstrap", args...))
+	return run(ctx, "mmdebstrap", log, isolated(ctx, append([]string{"mmdebstrap"}, args...)...))
+}
+
+// isolated is a command in a mount and process namespace of its own, which
+// takes its mounts and whatever it started with it when it ends or is killed.
+func isolated(ctx context.Context, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}, args...)...)
 }
 
 // hostMirror is the mirror that the host's own apt uses for Debian, or "".
@@ -141,8 +147,7 @@ func hostMirror(ctx context.Context) string {
 	return ""
 }
 
-// installScript runs as root in a mount and process namespace of its own,
-// which takes the mounts and whatever still runs with it when it ends.
+// installScript is run isolated.
 const installScript = `
 mount -t overlay overlay -o "lowerdir=$BASE,upperdir=$UPPER,workdir=$WORK" "$MERGED"
 mount -t proc proc "$MERGED/proc"
@@ -174,7 +179,7 @@ func (r Recipe) install(ctx context.Context, work, base string, log io.Writer) (
 		}
 		env["PACKAGES"] = strings.Join(packages, " ")
 	}
-	cmd := exec.CommandContext(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-eu", "-c", installScript)
+	cmd := isolated(ctx, "sh", "-eu", "-c", installScript)
 	cmd.Env = []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"DEBIAN_FRONTEND=noninteractive", "LANG=C.UTF-8", "HOME=/root",
@@ -190,10 +195,10 @@ func (r Recipe) install(ctx context.Context, work, base string, log io.Writer) (
 		}
 	}
 	cmd.Env = append(cmd.Env, "PIP_CERT=/etc/ssl/certs/ca-certificates.crt", "PIP_DISABLE_PIP_VERSION_CHECK=1")
-	return env["UPPER"], run(ctx, log, cmd)
+	return env["UPPER"], run(ctx, "install.sh", log, cmd)
 }
 
-func run(ctx context.Context, log io.Writer, cmd *exec.Cmd) error {
+func run(ctx context.Context, name string, log io.Writer, cmd *exec.Cmd) error {
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, &said), io.MultiWriter(log, &said)
 	if err := cmd.Run(); err != nil {
@@ -201,7 +206,7 @@ func run(ctx context.Context, log io.Writer, cmd *exec.Cmd) error {
 			return ctx.Err()
 		}
 		lines := strings.Split(strings.TrimSpace(said.String()), "\n")
-		return fmt.Errorf("%s: %w\n%s", cmd.Args[0], err, strings.Join(lines[max(0, len(lines)-15):], "\n"))
+		return fmt.Errorf("%s: %w\n%s", name, err, strings.Join(lines[max(0, len(lines)-15):], "\n"))
 	}
 	return nil
 }

@@ -117,6 +117,6 @@ func attach(ctx context.Context, client kubernetes.Interface, obj any) {
 	_, err := client.StorageV1().VolumeAttachments().Patch(ctx, attachment.Name, types.MergePatchType,
 		[]byte(`{"status":{"attached":true}}`), metav1.PatchOptions{}, "status")
 	if err != nil {
-		log.Printf("attaching %s to %s: %v", *attachment.Spec.Source.PersistentVolumeName, attachment.Spec.NodeName, err)
+		log.Printf("attaching by %s to %s: %v", attachment.Name, attachment.Spec.NodeName, err)
 	}
 }

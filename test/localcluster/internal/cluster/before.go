@@ -1,0 +1,96 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// before is what the machine was like when the cluster came.
+type before struct {
+	Settings map[string]string
+	// Created are the folders and files that were not there.
+	Created []string
+	// NetnsMounted is whether /run/netns was a mount already.
+	NetnsMounted bool
+}
+
+func beforePath() string { return topology.State("before.json") }
+
+// rememberHost notes what down restores, once, and makes the folders that nodes
+// mount their own ones over.
+func rememberHost() error {
+	if _, err := os.Stat(beforePath()); err == nil {
+		return nil
+	}
+	settings, err := host.ReadSettings()
+	if err != nil {
+		return err
+	}
+	b := before{Settings: settings}
+	targets := []string{"/run/netns", "/run/xtables.lock"}
+	for target := range nodeBinds(topology.Node(1)) {
+		targets = append(targets, target)
+	}
+	for _, target := range targets {
+		if _, err := os.Lstat(target); errors.Is(err, fs.ErrNotExist) {
+			b.Created = append(b.Created, target)
+		}
+	}
+	mounted, err := host.MountedBelow("/run/netns")
+	if err != nil {
+		return err
+	}
+	b.NetnsMounted = len(mounted) > 0
+	content, err := json.Marshal(b)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(beforePath(), content, 0o644); err != nil {
+		return err
+	}
+	for target := range nodeBinds(topology.Node(1)) {
+		if err := os.MkdirAll(target, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restoreHost gives back what rememberHost noted.
+func restoreHost() error {
+	content, err := os.ReadFile(beforePath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var b before
+	if err := json.Unmarshal(content, &b); err != nil {
+		return fmt.Errorf("reading %s: %w", beforePath(), err)
+	}
+	if err := host.RestoreSettings(b.Settings); err != nil {
+		return err
+	}
+	if entries, err := os.ReadDir("/run/netns"); err == nil && len(entries) == 0 && !b.NetnsMounted {
+		if err := unix.Unmount("/run/netns", unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("unmounting /run/netns: %w", err)
+		}
+	}
+	for _, path := range b.Created {
+		// What somebody else has put there meanwhile stays.
+		err := os.Remove(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+	}
+	return nil
+}

@@ -33,6 +33,7 @@ setup: ## install what the local cluster needs (Debian, root or sudo); elsewhere
 
 .PHONY: build
 build: bin/localcluster ## compile the project's commands into bin/
+	CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
 
 # go build finds out by itself what has changed.
 .PHONY: bin/localcluster
@@ -52,33 +53,36 @@ lint: $(GOLANGCI_LINT) ## run the linters over both modules
 
 .PHONY: unit
 unit: ## run the tests that need no cluster
+	go test ./...
 	cd $(LOCALCLUSTER) && go test ./internal/... ./cmd/nvidia-smi/... ./cmd/pause/...
 
 .PHONY: e2e
-e2e: build ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 keeps it and uses the one that is up
+e2e: bin/localcluster ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 keeps it and uses the one that is up
 	$(SUDO) go test -tags e2e -count=1 -v -timeout 60m ./test/e2e
 
 .PHONY: test
 test: setup verify lint unit e2e ## everything that CI runs
 
 .PHONY: generate
-generate: ## rewrite what is generated (go.mod and go.sum, formatting)
+generate: ## rewrite what is generated (cluster file schema, go.mod and go.sum, formatting)
+	go test ./internal/cluster -run TestSchemaIsCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
-	gofmt -w test
+	gofmt -w cmd internal test
 
 .PHONY: verify
 verify: ## fail if generate would change something
+	go test ./internal/cluster -run TestSchemaIsCurrent
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
-	@unformatted=$$(gofmt -l test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
+	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 
 .PHONY: cluster
-cluster: setup build ## bring the local cluster up, or repair it
+cluster: setup bin/localcluster ## bring the local cluster up, or repair it
 	$(SUDO) bin/localcluster up
 
 .PHONY: cluster-down
-cluster-down: build ## take the local cluster down
+cluster-down: bin/localcluster ## take the local cluster down
 	$(SUDO) bin/localcluster down
 
 .PHONY: demo
@@ -90,5 +94,5 @@ demo: cluster ## bring the local cluster up and run a pipeline on it
 bench: bench-cluster ## run every benchmark
 
 .PHONY: bench-cluster
-bench-cluster: setup build ## time up, a PipelineRun and down
+bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down
 	$(SUDO) go run ./test/bench-cluster

@@ -7,7 +7,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,15 +72,17 @@ func localclusterProgram(t *testing.T) string {
 	return filepath.Join(repository(t), "bin", "localcluster")
 }
 
-// localcluster runs the command, shows what it says and returns it.
+// localcluster runs the command, shows what it says as it says it, for an up
+// may take long, and returns what it printed as its result.
 func localcluster(t *testing.T, args ...string) string {
 	t.Helper()
-	out, err := run(t, nil, localclusterProgram(t), args...)
-	fmt.Print(out)
-	if err != nil {
-		t.Fatalf("localcluster %s: %v\n%s", strings.Join(args, " "), err, out)
+	cmd := exec.Command(localclusterProgram(t), args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(os.Stdout, &out), os.Stdout
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("localcluster %s: %v", strings.Join(args, " "), err)
 	}
-	return out
+	return out.String()
 }
 
 // run runs a program to its end and returns its output.

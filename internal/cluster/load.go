@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Load reads a cluster file. It is strict: an unknown or repeated key, a wrong
+// type or a value that cannot be is an error, and all of them are returned at
+// once, as Problems, with their lines. name is the file's name in them.
+func Load(name string, content []byte) (File, error) {
+	file := Default()
+	reader := &reader{file: name, nodes: map[string]*yaml.Node{}, misspelt: map[string]bool{}}
+	decoder := yaml.NewDecoder(bytes.NewReader(content))
+	var document yaml.Node
+	if err := decoder.Decode(&document); err != nil {
+		if errors.Is(err, io.EOF) {
+			return File{}, Problems{{File: name, Line: 1, Column: 1, Want: "the file is empty; want at least cluster.name, cluster.api and cluster.namespace"}}
+		}
+		return File{}, Problems{{File: name, Line: lineOf(err), Column: 1, Want: "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}
+	}
+	var second yaml.Node
+	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
+		reader.problem(&second, "", "", "a second document; want one a file")
+	}
+	reader.value(document.Content[0], reflect.ValueOf(&file).Elem(), "")
+	reader.validate(&file)
+	if len(reader.problems) > 0 {
+		reader.problems.sort()
+		return File{}, reader.problems
+	}
+	return file, nil
+}
+
+// lineOf is the line that the YAML parser names in its message, or 1.
+func lineOf(err error) int {
+	_, after, _ := strings.Cut(err.Error(), "line ")
+	number, _, _ := strings.Cut(after, ":")
+	if line, err := strconv.Atoi(number); err == nil {
+		return line
+	}
+	return 1
+}
+
+// reader fills Go values from YAML nodes and remembers where each value stood.
+type reader struct {
+	file     string
+	nodes    map[string]*yaml.Node
+	// misspelt are the keys that were probably meant by unknown ones: they are
+	// not missing too.
+	misspelt map[string]bool
+	problems Problems
+}
+
+func (r *reader) problem(at *yaml.Node, path, value, want string, args ...any) {
+	r.problems = append(r.problems, Problem{
+		File: r.file, Line: max(at.Line, 1), Column: max(at.Column, 1), Path: path, Value: value, Want: fmt.Sprintf(want, args...),
+	})
+}
+
+func (r *reader) value(node *yaml.Node, into reflect.Value, path string) {
+	if node.Kind == yaml.AliasNode || node.Anchor != "" {
+		r.problem(node, path, "", "anchors and aliases are not supported; write the value out")
+		return
+	}
+	r.nodes[path] = node
+	// null is the same as leaving the key out.
+	if node.Tag == "!!null" {
+		return
+	}
+	if text, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		if node.Kind != yaml.ScalarNode {
+			r.problem(node, path, "", "want one value, not a %s", kindName(node))
+			return
+		}
+		if err := text.UnmarshalText([]byte(node.Value)); err != nil {
+			r.problem(node, path, node.Value, "%v", err)
+		}
+		return
+	}
+	switch into.Kind() {
+	case reflect.Struct:
+		r.structure(node, into, path)
+	case reflect.Slice:
+		r.list(node, into, path)
+	default:
+		r.scalar(node, into, path)
+	}
+}
+
+func (r *reader) structure(node *yaml.Node, into reflect.Value, path string) {
+	if node.Kind != yaml.MappingNode {
+		r.problem(node, path, node.Value, "want keys and values, not a %s", kindName(node))
+		return
+	}
+	fields := map[string]reflect.Value{}
+	var names []string
+	for i := range into.NumField() {
+		name, _, _ := strings.Cut(into.Type().Field(i).Tag.Get("json"), ",")
+		fields[name] = into.Field(i)
+		names = append(names, name)
+	}
+	seen := map[string]int{}
+	for i := 0; i < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		keyPath := strings.TrimPrefix(path+"."+key.Value, ".")
+		field, ok := fields[key.Value]
+		if !ok {
+			hint := "want one of " + strings.Join(names, ", ")
+			if near := nearest(key.Value, names); near != "" {
+				hint = fmt.Sprintf("did you mean %q?", near)
+				r.misspelt[strings.TrimPrefix(path+"."+near, ".")] = true
+			}
+			r.problem(key, keyPath, "", "unknown key; %s", hint)
+			continue
+		}
+		if line := seen[key.Value]; line > 0 {
+			r.problem(key, keyPath, "", "the key stands in line %d already", line)
+			continue
+		}
+		seen[key.Value] = key.Line
+		r.value(value, field, keyPath)
+	}
+}
+
+func (r *reader) list(node *yaml.Node, into reflect.Value, path string) {
+	if node.Kind != yaml.SequenceNode {
+		r.problem(node, path, node.Value, "want a list, as in [a, b], not a %s", kindName(node))
+		return
+	}
+	list := reflect.MakeSlice(into.Type(), len(node.Content), len(node.Content))
+	for i, item := range node.Content {
+		r.value(item, list.Index(i), fmt.Sprintf("%s[%d]", path, i))
+	}
+	into.Set(list)
+}
+
+func (r *reader) scalar(node *yaml.Node, into reflect.Value, path string) {
+	if node.Kind != yaml.ScalarNode {
+		r.problem(node, path, "", "want one value, not a %s", kindName(node))
+		return
+	}
+	switch into.Kind() {
+	case reflect.String:
+		// gid_index: 3 is as good as gid_index: "3"; a name is never a boolean.
+		if !slices.Contains([]string{"!!str", "!!int"}, node.Tag) {
+			r.problem(node, path, node.Value, "want text; put it in quotes")
+			return
+		}
+		into.SetString(node.Value)
+	case reflect.Int:
+		n, err := strconv.Atoi(node.Value)
+		if err != nil || node.Tag != "!!int" {
+			r.problem(node, path, node.Value, "want a whole number without quotes")
+			return
+		}
+		into.SetInt(int64(n))
+	case reflect.Bool:
+		if node.Tag != "!!bool" {
+			r.problem(node, path, node.Value, "want true or false")
+			return
+		}
+		into.SetBool(strings.EqualFold(node.Value, "true"))
+	}
+}
+
+func kindName(node *yaml.Node) string {
+	switch node.Kind {
+	case yaml.MappingNode:
+		return "mapping"
+	case yaml.SequenceNode:
+		return "list"
+	}
+	return "single value"
+}

@@ -1,0 +1,82 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Problem is one mistake in a cluster file.
+type Problem struct {
+	File         string
+	Line, Column int
+	// Path is the key, as in "storage.mode" or "nodes.gpu_nodes[2]".
+	Path string
+	// Value is what stands there; empty where the mistake is that nothing does.
+	Value string
+	// Want says what is wrong and what is allowed.
+	Want string
+}
+
+func (p Problem) String() string {
+	text := fmt.Sprintf("%s:%d:%d: ", p.File, p.Line, p.Column)
+	if p.Path != "" {
+		text += p.Path + ": "
+	}
+	if p.Value != "" {
+		text += fmt.Sprintf("%q: ", p.Value)
+	}
+	return text + p.Want
+}
+
+// Problems are all mistakes of a file, in the order of its lines.
+type Problems []Problem
+
+func (p Problems) Error() string {
+	lines := make([]string, len(p))
+	for i, problem := range p {
+		lines[i] = problem.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (p Problems) sort() {
+	slices.SortStableFunc(p, func(a, b Problem) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+}
+
+// nearest returns the name that was probably meant, or "".
+func nearest(word string, names []string) string {
+	best, least := "", 3 // more than two letters off is another word
+	for _, name := range names {
+		if d := distance(strings.ToLower(word), strings.ToLower(name)); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's: the least number of letters to insert, delete or
+// replace to make one word of the other.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

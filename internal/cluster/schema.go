@@ -1,0 +1,17 @@
+package cluster
+
+import (
+	"encoding/json"
+
+	"github.com/invopop/jsonschema"
+)
+
+// Schema returns the JSON schema of a cluster file, for editors: they complete
+// keys and mark mistakes by it. Load finds more mistakes than a schema can say.
+func Schema() ([]byte, error) {
+	reflector := jsonschema.Reflector{DoNotReference: true, Anonymous: true}
+	schema := reflector.Reflect(&File{})
+	schema.Title = "ml-dev-env cluster file"
+	content, err := json.MarshalIndent(schema, "", "  ")
+	return append(content, '\n'), err
+}

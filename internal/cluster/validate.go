@@ -1,0 +1,222 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// validate adds a problem for every value that is well-formed but cannot be.
+func (r *reader) validate(f *File) {
+	for _, err := range f.Validate() {
+		if r.reported(err.Field) || r.misspelt[err.Field] {
+			continue // what could not be read has its default here
+		}
+		value := ""
+		if err.Type != field.ErrorTypeRequired {
+			value = fmt.Sprint(err.BadValue)
+		}
+		want := err.Detail
+		if err.Type == field.ErrorTypeRequired {
+			want = "is missing; " + want
+		}
+		r.problem(r.nearestNode(err.Field), err.Field, value, "%s", want)
+	}
+}
+
+func (r *reader) reported(path string) bool {
+	return slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Path == path })
+}
+
+// nearestNode is the value's place or, of a value that is not there, that of
+// what it should stand in.
+func (r *reader) nearestNode(path string) *yaml.Node {
+	for {
+		if node, ok := r.nodes[path]; ok {
+			return node
+		}
+		if path == "" {
+			return &yaml.Node{Line: 1, Column: 1}
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+}
+
+// Validate returns every value that cannot be, and every pair that cannot be together.
+func (f *File) Validate() field.ErrorList {
+	return slices.Concat(
+		f.Cluster.validate(field.NewPath("cluster")),
+		f.Nodes.validate(field.NewPath("nodes")),
+		f.GPUs.validate(field.NewPath("gpus"), f.Nodes.GPUNodes),
+		f.Storage.validate(field.NewPath("storage")),
+		f.Network.validate(field.NewPath("network")),
+		name(field.NewPath("security", "service_account"), f.Security.ServiceAccount, validation.IsDNS1123Subdomain),
+		f.Resources.validate(field.NewPath("resources")),
+		oneOf(field.NewPath("nccl", "debug"), f.NCCL.Debug, "INFO", "WARN", "TRACE"),
+	)
+}
+
+func (c Cluster) validate(path *field.Path) field.ErrorList {
+	errs := slices.Concat(
+		required(path.Child("name"), c.Name, "the cluster's name, as in barcelona"),
+		required(path.Child("api"), c.API, "the API server's host, as in api.cluster.example.com"),
+		required(path.Child("namespace"), c.Namespace, "the namespace to work in"),
+		name(path.Child("name"), c.Name, validation.IsDNS1123Label),
+		name(path.Child("namespace"), c.Namespace, validation.IsDNS1123Label),
+	)
+	host, port, hasPort := strings.Cut(c.API, ":")
+	switch {
+	case strings.Contains(c.API, "://"):
+		errs = append(errs, field.Invalid(path.Child("api"), c.API, "want a host without a scheme, as in "+strings.SplitN(c.API, "://", 2)[1]))
+	case c.API != "" && len(validation.IsDNS1123Subdomain(host)) > 0:
+		errs = append(errs, field.Invalid(path.Child("api"), c.API, "want a host name, as in api.cluster.example.com"))
+	case hasPort:
+		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+			errs = append(errs, field.Invalid(path.Child("api"), c.API, "want a port from 1 to 65535 after the colon, or none"))
+		}
+	}
+	return errs
+}
+
+func (n Nodes) validate(path *field.Path) (errs field.ErrorList) {
+	first := map[string]int{}
+	for i, node := range n.GPUNodes {
+		at := path.Child("gpu_nodes").Index(i)
+		if node == "" {
+			errs = append(errs, field.Required(at, "the name of a node"))
+			continue
+		}
+		if j, ok := first[node]; ok {
+			errs = append(errs, field.Invalid(at, node, fmt.Sprintf("is listed at gpu_nodes[%d] already; list each node once", j)))
+			continue
+		}
+		first[node] = i
+		errs = append(errs, name(at, node, validation.IsDNS1123Subdomain)...)
+	}
+	if n.GPUNodes != nil && len(n.GPUNodes) == 0 {
+		errs = append(errs, field.Invalid(path.Child("gpu_nodes"), "[]", "an empty list allows no node; list nodes, or write null for any node with GPUs"))
+	}
+	return errs
+}
+
+func (g GPUs) validate(path *field.Path, nodes []string) (errs field.ErrorList) {
+	if g.PerNode < 1 {
+		errs = append(errs, field.Invalid(path.Child("per_node"), g.PerNode, "want at least 1"))
+	}
+	if g.DefaultNodes < 1 {
+		errs = append(errs, field.Invalid(path.Child("default_nodes"), g.DefaultNodes, "want at least 1"))
+	}
+	if len(nodes) > 0 && g.DefaultNodes > len(nodes) {
+		errs = append(errs, field.Invalid(path.Child("default_nodes"), g.DefaultNodes,
+			fmt.Sprintf("is more than the %d nodes of nodes.gpu_nodes; lower it or list more nodes", len(nodes))))
+	}
+	return errs
+}
+
+func (s Storage) validate(path *field.Path) field.ErrorList {
+	errs := slices.Concat(
+		name(path.Child("class_rwx"), s.ClassRWX, validation.IsDNS1123Subdomain),
+		name(path.Child("class_rwo"), s.ClassRWO, validation.IsDNS1123Subdomain),
+		oneOf(path.Child("mode"), string(s.Mode), string(SharedStorage), string(NodeStorage)),
+		positive(path.Child("workspace_size"), s.WorkspaceSize),
+		positive(path.Child("datasets_size"), s.DatasetsSize),
+	)
+	if s.Mode == SharedStorage && s.ClassRWX == "" {
+		errs = append(errs, field.Required(path.Child("class_rwx"), "mode rwx needs a storage class that gives ReadWriteMany"))
+	}
+	if s.Mode == NodeStorage && s.ClassRWO == "" {
+		errs = append(errs, field.Required(path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that gives ReadWriteOnce"))
+	}
+	return errs
+}
+
+func (n Network) validate(path *field.Path) field.ErrorList {
+	rdma, tcp := path.Child("rdma"), path.Child("tcp")
+	levels := []string{"LOC", "NVL", "PIX", "PXB", "PHB", "SYS"}
+	errs := slices.Concat(
+		number(rdma.Child("gid_index"), n.RDMA.GIDIndex, 0, 255),
+		number(rdma.Child("ib_timeout"), n.RDMA.IBTimeout, 0, 31),
+		number(rdma.Child("cross_nic"), n.RDMA.CrossNIC, 0, 2),
+		number(rdma.Child("min_nchannels"), n.RDMA.MinNChannels, 1, 64),
+		oneOf(tcp.Child("p2p_level"), n.TCP.P2PLevel, levels...),
+	)
+	if n.RDMA.GDRLevel != "" {
+		errs = append(errs, oneOf(rdma.Child("gdr_level"), n.RDMA.GDRLevel, append([]string{"0", "1", "2", "3", "4", "5"}, levels...)...)...)
+	}
+	for key, list := range map[string]List{"devices": n.RDMA.Devices, "interfaces": n.RDMA.Interfaces} {
+		for i, item := range list {
+			if slices.Contains(list[:i], item) {
+				errs = append(errs, field.Invalid(rdma.Child(key), strings.Join(list, ","), fmt.Sprintf("names %s twice", item)))
+			}
+		}
+	}
+	return errs
+}
+
+func (r Resources) validate(path *field.Path) (errs field.ErrorList) {
+	for _, kind := range []struct {
+		name            string
+		requests, limit Quantity
+	}{{"memory", r.Requests.Memory, r.Limits.Memory}, {"cpu", r.Requests.CPU, r.Limits.CPU}} {
+		at := path.Child("requests", kind.name)
+		errs = append(errs, positive(at, kind.requests)...)
+		errs = append(errs, positive(path.Child("limits", kind.name), kind.limit)...)
+		if kind.requests.Cmp(kind.limit.Quantity) > 0 {
+			errs = append(errs, field.Invalid(at, kind.requests.String(), fmt.Sprintf("is more than resources.limits.%s, %s", kind.name, kind.limit.String())))
+		}
+	}
+	for where, memory := range map[string]Quantity{"requests": r.Requests.Memory, "limits": r.Limits.Memory} {
+		// 128m is 0.128 bytes, and 128 is 128 bytes.
+		if memory.Value() < 1<<20 {
+			errs = append(errs, field.Invalid(path.Child(where, "memory"), memory.String(), "is less than a mebibyte; want a suffix as in 128Gi"))
+		}
+	}
+	return errs
+}
+
+func required(path *field.Path, value, what string) field.ErrorList {
+	if value == "" {
+		return field.ErrorList{field.Required(path, "want "+what)}
+	}
+	return nil
+}
+
+func name(path *field.Path, value string, check func(string) []string) field.ErrorList {
+	if value == "" {
+		return nil
+	}
+	if problems := check(value); len(problems) > 0 {
+		return field.ErrorList{field.Invalid(path, value, strings.Join(problems, "; "))}
+	}
+	return nil
+}
+
+func oneOf(path *field.Path, value string, allowed ...string) field.ErrorList {
+	if slices.Contains(allowed, value) {
+		return nil
+	}
+	return field.ErrorList{field.Invalid(path, value, "want one of "+strings.Join(allowed, ", "))}
+}
+
+// number checks an optional whole number that the file has as text.
+func number(path *field.Path, value string, least, most int) field.ErrorList {
+	if value == "" {
+		return nil
+	}
+	if n, err := strconv.Atoi(value); err != nil || n < least || n > most {
+		return field.ErrorList{field.Invalid(path, value, fmt.Sprintf("want a whole number from %d to %d", least, most))}
+	}
+	return nil
+}
+
+func positive(path *field.Path, q Quantity) field.ErrorList {
+	if q.Sign() <= 0 {
+		return field.ErrorList{field.Invalid(path, q.String(), "want more than nothing")}
+	}
+	return nil
+}

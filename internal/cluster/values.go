@@ -1,0 +1,83 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/invopop/jsonschema"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Quantity is an amount in Kubernetes' notation: bytes as in "128Gi" or "1T",
+// processors as in "32" or "500m".
+type Quantity struct{ resource.Quantity }
+
+// MustParseQuantity is for quantities in the program itself.
+func MustParseQuantity(s string) Quantity { return Quantity{resource.MustParse(s)} }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (q *Quantity) UnmarshalText(text []byte) error {
+	parsed, err := resource.ParseQuantity(string(text))
+	if err == nil {
+		q.Quantity = parsed
+		return nil
+	}
+	allowed := `want a number with at most one of the suffixes m, k, M, G, T, Ki, Mi, Gi, Ti, as in "100Gi"`
+	// 128GB, 128GiB, 128 Gi and 128gi are what people write instead.
+	guess := strings.ReplaceAll(strings.TrimSuffix(strings.TrimSuffix(string(text), "B"), "b"), " ", "")
+	for _, suffix := range []string{"Ki", "Mi", "Gi", "Ti", "k", "M", "G", "T"} {
+		if len(guess) > len(suffix) && strings.EqualFold(guess[len(guess)-len(suffix):], suffix) {
+			guess = guess[:len(guess)-len(suffix)] + suffix
+			break
+		}
+	}
+	if _, err := resource.ParseQuantity(guess); err == nil {
+		return fmt.Errorf("not a quantity; did you mean %q? %s", guess, allowed)
+	}
+	return fmt.Errorf("not a quantity; %s", allowed)
+}
+
+// JSONSchema implements the schema generator's interface.
+func (Quantity) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{
+		OneOf:       []*jsonschema.Schema{{Type: "string", Pattern: `^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$`}, {Type: "number"}},
+		Description: "a quantity, as in 128Gi",
+	}
+}
+
+// List is several names in one string, separated by commas.
+type List []string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (l *List) UnmarshalText(text []byte) error {
+	*l = nil
+	for part := range strings.SplitSeq(string(text), ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			return fmt.Errorf("a name is empty; want names separated by single commas, as in \"mlx5_6,mlx5_7\"")
+		}
+		*l = append(*l, part)
+	}
+	return nil
+}
+
+// JSONSchema implements the schema generator's interface.
+func (List) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "string", Description: "names separated by commas"}
+}
+
+// NodeNames are names of nodes; nil is any node.
+type NodeNames []string
+
+// JSONSchema implements the schema generator's interface.
+func (NodeNames) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{
+		OneOf:       []*jsonschema.Schema{{Type: "array", Items: &jsonschema.Schema{Type: "string"}, UniqueItems: true}, {Type: "null"}},
+		Description: "names of the nodes that may be used; null for any node with GPUs",
+	}
+}
+
+// JSONSchema implements the schema generator's interface.
+func (StorageMode) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "string", Enum: []any{string(SharedStorage), string(NodeStorage)}}
+}

@@ -1,0 +1,86 @@
+// Package mlenv is the command line for people.
+package mlenv
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+)
+
+// errInvalid has been told already.
+var errInvalid = errors.New("a cluster file is not valid")
+
+// Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
+func Main(args []string, stdout, stderr io.Writer) int {
+	usage := true
+	root := &cobra.Command{
+		Use:              "mlenv",
+		Short:            "Train on the GPU nodes of an OpenShift cluster",
+		SilenceUsage:     true,
+		SilenceErrors:    true,
+		PersistentPreRun: func(*cobra.Command, []string) { usage = false },
+	}
+	root.AddCommand(validateCommand())
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errInvalid):
+		return 1
+	}
+	fmt.Fprintln(stderr, "mlenv:", err)
+	if usage {
+		return 2
+	}
+	return 1
+}
+
+func validateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "validate FILE...",
+		Short:   "Check cluster files and say every mistake with its line",
+		Example: "  mlenv validate clusters/barcelona.yaml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, files []string) error {
+			valid := true
+			for _, name := range files {
+				content, err := os.ReadFile(name)
+				if err != nil {
+					return err
+				}
+				file, err := cluster.Load(name, content)
+				if err != nil {
+					fmt.Fprintln(cmd.ErrOrStderr(), err)
+					valid = false
+					continue
+				}
+				describe(cmd.OutOrStdout(), name, file)
+			}
+			if !valid {
+				return errInvalid
+			}
+			return nil
+		},
+	}
+}
+
+func describe(out io.Writer, name string, f cluster.File) {
+	nodes := "any node with GPUs"
+	if f.Nodes.GPUNodes != nil {
+		nodes = fmt.Sprintf("%d nodes", len(f.Nodes.GPUNodes))
+	}
+	fmt.Fprintf(out, "%s: valid: %s at %s, %s, %d GPUs each, storage %s\n",
+		name, f.Cluster.Name, f.Cluster.API, nodes, f.GPUs.PerNode, f.Storage.Mode)
+	for line := range strings.Lines(strings.TrimSpace(f.Notes)) {
+		fmt.Fprintf(out, "  %s\n", strings.TrimSpace(line))
+	}
+}

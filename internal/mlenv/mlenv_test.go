@@ -1,0 +1,43 @@
+package mlenv
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestValidate(t *testing.T) {
+	wrong := filepath.Join(t.TempDir(), "wrong.yaml")
+	if err := os.WriteFile(wrong, []byte("cluster: {nam: x}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	const right = "../../clusters/barcelona.yaml"
+	tests := []struct {
+		name           string
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		{"valid, with its notes", []string{"validate", right}, 0, "5 nodes, 4 GPUs each, storage volumeClaimTemplates\n  RDMA by SR-IOV.", ""},
+		{"one of two is wrong", []string{"validate", wrong, right}, 1, "barcelona.yaml: valid", `wrong.yaml:1:11: cluster.nam: unknown key; did you mean "name"?`},
+		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "/nowhere.yaml"},
+		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
+		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if code := Main(test.args, &stdout, &stderr); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if !strings.Contains(stdout.String(), test.stdout) {
+				t.Errorf("stdout %q, want %q", stdout.String(), test.stdout)
+			}
+			if !strings.Contains(stderr.String(), test.stderr) || test.stderr == "" && stderr.Len() > 0 {
+				t.Errorf("stderr %q, want %q", stderr.String(), test.stderr)
+			}
+		})
+	}
+}

@@ -53,8 +53,8 @@ func lineOf(err error) int {
 
 // reader fills Go values from YAML nodes and remembers where each value stood.
 type reader struct {
-	file     string
-	nodes    map[string]*yaml.Node
+	file  string
+	nodes map[string]*yaml.Node
 	// misspelt are the keys that were probably meant by unknown ones: they are
 	// not missing too.
 	misspelt map[string]bool

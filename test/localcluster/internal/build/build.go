@@ -30,8 +30,6 @@ type Set struct {
 	// Variables are set by the linker: Kubernetes' programs are told their
 	// version by it, and others refuse a server that has none.
 	Variables []string
-	// Static programs run in images that hold nothing else.
-	Static bool
 }
 
 // Sets are everything that the cluster runs and that Go builds.
@@ -43,11 +41,11 @@ var Sets = []Set{
 		"k8s.io/component-base/version.gitCommit=unknown",
 		"k8s.io/component-base/version.gitTreeState=clean",
 	}},
-	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi"}, Sources: []string{"internal/gpu"}, Static: true},
-	{Name: "tekton", Module: "tools/tekton", Packages: []string{"tool"}, Static: true},
+	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi"}, Sources: []string{"internal/gpu"}},
+	{Name: "tekton", Module: "tools/tekton", Packages: []string{"tool"}},
 	{Name: "tkn", Module: "tools/tkn", Packages: []string{"."}, Variables: []string{
 		"github.com/tektoncd/cli/pkg/cmd/version.clientVersion=0.45.0",
-	}, Static: true},
+	}},
 }
 
 // Builder compiles sets into a cache folder.
@@ -61,7 +59,7 @@ type Builder struct {
 // the compiler and with the versions and sources it is built from.
 func (b Builder) Folder(set Set) (string, error) {
 	hash := sha256.New()
-	fmt.Fprintln(hash, runtime.Version(), runtime.GOARCH, set.Packages, set.Variables, set.Static)
+	fmt.Fprintln(hash, runtime.Version(), runtime.GOARCH, set.Packages, set.Variables)
 	module := filepath.Join(b.Source, set.Module)
 	files := []string{"go.mod", "go.sum"}
 	for _, p := range append(slices.Clone(set.Packages), set.Sources...) {
@@ -114,10 +112,8 @@ func (b Builder) Build(ctx context.Context, set Set, log io.Writer) (folder stri
 	args := append([]string{"build", "-trimpath", linker, "-o", temp + "/"}, set.Packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(b.Source, set.Module)
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off")
-	if set.Static {
-		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
-	}
+	// Static: some run in images that hold nothing else, and no C compiler is needed.
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off", "CGO_ENABLED=0")
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, &said), io.MultiWriter(log, &said)
 	if err := cmd.Run(); err != nil {

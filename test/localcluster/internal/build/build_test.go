@@ -28,7 +28,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-var set = Set{Name: "p", Module: ".", Packages: []string{"./cmd/p"}, Static: true}
+var set = Set{Name: "p", Module: ".", Packages: []string{"./cmd/p"}}
 
 func TestBuildsOncePerSource(t *testing.T) {
 	b := module(t, "package main\n\nfunc main() { println(\"one\") }\n")

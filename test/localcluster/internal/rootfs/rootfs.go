@@ -23,7 +23,7 @@ import (
 const suite = "trixie"
 
 // recipe changes when this package makes something else of the same folder.
-const recipe = "1"
+const recipe = "2"
 
 // Recipe is a folder that describes an image:
 //

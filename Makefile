@@ -94,5 +94,5 @@ demo: cluster ## bring the local cluster up and run a pipeline on it
 bench: bench-cluster ## run every benchmark
 
 .PHONY: bench-cluster
-bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down
-	$(SUDO) go run ./test/bench-cluster
+bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down (BENCH_FLAGS=-cold=false leaves the first, long up out)
+	$(SUDO) go run ./test/bench-cluster $(BENCH_FLAGS)

@@ -81,7 +81,7 @@ func bench(ctx context.Context, cold bool, runs int) (err error) {
 		}
 		// The first run pulls images; it is not counted.
 		for i := range 2 {
-			elapsed, pod, err := pipelineRun(ctx, image)
+			elapsed, pod, err := pipelineRun(ctx, image, fmt.Sprintf("bench-%d", i))
 			if err != nil {
 				return err
 			}
@@ -123,10 +123,9 @@ func coldUp(ctx context.Context, work string) (time.Duration, error) {
 func localcluster(ctx context.Context, env []string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "bin/localcluster", args...)
 	cmd.Env = append(os.Environ(), env...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if err != nil {
-		return fmt.Errorf("localcluster %s: %w\n%s", strings.Join(args, " "), err, out)
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("localcluster %s: %w", strings.Join(args, " "), err)
 	}
 	return nil
 }
@@ -145,14 +144,14 @@ spec:
 const pipelineRunYAML = `
 apiVersion: tekton.dev/v1
 kind: PipelineRun
-metadata: {name: bench, namespace: bench}
+metadata: {name: %q, namespace: bench}
 spec: {pipelineRef: {name: one-step}}
 `
 
 const podYAML = `
 apiVersion: v1
 kind: Pod
-metadata: {name: bench, namespace: bench}
+metadata: {name: %q, namespace: bench}
 spec:
   restartPolicy: Never
   containers: [{name: step, image: %q, command: [/step], args: [bench]}]
@@ -178,12 +177,13 @@ func preparePipeline(ctx context.Context, work string) (image string, err error)
 	return image, kubectl(ctx, fmt.Sprintf(pipelineYAML, image), "apply", "-f", "-")
 }
 
-// pipelineRun times a PipelineRun and, beside it, a pod of the same step.
-func pipelineRun(ctx context.Context, image string) (run, pod time.Duration, err error) {
+// pipelineRun times a PipelineRun and, beside it, a pod of the same step. The
+// name must be new: a run of an old name would find the old one's TaskRun.
+func pipelineRun(ctx context.Context, image, name string) (run, pod time.Duration, err error) {
 	var elapsed []time.Duration
 	for _, object := range []struct{ yaml, wait, name string }{
-		{pipelineRunYAML, "--for=condition=Succeeded", "pipelinerun/bench"},
-		{fmt.Sprintf(podYAML, image), "--for=jsonpath={.status.phase}=Succeeded", "pod/bench"},
+		{fmt.Sprintf(pipelineRunYAML, name), "--for=condition=Succeeded", "pipelinerun/" + name},
+		{fmt.Sprintf(podYAML, name, image), "--for=jsonpath={.status.phase}=Succeeded", "pod/" + name},
 	} {
 		if err := timed(&elapsed, func() error {
 			if err := kubectl(ctx, object.yaml, "create", "-f", "-"); err != nil {

@@ -1,17 +1,13 @@
 package cluster
 
 import (
-	"context"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
-	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rootfs"
 )
 
 // programImage is an image of one static program.
@@ -77,25 +73,6 @@ var rootfsImages = map[string]v1.Config{
 	},
 }
 
-// assembleRootfs makes one of rootfsImages unless it is stored.
-func assembleRootfs(ctx context.Context, store *image.Store, source, work, name string, log io.Writer) (err error) {
-	recipe := rootfs.Recipe{Dir: filepath.Join(source, "images", name), CABundle: hostCABundle}
-	key, err := recipe.Key()
-	if err != nil {
-		return err
-	}
-	_, err = store.Ensure(name, key, func() (_ v1.Image, err error) {
-		if err := os.MkdirAll(work, 0o755); err != nil {
-			return nil, err
-		}
-		return recipe.Build(ctx, work, rootfsImages[name], log)
-	})
-	if err != nil {
-		return fmt.Errorf("making the %s image: %w", name, err)
-	}
-	return nil
-}
-
 // hostCABundle is where Debian keeps the certificates that the machine trusts.
 const hostCABundle = "/etc/ssl/certs/ca-certificates.crt"
 
@@ -111,13 +88,4 @@ func writeCABundle(path, clusterCA string) (string, error) {
 		bundle = append(bundle, content...)
 	}
 	return string(bundle), os.WriteFile(path, bundle, 0o644)
-}
-
-func rootfsStored(store *image.Store, source, name string) (bool, error) {
-	recipe := rootfs.Recipe{Dir: filepath.Join(source, "images", name), CABundle: hostCABundle}
-	key, err := recipe.Key()
-	if err != nil {
-		return false, err
-	}
-	return store.Has(name, key)
 }

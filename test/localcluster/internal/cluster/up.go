@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -23,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/pki"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rootfs"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -56,11 +58,10 @@ func Up(ctx context.Context, options Options, out io.Writer) error {
 	if err := u.discardRemains(ctx); err != nil {
 		return err
 	}
-	changed, err := u.run(ctx)
-	if err != nil {
+	if err := u.run(ctx); err != nil {
 		return err
 	}
-	if !changed {
+	if !u.changed {
 		p.say("the cluster is up (%.1fs)", time.Since(start).Seconds())
 		return nil
 	}
@@ -97,7 +98,8 @@ type upper struct {
 	images   map[string]string
 	plan     *plan
 	caBundle string
-	changed  bool
+	// changed is whether anything had to be started or applied.
+	changed bool
 }
 
 // discardRemains takes down what cannot be repaired: a cluster of before a
@@ -147,27 +149,24 @@ func remains(stored bool, options Options) string {
 
 func bootPath() string { return topology.State("boot-id") }
 
-func (u *upper) run(ctx context.Context) (changed bool, err error) {
+func (u *upper) run(ctx context.Context) (err error) {
 	if u.source, err = build.FindSource(); err != nil {
-		return false, err
+		return err
 	}
 	if err := u.compileAndAssemble(ctx); err != nil {
-		return false, err
+		return err
 	}
 	if _, stored, err := Stored(); err != nil {
-		return false, err
+		return err
 	} else if !stored {
 		if err := u.progress.stage("network and cgroups", func() error { return u.prepareHost(ctx) }); err != nil {
-			return false, err
+			return err
 		}
 	}
 	if err := u.prepareFiles(ctx); err != nil {
-		return false, err
+		return err
 	}
-	if err := u.startAll(ctx); err != nil {
-		return u.changed, err
-	}
-	return u.changed, nil
+	return u.startAll(ctx)
 }
 
 // compileAndAssemble makes what is not in the cache: programs and images.
@@ -207,8 +206,14 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 	return err
 }
 
+// assembleRootfs makes one of rootfsImages unless it is stored.
 func (u *upper) assembleRootfs(ctx context.Context, work, logDir, name string) error {
-	if stored, err := rootfsStored(u.store, u.source, name); err != nil || stored {
+	recipe := rootfs.Recipe{Dir: filepath.Join(u.source, "images", name), CABundle: hostCABundle}
+	key, err := recipe.Key()
+	if err != nil {
+		return err
+	}
+	if stored, err := u.store.Has(name, key); err != nil || stored {
 		return err
 	}
 	log, err := os.Create(filepath.Join(logDir, name+".log"))
@@ -216,8 +221,14 @@ func (u *upper) assembleRootfs(ctx context.Context, work, logDir, name string) e
 		return err
 	}
 	defer log.Close()
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		return err
+	}
 	return u.progress.stage("making the "+name+" image", func() error {
-		return assembleRootfs(ctx, u.store, u.source, work, name, log)
+		_, err := u.store.Ensure(name, key, func() (v1.Image, error) {
+			return recipe.Build(ctx, work, rootfsImages[name], log)
+		})
+		return err
 	})
 }
 

@@ -16,8 +16,8 @@ import (
 // SystemCgroup is where the components live, beside the pods' cgroups.
 const SystemCgroup = topology.CgroupRoot + "/system"
 
-// Enter becomes the component of that name: it joins the cluster's cgroup and
-// the component's network namespace, mounts the component's own folders where
+// Enter becomes the component of that name: it joins the cluster's cgroup,
+// records which process it is, joins the component's network namespace, mounts the component's own folders where
 // only it sees them, and executes its program. It returns only on failure.
 func Enter(name string) error {
 	record, err := load(name)
@@ -30,6 +30,11 @@ func Enter(name string) error {
 		return err
 	}
 	if err := cgroups.Join(SystemCgroup); err != nil {
+		return err
+	}
+	record.PID = os.Getpid()
+	record.StartTime = startTime(record.PID)
+	if err := record.save(); err != nil {
 		return err
 	}
 	program, err := exec.LookPath(spec.Argv[0])

@@ -83,8 +83,9 @@ func Start(spec Spec) (*Process, error) {
 			return nil, fmt.Errorf("stopping the old %s: %w", spec.Name, err)
 		}
 	}
-	record := running{Spec: spec}
-	if err := record.save(); err != nil {
+	// The process notes its own number as it enters, so that it is never one
+	// that nobody knows of, even if this command is killed just now.
+	if err := (running{Spec: spec}).save(); err != nil {
 		return nil, err
 	}
 	logFile, err := os.OpenFile(LogPath(spec.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
@@ -103,11 +104,6 @@ func Start(spec Spec) (*Process, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
-	}
-	record.PID = cmd.Process.Pid
-	record.StartTime = startTime(record.PID)
-	if err := record.save(); err != nil {
-		return nil, err
 	}
 	p := &Process{spec: spec, done: make(chan struct{})}
 	go func() {

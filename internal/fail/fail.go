@@ -1,0 +1,62 @@
+// Package fail carries why something failed: one reason of a closed list, what
+// was expected and seen, and what to do next.
+package fail
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Error is a failure with its reason.
+type Error struct {
+	Reason Reason
+	// Err names the object, what was expected and what was seen.
+	Err error
+	// Next is the one command or action that would show or fix it. It may be empty.
+	Next string
+}
+
+// Error implements error. The reason and the next step are shown apart.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap implements the errors package's interface.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Because gives err a reason.
+func Because(reason Reason, err error) error {
+	return &Error{Reason: reason, Err: err}
+}
+
+// Becausef is Because with a formatted error; %w wraps.
+func Becausef(reason Reason, format string, args ...any) error {
+	return &Error{Reason: reason, Err: fmt.Errorf(format, args...)}
+}
+
+// Advise adds what to do next. It keeps the reason that err has, if any.
+func Advise(err error, format string, args ...any) error {
+	return &Error{Reason: ReasonOf(err), Err: err, Next: fmt.Sprintf(format, args...)}
+}
+
+// ReasonOf is the outermost reason in err's chain, Internal if it has none.
+func ReasonOf(err error) Reason {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return Internal
+}
+
+// NextOf is the outermost advice in err's chain.
+func NextOf(err error) string {
+	for err != nil {
+		var e *Error
+		if !errors.As(err, &e) {
+			return ""
+		}
+		if e.Next != "" {
+			return e.Next
+		}
+		err = e.Err
+	}
+	return ""
+}

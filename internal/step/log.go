@@ -1,0 +1,70 @@
+package step
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+
+	"github.com/spf13/cobra"
+)
+
+const logFormatFlag = "log-format"
+
+type format string
+
+func (f *format) String() string { return string(*f) }
+func (f *format) Type() string   { return "text|json" }
+func (f *format) Set(s string) error {
+	if s != "text" && s != "json" {
+		return fmt.Errorf("want text or json")
+	}
+	*f = format(s)
+	return nil
+}
+
+func logFormat(cmd *cobra.Command) {
+	f := format("text")
+	cmd.PersistentFlags().Var(&f, logFormatFlag, "how the log is written: text for people, json for machines")
+}
+
+// Log writes to the command's standard output. A message is a whole sentence
+// for people; attributes are shown in JSON only.
+func Log(cmd *cobra.Command) *slog.Logger {
+	if f := cmd.Flag(logFormatFlag); f != nil && f.Value.String() == "json" {
+		return slog.New(slog.NewJSONHandler(cmd.OutOrStdout(), nil))
+	}
+	return TextLog(cmd.OutOrStdout())
+}
+
+// TextLog writes messages alone, a line each.
+func TextLog(out io.Writer) *slog.Logger {
+	return slog.New(&textHandler{out: out})
+}
+
+type textHandler struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (h *textHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= slog.LevelInfo
+}
+
+func (h *textHandler) Handle(_ context.Context, record slog.Record) error {
+	var line bytes.Buffer
+	if record.Level == slog.LevelWarn {
+		line.WriteString("warning: ")
+	}
+	line.WriteString(record.Message)
+	line.WriteByte('\n')
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, err := h.out.Write(line.Bytes())
+	return err
+}
+
+func (h *textHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h *textHandler) WithGroup(string) slog.Handler      { return h }

@@ -201,7 +201,9 @@ const (
 	Restarted JobState = "container-restarted"
 )
 
-// JobStatus is one node's part of a job.
+// JobStatus is one node's part of a job: the answer of GET /v1/jobs/ID, and one
+// line of GET /v1/jobs/ID/watch, which sends another whenever something changed
+// and ends with the job.
 type JobStatus struct {
 	ID    string   `json:"id"`
 	Node  int      `json:"node"`
@@ -259,14 +261,6 @@ type PythonError struct {
 	File      string   `json:"file,omitempty"`
 	Line      int      `json:"line,omitempty"`
 	Traceback []string `json:"traceback,omitempty"`
-}
-
-// Event is one line of GET /v1/jobs/ID/events.
-type Event struct {
-	// Job is set when the node's part of the job changed.
-	Job *JobStatus `json:"job,omitempty"`
-	// Rank is set when a rank started or ended.
-	Rank *RankStatus `json:"rank,omitempty"`
 }
 
 // Stop is the body of POST /v1/jobs/ID/stop.

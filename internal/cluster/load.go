@@ -92,6 +92,8 @@ func (r *reader) value(node *yaml.Node, into reflect.Value, path string) {
 		r.structure(node, into, path)
 	case reflect.Slice:
 		r.list(node, into, path)
+	case reflect.Map:
+		r.mapping(node, into, path)
 	default:
 		r.scalar(node, into, path)
 	}
@@ -142,6 +144,29 @@ func (r *reader) list(node *yaml.Node, into reflect.Value, path string) {
 		r.value(item, list.Index(i), fmt.Sprintf("%s[%d]", path, i))
 	}
 	into.Set(list)
+}
+
+// mapping reads keys that the file chooses, unlike those of a structure.
+func (r *reader) mapping(node *yaml.Node, into reflect.Value, path string) {
+	if node.Kind != yaml.MappingNode {
+		r.problem(node, path, node.Value, "want keys and values, not a %s", kindName(node))
+		return
+	}
+	values := reflect.MakeMap(into.Type())
+	seen := map[string]int{}
+	for i := 0; i < len(node.Content); i += 2 {
+		key, content := node.Content[i], node.Content[i+1]
+		keyPath := fmt.Sprintf("%s[%s]", path, key.Value)
+		if line := seen[key.Value]; line > 0 {
+			r.problem(key, keyPath, "", "the key stands in line %d already", line)
+			continue
+		}
+		seen[key.Value] = key.Line
+		value := reflect.New(into.Type().Elem()).Elem()
+		r.value(content, value, keyPath)
+		values.SetMapIndex(reflect.ValueOf(key.Value), value)
+	}
+	into.Set(values)
 }
 
 func (r *reader) scalar(node *yaml.Node, into reflect.Value, path string) {

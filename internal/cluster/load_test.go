@@ -69,6 +69,91 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
+// everyKey has the keys that no shipped file has.
+const everyKey = `cluster: {name: x, api: api.x.example.com, namespace: n}
+image: {name: "registry.example.com/team/training:1.2", pull_secret: registry}
+nodes:
+  tolerations:
+  - {key: nairr, operator: Equal, value: "yes", effect: NoExecute}
+  - {operator: Exists}
+storage: {mode: auto, class_rwo: block}
+network:
+  proxy: {http: "http://proxy:3128", https: "http://proxy:3128", no_proxy: "10.0.0.0/8,.example.com"}
+  trusted_ca: company-ca
+  rdma:
+    attachments: [default/a, default/b]
+    resources: {openshift.io/a: 1, openshift.io/b: 2}
+    expected_bandwidth: 194.6GB/s
+`
+
+func TestEveryKey(t *testing.T) {
+	got, err := Load("x.yaml", []byte(everyKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Cluster = Cluster{Name: "x", API: "api.x.example.com", Namespace: "n"}
+	want.Image = Image{Name: "registry.example.com/team/training:1.2", PullSecret: "registry"}
+	want.Nodes.Tolerations = []Toleration{{Key: "nairr", Operator: "Equal", Value: "yes", Effect: "NoExecute"}, {Operator: "Exists"}}
+	want.Storage.Mode, want.Storage.ClassRWO = AutoStorage, "block"
+	want.Network.Proxy = Proxy{HTTP: "http://proxy:3128", HTTPS: "http://proxy:3128", NoProxy: List{"10.0.0.0/8", ".example.com"}}
+	want.Network.TrustedCA = "company-ca"
+	want.Network.RDMA = RDMA{
+		Attachments: []string{"default/a", "default/b"}, Resources: ResourceCounts{"openshift.io/a": 1, "openshift.io/b": 2},
+		ExpectedBandwidth: 194_600_000_000,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := got.Network.RDMA.ExpectedBandwidth.String(); got != "194.6GB/s" {
+		t.Errorf("expected_bandwidth is shown as %s", got)
+	}
+}
+
+func TestValuesThatCannotBe(t *testing.T) {
+	for content, want := range map[string]string{
+		"image: {name: 'Training:latest'}":                                                    `1:15: image.name: "Training:latest": want an image`,
+		"image: {name: ''}\nimage: {}":                                                        `2:1: image: the key stands in line 1 already`,
+		"image: {pull_secret: My_Secret}":                                                     `image.pull_secret: "My_Secret": a lowercase RFC 1123 subdomain`,
+		"security: {service_account: ''}":                                                     `security.service_account: is missing`,
+		"storage: {mode: auto}":                                                               `storage.class_rwo: is missing; mode auto needs`,
+		"storage: {mode: shared}":                                                             `want one of rwx, volumeClaimTemplates, auto`,
+		"nodes: {tolerations: [{key: a, operator: Like}]}":                                    `nodes.tolerations[0].operator: "Like": want one of Exists, Equal`,
+		"nodes: {tolerations: [{key: a, operator: Exists, value: b}]}":                        `nodes.tolerations[0].value: "b": operator Exists takes any value`,
+		"nodes: {tolerations: [{value: b}]}":                                                  `nodes.tolerations[0].key: is missing; operator Equal needs a key`,
+		"nodes: {tolerations: [{key: a, effect: Never}]}":                                     `want one of NoSchedule, PreferNoSchedule, NoExecute`,
+		"nodes: {tolerations: [{key: a, value: true}]}":                                       `"true": want text; put it in quotes`,
+		"nodes: {tolerations: [{name: a}]}":                                                   `nodes.tolerations[0].name: unknown key; want one of key, operator`,
+		"network: {proxy: {http: 'proxy:3128'}}":                                              `network.proxy.http: "proxy:3128": want the proxy's URL`,
+		"network: {proxy: {https: 'http://me:secret@proxy:3128'}}":                            `network.proxy.https: holds a password or user`,
+		"network: {proxy: {no_proxy: example.com}}":                                           `neither http nor https names one`,
+		"network: {trusted_ca: Company CA}":                                                   `network.trusted_ca: "Company CA": a lowercase`,
+		"network: {rdma: {attachments: [eno5np0-network]}}":                                   `network.rdma.attachments[0]: "eno5np0-network": want namespace/name`,
+		"network: {rdma: {attachments: [a/b, a/b]}}":                                          `network.rdma.attachments[1]: "a/b": is listed already`,
+		"network: {rdma: {attachments: [a/b], interfaces: 'net1,net2'}}":                      `"net1,net2": are 2, but each of the 1 attachments makes one`,
+		"network: {rdma: {resources: [openshift.io/a]}}":                                      `network.rdma.resources: want keys and values, not a list`,
+		"network: {rdma: {resources: {openshift.io/a: 0}}}":                                   `network.rdma.resources[openshift.io/a]: "0": want at least 1`,
+		"network: {rdma: {resources: {openshift.io/a: '1'}}}":                                 `want a whole number without quotes`,
+		"network: {rdma: {resources: {eno5np0rdma: 1}}}":                                      `"eno5np0rdma": want a resource as a device plugin names it`,
+		"network: {rdma: {resources: {nvidia.com/gpu: 1}}}":                                   `GPUs are said by gpus.per_node`,
+		"network:\n  rdma:\n    resources:\n      openshift.io/a: 1\n      openshift.io/a: 2": `:5:7: network.rdma.resources[openshift.io/a]: the key stands in line 4 already`,
+		"network: {rdma: {expected_bandwidth: 200}}":                                          `network.rdma.expected_bandwidth: "200": has no unit; want GB/s`,
+		"network: {rdma: {expected_bandwidth: 83.33GiB/s}}":                                   `is in 2^30 bytes per second; want GB/s (10^9 bytes per second), as in "200GB/s": this is 89.47GB/s`,
+		"network: {rdma: {expected_bandwidth: 1600Gb/s}}":                                     `is in bits per second; want GB/s (10^9 bytes per second), as in "200GB/s": this is 200GB/s`,
+		"network: {rdma: {expected_bandwidth: 200GB}}":                                        `"GB" is no unit for it`,
+		"network: {rdma: {expected_bandwidth: -1GB/s}}":                                       `not a bandwidth`,
+		"network: {rdma: {expected_bandwidth: 200000000000GB/s}}":                             `more than any node has`,
+	} {
+		_, err := Load("f.yaml", []byte(content))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Load(%q) = %v, want %q", content, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret@") {
+			t.Errorf("a password is shown: %v", err)
+		}
+	}
+}
+
 // mistakes are one file with many of them, and where each must be reported.
 const mistakes = `cluster:
   name: Barcelona
@@ -176,6 +261,7 @@ func TestSchemaIsCurrent(t *testing.T) {
 
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(mistakes))
+	f.Add([]byte(everyKey))
 	files, err := filepath.Glob(filepath.Join(clustersDir, "*.yaml"))
 	if err != nil {
 		f.Fatal(err)

@@ -12,6 +12,7 @@ type File struct {
 	Security  Security  `json:"security,omitempty"`
 	Resources Resources `json:"resources,omitempty"`
 	NCCL      NCCL      `json:"nccl,omitempty"`
+	Image     Image     `json:"image,omitempty"`
 	// Notes are for people; they are kept and shown.
 	Notes string `json:"notes,omitempty" jsonschema:"description=for people: kept and shown by mlenv validate"`
 }
@@ -28,6 +29,18 @@ type Cluster struct {
 type Nodes struct {
 	// GPUNodes is nil where any node with GPUs may be used.
 	GPUNodes NodeNames `json:"gpu_nodes,omitempty"`
+	// Tolerations let pods onto nodes with these taints. That of GPU nodes,
+	// nvidia.com/gpu, is always tolerated.
+	Tolerations []Toleration `json:"tolerations,omitempty" jsonschema:"description=taints of the GPU nodes beside nvidia.com/gpu (which is always tolerated)"`
+}
+
+// Toleration has Kubernetes' own fields: what of a taint it says nothing about, it does not look at.
+type Toleration struct {
+	Key string `json:"key,omitempty" jsonschema:"description=the taint's key; absent for every key"`
+	// Operator is Exists, or Equal, which is the default.
+	Operator string `json:"operator,omitempty" jsonschema:"enum=Exists,enum=Equal,default=Equal"`
+	Value    string `json:"value,omitempty"`
+	Effect   string `json:"effect,omitempty" jsonschema:"enum=NoSchedule,enum=PreferNoSchedule,enum=NoExecute,description=absent for every effect"`
 }
 
 // GPUs are what a node of an environment has.
@@ -55,12 +68,20 @@ const (
 	SharedStorage StorageMode = "rwx"
 	// NodeStorage makes claims of its own for each node.
 	NodeStorage StorageMode = "volumeClaimTemplates"
+	// AutoStorage is SharedStorage where class_rwx really gives a ReadWriteMany
+	// filesystem, else NodeStorage.
+	AutoStorage StorageMode = "auto"
 )
 
 // Network says how nodes talk.
 type Network struct {
-	RDMA RDMA `json:"rdma,omitempty"`
-	TCP  TCP  `json:"tcp,omitempty"`
+	RDMA  RDMA  `json:"rdma,omitempty"`
+	TCP   TCP   `json:"tcp,omitempty"`
+	Proxy Proxy `json:"proxy,omitempty"`
+	// TrustedCA names a ConfigMap whose key ca-bundle.crt holds every CA that
+	// pods shall trust, the public ones too: OpenShift fills one that is labelled
+	// config.openshift.io/inject-trusted-cabundle=true.
+	TrustedCA string `json:"trusted_ca,omitempty" jsonschema:"description=ConfigMap whose key ca-bundle.crt holds every CA to trust: the public ones too"`
 }
 
 // RDMA is what is expected of the cluster's RDMA network. Devices and
@@ -74,6 +95,13 @@ type RDMA struct {
 	CrossNIC     string `json:"cross_nic,omitempty"`
 	IBTimeout    string `json:"ib_timeout,omitempty"`
 	MinNChannels string `json:"min_nchannels,omitempty"`
+	// Attachments and Resources are how SR-IOV gives a pod its devices. Both are
+	// empty where pods use the host's devices.
+	Attachments []string       `json:"attachments,omitempty" jsonschema:"description=network attachments of a pod as namespace/name: in the order of net1 and so on"`
+	Resources   ResourceCounts `json:"resources,omitempty" jsonschema:"description=extended resources of a pod and how many of each: as in openshift.io/eno5np0rdma: 1"`
+	// ExpectedBandwidth is the bus bandwidth of a node, as nccl-tests prints it.
+	// 0 means the sum of the rates of its active devices.
+	ExpectedBandwidth Bandwidth `json:"expected_bandwidth,omitempty" jsonschema:"description=bus bandwidth of a node in GB/s (10^9 bytes per second) as nccl-tests prints it: as in 200GB/s"`
 }
 
 // TCP is how nodes talk without RDMA.
@@ -81,6 +109,23 @@ type TCP struct {
 	// InterfaceExclude is NCCL_SOCKET_IFNAME, as in "^lo,docker0".
 	InterfaceExclude string `json:"interface_exclude,omitempty" jsonschema:"description=NCCL_SOCKET_IFNAME"`
 	P2PLevel         string `json:"p2p_level,omitempty" jsonschema:"description=NCCL_P2P_LEVEL"`
+}
+
+// Proxy is how pods reach the world outside where they cannot directly.
+type Proxy struct {
+	HTTP  string `json:"http,omitempty" jsonschema:"description=as in http://proxy.example.com:3128"`
+	HTTPS string `json:"https,omitempty" jsonschema:"description=proxy for https:// addresses; mostly the same one"`
+	// NoProxy are hosts, domains and ranges that are reached directly. The
+	// cluster's own names always are.
+	NoProxy List `json:"no_proxy,omitempty" jsonschema:"description=hosts and domains and ranges to reach directly: separated by commas"`
+}
+
+// Image is what training runs in.
+type Image struct {
+	// Name is the image of an environment that names none.
+	Name string `json:"name,omitempty" jsonschema:"description=training image of an environment that names none"`
+	// PullSecret is used instead of the service account's own pull secrets.
+	PullSecret string `json:"pull_secret,omitempty" jsonschema:"description=Secret to pull images with; it takes the place of the service account's own"`
 }
 
 // Security is what the pods may do.

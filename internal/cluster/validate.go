@@ -55,9 +55,11 @@ func (f *File) Validate() field.ErrorList {
 		f.GPUs.validate(field.NewPath("gpus"), f.Nodes.GPUNodes),
 		f.Storage.validate(field.NewPath("storage")),
 		f.Network.validate(field.NewPath("network")),
-		name(field.NewPath("security", "service_account"), f.Security.ServiceAccount, validation.IsDNS1123Subdomain),
+		required(field.NewPath("security", "service_account"), f.Security.ServiceAccount, "the service account of the pods, as in ml-dev-sa"),
+		wellFormed(field.NewPath("security", "service_account"), f.Security.ServiceAccount, validation.IsDNS1123Subdomain),
 		f.Resources.validate(field.NewPath("resources")),
 		oneOf(field.NewPath("nccl", "debug"), f.NCCL.Debug, "INFO", "WARN", "TRACE"),
+		f.Image.validate(field.NewPath("image")),
 	)
 }
 
@@ -66,8 +68,8 @@ func (c Cluster) validate(path *field.Path) field.ErrorList {
 		required(path.Child("name"), c.Name, "the cluster's name, as in barcelona"),
 		required(path.Child("api"), c.API, "the API server's host, as in api.cluster.example.com"),
 		required(path.Child("namespace"), c.Namespace, "the namespace to work in"),
-		name(path.Child("name"), c.Name, validation.IsDNS1123Label),
-		name(path.Child("namespace"), c.Namespace, validation.IsDNS1123Label),
+		wellFormed(path.Child("name"), c.Name, validation.IsDNS1123Label),
+		wellFormed(path.Child("namespace"), c.Namespace, validation.IsDNS1123Label),
 	)
 	host, port, hasPort := strings.Cut(c.API, ":")
 	switch {
@@ -96,10 +98,29 @@ func (n Nodes) validate(path *field.Path) (errs field.ErrorList) {
 			continue
 		}
 		first[node] = i
-		errs = append(errs, name(at, node, validation.IsDNS1123Subdomain)...)
+		errs = append(errs, wellFormed(at, node, validation.IsDNS1123Subdomain)...)
 	}
 	if n.GPUNodes != nil && len(n.GPUNodes) == 0 {
 		errs = append(errs, field.Invalid(path.Child("gpu_nodes"), "[]", "an empty list allows no node; list nodes, or write null for any node with GPUs"))
+	}
+	for i, toleration := range n.Tolerations {
+		errs = append(errs, toleration.validate(path.Child("tolerations").Index(i))...)
+	}
+	return errs
+}
+
+func (t Toleration) validate(path *field.Path) field.ErrorList {
+	errs := slices.Concat(
+		wellFormed(path.Child("key"), t.Key, validation.IsQualifiedName),
+		wellFormed(path.Child("value"), t.Value, validation.IsValidLabelValue),
+		oneOf(path.Child("operator"), t.Operator, "", "Exists", "Equal"),
+		oneOf(path.Child("effect"), t.Effect, "", "NoSchedule", "PreferNoSchedule", "NoExecute"),
+	)
+	if t.Operator == "Exists" && t.Value != "" {
+		errs = append(errs, field.Invalid(path.Child("value"), t.Value, "operator Exists takes any value; leave the value out, or write operator Equal"))
+	}
+	if t.Operator != "Exists" && t.Key == "" {
+		errs = append(errs, field.Required(path.Child("key"), "operator Equal needs a key; only operator Exists can do without, for every taint"))
 	}
 	return errs
 }
@@ -120,9 +141,9 @@ func (g GPUs) validate(path *field.Path, nodes []string) (errs field.ErrorList) 
 
 func (s Storage) validate(path *field.Path) field.ErrorList {
 	errs := slices.Concat(
-		name(path.Child("class_rwx"), s.ClassRWX, validation.IsDNS1123Subdomain),
-		name(path.Child("class_rwo"), s.ClassRWO, validation.IsDNS1123Subdomain),
-		oneOf(path.Child("mode"), string(s.Mode), string(SharedStorage), string(NodeStorage)),
+		wellFormed(path.Child("class_rwx"), s.ClassRWX, validation.IsDNS1123Subdomain),
+		wellFormed(path.Child("class_rwo"), s.ClassRWO, validation.IsDNS1123Subdomain),
+		oneOf(path.Child("mode"), string(s.Mode), string(SharedStorage), string(NodeStorage), string(AutoStorage)),
 		positive(path.Child("workspace_size"), s.WorkspaceSize),
 		positive(path.Child("datasets_size"), s.DatasetsSize),
 	)
@@ -132,28 +153,8 @@ func (s Storage) validate(path *field.Path) field.ErrorList {
 	if s.Mode == NodeStorage && s.ClassRWO == "" {
 		errs = append(errs, field.Required(path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that gives ReadWriteOnce"))
 	}
-	return errs
-}
-
-func (n Network) validate(path *field.Path) field.ErrorList {
-	rdma, tcp := path.Child("rdma"), path.Child("tcp")
-	levels := []string{"LOC", "NVL", "PIX", "PXB", "PHB", "SYS"}
-	errs := slices.Concat(
-		number(rdma.Child("gid_index"), n.RDMA.GIDIndex, 0, 255),
-		number(rdma.Child("ib_timeout"), n.RDMA.IBTimeout, 0, 31),
-		number(rdma.Child("cross_nic"), n.RDMA.CrossNIC, 0, 2),
-		number(rdma.Child("min_nchannels"), n.RDMA.MinNChannels, 1, 64),
-		oneOf(tcp.Child("p2p_level"), n.TCP.P2PLevel, levels...),
-	)
-	if n.RDMA.GDRLevel != "" {
-		errs = append(errs, oneOf(rdma.Child("gdr_level"), n.RDMA.GDRLevel, append([]string{"0", "1", "2", "3", "4", "5"}, levels...)...)...)
-	}
-	for key, list := range map[string]List{"devices": n.RDMA.Devices, "interfaces": n.RDMA.Interfaces} {
-		for i, item := range list {
-			if slices.Contains(list[:i], item) {
-				errs = append(errs, field.Invalid(rdma.Child(key), strings.Join(list, ","), fmt.Sprintf("names %s twice", item)))
-			}
-		}
+	if s.Mode == AutoStorage && s.ClassRWO == "" {
+		errs = append(errs, field.Required(path.Child("class_rwo"), "mode auto needs a storage class that gives ReadWriteOnce, for where class_rwx does not serve"))
 	}
 	return errs
 }
@@ -186,7 +187,8 @@ func required(path *field.Path, value, what string) field.ErrorList {
 	return nil
 }
 
-func name(path *field.Path, value string, check func(string) []string) field.ErrorList {
+// wellFormed checks an optional text by one of Kubernetes' own rules.
+func wellFormed(path *field.Path, value string, check func(string) []string) field.ErrorList {
 	if value == "" {
 		return nil
 	}
@@ -196,10 +198,12 @@ func name(path *field.Path, value string, check func(string) []string) field.Err
 	return nil
 }
 
+// oneOf checks a word; "" among the allowed lets it be absent.
 func oneOf(path *field.Path, value string, allowed ...string) field.ErrorList {
 	if slices.Contains(allowed, value) {
 		return nil
 	}
+	allowed = slices.DeleteFunc(allowed, func(s string) bool { return s == "" })
 	return field.ErrorList{field.Invalid(path, value, "want one of "+strings.Join(allowed, ", "))}
 }
 

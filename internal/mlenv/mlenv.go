@@ -2,15 +2,22 @@
 package mlenv
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 )
 
 // errInvalid has been told already.
@@ -18,19 +25,28 @@ var errInvalid = errors.New("a cluster file is not valid")
 
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
 func Main(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	usage := true
 	root := &cobra.Command{
-		Use:              "mlenv",
-		Short:            "Train on the GPU nodes of an OpenShift cluster",
-		SilenceUsage:     true,
-		SilenceErrors:    true,
-		PersistentPreRun: func(*cobra.Command, []string) { usage = false },
+		Use:           "mlenv",
+		Short:         "Train on the GPU nodes of an OpenShift cluster",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			// cobra would look at these later, when it is no wrong usage any more.
+			if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+				return err
+			}
+			usage = false
+			return nil
+		},
 	}
-	root.AddCommand(validateCommand())
+	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.Execute()
+	err := root.ExecuteContext(ctx)
 	switch {
 	case err == nil:
 		return 0
@@ -38,6 +54,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	fmt.Fprintln(stderr, "mlenv:", err)
+	if next := fail.NextOf(err); next != "" {
+		fmt.Fprintln(stderr, "  next:", strings.ReplaceAll(next, "\n", "\n        "))
+	}
 	if usage {
 		return 2
 	}

@@ -33,7 +33,7 @@ func logFormat(cmd *cobra.Command) {
 // Log writes to the command's standard output. A message is a whole sentence
 // for people; attributes are shown in JSON only.
 func Log(cmd *cobra.Command) *slog.Logger {
-	if f := cmd.Flag(logFormatFlag); f != nil && f.Value.String() == "json" {
+	if IsJSON(cmd) {
 		return slog.New(slog.NewJSONHandler(cmd.OutOrStdout(), nil))
 	}
 	return TextLog(cmd.OutOrStdout())
@@ -68,3 +68,9 @@ func (h *textHandler) Handle(_ context.Context, record slog.Record) error {
 
 func (h *textHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h *textHandler) WithGroup(string) slog.Handler      { return h }
+
+// IsJSON is true where the log is for machines.
+func IsJSON(cmd *cobra.Command) bool {
+	f := cmd.Flag(logFormatFlag)
+	return f != nil && f.Value.String() == "json"
+}

@@ -1,0 +1,85 @@
+"""The command line of train.py."""
+
+import argparse
+import os
+import pathlib
+import socket
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def parse():
+    """Returns the parsed arguments, and under --single makes this process a world of its own. Ends with exit code 2 if they are wrong."""
+    parser = argparse.ArgumentParser(description="Trains a small transformer with DeepSpeed.", allow_abbrev=False)
+    add = parser.add_argument_group("training").add_argument
+    add("--steps", type=_positive, default=300, help="steps of the whole training (%(default)s)")
+    add("--global-batch", type=_positive, default=16, help="sequences a step, of all ranks together (%(default)s)")
+    add("--context", type=_positive, default=64, help="bytes that a prediction sees at most (%(default)s)")
+    add("--layers", type=_positive, default=2, help="(%(default)s)")
+    add("--width", type=_positive, default=128, help="(%(default)s)")
+    add("--heads", type=_positive, default=4, help="(%(default)s)")
+    add("--seed", type=int, default=1, help="of the weights and of the order of the data (%(default)s)")
+    add("--log-every", type=_positive, default=10, metavar="STEPS", help="(%(default)s)")
+
+    add = parser.add_argument_group("machine").add_argument
+    add("--dtype", choices=["auto", "fp32", "bf16"], default="auto", help="auto: bf16 on GPUs, fp32 on CPUs")
+    add("--backend", choices=["auto", "gloo", "nccl"], default="auto", help="auto: nccl on GPUs, gloo on CPUs")
+    add("--threads", type=_positive, help="CPU threads of a rank (this node's cores divided among its ranks)")
+
+    add = parser.add_argument_group("checkpoints").add_argument
+    run = os.environ.get("MLENV_RUN", "transformer")
+    add("--checkpoint-dir", default=f"/workspace/checkpoints/{run}", help="(%(default)s; empty writes none)")
+    add("--checkpoint-every", type=_positive, default=100, metavar="STEPS", help="and one at the end (%(default)s)")
+    add("--node-local-checkpoints", action="store_true", help="each node has a --checkpoint-dir of its own")
+    add("--resume", action="store_true", help="continue from the newest checkpoint, if there is one")
+    add("--stop-at", type=_positive, metavar="STEP", help="write a checkpoint and end there, without a verdict")
+
+    add = parser.add_argument_group("proof").add_argument
+    add("--single", action="store_true", help="one process without a launcher, to compare several ranks with")
+    add("--reference-loss", type=float, metavar="NATS", help="fail unless the held-out loss is within 5%% of this one")
+    add("--no-gradient-exchange", action="store_true", help="control experiment, which must fail: see the README")
+
+    add = parser.add_argument_group("given by launch lines").add_argument
+    add("--deepspeed", action="store_true", help="accepted; DeepSpeed is always used")
+    add("--deepspeed_config", "--deepspeed-config", default=str(HERE / "ds_zero2.json"), help="(%(default)s)")
+    add("--local_rank", "--local-rank", type=int, help="accepted; LOCAL_RANK is what counts")
+
+    args = parser.parse_args()
+    if args.single:
+        if os.environ.get("RANK") and os.environ.get("WORLD_SIZE") != "1":
+            parser.error(f"--single: a launcher has started {os.environ.get('WORLD_SIZE')} ranks: want none or one")
+        _leave_the_others()
+    if "RANK" not in os.environ:
+        parser.error("RANK is not set: want a launcher (deepspeed, torchrun) or --single")
+    if args.global_batch % int(os.environ["WORLD_SIZE"]):
+        parser.error(f"--global-batch={args.global_batch}: want a multiple of {os.environ['WORLD_SIZE']}, the number of ranks")
+    if args.width % args.heads:
+        parser.error(f"--width={args.width}: want a multiple of --heads={args.heads}")
+    if args.no_gradient_exchange:
+        if args.dtype == "bf16":
+            parser.error("--no-gradient-exchange: works in fp32 only")
+        args.dtype = "fp32"
+        args.checkpoint_dir = ""
+    return args
+
+
+def _positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: want at least 1")
+    return number
+
+
+def _leave_the_others():
+    # A node's environment names the other nodes and their ports: nothing of that may stay.
+    with socket.socket() as any_port:
+        any_port.bind(("127.0.0.1", 0))
+        port = any_port.getsockname()[1]
+    os.environ.update(
+        RANK="0",
+        LOCAL_RANK="0",
+        WORLD_SIZE="1",
+        LOCAL_WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )

@@ -1,0 +1,65 @@
+package facts
+
+import (
+	"bufio"
+	"bytes"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// Memory is what the kernel says of the container's memory.
+type Memory struct {
+	// Limit is 0 where there is none.
+	Limit agent.Bytes
+	Used  agent.Bytes
+	// Killed counts processes that the kernel killed for memory.
+	Killed int
+}
+
+// ReadMemory reads the memory cgroup of the calling container, version 2 or 1,
+// from sys, the tree at /sys/fs/cgroup. What cannot be read is 0.
+func ReadMemory(sys fs.FS) Memory {
+	if _, err := fs.Stat(sys, "cgroup.controllers"); err == nil {
+		return Memory{
+			Limit:  readBytes(sys, "memory.max"),
+			Used:   readBytes(sys, "memory.current"),
+			Killed: readKey(sys, "memory.events", "oom_kill"),
+		}
+	}
+	return Memory{
+		Limit:  readBytes(sys, "memory/memory.limit_in_bytes"),
+		Used:   readBytes(sys, "memory/memory.usage_in_bytes"),
+		Killed: readKey(sys, "memory/memory.oom_control", "oom_kill"),
+	}
+}
+
+// readBytes reads a file of one number. "max" and version 1's largest number
+// of pages mean no limit.
+func readBytes(sys fs.FS, name string) agent.Bytes {
+	content, err := fs.ReadFile(sys, name)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64)
+	if err != nil || n >= 1<<60 {
+		return 0
+	}
+	return agent.Bytes(n)
+}
+
+func readKey(sys fs.FS, name, key string) int {
+	content, err := fs.ReadFile(sys, name)
+	if err != nil {
+		return 0
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), key+" "); ok {
+			n, _ := strconv.Atoi(value)
+			return n
+		}
+	}
+	return 0
+}

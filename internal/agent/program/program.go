@@ -1,0 +1,201 @@
+// Package program is the agent's command line. It is small on purpose: every
+// container of every environment holds it.
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
+	"github.com/ml-dev-env/ml-dev-env/internal/version"
+)
+
+const usage = `mlenv-agent runs the jobs of one node of a training environment.
+
+  mlenv-agent install DIR        copy the program into a folder (the init container)
+  mlenv-agent serve              answer the steps and run jobs (PID 1 of the node)
+  mlenv-agent ready              exit 0 when the agent of this container answers
+  mlenv-agent rank -- COMMAND    run one rank and write down how it ended (launchers do)
+  mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs
+  mlenv-agent env                print that environment as lines for a shell
+  mlenv-agent venv DIR FILE      make a virtual environment with the requirements of a file
+  mlenv-agent version            print the versions of the program and of its protocol
+`
+
+// Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
+func Main(args, environ []string, stdout, stderr io.Writer) int {
+	command, rest := "", []string{}
+	if len(args) > 1 {
+		command, rest = args[1], args[2:]
+	}
+	if len(rest) > 0 && rest[0] == "--" {
+		rest = rest[1:]
+	}
+	var err error
+	switch {
+	case command == "install" && len(rest) == 1:
+		err = install(rest[0])
+	case command == "serve" && len(rest) == 0:
+		err = serve(environ, stdout)
+	case command == "ready" && len(rest) == 0:
+		err = ready(agent.Socket)
+	case command == "rank":
+		return rank.Main(rest, os.DirFS(server.DefaultPaths().Sys))
+	case command == "exec":
+		err = execute(environ, rest)
+	case command == "env" && len(rest) == 0:
+		err = printEnvironment(environ, stdout)
+	case command == "venv" && len(rest) == 2:
+		err = makeVenv(rest[0], rest[1], stdout, stderr)
+	case command == "version" && len(rest) == 0:
+		fmt.Fprintf(stdout, "mlenv-agent %s, protocol %d\n", version.String(), agent.Protocol)
+	case command == "help", command == "--help", command == "-h":
+		fmt.Fprint(stdout, usage)
+	default:
+		fmt.Fprint(stderr, usage)
+		return 2
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "mlenv-agent:", err)
+		return 1
+	}
+	return 0
+}
+
+// install copies the running program, so that the container that it is for
+// needs nothing of this one's image.
+func install(dir string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(self)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	target := filepath.Join(dir, "mlenv-agent")
+	// A restarted init container finds the program there, and perhaps running.
+	if err := os.WriteFile(target+".new", content, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(target+".new", target)
+}
+
+func serve(environ []string, stdout io.Writer) error {
+	// Other user IDs of group 0 share the claim.
+	syscall.Umask(0o002)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	go server.Reap(ctx)
+	config, err := server.ReadConfig(version.String(), environ)
+	if err != nil {
+		return err
+	}
+	s, err := server.New(config, slog.New(slog.NewTextHandler(stdout, nil)))
+	if err != nil {
+		return err
+	}
+	return s.Serve(ctx)
+}
+
+func ready(socket string) error {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var dialer net.Dialer
+			return dialer.DialContext(ctx, "unix", socket)
+		}}}
+	response, err := client.Get("http://agent/v1/health")
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	var health agent.Health
+	if err := json.NewDecoder(response.Body).Decode(&health); err != nil {
+		return fmt.Errorf("reading the agent's answer: %w", err)
+	}
+	return nil
+}
+
+// execute becomes the command.
+func execute(environ, command []string) error {
+	config, err := server.ReadConfig(version.String(), environ)
+	if err != nil {
+		return err
+	}
+	if len(command) == 0 {
+		command = []string{"sh"}
+		if _, err := exec.LookPath("bash"); err == nil {
+			command = []string{"bash"}
+		}
+	}
+	program, err := exec.LookPath(command[0])
+	if err != nil {
+		return err
+	}
+	if err := os.Chdir(agent.Workspace); err != nil {
+		return err
+	}
+	return fmt.Errorf("running %s: %w", program, syscall.Exec(program, command, config.ShellEnvironment()))
+}
+
+func printEnvironment(environ []string, stdout io.Writer) error {
+	config, err := server.ReadConfig(version.String(), environ)
+	if err != nil {
+		return err
+	}
+	for _, entry := range config.ShellEnvironment() {
+		key, value, _ := strings.Cut(entry, "=")
+		// Names with hyphens exist; no shell can have them.
+		if strings.ContainsAny(key, "-.") {
+			continue
+		}
+		fmt.Fprintf(stdout, "export %s='%s'\n", key, strings.ReplaceAll(value, "'", `'\''`))
+	}
+	return nil
+}
+
+// makeVenv makes the environment whole or not at all: a file in it says that it
+// is complete. It sees the image's packages, so that torch is not installed again.
+func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
+	complete := filepath.Join(dir, ".complete")
+	if _, err := os.Stat(complete); err == nil {
+		fmt.Fprintf(stdout, "the environment %s is there\n", dir)
+		return nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o2775); err != nil {
+		return err
+	}
+	python := filepath.Join(dir, "bin", "python3")
+	for _, command := range [][]string{
+		{"python3", "-m", "venv", "--system-site-packages", dir},
+		{python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements},
+	} {
+		process := exec.Command(command[0], command[1:]...)
+		process.Stdout, process.Stderr = stdout, stderr
+		if err := process.Run(); err != nil {
+			return errors.Join(fmt.Errorf("running %s: %w", strings.Join(command, " "), err), os.RemoveAll(dir))
+		}
+	}
+	return os.WriteFile(complete, nil, 0o664)
+}

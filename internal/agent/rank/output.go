@@ -1,0 +1,78 @@
+package rank
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/pyerror"
+)
+
+var tracebackStart = []byte("Traceback (most recent call last)")
+
+// output copies what a rank prints into its log and notices when an error begins.
+type output struct {
+	log  io.Writer
+	seen atomic.Int64
+}
+
+// copy ends when the last writer of the pipe has closed it.
+func (o *output) copy(from io.Reader) error {
+	buffer := make([]byte, 256<<10)
+	var overlap []byte
+	for {
+		n, err := from.Read(buffer)
+		if n > 0 {
+			if _, err := o.log.Write(buffer[:n]); err != nil {
+				return err
+			}
+			if bytes.Contains(buffer[:n], tracebackStart) || bytes.Contains(append(overlap, buffer[:min(n, len(tracebackStart))]...), tracebackStart) {
+				o.seen.Store(time.Now().UnixNano())
+			}
+			overlap = append(overlap[:0], buffer[max(0, n-len(tracebackStart)):n]...)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// tracebackSeen is when the last traceback began, zero for none.
+func (o *output) tracebackSeen() time.Time {
+	if at := o.seen.Load(); at != 0 {
+		return time.Unix(0, at).UTC()
+	}
+	return time.Time{}
+}
+
+// read takes the last lines and the last Python error from the end of a log.
+func read(path string, seen time.Time) ([]string, *agent.PythonError) {
+	const most = 256 << 10
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, nil
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Size() > most {
+		if _, err := file.Seek(-most, io.SeekEnd); err != nil {
+			return nil, nil
+		}
+	}
+	content, err := io.ReadAll(file)
+	if err != nil {
+		return nil, nil
+	}
+	lines := pyerror.Lines(content)
+	python := pyerror.Last(lines)
+	if python != nil {
+		python.Seen = seen
+	}
+	const tail = 20
+	return lines[max(0, len(lines)-tail):], python
+}

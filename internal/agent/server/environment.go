@@ -1,0 +1,126 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+)
+
+// additions are the variables that the agent adds to the container's, for jobs
+// of every launcher and for shells. What the container has is kept.
+func (c Config) additions() map[string]string {
+	state := c.Paths.state()
+	cache := filepath.Join(state, "cache")
+	// Compilers' caches are not safe to share between nodes.
+	own := filepath.Join(cache, fmt.Sprintf("node-%d", c.Node))
+	return map[string]string{
+		"MASTER_ADDR":             c.Host(0),
+		"MASTER_PORT":             strconv.Itoa(agent.MasterPort),
+		"NODE_RANK":               strconv.Itoa(c.Node),
+		"NUM_NODES":               strconv.Itoa(c.Nodes),
+		"GPUS_PER_NODE":           strconv.Itoa(c.GPUs),
+		"WORLD_SIZE":              strconv.Itoa(c.Nodes * c.GPUs),
+		"DEEPSPEED_HOSTFILE":      c.Paths.hostfile(),
+		"HOME":                    filepath.Join(state, "home"),
+		"USER":                    "mlenv",
+		"LOGNAME":                 "mlenv",
+		"XDG_CACHE_HOME":          own,
+		"TRITON_CACHE_DIR":        filepath.Join(own, "triton"),
+		"TORCHINDUCTOR_CACHE_DIR": filepath.Join(own, "inductor"),
+		"TORCH_EXTENSIONS_DIR":    filepath.Join(own, "torch-extensions"),
+		"MPLCONFIGDIR":            filepath.Join(own, "matplotlib"),
+		"HF_HOME":                 filepath.Join(cache, "huggingface"),
+		"GLOO_SOCKET_IFNAME":      interfaceOf(c.PodIP),
+		"MLENV_AGENT":             c.Program,
+	}
+}
+
+// interfaceOf is the interface that has the address, "" if none has. gloo wants
+// one name, where NCCL takes a list of exclusions.
+func interfaceOf(address string) string {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, i := range interfaces {
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addresses {
+			if prefix, ok := a.(*net.IPNet); ok && prefix.IP.String() == address {
+				return i.Name
+			}
+		}
+	}
+	return ""
+}
+
+// environment is what processes get: the container's variables, the agent's and
+// then those given, the later ones winning. HOME and USER of a container that runs
+// under a random user ID are not usable, so the agent's win there.
+func (c Config) environment(given ...map[string]string) map[string]string {
+	result := map[string]string{}
+	for _, entry := range c.Environ {
+		if key, value, ok := strings.Cut(entry, "="); ok {
+			result[key] = value
+		}
+	}
+	for key, value := range c.additions() {
+		if _, ok := result[key]; value != "" && (!ok || key == "HOME") {
+			result[key] = value
+		}
+	}
+	for _, m := range given {
+		maps.Copy(result, m)
+	}
+	return result
+}
+
+// shown is the part of the environment that facts report: nothing that could be
+// a secret.
+func (c Config) shown() map[string]string {
+	shown := map[string]string{}
+	for key, value := range c.environment() {
+		if _, ours := c.additions()[key]; ours || strings.HasPrefix(key, "NCCL_") || strings.HasPrefix(key, "GLOO_") {
+			shown[key] = value
+		}
+	}
+	return shown
+}
+
+// list is the form that processes take, sorted.
+func list(environment map[string]string) []string {
+	var result []string
+	for _, key := range slices.Sorted(maps.Keys(environment)) {
+		result = append(result, key+"="+environment[key])
+	}
+	return result
+}
+
+// ShellEnvironment is what `mlenv-agent exec` gives a shell.
+func (c Config) ShellEnvironment() []string { return list(c.environment()) }
+
+// prepare makes the folders that the environment names, and the hostfile.
+func (c Config) prepare() error {
+	for key, value := range c.additions() {
+		if strings.HasSuffix(key, "_DIR") || strings.HasSuffix(key, "HOME") || key == "MPLCONFIGDIR" {
+			if err := os.MkdirAll(value, 0o2775); err != nil {
+				return fmt.Errorf("making the folder of %s: %w: the workspace claim must be writable by group 0", key, err)
+			}
+		}
+	}
+	var hosts strings.Builder
+	for node := range c.Nodes {
+		fmt.Fprintf(&hosts, "%s slots=%d\n", c.Host(node), c.GPUs)
+	}
+	return record.WriteFile(c.Paths.hostfile(), []byte(hosts.String()))
+}

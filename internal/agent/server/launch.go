@@ -1,0 +1,171 @@
+package server
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// launch is what starts a node's ranks.
+type launch struct {
+	args  []string
+	env   map[string]string
+	dir   string
+	ranks []int
+}
+
+// plan makes the launch of a job on this node. The ranks of a node follow each
+// other; with launcher command there is one process a node, counted as its rank.
+func (c Config) plan(id string, spec agent.JobSpec, dir, venv, record string) (launch, error) {
+	perNode := spec.RanksPerNode
+	if spec.Launcher == agent.Command {
+		perNode = 1
+	}
+	l := launch{dir: dir}
+	for local := range perNode {
+		l.ranks = append(l.ranks, c.Node*perNode+local)
+	}
+	port := spec.MasterPort
+	if port == 0 {
+		port = agent.MasterPort
+	}
+	l.env = c.environment(spec.Env, spec.SecretEnv, map[string]string{
+		"MASTER_ADDR":        c.Host(0),
+		"MASTER_PORT":        strconv.Itoa(port),
+		"NODE_RANK":          strconv.Itoa(c.Node),
+		"NUM_NODES":          strconv.Itoa(spec.Nodes),
+		"WORLD_SIZE":         strconv.Itoa(spec.Nodes * spec.RanksPerNode),
+		"RANKS_PER_NODE":     strconv.Itoa(spec.RanksPerNode),
+		"MLENV_RUN":          spec.Run,
+		rank.RunDirVariable:  record,
+		"MLENV_METRICS_FILE": filepath.Join(record, "metrics.jsonl"),
+		rank.JobVariable:     id,
+		rank.NodeVariable:    strconv.Itoa(c.Node),
+		"PYTHONUNBUFFERED":   "1",
+	})
+	if venv != "" {
+		l.env["VIRTUAL_ENV"] = venv
+		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]
+	}
+	python, err := findProgram("python3", l.env["PATH"])
+	if err != nil && spec.Launcher != agent.Command {
+		return l, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", l.env["PATH"])
+	}
+	process, err := c.process(spec, dir, python, l.env["PATH"])
+	if err != nil {
+		return l, err
+	}
+	if spec.Launcher == agent.DeepSpeed {
+		l.env[rank.LocalRankVariable] = strconv.Itoa(len(process) - len(spec.Args))
+	}
+	process = append([]string{c.Program, "rank", "--"}, process...)
+	switch spec.Launcher {
+	case agent.DeepSpeed:
+		world := map[string][]int{}
+		for node := range spec.Nodes {
+			for local := range spec.RanksPerNode {
+				world[c.Host(node)] = append(world[c.Host(node)], local)
+			}
+		}
+		info, err := json.Marshal(world)
+		if err != nil {
+			return l, err
+		}
+		l.args = []string{python, "-u", "-m", "deepspeed.launcher.launch", "--world_info=" + base64.URLEncoding.EncodeToString(info),
+			fmt.Sprintf("--node_rank=%d", c.Node), "--master_addr=" + c.Host(0), fmt.Sprintf("--master_port=%d", port), "--no_python", "--no_local_rank"}
+	case agent.Torchrun:
+		l.args = []string{python, "-u", "-m", "torch.distributed.run", fmt.Sprintf("--nnodes=%d", spec.Nodes), fmt.Sprintf("--nproc-per-node=%d", spec.RanksPerNode),
+			fmt.Sprintf("--node-rank=%d", c.Node), "--master-addr=" + c.Host(0), fmt.Sprintf("--master-port=%d", port), "--max-restarts=0", "--no-python"}
+	case agent.Command:
+	default:
+		return l, fail.Becausef(fail.InvalidInput, "starting the job: launcher %q: want deepspeed, torchrun or command", spec.Launcher)
+	}
+	l.args = append(l.args, process...)
+	return l, nil
+}
+
+// process is the command line of one rank.
+func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string, error) {
+	script := spec.Script
+	inTree := script
+	if !filepath.IsAbs(script) {
+		inTree = filepath.Join(dir, script)
+	}
+	info, err := os.Stat(inTree)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && spec.Launcher == agent.Command && !strings.Contains(script, "/"):
+		program, err := findProgram(script, path)
+		if err != nil {
+			return nil, fail.Becausef(fail.ScriptNotFound, "starting the job: %q is neither in the tree nor a program in PATH (%s)", script, path)
+		}
+		return append([]string{program}, spec.Args...), nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: there is no %q in the tree, which has %s", script, nearby(dir, script)),
+			"name the script by its path from the top of the repository")
+	case err != nil:
+		return nil, fail.Because(fail.ScriptNotFound, fmt.Errorf("starting the job: %w", err))
+	case info.IsDir():
+		return nil, fail.Becausef(fail.ScriptNotFound, "starting the job: %q is a folder; want a script", script)
+	}
+	command := []string{inTree}
+	switch filepath.Ext(script) {
+	case ".py":
+		if python == "" {
+			return nil, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", path)
+		}
+		// The name as it was given: Python shows it in tracebacks.
+		command = []string{python, "-u", script}
+	case ".sh":
+		shell, err := findProgram("bash", path)
+		if err != nil {
+			shell = "/bin/sh"
+		}
+		command = []string{shell, script}
+	}
+	return append(command, spec.Args...), nil
+}
+
+// nearby lists what lies where the script was looked for.
+func nearby(dir, script string) string {
+	folder := filepath.Dir(filepath.Join(dir, script))
+	entries, err := os.ReadDir(folder)
+	for err != nil && folder != dir && len(folder) > len(dir) {
+		folder = filepath.Dir(folder)
+		entries, err = os.ReadDir(folder)
+	}
+	const most = 12
+	var names []string
+	for i, entry := range entries {
+		if i == most {
+			names = append(names, "...")
+			break
+		}
+		names = append(names, entry.Name())
+	}
+	where, err := filepath.Rel(dir, folder)
+	if err != nil || where == "." {
+		where = "its top folder"
+	}
+	return where + ": " + strings.Join(names, ", ")
+}
+
+// findProgram is exec.LookPath for a PATH that is not ours.
+func findProgram(name, path string) (string, error) {
+	for _, dir := range filepath.SplitList(path) {
+		candidate := filepath.Join(dir, name)
+		if info, err := os.Stat(candidate); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return candidate, nil
+		}
+	}
+	return "", fmt.Errorf("finding %s: %w", name, fs.ErrNotExist)
+}

@@ -1,0 +1,116 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
+)
+
+// members are the processes of a job: those that carry its id in their
+// environment. A process group would miss those of launchers that make sessions.
+func members(id string) []int {
+	mark := []byte(rank.JobVariable + "=" + id + "\x00")
+	var pids []int
+	for _, pid := range processes() {
+		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+		if err == nil && pid != os.Getpid() && bytes.Contains(append([]byte{0}, environ...), append([]byte{0}, mark...)) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func processes() []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func signalAll(id string, s syscall.Signal) (count int) {
+	for _, pid := range members(id) {
+		if syscall.Kill(pid, s) == nil {
+			count++
+		}
+	}
+	return count
+}
+
+// killAll sends SIGKILL until no process of the job is left: one may be forking.
+func killAll(ctx context.Context, id string) {
+	for signalAll(id, syscall.SIGKILL) > 0 && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Reap collects children that are not the agent's own until ctx is done: what a
+// container's PID 1 inherits. The agent's own are waited for at once by whoever
+// started them, so a child that is dead for some seconds is an orphan.
+func Reap(ctx context.Context) {
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, syscall.SIGCHLD)
+	defer signal.Stop(children)
+	const patience = 3 * time.Second
+	seen := map[int]bool{}
+	var again <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-children:
+			if again == nil {
+				again = time.After(patience)
+			}
+		case <-again:
+			again = nil
+			dead := map[int]bool{}
+			for _, pid := range zombies() {
+				if seen[pid] {
+					_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+					continue
+				}
+				dead[pid] = true
+			}
+			if seen = dead; len(dead) > 0 {
+				again = time.After(patience)
+			}
+		}
+	}
+}
+
+// zombies are the dead children of this process.
+func zombies() []int {
+	self := []byte(strconv.Itoa(os.Getpid()))
+	var dead []int
+	for _, pid := range processes() {
+		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+		if err != nil {
+			continue
+		}
+		// pid (name) state parent ...; the name may hold anything.
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(fields) > 1 && string(fields[0]) == "Z" && bytes.Equal(fields[1], self) {
+			dead = append(dead, pid)
+		}
+	}
+	return dead
+}

@@ -1,0 +1,149 @@
+// Package server is the agent: the process that is PID 1 of every node of an
+// environment, runs jobs there and answers the steps.
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
+)
+
+// Server answers the protocol of package agent.
+type Server struct {
+	config  Config
+	log     *slog.Logger
+	started started
+	trees   *treestore.Store
+	jobs    *jobs
+}
+
+// New prepares the node: limits, folders, the hostfile, and the record of jobs
+// that an earlier container left.
+func New(config Config, log *slog.Logger) (*Server, error) {
+	raiseLimits(log)
+	if err := config.prepare(); err != nil {
+		return nil, err
+	}
+	trees, err := treestore.Open(config.Paths.trees(), config.Paths.current())
+	if err != nil {
+		return nil, err
+	}
+	js, err := openJobs(config, log, trees)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js}, nil
+}
+
+// raiseLimits lets processes lock and open as much as the container may.
+func raiseLimits(log *slog.Logger) {
+	for name, resource := range map[string]int{"memlock": 8, "nofile": syscall.RLIMIT_NOFILE} {
+		var limit syscall.Rlimit
+		if err := syscall.Getrlimit(resource, &limit); err != nil || limit.Cur == limit.Max {
+			continue
+		}
+		limit.Cur = limit.Max
+		if err := syscall.Setrlimit(resource, &limit); err != nil {
+			log.Warn(fmt.Sprintf("The limit %s stays as it is: %v", name, err))
+		}
+	}
+}
+
+// Serve listens on the pod's address, on loopback and on the socket until ctx is
+// done, then ends all jobs.
+func (s *Server) Serve(ctx context.Context) error {
+	config := &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: (&certificates{dir: s.config.Paths.tls()}).current}
+	if _, err := config.GetConfigForClient(nil); err != nil {
+		return err
+	}
+	socket := s.config.Paths.socket()
+	if err := os.MkdirAll(filepath.Dir(socket), 0o2775); err != nil {
+		return err
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var listeners []net.Listener
+	port := strconv.Itoa(agent.Port)
+	for _, address := range []string{net.JoinHostPort(s.config.PodIP, port), net.JoinHostPort("127.0.0.1", port)} {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			return fmt.Errorf("listening on %s: %w", address, err)
+		}
+		listeners = append(listeners, tls.NewListener(listener, config))
+	}
+	inner, err := net.Listen("unix", socket)
+	if err != nil {
+		return fmt.Errorf("listening on %s: %w", socket, err)
+	}
+	server := &http.Server{Handler: s.Handler(), TLSConfig: config, ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)}
+	// The socket is for the readiness probe.
+	probe := &http.Server{Handler: s.healthHandler(), ReadHeaderTimeout: 30 * time.Second}
+	failed := make(chan error, len(listeners)+1)
+	for _, listener := range listeners {
+		go func() { failed <- server.Serve(listener) }()
+	}
+	go func() { failed <- probe.Serve(inner) }()
+	s.log.Info(fmt.Sprintf("Node %d of %d of environment %s answers on %s:%s.", s.config.Node, s.config.Nodes, s.config.Name, s.config.PodIP, port))
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	// A container that is told to end has 30 s.
+	s.jobs.stopAll("the container was told to end", 20*time.Second)
+	return errors.Join(server.Close(), probe.Close())
+}
+
+// certificates reads the mounted Secret, again when it changes.
+type certificates struct {
+	dir string
+
+	mu     sync.Mutex
+	at     time.Time
+	config *tls.Config
+}
+
+func (c *certificates) current(*tls.ClientHelloInfo) (*tls.Config, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	info, err := os.Stat(filepath.Join(c.dir, "tls.crt"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the node's certificate: %w", err)
+	}
+	if c.config != nil && info.ModTime().Equal(c.at) {
+		return c.config, nil
+	}
+	credentials, err := agent.ReadCredentials(c.dir)
+	if err != nil {
+		return nil, fmt.Errorf("reading the node's certificate: %w", err)
+	}
+	c.at = info.ModTime()
+	c.config = serverTLS(credentials.Certificate, credentials.CA)
+	return c.config, nil
+}
+
+func serverTLS(certificate tls.Certificate, ca *x509.CertPool) *tls.Config {
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{certificate},
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientCAs:    ca,
+		NextProtos:   []string{"h2", "http/1.1"},
+	}
+}

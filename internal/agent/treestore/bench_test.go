@@ -1,0 +1,72 @@
+package treestore
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"testing"
+)
+
+// BenchmarkReceive is the first sync of 2,000 files and 20 MB.
+func BenchmarkReceive(b *testing.B) {
+	dir, m := manyFiles(b)
+	_, missing, err := newWorkspace(b).Plan(m, m.Hash())
+	if err != nil {
+		b.Fatal(err)
+	}
+	body, err := io.ReadAll(stream(b, dir, m, missing))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		b.StopTimer()
+		w := newWorkspace(b)
+		if _, _, err := w.Plan(m, m.Hash()); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		if _, _, err := w.Receive(b.Context(), m.Hash(), bytes.NewReader(body)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkResync is plan, transfer and switch after one file of 2,000 changed.
+func BenchmarkResync(b *testing.B) {
+	dir, m := manyFiles(b)
+	w := newWorkspace(b)
+	hash, _ := receive(b, w.Store, dir, m)
+	if _, err := w.Switch(hash, ""); err != nil {
+		b.Fatal(err)
+	}
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		write(b, dir, "package07/module7.py", fmt.Sprint("change ", i))
+		m := scan(b, dir)
+		b.StartTimer()
+		hash, sent := receive(b, w.Store, dir, m)
+		if sent != 1 {
+			b.Fatalf("%d contents were sent", sent)
+		}
+		if _, err := w.Switch(hash, ""); err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if _, err := w.Collect(5, nobody); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+// BenchmarkPlanOfPresent is what a sync without a change costs.
+func BenchmarkPlanOfPresent(b *testing.B) {
+	dir, m := manyFiles(b)
+	w := newWorkspace(b)
+	receive(b, w.Store, dir, m)
+	for b.Loop() {
+		if present, _, err := w.Plan(m, m.Hash()); !present || err != nil {
+			b.Fatal(present, err)
+		}
+	}
+}

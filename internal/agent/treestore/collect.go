@@ -1,0 +1,197 @@
+package treestore
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+)
+
+// scrapAge is when what a killed agent left is taken for rubbish.
+const scrapAge = 24 * time.Hour
+
+// Collect removes the oldest trees so that keep are left, but neither the current
+// one nor one that is pinned; those count too. Of a tree only the files are removed
+// that sync put there and that are unchanged: what programs wrote stays where it
+// is, with its folders. Agents that share the root each know only their own pins,
+// so only one of them may collect.
+func (s *Store) Collect(keep int, pinned func(tree.Digest) bool) (removed []tree.Digest, err error) {
+	unlock, err := s.lock()
+	if err != nil {
+		return nil, fail.Becausef(fail.SyncFailed, "collecting trees: %w", err)
+	}
+	defer unlock()
+	removed, err = s.collect(keep, pinned)
+	if err = errors.Join(err, s.dropScraps(time.Now().Add(-scrapAge))); err != nil {
+		return removed, fail.Becausef(fail.SyncFailed, "collecting trees: %w", err)
+	}
+	return removed, nil
+}
+
+func (s *Store) collect(keep int, pinned func(tree.Digest) bool) (removed []tree.Digest, err error) {
+	trees, err := s.trees()
+	if err != nil {
+		return nil, err
+	}
+	current, err := s.linked()
+	if err != nil {
+		current = "" // something else lies there; it needs no tree
+	}
+	for _, t := range trees[min(max(keep, 0), len(trees)):] {
+		if t.hash == current || pinned(t.hash) {
+			continue
+		}
+		// From here on it is no whole tree, whatever happens.
+		if err := os.Rename(s.beside(t.hash, indexSuffix), s.beside(t.hash, removingSuffix)); err != nil {
+			return removed, err
+		}
+		if err := s.remove(t.hash); err != nil {
+			return removed, err
+		}
+		removed = append(removed, t.hash)
+	}
+	return removed, nil
+}
+
+// remove takes away a tree whose index is the one of removal.
+func (s *Store) remove(hash tree.Digest) error {
+	r := remover{store: s, dir: s.treeDir(hash), ours: make(map[string]tree.Entry), folders: map[string]bool{".": true}, stamps: make(map[string]stamp)}
+	if known, err := readIndex(s.beside(hash, removingSuffix)); err == nil { // without it files are read
+		for _, f := range known.records {
+			r.stamps[f.path] = f.stamp
+		}
+	}
+	m, err := s.manifest(hash)
+	if err != nil {
+		m = tree.Manifest{} // lost in a crash: nobody knows what is ours, so all stays
+	}
+	n, err := nameEntries(m)
+	if err != nil {
+		return err
+	}
+	for _, folder := range n.folders {
+		r.folders[folder] = true
+	}
+	for i, e := range n.Entries {
+		r.ours[n.names[i]] = e
+	}
+	if _, err := r.empty("."); err != nil {
+		return err
+	}
+	for _, suffix := range []string{metaSuffix, manifestSuffix, removingSuffix} {
+		if err := removeFile(s.beside(hash, suffix)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remover knows what sync put into a tree.
+type remover struct {
+	store *Store
+	dir   string
+	// ours are the entries, and folders the folders, by name.
+	ours    map[string]tree.Entry
+	folders map[string]bool
+	// stamps of the files, by path.
+	stamps map[string]stamp
+}
+
+// empty removes what is ours from a folder, and the folder if it is ours and
+// nothing is left. It goes by what lies there, so it follows no link.
+func (r *remover) empty(folder string) (gone bool, err error) {
+	entries, err := os.ReadDir(filepath.Join(r.dir, folder))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	left := 0
+	for _, e := range entries {
+		name := filepath.Join(folder, e.Name())
+		gone := false
+		if e.IsDir() {
+			gone, err = r.empty(name)
+		} else if r.unchanged(name) {
+			gone, err = true, os.Remove(filepath.Join(r.dir, name))
+		}
+		if err != nil {
+			return false, err
+		}
+		if !gone {
+			left++
+		}
+	}
+	if left > 0 || !r.folders[folder] {
+		return false, nil
+	}
+	err = os.Remove(filepath.Join(r.dir, folder))
+	if errors.Is(err, syscall.ENOTEMPTY) { // something came just now
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// unchanged says whether a file or link is as sync made it.
+func (r *remover) unchanged(name string) bool {
+	e, ok := r.ours[name]
+	if !ok {
+		return false
+	}
+	path := filepath.Join(r.dir, name)
+	if e.Kind == tree.Link {
+		target, err := os.Readlink(path)
+		return err == nil && tree.Escape(target) == e.Target
+	}
+	_, holds := r.store.holds(path, e.Content, r.stamps[e.Path], true)
+	return holds
+}
+
+// dropScraps ends removals that broke off, and removes what is older than before:
+// stages, kept contents, and manifests of trees that never came.
+func (s *Store) dropScraps(before time.Time) error {
+	entries, err := os.ReadDir(s.root)
+	if err != nil {
+		return err
+	}
+	names := make([]string, 0, len(entries))
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	var wrong []error
+	for _, name := range names {
+		if hash, ok := strings.CutSuffix(name, removingSuffix); ok && tree.Digest(hash).Valid() {
+			wrong = append(wrong, s.remove(tree.Digest(hash)))
+		}
+		if hash, ok := strings.CutSuffix(name, manifestSuffix); ok && !slices.Contains(names, hash) {
+			wrong = append(wrong, removeOlder(filepath.Join(s.root, name), before))
+		}
+	}
+	for _, folder := range []string{stagingFolder, keptFolder} {
+		entries, err := os.ReadDir(filepath.Join(s.root, folder))
+		wrong = append(wrong, err)
+		for _, e := range entries {
+			wrong = append(wrong, removeOlder(filepath.Join(s.root, folder, e.Name()), before))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
+func removeOlder(path string, before time.Time) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || info.ModTime().After(before) {
+		return err
+	}
+	return os.RemoveAll(path)
+}

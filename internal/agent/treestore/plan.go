@@ -1,0 +1,87 @@
+package treestore
+
+import (
+	"slices"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+)
+
+// Plan says whether the tree is there and whole and, where it is not, which
+// contents no file here has, each once in the manifest's order. Files are read
+// only if their stamps do not say that they are unchanged. Receive comes next
+// also if nothing is missing. A manifest that cannot be is UnsafeTree.
+func (s *Store) Plan(m tree.Manifest, hash tree.Digest) (present bool, missing []tree.Digest, err error) {
+	if err := checkManifest(m, hash); err != nil {
+		return false, nil, err
+	}
+	present, missing, err = s.plan(m, hash)
+	if err != nil {
+		return false, nil, fail.Becausef(fail.SyncFailed, "planning tree %s: %w", hash, err)
+	}
+	return present, missing, nil
+}
+
+func (s *Store) plan(m tree.Manifest, hash tree.Digest) (present bool, missing []tree.Digest, err error) {
+	n, err := nameEntries(m)
+	if err != nil {
+		return false, nil, err
+	}
+	if present, err = s.lockedPresent(hash, n); present || err != nil {
+		return present, nil, err
+	}
+	if err := s.saveManifest(hash, m); err != nil {
+		return false, nil, err
+	}
+	missing, err = s.missing(m)
+	return false, missing, err
+}
+
+func (s *Store) lockedPresent(hash tree.Digest, m named) (bool, error) {
+	unlock, err := s.lock()
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	known := s.index(hash)
+	found, err := s.inspect(hash, m, known)
+	if err != nil || !found.whole() {
+		return false, err
+	}
+	return true, s.certify(hash, m, found.stamps, known)
+}
+
+// missing lists the contents without a source that holds.
+func (s *Store) missing(m tree.Manifest) ([]tree.Digest, error) {
+	sizes := m.Sizes()
+	sources, err := s.sources(sizes)
+	if err != nil {
+		return nil, err
+	}
+	needed := make([]tree.Digest, 0, len(sizes))
+	for _, e := range m.Entries {
+		if _, ok := sizes[e.Content]; ok {
+			needed = append(needed, e.Content)
+			delete(sizes, e.Content)
+		}
+	}
+	there := make([]bool, len(needed))
+	_ = inParallel(len(needed), func(i int) error { // f gives no error
+		there[i] = slices.ContainsFunc(sources[needed[i]], func(from source) bool {
+			path, err := from.path()
+			if err != nil {
+				return false
+			}
+			_, holds := s.holds(path, needed[i], from.stamp, from.trusted)
+			return holds
+		})
+		return nil
+	})
+	var missing []tree.Digest
+	for i, content := range needed {
+		if !there[i] {
+			missing = append(missing, content)
+		}
+	}
+	return missing, nil
+}

@@ -1,0 +1,555 @@
+package treestore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+)
+
+var all = files{
+	"train.py":             "import torch",
+	"run.sh*":              "#!/bin/sh",
+	"copy of run.sh":       "#!/bin/sh",
+	"pkg/__init__.py":      "",
+	"pkg/sub/__init__.py":  "",
+	"pkg/sub/deep/mod.py":  "x = 1",
+	"data/latest":          "->../pkg/sub",
+	"empty/inner/":         "",
+	"odd \n\xff%41":        "odd",
+	"large":                strings.Repeat("0123456789abcdef", 1<<16),
+	"another of that kind": strings.Repeat("0123456789abcdef", 1<<16),
+}
+
+func TestReceive(t *testing.T) {
+	old := syscall.Umask(0o077) // whatever the umask is
+	defer syscall.Umask(old)
+	w := newWorkspace(t)
+	dir, m := newSource(t, all)
+	hash := m.Hash()
+	if _, err := w.Path(hash); fail.ReasonOf(err) != fail.SyncFailed {
+		t.Errorf("path before: %v", err)
+	}
+	present, missing, err := w.Plan(m, hash)
+	if err != nil || present || len(missing) != 6 {
+		t.Fatalf("plan: %v, %d missing, %v", present, len(missing), err)
+	}
+	count, size, err := w.Receive(t.Context(), hash, stream(t, dir, m, missing))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wantFiles, wantBytes := m.Totals(); count != wantFiles || size != wantBytes {
+		t.Errorf("received %d files, %d bytes, want %d, %d", count, size, wantFiles, wantBytes)
+	}
+	w.wantTree(t, hash, all)
+	w.wantRoot(t, 1)
+	if got := scan(t, w.treeDir(hash)).Hash(); got != hash {
+		t.Errorf("what lies there has hash %s", got)
+	}
+	if count, size, err := w.Totals(hash); err != nil || count != 9 || size != 2<<20+38 {
+		t.Errorf("totals: %d files, %d bytes, %v", count, size, err)
+	}
+	if present, missing, err := w.Plan(m, hash); !present || len(missing) != 0 || err != nil {
+		t.Errorf("plan again: %v, %v, %v", present, missing, err)
+	}
+	err = filepath.WalkDir(w.treeDir(hash), func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		want := fs.FileMode(0o444)
+		switch {
+		case e.IsDir():
+			want = fs.ModeDir | folderMode
+		case e.Type() != 0:
+			return err
+		case e.Name() == "run.sh":
+			want = 0o555
+		}
+		if err == nil && info.Mode() != want {
+			t.Errorf("%s has mode %s, want %s", path, info.Mode(), want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReceiveOfNothing(t *testing.T) {
+	w := newWorkspace(t)
+	hash := w.synced(t, files{})
+	w.wantTree(t, hash, files{})
+	w.wantRoot(t, 1, metaSuffix)
+}
+
+func TestResync(t *testing.T) {
+	w := newWorkspace(t)
+	first := w.synced(t, files{"a": "1", "b": "2", "c*": "3", "d/e": "4", "l": "->a"})
+	dir, m := newSource(t, files{"a": "1", "b": "new", "moved*": "3", "d/plain": "3", "l": "->b"})
+	second, sent := receive(t, w.Store, dir, m)
+	if sent != 1 {
+		t.Errorf("%d contents were sent, want only the changed one", sent)
+	}
+	w.wantTree(t, first, files{"a": "1", "b": "2", "c*": "3", "d/e": "4", "l": "->a"})
+	w.wantTree(t, second, files{"a": "1", "b": "new", "moved*": "3", "d/plain": "3", "l": "->b"})
+	for was, is := range map[string]string{"a": "a", "c": "moved"} {
+		old, oldErr := os.Stat(filepath.Join(w.treeDir(first), was))
+		now, nowErr := os.Stat(filepath.Join(w.treeDir(second), is))
+		if oldErr != nil || nowErr != nil || !os.SameFile(old, now) {
+			t.Errorf("%s and %s do not share a file", was, is)
+		}
+	}
+}
+
+// Whatever happened to the file of an earlier tree, its bytes are used only if
+// they are right.
+func TestReuseTrustsNothing(t *testing.T) {
+	const content = "the right content"
+	for name, test := range map[string]struct {
+		change func(path string) error
+		reused bool
+	}{
+		"nothing":              {func(string) error { return nil }, true},
+		"touched":              {func(path string) error { return os.Chtimes(path, t1, t1) }, true},
+		"made writable":        {func(path string) error { return os.Chmod(path, 0o644) }, true},
+		"replaced by the same": {func(path string) error { return replaceFile(path, content) }, true},
+		"removed":              {os.Remove, false},
+		"overwritten in place": {func(path string) error {
+			return errors.Join(os.Chmod(path, 0o644), os.WriteFile(path, []byte("the wrong content"), 0o600))
+		}, false},
+		"overwritten, its time set back": {func(path string) error {
+			before, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			return errors.Join(os.Chmod(path, 0o644), replaceFile(path, "the wrong content"), os.Chtimes(path, before.ModTime(), before.ModTime()))
+		}, false},
+		"replaced":           {func(path string) error { return replaceFile(path, "the wrong content") }, false},
+		"a link to the same": {func(path string) error { return errors.Join(os.Rename(path, path+"2"), os.Symlink(path+"2", path)) }, false},
+		"a folder":           {func(path string) error { return errors.Join(os.Remove(path), os.Mkdir(path, 0o755)) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorkspace(t)
+			first := w.synced(t, files{"sub/file": content})
+			if err := test.change(filepath.Join(w.treeDir(first), "sub/file")); err != nil {
+				t.Fatal(err)
+			}
+			dir, m := newSource(t, files{"sub/file": content, "other": "x"})
+			second, sent := receive(t, w.Store, dir, m)
+			w.wantTree(t, second, files{"sub/file": content, "other": "x"})
+			if reused := sent == 1; reused != test.reused {
+				t.Errorf("%d contents were sent", sent)
+			}
+			if info, err := os.Stat(filepath.Join(w.treeDir(second), "sub/file")); err != nil || info.Mode() != 0o444 {
+				t.Errorf("file has mode %v, %v", info.Mode(), err)
+			}
+		})
+	}
+}
+
+func TestNothingIsTrustedAfterReboot(t *testing.T) {
+	w := newWorkspace(t)
+	dir, m := newSource(t, files{"lost": "written but lost", "there": "x"})
+	hash, _ := receive(t, w.Store, dir, m)
+	path := filepath.Join(w.treeDir(hash), "lost")
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, err := range []error{ // as it would be found had the pages not been written
+		os.Chmod(path, 0o644), os.WriteFile(path, make([]byte, info.Size()), 0o600), os.Chmod(path, 0o444), os.Chtimes(path, info.ModTime(), info.ModTime()),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if present, _, err := w.Plan(m, hash); !present || err != nil {
+		t.Fatalf("the test is none, since the stamp differs: %v, %v", present, err)
+	}
+	after := workspace{Store: open(t, w.dir), dir: w.dir}
+	after.boot = "another"
+	if hash, sent := receive(t, after.Store, dir, m); sent != 1 {
+		t.Errorf("%d contents were sent for %s, want the lost one", sent, hash)
+	}
+	after.wantTree(t, hash, files{"lost": "written but lost", "there": "x"})
+	// What was read once is recognised from now on.
+	if x := after.index(hash); x.boot != "another" {
+		t.Errorf("index is of boot %q", x.boot)
+	}
+}
+
+func TestMend(t *testing.T) {
+	w := newWorkspace(t)
+	content := files{"kept": "1", "edited": "2", "dir/removed": "3", "dir/x": "4", "linked": "->kept", "linkdir/y": "5", "z": "6", "void/": ""}
+	dir, m := newSource(t, content)
+	hash, _ := receive(t, w.Store, dir, m)
+	top := w.treeDir(hash)
+	elsewhere := t.TempDir()
+	for _, err := range []error{
+		replaceFile(filepath.Join(top, "edited"), "by a program"),
+		os.Remove(filepath.Join(top, "dir/removed")),
+		os.Remove(filepath.Join(top, "linked")), os.WriteFile(filepath.Join(top, "linked"), []byte("file"), 0o600),
+		os.Rename(filepath.Join(top, "linkdir"), filepath.Join(elsewhere, "moved")), os.Symlink(filepath.Join(elsewhere, "moved"), filepath.Join(top, "linkdir")),
+		os.Remove(filepath.Join(top, "z")), os.MkdirAll(filepath.Join(top, "z/sub"), 0o755), os.WriteFile(filepath.Join(top, "z/sub/f"), []byte("deep"), 0o600),
+		os.Remove(filepath.Join(top, "void")),
+		os.WriteFile(filepath.Join(top, "dir/checkpoint"), []byte("precious"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	present, missing, err := w.Plan(m, hash)
+	if present || err != nil {
+		t.Fatalf("plan: %v, %v", present, err)
+	}
+	if _, _, err := w.Receive(t.Context(), hash, stream(t, dir, m, missing)); err != nil {
+		t.Fatal(err)
+	}
+	want := files{"dir/checkpoint": "precious"}
+	for name, text := range content {
+		want[name] = text
+	}
+	w.wantTree(t, hash, want)
+	away, err := filepath.Glob(top + changedInfix + "*")
+	if err != nil || len(away) != 1 {
+		t.Fatalf("moved away: %v, %v", away, err)
+	}
+	wantAway := files{"edited": "by a program", "linked": "file", "linkdir": "->" + filepath.Join(elsewhere, "moved"), "z/sub/f": "deep"}
+	if diff := cmp.Diff(wantAway, reads(t, away[0])); diff != "" {
+		t.Errorf("moved away (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(files{"moved/y": "5"}, reads(t, elsewhere)); diff != "" {
+		t.Errorf("elsewhere (-want +got):\n%s", diff)
+	}
+	if present, _, err := w.Plan(m, hash); !present || err != nil {
+		t.Errorf("plan after: %v, %v", present, err)
+	}
+}
+
+func TestMendOfLink(t *testing.T) {
+	w := newWorkspace(t)
+	dir, m := newSource(t, files{"a": "1", "l": "->a"})
+	hash, _ := receive(t, w.Store, dir, m)
+	if err := os.Remove(filepath.Join(w.treeDir(hash), "l")); err != nil {
+		t.Fatal(err)
+	}
+	receive(t, w.Store, dir, m)
+	w.wantTree(t, hash, files{"a": "1", "l": "->a"})
+}
+
+// A tree whose index was not written any more is found whole, and gets one.
+func TestIndexIsLost(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"gone":    os.Remove,
+		"emptied": func(path string) error { return os.Truncate(path, 0) },
+		"garbage": func(path string) error { return os.WriteFile(path, []byte(indexHeader+"x\ngarbage\n"), 0o600) },
+	} {
+		w := newWorkspace(t)
+		dir, m := newSource(t, all)
+		hash, _ := receive(t, w.Store, dir, m)
+		if err := lose(w.beside(hash, indexSuffix)); err != nil {
+			t.Fatal(err)
+		}
+		if present, _, err := w.Plan(m, hash); !present || err != nil {
+			t.Errorf("%s: %v, %v", name, present, err)
+		}
+		w.wantTree(t, hash, all)
+	}
+}
+
+func TestReceiveRefuses(t *testing.T) {
+	w := newWorkspace(t)
+	dir, m := newSource(t, files{"a": "one", "b": "two", "c": "three"})
+	hash := m.Hash()
+	if _, _, err := w.Receive(t.Context(), hash, bytes.NewReader(nil)); fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "not planned") {
+		t.Errorf("before the plan: %v", err)
+	}
+	_, missing, err := w.Plan(m, hash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := io.ReadAll(stream(t, dir, m, missing))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, body := range map[string]io.Reader{
+		"nothing":           bytes.NewReader(nil),
+		"one content less":  stream(t, dir, m, missing[1:]),
+		"garbage":           strings.NewReader("garbage that is no zstd"),
+		"cut off":           bytes.NewReader(whole[:len(whole)-4]),
+		"a broken transfer": io.MultiReader(bytes.NewReader(whole[:40]), brokenReader{}),
+	} {
+		_, _, err := w.Receive(t.Context(), hash, body)
+		if fail.ReasonOf(err) != fail.SyncFailed {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if _, err := w.Path(hash); err == nil {
+			t.Errorf("%s: a tree was made", name)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := w.Receive(ctx, hash, bytes.NewReader(whole)); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: got %v", err)
+	}
+	receive(t, w.Store, dir, m)
+	w.wantTree(t, hash, files{"a": "one", "b": "two", "c": "three"})
+	w.wantRoot(t, 1)
+}
+
+func TestPlanRefuses(t *testing.T) {
+	w := newWorkspace(t)
+	_, m := newSource(t, files{"a": "one"})
+	hostile := tree.Manifest{Entries: []tree.Entry{{Path: "../../x", Kind: tree.File, Content: m.Entries[0].Content}}}
+	for name, test := range map[string]struct {
+		m    tree.Manifest
+		hash tree.Digest
+		want fail.Reason
+	}{
+		"a path up":         {hostile, hostile.Hash(), fail.UnsafeTree},
+		"another hash":      {m, hostile.Hash(), fail.SyncFailed},
+		"a hash as a path":  {m, "../../../x", fail.SyncFailed},
+		"no hash":           {m, "", fail.SyncFailed},
+		"an absolute link":  linkTo("/etc"),
+		"a link out of all": linkTo("../x"),
+	} {
+		if _, _, err := w.Plan(test.m, test.hash); fail.ReasonOf(err) != test.want {
+			t.Errorf("%s: got %v, want %s", name, err, test.want)
+		}
+	}
+	w.wantRoot(t, 0)
+}
+
+func linkTo(target string) struct {
+	m    tree.Manifest
+	hash tree.Digest
+	want fail.Reason
+} {
+	m := tree.Manifest{Entries: []tree.Entry{{Path: "l", Kind: tree.Link, Target: target}}}
+	return struct {
+		m    tree.Manifest
+		hash tree.Digest
+		want fail.Reason
+	}{m, m.Hash(), fail.UnsafeTree}
+}
+
+// A transfer that breaks at any byte leaves no tree, and less to send.
+func TestInterruptedTransfer(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	noise := func(n int) string {
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = byte(random.Uint32())
+		}
+		return string(b)
+	}
+	content := files{"a": noise(1000), "b": noise(300_000), "c*": noise(2000), "d": noise(700_000), "e": "", "f": noise(100)}
+	dir, m := newSource(t, content)
+	hash := m.Hash()
+	for _, size := range []int{10, 1200, 200_000, 303_000, 700_000, 1_003_000} {
+		w := newWorkspace(t)
+		_, missing, err := w.Plan(m, hash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole, err := io.ReadAll(stream(t, dir, m, missing))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := io.MultiReader(bytes.NewReader(whole[:size]), brokenReader{})
+		if _, _, err := w.Receive(t.Context(), hash, body); !errors.Is(err, errBroken) {
+			t.Fatalf("broken at byte %d: %v", size, err)
+		}
+		if _, err := w.Path(hash); err == nil {
+			t.Errorf("broken at byte %d: a tree was made", size)
+		}
+		again := workspace{Store: open(t, w.dir), dir: w.dir} // as after a restart
+		_, rest, err := again.Plan(m, hash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sizes, left := m.Sizes(), int64(0)
+		for _, content := range rest {
+			left += sizes[content]
+		}
+		// What arrived, but for the last one begun and what zstd had not yet given out.
+		if most := int64(len(whole)-size) + 700_000 + 300_000; left > most || size > 600_000 && len(rest) >= len(missing) {
+			t.Errorf("broken at byte %d of %d: %d bytes to send again", size, len(whole), left)
+		}
+		if _, _, err := again.Receive(t.Context(), hash, stream(t, dir, m, rest)); err != nil {
+			t.Fatal(err)
+		}
+		again.wantTree(t, hash, content)
+		again.wantRoot(t, 1)
+	}
+}
+
+// A kept content that was damaged since is not used.
+func TestKeptContentsAreRead(t *testing.T) {
+	w := newWorkspace(t)
+	dir, m := newSource(t, files{"a": "one", "b": "two"})
+	hash := m.Hash()
+	_, missing, err := w.Plan(m, hash)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := w.Receive(t.Context(), hash, stream(t, dir, m, missing[:1])); err == nil {
+		t.Fatal("half of the contents made a tree")
+	}
+	if err := replaceFile(w.kept(missing[0]), "eno"); err != nil {
+		t.Fatal(err)
+	}
+	if _, again, err := w.Plan(m, hash); err != nil || len(again) != 2 {
+		t.Errorf("plan: %d missing, %v", len(again), err)
+	}
+	receive(t, w.Store, dir, m)
+	w.wantTree(t, hash, files{"a": "one", "b": "two"})
+}
+
+// A file that vanishes or changes between plan and transfer fails the transfer.
+func TestSourceChangesAfterPlan(t *testing.T) {
+	w := newWorkspace(t)
+	first := w.synced(t, files{"a": "one", "b": "two"})
+	dir, m := newSource(t, files{"a": "one", "b": "two", "c": "three"})
+	hash := m.Hash()
+	_, missing, err := w.Plan(m, hash)
+	if err != nil || len(missing) != 1 {
+		t.Fatalf("%v, %v", missing, err)
+	}
+	if err := replaceFile(filepath.Join(w.treeDir(first), "b"), "owt"); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = w.Receive(t.Context(), hash, stream(t, dir, m, missing))
+	if fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "plan again") {
+		t.Fatalf("got %v", err)
+	}
+	if _, sent := receive(t, w.Store, dir, m); sent != 1 {
+		t.Errorf("%d contents were sent, want the one that changed", sent)
+	}
+	w.wantTree(t, hash, files{"a": "one", "b": "two", "c": "three"})
+}
+
+// Agents on several nodes, each with several clients, receive one tree at once.
+func TestConcurrentReceive(t *testing.T) {
+	w := newWorkspace(t)
+	w.synced(t, files{"train.py": "import torch", "old": "1"})
+	dir, m := newSource(t, all)
+	hash := m.Hash()
+	var clients sync.WaitGroup
+	var done atomic.Int32
+	for range 3 {
+		agent := open(t, w.dir)
+		for range 4 {
+			clients.Go(func() {
+				for !received(t, agent, dir, m) {
+					runtime.Gosched() // another took what was planned with: plan again
+				}
+				if _, err := agent.Switch(hash, "/workspace/venv"); err != nil {
+					t.Error(err)
+				}
+				done.Add(1)
+			})
+		}
+	}
+	clients.Wait()
+	if done.Load() != 12 {
+		t.Errorf("%d clients of 12 were served", done.Load())
+	}
+	w.wantTree(t, hash, all)
+	w.wantRoot(t, 2, metaSuffix, metaSuffix)
+	if current, venv := w.Current(); current != hash || venv != "/workspace/venv" {
+		t.Errorf("current is %s with %s", current, venv)
+	}
+	if present, _, err := w.Plan(m, hash); !present || err != nil {
+		t.Errorf("plan after: %v, %v", present, err)
+	}
+}
+
+func received(t *testing.T, s *Store, dir string, m tree.Manifest) bool {
+	present, missing, err := s.Plan(m, m.Hash())
+	if err != nil {
+		t.Error(err)
+	}
+	if present || err != nil {
+		return true
+	}
+	_, _, err = s.Receive(t.Context(), m.Hash(), stream(t, dir, m, missing))
+	if err != nil && !strings.Contains(err.Error(), "plan again") {
+		t.Error(err)
+		return true
+	}
+	return err == nil
+}
+
+// Where files cannot be shared they are copied.
+func TestCopiesWhereLinksCannotBe(t *testing.T) {
+	w := newWorkspace(t)
+	first := w.synced(t, files{"a*": "one"})
+	if err := os.Chmod(filepath.Join(w.treeDir(first), "a"), 0o775); err != nil {
+		t.Fatal(err)
+	}
+	dir, m := newSource(t, files{"b": "one", "c*": "one", "d": "two", "e*": "two"})
+	hash, sent := receive(t, w.Store, dir, m)
+	if sent != 1 {
+		t.Errorf("%d contents were sent", sent)
+	}
+	w.wantTree(t, hash, files{"b": "one", "c*": "one", "d": "two", "e*": "two"})
+	if present, _, err := w.Plan(m, hash); !present || err != nil {
+		t.Errorf("plan after: %v, %v", present, err)
+	}
+}
+
+func TestLargeFilesNeedLittleMemory(t *testing.T) {
+	w := newWorkspace(t)
+	dir := t.TempDir()
+	for i := range 3 {
+		f, err := os.Create(filepath.Join(dir, fmt.Sprint(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = fmt.Fprintf(f, "%d", i)
+		if err := errors.Join(err, f.Truncate(64<<20), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := scan(t, dir)
+	_, missing, err := w.Plan(m, m.Hash())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r, pipe := io.Pipe()
+	go func() { pipe.CloseWithError(tree.WriteContents(t.Context(), pipe, dir, m, missing)) }()
+	if _, _, err := w.Receive(t.Context(), m.Hash(), r); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	// All that was ever allocated, by both ends; less was in use at a time.
+	if used := after.TotalAlloc - before.TotalAlloc; used > 48<<20 {
+		t.Errorf("%d MiB were allocated for 192 MiB", used>>20)
+	}
+}
+
+var errBroken = errors.New("connection reset")
+
+type brokenReader struct{}
+
+func (brokenReader) Read([]byte) (int, error) { return 0, errBroken }

@@ -1,0 +1,105 @@
+package treestore
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+)
+
+// searched is how many trees, the newest ones, are searched for contents.
+const searched = 8
+
+// source is a file that had a content when it was last looked at.
+type source struct {
+	// dir and escaped are the file's folder, and its path there as a manifest has it.
+	dir, escaped string
+	stamp        stamp
+	// trusted: the stamp is proof enough.
+	trusted bool
+}
+
+// path is an error for what cannot be in a tree: an index is a file like others.
+func (s source) path() (string, error) {
+	name, err := tree.Unescape(s.escaped)
+	if err == nil && !filepath.IsLocal(name) {
+		err = fmt.Errorf("%s: not a path in a tree", s.escaped)
+	}
+	return filepath.Join(s.dir, name), err
+}
+
+// sources finds files for the contents that a tree needs, in the newest trees and
+// in what broken transfers left. Nothing is looked at yet.
+func (s *Store) sources(sizes map[tree.Digest]int64) (map[tree.Digest][]source, error) {
+	found := make(map[tree.Digest][]source, len(sizes))
+	add := func(content tree.Digest, from source) {
+		if _, needed := sizes[content]; !needed {
+			return
+		}
+		others := found[content]
+		if !slices.ContainsFunc(others, func(other source) bool { return other.stamp == from.stamp }) {
+			found[content] = append(others, from) // else it is the same file by another name
+		}
+	}
+	trees, err := s.trees()
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range trees[:min(searched, len(trees))] {
+		dir, known := s.treeDir(t.hash), s.index(t.hash)
+		for _, r := range known.records {
+			add(r.content, source{dir: dir, escaped: r.path, stamp: r.stamp, trusted: known.boot == s.boot})
+		}
+	}
+	kept, err := os.ReadDir(filepath.Join(s.root, keptFolder))
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range kept {
+		add(tree.Digest(k.Name()), source{dir: filepath.Join(s.root, keptFolder), escaped: k.Name()})
+	}
+	return found, nil
+}
+
+// kept is where a content of a broken transfer lies.
+func (s *Store) kept(content tree.Digest) string {
+	return filepath.Join(s.root, keptFolder, string(content))
+}
+
+// storedTree is a whole tree.
+type storedTree struct {
+	hash tree.Digest
+	// used is when it came or was last made current.
+	used time.Time
+}
+
+// trees lists the whole trees, those used last first.
+func (s *Store) trees() ([]storedTree, error) {
+	entries, err := os.ReadDir(s.root)
+	if err != nil {
+		return nil, err
+	}
+	var trees []storedTree
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), indexSuffix)
+		t := storedTree{hash: tree.Digest(name)}
+		if !ok || !t.hash.Valid() {
+			continue
+		}
+		for _, suffix := range []string{indexSuffix, metaSuffix} {
+			if info, err := os.Stat(s.beside(t.hash, suffix)); err == nil && info.ModTime().After(t.used) {
+				t.used = info.ModTime()
+			}
+		}
+		trees = append(trees, t)
+	}
+	slices.SortFunc(trees, func(a, b storedTree) int {
+		return cmp.Or(b.used.Compare(a.used), cmp.Compare(a.hash, b.hash))
+	})
+	return trees, nil
+}

@@ -1,0 +1,214 @@
+package treestore
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+)
+
+// stage is a tree being built where nobody looks.
+type stage struct {
+	named
+	store *Store
+	// dir is the stage's own folder, top the tree's within.
+	dir, top string
+	// modified is the time that new files get: long enough ago that any change
+	// shows, however coarse the file system's clock is.
+	modified time.Time
+	// stamps of the files, by entry.
+	stamps []stamp
+	// awaited are the entries, by content, for which no file was found here.
+	awaited map[tree.Digest][]int
+
+	mu sync.Mutex
+	// arrived are the entries that were written from what was received.
+	arrived []int
+}
+
+func (s *Store) newStage(m named) (*stage, error) {
+	dir, err := os.MkdirTemp(filepath.Join(s.root, stagingFolder), "tree-")
+	if err != nil {
+		return nil, err
+	}
+	return &stage{
+		named: m, store: s, dir: dir, top: filepath.Join(dir, "tree"),
+		modified: time.Now().Add(-restless).Truncate(time.Second),
+		stamps:   make([]stamp, len(m.Entries)),
+		awaited:  make(map[tree.Digest][]int),
+	}, nil
+}
+
+func (st *stage) path(entry int) string { return filepath.Join(st.top, st.names[entry]) }
+
+func (st *stage) arrive(entry int) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.arrived = append(st.arrived, entry)
+}
+
+// lay makes the folders and links.
+func (st *stage) lay() error {
+	if err := makeFolder(st.top); err != nil {
+		return err
+	}
+	for _, folder := range st.folders {
+		if err := makeFolder(filepath.Join(st.top, folder)); err != nil {
+			return err
+		}
+	}
+	for i, e := range st.Entries {
+		if e.Kind != tree.Link {
+			continue
+		}
+		target, err := tree.Unescape(e.Target)
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink(target, st.path(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// take gets the files whose contents are here.
+func (st *stage) take() error {
+	sources, err := st.store.sources(st.Sizes())
+	if err != nil {
+		return err
+	}
+	return inParallel(len(st.Entries), func(i int) error {
+		e := st.Entries[i]
+		if e.Kind != tree.File {
+			return nil
+		}
+		for _, from := range sources[e.Content] {
+			if ok, err := st.takeFrom(i, from); ok || err != nil {
+				return err
+			}
+		}
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		st.awaited[e.Content] = append(st.awaited[e.Content], i)
+		return nil
+	})
+}
+
+// takeFrom is false where the source does not have the content any more.
+func (st *stage) takeFrom(entry int, from source) (bool, error) {
+	path, err := from.path()
+	if err != nil {
+		return false, nil
+	}
+	now, holds := st.store.holds(path, st.Entries[entry].Content, from.stamp, from.trusted)
+	if !holds {
+		return false, nil
+	}
+	if st.link(entry, path, now) {
+		return true, nil
+	}
+	return st.copy(entry, path)
+}
+
+// link makes an entry another name of a file that has the content, if nobody can
+// write to it by mistake and the file is still that one.
+func (st *stage) link(entry int, from string, known stamp) bool {
+	if known.mode&0o222 != 0 || known.executable() != st.Entries[entry].Executable {
+		return false
+	}
+	path := st.path(entry)
+	if os.Link(from, path) != nil {
+		return false // not supported, too many links, or another user's file
+	}
+	now, err := stampAt(path)
+	if known.modified == 0 {
+		now.modified = 0 // an unsettled one, which will be read again
+	}
+	if err != nil || now != known {
+		os.Remove(path)
+		return false
+	}
+	st.stamps[entry] = now
+	return true
+}
+
+// copy is false where what was copied is not the content.
+func (st *stage) copy(entry int, from string) (bool, error) {
+	f, err := os.Open(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if err := st.write(entry, io.TeeReader(f, sum)); err != nil {
+		return false, err
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != string(st.Entries[entry].Content) {
+		return false, os.Remove(st.path(entry))
+	}
+	return true, nil
+}
+
+// multiply gives what arrived to the other entries of the same content.
+func (st *stage) multiply() error {
+	return inParallel(len(st.arrived), func(n int) error {
+		first := st.arrived[n]
+		for _, i := range st.awaited[st.Entries[first].Content][1:] {
+			if st.link(i, st.path(first), st.stamps[first]) {
+				continue
+			}
+			if ok, err := st.copy(i, st.path(first)); err != nil || !ok {
+				return errors.Join(err, fmt.Errorf("copying %s to %s", st.Entries[first].Path, st.Entries[i].Path))
+			}
+		}
+		return nil
+	})
+}
+
+// write makes an entry's file of what r gives.
+func (st *stage) write(entry int, r io.Reader) (err error) {
+	path, mode := st.path(entry), fs.FileMode(0o444)
+	if st.Entries[entry].Executable {
+		mode = 0o555
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(path)
+		}
+	}()
+	_, err = io.CopyBuffer(onlyWriter{f}, r, newBuffer(st.Entries[entry].Size))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err == nil && info.Mode().Perm() != mode { // the umask of this process
+		err = os.Chmod(path, mode)
+	}
+	if err == nil {
+		err = os.Chtimes(path, time.Time{}, st.modified)
+	}
+	if err != nil {
+		return err
+	}
+	st.stamps[entry], err = stampAt(path)
+	return err
+}
+
+// onlyWriter hides the ReadFrom of a file, which would not use the buffer.
+type onlyWriter struct{ io.Writer }

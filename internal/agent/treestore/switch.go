@@ -1,0 +1,108 @@
+package treestore
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+)
+
+// Switch makes a whole tree the current one and remembers its virtual environment,
+// "" for none. At no moment is there no current tree. Whatever else than our link
+// lies at the current path is left alone: that is SyncFailed.
+func (s *Store) Switch(hash tree.Digest, venv string) (previous tree.Digest, err error) {
+	unlock, err := s.lock()
+	if err != nil {
+		return "", fail.Becausef(fail.SyncFailed, "switching %s: %w", s.current, err)
+	}
+	defer unlock()
+	dir, err := s.Path(hash)
+	if err != nil {
+		return "", err
+	}
+	previous, err = s.linked()
+	if err != nil {
+		err = fail.Becausef(fail.SyncFailed, "switching %s: %w", s.current, err)
+		return "", fail.Advise(err, "move it away: mv %s %s.mine", s.current, s.current)
+	}
+	if err := s.switchTo(dir, hash, venv, previous); err != nil {
+		return "", fail.Becausef(fail.SyncFailed, "switching %s: %w", s.current, err)
+	}
+	return previous, nil
+}
+
+func (s *Store) switchTo(dir string, hash tree.Digest, venv string, previous tree.Digest) error {
+	content, err := json.Marshal(meta{Venv: venv, Switched: time.Now().UTC()})
+	if err != nil {
+		return err
+	}
+	if err := s.replace(s.beside(hash, metaSuffix), content); err != nil {
+		return err
+	}
+	target, err := filepath.Rel(filepath.Dir(s.current), dir)
+	if err != nil {
+		return err
+	}
+	if previous == "" {
+		return os.Symlink(target, s.current) // fails if anything came there meanwhile
+	}
+	link := filepath.Join(s.root, stagingFolder, "link-"+rand.Text())
+	if err := os.Symlink(target, link); err != nil {
+		return err
+	}
+	if err := os.Rename(link, s.current); err != nil {
+		os.Remove(link)
+		return err
+	}
+	return nil
+}
+
+// Current is the current tree and its virtual environment, both "" where there is none.
+func (s *Store) Current() (hash tree.Digest, venv string) {
+	hash, err := s.linked()
+	if err != nil || hash == "" {
+		return "", ""
+	}
+	return hash, s.Venv(hash)
+}
+
+// linked is the tree that the link names, "" where nothing lies there. Anything
+// but our link is an error that says what it is.
+func (s *Store) linked() (tree.Digest, error) {
+	info, err := os.Lstat(s.current)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case info.IsDir():
+		entries, err := os.ReadDir(s.current)
+		if err != nil {
+			return "", fmt.Errorf("a folder lies there: %w", err)
+		}
+		return "", fmt.Errorf("a folder with %d entries lies there: want nothing or the link that a sync made", len(entries))
+	case info.Mode().Type() != fs.ModeSymlink:
+		return "", fmt.Errorf("a file of %d bytes lies there: want nothing or the link that a sync made", info.Size())
+	}
+	target, err := os.Readlink(s.current)
+	if err != nil {
+		return "", err
+	}
+	at := target
+	if !filepath.IsAbs(at) {
+		at = filepath.Join(filepath.Dir(s.current), at)
+	}
+	if hash := tree.Digest(filepath.Base(at)); filepath.Dir(at) == filepath.Clean(s.root) && hash.Valid() {
+		return hash, nil
+	}
+	return "", fmt.Errorf("a link to %s lies there: want nothing or the link that a sync made", target)
+}

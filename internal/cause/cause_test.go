@@ -1,0 +1,83 @@
+package cause
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+func TestFind(t *testing.T) {
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+	python := func(seconds float64, kind, message string) *agent.PythonError {
+		return &agent.PythonError{Seen: at(seconds), Type: kind, Message: message, File: "train.py", Line: 7}
+	}
+	closed := "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.128.1.4]:29817"
+	tests := []struct {
+		name  string
+		ranks []agent.RankStatus
+		want  int
+		known bool
+	}{
+		{"the only one", []agent.RankStatus{
+			{Rank: 0, Ended: at(9)},
+			{Rank: 1, Ended: at(2), Exit: agent.Exit{Code: 7}},
+		}, 1, true},
+		{"peers exit first", []agent.RankStatus{
+			{Rank: 0, Ended: at(2.1), Exit: agent.Exit{Code: 1}, Python: python(2.05, "RuntimeError", closed)},
+			{Rank: 1, Ended: at(2.2), Exit: agent.Exit{Code: 1}, Python: python(2.06, "torch.distributed.DistBackendError", "NCCL error: ncclRemoteError: remote process exited or there was a network error")},
+			{Rank: 2, Ended: at(5), Exit: agent.Exit{Code: 1}, Python: python(2, "ValueError", "bad batch")},
+			{Rank: 3, Ended: at(4), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true},
+		}, 2, true},
+		{"the one with the error was told to end before it did", []agent.RankStatus{
+			{Rank: 0, Ended: at(2.1), Exit: agent.Exit{Code: 1}, Python: python(2.05, "RuntimeError", closed)},
+			{Rank: 1, Ended: at(6), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Python: python(2, "ZeroDivisionError", "division by zero")},
+		}, 1, true},
+		{"an abort because of a peer has no Python error", []agent.RankStatus{
+			{Rank: 0, Ended: at(2), Exit: agent.Exit{Code: -1, Signal: "SIGABRT"}, Tail: []string{"terminate called after throwing an instance of 'gloo::IoException'", "  what():  " + closed}},
+			{Rank: 1, Ended: at(3), Exit: agent.Exit{Code: -1, Signal: "SIGSEGV"}},
+		}, 1, true},
+		{"killed for memory", []agent.RankStatus{
+			{Rank: 0, Ended: at(2), Exit: agent.Exit{Code: 1}, Python: python(1.9, "RuntimeError", closed)},
+			{Rank: 3, Ended: at(3), Exit: agent.Exit{Code: -1, Signal: "SIGKILL", OutOfMemory: true}},
+		}, 3, true},
+		{"only consequences", []agent.RankStatus{
+			{Rank: 0, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: python(2, "RuntimeError", closed)},
+			{Rank: 1, Ended: at(2), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true},
+		}, 0, false},
+		{"two errors of their own: the earlier", []agent.RankStatus{
+			{Rank: 0, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: python(2.5, "KeyError", "'a'")},
+			{Rank: 1, Ended: at(4), Exit: agent.Exit{Code: 1}, Python: python(2, "KeyError", "'b'")},
+		}, 1, true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, ok := Find([]agent.JobStatus{{Ranks: test.ranks}})
+			if !ok || got.Rank.Rank != test.want || got.Known != test.known {
+				t.Errorf("Find = rank %d, known %v, ok %v; want rank %d, known %v", got.Rank.Rank, got.Known, ok, test.want, test.known)
+			}
+		})
+	}
+	if got, ok := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{{Ended: at(1)}, {}}}}); ok {
+		t.Errorf("Find of no failure = %+v", got)
+	}
+}
+
+func TestCauseErr(t *testing.T) {
+	err := Cause{Known: true, Rank: agent.RankStatus{Rank: 3, Node: 1, Exit: agent.Exit{Code: 1}, Tail: []string{"one", "two"},
+		Python: &agent.PythonError{Type: "ValueError", Message: "bad batch", File: "train.py", Line: 7}}}.Err("/workspace/.mlenv/runs/x")
+	want := "training: rank 3 on node 1 exited with 1, want exit code 0: ValueError: bad batch (train.py:7)\nits last lines:\n  one\n  two"
+	if err.Error() != want {
+		t.Errorf("Err() = %q, want %q", err, want)
+	}
+	if got := fail.ReasonOf(err); got != fail.RankFailed {
+		t.Errorf("reason %s, want RankFailed", got)
+	}
+	killed := Cause{Known: true, Rank: agent.RankStatus{Exit: agent.Exit{Code: -1, Signal: "SIGKILL", OutOfMemory: true}}}.Err("")
+	if got := fail.ReasonOf(killed); got != fail.OutOfMemory || !strings.Contains(killed.Error(), "was killed for memory") {
+		t.Errorf("reason %s (%v), want OutOfMemory", got, killed)
+	}
+}

@@ -1,0 +1,116 @@
+package diagnose
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// amounts reads "pods=1,requests.nvidia.com/gpu=4". What is no quantity is left out.
+func amounts(text string) corev1.ResourceList {
+	found := corev1.ResourceList{}
+	for _, part := range strings.Split(text, ",") {
+		name, value, ok := strings.Cut(part, "=")
+		if !ok {
+			continue
+		}
+		if q, err := resource.ParseQuantity(value); err == nil {
+			found[corev1.ResourceName(name)] = q
+		}
+	}
+	return found
+}
+
+// quotaNow puts the quota's present numbers in place of an older event's.
+func (e *explainer) quotaNow(name string, used, hard corev1.ResourceList) {
+	for _, quota := range e.Quotas {
+		if quota.Name != name || quota.Namespace != e.namespace() {
+			continue
+		}
+		for resource := range hard {
+			if q, ok := quota.Status.Used[resource]; ok {
+				used[resource] = q
+			}
+			if q, ok := quota.Status.Hard[resource]; ok {
+				hard[resource] = q
+			}
+		}
+	}
+}
+
+// show is a resource's amount, "unknown" where the list has none.
+func show(list corev1.ResourceList, name corev1.ResourceName) string {
+	q, ok := list[name]
+	if !ok {
+		return "unknown"
+	}
+	return q.String()
+}
+
+// multiply is q, n times.
+func multiply(q resource.Quantity, n int) resource.Quantity {
+	total := q.DeepCopy()
+	total.Mul(int64(n))
+	return total
+}
+
+// asks is what a pod takes of its node: the most of any init container, or all
+// containers together with the init containers that keep running.
+func asks(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity {
+	var running, most resource.Quantity
+	for _, c := range spec.InitContainers {
+		q := request(c, name)
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			running.Add(q)
+			continue
+		}
+		q.Add(running)
+		if q.Cmp(most) > 0 {
+			most = q
+		}
+	}
+	for _, c := range spec.Containers {
+		running.Add(request(c, name))
+	}
+	if most.Cmp(running) > 0 {
+		return most
+	}
+	return running
+}
+
+// request of a container. A limit alone is a request too.
+func request(c corev1.Container, name corev1.ResourceName) resource.Quantity {
+	if q, ok := c.Resources.Requests[name]; ok {
+		return q.DeepCopy()
+	}
+	if q, ok := c.Resources.Limits[name]; ok {
+		return q.DeepCopy()
+	}
+	return resource.Quantity{}
+}
+
+// isGPU is true of nvidia.com/gpu, of its slices and of other makers' GPUs.
+func isGPU(name corev1.ResourceName) bool {
+	domain, rest, ok := strings.Cut(string(name), "/")
+	return ok && (strings.Contains(rest, "gpu") || domain == "nvidia.com")
+}
+
+// gpusAsked are the GPU resources that a pod asks for.
+func gpusAsked(spec *corev1.PodSpec) []corev1.ResourceName {
+	var names []corev1.ResourceName
+	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for _, c := range containers {
+			for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+				for name, q := range list {
+					if isGPU(name) && !q.IsZero() && !slices.Contains(names, name) {
+						names = append(names, name)
+					}
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,0 +1,242 @@
+package diagnose
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// provisionTime is what a provisioner may take before it is worth a word.
+const provisionTime = 30 * time.Second
+
+// defaultClass marks the class of claims that name none.
+const defaultClass = "storageclass.kubernetes.io/is-default-class"
+
+var classNotFound = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]*)" not found`)
+
+// claims is why the environment's claims are not bound.
+func (e *explainer) claims() []Finding {
+	var found []Finding
+	for i := range e.Claims {
+		claim := &e.Claims[i]
+		if claim.Namespace != e.namespace() {
+			continue
+		}
+		f, ok := e.claim(claim)
+		if !ok {
+			continue
+		}
+		f.Reason, f.Object = fail.ClaimUnbound, "claim "+claim.Name
+		if f.Since.IsZero() {
+			f.Since = claim.CreationTimestamp.Time
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (Finding, bool) {
+	remove := fmt.Sprintf("oc delete pvc %s -n %s", claim.Name, claim.Namespace)
+	describe := fmt.Sprintf("oc describe pvc %s -n %s", claim.Name, claim.Namespace)
+	switch {
+	case claim.Status.Phase == corev1.ClaimLost:
+		return Finding{
+			Seen:  fmt.Sprintf("it was bound to volume %s, which does not exist any more: its files are lost", claim.Spec.VolumeName),
+			Next:  remove + " (the next run makes it anew)",
+			Final: true,
+		}, true
+	case claim.DeletionTimestamp != nil:
+		return Finding{
+			Seen:  "it is being deleted and waits for the pods that use it",
+			Next:  describe + " (see Used By)",
+			Since: claim.DeletionTimestamp.Time,
+		}, true
+	case claim.Status.Phase == corev1.ClaimBound:
+		return Finding{}, false
+	}
+
+	events := e.eventsOf("PersistentVolumeClaim", claim.Name, claim.UID)
+	failed, hasFailed := latest(events, "ProvisioningFailed")
+	name := claim.Spec.StorageClassName
+	if name == nil && slices.ContainsFunc(e.Classes, isDefault) {
+		// It is about to be given that one.
+		return Finding{}, false
+	}
+	if name == nil || *name == "" {
+		return e.classless(claim), true
+	}
+	class := e.class(*name)
+	if e.Classes != nil && class == nil || hasFailed && classNotFound.MatchString(failed.text) {
+		return Finding{
+			Seen:  fmt.Sprintf("storage class %s does not exist%s", *name, e.classNames()),
+			Next:  fmt.Sprintf("correct %s in the cluster file (oc get storageclass), then: %s", classKey(claim), remove),
+			Final: true,
+		}, true
+	}
+	if f, ok := e.storageServer(*name, class); ok {
+		if hasFailed {
+			f.Seen += "; " + provisioning(failed.text)
+			f.Since = failed.first
+		}
+		return f, true
+	}
+	if hasFailed {
+		f := Finding{
+			Seen:  fmt.Sprintf("class %s: %s", *name, provisioning(failed.text)),
+			Next:  describe,
+			Since: failed.first,
+		}
+		if strings.Contains(failed.text, "code = InvalidArgument") {
+			f.Final = true
+			f.Next = fmt.Sprintf("correct %s or storage.mode in the cluster file, then: %s", classKey(claim), remove)
+		}
+		return f, true
+	}
+	// A class that waits for a pod to have a node is no cause; that the pod has
+	// none is explained elsewhere.
+	asked, ok := latest(events, "ExternalProvisioning")
+	if !ok || e.now.Sub(asked.first) < provisionTime {
+		return Finding{}, false
+	}
+	provisioner := "its provisioner"
+	if class != nil {
+		provisioner = "provisioner " + class.Provisioner
+	}
+	f := Finding{
+		Seen:  fmt.Sprintf("class %s: %s was asked for a volume and has not answered", *name, provisioner),
+		Next:  describe,
+		Since: asked.first,
+	}
+	if namespace := serverNamespace(class); namespace != "" {
+		f.Next = fmt.Sprintf("oc get pvc,pods -n %s (the storage server of class %s runs there)", namespace, *name)
+	}
+	return f, true
+}
+
+// classless is about a claim that names no class in a cluster without a default one.
+func (e *explainer) classless(claim *corev1.PersistentVolumeClaim) Finding {
+	f := Finding{
+		Seen: "it has no storage class, and the cluster has no default one" + e.classNames(),
+		Next: e.patchClass(claim),
+	}
+	if claim.Spec.StorageClassName != nil {
+		// "" asks for no class on purpose, and cannot be changed.
+		f.Seen = "it asks for a volume of no class, and there is none" + e.classNames()
+		f.Next = fmt.Sprintf("set %s in the cluster file, then: oc delete pvc %s -n %s", classKey(claim), claim.Name, claim.Namespace)
+	}
+	return f
+}
+
+// storageServer is about a class that is served from within the cluster by a
+// server that waits for a claim of its own.
+func (e *explainer) storageServer(name string, class *storagev1.StorageClass) (Finding, bool) {
+	namespace := serverNamespace(class)
+	if namespace == "" {
+		return Finding{}, false
+	}
+	for i := range e.Claims {
+		own := &e.Claims[i]
+		if own.Namespace != namespace || own.Status.Phase != corev1.ClaimPending || namespace == e.namespace() {
+			continue
+		}
+		seen := fmt.Sprintf("class %s is served by %s, whose own claim %s in namespace %s is Pending",
+			name, class.Parameters["server"], own.Name, namespace)
+		next := fmt.Sprintf("oc describe pvc %s -n %s", own.Name, namespace)
+		switch class := own.Spec.StorageClassName; {
+		case class == nil:
+			seen += " because it has no storage class"
+			next = e.patchClass(own)
+		case *class == "":
+			seen += " because it asks for a volume of no class"
+		default:
+			seen += " (class " + *class + ")"
+		}
+		return Finding{Seen: seen, Next: next}, true
+	}
+	return Finding{}, false
+}
+
+func isDefault(c storagev1.StorageClass) bool { return c.Annotations[defaultClass] == "true" }
+
+// patchClass gives a claim the class that it lacks: the cluster's default one,
+// else one that looks as if it gave such volumes.
+func (e *explainer) patchClass(claim *corev1.PersistentVolumeClaim) string {
+	class := "CLASS"
+	rank := 0
+	for i := range e.Classes {
+		c := &e.Classes[i]
+		points := 1
+		many := has(c.Provisioner, "nfs", "cephfs")
+		switch {
+		case serverNamespace(c) == claim.Namespace:
+			// A server cannot keep its own files on itself.
+			points = 0
+		case isDefault(*c):
+			points = 3
+		case many == (classKey(claim) == "storage.class_rwx"):
+			points = 2
+		}
+		if points > rank {
+			class, rank = c.Name, points
+		}
+	}
+	return fmt.Sprintf(`oc patch pvc %s -n %s -p '{"spec":{"storageClassName":"%s"}}'`, claim.Name, claim.Namespace, class)
+}
+
+// serverNamespace is where the server of a class runs, "" if it is not one with
+// a Service's name in the cluster, as csi-driver-nfs's parameter server has it.
+func serverNamespace(class *storagev1.StorageClass) string {
+	if class == nil {
+		return ""
+	}
+	parts := strings.Split(class.Parameters["server"], ".")
+	if len(parts) < 3 || parts[2] != "svc" || parts[1] == "" {
+		return ""
+	}
+	return parts[1]
+}
+
+func (e *explainer) class(name string) *storagev1.StorageClass {
+	i := slices.IndexFunc(e.Classes, func(c storagev1.StorageClass) bool { return c.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &e.Classes[i]
+}
+
+// classNames is "; it has a and b", nothing where that is not known.
+func (e *explainer) classNames() string {
+	if e.Classes == nil {
+		return ""
+	}
+	var names []string
+	for i := range e.Classes {
+		names = append(names, e.Classes[i].Name)
+	}
+	if names == nil {
+		return "; the cluster has no storage class at all"
+	}
+	return "; the cluster has " + list(names, 10)
+}
+
+// classKey is the cluster file's key that the claim's class comes from.
+func classKey(claim *corev1.PersistentVolumeClaim) string {
+	if slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany) {
+		return "storage.class_rwx"
+	}
+	return "storage.class_rwo"
+}
+
+var provisionPrefix = regexp.MustCompile(`(?s)^failed to provision volume with StorageClass "[^"]*": (?:rpc error: code = \w+ desc = )?`)
+
+// provisioning is a ProvisioningFailed event less what is said already.
+func provisioning(text string) string {
+	return words("the provisioner says: " + provisionPrefix.ReplaceAllString(text, ""))
+}

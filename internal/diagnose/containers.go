@@ -1,0 +1,178 @@
+package diagnose
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// manyRestarts in a row is where a container is given up: the kubelet has then
+// waited longer from one to the next for over a minute.
+const manyRestarts = 3
+
+// killedCode is the exit code of a process ended by SIGKILL.
+const killedCode = 137
+
+// containers is what keeps the pod's containers from running.
+func (e *explainer) containers(pod *corev1.Pod) []Finding {
+	var found []Finding
+	for _, c := range containersOf(pod) {
+		if c.init && c.Ready || c.State.Running != nil && c.Ready {
+			continue
+		}
+		waiting := c.State.Waiting
+		switch {
+		case waiting != nil && slices.Contains(imageTrouble, waiting.Reason):
+			found = append(found, e.image(pod, c))
+		case lastExit(c) != nil:
+			found = append(found, e.exited(pod, c, *lastExit(c)))
+		case waiting != nil && !slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, waiting.Reason):
+			found = append(found, e.notCreated(pod, c))
+		}
+	}
+	return found
+}
+
+// lastExit is the container's last failure. An init container that ended well
+// has none.
+func lastExit(c container) *corev1.ContainerStateTerminated {
+	for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
+		if t != nil && (t.ExitCode != 0 || !c.init) {
+			return t
+		}
+	}
+	return nil
+}
+
+var (
+	missingKey = regexp.MustCompile(`couldn't find key (\S+) in (Secret|ConfigMap) ([^/\s]+)/(\S+)`)
+	noProgram  = []string{"executable file not found", "no such file or directory", "stat /"}
+)
+
+// notCreated is a container that the kubelet or the runtime could not make.
+func (e *explainer) notCreated(pod *corev1.Pod, c container) Finding {
+	w := c.State.Waiting
+	f := Finding{
+		Reason: fail.ContainerFailed, Object: "pod " + pod.Name,
+		Seen: fmt.Sprintf("%s: %s: %s", c.title(), w.Reason, words(w.Message)),
+		Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
+	}
+	if ev, ok := latest(e.podEvents(pod), "Failed"); ok {
+		f.Since = ev.first
+	}
+	if m := missingKey.FindStringSubmatch(w.Message); m != nil {
+		f.Next = fmt.Sprintf("oc describe %s %s -n %s (it has no key %s)", strings.ToLower(m[2]), m[4], m[3], m[1])
+		return f
+	}
+	if m := missingSource.FindStringSubmatch(w.Message); m != nil {
+		f.Next = fmt.Sprintf("oc get %s %s -n %s", strings.ToLower(m[1]), m[2], pod.Namespace)
+		return f
+	}
+	if strings.Contains(w.Message, "runAsNonRoot") {
+		f.Reason, f.Final = fail.SecurityRefused, true
+		f.Next = "use an image whose USER is a number and not root, as in USER 1001"
+		return f
+	}
+	e.badProgram(pod, c, w.Message, &f)
+	return f
+}
+
+// exited is a container that ran and ended, or whose process could not be started.
+func (e *explainer) exited(pod *corev1.Pod, c container, t corev1.ContainerStateTerminated) Finding {
+	f := Finding{
+		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: t.FinishedAt.Time,
+		Next:  fmt.Sprintf("oc logs %s -c %s --previous -n %s", pod.Name, c.Name, pod.Namespace),
+		Final: c.RestartCount >= manyRestarts && c.State.Running == nil,
+	}
+	if c.RestartCount == 0 {
+		f.Next = strings.Replace(f.Next, " --previous", "", 1)
+	}
+	how := fmt.Sprintf("exited with %d", t.ExitCode)
+	switch {
+	case t.Signal != 0:
+		how = fmt.Sprintf("was ended by signal %d", t.Signal)
+	case t.Reason == "OOMKilled":
+		how = "was killed for memory"
+	case t.ExitCode == killedCode:
+		how += " (SIGKILL)"
+	}
+	if t.Reason != "" && t.Reason != "Error" && t.Reason != "OOMKilled" && t.Reason != "Completed" {
+		how += ", " + t.Reason
+	}
+	f.Seen = c.title() + " " + how + restarts(c.RestartCount)
+	if t.Message != "" {
+		f.Seen += ": " + lastLines(t.Message)
+	}
+	if t.Reason == "OOMKilled" {
+		f.Reason = fail.OutOfMemory
+		if limit, ok := c.spec.Resources.Limits[corev1.ResourceMemory]; ok {
+			f.Seen += "; its limit is " + limit.String()
+		}
+		f.Next = "raise resources.limits.memory in the cluster file"
+		return f
+	}
+	e.badProgram(pod, c, t.Message, &f)
+	return f
+}
+
+func restarts(n int32) string {
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return ", restarted once"
+	}
+	return fmt.Sprintf(", restarted %d times", n)
+}
+
+// badProgram recognises a program that can never be started.
+func (e *explainer) badProgram(pod *corev1.Pod, c container, text string, f *Finding) {
+	lower := strings.ToLower(text)
+	switch {
+	case has(lower, "exec format error"):
+		f.Final = true
+		f.Seen += "; its image is for another processor than node " + pod.Spec.NodeName + e.architecture(pod.Spec.NodeName) + " has"
+		f.Next = "oc image info " + c.image() + " --show-multiarch"
+	case has(lower, noProgram...) && has(lower, "exec", "starting container process", "container create failed"):
+		f.Final = true
+		f.Next = fmt.Sprintf("oc get pod %s -n %s -o jsonpath='{.spec.containers[*].command}' (is the program in image %s?)",
+			pod.Name, pod.Namespace, c.image())
+	}
+}
+
+// lastLines is the end of a termination message: there the error stands.
+func lastLines(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	const most = 5
+	if len(lines) > most {
+		lines = lines[len(lines)-most:]
+	}
+	return words(strings.Join(lines, " | "))
+}
+
+// unansweredTime is what an agent may take from its start to its first answer.
+const unansweredTime = time.Minute
+
+// unanswered is a container that runs and whose agent does not get ready.
+func (e *explainer) unanswered(pod *corev1.Pod) []Finding {
+	for _, c := range containersOf(pod) {
+		if c.init || c.State.Running == nil || c.Ready || e.now.Sub(c.State.Running.StartedAt.Time) < unansweredTime {
+			continue
+		}
+		seen := c.title() + " runs and its agent does not get ready"
+		if ev, ok := latest(e.podEvents(pod), "Unhealthy"); ok {
+			seen += ": " + words(ev.text)
+		}
+		return []Finding{{
+			Reason: fail.AgentUnreachable, Object: "pod " + pod.Name, Seen: seen, Since: c.State.Running.StartedAt.Time,
+			Next: fmt.Sprintf("oc logs %s -c %s -n %s", pod.Name, c.Name, pod.Namespace),
+		}}
+	}
+	return nil
+}

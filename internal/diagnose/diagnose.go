@@ -1,0 +1,202 @@
+// Package diagnose says why the pods of an environment do not start: the
+// cluster's own words become a reason and the next command.
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// Snapshot is what is known of an environment at one moment. What may not be
+// read is nil, which means unknown, never "there is none".
+type Snapshot struct {
+	// StatefulSet is nil where it does not exist.
+	StatefulSet *appsv1.StatefulSet
+	// Pods of the environment.
+	Pods []corev1.Pod
+	// Events about the StatefulSet, its pods and its claims.
+	Events []corev1.Event
+	// Claims of the environment, and those in the namespaces of in-cluster
+	// storage servers that the environment's classes name.
+	Claims []corev1.PersistentVolumeClaim
+	// Nodes of the cluster.
+	Nodes []corev1.Node
+	// OtherPods have GPUs and are not the environment's.
+	OtherPods []corev1.Pod
+	// AllPods is true where OtherPods are those of every namespace, so that what
+	// is free can be told.
+	AllPods bool
+	// Classes of the cluster.
+	Classes []storagev1.StorageClass
+	// Quotas of the environment's namespace.
+	Quotas []corev1.ResourceQuota
+	// ImageSizes are compressed sizes by image, as far as the caller has asked
+	// ImageSize for them. Collect leaves it nil.
+	ImageSizes map[string]agent.Bytes
+}
+
+// Finding is one cause that keeps pods from starting.
+type Finding struct {
+	Reason fail.Reason
+	// Object is whom it keeps waiting, as in "pod ml-dev-env-1" or "pods
+	// ml-dev-env-0 and ml-dev-env-1".
+	Object string
+	// Seen is the evidence.
+	Seen string
+	// Next is the command or the change that would show or fix it.
+	Next string
+	// Final is true where waiting longer cannot help by itself.
+	Final bool
+	// Since is when it was first seen, zero where that is not known.
+	Since time.Time
+}
+
+// Err is the finding as an error with its reason and advice.
+func (f Finding) Err() error {
+	err := fail.Becausef(f.Reason, "waiting for %s: %s", f.Object, f.Seen)
+	if f.Next == "" {
+		return err
+	}
+	return fail.Advise(err, "%s", f.Next)
+}
+
+// Explain finds what keeps pods from starting. Findings that waiting cannot
+// help come first; of the others, causes come before their consequences. What
+// only takes its time, such as a long pull, is no finding: none at all means
+// that nothing is known to be wrong. Pods with the same cause share a finding.
+func Explain(s Snapshot, now time.Time) []Finding {
+	e := newExplainer(s, now)
+	var found []Finding
+	found = append(found, e.creation()...)
+	for i := range e.Pods {
+		found = append(found, e.pod(&e.Pods[i])...)
+	}
+	found = append(found, e.rejections()...)
+	// A claim that is not bound is why the scheduler refuses, so it comes first.
+	claims := e.claims()
+	found = append(found, claims...)
+	found = append(found, e.scheduling(len(claims) > 0)...)
+	found = merge(found)
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		switch {
+		case a.Final == b.Final:
+			return 0
+		case a.Final:
+			return -1
+		}
+		return 1
+	})
+	if note := e.waitingPods(); note != "" {
+		for i := range found {
+			found[i].Seen += note
+		}
+	}
+	return found
+}
+
+// Blocking names the pods that are not ready, those that do not exist yet too:
+// what the rest of the environment waits for.
+func Blocking(s Snapshot) []string {
+	e := newExplainer(s, time.Time{})
+	var names []string
+	for _, name := range e.podNames() {
+		if pod := e.podNamed(name); pod == nil || !ready(pod) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// pod is what is wrong with one that a node was found for.
+func (e *explainer) pod(pod *corev1.Pod) []Finding {
+	if ready(pod) || pod.Spec.NodeName == "" {
+		return nil
+	}
+	var found []Finding
+	found = append(found, e.ended(pod)...)
+	found = append(found, e.nodeUnder(pod)...)
+	if over(pod) {
+		return found
+	}
+	if problems := e.containers(pod); len(problems) > 0 {
+		return append(found, problems...)
+	}
+	found = append(found, e.sandbox(pod)...)
+	found = append(found, e.mounts(pod)...)
+	found = append(found, e.unanswered(pod)...)
+	return found
+}
+
+// waitingPods says which pods are ready and wait for the others, because all
+// nodes of an environment start together.
+func (e *explainer) waitingPods() string {
+	var names []string
+	for i := range e.Pods {
+		if ready(&e.Pods[i]) {
+			names = append(names, e.Pods[i].Name)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return fmt.Sprintf("; %s is ready and waits", names[0])
+	}
+	return fmt.Sprintf("; %s are ready and wait", list(names, 3))
+}
+
+// merge makes one finding of those that differ in their object alone. It keeps the
+// first one's next command, which may name that object.
+func merge(found []Finding) []Finding {
+	var merged []Finding
+	objects := map[int][]string{}
+	for _, f := range found {
+		same := slices.IndexFunc(merged, func(m Finding) bool {
+			return m.Reason == f.Reason && m.Seen == f.Seen && kind(m.Object) == kind(f.Object)
+		})
+		if same < 0 {
+			merged = append(merged, f)
+			objects[len(merged)-1] = []string{f.Object}
+			continue
+		}
+		m := &merged[same]
+		m.Final = m.Final || f.Final
+		if m.Since.IsZero() || !f.Since.IsZero() && f.Since.Before(m.Since) {
+			m.Since = f.Since
+		}
+		if !slices.Contains(objects[same], f.Object) {
+			objects[same] = append(objects[same], f.Object)
+		}
+	}
+	for i, names := range objects {
+		merged[i].Object = plural(names)
+	}
+	return merged
+}
+
+func kind(object string) string {
+	k, _, _ := strings.Cut(object, " ")
+	return k
+}
+
+// plural makes "pods a and b" of "pod a" and "pod b".
+func plural(objects []string) string {
+	if len(objects) == 1 {
+		return objects[0]
+	}
+	names := make([]string, 0, len(objects))
+	for _, o := range objects {
+		_, name, _ := strings.Cut(o, " ")
+		names = append(names, name)
+	}
+	return kind(objects[0]) + "s " + list(names, len(names))
+}

@@ -1,0 +1,168 @@
+package diagnose
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// internalRegistry is OpenShift's own, by its Service's name.
+const internalRegistry = "image-registry.openshift-image-registry.svc"
+
+// imageTrouble are the kubelet's reasons of a container without an image.
+var imageTrouble = []string{
+	"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+	"RegistryUnavailable", "SignatureValidationFailed",
+}
+
+var (
+	backedOff  = regexp.MustCompile(`(?s)^Back-off pulling image "[^"]*"(?:: \w+: )?`)
+	pullFailed = regexp.MustCompile(`(?s)^Failed to pull image "[^"]*": `)
+	rpcPrefix  = regexp.MustCompile(`^rpc error: code = \w+ desc = `)
+)
+
+// image is why the container's image is not on the node.
+func (e *explainer) image(pod *corev1.Pod, c container) Finding {
+	waiting := c.State.Waiting
+	text := e.pullError(pod, c, waiting.Message)
+	f := Finding{Reason: fail.ImageUnavailable, Object: "pod " + pod.Name, Since: e.firstPullError(pod, c.image())}
+	registry, repository := parts(c.image())
+	host := "https://" + registry + "/v2/"
+	node := pod.Spec.NodeName
+	// A name or a digest may have any word in it.
+	lower := strings.ReplaceAll(strings.ToLower(text), strings.ToLower(c.image()), "")
+	what := ""
+	switch {
+	case waiting.Reason == "InvalidImageName":
+		what, f.Final = "is no name of an image", true
+		f.Next = "correct --image"
+	case waiting.Reason == "ErrImageNeverPull":
+		what, f.Final = "is not on node "+node+" and may not be pulled", true
+		f.Next = "correct --image"
+	case waiting.Reason == "SignatureValidationFailed", has(lower, "signature was required", "source image rejected"):
+		what, f.Final = "is refused by the cluster's signature policy", true
+		f.Next = "oc get image.config.openshift.io/cluster -o yaml"
+	case has(lower, "server gave http response to https client"):
+		what, f.Final = "is in a registry without TLS, which the nodes do not allow", true
+		f.Next = fmt.Sprintf(`oc patch image.config.openshift.io/cluster --type merge -p '{"spec":{"registrySources":{"insecureRegistries":["%s"]}}}'`, registry)
+	case has(lower, "x509:", "certificate"):
+		what, f.Final = "is in a registry whose certificate the nodes do not trust", true
+		f.Next = fmt.Sprintf("oc create configmap registry-cas -n openshift-config --from-file=%s=ca.crt\n"+
+			`oc patch image.config.openshift.io/cluster --type merge -p '{"spec":{"additionalTrustedCA":{"name":"registry-cas"}}}'`,
+			strings.Replace(registry, ":", "..", 1))
+	case has(lower, "no match for platform", "no image found in manifest list", "no matching manifest", "architecture mismatch"):
+		what, f.Final = "is not made for the processor of node "+node+e.architecture(node), true
+		f.Next = fmt.Sprintf("oc image info %s --show-multiarch", c.image())
+	case has(lower, "toomanyrequests", "429 too many requests", "rate limit"):
+		what = "is in a registry that limits how often it may be pulled"
+		f.Next = e.pullSecret(registry)
+	case has(lower, "unauthorized", "authentication required", "denied", "403 forbidden", "no basic auth credentials", "invalid username/password"):
+		what = "may not be pulled without other credentials"
+		if has(lower, "may require", "does not exist") {
+			what = "does not exist or may not be pulled without other credentials"
+		}
+		f.Final = true
+		f.Next = e.pullSecret(registry)
+		if strings.HasPrefix(registry, internalRegistry) {
+			// The account's credentials are made a moment after the account.
+			f.Final = false
+			f.Next = fmt.Sprintf("oc policy add-role-to-user system:image-puller system:serviceaccount:%s:%s -n %s",
+				e.namespace(), e.serviceAccount(), repository)
+		}
+	case has(lower, "no such host", "server misbehaving"):
+		what = "is in a registry whose name node " + node + " cannot resolve"
+		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host getent hosts %s", node, hostOf(registry))
+	case has(lower, "manifest unknown", "not found", "name unknown"):
+		what, f.Final = "does not exist", true
+		f.Next = "oc image info " + c.image()
+		if strings.HasPrefix(registry, internalRegistry) {
+			f.Next = "oc get imagestreamtags -n " + repository
+		}
+	case has(lower, "no space left on device"):
+		what = "does not fit on the disk of node " + node
+		f.Next = "oc describe node " + node
+	case has(lower, "connection refused", "i/o timeout", "deadline exceeded", "no route to host", "connection reset", "tls handshake timeout",
+		"unexpected eof", "registry is unavailable", "503 service", "502 bad gateway", "500 internal"):
+		what = "is in a registry that does not answer node " + node
+		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host curl -sSI %s", node, host)
+	default:
+		what = "cannot be pulled"
+		f.Next = fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace)
+	}
+	f.Seen = fmt.Sprintf("image %s of %s %s: %s", c.image(), c.title(), what, words(text))
+	if missing, ok := latest(e.podEvents(pod), "FailedToRetrieveImagePullSecret"); ok {
+		f.Seen += "; " + words(missing.text)
+	}
+	return f
+}
+
+// pullError is what the registry or the runtime said last. While the kubelet
+// backs off, older releases tell it in the events only.
+func (e *explainer) pullError(pod *corev1.Pod, c container, message string) string {
+	text := backedOff.ReplaceAllString(message, "")
+	if text == "" {
+		for _, ev := range slices.Backward(e.podEvents(pod)) {
+			if ev.reason == "Failed" && strings.Contains(ev.text, c.image()) && pullFailed.MatchString(ev.text) {
+				text = pullFailed.ReplaceAllString(ev.text, "")
+				break
+			}
+		}
+	}
+	if text == "" {
+		text = c.State.Waiting.Reason
+	}
+	return rpcPrefix.ReplaceAllString(text, "")
+}
+
+func (e *explainer) firstPullError(pod *corev1.Pod, image string) time.Time {
+	for _, ev := range e.podEvents(pod) {
+		if ev.reason == "Failed" && strings.Contains(ev.text, image) {
+			return ev.first
+		}
+	}
+	return time.Time{}
+}
+
+// pullSecret makes credentials for the registry and says where to name them.
+func (e *explainer) pullSecret(registry string) string {
+	secret := "ml-dev-pull"
+	if spec := e.template(); spec != nil && len(spec.ImagePullSecrets) > 0 {
+		secret = spec.ImagePullSecrets[0].Name
+	}
+	if registry == name.DefaultRegistry {
+		registry = "https://index.docker.io/v1/"
+	}
+	return fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=TOKEN -n %s\n"+
+		"and image.pull_secret: %s in the cluster file", secret, registry, e.namespace(), secret)
+}
+
+// architecture is " (arm64)" of a node that may be read.
+func (e *explainer) architecture(node string) string {
+	if n := e.node(node); n != nil && n.Status.NodeInfo.Architecture != "" {
+		return " (" + n.Status.NodeInfo.Architecture + ")"
+	}
+	return ""
+}
+
+// parts of an image's name: its registry, and the first part of its repository,
+// which in OpenShift's own registry is the namespace.
+func parts(image string) (registry, namespace string) {
+	ref, err := name.ParseReference(image)
+	if err != nil {
+		return "REGISTRY", "NAMESPACE"
+	}
+	namespace, _, _ = strings.Cut(ref.Context().RepositoryStr(), "/")
+	return ref.Context().RegistryStr(), namespace
+}
+
+func hostOf(registry string) string {
+	host, _, _ := strings.Cut(registry, ":")
+	return host
+}

@@ -1,0 +1,136 @@
+package diagnose
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+const (
+	// rejectionTime is how long a rejection counts after the pod was made anew: the
+	// next one would come sooner.
+	rejectionTime = 2 * time.Minute
+	// endTime is what a pod may take beyond its grace to be gone.
+	endTime = time.Minute
+)
+
+var fewDevices = regexp.MustCompile(`requested number of devices unavailable for (\S+)\. Requested: (\d+), Available: (\d+)`)
+
+// ended is about a pod that its node refused or threw out, or that does not go.
+func (e *explainer) ended(pod *corev1.Pod) []Finding {
+	if pod.DeletionTimestamp != nil {
+		if e.now.Sub(pod.DeletionTimestamp.Time) < endTime {
+			return nil
+		}
+		return []Finding{{
+			Reason: fail.PodsNotReady, Object: "pod " + pod.Name, Since: pod.DeletionTimestamp.Time,
+			Seen: "an earlier pod of this name should be gone and is still there on node " + pod.Spec.NodeName,
+			Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
+		}}
+	}
+	if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason == "" {
+		return nil
+	}
+	f := rejected(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
+	f.Object = "pod " + pod.Name
+	if c := condition(pod, corev1.DisruptionTarget); c != nil {
+		f.Since = c.LastTransitionTime.Time
+	}
+	return []Finding{f}
+}
+
+// rejections are those of pods that the StatefulSet has made anew already, which
+// may go on for ever: only their events are left.
+func (e *explainer) rejections() []Finding {
+	var found []Finding
+	for _, name := range e.podNames() {
+		pod := e.podNamed(name)
+		if pod != nil && (ready(pod) || pod.Status.Phase == corev1.PodFailed) {
+			continue
+		}
+		for _, ev := range e.eventsOf("Pod", name, "") {
+			if !isRejection(ev.reason) || pod != nil && ev.object == pod.UID || e.now.Sub(ev.last) > rejectionTime {
+				continue
+			}
+			if e.StatefulSet != nil && ev.last.Before(e.StatefulSet.CreationTimestamp.Time) {
+				continue
+			}
+			f := rejected(ev.reason, ev.text, ev.node)
+			f.Object, f.Since = "pod "+name, ev.first
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+func isRejection(reason string) bool {
+	return reason == "UnexpectedAdmissionError" || reason == "Evicted" || reason == "Preempted" || strings.HasPrefix(reason, "OutOf")
+}
+
+// rejected words why a node would not run the pod, or not any more.
+func rejected(reason, message, node string) Finding {
+	if node == "" {
+		node = "NODE"
+	}
+	text := words(strings.TrimPrefix(message, "Pod was rejected: "))
+	f := Finding{
+		Reason: fail.NodesUnavailable, Next: "oc describe node " + node,
+		Seen: fmt.Sprintf("node %s: %s: %s", node, reason, text),
+	}
+	if node == "NODE" {
+		f.Seen = fmt.Sprintf("its node refused it: %s: %s", reason, text)
+	}
+	resource, out := strings.CutPrefix(reason, "OutOf")
+	m := fewDevices.FindStringSubmatch(message)
+	switch {
+	case m != nil && isGPU(corev1.ResourceName(m[1])):
+		// The scheduler counted on more GPUs than are in order.
+		f.Reason = fail.GPUMissing
+		f.Next = "oc get pods -A -o wide --field-selector spec.nodeName=" + node + " | grep -e device-plugin -e gpu-operator"
+	case out && isGPU(corev1.ResourceName(resource)), reason == "Preempted":
+		f.Reason = fail.GPUsUnavailable
+		f.Next = describeNodes([]string{node})
+	case reason == "Evicted" && has(strings.ToLower(message), "low on resource: memory"):
+		f.Reason = fail.OutOfMemory
+	}
+	return f
+}
+
+// nodeUnder is about the node that the pod is on.
+func (e *explainer) nodeUnder(pod *corev1.Pod) []Finding {
+	node := pod.Spec.NodeName
+	seen := ""
+	var from time.Time
+	switch n := e.node(node); {
+	case n != nil:
+		for _, c := range n.Status.Conditions {
+			if c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue {
+				continue
+			}
+			from = c.LastTransitionTime.Time
+			seen = "its node " + node + " is not ready: " + words(c.Message)
+			if c.Status == corev1.ConditionUnknown {
+				seen = "its node " + node + " does not answer: " + words(c.Message)
+			}
+		}
+	case e.Nodes != nil:
+		seen = "its node " + node + " does not exist any more"
+	default:
+		events := e.podEvents(pod)
+		ev, ok := latest(events, "NodeNotReady")
+		if ok && events[len(events)-1].reason == "NodeNotReady" {
+			seen, from = "its node "+node+" is not ready", ev.first
+		}
+	}
+	if seen == "" {
+		return nil
+	}
+	return []Finding{{
+		Reason: fail.NodesUnavailable, Object: "pod " + pod.Name, Seen: seen, Since: from, Next: "oc describe node " + node,
+	}}
+}

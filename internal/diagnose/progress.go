@@ -1,0 +1,101 @@
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Progress says of each pod, in a line, where it is.
+func Progress(s Snapshot, now time.Time) []string {
+	e := newExplainer(s, now)
+	var lines []string
+	for _, name := range e.podNames() {
+		line := "not made yet"
+		if pod := e.podNamed(name); pod != nil {
+			line = e.progress(pod)
+		}
+		lines = append(lines, name+": "+line)
+	}
+	return lines
+}
+
+func (e *explainer) progress(pod *corev1.Pod) string {
+	node := pod.Spec.NodeName
+	switch {
+	case pod.DeletionTimestamp != nil:
+		// The timestamp is when its grace ends, so it says nothing of the beginning.
+		return "an earlier pod of this name is ending"
+	case pod.Status.Phase == corev1.PodFailed:
+		return words("failed: " + pod.Status.Reason + ": " + pod.Status.Message)
+	case node == "":
+		if f, gated := e.gated(pod); gated {
+			return "waiting for its queue" + since(f.Since, e.now)
+		}
+		u, ok := e.waitsForNode(pod)
+		if !ok {
+			return "waiting for a node"
+		}
+		return "waiting for a node" + since(u.since, e.now) + ": " + u.verdict.essence()
+	case ready(pod):
+		return "on " + node + ", ready"
+	}
+	return "on " + node + ", " + e.onNode(pod)
+}
+
+// onNode is where a pod is that has a node and is not ready.
+func (e *explainer) onNode(pod *corev1.Pod) string {
+	for _, c := range containersOf(pod) {
+		if c.init && c.Ready {
+			continue
+		}
+		waiting := c.State.Waiting
+		if waiting != nil && slices.Contains(imageTrouble, waiting.Reason) {
+			return fmt.Sprintf("cannot pull image %s%s (%s)", c.image(), since(e.firstPullError(pod, c.image()), e.now), waiting.Reason)
+		}
+		if exit := lastExit(c); exit != nil {
+			return fmt.Sprintf("%s ended with %d%s", c.title(), exit.ExitCode, restarts(c.RestartCount))
+		}
+		if c.State.Running != nil && !c.init {
+			return "agent not answering yet" + since(c.State.Running.StartedAt.Time, e.now)
+		}
+		if waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing" {
+			return c.title() + ": " + waiting.Reason
+		}
+	}
+	events := e.podEvents(pod)
+	if image, at, ok := pulling(events); ok {
+		text := "pulling image " + image + since(at, e.now)
+		if bytes, known := e.ImageSizes[image]; known {
+			text += " (" + size(bytes) + ")"
+		}
+		return text
+	}
+	if _, ok := latest(events, "Pulled"); !ok {
+		if ev, ok := latest(events, "VolumePermissionChangeInProgress"); ok {
+			return "its volumes' owner is being set" + since(ev.first, e.now)
+		}
+		if ev, ok := e.mountTrouble(pod); ok {
+			return "waiting for its volumes" + since(ev.first, e.now)
+		}
+	}
+	return "starting"
+}
+
+// pulling is the image that is being pulled, and since when. The kubelet's
+// events say when a pull begins and when it is over.
+func pulling(events []happened) (image string, at time.Time, ok bool) {
+	for _, ev := range events {
+		rest, began := strings.CutPrefix(ev.text, "Pulling image ")
+		switch {
+		case ev.reason == "Pulling" && began:
+			image, at, ok = strings.Trim(rest, `"`), ev.last, true
+		case (ev.reason == "Pulled" || ev.reason == "Failed") && ok && strings.Contains(ev.text, `"`+image+`"`):
+			ok = false
+		}
+	}
+	return image, at, ok
+}

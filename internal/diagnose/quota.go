@@ -1,0 +1,64 @@
+package diagnose
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+var (
+	exceededQuota = regexp.MustCompile(`exceeded quota: ([^,]+), requested: (\S+), used: (\S+), limited: (\S+)`)
+	mustSpecify   = regexp.MustCompile(`(?s)failed quota: ([^:]+): must specify (.*)$`)
+	limitPer      = regexp.MustCompile(`(maximum|minimum) (\S+) usage per (Container|Pod|PersistentVolumeClaim) is (\S+?)[,.] `)
+)
+
+// quotaDetail words a quota's refusal by resource, and tells a quota that others
+// fill now from one that is too small for the environment at any time.
+func (e *explainer) quotaDetail(text string, f *Finding) {
+	if m := limitPer.FindStringSubmatch(text); m != nil {
+		f.Next = fmt.Sprintf("set %s in the cluster file within the limit range (oc describe limitrange -n %s)", limitedKey(m), e.namespace())
+		return
+	}
+	if m := mustSpecify.FindStringSubmatch(text); m != nil {
+		f.Seen = fmt.Sprintf("quota %s wants every container to say %s", m[1], words(m[2]))
+		f.Next = fmt.Sprintf("set resources.requests and resources.limits in the cluster file (oc describe quota %s -n %s)", m[1], e.namespace())
+		return
+	}
+	m := exceededQuota.FindStringSubmatch(text)
+	if m == nil {
+		return
+	}
+	name := m[1]
+	asked, used, hard := amounts(m[2]), amounts(m[3]), amounts(m[4])
+	e.quotaNow(name, used, hard)
+	f.Final = false
+	var parts []string
+	for _, a := range strings.Split(strings.TrimRight(m[2], ","), ",") {
+		resource, _, _ := strings.Cut(a, "=")
+		r := corev1.ResourceName(resource)
+		total := asked[r]
+		if !strings.Contains(text, "ersistentvolumeclaims") || e.StatefulSet != nil && len(e.StatefulSet.Spec.VolumeClaimTemplates) > 0 {
+			total = multiply(asked[r], e.replicas())
+		}
+		part := fmt.Sprintf("%s: each asks %s, used %s of %s", resource, show(asked, r), show(used, r), show(hard, r))
+		if limit, known := hard[r]; known && total.Cmp(limit) > 0 {
+			part += fmt.Sprintf(", and %d of them ask %s in all", e.replicas(), total.String())
+			f.Final = true
+		}
+		parts = append(parts, part)
+	}
+	f.Seen = fmt.Sprintf("quota %s is exceeded: %s", name, strings.Join(parts, "; "))
+}
+
+// limitedKey names the cluster file's keys for what a limit range refuses.
+func limitedKey(m []string) string {
+	switch {
+	case m[3] == "PersistentVolumeClaim":
+		return "storage.workspace_size and storage.datasets_size"
+	case m[1] == "minimum":
+		return "resources.requests." + m[2]
+	}
+	return "resources.limits." + m[2]
+}

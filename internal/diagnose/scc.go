@@ -1,0 +1,111 @@
+package diagnose
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var (
+	sccRefusals = regexp.MustCompile(`(?s)unable to validate against any security context constraint: \[(.*)\]`)
+	// sccItem begins each item of that list; commas stand inside items too.
+	sccItem = regexp.MustCompile(`(?:^|,\s*)(?:provider |spec\.|pod\.)`)
+	// sccProvider is an item of one constraint: its name and what it refuses.
+	sccProvider = regexp.MustCompile(`(?s)^provider "?([^":]+)"?: (.*)$`)
+	// sccField is the field of an item, as in .containers[0].capabilities.add.
+	sccField = regexp.MustCompile(`(?s)^\.?(?:spec\.)?(initContainers|containers)\[(\d+)\]\.(.*)$`)
+	sccValue = regexp.MustCompile(`(?s)^(?:securityContext\.)*([\w.\[\]]+): (?:Invalid value: ((?:"[^"]*"|\[\]\w+\{[^}]*\}|[^:\s"]+)): |Forbidden: )(.*)$`)
+)
+
+// securityConstraints says what in the pod the constraints that may be used
+// refused, container by container; those that may not be used at all are many
+// and only named. It is "" for any other text.
+func (e *explainer) securityConstraints(text string) string {
+	m := sccRefusals.FindStringSubmatch(text)
+	if m == nil {
+		return ""
+	}
+	var refused, closed []string
+	by := ""
+	for _, item := range split(m[1], sccItem) {
+		if p := sccProvider.FindStringSubmatch(item); p != nil {
+			if strings.Contains(p[2], "not usable by user or serviceaccount") {
+				closed = append(closed, p[1])
+				continue
+			}
+			by, item = p[1], p[2]
+		}
+		if what := e.refusedField(item); !slices.Contains(refused, what) {
+			refused = append(refused, what)
+		}
+	}
+	if by == "" {
+		by = "every security context constraint that may be used"
+	}
+	seen := fmt.Sprintf("service account %s may use no security context constraint at all", e.serviceAccount())
+	if len(refused) > 0 {
+		seen = by + " refuses " + strings.Join(refused, "; ")
+	}
+	if len(closed) > 0 {
+		seen += fmt.Sprintf("; service account %s may not use %s", e.serviceAccount(), list(closed, 4))
+	}
+	return words(seen)
+}
+
+// refusedField is one refusal in words: "capabilities.add IPC_LOCK of container
+// train: capability may not be added".
+func (e *explainer) refusedField(item string) string {
+	where := "the pod"
+	if m := sccField.FindStringSubmatch(item); m != nil {
+		where, item = e.containerAt(m[1], m[2]), m[3]
+	}
+	item = strings.TrimPrefix(strings.TrimPrefix(item, "."), "spec.")
+	m := sccValue.FindStringSubmatch(item)
+	if m == nil {
+		return words(item)
+	}
+	field := m[1]
+	if m[2] != "" {
+		field += " " + strings.Trim(m[2], `"`)
+	}
+	return fmt.Sprintf("%s of %s: %s", field, where, words(m[3]))
+}
+
+// containerAt names a container by its field and index in the template.
+func (e *explainer) containerAt(field, index string) string {
+	i, err := strconv.Atoi(index)
+	spec := e.template()
+	if err != nil || spec == nil {
+		return field + "[" + index + "]"
+	}
+	containers, title := spec.Containers, "container "
+	if field == "initContainers" {
+		containers, title = spec.InitContainers, "init container "
+	}
+	if i >= len(containers) {
+		return field + "[" + index + "]"
+	}
+	return title + containers[i].Name
+}
+
+// split cuts text before every match of begin, less the comma of the match.
+func split(text string, begin *regexp.Regexp) []string {
+	at := begin.FindAllStringIndex(text, -1)
+	if len(at) == 0 {
+		return []string{text}
+	}
+	var items []string
+	if at[0][0] > 0 {
+		items = append(items, text[:at[0][0]])
+	}
+	for i, m := range at {
+		end := len(text)
+		if i+1 < len(at) {
+			end = at[i+1][0]
+		}
+		items = append(items, strings.Trim(text[m[0]:end], ", \n\t"))
+	}
+	return items
+}

@@ -1,0 +1,226 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// unscheduled is a pod that waits for a node, and what the scheduler says.
+type unscheduled struct {
+	pod     *corev1.Pod
+	verdict verdict
+	since   time.Time
+}
+
+// waitsForNode is false of a pod that has a node, or that the scheduler has not
+// spoken of yet.
+func (e *explainer) waitsForNode(pod *corev1.Pod) (unscheduled, bool) {
+	if pod.Spec.NodeName != "" || over(pod) {
+		return unscheduled{}, false
+	}
+	u := unscheduled{pod: pod}
+	text := ""
+	if ev, ok := latest(e.podEvents(pod), "FailedScheduling"); ok {
+		text, u.since = ev.text, ev.first
+	}
+	// The condition has the last attempt's words; events of it may be left out.
+	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		text, u.since = cmp.Or(c.Message, text), c.LastTransitionTime.Time
+	}
+	u.verdict = readVerdict(text)
+	return u, text != ""
+}
+
+// scheduling is why pods have no node. claims is true where it is explained
+// already that claims are not bound: the scheduler would only repeat it.
+func (e *explainer) scheduling(claims bool) []Finding {
+	var found []Finding
+	for i := range e.Pods {
+		pod := &e.Pods[i]
+		if f, gated := e.gated(pod); gated {
+			found = append(found, f)
+			continue
+		}
+		u, ok := e.waitsForNode(pod)
+		if !ok {
+			continue
+		}
+		var causes []Finding
+		if e.Nodes != nil {
+			causes = e.byNodes(u)
+		} else {
+			causes = e.byWords(u)
+		}
+		volumes, aboutVolumes := e.byVolumes(u, claims)
+		causes = append(causes, volumes...)
+		if len(causes) == 0 && !aboutVolumes {
+			causes = append(causes, Finding{
+				Reason: fail.NodesUnavailable, Seen: "no node fits: " + u.verdict.all,
+				Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
+			})
+		}
+		for _, f := range causes {
+			f.Object, f.Since = "pod "+pod.Name, u.since
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+// gated is about a pod that something holds back from the scheduler, as Kueue does.
+func (e *explainer) gated(pod *corev1.Pod) (Finding, bool) {
+	c := condition(pod, corev1.PodScheduled)
+	if over(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated {
+		return Finding{}, false
+	}
+	var gates []string
+	for _, g := range pod.Spec.SchedulingGates {
+		gates = append(gates, g.Name)
+	}
+	return Finding{
+		Reason: fail.QuotaExceeded, Object: "pod " + pod.Name,
+		Seen:  "its queue has not admitted it: scheduling gate " + cmp.Or(list(gates, 3), "unknown"),
+		Next:  "oc get workloads.kueue.x-k8s.io -n " + pod.Namespace,
+		Since: c.LastTransitionTime.Time,
+	}, true
+}
+
+// byWords goes by the scheduler's words alone, because nodes may not be read:
+// some of what it says is about nodes that are none of the environment's.
+func (e *explainer) byWords(u unscheduled) []Finding {
+	var found []Finding
+	v := u.verdict
+	for _, name := range v.short() {
+		resource := corev1.ResourceName(name)
+		ask := asks(&u.pod.Spec, resource)
+		f := Finding{
+			Reason: fail.NodesUnavailable,
+			Seen: fmt.Sprintf("the pod asks %s %s and %d of %d nodes have too little left (how much is unknown: nodes may not be read)",
+				ask.String(), name, v.count("insufficient "+strings.ToLower(name)), v.nodes),
+			Next: describeNodes(namesAsked(&u.pod.Spec)),
+		}
+		if isGPU(resource) {
+			f.Reason = fail.GPUsUnavailable
+			f.Seen += e.holdersHere(resource)
+		}
+		found = append(found, f)
+	}
+	if n := v.count("were unschedulable", "node.kubernetes.io/"); n > 0 {
+		found = append(found, Finding{
+			Reason: fail.NodesUnavailable, Seen: fmt.Sprintf("%d of %d nodes are cordoned or not ready", n, v.nodes),
+			Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec)),
+		})
+	}
+	found = append(found, taintsByWords(u, len(found) > 0)...)
+	if len(found) == 0 && v.count("node affinity/selector", "anti-affinity") > 0 {
+		f := Finding{Reason: fail.NodesUnavailable, Seen: "no node fits: " + v.all, Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec))}
+		if names := namesAsked(&u.pod.Spec); names != nil {
+			f.Seen += "; nodes.gpu_nodes allows " + list(names, 8)
+			f.Final = len(names) < e.replicas()
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// taintsByWords leaves out the taints of nodes with another role, which are
+// always among the refused, where there is another cause.
+func taintsByWords(u unscheduled, explained bool) []Finding {
+	var found []Finding
+	for _, r := range u.verdict.refused {
+		if !strings.Contains(r.why, "taint") || strings.Contains(r.why, "node.kubernetes.io/") {
+			continue
+		}
+		f := Finding{Reason: fail.NodeTainted, Seen: fmt.Sprintf("%d of %d nodes: %s", r.nodes, u.verdict.nodes, r.why)}
+		m := tainted.FindStringSubmatch(r.why)
+		switch {
+		case m != nil && strings.HasPrefix(m[1], "node-role.kubernetes.io/"):
+			continue
+		case m != nil:
+			f.Next = toleration(corev1.Taint{Key: m[1], Value: m[2]})
+		case explained:
+			// Since 1.34 the taint has no name here: it may be the control plane's.
+			continue
+		default:
+			f.Next = "oc get nodes" + joined(namesAsked(&u.pod.Spec)) +
+				" -o custom-columns=NAME:.metadata.name,TAINTS:.spec.taints (and add the GPU nodes' to nodes.tolerations in the cluster file)"
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// byVolumes is about volumes that tie a pod to nodes, or are not there. about is
+// true where that is the scheduler's reason, though there may be no finding in it:
+// it is explained already, or has lasted no longer than making a volume takes.
+func (e *explainer) byVolumes(u unscheduled, claims bool) (found []Finding, about bool) {
+	f := Finding{
+		Reason: fail.ClaimUnbound,
+		Next:   fmt.Sprintf("oc describe pvc%s -n %s", joined(claimsOf(&u.pod.Spec)), u.pod.Namespace),
+	}
+	whole := strings.ToLower(u.verdict.whole)
+	switch {
+	case has(whole, "persistentvolumeclaim"):
+		f.Seen, f.Final = u.verdict.whole, has(whole, "non-existent")
+		if claims || !f.Final && e.now.Sub(u.since) < provisionTime {
+			return nil, true
+		}
+	case u.verdict.count("volume node affinity conflict", "didn't match persistentvolume's node affinity") > 0:
+		f.Seen = "its volume can be used on other nodes only: " + u.verdict.all
+	case u.verdict.count("didn't find available persistent volumes to bind", "did not have enough free storage",
+		"non-existent pv", "max volume count", "readwriteoncepod", "no available volume zone") > 0:
+		f.Seen = "its volumes fit no node: " + u.verdict.all
+	default:
+		return nil, false
+	}
+	return []Finding{f}, true
+}
+
+// describeNodes shows what is taken of nodes; of all nodes with GPUs if no names
+// are given.
+func describeNodes(names []string) string {
+	if len(names) == 0 {
+		return "oc describe nodes -l nvidia.com/gpu.present=true | grep -A8 -e ^Name: -e 'Allocated resources'"
+	}
+	return fmt.Sprintf("oc describe node%s | grep -A8 -e ^Name: -e 'Allocated resources'", joined(names))
+}
+
+// joined is the names with a blank before each, to follow a command.
+func joined(names []string) string {
+	if len(names) == 0 {
+		return ""
+	}
+	return " " + strings.Join(names, " ")
+}
+
+// toleration is the entry of a cluster file that lets pods onto the taint.
+func toleration(taint corev1.Taint) string {
+	entry := "key: " + taint.Key
+	if taint.Value == "" {
+		entry += ", operator: Exists"
+	} else {
+		entry += fmt.Sprintf(", value: %q", taint.Value)
+	}
+	if taint.Effect != "" {
+		entry += ", effect: " + string(taint.Effect)
+	}
+	return "add to nodes.tolerations in the cluster file: - {" + entry + "}"
+}
+
+// claimsOf are the claims that a pod mounts.
+func claimsOf(spec *corev1.PodSpec) []string {
+	var names []string
+	for _, v := range spec.Volumes {
+		if v.PersistentVolumeClaim != nil && !slices.Contains(names, v.PersistentVolumeClaim.ClaimName) {
+			names = append(names, v.PersistentVolumeClaim.ClaimName)
+		}
+	}
+	return names
+}

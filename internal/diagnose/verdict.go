@@ -1,0 +1,105 @@
+package diagnose
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// verdict is what the scheduler says of a pod that it found no node for.
+type verdict struct {
+	// all is what it said, in its own words.
+	all string
+	// nodes of the cluster, 0 where it did not say.
+	nodes int
+	// about the whole pod, as in "pod has unbound immediate PersistentVolumeClaims".
+	whole string
+	// by node: how many nodes were refused why.
+	refused []refused
+}
+
+type refused struct {
+	nodes int
+	why   string
+}
+
+var (
+	noNodes = regexp.MustCompile(`(?s)^(?:.*?\b)?0/(\d+) nodes are available:\s*(.*)$`)
+	counted = regexp.MustCompile(`(?s)^(\d+) (.*)$`)
+	// tainted names the taint, which Kubernetes before 1.34 did.
+	tainted = regexp.MustCompile(`taint \{([^:}]+): ?([^}]*)\}`)
+)
+
+// readVerdict reads "0/5 nodes are available: 1 Insufficient nvidia.com/gpu, 4
+// node(s) didn't match Pod's node affinity/selector. preemption: ...". Text in
+// any other form is about the whole pod.
+func readVerdict(text string) verdict {
+	v := verdict{all: words(text)}
+	m := noNodes.FindStringSubmatch(text)
+	if m == nil {
+		v.whole = strings.TrimSuffix(v.all, ".")
+		return v
+	}
+	v.nodes, _ = strconv.Atoi(m[1])
+	body, _, _ := strings.Cut(m[2], " preemption: ")
+	// Older releases put the preemption's words without their name.
+	body, _, _ = strings.Cut(body, " no new claims to deallocate")
+	body = strings.TrimRight(strings.TrimSpace(body), ".,")
+	// What follows a verdict on the whole pod is about a preemption that was not tried.
+	body = strings.TrimSuffix(body, ". not found")
+	v.all = words(body)
+	for _, part := range strings.Split(body, ", ") {
+		part = strings.TrimSpace(part)
+		c := counted.FindStringSubmatch(part)
+		switch {
+		case c != nil:
+			n, _ := strconv.Atoi(c[1])
+			v.refused = append(v.refused, refused{nodes: n, why: c[2]})
+		case len(v.refused) > 0:
+			v.refused[len(v.refused)-1].why += ", " + part
+		case part != "":
+			if v.whole != "" {
+				v.whole += ", "
+			}
+			v.whole += part
+		}
+	}
+	return v
+}
+
+// essence is the verdict less the nodes that never come into question, unless
+// there are no others.
+func (v verdict) essence() string {
+	var parts []string
+	for _, r := range v.refused {
+		if !strings.Contains(r.why, "node affinity/selector") && !strings.Contains(r.why, "node-role.kubernetes.io/") {
+			parts = append(parts, strconv.Itoa(r.nodes)+" "+r.why)
+		}
+	}
+	if parts == nil {
+		return v.all
+	}
+	return words(strings.Join(parts, ", "))
+}
+
+// count is how many nodes were refused for a reason with one of the signs.
+func (v verdict) count(signs ...string) int {
+	n := 0
+	for _, r := range v.refused {
+		if has(strings.ToLower(r.why), signs...) {
+			n += r.nodes
+		}
+	}
+	return n
+}
+
+// short are the resources that some nodes have too little of.
+func (v verdict) short() []string {
+	var names []string
+	for _, r := range v.refused {
+		if name, ok := strings.CutPrefix(r.why, "Insufficient "); ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}

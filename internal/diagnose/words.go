@@ -1,0 +1,79 @@
+package diagnose
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// maxWords bounds, in bytes, what is repeated of the cluster's own words.
+const maxWords = 600
+
+// words is text on one line, no longer than is useful.
+func words(text string) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
+	if len(text) <= maxWords {
+		return text
+	}
+	end := maxWords
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + "..."
+}
+
+// list joins the first names, "a, b and c", and counts the rest.
+func list(names []string, most int) string {
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	if len(names) < 2 {
+		return strings.Join(names, "")
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " and " + names[last]
+}
+
+// age is how long ago t was, for people: 40s, 2m10s, 1h5m.
+func age(t, now time.Time) string {
+	d := max(now.Sub(t), 0).Round(time.Second)
+	switch {
+	case d < time.Minute:
+		return d.String()
+	case d < time.Hour:
+		return strings.TrimSuffix(d.String(), "0s")
+	}
+	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+}
+
+// since is " since 40s", nothing where the time is not known.
+func since(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return " since " + age(t, now)
+}
+
+// size is in decimal units, as registries and docker show them.
+func size(b agent.Bytes) string {
+	switch {
+	case b >= 1e9:
+		return fmt.Sprintf("%.1f GB", float64(b)/1e9)
+	case b >= 1e6:
+		return fmt.Sprintf("%.0f MB", float64(b)/1e6)
+	}
+	return fmt.Sprintf("%d kB", (b+999)/1000)
+}
+
+// has is true where text has one of the signs. Text is in lower case.
+func has(text string, signs ...string) bool {
+	for _, sign := range signs {
+		if strings.Contains(text, sign) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,130 @@
+// Package install gives a namespace of a cluster what training there needs: the
+// Tasks and Pipelines with the cluster's defaults filled in, the cluster file,
+// and a ServiceAccount with the rights of the steps.
+package install
+
+import (
+	"fmt"
+	"io/fs"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+)
+
+// Names that the Tasks know.
+const (
+	// clusterConfig is followed by the cluster's name.
+	clusterConfig = "mlenv-cluster-"
+	clusterKey    = "cluster.yaml"
+	trustedCA     = "mlenv-trusted-ca"
+)
+
+// DefaultServiceAccount is whose rights the steps use where nobody names another.
+const DefaultServiceAccount = "mlenv-pipeline"
+
+// Request is what is to be installed where.
+type Request struct {
+	Cluster cluster.File
+	// ClusterFile is the text of the file, which is installed as it is.
+	ClusterFile []byte
+	Namespace   string
+	// StepsImage by digest.
+	StepsImage string
+	// ServiceAccount is the one that runs use.
+	ServiceAccount string
+	// ClusterRole lets the steps read nodes, storage classes and pods elsewhere.
+	ClusterRole bool
+}
+
+// Render makes the objects, in the order in which to apply them. files is the
+// bundle: tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
+func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) {
+	var objects []*unstructured.Unstructured
+	for _, typed := range request.typed() {
+		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
+		if err != nil {
+			return nil, fmt.Errorf("rendering %T: %w", typed, err)
+		}
+		objects = append(objects, &unstructured.Unstructured{Object: fields})
+	}
+	fromBundle, err := bundle.Objects(files)
+	if err != nil {
+		return nil, err
+	}
+	for _, object := range fromBundle {
+		if err := bundle.SetDefaults(object, request.defaults()); err != nil {
+			return nil, err
+		}
+		object.SetNamespace(request.Namespace)
+		labels := object.GetLabels()
+		if labels == nil {
+			labels = map[string]string{}
+		}
+		for name, value := range commonLabels() {
+			labels[name] = value
+		}
+		object.SetLabels(labels)
+		objects = append(objects, object)
+	}
+	return objects, nil
+}
+
+// defaults show people what they get, in tkn pipeline describe too. A param that
+// is left empty by the bundle means the cluster file's value, so what the file
+// does not say stays empty.
+func (r Request) defaults() []bundle.Default {
+	return []bundle.Default{
+		{Param: "cluster", Value: r.Cluster.Cluster.Name},
+		{Param: "steps-image", Value: r.StepsImage},
+		{Param: "image", Value: r.Cluster.Image.Name},
+		// A development environment has one node whatever the cluster's default is.
+		{Param: "nodes", Value: strconv.Itoa(r.Cluster.GPUs.DefaultNodes), Replaces: "0"},
+		{Param: "gpus-per-node", Value: strconv.Itoa(r.Cluster.GPUs.PerNode), Replaces: "0"},
+	}
+}
+
+// typed are the objects beside the bundle's.
+func (r Request) typed() []runtime.Object {
+	objects := []runtime.Object{
+		&corev1.ConfigMap{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: r.meta(clusterConfig + r.Cluster.Cluster.Name),
+			Data:       map[string]string{clusterKey: string(r.ClusterFile)},
+		},
+		// OpenShift fills it; its key is therefore never applied.
+		&corev1.ConfigMap{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+			ObjectMeta: r.meta(trustedCA, "config.openshift.io/inject-trusted-cabundle", "true"),
+		},
+		&corev1.ServiceAccount{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+			ObjectMeta: r.meta(r.ServiceAccount),
+		},
+		r.role(), r.roleBinding(),
+	}
+	if r.ClusterRole {
+		objects = append(objects, clusterRole(), r.clusterRoleBinding())
+	}
+	return objects
+}
+
+// commonLabels are on every installed object. Those of a Task reach its pods, so
+// an environment's own labels must not be among them.
+func commonLabels() map[string]string {
+	return map[string]string{"app.kubernetes.io/part-of": "ml-dev-env"}
+}
+
+// meta is the metadata of an object of the namespace, with pairs of further labels.
+func (r Request) meta(name string, labels ...string) metav1.ObjectMeta {
+	all := commonLabels()
+	for i := 0; i+1 < len(labels); i += 2 {
+		all[labels[i]] = labels[i+1]
+	}
+	return metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: all}
+}

@@ -1,0 +1,79 @@
+package install
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	roleName = "mlenv-pipeline"
+	// clusterRoleName is one for all namespaces; each has a binding of its own.
+	clusterRoleName = "mlenv-observer"
+)
+
+// role is all that the steps need. Where owner references are guarded, as
+// OpenShift guards them, changing them wants the right to delete the object:
+// hence delete wherever an object can be taken over from a Lease that is gone.
+func (r Request) role() *rbacv1.Role {
+	return &rbacv1.Role{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"},
+		ObjectMeta: r.meta(roleName),
+		Rules: []rbacv1.PolicyRule{
+			rule("coordination.k8s.io", "leases")("get", "list", "watch", "create", "update", "patch", "delete"),
+			rule("apps", "statefulsets")("get", "list", "watch", "create", "patch", "delete"),
+			rule("", "services", "serviceaccounts", "configmaps")("get", "list", "watch", "create", "patch", "delete"),
+			// Claims belong to people: no step can delete one.
+			rule("", "persistentvolumeclaims")("get", "list", "watch", "create", "patch"),
+			// No step asks for a Secret's content: Tasks mount what they need.
+			rule("", "secrets")("create", "patch", "delete"),
+			// Pods are made by the StatefulSet alone.
+			rule("", "pods")("get", "list", "watch", "delete"),
+			rule("", "events")("list", "watch"),
+			rule("", "resourcequotas")("list"),
+			rule("tekton.dev", "pipelineruns", "taskruns")("get", "list", "watch"),
+		},
+	}
+}
+
+// clusterRole is optional: without it the steps do not know what is beyond their
+// namespace, as who holds the GPUs.
+func clusterRole() *rbacv1.ClusterRole {
+	return &rbacv1.ClusterRole{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
+		ObjectMeta: metav1.ObjectMeta{Name: clusterRoleName, Labels: commonLabels()},
+		Rules: []rbacv1.PolicyRule{
+			rule("", "nodes")("get", "list"),
+			rule("", "pods")("list"),
+			rule("storage.k8s.io", "storageclasses")("get", "list"),
+		},
+	}
+}
+
+func (r Request) roleBinding() *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
+		ObjectMeta: r.meta(roleName),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: roleName},
+		Subjects:   r.subjects(),
+	}
+}
+
+func (r Request) clusterRoleBinding() *rbacv1.ClusterRoleBinding {
+	return &rbacv1.ClusterRoleBinding{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
+		ObjectMeta: metav1.ObjectMeta{Name: clusterRoleName + "-" + r.Namespace, Labels: commonLabels()},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterRoleName},
+		Subjects:   r.subjects(),
+	}
+}
+
+func (r Request) subjects() []rbacv1.Subject {
+	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: r.ServiceAccount, Namespace: r.Namespace}}
+}
+
+// rule is about resources of a group; what it returns takes the verbs.
+func rule(group string, resources ...string) func(verbs ...string) rbacv1.PolicyRule {
+	return func(verbs ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+	}
+}

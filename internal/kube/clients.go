@@ -1,0 +1,119 @@
+// Package kube is the way to a cluster: clients, server-side apply, watches,
+// connections to the nodes of an environment, and the API server's errors
+// turned into reasons.
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// namespaceFile is where a pod finds the namespace of its ServiceAccount.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// Requests a second to the API server, and how many at once. client-go's own
+// default of 5 and 10 makes a step with several watches wait for itself.
+const (
+	requestsPerSecond = 50
+	requestsAtOnce    = 100
+)
+
+// Flags say which cluster and namespace is meant, as kubectl's do.
+type Flags struct {
+	Namespace  string
+	Kubeconfig string
+	Context    string
+}
+
+// AddTo adds --namespace, --kubeconfig and --context.
+func (f *Flags) AddTo(flags *pflag.FlagSet) {
+	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace (default: the pod's own, or the kubeconfig's)")
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, in a pod its ServiceAccount, or ~/.kube/config)")
+	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig (default: its current one)")
+}
+
+// Clients talk to one cluster.
+type Clients struct {
+	Kube   kubernetes.Interface
+	Tekton versioned.Interface
+	Config *rest.Config
+	// Namespace is the flag's, else the pod's or the kubeconfig's.
+	Namespace string
+	// InCluster is true in a pod that uses its ServiceAccount: pods can be reached by their addresses.
+	InCluster bool
+}
+
+// Connect makes the clients without asking the API server for anything. A
+// kubeconfig named by flag or $KUBECONFIG is used even in a pod; else a pod uses
+// its ServiceAccount, and everybody else what kubectl would.
+func (f Flags) Connect() (*Clients, error) {
+	c, err := f.find()
+	if err != nil {
+		return nil, err
+	}
+	if f.Namespace != "" {
+		c.Namespace = f.Namespace
+	}
+	c.Config.QPS, c.Config.Burst = requestsPerSecond, requestsAtOnce
+	c.Config.UserAgent = "ml-dev-env"
+	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
+		return nil, fail.Becausef(fail.InvalidInput, "making a client for %s: %w", c.Config.Host, err)
+	}
+	if c.Tekton, err = versioned.NewForConfig(c.Config); err != nil {
+		return nil, fail.Becausef(fail.InvalidInput, "making a Tekton client for %s: %w", c.Config.Host, err)
+	}
+	return c, nil
+}
+
+func (f Flags) find() (*Clients, error) {
+	if f.Kubeconfig == "" && f.Context == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
+		config, err := rest.InClusterConfig()
+		if err == nil {
+			return &Clients{Config: config, Namespace: podNamespace(), InCluster: true}, nil
+		}
+		// A pod without a mounted token may still have a kubeconfig.
+		if !errors.Is(err, rest.ErrNotInCluster) && !errors.Is(err, os.ErrNotExist) {
+			return nil, fail.Becausef(fail.InvalidInput, "reading the pod's ServiceAccount: %w", err)
+		}
+	}
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.Kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules,
+		&clientcmd.ConfigOverrides{CurrentContext: f.Context})
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, noConfig(err)
+	}
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, noConfig(err)
+	}
+	return &Clients{Config: config, Namespace: namespace}, nil
+}
+
+func noConfig(err error) error {
+	if clientcmd.IsEmptyConfig(err) {
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for a cluster: neither in a pod with a ServiceAccount, nor a kubeconfig: want one of them"),
+			"oc login https://API-SERVER:6443")
+	}
+	return fail.Advise(fail.Because(fail.InvalidInput, fmt.Errorf("reading the kubeconfig: %w", err)),
+		"oc config get-contexts")
+}
+
+func podNamespace() string {
+	data, err := os.ReadFile(namespaceFile)
+	if namespace := strings.TrimSpace(string(data)); err == nil && namespace != "" {
+		return namespace
+	}
+	return "default"
+}

@@ -1,0 +1,77 @@
+package kube
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+const kubeconfig = `apiVersion: v1
+kind: Config
+current-context: first
+clusters:
+- {name: one, cluster: {server: "https://one.example.org:6443"}}
+- {name: two, cluster: {server: "https://two.example.org:6443"}}
+users:
+- {name: me, user: {token: t}}
+contexts:
+- {name: first, context: {cluster: one, user: me, namespace: mine}}
+- {name: second, context: {cluster: two, user: me}}
+`
+
+// The test relies on not running in a pod: the variable that pods have is unset.
+func TestConnect(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(file, []byte(kubeconfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type seen struct {
+		Host, Namespace string
+		InCluster       bool
+		Reason          fail.Reason
+	}
+	for _, tc := range []struct {
+		name string
+		env  string
+		args []string
+		want seen
+	}{
+		{"file by variable", file, nil, seen{Host: "https://one.example.org:6443", Namespace: "mine"}},
+		{"file by flag", "", []string{"--kubeconfig", file}, seen{Host: "https://one.example.org:6443", Namespace: "mine"}},
+		{"context", file, []string{"--context=second"}, seen{Host: "https://two.example.org:6443", Namespace: "default"}},
+		{"namespace", file, []string{"--namespace=other"}, seen{Host: "https://one.example.org:6443", Namespace: "other"}},
+		{"no such context", file, []string{"--context=third"}, seen{Reason: fail.InvalidInput}},
+		{"no such file", "", []string{"--kubeconfig=/does/not/exist"}, seen{Reason: fail.InvalidInput}},
+		{"nothing", "", nil, seen{Reason: fail.InvalidInput}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Setenv("KUBERNETES_SERVICE_HOST", "")
+			t.Setenv("HOME", t.TempDir())
+			t.Setenv("KUBECONFIG", tc.env)
+			var flags Flags
+			set := pflag.NewFlagSet("test", pflag.ContinueOnError)
+			flags.AddTo(set)
+			if err := set.Parse(tc.args); err != nil {
+				t.Fatal(err)
+			}
+			var got seen
+			clients, err := flags.Connect()
+			if err != nil {
+				got.Reason = fail.ReasonOf(err)
+				if fail.NextOf(err) == "" {
+					t.Errorf("no advice with %v", err)
+				}
+			} else {
+				got = seen{Host: clients.Config.Host, Namespace: clients.Namespace, InCluster: clients.InCluster}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("Connect (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

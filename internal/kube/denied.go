@@ -1,0 +1,68 @@
+package kube
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// refusedRequest is how RBAC says what is missing.
+var refusedRequest = regexp.MustCompile(
+	`User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?`)
+
+// denied turns a Forbidden answer into the commands that grant what is missing.
+func denied(err error) error {
+	found := refusedRequest.FindStringSubmatch(err.Error())
+	if found == nil {
+		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc auth can-i --list")
+	}
+	user, verb, resource, group, namespace := found[1], found[2], found[3], found[4], found[5]
+	if user == "system:anonymous" {
+		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc login")
+	}
+	return fail.Advise(fail.Because(fail.PermissionDenied, err), "%s", grant(user, verb, resource, group, namespace))
+}
+
+// grant are the commands that let user do verb; an empty namespace means the
+// whole cluster.
+func grant(user, verb, resource, group, namespace string) string {
+	resource, sub, isSub := strings.Cut(resource, "/")
+	name := "ml-dev-env-" + verb + "-" + resource
+	if isSub {
+		name += "-" + sub
+	}
+	if group != "" {
+		resource += "." + group
+	}
+	if isSub {
+		resource += "/" + sub
+	}
+	kind, where := "role", " -n "+namespace
+	if namespace == "" {
+		kind, where = "clusterrole", ""
+	}
+	return fmt.Sprintf("oc create %s %s%s --verb=%s --resource=%s\noc create %sbinding %s%s --%s=%s %s",
+		kind, name, where, companions(verb), resource, kind, name, where, kind, name, subject(user))
+}
+
+// companions are the verbs that whoever needs verb needs too: they would be
+// refused next.
+func companions(verb string) string {
+	switch verb {
+	case "patch":
+		// Server-side apply of what does not exist asks for create as well.
+		return "patch,create"
+	case "list", "watch":
+		return "list,watch"
+	}
+	return verb
+}
+
+func subject(user string) string {
+	if account, is := strings.CutPrefix(user, "system:serviceaccount:"); is {
+		return "--serviceaccount=" + account
+	}
+	return "--user=" + user
+}

@@ -1,0 +1,205 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// hangUpAfter is how long a closed connection may take to hand over what was
+// written to it.
+const hangUpAfter = 5 * time.Second
+
+// ForwardDialer connects through the API server's port-forward, as kubectl
+// port-forward does but without listening anywhere: over WebSockets, or SPDY where
+// the API server or something on the way takes no WebSockets.
+//
+// Every connection has an upgraded request of its own. Streams that share one
+// also share its one reader, and one that is not read stops all the others.
+//
+// The upgrade succeeds before anything reached the pod: that nobody listens
+// there is the first Read's error. Errors: AgentUnreachable, PermissionDenied.
+func ForwardDialer(clients *Clients, namespace, name string) Dialer {
+	return func(ctx context.Context, node int) (net.Conn, error) {
+		pod := podName(name, node)
+		target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
+			Namespace(namespace).Name(pod).SubResource("portforward").URL()
+		conn, err := openInTime(ctx, func() (net.Conn, error) {
+			return forward(clients.Config, target, agent.Port)
+		})
+		if err != nil {
+			return nil, forwardProblem(namespace, pod, err)
+		}
+		return conn, nil
+	}
+}
+
+// forwardProblem gives the reason: a refused permission is not an agent that
+// does not answer.
+func forwardProblem(namespace, pod string, err error) error {
+	if refusedRequest.MatchString(err.Error()) {
+		return denied(fmt.Errorf("forwarding to pod %s/%s: %w", namespace, pod, err))
+	}
+	return unreachable(namespace, pod, err)
+}
+
+// openInTime is open, given up at the end of ctx: the upgrade takes no context.
+func openInTime(ctx context.Context, open func() (net.Conn, error)) (net.Conn, error) {
+	type opened struct {
+		conn net.Conn
+		err  error
+	}
+	result := make(chan opened, 1)
+	go func() {
+		conn, err := open()
+		result <- opened{conn, err}
+	}()
+	select {
+	case got := <-result:
+		return got.conn, got.err
+	case <-ctx.Done():
+		go func() {
+			if late := <-result; late.conn != nil {
+				late.conn.Close()
+			}
+		}()
+		return nil, context.Cause(ctx)
+	}
+}
+
+func forward(config *rest.Config, target *url.URL, port int) (net.Conn, error) {
+	transport, upgrader, err := spdy.RoundTripperFor(config)
+	if err != nil {
+		return nil, err
+	}
+	overSPDY := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, target)
+	overWebSocket, err := portforward.NewSPDYOverWebsocketDialer(target, config)
+	if err != nil {
+		return nil, err
+	}
+	// Whatever the first fails of, the second says better: it decodes the API server's own answer.
+	dialer := portforward.NewFallbackDialer(overWebSocket, overSPDY, func(error) bool { return true })
+	upgraded, protocol, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
+	if err != nil {
+		return nil, err
+	}
+	if protocol != portforward.PortForwardProtocolV1Name {
+		return nil, errors.Join(fmt.Errorf("forwarding speaks %q: want %q", protocol, portforward.PortForwardProtocolV1Name), upgraded.Close())
+	}
+	headers := http.Header{}
+	headers.Set(corev1.PortHeader, strconv.Itoa(port))
+	headers.Set(corev1.PortForwardRequestIDHeader, "0")
+	headers.Set(corev1.StreamType, corev1.StreamTypeError)
+	errorStream, err := upgraded.CreateStream(headers)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the error stream: %w", err), upgraded.Close())
+	}
+	// Nothing is ever written to it.
+	if err := errorStream.Close(); err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the error stream: %w", err), upgraded.Close())
+	}
+	headers.Set(corev1.StreamType, corev1.StreamTypeData)
+	dataStream, err := upgraded.CreateStream(headers)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("opening the data stream: %w", err), upgraded.Close())
+	}
+	return newForwarded(dataStream, errorStream, upgraded.Close), nil
+}
+
+// forwarded is a net.Conn over a data stream. A stream knows no deadlines; a
+// pipe does, so the user has one end of a pipe and the stream the other.
+type forwarded struct {
+	net.Conn
+	// hangUp ends the streams, once.
+	hangUp func()
+	// written is closed when all that was written has been given to the stream.
+	written chan struct{}
+
+	mu sync.Mutex
+	// failed is what the far end said about why it ended.
+	failed error
+}
+
+func newForwarded(data io.ReadWriteCloser, problems io.Reader, closeAll func() error) *forwarded {
+	user, stream := net.Pipe()
+	f := &forwarded{Conn: user, written: make(chan struct{})}
+	f.hangUp = sync.OnceFunc(func() {
+		// The peer may be gone already; there is nothing to do about it.
+		_ = closeAll()
+		stream.Close()
+	})
+	problem := make(chan error, 1)
+	go func() {
+		message, err := io.ReadAll(problems)
+		if err == nil && len(message) > 0 {
+			err = errors.New(string(message))
+		}
+		problem <- err
+	}()
+	go func() {
+		// The stream ends first and tells why on the other; the user must see the why.
+		_, err := io.Copy(stream, data)
+		select {
+		case said := <-problem:
+			err = errors.Join(said, err)
+		case <-f.written:
+		case <-time.After(hangUpAfter):
+		}
+		f.mu.Lock()
+		f.failed = err
+		f.mu.Unlock()
+		f.hangUp()
+	}()
+	go func() {
+		_, err := io.Copy(data, stream)
+		if err == nil {
+			err = data.Close()
+		}
+		close(f.written)
+		// The user's next Write fails by itself, its Read ends with the streams.
+		if err != nil {
+			f.hangUp()
+		}
+	}()
+	return f
+}
+
+// Read says why the far end ended, where it said so.
+func (f *forwarded) Read(p []byte) (int, error) {
+	n, err := f.Conn.Read(p)
+	if errors.Is(err, io.EOF) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.failed != nil {
+			return n, fmt.Errorf("forwarding: %w", f.failed)
+		}
+	}
+	return n, err
+}
+
+// Close hands over what was written and ends the request.
+func (f *forwarded) Close() error {
+	err := f.Conn.Close()
+	go func() {
+		select {
+		case <-f.written:
+		case <-time.After(hangUpAfter):
+		}
+		f.hangUp()
+	}()
+	return err
+}

@@ -1,0 +1,58 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// WaitGone waits until no StatefulSet and then no pod of the label selector is
+// left in the namespace; the order matters, because a StatefulSet that lives makes
+// its pods anew. progress gets the pods that are left, after every change and at
+// least every ten seconds; none while it is the StatefulSet that is waited for.
+//
+// After ctx's deadline the error is TeardownIncomplete and names what is left.
+func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selector string, progress func(left []*corev1.Pod)) error {
+	options := metav1.ListOptions{LabelSelector: selector}
+	var left []string
+	err := Until(ctx, "statefulsets of "+selector+" in "+namespace, client.AppsV1().StatefulSets(namespace), options,
+		func(sets []*appsv1.StatefulSet) (bool, error) {
+			left = namesOf("statefulset ", sets)
+			if len(sets) > 0 {
+				progress(nil)
+			}
+			return len(sets) == 0, nil
+		})
+	if err == nil {
+		err = Until(ctx, "pods of "+selector+" in "+namespace, client.CoreV1().Pods(namespace), options,
+			func(pods []*corev1.Pod) (bool, error) {
+				left = namesOf("pod ", pods)
+				if len(pods) > 0 {
+					progress(pods)
+				}
+				return len(pods) == 0, nil
+			})
+	}
+	if errors.Is(err, context.DeadlineExceeded) && len(left) > 0 {
+		return fail.Advise(fail.Because(fail.TeardownIncomplete,
+			fmt.Errorf("waiting until nothing of %s is left in %s: %s still there: %w", selector, namespace, strings.Join(left, ", "), err)),
+			"oc get statefulsets,pods -n %s -l %s -o wide", namespace, selector)
+	}
+	return err
+}
+
+func namesOf[T metav1.Object](prefix string, objects []T) []string {
+	names := make([]string, 0, len(objects))
+	for _, object := range objects {
+		names = append(names, prefix+object.GetName())
+	}
+	return names
+}

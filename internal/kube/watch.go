@@ -1,0 +1,156 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// tick is how often Until asks done without a change, so that what is shown, and
+// what depends on the time, is not stale.
+const tick = 10 * time.Second
+
+// Pauses before a broken watch is made anew.
+const (
+	firstPause = time.Second
+	lastPause  = 15 * time.Second
+)
+
+// Source lists and watches objects of one kind, as every typed client does. L is
+// the kind's list.
+type Source[L runtime.Object] interface {
+	List(ctx context.Context, options metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
+}
+
+// Until watches the objects that options select until done says that it is over.
+// done gets all of them, sorted by name: at first, after every change, and at least
+// every ten seconds. Its error ends the watch and is returned as it is.
+//
+// A watch that breaks is made anew, also while the API server is away; what
+// happened meanwhile is seen in the objects, not as single changes. A permanent
+// error, as PermissionDenied, ends it. what names the objects in errors. After
+// the end of ctx the error wraps its cause.
+func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions, done func([]T) (bool, error)) error {
+	pause := firstPause
+	for {
+		seen, over, err := follow(ctx, source, options, done)
+		var asked *doneError
+		switch {
+		case over:
+			return nil
+		case errors.As(err, &asked):
+			return asked.err
+		case ctx.Err() != nil:
+			return fmt.Errorf("watching %s: %w", what, context.Cause(ctx))
+		case err != nil && !transient(err):
+			return Problem(fmt.Errorf("watching %s: %w", what, err))
+		}
+		if seen {
+			pause = firstPause
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, lastPause)
+		case <-ctx.Done():
+			return fmt.Errorf("watching %s: %w", what, lastly(context.Cause(ctx), err))
+		}
+	}
+}
+
+// lastly keeps the cause of an end in front of what was wrong until then.
+func lastly(cause, err error) error {
+	if err == nil {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", cause, err)
+}
+
+// doneError marks an error of the caller's own.
+type doneError struct{ err error }
+
+func (e *doneError) Error() string { return e.err.Error() }
+
+// follow lists once and watches until the watch ends. seen is true where the
+// list succeeded.
+func follow[T metav1.Object, L runtime.Object](ctx context.Context, source Source[L], options metav1.ListOptions, done func([]T) (bool, error)) (seen, over bool, err error) {
+	list, err := source.List(ctx, options)
+	if err != nil {
+		return false, false, err
+	}
+	objects := map[types.UID]T{}
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return false, false, err
+	}
+	for _, item := range items {
+		if object, ok := item.(T); ok {
+			objects[object.GetUID()] = object
+		}
+	}
+	listMeta, err := meta.ListAccessor(list)
+	if err != nil {
+		return false, false, err
+	}
+	if over, err := ask(objects, done); over || err != nil {
+		return true, over, err
+	}
+
+	options.ResourceVersion = listMeta.GetResourceVersion()
+	w, err := source.Watch(ctx, options)
+	if err != nil {
+		return true, false, err
+	}
+	defer w.Stop()
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return true, false, ctx.Err()
+		case <-ticker.C:
+		case event, open := <-w.ResultChan():
+			if !open {
+				return true, false, nil
+			}
+			if event.Type == watch.Error {
+				return true, false, apierrors.FromObject(event.Object)
+			}
+			object, ok := event.Object.(T)
+			if !ok || event.Type == watch.Bookmark {
+				continue
+			}
+			if event.Type == watch.Deleted {
+				delete(objects, object.GetUID())
+			} else {
+				objects[object.GetUID()] = object
+			}
+		}
+		if over, err := ask(objects, done); over || err != nil {
+			return true, over, err
+		}
+	}
+}
+
+func ask[T metav1.Object](objects map[types.UID]T, done func([]T) (bool, error)) (bool, error) {
+	sorted := make([]T, 0, len(objects))
+	for _, object := range objects {
+		sorted = append(sorted, object)
+	}
+	slices.SortFunc(sorted, func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) })
+	over, err := done(sorted)
+	if err != nil {
+		return false, &doneError{err}
+	}
+	return over, nil
+}

@@ -1,0 +1,173 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// round is one list and the watch after it, as the API server answers them.
+type round struct {
+	list    []string
+	listErr error
+	// events are names: "+x" is added, "-x" deleted; the watch then closes, fails, or stays open.
+	events   []string
+	watchErr error
+	failure  *metav1.Status
+	open     bool
+}
+
+func pod(name string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: about(name)}
+	p.UID = types.UID(name)
+	return p
+}
+
+// rounds answers for pods in this order; the last list is of the last round.
+func rounds(client *fake.Clientset, answers []round) {
+	var current round
+	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		current, answers = answers[0], answers[1:]
+		list := &corev1.PodList{}
+		for _, name := range current.list {
+			list.Items = append(list.Items, *pod(name))
+		}
+		return true, list, current.listErr
+	})
+	client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) {
+		w := watch.NewFakeWithChanSize(len(current.events)+1, false)
+		for _, event := range current.events {
+			if name, gone := strings.CutPrefix(event, "-"); gone {
+				w.Delete(pod(name))
+			} else {
+				w.Add(pod(event[1:]))
+			}
+		}
+		if current.failure != nil {
+			w.Error(current.failure)
+		}
+		if !current.open && current.failure == nil {
+			w.Stop()
+		}
+		return true, w, current.watchErr
+	})
+}
+
+// The test relies on reactors alone: the fake's own list and watch are not used.
+func TestUntil(t *testing.T) {
+	forbidden := answer(403, metav1.StatusReasonForbidden,
+		`pods is forbidden: User "h-kim" cannot watch resource "pods" in API group "" in the namespace "ns"`)
+	away := answer(503, metav1.StatusReasonServiceUnavailable, "starting")
+	expired := &metav1.Status{Status: metav1.StatusFailure, Code: 410, Reason: metav1.StatusReasonExpired, Message: "too old"}
+	for _, tc := range []struct {
+		name   string
+		rounds []round
+		want   []string // what done saw
+		reason fail.Reason
+	}{
+		{"there at once", []round{{}}, []string{""}, ""},
+		{"by events", []round{{list: []string{"b", "a"}, events: []string{"-a", "+c", "-c", "-b"}, open: true}},
+			[]string{"a b", "b", "b c", "b", ""}, ""},
+		{"the watch closes", []round{{list: []string{"a", "b"}, events: []string{"-a"}}, {}}, []string{"a b", "b", ""}, ""},
+		{"the watch is too old", []round{{list: []string{"a"}, failure: expired}, {}}, []string{"a", ""}, ""},
+		{"the API server is away", []round{{listErr: away}, {listErr: away}, {list: []string{"a"}, watchErr: away}, {}}, []string{"a", ""}, ""},
+		{"listing is refused", []round{{listErr: forbidden}}, nil, fail.PermissionDenied},
+		{"watching is refused", []round{{list: []string{"a"}, watchErr: forbidden}}, []string{"a"}, fail.PermissionDenied},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := fake.NewClientset()
+				rounds(client, tc.rounds)
+				var got []string
+				err := Until(t.Context(), "pods", client.CoreV1().Pods("ns"), metav1.ListOptions{},
+					func(pods []*corev1.Pod) (bool, error) {
+						got = append(got, strings.Join(namesOf("", pods), " "))
+						return len(pods) == 0, nil
+					})
+				if (err != nil || tc.reason != "") && fail.ReasonOf(err) != tc.reason {
+					t.Errorf("got %v, want reason %q", err, tc.reason)
+				}
+				if diff := cmp.Diff(tc.want, got); diff != "" {
+					t.Errorf("seen (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+func TestUntilEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset()
+		rounds(client, []round{{list: []string{"a"}, open: true}, {list: []string{"a"}, open: true}})
+		options, source := metav1.ListOptions{}, client.CoreV1().Pods("ns")
+
+		asked := 0
+		ctx, cancel := context.WithTimeout(t.Context(), 35*time.Second)
+		defer cancel()
+		err := Until(ctx, "pods", source, options, func([]*corev1.Pod) (bool, error) { asked++; return false, nil })
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("at the deadline: got %v", err)
+		}
+		if asked != 4 {
+			t.Errorf("asked %d times in 35 s, want 4: at once and every ten seconds", asked)
+		}
+
+		mine := errors.New("mine")
+		if err := Until(t.Context(), "pods", source, options, func([]*corev1.Pod) (bool, error) { return false, mine }); err != mine {
+			t.Errorf("done's own error: got %v", err)
+		}
+	})
+}
+
+// The test relies on the fake's tracker, which lists and watches what is deleted.
+func TestWaitGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := pod("ours"), pod("theirs")
+		ours.Labels = map[string]string{"env": "x"}
+		client := fake.NewClientset(ours, theirs)
+		gone := make(chan error, 1)
+		var seen []string
+		go func() {
+			gone <- WaitGone(t.Context(), client, "ns", "env=x", func(left []*corev1.Pod) {
+				seen = append(seen, strings.Join(namesOf("", left), " "))
+			})
+		}()
+		synctest.Wait()
+		if err := client.CoreV1().Pods("ns").Delete(t.Context(), "ours", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-gone; err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"ours"}, seen); diff != "" {
+			t.Errorf("progress (-want +got):\n%s", diff)
+		}
+	})
+}
+
+func TestWaitGoneTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stuck := pod("stuck")
+		stuck.Labels = map[string]string{"env": "x"}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		err := WaitGone(ctx, fake.NewClientset(stuck), "ns", "env=x", func([]*corev1.Pod) {})
+		if fail.ReasonOf(err) != fail.TeardownIncomplete || !strings.Contains(err.Error(), "pod stuck") {
+			t.Errorf("got %v", err)
+		}
+	})
+}

@@ -1,0 +1,148 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// ErrClusterUnknown is returned by CheckCluster where it cannot be told which
+// cluster this is. It is worth a warning, not a failure.
+var ErrClusterUnknown = errors.New("it cannot be told which cluster this is")
+
+// handshakeTime is what the API server has to show its certificate.
+const handshakeTime = 10 * time.Second
+
+// maxNames is how many of a certificate's names an error shows.
+const maxNames = 3
+
+// CheckCluster compares cluster.api of a cluster file with where config leads,
+// without needing any permission. It is the same cluster where the kubeconfig
+// names the host, or where the API server, asked for the file's host by TLS's server
+// name, shows a certificate for it; "api." in front of the file's host may be left
+// out. The certificate is only read: requests verify it for themselves.
+//
+// Errors: WrongCluster with both names; ErrClusterUnknown where a proxy, a server
+// without TLS or the network is in the way.
+func CheckCluster(ctx context.Context, config *rest.Config, api string) error {
+	wanted := hostOf(api)
+	names := []string{wanted}
+	if net.ParseIP(wanted) == nil && !strings.HasPrefix(wanted, "api.") {
+		names = append(names, "api."+wanted)
+	}
+	server, _, err := rest.DefaultServerUrlFor(config)
+	if err != nil {
+		return unknown("reading the API server's address %q: %w", config.Host, err)
+	}
+	if slices.Contains(names, strings.ToLower(server.Hostname())) {
+		return nil
+	}
+	if server.Scheme != "https" {
+		return unknown("API server %s has no certificate", server)
+	}
+	if proxied(config, server) {
+		return unknown("API server %s is behind a proxy", server.Host)
+	}
+	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
+	defer cancel()
+	var seen *x509.Certificate
+	for _, name := range names {
+		if seen, err = certificate(ctx, config, server, name); err != nil {
+			return unknown("reading the certificate of API server %s: %w", server.Host, err)
+		}
+		for _, name := range names {
+			if seen.VerifyHostname(name) == nil {
+				return nil
+			}
+		}
+	}
+	return fail.Advise(fail.Becausef(fail.WrongCluster, "comparing cluster.api of the cluster file with API server %s: its certificate is for %s: want %s",
+		server.Host, shortened(seen), wanted),
+		"choose the cluster file of this cluster, or correct its cluster.api: oc whoami --show-server")
+}
+
+func unknown(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrClusterUnknown, fmt.Errorf(format, args...))
+}
+
+// hostOf takes the host out of host, host:port or a URL.
+func hostOf(api string) string {
+	if _, rest, isURL := strings.Cut(api, "://"); isURL {
+		api = rest
+	}
+	api, _, _ = strings.Cut(api, "/")
+	if host, _, err := net.SplitHostPort(api); err == nil {
+		api = host
+	}
+	return strings.ToLower(strings.Trim(strings.TrimSuffix(api, "."), "[]"))
+}
+
+func proxied(config *rest.Config, server *url.URL) bool {
+	proxy := http.ProxyFromEnvironment
+	if config.Proxy != nil {
+		proxy = config.Proxy
+	}
+	through, err := proxy(&http.Request{URL: server})
+	return err != nil || through != nil
+}
+
+// certificate is what the server shows to somebody who asks for name.
+func certificate(ctx context.Context, config *rest.Config, server *url.URL, name string) (*x509.Certificate, error) {
+	dial := config.Dial
+	if dial == nil {
+		dial = (&net.Dialer{}).DialContext
+	}
+	port := server.Port()
+	if port == "" {
+		port = "443"
+	}
+	conn, err := dial(ctx, "tcp", net.JoinHostPort(server.Hostname(), port))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	// Nothing is sent over this connection and nobody is trusted by it: a certificate
+	// of another cluster, which the CA at hand cannot verify, is just what must be read.
+	secure := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, err
+	}
+	return secure.ConnectionState().PeerCertificates[0], nil
+}
+
+// shortened are the names of a certificate: the telling ones first, those that
+// every cluster's API server has only where there are no others.
+func shortened(certificate *x509.Certificate) string {
+	var telling, common []string
+	for _, name := range certificate.DNSNames {
+		first, _, _ := strings.Cut(name, ".")
+		if first == "kubernetes" || first == "openshift" || first == "localhost" {
+			common = append(common, name)
+		} else {
+			telling = append(telling, name)
+		}
+	}
+	for _, address := range certificate.IPAddresses {
+		common = append(common, address.String())
+	}
+	names := slices.Concat(telling, common)
+	switch {
+	case len(names) == 0:
+		return "no name"
+	case len(names) > maxNames:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
+	}
+	return strings.Join(names, ", ")
+}

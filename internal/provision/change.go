@@ -1,0 +1,103 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/environment/certs"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+)
+
+// certificates are made anew with every environment. Of one that lives the
+// client's are read where they are mounted; the server's are in the cluster.
+func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet) (environment.Certificates, agent.Credentials, error) {
+	if live != nil {
+		credentials, err := nodes.Credentials(ctx, p.clients, p.request.Name, p.options.certs)
+		if err == nil {
+			return environment.Certificates{}, credentials, nil
+		}
+		if reason := fail.ReasonOf(err); reason != fail.EnvironmentMissing && !errors.Is(err, fs.ErrNotExist) {
+			return environment.Certificates{}, agent.Credentials{}, err
+		}
+		p.log.Info("The certificates are made anew; running agents take them up within two minutes.")
+	}
+	made, err := certs.New(p.request.Namespace, p.request.Name, p.now())
+	if err != nil {
+		return made, agent.Credentials{}, err
+	}
+	credentials, err := agent.ParseCredentials(made.CA, made.ClientCert, made.ClientKey)
+	return made, credentials, err
+}
+
+// change decides what becomes of an environment that lives and is not what is
+// asked for. It returns nil where it has to be made anew.
+func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet, credentials agent.Credentials) (*appsv1.StatefulSet, error) {
+	differences := environment.Differences(live, want)
+	if len(differences) == 0 {
+		p.log.Info("The environment is there already, as it is asked for.")
+		return live, nil
+	}
+	var text []string
+	recreate, immutable := false, false
+	for _, d := range differences {
+		text = append(text, d.String())
+		recreate = recreate || d.Change == environment.Recreate
+		immutable = immutable || d.Change == environment.Immutable
+	}
+	list := strings.Join(text, "\n  ")
+	if p.options.onChange != "recreate" {
+		return nil, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "making environment %s/%s: it lives and differs from what is asked for:\n  %s", p.request.Namespace, p.request.Name, list),
+			"ask for what is there, tear it down first, or let its pods be made anew with --on-change=recreate")
+	}
+	if err := p.refuseRunning(ctx, live, credentials); err != nil {
+		return nil, err
+	}
+	p.log.Info("Changing the environment:\n  " + list)
+	if !recreate && !immutable {
+		return live, nil
+	}
+	// The claims of templates stay: they have no owner.
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	err := p.clients.Kube.AppsV1().StatefulSets(live.Namespace).Delete(ctx, live.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, kube.Problem(fmt.Errorf("deleting statefulset %s/%s: %w", live.Namespace, live.Name, err))
+	}
+	return nil, kube.WaitGone(ctx, p.clients.Kube, live.Namespace, lease.Selector(p.request.Name), func(left []*corev1.Pod) {
+		p.log.Info(fmt.Sprintf("Waiting until %d old pods are gone.", len(left)))
+	})
+}
+
+// refuseRunning protects jobs. Nodes that do not answer run none that could be
+// followed.
+func (p *provisioner) refuseRunning(ctx context.Context, live *appsv1.StatefulSet, credentials agent.Credentials) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	count := 1
+	if live.Spec.Replicas != nil {
+		count = int(*live.Spec.Replicas)
+	}
+	set := nodes.New(p.clients, p.request.Name, count, credentials)
+	defer set.Close()
+	return set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		facts, err := client.Facts(ctx)
+		if err == nil && len(facts.Running) > 0 {
+			return fail.Becausef(fail.EnvironmentDiffers, "changing environment %s/%s: node %d runs %s", p.request.Namespace, p.request.Name, client.Node(), strings.Join(facts.Running, ", "))
+		}
+		return nil
+	})
+}

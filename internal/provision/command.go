@@ -1,0 +1,190 @@
+package provision
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// options are the flags of the command.
+type options struct {
+	kube            kube.Flags
+	run             run.Flags
+	certs           string
+	clusterFile     string
+	request         environment.Request
+	mode, storage   string
+	startTimeout    time.Duration
+	onBusy          string
+	onChange        string
+	trainingTimeout time.Duration
+	keepFor         time.Duration
+}
+
+// How long a Lease lasts without being renewed, and what the finally tasks take.
+const (
+	leaseDuration = 10 * time.Minute
+	teardownTime  = 5 * time.Minute
+)
+
+// Command is the step provision.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "provision --cluster-file FILE",
+		Short: "Create a training environment and wait until it can be used",
+		Long: `Create a training environment and wait until every node of it answers, has its
+GPUs, shares its storage and can be found by name.
+
+Running it again changes nothing where the request is the same. All nodes are there
+within --start-timeout, or all are released and what is in the way is named.`,
+		Example: `  provision --cluster-file clusters/barcelona.yaml --nodes 4
+  provision --cluster-file clusters/cairo.yaml --name h-kim --storage rwx --on-busy wait`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("argument %q: want flags only", args[0])
+			}
+			return o.check()
+		},
+	}
+	flags := cmd.Flags()
+	o.kube.AddTo(flags)
+	o.run.AddTo(flags)
+	flags.StringVar(&o.certs, "client-certs", "", "folder of the environment's mounted client Secret, of an earlier run of this step")
+	flags.StringVar(&o.clusterFile, "cluster-file", "", "the cluster file")
+	flags.StringVar(&o.request.Name, "name", environment.DefaultName, "name of the environment")
+	flags.IntVar(&o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
+	flags.IntVar(&o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
+	flags.StringVar(&o.mode, "mode", "auto", "how the nodes talk: auto or tcp")
+	flags.StringVar(&o.request.Image, "image", "", "training image (default: image.name of the cluster file)")
+	flags.StringVar(&o.storage, "storage", "", "rwx, volumeClaimTemplates, or auto for rwx where the class really gives it (default: storage.mode of the cluster file)")
+	flags.StringVar(&o.request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
+	flags.StringVar(&o.request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
+	flags.StringVar(&o.request.StepsImage, "steps-image", "", "image that this program is in; the nodes get their agent from it")
+	flags.DurationVar(&o.startTimeout, "start-timeout", 10*time.Minute, "time for all nodes to start, waiting for a busy environment included")
+	flags.StringVar(&o.onBusy, "on-busy", "fail", "when somebody else holds the environment: fail or wait")
+	flags.StringVar(&o.onChange, "on-change", "fail", "when the environment lives and differs from the request: fail, or recreate its pods")
+	flags.DurationVar(&o.trainingTimeout, "training-timeout", 0, "time that the training may take, to refuse a PipelineRun that would end before")
+	flags.DurationVar(&o.keepFor, "keep-for", 0, "how long the environment's lease lasts (default: while steps renew it)")
+	results := results{
+		environment: step.NewResult(cmd, "environment", "name of the environment"),
+		mode:        step.NewResult(cmd, "mode", "how the nodes talk: tcp"),
+		storage:     step.NewResult(cmd, "storage", "rwx or volumeClaimTemplates"),
+		nodes:       step.NewResult(cmd, "nodes", "number of nodes"),
+		imageDigest: step.NewResult(cmd, "image-digest", "the training image by digest"),
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		p, err := o.provisioner(cmd)
+		if err != nil {
+			return err
+		}
+		outcome, err := p.run(cmd.Context())
+		if err != nil {
+			return err
+		}
+		return results.write(outcome)
+	}
+	return cmd
+}
+
+// check finds every mistake of flags that no cluster file is needed for.
+func (o *options) check() error {
+	var problems []error
+	if o.clusterFile == "" {
+		problems = append(problems, errors.New("--cluster-file is missing: want a file as in clusters/"))
+	}
+	if o.onBusy != "fail" && o.onBusy != "wait" {
+		problems = append(problems, fmt.Errorf("--on-busy %q: want fail or wait", o.onBusy))
+	}
+	if o.onChange != "fail" && o.onChange != "recreate" {
+		problems = append(problems, fmt.Errorf("--on-change %q: want fail or recreate", o.onChange))
+	}
+	switch o.mode {
+	case "auto", "tcp":
+	case "rdma":
+		problems = append(problems, errors.New("--mode rdma: this version cannot prove RDMA, so it does not offer it; want auto or tcp"))
+	default:
+		problems = append(problems, fmt.Errorf("--mode %q: want auto or tcp", o.mode))
+	}
+	for name, d := range map[string]time.Duration{"start-timeout": o.startTimeout, "training-timeout": o.trainingTimeout + 1, "keep-for": o.keepFor + 1} {
+		if d <= 0 {
+			problems = append(problems, fmt.Errorf("--%s: want more than nothing", name))
+		}
+	}
+	if (o.run.Name == "") != (o.run.UID == "") {
+		problems = append(problems, errors.New("--run-name and --run-uid go together: want both or none"))
+	}
+	return errors.Join(problems...)
+}
+
+// provisioner checks the whole request before anything is asked of the cluster.
+func (o *options) provisioner(cmd *cobra.Command) (*provisioner, error) {
+	content, err := os.ReadFile(o.clusterFile)
+	if err != nil {
+		return nil, inputError("reading the cluster file: %w", err)
+	}
+	file, err := cluster.Load(o.clusterFile, content)
+	if err != nil {
+		return nil, inputError("%w", err)
+	}
+	clients, err := o.kube.Connect()
+	if err != nil {
+		return nil, err
+	}
+	if o.kube.Namespace == "" && !clients.InCluster {
+		clients.Namespace = file.Cluster.Namespace
+	}
+	request := o.request
+	request.Cluster, request.Namespace = file, clients.Namespace
+	request.Mode, request.Storage = environment.TCP, cluster.StorageMode(o.storage)
+	request = request.WithDefaults()
+	if err := request.Validate(); err != nil {
+		return nil, err
+	}
+	log := step.Log(cmd)
+	return &provisioner{
+		options: *o, clients: clients, request: request, log: log, now: time.Now,
+		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log},
+	}, nil
+}
+
+// holder is the PipelineRun, or the person at the keyboard.
+func (o *options) holder() lease.Holder {
+	if o.run.UID != "" {
+		return lease.Holder{ID: o.run.UID, Display: o.run.Name, Run: true}
+	}
+	return lease.Person()
+}
+
+func (p *provisioner) leaseRequest() lease.Request {
+	r := lease.Request{Name: p.request.Name, Holder: p.options.holder(), Duration: leaseDuration}
+	if p.options.keepFor > 0 {
+		r.Duration = p.options.keepFor
+	}
+	if p.options.run.UID != "" {
+		owner := run.OwnerReference(p.options.run.Name, types.UID(p.options.run.UID))
+		r.Owner = &owner
+	}
+	return r
+}
+
+type results struct {
+	environment, mode, storage, nodes, imageDigest *step.Result
+}
+
+func (r results) write(o outcome) error {
+	return errors.Join(
+		r.environment.Write(o.name), r.mode.Write(string(o.mode)), r.storage.Write(string(o.storage)),
+		r.nodes.Write(fmt.Sprint(o.nodes)), r.imageDigest.Write(o.imageDigest))
+}

@@ -1,0 +1,101 @@
+// Package receipt is the account of one run, kept in a ConfigMap that outlives
+// the environment and the run.
+package receipt
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// Verdict is how a run ended.
+type Verdict string
+
+// The verdicts.
+const (
+	Succeeded Verdict = "Succeeded"
+	Failed    Verdict = "Failed"
+)
+
+// Receipt is documented in docs/receipt.md.
+type Receipt struct {
+	Run         string    `json:"run"`
+	RunUID      string    `json:"runUID,omitempty"`
+	Namespace   string    `json:"namespace"`
+	Environment string    `json:"environment"`
+	Verdict     Verdict   `json:"verdict"`
+	Reason      string    `json:"reason,omitempty"`
+	Message     string    `json:"message,omitempty"`
+	Started     time.Time `json:"started,omitzero"`
+	Ended       time.Time `json:"ended,omitzero"`
+	Commit      string    `json:"commit,omitempty"`
+	Tree        string    `json:"tree,omitempty"`
+	// Image is by digest where the cluster told it.
+	Image   string  `json:"image,omitempty"`
+	Mode    string  `json:"mode,omitempty"`
+	Storage string  `json:"storage,omitempty"`
+	Phases  []Phase `json:"phases,omitempty"`
+	Nodes   []Node  `json:"nodes,omitempty"`
+	Ranks   []Rank  `json:"ranks,omitempty"`
+	// NCCL are the variables of the network that all ranks had.
+	NCCL map[string]string `json:"nccl,omitempty"`
+	// Metrics are the last values of the training's own.
+	Metrics json.RawMessage `json:"metrics,omitempty"`
+	// Cause is the rank that failed first by an error of its own.
+	Cause *Cause `json:"cause,omitempty"`
+	// Record says where logs, metrics and checkpoints lie.
+	Record *Record `json:"record,omitempty"`
+	// Teardown is what was given back, or what was not.
+	Teardown string `json:"teardown,omitempty"`
+}
+
+// Phase is one task of the run.
+type Phase struct {
+	Name    string    `json:"name"`
+	Status  string    `json:"status"`
+	Reason  string    `json:"reason,omitempty"`
+	Started time.Time `json:"started,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+	// Seconds it took, as far as it has.
+	Seconds float64 `json:"seconds,omitempty"`
+	Retries int     `json:"retries,omitempty"`
+}
+
+// Node is one node of the environment.
+type Node struct {
+	Node           int      `json:"node"`
+	Pod            string   `json:"pod"`
+	KubernetesNode string   `json:"kubernetesNode"`
+	GPUs           []string `json:"gpus,omitempty"`
+	Model          string   `json:"model,omitempty"`
+	Driver         string   `json:"driver,omitempty"`
+}
+
+// Rank is how one training process ended.
+type Rank struct {
+	Rank    int        `json:"rank"`
+	Node    int        `json:"node"`
+	Exit    agent.Exit `json:"exit"`
+	Stopped bool       `json:"stopped,omitempty"`
+	Started time.Time  `json:"started"`
+	Seconds float64    `json:"seconds"`
+	// Tail is of failed ranks only.
+	Tail []string `json:"tail,omitempty"`
+}
+
+// Cause is the failure that the others followed from.
+type Cause struct {
+	Rank   int                `json:"rank"`
+	Node   int                `json:"node"`
+	Exit   agent.Exit         `json:"exit"`
+	Python *agent.PythonError `json:"python,omitempty"`
+}
+
+// Record says where things lie.
+type Record struct {
+	// Folder on the workspace claim: logs of all ranks, metrics and status.
+	Folder string `json:"folder"`
+	// Claims that hold it; with volumeClaimTemplates each node's own part.
+	Claims []string `json:"claims"`
+}

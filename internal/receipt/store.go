@@ -1,0 +1,91 @@
+package receipt
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// Labels and keys of a receipt's ConfigMap.
+const (
+	// Label marks receipts.
+	Label = "ml-dev-env/receipt"
+	key   = "receipt.json"
+	// Keep is how many receipts of one environment are kept.
+	Keep = 30
+	// maxSize keeps a receipt within what a ConfigMap holds, 1 MiB.
+	maxSize = 900 << 10
+)
+
+// Name is that of a run's ConfigMap.
+func Name(run string) string { return run + "-receipt" }
+
+// Write stores the receipt, in place of an earlier one of the run.
+func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
+	}
+	if len(content) > maxSize {
+		for i := range r.Ranks {
+			r.Ranks[i].Tail = nil
+		}
+		if content, err = json.Marshal(r); err != nil {
+			return fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
+		}
+	}
+	return kube.Apply(ctx, client, &corev1.ConfigMap{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Name: Name(r.Run), Namespace: r.Namespace, Labels: map[string]string{
+			"app.kubernetes.io/managed-by": "ml-dev-env",
+			"app.kubernetes.io/name":       "ml-dev-env",
+			Label:                          "true",
+			"ml-dev-env/environment":       r.Environment,
+			"ml-dev-env/verdict":           string(r.Verdict),
+		}},
+		Data: map[string]string{key: string(content)},
+	})
+}
+
+// Read finds the receipt of a run.
+func Read(ctx context.Context, client kubernetes.Interface, namespace, run string) (Receipt, error) {
+	var r Receipt
+	found, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, Name(run), metav1.GetOptions{})
+	if err != nil {
+		return r, fmt.Errorf("getting the receipt of %s/%s: %w", namespace, run, err)
+	}
+	if err := json.Unmarshal([]byte(found.Data[key]), &r); err != nil {
+		return r, fmt.Errorf("reading the receipt of %s/%s: %w", namespace, run, err)
+	}
+	return r, nil
+}
+
+// Prune deletes the oldest receipts of an environment beyond Keep.
+func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment string) error {
+	selector := metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: map[string]string{Label: "true", "ml-dev-env/environment": environment}})
+	found, err := client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return kube.Problem(fmt.Errorf("listing receipts in %s: %w", namespace, err))
+	}
+	slices.SortFunc(found.Items, func(a, b corev1.ConfigMap) int {
+		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	})
+	var errs []error
+	for _, old := range found.Items[min(Keep, len(found.Items)):] {
+		err := client.CoreV1().ConfigMaps(namespace).Delete(ctx, old.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID}})
+		if err != nil && !apierrors.IsNotFound(err) {
+			errs = append(errs, kube.Problem(fmt.Errorf("deleting receipt %s/%s: %w", namespace, old.Name, err)))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,112 @@
+// Package run reads facts about a PipelineRun: its deadlines, how it is ending,
+// and what its tasks did.
+package run
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// defaultTimeout is Tekton's for a PipelineRun that names none, unless the
+// cluster's administrator set another; then the run says it by itself.
+const defaultTimeout = time.Hour
+
+// Run is a PipelineRun.
+type Run struct {
+	Namespace string
+	Name      string
+	UID       types.UID
+	// Started is zero before Tekton started it.
+	Started  time.Time
+	Timeouts Timeouts
+	// Cancelled is true where somebody asked for its end, with or without finally tasks. A run that was
+	// stopped is not: its running tasks may finish.
+	Cancelled bool
+	// Deleted is true where the run is on its way out of the cluster.
+	Deleted bool
+	// Done is true where it has ended, finally tasks included.
+	Done bool
+	// Reason is Tekton's word for where it is, as Running, Failed or PipelineRunTimeout; Message says more.
+	Reason  string
+	Message string
+}
+
+// Timeouts of a PipelineRun, counted from its start; zero is none.
+type Timeouts struct {
+	// Pipeline ends everything, finally tasks too.
+	Pipeline time.Duration
+	// Tasks ends the tasks, so that finally tasks run. Finally is counted from their start.
+	Tasks   time.Duration
+	Finally time.Duration
+}
+
+// Of reads a PipelineRun. A run that does not exist is an error that
+// apierrors.IsNotFound knows; else PermissionDenied.
+func Of(ctx context.Context, client versioned.Interface, namespace, name string) (*Run, error) {
+	found, err := client.TektonV1().PipelineRuns(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", namespace, name, err))
+	}
+	return of(found), nil
+}
+
+func of(found *v1.PipelineRun) *Run {
+	r := &Run{
+		Namespace: found.Namespace,
+		Name:      found.Name,
+		UID:       found.UID,
+		Timeouts:  timeoutsOf(found),
+		Cancelled: found.IsCancelled() || found.IsGracefullyCancelled(),
+		Deleted:   found.DeletionTimestamp != nil,
+		Done:      found.IsDone(),
+	}
+	if found.Status.StartTime != nil {
+		r.Started = found.Status.StartTime.Time
+	}
+	if condition := found.Status.GetCondition("Succeeded"); condition != nil {
+		r.Reason, r.Message = condition.Reason, condition.Message
+	}
+	return r
+}
+
+// timeoutsOf has Tekton's own arithmetic: of tasks and finally, the one that is
+// not set is what the other leaves of the pipeline's.
+func timeoutsOf(found *v1.PipelineRun) Timeouts {
+	t := Timeouts{Pipeline: defaultTimeout}
+	if set := found.Spec.Timeouts; set != nil && set.Pipeline != nil {
+		t.Pipeline = set.Pipeline.Duration
+	}
+	if tasks := found.TasksTimeout(); tasks != nil {
+		t.Tasks = tasks.Duration
+	}
+	if finally := found.FinallyTimeout(); finally != nil {
+		t.Finally = finally.Duration
+	}
+	return t
+}
+
+// OwnerReference makes the run the owner of an object, which is deleted with it.
+func (r *Run) OwnerReference() metav1.OwnerReference {
+	return OwnerReference(r.Name, r.UID)
+}
+
+// OwnerReference is of a run whose name and UID are known. It does not block the
+// owner's deletion: that would need the right to update the owner's finalizers.
+func OwnerReference(name string, uid types.UID) metav1.OwnerReference {
+	block := false
+	return metav1.OwnerReference{
+		APIVersion:         v1.SchemeGroupVersion.String(),
+		Kind:               "PipelineRun",
+		Name:               name,
+		UID:                uid,
+		BlockOwnerDeletion: &block,
+	}
+}

@@ -1,0 +1,232 @@
+package run
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"knative.dev/pkg/apis"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+func start() time.Time { return time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC) }
+
+func pipelineRun(change ...func(*v1.PipelineRun)) *v1.PipelineRun {
+	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "uid-1"}}
+	r.Status.StartTime = &metav1.Time{Time: start()}
+	for _, c := range change {
+		c(r)
+	}
+	return r
+}
+
+func d(duration time.Duration) *metav1.Duration { return &metav1.Duration{Duration: duration} }
+
+func timeouts(t v1.TimeoutFields) func(*v1.PipelineRun) {
+	return func(r *v1.PipelineRun) { r.Spec.Timeouts = &t }
+}
+
+func succeeded(status corev1.ConditionStatus, reason, message string) apis.Condition {
+	return apis.Condition{Type: apis.ConditionSucceeded, Status: status, Reason: reason, Message: message}
+}
+
+func condition(status corev1.ConditionStatus, reason, message string) func(*v1.PipelineRun) {
+	return func(r *v1.PipelineRun) {
+		c := succeeded(status, reason, message)
+		r.Status.SetCondition(&c)
+	}
+}
+
+// The fake runs no controller and no webhook: what Tekton would set is set here.
+func TestOf(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		run  *v1.PipelineRun
+		want Run
+	}{
+		{"just started", pipelineRun(), Run{Timeouts: Timeouts{Pipeline: time.Hour}}},
+		{"all timeouts", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(3 * time.Hour), Tasks: d(2 * time.Hour), Finally: d(time.Hour)})),
+			Run{Timeouts: Timeouts{3 * time.Hour, 2 * time.Hour, time.Hour}}},
+		{"tasks are what finally leaves", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(3 * time.Hour), Finally: d(time.Hour)})),
+			Run{Timeouts: Timeouts{3 * time.Hour, 2 * time.Hour, time.Hour}}},
+		{"none", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(0), Finally: d(time.Hour)})),
+			Run{Timeouts: Timeouts{0, 0, time.Hour}}},
+		{"cancelled", pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelled }),
+			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Cancelled: true}},
+		{"stopped", pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusStoppedRunFinally }),
+			Run{Timeouts: Timeouts{Pipeline: time.Hour}}},
+		{"failed", pipelineRun(condition(corev1.ConditionFalse, "Failed", "Tasks Completed: 2")),
+			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Done: true, Reason: "Failed", Message: "Tasks Completed: 2"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tc.want.Namespace, tc.want.Name, tc.want.UID, tc.want.Started = "ns", "train-1", "uid-1", start()
+			got, err := Of(t.Context(), fake.NewSimpleClientset(tc.run), "ns", "train-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(&tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	if _, err := Of(t.Context(), fake.NewSimpleClientset(), "ns", "train-1"); !apierrors.IsNotFound(err) {
+		t.Errorf("no such run: got %v", err)
+	}
+}
+
+func TestCheckTimeouts(t *testing.T) {
+	need := Needs{Start: 10 * time.Minute, Training: 24 * time.Hour, Teardown: 5 * time.Minute}
+	const advice = "tkn pipeline start ... --pipeline-timeout=24h23m --tasks-timeout=24h18m --finally-timeout=5m"
+	for _, tc := range []struct {
+		name     string
+		timeouts v1.TimeoutFields
+		want     string // what is too short, "" for nothing
+	}{
+		{"unset", v1.TimeoutFields{}, "pipeline 1h, want 24h18m"},
+		{"none", v1.TimeoutFields{Pipeline: d(0)}, ""},
+		{"pipeline alone is enough", v1.TimeoutFields{Pipeline: d(24*time.Hour + 18*time.Minute)}, ""},
+		{"pipeline just too short", v1.TimeoutFields{Pipeline: d(24*time.Hour + 17*time.Minute)}, "pipeline 24h17m, want 24h18m"},
+		{"tasks too short", v1.TimeoutFields{Pipeline: d(48 * time.Hour), Tasks: d(24 * time.Hour)}, "tasks 24h, want 24h13m"},
+		{"finally too short", v1.TimeoutFields{Pipeline: d(48 * time.Hour), Finally: d(90 * time.Second)}, "finally 1m30s, want 5m"},
+		{"finally gets what tasks leave", v1.TimeoutFields{Pipeline: d(25 * time.Hour), Tasks: d(25*time.Hour - time.Minute)}, "finally 1m, want 5m"},
+		{"what was advised", v1.TimeoutFields{Pipeline: d(24*time.Hour + 23*time.Minute), Tasks: d(24*time.Hour + 18*time.Minute), Finally: d(5 * time.Minute)}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := CheckTimeouts(of(pipelineRun(timeouts(tc.timeouts))), need, start().Add(2*time.Minute+30*time.Second))
+			if tc.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if fail.ReasonOf(err) != fail.TimeoutTooShort || !strings.Contains(err.Error(), tc.want+" (2m30s since its start") {
+				t.Errorf("got %v, want TimeoutTooShort with %q", err, tc.want)
+			}
+			if diff := cmp.Diff(advice, fail.NextOf(err)); diff != "" {
+				t.Errorf("advice (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func taskRunOf(task string, change ...func(*v1.TaskRun)) *v1.TaskRun {
+	child := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: "train-1-" + task,
+		Labels:          map[string]string{runLabel: "train-1", taskLabel: task},
+		OwnerReferences: []metav1.OwnerReference{OwnerReference("train-1", "uid-1")},
+	}}
+	for _, c := range change {
+		c(child)
+	}
+	return child
+}
+
+// The fake runs no controller: the states are those that Tekton leaves when it
+// deletes a pod.
+func TestEndingOf(t *testing.T) {
+	day := timeouts(v1.TimeoutFields{Pipeline: d(24 * time.Hour)})
+	for _, tc := range []struct {
+		name  string
+		run   *v1.PipelineRun
+		tasks []*v1.TaskRun
+		after time.Duration
+		want  Ending
+	}{
+		{"no run", nil, nil, time.Hour, Ending{Deleted, "pipelinerun train-1 was deleted"}},
+		{"another run of that name", pipelineRun(func(r *v1.PipelineRun) { r.UID = "uid-2" }), nil, time.Hour,
+			Ending{Deleted, "pipelinerun train-1 was deleted"}},
+		{"being deleted", pipelineRun(day, func(r *v1.PipelineRun) {
+			r.DeletionTimestamp, r.Finalizers = &metav1.Time{Time: start()}, []string{"chains.tekton.dev"}
+		}), nil, time.Hour, Ending{Deleted, "pipelinerun train-1 is being deleted"}},
+		{"cancelled", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }), nil, time.Hour,
+			Ending{Cancelled, "pipelinerun train-1 was cancelled"}},
+		{"timed out", pipelineRun(day, condition(corev1.ConditionFalse, "PipelineRunTimeout", "failed to finish")), nil, time.Hour,
+			Ending{TimedOut, "pipelinerun train-1 timed out: failed to finish"}},
+		{"deadline just passed, not yet written down", pipelineRun(day), nil, 24*time.Hour - time.Second,
+			Ending{TimedOut, "pipelinerun train-1 reached its pipeline timeout of 24h"}},
+		{"tasks timeout", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(24 * time.Hour), Tasks: d(20 * time.Hour)})),
+			[]*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) {
+				c.Spec.Status, c.Spec.StatusMessage = v1.TaskRunSpecStatusCancelled, v1.TaskRunCancelledByPipelineTimeoutMsg
+			})}, 20 * time.Hour, Ending{TimedOut, "pipelinerun train-1 reached its tasks timeout of 20h"}},
+		{"the task alone is cancelled", pipelineRun(day), []*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled })},
+			time.Hour, Ending{Cancelled, "taskrun train-1-train was cancelled"}},
+		{"the task's own timeout", pipelineRun(day), []*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) {
+			c.Spec.Timeout, c.Status.StartTime = d(2*time.Hour), &metav1.Time{Time: start().Add(time.Hour)}
+		})}, 3 * time.Hour, Ending{TimedOut, "taskrun train-1-train reached its timeout of 2h"}},
+		{"another task is cancelled", pipelineRun(day), []*v1.TaskRun{
+			taskRunOf("train"), taskRunOf("preflight", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled }),
+		}, time.Hour, Ending{Evicted, "the pod was taken away while pipelinerun train-1 goes on"}},
+		{"evicted, without timeouts", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(0)})), []*v1.TaskRun{taskRunOf("train")}, 99 * time.Hour,
+			Ending{Evicted, "the pod was taken away while pipelinerun train-1 goes on"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var objects []runtime.Object
+			if tc.run != nil {
+				objects = append(objects, tc.run)
+			}
+			for _, child := range tc.tasks {
+				objects = append(objects, child)
+			}
+			got, err := EndingOf(t.Context(), fake.NewSimpleClientset(objects...), "ns", "train-1", "uid-1", "train", start().Add(tc.after))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTaskRuns(t *testing.T) {
+	at := func(minutes int) *metav1.Time {
+		return &metav1.Time{Time: start().Add(time.Duration(minutes) * time.Minute)}
+	}
+	client := fake.NewSimpleClientset(
+		taskRunOf("train", func(c *v1.TaskRun) {
+			c.Status.StartTime, c.Status.CompletionTime, c.Status.PodName = at(2), at(9), "train-1-train-pod"
+			c.Status.RetriesStatus = []v1.TaskRunStatus{{}}
+			c.Status.Results = []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues("RankFailed")}}
+			failed := succeeded(corev1.ConditionFalse, "Failed", "step train exited with code 1")
+			c.Status.SetCondition(&failed)
+		}),
+		taskRunOf("provision", func(c *v1.TaskRun) {
+			c.Status.StartTime, c.Status.CompletionTime = at(0), at(1)
+			c.Status.Results = []v1.TaskRunResult{
+				{Name: "nodes", Value: *v1.NewStructuredValues("2")},
+				{Name: "names", Value: *v1.NewStructuredValues("a", "b")},
+			}
+			done := succeeded(corev1.ConditionTrue, "Succeeded", "All Steps have completed executing")
+			c.Status.SetCondition(&done)
+		}),
+		taskRunOf("waiting"),
+		taskRunOf("teardown", func(c *v1.TaskRun) { c.Status.StartTime = at(10) }),
+		taskRunOf("of-an-earlier-run", func(c *v1.TaskRun) { c.OwnerReferences[0].UID = types.UID("uid-0") }),
+		taskRunOf("of-another-run", func(c *v1.TaskRun) { c.Labels[runLabel] = "train-2" }),
+	)
+	got, err := TaskRuns(t.Context(), client, "ns", "train-1", "uid-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := map[string]string{}
+	want := []TaskRun{
+		{Task: "provision", Name: "train-1-provision", Status: Succeeded, Started: at(0).Time, Ended: at(1).Time,
+			Results: map[string]string{"nodes": "2", "names": `["a","b"]`}},
+		{Task: "train", Name: "train-1-train", Pod: "train-1-train-pod", Status: Failed, Started: at(2).Time, Ended: at(9).Time, Retries: 1,
+			Results: map[string]string{"reason": "RankFailed"}, Reason: "Failed", Message: "step train exited with code 1"},
+		{Task: "teardown", Name: "train-1-teardown", Status: Running, Started: at(10).Time, Results: none},
+		{Task: "waiting", Name: "train-1-waiting", Status: Running, Results: none},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,72 @@
+package run
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// margin is added to the time that is advised: the next run's tasks do not wait
+// for their pods exactly as long as this one's.
+const margin = 5 * time.Minute
+
+// Needs is what a run still has to do.
+type Needs struct {
+	// Start is until the environment can be used, Training its own deadline.
+	Start    time.Duration
+	Training time.Duration
+	// Teardown is what the finally tasks take.
+	Teardown time.Duration
+}
+
+// CheckTimeouts fails with TimeoutTooShort where the run would be ended before
+// its work can be, with the flags of tkn pipeline start that fit. A run that has
+// not started counts from now.
+func CheckTimeouts(r *Run, need Needs, now time.Time) error {
+	var elapsed time.Duration
+	if !r.Started.IsZero() {
+		elapsed = max(0, now.Sub(r.Started))
+	}
+	t := r.Timeouts
+	tasks := elapsed + need.Start + need.Training
+	var short []string
+	tooShort := func(name string, has, wants time.Duration) {
+		if has != 0 && has < wants {
+			short = append(short, fmt.Sprintf("%s %s, want %s", name, compact(has), compact(roundUp(wants))))
+		}
+	}
+	tooShort("pipeline", t.Pipeline, tasks+need.Teardown)
+	tooShort("tasks", t.Tasks, tasks)
+	tooShort("finally", t.Finally, need.Teardown)
+	if len(short) == 0 {
+		return nil
+	}
+	forTasks, forFinally := roundUp(tasks+margin), roundUp(need.Teardown)
+	return fail.Advise(
+		fail.Becausef(fail.TimeoutTooShort, "checking the timeouts of pipelinerun %s/%s: %s (%s since its start, %s to start, %s of training, %s to tear down)",
+			r.Namespace, r.Name, strings.Join(short, "; "), compact(elapsed), compact(need.Start), compact(need.Training), compact(need.Teardown)),
+		"tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s",
+		compact(forTasks+forFinally), compact(forTasks), compact(forFinally))
+}
+
+// roundUp is to whole minutes.
+func roundUp(d time.Duration) time.Duration {
+	if rest := d % time.Minute; rest != 0 {
+		return d - rest + time.Minute
+	}
+	return d
+}
+
+// compact writes 25h2m where Go writes 25h2m0s.
+func compact(d time.Duration) string {
+	text := d.Round(time.Second).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

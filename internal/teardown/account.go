@@ -1,0 +1,252 @@
+package teardown
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
+)
+
+// askTime bounds what the nodes are asked: a node that is gone must not keep the
+// others' GPUs.
+const askTime = 10 * time.Second
+
+// account collects what is known of the run. What cannot be learnt is left out
+// and told; it never stops the teardown.
+func (t *teardown) account(ctx context.Context, held *coordinationv1.Lease) receipt.Receipt {
+	r := receipt.Receipt{
+		Run: t.options.run.Name, RunUID: t.options.run.UID, Namespace: t.clients.Namespace, Environment: t.options.name,
+		Verdict: receipt.Succeeded, Mode: string(environment.TCP),
+	}
+	if t.options.run.Name != "" {
+		if err := t.addTasks(ctx, &r); err != nil {
+			t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err))
+		}
+	}
+	if held == nil {
+		return r
+	}
+	if err := t.addNodes(ctx, &r); err != nil {
+		t.log.Warn(fmt.Sprintf("Not all of the nodes' account is in the receipt: %v", err))
+	}
+	return r
+}
+
+// addTasks reads the phases, and what the steps have said in results.
+func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
+	uid := types.UID(t.options.run.UID)
+	pipelineRun, err := run.Of(ctx, t.clients.Tekton, t.clients.Namespace, t.options.run.Name)
+	if err != nil {
+		return err
+	}
+	r.Started = pipelineRun.Started.UTC()
+	tasks, err := run.TaskRuns(ctx, t.clients.Tekton, t.clients.Namespace, t.options.run.Name, uid)
+	if err != nil {
+		return err
+	}
+	for _, task := range tasks {
+		if task.Task == t.options.run.Task {
+			continue
+		}
+		phase := receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: task.Results["reason"], Retries: task.Retries, Started: task.Started.UTC(), Ended: task.Ended.UTC()}
+		if !task.Started.IsZero() && !task.Ended.IsZero() {
+			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
+		}
+		r.Phases = append(r.Phases, phase)
+		r.Commit = cmp.Or(r.Commit, task.Results["commit"])
+		r.Tree = cmp.Or(r.Tree, task.Results["tree"])
+		r.Image = cmp.Or(r.Image, task.Results["image-digest"])
+		r.Mode = cmp.Or(task.Results["mode"], r.Mode)
+		r.Storage = cmp.Or(r.Storage, task.Results["storage"])
+		if metrics := task.Results["metrics"]; json.Valid([]byte(metrics)) {
+			r.Metrics = json.RawMessage(metrics)
+		}
+		if task.Status != run.Succeeded && r.Verdict == receipt.Succeeded {
+			r.Verdict = receipt.Failed
+			r.Reason = cmp.Or(task.Results["reason"], tektonReason(task.Reason))
+			r.Message = cmp.Or(task.Results["message"], task.Message)
+		}
+	}
+	if pipelineRun.Cancelled && r.Verdict == receipt.Succeeded {
+		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"
+	}
+	return nil
+}
+
+// tektonReason is Tekton's word in ours, of a step that could not say its own.
+func tektonReason(word string) string {
+	switch word {
+	case "TaskRunCancelled":
+		return string(fail.Cancelled)
+	case "TaskRunTimeout":
+		return string(fail.TrainingTimeout)
+	case "TaskRunImagePullFailed":
+		return string(fail.ImageUnavailable)
+	}
+	return string(fail.Internal)
+}
+
+// addNodes asks the agents what they are and how the job's ranks ended.
+func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	names := environment.NamesOf(t.options.name)
+	set, err := t.clients.Kube.AppsV1().StatefulSets(t.clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("getting statefulset %s/%s: %w", t.clients.Namespace, names.StatefulSet, err)
+	}
+	clients, err := nodes.Connect(ctx, t.clients, t.options.name, t.options.certs)
+	if err != nil {
+		return err
+	}
+	defer clients.Close()
+	var mu sync.Mutex
+	var statuses []agent.JobStatus
+	var problems []error
+	var group sync.WaitGroup
+	for _, client := range clients {
+		group.Go(func() {
+			facts, err := client.Facts(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				problems = append(problems, err)
+				return
+			}
+			r.Nodes = append(r.Nodes, node(facts))
+			if facts.Node == 0 {
+				r.NCCL = network(facts.Environment)
+			}
+		})
+		if t.options.run.UID == "" {
+			continue
+		}
+		group.Go(func() {
+			status, err := client.Job(ctx, t.options.run.UID)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				statuses = append(statuses, status)
+			} else if !agent.IsNotFound(err) {
+				problems = append(problems, err)
+			}
+		})
+	}
+	group.Wait()
+	slices.SortFunc(r.Nodes, func(a, b receipt.Node) int { return a.Node - b.Node })
+	slices.SortFunc(statuses, func(a, b agent.JobStatus) int { return a.Node - b.Node })
+	addRanks(r, statuses)
+	if len(statuses) > 0 {
+		r.Record = &receipt.Record{Folder: statuses[0].Record, Claims: claims(set, names)}
+		if t.options.artifacts != "" {
+			problems = append(problems, t.copyLogs(ctx, clients, statuses))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+func node(f agent.Facts) receipt.Node {
+	n := receipt.Node{Node: f.Node, Pod: f.Pod, KubernetesNode: f.KubernetesNode}
+	for _, gpu := range f.GPUs {
+		n.GPUs = append(n.GPUs, gpu.UUID)
+		n.Model, n.Driver = gpu.Model, gpu.Driver
+	}
+	return n
+}
+
+// network are the variables that say how ranks talk.
+func network(environment map[string]string) map[string]string {
+	result := map[string]string{}
+	for key, value := range environment {
+		if strings.HasPrefix(key, "NCCL_") || strings.HasPrefix(key, "GLOO_") {
+			result[key] = value
+		}
+	}
+	return result
+}
+
+func addRanks(r *receipt.Receipt, statuses []agent.JobStatus) {
+	for _, status := range statuses {
+		for _, rank := range status.Ranks {
+			entry := receipt.Rank{Rank: rank.Rank, Node: rank.Node, Exit: rank.Exit, Stopped: rank.Stopped, Started: rank.Started}
+			if !rank.Ended.IsZero() {
+				entry.Seconds = rank.Ended.Sub(rank.Started).Seconds()
+			}
+			if rank.Exit != (agent.Exit{}) {
+				entry.Tail = rank.Tail
+			}
+			r.Ranks = append(r.Ranks, entry)
+		}
+	}
+	if r.Verdict == receipt.Succeeded {
+		return
+	}
+	if found, ok := cause.Find(statuses); ok {
+		r.Cause = &receipt.Cause{Rank: found.Rank.Rank, Node: found.Rank.Node, Exit: found.Rank.Exit, Python: found.Rank.Python}
+	}
+}
+
+// claims are those with the record on them.
+func claims(set *appsv1.StatefulSet, names environment.Names) (result []string) {
+	if len(set.Spec.VolumeClaimTemplates) == 0 {
+		return []string{names.Workspace}
+	}
+	for node := range int(*set.Spec.Replicas) {
+		result = append(result, names.Workspace+"-"+names.PodName(node))
+	}
+	return result
+}
+
+// copyLogs copies the whole logs, a file a rank.
+func (t *teardown) copyLogs(ctx context.Context, clients nodes.Set, statuses []agent.JobStatus) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.timeout/2)
+	defer cancel()
+	errs := make([]error, len(statuses))
+	var group sync.WaitGroup
+	for i, status := range statuses {
+		group.Go(func() {
+			for _, rank := range status.Ranks {
+				name := agent.RankLog + strconv.Itoa(rank.Rank)
+				errs[i] = errors.Join(errs[i], copyLog(ctx, clients[status.Node], status.ID, name, filepath.Join(t.options.artifacts, name+".log")))
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func copyLog(ctx context.Context, client *agent.Client, id, name, path string) error {
+	log, err := client.Log(ctx, id, name, 0, false)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, log)
+	return errors.Join(err, file.Close())
+}

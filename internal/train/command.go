@@ -1,0 +1,265 @@
+package train
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+)
+
+// options are the flags of the command.
+type options struct {
+	kube            kube.Flags
+	name            string
+	certs           string
+	script          string
+	deepspeedConfig string
+	launcher        string
+	ranksPerNode    int
+	timeout         time.Duration
+	secretDir       string
+	tree            string
+	run             run.Flags
+	env, args       []string
+	every           time.Duration
+}
+
+// Command is the step train.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "train --script FILE [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
+		Short: "Launch a training on all nodes of an environment and follow it",
+		Long: `Launch a training on all nodes of an environment and follow it to its end.
+
+The script runs in the tree that sync-repo put there. Arguments before -- are
+variables for the ranks, those after it are the script's own. It succeeds when
+every rank of every node has exited with 0. If not, it names the rank that failed
+first by an error of its own, and stops the rest.`,
+		Example: `  train --script train.py --launcher deepspeed --deepspeed-config ds_zero2.json
+  train --script train.py NCCL_DEBUG=WARN -- --steps 500 --lr 3e-4`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			at := cmd.ArgsLenAtDash()
+			if at < 0 {
+				at = len(args)
+			}
+			o.env, o.args = args[:at], args[at:]
+			return o.check()
+		},
+	}
+	flags := cmd.Flags()
+	o.kube.AddTo(flags)
+	o.run.AddTo(flags)
+	flags.StringVar(&o.name, "name", "ml-dev-env", "name of the environment")
+	flags.StringVar(&o.certs, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
+	flags.StringVar(&o.script, "script", "", "path of the script in the repository")
+	flags.StringVar(&o.deepspeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, given to the script as --deepspeed_config")
+	flags.StringVar(&o.launcher, "launcher", string(agent.DeepSpeed), "what starts the ranks: deepspeed, torchrun, or command (the script once a node)")
+	flags.IntVar(&o.ranksPerNode, "ranks-per-node", 0, "ranks on each node (default: one for each of its GPUs)")
+	flags.DurationVar(&o.timeout, "timeout", 40*time.Minute, "time for the training; the nodes stop it by themselves when it has passed")
+	flags.StringVar(&o.secretDir, "env-secret-dir", "", "folder of a mounted Secret whose keys become variables of the ranks")
+	flags.StringVar(&o.tree, "tree", "", "hash of the tree to run in (default: the one synced last)")
+	flags.DurationVar(&o.every, "progress-every", 10*time.Second, "how often progress is shown, where the training writes metrics")
+	metrics := step.NewResult(cmd, "metrics", "the last values of the training's own metrics, as one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		result, err := o.train(cmd.Context(), cmd)
+		return errors.Join(err, metrics.Write(result.Metrics))
+	}
+	return cmd
+}
+
+// check finds every mistake of the flags.
+func (o *options) check() error {
+	var problems []string
+	if o.script == "" {
+		problems = append(problems, "--script is missing: want the path of the script in the repository")
+	}
+	for _, entry := range o.env {
+		if key, _, ok := strings.Cut(entry, "="); !ok || key == "" || strings.ContainsAny(key, " \t\n") {
+			problems = append(problems, fmt.Sprintf("argument %q: want KEY=VALUE; arguments of the script go after --", entry))
+		}
+	}
+	switch agent.Launcher(o.launcher) {
+	case agent.DeepSpeed, agent.Torchrun, agent.Command:
+	default:
+		problems = append(problems, fmt.Sprintf("--launcher %q: want deepspeed, torchrun or command", o.launcher))
+	}
+	if o.ranksPerNode < 0 {
+		problems = append(problems, fmt.Sprintf("--ranks-per-node %d: want at least 1, or 0 for one a GPU", o.ranksPerNode))
+	}
+	if o.timeout <= 0 {
+		problems = append(problems, fmt.Sprintf("--timeout %s: want more than nothing", o.timeout))
+	}
+	if o.tree != "" && !tree.Digest(o.tree).Valid() {
+		problems = append(problems, fmt.Sprintf("--tree %q: want 64 hex digits, as the result tree of sync-repo has", o.tree))
+	}
+	if o.every <= 0 {
+		problems = append(problems, fmt.Sprintf("--progress-every %s: want more than nothing", o.every))
+	}
+	if len(problems) > 0 {
+		return errors.New(strings.Join(problems, "\n  "))
+	}
+	return nil
+}
+
+// train connects, runs the job, and decides what an interruption means for it.
+func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error) {
+	log := step.Log(cmd)
+	clients, err := o.kube.Connect()
+	if err != nil {
+		return Result{}, err
+	}
+	secrets, err := readSecret(o.secretDir)
+	if err != nil {
+		return Result{}, err
+	}
+	if o.run.UID != "" {
+		held, err := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}.StillHeld(ctx, o.name, o.run.UID)
+		if err != nil {
+			return Result{}, err
+		}
+		renewing, stop := context.WithCancel(ctx)
+		defer stop()
+		go func() {
+			if err := held.KeepRenewed(renewing, time.Minute); err != nil && renewing.Err() == nil {
+				log.Warn(fmt.Sprintf("The environment's lease is not renewed any more: %v", err))
+			}
+		}()
+	}
+	set, err := nodes.Connect(ctx, clients, o.name, o.certs)
+	if err != nil {
+		return Result{}, err
+	}
+	defer set.Close()
+	pods, err := newPods(ctx, clients.Kube, clients.Namespace, o.name, len(set))
+	if err != nil {
+		return Result{}, err
+	}
+	t := &Training{Nodes: set, ID: o.run.UID, Pods: pods, Log: log, Out: cmd.OutOrStdout(), JSON: step.IsJSON(cmd), Every: o.every}
+	if t.ID == "" {
+		t.ID = "by-hand-" + strings.ToLower(rand.Text()[:10])
+	}
+	if t.Spec, err = o.spec(ctx, set, secrets); err != nil {
+		return Result{}, err
+	}
+	log.Info(fmt.Sprintf("Launching %s with %s: %d nodes, %d ranks on each; job %s.", o.script, o.launcher, len(set), perNode(t.Spec), t.ID))
+	result, err := t.Run(ctx)
+	if ctx.Err() != nil {
+		return result, o.interrupted(ctx, clients, t, log)
+	}
+	if err == nil {
+		log.Info(fmt.Sprintf("All %d ranks exited with 0. The record is %s on the nodes.", len(set)*perNode(t.Spec), result.Statuses[0].Record))
+	}
+	return result, err
+}
+
+// spec asks the nodes for what the flags leave open.
+func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]string) (agent.JobSpec, error) {
+	spec := agent.JobSpec{
+		Run: o.run.Name, Launcher: agent.Launcher(o.launcher), Script: o.script, Args: o.args, Tree: tree.Digest(o.tree),
+		Nodes: len(set), RanksPerNode: o.ranksPerNode, Env: map[string]string{}, SecretEnv: secrets, Deadline: time.Now().Add(o.timeout),
+	}
+	if o.deepspeedConfig != "" {
+		spec.Args = append([]string{"--deepspeed_config", o.deepspeedConfig}, spec.Args...)
+	}
+	for _, entry := range o.env {
+		key, value, _ := strings.Cut(entry, "=")
+		spec.Env[key] = value
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachable)
+	defer cancel()
+	var facts agent.Facts
+	var state agent.TreeState
+	err := nodes.Retry(ctx, func() (err error) {
+		if facts, err = set[0].Facts(ctx); err != nil {
+			return err
+		}
+		state, err = set[0].CurrentTree(ctx)
+		return err
+	})
+	if err != nil {
+		return spec, err
+	}
+	if spec.RanksPerNode == 0 {
+		spec.RanksPerNode = max(1, facts.GPUsExpected)
+	}
+	if spec.Tree == "" {
+		spec.Tree = state.Hash
+	}
+	if spec.Tree == "" && !filepath.IsAbs(spec.Script) && spec.Launcher != agent.Command {
+		return spec, fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script, o.name),
+			"run the task sync-repo first, or give an absolute path of a script on the nodes")
+	}
+	return spec, nil
+}
+
+// readSecret reads a mounted Secret: a file a key.
+func readSecret(dir string) (map[string]string, error) {
+	if dir == "" {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("reading the mounted Secret: %w", err)
+	}
+	values := map[string]string{}
+	for _, entry := range entries {
+		// ..data and its like are how the kubelet switches versions.
+		if strings.HasPrefix(entry.Name(), "..") {
+			continue
+		}
+		value, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("reading the mounted Secret: %w", err)
+		}
+		values[entry.Name()] = strings.TrimSuffix(string(value), "\n")
+	}
+	return values, nil
+}
+
+// interrupted decides what becomes of the training when the step is told to end:
+// with its run cancelled or timed out it is stopped, and so it is for a person who
+// presses Ctrl-C; an evicted step leaves it running, for the next attempt.
+func (o *options) interrupted(ctx context.Context, clients *kube.Clients, t *Training, log *slog.Logger) error {
+	// A pod has 30 s between SIGTERM and SIGKILL.
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	why := run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}
+	if o.run.Name != "" {
+		var err error
+		why, err = run.EndingOf(ending, clients.Tekton, clients.Namespace, o.run.Name, types.UID(o.run.UID), o.run.Task, time.Now())
+		if err != nil {
+			log.Warn(fmt.Sprintf("It is not known why this step was told to end, so the training goes on: %v", err))
+			return fail.Becausef(fail.Cancelled, "training: the step was told to end; job %s goes on", t.ID)
+		}
+	}
+	if !why.Cause.Final() {
+		return fail.Becausef(fail.Cancelled, "training: %s; job %s goes on and the next attempt finds it", why.Message, t.ID)
+	}
+	log.Info("Stopping the training: " + why.Message + ".")
+	t.Stop(ending, why.Message)
+	if why.Cause == run.TimedOut {
+		return fail.Becausef(fail.TrainingTimeout, "training: %s", why.Message)
+	}
+	return fail.Becausef(fail.Cancelled, "training: %s", why.Message)
+}

@@ -1,0 +1,124 @@
+package train
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// progress turns the training's own metrics into one line for people now and
+// then. The file's format is in docs/metrics.md.
+type progress struct {
+	mu   sync.Mutex
+	last map[string]any
+	// first and latest are the steps between which rates are counted.
+	first, latest point
+	seen          time.Time
+}
+
+type point struct {
+	at                    time.Time
+	step, samples, tokens float64
+}
+
+// add takes one object of the metrics file. It returns true for the first step.
+func (p *progress) add(value map[string]any, now time.Time) (first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last == nil {
+		p.last = map[string]any{}
+	}
+	maps.Copy(p.last, value)
+	step, ok := number(value, "step")
+	if !ok {
+		return false
+	}
+	at := now
+	if unix, ok := number(value, "time"); ok {
+		at = time.Unix(0, int64(unix*1e9))
+	}
+	samples, _ := number(value, "samples")
+	tokens, _ := number(value, "tokens")
+	p.latest = point{at: at, step: step, samples: samples, tokens: tokens}
+	if first = p.first.at.IsZero(); first {
+		p.first = p.latest
+	}
+	return first
+}
+
+// line is the state now, "" where there is nothing new since the last call.
+func (p *progress) line(gpu string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.latest.at.IsZero() || p.latest.at.Equal(p.seen) {
+		return ""
+	}
+	p.seen = p.latest.at
+	parts := []string{fmt.Sprintf("step %.0f", p.latest.step)}
+	steps, known := number(p.last, "steps")
+	if known {
+		parts[0] += fmt.Sprintf(" of %.0f", steps)
+	}
+	if loss, ok := number(p.last, "loss"); ok {
+		parts = append(parts, fmt.Sprintf("loss %.4g", loss))
+	}
+	elapsed := p.latest.at.Sub(p.first.at).Seconds()
+	if elapsed > 0 {
+		if tokens := p.latest.tokens - p.first.tokens; tokens > 0 {
+			parts = append(parts, fmt.Sprintf("%s tokens/s", short(tokens/elapsed)))
+		} else if samples := p.latest.samples - p.first.samples; samples > 0 {
+			parts = append(parts, fmt.Sprintf("%s samples/s", short(samples/elapsed)))
+		}
+		if done := p.latest.step - p.first.step; known && done > 0 && steps > p.latest.step {
+			left := time.Duration(elapsed / done * (steps - p.latest.step) * float64(time.Second))
+			parts = append(parts, "about "+left.Round(time.Second).String()+" left")
+		}
+	}
+	if gpu != "" {
+		parts = append(parts, gpu)
+	}
+	return "progress: " + strings.Join(parts, ", ")
+}
+
+// final is the last value of every metric as one JSON object, sorted, bounded.
+func (p *progress) final(most int) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var parts []string
+	size := 2
+	for _, key := range slices.Sorted(maps.Keys(p.last)) {
+		part, err := json.Marshal(map[string]any{key: p.last[key]})
+		if err != nil || size+len(part)-1 > most {
+			continue
+		}
+		size += len(part) - 1
+		parts = append(parts, string(part[1:len(part)-1]))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+func number(m map[string]any, key string) (float64, bool) {
+	n, ok := m[key].(float64)
+	return n, ok && !math.IsNaN(n) && !math.IsInf(n, 0)
+}
+
+// short is a rate as people say it, as in 12.3k.
+func short(n float64) string {
+	for _, unit := range []struct {
+		size float64
+		name string
+	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if n >= unit.size {
+			return fmt.Sprintf("%.1f%s", n/unit.size, unit.name)
+		}
+	}
+	return fmt.Sprintf("%.1f", n)
+}

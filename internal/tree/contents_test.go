@@ -1,0 +1,181 @@
+package tree
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// sent is a tree and the stream of its contents.
+func sent(t testing.TB, files map[string]string) (dir string, m Manifest, stream []byte) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, content := range files {
+		write(t, filepath.Join(dir, name), content)
+	}
+	m, err := Scan(t.Context(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []Digest
+	for _, e := range m.Entries {
+		all = append(all, e.Content)
+	}
+	var out bytes.Buffer
+	if err := WriteContents(t.Context(), &out, dir, m, all); err != nil {
+		t.Fatal(err)
+	}
+	return dir, m, out.Bytes()
+}
+
+func received(ctx context.Context, stream io.Reader, m Manifest) (map[Digest]string, error) {
+	got := make(map[Digest]string)
+	err := ReadContents(ctx, stream, m.Sizes(), func(content Digest, r io.Reader) error {
+		data, err := io.ReadAll(r)
+		if err == nil {
+			got[content] = string(data)
+		}
+		return err
+	})
+	return got, err
+}
+
+func TestContents(t *testing.T) {
+	large := strings.Repeat("0123456789abcdef", 200_000)
+	_, m, stream := sent(t, map[string]string{"a": "abc", "b": "", "c": large, "d": "x"})
+	got, err := received(t.Context(), bytes.NewReader(stream), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[Digest]string{otherContent: "abc", emptyContent: "", m.Entries[2].Content: large, m.Entries[3].Content: "x"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("contents (-want +got):\n%s", diff)
+	}
+	if len(stream) > len(large)/10 {
+		t.Errorf("%d bytes were sent for %d", len(stream), len(large))
+	}
+	// What is not read is checked and skipped.
+	count := 0
+	if err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), func(Digest, io.Reader) error { count++; return nil }); err != nil || count != 4 {
+		t.Errorf("skipping: %d contents, %v", count, err)
+	}
+}
+
+func TestContentsOfNothing(t *testing.T) {
+	_, m, stream := sent(t, nil)
+	if got, err := received(t.Context(), bytes.NewReader(stream), m); err != nil || len(got) != 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestReadContentsRefuses(t *testing.T) {
+	_, m, stream := sent(t, map[string]string{"a": "abc", "b": strings.Repeat("some text", 1000)})
+	_, other, _ := sent(t, map[string]string{"a": "abc"})
+	grown := Manifest{Entries: []Entry{{Path: "a", Kind: File, Content: m.Entries[0].Content, Size: 4}, m.Entries[1]}}
+	shrunk := Manifest{Entries: []Entry{{Path: "a", Kind: File, Content: m.Entries[0].Content, Size: 2}, m.Entries[1]}}
+	for name, test := range map[string]struct {
+		stream []byte
+		m      Manifest
+		want   string
+	}{
+		"no zstd":            {[]byte("hello, this is no zstd at all"), m, "magic"},
+		"a content too many": {stream, other, "is none of the tree's"},
+		"a larger size":      {stream, grown, "damaged on its way"},
+		"a smaller size":     {stream, shrunk, "damaged on its way"},
+	} {
+		_, err := received(t.Context(), bytes.NewReader(test.stream), test.m)
+		if fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %q", name, err, test.want)
+		}
+	}
+	for cut := 1; cut < len(stream); cut++ {
+		if _, err := received(t.Context(), bytes.NewReader(stream[:cut]), m); err == nil {
+			t.Errorf("a stream cut to %d of %d bytes was taken for whole", cut, len(stream))
+		}
+	}
+	for at := range stream {
+		damaged := bytes.Clone(stream)
+		damaged[at] ^= 0x10
+		got, err := received(t.Context(), bytes.NewReader(damaged), m)
+		for content, data := range got {
+			if Digest(content) == otherContent && data != "abc" {
+				t.Errorf("with byte %d wrong, content %q was taken for right (%v)", at, data, err)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := received(ctx, bytes.NewReader(stream), m); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: got %v", err)
+	}
+}
+
+func TestWriteContentsOfChangedFile(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"other bytes": func(path string) error { return os.WriteFile(path, []byte("cba"), 0o600) },
+		"shorter":     func(path string) error { return os.WriteFile(path, []byte("ab"), 0o600) },
+		"longer":      func(path string) error { return os.WriteFile(path, []byte("abcd"), 0o600) },
+		"gone":        os.Remove,
+		"a link out": func(path string) error {
+			return errors.Join(os.Remove(path), os.Symlink("/etc/hostname", path))
+		},
+	} {
+		large := strings.Repeat("0123456789abcdef", 200_000) // goes out before the change is seen
+		dir, m, _ := sent(t, map[string]string{"first": large, "sub/a.py": "abc"})
+		if err := change(filepath.Join(dir, "sub/a.py")); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		err := WriteContents(t.Context(), &out, dir, m, []Digest{m.Entries[0].Content, m.Entries[1].Content})
+		if fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "sub/a.py") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if _, err := received(t.Context(), &out, m); err == nil {
+			t.Errorf("%s: the stream was taken for whole", name)
+		}
+	}
+	dir, m, _ := sent(t, map[string]string{"a": "1"})
+	if err := WriteContents(t.Context(), io.Discard, dir, m, []Digest{emptyContent}); fail.ReasonOf(err) != fail.SyncFailed {
+		t.Errorf("a content that no file has: %v", err)
+	}
+}
+
+func TestWriteContentsToNobody(t *testing.T) {
+	dir, m, _ := sent(t, map[string]string{"a": "abc", "b": strings.Repeat("text", 1000)})
+	r, w := io.Pipe()
+	gone := errors.New("the other end is gone")
+	r.CloseWithError(gone)
+	if err := WriteContents(t.Context(), w, dir, m, []Digest{m.Entries[0].Content, m.Entries[1].Content}); !errors.Is(err, gone) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func BenchmarkContents(b *testing.B) {
+	dir := manyFiles(b)
+	m, err := Scan(b.Context(), dir, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, size := m.Totals()
+	var all []Digest
+	for _, e := range m.Entries {
+		all = append(all, e.Content)
+	}
+	b.SetBytes(size)
+	for b.Loop() {
+		r, w := io.Pipe()
+		go func() { w.CloseWithError(WriteContents(b.Context(), w, dir, m, all)) }()
+		if err := ReadContents(b.Context(), r, m.Sizes(), func(Digest, io.Reader) error { return nil }); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

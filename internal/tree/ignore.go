@@ -1,0 +1,143 @@
+package tree
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// IgnoreFile lies at the top of a tree, says in gitignore syntax what is left
+// out, and is itself never left out.
+const IgnoreFile = ".mlenvignore"
+
+// Ignore says what a scan leaves out. Always left out, in every folder, are .git,
+// __pycache__, *.pyc and .DS_Store. The nil Ignore leaves out only these.
+type Ignore struct {
+	rules []rule
+}
+
+// rule is one line. Its pattern is matched from the top of the tree, part by
+// part; a part ** stands for any number of parts.
+type rule struct {
+	parts       []string
+	foldersOnly bool
+	include     bool
+}
+
+// LoadIgnore reads the ignore file of the tree at dir; there need not be one. A
+// pattern that cannot be is InvalidInput.
+func LoadIgnore(dir string) (*Ignore, error) {
+	content, err := os.ReadFile(filepath.Join(dir, IgnoreFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
+	}
+	return ParseIgnore(content)
+}
+
+// ParseIgnore reads the content of an ignore file. All bad lines, of reason
+// InvalidInput, are told at once.
+func ParseIgnore(content []byte) (*Ignore, error) {
+	var ignore Ignore
+	var wrong []error
+	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf")) // a byte order mark
+	number := 0
+	for line := range strings.Lines(string(content)) {
+		number++
+		r, err := parseRule(strings.TrimRight(line, "\r\n"))
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("%s:%d: %q: %w", IgnoreFile, number, strings.TrimSpace(line), err))
+		}
+		if r != nil {
+			ignore.rules = append(ignore.rules, *r)
+		}
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return nil, fail.Because(fail.InvalidInput, err)
+	}
+	return &ignore, nil
+}
+
+// parseRule is nil for a line without a pattern.
+func parseRule(line string) (*rule, error) {
+	if strings.HasPrefix(line, "#") {
+		return nil, nil
+	}
+	trimmed := strings.TrimRight(line, " ")
+	if strings.HasSuffix(trimmed, `\`) && len(trimmed) < len(line) {
+		trimmed += " " // a quoted space counts
+	}
+	var r rule
+	pattern, include := strings.CutPrefix(trimmed, "!")
+	r.include = include
+	pattern, r.foldersOnly = strings.CutSuffix(pattern, "/")
+	if pattern == "" {
+		return nil, nil
+	}
+	if strings.Contains(pattern, "[:") {
+		return nil, errors.New("character classes by name are not understood: want ranges, as in [a-z]")
+	}
+	pattern = strings.ReplaceAll(pattern, "[!", "[^") // as package path writes it
+	if _, err := path.Match(pattern, ""); err != nil {
+		return nil, fmt.Errorf("not a pattern: %w", err)
+	}
+	if strings.Contains(pattern, "/") {
+		r.parts = strings.Split(strings.TrimPrefix(pattern, "/"), "/")
+	} else {
+		r.parts = []string{"**", pattern}
+	}
+	return &r, nil
+}
+
+// leavesOut says whether the entry at a path, unescaped and with slashes, is left
+// out. It takes for granted that the folders it lies in are not; so, as in git,
+// nothing comes back whose folder is left out.
+func (i *Ignore) leavesOut(name string, folder bool) bool {
+	switch base := path.Base(name); {
+	case base == ".git", base == "__pycache__", base == ".DS_Store", strings.HasSuffix(base, ".pyc"):
+		return true
+	case i == nil || name == IgnoreFile:
+		return false
+	}
+	parts := strings.Split(name, "/")
+	for n := len(i.rules) - 1; n >= 0; n-- { // the last one that matches decides
+		r := i.rules[n]
+		if (folder || !r.foldersOnly) && matches(r.parts, parts) {
+			return !r.include
+		}
+	}
+	return false
+}
+
+func matches(pattern, parts []string) bool {
+	for len(pattern) > 0 {
+		if pattern[0] == "**" {
+			if len(pattern) == 1 {
+				return len(parts) > 0
+			}
+			for skip := range len(parts) {
+				if matches(pattern[1:], parts[skip:]) {
+					return true
+				}
+			}
+			return false
+		}
+		if len(parts) == 0 {
+			return false
+		}
+		if ok, err := path.Match(pattern[0], parts[0]); err != nil || !ok {
+			return false
+		}
+		pattern, parts = pattern[1:], parts[1:]
+	}
+	return len(parts) == 0
+}

@@ -1,0 +1,140 @@
+package tree
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// The files of each case are what git keeps of them with the same lines in .gitignore.
+var ignoreCases = []struct {
+	name  string
+	lines string
+	files string
+	kept  string
+}{
+	{"a name, anywhere", "data", "data/x b/data c/datab data.txt", "c/datab data.txt"},
+	{"a folder only", "out/", "out/x b/out c/out/y", "b/out"},
+	{"anchored", "/data", "data b/data", "b/data"},
+	{"a slash within anchors", "a/b", "a/b c/a/b", "c/a/b"},
+	{"stars", "*.log\nrun-?", "a.log b/c.log run-1 run-12 x/run-z", "run-12"},
+	{"a star does not cross folders", "a/*.txt", "a/x.txt a/b/y.txt", "a/b/y.txt"},
+	{"all of a folder but one file", "ckpt/**\n!ckpt/keep.py", "ckpt/a ckpt/keep.py ckpt/d/keep.py", "ckpt/keep.py"},
+	{"nothing comes back from a left out folder", "ckpt\n!ckpt/keep.py", "ckpt/a ckpt/keep.py", ""},
+	{"a folder brought back does not bring its files", "*.bin\n!src", "src/a.bin src/b.py", "src/b.py"},
+	{"only one folder", "/*\n!/src", "src/a.py src/b/c docs/d e", "src/a.py src/b/c"},
+	{"two stars in front", "**/tmp/x", "tmp/x a/b/tmp/x tmp/y", "tmp/y"},
+	{"two stars within", "a/**/z", "a/z a/b/z a/b/c/z b/z a/bz", "a/bz b/z"},
+	{"two stars at the end", "a/**", "a/x a/b/c b/a/x", "b/a/x"},
+	{"two stars in a name", "a**b", "ab axxb a/b", "a/b"},
+	{"ranges", "[a-c].x\n[!a-c].y", "a.x d.x a.y d.y", "a.y d.x"},
+	{"the last line decides", "*.py\n!a.py\na*", "a.py b.py", ""},
+	{"comments and quotes", "# a\n\\#b\n\\!c\n\nd\\ ", "a #b !c d", "a d"},
+	{"spaces at the end", "a   ", "a b", "b"},
+	{"windows lines", "a\r\nb\r\n", "a b c", "c"},
+	{"a byte order mark", "\ufeffa", "a b", "b"},
+}
+
+func TestIgnore(t *testing.T) {
+	for _, test := range ignoreCases {
+		dir := t.TempDir()
+		for name := range strings.FieldsSeq(test.files) {
+			write(t, filepath.Join(dir, name), name)
+		}
+		write(t, filepath.Join(dir, IgnoreFile), test.lines)
+		ignore, err := LoadIgnore(dir)
+		if err != nil {
+			t.Errorf("%s: %v", test.name, err)
+			continue
+		}
+		m, err := Scan(t.Context(), dir, ignore)
+		if err != nil {
+			t.Errorf("%s: %v", test.name, err)
+			continue
+		}
+		var kept []string
+		for _, e := range m.Entries {
+			if e.Kind == File && e.Path != IgnoreFile {
+				kept = append(kept, e.Path)
+			}
+		}
+		if diff := cmp.Diff(test.kept, strings.Join(kept, " ")); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", test.name, diff)
+		}
+	}
+}
+
+// TestIgnoreCasesAreGits asks git itself, where there is one.
+func TestIgnoreCasesAreGits(t *testing.T) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("no git here")
+	}
+	for _, test := range ignoreCases {
+		dir := t.TempDir()
+		for name := range strings.FieldsSeq(test.files) {
+			write(t, filepath.Join(dir, name), name)
+		}
+		rules := filepath.Join(t.TempDir(), "rules")
+		write(t, rules, test.lines)
+		if out, err := exec.CommandContext(t.Context(), git, "init", "-q", dir).CombinedOutput(); err != nil {
+			t.Fatalf("git init: %v\n%s", err, out)
+		}
+		out, err := exec.CommandContext(t.Context(), git, "-C", dir, "ls-files", "--others", "--exclude-from="+rules).Output()
+		if err != nil {
+			t.Fatalf("%s: %v", test.name, err)
+		}
+		if diff := cmp.Diff(test.kept, strings.Join(strings.Fields(string(out)), " ")); diff != "" {
+			t.Errorf("%s (-want, as the table has it; +got, from git):\n%s", test.name, diff)
+		}
+	}
+}
+
+func TestIgnoreDefaults(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{".git/config", "sub/.git", "a/__pycache__/x.pyc", "b.pyc", ".DS_Store", "a/.DS_Store", "keep.py", IgnoreFile} {
+		write(t, filepath.Join(dir, name), "!*.pyc\n!__pycache__\n.*\n")
+	}
+	ignore, err := LoadIgnore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := Scan(t.Context(), dir, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{IgnoreFile, "a", "keep.py", "sub"}, paths(m)); diff != "" {
+		t.Errorf("entries (-want +got):\n%s", diff)
+	}
+}
+
+func TestIgnoreRefuses(t *testing.T) {
+	_, err := ParseIgnore([]byte("ok\n[a\n[[:alpha:]]x\n"))
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), `.mlenvignore:2: "[a"`) || !strings.Contains(err.Error(), `.mlenvignore:3: "[[:alpha:]]x"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func paths(m Manifest) []string {
+	var paths []string
+	for _, e := range m.Entries {
+		paths = append(paths, e.Path)
+	}
+	return paths
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

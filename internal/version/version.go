@@ -1,0 +1,8 @@
+// Package version is the version of all programs of one build.
+package version
+
+// number is set by the linker: -X .../internal/version.number=v1.2.3.
+var number = "devel"
+
+// String is the version, "devel" where the build did not say.
+func String() string { return number }

@@ -20,7 +20,8 @@ _complained = False
 def log(**values):
     """Appends one line to $MLENV_METRICS_FILE. Tensors of one element are taken as numbers; NaN and infinity are left out."""
     path = os.environ.get("MLENV_METRICS_FILE")
-    if not path or os.environ.get("RANK", "0") != "0":
+    rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"  # without a launcher: one process a node
+    if not path or rank != "0":
         return
     try:
         line = {"time": time.time()}

@@ -12,19 +12,19 @@ def parse():
     """Returns the parsed arguments, and under --single makes this process a world of its own. Ends with exit code 2 if they are wrong."""
     parser = argparse.ArgumentParser(description="Trains a small transformer with DeepSpeed.", allow_abbrev=False)
     add = parser.add_argument_group("training").add_argument
-    add("--steps", type=_positive, default=300, help="steps of the whole training (%(default)s)")
+    add("--steps", type=_positive, default=400, help="steps of the whole training (%(default)s)")
     add("--global-batch", type=_positive, default=16, help="sequences a step, of all ranks together (%(default)s)")
     add("--context", type=_positive, default=64, help="bytes that a prediction sees at most (%(default)s)")
     add("--layers", type=_positive, default=2, help="(%(default)s)")
-    add("--width", type=_positive, default=128, help="(%(default)s)")
+    add("--width", type=_positive, default=64, help="(%(default)s)")
     add("--heads", type=_positive, default=4, help="(%(default)s)")
     add("--seed", type=int, default=1, help="of the weights and of the order of the data (%(default)s)")
-    add("--log-every", type=_positive, default=10, metavar="STEPS", help="(%(default)s)")
+    add("--log-every", type=_positive, default=20, metavar="STEPS", help="(%(default)s)")
 
     add = parser.add_argument_group("machine").add_argument
     add("--dtype", choices=["auto", "fp32", "bf16"], default="auto", help="auto: bf16 on GPUs, fp32 on CPUs")
     add("--backend", choices=["auto", "gloo", "nccl"], default="auto", help="auto: nccl on GPUs, gloo on CPUs")
-    add("--threads", type=_positive, help="CPU threads of a rank (this node's cores divided among its ranks)")
+    add("--threads", type=_positive, default=1, help="CPU threads of a rank; this model is too small for more (%(default)s)")
 
     add = parser.add_argument_group("checkpoints").add_argument
     run = os.environ.get("MLENV_RUN", "transformer")
@@ -79,7 +79,6 @@ def _leave_the_others():
         RANK="0",
         LOCAL_RANK="0",
         WORLD_SIZE="1",
-        LOCAL_WORLD_SIZE="1",
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )

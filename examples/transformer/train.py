@@ -13,6 +13,7 @@ import os
 import pathlib
 import sys
 import time
+import traceback
 
 import deepspeed
 import torch
@@ -64,16 +65,13 @@ def start(args):
     on_gpu = get_accelerator().device_name() == "cuda"
     if on_gpu:
         torch.cuda.set_device(local_rank)
-    # torchrun says how many ranks share the node, DeepSpeed's launcher in a variable of another name.
-    neighbours = int(os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or 1)
-    threads = args.threads or max(1, len(os.sched_getaffinity(0)) // neighbours)
-    torch.set_num_threads(threads)
+    torch.set_num_threads(args.threads)
     if args.dtype == "auto":
         args.dtype = "bf16" if on_gpu else "fp32"
     backend = args.backend if args.backend != "auto" else "nccl" if on_gpu else "gloo"
     deepspeed.init_distributed(dist_backend=backend, verbose=False)
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
-    say(f"{world} ranks on {device.type}, {backend}, {args.dtype}, {threads} threads a rank, {pathlib.Path(args.deepspeed_config).name}")
+    say(f"{world} ranks on {device.type}, {backend}, {args.dtype}, {args.threads} threads a rank, {pathlib.Path(args.deepspeed_config).name}")
     return device
 
 
@@ -92,8 +90,11 @@ def build(args, device):
         config["zero_optimization"] = {"stage": 0}
     torch.manual_seed(args.seed)
     model = Transformer(args.layers, args.width, args.heads, args.context).to(device)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    deepspeed.utils.logger.setLevel(logging.ERROR)  # it warns that its own scheduler has not been stepped yet
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-    say(f"model: {sum(p.ds_numel if hasattr(p, 'ds_numel') else p.numel() for p in model.parameters())} parameters, ZeRO-{engine.zero_optimization_stage()}")
+    deepspeed.utils.logger.setLevel(logging.WARNING)
+    say(f"model: {size} parameters, ZeRO-{engine.zero_optimization_stage()}")
     return engine
 
 
@@ -194,7 +195,18 @@ def say(message, file=None):
         print(message, file=file, flush=True)
 
 
+def leave(code):
+    """Ends the process without destructors. Those of gloo in torch 2.6 can wait for ever: they hold the interpreter while they
+    wait for a thread that waits for the interpreter, to free the last tensor it sent."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    good = main()
-    dist.destroy_process_group()
-    sys.exit(0 if good else 1)
+    try:
+        good = main()
+    except Exception:
+        traceback.print_exc()
+        leave(1)
+    leave(0 if good else 1)

@@ -92,7 +92,7 @@ type entry struct {
 }
 
 func folder(name string) entry {
-	return entry{header: tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o555}}
+	return entry{header: tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o755}}
 }
 
 func file(name, source string, mode int64) entry {

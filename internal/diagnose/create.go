@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -110,7 +111,7 @@ func (e *explainer) refusal(text string) Finding {
 			Next:   "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide (are the pods of " + m[1] + " running?)",
 		}
 	}
-	f := Finding{Reason: fail.PodsNotReady, Seen: words(text), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
+	f := Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(words(text), "the API server refuses it and does not say why"), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
 	if invalid.MatchString(text) {
 		f.Reason, f.Final = fail.InvalidInput, true
 	}

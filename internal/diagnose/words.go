@@ -40,13 +40,14 @@ func list(names []string, most int) string {
 // age is how long ago t was, for people: 40s, 2m10s, 1h5m.
 func age(t, now time.Time) string {
 	d := max(now.Sub(t), 0).Round(time.Second)
-	switch {
-	case d < time.Minute:
-		return d.String()
-	case d < time.Hour:
-		return strings.TrimSuffix(d.String(), "0s")
+	if d >= time.Hour {
+		d = d.Round(time.Minute)
 	}
-	return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		return strings.TrimSuffix(text, "0s")
+	}
+	return text
 }
 
 // since is " since 40s", nothing where the time is not known.

@@ -52,12 +52,9 @@ func (b builder) trainContainer() corev1.Container {
 		// Not HTTP: the kubelet has no client certificate. A second after the agent
 		// serves, the environment is known to be ready. There is no liveness probe,
 		// which would end a training on a node that is merely busy.
-		ReadinessProbe: &corev1.Probe{
-			ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{agent.Program, "ready"}}},
-			PeriodSeconds:    1,
-			TimeoutSeconds:   5,
-			FailureThreshold: 10,
-		},
+		// The kubelet asks the second one as soon as the first has succeeded.
+		StartupProbe:   ready(1, 600),
+		ReadinessProbe: ready(10, 3),
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: agentVolume, MountPath: agent.Home},
 			{Name: tlsVolume, MountPath: agent.TLS, ReadOnly: true},
@@ -84,6 +81,16 @@ func restricted() *corev1.SecurityContext {
 }
 
 // resources are a node's requests or limits; GPUs can only be the same in both.
+// ready asks the agent every so many seconds.
+func ready(period, failures int32) *corev1.Probe {
+	return &corev1.Probe{
+		ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{agent.Program, "ready"}}},
+		PeriodSeconds:    period,
+		TimeoutSeconds:   5,
+		FailureThreshold: failures,
+	}
+}
+
 func (b builder) resources(amounts cluster.ResourceAmounts) corev1.ResourceList {
 	return corev1.ResourceList{
 		corev1.ResourceCPU:    amounts.CPU.Quantity,

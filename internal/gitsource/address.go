@@ -96,6 +96,9 @@ func parseScp(text string, wrong func(string) (address, error)) (address, error)
 	if !ok || strings.Contains(head, "/") {
 		return wrong("it is a path on this machine")
 	}
+	if strings.HasPrefix(rest, ":") {
+		return wrong("it names a helper program")
+	}
 	a := address{scheme: "ssh", host: strings.ToLower(head), path: path.Clean(rest)}
 	if at := strings.LastIndex(head, "@"); at >= 0 {
 		a.user, a.host = head[:at], strings.ToLower(head[at+1:])

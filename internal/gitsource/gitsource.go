@@ -66,10 +66,7 @@ func fetch(ctx context.Context, log *slog.Logger, dir string, s Source, home add
 		return "", err
 	}
 	defer root.Close()
-	c, err := newCheckout(log, root, scratch, s, home)
-	if err != nil {
-		return "", err
-	}
+	c := newCheckout(log, root, scratch, s, home)
 	defer c.close()
 	if err := c.load(ctx, home, s.Revision, "", 0); err != nil {
 		return "", err

@@ -1,7 +1,6 @@
 package gitsource
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -201,7 +200,7 @@ type order struct {
 }
 
 // pack sends an order and returns the pack.
-func (s *session) pack(ctx context.Context, o order) (io.Reader, error) {
+func (s *session) pack(o order) (io.Reader, error) {
 	shallow := !o.history && s.can("shallow")
 	message := s.order(o, shallow)
 	in, err := s.link.send(message)
@@ -216,7 +215,7 @@ func (s *session) pack(ctx context.Context, o order) (io.Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &demultiplexer{in: in}, ctx.Err()
+	return &demultiplexer{in: in}, nil
 }
 
 func (s *session) order(o order, shallow bool) []byte {

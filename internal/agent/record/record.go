@@ -51,8 +51,13 @@ func (d Dir) ReadRank(rank int) (agent.RankStatus, error) {
 
 // ReadNode reads a node's part of the job.
 func (d Dir) ReadNode(node int) (agent.JobStatus, error) {
+	return ReadNodeFile(d.NodeStatus(node))
+}
+
+// ReadNodeFile reads a node's part of a job by the path of its file.
+func ReadNodeFile(path string) (agent.JobStatus, error) {
 	var status agent.JobStatus
-	return status, readJSON(d.NodeStatus(node), &status)
+	return status, readJSON(path, &status)
 }
 
 func readJSON(path string, value any) error {

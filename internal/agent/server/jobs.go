@@ -203,12 +203,16 @@ func (js *jobs) stopAll(reason string, grace time.Duration) {
 	}
 }
 
-// pinned is true of trees that a live job runs in.
+// pinned is true of trees that a job runs in, on any node: nodes that share the
+// workspace see each other's records.
 func (js *jobs) pinned(hash tree.Digest) bool {
-	js.mu.Lock()
-	defer js.mu.Unlock()
-	for _, j := range js.live {
-		if status, _ := j.snapshot(); status.Spec.Tree == hash && !j.isOver() {
+	records, err := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "node-*.json"))
+	if err != nil {
+		return true
+	}
+	for _, path := range records {
+		status, err := record.ReadNodeFile(path)
+		if err != nil || status.State == agent.Running && status.Spec.Tree == hash {
 			return true
 		}
 	}

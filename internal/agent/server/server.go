@@ -67,7 +67,21 @@ func raiseLimits(log *slog.Logger) {
 // Serve listens on the pod's address, on loopback and on the socket until ctx is
 // done, then ends all jobs.
 func (s *Server) Serve(ctx context.Context) error {
-	config := &tls.Config{MinVersion: tls.VersionTLS13, GetConfigForClient: (&certificates{dir: s.config.Paths.tls()}).current}
+	var listeners []net.Listener
+	port := strconv.Itoa(agent.Port)
+	for _, address := range []string{net.JoinHostPort(s.config.PodIP, port), net.JoinHostPort("127.0.0.1", port)} {
+		listener, err := net.Listen("tcp", address)
+		if err != nil {
+			return fmt.Errorf("listening on %s: %w", address, err)
+		}
+		listeners = append(listeners, listener)
+	}
+	return s.ServeOn(ctx, listeners...)
+}
+
+// ServeOn is Serve on listeners that are there already, and on the socket.
+func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
+	config := &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: protocols(), GetConfigForClient: (&certificates{dir: s.config.Paths.tls()}).current}
 	if _, err := config.GetConfigForClient(nil); err != nil {
 		return err
 	}
@@ -78,15 +92,6 @@ func (s *Server) Serve(ctx context.Context) error {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	var listeners []net.Listener
-	port := strconv.Itoa(agent.Port)
-	for _, address := range []string{net.JoinHostPort(s.config.PodIP, port), net.JoinHostPort("127.0.0.1", port)} {
-		listener, err := net.Listen("tcp", address)
-		if err != nil {
-			return fmt.Errorf("listening on %s: %w", address, err)
-		}
-		listeners = append(listeners, tls.NewListener(listener, config))
-	}
 	inner, err := net.Listen("unix", socket)
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", socket, err)
@@ -96,10 +101,10 @@ func (s *Server) Serve(ctx context.Context) error {
 	probe := &http.Server{Handler: s.healthHandler(), ReadHeaderTimeout: 30 * time.Second}
 	failed := make(chan error, len(listeners)+1)
 	for _, listener := range listeners {
-		go func() { failed <- server.Serve(listener) }()
+		go func() { failed <- server.Serve(tls.NewListener(listener, config)) }()
+		s.log.Info(fmt.Sprintf("Node %d of %d of environment %s answers on %s.", s.config.Node, s.config.Nodes, s.config.Name, listener.Addr()))
 	}
 	go func() { failed <- probe.Serve(inner) }()
-	s.log.Info(fmt.Sprintf("Node %d of %d of environment %s answers on %s:%s.", s.config.Node, s.config.Nodes, s.config.Name, s.config.PodIP, port))
 	select {
 	case err := <-failed:
 		return err
@@ -144,6 +149,9 @@ func serverTLS(certificate tls.Certificate, ca *x509.CertPool) *tls.Config {
 		Certificates: []tls.Certificate{certificate},
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		ClientCAs:    ca,
-		NextProtos:   []string{"h2", "http/1.1"},
+		NextProtos:   protocols(),
 	}
 }
+
+// protocols are what the server and each of its configurations must agree on.
+func protocols() []string { return []string{"h2", "http/1.1"} }

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -202,4 +204,50 @@ func TestCollectDropsScraps(t *testing.T) {
 	}
 	w.wantRoot(t, 1, metaSuffix)
 	w.wantTree(t, kept, files{"a": "1"})
+}
+
+// One agent collects all it may while others bring and switch trees.
+func TestCollectWhileReceiving(t *testing.T) {
+	w := newWorkspace(t)
+	var clients sync.WaitGroup
+	stop := make(chan struct{})
+	for _, text := range []string{"one", "two"} {
+		agent := open(t, w.dir)
+		content := files{"a": text, "d/same": "same", "l": "->a"}
+		dir, m := newSource(t, content)
+		clients.Go(func() {
+			for range 30 {
+				for !received(t, agent, dir, m) {
+					runtime.Gosched() // files it planned with were removed: plan again
+				}
+				// Refused where the tree is gone again; never a switch to half a tree.
+				_, _ = agent.Switch(m.Hash(), "")
+			}
+		})
+	}
+	collected := make(chan error)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				collected <- nil
+				return
+			default:
+			}
+			if _, err := w.Collect(0, nobody); err != nil {
+				collected <- err
+				return
+			}
+		}
+	}()
+	clients.Wait()
+	close(stop)
+	if err := <-collected; err != nil {
+		t.Fatal(err)
+	}
+	hash, _ := w.Current()
+	got := reads(t, w.treeDir(hash))
+	if text := got["a"]; text != "one" && text != "two" || got["d/same"] != "same" || got["l"] != "->a" {
+		t.Errorf("the current tree is %v", got)
+	}
 }

@@ -196,17 +196,17 @@ func (st *stage) write(entry int, r io.Reader) (err error) {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	info, err := os.Lstat(path)
-	if err == nil && info.Mode().Perm() != mode { // the umask of this process
-		err = os.Chmod(path, mode)
-	}
-	if err == nil {
-		err = os.Chtimes(path, time.Time{}, st.modified)
-	}
-	if err != nil {
+	if err := os.Chtimes(path, time.Time{}, st.modified); err != nil {
 		return err
 	}
-	st.stamps[entry], err = stampAt(path)
+	now, err := stampAt(path)
+	if err == nil && now.mode&0o777 != uint32(mode) { // the umask of this process
+		if err := os.Chmod(path, mode); err != nil {
+			return err
+		}
+		now, err = stampAt(path)
+	}
+	st.stamps[entry] = now
 	return err
 }
 

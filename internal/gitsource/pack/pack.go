@@ -106,12 +106,16 @@ func Receive(ctx context.Context, stream io.Reader, scratch string, progress fun
 	if err != nil {
 		return nil, err
 	}
-	p := &Pack{file: file, scratch: scratch, orphans: map[Hash][]int32{}, trees: map[int32][]byte{}, memory: budget(maxMemory)}
+	p := newPack(file, scratch)
 	if err := p.receive(ctx, stream, progress); err != nil {
 		p.Close()
 		return nil, err
 	}
 	return p, nil
+}
+
+func newPack(file *os.File, scratch string) *Pack {
+	return &Pack{file: file, scratch: scratch, orphans: map[Hash][]int32{}, trees: map[int32][]byte{}, memory: maxMemory}
 }
 
 func (p *Pack) receive(ctx context.Context, stream io.Reader, progress func(done, total int)) error {

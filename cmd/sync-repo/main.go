@@ -1,0 +1,9 @@
+// Command sync-repo brings one commit of a git repository to every node of an environment.
+package main
+
+import (
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
+)
+
+func main() { step.Main(syncrepo.Command()) }

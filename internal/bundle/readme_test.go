@@ -1,0 +1,94 @@
+package bundle_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+)
+
+// TestReadmeTables keeps the tables of the READMEs beside Tasks and Pipelines
+// what the YAML says; -update writes them.
+func TestReadmeTables(t *testing.T) {
+	for name, task := range tasks(t) {
+		var results strings.Builder
+		for _, result := range task.Spec.Results {
+			row(&results, result.Name, result.Description)
+		}
+		readme(t, filepath.Join(root, "tasks", name, "README.md"), paramRows(task.Spec.Params), results.String())
+	}
+	for name, pipeline := range pipelines(t) {
+		var results strings.Builder
+		for _, result := range pipeline.Spec.Results {
+			row(&results, result.Name, result.Description)
+		}
+		readme(t, filepath.Join(root, "pipelines", name, "README.md"), paramRows(pipeline.Spec.Params), results.String())
+	}
+}
+
+var update = flag.Bool("update", false, "write the READMEs' tables")
+
+func paramRows(specs tekton.ParamSpecs) string {
+	var rows strings.Builder
+	for _, spec := range specs {
+		row(&rows, spec.Name, defaultText(spec), spec.Description)
+	}
+	return rows.String()
+}
+
+// defaultText is how a README says what a param is where nobody gives it.
+func defaultText(spec tekton.ParamSpec) string {
+	switch {
+	case spec.Default == nil:
+		return "required"
+	case spec.Type == tekton.ParamTypeArray && len(spec.Default.ArrayVal) == 0:
+		return "no items"
+	case spec.Type == tekton.ParamTypeArray:
+		return "`" + strings.Join(spec.Default.ArrayVal, ",") + "`"
+	case spec.Name == "steps-image":
+		return "by `mlenv install`"
+	case spec.Default.StringVal == "":
+		return "empty"
+	}
+	return "`" + spec.Default.StringVal + "`"
+}
+
+func row(rows *strings.Builder, name string, cells ...string) {
+	fmt.Fprintf(rows, "| %s | %s |\n", name, strings.ReplaceAll(strings.Join(cells, " | "), "\n", " "))
+}
+
+// readme replaces what stands between the marks in a README.
+func readme(t *testing.T, path, params, results string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := string(content)
+	for mark, table := range map[string]string{
+		"params":  "| param | default | meaning |\n| --- | --- | --- |\n" + params,
+		"results": "| result | meaning |\n| --- | --- |\n" + results,
+	} {
+		place := regexp.MustCompile(`(?s)(<!-- ` + mark + `: [^\n]*-->\n).*?(<!-- end -->)`)
+		if !place.MatchString(want) {
+			t.Fatalf("%s has no place for the %s", path, mark)
+		}
+		want = place.ReplaceAllString(want, "${1}"+strings.ReplaceAll(table, "$", "$$")+"${2}")
+	}
+	if want == string(content) {
+		return
+	}
+	if !*update {
+		t.Errorf("%s is not what the YAML says; make generate writes it:\n%s", path, cmp.Diff(string(content), want))
+		return
+	}
+	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

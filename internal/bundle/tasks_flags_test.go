@@ -1,0 +1,75 @@
+package bundle_test
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps"
+)
+
+// TestTaskArgsAreFlags: every arg of a Task is a flag of its step, of the same
+// name as the param, and has the same default where nobody gives it.
+func TestTaskArgsAreFlags(t *testing.T) {
+	commands := map[string]*cobra.Command{}
+	for _, command := range steps.All() {
+		// The flags that all steps have are added when one runs.
+		if code := step.Run(t.Context(), command, []string{"--help"}, io.Discard, io.Discard); code != step.Done {
+			t.Fatalf("%s --help: exit code %d", command.Name(), code)
+		}
+		commands[command.Name()] = command
+	}
+	for name, task := range tasks(t) {
+		t.Run(name, func(t *testing.T) {
+			command := commands[name]
+			if command == nil {
+				t.Fatal("there is no such step")
+			}
+			for _, arg := range task.Spec.Steps[0].Args {
+				if arg == "--" || strings.HasSuffix(arg, "[*])") {
+					continue
+				}
+				flagName, value, ok := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+				if !ok || !strings.HasPrefix(arg, "--") {
+					t.Errorf("arg %q, want --flag=value", arg)
+					continue
+				}
+				flag := command.Flag(flagName)
+				if flag == nil {
+					t.Errorf("arg %q: %s has no such flag", arg, name)
+					continue
+				}
+				param, isParam := strings.CutPrefix(strings.TrimSuffix(value, ")"), "$(params.")
+				if !isParam {
+					continue
+				}
+				if param != flagName {
+					t.Errorf("arg %q: want flag and param of one name", arg)
+				}
+				sameDefault(t, flag, spec(task.Spec.Params, param).Default)
+			}
+		})
+	}
+}
+
+// sameDefault compares the default of a param with that of its flag: both as
+// the flag writes them, for 10m is 10m0s.
+func sameDefault(t *testing.T, flag *pflag.Flag, def *tekton.ParamValue) {
+	t.Helper()
+	// mlenv install gives it; by hand there is none.
+	if def == nil || flag.Name == "steps-image" {
+		return
+	}
+	if err := flag.Value.Set(def.StringVal); err != nil {
+		t.Errorf("param %s: default %q: %v", flag.Name, def.StringVal, err)
+		return
+	}
+	if got := flag.Value.String(); got != flag.DefValue {
+		t.Errorf("param %s: default %q, that of the flag is %q", flag.Name, got, flag.DefValue)
+	}
+}

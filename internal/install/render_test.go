@@ -1,0 +1,122 @@
+package install
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+const stepsImage = "registry.example.com/steps@sha256:1111111111111111111111111111111111111111111111111111111111111111"
+
+const clusterFile = `cluster: {name: small, api: api.small.example.com, namespace: team}
+storage: {class_rwo: disks}
+gpus: {per_node: 8, default_nodes: 3}
+image: {name: registry.example.com/training:v1}
+`
+
+// request is for a cluster with values that are not the defaults.
+func request(t *testing.T) Request {
+	t.Helper()
+	file, err := cluster.Load("small.yaml", []byte(clusterFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Request{
+		Cluster: file, ClusterFile: []byte(clusterFile), Namespace: "team", StepsImage: stepsImage, ServiceAccount: DefaultServiceAccount,
+	}
+}
+
+func render(t *testing.T, request Request) []*unstructured.Unstructured {
+	t.Helper()
+	objects, err := Render(request, mldevenv.Bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objects
+}
+
+// TestRenderBesideBundle shows, in golden files, everything that is not a Task
+// or Pipeline: above all the rights, which nobody should widen unseen.
+func TestRenderBesideBundle(t *testing.T) {
+	admin := request(t)
+	admin.ClusterRole, admin.ServiceAccount = true, "pipeline"
+	for golden, request := range map[string]Request{"namespace.yaml": request(t), "admin.yaml": admin} {
+		t.Run(golden, func(t *testing.T) {
+			var beside []*unstructured.Unstructured
+			for _, object := range render(t, request) {
+				if object.GroupVersionKind().Group != "tekton.dev" {
+					beside = append(beside, object)
+				}
+			}
+			var got strings.Builder
+			if err := write(&got, beside); err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join("testdata", golden)
+			if *update {
+				if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got.String()); diff != "" {
+				t.Errorf("(-want +got); -update writes it:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRenderFillsDefaults(t *testing.T) {
+	want := map[string]map[string]string{
+		"Task/provision":            {"cluster": "small", "steps-image": stepsImage, "image": "registry.example.com/training:v1", "nodes": "3", "gpus-per-node": "8", "storage": ""},
+		"Task/train":                {"steps-image": stepsImage, "ranks-per-node": "0"},
+		"Pipeline/train-multi-node": {"cluster": "small", "steps-image": stepsImage, "image": "registry.example.com/training:v1", "nodes": "3", "gpus-per-node": "8"},
+		"Pipeline/dev-environment":  {"nodes": "1", "gpus-per-node": "8"},
+	}
+	for _, object := range render(t, request(t)) {
+		if object.GetNamespace() != "team" {
+			t.Errorf("%s %s is for namespace %q", object.GetKind(), object.GetName(), object.GetNamespace())
+		}
+		key := object.GetKind() + "/" + object.GetName()
+		params, _, _ := unstructured.NestedSlice(object.Object, "spec", "params")
+		got := map[string]string{}
+		for _, param := range params {
+			name := param.(map[string]any)["name"].(string)
+			if _, ok := want[key][name]; ok {
+				got[name] = param.(map[string]any)["default"].(string)
+			}
+		}
+		if diff := cmp.Diff(want[key], got); diff != "" && want[key] != nil {
+			t.Errorf("%s (-want +got):\n%s", key, diff)
+		}
+		delete(want, key)
+	}
+	for key := range want {
+		t.Errorf("%s is missing", key)
+	}
+}
+
+// TestTaskLabelsStayOffEnvironments: the labels of a Task reach its pods, which
+// must not look like nodes of an environment.
+func TestTaskLabelsStayOffEnvironments(t *testing.T) {
+	for _, object := range render(t, request(t)) {
+		for name := range object.GetLabels() {
+			if name == "app.kubernetes.io/name" || name == "app.kubernetes.io/managed-by" || strings.HasPrefix(name, "ml-dev-env/") {
+				t.Errorf("%s %s has the label %s", object.GetKind(), object.GetName(), name)
+			}
+		}
+	}
+}

@@ -1,0 +1,46 @@
+// Package steps is the one program that holds all steps.
+package steps
+
+import (
+	"path"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/provision"
+	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
+	"github.com/ml-dev-env/ml-dev-env/internal/train"
+	"github.com/ml-dev-env/ml-dev-env/internal/version"
+)
+
+// All are the steps' commands, sorted by name.
+func All() []*cobra.Command {
+	return []*cobra.Command{provision.Command(), syncrepo.Command(), teardown.Command(), train.Command()}
+}
+
+// Pick chooses the step that a command line means: by the name under which the
+// program was called, else by the first argument. The arguments are returned as
+// if the step had been called by its own name. Where neither is a step it is a
+// command that lists them.
+func Pick(args []string) (*cobra.Command, []string) {
+	all := All()
+	named := func(name string) *cobra.Command {
+		for _, command := range all {
+			if command.Name() == name {
+				return command
+			}
+		}
+		return nil
+	}
+	if command := named(path.Base(args[0])); command != nil {
+		return command, args
+	}
+	if len(args) > 1 {
+		if command := named(args[1]); command != nil {
+			return command, args[1:]
+		}
+	}
+	root := &cobra.Command{Use: "ml-dev-env", Short: "The steps of training on the GPU nodes of an OpenShift cluster", Version: version.String()}
+	root.AddCommand(all...)
+	return root, args
+}

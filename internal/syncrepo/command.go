@@ -1,0 +1,182 @@
+package syncrepo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/gitsource"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+)
+
+// options are the flags of the command.
+type options struct {
+	kube         kube.Flags
+	run          run.Flags
+	name         string
+	certs        string
+	source       gitsource.Source
+	authDir      string
+	caFile       string
+	scratch      string
+	requirements string
+	pipTimeout   time.Duration
+}
+
+// Command is the step sync-repo.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "sync-repo --repo-url URL",
+		Short: "Put one commit of a git repository on every node of an environment",
+		Long: `Put one commit of a git repository on every node of an environment.
+
+The nodes get what they do not have yet, all at once, and switch to the new tree
+when every one of them holds it whole; where they share storage it is sent once.
+What .mlenvignore names is left out. Nothing else on the nodes is touched.`,
+		Example: `  sync-repo --repo-url https://github.com/example/model --revision v1.2
+  sync-repo --repo-url git@github.com:example/model.git --auth-dir /etc/mlenv/git --requirements requirements.txt`,
+		Args: func(_ *cobra.Command, args []string) error {
+			var problems []error
+			if len(args) > 0 {
+				problems = append(problems, fmt.Errorf("argument %q: want flags only", args[0]))
+			}
+			if o.source.URL == "" {
+				problems = append(problems, errors.New("--repo-url is missing: want a git repository, as in https://github.com/example/model"))
+			}
+			if filepath.IsAbs(o.requirements) {
+				problems = append(problems, fmt.Errorf("--requirements %q: want a path in the repository", o.requirements))
+			}
+			return errors.Join(problems...)
+		},
+	}
+	flags := cmd.Flags()
+	o.kube.AddTo(flags)
+	o.run.AddTo(flags)
+	flags.StringVar(&o.name, "name", environment.DefaultName, "name of the environment")
+	flags.StringVar(&o.certs, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
+	flags.StringVar(&o.source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path")
+	flags.StringVar(&o.source.Revision, "revision", "", "branch, tag or commit (default: the repository's HEAD)")
+	flags.BoolVar(&o.source.Submodules, "submodules", true, "fetch submodules too")
+	flags.BoolVar(&o.source.LFS, "lfs", false, "fetch what Git LFS pointers stand for; without it pointers are refused")
+	flags.StringVar(&o.authDir, "auth-dir", "", "folder of a mounted Secret with username and password or token, or ssh-privatekey and known_hosts")
+	flags.StringVar(&o.caFile, "ca-file", "", "file of CAs that are trusted beside the image's own")
+	flags.StringVar(&o.scratch, "scratch", "", "folder for the fetched files (default: a temporary one)")
+	flags.StringVar(&o.requirements, "requirements", "", "pip requirements file in the repository, installed once into a virtual environment on the claim")
+	flags.DurationVar(&o.pipTimeout, "requirements-timeout", 20*time.Minute, "time for installing the requirements")
+	commit := step.NewResult(cmd, "commit", "the commit that the nodes have now")
+	hash := step.NewResult(cmd, "tree", "the tree's hash, which every node confirmed")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		result, err := o.sync(cmd.Context(), cmd)
+		if err != nil {
+			return err
+		}
+		return errors.Join(commit.Write(result.commit), hash.Write(string(result.tree)))
+	}
+	return cmd
+}
+
+type result struct {
+	commit string
+	tree   tree.Digest
+}
+
+// sync fetches, scans, sends and switches.
+func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) {
+	log := step.Log(cmd)
+	var err error
+	if o.source.Auth, err = gitsource.AuthFromDir(o.authDir); err != nil {
+		return result{}, err
+	}
+	if o.caFile != "" {
+		if o.source.Auth, err = o.source.Auth.WithCAFile(o.caFile); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return result{}, err
+		}
+	}
+	clients, err := o.kube.Connect()
+	if err != nil {
+		return result{}, err
+	}
+	if o.run.UID != "" {
+		leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
+		held, err := leases.StillHeld(ctx, o.name, o.run.UID)
+		if err != nil {
+			return result{}, err
+		}
+		if err := held.Renew(ctx); err != nil {
+			return result{}, err
+		}
+	}
+	set, err := nodes.Connect(ctx, clients, o.name, o.certs)
+	if err != nil {
+		return result{}, err
+	}
+	defer set.Close()
+
+	dir, err := os.MkdirTemp(o.scratch, "repository-")
+	if err != nil {
+		return result{}, fmt.Errorf("making a folder for the repository: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	began := time.Now()
+	commit, err := gitsource.Fetch(ctx, log, dir, o.source)
+	if err != nil {
+		return result{}, err
+	}
+	ignore, err := tree.LoadIgnore(dir)
+	if err != nil {
+		return result{}, err
+	}
+	manifest, err := tree.Scan(ctx, dir, ignore)
+	if err != nil {
+		return result{}, err
+	}
+	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s.", commit, time.Since(began).Seconds(), describe(manifest)))
+	s := sender{nodes: set, log: log}
+	hash, err := s.send(ctx, dir, manifest)
+	if err != nil {
+		return result{}, err
+	}
+	venv := ""
+	if o.requirements != "" {
+		if venv, err = s.install(ctx, o, dir, hash); err != nil {
+			return result{}, err
+		}
+	}
+	if err := s.switchTo(ctx, hash, venv); err != nil {
+		return result{}, err
+	}
+	return result{commit: commit, tree: hash}, nil
+}
+
+func describe(m tree.Manifest) string {
+	files, bytes := 0, int64(0)
+	for _, entry := range m.Entries {
+		if entry.Kind == tree.File {
+			files++
+			bytes += entry.Size
+		}
+	}
+	return fmt.Sprintf("%d files, %.1f MB", files, float64(bytes)/1e6)
+}
+
+// readRequirements reads the file as it will be on the nodes.
+func readRequirements(dir, name string) ([]byte, error) {
+	content, err := os.ReadFile(filepath.Join(dir, filepath.Clean("/"+name)))
+	if err != nil {
+		return nil, fail.Advise(fail.Becausef(fail.RequirementsFailed, "reading the requirements %s: %w", name, err), "name the file by its path from the top of the repository")
+	}
+	return content, nil
+}

@@ -130,7 +130,7 @@ func (c *checkout) refuse() error {
 func (c *checkout) write(ctx context.Context) error {
 	files := 0
 	for _, m := range c.modules {
-		files += len(m.files)
+		files += len(m.files) + len(m.pointers)
 		if err := c.writeFiles(ctx, m); err != nil {
 			return storable(fmt.Errorf("writing the files of %s: %w", m.address, err))
 		}
@@ -146,7 +146,7 @@ func (c *checkout) write(ctx context.Context) error {
 			return storable(fmt.Errorf("writing link: %w", err))
 		}
 	}
-	c.log.Info(fmt.Sprintf("Wrote %d files and %d links.", files, len(c.links)))
+	c.log.Info(fmt.Sprintf("Wrote %s and %s.", plural(files, "file"), plural(len(c.links), "link")))
 	return nil
 }
 

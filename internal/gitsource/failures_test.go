@@ -22,7 +22,7 @@ func TestFetchUnavailableHTTPS(t *testing.T) {
 	good := server.goodAuth(t)
 	page := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
-		w.Write([]byte("<html>Sign in</html>"))
+		_, _ = w.Write([]byte("<html>Sign in</html>"))
 	}))
 	defer page.Close()
 	closed := httptest.NewServer(nil)
@@ -96,9 +96,8 @@ func TestFetchUnavailableSSH(t *testing.T) {
 func TestFetchKnownHostKeyOfSeveral(t *testing.T) {
 	root := t.TempDir()
 	commit(t, newRepository(t, root, "repo"), "first")
-	server := newSSHServer(t, root)
 	rsaKey := newRSAKey(t)
-	server.config.AddHostKey(rsaKey)
+	server := newSSHServer(t, root, rsaKey)
 	for name, line := range map[string]string{
 		"ed25519": server.knownHosts(),
 		"rsa":     knownhosts.Line([]string{server.address}, rsaKey.PublicKey()),

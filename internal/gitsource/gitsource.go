@@ -65,7 +65,7 @@ func fetch(ctx context.Context, log *slog.Logger, dir string, s Source, home add
 	if err != nil {
 		return "", err
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	c := newCheckout(log, root, scratch, s, home)
 	defer c.close()
 	if err := c.load(ctx, home, s.Revision, "", 0); err != nil {

@@ -84,7 +84,7 @@ func (c *checkout) fetchWanted(ctx context.Context, m *module, wanted []pointer,
 	if err != nil {
 		return err
 	}
-	c.log.Info(fmt.Sprintf("Fetching %d LFS objects, %s, from %s.", len(wanted), size(total), server.url.Host))
+	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", plural(len(wanted), "LFS object"), size(total), server.url.Host))
 	p := newProgress(c.log)
 	count := func(n int) {
 		p.add(n, func(done, rate string) string {
@@ -163,7 +163,7 @@ func askLFSAccess(ctx context.Context, a address, keys keyring) (lfsAction, erro
 	if err != nil {
 		return lfsAction{}, err
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	shell, err := client.NewSession()
 	if err != nil {
 		return lfsAction{}, err

@@ -61,7 +61,7 @@ func TestFetchLFS(t *testing.T) {
 			source.LFS = false
 			_, _, _, err := fetchInto(t, source)
 			wantFailure(t, err, fail.LFSPointers,
-				`7 files are Git LFS pointers, for 19 B: "copies/run.bin", "data/a", "data/b", "data/c", "data/d" and 2 more`, "lfs=true")
+				`7 Git LFS pointers in place of files, for 19 B: "copies/run.bin", "data/a", "data/b", "data/c", "data/d" and 2 more`, "lfs=true")
 		})
 	}
 }
@@ -87,13 +87,13 @@ func TestFetchLFSFails(t *testing.T) {
 		tries  int
 	}{
 		{"refused", func(w http.ResponseWriter, _ string, _ int) { http.Error(w, "no, "+testToken, http.StatusForbidden) }, "403 Forbidden: no, ***", 1},
-		{"wrong content", func(w http.ResponseWriter, _ string, _ int) { w.Write([]byte("weighty")) }, "got 7 bytes with SHA-256", 3},
-		{"too much", func(w http.ResponseWriter, _ string, _ int) { w.Write(make([]byte, 1<<20)) }, "got 8 bytes with SHA-256", 3},
+		{"wrong content", func(w http.ResponseWriter, _ string, _ int) { _, _ = w.Write([]byte("weighty")) }, "got 7 bytes with SHA-256", 3},
+		{"too much", func(w http.ResponseWriter, _ string, _ int) { _, _ = w.Write(make([]byte, 1<<20)) }, "got 8 bytes with SHA-256", 3},
 		{"better the second time", func(w http.ResponseWriter, id string, try int) {
 			if try == 1 {
 				panic(http.ErrAbortHandler)
 			}
-			w.Write(server.objects[id])
+			_, _ = w.Write(server.objects[id])
 		}, "", 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func fetchImpatiently(t *testing.T, s Source) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 	home, err := parseAddress(s.URL)
 	if err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func TestFetchMemory(t *testing.T) {
 	}
 	id := hex.EncodeToString(hash.Sum(nil))
 	server.objects[id] = nil
-	server.lfsAnswer = func(w http.ResponseWriter, _ string) { io.Copy(w, noise(200, lfsSize)) }
+	server.lfsAnswer = func(w http.ResponseWriter, _ string) { _, _ = io.Copy(w, noise(200, lfsSize)) }
 	put(t, repo, "model.bin", pointerTo(id, lfsSize))
 	commit(t, repo, "first")
 

@@ -82,8 +82,8 @@ func (c *checkout) refusePointers() error {
 		text += fmt.Sprintf(" and %d more", len(names)-shown)
 	}
 	return fail.Advise(
-		fail.Becausef(fail.LFSPointers, "checking the tree of %s: %d files are Git LFS pointers, for %s: %s: want files, or to be told to fetch them",
-			c.modules[0].address, len(names), size(bytes), text),
+		fail.Becausef(fail.LFSPointers, "checking the tree of %s: %s in place of files, for %s: %s: want files, or to be told to fetch them",
+			c.modules[0].address, plural(len(names), "Git LFS pointer"), size(bytes), text),
 		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
 }
 

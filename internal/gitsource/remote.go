@@ -87,7 +87,7 @@ func (r *remote) receive(ctx context.Context, s *session, o order) (*pack.Pack, 
 	if err != nil {
 		return nil, err
 	}
-	r.log.Info(fmt.Sprintf("Received %d objects, %s, in %s.", of, size(p.total()), time.Since(p.start).Round(time.Millisecond)),
+	r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", plural(of, "object"), size(p.total()), time.Since(p.start).Round(time.Millisecond)),
 		slog.Int64("bytes", p.total()))
 	return got, nil
 }

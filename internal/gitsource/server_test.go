@@ -146,7 +146,7 @@ func (s *webServer) serveLFS(w http.ResponseWriter, r *http.Request, repository,
 			s.lfsAnswer(w, id)
 			return
 		}
-		w.Write(s.objects[id])
+		_, _ = w.Write(s.objects[id])
 		return
 	}
 	var ask struct{ Objects []lfsObject }
@@ -166,7 +166,7 @@ func (s *webServer) serveLFS(w http.ResponseWriter, r *http.Request, repository,
 		}}
 	}
 	w.Header().Set("Content-Type", lfsType)
-	json.NewEncoder(w).Encode(map[string]any{"objects": ask.Objects})
+	_ = json.NewEncoder(w).Encode(map[string]any{"objects": ask.Objects})
 }
 
 // addObject gives the LFS server an object and returns its pointer.
@@ -240,7 +240,8 @@ type sshServer struct {
 	config    *ssh.ServerConfig
 }
 
-func newSSHServer(t testing.TB, root string) *sshServer {
+// newSSHServer serves with one host key of its own and the more that are given.
+func newSSHServer(t testing.TB, root string, more ...ssh.Signer) *sshServer {
 	t.Helper()
 	s := &sshServer{root: root}
 	s.hostKey, _ = newKey(t)
@@ -252,7 +253,9 @@ func newSSHServer(t testing.TB, root string) *sshServer {
 		}
 		return nil, fmt.Errorf("no entry for %s", conn.User())
 	}}
-	s.config.AddHostKey(s.hostKey)
+	for _, key := range append(more, s.hostKey) {
+		s.config.AddHostKey(key)
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -327,18 +330,18 @@ func (s *sshServer) serveSession(channel ssh.Channel, requests <-chan *ssh.Reque
 			if ssh.Unmarshal(r.Payload, &v) == nil && v.Name == "GIT_PROTOCOL" && !s.old {
 				protocol = v.Value
 			}
-			r.Reply(!s.old, nil)
+			_ = r.Reply(!s.old, nil)
 		case "exec":
-			r.Reply(true, nil)
+			_ = r.Reply(true, nil)
 			var v struct{ Command string }
 			status := struct{ Status uint32 }{1}
 			if ssh.Unmarshal(r.Payload, &v) == nil && s.run(v.Command, protocol, channel) == nil {
 				status.Status = 0
 			}
-			channel.SendRequest("exit-status", false, ssh.Marshal(status))
+			_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(status))
 			return
 		default:
-			r.Reply(false, nil)
+			_ = r.Reply(false, nil)
 		}
 	}
 }
@@ -361,8 +364,8 @@ func (s *sshServer) run(command, protocol string, channel ssh.Channel) error {
 		return err
 	}
 	go func() {
-		io.Copy(stdin, channel)
-		stdin.Close()
+		_, _ = io.Copy(stdin, channel)
+		_ = stdin.Close()
 	}()
 	return cmd.Run()
 }

@@ -221,7 +221,7 @@ func (l *sshLink) refused(err error) error {
 
 func (l *sshLink) close() {
 	if l.client != nil {
-		l.client.Close()
+		_ = l.client.Close() // nothing more is wanted of it
 	}
 }
 

@@ -18,7 +18,9 @@ func commitTree(t *testing.T, repo string, entries ...string) {
 		mode, rest, _ := strings.Cut(entry, " ")
 		hex, name, _ := strings.Cut(rest, " ")
 		var hash []byte
-		fmt.Sscanf(hex, "%x", &hash)
+		if _, err := fmt.Sscanf(hex, "%x", &hash); err != nil {
+			t.Fatal(err)
+		}
 		raw.WriteString(mode + " " + name + "\x00" + string(hash))
 	}
 	tree := git(t, repo, raw.String(), "hash-object", "-t", "tree", "-w", "--literally", "--stdin")

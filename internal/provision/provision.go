@@ -134,7 +134,7 @@ func (p *provisioner) make(ctx context.Context, held *lease.Held) (result outcom
 		return outcome{}, true, err
 	}
 	existed = live != nil && live.Status.ReadyReplicas > 0
-	if err := p.decideStorage(ctx, live); err != nil {
+	if err := p.decideStorage(ctx, held, live); err != nil {
 		return outcome{}, existed, err
 	}
 	certs, credentials, err := p.certificates(ctx, live)
@@ -271,4 +271,3 @@ func sharedClaim(claim *corev1.PersistentVolumeClaim) bool {
 	}
 	return false
 }
-

@@ -8,22 +8,24 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 )
 
 // bindTime is how long a class has to give a claim before auto takes templates.
 const bindTime = time.Minute
 
 // decideStorage replaces auto by what the class really gives, and says why.
-func (p *provisioner) decideStorage(ctx context.Context, live *appsv1.StatefulSet) error {
+func (p *provisioner) decideStorage(ctx context.Context, held *lease.Held, live *appsv1.StatefulSet) error {
 	if p.request.Storage != cluster.AutoStorage {
 		return nil
 	}
-	decided, why, err := p.bestStorage(ctx, live)
+	decided, why, err := p.bestStorage(ctx, held, live)
 	if err != nil {
 		return err
 	}
@@ -32,7 +34,7 @@ func (p *provisioner) decideStorage(ctx context.Context, live *appsv1.StatefulSe
 	return nil
 }
 
-func (p *provisioner) bestStorage(ctx context.Context, live *appsv1.StatefulSet) (cluster.StorageMode, string, error) {
+func (p *provisioner) bestStorage(ctx context.Context, held *lease.Held, live *appsv1.StatefulSet) (cluster.StorageMode, string, error) {
 	names, file := environment.NamesOf(p.request.Name), p.request.Cluster
 	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
 	switch {
@@ -49,33 +51,35 @@ func (p *provisioner) bestStorage(ctx context.Context, live *appsv1.StatefulSet)
 	} else if err != nil && !apierrors.IsNotFound(err) {
 		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, names.Workspace, err))
 	}
-	existed := err == nil
-	p.request.Storage = cluster.SharedStorage
-	objects, err := environment.Build(p.request, environment.LeaseReference(names.Lease, "probe"), environment.Certificates{})
-	if err != nil {
+	// A claim of its own, the Lease's, tries it out: it goes with the environment,
+	// and people's claims are never deleted.
+	probe := probeClaim(p.request, held)
+	if err := kube.Apply(ctx, p.clients.Kube, probe); err != nil {
 		return "", "", err
 	}
-	workspace := objects.Claims[0]
-	if !existed {
-		if err := kube.Apply(ctx, p.clients.Kube, workspace); err != nil {
-			return "", "", err
-		}
-	}
 	p.log.Info(fmt.Sprintf("Trying whether class %s gives a ReadWriteMany claim.", file.Storage.ClassRWX))
-	why, bound, err := p.binds(ctx, workspace.Name)
-	if err != nil || bound {
-		return cluster.SharedStorage, why, err
-	}
-	if !existed {
-		// It never had a volume, so nothing of anybody is lost.
-		if err := claims.Delete(ctx, workspace.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			return "", "", kube.Problem(fmt.Errorf("deleting claim %s/%s, which class %s did not provide: %w", p.request.Namespace, workspace.Name, file.Storage.ClassRWX, err))
-		}
-	}
-	if file.Storage.ClassRWO == "" {
+	why, bound, err := p.binds(ctx, probe.Name)
+	switch {
+	case err != nil:
+		return "", "", err
+	case bound:
+		return cluster.SharedStorage, why, nil
+	case file.Storage.ClassRWO == "":
 		return "", "", inputError("choosing the storage: class %s gives no ReadWriteMany claim (%s), and the cluster file names no storage.class_rwo", file.Storage.ClassRWX, why)
 	}
-	return cluster.NodeStorage, why, nil
+	return cluster.NodeStorage, fmt.Sprintf("class %s gives no ReadWriteMany claim: %s", file.Storage.ClassRWX, why), nil
+}
+
+// probeClaim is as small as classes commonly make them.
+func probeClaim(r environment.Request, held *lease.Held) *corev1.PersistentVolumeClaim {
+	class := r.Cluster.Storage.ClassRWX
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: r.Name + "-storage-probe", Namespace: r.Namespace, Labels: environment.Labels(r.Name), OwnerReferences: []metav1.OwnerReference{held.Owner()}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: &class,
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}
 }
 
 // binds watches a claim until it is bound or known not to be. A class that waits

@@ -3,9 +3,6 @@
 SHELL := /bin/bash
 LOCALCLUSTER := test/localcluster
 GOLANGCI_LINT := bin/golangci-lint-2.12.0
-STATE := /var/lib/ml-dev-env-localcluster
-KUBECTL = $(SUDO) $(STATE)/bin/kubectl --kubeconfig=$(STATE)/kubeconfig
-TKN = $(SUDO) env KUBECONFIG=$(STATE)/kubeconfig $(STATE)/bin/tkn
 # Root's own HOME, so that root's caches do not end up among the user's files.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH)")
 
@@ -86,9 +83,8 @@ cluster-down: bin/localcluster ## take the local cluster down
 	$(SUDO) bin/localcluster down
 
 .PHONY: demo
-demo: cluster ## bring the local cluster up and run a pipeline on it
-	$(KUBECTL) apply -f $(LOCALCLUSTER)/demo/pipeline.yaml
-	$(TKN) pipeline start hello --namespace=demo --use-param-defaults --showlog --exit-with-pipelinerun-error
+demo: cluster build ## bring the local cluster up and train a small transformer on two nodes of it
+	$(SUDO) test/localcluster/demo/run
 
 .PHONY: bench
 bench: bench-cluster ## run every benchmark

@@ -110,9 +110,8 @@ type GPU struct {
 	Temperature int `json:"temperature"`
 	// Throttled lists the active slowdown reasons that are not idling or a set limit.
 	Throttled []string `json:"throttled,omitempty"`
-	// Xid is the last error number where one is known, 0 for none.
-	Xid int `json:"xid,omitempty"`
-	// Fault says in words what is wrong with the GPU, "" if nothing is.
+	// Fault says in words what is wrong with the GPU, "" if nothing is. The number of an
+	// Xid is in the kernel's log alone, which no container may read; its consequences are here.
 	Fault string `json:"fault,omitempty"`
 }
 

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -8,12 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
+// sane are quantities that can be parsed in no time: whoever may write events
+// could write 1e-999999999.
+var sane = regexp.MustCompile(`^[+-]?[0-9.]{1,30}(?:[kKMGTPEmnu]i?|[eE][0-9]{1,2})?$`)
+
 // amounts reads "pods=1,requests.nvidia.com/gpu=4". What is no quantity is left out.
 func amounts(text string) corev1.ResourceList {
 	found := corev1.ResourceList{}
 	for _, part := range strings.Split(text, ",") {
 		name, value, ok := strings.Cut(part, "=")
-		if !ok {
+		if !ok || !sane.MatchString(value) {
 			continue
 		}
 		if q, err := resource.ParseQuantity(value); err == nil {

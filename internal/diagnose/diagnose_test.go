@@ -269,6 +269,8 @@ func FuzzExplain(f *testing.F) {
 			}
 		}
 	}
+	// Takes for ever to parse as a quantity.
+	f.Add("FailedCreate", "exceeded quota: a, requested: pods=1E-999999999, used: pods=1, limited: pods=1")
 	f.Fuzz(func(t *testing.T, reason, text string) {
 		s := environment(2)
 		s.pod(0, unschedulable(text))

@@ -5,9 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -127,7 +125,7 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 	if err != nil {
 		return Result{}, err
 	}
-	secrets, err := readSecret(o.secretDir)
+	secrets, err := step.MountedSecret(o.secretDir)
 	if err != nil {
 		return Result{}, err
 	}
@@ -209,32 +207,6 @@ func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]st
 			"run the task sync-repo first, or give an absolute path of a script on the nodes")
 	}
 	return spec, nil
-}
-
-// readSecret reads a mounted Secret: a file a key.
-func readSecret(dir string) (map[string]string, error) {
-	if dir == "" {
-		return nil, nil
-	}
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("reading the mounted Secret: %w", err)
-	}
-	values := map[string]string{}
-	for _, entry := range entries {
-		// ..data and its like are how the kubelet switches versions.
-		if strings.HasPrefix(entry.Name(), "..") {
-			continue
-		}
-		value, err := os.ReadFile(filepath.Join(dir, entry.Name()))
-		if err != nil {
-			return nil, fmt.Errorf("reading the mounted Secret: %w", err)
-		}
-		values[entry.Name()] = strings.TrimSuffix(string(value), "\n")
-	}
-	return values, nil
 }
 
 // interrupted decides what becomes of the training when the step is told to end:

@@ -46,6 +46,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("lifecycle", testLifecycle)
 	t.Run("uses", testUses)
+	t.Run("training", testTraining)
 	if keep {
 		return
 	}
@@ -108,7 +109,13 @@ type user struct {
 func newUser(t *testing.T) user {
 	t.Helper()
 	name := strings.ToLower(t.Name()[strings.LastIndex(t.Name(), "/")+1:])
-	u := user{T: t, namespace: "e2e-" + strings.ReplaceAll(name, "_", "-")}
+	return newUserIn(t, "e2e-"+strings.ReplaceAll(name, "_", "-"))
+}
+
+// newUserIn is newUser for a test that needs several.
+func newUserIn(t *testing.T, namespace string) user {
+	t.Helper()
+	u := user{T: t, namespace: namespace}
 	u.kubectl("create", "namespace", u.namespace)
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -124,7 +124,7 @@ func (j *job) wait(launcher *exec.Cmd) {
 	} else {
 		exit.Error = err.Error()
 	}
-	killAll(context.Background(), j.status.ID)
+	part{j.status.ID, j.status.Node}.kill(context.Background())
 	for _, rank := range j.ranks {
 		j.readRank(rank)
 	}
@@ -173,7 +173,7 @@ func (j *job) stop(stop agent.Stop) {
 		j.stopping = true
 		j.status.StopReason = stop.Reason
 	}
-	grace, id := j.status.Spec.Grace, j.status.ID
+	grace, processes := j.status.Spec.Grace, part{j.status.ID, j.status.Node}
 	j.mu.Unlock()
 	if !first {
 		return
@@ -184,7 +184,7 @@ func (j *job) stop(stop agent.Stop) {
 	if grace == 0 {
 		grace = defaultGrace
 	}
-	signalAll(id, syscall.SIGTERM)
+	processes.signal(syscall.SIGTERM)
 	go func() {
 		select {
 		case <-j.over:
@@ -192,7 +192,7 @@ func (j *job) stop(stop agent.Stop) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			go func() { <-j.over; cancel() }()
-			killAll(ctx, id)
+			processes.kill(ctx)
 		}
 	}()
 }

@@ -15,14 +15,25 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 )
 
-// members are the processes of a job: those that carry its id in their
-// environment. A process group would miss those of launchers that make sessions.
-func members(id string) []int {
-	mark := []byte(rank.JobVariable + "=" + id + "\x00")
+// part is one node's part of a job.
+type part struct {
+	id   string
+	node int
+}
+
+// members are the processes of this node's part of a job: those that carry its
+// id in their environment. A process group would miss those of launchers that
+// make sessions.
+func (p part) members() []int {
+	job, node := []byte("\x00"+rank.JobVariable+"="+p.id+"\x00"), []byte("\x00"+rank.NodeVariable+"="+strconv.Itoa(p.node)+"\x00")
 	var pids []int
 	for _, pid := range processes() {
 		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-		if err == nil && pid != os.Getpid() && bytes.Contains(append([]byte{0}, environ...), append([]byte{0}, mark...)) {
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		environ = append([]byte{0}, environ...)
+		if bytes.Contains(environ, job) && bytes.Contains(environ, node) {
 			pids = append(pids, pid)
 		}
 	}
@@ -43,8 +54,8 @@ func processes() []int {
 	return pids
 }
 
-func signalAll(id string, s syscall.Signal) (count int) {
-	for _, pid := range members(id) {
+func (p part) signal(s syscall.Signal) (count int) {
+	for _, pid := range p.members() {
 		if syscall.Kill(pid, s) == nil {
 			count++
 		}
@@ -52,9 +63,9 @@ func signalAll(id string, s syscall.Signal) (count int) {
 	return count
 }
 
-// killAll sends SIGKILL until no process of the job is left: one may be forking.
-func killAll(ctx context.Context, id string) {
-	for signalAll(id, syscall.SIGKILL) > 0 && ctx.Err() == nil {
+// kill sends SIGKILL until no process is left: one may be forking.
+func (p part) kill(ctx context.Context) {
+	for p.signal(syscall.SIGKILL) > 0 && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-time.After(20 * time.Millisecond):

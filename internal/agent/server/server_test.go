@@ -2,13 +2,10 @@ package server_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,101 +13,34 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/program"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment/certs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestMain makes the test's own binary the agent's program, for the rank shim.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "rank" {
-		os.Exit(program.Main(os.Args, os.Environ(), os.Stdout, os.Stderr))
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// node is one agent with its files in a temporary folder.
+// node is the first of two nodes.
 type node struct {
-	t      *testing.T
-	config server.Config
-	client *agent.Client
-	dial   agent.Dialer
-	end    func()
+	t *testing.T
+	*agenttest.Node
 }
 
 func newNode(t *testing.T) *node {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	n := &node{t: t, config: server.Config{
-		Version: "test", Name: "env", Suffix: "env-headless.ns.svc", Node: 0, Nodes: 2, GPUs: 2, Pod: "env-0", KubernetesNode: "node-1", PodIP: "127.0.0.2",
-		Environ: os.Environ(), Program: self,
-		Paths: server.Paths{Workspace: filepath.Join(dir, "workspace"), Datasets: dir, Home: filepath.Join(dir, "home"), Sys: "/sys/fs/cgroup"},
-	}}
-	n.start()
-	t.Cleanup(func() { n.end() })
-	return n
-}
-
-// start serves the agent as the container would be started: again after end.
-func (n *node) start() {
-	n.t.Helper()
-	s, err := server.New(n.config, slog.New(slog.DiscardHandler))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	made, err := certs.New("ns", "env", time.Now())
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	tlsDir := filepath.Join(n.config.Paths.Home, "tls")
-	if err := os.MkdirAll(tlsDir, 0o755); err != nil {
-		n.t.Fatal(err)
-	}
-	for name, content := range map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ServerCert, "tls.key": made.ServerKey} {
-		if err := os.WriteFile(filepath.Join(tlsDir, name), content, 0o600); err != nil {
-			n.t.Fatal(err)
-		}
-	}
-	credentials, err := agent.ParseCredentials(made.CA, made.ClientCert, made.ClientKey)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- s.ServeOn(ctx, listener) }()
-	n.dial = func(ctx context.Context, _ int) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())
-	}
-	n.client = agent.NewClient(0, "env-0.env-headless.ns.svc", credentials, n.dial)
-	n.end = func() {
-		n.client.Close()
-		cancel()
-		if err := <-served; err != nil {
-			n.t.Errorf("the agent ended with %v", err)
-		}
-		n.end = func() {}
-	}
+	return &node{t: t, Node: agenttest.Start(t, 2)[0]}
 }
 
 func (n *node) script(name, content string) {
 	n.t.Helper()
-	if err := os.WriteFile(filepath.Join(n.config.Paths.Workspace, name), []byte(content), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(n.Config.Paths.Workspace, name), []byte(content), 0o755); err != nil {
 		n.t.Fatal(err)
 	}
 }
 
 func (n *node) run(id string, spec agent.JobSpec) agent.JobStatus {
 	n.t.Helper()
-	if _, err := n.client.StartJob(n.t.Context(), id, spec); err != nil {
+	if _, err := n.Client.StartJob(n.t.Context(), id, spec); err != nil {
 		n.t.Fatal(err)
 	}
 	return n.wait(id)
@@ -118,7 +48,7 @@ func (n *node) run(id string, spec agent.JobSpec) agent.JobStatus {
 
 func (n *node) wait(id string) (last agent.JobStatus) {
 	n.t.Helper()
-	if err := n.client.WatchJob(n.t.Context(), id, func(s agent.JobStatus) error { last = s; return nil }); err != nil {
+	if err := n.Client.WatchJob(n.t.Context(), id, func(s agent.JobStatus) error { last = s; return nil }); err != nil {
 		n.t.Fatal(err)
 	}
 	return last
@@ -126,7 +56,7 @@ func (n *node) wait(id string) (last agent.JobStatus) {
 
 func (n *node) log(id, name string, offset int64) string {
 	n.t.Helper()
-	body, err := n.client.Log(n.t.Context(), id, name, offset, true)
+	body, err := n.Client.Log(n.t.Context(), id, name, offset, true)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -161,7 +91,7 @@ func TestJob(t *testing.T) {
 	if got := strings.Join(status.Ranks[0].Tail, "\n") + "\n"; got != want {
 		t.Errorf("tail %q, want %q", got, want)
 	}
-	err := filepath.WalkDir(n.config.Paths.Workspace, func(path string, entry os.DirEntry, err error) error {
+	err := filepath.WalkDir(n.Config.Paths.Workspace, func(path string, entry os.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -183,10 +113,10 @@ func TestJobIsStartedOnce(t *testing.T) {
 	if !first.Started.Equal(again.Started) {
 		t.Errorf("started at %v and %v, want once", first.Started, again.Started)
 	}
-	if content, err := os.ReadFile(filepath.Join(n.config.Paths.Workspace, "count")); err != nil || string(content) != "x\n" {
+	if content, err := os.ReadFile(filepath.Join(n.Config.Paths.Workspace, "count")); err != nil || string(content) != "x\n" {
 		t.Errorf("the script ran %q times (%v), want once", content, err)
 	}
-	_, err := n.client.StartJob(t.Context(), "once", command("once.sh", "other"))
+	_, err := n.Client.StartJob(t.Context(), "once", command("once.sh", "other"))
 	if got := fail.ReasonOf(err); got != fail.InvalidInput {
 		t.Errorf("another job of that id: %v, want InvalidInput", err)
 	}
@@ -214,13 +144,13 @@ func TestRefusedJobs(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			_, err := n.client.StartJob(t.Context(), test.id, test.spec)
+			_, err := n.Client.StartJob(t.Context(), test.id, test.spec)
 			if got := fail.ReasonOf(err); err == nil || got != test.want || !strings.Contains(err.Error(), test.text) {
 				t.Errorf("got %s: %v; want %s with %q", got, err, test.want, test.text)
 			}
 		})
 	}
-	if _, err := n.client.Job(t.Context(), "a"); !agent.IsNotFound(err) {
+	if _, err := n.Client.Job(t.Context(), "a"); !agent.IsNotFound(err) {
 		t.Errorf("a refused job is known: %v", err)
 	}
 }
@@ -229,10 +159,10 @@ func TestStop(t *testing.T) {
 	n := newNode(t)
 	// A child in a session of its own, deaf to SIGTERM, and the script too.
 	n.script("deaf.sh", `trap "" TERM; setsid sh -c 'trap "" TERM; echo ready; while :; do sleep 0.1; done' & wait; while :; do sleep 0.1; done`)
-	if _, err := n.client.StartJob(t.Context(), "deaf", command("deaf.sh")); err != nil {
+	if _, err := n.Client.StartJob(t.Context(), "deaf", command("deaf.sh")); err != nil {
 		t.Fatal(err)
 	}
-	body, err := n.client.Log(t.Context(), "deaf", "rank-0", 0, true)
+	body, err := n.Client.Log(t.Context(), "deaf", "rank-0", 0, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,14 +170,14 @@ func TestStop(t *testing.T) {
 	if _, err := io.ReadFull(body, make([]byte, len("ready\n"))); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.client.StopJob(t.Context(), "deaf", agent.Stop{Reason: "enough", Grace: 100 * time.Millisecond}); err != nil {
+	if err := n.Client.StopJob(t.Context(), "deaf", agent.Stop{Reason: "enough", Grace: 100 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	status := n.wait("deaf")
 	if status.State != agent.Stopped || status.StopReason != "enough" || !status.Ranks[0].Stopped {
 		t.Errorf("status %+v, want stopped: enough", status)
 	}
-	if facts, err := n.client.Facts(t.Context()); err != nil || len(facts.Running) > 0 {
+	if facts, err := n.Client.Facts(t.Context()); err != nil || len(facts.Running) > 0 {
 		t.Errorf("running %v (%v), want none", facts.Running, err)
 	}
 }
@@ -267,29 +197,18 @@ func TestContainerRestart(t *testing.T) {
 	n.script("long.sh", "echo started >> starts; exec sleep 1000")
 	n.script("short.sh", "echo done")
 	ended := n.run("ended", command("short.sh"))
-	// The record of a job that ran when its container ended, as the kernel leaves it.
-	if _, err := n.client.StartJob(t.Context(), "running", command("long.sh")); err != nil {
+	if _, err := n.Client.StartJob(t.Context(), "running", command("long.sh")); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(n.config.Paths.Workspace, ".mlenv", "runs", "running", "node-0.json")
-	before, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.end()
-	if err := os.WriteFile(path, before, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	starts, _ := os.ReadFile(filepath.Join(n.config.Paths.Workspace, "starts"))
-
-	n.start()
-	if _, err := n.client.StartJob(t.Context(), "running", command("long.sh")); err != nil {
+	n.Crash("running")
+	starts, _ := os.ReadFile(filepath.Join(n.Config.Paths.Workspace, "starts"))
+	if _, err := n.Client.StartJob(t.Context(), "running", command("long.sh")); err != nil {
 		t.Fatal(err)
 	}
 	if status := n.wait("running"); status.State != agent.Restarted {
 		t.Errorf("state %s, want %s", status.State, agent.Restarted)
 	}
-	if again, _ := os.ReadFile(filepath.Join(n.config.Paths.Workspace, "starts")); !bytes.Equal(starts, again) {
+	if again, _ := os.ReadFile(filepath.Join(n.Config.Paths.Workspace, "starts")); !bytes.Equal(starts, again) {
 		t.Errorf("the job was started again: %q, before %q", again, starts)
 	}
 	if status := n.wait("ended"); status.State != agent.Exited || !status.Ended.Equal(ended.Ended) || status.Ranks[0].Exit != (agent.Exit{}) {
@@ -301,12 +220,12 @@ func TestLogIsWholeAcrossConnections(t *testing.T) {
 	n := newNode(t)
 	const lines = 100_000
 	n.script("many.sh", fmt.Sprintf("seq 1 %d", lines))
-	if _, err := n.client.StartJob(t.Context(), "many", command("many.sh")); err != nil {
+	if _, err := n.Client.StartJob(t.Context(), "many", command("many.sh")); err != nil {
 		t.Fatal(err)
 	}
 	var got bytes.Buffer
 	for done := false; !done; {
-		body, err := n.client.Log(t.Context(), "many", "rank-0", int64(got.Len()), true)
+		body, err := n.Client.Log(t.Context(), "many", "rank-0", int64(got.Len()), true)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -333,7 +252,7 @@ func TestStrangersAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, err := os.ReadFile(filepath.Join(n.config.Paths.Home, "tls", "ca.crt"))
+	ours, err := os.ReadFile(filepath.Join(n.Config.Paths.Home, "tls", "ca.crt"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +261,7 @@ func TestStrangersAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, credentials := range map[string]agent.Credentials{"of another CA": stranger, "without a certificate": {Certificate: tls.Certificate{}, CA: stranger.CA}} {
-		client := agent.NewClient(0, "env-0.env-headless.ns.svc", credentials, n.dial)
+		client := agent.NewClient(0, "env-0.env-headless.ns.svc", credentials, n.Dial)
 		if health, err := client.Health(t.Context()); fail.ReasonOf(err) != fail.AgentUnreachable {
 			t.Errorf("a client %s got %+v, %v; want a refusal", name, health, err)
 		}
@@ -351,11 +270,11 @@ func TestStrangersAreRefused(t *testing.T) {
 
 func TestCommandLines(t *testing.T) {
 	n := newNode(t)
-	health, err := n.client.Health(t.Context())
+	health, err := n.Client.Health(t.Context())
 	if err != nil || health.Protocol != agent.Protocol || health.Version != "test" || health.Instance == "" {
 		t.Errorf("health %+v, %v", health, err)
 	}
-	hosts, err := os.ReadFile(filepath.Join(n.config.Paths.Workspace, ".deepspeed", "hostfile"))
+	hosts, err := os.ReadFile(filepath.Join(n.Config.Paths.Workspace, ".deepspeed", "hostfile"))
 	want := "env-0.env-headless.ns.svc slots=2\nenv-1.env-headless.ns.svc slots=2\n"
 	if err != nil || string(hosts) != want {
 		t.Errorf("hostfile %q (%v), want %q", hosts, err, want)

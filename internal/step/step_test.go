@@ -1,0 +1,100 @@
+package step
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+func TestRun(t *testing.T) {
+	failure := fail.Advise(fail.Becausef(fail.GPUMissing, "checking node 1: 3 GPUs, want 4"), "oc adm cordon node-1")
+	tests := []struct {
+		name           string
+		args           []string
+		err            error
+		code           int
+		stdout, stderr string
+		reason         string
+	}{
+		{"done", nil, nil, Done, "working\n", "", ""},
+		{"failed", nil, failure, Failed, "working\nprobe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: oc adm cordon node-1\n", "", "GPUMissing"},
+		{"failed without a reason", nil, errors.New("odd"), Failed, "working\nprobe failed: Internal: odd\n", "", "Internal"},
+		{"unknown flag", []string{"--speed=1"}, nil, WrongUsage, "", "probe: unknown flag: --speed\nRun 'probe --help' for what there is.\n", ""},
+		{"unknown log format", []string{"--log-format=xml"}, nil, WrongUsage, "", "probe: invalid argument \"xml\" for \"--log-format\" flag: want text or json\nRun 'probe --help' for what there is.\n", ""},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			cmd := &cobra.Command{Use: "probe", RunE: func(cmd *cobra.Command, _ []string) error {
+				Log(cmd).Info("working")
+				return test.err
+			}}
+			var stdout, stderr bytes.Buffer
+			args := append([]string{"--reason-result=" + filepath.Join(dir, "reason"), "--message-result=" + filepath.Join(dir, "message")}, test.args...)
+			if code := Run(context.Background(), cmd, args, &stdout, &stderr); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if diff := cmp.Diff(test.stdout, stdout.String()); diff != "" {
+				t.Errorf("stdout (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(test.stderr, stderr.String()); diff != "" {
+				t.Errorf("stderr (-want +got):\n%s", diff)
+			}
+			if got, _ := os.ReadFile(filepath.Join(dir, "reason")); string(got) != test.reason {
+				t.Errorf("result reason %q, want %q", got, test.reason)
+			}
+		})
+	}
+}
+
+func TestResultIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r")
+	r := &Result{name: "r", path: path}
+	if err := r.Write(strings.Repeat("ä", 1000) + "\n"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(path)
+	if err != nil || len(got) > maxResult || !strings.HasSuffix(string(got), "ä…") {
+		t.Errorf("%d bytes ending in %q (%v), want at most %d of whole letters", len(got), got[max(0, len(got)-8):], err, maxResult)
+	}
+}
+
+func TestMountedSecret(t *testing.T) {
+	dir := t.TempDir()
+	full, empty := filepath.Join(dir, "wandb"), filepath.Join(dir, "gone")
+	for path, content := range map[string]string{"wandb/WANDB_API_KEY": "k\n", "wandb/..data/x": "y", "gone/..data/x": "y"} {
+		path = filepath.Join(dir, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := []struct {
+		dir  string
+		want map[string]string
+		err  bool
+	}{
+		{"", nil, false},
+		{filepath.Join(dir, "none"), nil, false},
+		{full, map[string]string{"WANDB_API_KEY": "k"}, false},
+		{empty, nil, true},
+		{filepath.Join(dir, "never"), nil, true},
+	}
+	for _, test := range tests {
+		got, err := MountedSecret(test.dir)
+		if diff := cmp.Diff(test.want, got); diff != "" || test.err != (err != nil) || test.err && fail.ReasonOf(err) != fail.InvalidInput {
+			t.Errorf("MountedSecret(%q) = %v, %v; want %v", test.dir, got, err, test.want)
+		}
+	}
+}

@@ -1,0 +1,85 @@
+// Command bench-train times what ml-dev-env does on the local cluster that is up,
+// beside what people do without it: bringing files to the nodes, reading logs,
+// starting a training, and a whole pipeline.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+func main() { os.Exit(run()) }
+
+// parts are what can be chosen, in the order in which they run.
+var parts = []struct {
+	name string
+	run  func(context.Context, *place, int) error
+}{
+	{"sync", benchSync},
+	{"logs", benchLogs},
+	{"start", benchStart},
+	{"pipeline", benchPipeline},
+}
+
+func run() int {
+	var names []string
+	for _, part := range parts {
+		names = append(names, part.name)
+	}
+	chosen := flag.String("parts", strings.Join(names, ","), "what to time")
+	runs := flag.Int("runs", 3, "how often each is timed; the median is printed")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := bench(ctx, strings.Split(*chosen, ","), *runs); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-train:", err)
+		return 1
+	}
+	return 0
+}
+
+func bench(ctx context.Context, chosen []string, runs int) (err error) {
+	wanted := map[string]bool{}
+	for _, name := range chosen {
+		wanted[name] = true
+	}
+	for _, part := range parts {
+		delete(wanted, part.name)
+	}
+	if len(wanted) > 0 {
+		return fmt.Errorf("-parts has %s: want some of sync, logs, start, pipeline", strings.Join(slices.Sorted(maps.Keys(wanted)), ", "))
+	}
+	if runs < 1 {
+		return errors.New("-runs must be at least 1")
+	}
+	p, err := newPlace(ctx)
+	if err != nil {
+		return err
+	}
+	// What was made is removed after an interruption too.
+	defer func() { err = errors.Join(err, p.remove(context.WithoutCancel(ctx))) }()
+	if err := p.install(ctx); err != nil {
+		return err
+	}
+	fmt.Printf("%d cores shared by two Kubernetes nodes, the control plane and this program; %s/%s, %s; the median of %d, and the range\n",
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), runs)
+	for _, part := range parts {
+		if !slices.Contains(chosen, part.name) {
+			continue
+		}
+		p.say("part %s", part.name)
+		if err := part.run(ctx, p, runs); err != nil {
+			return fmt.Errorf("timing %s: %w", part.name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+)
+
+const (
+	stateDir    = "/var/lib/ml-dev-env-localcluster"
+	kubeconfig  = stateDir + "/kubeconfig"
+	clusterFile = "clusters/local.yaml"
+	registry    = "10.223.0.2:5000"
+	gitServer   = "10.223.0.2"
+)
+
+// repository is what is trained from.
+//
+//go:embed repository/train.py
+var repository embed.FS
+
+// place is a namespace of this run's own, with the product installed.
+type place struct {
+	table
+	// work is a folder on this machine.
+	work string
+	// name of the namespace, and of the repository on the cluster's git server.
+	name    string
+	image   string
+	clients *kube.Clients
+}
+
+func newPlace(ctx context.Context) (*place, error) {
+	if _, err := os.Stat(kubeconfig); err != nil {
+		return nil, errors.New("no local cluster is up; bring it up first: make cluster")
+	}
+	work, err := os.MkdirTemp("", "bench-train-")
+	if err != nil {
+		return nil, err
+	}
+	p := &place{work: work, name: "bench-train-" + strings.ToLower(rand.Text()[:6])}
+	p.clients, err = kube.Flags{Kubeconfig: kubeconfig, Namespace: p.name}.Connect()
+	return p, err
+}
+
+// say tells people what goes on.
+func (p *place) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+}
+
+// install compiles the product as it is in this folder, and brings it and a
+// repository to the cluster.
+func (p *place) install(ctx context.Context) error {
+	p.say("compiling, and installing into namespace %s", p.name)
+	if _, err := p.output(ctx, "go", "build", "-trimpath", "-o", p.work+"/", "./cmd/steps", "./cmd/mlenv"); err != nil {
+		return err
+	}
+	image, err := p.output(ctx, p.work+"/mlenv", "bundle", "steps-image", "--push="+registry+"/"+p.name+"/steps:bench")
+	if err != nil {
+		return err
+	}
+	p.image = strings.TrimSpace(image)
+	if _, err := p.kubectl(ctx, "create", "namespace", p.name); err != nil {
+		return err
+	}
+	if _, err := p.output(ctx, p.work+"/mlenv", "install", clusterFile, "--kubeconfig="+kubeconfig, "--namespace="+p.name, "--steps-image="+p.image); err != nil {
+		return err
+	}
+	return p.publish(ctx)
+}
+
+// publish puts the repository on the cluster's git server.
+func (p *place) publish(ctx context.Context) error {
+	dir := filepath.Join(p.work, "repository")
+	files, err := fs.Sub(repository, "repository")
+	if err != nil {
+		return err
+	}
+	if err := os.CopyFS(dir, files); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"init", "--quiet", "--initial-branch=main"},
+		{"add", "--all"},
+		{"-c", "user.name=bench", "-c", "user.email=bench@example.com", "commit", "--quiet", "--message=one step"},
+		{"clone", "--quiet", "--bare", ".", p.gitFolder()},
+	} {
+		if _, err := p.output(ctx, "git", append([]string{"-C", dir}, args...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *place) gitFolder() string { return stateDir + "/git/repositories/" + p.name + ".git" }
+
+// remove takes everything away that was made.
+func (p *place) remove(ctx context.Context) error {
+	p.say("removing namespace %s", p.name)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	_, err := p.kubectl(ctx, "delete", "namespace", p.name, "--ignore-not-found")
+	return errors.Join(err, os.RemoveAll(p.gitFolder()), os.RemoveAll(p.work))
+}
+
+// output runs a program; what it prints on stderr is shown where it fails.
+func (p *place) output(ctx context.Context, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(program), strings.Join(args, " "), err, &stdout, &stderr)
+	}
+	return stdout.String(), nil
+}
+
+func (p *place) kubectl(ctx context.Context, args ...string) (string, error) {
+	return p.output(ctx, kubectlProgram, p.kubectlArgs(args...)...)
+}
+
+const kubectlProgram = stateDir + "/bin/kubectl"
+
+func (p *place) kubectlArgs(args ...string) []string {
+	return append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + p.name}, args...)
+}
+
+// step runs a step's own program on this machine, as a person would.
+func (p *place) step(ctx context.Context, step string, args ...string) (string, error) {
+	return p.output(ctx, p.work+"/steps", append([]string{step, "--kubeconfig=" + kubeconfig, "--namespace=" + p.name}, args...)...)
+}
+
+// provision makes an environment of two nodes with a GPU each.
+func (p *place) provision(ctx context.Context, name, storage string) error {
+	_, err := p.step(ctx, "provision", "--name="+name, "--cluster-file="+clusterFile, "--nodes=2", "--gpus-per-node=1",
+		"--storage="+storage, "--steps-image="+p.image)
+	return err
+}
+
+func (p *place) teardown(ctx context.Context, name string) error {
+	_, err := p.step(ctx, "teardown", "--name="+name)
+	return err
+}
+
+// sync fetches the repository and brings it to the nodes.
+func (p *place) sync(ctx context.Context, name string) error {
+	_, err := p.step(ctx, "sync-repo", "--name="+name, "--repo-url=https://"+gitServer+"/"+p.name+".git", "--ca-file="+stateDir+"/pki/ca.crt")
+	return err
+}
+
+// node is a pod of an environment.
+type node struct {
+	environment string
+	ordinal     int
+}
+
+func (n node) pod() string { return environment.NamesOf(n.environment).PodName(n.ordinal) }
+
+// agents connects to nodes of several environments as to those of one, by the
+// pods' addresses, as a step in the cluster does.
+func (p *place) agents(ctx context.Context, of []node) (nodes.Set, error) {
+	var set nodes.Set
+	for i, n := range of {
+		credentials, err := nodes.Credentials(ctx, p.clients, n.environment, "")
+		if err != nil {
+			return nil, err
+		}
+		dial := kube.PodDialer(p.clients.Kube, p.name, n.environment)
+		set = append(set, agent.NewClient(i, environment.NamesOf(n.environment).TLSName(p.name, n.ordinal), credentials,
+			func(ctx context.Context, _ int) (net.Conn, error) { return dial(ctx, n.ordinal) }))
+	}
+	return set, nil
+}

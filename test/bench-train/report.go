@@ -1,0 +1,64 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// table is the result, a line a measurement, printed as it comes.
+type table struct{}
+
+// part begins a part of the table.
+func (table) part(title string, notes ...string) {
+	fmt.Printf("\n%s\n", title)
+	for _, note := range notes {
+		fmt.Printf("  (%s)\n", note)
+	}
+}
+
+// measured is one line: the median of values in unit, their range, and what they
+// are compared with.
+func (table) measured(what, unit string, values []float64, compared ...string) {
+	line := fmt.Sprintf("  %-54s %8s %-4s", what, number(median(values)), unit)
+	if len(values) > 1 {
+		line += fmt.Sprintf(" %-15s", number(slices.Min(values))+" to "+number(slices.Max(values)))
+	} else {
+		line += strings.Repeat(" ", 16)
+	}
+	fmt.Println(strings.TrimRight(line+"  "+strings.Join(compared, "; "), " "))
+}
+
+// number has three digits that count.
+func number(v float64) string {
+	switch {
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// median of values, of which there is at least one.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[len(sorted)/2]
+}
+
+// less says how a time, or another amount that is to be small, stands to its aim.
+func less(values []float64, aim float64, of string) string {
+	return fmt.Sprintf("%.2f of %s", median(values)/aim, of)
+}
+
+// times says how many times as long, or as fast, another was.
+func times(other, ours []float64, aim float64, what string) string {
+	text := fmt.Sprintf("%.1f x %s", median(other)/median(ours), what)
+	if aim > 0 {
+		text += fmt.Sprintf(" (aim %g x)", aim)
+	}
+	return text
+}
+
+func since(start time.Time) float64 { return time.Since(start).Seconds() }

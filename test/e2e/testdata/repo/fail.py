@@ -1,0 +1,39 @@
+"""Rank 3 fails by an error of its own. It is slow to end: all others end before it, because they lost it."""
+
+import os
+import pathlib
+import signal
+import sys
+import time
+import traceback
+
+rank = int(os.environ["RANK"])
+marks = pathlib.Path("/workspace/fail")
+marks.mkdir(exist_ok=True)
+
+
+def wait_for(*names):
+    while not all((marks / name).exists() for name in names):
+        time.sleep(0.05)
+
+
+def train():
+    if rank == 3:
+        raise ValueError("the loss is nan at step 12")
+    wait_for("failed")
+    raise RuntimeError(f"[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.{rank}]:4711")
+
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others of its node
+try:
+    train()
+except Exception:
+    traceback.print_exc()
+    sys.stderr.flush()
+if rank == 3:
+    (marks / "failed").touch()
+    wait_for("gone-0", "gone-1", "gone-2")
+    time.sleep(0.3)  # the mark is a moment older than the end of its writer
+    os._exit(7)
+(marks / f"gone-{rank}").touch()
+os._exit(1)

@@ -1,0 +1,10 @@
+"""Rank 1 takes memory until the kernel ends it."""
+
+import os
+import signal
+
+if os.environ["NODE_RANK"] == "1":
+    taken = []
+    while True:
+        taken.append(b"x" * (16 << 20))
+signal.pause()

@@ -1,0 +1,2 @@
+#!/bin/sh
+echo "node $NODE_RANK of $NUM_NODES trained"

@@ -1,0 +1,210 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
+)
+
+// patience is how long anything of a training may take here.
+const patience = 6 * time.Minute
+
+// serviceAccount is what mlenv install makes.
+const serviceAccount = "--serviceaccount=mlenv-pipeline"
+
+// start starts train-multi-node with the script by the real tkn and returns the
+// run's name. More flags follow, as "--param=nodes=1".
+func (u trainer) start(script string, flags ...string) string {
+	u.Helper()
+	return u.startTkn("pipeline", "train-multi-node", append([]string{"--param=repo-url=" + u.repo, "--param=script=" + script}, flags...)...)
+}
+
+// startTkn starts a pipeline or task.
+func (u trainer) startTkn(kind, name string, flags ...string) string {
+	u.Helper()
+	started := strings.TrimSpace(u.tkn(append([]string{kind, "start", name, serviceAccount, "--use-param-defaults", "--output=name"}, flags...)...))
+	u.Cleanup(func() {
+		if u.Failed() {
+			out, _ := runProgram(u.T, nil, stateDir+"/bin/tkn", kind+"run", "logs", started, "--namespace="+u.namespace)
+			u.Logf("the log of %s:\n%s", started, shortened(out))
+		}
+	})
+	return started
+}
+
+// ending is all that is known of a run that has ended.
+type ending struct {
+	trainer
+	run     *v1.PipelineRun
+	tasks   map[string]run.TaskRun
+	results map[string]string
+	receipt receipt.Receipt
+}
+
+// end waits until the run has ended, by watching it. What every run's results
+// and receipt must say alike is checked here.
+func (u trainer) end(name string) ending {
+	u.Helper()
+	e := ending{trainer: u, tasks: map[string]run.TaskRun{}, results: map[string]string{}}
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name), func(runs []*v1.PipelineRun) (bool, error) {
+		if len(runs) == 0 {
+			return false, errors.New("the run is gone")
+		}
+		e.run = runs[0]
+		return e.run.IsDone(), nil
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+	tasks, err := run.TaskRuns(ctx, u.clients.Tekton, u.namespace, name, e.run.UID)
+	if err != nil {
+		u.Fatal(err)
+	}
+	for _, task := range tasks {
+		e.tasks[task.Task] = task
+	}
+	for _, result := range e.run.Status.Results {
+		e.results[result.Name] = result.Value.StringVal
+	}
+	if e.receipt, err = receipt.Read(ctx, u.clients.Kube, u.namespace, name); err != nil {
+		u.Fatal(err)
+	}
+	e.equal("result receipt", e.results["receipt"], receipt.Name(name))
+	e.equal("result verdict", e.results["verdict"], string(e.receipt.Verdict))
+	e.equal("the receipt's run", e.receipt.Run, name)
+	e.equal("the teardown task", string(e.tasks["teardown"].Status), string(run.Succeeded))
+	return e
+}
+
+// succeeded is a run that trained from the repository's commit.
+func (e ending) succeeded() ending {
+	e.Helper()
+	if !e.run.IsSuccessful() {
+		e.Fatalf("run %s ended with %+v", e.run.Name, e.run.Status.Conditions)
+	}
+	e.equal("verdict", string(e.receipt.Verdict), string(receipt.Succeeded))
+	e.equal("reason", e.receipt.Reason, "")
+	e.equal("result commit", e.results["commit"], e.commit)
+	e.equal("the receipt's commit", e.receipt.Commit, e.commit)
+	e.equal("the receipt's image", e.receipt.Image, e.results["image"])
+	e.mustContain(e.results["image"], "@sha256:")
+	for _, rank := range e.receipt.Ranks {
+		if rank.Exit.Code != 0 {
+			e.Errorf("rank %d ended with %+v in a run that succeeded", rank.Rank, rank.Exit)
+		}
+	}
+	return e
+}
+
+// failed is a run that the task ended for the reason, with the parts in its
+// message.
+func (e ending) failed(task string, reason fail.Reason, parts ...string) ending {
+	e.Helper()
+	if !e.run.IsDone() || e.run.IsSuccessful() {
+		e.Fatalf("run %s ended with %+v, want a failure", e.run.Name, e.run.Status.Conditions)
+	}
+	found := e.tasks[task]
+	e.equal("task "+task, string(found.Status), string(run.Failed))
+	e.equal("result reason of "+task, found.Results["reason"], string(reason))
+	e.mustContain(found.Results["message"], parts...)
+	e.equal("verdict", string(e.receipt.Verdict), string(receipt.Failed))
+	e.equal("the receipt's reason", e.receipt.Reason, string(reason))
+	e.equal("the receipt's message", e.receipt.Message, found.Results["message"])
+	return e
+}
+
+func (u trainer) equal(what, got, want string) {
+	u.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		u.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+// log is what a task of the run has printed.
+func (e ending) log(task string) string {
+	e.Helper()
+	return e.kubectl("logs", e.tasks[task].Pod, "--container=step-"+task)
+}
+
+// waitOutput follows the log of a running task until it holds the text.
+func (u trainer) waitOutput(name, task, text string) {
+	u.Helper()
+	pod := u.startedPod(name, task, "")
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace,
+		"logs", "--follow", pod, "--container=step-"+task)
+	found := &finder{text: text, done: cancel}
+	cmd.Stdout, cmd.Stderr = found, found
+	err := cmd.Run()
+	if !found.seen {
+		u.Fatalf("task %s of %s never printed %q (%v):\n%s", task, name, text, err, shortened(found.all.String()))
+	}
+}
+
+// startedPod waits until the task's step runs, in another pod than the one
+// given, and returns its pod's name.
+func (u trainer) startedPod(name, task, other string) (pod string) {
+	u.Helper()
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	options := metav1.ListOptions{LabelSelector: "tekton.dev/pipelineRun=" + name + ",tekton.dev/pipelineTask=" + task}
+	err := kube.Until(ctx, "the pod of task "+task, u.clients.Kube.CoreV1().Pods(u.namespace), options, func(pods []*corev1.Pod) (bool, error) {
+		for _, found := range pods {
+			for _, container := range found.Status.ContainerStatuses {
+				if container.Name == "step-"+task && found.Name != other && container.State.Waiting == nil && started(container) {
+					pod = found.Name
+				}
+			}
+		}
+		return pod != "", nil
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+	return pod
+}
+
+func started(container corev1.ContainerStatus) bool {
+	return container.State.Running != nil || container.State.Terminated != nil
+}
+
+// release lets scripts of a shared workspace go on that wait for the file.
+func (u trainer) release(pod, file string) {
+	u.Helper()
+	u.kubectl("exec", pod, "--container=train", "--", "touch", "/workspace/"+file)
+}
+
+func (u trainer) within(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(u.Context(), d)
+}
+
+func named(name string) metav1.ListOptions {
+	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
+}
+
+// shortened is the end of a long text.
+func shortened(text string) string {
+	const most = 6000
+	if len(text) <= most {
+		return text
+	}
+	return "...\n" + text[len(text)-most:]
+}

@@ -1,0 +1,197 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/sync/semaphore"
+
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// gpusOfNode is how many stand-in GPUs each of the two nodes has.
+const gpusOfNode = 4
+
+// training is what all scenarios share.
+type training struct {
+	clients *kube.Clients
+	// steps is the image of the steps, made from the working tree.
+	steps string
+	// repo is the URL of a repository with the examples, and below e2e/ the
+	// scripts of testdata/repo; commit is its only one.
+	repo, commit string
+}
+
+// scenario is one story of training, told in a namespace of its own.
+type scenario struct {
+	name string
+	// gpus on each node that it holds; 0 holds none for long.
+	gpus int
+	tell func(trainer)
+}
+
+// testTraining runs the pipeline train-multi-node, and the Tasks alone, as
+// people do, and looks at what is left of each run.
+func testTraining(t *testing.T) {
+	shared := newTraining(t)
+	// The long ones first, so that they are not what is waited for at the end.
+	scenarios := []scenario{
+		{"deepspeed-zero2", 2, deepspeedShared},
+		{"numbered-lines", 2, stepPodDeleted},
+		{"busy", 1, busyEnvironment},
+		{"deepspeed-node-storage", 2, deepspeedNodeStorage},
+		{"tasks-alone", 1, tasksAlone},
+		{"two-environments", 2, twoEnvironments},
+		{"torchrun-script", 2, torchrunScript},
+		{"rank-fails", 2, rankFails},
+		{"out-of-memory", 1, outOfMemory},
+		{"wrong-commit", 1, wrongCommit},
+		{"script-missing", 1, scriptMissing},
+		{"image-missing", 1, imageMissing},
+		{"too-many", 0, tooMany},
+		{"quota", 1, quotaExceeded},
+		{"timeout-too-short", 0, timeoutTooShort},
+		{"cancelled", 1, runCancelled},
+		{"deleted", 1, runDeleted},
+		{"secret", 1, envSecret},
+		{"container-killed", 1, containerKilled},
+		{"gpus-held", gpusOfNode, gpusHeld},
+	}
+	// Not t.Parallel: how many fit at once is a matter of GPUs, not of processors.
+	free := semaphore.NewWeighted(gpusOfNode)
+	var all sync.WaitGroup
+	for _, s := range scenarios {
+		holds := int64(max(1, s.gpus))
+		if err := free.Acquire(t.Context(), holds); err != nil {
+			t.Fatal(err)
+		}
+		all.Go(func() {
+			defer free.Release(holds)
+			t.Run(s.name, func(t *testing.T) { s.tell(shared.trainer(t)) })
+		})
+	}
+	all.Wait()
+	// This one breaks a GPU of the whole cluster.
+	t.Run("gpu-missing", func(t *testing.T) { gpuMissing(shared.trainer(t)) })
+}
+
+func newTraining(t *testing.T) training {
+	t.Helper()
+	clients, err := kube.Flags{Kubeconfig: kubeconfig}.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := training{clients: clients, steps: pushSteps(t)}
+	s.repo, s.commit = serveRepository(t)
+	return s
+}
+
+// pushSteps makes the image of the steps as mlenv bundle does.
+func pushSteps(t *testing.T) string {
+	t.Helper()
+	contents, err := bundle.Compile(t.Context(), repository(t), t.TempDir(), "e2e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	contents.Roots = "/etc/ssl/certs/ca-certificates.crt"
+	image, err := bundle.StepsImage(contents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference, err := name.ParseReference(registryHost + "/e2e/steps:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushed, err := bundle.Push(t.Context(), reference, image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pushed
+}
+
+// serveRepository puts a repository where the cluster's git server finds it.
+func serveRepository(t *testing.T) (url, commit string) {
+	t.Helper()
+	work := t.TempDir()
+	for from, to := range map[string]string{
+		filepath.Join(repository(t), "examples"): work,
+		filepath.Join("testdata", "repo"):        filepath.Join(work, "e2e"),
+	} {
+		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	served := filepath.Join(stateDir, "git", "repositories", "e2e-training.git")
+	if err := os.RemoveAll(served); err != nil { // of tests that were killed
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(served); err != nil {
+			t.Error(err)
+		}
+	})
+	git := func(args ...string) string {
+		out, err := run(t, nil, "git", append([]string{"-C", work, "-c", "user.name=e2e", "-c", "user.email=e2e@localcluster.local"}, args...)...)
+		if err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+		return strings.TrimSpace(out)
+	}
+	git("init", "--quiet", "--initial-branch=main")
+	git("add", "--all")
+	git("commit", "--quiet", "--message=all")
+	git("clone", "--quiet", "--bare", work, served)
+	return "https://git.localcluster.local/e2e-training.git", git("rev-parse", "HEAD")
+}
+
+// trainer is a user in whose namespace the product is installed.
+type trainer struct {
+	user
+	training
+}
+
+// trainer makes one for the test, with more flags of mlenv install.
+func (s training) trainer(t *testing.T, flags ...string) trainer {
+	t.Helper()
+	u := trainer{newUser(t), s}
+	u.install("../../clusters/local.yaml")
+	return u
+}
+
+// install is mlenv install; it can be done again with another cluster file.
+func (u trainer) install(clusterFile string, flags ...string) {
+	u.Helper()
+	cmd := install.Command(mldevenv.Bundle)
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(append([]string{clusterFile, "--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--steps-image=" + u.steps}, flags...))
+	if err := cmd.ExecuteContext(u.Context()); err != nil {
+		u.Fatalf("installing into %s: %v\n%s", u.namespace, err, out.String())
+	}
+}
+
+// installChanged installs a cluster file that differs from clusters/local.yaml.
+func (u trainer) installChanged(oldNew ...string) {
+	u.Helper()
+	content, err := os.ReadFile("../../clusters/local.yaml")
+	if err != nil {
+		u.Fatal(err)
+	}
+	changed := strings.NewReplacer(oldNew...).Replace(string(content))
+	file := filepath.Join(u.TempDir(), "local.yaml")
+	if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
+		u.Fatal(err)
+	}
+	u.install(file)
+}

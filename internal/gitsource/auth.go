@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
 )
 
 // tokenUser is sent with a token that came without a user name. GitHub and
@@ -50,19 +51,15 @@ func (a Auth) String() string {
 func (a Auth) GoString() string { return a.String() }
 
 // AuthFromDir reads a mounted Secret: username, password or token for HTTPS,
-// ssh-privatekey and known_hosts for ssh. All keys are optional; a missing
-// folder, or an empty name, is anonymous. The reason of its errors is InvalidInput.
+// ssh-privatekey and known_hosts for ssh. Any of these keys will do; an empty name
+// is anonymous, and so is the folder none. The reason of its errors is InvalidInput.
 func AuthFromDir(dir string) (Auth, error) {
-	if dir == "" {
-		return Auth{}, nil
+	values, err := mounted.Secret(dir)
+	if err != nil || values == nil {
+		return Auth{}, err
 	}
-	values := map[string]string{}
-	for _, key := range []string{"username", "password", "token", "ssh-privatekey"} {
-		content, err := os.ReadFile(filepath.Join(dir, key))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return Auth{}, fail.Because(fail.InvalidInput, fmt.Errorf("reading git secret: %w", err))
-		}
-		values[key] = strings.TrimSpace(string(content))
+	for key, value := range values {
+		values[key] = strings.TrimSpace(value)
 	}
 	a := Auth{user: values["username"], password: values["password"]}
 	if a.password == "" {
@@ -71,8 +68,8 @@ func AuthFromDir(dir string) (Auth, error) {
 	if a.user == "" && a.password != "" {
 		a.user = tokenUser
 	}
-	if hosts := filepath.Join(dir, "known_hosts"); exists(hosts) {
-		a.knownHosts = hosts
+	if _, ok := values["known_hosts"]; ok {
+		a.knownHosts = filepath.Join(dir, "known_hosts")
 	}
 	if key := values["ssh-privatekey"]; key != "" {
 		// The parser wants the newline that trimming took.
@@ -112,11 +109,6 @@ func (a Auth) WithCAFile(path string) (Auth, error) {
 	}
 	a.roots = pool
 	return a, nil
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 // keyring gives credentials to their own host alone.

@@ -28,7 +28,7 @@ func TestAuthFromDir(t *testing.T) {
 			}
 		})
 	}
-	for _, dir := range []string{"", filepath.Join(t.TempDir(), "missing")} {
+	for _, dir := range []string{"", filepath.Join(t.TempDir(), "none")} {
 		if a, err := AuthFromDir(dir); err != nil || a != (Auth{}) {
 			t.Errorf("folder %q: got %v, %v: want anonymous", dir, a, err)
 		}

@@ -105,6 +105,32 @@ func (h *Held) KeepRenewed(ctx context.Context, every time.Duration) error {
 	}
 }
 
+// Attach finds the Lease that an earlier step of the run took, and renews it until
+// detach is called. A step that a person runs by hand, with no holderID, renews
+// nothing. The error is as StillHeld's.
+func (c Client) Attach(ctx context.Context, name, holderID string) (detach func(), err error) {
+	if holderID == "" {
+		return func() {}, nil
+	}
+	held, err := c.StillHeld(ctx, name, holderID)
+	if err != nil {
+		return nil, err
+	}
+	return held.Renewing(ctx), nil
+}
+
+// Renewing renews the Lease in the background until stop is called or ctx ends.
+// What ends it before is warned of: whoever works on goes on.
+func (h *Held) Renewing(ctx context.Context) (stop func()) {
+	ctx, stop = context.WithCancel(ctx)
+	go func() {
+		if err := h.KeepRenewed(ctx, RenewEvery); err != nil {
+			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.name, err))
+		}
+	}()
+	return stop
+}
+
 func lost(lease *coordinationv1.Lease, seen string) error {
 	return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: it is not this run's any more: %s", lease.Namespace, lease.Name, seen)
 }

@@ -31,6 +31,13 @@ const (
 )
 
 const (
+	// Duration of a Lease of a run without a deadline of its own.
+	Duration = 10 * time.Minute
+	// RenewEvery leaves room for an API server that is away for some minutes.
+	RenewEvery = Duration / 4
+)
+
+const (
 	kindRun    = "PipelineRun"
 	kindPerson = "Person"
 )

@@ -32,11 +32,8 @@ type options struct {
 	keepFor         time.Duration
 }
 
-// How long a Lease lasts without being renewed, and what the finally tasks take.
-const (
-	leaseDuration = 10 * time.Minute
-	teardownTime  = 5 * time.Minute
-)
+// teardownTime is what the finally tasks take.
+const teardownTime = 5 * time.Minute
 
 // Command is the step provision.
 func Command() *cobra.Command {
@@ -168,7 +165,7 @@ func (o *options) holder() lease.Holder {
 }
 
 func (p *provisioner) leaseRequest() lease.Request {
-	r := lease.Request{Name: p.request.Name, Holder: p.options.holder(), Duration: leaseDuration}
+	r := lease.Request{Name: p.request.Name, Holder: p.options.holder(), Duration: lease.Duration}
 	if p.options.keepFor > 0 {
 		r.Duration = p.options.keepFor
 	}

@@ -69,13 +69,8 @@ func (p *provisioner) run(ctx context.Context) (outcome, error) {
 		return outcome{}, errors.Join(err, p.release(ctx, held))
 	}
 	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.options.holder()))
-	renewing, stopRenewing := context.WithCancel(ctx)
+	stopRenewing := held.Renewing(ctx)
 	defer stopRenewing()
-	go func() {
-		if err := held.KeepRenewed(renewing, leaseDuration/4); err != nil && renewing.Err() == nil {
-			p.log.Warn(fmt.Sprintf("The lease is not renewed any more: %v", err))
-		}
-	}()
 	result, existed, err := p.make(ctx, held)
 	if err != nil {
 		stopRenewing()

@@ -100,25 +100,19 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 	if o.source.Auth, err = gitsource.AuthFromDir(o.authDir); err != nil {
 		return result{}, err
 	}
-	if o.caFile != "" {
-		if o.source.Auth, err = o.source.Auth.WithCAFile(o.caFile); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return result{}, err
-		}
+	if o.source.Auth, err = o.source.Auth.WithCAFile(o.caFile); err != nil {
+		return result{}, err
 	}
 	clients, err := o.kube.Connect()
 	if err != nil {
 		return result{}, err
 	}
-	if o.run.UID != "" {
-		leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
-		held, err := leases.StillHeld(ctx, o.name, o.run.UID)
-		if err != nil {
-			return result{}, err
-		}
-		if err := held.Renew(ctx); err != nil {
-			return result{}, err
-		}
+	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
+	detach, err := leases.Attach(ctx, o.name, o.run.UID)
+	if err != nil {
+		return result{}, err
 	}
+	defer detach()
 	set, err := nodes.Connect(ctx, clients, o.name, o.certs)
 	if err != nil {
 		return result{}, err
@@ -174,7 +168,13 @@ func describe(m tree.Manifest) string {
 
 // readRequirements reads the file as it will be on the nodes.
 func readRequirements(dir, name string) ([]byte, error) {
-	content, err := os.ReadFile(filepath.Join(dir, filepath.Clean("/"+name)))
+	// A link of the repository must not lead to a file of the step's own.
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	content, err := root.ReadFile(filepath.Clean(name))
 	if err != nil {
 		return nil, fail.Advise(fail.Becausef(fail.RequirementsFailed, "reading the requirements %s: %w", name, err), "name the file by its path from the top of the repository")
 	}

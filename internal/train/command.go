@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -125,23 +126,16 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 	if err != nil {
 		return Result{}, err
 	}
-	secrets, err := step.MountedSecret(o.secretDir)
+	secrets, err := mounted.Secret(o.secretDir)
 	if err != nil {
 		return Result{}, err
 	}
-	if o.run.UID != "" {
-		held, err := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}.StillHeld(ctx, o.name, o.run.UID)
-		if err != nil {
-			return Result{}, err
-		}
-		renewing, stop := context.WithCancel(ctx)
-		defer stop()
-		go func() {
-			if err := held.KeepRenewed(renewing, time.Minute); err != nil && renewing.Err() == nil {
-				log.Warn(fmt.Sprintf("The environment's lease is not renewed any more: %v", err))
-			}
-		}()
+	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
+	detach, err := leases.Attach(ctx, o.name, o.run.UID)
+	if err != nil {
+		return Result{}, err
 	}
+	defer detach()
 	set, err := nodes.Connect(ctx, clients, o.name, o.certs)
 	if err != nil {
 		return Result{}, err

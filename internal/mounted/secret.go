@@ -1,4 +1,5 @@
-package step
+// Package mounted reads what a Task's pod has mounted.
+package mounted
 
 import (
 	"errors"
@@ -14,10 +15,10 @@ import (
 // noSecret is the name that a Task's param has where no Secret is meant.
 const noSecret = "none"
 
-// MountedSecret reads a mounted Secret, a file a key. The folder bears the
+// Secret reads a mounted Secret, a file a key. The folder bears the
 // Secret's name: one that was named and is not there is InvalidInput, because the
 // Task mounts it as optional and the pod starts without.
-func MountedSecret(dir string) (map[string]string, error) {
+func Secret(dir string) (map[string]string, error) {
 	name := filepath.Base(dir)
 	if dir == "" || name == noSecret {
 		return nil, nil

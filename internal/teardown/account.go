@@ -42,6 +42,8 @@ func (t *teardown) account(ctx context.Context, held *coordinationv1.Lease) rece
 	}
 	if t.options.run.Name != "" {
 		if err := t.addTasks(ctx, &r); err != nil {
+			// A run of which nothing is known has not succeeded.
+			r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.ReasonOf(err)), err.Error()
 			t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err))
 		}
 	}
@@ -89,7 +91,19 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 			r.Message = cmp.Or(task.Results["message"], task.Message)
 		}
 	}
-	if pipelineRun.Cancelled && r.Verdict == receipt.Succeeded {
+	if r.Verdict != receipt.Succeeded {
+		return nil
+	}
+	// A run can end between two tasks, with all that began a success.
+	if len(pipelineRun.Missed) > 0 {
+		missed := pipelineRun.Missed[0]
+		r.Verdict, r.Reason = receipt.Failed, string(fail.Internal)
+		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
+		if missed.TimedOut {
+			r.Reason = string(fail.TrainingTimeout)
+		}
+	}
+	if pipelineRun.Cancelled {
 		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"
 	}
 	return nil

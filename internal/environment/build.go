@@ -53,9 +53,10 @@ func (o Objects) InOrder() []Object {
 	return append(objects, o.Service, o.StatefulSet)
 }
 
-// LeaseReference is the Lease as an owner of the other objects.
+// LeaseReference is the Lease as an owner of the other objects. It does not block
+// the Lease's deletion: that would need the right to update its finalizers.
 func LeaseReference(lease string, uid types.UID) metav1.OwnerReference {
-	return metav1.OwnerReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Name: lease, UID: uid}
+	return metav1.OwnerReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Name: lease, UID: uid, BlockOwnerDeletion: new(false)}
 }
 
 // Build makes the objects that r asks for, owned by the Lease. Errors:

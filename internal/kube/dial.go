@@ -15,12 +15,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Dialer connects to the agent of a node, by the node's number.
-type Dialer func(ctx context.Context, node int) (net.Conn, error)
-
 // NodeDialer reaches the nodes of environment name: by their addresses in the
 // cluster, through the API server from outside.
-func NodeDialer(clients *Clients, namespace, name string) Dialer {
+func NodeDialer(clients *Clients, namespace, name string) agent.Dialer {
 	if clients.InCluster {
 		return PodDialer(clients.Kube, namespace, name)
 	}
@@ -30,11 +27,11 @@ func NodeDialer(clients *Clients, namespace, name string) Dialer {
 // PodDialer connects to the pod's address. It asks for the address every time,
 // because a pod that was replaced has another one. Errors: AgentUnreachable,
 // PermissionDenied.
-func PodDialer(client kubernetes.Interface, namespace, name string) Dialer {
+func PodDialer(client kubernetes.Interface, namespace, name string) agent.Dialer {
 	return podDialer(client, namespace, name, agent.Port)
 }
 
-func podDialer(client kubernetes.Interface, namespace, name string, port int) Dialer {
+func podDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
 	return func(ctx context.Context, node int) (net.Conn, error) {
 		pod := podName(name, node)
 		found, err := client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})

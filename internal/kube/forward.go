@@ -33,7 +33,7 @@ const hangUpAfter = 5 * time.Second
 //
 // The upgrade succeeds before anything reached the pod: that nobody listens
 // there is the first Read's error. Errors: AgentUnreachable, PermissionDenied.
-func ForwardDialer(clients *Clients, namespace, name string) Dialer {
+func ForwardDialer(clients *Clients, namespace, name string) agent.Dialer {
 	return func(ctx context.Context, node int) (net.Conn, error) {
 		pod := podName(name, node)
 		target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -29,10 +30,8 @@ func (c Client) held(lease *coordinationv1.Lease) *Held {
 // UID is the Lease's own: what Delete wants.
 func (h *Held) UID() types.UID { return h.uid }
 
-// Owner makes an object the environment's, as OwnerReference does.
-func (h *Held) Owner() metav1.OwnerReference {
-	return OwnerReference(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: h.name, UID: h.uid}})
-}
+// Owner makes an object the environment's, which is deleted with the Lease.
+func (h *Held) Owner() metav1.OwnerReference { return environment.LeaseReference(h.name, h.uid) }
 
 // StillHeld finds the Lease that an earlier step of the same holder took. The
 // error is EnvironmentMissing where there is none or somebody else holds it.

@@ -91,34 +91,6 @@ func Ends(lease *coordinationv1.Lease) time.Time {
 	return lease.Spec.RenewTime.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second)
 }
 
-// Labels are what all objects of an environment have.
-func Labels(environment string) map[string]string {
-	return map[string]string{
-		"app.kubernetes.io/managed-by": "ml-dev-env",
-		"app.kubernetes.io/name":       "ml-dev-env",
-		"ml-dev-env/environment":       environment,
-	}
-}
-
-// Selector selects the objects of an environment.
-func Selector(environment string) string {
-	return metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: Labels(environment)})
-}
-
-// OwnerReference makes the Lease the owner of an object, which is deleted with it.
-// It does not block the Lease's deletion: that would need the right to update
-// its finalizers.
-func OwnerReference(lease *coordinationv1.Lease) metav1.OwnerReference {
-	block := false
-	return metav1.OwnerReference{
-		APIVersion:         coordinationv1.SchemeGroupVersion.String(),
-		Kind:               "Lease",
-		Name:               lease.Name,
-		UID:                lease.UID,
-		BlockOwnerDeletion: &block,
-	}
-}
-
 // Find reads the Lease of an environment, whoever holds it. Without one the error
 // is EnvironmentMissing.
 func (c Client) Find(ctx context.Context, name string) (*coordinationv1.Lease, error) {

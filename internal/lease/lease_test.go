@@ -25,6 +25,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
@@ -237,8 +238,8 @@ func TestTakeTriesAgain(t *testing.T) {
 // The test deletes the pod, as the garbage collector would after the old Lease.
 func TestTakeWaitsForTheRestOfEarlierEnvironments(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		left := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-0", Labels: Labels("env")}}
-		other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other-0", Labels: Labels("other")}}
+		left := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-0", Labels: environment.Labels("env")}}
+		other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other-0", Labels: environment.Labels("other")}}
 		client, kube, log := clientOf([]runtime.Object{left, other})
 		taken := make(chan error, 1)
 		go func() {

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -123,7 +124,7 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	if lease.Labels == nil {
 		lease.Labels = map[string]string{}
 	}
-	for key, value := range Labels(r.Name) {
+	for key, value := range environment.Labels(r.Name) {
 		lease.Labels[key] = value
 	}
 	lease.OwnerReferences = nil
@@ -160,7 +161,7 @@ func (c Client) waitDeleted(ctx context.Context, lease *coordinationv1.Lease) er
 // waitGone waits until no StatefulSet and pod of earlier environments is left.
 func (c Client) waitGone(ctx context.Context, name string) error {
 	say := c.sayer()
-	return kube.WaitGone(ctx, c.Kube, c.Namespace, Selector(name), func(left []*corev1.Pod) {
+	return kube.WaitGone(ctx, c.Kube, c.Namespace, environment.Selector(name).String(), func(left []*corev1.Pod) {
 		if len(left) == 0 {
 			say(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", name))
 			return

@@ -18,7 +18,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/environment/certs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 )
 
@@ -77,7 +76,7 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 	if err != nil && !apierrors.IsNotFound(err) {
 		return nil, kube.Problem(fmt.Errorf("deleting statefulset %s/%s: %w", live.Namespace, live.Name, err))
 	}
-	return nil, kube.WaitGone(ctx, p.clients.Kube, live.Namespace, lease.Selector(p.request.Name), func(left []*corev1.Pod) {
+	return nil, kube.WaitGone(ctx, p.clients.Kube, live.Namespace, environment.Selector(p.request.Name).String(), func(left []*corev1.Pod) {
 		p.log.Info(fmt.Sprintf("Waiting until %d old pods are gone.", len(left)))
 	})
 }

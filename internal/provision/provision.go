@@ -118,7 +118,7 @@ func (p *provisioner) release(ctx context.Context, held *lease.Held) error {
 	if err := p.leases.Delete(ctx, p.request.Name, held.UID()); err != nil {
 		return err
 	}
-	return kube.WaitGone(ctx, p.clients.Kube, p.request.Namespace, lease.Selector(p.request.Name), func([]*corev1.Pod) {})
+	return kube.WaitGone(ctx, p.clients.Kube, p.request.Namespace, environment.Selector(p.request.Name).String(), func([]*corev1.Pod) {})
 }
 
 // make applies the objects and waits for the nodes. existed is true where an

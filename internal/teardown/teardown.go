@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
@@ -137,7 +138,7 @@ func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease) erro
 	}
 	t.log.Info(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name))
 	last := -1
-	err := kube.WaitGone(ctx, t.clients.Kube, held.Namespace, lease.Selector(held.Name), func(left []*corev1.Pod) {
+	err := kube.WaitGone(ctx, t.clients.Kube, held.Namespace, environment.Selector(held.Name).String(), func(left []*corev1.Pod) {
 		if len(left) != last && len(left) > 0 {
 			t.log.Info(fmt.Sprintf("  %d pods still there", len(left)))
 		}

@@ -17,7 +17,7 @@ import (
 	"syscall"
 )
 
-func main() { os.Exit(run()) }
+func main() { os.Exit(program()) }
 
 // parts are what can be chosen, in the order in which they run.
 var parts = []struct {
@@ -30,7 +30,7 @@ var parts = []struct {
 	{"pipeline", benchPipeline},
 }
 
-func run() int {
+func program() int {
 	var names []string
 	for _, part := range parts {
 		names = append(names, part.name)

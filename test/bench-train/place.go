@@ -70,7 +70,7 @@ func (p *place) install(ctx context.Context) error {
 	if _, err := p.output(ctx, "go", "build", "-trimpath", "-o", p.work+"/", "./cmd/steps", "./cmd/mlenv"); err != nil {
 		return err
 	}
-	image, err := p.output(ctx, p.work+"/mlenv", "bundle", "steps-image", "--push="+registry+"/"+p.name+"/steps:bench")
+	image, err := p.output(ctx, p.work+"/mlenv", "bundle", "steps-image", "--push="+registry+"/bench-train/steps:latest")
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,15 @@ func (p *place) install(ctx context.Context) error {
 	if _, err := p.output(ctx, p.work+"/mlenv", "install", clusterFile, "--kubeconfig="+kubeconfig, "--namespace="+p.name, "--steps-image="+p.image); err != nil {
 		return err
 	}
-	return p.publish(ctx)
+	if err := p.publish(ctx); err != nil {
+		return err
+	}
+	p.say("bringing the images to the nodes")
+	const first = "first"
+	if err := p.provision(ctx, first, "rwx"); err != nil {
+		return err
+	}
+	return p.teardown(ctx, first)
 }
 
 // publish puts the repository on the cluster's git server.

@@ -52,6 +52,11 @@ func less(values []float64, aim float64, of string) string {
 	return fmt.Sprintf("%.2f of %s", median(values)/aim, of)
 }
 
+// more says how a rate, or another amount that is to be large, stands to its aim.
+func more(values []float64, aim float64, unit string) string {
+	return fmt.Sprintf("%.1f x the aim of %g %s", median(values)/aim, aim, unit)
+}
+
 // times says how many times as long, or as fast, another was.
 func times(other, ours []float64, aim float64, what string) string {
 	text := fmt.Sprintf("%.1f x %s", median(other)/median(ours), what)

@@ -214,8 +214,9 @@ type finder struct {
 }
 
 func (f *finder) Write(p []byte) (int, error) {
+	from := max(0, f.all.Len()-len(f.text)) // what is before was searched
 	f.all.Write(p)
-	if strings.Contains(f.all.String(), f.text) && !f.seen {
+	if !f.seen && bytes.Contains(f.all.Bytes()[from:], []byte(f.text)) {
 		f.seen = true
 		f.done()
 	}

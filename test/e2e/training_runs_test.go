@@ -14,18 +14,25 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // patience is how long anything of a training may take here.
 const patience = 6 * time.Minute
 
-// serviceAccount is what mlenv install makes.
-const serviceAccount = "--serviceaccount=mlenv-pipeline"
+// Params of most scenarios: a shell script is all that is trained, on one GPU of
+// each node.
+const (
+	byShell = "--param=launcher=command"
+	oneGPU  = "--param=gpus-per-node=1"
+)
 
 // start starts train-multi-node with the script by the real tkn and returns the
 // run's name. More flags follow, as "--param=nodes=1".
@@ -37,10 +44,13 @@ func (u trainer) start(script string, flags ...string) string {
 // startTkn starts a pipeline or task.
 func (u trainer) startTkn(kind, name string, flags ...string) string {
 	u.Helper()
-	started := strings.TrimSpace(u.tkn(append([]string{kind, "start", name, serviceAccount, "--use-param-defaults", "--output=name"}, flags...)...))
+	started := strings.TrimSpace(u.tkn(append([]string{kind, "start", name, "--serviceaccount=" + install.DefaultServiceAccount,
+		"--use-param-defaults", "--output=name"}, flags...)...))
+	started = started[strings.LastIndex(started, "/")+1:]
+	runs := map[string]string{"pipeline": "pipelinerun", "task": "taskrun"}[kind]
 	u.Cleanup(func() {
 		if u.Failed() {
-			out, _ := runProgram(u.T, nil, stateDir+"/bin/tkn", kind+"run", "logs", started, "--namespace="+u.namespace)
+			out, _ := run(u.T, nil, stateDir+"/bin/tkn", runs, "logs", started, "--namespace="+u.namespace)
 			u.Logf("the log of %s:\n%s", started, shortened(out))
 		}
 	})
@@ -51,7 +61,7 @@ func (u trainer) startTkn(kind, name string, flags ...string) string {
 type ending struct {
 	trainer
 	run     *v1.PipelineRun
-	tasks   map[string]run.TaskRun
+	tasks   map[string]pipelinerun.TaskRun
 	results map[string]string
 	receipt receipt.Receipt
 }
@@ -60,7 +70,7 @@ type ending struct {
 // and receipt must say alike is checked here.
 func (u trainer) end(name string) ending {
 	u.Helper()
-	e := ending{trainer: u, tasks: map[string]run.TaskRun{}, results: map[string]string{}}
+	e := ending{trainer: u, tasks: map[string]pipelinerun.TaskRun{}, results: map[string]string{}}
 	ctx, cancel := u.within(patience)
 	defer cancel()
 	err := kube.Until(ctx, "pipelinerun "+name, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), named(name), func(runs []*v1.PipelineRun) (bool, error) {
@@ -73,7 +83,7 @@ func (u trainer) end(name string) ending {
 	if err != nil {
 		u.Fatal(err)
 	}
-	tasks, err := run.TaskRuns(ctx, u.clients.Tekton, u.namespace, name, e.run.UID)
+	tasks, err := pipelinerun.TaskRuns(ctx, u.clients.Tekton, u.namespace, name, e.run.UID)
 	if err != nil {
 		u.Fatal(err)
 	}
@@ -89,7 +99,7 @@ func (u trainer) end(name string) ending {
 	e.equal("result receipt", e.results["receipt"], receipt.Name(name))
 	e.equal("result verdict", e.results["verdict"], string(e.receipt.Verdict))
 	e.equal("the receipt's run", e.receipt.Run, name)
-	e.equal("the teardown task", string(e.tasks["teardown"].Status), string(run.Succeeded))
+	e.equal("the teardown task", string(e.tasks["teardown"].Status), string(pipelinerun.Succeeded))
 	return e
 }
 
@@ -105,10 +115,20 @@ func (e ending) succeeded() ending {
 	e.equal("the receipt's commit", e.receipt.Commit, e.commit)
 	e.equal("the receipt's image", e.receipt.Image, e.results["image"])
 	e.mustContain(e.results["image"], "@sha256:")
+	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were given back")
 	for _, rank := range e.receipt.Ranks {
-		if rank.Exit.Code != 0 {
+		if rank.Exit != (agent.Exit{}) {
 			e.Errorf("rank %d ended with %+v in a run that succeeded", rank.Rank, rank.Exit)
 		}
+	}
+	return e
+}
+
+// ranks checks how many there were, on how many nodes.
+func (e ending) ranks(nodes, ranks int) ending {
+	e.Helper()
+	if len(e.receipt.Nodes) != nodes || len(e.receipt.Ranks) != ranks {
+		e.Errorf("the receipt has %d nodes and %d ranks, want %d and %d", len(e.receipt.Nodes), len(e.receipt.Ranks), nodes, ranks)
 	}
 	return e
 }
@@ -121,7 +141,7 @@ func (e ending) failed(task string, reason fail.Reason, parts ...string) ending 
 		e.Fatalf("run %s ended with %+v, want a failure", e.run.Name, e.run.Status.Conditions)
 	}
 	found := e.tasks[task]
-	e.equal("task "+task, string(found.Status), string(run.Failed))
+	e.equal("task "+task, string(found.Status), string(pipelinerun.Failed))
 	e.equal("result reason of "+task, found.Results["reason"], string(reason))
 	e.mustContain(found.Results["message"], parts...)
 	e.equal("verdict", string(e.receipt.Verdict), string(receipt.Failed))
@@ -130,7 +150,7 @@ func (e ending) failed(task string, reason fail.Reason, parts ...string) ending 
 	return e
 }
 
-func (u trainer) equal(what, got, want string) {
+func (u user) equal(what, got, want string) {
 	u.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
 		u.Errorf("%s (-want +got):\n%s", what, diff)
@@ -143,25 +163,33 @@ func (e ending) log(task string) string {
 	return e.kubectl("logs", e.tasks[task].Pod, "--container=step-"+task)
 }
 
-// waitOutput follows the log of a running task until it holds the text.
-func (u trainer) waitOutput(name, task, text string) {
+// waitOutput follows the log of a running task until it holds every text.
+func (u trainer) waitOutput(name, task string, texts ...string) {
 	u.Helper()
-	pod := u.startedPod(name, task, "")
+	pod := u.startedPod(name, task, "").Name
+	for _, text := range texts {
+		u.waitLog(pod, "step-"+task, text)
+	}
+}
+
+// waitLog follows a container's log until it holds the text.
+func (u trainer) waitLog(pod, container, text string) {
+	u.Helper()
 	ctx, cancel := u.within(patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace,
-		"logs", "--follow", pod, "--container=step-"+task)
+		"logs", "--follow", pod, "--container="+container)
 	found := &finder{text: text, done: cancel}
 	cmd.Stdout, cmd.Stderr = found, found
 	err := cmd.Run()
 	if !found.seen {
-		u.Fatalf("task %s of %s never printed %q (%v):\n%s", task, name, text, err, shortened(found.all.String()))
+		u.Fatalf("pod %s never printed %q (%v):\n%s", pod, text, err, shortened(found.all.String()))
 	}
 }
 
 // startedPod waits until the task's step runs, in another pod than the one
-// given, and returns its pod's name.
-func (u trainer) startedPod(name, task, other string) (pod string) {
+// given, and returns its pod.
+func (u trainer) startedPod(name, task string, other types.UID) (pod *corev1.Pod) {
 	u.Helper()
 	ctx, cancel := u.within(patience)
 	defer cancel()
@@ -169,12 +197,12 @@ func (u trainer) startedPod(name, task, other string) (pod string) {
 	err := kube.Until(ctx, "the pod of task "+task, u.clients.Kube.CoreV1().Pods(u.namespace), options, func(pods []*corev1.Pod) (bool, error) {
 		for _, found := range pods {
 			for _, container := range found.Status.ContainerStatuses {
-				if container.Name == "step-"+task && found.Name != other && container.State.Waiting == nil && started(container) {
-					pod = found.Name
+				if container.Name == "step-"+task && found.UID != other && container.State.Waiting == nil && started(container) {
+					pod = found
 				}
 			}
 		}
-		return pod != "", nil
+		return pod != nil, nil
 	})
 	if err != nil {
 		u.Fatal(err)
@@ -184,6 +212,28 @@ func (u trainer) startedPod(name, task, other string) (pod string) {
 
 func started(container corev1.ContainerStatus) bool {
 	return container.State.Running != nil || container.State.Terminated != nil
+}
+
+// taskEnd waits until a TaskRun that was started alone has ended.
+func (u trainer) taskEnd(name string) (ended *v1.TaskRun, results map[string]string) {
+	u.Helper()
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	err := kube.Until(ctx, "taskrun "+name, u.clients.Tekton.TektonV1().TaskRuns(u.namespace), named(name), func(runs []*v1.TaskRun) (bool, error) {
+		if len(runs) == 0 {
+			return false, errors.New("the run is gone")
+		}
+		ended = runs[0]
+		return ended.IsDone(), nil
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+	results = map[string]string{}
+	for _, result := range ended.Status.Results {
+		results[result.Name] = result.Value.StringVal
+	}
+	return ended, results
 }
 
 // release lets scripts of a shared workspace go on that wait for the file.

@@ -22,6 +22,10 @@ import (
 // gpusOfNode is how many stand-in GPUs each of the two nodes has.
 const gpusOfNode = 4
 
+// lanes is how many scenarios, beside one that trains in earnest, two processors
+// bear at once without anything being late.
+const lanes = 2
+
 // training is what all scenarios share.
 type training struct {
 	clients *kube.Clients
@@ -35,54 +39,80 @@ type training struct {
 // scenario is one story of training, told in a namespace of its own.
 type scenario struct {
 	name string
-	// gpus on each node that it holds; 0 holds none for long.
-	gpus int
+	// gpus is how many of a node's it holds at most.
+	gpus int64
 	tell func(trainer)
 }
 
-// testTraining runs the pipeline train-multi-node, and the Tasks alone, as
-// people do, and looks at what is left of each run.
+// testTraining runs the pipelines, and the Tasks alone, as people do, and looks
+// at what is left of each run.
 func testTraining(t *testing.T) {
 	shared := newTraining(t)
+	// These compute: one at a time is enough.
+	earnest := queue(
+		scenario{"deepspeed-zero2", 2, deepspeedShared},
+		scenario{"deepspeed-node-storage", 2, deepspeedNodeStorage},
+		scenario{"torchrun-script", 2, torchrunScript},
+	)
 	// The long ones first, so that they are not what is waited for at the end.
-	scenarios := []scenario{
-		{"deepspeed-zero2", 2, deepspeedShared},
-		{"numbered-lines", 2, stepPodDeleted},
-		{"busy", 1, busyEnvironment},
-		{"deepspeed-node-storage", 2, deepspeedNodeStorage},
-		{"tasks-alone", 1, tasksAlone},
-		{"two-environments", 2, twoEnvironments},
-		{"torchrun-script", 2, torchrunScript},
-		{"rank-fails", 2, rankFails},
-		{"out-of-memory", 1, outOfMemory},
-		{"wrong-commit", 1, wrongCommit},
-		{"script-missing", 1, scriptMissing},
-		{"image-missing", 1, imageMissing},
-		{"too-many", 0, tooMany},
-		{"quota", 1, quotaExceeded},
-		{"timeout-too-short", 0, timeoutTooShort},
-		{"cancelled", 1, runCancelled},
-		{"deleted", 1, runDeleted},
-		{"secret", 1, envSecret},
-		{"container-killed", 1, containerKilled},
-		{"gpus-held", gpusOfNode, gpusHeld},
-	}
-	// Not t.Parallel: how many fit at once is a matter of GPUs, not of processors.
-	free := semaphore.NewWeighted(gpusOfNode)
-	var all sync.WaitGroup
-	for _, s := range scenarios {
-		holds := int64(max(1, s.gpus))
-		if err := free.Acquire(t.Context(), holds); err != nil {
-			t.Fatal(err)
+	others := queue(
+		scenario{"numbered-lines", 2, stepPodDeleted},
+		scenario{"busy", 1, busyEnvironment},
+		scenario{"two-environments", 2, twoEnvironments},
+		scenario{"tasks-alone", 1, tasksAlone},
+		scenario{"steps-by-hand", 1, stepsByHand},
+		scenario{"timeout-too-short", 1, timeoutTooShort},
+		scenario{"rank-fails", 2, rankFails},
+		scenario{"out-of-memory", 1, outOfMemory},
+		scenario{"secret", 1, envSecret},
+		scenario{"wrong-commit", 1, wrongCommit},
+		scenario{"script-missing", 1, scriptMissing},
+		scenario{"image-missing", 1, imageMissing},
+		scenario{"too-many", 0, tooMany},
+		scenario{"quota", 1, quotaExceeded},
+		scenario{"cancelled", 1, runCancelled},
+		scenario{"deleted", 1, runDeleted},
+		scenario{"container-killed", 1, containerKilled},
+		scenario{"gpus-held", gpusOfNode, gpusHeld},
+	)
+	gpus := semaphore.NewWeighted(gpusOfNode)
+	lane := func(scenarios <-chan scenario) func() {
+		return func() {
+			for s := range scenarios {
+				if err := gpus.Acquire(t.Context(), s.gpus); err != nil {
+					t.Error(err)
+					return
+				}
+				t.Run(s.name, func(t *testing.T) { shared.tell(t, s.tell) })
+				gpus.Release(s.gpus)
+			}
 		}
-		all.Go(func() {
-			defer free.Release(holds)
-			t.Run(s.name, func(t *testing.T) { s.tell(shared.trainer(t)) })
-		})
+	}
+	var all sync.WaitGroup
+	all.Go(lane(earnest))
+	for range lanes {
+		all.Go(lane(others))
 	}
 	all.Wait()
 	// This one breaks a GPU of the whole cluster.
-	t.Run("gpu-missing", func(t *testing.T) { gpuMissing(shared.trainer(t)) })
+	t.Run("gpu-missing", func(t *testing.T) { shared.tell(t, gpuMissing) })
+}
+
+func queue(scenarios ...scenario) <-chan scenario {
+	waiting := make(chan scenario, len(scenarios))
+	for _, s := range scenarios {
+		waiting <- s
+	}
+	close(waiting)
+	return waiting
+}
+
+// tell tells one scenario, after which nothing may be left of it.
+func (s training) tell(t *testing.T, story func(trainer)) {
+	t.Helper()
+	u := s.trainer(newUser(t))
+	story(u)
+	u.nothingLeft()
 }
 
 func newTraining(t *testing.T) training {
@@ -160,15 +190,16 @@ type trainer struct {
 	training
 }
 
-// trainer makes one for the test, with more flags of mlenv install.
-func (s training) trainer(t *testing.T, flags ...string) trainer {
-	t.Helper()
-	u := trainer{newUser(t), s}
-	u.install("../../clusters/local.yaml")
-	return u
+// trainer installs the product into the user's namespace.
+func (s training) trainer(u user) trainer {
+	u.Helper()
+	made := trainer{u, s}
+	made.install("../../clusters/local.yaml")
+	return made
 }
 
-// install is mlenv install; it can be done again with another cluster file.
+// install is mlenv install; it can be done again, with more of its flags or with
+// another cluster file.
 func (u trainer) install(clusterFile string, flags ...string) {
 	u.Helper()
 	cmd := install.Command(mldevenv.Bundle)

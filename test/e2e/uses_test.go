@@ -309,17 +309,8 @@ func handshake(address string) error {
 
 func auditLog(u user, _ map[string]string) {
 	u.kubectl("create", "configmap", "audited", "--from-literal=a=b")
-	file, err := os.ReadFile(stateDir + "/logs/audit.log")
-	if err != nil {
-		u.Fatal(err)
-	}
-	for line := range strings.Lines(string(file)) {
-		var event struct {
-			Verb      string
-			User      struct{ Username string }
-			ObjectRef struct{ Resource, Namespace, Name string }
-		}
-		if json.Unmarshal([]byte(line), &event) == nil && event.ObjectRef.Name == "audited" && event.ObjectRef.Namespace == u.namespace {
+	for _, event := range u.audited() {
+		if event.ObjectRef.Name == "audited" {
 			if event.Verb != "create" || event.ObjectRef.Resource != "configmaps" || event.User.Username != "localcluster-admin" {
 				u.Errorf("the audit log says %+v", event)
 			}

@@ -4,13 +4,18 @@ package agenttest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,9 +27,9 @@ import (
 )
 
 // Main is for a package's TestMain: it makes the test's own binary the agent's
-// program, for the rank shim.
+// program, for the rank shim and virtual environments.
 func Main(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "rank" {
+	if len(os.Args) > 1 && (os.Args[1] == "rank" || os.Args[1] == "venv") {
 		os.Exit(program.Main(os.Args, os.Environ(), os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
@@ -37,6 +42,7 @@ type Node struct {
 	Client *agent.Client
 	Dial   agent.Dialer
 	certs  environment.Certificates
+	wrap   func(http.Handler) http.Handler
 	end    func()
 
 	mu      sync.Mutex
@@ -44,29 +50,51 @@ type Node struct {
 	conns   []net.Conn
 }
 
-// Start starts the agents of an environment of count nodes, each with a
-// workspace of its own.
+// Options are of agents that are not as Start makes them.
+type Options struct {
+	// Certificates of the environment; empty for new ones.
+	Certificates environment.Certificates
+	// Shared gives all nodes the same workspace and datasets, as shared claims do.
+	Shared bool
+}
+
+// Start starts the agents of environment env in namespace ns: count nodes, each
+// with a workspace of its own.
 func Start(t *testing.T, count int) []*Node {
+	t.Helper()
+	return StartWith(t, count, Options{})
+}
+
+// StartWith is Start with options. Each agent listens at an address of its own,
+// Config.PodIP, at the port that a pod's agent has.
+func StartWith(t *testing.T, count int, o Options) []*Node {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := certs.New("ns", "env", time.Now())
-	if err != nil {
-		t.Fatal(err)
+	made := o.Certificates
+	if len(made.CA) == 0 {
+		if made, err = certs.New("ns", "env", time.Now()); err != nil {
+			t.Fatal(err)
+		}
 	}
 	credentials, err := agent.ParseCredentials(made.CA, made.ClientCert, made.ClientKey)
 	if err != nil {
 		t.Fatal(err)
 	}
+	shared := t.TempDir()
 	var nodes []*Node
 	for i := range count {
 		dir := t.TempDir()
+		volumes := dir
+		if o.Shared {
+			volumes = shared
+		}
 		n := &Node{t: t, certs: made, Config: server.Config{
 			Version: "test", Name: "env", Suffix: "env-headless.ns.svc", Node: i, Nodes: count, GPUs: 2,
-			Pod: fmt.Sprintf("env-%d", i), KubernetesNode: fmt.Sprintf("node-%d", i), PodIP: "127.0.0.2", Environ: os.Environ(), Program: self,
-			Paths: server.Paths{Workspace: filepath.Join(dir, "workspace"), Datasets: dir, Home: filepath.Join(dir, "home"), Sys: "/sys/fs/cgroup"},
+			Pod: fmt.Sprintf("env-%d", i), KubernetesNode: fmt.Sprintf("node-%d", i), PodIP: freeAddress(t), Environ: os.Environ(), Program: self,
+			Paths: server.Paths{Workspace: filepath.Join(volumes, "workspace"), Datasets: volumes, Home: filepath.Join(dir, "home"), Sys: "/sys/fs/cgroup"},
 		}}
 		n.Dial = n.dial
 		n.Client = agent.NewClient(i, n.Config.Host(i), credentials, n.Dial)
@@ -79,6 +107,36 @@ func Start(t *testing.T, count int) []*Node {
 	}
 	return nodes
 }
+
+// freeAddress is one of the loopback network at which nobody has an agent's port:
+// a stand-in for a pod's.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	for {
+		address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+		listener, err := net.Listen("tcp", net.JoinHostPort(address, strconv.Itoa(agent.Port)))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener.Close()
+		return address
+	}
+}
+
+// Wrap restarts the agent with wrap before what it answers, for answers that no
+// agent in a test gives by itself.
+func (n *Node) Wrap(wrap func(http.Handler) http.Handler) {
+	n.t.Helper()
+	n.End()
+	n.wrap = wrap
+	n.Restart()
+}
+
+// Certificates are those of the environment.
+func (n *Node) Certificates() environment.Certificates { return n.certs }
 
 // End ends the agent as the end of its container does.
 func (n *Node) End() { n.end() }
@@ -134,21 +192,42 @@ func (n *Node) Restart() {
 			n.t.Fatal(err)
 		}
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := net.Listen("tcp", net.JoinHostPort(n.Config.PodIP, strconv.Itoa(agent.Port)))
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	go func() { served <- s.ServeOn(ctx, listener) }()
+	closeFront := func() error { return nil }
+	if n.wrap == nil {
+		go func() { served <- s.ServeOn(ctx, listener) }()
+	} else {
+		closeFront = n.serveWrapped(listener, s.Handler())
+		go func() { served <- s.ServeOn(ctx) }()
+	}
 	n.mu.Lock()
 	n.address = listener.Addr().String()
 	n.mu.Unlock()
 	n.end = func() {
 		cancel()
-		if err := <-served; err != nil {
+		if err := errors.Join(<-served, closeFront()); err != nil {
 			n.t.Errorf("the agent ended with %v", err)
 		}
 		n.end = func() {}
 	}
+}
+
+// serveWrapped serves the agent's answers as the agent does, through n.wrap.
+func (n *Node) serveWrapped(listener net.Listener, handler http.Handler) (end func() error) {
+	n.t.Helper()
+	credentials, err := agent.ParseCredentials(n.certs.CA, n.certs.ServerCert, n.certs.ServerKey)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	front := &http.Server{Handler: n.wrap(handler), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn), TLSConfig: &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{credentials.Certificate},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: credentials.CA,
+	}}
+	go func() { _ = front.ServeTLS(listener, "", "") }() // ends with front
+	return front.Close
 }

@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+const (
+	// logBytes are written in large blocks, printedBytes by a call of print a line,
+	// which is far slower by itself.
+	logBytes     = 400_000_000
+	printedBytes = 20_000_000
+	lineBytes    = 100
+	// direct is what the rank writes by itself, past the agent.
+	direct = agent.Workspace + "/direct.log"
+)
+
+// writeLines writes lines as a program with a buffer does: 64 KiB at a time.
+const writeLines = `
+import os, sys
+size, line = int(sys.argv[1]), int(sys.argv[2])
+text = b"".join(b"%0*d\n" % (line - 1, number) for number in range(4096 * 16))
+block = 65536
+done = 0
+while done < size:
+    at = done % (len(text) - block)
+    done += os.write(1, text[at : at + min(block, size - done)])
+`
+
+// printLines prints lines as a training does, each by a write of its own.
+const printLines = `
+import sys
+size, line = int(sys.argv[1]), int(sys.argv[2])
+for number in range(size // line):
+    print(f"{number:0{line - 1}d}")
+`
+
+// logTimes are rates in MB/s, a value a run.
+type logTimes struct {
+	write, cat, file, follow, read, exec, printed, printedFile []float64
+}
+
+// benchLogs has a rank print, and reads what it has printed.
+func benchLogs(ctx context.Context, p *place, runs int) error {
+	const name = "logs"
+	p.say("  provisioning %s", name)
+	if err := p.provision(ctx, name, "rwx"); err != nil {
+		return err
+	}
+	set, err := p.agents(ctx, []node{{name, 0}})
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	var t logTimes
+	for i := range runs {
+		if err := p.timeLogs(ctx, set[0], node{name, 0}, &t); err != nil {
+			return err
+		}
+		p.say("  %d of %d: %.0f MB/s into the record, %.0f MB/s back", i+1, runs, t.write[i], t.read[i])
+	}
+	t.report(p)
+	return p.teardown(ctx, name)
+}
+
+func (t logTimes) report(p *place) {
+	p.part(fmt.Sprintf("logs: a rank prints %d MB in lines of %d bytes", logBytes/1_000_000, lineBytes),
+		"the rank, its shim, the agent and, where it reads, this program share the cores; the volume is a folder of this machine",
+		"from the rank's start to its end, Python's own start included; it writes 64 KiB at a time")
+	p.measured("through the agent's pipe into the record", "MB/s", t.write, more(t.write, 200, "MB/s"))
+	p.measured("the same program's stdout to a file", "MB/s", t.file, share(t.write, t.file))
+	p.measured("the same program's stdout through cat to a file", "MB/s", t.cat, share(t.write, t.cat))
+	p.measured("into the record while a client follows it, until it has all", "MB/s", t.follow, more(t.follow, 200, "MB/s"))
+	p.measured("a client reads it back by offset, broken off halfway", "MB/s", t.read, more(t.read, 200, "MB/s"))
+	p.measured("kubectl exec cat of the same file", "MB/s", t.exec, share(t.read, t.exec))
+	p.measured("print(), a write a line, into the record", "MB/s", t.printed, share(t.printed, t.printedFile)+" to a file")
+	p.measured("print(), a write a line, to a file", "MB/s", t.printedFile)
+}
+
+// share says how many times as fast ours is.
+func share(ours, other []float64) string {
+	return fmt.Sprintf("the agent is %.2f x as fast", median(ours)/median(other))
+}
+
+// timeLogs is one round of all ways.
+func (p *place) timeLogs(ctx context.Context, client *agent.Client, n node, t *logTimes) error {
+	for _, way := range []struct {
+		into    *[]float64
+		bytes   int
+		program string
+		shell   string
+	}{
+		{&t.file, logBytes, writeLines, `exec python3 -c "$0" "$@" > ` + direct},
+		{&t.cat, logBytes, writeLines, `python3 -c "$0" "$@" | cat > ` + direct},
+		{&t.printedFile, printedBytes, printLines, `exec python3 -c "$0" "$@" > ` + direct},
+		{&t.printed, printedBytes, printLines, `exec python3 -c "$0" "$@"`},
+	} {
+		job, err := runJob(ctx, client, printing(way.shell, way.program, way.bytes))
+		if err != nil {
+			return err
+		}
+		*way.into = append(*way.into, rate(way.bytes, rankTime(job)))
+		if err := p.discard(ctx, n, direct, job.Record); err != nil {
+			return err
+		}
+	}
+	return errors.Join(p.timeRecord(ctx, client, n, t), p.timeFollowed(ctx, client, n, t))
+}
+
+// timeRecord times the way into the record, and then the way back.
+func (p *place) timeRecord(ctx context.Context, client *agent.Client, n node, t *logTimes) error {
+	job, err := runJob(ctx, client, printing(`exec python3 -c "$0" "$@"`, writeLines, logBytes))
+	if err != nil {
+		return err
+	}
+	t.write = append(t.write, rate(logBytes, rankTime(job)))
+	start := time.Now()
+	for _, piece := range []struct{ offset, bytes int64 }{{0, logBytes / 2}, {logBytes / 2, logBytes - logBytes/2}} {
+		if err := readLog(ctx, client, job.ID, piece.offset, piece.bytes); err != nil {
+			return err
+		}
+	}
+	t.read = append(t.read, rate(logBytes, time.Since(start)))
+	start = time.Now()
+	cat := exec.CommandContext(ctx, kubectlProgram, p.kubectlArgs("exec", n.pod(), "--", "cat", job.Record+"/rank-0.log")...)
+	if err := cat.Run(); err != nil {
+		return fmt.Errorf("kubectl exec cat: %w", err)
+	}
+	t.exec = append(t.exec, rate(logBytes, time.Since(start)))
+	return p.discard(ctx, n, job.Record)
+}
+
+// timeFollowed times the whole way, from the rank to a client that follows it.
+func (p *place) timeFollowed(ctx context.Context, client *agent.Client, n node, t *logTimes) error {
+	id := newJob()
+	if _, err := client.StartJob(ctx, id, printing(`exec python3 -c "$0" "$@"`, writeLines, logBytes)); err != nil {
+		return err
+	}
+	var job agent.JobStatus
+	var arrived time.Time
+	group, ctx2 := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		job, err = waitJob(ctx2, client, id)
+		return err
+	})
+	group.Go(func() error {
+		log, err := client.Log(ctx2, id, agent.RankLog+"0", 0, true)
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		_, err = io.CopyN(io.Discard, log, logBytes)
+		arrived = time.Now()
+		return err
+	})
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	t.follow = append(t.follow, rate(logBytes, arrived.Sub(job.Ranks[0].Started)))
+	return p.discard(ctx, n, job.Record)
+}
+
+// printing is a job of one rank that a shell starts, as `shell program bytes line`.
+func printing(shell, program string, bytes int) agent.JobSpec {
+	return agent.JobSpec{
+		Run: "bench", Launcher: agent.Command, Nodes: 1, RanksPerNode: 1, Script: "/bin/sh",
+		Args: []string{"-c", shell, program, strconv.Itoa(bytes), strconv.Itoa(lineBytes)},
+	}
+}
+
+func newJob() string { return "bench-" + rand.Text() }
+
+// runJob starts a job on one node and waits for its end.
+func runJob(ctx context.Context, client *agent.Client, spec agent.JobSpec) (agent.JobStatus, error) {
+	id := newJob()
+	if _, err := client.StartJob(ctx, id, spec); err != nil {
+		return agent.JobStatus{}, err
+	}
+	return waitJob(ctx, client, id)
+}
+
+// waitJob waits for a job's end, which must be a good one.
+func waitJob(ctx context.Context, client *agent.Client, id string) (last agent.JobStatus, err error) {
+	err = client.WatchJob(ctx, id, func(status agent.JobStatus) error { last = status; return nil })
+	if err != nil {
+		return last, err
+	}
+	if len(last.Ranks) == 0 {
+		return last, fmt.Errorf("job %s started no rank: its launcher ended with %+v", id, last.Launcher)
+	}
+	for _, rank := range last.Ranks {
+		if rank.Exit != (agent.Exit{}) {
+			return last, fmt.Errorf("rank %d of job %s ended with %+v: %q", rank.Rank, id, rank.Exit, rank.Tail)
+		}
+	}
+	return last, nil
+}
+
+func rankTime(job agent.JobStatus) time.Duration {
+	return job.Ranks[0].Ended.Sub(job.Ranks[0].Started)
+}
+
+// rate is in MB/s.
+func rate(bytes int, took time.Duration) float64 { return float64(bytes) / 1e6 / took.Seconds() }
+
+func readLog(ctx context.Context, client *agent.Client, id string, offset, bytes int64) error {
+	log, err := client.Log(ctx, id, agent.RankLog+"0", offset, false)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	if n, err := io.CopyN(io.Discard, log, bytes); err != nil {
+		return fmt.Errorf("reading log of job %s from %d: got %d bytes, want %d: %w", id, offset, n, bytes, err)
+	}
+	return nil
+}
+
+// discard makes room for the next round.
+func (p *place) discard(ctx context.Context, n node, paths ...string) error {
+	_, err := p.kubectl(ctx, append([]string{"exec", n.pod(), "--", "rm", "-rf"}, paths...)...)
+	return err
+}

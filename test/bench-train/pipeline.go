@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
+)
+
+// phases are the tasks of the pipeline, which follow each other.
+var phases = []string{"provision", "sync-repo", "train", "teardown"}
+
+// phaseTimes are seconds, a value a run. What is neither its pod's start nor what
+// it waits for is a phase's own.
+type phaseTimes struct{ took, pod, inner, own []float64 }
+
+type pipelineTimes struct {
+	phases map[string]*phaseTimes
+	// between is what Tekton needs between the tasks.
+	total, between, pods, training, own []float64
+	first, step                         []float64
+	// Verdicts, from the last rank's end.
+	train, receipt, run []float64
+}
+
+// benchPipeline runs train-multi-node and divides its time up.
+func benchPipeline(ctx context.Context, p *place, runs int) error {
+	t := pipelineTimes{phases: map[string]*phaseTimes{}}
+	for _, phase := range phases {
+		t.phases[phase] = &phaseTimes{}
+	}
+	for i := range runs {
+		name := "pipeline-" + strconv.Itoa(i)
+		if err := p.timePipeline(ctx, name, &t); err != nil {
+			return fmt.Errorf("run %s: %w", name, err)
+		}
+		p.say("  %d of %d: %.1f s, of which %.1f s are neither the training's nor the pods' start", i+1, runs, t.total[i], t.own[i])
+	}
+	t.report(p)
+	return nil
+}
+
+func (t pipelineTimes) report(p *place) {
+	p.part("pipeline train-multi-node, of a training of one step on 2 nodes x 1 rank",
+		"a pod's start is from its creation until Tekton starts its step, the environment's pods' until all are ready: what any pod costs here",
+		"launcher command; images are on the nodes, claims are new; moments are those at which a watch told of them")
+	inner := map[string]string{"provision": "the environment's pods start in %s s", "train": "the ranks run for %s s"}
+	for _, name := range phases {
+		phase := t.phases[name]
+		compared := fmt.Sprintf("its pod starts in %s s", number(median(phase.pod)))
+		if text := inner[name]; text != "" {
+			compared += "; " + fmt.Sprintf(text, number(median(phase.inner)))
+		}
+		p.measured(name, "s", phase.took, compared+"; its own: "+number(median(phase.own))+" s")
+	}
+	p.measured("between the tasks, and before and after them", "s", t.between)
+	p.measured("the whole run", "s", t.total)
+	p.measured("  of that, the start of its pods", "s", t.pods)
+	p.measured("  the ranks", "s", t.training)
+	p.measured("  the pipeline's own overhead: the rest", "s", t.own, less(t.own, 10, "the aim of 10 s"))
+	p.measured("from the start of provision's step to the first rank", "s", t.first, "Kubeflow Trainer, without a pipeline: 2.6 to 3.4 s")
+	p.measured("  to the first training step", "s", t.step, "Kubeflow Trainer, without a pipeline: 10.4 to 11.5 s")
+	p.measured("from the last rank's end to the end of task train", "s", t.train, less(t.train, 1, "the aim of 1 s"), "Kubeflow Trainer: 6 s")
+	p.measured("  to the receipt", "s", t.receipt)
+	p.measured("  to the end of the run, everything given back", "s", t.run)
+}
+
+// timePipeline is one run in an environment of its own name.
+func (p *place) timePipeline(ctx context.Context, name string, t *pipelineTimes) error {
+	created := time.Now()
+	if _, err := p.clients.Tekton.TektonV1().PipelineRuns(p.name).Create(ctx, p.pipelineRun(name), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	line, err := p.follow(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !line.run.IsSuccessful() {
+		return fmt.Errorf("it ended with %+v", line.run.Status.Conditions)
+	}
+	tasks, err := run.TaskRuns(ctx, p.clients.Tekton, p.name, name, line.run.UID)
+	if err != nil {
+		return err
+	}
+	written, err := receipt.Read(ctx, p.clients.Kube, p.name, name)
+	if err != nil {
+		return err
+	}
+	if len(written.Ranks) != 2 {
+		return fmt.Errorf("its receipt has %d ranks, want 2", len(written.Ranks))
+	}
+	return errors.Join(t.addPhases(line, tasks, written, name, created), t.addMoments(line, tasks, written, name))
+}
+
+func (p *place) pipelineRun(name string) *v1.PipelineRun {
+	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	r.Spec.PipelineRef = &v1.PipelineRef{Name: "train-multi-node"}
+	r.Spec.TaskRunTemplate.ServiceAccountName = "mlenv-pipeline"
+	for _, param := range [][2]string{
+		{"repo-url", "https://" + gitServer + "/" + p.name + ".git"}, {"script", "train.py"}, {"launcher", string(agent.Command)},
+		{"name", name}, {"nodes", "2"}, {"gpus-per-node", "1"},
+	} {
+		r.Spec.Params = append(r.Spec.Params, v1.Param{Name: param[0], Value: *v1.NewStructuredValues(param[1])})
+	}
+	return r
+}
+
+// addPhases divides the run's time up. The phases follow each other, so that what
+// is in none of them is between them.
+func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time) error {
+	var problems []error
+	span := func(kind, name, from, to string) float64 {
+		start, err := line.moment(kind, name, from)
+		end, err2 := line.moment(kind, name, to)
+		problems = append(problems, err, err2)
+		return end.Sub(start).Seconds()
+	}
+	first, last := ranks(written)
+	training := last.Sub(first).Seconds()
+	// The environment's pods start at once: from the first one's creation to the last one's readiness.
+	waited := 0.0
+	for ordinal := range 2 {
+		waited = max(waited, span("pod", node{environment, ordinal}.pod(), "made", "ready"))
+	}
+	done, err := line.moment("run", environment, "done")
+	problems = append(problems, err)
+	total := done.Sub(created).Seconds()
+	between, pods := total, waited
+	for _, task := range tasks {
+		phase := t.phases[task.Task]
+		if phase == nil {
+			return fmt.Errorf("task %s is none of %v", task.Task, phases)
+		}
+		took, pod := span("taskrun", task.Name, "created", "done"), span("pod", task.Pod, "made", "started")
+		inner := map[string]float64{"provision": waited, "train": training}[task.Task]
+		phase.took, phase.pod, phase.inner = append(phase.took, took), append(phase.pod, pod), append(phase.inner, inner)
+		phase.own = append(phase.own, took-pod-inner)
+		between -= took
+		pods += pod
+	}
+	t.total, t.between, t.pods, t.training = append(t.total, total), append(t.between, between), append(t.pods, pods), append(t.training, training)
+	t.own = append(t.own, total-pods-training)
+	return errors.Join(problems...)
+}
+
+// addMoments is what the steps by themselves are timed for too.
+func (t *pipelineTimes) addMoments(line *timeline, tasks []run.TaskRun, written receipt.Receipt, name string) error {
+	first, last := ranks(written)
+	step, err := stepTime(written.Metrics)
+	problems := []error{err}
+	moment := func(kind, name, what string) time.Time {
+		at, err := line.moment(kind, name, what)
+		problems = append(problems, err)
+		return at
+	}
+	for _, task := range tasks {
+		switch task.Task {
+		case "provision":
+			began := moment("pod", task.Pod, "started")
+			t.first, t.step = append(t.first, first.Sub(began).Seconds()), append(t.step, step.Sub(began).Seconds())
+		case "train":
+			t.train = append(t.train, moment("taskrun", task.Name, "done").Sub(last).Seconds())
+		}
+	}
+	t.receipt = append(t.receipt, moment("receipt", receipt.Name(name), "written").Sub(last).Seconds())
+	t.run = append(t.run, moment("run", name, "done").Sub(last).Seconds())
+	return errors.Join(problems...)
+}
+
+// ranks are when the first rank started and the last one ended.
+func ranks(r receipt.Receipt) (first, last time.Time) {
+	for _, rank := range r.Ranks {
+		if first.IsZero() || rank.Started.Before(first) {
+			first = rank.Started
+		}
+		if ended := rank.Started.Add(time.Duration(rank.Seconds * float64(time.Second))); ended.After(last) {
+			last = ended
+		}
+	}
+	return first, last
+}

@@ -261,8 +261,12 @@ func (c *Client) request(ctx context.Context, method, path, contentType string, 
 		if errors.As(err, &wrapped) {
 			err = wrapped.Err
 		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
+		switch ended := ctx.Err(); {
+		case errors.Is(ended, context.Canceled):
+			return nil, ended
+		case ended != nil:
+			// Nobody gave it up: the node did not answer in time.
+			err = ended
 		}
 		return nil, c.unreachable(err)
 	}

@@ -217,6 +217,8 @@ type JobStatus struct {
 	// StopReason is of a stopped job: deadline, or the words of the stop request.
 	StopReason string       `json:"stopReason,omitempty"`
 	Ranks      []RankStatus `json:"ranks"`
+	// New is true in the answer to the request that started the job, and nowhere else.
+	New bool `json:"new,omitempty"`
 }
 
 // Exit is how a process ended.

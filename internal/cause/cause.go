@@ -98,7 +98,7 @@ func (c Cause) Err(record string) error {
 	if p := c.Rank.Python; p != nil {
 		fmt.Fprintf(&text, ": %s", strings.TrimSuffix(p.Type+": "+p.Message, ": "))
 		if p.File != "" {
-			fmt.Fprintf(&text, " (%s:%d)", p.File, p.Line)
+			fmt.Fprintf(&text, " (%s:%d)", inTree(p.File), p.Line)
 		}
 	}
 	if !c.Known {
@@ -112,6 +112,16 @@ func (c Cause) Err(record string) error {
 		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
 	}
 	return fail.Advise(err, "the whole log of the rank is %s/rank-%d.log on node %d", record, c.Rank.Rank, c.Rank.Node)
+}
+
+// inTree is the path of a file of the repository as people know it.
+func inTree(path string) string {
+	if hashed, ok := strings.CutPrefix(path, agent.Trees+"/"); ok {
+		if _, path, ok := strings.Cut(hashed, "/"); ok {
+			return path
+		}
+	}
+	return path
 }
 
 // Describe is how a process ended, as in "exited with 1".

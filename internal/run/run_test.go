@@ -194,7 +194,8 @@ func TestTaskRuns(t *testing.T) {
 	client := fake.NewSimpleClientset(
 		taskRunOf("train", func(c *v1.TaskRun) {
 			c.Status.StartTime, c.Status.CompletionTime, c.Status.PodName = at(2), at(9), "train-1-train-pod"
-			c.Status.RetriesStatus = []v1.TaskRunStatus{{}}
+			c.Status.RetriesStatus = []v1.TaskRunStatus{{TaskRunStatusFields: v1.TaskRunStatusFields{
+				Results: []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues("Cancelled")}}}}}
 			c.Status.Results = []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues("RankFailed")}}
 			failed := succeeded(corev1.ConditionFalse, "Failed", "step train exited with code 1")
 			c.Status.SetCondition(&failed)
@@ -221,7 +222,7 @@ func TestTaskRuns(t *testing.T) {
 	want := []TaskRun{
 		{Task: "provision", Name: "train-1-provision", Status: Succeeded, Started: at(0).Time, Ended: at(1).Time,
 			Results: map[string]string{"nodes": "2", "names": `["a","b"]`}},
-		{Task: "train", Name: "train-1-train", Pod: "train-1-train-pod", Status: Failed, Started: at(2).Time, Ended: at(9).Time, Retries: 1,
+		{Task: "train", Name: "train-1-train", Pod: "train-1-train-pod", Status: Failed, Started: at(2).Time, Ended: at(9).Time, Retries: 1, Earlier: map[string]string{"reason": "Cancelled"},
 			Results: map[string]string{"reason": "RankFailed"}, Reason: "Failed", Message: "step train exited with code 1"},
 		{Task: "teardown", Name: "train-1-teardown", Status: Running, Started: at(10).Time, Results: none},
 		{Task: "waiting", Name: "train-1-waiting", Status: Running, Results: none},

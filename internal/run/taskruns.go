@@ -48,6 +48,8 @@ type TaskRun struct {
 	Retries int
 	// Results by name; an array or object as JSON.
 	Results map[string]string
+	// Earlier are the results of the attempt before this one, if it was tried again.
+	Earlier map[string]string
 	// Reason is Tekton's word of a failure, as Failed, TaskRunTimeout or TaskRunCancelled; Message says more.
 	// The step's own are in the results reason and message.
 	Reason  string
@@ -95,16 +97,16 @@ func taskRun(found *v1.TaskRun) TaskRun {
 		Pod:     found.Status.PodName,
 		Status:  Running,
 		Retries: len(found.Status.RetriesStatus),
-		Results: map[string]string{},
+		Results: results(found.Status.Results),
+	}
+	if t.Retries > 0 {
+		t.Earlier = results(found.Status.RetriesStatus[t.Retries-1].Results)
 	}
 	if found.Status.StartTime != nil {
 		t.Started = found.Status.StartTime.Time
 	}
 	if found.Status.CompletionTime != nil {
 		t.Ended = found.Status.CompletionTime.Time
-	}
-	for _, result := range found.Status.Results {
-		t.Results[result.Name] = resultText(result.Value)
 	}
 	if condition := found.Status.GetCondition("Succeeded"); condition != nil {
 		switch condition.Status {
@@ -115,6 +117,14 @@ func taskRun(found *v1.TaskRun) TaskRun {
 		}
 	}
 	return t
+}
+
+func results(found []v1.TaskRunResult) map[string]string {
+	texts := map[string]string{}
+	for _, result := range found {
+		texts[result.Name] = resultText(result.Value)
+	}
+	return texts
 }
 
 func resultText(value v1.ResultValue) string {

@@ -152,7 +152,7 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 	if t.Spec, err = o.spec(ctx, set, secrets); err != nil {
 		return Result{}, err
 	}
-	log.Info(fmt.Sprintf("Launching %s with %s: %d nodes, %d ranks on each; job %s.", o.script, o.launcher, len(set), perNode(t.Spec), t.ID))
+	t.Told = o.told(ctx, clients)
 	result, err := t.Run(ctx)
 	if ctx.Err() != nil {
 		return result, o.interrupted(ctx, clients, t, log)
@@ -161,6 +161,24 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 		log.Info(fmt.Sprintf("All %d ranks exited with 0. The record is %s on the nodes.", len(set)*perNode(t.Spec), result.Statuses[0].Record))
 	}
 	return result, err
+}
+
+// told is true where the attempt before this one has given a verdict. Tekton
+// retries a step for whatever reason it failed.
+func (o *options) told(ctx context.Context, clients *kube.Clients) bool {
+	if o.run.Name == "" {
+		return false
+	}
+	tasks, err := run.TaskRuns(ctx, clients.Tekton, clients.Namespace, o.run.Name, types.UID(o.run.UID))
+	if err != nil {
+		return false // then it is told twice
+	}
+	for _, task := range tasks {
+		if reason := fail.Reason(task.Earlier["reason"]); task.Task == o.run.Task && reason != "" && reason != fail.Cancelled {
+			return true
+		}
+	}
+	return false
 }
 
 // spec asks the nodes for what the flags leave open.

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -85,13 +86,16 @@ func (p *progress) line(gpu string) string {
 	return "progress: " + strings.Join(parts, ", ")
 }
 
-// final is the last value of every metric as one JSON object, sorted, bounded.
+// final is the last value of every metric as one JSON object of at most so many
+// bytes: those that have a meaning first, then the others by name.
 func (p *progress) final(most int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var parts []string
 	size := 2
-	for _, key := range slices.Sorted(maps.Keys(p.last)) {
+	for _, key := range slices.SortedFunc(maps.Keys(p.last), func(a, b string) int {
+		return cmp.Or(place(a)-place(b), strings.Compare(a, b))
+	}) {
 		part, err := json.Marshal(map[string]any{key: p.last[key]})
 		if err != nil || size+len(part)-1 > most {
 			continue
@@ -103,6 +107,15 @@ func (p *progress) final(most int) string {
 		return ""
 	}
 	return "{" + strings.Join(parts, ",") + "}"
+}
+
+// place of a metric among those that have a meaning, after them all for others.
+func place(key string) int {
+	known := []string{"step", "steps", "loss", "tokens", "samples", "time"}
+	if i := slices.Index(known, key); i >= 0 {
+		return i
+	}
+	return len(known)
 }
 
 func number(m map[string]any, key string) (float64, bool) {

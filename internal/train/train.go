@@ -46,6 +46,8 @@ type Training struct {
 	// Out gets the ranks' output. With JSON it goes through Log instead.
 	Out  io.Writer
 	JSON bool
+	// Told is true where an earlier attempt of the step has told how the job ended.
+	Told bool
 	// Every is how often progress is shown.
 	Every time.Duration
 }
@@ -78,8 +80,19 @@ type update struct {
 // When ctx is done the job is left as it is.
 func (t *Training) Run(ctx context.Context) (Result, error) {
 	began := time.Now()
-	if err := t.start(ctx); err != nil {
+	found, err := t.start(ctx)
+	if err != nil {
 		return Result{}, err
+	}
+	// What is told a second time looks like a second training.
+	again := found.over && t.Told
+	switch {
+	case again:
+		t.Log.Info(fmt.Sprintf("Job %s has ended, as was told already; its whole output is in the record.", t.ID))
+	case found.attached:
+		t.Log.Info(fmt.Sprintf("Attached to job %s, which is there already.", t.ID))
+	default:
+		t.Log.Info(fmt.Sprintf("Launched %s with %s: %d nodes, %d ranks on each; job %s.", t.Spec.Script, t.Spec.Launcher, len(t.Nodes), perNode(t.Spec), t.ID))
 	}
 	following, stopFollowing := context.WithCancel(ctx)
 	defer stopFollowing()
@@ -89,24 +102,36 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 	}
 	show := &progress{}
 	var logs sync.WaitGroup
-	t.followAll(following, &logs, show, began)
+	if !again {
+		t.followRanks(following, &logs)
+	}
+	if found.attached {
+		began = time.Time{}
+	}
+	t.followMetrics(following, &logs, show, began)
 
 	statuses, err := t.wait(ctx, updates, began)
 	// The verdict is known; what the ranks have printed must still arrive.
 	if ctx.Err() == nil {
 		t.drain(&logs)
 	}
-	if line := show.line(""); line != "" {
+	if line := show.line(""); line != "" && !again {
 		t.Log.Info(line)
 	}
 	const metricsResult = 600
 	return Result{Metrics: show.final(metricsResult), Statuses: statuses}, err
 }
 
+// launched is what start found.
+type launched struct {
+	// attached is true where the job was there already, over where it has ended too.
+	attached, over bool
+}
+
 // start starts every node's part. Where one refuses, none is left running.
-func (t *Training) start(ctx context.Context) error {
+func (t *Training) start(ctx context.Context) (launched, error) {
 	var mu sync.Mutex
-	attached := 0
+	result := launched{over: true}
 	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		var status agent.JobStatus
 		err := nodes.Retry(ctx, func() (err error) {
@@ -115,21 +140,17 @@ func (t *Training) start(ctx context.Context) error {
 		})
 		mu.Lock()
 		defer mu.Unlock()
-		if err == nil && time.Since(status.Started) > time.Minute {
-			attached++
-		}
+		result.attached = result.attached || err == nil && !status.New
+		result.over = result.over && status.State != agent.Running
 		return err
 	})
 	if err != nil {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
 		t.Stop(stopping, "another node could not start")
-		return first(err)
+		return launched{}, first(err)
 	}
-	if attached > 0 {
-		t.Log.Info(fmt.Sprintf("Attached to job %s, which is there already.", t.ID))
-	}
-	return nil
+	return result, nil
 }
 
 // first is one of errors that say the same of several nodes.
@@ -209,41 +230,48 @@ func (t *Training) lost(ctx context.Context, client *agent.Client, since time.Ti
 	return nil
 }
 
-// followAll follows the output of all ranks and the metrics of node 0.
-func (t *Training) followAll(ctx context.Context, group *sync.WaitGroup, show *progress, began time.Time) {
+// retry goes on after a log's connection broke, until watch has decided that the
+// node is lost, which ends ctx.
+func retry(ctx context.Context) func(error) error {
+	return func(err error) error {
+		if agent.IsNotFound(err) {
+			return err
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// followRanks shows the output of all ranks.
+func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 	output := &merged{out: t.Out}
 	if t.JSON {
 		output.log = t.Log
-	}
-	retry := func(client *agent.Client) func(error) error {
-		return func(err error) error {
-			if agent.IsNotFound(err) {
-				return err
-			}
-			// watch decides when a node is lost, and ends ctx.
-			select {
-			case <-time.After(500 * time.Millisecond):
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
 	}
 	for _, client := range t.Nodes {
 		for _, rank := range t.ranks(client.Node()) {
 			group.Go(func() {
 				to := output.writer(client.Node(), rankName(t.Spec.Launcher, rank))
-				_ = followLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), to, retry(client))
+				_ = followLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), to, retry(ctx))
 				_ = to.Close()
 			})
 		}
 	}
+}
+
+// followMetrics reads what rank 0 writes on node 0, and shows progress. began is
+// zero where the launch was an earlier step's.
+func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, show *progress, began time.Time) {
 	metrics := &jsonLines{each: func(value map[string]any) {
-		if show.add(value, time.Now()) {
+		if show.add(value, time.Now()) && !began.IsZero() {
 			t.Log.Info(fmt.Sprintf("The first training step was done %.1f s after the launch.", time.Since(began).Seconds()))
 		}
 	}}
-	group.Go(func() { _ = followLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, metrics, retry(t.Nodes[0])) })
+	group.Go(func() { _ = followLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, metrics, retry(ctx)) })
 	go t.showProgress(ctx, show)
 }
 
@@ -304,17 +332,20 @@ func (t *Training) gpuUse(ctx context.Context) string {
 }
 
 // wait returns when all ranks have ended well, or when one has not and the rest
-// is stopped.
+// is stopped. began is as followMetrics has it.
 func (t *Training) wait(ctx context.Context, updates <-chan update, began time.Time) ([]agent.JobStatus, error) {
 	statuses := make([]agent.JobStatus, len(t.Nodes))
 	var failure error
 	var stopAt, giveUp <-chan time.Time
-	started := false
+	started := began.IsZero()
 	stop := func(why string) {
 		stopAt = nil
 		if giveUp == nil {
 			giveUp = time.After(grace + settle)
-			t.Stop(ctx, why)
+			// A node that is gone must not hold up what is known of the others.
+			stopping, cancel := context.WithTimeout(ctx, grace)
+			defer cancel()
+			t.Stop(stopping, why)
 		}
 	}
 	for {
@@ -352,7 +383,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 		case <-ctx.Done():
 			return statuses, ctx.Err()
 		}
-		if giveUp != nil && t.over(statuses, failure) {
+		if t.over(statuses, failure) {
 			return statuses, t.verdict(statuses, failure)
 		}
 	}

@@ -47,6 +47,12 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
+func (b *buffer) Reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.b.Reset()
+}
+
 // newTraining runs a shell script once on each of two nodes.
 func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.Node) {
 	t.Helper()
@@ -76,12 +82,19 @@ func TestTrainingSucceeds(t *testing.T) {
 			t.Errorf("output %q, want %q in it", out, want)
 		}
 	}
-	if want := `{"loss":3.5,"step":1,"steps":2}`; result.Metrics != want {
+	if want := `{"step":1,"steps":2,"loss":3.5}`; result.Metrics != want {
 		t.Errorf("metrics %q, want %q", result.Metrics, want)
 	}
 	// Again with the same id: the same end, and nothing runs.
-	if _, err := training.Run(t.Context()); err != nil {
-		t.Errorf("attached to a job that has ended: %v", err)
+	out.Reset()
+	if _, err := training.Run(t.Context()); err != nil || strings.Count(out.String(), "hello from") != 2 {
+		t.Errorf("attached to a job that has ended: %v; output %q, want all of it", err, out.String())
+	}
+	// What an earlier attempt has told is not told again.
+	out.Reset()
+	training.Told = true
+	if result, err := training.Run(t.Context()); err != nil || strings.Contains(out.String(), "hello from") || result.Metrics == "" {
+		t.Errorf("told already: %v; output %q, want none; metrics %q, want some", err, out.String(), result.Metrics)
 	}
 }
 

@@ -214,7 +214,7 @@ func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if made {
+	if status.New = made; made {
 		s.log.Info(fmt.Sprintf("Job %s of run %s started: %s %s", status.ID, spec.Run, spec.Launcher, spec.Script))
 		w.WriteHeader(http.StatusCreated)
 	}

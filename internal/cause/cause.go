@@ -3,6 +3,7 @@ package cause
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -19,6 +20,9 @@ var collateral = regexp.MustCompile(`(?i)connection (was )?(closed|reset|refused
 	`ncclSystemError|broken pipe|socket ?timeout|timed out waiting|watchdog caught collective operation timeout|` +
 	`NCCL communicator was aborted|collective operation timeout|DistNetworkError|connectFullMesh failed|` +
 	`Timed out after \d+ms|peer closed|EOFError: .*store|ChildFailedError|SignalException|TCPStore|heartbeat monitor`)
+
+// tree is the folder of a synced tree.
+var tree = regexp.MustCompile(regexp.QuoteMeta(agent.Trees) + "/[0-9a-f]{64}/")
 
 // Cause is the rank that failed first by a fault of its own.
 type Cause struct {
@@ -98,7 +102,7 @@ func (c Cause) Err(record string) error {
 	if p := c.Rank.Python; p != nil {
 		fmt.Fprintf(&text, ": %s", strings.TrimSuffix(p.Type+": "+p.Message, ": "))
 		if p.File != "" {
-			fmt.Fprintf(&text, " (%s:%d)", inTree(p.File), p.Line)
+			fmt.Fprintf(&text, " (%s:%d)", p.File, p.Line)
 		}
 	}
 	if !c.Known {
@@ -107,21 +111,12 @@ func (c Cause) Err(record string) error {
 	if len(c.Rank.Tail) > 0 {
 		fmt.Fprintf(&text, "\nits last lines:\n  %s", strings.Join(c.Rank.Tail, "\n  "))
 	}
-	err := fail.Because(reason, fmt.Errorf("%s", text.String()))
+	// People know the files of the repository by their paths in it.
+	err := fail.Because(reason, errors.New(tree.ReplaceAllString(text.String(), "")))
 	if reason == fail.OutOfMemory {
 		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
 	}
 	return fail.Advise(err, "the whole log of the rank is %s/rank-%d.log on node %d", record, c.Rank.Rank, c.Rank.Node)
-}
-
-// inTree is the path of a file of the repository as people know it.
-func inTree(path string) string {
-	if hashed, ok := strings.CutPrefix(path, agent.Trees+"/"); ok {
-		if _, path, ok := strings.Cut(hashed, "/"); ok {
-			return path
-		}
-	}
-	return path
 }
 
 // Describe is how a process ended, as in "exited with 1".

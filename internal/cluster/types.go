@@ -2,6 +2,10 @@
 // to train on it, as clusters/NAME.yaml says it.
 package cluster
 
+// ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that
+// an installed cluster file is.
+const ConfigMapPrefix = "mlenv-cluster-"
+
 // File is a cluster file. Keys that are absent have the defaults of Default.
 type File struct {
 	Cluster   Cluster   `json:"cluster"`

@@ -19,10 +19,8 @@ import (
 
 // Names that the Tasks know.
 const (
-	// clusterConfig is followed by the cluster's name.
-	clusterConfig = "mlenv-cluster-"
-	clusterKey    = "cluster.yaml"
-	trustedCA     = "mlenv-trusted-ca"
+	clusterKey = "cluster.yaml"
+	trustedCA  = "mlenv-trusted-ca"
 )
 
 // DefaultServiceAccount is whose rights the steps use where nobody names another.
@@ -94,7 +92,7 @@ func (r Request) typed() []runtime.Object {
 	objects := []runtime.Object{
 		&corev1.ConfigMap{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-			ObjectMeta: r.meta(clusterConfig + r.Cluster.Cluster.Name),
+			ObjectMeta: r.meta(cluster.ConfigMapPrefix + r.Cluster.Cluster.Name),
 			Data:       map[string]string{clusterKey: string(r.ClusterFile)},
 		},
 		// OpenShift fills it; its key is therefore never applied.

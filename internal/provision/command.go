@@ -1,16 +1,23 @@
 package provision
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
@@ -52,7 +59,12 @@ within --start-timeout, or all are released and what is in the way is named.`,
 			if len(args) > 0 {
 				return fmt.Errorf("argument %q: want flags only", args[0])
 			}
-			return o.check()
+			if err := o.check(); err != nil {
+				// With what else is wrong, as far as the cluster file tells.
+				_, wrong := o.checked("namespace-of-the-run")
+				return errors.Join(err, wrong)
+			}
+			return nil
 		},
 	}
 	flags := cmd.Flags()
@@ -114,10 +126,14 @@ func (o *options) check() error {
 	default:
 		problems = append(problems, fmt.Errorf("--mode %q: want auto or tcp", o.mode))
 	}
-	for name, d := range map[string]time.Duration{"start-timeout": o.startTimeout, "training-timeout": o.trainingTimeout + 1, "keep-for": o.keepFor + 1} {
-		if d <= 0 {
-			problems = append(problems, fmt.Errorf("--%s: want more than nothing", name))
-		}
+	if o.startTimeout <= 0 {
+		problems = append(problems, fmt.Errorf("--start-timeout %s: want more than nothing", o.startTimeout))
+	}
+	if o.trainingTimeout < 0 {
+		problems = append(problems, fmt.Errorf("--training-timeout %s: want a duration, or 0s where nothing is trained", o.trainingTimeout))
+	}
+	if o.keepFor < 0 {
+		problems = append(problems, fmt.Errorf("--keep-for %s: want a duration, or 0s for as long as steps renew the lease", o.keepFor))
 	}
 	if (o.run.Name == "") != (o.run.UID == "") {
 		problems = append(problems, errors.New("--run-name and --run-uid go together: want both or none"))
@@ -125,35 +141,62 @@ func (o *options) check() error {
 	return errors.Join(problems...)
 }
 
-// provisioner checks the whole request before anything is asked of the cluster.
-func (o *options) provisioner(cmd *cobra.Command) (*provisioner, error) {
+// checked is the request with the cluster file's defaults. Nothing is asked of
+// the cluster for it. An empty namespace is the cluster file's.
+func (o *options) checked(namespace string) (environment.Request, error) {
+	request := o.request
 	content, err := os.ReadFile(o.clusterFile)
 	if err != nil {
-		return nil, inputError("reading the cluster file: %w", err)
+		return request, inputError("reading the cluster file: %w", err)
 	}
-	file, err := cluster.Load(o.clusterFile, content)
-	if err != nil {
-		return nil, inputError("%w", err)
+	if request.Cluster, err = cluster.Load(o.clusterFile, content); err != nil {
+		return request, inputError("%w", err)
 	}
+	request.Namespace = cmp.Or(namespace, request.Cluster.Cluster.Namespace)
+	request.Mode, request.Storage = environment.TCP, cluster.StorageMode(o.storage)
+	request = request.WithDefaults()
+	return request, request.Validate()
+}
+
+// provisioner checks the whole request before anything is asked of the cluster.
+func (o *options) provisioner(cmd *cobra.Command) (*provisioner, error) {
 	clients, err := o.kube.Connect()
 	if err != nil {
 		return nil, err
 	}
+	namespace := clients.Namespace
 	if o.kube.Namespace == "" && !clients.InCluster {
-		clients.Namespace = file.Cluster.Namespace
+		namespace = ""
 	}
-	request := o.request
-	request.Cluster, request.Namespace = file, clients.Namespace
-	request.Mode, request.Storage = environment.TCP, cluster.StorageMode(o.storage)
-	request = request.WithDefaults()
-	if err := request.Validate(); err != nil {
+	request, err := o.checked(namespace)
+	if errors.Is(err, fs.ErrNotExist) && clients.InCluster {
+		return nil, o.notInstalled(cmd.Context(), clients, err)
+	} else if err != nil {
 		return nil, err
 	}
+	clients.Namespace = request.Namespace
 	log := step.Log(cmd)
 	return &provisioner{
 		options: *o, clients: clients, request: request, log: log, now: time.Now,
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log},
 	}, nil
+}
+
+// notInstalled names the cluster files that are, where a Task's mount is empty.
+func (o *options) notInstalled(ctx context.Context, clients *kube.Clients, err error) error {
+	installed := "which are is not known"
+	if found, err := clients.Kube.CoreV1().ConfigMaps(clients.Namespace).List(ctx, metav1.ListOptions{}); err == nil {
+		var names []string
+		for _, config := range found.Items {
+			if name, ok := strings.CutPrefix(config.Name, cluster.ConfigMapPrefix); ok {
+				names = append(names, name)
+			}
+		}
+		installed = "installed are: " + cmp.Or(strings.Join(names, ", "), "none")
+	}
+	name := filepath.Base(filepath.Dir(o.clusterFile))
+	return fail.Advise(inputError("%w: cluster %q is not installed in namespace %s; %s", err, name, clients.Namespace, installed),
+		"mlenv install clusters/%s.yaml -n %s --steps-image=%s, or correct the param cluster", name, clients.Namespace, o.request.StepsImage)
 }
 
 // holder is the PipelineRun, or the person at the keyboard.

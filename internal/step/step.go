@@ -62,22 +62,50 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	if err == nil {
 		return Done
 	}
-	if !running {
-		fmt.Fprintf(stderr, "%s: %v\nRun '%s --help' for what there is.\n", cmd.Name(), err, cmd.CommandPath())
-		return WrongUsage
+	code, why := Failed, fail.ReasonOf(err)
+	if running {
+		report(cmd, err)
+	} else {
+		if all := flagMistakes(cmd, args); len(all) > 1 {
+			err = errors.Join(all...)
+		}
+		code, why = WrongUsage, fail.InvalidInput
+		fmt.Fprintf(stderr, "%s: %s\nRun '%s --help' for what there is.\n", cmd.Name(), indented(err.Error()), cmd.CommandPath())
 	}
-	report(cmd, err)
 	// A result that cannot be written must not hide the failure.
-	if err := errors.Join(reason.Write(string(fail.ReasonOf(err))), message.Write(err.Error())); err != nil {
+	if err := errors.Join(reason.Write(string(why)), message.Write(err.Error())); err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", cmd.Name(), err)
 	}
-	return Failed
+	return code
+}
+
+// flagMistakes are all flags whose values cannot be, where cobra stops at the
+// first. It sets the others, and so the files of results too.
+func flagMistakes(cmd *cobra.Command, args []string) (mistakes []error) {
+	for _, arg := range args {
+		if arg == "--" {
+			break
+		}
+		name, value, ok := strings.Cut(arg, "=")
+		flag := cmd.Flags().Lookup(strings.TrimPrefix(name, "--"))
+		if !ok || flag == nil {
+			continue
+		}
+		if err := flag.Value.Set(value); err != nil {
+			mistakes = append(mistakes, fmt.Errorf("--%s %q: %w", flag.Name, value, err))
+		}
+	}
+	return mistakes
+}
+
+func indented(text string) string {
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
 }
 
 // report prints the failure, once.
 func report(cmd *cobra.Command, err error) {
 	reason, next := fail.ReasonOf(err), fail.NextOf(err)
-	text := fmt.Sprintf("%s failed: %s: %s", cmd.Name(), reason, strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "\n  "))
+	text := fmt.Sprintf("%s failed: %s: %s", cmd.Name(), reason, indented(err.Error()))
 	if next != "" {
 		text += "\n  next: " + strings.ReplaceAll(next, "\n", "\n        ")
 	}

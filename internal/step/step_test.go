@@ -28,8 +28,10 @@ func TestRun(t *testing.T) {
 		{"done", nil, nil, Done, "working\n", "", ""},
 		{"failed", nil, failure, Failed, "working\nprobe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: oc adm cordon node-1\n", "", "GPUMissing"},
 		{"failed without a reason", nil, errors.New("odd"), Failed, "working\nprobe failed: Internal: odd\n", "", "Internal"},
-		{"unknown flag", []string{"--speed=1"}, nil, WrongUsage, "", "probe: unknown flag: --speed\nRun 'probe --help' for what there is.\n", ""},
-		{"unknown log format", []string{"--log-format=xml"}, nil, WrongUsage, "", "probe: invalid argument \"xml\" for \"--log-format\" flag: want text or json\nRun 'probe --help' for what there is.\n", ""},
+		{"unknown flag", []string{"--speed=1"}, nil, WrongUsage, "", "probe: unknown flag: --speed\nRun 'probe --help' for what there is.\n", "InvalidInput"},
+		{"unknown log format", []string{"--log-format=xml"}, nil, WrongUsage, "", "probe: invalid argument \"xml\" for \"--log-format\" flag: want text or json\nRun 'probe --help' for what there is.\n", "InvalidInput"},
+		{"several mistakes", []string{"--log-format=xml", "--every=soon"}, nil, WrongUsage, "",
+			"probe: --log-format \"xml\": want text or json\n  --every \"soon\": time: invalid duration \"soon\"\nRun 'probe --help' for what there is.\n", "InvalidInput"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -38,6 +40,7 @@ func TestRun(t *testing.T) {
 				Log(cmd).Info("working")
 				return test.err
 			}}
+			cmd.Flags().Duration("every", 0, "")
 			var stdout, stderr bytes.Buffer
 			args := append([]string{"--reason-result=" + filepath.Join(dir, "reason"), "--message-result=" + filepath.Join(dir, "message")}, test.args...)
 			if code := Run(context.Background(), cmd, args, &stdout, &stderr); code != test.code {

@@ -68,7 +68,7 @@ func httpBackend(ctx context.Context, dir string) (http.Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("finding git's programs: %w", err)
 	}
-	return &cgi.Handler{
+	backend := &cgi.Handler{
 		Path: filepath.Join(strings.TrimSpace(string(out)), "git-http-backend"),
 		Env: []string{
 			"GIT_PROJECT_ROOT=" + filepath.Join(dir, reposDir),
@@ -76,7 +76,22 @@ func httpBackend(ctx context.Context, dir string) (http.Handler, error) {
 			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
 		},
 		InheritEnv: []string{"PATH"},
-	}, nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		backend.ServeHTTP(prompt{w, http.NewResponseController(w)}, r)
+	}), nil
+}
+
+// prompt sends at once what is written: git says now and then that it is alive
+// while it prepares a large pack.
+type prompt struct {
+	http.ResponseWriter
+	to *http.ResponseController
+}
+
+func (p prompt) Write(data []byte) (int, error) {
+	n, err := p.ResponseWriter.Write(data)
+	return n, errors.Join(err, p.to.Flush())
 }
 
 func authorize(token string, next http.Handler) http.Handler {

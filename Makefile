@@ -87,8 +87,14 @@ demo: cluster build ## bring the local cluster up and train a small transformer 
 	$(SUDO) test/localcluster/demo/run
 
 .PHONY: bench
-bench: bench-cluster ## run every benchmark
+bench: bench-cluster ## run every benchmark, on a machine with no cluster up; none is left running
+	@trap '$(MAKE) --no-print-directory cluster-down' EXIT; $(MAKE) --no-print-directory bench-train
 
 .PHONY: bench-cluster
 bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down (BENCH_FLAGS=-cold=false leaves the first, long up out)
 	$(SUDO) go run ./test/bench-cluster $(BENCH_FLAGS)
+
+.PHONY: bench-train
+bench-train: cluster ## bring the local cluster up and time sync, logs, starts and the pipeline on it; it stays up (BENCH_TRAIN_FLAGS=-parts=logs,start -runs=1 times some)
+	@echo "timing ml-dev-env on the local cluster, in a namespace of its own; this takes some minutes"
+	$(SUDO) go run ./test/bench-train $(BENCH_TRAIN_FLAGS)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/gitsource/pack"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // checkout is a tree in the making: all repositories are fetched and judged
@@ -146,7 +147,7 @@ func (c *checkout) write(ctx context.Context) error {
 			return storable(fmt.Errorf("writing link: %w", err))
 		}
 	}
-	c.log.Info(fmt.Sprintf("Wrote %s and %s.", plural(files, "file"), plural(len(c.links), "link")))
+	c.log.Info(fmt.Sprintf("Wrote %s and %s.", words.Count(files, "file"), words.Count(len(c.links), "link")))
 	return nil
 }
 

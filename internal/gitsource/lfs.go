@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 const (
@@ -84,7 +85,7 @@ func (c *checkout) fetchWanted(ctx context.Context, m *module, wanted []pointer,
 	if err != nil {
 		return err
 	}
-	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", plural(len(wanted), "LFS object"), size(total), server.url.Host))
+	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", words.Count(len(wanted), "LFS object"), size(total), server.url.Host))
 	p := newProgress(c.log)
 	count := func(n int) {
 		p.add(n, func(done, rate string) string {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // maxPointer is the size in bytes up to which a file can be an LFS pointer.
@@ -83,7 +84,7 @@ func (c *checkout) refusePointers() error {
 	}
 	return fail.Advise(
 		fail.Becausef(fail.LFSPointers, "checking the tree of %s: %s in place of files, for %s: %s: want files, or to be told to fetch them",
-			c.modules[0].address, plural(len(names), "Git LFS pointer"), size(bytes), text),
+			c.modules[0].address, words.Count(len(names), "Git LFS pointer"), size(bytes), text),
 		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
 }
 

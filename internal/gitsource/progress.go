@@ -46,14 +46,6 @@ func (p *progress) total() int64 {
 	return p.done
 }
 
-// plural counts things.
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
 // size shows bytes in decimal units.
 func size(bytes int64) string {
 	const thousand = 1000

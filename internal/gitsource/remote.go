@@ -13,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/gitsource/pack"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // remote is a repository on a server.
@@ -87,7 +88,7 @@ func (r *remote) receive(ctx context.Context, s *session, o order) (*pack.Pack, 
 	if err != nil {
 		return nil, err
 	}
-	r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", plural(of, "object"), size(p.total()), time.Since(p.start).Round(time.Millisecond)),
+	r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", words.Count(of, "object"), size(p.total()), time.Since(p.start).Round(time.Millisecond)),
 		slog.Int64("bytes", p.total()))
 	return got, nil
 }

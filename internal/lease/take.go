@@ -189,7 +189,8 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 		say(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.state()))
 		return false, nil
 	})
-	if errors.Is(err, context.DeadlineExceeded) {
+	// Not the error is asked: a deadline may have words of its own.
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return busy.problem()
 	}
 	return err

@@ -118,11 +118,17 @@ func (s Set) Close() {
 // cannot be reached, or ctx is done; then the last such error is returned.
 func Retry(ctx context.Context, f func() error) error {
 	const first, most = 100 * time.Millisecond, 2 * time.Second
+	var last error
 	for pause := first; ; pause = min(2*pause, most) {
 		err := f()
 		if err == nil || fail.ReasonOf(err) != fail.AgentUnreachable {
 			return err
 		}
+		if last != nil && errors.Is(err, context.DeadlineExceeded) {
+			// Cut off in the middle: what was wrong before says more.
+			return last
+		}
+		last = err
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -42,41 +42,47 @@ func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet
 	return made, credentials, err
 }
 
-// change decides what becomes of an environment that lives and is not what is
-// asked for. It returns nil where it has to be made anew.
-func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet, credentials agent.Credentials) (*appsv1.StatefulSet, error) {
+// change prepares an environment that lives and is not what is asked for: where
+// applying is not enough its pods are deleted first. changed is true as soon as it
+// is no longer what it was.
+func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet, credentials agent.Credentials) (changed bool, err error) {
 	differences := environment.Differences(live, want)
 	if len(differences) == 0 {
 		p.log.Info("The environment is there already, as it is asked for.")
-		return live, nil
+		return false, nil
 	}
 	var text []string
-	recreate, immutable := false, false
+	anew := false
 	for _, d := range differences {
-		text = append(text, d.String())
-		recreate = recreate || d.Change == environment.Recreate
-		immutable = immutable || d.Change == environment.Immutable
+		switch d.Change {
+		case environment.Recreate:
+			text, anew = append(text, d.String()+" (needs new pods)"), true
+		case environment.Immutable:
+			text, anew = append(text, d.String()+" (immutable: needs a new StatefulSet)"), true
+		default:
+			text = append(text, d.String())
+		}
 	}
 	list := strings.Join(text, "\n  ")
 	if p.options.onChange != "recreate" {
-		return nil, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "making environment %s/%s: it lives and differs from what is asked for:\n  %s", p.request.Namespace, p.request.Name, list),
+		return false, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "making environment %s/%s: it lives and differs from what is asked for:\n  %s", p.request.Namespace, p.request.Name, list),
 			"ask for what is there, tear it down first, or let its pods be made anew with --on-change=recreate")
 	}
 	if err := p.refuseRunning(ctx, live, credentials); err != nil {
-		return nil, err
+		return false, err
 	}
 	p.log.Info("Changing the environment:\n  " + list)
-	if !recreate && !immutable {
-		return live, nil
+	if !anew {
+		return true, nil
 	}
 	// The claims of templates stay: they have no owner.
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	err := p.clients.Kube.AppsV1().StatefulSets(live.Namespace).Delete(ctx, live.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
+	err = p.clients.Kube.AppsV1().StatefulSets(live.Namespace).Delete(ctx, live.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &live.UID}})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, kube.Problem(fmt.Errorf("deleting statefulset %s/%s: %w", live.Namespace, live.Name, err))
+		return false, kube.Problem(fmt.Errorf("deleting statefulset %s/%s: %w", live.Namespace, live.Name, err))
 	}
-	return nil, kube.WaitGone(ctx, p.clients.Kube, live.Namespace, environment.Selector(p.request.Name).String(), func(left []*corev1.Pod) {
+	return true, kube.WaitGone(ctx, p.clients.Kube, live.Namespace, environment.Selector(p.request.Name).String(), func(left []*corev1.Pod) {
 		p.log.Info(fmt.Sprintf("Waiting until %d old pods are gone.", len(left)))
 	})
 }

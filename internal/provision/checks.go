@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // resolveTime is how long names may take to be known everywhere.
@@ -49,11 +50,11 @@ func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credenti
 }
 
 func describe(f agent.Facts) string {
-	text := fmt.Sprintf("node %d on %s: %d GPUs", f.Node, f.KubernetesNode, len(f.GPUs))
+	text := fmt.Sprintf("node %d on %s: %s", f.Node, f.KubernetesNode, words.Count(len(f.GPUs), "GPU"))
 	if len(f.GPUs) > 0 {
 		text += fmt.Sprintf(" (%s, driver %s)", f.GPUs[0].Model, f.GPUs[0].Driver)
 	}
-	text += fmt.Sprintf(", %d CPUs", f.CPUs)
+	text += ", " + words.Count(f.CPUs, "CPU")
 	if f.MemoryLimit > 0 {
 		text += fmt.Sprintf(", %.1f GiB memory", gib(f.MemoryLimit))
 	}
@@ -99,26 +100,34 @@ func present(gpus []agent.GPU) string {
 // checkStorage compares the identities that the nodes see on their volumes.
 func checkStorage(facts []agent.Facts, mode cluster.StorageMode) error {
 	var problems []error
-	for name, of := range map[string]func(agent.Facts) agent.Volume{
-		agent.Workspace: func(f agent.Facts) agent.Volume { return f.Workspace },
-		agent.Datasets:  func(f agent.Facts) agent.Volume { return f.Datasets },
+	for _, mount := range []struct {
+		path string
+		of   func(agent.Facts) agent.Volume
+	}{
+		{agent.Workspace, func(f agent.Facts) agent.Volume { return f.Workspace }},
+		{agent.Datasets, func(f agent.Facts) agent.Volume { return f.Datasets }},
 	} {
-		seen := map[string]int{}
+		seen, first := map[string]int{}, -1
 		for _, f := range facts {
-			volume := of(f)
+			volume := mount.of(f)
 			if volume.ID == "" {
-				problems = append(problems, fail.Becausef(fail.StorageNotShared, "checking %s on node %d (%s): it cannot be written: %s", name, f.Node, f.KubernetesNode, volume.Problem))
+				problems = append(problems, fail.Becausef(fail.StorageNotShared, "checking %s on node %d (%s): it cannot be written: %s", mount.path, f.Node, f.KubernetesNode, volume.Problem))
 				continue
 			}
 			other, same := seen[volume.ID]
 			if same && mode == cluster.NodeStorage {
-				problems = append(problems, fail.Becausef(fail.StorageNotShared, "checking %s: nodes %d and %d have the same volume, want one each", name, other, f.Node))
+				problems = append(problems, fail.Becausef(fail.StorageNotShared, "checking %s: nodes %d and %d have the same volume, want one each", mount.path, other, f.Node))
 			}
-			if !same && len(seen) > 0 && mode == cluster.SharedStorage {
-				problems = append(problems, fail.Advise(fail.Becausef(fail.StorageNotShared, "checking %s: node %d does not see the files of node %d, want one shared volume", name, f.Node, facts[0].Node),
+			if !same && first >= 0 && mode == cluster.SharedStorage {
+				problems = append(problems, fail.Advise(fail.Becausef(fail.StorageNotShared, "checking %s: node %d does not see the files of node %d, want one shared volume", mount.path, f.Node, first),
 					"check storage.class_rwx of the cluster file, or use --storage=volumeClaimTemplates"))
 			}
-			seen[volume.ID] = f.Node
+			if first < 0 {
+				first = f.Node
+			}
+			if !same {
+				seen[volume.ID] = f.Node
+			}
 		}
 	}
 	return errors.Join(problems...)

@@ -135,10 +135,7 @@ func (o *options) check() error {
 	if o.keepFor < 0 {
 		problems = append(problems, fmt.Errorf("--keep-for %s: want a duration, or 0s for as long as steps renew the lease", o.keepFor))
 	}
-	if (o.run.Name == "") != (o.run.UID == "") {
-		problems = append(problems, errors.New("--run-name and --run-uid go together: want both or none"))
-	}
-	return errors.Join(problems...)
+	return errors.Join(append(problems, o.run.Check())...)
 }
 
 // checked is the request with the cluster file's defaults. Nothing is asked of

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // releaseTime bounds the clean-up after a failure; a pod that is told to end has
@@ -71,16 +73,16 @@ func (p *provisioner) run(ctx context.Context) (outcome, error) {
 	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.options.holder()))
 	stopRenewing := held.Renewing(ctx)
 	defer stopRenewing()
-	result, existed, err := p.make(ctx, held)
+	result, usable, err := p.make(ctx, held)
 	if err != nil {
 		stopRenewing()
-		if existed {
+		if usable {
 			return outcome{}, err
 		}
 		return outcome{}, errors.Join(err, p.release(ctx, held))
 	}
-	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %d nodes, %d GPUs each, storage %s, mode %s.",
-		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), p.request.Nodes, p.request.GPUsPerNode, p.request.Storage, p.request.Mode))
+	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
+		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), words.Count(p.request.Nodes, "node"), words.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode))
 	return result, nil
 }
 
@@ -121,41 +123,45 @@ func (p *provisioner) release(ctx context.Context, held *lease.Held) error {
 	return kube.WaitGone(ctx, p.clients.Kube, p.request.Namespace, environment.Selector(p.request.Name).String(), func([]*corev1.Pod) {})
 }
 
-// make applies the objects and waits for the nodes. existed is true where an
-// environment could be used before.
-func (p *provisioner) make(ctx context.Context, held *lease.Held) (result outcome, existed bool, err error) {
+// make applies the objects and waits for the nodes. usable is true while there is,
+// as it was before, an environment that can be used; of an error also where that is
+// not known.
+func (p *provisioner) make(ctx context.Context, held *lease.Held) (result outcome, usable bool, err error) {
 	live, err := p.live(ctx, held)
 	if err != nil {
-		return outcome{}, true, err
+		// A StatefulSet that is somebody else's is no environment of this Lease.
+		return outcome{}, fail.ReasonOf(err) != fail.EnvironmentDiffers, err
 	}
-	existed = live != nil && live.Status.ReadyReplicas > 0
+	usable = live != nil && live.Status.ReadyReplicas > 0
 	if err := p.decideStorage(ctx, held, live); err != nil {
-		return outcome{}, existed, err
+		return outcome{}, usable, err
 	}
 	certs, credentials, err := p.certificates(ctx, live)
 	if err != nil {
-		return outcome{}, existed, err
+		return outcome{}, usable, err
 	}
 	objects, err := environment.Build(p.request, held.Owner(), certs)
 	if err != nil {
-		return outcome{}, existed, err
+		return outcome{}, usable, err
 	}
 	if live != nil {
-		if live, err = p.change(ctx, live, objects.StatefulSet, credentials); err != nil {
-			return outcome{}, existed, err
+		changed, err := p.change(ctx, live, objects.StatefulSet, credentials)
+		usable = usable && !changed
+		if err != nil {
+			return outcome{}, usable, err
 		}
 	}
 	if err := p.apply(ctx, objects); err != nil {
-		return outcome{}, existed, err
+		return outcome{}, usable, err
 	}
 	pods, err := p.waitReady(ctx)
 	if err != nil {
-		return outcome{}, existed, err
+		return outcome{}, usable, err
 	}
 	if err := p.checkNodes(ctx, credentials); err != nil {
-		return outcome{}, existed, err
+		return outcome{}, usable, err
 	}
-	return outcome{name: p.request.Name, mode: p.request.Mode, storage: p.request.Storage, nodes: p.request.Nodes, imageDigest: digest(pods, p.request.Image)}, existed, nil
+	return outcome{name: p.request.Name, mode: p.request.Mode, storage: p.request.Storage, nodes: p.request.Nodes, imageDigest: digest(pods, p.request.Image)}, usable, nil
 }
 
 // digest is the image that the nodes really run.
@@ -259,10 +265,5 @@ func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVol
 }
 
 func sharedClaim(claim *corev1.PersistentVolumeClaim) bool {
-	for _, mode := range claim.Spec.AccessModes {
-		if mode == corev1.ReadWriteMany {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
 }

@@ -2,7 +2,9 @@ package provision
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
@@ -48,6 +51,8 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Held, live *a
 	found, err := claims.Get(ctx, names.Workspace, metav1.GetOptions{})
 	if err == nil && sharedClaim(found) && found.Status.Phase == corev1.ClaimBound {
 		return cluster.SharedStorage, fmt.Sprintf("claim %s is there and is ReadWriteMany", names.Workspace), nil
+	} else if err == nil && !sharedClaim(found) && p.request.Nodes > 1 {
+		return cluster.NodeStorage, fmt.Sprintf("claim %s is there and is not ReadWriteMany", names.Workspace), nil
 	} else if err != nil && !apierrors.IsNotFound(err) {
 		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, names.Workspace, err))
 	}
@@ -85,36 +90,55 @@ func probeClaim(r environment.Request, held *lease.Held) *corev1.PersistentVolum
 // binds watches a claim until it is bound or known not to be. A class that waits
 // for the first pod is believed.
 func (p *provisioner) binds(ctx context.Context, name string) (why string, bound bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, bindTime)
+	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
+	claim, err := claims.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return "", false, kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, name, err))
+	}
+	trying, cancel := context.WithTimeout(ctx, bindTime)
 	defer cancel()
-	options := metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim,involvedObject.name=" + name}
-	events := p.clients.Kube.CoreV1().Events(p.request.Namespace)
-	err = kube.Until(ctx, "the events of claim "+name, events, options, func(seen []*corev1.Event) (bool, error) {
-		claim, err := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if err != nil {
-			return false, kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, name, err))
-		}
-		if claim.Status.Phase == corev1.ClaimBound {
-			why, bound = fmt.Sprintf("class %s gives ReadWriteMany claims", *claim.Spec.StorageClassName), true
-			return true, nil
-		}
-		for _, event := range seen {
-			if event.InvolvedObject.UID != claim.UID {
-				continue
+	// That a claim is bound is told by the claim alone, and why it is not by events alone.
+	watching, tell := context.WithCancelCause(trying)
+	defer tell(nil)
+	go func() {
+		options := metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim,involvedObject.name=" + name}
+		_ = kube.Until(watching, "the events of claim "+name, p.clients.Kube.CoreV1().Events(p.request.Namespace), options, func(seen []*corev1.Event) (bool, error) {
+			for _, event := range seen {
+				if event.InvolvedObject.UID != claim.UID {
+					continue
+				}
+				switch event.Reason {
+				case "WaitForFirstConsumer":
+					tell(&told{"its class makes the volume when the first pod wants it", true})
+				case "ProvisioningFailed":
+					tell(&told{event.Message, false})
+				}
 			}
-			switch event.Reason {
-			case "WaitForFirstConsumer":
-				why, bound = "its class makes the volume when the first pod wants it", true
-				return true, nil
-			case "ProvisioningFailed":
-				why = event.Message
-				return true, nil
-			}
-		}
-		return false, nil
-	})
-	if err != nil && ctx.Err() != nil {
+			return false, nil
+		})
+	}()
+	err = kube.Until(watching, "claim "+name, claims, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()},
+		func(seen []*corev1.PersistentVolumeClaim) (bool, error) {
+			return slices.ContainsFunc(seen, func(c *corev1.PersistentVolumeClaim) bool {
+				return c.Name == name && c.Status.Phase == corev1.ClaimBound
+			}), nil
+		})
+	var event *told
+	switch {
+	case err == nil:
+		return fmt.Sprintf("class %s gives ReadWriteMany claims", *claim.Spec.StorageClassName), true, nil
+	case errors.As(err, &event):
+		return event.why, event.bound, nil
+	case trying.Err() != nil && ctx.Err() == nil:
 		return fmt.Sprintf("claim %s was not bound within %s", name, bindTime), false, nil
 	}
-	return why, bound, err
+	return "", false, err
 }
+
+// told is what an event says of a claim; it ends the waiting.
+type told struct {
+	why   string
+	bound bool
+}
+
+func (t *told) Error() string { return t.why }

@@ -37,6 +37,7 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 		return fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
 	}
 	if len(content) > maxSize {
+		r.Ranks = slices.Clone(r.Ranks)
 		for i := range r.Ranks {
 			r.Ranks[i].Tail = nil
 		}

@@ -44,6 +44,8 @@ type TaskRun struct {
 	// Started and Ended are zero before they happened.
 	Started time.Time
 	Ended   time.Time
+	// TimedOut is true where a timeout of the run, not of the task, ended it.
+	TimedOut bool
 	// Retries is how often it was tried again.
 	Retries int
 	// Results by name; an array or object as JSON.
@@ -92,12 +94,13 @@ func taskRunsOf(ctx context.Context, client versioned.Interface, namespace, name
 
 func taskRun(found *v1.TaskRun) TaskRun {
 	t := TaskRun{
-		Task:    found.Labels[taskLabel],
-		Name:    found.Name,
-		Pod:     found.Status.PodName,
-		Status:  Running,
-		Retries: len(found.Status.RetriesStatus),
-		Results: results(found.Status.Results),
+		Task:     found.Labels[taskLabel],
+		Name:     found.Name,
+		Pod:      found.Status.PodName,
+		Status:   Running,
+		Retries:  len(found.Status.RetriesStatus),
+		TimedOut: found.Spec.StatusMessage == v1.TaskRunCancelledByPipelineTimeoutMsg,
+		Results:  results(found.Status.Results),
 	}
 	if t.Retries > 0 {
 		t.Earlier = results(found.Status.RetriesStatus[t.Retries-1].Results)

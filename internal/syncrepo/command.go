@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/gitsource"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // options are the flags of the command.
@@ -59,7 +60,7 @@ What .mlenvignore names is left out. Nothing else on the nodes is touched.`,
 			if filepath.IsAbs(o.requirements) {
 				problems = append(problems, fmt.Errorf("--requirements %q: want a path in the repository", o.requirements))
 			}
-			return errors.Join(problems...)
+			return errors.Join(append(problems, o.run.Check())...)
 		},
 	}
 	flags := cmd.Flags()
@@ -138,6 +139,12 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 		return result{}, err
 	}
 	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s.", commit, time.Since(began).Seconds(), describe(manifest)))
+	needs := requirements{name: o.requirements, program: agent.Program, venvs: agent.State + "/venvs", timeout: o.pipTimeout, run: o.run.Name}
+	if o.requirements != "" {
+		if needs.content, err = readRequirements(dir, o.requirements); err != nil {
+			return result{}, err
+		}
+	}
 	s := sender{nodes: set, log: log}
 	hash, err := s.send(ctx, dir, manifest)
 	if err != nil {
@@ -145,7 +152,7 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 	}
 	venv := ""
 	if o.requirements != "" {
-		if venv, err = s.install(ctx, o, dir, hash); err != nil {
+		if venv, err = s.install(ctx, needs, hash); err != nil {
 			return result{}, err
 		}
 	}
@@ -163,20 +170,5 @@ func describe(m tree.Manifest) string {
 			bytes += entry.Size
 		}
 	}
-	return fmt.Sprintf("%d files, %.1f MB", files, float64(bytes)/1e6)
-}
-
-// readRequirements reads the file as it will be on the nodes.
-func readRequirements(dir, name string) ([]byte, error) {
-	// A link of the repository must not lead to a file of the step's own.
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	content, err := root.ReadFile(filepath.Clean(name))
-	if err != nil {
-		return nil, fail.Advise(fail.Becausef(fail.RequirementsFailed, "reading the requirements %s: %w", name, err), "name the file by its path from the top of the repository")
-	}
-	return content, nil
+	return fmt.Sprintf("%s, %.1f MB", words.Count(files, "file"), float64(bytes)/1e6)
 }

@@ -4,12 +4,11 @@ package syncrepo
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // reachTime is how long agents may take to answer the first question.
@@ -58,8 +58,8 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 	if err != nil {
 		return "", err
 	}
-	s.log.Info(fmt.Sprintf("All %d nodes hold tree %.12s after %.2f s; %.1f MB were sent, compressed, to %d volumes.",
-		len(s.nodes), hash, time.Since(began).Seconds(), float64(sent.Load())/1e6, len(volumes)))
+	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %.1f MB were sent, compressed, to %s.",
+		hash, words.Count(len(s.nodes), "node"), time.Since(began).Seconds(), float64(sent.Load())/1e6, words.Count(len(volumes), "volume")))
 	return hash, nil
 }
 
@@ -93,24 +93,56 @@ func (s sender) volumes(ctx context.Context) (nodes.Set, error) {
 }
 
 // sendTo sends what the node does not have. A connection that breaks is tried
-// again, and the node remembers what it got.
+// again: the node remembers what it got. A node whose files changed between what
+// it said and what it was sent, so that it misses more, is asked once more.
 func (s sender) sendTo(ctx context.Context, client *agent.Client, dir string, hash tree.Digest, m tree.Manifest, sent *atomic.Int64) error {
 	const attempts = 5
-	var err error
-	for range attempts {
-		var plan agent.TreePlan
-		if plan, err = client.PlanTree(ctx, hash, m); err == nil && plan.Present {
+	asked := false
+	for attempt := 1; ; attempt++ {
+		plan, err := client.PlanTree(ctx, hash, m)
+		if err == nil && plan.Present {
 			return nil
 		}
 		if err == nil {
 			err = s.stream(ctx, client, dir, hash, m, plan.Missing, sent)
 		}
-		if err == nil || fail.ReasonOf(err) != fail.AgentUnreachable || ctx.Err() != nil {
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		switch fail.ReasonOf(err) {
+		case fail.AgentUnreachable:
+			if attempt == attempts {
+				return fail.Because(fail.SyncFailed, fmt.Errorf("sending tree %s: gave up after %d attempts: %w", hash, attempts, err))
+			}
+			if err := reach(ctx, client); err != nil {
+				return err
+			}
+		case fail.SyncFailed:
+			if asked || !s.missesMore(ctx, client, hash, m, plan.Missing) {
+				return err
+			}
+			asked = true
+		default:
 			return err
 		}
 		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), err))
 	}
-	return fail.Because(fail.SyncFailed, fmt.Errorf("sending tree %s: gave up after %d attempts: %w", hash, attempts, err))
+}
+
+// missesMore is true of a node that does not have what it had when it was asked.
+func (s sender) missesMore(ctx context.Context, client *agent.Client, hash tree.Digest, m tree.Manifest, missing []tree.Digest) bool {
+	plan, err := client.PlanTree(ctx, hash, m)
+	return err == nil && slices.ContainsFunc(plan.Missing, func(content tree.Digest) bool { return !slices.Contains(missing, content) })
+}
+
+// reach waits until the agent answers.
+func reach(ctx context.Context, client *agent.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, reachTime)
+	defer cancel()
+	return nodes.Retry(ctx, func() error {
+		_, err := client.Health(ctx)
+		return err
+	})
 }
 
 func (s sender) stream(ctx context.Context, client *agent.Client, dir string, hash tree.Digest, m tree.Manifest, missing []tree.Digest, sent *atomic.Int64) error {
@@ -174,47 +206,4 @@ func (s sender) switchTo(ctx context.Context, hash tree.Digest, venv string) err
 		s.log.Info(fmt.Sprintf("%s is tree %.12s on all nodes now.", agent.Current, hash))
 	}
 	return err
-}
-
-// install makes the virtual environment of a requirements file on each volume,
-// once: it is named by the file's hash.
-func (s sender) install(ctx context.Context, o *options, dir string, hash tree.Digest) (string, error) {
-	content, err := readRequirements(dir, o.requirements)
-	if err != nil {
-		return "", err
-	}
-	name := fmt.Sprintf("%x", sha256.Sum256(content))
-	venv := agent.State + "/venvs/" + name
-	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is there already.", o.requirements, venv))
-	volumes, err := s.volumes(ctx)
-	if err != nil {
-		return "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, o.pipTimeout)
-	defer cancel()
-	id := fmt.Sprintf("venv-%.12s-%d", name, time.Now().UnixNano())
-	err = volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		spec := agent.JobSpec{
-			Run: o.run.Name, Launcher: agent.Command, Script: agent.Program, Args: []string{"venv", venv, o.requirements}, Tree: hash,
-			Nodes: len(s.nodes), RanksPerNode: 1, Deadline: time.Now().Add(o.pipTimeout),
-		}
-		if _, err := client.StartJob(ctx, id, spec); err != nil {
-			return err
-		}
-		var last agent.JobStatus
-		if err := client.WatchJob(ctx, id, func(status agent.JobStatus) error { last = status; return nil }); err != nil {
-			return err
-		}
-		for _, rank := range last.Ranks {
-			if rank.Exit != (agent.Exit{}) {
-				return fail.Advise(fail.Becausef(fail.RequirementsFailed, "installing %s on node %d: pip failed:\n  %s", o.requirements, client.Node(), strings.Join(rank.Tail, "\n  ")),
-					"the whole log is %s/rank-%d.log on node %d", last.Record, rank.Rank, client.Node())
-			}
-		}
-		if len(last.Ranks) == 0 {
-			return fail.Becausef(fail.RequirementsFailed, "installing %s on node %d: it could not be started", o.requirements, client.Node())
-		}
-		return nil
-	})
-	return venv, err
 }

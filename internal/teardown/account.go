@@ -47,13 +47,30 @@ func (t *teardown) account(ctx context.Context, held *coordinationv1.Lease) rece
 			t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err))
 		}
 	}
-	if held == nil {
-		return r
+	if held != nil {
+		if err := t.addNodes(ctx, &r); err != nil {
+			t.log.Warn(fmt.Sprintf("Not all of the nodes' account is in the receipt: %v", err))
+		}
 	}
-	if err := t.addNodes(ctx, &r); err != nil {
-		t.log.Warn(fmt.Sprintf("Not all of the nodes' account is in the receipt: %v", err))
+	if t.options.run.Name != "" {
+		t.addEarlier(ctx, &r)
 	}
 	return r
+}
+
+// addEarlier keeps what a teardown of the same run, which was not finished or is
+// repeated, has learnt from nodes that are gone now.
+func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
+	earlier, err := receipt.Read(ctx, t.clients.Kube, r.Namespace, r.Run)
+	if err != nil || earlier.RunUID != r.RunUID {
+		return
+	}
+	if len(r.Nodes) == 0 {
+		r.Nodes, r.NCCL = earlier.Nodes, earlier.NCCL
+	}
+	if len(r.Ranks) == 0 {
+		r.Ranks, r.Cause, r.Record = earlier.Ranks, earlier.Cause, earlier.Record
+	}
 }
 
 // addTasks reads the phases, and what the steps have said in results.
@@ -87,7 +104,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		}
 		if task.Status != run.Succeeded && r.Verdict == receipt.Succeeded {
 			r.Verdict = receipt.Failed
-			r.Reason = cmp.Or(task.Results["reason"], tektonReason(task.Reason))
+			r.Reason = cmp.Or(task.Results["reason"], tektonReason(task))
 			r.Message = cmp.Or(task.Results["message"], task.Message)
 		}
 	}
@@ -110,9 +127,12 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 }
 
 // tektonReason is Tekton's word in ours, of a step that could not say its own.
-func tektonReason(word string) string {
-	switch word {
+func tektonReason(task run.TaskRun) string {
+	switch task.Reason {
 	case "TaskRunCancelled":
+		if task.TimedOut {
+			return string(fail.TrainingTimeout)
+		}
 		return string(fail.Cancelled)
 	case "TaskRunTimeout":
 		return string(fail.TrainingTimeout)
@@ -237,6 +257,9 @@ func claims(set *appsv1.StatefulSet, names environment.Names) (result []string) 
 func (t *teardown) copyLogs(ctx context.Context, clients nodes.Set, statuses []agent.JobStatus) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.timeout/2)
 	defer cancel()
+	if err := os.MkdirAll(t.options.artifacts, 0o775); err != nil {
+		return fmt.Errorf("copying the logs: %w", err)
+	}
 	errs := make([]error, len(statuses))
 	var group sync.WaitGroup
 	for i, status := range statuses {

@@ -43,13 +43,10 @@ left alone.`,
 			if len(args) > 0 {
 				return fmt.Errorf("argument %q: want flags only", args[0])
 			}
-			if (o.run.Name == "") != (o.run.UID == "") {
-				return errors.New("--run-name and --run-uid go together: want both or none")
-			}
 			if o.timeout <= 0 {
 				return fmt.Errorf("--timeout %s: want more than nothing", o.timeout)
 			}
-			return nil
+			return o.run.Check()
 		},
 	}
 	flags := cmd.Flags()

@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 type teardown struct {
@@ -35,7 +36,7 @@ type teardown struct {
 // The receipt is written before anything is deleted, so that it is not lost with
 // this step, and again when it is known what was given back.
 func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
-	held, err := t.mine(ctx)
+	held, free, err := t.mine(ctx)
 	if err != nil {
 		return "", receipt.Receipt{}, err
 	}
@@ -53,13 +54,21 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 			problems = errors.Join(problems, err)
 		}
 	}
-	r.Teardown = "there was nothing to give back"
 	if held != nil {
-		if err := t.release(ctx, held); err != nil {
-			r.Teardown = err.Error()
-			problems = errors.Join(problems, err)
-		} else {
-			r.Teardown = "all pods and GPUs were given back"
+		err = t.release(ctx, held)
+	} else if free {
+		// Of an environment whose Lease is gone pods may be left.
+		err = t.waitGone(ctx)
+	}
+	r.Teardown = "there was nothing to give back"
+	if held != nil || len(r.Nodes) > 0 {
+		r.Teardown = "all pods and GPUs were given back"
+	}
+	if err != nil {
+		r.Teardown = err.Error()
+		problems = errors.Join(problems, err)
+		if r.Verdict == receipt.Succeeded {
+			r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.ReasonOf(err)), err.Error()
 		}
 	}
 	r.Ended = t.now().UTC()
@@ -85,29 +94,29 @@ func verdict(r receipt.Receipt) string {
 	return fmt.Sprintf("%s (%s)", r.Verdict, r.Reason)
 }
 
-// mine is the Lease that this run or person holds, nil where there is none or
-// it is another run's.
-func (t *teardown) mine(ctx context.Context) (*coordinationv1.Lease, error) {
+// mine is the Lease that this run or person holds, nil where there is none (then
+// free is true) or it is another run's.
+func (t *teardown) mine(ctx context.Context) (held *coordinationv1.Lease, free bool, err error) {
 	found, err := t.leases.Find(ctx, t.options.name)
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
 		t.log.Info(fmt.Sprintf("There is no environment %s/%s.", t.clients.Namespace, t.options.name))
-		return nil, nil
+		return nil, true, nil
 	} else if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	holder := lease.HolderOf(found)
 	switch {
 	case t.options.force, holder.ID == "":
-		return found, nil
+		return found, false, nil
 	case t.options.run.UID != "" && holder.ID != t.options.run.UID:
 		// A run that never got the environment has nothing to give back.
 		t.log.Info(fmt.Sprintf("Environment %s/%s is held by %s and is left alone.", t.clients.Namespace, t.options.name, holder))
-		return nil, nil
+		return nil, false, nil
 	case t.options.run.UID == "" && holder.ID != lease.Person().ID:
-		return nil, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace, t.options.name, holder),
+		return nil, false, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace, t.options.name, holder),
 			"ask them, or use --force")
 	}
-	return found, nil
+	return found, false, nil
 }
 
 // waitLeaseEnds watches the Lease until it has ended, is gone, or is taken.
@@ -130,21 +139,13 @@ func (t *teardown) waitLeaseEnds(ctx context.Context, held *coordinationv1.Lease
 // release deletes the Lease, and with it all else, and waits until the pods are
 // gone. It goes on when the step is told to end, for as long as it is let.
 func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.timeout)
-	defer cancel()
+	ctx = context.WithoutCancel(ctx)
 	began := t.now()
 	if err := t.leases.Delete(ctx, held.Name, held.UID); err != nil {
 		return err
 	}
 	t.log.Info(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name))
-	last := -1
-	err := kube.WaitGone(ctx, t.clients.Kube, held.Namespace, environment.Selector(held.Name).String(), func(left []*corev1.Pod) {
-		if len(left) != last && len(left) > 0 {
-			t.log.Info(fmt.Sprintf("  %d pods still there", len(left)))
-		}
-		last = len(left)
-	})
-	if err != nil {
+	if err := t.waitGone(ctx); err != nil {
 		return err
 	}
 	if err := t.waitLeaseGone(ctx, held.UID); err != nil {
@@ -152,6 +153,19 @@ func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease) erro
 	}
 	t.log.Info(fmt.Sprintf("All pods are gone and their GPUs free after %.1f s.", t.now().Sub(began).Seconds()))
 	return nil
+}
+
+// waitGone waits until no pod of the environment is left.
+func (t *teardown) waitGone(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.timeout)
+	defer cancel()
+	last := -1
+	return kube.WaitGone(ctx, t.clients.Kube, t.clients.Namespace, environment.Selector(t.options.name).String(), func(left []*corev1.Pod) {
+		if len(left) != last && len(left) > 0 {
+			t.log.Info("  " + words.Count(len(left), "pod") + " still there")
+		}
+		last = len(left)
+	})
 }
 
 // waitLeaseGone proves that the root itself is gone.

@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // options are the flags of the command.
@@ -113,6 +114,9 @@ func (o *options) check() error {
 	if o.every <= 0 {
 		problems = append(problems, fmt.Sprintf("--progress-every %s: want more than nothing", o.every))
 	}
+	if err := o.run.Check(); err != nil {
+		problems = append(problems, err.Error())
+	}
 	if len(problems) > 0 {
 		return errors.New(strings.Join(problems, "\n  "))
 	}
@@ -158,7 +162,7 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 		return result, o.interrupted(ctx, clients, t, log)
 	}
 	if err == nil {
-		log.Info(fmt.Sprintf("All %d ranks exited with 0. The record is %s on the nodes.", len(set)*perNode(t.Spec), result.Statuses[0].Record))
+		log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", words.Count(len(set)*perNode(t.Spec), "rank"), result.Statuses[0].Record))
 	}
 	return result, err
 }

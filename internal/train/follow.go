@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"regexp"
 	"strconv"
 	"sync"
 
@@ -153,14 +154,29 @@ func (j *jsonLines) Write(p []byte) (int, error) {
 			break
 		}
 		rest = rest[advance:]
-		var value map[string]any
-		if json.Unmarshal(line, &value) == nil && value != nil {
+		if value := object(line); value != nil {
 			j.each(value)
 		}
 	}
 	j.partial = append([]byte(nil), rest[max(0, len(rest)-maxLine):]...)
 	return len(p), nil
 }
+
+// object is the JSON object of a line, nil for anything else. NaN and Infinity,
+// which Python writes for a loss that has diverged and JSON does not have, are
+// taken as those words.
+func object(line []byte) (value map[string]any) {
+	if json.Unmarshal(line, &value) == nil {
+		return value
+	}
+	value = nil
+	if json.Unmarshal(notFinite.ReplaceAll(line, []byte(`$1"$2"`)), &value) != nil {
+		return nil
+	}
+	return value
+}
+
+var notFinite = regexp.MustCompile(`([:\[,]\s*)(NaN|-?Infinity)\b`)
 
 // gone is the error of a node that will not come back.
 func gone(client *agent.Client, why string, args ...any) error {

@@ -19,7 +19,8 @@ type progress struct {
 	last map[string]any
 	// first and latest are the steps between which rates are counted.
 	first, latest point
-	seen          time.Time
+	// said is what the last line was about.
+	said point
 }
 
 type point struct {
@@ -43,8 +44,9 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	if unix, ok := number(value, "time"); ok {
 		at = time.Unix(0, int64(unix*1e9))
 	}
-	samples, _ := number(value, "samples")
-	tokens, _ := number(value, "tokens")
+	// A line of its own, as of an evaluation, may not count them.
+	samples, _ := number(p.last, "samples")
+	tokens, _ := number(p.last, "tokens")
 	p.latest = point{at: at, step: step, samples: samples, tokens: tokens}
 	if first = p.first.at.IsZero(); first {
 		p.first = p.latest
@@ -56,10 +58,10 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 func (p *progress) line(gpu string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.latest.at.IsZero() || p.latest.at.Equal(p.seen) {
+	if p.latest == p.said {
 		return ""
 	}
-	p.seen = p.latest.at
+	p.said = p.latest
 	parts := []string{fmt.Sprintf("step %.0f", p.latest.step)}
 	steps, known := number(p.last, "steps")
 	if known {
@@ -67,6 +69,8 @@ func (p *progress) line(gpu string) string {
 	}
 	if loss, ok := number(p.last, "loss"); ok {
 		parts = append(parts, fmt.Sprintf("loss %.4g", loss))
+	} else if loss, ok := p.last["loss"].(string); ok {
+		parts = append(parts, "loss "+loss)
 	}
 	elapsed := p.latest.at.Sub(p.first.at).Seconds()
 	if elapsed > 0 {

@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // Bounds of the end of a job.
@@ -92,7 +93,7 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 	case found.attached:
 		t.Log.Info(fmt.Sprintf("Attached to job %s, which is there already.", t.ID))
 	default:
-		t.Log.Info(fmt.Sprintf("Launched %s with %s: %d nodes, %d ranks on each; job %s.", t.Spec.Script, t.Spec.Launcher, len(t.Nodes), perNode(t.Spec), t.ID))
+		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, words.Count(len(t.Nodes), "node"), words.Count(perNode(t.Spec), "rank"), t.ID))
 	}
 	following, stopFollowing := context.WithCancel(ctx)
 	defer stopFollowing()

@@ -61,7 +61,11 @@ func bench(ctx context.Context, chosen []string, runs int) (err error) {
 	if runs < 1 {
 		return errors.New("-runs must be at least 1")
 	}
-	p, err := newPlace(ctx)
+	load, err := loadAverage()
+	if err != nil {
+		return err
+	}
+	p, err := newPlace()
 	if err != nil {
 		return err
 	}
@@ -72,6 +76,7 @@ func bench(ctx context.Context, chosen []string, runs int) (err error) {
 	}
 	fmt.Printf("%d cores shared by two Kubernetes nodes, the control plane and this program; %s/%s, %s; the median of %d, and the range\n",
 		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), runs)
+	fmt.Printf("before it began, %.1f threads on average wanted a core: where that is not near 0, the sizes are of a disturbed machine\n", load)
 	for _, part := range parts {
 		if !slices.Contains(chosen, part.name) {
 			continue
@@ -82,4 +87,16 @@ func bench(ctx context.Context, chosen []string, runs int) (err error) {
 		}
 	}
 	return nil
+}
+
+// loadAverage is how many threads ran, or wanted to, in the last minute.
+func loadAverage() (load float64, err error) {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0, err
+	}
+	if _, err := fmt.Sscan(string(text), &load); err != nil {
+		return 0, fmt.Errorf("reading /proc/loadavg: %q: %w", text, err)
+	}
+	return load, nil
 }

@@ -45,16 +45,16 @@ type place struct {
 	clients *kube.Clients
 }
 
-func newPlace(ctx context.Context) (*place, error) {
+func newPlace() (*place, error) {
 	if _, err := os.Stat(kubeconfig); err != nil {
 		return nil, errors.New("no local cluster is up; bring it up first: make cluster")
 	}
-	work, err := os.MkdirTemp("", "bench-train-")
-	if err != nil {
+	p := &place{name: "bench-train-" + strings.ToLower(rand.Text()[:6])}
+	var err error
+	if p.clients, err = (kube.Flags{Kubeconfig: kubeconfig, Namespace: p.name}).Connect(); err != nil {
 		return nil, err
 	}
-	p := &place{work: work, name: "bench-train-" + strings.ToLower(rand.Text()[:6])}
-	p.clients, err = kube.Flags{Kubeconfig: kubeconfig, Namespace: p.name}.Connect()
+	p.work, err = os.MkdirTemp("", "bench-train-")
 	return p, err
 }
 
@@ -64,7 +64,8 @@ func (p *place) say(format string, args ...any) {
 }
 
 // install compiles the product as it is in this folder, and brings it and a
-// repository to the cluster.
+// repository to the cluster. Its images are on the nodes then, as they are from
+// the second use on.
 func (p *place) install(ctx context.Context) error {
 	p.say("compiling, and installing into namespace %s", p.name)
 	if _, err := p.output(ctx, "go", "build", "-trimpath", "-o", p.work+"/", "./cmd/steps", "./cmd/mlenv"); err != nil {

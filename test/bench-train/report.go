@@ -21,7 +21,7 @@ func (table) part(title string, notes ...string) {
 // measured is one line: the median of values in unit, their range, and what they
 // are compared with.
 func (table) measured(what, unit string, values []float64, compared ...string) {
-	line := fmt.Sprintf("  %-54s %8s %-4s", what, number(median(values)), unit)
+	line := fmt.Sprintf("  %-66s %8s %-4s", what, number(median(values)), unit)
 	if len(values) > 1 {
 		line += fmt.Sprintf(" %-15s", number(slices.Min(values))+" to "+number(slices.Max(values)))
 	} else {
@@ -50,11 +50,6 @@ func median(values []float64) float64 {
 // less says how a time, or another amount that is to be small, stands to its aim.
 func less(values []float64, aim float64, of string) string {
 	return fmt.Sprintf("%.2f of %s", median(values)/aim, of)
-}
-
-// more says how a rate, or another amount that is to be large, stands to its aim.
-func more(values []float64, aim float64, unit string) string {
-	return fmt.Sprintf("%.1f x the aim of %g %s", median(values)/aim, aim, unit)
 }
 
 // times says how many times as long, or as fast, another was.

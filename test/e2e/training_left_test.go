@@ -11,8 +11,12 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -25,12 +29,12 @@ const ours = "app.kubernetes.io/name=ml-dev-env"
 func (u trainer) nothingLeft() {
 	u.Helper()
 	core := u.clients.Kube.CoreV1()
-	mustGo(u, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace))
-	mustGo(u, "statefulsets", u.clients.Kube.AppsV1().StatefulSets(u.namespace))
-	mustGo(u, "pods", core.Pods(u.namespace))
-	mustGo(u, "services", core.Services(u.namespace))
-	mustGo(u, "secrets", core.Secrets(u.namespace))
-	mustGo(u, "serviceaccounts", core.ServiceAccounts(u.namespace))
+	mustGo[*coordinationv1.Lease](u, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace))
+	mustGo[*appsv1.StatefulSet](u, "statefulsets", u.clients.Kube.AppsV1().StatefulSets(u.namespace))
+	mustGo[*corev1.Pod](u, "pods", core.Pods(u.namespace))
+	mustGo[*corev1.Service](u, "services", core.Services(u.namespace))
+	mustGo[*corev1.Secret](u, "secrets", core.Secrets(u.namespace))
+	mustGo[*corev1.ServiceAccount](u, "serviceaccounts", core.ServiceAccounts(u.namespace))
 
 	for _, event := range u.audited() {
 		if event.ObjectRef.Resource == "persistentvolumeclaims" && strings.HasPrefix(event.Verb, "delete") {
@@ -104,20 +108,18 @@ func (u user) audited() []auditEvent {
 	return events
 }
 
-// record is the folder on this machine in which a run's record lies, on the
-// claim that is given.
-func (u trainer) record(claim, runUID string) string {
+// volume is the folder on this machine that the claim's volume is.
+func (u trainer) volume(claim string) string {
 	u.Helper()
-	volume := u.kubectl("get", "persistentvolumeclaim", claim, "--output=jsonpath={.spec.volumeName}")
-	return filepath.Join(stateDir, "volumes", volume, ".mlenv", "runs", runUID)
+	return filepath.Join(stateDir, "volumes", u.kubectl("get", "persistentvolumeclaim", claim, "--output=jsonpath={.spec.volumeName}"))
 }
 
-// recorded is a file of the run's record on the shared claim of ml-dev-env.
-func (e ending) recorded(file string) string {
-	e.Helper()
-	content, err := os.ReadFile(filepath.Join(e.record("ml-dev-workspace", string(e.run.UID)), file))
+// recorded is a file of a run's record on the shared claim of ml-dev-env.
+func (u trainer) recorded(runUID types.UID, file string) string {
+	u.Helper()
+	content, err := os.ReadFile(filepath.Join(u.volume("ml-dev-workspace"), ".mlenv", "runs", string(runUID), file))
 	if err != nil {
-		e.Fatal(err)
+		u.Fatal(err)
 	}
 	return string(content)
 }

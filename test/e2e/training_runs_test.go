@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"os/exec"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -41,21 +41,26 @@ func (u trainer) start(script string, flags ...string) string {
 	return u.startTkn("pipeline", "train-multi-node", append([]string{"--param=repo-url=" + u.repo, "--param=script=" + script}, flags...)...)
 }
 
-// startTkn starts a pipeline or task.
+// startTkn starts a pipeline or task and returns its run's name.
 func (u trainer) startTkn(kind, name string, flags ...string) string {
 	u.Helper()
-	started := strings.TrimSpace(u.tkn(append([]string{kind, "start", name, "--serviceaccount=" + install.DefaultServiceAccount,
-		"--use-param-defaults", "--output=name"}, flags...)...))
-	started = started[strings.LastIndex(started, "/")+1:]
-	runs := map[string]string{"pipeline": "pipelinerun", "task": "taskrun"}[kind]
+	out := u.tkn(append([]string{kind, "start", name, "--serviceaccount=" + install.DefaultServiceAccount, "--use-param-defaults", "--skip-optional-workspace"}, flags...)...)
+	match := runStarted.FindStringSubmatch(out)
+	if match == nil {
+		u.Fatalf("starting %s %s: tkn said %q", kind, name, out)
+	}
+	started := match[1]
 	u.Cleanup(func() {
 		if u.Failed() {
-			out, _ := run(u.T, nil, stateDir+"/bin/tkn", runs, "logs", started, "--namespace="+u.namespace)
+			out, _ := run(u.T, nil, stateDir+"/bin/tkn", kind+"run", "logs", started, "--namespace="+u.namespace)
 			u.Logf("the log of %s:\n%s", started, shortened(out))
 		}
 	})
 	return started
 }
+
+// runStarted is what tkn says of a PipelineRun or TaskRun.
+var runStarted = regexp.MustCompile(`Run started: (\S+)`)
 
 // ending is all that is known of a run that has ended.
 type ending struct {
@@ -157,10 +162,10 @@ func (u user) equal(what, got, want string) {
 	}
 }
 
-// log is what a task of the run has printed.
+// log is what all attempts at a task of the run have printed.
 func (e ending) log(task string) string {
 	e.Helper()
-	return e.kubectl("logs", e.tasks[task].Pod, "--container=step-"+task)
+	return e.kubectl("logs", "--selector=tekton.dev/pipelineRun="+e.run.Name+",tekton.dev/pipelineTask="+task, "--container=step-"+task, "--tail=-1")
 }
 
 // waitOutput follows the log of a running task until it holds every text.
@@ -197,7 +202,7 @@ func (u trainer) startedPod(name, task string, other types.UID) (pod *corev1.Pod
 	err := kube.Until(ctx, "the pod of task "+task, u.clients.Kube.CoreV1().Pods(u.namespace), options, func(pods []*corev1.Pod) (bool, error) {
 		for _, found := range pods {
 			for _, container := range found.Status.ContainerStatuses {
-				if container.Name == "step-"+task && found.UID != other && container.State.Waiting == nil && started(container) {
+				if container.Name == "step-"+task && found.UID != other && started(container) {
 					pod = found
 				}
 			}

@@ -213,6 +213,9 @@ func (n *Node) Restart() {
 		if err := errors.Join(<-served, closeFront()); err != nil {
 			n.t.Errorf("the agent ended with %v", err)
 		}
+		// A server that had hardly begun may not have closed it yet, and the next one
+		// wants the same address.
+		_ = listener.Close()
 		n.end = func() {}
 	}
 }

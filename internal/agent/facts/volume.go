@@ -29,9 +29,13 @@ func Volume(dir string) agent.Volume {
 	}
 	volume.Size = agent.Bytes(stat.Blocks) * agent.Bytes(stat.Bsize)
 	volume.Free = agent.Bytes(stat.Bavail) * agent.Bytes(stat.Bsize)
-	id, err := identity(filepath.Join(dir, volumeID))
-	if err != nil {
+	path := filepath.Join(dir, volumeID)
+	id, err := identity(path)
+	switch {
+	case err != nil:
 		volume.Problem = err.Error()
+	case id == "":
+		volume.Problem = path + " is empty: remove it, and it is made anew"
 	}
 	volume.ID = id
 	return volume

@@ -1,0 +1,150 @@
+package facts
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+func files(content map[string]string) fstest.MapFS {
+	tree := fstest.MapFS{}
+	for name, text := range content {
+		tree[name] = &fstest.MapFile{Data: []byte(text)}
+	}
+	return tree
+}
+
+func TestReadMemory(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		files map[string]string
+		want  Memory
+	}{
+		{"version 2", map[string]string{"cgroup.controllers": "cpu memory\n", "memory.max": "4294967296\n", "memory.current": "1048576\n",
+			"memory.events": "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n"}, Memory{Limit: 4 << 30, Used: 1 << 20, Killed: 1}},
+		{"version 2 without a limit", map[string]string{"cgroup.controllers": "", "memory.max": "max\n", "memory.current": "1048576\n"}, Memory{Used: 1 << 20}},
+		{"version 1", map[string]string{"memory/memory.limit_in_bytes": "4294967296\n", "memory/memory.usage_in_bytes": "1048576\n",
+			"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"}, Memory{Limit: 4 << 30, Used: 1 << 20, Killed: 3}},
+		{"version 1 without a limit", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, Memory{}},
+		{"nothing", nil, Memory{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, ReadMemory(files(tc.files))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// smi is an nvidia-smi of the shell script.
+func smi(t *testing.T, script string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+func TestGPUs(t *testing.T) {
+	h100 := func(change func(*agent.GPU)) []agent.GPU {
+		gpu := agent.GPU{Index: 0, UUID: "GPU-a", Model: "NVIDIA H100 80GB HBM3", Driver: "580.95.05", Memory: 81559 << 20, MemoryUsed: 4 << 20, Utilization: 97, Temperature: 61}
+		change(&gpu)
+		return []agent.GPU{gpu}
+	}
+	answer := func(active, recovery, errors string) string {
+		return fmt.Sprintf("echo '0, GPU-a, NVIDIA H100 80GB HBM3, 580.95.05, 81559, 4, 97, 61, %s, %s, %s'", active, recovery, errors)
+	}
+	for _, tc := range []struct {
+		name   string
+		script string
+		want   []agent.GPU
+		err    string // "" for none
+	}{
+		{"at work", answer("0x0000000000000004", "None", "0"), h100(func(*agent.GPU) {}), ""},
+		{"hot and short of power", answer("0x00000000000000C4", "None", "0"), h100(func(g *agent.GPU) { g.Throttled = []string{"hardware thermal slowdown", "hardware power brake"} }), ""},
+		{"broken", answer("0x0000000000000001", "Drain and Reset", "2"),
+			h100(func(g *agent.GPU) {
+				g.Fault = "the driver asks for recovery: Drain and Reset; 2 uncorrected memory errors"
+			}), ""},
+		{"what it cannot tell", answer("[N/A]", "[N/A]", "[N/A]"), h100(func(*agent.GPU) {}), ""},
+		{"no device", "echo 'No devices were found'; exit 6", nil, ""},
+		{"the driver is gone", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", nil, "exit status 18: Failed to initialize NVML"},
+		{"another answer", "echo '0, GPU-a'", nil, "reading nvidia-smi's answer"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			smi(t, tc.script)
+			got, err := GPUs(context.Background())
+			if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
+				t.Errorf("error %v, want %q", err, tc.err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	t.Run("no nvidia-smi", func(t *testing.T) {
+		t.Setenv("PATH", t.TempDir())
+		if got, err := GPUs(context.Background()); got != nil || err != nil {
+			t.Errorf("got %v, %v; want nothing", got, err)
+		}
+	})
+}
+
+// A driver refuses the whole question for one field that it does not know yet: the
+// others are asked again without it.
+func TestOlderDriver(t *testing.T) {
+	smi(t, `case "$1" in
+*gpu_recovery_action*) echo 'Field "gpu_recovery_action" is not a valid field to query.'; echo; exit 2;;
+*clocks_event_reasons.active*) echo 'Field "clocks_event_reasons.active" is not a valid field to query.'; echo; exit 2;;
+*--query-gpu=index,uuid,name,driver_version,memory.total,memory.used,utilization.gpu,temperature.gpu,ecc.errors.uncorrected.volatile.total\ *) ;;
+esac
+echo '0, GPU-a, Tesla V100-SXM2-16GB, 470.82.01, 16160, 0, 0, 30, 1'`)
+	got, err := GPUs(context.Background())
+	want := []agent.GPU{{UUID: "GPU-a", Model: "Tesla V100-SXM2-16GB", Driver: "470.82.01", Memory: 16160 << 20, Temperature: 30, Fault: "1 uncorrected memory error"}}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
+	}
+}
+
+// However many nodes look at once, they see the same identity on one volume, and
+// another one on another.
+func TestVolume(t *testing.T) {
+	shared := t.TempDir()
+	seen := make([]agent.Volume, 16)
+	var group sync.WaitGroup
+	for i := range seen {
+		group.Go(func() { seen[i] = Volume(shared) })
+	}
+	group.Wait()
+	for i, volume := range seen {
+		if volume.ID == "" || volume.ID != seen[0].ID || volume.Problem != "" || volume.Size == 0 {
+			t.Errorf("node %d sees %+v, node 0 %+v", i, volume, seen[0])
+		}
+	}
+	if entries, err := os.ReadDir(shared); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v are left; want the identity alone", entries, err)
+	}
+	if other := Volume(t.TempDir()); other.ID == "" || other.ID == seen[0].ID {
+		t.Errorf("another volume is %+v", other)
+	}
+	if gone := Volume(filepath.Join(shared, "not-mounted")); gone.ID != "" || !strings.Contains(gone.Problem, "not-mounted") {
+		t.Errorf("no volume is %+v, want its problem", gone)
+	}
+	// What a node that lost its power left is no identity.
+	if err := os.WriteFile(filepath.Join(shared, volumeID), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if empty := Volume(shared); empty.ID != "" || empty.Problem == "" {
+		t.Errorf("an empty identity is %+v, want a problem", empty)
+	}
+}

@@ -1,0 +1,179 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+func TestMain(m *testing.M) { agenttest.Main(m) }
+
+func about(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
+
+// A StatefulSet, the client Secret and pods at the agents' addresses are all that
+// Connect knows of an environment.
+func TestConnect(t *testing.T) {
+	agents := agenttest.Start(t, 2)
+	made := agents[0].Certificates()
+	content := map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}
+	mounted := t.TempDir()
+	for name, data := range content {
+		if err := os.WriteFile(filepath.Join(mounted, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set := &appsv1.StatefulSet{ObjectMeta: about("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2))}}
+	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: content}
+	objects := []runtime.Object{}
+	for _, node := range agents {
+		objects = append(objects, &corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
+	}
+	for _, tc := range []struct {
+		name    string
+		objects []runtime.Object
+		certs   string
+		want    fail.Reason // "" for success
+		words   string
+	}{
+		{"by the mounted Secret", []runtime.Object{set}, mounted, "", ""},
+		{"by the Secret, as on a laptop", []runtime.Object{set, secret}, "", "", ""},
+		{"no environment", nil, mounted, fail.EnvironmentMissing, "environment ns/env: there is none"},
+		{"no Secret", []runtime.Object{set}, "", fail.EnvironmentMissing, "environment ns/env: there is none"},
+		{"nothing mounted in a task", []runtime.Object{set, secret}, t.TempDir(), fail.EnvironmentMissing, "client certificate"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clients := &kube.Clients{Kube: fake.NewClientset(append(tc.objects, objects...)...), Namespace: "ns", InCluster: true}
+			connected, err := Connect(t.Context(), clients, "env", tc.certs)
+			if tc.want != "" {
+				if fail.ReasonOf(err) != tc.want || !strings.Contains(err.Error(), tc.words) || fail.NextOf(err) == "" {
+					t.Errorf("got %s: %v; want %s with %q and advice", fail.ReasonOf(err), err, tc.want, tc.words)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer connected.Close()
+			pods := make([]string, len(connected))
+			err = connected.Each(t.Context(), func(ctx context.Context, client *agent.Client) error {
+				facts, err := client.Facts(ctx)
+				pods[client.Node()] = facts.Pod
+				return err
+			})
+			if diff := cmp.Diff([]string{"env-0", "env-1"}, pods); diff != "" {
+				t.Errorf("%v, pods (-want +got):\n%s", err, diff)
+			}
+		})
+	}
+}
+
+func TestEach(t *testing.T) {
+	set := Set{agent.NewClient(0, "", agent.Credentials{}, nil), agent.NewClient(1, "", agent.Credentials{}, nil), agent.NewClient(2, "", agent.Credentials{}, nil)}
+	one := errors.New("node 1")
+	t.Run("one error cancels the others, which have none of their own", func(t *testing.T) {
+		err := set.Each(t.Context(), func(ctx context.Context, client *agent.Client) error {
+			if client.Node() == 1 {
+				return one
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		if !errors.Is(err, one) || errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want %v alone", err, one)
+		}
+	})
+	t.Run("who is told to end says so", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := set.Each(ctx, func(ctx context.Context, _ *agent.Client) error { return ctx.Err() }); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v, want Canceled", err)
+		}
+	})
+	t.Run("errors are in the order of the nodes", func(t *testing.T) {
+		second := make(chan struct{})
+		err := set.Each(t.Context(), func(_ context.Context, client *agent.Client) error {
+			if client.Node() == 0 {
+				<-second // fails last
+			} else if client.Node() == 2 {
+				close(second)
+			}
+			return fail.Becausef(fail.SyncFailed, "node %d", client.Node())
+		})
+		if err == nil || err.Error() != "node 0\nnode 1\nnode 2" {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestRetry(t *testing.T) {
+	gone := fail.Becausef(fail.AgentUnreachable, "nobody listens")
+	for _, tc := range []struct {
+		name    string
+		answers []error // the last one stays
+		want    error
+	}{
+		{"comes back", []error{gone, gone, nil}, nil},
+		{"another error", []error{gone, fs.ErrInvalid}, fs.ErrInvalid},
+		{"stays away", []error{gone}, gone},
+		{"is cut off in the middle", []error{gone, fail.Because(fail.AgentUnreachable, context.DeadlineExceeded)}, gone},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				calls := 0
+				err := Retry(ctx, func() error {
+					calls++
+					return tc.answers[min(calls, len(tc.answers))-1]
+				})
+				if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) {
+					t.Errorf("got %v, want %v", err, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// A node whose address swallows packets fails by the deadline alone; that is no
+// less a node that cannot be reached.
+func TestNodeThatDoesNotAnswer(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	client := agent.NewClient(3, "", agent.Credentials{}, func(ctx context.Context, _ int) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", silent.Addr().String())
+	})
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err = Retry(ctx, func() error { _, err := client.Facts(ctx); return err })
+	if fail.ReasonOf(err) != fail.AgentUnreachable || !strings.Contains(err.Error(), "node 3") || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %s: %v, want AgentUnreachable of node 3", fail.ReasonOf(err), err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	cancel()
+	if _, err := client.Facts(ctx); !errors.Is(err, context.Canceled) || fail.ReasonOf(err) == fail.AgentUnreachable {
+		t.Errorf("who is told to end got %s: %v, want Canceled", fail.ReasonOf(err), err)
+	}
+}

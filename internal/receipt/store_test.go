@@ -1,0 +1,98 @@
+package receipt
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+func TestWriteTwiceAndRead(t *testing.T) {
+	client := fake.NewClientset()
+	r := Receipt{Run: "train-1", RunUID: "uid-1", Namespace: "ns", Environment: "env", Verdict: Succeeded, Commit: "abc", Metrics: []byte(`{"loss":2.5}`),
+		Ranks: []Rank{{Rank: 1, Node: 1, Exit: agent.Exit{Code: 3}, Started: time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC), Seconds: 1.5, Tail: []string{"boom"}}}}
+	for _, verdict := range []Verdict{Succeeded, Failed} {
+		r.Verdict = verdict
+		if err := Write(t.Context(), client, r); err != nil {
+			t.Fatal(err)
+		}
+		got, err := Read(t.Context(), client, "ns", "train-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Metrics = slices.DeleteFunc(got.Metrics, func(b byte) bool { return strings.ContainsRune(" \n", rune(b)) })
+		if diff := cmp.Diff(r, got); diff != "" {
+			t.Errorf("receipt (-want +got):\n%s", diff)
+		}
+	}
+	config, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), "train-1-receipt", metav1.GetOptions{})
+	if err != nil || config.Labels["ml-dev-env/verdict"] != "Failed" || len(config.OwnerReferences) != 0 {
+		t.Errorf("labels %v, owners %v, %v; want the verdict and nobody it is deleted with", config.Labels, config.OwnerReferences, err)
+	}
+	if _, err := Read(t.Context(), client, "ns", "train-2"); !apierrors.IsNotFound(err) {
+		t.Errorf("no receipt: got %v, want NotFound", err)
+	}
+}
+
+// A ConfigMap holds 1 MiB: what can be read in the record is left out first.
+func TestLargeReceipt(t *testing.T) {
+	client := fake.NewClientset()
+	r := Receipt{Run: "train-1", Namespace: "ns"}
+	for rank := range 64 {
+		r.Ranks = append(r.Ranks, Rank{Rank: rank, Tail: slices.Repeat([]string{strings.Repeat("x", 1000)}, 20)})
+	}
+	if err := Write(t.Context(), client, r); err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(t.Context(), client, "ns", "train-1")
+	if err != nil || len(got.Ranks) != 64 || len(got.Ranks[0].Tail) != 0 {
+		t.Errorf("got %d ranks, %v; want 64 without their tails", len(got.Ranks), err)
+	}
+	if len(r.Ranks[0].Tail) != 20 {
+		t.Error("the caller's receipt was changed")
+	}
+}
+
+func TestPrune(t *testing.T) {
+	client := fake.NewClientset()
+	add := func(environment string, n int) {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "ns", Name: fmt.Sprintf("%s-%02d-receipt", environment, n), UID: types.UID(fmt.Sprint(environment, n)),
+			CreationTimestamp: metav1.NewTime(time.Date(2026, 7, 1+n, 0, 0, 0, 0, time.UTC)),
+			Labels:            map[string]string{Label: "true", "ml-dev-env/environment": environment},
+		}}
+		if err := client.Tracker().Add(config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range Keep + 3 {
+		add("env", (n*7)%(Keep+3)) // not in their order
+	}
+	add("other", 0)
+	for range 2 {
+		if err := Prune(t.Context(), client, "ns", "env"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var deleted []string
+	for _, action := range client.Actions() {
+		if action, ok := action.(clienttesting.DeleteActionImpl); ok {
+			deleted = append(deleted, fmt.Sprint(action.Name, " ", *action.DeleteOptions.Preconditions.UID))
+		}
+	}
+	slices.Sort(deleted)
+	if diff := cmp.Diff([]string{"env-00-receipt env0", "env-01-receipt env1", "env-02-receipt env2"}, deleted); diff != "" {
+		t.Errorf("deleted (-want +got):\n%s", diff)
+	}
+}

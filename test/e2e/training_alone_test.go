@@ -1,0 +1,70 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/provision"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
+	"github.com/ml-dev-env/ml-dev-env/internal/train"
+)
+
+// tasksAlone uses each Task by itself, as a person who keeps an environment does.
+func tasksAlone(u trainer) {
+	task := func(name string, flags ...string) map[string]string {
+		u.Helper()
+		run, results := u.taskEnd(u.startTkn("task", name, flags...))
+		if !run.IsSuccessful() {
+			u.Fatalf("task %s: %s: %s", name, results["reason"], results["message"])
+		}
+		return results
+	}
+	task("teardown") // of nothing
+	made := task("provision", "--param=nodes=2", oneGPU, "--param=keep-for=30m")
+	u.equal("nodes", made["nodes"], "2")
+	u.equal("environment", made["environment"], "ml-dev-env")
+	synced := task("sync-repo", "--param=repo-url="+u.repo)
+	u.equal("commit", synced["commit"], u.commit)
+	for range 2 {
+		task("train", "--param=script=e2e/quick.sh", "--param=launcher=command", "--param=tree="+synced["tree"])
+	}
+	task("teardown")
+	u.nothingLeft()
+	task("teardown")
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+}
+
+// stepsByHand runs the steps' own programs on this machine: with a kubeconfig,
+// through the API server's port-forward, and each of them twice.
+func stepsByHand(u trainer) {
+	hand := func(cmd *cobra.Command, code int, says string, args ...string) {
+		u.Helper()
+		var out bytes.Buffer
+		args = append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, args...)
+		if got := step.Run(u.Context(), cmd, args, &out, &out); got != code {
+			u.Fatalf("%s %v: exit code %d, want %d:\n%s", cmd.Name(), args, got, code, out.String())
+		}
+		u.mustContain(out.String(), says)
+	}
+	hand(teardown.Command(), step.Done, "There is no environment")
+	make := []string{"--cluster-file=../../clusters/local.yaml", "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}
+	hand(provision.Command(), step.Done, "is ready after", make...)
+	hand(provision.Command(), step.Done, "The environment is there already, as it is asked for.", make...)
+	hand(provision.Command(), step.Failed, "EnvironmentDiffers", append(make, "--gpus-per-node=2")...)
+	sync := []string{"--repo-url=https://10.223.0.2/e2e-training.git", "--ca-file=" + stateDir + "/ca-bundle.crt"}
+	hand(syncrepo.Command(), step.Done, u.commit, sync...)
+	hand(syncrepo.Command(), step.Done, u.commit, sync...)
+	for range 2 {
+		hand(train.Command(), step.Done, "[1 -] node 1 of 2 trained", "--script=e2e/quick.sh", "--launcher=command")
+	}
+	hand(train.Command(), step.Failed, "ScriptNotFound", "--script=e2e/nowhere.sh", "--launcher=command")
+	hand(train.Command(), step.WrongUsage, "want deepspeed, torchrun or command", "--script=e2e/quick.sh", "--launcher=mpirun")
+	hand(teardown.Command(), step.Done, "All pods are gone and their GPUs free")
+	u.nothingLeft()
+	hand(teardown.Command(), step.Done, "There is no environment")
+}

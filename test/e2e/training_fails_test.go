@@ -1,0 +1,114 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+)
+
+// rankFails: rank 3 of four fails by an error of its own and is the last to end.
+func rankFails(u trainer) {
+	e := u.end(u.start("e2e/fail.py", "--param=launcher=torchrun", "--param=gpus-per-node=2")).failed("train", fail.RankFailed,
+		"rank 3 on node 1 exited with 7", "ValueError: the loss is nan at step 12 (", "e2e/fail.py:", "its last lines:\n  Traceback").ranks(2, 4)
+	e.mustContain(e.log("train"), "[1 3] ValueError: the loss is nan at step 12", "[0 0] RuntimeError: ", "/rank-3.log on node 1")
+	cause := e.receipt.Cause
+	if cause == nil || cause.Rank != 3 || cause.Node != 1 || cause.Exit.Code != 7 || cause.Python == nil || cause.Python.Type != "ValueError" {
+		e.Fatalf("the receipt's cause is %+v, want rank 3 with its ValueError", cause)
+	}
+	ended := func(r receipt.Rank) time.Time { return r.Started.Add(time.Duration(r.Seconds * float64(time.Second))) }
+	for _, rank := range e.receipt.Ranks[:3] {
+		if !ended(rank).Before(ended(e.receipt.Ranks[3])) {
+			e.Errorf("rank %d ended at %s, not before rank 3 at %s: this proves nothing", rank.Rank, ended(rank), ended(e.receipt.Ranks[3]))
+		}
+		e.mustContain(strings.Join(rank.Tail, "\n"), "Connection closed by peer")
+	}
+	e.mustContain(u.recorded(e.run.UID, "rank-3.log"), "ValueError: the loss is nan at step 12")
+}
+
+// outOfMemory: the kernel ends one of two ranks.
+func outOfMemory(u trainer) {
+	u.installChanged("memory: 1Gi", "memory: 256Mi", "memory: 4Gi", "memory: 512Mi")
+	e := u.end(u.start("e2e/memory.py", byShell, oneGPU)).failed("train", fail.OutOfMemory, "node 1", "memory")
+	e.mustContain(e.log("train"), "raise resources.limits.memory in the cluster file")
+}
+
+func wrongCommit(u trainer) {
+	const commit = "0123456789abcdef0123456789abcdef01234567"
+	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=revision="+commit)).failed("sync-repo", fail.RevisionNotFound, commit)
+	if _, ran := e.tasks["train"]; ran {
+		e.Error("it trained without a repository")
+	}
+}
+
+func scriptMissing(u trainer) {
+	u.end(u.start("e2e/nowhere.py", "--param=launcher=torchrun", oneGPU)).failed("train", fail.ScriptNotFound, `"e2e/nowhere.py"`, "quick.sh")
+}
+
+func imageMissing(u trainer) {
+	image := registryHost + "/e2e/no-such-image:1"
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+image)).failed("provision", fail.ImageUnavailable, image)
+}
+
+// tooMany asks for more than the cluster file has, and then for what a cluster
+// file has and the cluster does not.
+func tooMany(u trainer) {
+	u.end(u.start("e2e/quick.sh", byShell, "--param=gpus-per-node=5", "--param=nodes=3")).
+		failed("provision", fail.InvalidInput, "gpus-per-node: 5", "want 1 to 4", "nodes: 3", "lists 2 nodes")
+	u.claimsAre()
+
+	u.installChanged("per_node: 4", "per_node: 8")
+	u.end(u.start("e2e/quick.sh", byShell, "--param=gpus-per-node=8", "--param=start-timeout=15s")).
+		failed("provision", fail.GPUsUnavailable, "8 nvidia.com/gpu")
+}
+
+// gpusHeld: somebody else has GPUs of both nodes, and whoever may see other
+// namespaces is told who.
+func gpusHeld(u trainer) {
+	other := newUserIn(u.T, u.namespace+"-other")
+	other.apply("gpu-holders.yaml", map[string]string{"REGISTRY": registryHost})
+	other.waitFor("condition=Ready", "pod/holder-1")
+	other.waitFor("condition=Ready", "pod/holder-2")
+	u.Cleanup(func() { // what belongs to no namespace
+		u.kubectl("delete", "clusterrolebinding/mlenv-observer-"+u.namespace, "clusterrole/mlenv-observer")
+	})
+	u.install("../../clusters/local.yaml", "--admin")
+	e := u.end(u.start("e2e/quick.sh", byShell, "--param=start-timeout=15s")).failed("provision", fail.GPUsUnavailable, "the start-timeout of 15s has passed")
+	e.mustContain(e.log("provision"), "node-1", "node-2", other.namespace+"/holder-1", other.namespace+"/holder-2")
+}
+
+func quotaExceeded(u trainer) {
+	u.kubectl("create", "quota", "few-gpus", "--hard=requests.nvidia.com/gpu=1")
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("provision", fail.QuotaExceeded, "few-gpus", "requests.nvidia.com/gpu")
+}
+
+var advisedTimeouts = regexp.MustCompile(`--pipeline-timeout=\S+ --tasks-timeout=\S+ --finally-timeout=\S+`)
+
+// timeoutTooShort: a training of two hours is refused at once in a run of one,
+// and starts with the flags that the refusal names.
+func timeoutTooShort(u trainer) {
+	flags := []string{byShell, oneGPU, "--param=timeout=2h"}
+	e := u.end(u.start("e2e/quick.sh", flags...)).failed("provision", fail.TimeoutTooShort, "pipeline 1h, want 2h", "2h of training")
+	u.claimsAre() // nothing was made
+	if took := e.tasks["provision"].Ended.Sub(e.tasks["provision"].Started); took > 30*time.Second {
+		e.Errorf("it was refused after %s", took)
+	}
+	advised := advisedTimeouts.FindString(e.log("provision"))
+	if advised == "" {
+		e.Fatalf("no flags are advised:\n%s", e.log("provision"))
+	}
+	u.end(u.start("e2e/quick.sh", append(flags, strings.Fields(advised)...)...)).succeeded()
+}
+
+// gpuMissing: a GPU of one node has fallen off the bus.
+func gpuMissing(u trainer) {
+	u.Cleanup(func() { localcluster(u.T, "up", "--gpu-fault=none") })
+	localcluster(u.T, "up", "--gpu-fault=node-1:0=missing")
+	u.end(u.start("e2e/quick.sh", byShell, fmt.Sprintf("--param=gpus-per-node=%d", gpusOfNode))).
+		failed("provision", fail.GPUMissing, "on node-1", "3 can be used, want 4")
+}

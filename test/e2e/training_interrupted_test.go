@@ -1,0 +1,145 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+)
+
+// holding starts a script that holds its environment, and returns when it runs
+// on both nodes.
+func (u trainer) holding(flags ...string) (name string) {
+	u.Helper()
+	name = u.start("e2e/hold.sh", append([]string{byShell, oneGPU}, flags...)...)
+	u.waitOutput(name, "train", "[0 -] node 0 holds the environment", "[1 -] node 1 holds the environment")
+	return name
+}
+
+func (u trainer) runUID(name string) types.UID {
+	u.Helper()
+	found, err := u.clients.Tekton.TektonV1().PipelineRuns(u.namespace).Get(u.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		u.Fatal(err)
+	}
+	return found.UID
+}
+
+// stepPodDeleted deletes the pod that follows four ranks in the middle of 100,000
+// lines of each.
+func stepPodDeleted(u trainer) {
+	name := u.start("e2e/lines.py", "--param=launcher=torchrun", "--param=gpus-per-node=2")
+	u.waitOutput(name, "train", "[0 0] rank 0 line 49999\n")
+	pod := u.startedPod(name, "train", "")
+	deleted := time.Now()
+	u.kubectl("delete", "pod", pod.Name, "--wait=false")
+	u.release("ml-dev-env-0", "middle") // while nobody follows
+	u.startedPod(name, "train", pod.UID)
+	u.release("ml-dev-env-0", "end")
+	e := u.end(name).succeeded().ranks(2, 4)
+	if e.tasks["train"].Retries != 1 {
+		e.Errorf("the task was tried again %d times, want once", e.tasks["train"].Retries)
+	}
+	for _, rank := range e.receipt.Ranks {
+		if !rank.Started.Before(deleted) {
+			e.Errorf("rank %d was started again at %s, after the pod was deleted at %s", rank.Rank, rank.Started, deleted)
+		}
+		var want strings.Builder
+		for number := range 100_000 {
+			fmt.Fprintf(&want, "rank %d line %d\n", rank.Rank, number)
+		}
+		got := e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", rank.Rank))
+		if got != want.String() {
+			e.Errorf("the record of rank %d: %s", rank.Rank, firstDifference(got, want.String()))
+		}
+	}
+}
+
+// firstDifference says where two long texts part.
+func firstDifference(got, want string) string {
+	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(want, "\n")
+	for i := range min(len(gotLines), len(wantLines)) {
+		if gotLines[i] != wantLines[i] {
+			return fmt.Sprintf("line %d is %q, want %q", i, gotLines[i], wantLines[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(gotLines), len(wantLines))
+}
+
+// runCancelled: whoever cancels with the finally tasks has everything back, and a
+// receipt.
+func runCancelled(u trainer) {
+	name := u.holding()
+	u.tkn("pipelinerun", "cancel", name, "--grace=CancelledRunFinally")
+	e := u.end(name)
+	e.equal("verdict", string(e.receipt.Verdict), string(receipt.Failed))
+	e.equal("reason", e.receipt.Reason, string(fail.Cancelled))
+	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were given back")
+	for node := range 2 {
+		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was told to stop", node))
+	}
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+}
+
+// runDeleted: nothing but claims outlives a run that is deleted.
+func runDeleted(u trainer) {
+	name := u.holding()
+	uid := u.runUID(name)
+	u.kubectl("delete", "pipelinerun", name)
+	u.nothingLeft()
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+	for node := range 2 {
+		u.mustContain(u.recorded(uid, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was told to stop", node))
+	}
+}
+
+// containerKilled kills a node's container from outside, as a container runtime
+// that fails does.
+func containerKilled(u trainer) {
+	name := u.holding()
+	if err := syscall.Kill(u.agentProcess("ml-dev-env-1"), syscall.SIGKILL); err != nil {
+		u.Fatal(err)
+	}
+	e := u.end(name).failed("train", fail.ContainerRestarted, "the container of node 1 was restarted", "exit code 137")
+	e.mustContain(e.recorded(e.run.UID, "rank-0.log"), "node 0 was told to stop")
+}
+
+// agentProcess is the number on this machine of the process that is PID 1 of a node.
+func (u trainer) agentProcess(pod string) int {
+	u.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		u.Fatal(err)
+	}
+	for _, file := range files {
+		command, err := os.ReadFile(file)
+		if err != nil || string(command) != agent.Program+"\x00serve\x00" {
+			continue
+		}
+		environment, err := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
+		if err != nil {
+			continue
+		}
+		variables := "\x00" + string(environment)
+		if strings.Contains(variables, "\x00POD_NAME="+pod+"\x00") && strings.Contains(variables, "\x00POD_NAMESPACE="+u.namespace+"\x00") {
+			var pid int
+			if _, err := fmt.Sscanf(file, "/proc/%d/", &pid); err != nil {
+				u.Fatal(err)
+			}
+			return pid
+		}
+	}
+	u.Fatalf("pod %s has no agent among the processes", pod)
+	return 0
+}

@@ -1,0 +1,38 @@
+//go:build e2e
+
+package e2e
+
+import "github.com/ml-dev-env/ml-dev-env/internal/fail"
+
+// busyEnvironment: of a second and a third run of a busy environment one fails
+// and one waits, by choice, and the first one does not notice.
+func busyEnvironment(u trainer) {
+	first := u.holding()
+	second := u.start("e2e/quick.sh", byShell, oneGPU)
+	e := u.end(second).failed("provision", fail.EnvironmentBusy, "it is held by", first)
+	e.mustContain(e.log("teardown"), "is left alone")
+
+	third := u.start("e2e/quick.sh", byShell, oneGPU, "--param=on-busy=wait")
+	u.waitOutput(third, "provision", "Waiting for environment ml-dev-env: it is held by")
+	u.release("ml-dev-env-0", "release")
+	held := u.end(first).succeeded().ranks(2, 2)
+	held.equal("metrics", compact(held, held.results["metrics"]), `{"loss":0.5,"step":3,"steps":3}`)
+	u.end(third).succeeded().ranks(2, 2)
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+}
+
+// twoEnvironments: two people train at once, each in their own namespace.
+func twoEnvironments(u trainer) {
+	other := u.training.trainer(newUserIn(u.T, u.namespace+"-h-kim"))
+	one := u.start("e2e/hold.sh", byShell, oneGPU)
+	two := other.start("e2e/hold.sh", byShell, oneGPU, "--param=name=h-kim")
+	u.waitOutput(one, "train", "[1 -] node 1 holds the environment")
+	other.waitOutput(two, "train", "[1 -] node 1 holds the environment")
+	u.release("ml-dev-env-0", "release")
+	other.release("h-kim-0", "release")
+	u.equal("environment", u.end(one).succeeded().receipt.Environment, "ml-dev-env")
+	u.equal("environment", other.end(two).succeeded().receipt.Environment, "h-kim")
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+	other.claimsAre("h-kim-datasets", "h-kim-workspace")
+	other.nothingLeft()
+}

@@ -113,6 +113,13 @@ func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	return f, errors.Join(err, c.sameProtocol(f.Health, err))
 }
 
+// Workspace asks for the workspace's volume alone, which costs less than Facts.
+func (c *Client) Workspace(ctx context.Context) (Volume, error) {
+	var v Volume
+	err := c.call(ctx, http.MethodGet, "/v1/workspace", nil, &v)
+	return v, err
+}
+
 // Resolve asks the node what names resolve to there.
 func (c *Client) Resolve(ctx context.Context, names []string) (Resolution, error) {
 	var r Resolution

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // hostRoots is where Debian and its relatives keep the certificate authorities.
@@ -93,7 +94,7 @@ func compileImage(ctx context.Context, progress io.Writer, source, roots string)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(progress, "pushing %.1f MB\n", float64(size)/1e6)
+	fmt.Fprintf(progress, "pushing %s\n", words.Bytes(size))
 	return image, nil
 }
 

@@ -238,5 +238,5 @@ var provisionPrefix = regexp.MustCompile(`(?s)^failed to provision volume with S
 
 // provisioning is a ProvisioningFailed event less what is said already.
 func provisioning(text string) string {
-	return words("the provisioner says: " + provisionPrefix.ReplaceAllString(text, ""))
+	return oneLine("the provisioner says: " + provisionPrefix.ReplaceAllString(text, ""))
 }

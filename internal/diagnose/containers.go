@@ -60,7 +60,7 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) Finding {
 	w := c.State.Waiting
 	f := Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name,
-		Seen: fmt.Sprintf("%s: %s: %s", c.title(), w.Reason, words(w.Message)),
+		Seen: fmt.Sprintf("%s: %s: %s", c.title(), w.Reason, oneLine(w.Message)),
 		Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
 	}
 	if ev, ok := latest(e.podEvents(pod), "Failed"); ok {
@@ -153,7 +153,7 @@ func lastLines(text string) string {
 	if len(lines) > most {
 		lines = lines[len(lines)-most:]
 	}
-	return words(strings.Join(lines, " | "))
+	return oneLine(strings.Join(lines, " | "))
 }
 
 // unansweredTime is what an agent may take from its start to its first answer.
@@ -167,7 +167,7 @@ func (e *explainer) unanswered(pod *corev1.Pod) []Finding {
 		}
 		seen := c.title() + " runs and its agent does not get ready"
 		if ev, ok := latest(e.podEvents(pod), "Unhealthy"); ok {
-			seen += ": " + words(ev.text)
+			seen += ": " + oneLine(ev.text)
 		}
 		return []Finding{{
 			Reason: fail.AgentUnreachable, Object: "pod " + pod.Name, Seen: seen, Since: c.State.Running.StartedAt.Time,

@@ -73,7 +73,7 @@ func (e *explainer) refusal(text string) Finding {
 		}
 	}
 	if refused := kube.Refusal(errors.New(text), kube.Place{Namespace: namespace, ServiceAccount: e.serviceAccount()}); refused != nil {
-		f := Finding{Reason: fail.ReasonOf(refused), Seen: words(body), Next: fail.NextOf(refused), Final: true}
+		f := Finding{Reason: fail.ReasonOf(refused), Seen: oneLine(body), Next: fail.NextOf(refused), Final: true}
 		if security := e.securityConstraints(body); security != "" {
 			f.Seen = security
 		}
@@ -85,7 +85,7 @@ func (e *explainer) refusal(text string) Finding {
 	if strings.Contains(body, "status unknown for quota") {
 		return Finding{
 			Reason: fail.QuotaExceeded,
-			Seen:   "the quota's use has not been counted yet: " + words(body),
+			Seen:   "the quota's use has not been counted yet: " + oneLine(body),
 			Next:   "oc describe quota -n " + namespace,
 		}
 	}
@@ -99,7 +99,7 @@ func (e *explainer) refusal(text string) Finding {
 	if m := webhookDenied.FindStringSubmatch(body); m != nil {
 		return Finding{
 			Reason: fail.SecurityRefused,
-			Seen:   fmt.Sprintf("admission webhook %s refuses it%s", m[1], words(m[2])),
+			Seen:   fmt.Sprintf("admission webhook %s refuses it%s", m[1], oneLine(m[2])),
 			Next:   "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide (whose webhook is " + m[1] + "?)",
 			Final:  true,
 		}
@@ -107,11 +107,11 @@ func (e *explainer) refusal(text string) Finding {
 	if m := webhookDown.FindStringSubmatch(text); m != nil {
 		return Finding{
 			Reason: fail.PodsNotReady,
-			Seen:   "admission webhook " + m[1] + " does not answer: " + words(body),
+			Seen:   "admission webhook " + m[1] + " does not answer: " + oneLine(body),
 			Next:   "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide (are the pods of " + m[1] + " running?)",
 		}
 	}
-	f := Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(words(text), "the API server refuses it and does not say why"), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
+	f := Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it and does not say why"), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
 	if invalid.MatchString(text) {
 		f.Reason, f.Final = fail.InvalidInput, true
 	}

@@ -244,7 +244,7 @@ func TestWords(t *testing.T) {
 	if got, want := list([]string{"a", "b", "c", "d"}, 2), "a, b and 2 more"; got != want {
 		t.Errorf("list: got %q, want %q", got, want)
 	}
-	long := words(strings.Repeat("é ", 400))
+	long := oneLine(strings.Repeat("é ", 400))
 	if !strings.HasSuffix(long, "...") || len(long) > maxWords+3 || strings.Contains(long, "\ufffd") {
 		t.Errorf("words: got %d bytes: %q", len(long), long)
 	}

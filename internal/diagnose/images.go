@@ -96,9 +96,9 @@ func (e *explainer) image(pod *corev1.Pod, c container) Finding {
 		what = "cannot be pulled"
 		f.Next = fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace)
 	}
-	f.Seen = fmt.Sprintf("image %s of %s %s: %s", c.image(), c.title(), what, words(text))
+	f.Seen = fmt.Sprintf("image %s of %s %s: %s", c.image(), c.title(), what, oneLine(text))
 	if missing, ok := latest(e.podEvents(pod), "FailedToRetrieveImagePullSecret"); ok {
-		f.Seen += "; " + words(missing.text)
+		f.Seen += "; " + oneLine(missing.text)
 	}
 	return f
 }

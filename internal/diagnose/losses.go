@@ -77,7 +77,7 @@ func rejected(reason, message, node string) Finding {
 	if node == "" {
 		node = "NODE"
 	}
-	text := words(strings.TrimPrefix(message, "Pod was rejected: "))
+	text := oneLine(strings.TrimPrefix(message, "Pod was rejected: "))
 	f := Finding{
 		Reason: fail.NodesUnavailable, Next: "oc describe node " + node,
 		Seen: fmt.Sprintf("node %s: %s: %s", node, reason, text),
@@ -113,9 +113,9 @@ func (e *explainer) nodeUnder(pod *corev1.Pod) []Finding {
 				continue
 			}
 			from = c.LastTransitionTime.Time
-			seen = "its node " + node + " is not ready: " + words(c.Message)
+			seen = "its node " + node + " is not ready: " + oneLine(c.Message)
 			if c.Status == corev1.ConditionUnknown {
-				seen = "its node " + node + " does not answer: " + words(c.Message)
+				seen = "its node " + node + " does not answer: " + oneLine(c.Message)
 			}
 		}
 	case e.Nodes != nil:

@@ -23,13 +23,16 @@ func (e *explainer) mounts(pod *corev1.Pod) []Finding {
 		return nil
 	}
 	f := Finding{
-		Reason: fail.ClaimUnbound, Object: "pod " + pod.Name, Since: ev.first, Seen: words(ev.text),
+		Reason: fail.ClaimUnbound, Object: "pod " + pod.Name, Since: ev.first, Seen: oneLine(ev.text),
 		Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
 	}
 	text := ev.text
 	if m := setUpFailed.FindStringSubmatch(text); m != nil {
-		f.Seen = fmt.Sprintf("volume %s cannot be mounted: %s", m[1], words(m[2]))
+		f.Seen = fmt.Sprintf("volume %s cannot be mounted: %s", m[1], oneLine(m[2]))
 		text = m[2]
+		if !ofClaim(pod, m[1]) {
+			f.Reason = fail.PodsNotReady
+		}
 	}
 	lower := strings.ToLower(text)
 	switch m := missingSource.FindStringSubmatch(text); {
@@ -48,6 +51,17 @@ func (e *explainer) mounts(pod *corev1.Pod) []Finding {
 			joined(claimsOf(&pod.Spec)), pod.Namespace, pod.Spec.NodeName)
 	}
 	return []Finding{f}
+}
+
+// ofClaim is false of a volume that is a Secret or the like. Those go by the
+// names they have in the pod, a claim's goes by that of its PersistentVolume.
+func ofClaim(pod *corev1.Pod, volume string) bool {
+	for _, v := range pod.Spec.Volumes {
+		if v.Name == volume {
+			return v.PersistentVolumeClaim != nil
+		}
+	}
+	return true
 }
 
 // mountTrouble is the last failure to attach or mount that nothing has mended

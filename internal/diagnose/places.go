@@ -145,9 +145,9 @@ func unfit(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			if c.Status == corev1.ConditionUnknown {
-				return "it does not answer (" + words(c.Message) + ")"
+				return "it does not answer (" + oneLine(c.Message) + ")"
 			}
-			return "it is not ready (" + words(c.Message) + ")"
+			return "it is not ready (" + oneLine(c.Message) + ")"
 		}
 	}
 	if node.Spec.Unschedulable {

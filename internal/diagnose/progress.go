@@ -7,6 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // Progress says of each pod, in a line, where it is.
@@ -30,7 +32,7 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 		// The timestamp is when its grace ends, so it says nothing of the beginning.
 		return "an earlier pod of this name is ending"
 	case pod.Status.Phase == corev1.PodFailed:
-		return words("failed: " + pod.Status.Reason + ": " + pod.Status.Message)
+		return oneLine("failed: " + pod.Status.Reason + ": " + pod.Status.Message)
 	case node == "":
 		if f, gated := e.gated(pod); gated {
 			return "waiting for its queue" + since(f.Since, e.now)
@@ -70,7 +72,7 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 	if image, at, ok := pulling(events); ok {
 		text := "pulling image " + image + since(at, e.now)
 		if bytes, known := e.ImageSizes[image]; known {
-			text += " (" + size(bytes) + ")"
+			text += " (" + words.Bytes(int64(bytes)) + ")"
 		}
 		return text
 	}

@@ -32,7 +32,7 @@ func (e *explainer) sandbox(pod *corev1.Pod) []Finding {
 	node := pod.Spec.NodeName
 	f := Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: ev.first,
-		Seen: fmt.Sprintf("node %s cannot make the pod's network: %s", node, words(noSandbox.ReplaceAllString(ev.text, ""))),
+		Seen: fmt.Sprintf("node %s cannot make the pod's network: %s", node, oneLine(noSandbox.ReplaceAllString(ev.text, ""))),
 		Next: fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e multus -e ovn -e cni", node),
 	}
 	lower := strings.ToLower(ev.text)

@@ -51,7 +51,7 @@ func (e *explainer) securityConstraints(text string) string {
 	if len(closed) > 0 {
 		seen += fmt.Sprintf("; service account %s may not use %s", e.serviceAccount(), list(closed, 4))
 	}
-	return words(seen)
+	return oneLine(seen)
 }
 
 // refusedField is one refusal in words: "capabilities.add IPC_LOCK of container
@@ -64,13 +64,13 @@ func (e *explainer) refusedField(item string) string {
 	item = strings.TrimPrefix(strings.TrimPrefix(item, "."), "spec.")
 	m := sccValue.FindStringSubmatch(item)
 	if m == nil {
-		return words(item)
+		return oneLine(item)
 	}
 	field := m[1]
 	if m[2] != "" {
 		field += " " + strings.Trim(m[2], `"`)
 	}
-	return fmt.Sprintf("%s of %s: %s", field, where, words(m[3]))
+	return fmt.Sprintf("%s of %s: %s", field, where, oneLine(m[3]))
 }
 
 // containerAt names a container by its field and index in the template.

@@ -34,7 +34,7 @@ var (
 // node(s) didn't match Pod's node affinity/selector. preemption: ...". Text in
 // any other form is about the whole pod.
 func readVerdict(text string) verdict {
-	v := verdict{all: words(text)}
+	v := verdict{all: oneLine(text)}
 	m := noNodes.FindStringSubmatch(text)
 	if m == nil {
 		v.whole = strings.TrimSuffix(v.all, ".")
@@ -47,7 +47,7 @@ func readVerdict(text string) verdict {
 	body = strings.TrimRight(strings.TrimSpace(body), ".,")
 	// What follows a verdict on the whole pod is about a preemption that was not tried.
 	body = strings.TrimSuffix(body, ". not found")
-	v.all = words(body)
+	v.all = oneLine(body)
 	for _, part := range strings.Split(body, ", ") {
 		part = strings.TrimSpace(part)
 		c := counted.FindStringSubmatch(part)
@@ -79,7 +79,7 @@ func (v verdict) essence() string {
 	if parts == nil {
 		return v.all
 	}
-	return words(strings.Join(parts, ", "))
+	return oneLine(strings.Join(parts, ", "))
 }
 
 // count is how many nodes were refused for a reason with one of the signs.

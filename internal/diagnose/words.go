@@ -5,15 +5,13 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
 // maxWords bounds, in bytes, what is repeated of the cluster's own words.
 const maxWords = 600
 
-// words is text on one line, no longer than is useful.
-func words(text string) string {
+// oneLine is text on one line, no longer than is useful.
+func oneLine(text string) string {
 	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
 	if len(text) <= maxWords {
 		return text
@@ -56,17 +54,6 @@ func since(t, now time.Time) string {
 		return ""
 	}
 	return " since " + age(t, now)
-}
-
-// size is in decimal units, as registries and docker show them.
-func size(b agent.Bytes) string {
-	switch {
-	case b >= 1e9:
-		return fmt.Sprintf("%.1f GB", float64(b)/1e9)
-	case b >= 1e6:
-		return fmt.Sprintf("%.0f MB", float64(b)/1e6)
-	}
-	return fmt.Sprintf("%d kB", (b+999)/1000)
 }
 
 // has is true where text has one of the signs. Text is in lower case.

@@ -85,11 +85,11 @@ func (c *checkout) fetchWanted(ctx context.Context, m *module, wanted []pointer,
 	if err != nil {
 		return err
 	}
-	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", words.Count(len(wanted), "LFS object"), size(total), server.url.Host))
+	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", words.Count(len(wanted), "LFS object"), words.Bytes(total), server.url.Host))
 	p := newProgress(c.log)
 	count := func(n int) {
 		p.add(n, func(done, rate string) string {
-			return fmt.Sprintf("Fetching LFS objects: %s of %s, %s/s.", done, size(total), rate)
+			return fmt.Sprintf("Fetching LFS objects: %s of %s, %s/s.", done, words.Bytes(total), rate)
 		})
 	}
 	for len(wanted) > 0 {

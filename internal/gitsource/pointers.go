@@ -84,7 +84,7 @@ func (c *checkout) refusePointers() error {
 	}
 	return fail.Advise(
 		fail.Becausef(fail.LFSPointers, "checking the tree of %s: %s in place of files, for %s: %s: want files, or to be told to fetch them",
-			c.modules[0].address, words.Count(len(names), "Git LFS pointer"), size(bytes), text),
+			c.modules[0].address, words.Count(len(names), "Git LFS pointer"), words.Bytes(bytes), text),
 		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
 }
 

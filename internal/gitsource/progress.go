@@ -1,10 +1,11 @@
 package gitsource
 
 import (
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // progressEvery is how often a long work says how far it is.
@@ -36,7 +37,7 @@ func (p *progress) add(n int, sentence func(done, rate string) string) {
 		return
 	}
 	p.last = now
-	p.log.Info(sentence(size(p.done), size(int64(float64(p.done)/now.Sub(p.start).Seconds()))), slog.Int64("bytes", p.done))
+	p.log.Info(sentence(words.Bytes(p.done), words.Bytes(int64(float64(p.done)/now.Sub(p.start).Seconds()))), slog.Int64("bytes", p.done))
 }
 
 // total is how many bytes were counted.
@@ -44,17 +45,4 @@ func (p *progress) total() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.done
-}
-
-// size shows bytes in decimal units.
-func size(bytes int64) string {
-	const thousand = 1000
-	value, unit := float64(bytes), 0
-	for ; value >= thousand && unit < 4; unit++ {
-		value /= thousand
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", bytes)
-	}
-	return fmt.Sprintf("%.1f %cB", value, " kMGT"[unit])
 }

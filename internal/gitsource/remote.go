@@ -88,7 +88,7 @@ func (r *remote) receive(ctx context.Context, s *session, o order) (*pack.Pack, 
 	if err != nil {
 		return nil, err
 	}
-	r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", words.Count(of, "object"), size(p.total()), time.Since(p.start).Round(time.Millisecond)),
+	r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", words.Count(of, "object"), words.Bytes(p.total()), time.Since(p.start).Round(time.Millisecond)),
 		slog.Int64("bytes", p.total()))
 	return got, nil
 }

@@ -154,7 +154,7 @@ func (p *provisioner) make(ctx context.Context, held *lease.Held) (result outcom
 	if err := p.apply(ctx, objects); err != nil {
 		return outcome{}, usable, err
 	}
-	pods, err := p.waitReady(ctx)
+	pods, err := p.waitReady(ctx, credentials)
 	if err != nil {
 		return outcome{}, usable, err
 	}

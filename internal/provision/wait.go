@@ -24,9 +24,9 @@ const lookEvery = 500 * time.Millisecond
 // sayEvery is how often a state that does not change is said again.
 const sayEvery = 30 * time.Second
 
-// waitReady waits until all pods are ready: their agents answer. It ends early
-// where waiting cannot help.
-func (p *provisioner) waitReady(ctx context.Context) ([]*corev1.Pod, error) {
+// waitReady waits until every node's agent answers. It ends early where waiting
+// cannot help.
+func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentials) ([]*corev1.Pod, error) {
 	watching, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	changed := make(chan struct{}, 1)
@@ -36,17 +36,17 @@ func (p *provisioner) waitReady(ctx context.Context) ([]*corev1.Pod, error) {
 		default:
 		}
 	}
+	asked := newAnswers(p, credentials, poke)
 	var mu sync.Mutex
 	var pods []*corev1.Pod
-	pending := 0
 	go func() {
 		options := metav1.ListOptions{LabelSelector: environment.Selector(p.request.Name).String()}
 		err := kube.Until(watching, "the pods of environment "+p.request.Name, p.clients.Kube.CoreV1().Pods(p.request.Namespace), options,
 			func(seen []*corev1.Pod) (bool, error) {
 				mu.Lock()
 				pods = seen
-				pending = p.request.Nodes - countReady(seen)
 				mu.Unlock()
+				asked.ask(watching, seen)
 				poke()
 				return false, nil
 			})
@@ -58,6 +58,7 @@ func (p *provisioner) waitReady(ctx context.Context) ([]*corev1.Pod, error) {
 			func([]*corev1.Event) (bool, error) { poke(); return false, nil })
 	}()
 	report := &reporter{p: p, sizes: map[string]agent.Bytes{}}
+	var looked time.Time
 	for {
 		select {
 		case <-changed:
@@ -65,30 +66,20 @@ func (p *provisioner) waitReady(ctx context.Context) ([]*corev1.Pod, error) {
 			return nil, p.notReady(ctx, context.Cause(watching))
 		}
 		mu.Lock()
-		left, seen := pending, slices.Clone(pods)
+		seen := slices.Clone(pods)
 		mu.Unlock()
-		if seen != nil && left <= 0 {
+		if asked.all(seen) {
 			return seen, nil
 		}
+		if left := lookEvery - time.Since(looked); left > 0 {
+			time.AfterFunc(left, poke)
+			continue
+		}
+		looked = time.Now()
 		if err := report.look(watching); err != nil && watching.Err() == nil {
 			return nil, err
 		}
-		select {
-		case <-time.After(lookEvery):
-		case <-watching.Done():
-		}
 	}
-}
-
-func countReady(pods []*corev1.Pod) (count int) {
-	for _, pod := range pods {
-		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil {
-				count++
-			}
-		}
-	}
-	return count
 }
 
 // notReady names what was in the way when the time was over.

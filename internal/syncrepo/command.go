@@ -170,5 +170,5 @@ func describe(m tree.Manifest) string {
 			bytes += entry.Size
 		}
 	}
-	return fmt.Sprintf("%s, %.1f MB", words.Count(files, "file"), float64(bytes)/1e6)
+	return fmt.Sprintf("%s, %s", words.Count(files, "file"), words.Bytes(bytes))
 }

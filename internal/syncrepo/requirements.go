@@ -50,7 +50,7 @@ func readRequirements(dir, name string) ([]byte, error) {
 func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (venv string, err error) {
 	venv = fmt.Sprintf("%s/%x", r.venvs, sha256.Sum256(r.content))
 	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is there already.", r.name, venv))
-	volumes, err := s.volumes(ctx)
+	volumes, _, err := s.volumes(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -4,9 +4,7 @@ package syncrepo
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -32,106 +30,145 @@ type sender struct {
 // send brings the tree to every node that has a volume of its own, in parallel,
 // and returns when all nodes have confirmed its hash. Nothing is switched yet.
 func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Digest, error) {
-	hash := m.Hash()
-	volumes, err := s.volumes(ctx)
+	p := parcel{dir: dir, manifest: m, hash: m.Hash()}
+	volumes, sharing, err := s.volumes(ctx)
 	if err != nil {
 		return "", err
 	}
 	began := time.Now()
-	var sent atomic.Int64
-	stop := s.progress(ctx, &sent)
-	err = volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return s.sendTo(ctx, client, dir, hash, m, &sent)
-	})
+	stop := s.progress(ctx, &p.sent)
+	err = s.sendAll(ctx, volumes, &p)
 	stop()
 	if err != nil {
 		return "", err
 	}
-	// Every node looks for itself, those too that only share what another got.
-	err = s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		plan, err := client.PlanTree(ctx, hash, m)
+	// A node that was sent the tree has confirmed it. The others look for themselves.
+	err = sharing.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		plan, err := client.PlanTree(ctx, p.hash, m)
 		if err == nil && !plan.Present {
-			err = fail.Becausef(fail.SyncFailed, "confirming tree %s: node %d does not hold it", hash, client.Node())
+			err = fail.Becausef(fail.SyncFailed, "confirming tree %s: node %d does not hold it", p.hash, client.Node())
 		}
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
-	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %.1f MB were sent, compressed, to %s.",
-		hash, words.Count(len(s.nodes), "node"), time.Since(began).Seconds(), float64(sent.Load())/1e6, words.Count(len(volumes), "volume")))
-	return hash, nil
+	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s.",
+		p.hash, words.Count(len(s.nodes), "node"), time.Since(began).Seconds(), words.Bytes(p.sent.Load()), words.Count(len(volumes), "volume")))
+	return p.hash, nil
 }
 
-// volumes picks one node of each distinct workspace.
-func (s sender) volumes(ctx context.Context) (nodes.Set, error) {
+// volumes picks one node of each distinct workspace; sharing are the others.
+func (s sender) volumes(ctx context.Context) (volumes, sharing nodes.Set, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
 	ids := make([]string, len(s.nodes))
-	err := s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+	err = s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return nodes.Retry(ctx, func() error {
-			facts, err := client.Facts(ctx)
-			if err == nil && facts.Workspace.ID == "" {
-				err = fail.Becausef(fail.SyncFailed, "looking at the workspace of node %d: %s", client.Node(), facts.Workspace.Problem)
+			workspace, err := client.Workspace(ctx)
+			if err == nil && workspace.ID == "" {
+				err = fail.Becausef(fail.SyncFailed, "looking at the workspace of node %d: %s", client.Node(), workspace.Problem)
 			}
-			ids[client.Node()] = facts.Workspace.ID
+			ids[client.Node()] = workspace.ID
 			return err
 		})
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	seen := map[string]bool{}
-	var distinct nodes.Set
 	for i, client := range s.nodes {
-		if !seen[ids[i]] {
-			distinct = append(distinct, client)
+		if seen[ids[i]] {
+			sharing = append(sharing, client)
+		} else {
+			volumes = append(volumes, client)
 		}
 		seen[ids[i]] = true
 	}
-	return distinct, nil
+	return volumes, sharing, nil
 }
 
-// sendTo sends what the node does not have. A connection that breaks is tried
+// sendAll asks all nodes what they miss. Those that miss the same, as they mostly
+// do, get one stream, which is read and compressed once.
+func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error {
+	tries := make([]try, len(volumes))
+	index := map[*agent.Client]int{}
+	for i, client := range volumes {
+		index[client] = i
+	}
+	err := volumes.Each(ctx, func(ctx context.Context, client *agent.Client) (err error) {
+		t := &tries[index[client]]
+		t.plan, t.err = client.PlanTree(ctx, p.hash, p.manifest)
+		return nil // what can be done about it is decided below
+	})
+	if err != nil {
+		return err
+	}
+	var streams sync.WaitGroup
+	for i := range tries {
+		if tries[i].err != nil || tries[i].plan.Present || tries[i].streamed {
+			continue
+		}
+		var same nodes.Set
+		for j := i; j < len(tries); j++ {
+			if t := &tries[j]; t.err == nil && !t.plan.Present && !t.streamed && slices.Equal(t.plan.Missing, tries[i].plan.Missing) {
+				t.streamed = true
+				same = append(same, volumes[j])
+			}
+		}
+		streams.Go(func() {
+			for client, err := range s.stream(ctx, same, p, tries[i].plan.Missing) {
+				tries[index[client]].err = err
+			}
+		})
+	}
+	streams.Wait()
+	return volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return s.persist(ctx, client, p, tries[index[client]])
+	})
+}
+
+// try is one attempt to send a node what it misses.
+type try struct {
+	plan     agent.TreePlan
+	streamed bool
+	err      error
+}
+
+// persist goes on after a try that failed. A connection that breaks is tried
 // again: the node remembers what it got. A node whose files changed between what
 // it said and what it was sent, so that it misses more, is asked once more.
-func (s sender) sendTo(ctx context.Context, client *agent.Client, dir string, hash tree.Digest, m tree.Manifest, sent *atomic.Int64) error {
+func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t try) error {
 	const attempts = 5
 	asked := false
-	for attempt := 1; ; attempt++ {
-		plan, err := client.PlanTree(ctx, hash, m)
-		if err == nil && plan.Present {
-			return nil
-		}
-		if err == nil {
-			err = s.stream(ctx, client, dir, hash, m, plan.Missing, sent)
-		}
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		switch fail.ReasonOf(err) {
+	for attempt := 1; t.err != nil && ctx.Err() == nil; attempt++ {
+		switch fail.ReasonOf(t.err) {
 		case fail.AgentUnreachable:
 			if attempt == attempts {
-				return fail.Because(fail.SyncFailed, fmt.Errorf("sending tree %s: gave up after %d attempts: %w", hash, attempts, err))
+				return fail.Because(fail.SyncFailed, fmt.Errorf("sending tree %s: gave up after %d attempts: %w", p.hash, attempts, t.err))
 			}
 			if err := reach(ctx, client); err != nil {
 				return err
 			}
 		case fail.SyncFailed:
-			if asked || !s.missesMore(ctx, client, hash, m, plan.Missing) {
-				return err
+			if asked || !s.missesMore(ctx, client, p, t.plan.Missing) {
+				return t.err
 			}
 			asked = true
 		default:
-			return err
+			return t.err
 		}
-		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), err))
+		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), t.err))
+		if t.plan, t.err = client.PlanTree(ctx, p.hash, p.manifest); t.err == nil && !t.plan.Present {
+			t.err = s.stream(ctx, nodes.Set{client}, p, t.plan.Missing)[client]
+		}
 	}
+	return t.err
 }
 
 // missesMore is true of a node that does not have what it had when it was asked.
-func (s sender) missesMore(ctx context.Context, client *agent.Client, hash tree.Digest, m tree.Manifest, missing []tree.Digest) bool {
-	plan, err := client.PlanTree(ctx, hash, m)
+func (s sender) missesMore(ctx context.Context, client *agent.Client, p *parcel, missing []tree.Digest) bool {
+	plan, err := client.PlanTree(ctx, p.hash, p.manifest)
 	return err == nil && slices.ContainsFunc(plan.Missing, func(content tree.Digest) bool { return !slices.Contains(missing, content) })
 }
 
@@ -145,37 +182,6 @@ func reach(ctx context.Context, client *agent.Client) error {
 	})
 }
 
-func (s sender) stream(ctx context.Context, client *agent.Client, dir string, hash tree.Digest, m tree.Manifest, missing []tree.Digest, sent *atomic.Int64) error {
-	reader, writer := io.Pipe()
-	wrote := make(chan error, 1)
-	go func() {
-		err := tree.WriteContents(ctx, writer, dir, m, missing)
-		writer.CloseWithError(err)
-		wrote <- err
-	}()
-	state, err := client.SendTree(ctx, hash, &counted{Reader: reader, n: sent})
-	reader.CloseWithError(context.Canceled)
-	// What went wrong with the files is the cause of what the node says.
-	if own := <-wrote; own != nil && !errors.Is(own, context.Canceled) && fail.ReasonOf(own) != fail.Internal {
-		return own
-	}
-	if err == nil && state.Hash != hash {
-		return fail.Becausef(fail.SyncFailed, "sending tree %s: node %d holds %s", hash, client.Node(), state.Hash)
-	}
-	return err
-}
-
-type counted struct {
-	io.Reader
-	n *atomic.Int64
-}
-
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.Reader.Read(p)
-	c.n.Add(int64(n))
-	return n, err
-}
-
 // progress says now and then how much was sent, until the returned function is called.
 func (s sender) progress(ctx context.Context, sent *atomic.Int64) func() {
 	ctx, cancel := context.WithCancel(ctx)
@@ -186,7 +192,7 @@ func (s sender) progress(ctx context.Context, sent *atomic.Int64) func() {
 		for {
 			select {
 			case <-ticker.C:
-				s.log.Info(fmt.Sprintf("  %.1f MB sent", float64(sent.Load())/1e6))
+				s.log.Info(fmt.Sprintf("  %s sent", words.Bytes(sent.Load())))
 			case <-ctx.Done():
 				return
 			}

@@ -21,6 +21,9 @@ const (
 	stateDir     = "/var/lib/ml-dev-env-localcluster"
 	kubeconfig   = stateDir + "/kubeconfig"
 	registryHost = "10.223.0.2:5000"
+	// gitHost is the git server's name in pods, gitAddress where this machine finds it.
+	gitHost    = "git.localcluster.local"
+	gitAddress = "10.223.0.2"
 )
 
 // keepVariable, if set, leaves the cluster running after the tests and uses

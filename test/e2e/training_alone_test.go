@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -56,7 +57,7 @@ func stepsByHand(u trainer) {
 	hand(provision.Command(), step.Done, "is ready after", make...)
 	hand(provision.Command(), step.Done, "The environment is there already, as it is asked for.", make...)
 	hand(provision.Command(), step.Failed, "EnvironmentDiffers", append(make, "--gpus-per-node=2")...)
-	sync := []string{"--repo-url=https://10.223.0.2/e2e-training.git", "--ca-file=" + stateDir + "/ca-bundle.crt"}
+	sync := []string{"--repo-url=" + strings.Replace(u.repo, gitHost, gitAddress, 1), "--ca-file=" + stateDir + "/ca-bundle.crt"}
 	hand(syncrepo.Command(), step.Done, u.commit, sync...)
 	hand(syncrepo.Command(), step.Done, u.commit, sync...)
 	for range 2 {

@@ -80,14 +80,20 @@ func (u trainer) claimsAre(names ...string) {
 
 // auditEvent is one line of the API server's audit log.
 type auditEvent struct {
-	Verb      string
-	User      struct{ Username string }
-	ObjectRef struct{ Resource, Namespace, Name string }
+	Verb                     string
+	User                     struct{ Username string }
+	ObjectRef                struct{ Resource, Namespace, Name string }
+	RequestReceivedTimestamp time.Time
 }
 
-// audited is what was asked of the API server about the user's namespace.
+// audited is what was asked of the API server about the user's namespace, since
+// there is this one of its name.
 func (u user) audited() []auditEvent {
 	u.Helper()
+	made, err := time.Parse(time.RFC3339, u.kubectl("get", "namespace", u.namespace, "--output=jsonpath={.metadata.creationTimestamp}"))
+	if err != nil {
+		u.Fatal(err)
+	}
 	file, err := os.Open(stateDir + "/logs/audit.log")
 	if err != nil {
 		u.Fatal(err)
@@ -98,7 +104,8 @@ func (u user) audited() []auditEvent {
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
 		var event auditEvent
-		if bytes.Contains(lines.Bytes(), []byte(u.namespace)) && json.Unmarshal(lines.Bytes(), &event) == nil && event.ObjectRef.Namespace == u.namespace {
+		if bytes.Contains(lines.Bytes(), []byte(u.namespace)) && json.Unmarshal(lines.Bytes(), &event) == nil &&
+			event.ObjectRef.Namespace == u.namespace && !event.RequestReceivedTimestamp.Before(made) {
 			events = append(events, event)
 		}
 	}

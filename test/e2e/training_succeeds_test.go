@@ -60,10 +60,10 @@ func (u trainer) transformer(config string, args []string, flags ...string) stri
 // development environment trained before, and then without exchanging gradients,
 // which must be noticed.
 func deepspeedShared(u trainer) {
-	steps := "--steps=100"
-	reference := u.singleProcess(steps)
+	args := []string{"--steps=150", "--global-batch=4"}
+	reference := u.singleProcess(args...)
 	u.nothingLeft()
-	args := []string{steps, "--reference-loss=" + strconv.FormatFloat(reference, 'f', -1, 64)}
+	args = append(args, "--reference-loss="+strconv.FormatFloat(reference, 'f', -1, 64))
 
 	e := u.end(u.transformer("ds_zero2.json", args)).succeeded().ranks(2, 4)
 	m := e.metrics()
@@ -72,7 +72,7 @@ func deepspeedShared(u trainer) {
 	}
 	e.equal("the receipt's storage", e.receipt.Storage, string(cluster.SharedStorage))
 	e.equal("NCCL_IB_DISABLE", e.receipt.NCCL["NCCL_IB_DISABLE"], "1")
-	e.mustContain(e.log("train"), "4 ranks on cpu, gloo, fp32", "ZeRO-2", "[0 0] step 100/100 loss", "progress: step 100 of 100, loss ")
+	e.mustContain(e.log("train"), "4 ranks on cpu, gloo, fp32", "ZeRO-2", "[0 0] step 150/150 loss", "progress: step 150 of 150, loss ")
 
 	e = u.end(u.transformer("ds_zero2.json", append(args, "--no-gradient-exchange"))).failed("train", fail.RankFailed, "exited with 1")
 	if m := e.metrics(); m.Passed || m.WeightsAgree {
@@ -112,7 +112,7 @@ func (u trainer) singleProcess(args ...string) float64 {
 // each node's own.
 func deepspeedNodeStorage(u trainer) {
 	const folder = "checkpoints/e2e"
-	args := []string{"--steps=60", "--node-local-checkpoints", "--checkpoint-dir=/workspace/" + folder}
+	args := []string{"--steps=60", "--global-batch=4", "--node-local-checkpoints", "--checkpoint-dir=/workspace/" + folder}
 	perNode := "--param=storage=volumeClaimTemplates"
 	first := u.end(u.transformer("ds_zero3.json", append(args, "--stop-at=30"), perNode)).succeeded().ranks(2, 4)
 	if m := first.metrics(); m.Step != 30 {

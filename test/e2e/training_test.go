@@ -161,8 +161,9 @@ func serveRepository(t *testing.T) (url, commit string) {
 			t.Fatal(err)
 		}
 	}
-	served := filepath.Join(stateDir, "git", "repositories", "e2e-training.git")
-	if err := os.RemoveAll(served); err != nil { // of tests that were killed
+	// A name of its own: another test may be at work.
+	served, err := os.MkdirTemp(filepath.Join(stateDir, "git", "repositories"), "e2e-training-*.git")
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -181,7 +182,7 @@ func serveRepository(t *testing.T) (url, commit string) {
 	git("add", "--all")
 	git("commit", "--quiet", "--message=all")
 	git("clone", "--quiet", "--bare", work, served)
-	return "https://git.localcluster.local/e2e-training.git", git("rev-parse", "HEAD")
+	return "https://" + gitHost + "/" + filepath.Base(served), git("rev-parse", "HEAD")
 }
 
 // trainer is a user in whose namespace the product is installed.

@@ -34,6 +34,7 @@ func (s *Server) Handler() http.Handler {
 	}
 	handle("GET /v1/health", s.health)
 	handle("GET /v1/facts", s.facts)
+	handle("GET /v1/workspace", s.workspace)
 	handle("POST /v1/resolve", s.resolve)
 	handle("GET /v1/trees/current", s.currentTree)
 	handle("POST /v1/trees/{hash}", s.planTree)
@@ -103,6 +104,10 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 		f.GPUProblem = err.Error()
 	}
 	return answer(w, f)
+}
+
+func (s *Server) workspace(w http.ResponseWriter, _ *http.Request) error {
+	return answer(w, facts.Volume(s.config.Paths.Workspace))
 }
 
 // cpus are those that the container may run on.
@@ -181,11 +186,14 @@ func (s *Server) switchTree(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	// Some old trees are kept: going back to one costs nothing then.
-	const keep = 5
-	if _, err := s.trees.Collect(keep, s.jobs.pinned); err != nil {
-		s.log.Warn(fmt.Sprintf("Old trees stay: %v", err))
-	}
+	// Who switches need not wait for the removal.
+	s.background.Go(func() {
+		// Some old trees are kept: going back to one costs nothing then.
+		const keep = 5
+		if _, err := s.trees.Collect(keep, s.jobs.pinned); err != nil {
+			s.log.Warn(fmt.Sprintf("Old trees stay: %v", err))
+		}
+	})
 	path, err := s.trees.Path(hash(r))
 	if err != nil {
 		return err

@@ -30,6 +30,8 @@ type Server struct {
 	started started
 	trees   *treestore.Store
 	jobs    *jobs
+	// background is what no request waits for.
+	background sync.WaitGroup
 }
 
 // New prepares the node: limits, folders, the hostfile, and the record of jobs
@@ -112,7 +114,9 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	}
 	// A container that is told to end has 30 s.
 	s.jobs.stopAll("the container was told to end", 20*time.Second)
-	return errors.Join(server.Close(), probe.Close())
+	err = errors.Join(server.Close(), probe.Close())
+	s.background.Wait()
+	return err
 }
 
 // certificates reads the mounted Secret, again when it changes.

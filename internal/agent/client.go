@@ -99,7 +99,7 @@ func (c *Client) Health(ctx context.Context) (Health, error) {
 
 func (c *Client) sameProtocol(h Health, err error) error {
 	if err != nil || h.Protocol == Protocol {
-		return nil
+		return nil //nolint:nilerr // the caller joins err itself
 	}
 	return fail.Advise(fail.Becausef(fail.AgentVersion, "talking to the agent of node %d: it speaks protocol %d (version %s), this program %d",
 		c.node, h.Protocol, h.Version, Protocol),

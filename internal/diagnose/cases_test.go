@@ -30,12 +30,12 @@ func snapshots() map[string]Snapshot {
 			return s.node("node-1", "4").node("node-2", "4").holds("alice", "notebook-0", "node-2", "1", nil)
 		}(),
 		"taint, since 1.34 unnamed": withPods(2, unschedulable("0/2 nodes are available: 2 node(s) had untolerated taint(s). preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling.")).
-			node("node-1", "4", taint("team", "vision", corev1.TaintEffectNoSchedule), taint("nvidia.com/gpu", "", corev1.TaintEffectNoSchedule)).
-			node("node-2", "4", taint("team", "vision", corev1.TaintEffectNoSchedule)),
+			node("node-1", "4", taint("team", "vision"), taint("nvidia.com/gpu", "")).
+			node("node-2", "4", taint("team", "vision")),
 		"taint before 1.34, nodes may not be read": withPods(1, unschedulable("0/5 nodes are available: 2 node(s) had untolerated taint {team: vision}, 3 node(s) had untolerated taint {node-role.kubernetes.io/master: }.")),
 		"taint of 1.34, nodes may not be read":     withPods(1, unschedulable("0/2 nodes are available: 2 node(s) had untolerated taint(s).")),
 		"cordoned and not ready": withPods(2, unschedulable("0/2 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable.")).
-			node("node-1", "4", func(n *corev1.Node) { n.Spec.Unschedulable = true }, taint("node.kubernetes.io/unschedulable", "", corev1.TaintEffectNoSchedule)).
+			node("node-1", "4", func(n *corev1.Node) { n.Spec.Unschedulable = true }, taint("node.kubernetes.io/unschedulable", "")).
 			node("node-2", "4", func(n *corev1.Node) {
 				n.Status.Conditions[0] = corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Message: "Kubelet stopped posting node status."}
 			}),
@@ -70,7 +70,10 @@ func snapshots() map[string]Snapshot {
 
 		"mount times out": withPods(1, on).with("FailedMount", "MountVolume.SetUp failed for volume \"pvc-1234\" : rpc error: code = Internal desc = mount failed: exit status 32\nMounting command: mount\nMounting arguments: -t nfs nfs-server.nfs.svc.cluster.local:/ /var/lib/kubelet/x\nOutput: mount.nfs: Connection timed out\n").
 			with("FailedMount", "Unable to attach or mount volumes: unmounted volumes=[workspace], unattached volumes=[], failed to process volumes=[]: timed out waiting for the condition"),
-		"secret is missing":  withPods(2, on).with("FailedMount", "MountVolume.SetUp failed for volume \"tls\" : secret \"ml-dev-env-agent-server\" not found"),
+		"secret is missing": withPods(2, on).with("FailedMount", "MountVolume.SetUp failed for volume \"tls\" : secret \"ml-dev-env-agent-server\" not found"),
+		"secret is slow": withPods(1, on, func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "agent-tls", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "ml-dev-env-agent-server"}}}}
+		}).with("FailedMount", "MountVolume.SetUp failed for volume \"agent-tls\" : failed to sync secret cache: timed out waiting for the condition"),
 		"attached elsewhere": withPods(1, on).with("FailedAttachVolume", "Multi-Attach error for volume \"pvc-1234\" Volume is already used by pod(s) old-0"),
 		"attached since":     withPods(1, on).with("FailedAttachVolume", "Multi-Attach error for volume \"pvc-1234\" Volume is already used by pod(s) old-0").with("SuccessfulAttachVolume", "AttachVolume.Attach succeeded for volume \"pvc-1234\" "),
 

@@ -196,9 +196,9 @@ func (s Snapshot) node(name, gpus string, changes ...func(*corev1.Node)) Snapsho
 	return s
 }
 
-func taint(key, value string, effect corev1.TaintEffect) func(*corev1.Node) {
+func taint(key, value string) func(*corev1.Node) {
 	return func(n *corev1.Node) {
-		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: value, Effect: effect})
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: key, Value: value, Effect: corev1.TaintEffectNoSchedule})
 	}
 }
 

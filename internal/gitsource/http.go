@@ -119,7 +119,7 @@ func (l *httpLink) ask(method, service, kind string, message []byte) (*lineReade
 	if message != nil {
 		r.Header.Set("Content-Type", "application/x-git-upload-pack-request")
 	}
-	answer, err := do(l.client, r)
+	answer, err := do(l.client, r) //nolint:bodyclose // close does it
 	if err != nil {
 		return nil, err
 	}

@@ -143,7 +143,7 @@ func (c *checkout) lfsServer(ctx context.Context, m *module) (*lfsServer, error)
 	if err != nil {
 		// Not every server has the command; the usual place may be open.
 		c.log.Info(fmt.Sprintf("The ssh server names no LFS server; trying %s.", server.url))
-		return server, nil
+		return server, nil //nolint:nilerr // that is told if it fails too
 	}
 	server.header = granted.Header
 	if granted.Href != "" {

@@ -69,10 +69,10 @@ func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.U
 		objects = client.Resource(where).Namespace(namespace)
 	}
 	before, err := objects.Get(ctx, object.GetName(), metav1.GetOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
+	isNew := apierrors.IsNotFound(err)
+	if err != nil && !isNew {
 		return "", problem(object, err)
 	}
-	isNew := err != nil
 	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}

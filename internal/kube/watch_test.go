@@ -127,7 +127,7 @@ func TestUntilEnds(t *testing.T) {
 		}
 
 		mine := errors.New("mine")
-		if err := Until(t.Context(), "pods", source, options, func([]*corev1.Pod) (bool, error) { return false, mine }); err != mine {
+		if err := Until(t.Context(), "pods", source, options, func([]*corev1.Pod) (bool, error) { return false, mine }); !errors.Is(err, mine) {
 			t.Errorf("done's own error: got %v", err)
 		}
 	})

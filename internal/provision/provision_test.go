@@ -32,8 +32,8 @@ func day() *v1.TimeoutFields {
 	return &v1.TimeoutFields{Pipeline: &metav1.Duration{Duration: 24 * time.Hour}}
 }
 
-func whole(lease string) []string {
-	return []string{"claim env-datasets", "claim env-workspace", "lease env " + lease, "pod env-0", "pod env-1", "statefulset env"}
+func whole() []string {
+	return []string{"claim env-datasets", "claim env-workspace", "lease env lease-1", "pod env-0", "pod env-1", "statefulset env"}
 }
 
 func claims() []string { return []string{"claim env-datasets", "claim env-workspace"} }
@@ -93,7 +93,7 @@ func TestProvisionTwice(t *testing.T) {
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(outcome{})); diff != "" {
 			t.Errorf("time %d: outcome (-want +got):\n%s", i+1, diff)
 		}
-		if diff := cmp.Diff(whole("lease-1"), p.left()); diff != "" {
+		if diff := cmp.Diff(whole(), p.left()); diff != "" {
 			t.Errorf("time %d: objects (-want +got):\n%s", i+1, diff)
 		}
 		if !strings.Contains(p.messages(), message) {
@@ -144,7 +144,7 @@ func TestBusyEnvironment(t *testing.T) {
 		if _, err := p.provisioner(func(s *provisioner) { s.options.onBusy = "wait" }).run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(whole("lease-1"), p.left()); diff != "" {
+		if diff := cmp.Diff(whole(), p.left()); diff != "" {
 			t.Errorf("objects (-want +got):\n%s", diff)
 		}
 		if !strings.Contains(p.messages(), "Waiting for environment env: it is held by H. Kim") {
@@ -187,7 +187,7 @@ func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
 			if _, err := p.provisioner().run(t.Context()); err != nil {
 				t.Fatalf("%v\n%s", err, p.messages())
 			}
-			if diff := cmp.Diff(whole("lease-1"), p.left()); diff != "" {
+			if diff := cmp.Diff(whole(), p.left()); diff != "" {
 				t.Errorf("objects (-want +got):\n%s", diff)
 			}
 		})
@@ -212,9 +212,9 @@ func TestChangedRequest(t *testing.T) {
 		left   []string
 	}{
 		{"is refused", nil, []func(*provisioner){image, templates}, fail.EnvironmentDiffers,
-			[]string{"image: 127.0.0.1:1/train:1 -> 127.0.0.1:1/train:2 (needs new pods)", "storage mode: rwx -> volumeClaimTemplates (immutable: needs a new StatefulSet)"}, whole("lease-1")},
-		{"is made anew on demand", nil, []func(*provisioner){image, recreate}, "", nil, whole("lease-1")},
-		{"not while a job runs", running, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node 1 runs job-7"}, whole("lease-1")},
+			[]string{"image: 127.0.0.1:1/train:1 -> 127.0.0.1:1/train:2 (needs new pods)", "storage mode: rwx -> volumeClaimTemplates (immutable: needs a new StatefulSet)"}, whole()},
+		{"is made anew on demand", nil, []func(*provisioner){image, recreate}, "", nil, whole()},
+		{"not while a job runs", running, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node 1 runs job-7"}, whole()},
 		{"made anew and not ready in time", func(p *place) { p.notReady = true }, []func(*provisioner){image, recreate, soon}, fail.GPUsUnavailable, nil, claims()},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -49,11 +49,12 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Held, live *a
 		return cluster.NodeStorage, "the cluster file names no storage.class_rwx", nil
 	}
 	found, err := claims.Get(ctx, names.Workspace, metav1.GetOptions{})
-	if err == nil && sharedClaim(found) && found.Status.Phase == corev1.ClaimBound {
+	switch {
+	case err == nil && sharedClaim(found) && found.Status.Phase == corev1.ClaimBound:
 		return cluster.SharedStorage, fmt.Sprintf("claim %s is there and is ReadWriteMany", names.Workspace), nil
-	} else if err == nil && !sharedClaim(found) && p.request.Nodes > 1 {
+	case err == nil && !sharedClaim(found) && p.request.Nodes > 1:
 		return cluster.NodeStorage, fmt.Sprintf("claim %s is there and is not ReadWriteMany", names.Workspace), nil
-	} else if err != nil && !apierrors.IsNotFound(err) {
+	case err != nil && !apierrors.IsNotFound(err):
 		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, names.Workspace, err))
 	}
 	// A claim of its own, the Lease's, tries it out: it goes with the environment,

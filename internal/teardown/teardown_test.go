@@ -77,9 +77,8 @@ func pipelineRun(change ...func(*v1.PipelineRun)) *v1.PipelineRun {
 // StatefulSet and pods go with it, unless stuck.
 type place struct {
 	*teardown
-	kube   *fake.Clientset
-	stuck  bool
-	agents []*agenttest.Node
+	kube  *fake.Clientset
+	stuck bool
 }
 
 func newPlace(t *testing.T, tasks []runtime.Object, objects ...runtime.Object) *place {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -147,7 +148,7 @@ type jsonLines struct {
 }
 
 func (j *jsonLines) Write(p []byte) (int, error) {
-	rest := append(j.partial, p...)
+	rest := slices.Concat(j.partial, p)
 	for {
 		advance, line, _ := bufio.ScanLines(rest, false)
 		if advance == 0 {

@@ -51,7 +51,7 @@ func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
 	case apierrors.IsNotFound(err):
 		return gone(client, "its pod was deleted")
 	case err != nil:
-		return nil
+		return nil //nolint:nilerr // it may be there
 	case pod.UID != p.uids[client.Node()]:
 		return gone(client, "its pod was deleted and another one made in its place")
 	case pod.DeletionTimestamp != nil:

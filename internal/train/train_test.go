@@ -167,7 +167,7 @@ func TestTrainingTimeout(t *testing.T) {
 }
 
 func TestInterruptedTrainingGoesOn(t *testing.T) {
-	training, out, agents := newTraining(t, fmt.Sprintf(`for i in $(seq 1 50); do echo line $i; done; while [ ! -e go ]; do sleep 0.05; done; for i in $(seq 51 100); do echo line $i; done`))
+	training, out, agents := newTraining(t, `for i in $(seq 1 50); do echo line $i; done; while [ ! -e go ]; do sleep 0.05; done; for i in $(seq 51 100); do echo line $i; done`)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { _, err := training.Run(ctx); ended <- err }()

@@ -86,7 +86,7 @@ func TestCheckRefuses(t *testing.T) {
 		{"an executable folder", sorted(Entry{Path: "f", Kind: Folder, Executable: true}), "fields of a file"},
 		{"an unknown kind", sorted(Entry{Path: "f", Kind: "device"}), `unknown kind "device"`},
 		{"no digest", sorted(Entry{Path: "f", Kind: File}), `content ""`},
-		{"a digest that is a path", sorted(Entry{Path: "f", Kind: File, Content: Digest("../../" + emptyContent[6:])}), "64 lower-case hex digits"},
+		{"a digest that is a path", sorted(Entry{Path: "f", Kind: File, Content: "../../" + emptyContent[6:]}), "64 lower-case hex digits"},
 		{"an upper-case digest", sorted(Entry{Path: "f", Kind: File, Content: Digest(strings.ToUpper(string(otherContent)))}), "64 lower-case hex digits"},
 		{"a negative size", sorted(Entry{Path: "f", Kind: File, Size: -1, Content: emptyContent}), "a size of -1 bytes"},
 		{"two sizes", sorted(file("a"), Entry{Path: "b", Kind: File, Size: 1, Content: emptyContent}), "another file of the same content"},

@@ -144,7 +144,7 @@ func (c *content) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p[:min(int64(len(p)), c.left)])
 	c.sum.Write(p[:n])
 	c.left -= int64(n)
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = nil
 		if c.left > 0 {
 			err = fmt.Errorf("%d bytes before its end: %w", c.left, io.ErrUnexpectedEOF)

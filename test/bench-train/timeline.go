@@ -116,7 +116,7 @@ func watchUntil[T metav1.Object, L runtime.Object](ctx context.Context, group *e
 			return false, nil
 		})
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // it was to end
 		}
 		return err
 	})

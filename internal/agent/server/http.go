@@ -283,10 +283,10 @@ func (s *Server) watchJob(w http.ResponseWriter, r *http.Request) error {
 		if string(line) != string(last) {
 			last = line
 			if _, err := w.Write(append(line, '\n')); err != nil {
-				return nil
+				return nil //nolint:nilerr // whoever asked is gone
 			}
 			if err := control.Flush(); err != nil {
-				return nil
+				return nil //nolint:nilerr // whoever asked is gone
 			}
 		}
 		if over {

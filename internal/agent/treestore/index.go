@@ -81,8 +81,9 @@ func parseIndex(text string) (index, error) {
 
 func parseRecord(line string) (r record, err error) {
 	var fields [5]string
-	rest, ok := line, true
+	rest := line
 	for i := range fields {
+		var ok bool
 		if fields[i], rest, ok = strings.Cut(rest, " "); !ok {
 			return r, fmt.Errorf("%.40q: want content, size, time, inode, mode and path", line)
 		}

@@ -107,7 +107,7 @@ func (st *stage) take() error {
 func (st *stage) takeFrom(entry int, from source) (bool, error) {
 	path, err := from.path()
 	if err != nil {
-		return false, nil
+		return false, nil //nolint:nilerr // no source then
 	}
 	now, holds := st.store.holds(path, st.Entries[entry].Content, from.stamp, from.trusted)
 	if !holds {

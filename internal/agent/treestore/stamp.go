@@ -40,7 +40,7 @@ func stampOf(info os.FileInfo) (stamp, error) {
 	if !ok || !info.Mode().IsRegular() {
 		return stamp{}, &os.PathError{Op: "looking at", Path: info.Name(), Err: errNotRegular}
 	}
-	return stamp{size: info.Size(), modified: info.ModTime().UnixNano(), inode: stat.Ino, mode: uint32(stat.Mode)}, nil
+	return stamp{size: info.Size(), modified: info.ModTime().UnixNano(), inode: stat.Ino, mode: stat.Mode}, nil
 }
 
 func (s stamp) executable() bool { return s.mode&0o100 != 0 }

@@ -52,10 +52,10 @@ def main():
     train(engine, tensor(train_bytes), args, first, last, state)
     if last < args.steps:
         say(f"stopped at step {last} of {args.steps}; --resume continues from there")
-        return True
+        return
 
     loss = heldout_loss(engine, tensor(heldout_bytes), args.context, device)
-    return verdict(args, loss, entropy, ranks.all_digests(ranks.weights_sha256(engine), device), time.monotonic() - started)
+    verdict(args, loss, entropy, ranks.all_digests(ranks.weights_sha256(engine), device), time.monotonic() - started)
 
 
 def start(args):
@@ -158,7 +158,7 @@ def heldout_loss(engine, text, context, device):
 
 
 def verdict(args, loss, entropy, digests, seconds):
-    """Says and records how the training ended, and returns whether it was good."""
+    """Says and records how the training ended. Raises RuntimeError, on every rank alike, unless it was good."""
     faults = []
     if len(set(digests)) > 1:
         theirs = ", ".join(f"rank {rank} {digest[:12]}" for rank, digest in enumerate(digests))
@@ -181,18 +181,17 @@ def verdict(args, loss, entropy, digests, seconds):
         seconds=seconds,
     )
     say(f"held-out loss {loss:.4f}, unigram entropy {entropy:.4f} nats a byte; weights {digests[0][:12]} on rank 0; {seconds:.0f} s")
-    for fault in faults:
-        say(fault, file=sys.stderr)
-    return not faults
+    if faults:
+        raise RuntimeError("; ".join(faults))
 
 
 def tensor(text):
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def say(message, file=None):
+def say(message):
     if dist.get_rank() == 0:
-        print(message, file=file, flush=True)
+        print(message, flush=True)
 
 
 def leave(code):
@@ -205,8 +204,8 @@ def leave(code):
 
 if __name__ == "__main__":
     try:
-        good = main()
+        main()
     except Exception:
         traceback.print_exc()
         leave(1)
-    leave(0 if good else 1)
+    leave(0)

@@ -132,7 +132,9 @@ func (p *provisioner) make(ctx context.Context, held *lease.Held) (result outcom
 		// A StatefulSet that is somebody else's is no environment of this Lease.
 		return outcome{}, fail.ReasonOf(err) != fail.EnvironmentDiffers, err
 	}
-	usable = live != nil && live.Status.ReadyReplicas > 0
+	if usable, err = p.runs(ctx, live); err != nil {
+		return outcome{}, true, err
+	}
 	if err := p.decideStorage(ctx, held, live); err != nil {
 		return outcome{}, usable, err
 	}
@@ -162,6 +164,21 @@ func (p *provisioner) make(ctx context.Context, held *lease.Held) (result outcom
 		return outcome{}, usable, err
 	}
 	return outcome{name: p.request.Name, mode: p.request.Mode, storage: p.request.Storage, nodes: p.request.Nodes, imageDigest: digest(pods, p.request.Image)}, usable, nil
+}
+
+// runs is true where nodes of the environment run. The status of the StatefulSet
+// says so some seconds after its pods.
+func (p *provisioner) runs(ctx context.Context, live *appsv1.StatefulSet) (bool, error) {
+	if live == nil || live.Status.ReadyReplicas > 0 {
+		return live != nil, nil
+	}
+	pods, err := p.clients.Kube.CoreV1().Pods(live.Namespace).List(ctx, metav1.ListOptions{LabelSelector: environment.Selector(p.request.Name).String()})
+	if err != nil {
+		return false, kube.Problem(fmt.Errorf("listing the pods of environment %s/%s: %w", live.Namespace, p.request.Name, err))
+	}
+	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+	}), nil
 }
 
 // digest is the image that the nodes really run.

@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment/certs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 )
 
@@ -411,5 +413,21 @@ func TestCheckStorage(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestRunsBeforeTheStatefulSetSaysSo(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "env-0", Namespace: "team", Labels: environment.Labels("env")}}
+	client := fake.NewClientset(pod)
+	p := &provisioner{clients: &kube.Clients{Kube: client}, request: environment.Request{Name: "env"}}
+	live := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "env", Namespace: "team"}}
+	for _, want := range []bool{false, true} {
+		if got, err := p.runs(t.Context(), live); got != want || err != nil {
+			t.Errorf("runs() = %t, %v; want %t", got, err, want)
+		}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: environment.TrainContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		if err := client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, pod.Namespace); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -20,9 +20,9 @@ import (
 
 // holding starts a script that holds its environment, and returns when it runs
 // on both nodes.
-func (u trainer) holding(flags ...string) (name string) {
+func (u trainer) holding() (name string) {
 	u.Helper()
-	name = u.start("e2e/hold.sh", append([]string{byShell, oneGPU}, flags...)...)
+	name = u.start("e2e/hold.sh", byShell, oneGPU)
 	u.waitOutput(name, "train", "[0 -] node 0 holds the environment", "[1 -] node 1 holds the environment")
 	return name
 }
@@ -47,7 +47,7 @@ func stepPodDeleted(u trainer) {
 	u.release("ml-dev-env-0", "middle") // while nobody follows
 	u.startedPod(name, "train", pod.UID)
 	u.release("ml-dev-env-0", "end")
-	e := u.end(name).succeeded().ranks(2, 4)
+	e := u.end(name).succeeded().ranks(4)
 	if e.tasks["train"].Retries != 1 {
 		e.Errorf("the task was tried again %d times, want once", e.tasks["train"].Retries)
 	}

@@ -129,11 +129,11 @@ func (e ending) succeeded() ending {
 	return e
 }
 
-// ranks checks how many there were, on how many nodes.
-func (e ending) ranks(nodes, ranks int) ending {
+// ranks checks how many there were, on both nodes.
+func (e ending) ranks(want int) ending {
 	e.Helper()
-	if len(e.receipt.Nodes) != nodes || len(e.receipt.Ranks) != ranks {
-		e.Errorf("the receipt has %d nodes and %d ranks, want %d and %d", len(e.receipt.Nodes), len(e.receipt.Ranks), nodes, ranks)
+	if len(e.receipt.Nodes) != 2 || len(e.receipt.Ranks) != want {
+		e.Errorf("the receipt has %d nodes and %d ranks, want 2 and %d", len(e.receipt.Nodes), len(e.receipt.Ranks), want)
 	}
 	return e
 }

@@ -15,15 +15,15 @@ func busyEnvironment(u trainer) {
 	third := u.start("e2e/quick.sh", byShell, oneGPU, "--param=on-busy=wait")
 	u.waitOutput(third, "provision", "Waiting for environment ml-dev-env: it is held by")
 	u.release("ml-dev-env-0", "release")
-	held := u.end(first).succeeded().ranks(2, 2)
+	held := u.end(first).succeeded().ranks(2)
 	held.equal("metrics", compact(held, held.results["metrics"]), `{"loss":0.5,"step":3,"steps":3}`)
-	u.end(third).succeeded().ranks(2, 2)
+	u.end(third).succeeded().ranks(2)
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
 // twoEnvironments: two people train at once, each in their own namespace.
 func twoEnvironments(u trainer) {
-	other := u.training.trainer(newUserIn(u.T, u.namespace+"-h-kim"))
+	other := u.trainer(newUserIn(u.T, u.namespace+"-h-kim"))
 	one := u.start("e2e/hold.sh", byShell, oneGPU)
 	two := other.start("e2e/hold.sh", byShell, oneGPU, "--param=name=h-kim")
 	u.waitOutput(one, "train", "[1 -] node 1 holds the environment")

@@ -65,7 +65,7 @@ func deepspeedShared(u trainer) {
 	u.nothingLeft()
 	args = append(args, "--reference-loss="+strconv.FormatFloat(reference, 'f', -1, 64))
 
-	e := u.end(u.transformer("ds_zero2.json", args)).succeeded().ranks(2, 4)
+	e := u.end(u.transformer("ds_zero2.json", args)).succeeded().ranks(4)
 	m := e.metrics()
 	if !m.Passed || !m.WeightsAgree || m.HeldoutLoss >= m.UnigramEntropy || m.HeldoutLoss < 0.95*reference || m.HeldoutLoss > 1.05*reference {
 		e.Errorf("two nodes ended with %+v; want passed, weights that agree, a loss below the entropy and within 5%% of one process's %.4f", m, reference)
@@ -114,7 +114,7 @@ func deepspeedNodeStorage(u trainer) {
 	const folder = "checkpoints/e2e"
 	args := []string{"--steps=60", "--global-batch=4", "--node-local-checkpoints", "--checkpoint-dir=/workspace/" + folder}
 	perNode := "--param=storage=volumeClaimTemplates"
-	first := u.end(u.transformer("ds_zero3.json", append(args, "--stop-at=30"), perNode)).succeeded().ranks(2, 4)
+	first := u.end(u.transformer("ds_zero3.json", append(args, "--stop-at=30"), perNode)).succeeded().ranks(4)
 	if m := first.metrics(); m.Step != 30 {
 		u.Errorf("it stopped after %+v, want step 30", m)
 	}
@@ -138,7 +138,7 @@ func deepspeedNodeStorage(u trainer) {
 // torchrunScript runs a shell script that calls torchrun by itself, under the
 // random user ID of the namespace.
 func torchrunScript(u trainer) {
-	e := u.end(u.start("e2e/torchrun.sh", byShell, "--param=gpus-per-node=2")).succeeded().ranks(2, 2)
+	e := u.end(u.start("e2e/torchrun.sh", byShell, "--param=gpus-per-node=2")).succeeded().ranks(2)
 	uids := u.kubectl("get", "namespace", u.namespace, `--output=jsonpath={.metadata.annotations.openshift\.io/sa\.scc\.uid-range}`)
 	uid, _, _ := strings.Cut(uids, "/")
 	log := e.log("train")

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // Problem is one mistake in a cluster file.
@@ -53,30 +55,9 @@ func (p Problems) sort() {
 func nearest(word string, names []string) string {
 	best, least := "", 3 // more than two letters off is another word
 	for _, name := range names {
-		if d := distance(strings.ToLower(word), strings.ToLower(name)); d < least {
+		if d := words.Distance(strings.ToLower(word), strings.ToLower(name)); d < least {
 			best, least = name, d
 		}
 	}
 	return best
-}
-
-// distance is Levenshtein's: the least number of letters to insert, delete or
-// replace to make one word of the other.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }

@@ -52,6 +52,12 @@ func (a address) dial() string {
 	return net.JoinHostPort(a.host, port)
 }
 
+// CheckURL says what is wrong with a repository's URL, as InvalidInput.
+func CheckURL(url string) error {
+	_, err := parseAddress(url)
+	return err
+}
+
 // parseAddress reads a repository's URL. Its errors do not show user info.
 func parseAddress(text string) (address, error) {
 	wrong := func(seen string) (address, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/gitsource/pack"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // minShort is how many digits of a hash git itself shows at least.
@@ -173,7 +174,7 @@ func near(word string, refs []ref) []string {
 	word = strings.ToLower(word)
 	for _, r := range refs {
 		name := strings.ToLower(shortName(r.name))
-		d := distance(word, name)
+		d := words.Distance(word, name)
 		if strings.Contains(name, word) || strings.Contains(word, name) {
 			d = min(d, 1)
 		}
@@ -201,25 +202,4 @@ func describe(r ref) string {
 		return "branch " + shortName(r.target) + " (" + r.name + ")"
 	}
 	return r.name
-}
-
-// distance is Levenshtein's: the least number of letters to insert, delete or
-// replace to make one word of the other.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
-		}
-	}
-	return row[len(b)]
 }

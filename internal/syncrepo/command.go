@@ -14,7 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/gitsource"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -56,6 +55,8 @@ What .mlenvignore names is left out. Nothing else on the nodes is touched.`,
 			}
 			if o.source.URL == "" {
 				problems = append(problems, errors.New("--repo-url is missing: want a git repository, as in https://github.com/example/model"))
+			} else if err := gitsource.CheckURL(o.source.URL); err != nil {
+				problems = append(problems, err)
 			}
 			if filepath.IsAbs(o.requirements) {
 				problems = append(problems, fmt.Errorf("--requirements %q: want a path in the repository", o.requirements))
@@ -108,17 +109,11 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 	if err != nil {
 		return result{}, err
 	}
-	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
-	detach, err := leases.Attach(ctx, o.name, o.run.UID)
+	set, detach, err := nodes.Attach(ctx, clients, log, o.name, o.certs, o.run.UID)
 	if err != nil {
 		return result{}, err
 	}
 	defer detach()
-	set, err := nodes.Connect(ctx, clients, o.name, o.certs)
-	if err != nil {
-		return result{}, err
-	}
-	defer set.Close()
 
 	dir, err := os.MkdirTemp(o.scratch, "repository-")
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
@@ -118,7 +117,7 @@ func (o *options) check() error {
 		problems = append(problems, err.Error())
 	}
 	if len(problems) > 0 {
-		return errors.New(strings.Join(problems, "\n  "))
+		return errors.New(strings.Join(problems, "\n"))
 	}
 	return nil
 }
@@ -134,17 +133,11 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 	if err != nil {
 		return Result{}, err
 	}
-	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
-	detach, err := leases.Attach(ctx, o.name, o.run.UID)
+	set, detach, err := nodes.Attach(ctx, clients, log, o.name, o.certs, o.run.UID)
 	if err != nil {
 		return Result{}, err
 	}
 	defer detach()
-	set, err := nodes.Connect(ctx, clients, o.name, o.certs)
-	if err != nil {
-		return Result{}, err
-	}
-	defer set.Close()
 	pods, err := newPods(ctx, clients.Kube, clients.Namespace, o.name, len(set))
 	if err != nil {
 		return Result{}, err

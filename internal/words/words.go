@@ -1,4 +1,4 @@
-// Package words writes numbers of things as people say them.
+// Package words is about how things are said to people: numbers, sizes, near misses.
 package words
 
 import "strconv"

@@ -12,7 +12,7 @@ def parse():
     """Returns the parsed arguments, and under --single makes this process a world of its own. Ends with exit code 2 if they are wrong."""
     parser = argparse.ArgumentParser(description="Trains a small transformer with DeepSpeed.", allow_abbrev=False)
     add = parser.add_argument_group("training").add_argument
-    add("--steps", type=_positive, default=400, help="steps of the whole training (%(default)s)")
+    add("--steps", type=_positive, default=250, help="steps of the whole training (%(default)s)")
     add("--global-batch", type=_positive, default=16, help="sequences a step, of all ranks together (%(default)s)")
     add("--context", type=_positive, default=64, help="bytes that a prediction sees at most (%(default)s)")
     add("--layers", type=_positive, default=2, help="(%(default)s)")

@@ -269,7 +269,7 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, show *progress, began time.Time) {
 	metrics := &jsonLines{each: func(value map[string]any) {
 		if show.add(value, time.Now()) && !began.IsZero() {
-			t.Log.Info(fmt.Sprintf("The first training step was done %.1f s after the launch.", time.Since(began).Seconds()))
+			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()))
 		}
 	}}
 	group.Go(func() { _ = followLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, metrics, retry(ctx)) })

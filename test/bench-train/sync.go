@@ -59,12 +59,12 @@ func benchSync(ctx context.Context, p *place, runs int) error {
 			run  func() error
 		}{
 			{"sync", &whole, func() error { return sendTree(ctx, set, dir) }},
-			{"tar | kubectl exec", &streamed, func() error { return p.tarToAll(ctx, dir, of) }},
-			{"kubectl cp", &copied, func() error { return p.copyToAll(ctx, dir, of, "copy") }},
+			{"tar | kubectl exec", &streamed, func() error { return p.tarToAll(ctx, dir, of, "tar-"+strconv.Itoa(i)) }},
+			{"kubectl cp", &copied, func() error { return p.copyToAll(ctx, dir, of, "copy-"+strconv.Itoa(i)) }},
 			{"sync of one changed file", &again, func() error {
 				return errors.Join(os.WriteFile(filepath.Join(dir, changedFile), []byte("changed "+strconv.Itoa(i)), 0o644), sendTree(ctx, set, dir))
 			}},
-			{"kubectl cp of that file", &file, func() error { return p.copyToAll(ctx, filepath.Join(dir, changedFile), of, "file") }},
+			{"kubectl cp of that file", &file, func() error { return p.copyToAll(ctx, filepath.Join(dir, changedFile), of, "file-"+strconv.Itoa(i)) }},
 		}
 		// The disk is still busy with what the way before has written: another one is the first each time.
 		const wholeTree = 3
@@ -77,9 +77,7 @@ func benchSync(ctx context.Context, p *place, runs int) error {
 			*way.into = append(*way.into, since(start))
 			p.say("  %d of %d: %s took %.2f s", i+1, runs, way.what, since(start))
 		}
-		if err := errors.Join(p.forget(ctx, of), os.RemoveAll(dir)); err != nil {
-			return err
-		}
+		// Nothing is removed meanwhile: ext4 is slow to make files where it has just removed others.
 	}
 	p.part(fmt.Sprintf("sync of %d MB in %d files to 4 nodes", treeBytes/1_000_000, treeFiles),
 		"the nodes are the pods of two environments of two nodes on two Kubernetes nodes, each pod with a volume of its own; text, new each time",
@@ -141,12 +139,12 @@ func (p *place) copyToAll(ctx context.Context, from string, to []node, name stri
 }
 
 // tarToAll is tar | kubectl exec, for all pods at once.
-func (p *place) tarToAll(ctx context.Context, from string, to []node) error {
+func (p *place) tarToAll(ctx context.Context, from string, to []node, name string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range to {
 		group.Go(func() error {
 			pack := exec.CommandContext(ctx, "tar", "-C", from, "-cf", "-", ".")
-			unpack := exec.CommandContext(ctx, kubectlProgram, p.kubectlArgs("exec", "-i", n.pod(), "--", "sh", "-c", "mkdir -p /workspace/tar && tar -C /workspace/tar -xf -")...)
+			unpack := exec.CommandContext(ctx, kubectlProgram, p.kubectlArgs("exec", "-i", n.pod(), "--", "sh", "-c", "mkdir -p /workspace/"+name+" && tar -C /workspace/"+name+" -xf -")...)
 			var said bytes.Buffer
 			pack.Stderr, unpack.Stderr = &said, &said
 			reader, writer := io.Pipe()
@@ -163,14 +161,4 @@ func (p *place) tarToAll(ctx context.Context, from string, to []node) error {
 		})
 	}
 	return group.Wait()
-}
-
-// forget removes what the other ways have copied.
-func (p *place) forget(ctx context.Context, of []node) error {
-	for _, n := range of {
-		if _, err := p.kubectl(ctx, "exec", n.pod(), "--", "rm", "-rf", "/workspace/copy", "/workspace/tar", "/workspace/file"); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +32,11 @@ type requirements struct {
 	run string
 }
 
-// readRequirements reads the file as it will be on the nodes.
+// include is a line of a requirements file that names another one.
+var include = regexp.MustCompile(`(?m)^[ \t]*(?:-r|-c|--requirement|--constraint)[ \t=]*([^ \t\r\n#]+)`)
+
+// readRequirements reads the file, and after it those that it includes, as they
+// will be on the nodes.
 func readRequirements(dir, name string) ([]byte, error) {
 	// A link of the repository must not lead to a file of the step's own.
 	root, err := os.OpenRoot(dir)
@@ -38,15 +44,29 @@ func readRequirements(dir, name string) ([]byte, error) {
 		return nil, err
 	}
 	defer root.Close()
-	content, err := root.ReadFile(filepath.Clean(name))
-	if err != nil {
-		return nil, fail.Advise(fail.Becausef(fail.RequirementsFailed, "reading the requirements %s: %w", name, err), "name the file by its path from the top of the repository")
+	var all []byte
+	names := []string{filepath.Clean(name)}
+	for i := 0; i < len(names); i++ {
+		content, err := root.ReadFile(names[i])
+		if err != nil {
+			return nil, fail.Advise(fail.Becausef(fail.RequirementsFailed, "reading the requirements %s: %w", names[i], err), "name the file by its path from the top of the repository")
+		}
+		all = append(all, content...)
+		for _, found := range include.FindAllSubmatch(content, -1) {
+			included := string(found[1])
+			if strings.Contains(included, "://") || filepath.IsAbs(included) {
+				continue // what lies there is not known here
+			}
+			if included = filepath.Join(filepath.Dir(names[i]), included); !slices.Contains(names, included) {
+				names = append(names, included)
+			}
+		}
 	}
-	return content, nil
+	return all, nil
 }
 
 // install makes the virtual environment of a requirements file on each volume,
-// once: it is named by the file's hash.
+// once: it is named by the hash of the file and those that it includes.
 func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (venv string, err error) {
 	venv = fmt.Sprintf("%s/%x", r.venvs, sha256.Sum256(r.content))
 	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is there already.", r.name, venv))

@@ -21,14 +21,16 @@ func fakePython(t *testing.T) (installed string) {
 	installed = filepath.Join(dir, "installed")
 	script := fmt.Sprintf(`#!/bin/sh
 for last; do :; done
+[ "$1" = -c ] && cat %[1]s.version
 case $2 in
 venv) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
 pip)
   if grep -q no-such-package "$last"; then echo "ERROR: No matching distribution found for no-such-package"; exit 1; fi
   if grep -q endless "$last"; then echo waiting; exec sleep 1000; fi
-  cat "$last" >> %s;;
+  cat "$last" >> %[1]s;;
 esac
 `, installed)
+	write(t, dir, map[string]string{"installed.version": "3.13"})
 	if err := os.WriteFile(filepath.Join(dir, "python3"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +72,13 @@ func TestRequirementsAreInstalledOnce(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(first, "bin", "python3")); err != nil {
 		t.Error(err)
+	}
+	write(t, filepath.Dir(installed), map[string]string{"installed.version": "3.14"})
+	if again, err := s.install(t.Context(), needs, hash); err != nil || again != first {
+		t.Errorf("the same file with another image's Python: %s, %v; want %s", again, err, first)
+	}
+	if got, err := os.ReadFile(installed); err != nil || string(got) != "einops==0.8.1\neinops==0.8.1\n" {
+		t.Errorf("installed %q, %v; want it again for another Python", got, err)
 	}
 	needs.content = []byte("einops==0.9\n")
 	if other, err := s.install(t.Context(), needs, hash); err != nil || other == first {

@@ -328,10 +328,12 @@ func TestReadRequirements(t *testing.T) {
 	write(t, dir, map[string]string{
 		"requirements.txt": "einops\n", "deploy/gpu.txt": "flash-attn\n", "link.txt": "-> deploy/gpu.txt",
 		"out.txt": "-> " + filepath.Join(outside, "token"), "up.txt": "-> ../" + filepath.Base(outside) + "/token", "nowhere.txt": "-> not-there",
-		"folder": "-> " + outside,
+		"folder":  "-> " + outside,
+		"all.txt": "-r deploy/all.txt\n--requirement=https://example.com/r.txt\n", "deploy/all.txt": "  -r gpu.txt # here\n-c ../requirements.txt\n-r all.txt\n",
 	})
 	for name, want := range map[string]string{
 		"requirements.txt": "einops\n", "./deploy//gpu.txt": "flash-attn\n", "link.txt": "flash-attn\n",
+		"all.txt": "-r deploy/all.txt\n--requirement=https://example.com/r.txt\n  -r gpu.txt # here\n-c ../requirements.txt\n-r all.txt\nflash-attn\neinops\n",
 		"out.txt": "", "up.txt": "", "nowhere.txt": "", "folder/token": "", "deploy": "", "none.txt": "", "../" + filepath.Base(outside) + "/token": "",
 	} {
 		content, err := readRequirements(dir, name)

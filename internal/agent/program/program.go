@@ -5,7 +5,6 @@ package program
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -170,32 +169,4 @@ func printEnvironment(environ []string, stdout io.Writer) error {
 		fmt.Fprintf(stdout, "export %s='%s'\n", key, strings.ReplaceAll(value, "'", `'\''`))
 	}
 	return nil
-}
-
-// makeVenv makes the environment whole or not at all: a file in it says that it
-// is complete. It sees the image's packages, so that torch is not installed again.
-func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
-	complete := filepath.Join(dir, ".complete")
-	if _, err := os.Stat(complete); err == nil {
-		fmt.Fprintf(stdout, "the environment %s is there\n", dir)
-		return nil
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o2775); err != nil {
-		return err
-	}
-	python := filepath.Join(dir, "bin", "python3")
-	for _, command := range [][]string{
-		{"python3", "-m", "venv", "--system-site-packages", dir},
-		{python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements},
-	} {
-		process := exec.Command(command[0], command[1:]...)
-		process.Stdout, process.Stderr = stdout, stderr
-		if err := process.Run(); err != nil {
-			return errors.Join(fmt.Errorf("running %s: %w", strings.Join(command, " "), err), os.RemoveAll(dir))
-		}
-	}
-	return os.WriteFile(complete, nil, 0o664)
 }

@@ -1,0 +1,57 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// makeVenv makes the virtual environment once for the image's Python: a file in it
+// names the Python that it is complete for. It sees the image's packages, so that
+// torch is not installed again.
+func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
+	python, err := exec.Command("python3", "-c", "import sys; print(sys.version, sys.base_prefix)").Output()
+	if err != nil {
+		return fmt.Errorf("asking the image's Python what it is: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o2775); err != nil {
+		return err
+	}
+	// Another step, or one that was killed, may have left a pip that still works on it.
+	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o664)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil { // of a file system that cannot
+		fmt.Fprintf(stderr, "%s is not locked: %v\n", dir, err)
+	}
+	complete := filepath.Join(dir, ".complete")
+	if found, err := os.ReadFile(complete); err == nil && string(found) == string(python) {
+		fmt.Fprintf(stdout, "the environment %s is there\n", dir)
+		return nil
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	for _, command := range [][]string{
+		{"python3", "-m", "venv", "--system-site-packages", dir},
+		{filepath.Join(dir, "bin", "python3"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements},
+	} {
+		process := exec.Command(command[0], command[1:]...)
+		process.Stdout, process.Stderr = stdout, stderr
+		if err := process.Run(); err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", strings.Join(command, " "), err), os.RemoveAll(dir))
+		}
+	}
+	return os.WriteFile(complete, python, 0o664)
+}

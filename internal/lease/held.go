@@ -104,20 +104,6 @@ func (h *Held) KeepRenewed(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// Attach finds the Lease that an earlier step of the run took, and renews it until
-// detach is called. A step that a person runs by hand, with no holderID, renews
-// nothing. The error is as StillHeld's.
-func (c Client) Attach(ctx context.Context, name, holderID string) (detach func(), err error) {
-	if holderID == "" {
-		return func() {}, nil
-	}
-	held, err := c.StillHeld(ctx, name, holderID)
-	if err != nil {
-		return nil, err
-	}
-	return held.Renewing(ctx), nil
-}
-
 // Renewing renews the Lease in the background until stop is called or ctx ends.
 // What ends it before is warned of: whoever works on goes on.
 func (h *Held) Renewing(ctx context.Context) (stop func()) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 )
 
 // Set is the nodes of one environment in the order of their ordinals.
@@ -42,23 +40,6 @@ func Connect(ctx context.Context, clients *kube.Clients, name, certs string) (Se
 		count = int(*set.Spec.Replicas)
 	}
 	return New(clients, name, count, credentials), nil
-}
-
-// Attach is Connect for a step of a run: the Lease that the run took is renewed
-// until detach is called, which closes the connections too. The error is
-// EnvironmentMissing where the run of runUID does not hold the environment; an
-// empty runUID, of a person, is not looked at.
-func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, certs, runUID string) (set Set, detach func(), err error) {
-	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
-	stop, err := leases.Attach(ctx, name, runUID)
-	if err != nil {
-		return nil, nil, err
-	}
-	if set, err = Connect(ctx, clients, name, certs); err != nil {
-		stop()
-		return nil, nil, err
-	}
-	return set, func() { set.Close(); stop() }, nil
 }
 
 // New makes the clients of an environment of count nodes.

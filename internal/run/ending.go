@@ -34,6 +34,9 @@ func (c Cause) Final() bool { return c != Evicted }
 type Ending struct {
 	Cause   Cause
 	Message string
+	// NoFinally is true where the run's finally tasks will not run: nobody else gives
+	// back what it holds.
+	NoFinally bool
 }
 
 // EndingOf tells, after SIGTERM, why the pod of a run's task is to end. task is the
@@ -47,17 +50,17 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 	r, err := Of(ctx, client, namespace, name)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && r.UID != uid:
-		return Ending{Deleted, fmt.Sprintf("pipelinerun %s was deleted", name)}, nil
+		return Ending{Deleted, fmt.Sprintf("pipelinerun %s was deleted", name), true}, nil
 	case err != nil:
 		return Ending{}, err
 	case r.Deleted:
-		return Ending{Deleted, fmt.Sprintf("pipelinerun %s is being deleted", name)}, nil
+		return Ending{Deleted, fmt.Sprintf("pipelinerun %s is being deleted", name), true}, nil
 	case r.Cancelled:
-		return Ending{Cancelled, fmt.Sprintf("pipelinerun %s was cancelled", name)}, nil
+		return Ending{Cancelled, fmt.Sprintf("pipelinerun %s was cancelled", name), r.NoFinally}, nil
 	case r.Reason == string(v1.PipelineRunReasonTimedOut), r.Reason == string(v1.PipelineRunReasonTimedOutRunningFinally):
-		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message)}, nil
+		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message), r.Reason == string(v1.PipelineRunReasonTimedOut)}, nil
 	case passed(r.Started, r.Timeouts.Pipeline, now):
-		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its pipeline timeout of %s", name, compact(r.Timeouts.Pipeline))}, nil
+		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its pipeline timeout of %s", name, compact(r.Timeouts.Pipeline)), true}, nil
 	}
 	children, err := taskRunsOf(ctx, client, namespace, name, uid)
 	if err != nil {
@@ -69,15 +72,15 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 		}
 		switch {
 		case child.Spec.StatusMessage == v1.TaskRunCancelledByPipelineTimeoutMsg:
-			return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its tasks timeout of %s", name, compact(r.Timeouts.Tasks))}, nil
+			return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its tasks timeout of %s", name, compact(r.Timeouts.Tasks)), false}, nil
 		case child.Spec.Status == v1.TaskRunSpecStatusCancelled:
-			return Ending{Cancelled, fmt.Sprintf("taskrun %s was cancelled", child.Name)}, nil
+			return Ending{Cancelled, fmt.Sprintf("taskrun %s was cancelled", child.Name), false}, nil
 		case child.Spec.Timeout != nil && child.Status.StartTime != nil &&
 			passed(child.Status.StartTime.Time, child.Spec.Timeout.Duration, now):
-			return Ending{TimedOut, fmt.Sprintf("taskrun %s reached its timeout of %s", child.Name, compact(child.Spec.Timeout.Duration))}, nil
+			return Ending{TimedOut, fmt.Sprintf("taskrun %s reached its timeout of %s", child.Name, compact(child.Spec.Timeout.Duration)), false}, nil
 		}
 	}
-	return Ending{Evicted, fmt.Sprintf("the pod was taken away while pipelinerun %s goes on", name)}, nil
+	return Ending{Evicted, fmt.Sprintf("the pod was taken away while pipelinerun %s goes on", name), false}, nil
 }
 
 // clockSkew is how far apart two machines' clocks may be.

@@ -30,6 +30,8 @@ type Run struct {
 	// Cancelled is true where somebody asked for its end, with or without finally tasks. A run that was
 	// stopped is not: its running tasks may finish.
 	Cancelled bool
+	// NoFinally is true of a run that was cancelled without its finally tasks.
+	NoFinally bool
 	// Deleted is true where the run is on its way out of the cluster.
 	Deleted bool
 	// Done is true where it has ended, finally tasks included.
@@ -76,6 +78,7 @@ func of(found *v1.PipelineRun) *Run {
 		UID:       found.UID,
 		Timeouts:  timeoutsOf(found),
 		Cancelled: found.IsCancelled() || found.IsGracefullyCancelled(),
+		NoFinally: found.IsCancelled(),
 		Deleted:   found.DeletionTimestamp != nil,
 		Done:      found.IsDone(),
 	}

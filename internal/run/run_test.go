@@ -61,7 +61,7 @@ func TestOf(t *testing.T) {
 		{"none", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(0), Finally: d(time.Hour)})),
 			Run{Timeouts: Timeouts{0, 0, time.Hour}}},
 		{"cancelled", pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelled }),
-			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Cancelled: true}},
+			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Cancelled: true, NoFinally: true}},
 		{"stopped", pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusStoppedRunFinally }),
 			Run{Timeouts: Timeouts{Pipeline: time.Hour}}},
 		{"failed", pipelineRun(condition(corev1.ConditionFalse, "Failed", "Tasks Completed: 2")),
@@ -141,32 +141,34 @@ func TestEndingOf(t *testing.T) {
 		after time.Duration
 		want  Ending
 	}{
-		{"no run", nil, nil, time.Hour, Ending{Deleted, "pipelinerun train-1 was deleted"}},
+		{"no run", nil, nil, time.Hour, Ending{Deleted, "pipelinerun train-1 was deleted", true}},
 		{"another run of that name", pipelineRun(func(r *v1.PipelineRun) { r.UID = "uid-2" }), nil, time.Hour,
-			Ending{Deleted, "pipelinerun train-1 was deleted"}},
+			Ending{Deleted, "pipelinerun train-1 was deleted", true}},
 		{"being deleted", pipelineRun(day, func(r *v1.PipelineRun) {
 			r.DeletionTimestamp, r.Finalizers = &metav1.Time{Time: start()}, []string{"chains.tekton.dev"}
-		}), nil, time.Hour, Ending{Deleted, "pipelinerun train-1 is being deleted"}},
+		}), nil, time.Hour, Ending{Deleted, "pipelinerun train-1 is being deleted", true}},
 		{"cancelled", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }), nil, time.Hour,
-			Ending{Cancelled, "pipelinerun train-1 was cancelled"}},
+			Ending{Cancelled, "pipelinerun train-1 was cancelled", false}},
+		{"cancelled without finally tasks", pipelineRun(day, func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelled }), nil, time.Hour,
+			Ending{Cancelled, "pipelinerun train-1 was cancelled", true}},
 		{"timed out", pipelineRun(day, condition(corev1.ConditionFalse, "PipelineRunTimeout", "failed to finish")), nil, time.Hour,
-			Ending{TimedOut, "pipelinerun train-1 timed out: failed to finish"}},
+			Ending{TimedOut, "pipelinerun train-1 timed out: failed to finish", true}},
 		{"deadline just passed, not yet written down", pipelineRun(day), nil, 24*time.Hour - time.Second,
-			Ending{TimedOut, "pipelinerun train-1 reached its pipeline timeout of 24h"}},
+			Ending{TimedOut, "pipelinerun train-1 reached its pipeline timeout of 24h", true}},
 		{"tasks timeout", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(24 * time.Hour), Tasks: d(20 * time.Hour)})),
 			[]*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) {
 				c.Spec.Status, c.Spec.StatusMessage = v1.TaskRunSpecStatusCancelled, v1.TaskRunCancelledByPipelineTimeoutMsg
-			})}, 20 * time.Hour, Ending{TimedOut, "pipelinerun train-1 reached its tasks timeout of 20h"}},
+			})}, 20 * time.Hour, Ending{TimedOut, "pipelinerun train-1 reached its tasks timeout of 20h", false}},
 		{"the task alone is cancelled", pipelineRun(day), []*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled })},
-			time.Hour, Ending{Cancelled, "taskrun train-1-train was cancelled"}},
+			time.Hour, Ending{Cancelled, "taskrun train-1-train was cancelled", false}},
 		{"the task's own timeout", pipelineRun(day), []*v1.TaskRun{taskRunOf("train", func(c *v1.TaskRun) {
 			c.Spec.Timeout, c.Status.StartTime = d(2*time.Hour), &metav1.Time{Time: start().Add(time.Hour)}
-		})}, 3 * time.Hour, Ending{TimedOut, "taskrun train-1-train reached its timeout of 2h"}},
+		})}, 3 * time.Hour, Ending{TimedOut, "taskrun train-1-train reached its timeout of 2h", false}},
 		{"another task is cancelled", pipelineRun(day), []*v1.TaskRun{
 			taskRunOf("train"), taskRunOf("preflight", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled }),
-		}, time.Hour, Ending{Evicted, "the pod was taken away while pipelinerun train-1 goes on"}},
+		}, time.Hour, Ending{Evicted, "the pod was taken away while pipelinerun train-1 goes on", false}},
 		{"evicted, without timeouts", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(0)})), []*v1.TaskRun{taskRunOf("train")}, 99 * time.Hour,
-			Ending{Evicted, "the pod was taken away while pipelinerun train-1 goes on"}},
+			Ending{Evicted, "the pod was taken away while pipelinerun train-1 goes on", false}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var objects []runtime.Object

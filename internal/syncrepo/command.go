@@ -109,7 +109,7 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 	if err != nil {
 		return result{}, err
 	}
-	set, detach, err := nodes.Attach(ctx, clients, log, o.name, o.certs, o.run.UID)
+	set, detach, err := nodes.Attach(ctx, clients, log, o.name, o.certs, o.run)
 	if err != nil {
 		return result{}, err
 	}

@@ -133,7 +133,7 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 	if err != nil {
 		return Result{}, err
 	}
-	set, detach, err := nodes.Attach(ctx, clients, log, o.name, o.certs, o.run.UID)
+	set, detach, err := nodes.Attach(ctx, clients, log, o.name, o.certs, o.run)
 	if err != nil {
 		return Result{}, err
 	}
@@ -223,7 +223,7 @@ func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]st
 // presses Ctrl-C; an evicted step leaves it running, for the next attempt.
 func (o *options) interrupted(ctx context.Context, clients *kube.Clients, t *Training, log *slog.Logger) error {
 	// A pod has 30 s between SIGTERM and SIGKILL.
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 	defer cancel()
 	why := run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}
 	if o.run.Name != "" {

@@ -92,6 +92,15 @@ func runCancelled(u trainer) {
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
+// runCancelledOutright: Tekton skips the finally tasks, so the step that is told to
+// end gives everything back.
+func runCancelledOutright(u trainer) {
+	name := u.holding()
+	u.tkn("pipelinerun", "cancel", name)
+	u.nothingLeft()
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+}
+
 // runDeleted: nothing but claims outlives a run that is deleted.
 func runDeleted(u trainer) {
 	name := u.holding()

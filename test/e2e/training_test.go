@@ -71,6 +71,7 @@ func testTraining(t *testing.T) {
 		scenario{"too-many", 0, tooMany},
 		scenario{"quota", 1, quotaExceeded},
 		scenario{"cancelled", 1, runCancelled},
+		scenario{"cancelled-without-teardown", 1, runCancelledOutright},
 		scenario{"deleted", 1, runDeleted},
 		scenario{"container-killed", 1, containerKilled},
 		scenario{"gpus-held", gpusOfNode, gpusHeld},

@@ -5,13 +5,15 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // testLifecycle does to the running cluster what happens to one.
@@ -36,7 +38,7 @@ func testLifecycle(t *testing.T) {
 			if !ok {
 				t.Fatalf("there is no component %s; there are %v", name, before)
 			}
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			if err := kill(pid); err != nil {
 				t.Fatalf("killing %s: %v", name, err)
 			}
 		}
@@ -68,6 +70,22 @@ func testLifecycle(t *testing.T) {
 		localcluster(t, "up")
 	})
 	t.Run("GPU faults come and go", gpuFaults)
+}
+
+// kill returns when the process is gone.
+func kill(pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil {
+		return err
+	}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+	}
+	return err
 }
 
 // interruptUp runs up and interrupts it when it has finished the stage.

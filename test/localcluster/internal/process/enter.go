@@ -17,8 +17,9 @@ import (
 const SystemCgroup = topology.CgroupRoot + "/system"
 
 // Enter becomes the component of that name: it joins the cluster's cgroup,
-// records which process it is, joins the component's network namespace, mounts the component's own folders where
-// only it sees them, and executes its program. It returns only on failure.
+// records which process it is, joins the component's network namespace, mounts the
+// component's own folders where only it sees them, and executes its program. It
+// returns only on failure.
 func Enter(name string) error {
 	record, err := load(name)
 	if err != nil {
@@ -36,6 +37,9 @@ func Enter(name string) error {
 	record.StartTime = startTime(record.PID)
 	if err := record.save(); err != nil {
 		return err
+	}
+	if err := unix.Close(enteringFD); err != nil {
+		return fmt.Errorf("closing the lock of %s: %w", name, err)
 	}
 	program, err := exec.LookPath(spec.Argv[0])
 	if err != nil {

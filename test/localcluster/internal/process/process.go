@@ -69,13 +69,18 @@ func (p *Process) Err() error {
 // which moves itself into the component's namespaces and becomes it. A nil
 // Process means that it runs already, as it is described.
 func Start(spec Spec) (*Process, error) {
-	if Running(spec) {
-		return nil, nil
-	}
 	for _, dir := range []string{topology.State("components"), topology.State("logs")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
+	}
+	entering, err := lockEntering(spec.Name)
+	if err != nil {
+		return nil, err
+	}
+	defer entering.Close()
+	if Running(spec) {
+		return nil, nil
 	}
 	// A component that runs with other arguments than are wanted now is replaced.
 	if old, err := load(spec.Name); err == nil && old.alive() {
@@ -101,6 +106,7 @@ func Start(spec Spec) (*Process, error) {
 	cmd.Env = append(os.Environ(), spec.Env...)
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{entering} // as enteringFD
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", spec.Name, err)
@@ -114,6 +120,26 @@ func Start(spec Spec) (*Process, error) {
 		close(p.done)
 	}()
 	return p, nil
+}
+
+// enteringFD is what a process that enters holds until it has noted its number.
+const enteringFD = 3
+
+// lockEntering waits until no process is about to become the component: one that
+// an interrupted command has started may still be on its way.
+func lockEntering(name string) (*os.File, error) {
+	lock, err := os.OpenFile(topology.State("components", name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		lock.Close()
+		return nil, fmt.Errorf("locking %s: %w", lock.Name(), err)
+	}
+	return lock, nil
 }
 
 // Running says whether the component runs with just this specification.

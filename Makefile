@@ -3,6 +3,8 @@
 SHELL := /bin/bash
 LOCALCLUSTER := test/localcluster
 GOLANGCI_LINT := bin/golangci-lint-2.12.0
+# A cache of this checkout's own: one that checkouts share names files of another one, which may be gone.
+export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 # Root's own HOME, so that root's caches do not end up among the user's files.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH)")
 

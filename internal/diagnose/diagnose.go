@@ -103,19 +103,6 @@ func Explain(s Snapshot, now time.Time) []Finding {
 	return found
 }
 
-// Blocking names the pods that are not ready, those that do not exist yet too:
-// what the rest of the environment waits for.
-func Blocking(s Snapshot) []string {
-	e := newExplainer(s, time.Time{})
-	var names []string
-	for _, name := range e.podNames() {
-		if pod := e.podNamed(name); pod == nil || !ready(pod) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // pod is what is wrong with one that a node was found for.
 func (e *explainer) pod(pod *corev1.Pod) []Finding {
 	if ready(pod) || pod.Spec.NodeName == "" {

@@ -76,15 +76,6 @@ func TestErrHasReasonAndAdvice(t *testing.T) {
 	}
 }
 
-func TestBlockingNamesPodsThatAreNotThereToo(t *testing.T) {
-	s := environment(3)
-	s.pod(0, isReady)
-	s.pod(1, on)
-	if diff := cmp.Diff([]string{"ml-dev-env-1", "ml-dev-env-2"}, Blocking(s)); diff != "" {
-		t.Errorf("blocking pods (-want +got):\n%s", diff)
-	}
-}
-
 func TestProgressOfAPull(t *testing.T) {
 	pulls := func() Snapshot {
 		s := withPods(1, waiting("ContainerCreating", "")).with("Pulling", `Pulling image "`+image+`"`)

@@ -113,12 +113,7 @@ func timeoutsOf(found *v1.PipelineRun) Timeouts {
 	return t
 }
 
-// OwnerReference makes the run the owner of an object, which is deleted with it.
-func (r *Run) OwnerReference() metav1.OwnerReference {
-	return OwnerReference(r.Name, r.UID)
-}
-
-// OwnerReference is of a run whose name and UID are known. It does not block the
+// OwnerReference makes a run the owner of an object, which is deleted with it. It does not block the
 // owner's deletion: that would need the right to update the owner's finalizers.
 func OwnerReference(name string, uid types.UID) metav1.OwnerReference {
 	block := false

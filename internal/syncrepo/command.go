@@ -125,11 +125,7 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 	if err != nil {
 		return result{}, err
 	}
-	ignore, err := tree.LoadIgnore(dir)
-	if err != nil {
-		return result{}, err
-	}
-	manifest, err := tree.Scan(ctx, dir, ignore)
+	manifest, err := scan(ctx, dir)
 	if err != nil {
 		return result{}, err
 	}
@@ -158,12 +154,6 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 }
 
 func describe(m tree.Manifest) string {
-	files, bytes := 0, int64(0)
-	for _, entry := range m.Entries {
-		if entry.Kind == tree.File {
-			files++
-			bytes += entry.Size
-		}
-	}
+	files, bytes := m.Totals()
 	return fmt.Sprintf("%s, %s", words.Count(files, "file"), words.Bytes(bytes))
 }

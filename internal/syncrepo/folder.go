@@ -12,11 +12,7 @@ import (
 // of all nodes, as the step does with what it fetched. Returned is the tree's
 // hash, which every node confirmed. Errors: UnsafeTree, SyncFailed, AgentUnreachable.
 func Send(ctx context.Context, log *slog.Logger, set nodes.Set, dir string) (tree.Digest, error) {
-	ignore, err := tree.LoadIgnore(dir)
-	if err != nil {
-		return "", err
-	}
-	m, err := tree.Scan(ctx, dir, ignore)
+	m, err := scan(ctx, dir)
 	if err != nil {
 		return "", err
 	}
@@ -26,4 +22,13 @@ func Send(ctx context.Context, log *slog.Logger, set nodes.Set, dir string) (tre
 		return "", err
 	}
 	return hash, s.switchTo(ctx, hash, "")
+}
+
+// scan describes the folder, less what its .mlenvignore names. Errors: UnsafeTree.
+func scan(ctx context.Context, dir string) (tree.Manifest, error) {
+	ignore, err := tree.LoadIgnore(dir)
+	if err != nil {
+		return tree.Manifest{}, err
+	}
+	return tree.Scan(ctx, dir, ignore)
 }

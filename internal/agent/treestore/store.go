@@ -110,21 +110,6 @@ func (s *Store) Path(hash tree.Digest) (string, error) {
 	return s.treeDir(hash), nil
 }
 
-// Totals counts a whole tree's files and their bytes.
-func (s *Store) Totals(hash tree.Digest) (files int, bytes int64, err error) {
-	if _, err := s.Path(hash); err != nil {
-		return 0, 0, err
-	}
-	idx, err := readIndex(s.beside(hash, indexSuffix))
-	if err != nil {
-		return 0, 0, fail.Becausef(fail.SyncFailed, "counting tree %s: %w", hash, err)
-	}
-	for _, r := range idx.records {
-		bytes += r.stamp.size
-	}
-	return len(idx.records), bytes, nil
-}
-
 // meta is the content of HASH.json.
 type meta struct {
 	// Venv is the virtual environment of the tree's jobs, "" for none.

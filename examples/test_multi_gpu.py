@@ -43,7 +43,9 @@ def main():
 
     line = f"rank {dist.get_rank()} on {socket.gethostname()}, {describe(device)}: matmul {teraflops:.2f} TFLOP/s"
     line += f", all-reduce of {ELEMENTS[device.type] * 4 >> 20} MiB in {seconds * 1e3:.1f} ms (bus {bus_gigabytes:.2f} GB/s)"
-    print(line + "".join(f"\n  WRONG: {fault}" for fault in faults), flush=True)
+    # In one write: print() writes an unbuffered line's end by itself, and other ranks print meanwhile.
+    sys.stdout.write(line + "".join(f"\n  WRONG: {fault}" for fault in faults) + "\n")
+    sys.stdout.flush()
     dist.barrier()
     return not faults
 

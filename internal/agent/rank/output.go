@@ -51,15 +51,24 @@ func (o *output) tracebackSeen() time.Time {
 	return time.Time{}
 }
 
-// read takes the last lines and the last Python error from the end of a log.
-func read(path string, seen time.Time) ([]string, *agent.PythonError) {
+// LastWords are the last lines of a rank's log and the last Python error in its
+// end. seen is when that error began; where it is zero the time of the last write
+// stands for it.
+func LastWords(path string, seen time.Time) (tail []string, python *agent.PythonError) {
 	const most = 256 << 10
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, nil
 	}
 	defer file.Close()
-	if info, err := file.Stat(); err == nil && info.Size() > most {
+	info, err := file.Stat()
+	if err != nil {
+		return nil, nil
+	}
+	if seen.IsZero() {
+		seen = info.ModTime().UTC()
+	}
+	if info.Size() > most {
 		if _, err := file.Seek(-most, io.SeekEnd); err != nil {
 			return nil, nil
 		}
@@ -69,10 +78,10 @@ func read(path string, seen time.Time) ([]string, *agent.PythonError) {
 		return nil, nil
 	}
 	lines := pyerror.Lines(content)
-	python := pyerror.Last(lines)
+	python = pyerror.Last(lines)
 	if python != nil {
 		python.Seen = seen
 	}
-	const tail = 20
-	return lines[max(0, len(lines)-tail):], python
+	const last = 20
+	return lines[max(0, len(lines)-last):], python
 }

@@ -119,7 +119,7 @@ func run(command []string, sys fs.FS) (int, error) {
 	// SIGTERM comes from us or from the launcher that ends the others of its node.
 	status.Stopped = told.Load() || status.Exit.Signal == "SIGTERM"
 	status.Exit.OutOfMemory = status.Exit.Signal == "SIGKILL" && facts.ReadMemory(sys).Killed > killed
-	status.Tail, status.Python = read(dir.RankLog(status.Rank), output.tracebackSeen())
+	status.Tail, status.Python = LastWords(dir.RankLog(status.Rank), output.tracebackSeen())
 	err = errors.Join(err, record.WriteJSON(dir.RankStatus(status.Rank), status))
 	if number := unix.SignalNum(status.Exit.Signal); number != 0 {
 		return 128 + int(number), err

@@ -16,6 +16,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 )
 
@@ -140,7 +141,7 @@ func (j *job) finish(exit agent.Exit) {
 	if j.stopping {
 		j.status.State = agent.Stopped
 	}
-	endRanks(&j.status)
+	endRanks(&j.status, j.dir)
 	status := j.status
 	j.mu.Unlock()
 	status.Ranks = nil
@@ -152,14 +153,17 @@ func (j *job) finish(exit agent.Exit) {
 	j.grown.fire()
 }
 
-// endRanks marks ranks whose shim could not write their end as killed.
-func endRanks(status *agent.JobStatus) {
+// endRanks marks ranks whose shim could not write their end as killed: such as
+// one that is slow to end, when its launcher is gone. Its log tells whether it
+// failed before, which may be why the others did.
+func endRanks(status *agent.JobStatus, dir record.Dir) {
 	ranks := slices.Clone(status.Ranks)
 	for i := range ranks {
 		if ranks[i].Ended.IsZero() {
 			ranks[i].Ended = status.Ended
 			ranks[i].Exit = agent.Exit{Code: -1, Signal: "SIGKILL"}
 			ranks[i].Stopped = status.State != agent.Exited
+			ranks[i].Tail, ranks[i].Python = rank.LastWords(dir.RankLog(ranks[i].Rank), time.Time{})
 		}
 	}
 	status.Ranks = ranks

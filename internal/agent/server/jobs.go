@@ -151,7 +151,7 @@ func (js *jobs) find(id string) (agent.JobStatus, error) {
 		}
 		status.Ranks = append(status.Ranks, r)
 	}
-	endRanks(&status)
+	endRanks(&status, dir)
 	return status, nil
 }
 

@@ -182,6 +182,18 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// A rank that has failed and is slow to end is killed with the rest when its
+// launcher has gone: its own words are all that tells why the others did.
+func TestKilledRankKeepsItsLastWords(t *testing.T) {
+	n := newNode(t)
+	n.script("slow.sh", `printf 'Traceback (most recent call last):\n  File "a.py", line 7, in f\n    f()\nValueError: bad batch\n'; kill -KILL $PPID; exec sleep 1000`)
+	status := n.run("slow", command("slow.sh"))
+	rank := status.Ranks[0]
+	if rank.Exit.Signal != "SIGKILL" || rank.Python == nil || rank.Python.Type != "ValueError" || rank.Python.Seen.IsZero() || len(rank.Tail) != 4 {
+		t.Errorf("rank %+v with error %+v, want it killed, with its ValueError and four last lines", rank, rank.Python)
+	}
+}
+
 func TestDeadline(t *testing.T) {
 	n := newNode(t)
 	n.script("long.sh", "exec sleep 1000")

@@ -7,6 +7,26 @@ import torch
 import torch.distributed as dist
 
 
+def wait_for_every_gather():
+    """Makes every all-gather of DeepSpeed's a finished one when it returns.
+
+    After a checkpoint is loaded ZeRO-3 gathers the weights, one operation each, and waits for the last one alone: on GPUs they
+    end in their order. gloo ends them in any, and a forward pass would now and then read weights that are not there yet.
+    """
+    for name in ("all_gather", "all_gather_into_tensor"):
+        setattr(deepspeed.comm, name, _waited_for(getattr(deepspeed.comm, name)))
+
+
+def _waited_for(gather):
+    def wrapper(*args, **kwargs):
+        handle = gather(*args, **kwargs)
+        if handle is not None:
+            handle.wait()
+        return handle
+
+    return wrapper
+
+
 def weights_sha256(engine):
     """Returns the SHA-256 of this rank's weights, in order of their names; with ZeRO-3 they are gathered for it."""
     parameters = sorted(engine.module.named_parameters())

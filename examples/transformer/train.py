@@ -70,6 +70,8 @@ def start(args):
         args.dtype = "bf16" if on_gpu else "fp32"
     backend = args.backend if args.backend != "auto" else "nccl" if on_gpu else "gloo"
     deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    if backend == "gloo":
+        ranks.wait_for_every_gather()
     device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     say(f"{world} ranks on {device.type}, {backend}, {args.dtype}, {args.threads} threads a rank, {pathlib.Path(args.deepspeed_config).name}")
     return device

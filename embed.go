@@ -1,9 +1,25 @@
-// Package mldevenv carries the Tasks and Pipelines that its programs install.
+// Package mldevenv carries what its programs install and build: Tasks, Pipelines
+// and the folders of training images.
 package mldevenv
 
-import "embed"
+import (
+	"embed"
+	"io/fs"
+)
 
 // Bundle holds tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
 //
 //go:embed tasks/*/*.yaml pipelines/*/*.yaml
 var Bundle embed.FS
+
+//go:embed images/*/*
+var folders embed.FS
+
+// Images has a folder for each flavour of training image.
+func Images() fs.FS {
+	images, err := fs.Sub(folders, "images")
+	if err != nil {
+		panic(err) // the name is valid
+	}
+	return images
+}

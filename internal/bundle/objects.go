@@ -43,7 +43,8 @@ func Objects(files fs.FS) ([]*unstructured.Unstructured, error) {
 type Default struct {
 	Param string
 	Value string
-	// Replaces limits it to params whose default is this one now; empty is any.
+	// Replaces limits it to params whose default is this one now, and keeps that
+	// where there is no value; empty is any.
 	Replaces string
 }
 
@@ -64,7 +65,7 @@ func SetDefaults(object *unstructured.Unstructured, defaults []Default) error {
 			continue
 		}
 		for _, d := range defaults {
-			if param["name"] == d.Param && (d.Replaces == "" || d.Replaces == now) {
+			if param["name"] == d.Param && (d.Replaces == "" || d.Replaces == now && d.Value != "") {
 				param["default"] = d.Value
 			}
 		}

@@ -6,6 +6,10 @@ package cluster
 // an installed cluster file is.
 const ConfigMapPrefix = "mlenv-cluster-"
 
+// TrustedCA is the ConfigMap that OpenShift fills with the certificates that the
+// cluster trusts, in a namespace where ml-dev-env is installed.
+const TrustedCA = "mlenv-trusted-ca"
+
 // File is a cluster file. Keys that are absent have the defaults of Default.
 type File struct {
 	Cluster   Cluster   `json:"cluster"`
@@ -124,12 +128,34 @@ type Proxy struct {
 	NoProxy List `json:"no_proxy,omitempty" jsonschema:"description=hosts and domains and ranges to reach directly: separated by commas"`
 }
 
-// Image is what training runs in.
+// Image is what training runs in: a finished image, or one that is built.
 type Image struct {
 	// Name is the image of an environment that names none.
-	Name string `json:"name,omitempty" jsonschema:"description=training image of an environment that names none"`
-	// PullSecret is used instead of the service account's own pull secrets.
-	PullSecret string `json:"pull_secret,omitempty" jsonschema:"description=Secret to pull images with; it takes the place of the service account's own"`
+	Name string `json:"name,omitempty" jsonschema:"description=training image of an environment that names none; not beside flavour"`
+	// PullSecret is used instead of the service account's own pull secrets, by
+	// builds for their base too.
+	PullSecret string `json:"pull_secret,omitempty" jsonschema:"description=Secret to pull images with and the bases of images; it takes the place of the service account's own"`
+	// Flavour is what is built where no image is named.
+	Flavour string `json:"flavour,omitempty" jsonschema:"description=folder below images/ to build the training image from where none is named"`
+	// Base takes the place of the base that the flavour's Dockerfile names.
+	Base string `json:"base,omitempty" jsonschema:"description=base image of the flavour: its build argument BASE_IMAGE"`
+	// BuildArgs are further build arguments, KEY=VALUE each.
+	BuildArgs []string `json:"build_args,omitempty" jsonschema:"description=build arguments of the flavour: each KEY=VALUE; no secrets as an image's history shows them"`
+	// BuildResources are the build pod's. What is absent is the cluster's own default.
+	BuildResources BuildResources `json:"build_resources,omitempty"`
+}
+
+// BuildResources are what a build pod asks for and may use.
+type BuildResources struct {
+	Requests BuildAmounts `json:"requests,omitempty"`
+	Limits   BuildAmounts `json:"limits,omitempty"`
+}
+
+// BuildAmounts is memory, processors and disk, each zero for the cluster's default.
+type BuildAmounts struct {
+	Memory           Quantity `json:"memory,omitempty"`
+	CPU              Quantity `json:"cpu,omitempty"`
+	EphemeralStorage Quantity `json:"ephemeral_storage,omitempty" jsonschema:"description=disk of the node; an image of 12 GB takes about 40Gi to build"`
 }
 
 // Security is what the pods may do.

@@ -21,6 +21,31 @@ const (
 	// EnvironmentMissing: there is no such environment, or it is not this run's any more.
 	EnvironmentMissing Reason = "EnvironmentMissing"
 
+	// BuildUnavailable: the cluster has no build API, so an image must be named.
+	BuildUnavailable Reason = "BuildUnavailable"
+	// DockerfileInvalid: the Dockerfile cannot be read.
+	DockerfileInvalid Reason = "DockerfileInvalid"
+	// PackageNotFound: a package or a version of it does not exist where the build looks.
+	PackageNotFound Reason = "PackageNotFound"
+	// DependencyConflict: packages want versions of each other that do not go together.
+	DependencyConflict Reason = "DependencyConflict"
+	// CertificateUntrusted: a server's certificate is signed by an authority that is not trusted.
+	CertificateUntrusted Reason = "CertificateUntrusted"
+	// NetworkFailed: a server that is needed cannot be reached.
+	NetworkFailed Reason = "NetworkFailed"
+	// DiskFull: the disk that a build or a node may use is full.
+	DiskFull Reason = "DiskFull"
+	// BuildStepFailed: a RUN of the Dockerfile failed by itself.
+	BuildStepFailed Reason = "BuildStepFailed"
+	// PushRefused: the registry did not take the image.
+	PushRefused Reason = "PushRefused"
+	// BuildPodLost: the build's pod was deleted or evicted.
+	BuildPodLost Reason = "BuildPodLost"
+	// BuildTimeout: the build did not end in its time.
+	BuildTimeout Reason = "BuildTimeout"
+	// BuildFailed: the build failed and the log tells no more than that.
+	BuildFailed Reason = "BuildFailed"
+
 	// GPUsUnavailable: not enough GPUs are free on the nodes that may be used.
 	GPUsUnavailable Reason = "GPUsUnavailable"
 	// NodesUnavailable: no node fits for another cause than GPUs: labels, names, processors, memory, not ready.

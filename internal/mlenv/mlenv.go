@@ -14,10 +14,12 @@ import (
 	"github.com/spf13/cobra"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // errInvalid has been told already.
@@ -42,7 +44,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			return nil
 		},
 	}
-	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command())
+	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -61,6 +63,14 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	return 1
+}
+
+// buildCommand is the step build-image under the name that people look for.
+func buildCommand() *cobra.Command {
+	cmd := buildimage.Command(mldevenv.Images())
+	cmd.Use = strings.Replace(cmd.Use, "build-image", "build", 1)
+	cmd.Example = strings.ReplaceAll(cmd.Example, "build-image", "mlenv build")
+	return step.ForPeople(cmd)
 }
 
 func validateCommand() *cobra.Command {

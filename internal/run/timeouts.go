@@ -14,7 +14,9 @@ const margin = 5 * time.Minute
 
 // Needs is what a run still has to do.
 type Needs struct {
-	// Start is until the environment can be used, Training its own deadline.
+	// Build is until there is an image, Start until the environment can be used,
+	// Training its own deadline.
+	Build    time.Duration
 	Start    time.Duration
 	Training time.Duration
 	// Teardown is what the finally tasks take.
@@ -30,7 +32,7 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 		elapsed = max(0, now.Sub(r.Started))
 	}
 	t := r.Timeouts
-	tasks := elapsed + need.Start + need.Training
+	tasks := elapsed + need.Build + need.Start + need.Training
 	var short []string
 	tooShort := func(name string, has, wants time.Duration) {
 		if has != 0 && has < wants {
@@ -43,10 +45,14 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 	if len(short) == 0 {
 		return nil
 	}
+	build := ""
+	if need.Build > 0 {
+		build = compact(need.Build) + " to build the image, "
+	}
 	forTasks, forFinally := roundUp(tasks+margin), roundUp(need.Teardown)
 	return fail.Advise(
-		fail.Becausef(fail.TimeoutTooShort, "checking the timeouts of pipelinerun %s/%s: %s (%s since its start, %s to start, %s of training, %s to tear down)",
-			r.Namespace, r.Name, strings.Join(short, "; "), compact(elapsed), compact(need.Start), compact(need.Training), compact(need.Teardown)),
+		fail.Becausef(fail.TimeoutTooShort, "checking the timeouts of pipelinerun %s/%s: %s (%s since its start, %s%s to start, %s of training, %s to tear down)",
+			r.Namespace, r.Name, strings.Join(short, "; "), compact(elapsed), build, compact(need.Start), compact(need.Training), compact(need.Teardown)),
 		"tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s",
 		compact(forTasks+forFinally), compact(forTasks), compact(forFinally))
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // phases are the tasks of the pipeline, which follow each other.
-var phases = []string{"provision", "sync-repo", "train", "teardown"}
+var phases = []string{"build-image", "provision", "sync-repo", "train", "teardown"}
 
 // phaseTimes are seconds, a value a run. What is neither its pod's start nor what
 // it waits for is a phase's own.
@@ -106,7 +106,7 @@ func (p *place) pipelineRun(name string) *v1.PipelineRun {
 	r.Spec.TaskRunTemplate.ServiceAccountName = "mlenv-pipeline"
 	for _, param := range [][2]string{
 		{"repo-url", "https://" + gitServer + "/" + p.name + ".git"}, {"script", "train.py"}, {"launcher", string(agent.Command)},
-		{"name", name}, {"nodes", "2"}, {"gpus-per-node", "1"},
+		{"name", name}, {"nodes", "2"}, {"gpus-per-node", "1"}, {"image", trainingImage},
 	} {
 		r.Spec.Params = append(r.Spec.Params, v1.Param{Name: param[0], Value: *v1.NewStructuredValues(param[1])})
 	}

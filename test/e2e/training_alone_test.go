@@ -53,7 +53,7 @@ func stepsByHand(u trainer) {
 		u.mustContain(out.String(), says)
 	}
 	hand(teardown.Command(), step.Done, "There is no environment")
-	make := []string{"--cluster-file=../../clusters/local.yaml", "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}
+	make := []string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}
 	hand(provision.Command(), step.Done, "is ready after", make...)
 	hand(provision.Command(), step.Done, "The environment is there already, as it is asked for.", make...)
 	hand(provision.Command(), step.Failed, "EnvironmentDiffers", append(make, "--gpus-per-node=2")...)

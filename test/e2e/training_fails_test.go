@@ -77,7 +77,7 @@ func gpusHeld(u trainer) {
 	u.Cleanup(func() { // what belongs to no namespace
 		u.kubectl("delete", "clusterrolebinding/mlenv-observer-"+u.namespace, "clusterrole/mlenv-observer")
 	})
-	u.install("../../clusters/local.yaml", "--admin")
+	u.install(u.clusterFile(), "--admin")
 	e := u.end(u.start("e2e/quick.sh", byShell, "--param=start-timeout=15s")).failed("provision", fail.GPUsUnavailable, "the start-timeout of 15s has passed")
 	e.mustContain(e.log("provision"), "node-1", "node-2", other.namespace+"/holder-1", other.namespace+"/holder-2")
 }

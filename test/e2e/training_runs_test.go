@@ -257,7 +257,7 @@ func named(name string) metav1.ListOptions {
 
 // shortened is the end of a long text.
 func shortened(text string) string {
-	const most = 6000
+	const most = 30_000
 	if len(text) <= most {
 		return text
 	}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -196,7 +197,7 @@ type trainer struct {
 func (s training) trainer(u user) trainer {
 	u.Helper()
 	made := trainer{u, s}
-	made.install("../../clusters/local.yaml")
+	made.installChanged()
 	return made
 }
 
@@ -214,17 +215,30 @@ func (u trainer) install(clusterFile string, flags ...string) {
 	}
 }
 
-// installChanged installs a cluster file that differs from clusters/local.yaml.
+// trainingImage is one that the local cluster has from the start: not every
+// scenario shall build its own.
+const trainingImage = registryHost + "/training:latest"
+
+// installChanged installs a cluster file that differs from clusters/local.yaml,
+// and in which the image is a finished one.
 func (u trainer) installChanged(oldNew ...string) {
+	u.Helper()
+	u.install(u.clusterFile(oldNew...))
+}
+
+func (u trainer) clusterFile(oldNew ...string) (path string) {
 	u.Helper()
 	content, err := os.ReadFile("../../clusters/local.yaml")
 	if err != nil {
 		u.Fatal(err)
 	}
-	changed := strings.NewReplacer(oldNew...).Replace(string(content))
-	file := filepath.Join(u.TempDir(), "local.yaml")
-	if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
+	named := buildsImage.ReplaceAllString(string(content), "image:\n  name: "+trainingImage+"\n")
+	path = filepath.Join(u.TempDir(), "local.yaml")
+	if err := os.WriteFile(path, []byte(strings.NewReplacer(oldNew...).Replace(named)), 0o644); err != nil {
 		u.Fatal(err)
 	}
-	u.install(file)
+	return path
 }
+
+// buildsImage is what clusters/local.yaml says of its image.
+var buildsImage = regexp.MustCompile(`(?m)^image:\n(  .*\n)+`)

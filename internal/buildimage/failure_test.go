@@ -1,0 +1,50 @@
+package buildimage
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	buildv1 "github.com/openshift/api/build/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// TestExplain reads testdata/failures.txt: the ends of builds' logs as buildah,
+// pip, apt and npm write them, and what is to be made of each.
+func TestExplain(t *testing.T) {
+	content, err := os.ReadFile("testdata/failures.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range strings.Split(string(content), "\n=== ")[1:] {
+		header, log, _ := strings.Cut(text, "\n")
+		name, rest, _ := strings.Cut(header, " | ")
+		status, wants, _ := strings.Cut(rest, " | ")
+		reason, message, _ := strings.Cut(status, ": ")
+		t.Run(name, func(t *testing.T) {
+			e := end{
+				name: "b-1", namespace: "ns", phase: buildv1.BuildPhaseFailed, reason: buildv1.StatusReason(reason), message: message,
+				lines: strings.Split(strings.TrimSuffix(log, "\n"), "\n"), bases: []string{"nvcr.io/nvidia/pytorch:25.09-py3"}, timeout: "30m",
+			}
+			if reason == "CancelledBuild" {
+				e.phase = buildv1.BuildPhaseCancelled
+			}
+			got := explain(e)
+			wanted := strings.Split(wants, " ~ ")
+			if diff := cmp.Diff(wanted[0], string(got.reason)); diff != "" {
+				t.Errorf("reason (-want +got):\n%s", diff)
+			}
+			said := got.err("b-1", "ns").Error()
+			for _, part := range wanted[1:] {
+				if !strings.Contains(said, part) {
+					t.Errorf("said %q, want %q in it", said, part)
+				}
+			}
+			if fail.NextOf(got.err("b-1", "ns")) == "" && got.reason != fail.Cancelled {
+				t.Error("there is no advice")
+			}
+		})
+	}
+}

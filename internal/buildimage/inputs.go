@@ -1,0 +1,172 @@
+package buildimage
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// inputs is all that decides what comes out of a build. Where it is the same,
+// the image is taken to be the same.
+type inputs struct {
+	Strategy   string            `json:"strategy"`
+	Dockerfile string            `json:"dockerfile"`
+	BuildArgs  []Arg             `json:"buildArgs"`
+	Env        []Arg             `json:"env"`
+	Context    []contextFile     `json:"context"`
+	Bases      map[string]string `json:"bases"`
+}
+
+// contextFile is one entry of the context. Of a file's mode only whether it may
+// be executed counts: that is what the build sees.
+type contextFile struct {
+	Path       string `json:"path"`
+	Executable bool   `json:"executable,omitempty"`
+	Link       string `json:"link,omitempty"`
+	SHA256     string `json:"sha256,omitempty"`
+}
+
+// fingerprint is the SHA-256 of the inputs as canonical JSON.
+func (in inputs) fingerprint() string {
+	// Fields in their order, keys of maps sorted: this is canonical enough.
+	text, err := json.Marshal(in)
+	if err != nil {
+		panic(err) // strings and booleans alone
+	}
+	sum := sha256.Sum256(text)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// withoutBases is the fingerprint for when a registry cannot be asked.
+func (in inputs) withoutBases() string {
+	bases := map[string]string{}
+	for base := range in.Bases {
+		bases[base] = ""
+	}
+	in.Bases = bases
+	return in.fingerprint()
+}
+
+// unresolved are the bases whose digest is not known, sorted.
+func (in inputs) unresolved() (bases []string) {
+	for _, base := range slices.Sorted(maps.Keys(in.Bases)) {
+		if in.Bases[base] == "" {
+			bases = append(bases, base)
+		}
+	}
+	return bases
+}
+
+// scan lists the context, sorted by path.
+func (d *Definition) scan() (files []contextFile, err error) {
+	err = d.walk(func(path string, info fs.FileInfo, link string) error {
+		file := contextFile{Path: path, Link: link}
+		if info.Mode().IsRegular() {
+			file.Executable = info.Mode()&0o100 != 0
+			content, err := d.Context.Open(path)
+			if err != nil {
+				return err
+			}
+			defer content.Close()
+			hash := sha256.New()
+			if _, err := io.Copy(hash, content); err != nil {
+				return err
+			}
+			file.SHA256 = hex.EncodeToString(hash.Sum(nil))
+		}
+		files = append(files, file)
+		return nil
+	})
+	return files, err
+}
+
+// walk calls each for every file, folder and link below the context, but not for
+// .git. link is where a link leads.
+func (d *Definition) walk(each func(path string, info fs.FileInfo, link string) error) error {
+	err := fs.WalkDir(d.Context, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || path == "." {
+			return err
+		}
+		if entry.IsDir() && entry.Name() == ".git" {
+			return fs.SkipDir
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		link := ""
+		switch {
+		case info.Mode().IsRegular(), info.IsDir():
+		case info.Mode()&fs.ModeSymlink != 0:
+			if link, err = fs.ReadLink(d.Context, path); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("%s is a %s: want files, folders and links", path, info.Mode().Type())
+		}
+		return each(path, info, link)
+	})
+	if err != nil {
+		return fmt.Errorf("reading the folder of %s: %w", d.Flavour, err)
+	}
+	return nil
+}
+
+// pack writes the context as a compressed tar, as a binary build takes it.
+func (d *Definition) pack(w io.Writer) error {
+	zipped := gzip.NewWriter(w)
+	archive := tar.NewWriter(zipped)
+	err := d.walk(func(path string, info fs.FileInfo, link string) error {
+		header, err := tar.FileInfoHeader(info, link)
+		if err != nil {
+			return err
+		}
+		header.Name = path
+		header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", ""
+		// An embedded file is readable only; the build may want to write beside it.
+		header.Mode = int64(info.Mode().Perm() | 0o644)
+		if info.IsDir() {
+			header.Name += "/"
+			header.Mode = 0o755
+		}
+		if err := archive.WriteHeader(header); err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return nil
+		}
+		content, err := d.Context.Open(path)
+		if err != nil {
+			return err
+		}
+		defer content.Close()
+		_, err = io.Copy(archive, content)
+		return err
+	})
+	return errors.Join(err, archive.Close(), zipped.Close())
+}
+
+// basesText is the bases with their digests, for people.
+func (in inputs) basesText() string {
+	var all []string
+	for _, base := range slices.Sorted(maps.Keys(in.Bases)) {
+		text := base
+		if digest := in.Bases[base]; digest != "" && !strings.Contains(base, "@") {
+			text += "@" + digest
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, " ")
+}
+
+// bases are the images that it was to be built on, sorted.
+func (in inputs) bases() []string { return slices.Sorted(maps.Keys(in.Bases)) }

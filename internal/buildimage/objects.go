@@ -1,0 +1,146 @@
+package buildimage
+
+import (
+	"strings"
+	"time"
+
+	buildv1 "github.com/openshift/api/build/v1"
+	buildapply "github.com/openshift/client-go/build/applyconfigurations/build/v1"
+	imageapply "github.com/openshift/client-go/image/applyconfigurations/image/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+)
+
+// Names and labels of what a build needs and makes.
+const (
+	// StreamName is the ImageStream; its tags are the flavours.
+	StreamName = "ml-dev-env"
+	// inputsLabel is a label of the image: the fingerprint of what it was built from.
+	inputsLabel = "io.ml-dev-env.inputs"
+	// inputsWithoutBasesLabel leaves the bases' digests out.
+	inputsWithoutBasesLabel = "io.ml-dev-env.inputs-without-bases"
+	// baseDigestsLabel tells people which bases it were.
+	baseDigestsLabel = "io.ml-dev-env.bases"
+	// flavourLabel marks the BuildConfig.
+	flavourLabel = "ml-dev-env/flavour"
+	// trustedCAKey is the key of the ConfigMap that OpenShift fills.
+	trustedCAKey = "ca-bundle.crt"
+	// trustedCADir is where a build finds it; it is mounted and so does not stay in the image.
+	trustedCADir = "/etc/mlenv-ca"
+	trustedCA    = trustedCADir + "/" + trustedCAKey
+)
+
+// trustedCAArgs are the build arguments by which pip, OpenSSL, requests, curl,
+// npm and git are told what to trust. An argument is seen by RUN alone.
+var trustedCAArgs = []string{"CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}
+
+func labels() map[string]string {
+	return map[string]string{"app.kubernetes.io/managed-by": "ml-dev-env", "app.kubernetes.io/part-of": "ml-dev-env"}
+}
+
+// configName is the BuildConfig of a flavour.
+func configName(flavour string) string {
+	return StreamName + "-" + strings.ReplaceAll(flavour, ".", "-")
+}
+
+// plan is all that the objects of a build say.
+type plan struct {
+	namespace, flavour string
+	inputs             inputs
+	// passing are arguments that change nothing of the image: proxies and trust.
+	passing    []Arg
+	pullSecret string
+	pushSecret string
+	// trust is the ConfigMap with the certificates to trust, empty for none.
+	trust     string
+	resources cluster.BuildResources
+	deadline  time.Duration
+}
+
+func (p plan) imageStream() *imageapply.ImageStreamApplyConfiguration {
+	return imageapply.ImageStream(StreamName, p.namespace).WithLabels(labels())
+}
+
+// buildConfig is of Docker strategy with binary source: the folder is sent with
+// each build. It has no trigger: one on ConfigChange would start a build at the
+// first apply, which nobody waits for.
+func (p plan) buildConfig() *buildapply.BuildConfigApplyConfiguration {
+	docker := buildapply.DockerBuildStrategy().
+		WithBuildArgs(environment(p.inputs.BuildArgs, p.passing)...).
+		WithEnv(environment(p.inputs.Env)...)
+	if p.pullSecret != "" {
+		docker.WithPullSecret(corev1.LocalObjectReference{Name: p.pullSecret})
+	}
+	if p.trust != "" {
+		docker.WithVolumes(buildapply.BuildVolume().WithName("trusted-ca").
+			WithSource(buildapply.BuildVolumeSource().
+				WithType(buildv1.BuildVolumeSourceTypeConfigMap).
+				WithConfigMap(corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: p.trust},
+					Items:                []corev1.KeyToPath{{Key: trustedCAKey, Path: trustedCAKey}},
+				})).
+			WithMounts(buildapply.BuildVolumeMount().WithDestinationPath(trustedCADir)))
+	}
+	output := buildapply.BuildOutput().
+		WithTo(corev1.ObjectReference{Kind: "ImageStreamTag", Name: StreamName + ":" + p.flavour}).
+		WithImageLabels(
+			buildapply.ImageLabel().WithName(inputsLabel).WithValue(p.inputs.fingerprint()),
+			buildapply.ImageLabel().WithName(inputsWithoutBasesLabel).WithValue(p.inputs.withoutBases()),
+			buildapply.ImageLabel().WithName(baseDigestsLabel).WithValue(p.inputs.basesText()))
+	if p.pushSecret != "" {
+		output.WithPushSecret(corev1.LocalObjectReference{Name: p.pushSecret})
+	}
+	spec := buildapply.BuildConfigSpec().
+		WithRunPolicy(buildv1.BuildRunPolicySerial).
+		WithSource(buildapply.BuildSource().WithType(buildv1.BuildSourceBinary).WithBinary(buildapply.BinaryBuildSource())).
+		WithStrategy(buildapply.BuildStrategy().WithType(buildv1.DockerBuildStrategyType).WithDockerStrategy(docker)).
+		WithOutput(output).
+		WithSuccessfulBuildsHistoryLimit(5).WithFailedBuildsHistoryLimit(5).
+		WithCompletionDeadlineSeconds(int64(p.deadline.Seconds()))
+	if resources := requirements(p.resources); len(resources.Requests)+len(resources.Limits) > 0 {
+		spec.WithResources(resources)
+	}
+	named := labels()
+	named[flavourLabel] = p.flavour
+	return buildapply.BuildConfig(configName(p.flavour), p.namespace).WithLabels(named).WithSpec(spec)
+}
+
+func environment(lists ...[]Arg) (variables []corev1.EnvVar) {
+	for _, list := range lists {
+		for _, arg := range list {
+			variables = append(variables, corev1.EnvVar{Name: arg.Name, Value: arg.Value})
+		}
+	}
+	return variables
+}
+
+func requirements(r cluster.BuildResources) (all corev1.ResourceRequirements) {
+	amounts := func(a cluster.BuildAmounts) corev1.ResourceList {
+		list := corev1.ResourceList{}
+		for name, quantity := range map[corev1.ResourceName]resource.Quantity{
+			corev1.ResourceMemory: a.Memory.Quantity, corev1.ResourceCPU: a.CPU.Quantity, corev1.ResourceEphemeralStorage: a.EphemeralStorage.Quantity,
+		} {
+			if !quantity.IsZero() {
+				list[name] = quantity
+			}
+		}
+		return list
+	}
+	all.Requests, all.Limits = amounts(r.Requests), amounts(r.Limits)
+	return all
+}
+
+// inputsOf is the fingerprint that a build was started with, empty of a build
+// that is not ours.
+func inputsOf(build *buildv1.Build) string { return labelled(build.Spec.Output) }
+
+func labelled(output buildv1.BuildOutput) string {
+	for _, label := range output.ImageLabels {
+		if label.Name == inputsLabel {
+			return label.Value
+		}
+	}
+	return ""
+}

@@ -135,22 +135,29 @@ func find(lines []string, pattern *regexp.Regexp) string {
 	return ""
 }
 
-// matching are the last few lines that match.
+// matching are the last few lines that match, of those that differ by numbers
+// alone the last one.
 func matching(lines []string, pattern *regexp.Regexp) (found []string) {
 	const most = 6
-	for _, line := range lines {
-		if line = strings.TrimSpace(line); pattern.MatchString(line) && !slices.Contains(found, line) {
-			found = append(found, line)
+	var seen []string
+	for _, line := range slices.Backward(lines) {
+		line = strings.TrimSpace(line)
+		kind := digits.ReplaceAllString(line, "0")
+		if len(found) < most && pattern.MatchString(line) && !slices.Contains(seen, kind) {
+			seen, found = append(seen, kind), append(found, shortened(line))
 		}
 	}
-	return found[max(0, len(found)-most):]
+	slices.Reverse(found)
+	return found
 }
+
+var digits = regexp.MustCompile(`\d+`)
 
 // tail are the last lines that say something.
 func (e end) tail(n int) (lines []string) {
 	for _, line := range e.lines {
 		if strings.TrimSpace(line) != "" {
-			lines = append(lines, line)
+			lines = append(lines, shortened(line))
 		}
 	}
 	return lines[max(0, len(lines)-n):]
@@ -176,7 +183,7 @@ func (e end) instruction() string {
 }
 
 func shortened(text string) string {
-	const most = 160
+	const most = 300
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"
 	}

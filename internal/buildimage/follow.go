@@ -120,28 +120,30 @@ func (b *builder) until(ctx context.Context, name string, done func(*buildv1.Bui
 // wait watches the build until its end, and says what it waits for meanwhile.
 // It gives up where the build's pod does not run in time, or never can.
 func (b *builder) wait(ctx context.Context, build *buildv1.Build) (last *buildv1.Build, err error) {
-	shown := ""
+	shown := map[string]bool{}
 	say := func(text string) {
-		if text != "" && text != shown {
-			shown = text
+		// The kubelet changes between the cause of a failed pull and that it waits.
+		if !shown[text] {
+			shown[text] = true
 			b.log.Info(text)
 		}
 	}
-	begun := b.now()
+	begun, running := b.now(), false
 	err = b.until(ctx, build.Name, func(now *buildv1.Build) (bool, error) {
 		last = now
 		switch {
 		case ended(now):
 			return true, nil
 		case now.Status.Phase == buildv1.BuildPhaseRunning:
+			if running {
+				return false, nil
+			}
+			running = true
 			node := ""
-			if pod := b.pod(ctx, now); pod != nil && pod.Spec.NodeName != "" && shown != "running" {
+			if pod := b.pod(ctx, now); pod != nil && pod.Spec.NodeName != "" {
 				node = " on node " + pod.Spec.NodeName
 			}
-			if shown != "running" {
-				b.log.Info(fmt.Sprintf("Build %s runs%s.", now.Name, node))
-				shown = "running"
-			}
+			b.log.Info(fmt.Sprintf("Build %s runs%s.", now.Name, node))
 			return false, nil
 		case now.Status.Reason == buildv1.StatusReasonMissingPushSecret:
 			return false, b.waitsForPushSecret(now)

@@ -22,10 +22,12 @@ func TestNames(t *testing.T) {
 		{DefaultName, Names{
 			Environment: "ml-dev-env", StatefulSet: "ml-dev-env", Service: "ml-dev-env-headless", Workspace: "ml-dev-workspace", Datasets: "ml-dev-datasets",
 			Lease: "ml-dev-env", ServerSecret: "ml-dev-env-agent-server", ClientSecret: "ml-dev-env-agent-client",
+			NodeZero: "ml-dev-env", ServicesSecret: "ml-dev-env-services",
 		}},
 		{"h-kim", Names{
 			Environment: "h-kim", StatefulSet: "h-kim", Service: "h-kim-headless", Workspace: "h-kim-workspace", Datasets: "h-kim-datasets",
 			Lease: "h-kim", ServerSecret: "h-kim-agent-server", ClientSecret: "h-kim-agent-client",
+			NodeZero: "h-kim", ServicesSecret: "h-kim-services",
 		}},
 	}
 	for _, test := range tests {
@@ -93,7 +95,7 @@ func TestCountsAndResourcesArrive(t *testing.T) {
 
 func TestDefaultsComeFromTheFile(t *testing.T) {
 	r := request(t, "local")
-	r.Image = ""
+	r.Image, r.Cluster.Image = "", cluster.Image{Name: "10.223.0.2:5000/training:latest"}
 	objects := build(t, r)
 	_, container := pod(t, r)
 	gpus := container.Resources.Limits[gpuResource]
@@ -333,6 +335,7 @@ func TestOwners(t *testing.T) {
 	for _, mode := range []cluster.StorageMode{cluster.SharedStorage, cluster.NodeStorage} {
 		r := request(t, "cairo")
 		r.Storage = mode
+		r.Services, r.Routes = []string{"jupyter"}, true
 		// What a controller's reference would say is not taken over.
 		lease := LeaseReference("ml-dev-env", "1")
 		lease.Controller, lease.BlockOwnerDeletion = new(true), new(true)
@@ -341,7 +344,7 @@ func TestOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 		var kinds []string
-		for _, object := range objects.InOrder() {
+		for _, object := range append(objects.InOrder(), objects.Services.All()...) {
 			kind := object.GetObjectKind().GroupVersionKind().Kind
 			kinds = append(kinds, kind)
 			if object.GetNamespace() != "nccl-test" {
@@ -358,7 +361,7 @@ func TestOwners(t *testing.T) {
 				t.Errorf("%s %s has owners %v, want the Lease, neither controller nor blocking", kind, object.GetName(), owners)
 			}
 		}
-		want := []string{"ServiceAccount", "Secret", "Secret", "PersistentVolumeClaim", "PersistentVolumeClaim", "Service", "StatefulSet"}
+		want := []string{"ServiceAccount", "Secret", "Secret", "PersistentVolumeClaim", "PersistentVolumeClaim", "Service", "StatefulSet", "Secret", "Service", "Route"}
 		if mode == cluster.NodeStorage {
 			want = slices.Delete(want, 3, 5)
 		}

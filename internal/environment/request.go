@@ -45,6 +45,9 @@ type Request struct {
 	WorkspaceSize, DatasetsSize string
 	// StepsImage holds the agent.
 	StepsImage string
+	// Services run on node 0, by their names; Routes lead to them from outside.
+	Services []string
+	Routes   bool
 }
 
 // WithDefaults fills what the request leaves to the cluster file.
@@ -80,11 +83,16 @@ func (r Request) Validate() error {
 		c.mistake("mode", r.Mode, "want tcp or rdma")
 	}
 	c.counts(r)
-	c.image("image", r.Image, "give the param image, or set image.name in the cluster file of "+r.Cluster.Cluster.Name)
+	missing := "give the param image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name
+	if flavour := r.Cluster.Image.Flavour; flavour != "" {
+		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: give the param image, as build-image's result image names it", r.Cluster.Cluster.Name, flavour)
+	}
+	c.image("image", r.Image, missing)
 	c.image("steps-image", r.StepsImage, "give the param steps-image, an image that holds the agent")
 	c.storage(r)
 	c.size("workspace-size", r.WorkspaceSize)
 	c.size("datasets-size", r.DatasetsSize)
+	c.services(r)
 	if len(c.mistakes) == 0 {
 		return nil
 	}

@@ -37,9 +37,11 @@ func TestValidate(t *testing.T) {
 		{"a namespace that is none", "cairo", func(r *Request) { r.Namespace = "a.b" }, `namespace: "a.b": want`},
 		{"no mode", "cairo", func(r *Request) { r.Mode = "" }, "mode: is missing: want tcp or rdma"},
 		{"a mode that is not decided", "cairo", func(r *Request) { r.Mode = "auto" }, "mode: auto: want tcp or rdma"},
-		{"no image", "cairo", func(r *Request) { r.Image = "" },
+		{"no image", "cairo", func(r *Request) { r.Image, r.Cluster.Image = "", cluster.Image{} },
 			"image: is missing: give the param image, or set image.name in the cluster file of cairo"},
-		{"the cluster file's image", "local", func(r *Request) { r.Image = "" }, ""},
+		{"the cluster file's image", "local", func(r *Request) { r.Image, r.Cluster.Image = "", cluster.Image{Name: "training:1"} }, ""},
+		{"an image that is to be built first", "local", func(r *Request) { r.Image = "" },
+			"image: is missing: the cluster file of local builds its flavour cpu: give the param image, as build-image's result image names it"},
 		{"an image that is none", "cairo", func(r *Request) { r.Image = "Training" }, `image: "Training": want an image`},
 		{"no steps image", "cairo", func(r *Request) { r.StepsImage = "" }, "steps-image: is missing"},
 		{"storage that is to be decided", "cairo", func(r *Request) { r.Storage = cluster.AutoStorage }, ""},
@@ -51,6 +53,10 @@ func TestValidate(t *testing.T) {
 		{"sizes", "cairo", func(r *Request) { r.WorkspaceSize, r.DatasetsSize = "1Ti", "500M" }, ""},
 		{"a size that is none", "cairo", func(r *Request) { r.WorkspaceSize = "100GB" }, `workspace-size: "100GB": not a quantity; did you mean "100G"?`},
 		{"a size with a space", "cairo", func(r *Request) { r.WorkspaceSize = " 100Gi" }, `workspace-size: " 100Gi": not a quantity`},
+		{"services", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices("tensorboard, jupyter,jupyter"), true }, ""},
+		{"a service that there is not", "cairo", func(r *Request) { r.Services = ParseServices("jupyter,emacs") },
+			`services: "emacs": want none, all, or names with commas: code-server,jupyter,tensorboard`},
+		{"routes to nothing", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices(NoServices), true }, "routes: true: there is nothing that they could lead to"},
 		{"no size at all", "cairo", func(r *Request) { r.DatasetsSize = "0" }, `datasets-size: "0": want more than nothing`},
 	}
 	for _, test := range tests {
@@ -92,10 +98,10 @@ func TestEveryMistakeOfARequestAtOnce(t *testing.T) {
 
 func TestBuildRefusesWhatIsNotDecided(t *testing.T) {
 	for want, change := range map[string]func(*Request){
-		"storage mode auto: want it decided":        func(r *Request) { r.Storage = cluster.AutoStorage },
-		"mode rdma: want tcp":                       func(r *Request) { r.Mode = RDMA },
-		"name: is missing":                          func(r *Request) { r.Name = "" },
-		"image: is missing: give the param image, ": func(r *Request) { r.Image = "" },
+		"storage mode auto: want it decided": func(r *Request) { r.Storage = cluster.AutoStorage },
+		"mode rdma: want tcp":                func(r *Request) { r.Mode = RDMA },
+		"name: is missing":                   func(r *Request) { r.Name = "" },
+		"image: is missing: the cluster file of cairo builds its flavour ": func(r *Request) { r.Image = "" },
 	} {
 		r := request(t, "cairo")
 		change(&r)

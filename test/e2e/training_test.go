@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	buildclient "github.com/openshift/client-go/build/clientset/versioned/typed/build/v1"
 	"golang.org/x/sync/semaphore"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
@@ -30,8 +31,10 @@ const lanes = 2
 // training is what all scenarios share.
 type training struct {
 	clients *kube.Clients
-	// steps is the image of the steps, made from the working tree.
-	steps string
+	builds  buildclient.BuildV1Interface
+	// steps is the image of the steps, made from the working tree; program is what
+	// is in it.
+	steps, program string
 	// repo is the URL of a repository with the examples, and below e2e/ the
 	// scripts of testdata/repo; commit is its only one.
 	repo, commit string
@@ -54,12 +57,18 @@ func testTraining(t *testing.T) {
 		scenario{"deepspeed-zero2", 2, deepspeedShared},
 		scenario{"deepspeed-node-storage", 2, deepspeedNodeStorage},
 		scenario{"torchrun-script", 2, torchrunScript},
+		scenario{"built-by-runs", 2, builtByRuns},
 	)
 	// The long ones first, so that they are not what is waited for at the end.
 	others := queue(
 		scenario{"numbered-lines", 2, stepPodDeleted},
 		scenario{"busy", 1, busyEnvironment},
+		scenario{"build-failures", 0, buildFailures},
+		scenario{"built-once", 0, builtOnce},
+		scenario{"build-interrupted", 1, buildInterrupted},
 		scenario{"two-environments", 2, twoEnvironments},
+		scenario{"build-disk", 0, buildDisk},
+		scenario{"build-push", 0, buildPush},
 		scenario{"tasks-alone", 1, tasksAlone},
 		scenario{"steps-by-hand", 1, stepsByHand},
 		scenario{"timeout-too-short", 1, timeoutTooShort},
@@ -96,8 +105,9 @@ func testTraining(t *testing.T) {
 		all.Go(lane(others))
 	}
 	all.Wait()
-	// This one breaks a GPU of the whole cluster.
+	// These break something of the whole cluster.
 	t.Run("gpu-missing", func(t *testing.T) { shared.tell(t, gpuMissing) })
+	t.Run("api-server-away", func(t *testing.T) { shared.tell(t, apiServerAway) })
 }
 
 func queue(scenarios ...scenario) <-chan scenario {
@@ -123,13 +133,17 @@ func newTraining(t *testing.T) training {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := training{clients: clients, steps: pushSteps(t)}
+	s := training{clients: clients}
+	if s.builds, err = buildclient.NewForConfig(clients.Config); err != nil {
+		t.Fatal(err)
+	}
+	s.steps, s.program = pushSteps(t)
 	s.repo, s.commit = serveRepository(t)
 	return s
 }
 
 // pushSteps makes the image of the steps as mlenv bundle does.
-func pushSteps(t *testing.T) string {
+func pushSteps(t *testing.T) (pushed, program string) {
 	t.Helper()
 	contents, err := bundle.Compile(t.Context(), repository(t), t.TempDir(), "e2e")
 	if err != nil {
@@ -144,11 +158,10 @@ func pushSteps(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pushed, err := bundle.Push(t.Context(), reference, image)
-	if err != nil {
+	if pushed, err = bundle.Push(t.Context(), reference, image); err != nil {
 		t.Fatal(err)
 	}
-	return pushed
+	return pushed, contents.Program
 }
 
 // serveRepository puts a repository where the cluster's git server finds it.

@@ -1,0 +1,200 @@
+package buildimage
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	buildv1 "github.com/openshift/api/build/v1"
+	imagev1 "github.com/openshift/api/image/v1"
+	buildfake "github.com/openshift/client-go/build/clientset/versioned/fake"
+	imagefake "github.com/openshift/client-go/image/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// site is a namespace without a base's registry, and a builder in it.
+type site struct {
+	*builder
+	log *bytes.Buffer
+}
+
+func newSite(t *testing.T, objects ...runtime.Object) *site {
+	t.Helper()
+	d, err := ReadDefinition("cpu", fstest.MapFS{"Dockerfile": {Data: []byte("ARG PIP_CERT\nFROM scratch\nARG PIP_CERT\nRUN true")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := newRegistry(map[string]string{".dockerconfigjson": "{}"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var builds, images, core []runtime.Object
+	for _, object := range objects {
+		switch object.(type) {
+		case *buildv1.Build, *buildv1.BuildConfig:
+			builds = append(builds, object)
+		case *imagev1.ImageStreamTag:
+			images = append(images, object)
+		default:
+			core = append(core, object)
+		}
+	}
+	s := &site{log: &bytes.Buffer{}}
+	s.builder = &builder{
+		definition: d, trustedCA: "mlenv-trusted-ca", timeout: time.Minute, podTimeout: time.Minute, holder: "me", namespace: "ns",
+		builds: buildfake.NewClientset(builds...).BuildV1(), images: imagefake.NewClientset(images...).ImageV1(),
+		kube: kubefake.NewClientset(core...), registry: keys, log: slog.New(slog.NewTextHandler(s.log, nil)), now: time.Now,
+	}
+	return s
+}
+
+// prepared is a site whose plan is known.
+func prepared(t *testing.T, objects ...runtime.Object) *site {
+	t.Helper()
+	s := newSite(t, objects...)
+	if _, err := s.prepare(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func tag(t *testing.T, labels map[string]string) *imagev1.ImageStreamTag {
+	t.Helper()
+	raw, err := json.Marshal(map[string]any{"Config": map[string]any{"Labels": labels}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &imagev1.ImageStreamTag{
+		ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env:cpu", Namespace: "ns"},
+		Image:      imagev1.Image{DockerImageReference: "127.0.0.1:1/ns/ml-dev-env@sha256:1", DockerImageMetadata: runtime.RawExtension{Raw: raw}},
+	}
+}
+
+// TestBuilt: an image stands for a build only where its label says the same inputs.
+func TestBuilt(t *testing.T) {
+	s := prepared(t)
+	same, without := s.plan.inputs.fingerprint(), s.plan.inputs.withoutBases()
+	tests := []struct {
+		name   string
+		labels map[string]string
+		change func(*site)
+		want   bool
+		says   string
+	}{
+		{"the same", map[string]string{inputsLabel: same}, func(*site) {}, true, ""},
+		{"the same, forced", map[string]string{inputsLabel: same}, func(s *site) { s.force = true }, false, ""},
+		{"others", map[string]string{inputsLabel: "sha256:0"}, func(*site) {}, false, "its folder or its arguments have changed"},
+		{"somebody else's", nil, func(*site) {}, false, "that this was not built by"},
+		{"another base", map[string]string{inputsLabel: "sha256:0", inputsWithoutBasesLabel: without}, func(*site) {}, false, "The base has changed"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			s := prepared(t)
+			test.change(s)
+			image, got := s.built(t.Context(), tag(t, test.labels))
+			if got != test.want || got && image != (Image{"127.0.0.1:1/ns/ml-dev-env:cpu", "sha256:1", "127.0.0.1:1/ns/ml-dev-env@sha256:1"}) {
+				t.Errorf("built: %v %+v, want %v", got, image, test.want)
+			}
+			if !strings.Contains(s.log.String(), test.says) {
+				t.Errorf("said %q, want %q", s.log, test.says)
+			}
+		})
+	}
+}
+
+func TestTrustedCAReachesTheBuild(t *testing.T) {
+	filled := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-trusted-ca", Namespace: "ns"}, Data: map[string]string{"ca-bundle.crt": "x"}}
+	s := prepared(t, filled)
+	if s.plan.trust != "mlenv-trusted-ca" || len(s.plan.passing) != 1 || s.plan.passing[0] != (Arg{"PIP_CERT", trustedCA}) {
+		t.Errorf("trust %q, arguments %v; want the ConfigMap, and the one ARG that the Dockerfile has", s.plan.trust, s.plan.passing)
+	}
+	empty := filled.DeepCopy()
+	empty.Data = nil
+	if s := prepared(t, empty); s.plan.trust != "" || len(s.plan.passing) != 0 {
+		t.Errorf("an empty ConfigMap: trust %q, arguments %v", s.plan.trust, s.plan.passing)
+	}
+}
+
+// TestJoin: a build of the same inputs that runs is followed, and so is one that
+// somebody has just claimed.
+func TestJoin(t *testing.T) {
+	plan := prepared(t).plan
+	config := &buildv1.BuildConfig{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu", Namespace: "ns"}}
+	config.Spec.Output.ImageLabels = []buildv1.ImageLabel{{Name: inputsLabel, Value: plan.inputs.fingerprint()}}
+	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu-1", Namespace: "ns", UID: "1", CreationTimestamp: metav1.Now(), Labels: map[string]string{buildv1.BuildConfigLabel: "ml-dev-env-cpu"}}}
+	build.Spec.Output = config.Spec.Output
+	build.Status.Phase = buildv1.BuildPhaseRunning
+	t.Run("it runs", func(t *testing.T) {
+		got, started, err := prepared(t, config, build).joinOrStart(t.Context())
+		if err != nil || started || got.Name != build.Name {
+			t.Errorf("join: %v, started %v, %v", got, started, err)
+		}
+	})
+	t.Run("it is claimed", func(t *testing.T) {
+		claimed := config.DeepCopy()
+		text, err := json.Marshal(claim{Inputs: plan.inputs.fingerprint(), Holder: "another", At: time.Now().Add(-time.Second)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed.Annotations = map[string]string{claimAnnotation: string(text)}
+		failed := build.DeepCopy() // it may have ended in the meantime
+		failed.Status.Phase = buildv1.BuildPhaseFailed
+		got, started, err := prepared(t, claimed, failed).joinOrStart(t.Context())
+		if err != nil || started || got.Name != build.Name {
+			t.Errorf("join: %v, started %v, %v", got, started, err)
+		}
+	})
+}
+
+func TestResult(t *testing.T) {
+	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "ns"}}
+	build.Status.OutputDockerImageReference = "registry.svc:5000/ns/ml-dev-env:cpu"
+	build.Status.Output.To = &buildv1.BuildStatusOutputTo{ImageDigest: "sha256:2"}
+	got, err := prepared(t, build).result(t.Context(), "b")
+	if want := (Image{"registry.svc:5000/ns/ml-dev-env:cpu", "sha256:2", "registry.svc:5000/ns/ml-dev-env@sha256:2"}); got != want || err != nil {
+		t.Errorf("result %+v (%v), want %+v", got, err, want)
+	}
+	build.Status.Output.To = nil // as the documentation allows
+	got, err = prepared(t, build, tag(t, nil)).result(t.Context(), "b")
+	if want := (Image{"127.0.0.1:1/ns/ml-dev-env:cpu", "sha256:1", "127.0.0.1:1/ns/ml-dev-env@sha256:1"}); got != want || err != nil {
+		t.Errorf("result of a build without a digest %+v (%v), want the tag's, %+v", got, err, want)
+	}
+}
+
+// TestCheckSaysEveryMistake: none hides another one.
+func TestCheckSaysEveryMistake(t *testing.T) {
+	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("ARG BASE_IMAGE=a\nFROM ${BASE_IMAGE}\nARG MIRROR")}}
+	var out bytes.Buffer
+	code := step.Run(t.Context(), Command(images), []string{
+		"--cluster-file=../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
+	}, &out, &out)
+	for _, want := range []string{"--build-timeout -1s", "--training-timeout -1s", `--env "Y"`, "want one of them", "--run-name and --run-uid"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, &out)
+		}
+	}
+	if code != step.WrongUsage {
+		t.Errorf("exit code %d, want %d", code, step.WrongUsage)
+	}
+	o := options{clusterFile: "../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, buildArgs: []string{"MIROR=x"}}
+	if _, _, err := o.check(images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
+		t.Errorf("an argument that nobody reads: %v", err)
+	}
+	o = options{clusterFile: "../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, image: "a"}
+	if _, d, err := o.check(images); d != nil || err != nil {
+		t.Errorf("a finished image: %v, %v; want nothing to build", d, err)
+	}
+	if got := fail.ReasonOf((&builder{definition: &Definition{}}).noBuildAPI(nil)); got != fail.BuildUnavailable {
+		t.Errorf("reason %s, want BuildUnavailable", got)
+	}
+}

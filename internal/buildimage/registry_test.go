@@ -1,0 +1,109 @@
+package buildimage
+
+import (
+	"encoding/base64"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	registryserver "github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+)
+
+// serve is a registry with team/image:1 that wants the user and password of
+// whoever asks for what is below team/.
+func serve(t *testing.T) (host, digest string) {
+	t.Helper()
+	inner := registryserver.New(registryserver.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		user, password, _ := r.BasicAuth()
+		if user == "" && !strings.Contains(r.URL.Path, "/public/") || user != "" && user+":"+password != "me:secret" && user+":"+password != "serviceaccount:token" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="test"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	host = strings.TrimPrefix(server.URL, "http://")
+	image, err := random.Image(64, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := name.ParseReference(host + "/team/image:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Write(ref, image, remote.WithAuth(&authn.Basic{Username: "me", Password: "secret"})); err != nil {
+		t.Fatal(err)
+	}
+	hash, err := image.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host, hash.String()
+}
+
+func TestDigest(t *testing.T) {
+	host, digest := serve(t)
+	auth := base64.StdEncoding.EncodeToString([]byte("me:secret"))
+	secrets := map[string]map[string]string{
+		"by host":         {".dockerconfigjson": `{"auths":{"` + host + `":{"auth":"` + auth + `"}}}`},
+		"by repository":   {".dockerconfigjson": `{"auths":{"` + host + `":{"username":"x","password":"y"},"https://` + host + `/team":{"username":"me","password":"secret"}}}`},
+		"of the old kind": {".dockercfg": `{"` + host + `":{"username":"me","password":"secret"}}`},
+	}
+	for name, secret := range secrets {
+		t.Run(name, func(t *testing.T) {
+			r, err := newRegistry(secret, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := r.digest(t.Context(), host+"/team/image:1"); got != digest || err != nil {
+				t.Errorf("digest %s (%v), want %s", got, err, digest)
+			}
+		})
+	}
+	r, err := newRegistry(map[string]string{".dockerconfigjson": `{"auths":{"elsewhere.example.com":{"auth":"` + auth + `"}}}`}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.digest(t.Context(), host+"/team/image:1"); err == nil {
+		t.Errorf("digest %s without a key, want an error", got)
+	}
+	const known = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	if got, err := r.digest(t.Context(), host+"/team/image@"+known); got != known || err != nil {
+		t.Errorf("digest of a digest: %s (%v)", got, err)
+	}
+	for _, wrong := range []map[string]string{{}, {".dockerconfigjson": "{"}, {".dockercfg": "["}} {
+		if _, err := newRegistry(wrong, ""); err == nil {
+			t.Errorf("a pull secret of %v is taken", wrong)
+		}
+	}
+}
+
+func TestGone(t *testing.T) {
+	host, digest := serve(t)
+	r, err := newRegistry(map[string]string{".dockerconfigjson": "{}"}, "token")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.gone(t.Context(), host+"/team/image@"+digest) {
+		t.Error("the image that is there is gone")
+	}
+	if !r.gone(t.Context(), host+"/team/image:2") {
+		t.Error("an image that is not there is not gone")
+	}
+	stranger, err := newRegistry(map[string]string{".dockerconfigjson": "{}"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stranger.gone(t.Context(), host+"/team/image:2") || stranger.gone(t.Context(), "127.0.0.1:1/team/image:2") {
+		t.Error("what may not be asked, or does not answer, is gone")
+	}
+}

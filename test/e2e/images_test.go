@@ -1,0 +1,308 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/crane"
+	buildv1 "github.com/openshift/api/build/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// smallBase has a shell and little else.
+const smallBase = registryHost + "/builder"
+
+// folder is a build's folder with this Dockerfile.
+func (u trainer) folder(dockerfile string) string {
+	u.Helper()
+	dir := u.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(dockerfile), 0o644); err != nil {
+		u.Fatal(err)
+	}
+	return dir
+}
+
+// build is one run of build-image on this machine.
+type build struct {
+	code int
+	out  string
+}
+
+func (u trainer) build(flags ...string) build {
+	var out bytes.Buffer
+	code := step.Run(u.Context(), buildimage.Command(mldevenv.Images()), append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, flags...), &out, &out)
+	return build{code, out.String()}
+}
+
+// built fails unless the build gave an image.
+func (u trainer) built(b build, parts ...string) build {
+	u.Helper()
+	if b.code != step.Done {
+		u.Fatalf("build-image ended with %d:\n%s", b.code, shortened(b.out))
+	}
+	u.mustContain(b.out, parts...)
+	return b
+}
+
+// notBuilt fails unless the build failed for the reason.
+func (u trainer) notBuilt(name string, b build, reason fail.Reason, parts ...string) {
+	u.Helper()
+	if b.code != step.Failed && b.code != step.WrongUsage {
+		u.Errorf("%s: build-image ended with %d, want a failure:\n%s", name, b.code, shortened(b.out))
+		return
+	}
+	if b.code == step.Failed {
+		parts = append(parts, "build-image failed: "+string(reason)+": ", "\n  next: ")
+	}
+	for _, part := range parts {
+		if !strings.Contains(b.out, part) {
+			u.Errorf("%s: %q is missing in:\n%s", name, part, shortened(b.out))
+		}
+	}
+}
+
+// buildFailures causes each failure by an input that does.
+func buildFailures(u trainer) {
+	file := "--cluster-file=" + u.clusterFile()
+	smallMemory := u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n  build_resources:\n    limits:\n      memory: 300Mi\n")
+	failures := []struct {
+		name, dockerfile string
+		flags            []string
+		reason           fail.Reason
+		parts            []string
+	}{
+		{"base-missing", "FROM " + registryHost + "/e2e/no-such-base:1\nRUN true\n", []string{file}, fail.ImageUnavailable,
+			[]string{"the base image " + registryHost + "/e2e/no-such-base:1 does not exist", "correct image.base in the cluster file"}},
+		{"base-private", "FROM " + u.privateBase() + "\nRUN true\n", []string{file}, fail.ImageUnavailable,
+			[]string{"wants to know who asks", "oc create secret docker-registry base-image --docker-server=" + registryHost}},
+		{"package-missing", "FROM " + trainingImage + "\nARG PIP_CERT\nRUN pip install no-such-package-of-anybody==1.0\n", []string{file}, fail.PackageNotFound,
+			[]string{"No matching distribution found for no-such-package-of-anybody==1.0"}},
+		{"conflict", "FROM " + trainingImage + "\nARG PIP_CERT\nRUN pip install requests==2.32.3 urllib3==1.20\n", []string{file}, fail.DependencyConflict,
+			[]string{"requests 2.32.3 depends on urllib3", "The user requested urllib3==1.20"}},
+		{"syntax", "FROM " + smallBase + "\nRUM true\n", []string{file}, fail.DockerfileInvalid, []string{"line 2: ", "unknown instruction: RUM"}},
+		{"run-exits", "FROM " + smallBase + "\nRUN echo all is well && sh -c 'echo it is not; exit 7'\n", []string{file}, fail.BuildStepFailed,
+			[]string{"exit code 7 of RUN echo all is well", "  it is not\n"}},
+		{"memory", "FROM " + smallBase + "\nRUN dd if=/dev/zero of=/dev/null bs=1G count=1\n", []string{"--cluster-file=" + smallMemory}, fail.OutOfMemory,
+			[]string{"raise image.build_resources.limits.memory"}},
+	}
+	results := make([]build, len(failures))
+	var all sync.WaitGroup
+	slots := make(chan struct{}, 2)
+	for i, failure := range failures {
+		folder := u.folder(failure.dockerfile)
+		all.Go(func() {
+			slots <- struct{}{}
+			results[i] = u.build(append(failure.flags, "--folder="+folder, "--flavour="+failure.name)...)
+			<-slots
+		})
+	}
+	all.Wait()
+	for i, failure := range failures {
+		u.notBuilt(failure.name, results[i], failure.reason, failure.parts...)
+	}
+	u.notBuilt("mistakes", u.build(file, "--flavour=cpv", "--build-timeout=-1s", "--build-arg=X"), fail.InvalidInput,
+		`looking for flavour "cpv": did you mean cpu?`, "--build-timeout -1s", `--build-arg "X": want KEY=VALUE`)
+	u.noBuildPods()
+}
+
+// noBuildPods fails while a build's pod runs.
+func (u trainer) noBuildPods() {
+	u.Helper()
+	pods, err := u.clients.Kube.CoreV1().Pods(u.namespace).List(u.Context(), metav1.ListOptions{LabelSelector: buildv1.BuildLabel, FieldSelector: "status.phase=Running"})
+	if err != nil {
+		u.Fatal(err)
+	}
+	for _, pod := range pods.Items {
+		u.Errorf("build pod %s still runs", pod.Name)
+	}
+}
+
+// privateBase is an image that the registry gives to those alone who show the
+// credentials that the local cluster made.
+func (u trainer) privateBase() string {
+	u.Helper()
+	const private = registryHost + "/private/e2e-base:1"
+	username, password := u.registryCredentials()
+	if err := crane.Copy(smallBase, private, crane.WithAuth(&authn.Basic{Username: username, Password: password}), crane.WithContext(u.Context())); err != nil {
+		u.Fatal(err)
+	}
+	return private
+}
+
+func (u trainer) registryCredentials() (username, password string) {
+	u.Helper()
+	line, err := os.ReadFile(stateDir + "/registry/private-credentials")
+	if err != nil {
+		u.Fatal(err)
+	}
+	username, password, _ = strings.Cut(strings.TrimSpace(string(line)), ":")
+	return username, password
+}
+
+// buildDisk: the disk that a build may use is full.
+func buildDisk(u trainer) {
+	u.kubectl("annotate", "namespace", u.namespace, "localcluster/build-disk-size=600Mi")
+	u.notBuilt("disk", u.build("--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN dd if=/dev/zero of=/big bs=1M count=2000\n"), "--flavour=disk"),
+		fail.DiskFull, "No space left on device", "ephemeral_storage")
+	u.noBuildPods()
+}
+
+// buildPush: the account that builds may not push.
+func buildPush(u trainer) {
+	u.kubectl("delete", "rolebinding", "system:image-builders")
+	u.notBuilt("push", u.build("--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=push"),
+		fail.PushRefused, "the registry did not take the image", "oc policy add-role-to-user system:image-builder -z builder -n "+u.namespace)
+	u.noBuildPods()
+}
+
+// builtOnce is an image from a base that wants a secret; the same again builds
+// nothing, a base that has changed under its tag does.
+func builtOnce(u trainer) {
+	username, password := u.registryCredentials()
+	u.kubectl("create", "secret", "docker-registry", "base", "--docker-server="+registryHost, "--docker-username="+username, "--docker-password="+password)
+	file := "--cluster-file=" + u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n  pull_secret: base\n")
+	folder := "--folder=" + u.folder("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nARG SECRET_OF_A_BUILD=none\nENV KEPT=yes\nRUN echo $SECRET_OF_A_BUILD > /built\n")
+	private := u.privateBase()
+	first := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Built "+registryHost+"/"+u.namespace+"/ml-dev-env@sha256:")
+	again := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Nothing is built: ", "Which image "+private+" is now could not be read")
+	u.equal("the image", imageIn(again), imageIn(first))
+
+	const moving = registryHost + "/e2e/moving-base:1"
+	u.moveBase(moving, smallBase)
+	before := u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving))
+	began := time.Now()
+	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving), "Nothing is built: "+imageIn(before))
+	u.Logf("that there is nothing to build took %.1f s", time.Since(began).Seconds())
+	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "its arguments have changed")
+	u.moveBase(moving, registryHost+"/"+u.namespace+"/ml-dev-env:own")
+	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "The base has changed: it was "+moving+"@sha256:")
+	u.built(u.build(file, "--image="+moving), "Nothing is built: image "+moving+" is named.")
+}
+
+func (u trainer) moveBase(to, from string) {
+	u.Helper()
+	if err := crane.Copy(from, to, crane.WithContext(u.Context())); err != nil {
+		u.Fatal(err)
+	}
+}
+
+var imageByDigest = regexp.MustCompile(`(?:Built|Nothing is built:) (\S+@sha256:[0-9a-f]{64})`)
+
+func imageIn(b build) string {
+	if found := imageByDigest.FindStringSubmatch(b.out); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// buildInterrupted: by Ctrl-C, by cancelling the run, and by deleting the pod.
+func buildInterrupted(u trainer) {
+	file := "--cluster-file=" + u.clusterFile()
+	slow := "--folder=" + u.folder("FROM "+smallBase+"\nRUN echo sleeping && sleep 300\n")
+
+	cmd := exec.CommandContext(u.Context(), u.program, "build-image", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace, file, slow, "--flavour=ctrl-c")
+	seen := &finder{text: "\nsleeping\n", done: func() { _ = cmd.Process.Signal(syscall.SIGINT) }}
+	cmd.Stdout, cmd.Stderr = seen, seen
+	err := cmd.Run()
+	if exitCode(err) != step.Failed || !seen.seen {
+		u.Errorf("Ctrl-C: it ended with %v:\n%s", err, shortened(seen.all.String()))
+	}
+	u.mustContain(seen.all.String(), "build-image failed: Cancelled: building: interrupted; build ml-dev-env-ctrl-c-1 is cancelled")
+	u.phaseIs("ml-dev-env-ctrl-c-1", buildv1.BuildPhaseCancelled)
+
+	done := make(chan build, 1)
+	go func() { done <- u.build(file, slow, "--flavour=pod-deleted") }()
+	u.kubectl("wait", "--for=create", "pod/ml-dev-env-pod-deleted-1-build", "--timeout=120s")
+	u.waitLog("ml-dev-env-pod-deleted-1-build", "docker-build", "sleeping")
+	u.kubectl("delete", "pod", "ml-dev-env-pod-deleted-1-build", "--wait=false")
+	u.notBuilt("pod deleted", <-done, fail.BuildPodLost, "deleted its pod")
+
+	// The flavour that the cluster file names; its build is not waited for.
+	u.install("../../clusters/local.yaml")
+	name := u.start("e2e/quick.sh", byShell, oneGPU, "--param=build-timeout=15m", "--param=timeout=10m")
+	u.waitOutput(name, "build-image", "Build ml-dev-env-cpu-1 runs on node ")
+	u.tkn("pipelinerun", "cancel", name, "--grace=CancelledRunFinally")
+	e := u.end(name)
+	e.equal("verdict", string(e.receipt.Verdict), "Cancelled")
+	u.phaseIs("ml-dev-env-cpu-1", buildv1.BuildPhaseCancelled)
+	u.noBuildPods()
+}
+
+// phaseIs waits until the build has ended and compares how.
+func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
+	u.Helper()
+	ctx, cancel := u.within(time.Minute)
+	defer cancel()
+	var phase buildv1.BuildPhase
+	err := kube.Until(ctx, "build "+name, u.builds.Builds(u.namespace), named(name), func(found []*buildv1.Build) (bool, error) {
+		if len(found) == 0 {
+			return false, fmt.Errorf("there is no build %s", name)
+		}
+		phase = found[0].Status.Phase
+		return phase == want || phase == buildv1.BuildPhaseFailed || phase == buildv1.BuildPhaseComplete, nil
+	})
+	if err != nil || phase != want {
+		u.Errorf("build %s is %s (%v), want %s", name, phase, err, want)
+	}
+}
+
+// builtByRuns: two runs want the same image, of the flavour that the cluster
+// file names, at the same time: it is built once, and both train in it. Then
+// people develop in it.
+func builtByRuns(u trainer) {
+	u.install("../../clusters/local.yaml")
+	flags := []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=50m", "--param=build-timeout=20m", "--param=timeout=5m", "--param=start-timeout=5m"}
+	one := u.start("e2e/torchrun.sh", append(flags, "--param=name=one")...)
+	other := u.start("e2e/torchrun.sh", append(flags, "--param=name=other")...)
+	first, second := u.end(one).succeeded().ranks(2), u.end(other).succeeded().ranks(2)
+	u.equal("the image of both", first.results["image"], second.results["image"])
+	builds, err := u.builds.Builds(u.namespace).List(u.Context(), metav1.ListOptions{})
+	if err != nil {
+		u.Fatal(err)
+	}
+	if len(builds.Items) != 1 || builds.Items[0].Status.Phase != buildv1.BuildPhaseComplete {
+		u.Errorf("there were %d builds, want one, complete: %+v", len(builds.Items), builds.Items)
+	}
+	u.mustContain(first.log("build-image")+second.log("build-image"), "Sending the folder of cpu", "; following it.")
+	u.nothingLeft()
+	developmentServices(first.results["image"])(u)
+}
+
+// apiServerAway: a build goes on while the API server is away, and is followed
+// to its end.
+func apiServerAway(u trainer) {
+	done := make(chan build, 1)
+	folder := u.folder("FROM " + smallBase + "\nRUN echo sleeping && sleep 45 && echo awake\n")
+	go func() { done <- u.build("--cluster-file="+u.clusterFile(), "--folder="+folder, "--flavour=away") }()
+	u.kubectl("wait", "--for=create", "pod/ml-dev-env-away-1-build", "--timeout=120s")
+	u.waitLog("ml-dev-env-away-1-build", "docker-build", "sleeping")
+	if err := kill(components(u.T)["kube-apiserver"]); err != nil {
+		u.Fatal(err)
+	}
+	// This long it shall be away; there is nothing to watch.
+	time.Sleep(20 * time.Second)
+	localcluster(u.T, "up")
+	b := u.built(<-done, "Built ")
+	for _, line := range []string{"\nsleeping\n", "\nawake\n"} {
+		if n := strings.Count(b.out, line); n != 1 {
+			u.Errorf("the log has %q %d times, want once:\n%s", line, n, shortened(b.out))
+		}
+	}
+}

@@ -133,3 +133,10 @@ func transient(err error) bool {
 		utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 }
+
+// identityLost is true where the server took us for nobody, though we show who
+// we are: an aggregated API server that has just started does so, as long as it
+// does not know by which certificate the API server speaks for others.
+func identityLost(err error) bool {
+	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), `User "system:anonymous"`)
+}

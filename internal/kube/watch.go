@@ -42,9 +42,10 @@ type Source[L runtime.Object] interface {
 // error, as PermissionDenied, ends it. what names the objects in errors. After
 // the end of ctx the error wraps its cause.
 func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions, done func([]T) (bool, error)) error {
-	pause := firstPause
+	pause, known := firstPause, false
 	for {
 		seen, over, err := follow(ctx, source, options, done)
+		known = known || seen
 		var asked *doneError
 		switch {
 		case over:
@@ -53,7 +54,7 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 			return asked.err
 		case ctx.Err() != nil:
 			return fmt.Errorf("watching %s: %w", what, context.Cause(ctx))
-		case err != nil && !transient(err):
+		case err != nil && !transient(err) && !(known && identityLost(err)):
 			return Problem(fmt.Errorf("watching %s: %w", what, err))
 		}
 		if seen {

@@ -71,6 +71,8 @@ func rounds(client *fake.Clientset, answers []round) {
 func TestUntil(t *testing.T) {
 	forbidden := answer(403, metav1.StatusReasonForbidden,
 		`pods is forbidden: User "h-kim" cannot watch resource "pods" in API group "" in the namespace "ns"`)
+	nobody := answer(403, metav1.StatusReasonForbidden,
+		`pods is forbidden: User "system:anonymous" cannot list resource "pods" in API group "" in the namespace "ns"`)
 	away := answer(503, metav1.StatusReasonServiceUnavailable, "starting")
 	expired := &metav1.Status{Status: metav1.StatusFailure, Code: 410, Reason: metav1.StatusReasonExpired, Message: "too old"}
 	for _, tc := range []struct {
@@ -85,6 +87,8 @@ func TestUntil(t *testing.T) {
 		{"the watch closes", []round{{list: []string{"a", "b"}, events: []string{"-a"}}, {}}, []string{"a b", "b", ""}, ""},
 		{"the watch is too old", []round{{list: []string{"a"}, failure: expired}, {}}, []string{"a", ""}, ""},
 		{"the API server is away", []round{{listErr: away}, {listErr: away}, {list: []string{"a"}, watchErr: away}, {}}, []string{"a", ""}, ""},
+		{"taken for nobody later", []round{{list: []string{"a"}}, {listErr: nobody}, {}}, []string{"a", ""}, ""},
+		{"taken for nobody at once", []round{{listErr: nobody}}, nil, fail.PermissionDenied},
 		{"listing is refused", []round{{listErr: forbidden}}, nil, fail.PermissionDenied},
 		{"watching is refused", []round{{list: []string{"a"}, watchErr: forbidden}}, []string{"a"}, fail.PermissionDenied},
 	} {

@@ -34,18 +34,24 @@ type Set struct {
 
 // Sets are everything that the cluster runs and that Go builds.
 var Sets = []Set{
-	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: []string{
-		"k8s.io/component-base/version.gitVersion=v1.34.4",
-		"k8s.io/component-base/version.gitMajor=1",
-		"k8s.io/component-base/version.gitMinor=34",
-		"k8s.io/component-base/version.gitCommit=unknown",
-		"k8s.io/component-base/version.gitTreeState=clean",
-	}},
+	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: kubernetesVersion()},
+	{Name: "openshift", Module: ".", Packages: []string{"./cmd/openshift-apiserver", "./cmd/openshift-builder"},
+		Sources: []string{"internal/buildapi", "internal/buildcontroller", "internal/builder", "internal/buildstatus"}, Variables: kubernetesVersion()},
 	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi"}, Sources: []string{"internal/gpu"}},
 	{Name: "tekton", Module: "tools/tekton", Packages: []string{"tool"}},
 	{Name: "tkn", Module: "tools/tkn", Packages: []string{"."}, Variables: []string{
 		"github.com/tektoncd/cli/pkg/cmd/version.clientVersion=0.45.0",
 	}},
+}
+
+func kubernetesVersion() []string {
+	return []string{
+		"k8s.io/component-base/version.gitVersion=v1.34.4",
+		"k8s.io/component-base/version.gitMajor=1",
+		"k8s.io/component-base/version.gitMinor=34",
+		"k8s.io/component-base/version.gitCommit=unknown",
+		"k8s.io/component-base/version.gitTreeState=clean",
+	}
 }
 
 // Builder compiles sets into a cache folder.

@@ -22,15 +22,20 @@ func serveCommand() *cobra.Command {
 }
 
 func serveRegistry() *cobra.Command {
-	var store string
+	var store, kubeconfig string
 	cmd := &cobra.Command{Use: "registry", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
 		s, err := image.OpenStore(store)
 		if err != nil {
 			return err
 		}
-		return registry.Serve(cmd.Context(), topology.RegistryHost, topology.State("registry"), s)
+		client, err := clientFor(kubeconfig)
+		if err != nil {
+			return err
+		}
+		return registry.Serve(cmd.Context(), topology.RegistryHost, topology.State("registry"), s, registry.ClusterRights{Client: client})
 	}}
 	cmd.Flags().StringVar(&store, "store", "", "OCI layout of the cluster's own images")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig by which the rights to push are asked for")
 	return cmd
 }
 

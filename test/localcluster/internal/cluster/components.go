@@ -35,8 +35,10 @@ type plan struct {
 	ca      *pki.Authority
 	// kube and etcd are programs.
 	kube, etcd string
-	pauseImage string
-	cacheDir   string
+	// openshift is the program of the stand-in for OpenShift's build API.
+	openshift                string
+	pauseImage, builderImage string
+	cacheDir                 string
 	// written are the configuration files and what is in them.
 	written map[string]string
 	err     error
@@ -81,6 +83,9 @@ func (p *plan) control() []process.Spec {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-", "--requestheader-group-headers=X-Remote-Group", "--requestheader-username-headers=X-Remote-User",
 		"--proxy-client-cert-file="+proxyClient.Cert, "--proxy-client-key-file="+proxyClient.Key, "--enable-aggregator-routing",
 		"--authorization-mode=Node,RBAC", "--allow-privileged",
+		// OpenShift's lets a client send a binary build's source for as long as
+		// it takes; this one has no other way to.
+		"--request-timeout=6m",
 		// The second as on OpenShift: blocking an owner's deletion takes a right.
 		"--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",
 		"--admission-control-config-file="+admissionConfigPath,
@@ -107,12 +112,25 @@ func (p *plan) servers() []process.Spec {
 	git := p.issue(pki.Request{File: "git", User: "git", Hosts: []string{topology.GitHost, topology.ControlIP}})
 	admission := p.issue(pki.Request{File: "openshift", User: "openshift-stand-in", Hosts: []string{topology.ControlIP}})
 	return []process.Spec{
-		p.self("registry", topology.Control(), "--store="+filepath.Join(p.cacheDir, "images")),
+		p.self("registry", topology.Control(), "--store="+filepath.Join(p.cacheDir, "images"), "--kubeconfig="+p.stand("registry")),
 		p.self("git", topology.Control(), "--cert="+git.Cert, "--key="+git.Key),
 		p.self("openshift", topology.Control(), "--cert="+admission.Cert, "--key="+admission.Key, "--client-ca="+p.ca.CertPath(),
 			"--ca-bundle="+caBundlePath, "--kubeconfig="+p.stand("openshift")),
 		p.self("storage", topology.Control(), "--kubeconfig="+p.stand("storage")),
+		p.buildAPI(),
 	}
+}
+
+// buildAPI is the aggregated API server of builds and images.
+func (p *plan) buildAPI() process.Spec {
+	serving := p.issue(pki.Request{File: "openshift-apiserver", User: "openshift-apiserver", Hosts: []string{
+		topology.ControlIP, "api.openshift-apiserver.svc", "localhost", "127.0.0.1",
+	}})
+	etcd := p.issue(pki.Request{File: "openshift-apiserver-etcd-client", User: "openshift-apiserver"})
+	return p.component("openshift-apiserver", topology.Control(), p.openshift,
+		"--address="+topology.BuildAPIAddress, "--cert="+serving.Cert, "--key="+serving.Key,
+		"--etcd=https://"+topology.EtcdAddress, "--etcd-ca="+p.ca.CertPath(), "--etcd-cert="+etcd.Cert, "--etcd-key="+etcd.Key,
+		"--kubeconfig="+p.stand("openshift-apiserver"), "--registry="+topology.RegistryHost, "--builder-image="+p.builderImage)
 }
 
 // proxy is a kube-proxy: one in each namespace, the control plane's among
@@ -277,7 +295,8 @@ func (p *plan) writeText(path, content string) {
 
 // registryReference is the image by its digest in the cluster's registry.
 func registryReference(img image.Image) string {
-	return topology.RegistryHost + "/" + img.Name + "@" + img.Digest.String()
+	repository, _ := img.Split()
+	return topology.RegistryHost + "/" + repository + "@" + img.Digest.String()
 }
 
 // resolvConf is the file that pods outside the cluster's DNS, CoreDNS above

@@ -57,6 +57,54 @@ func assemblePrograms(store *image.Store, work string, images []programImage) (m
 	return references, nil
 }
 
+// torchBase is what the flavour for this cluster is built on: the root file
+// system of the training image, which has torch, without what is installed on top.
+const torchBase = "base/debian-torch:trixie"
+
+func assembleTorchBase(store *image.Store) error {
+	training, key, err := store.Image("training")
+	if err != nil {
+		return err
+	}
+	_, err = store.Ensure(torchBase, key+" 1", func() (v1.Image, error) {
+		layers, err := training.Layers()
+		if err != nil {
+			return nil, err
+		}
+		return image.Assemble(v1.Config{
+			Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "USE_LIBUV=0", "LANG=C.UTF-8"},
+			Cmd:        []string{"python3"},
+			WorkingDir: "/",
+		}, layers[0])
+	})
+	return err
+}
+
+// buildPodImage is what the containers of build pods run: the builder image
+// with the program that does OpenShift's part.
+const buildPodImage = "openshift/docker-builder"
+
+func assembleBuildPod(store *image.Store, work, program string) (string, error) {
+	base, key, err := store.Image("builder")
+	if err != nil {
+		return "", err
+	}
+	digest, err := store.Ensure(buildPodImage, key+" "+program, func() (v1.Image, error) {
+		layer, err := image.FilesLayer(work, map[string]string{"/usr/bin/openshift-builder": program})
+		if err != nil {
+			return nil, err
+		}
+		layers, err := base.Layers()
+		if err != nil {
+			return nil, err
+		}
+		config := rootfsImages["builder"]
+		config.Entrypoint, config.Cmd = []string{"/usr/bin/openshift-builder"}, nil
+		return image.Assemble(config, append(layers, layer)...)
+	})
+	return registryReference(image.Image{Name: buildPodImage, Digest: digest}), err
+}
+
 // rootfsImages are the images of whole root file systems, by their folder below images/.
 var rootfsImages = map[string]v1.Config{
 	"training": {

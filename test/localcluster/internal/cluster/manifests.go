@@ -30,7 +30,7 @@ const (
 func render(images map[string]string, ca []byte, caBundle, tektonConfig string) (string, error) {
 	values := []string{
 		"@CONTROL_IP@", topology.ControlIP, "@GIT_HOST@", topology.GitHost, "@DOMAIN@", topology.Domain,
-		"@DNS_IP@", topology.DNSServiceIP, "@ADMISSION@", topology.AdmissionAddress,
+		"@DNS_IP@", topology.DNSServiceIP, "@ADMISSION@", topology.AdmissionAddress, "@BUILD_API_PORT@", port(topology.BuildAPIAddress),
 		"@IMAGE_COREDNS@", images["coredns"], "@CA@", base64.StdEncoding.EncodeToString(ca),
 	}
 	var documents []string
@@ -61,6 +61,12 @@ func render(images map[string]string, ca []byte, caBundle, tektonConfig string) 
 			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-registry-cert, namespace: %s}\ndata: {cert: %s}\n", namespace, certificates))
 	}
 	return strings.Join(documents, "\n---\n"), nil
+}
+
+// port is an address's port.
+func port(address string) string {
+	_, p, _ := strings.Cut(address, ":")
+	return p
 }
 
 var koImage = regexp.MustCompile(`ko://` + regexp.QuoteMeta(tektonModule) + `/cmd/([a-z]+)`)

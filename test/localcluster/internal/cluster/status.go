@@ -12,6 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gitserver"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/registry"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -48,7 +49,7 @@ func Status(ctx context.Context, out io.Writer) (usable bool, err error) {
 	}{
 		{"API server", waitAPI},
 		{"nodes", func(ctx context.Context) error { return waitNodes(ctx, options, nil) }},
-		{"Tekton and DNS", waitDeployments},
+		{"Tekton, DNS and builds", waitReady},
 	} {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		state := "ready"
@@ -66,11 +67,11 @@ func Status(ctx context.Context, out io.Writer) (usable bool, err error) {
 nodes        %d, %d GPUs each, cgroup %s
 kubeconfig   %s
 programs     %s (kubectl, tkn)
-registry     %s (plain HTTP)
+registry     %s (plain HTTP); %s/%s wants the user and password in %s
 git          https://%s/{public,private,submodules,lfs}.git, in pods; on the host by %s
              token %s, ssh key %s
 audit log    %s
-`, options.Nodes, options.GPUs, cgroups.Version(), topology.Kubeconfig(), topology.State("bin"), topology.RegistryHost,
+`, options.Nodes, options.GPUs, cgroups.Version(), topology.Kubeconfig(), topology.State("bin"), topology.RegistryHost, topology.RegistryHost, registry.Private, topology.State("registry", registry.CredentialsFile),
 		topology.GitHost, topology.ControlIP,
 		topology.State("git", gitserver.TokenFile), topology.State("git", gitserver.ClientKeyFile), AuditLogPath)
 	return usable, nil

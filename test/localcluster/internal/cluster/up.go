@@ -202,7 +202,13 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	u.images, err = assemblePrograms(u.store, work, programImages(u.programs["in-pod"], u.programs["tekton"]))
+	if u.images, err = assemblePrograms(u.store, work, programImages(u.programs["in-pod"], u.programs["tekton"])); err != nil {
+		return err
+	}
+	if err := assembleTorchBase(u.store); err != nil {
+		return err
+	}
+	u.images[buildPodImage], err = assembleBuildPod(u.store, work, filepath.Join(u.programs["openshift"], "openshift-builder"))
 	return err
 }
 
@@ -332,7 +338,8 @@ func (u *upper) prepareFiles(ctx context.Context) error {
 	u.plan = &plan{
 		options: u.options, ca: ca, cacheDir: u.cacheDir,
 		kube: kube, etcd: filepath.Join(u.programs["kubernetes"], "etcd"),
-		pauseImage: u.images["pause"],
+		openshift:  filepath.Join(u.programs["openshift"], "openshift-apiserver"),
+		pauseImage: u.images["pause"], builderImage: u.images[buildPodImage],
 	}
 	return u.options.save()
 }
@@ -418,7 +425,7 @@ func (u *upper) startAll(ctx context.Context) error {
 		if err := u.progress.stage("Tekton and DNS applied", func() error { return u.apply(groupCtx) }); err != nil {
 			return err
 		}
-		return u.progress.stage("Tekton and DNS ready", func() error { return waitDeployments(groupCtx) })
+		return u.progress.stage("Tekton, DNS and builds ready", func() error { return waitReady(groupCtx) })
 	})
 	if err := group.Wait(); err != nil {
 		return starter.explain(err)
@@ -448,7 +455,7 @@ func (u *upper) healthy(ctx context.Context, specs []process.Spec, perNode [][]p
 	if err := waitNodes(ctx, u.options, nil); err != nil {
 		return false, nil
 	}
-	return waitDeployments(ctx) == nil, nil
+	return waitReady(ctx) == nil, nil
 }
 
 func appliedPath() string { return topology.State("applied") }

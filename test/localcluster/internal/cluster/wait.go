@@ -157,6 +157,38 @@ func waitDeployments(ctx context.Context) error {
 	})
 }
 
+// waitReady waits for what is served on top of the control plane.
+func waitReady(ctx context.Context) error {
+	if err := waitDeployments(ctx); err != nil {
+		return err
+	}
+	return waitBuildAPI(ctx)
+}
+
+// waitBuildAPI asks the API server for the aggregated APIs until it has them.
+func waitBuildAPI(ctx context.Context) error {
+	client, err := adminClient()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyWait)
+	defer cancel()
+	for _, group := range []string{"build.openshift.io", "image.openshift.io"} {
+		for {
+			_, err := client.Discovery().ServerResourcesForGroupVersion(group + "/v1")
+			if err == nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("waiting for the API %s: %w (last answer: %w)", group, ctx.Err(), err)
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
 // unreadyPods says of each container of these deployments' namespaces that is
 // not ready why, with the last lines that it printed.
 func unreadyPods(client kubernetes.Interface, deployments map[string]bool) string {

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -47,6 +50,15 @@ type Image struct {
 	Digest v1.Hash
 }
 
+// Split takes a name apart: NAME, which stands for NAME:latest, or NAME:TAG.
+func (i Image) Split() (repository, tag string) {
+	repository, tag, ok := strings.Cut(i.Name, ":")
+	if !ok {
+		tag = "latest"
+	}
+	return repository, tag
+}
+
 // Images lists what is stored.
 func (s *Store) Images() ([]Image, error) {
 	s.mu.Lock()
@@ -60,6 +72,15 @@ func (s *Store) Images() ([]Image, error) {
 		images = append(images, Image{Name: d.Annotations[nameAnnotation], Digest: d.Digest})
 	}
 	return images, nil
+}
+
+// Changed is when an image was last stored or replaced.
+func (s *Store) Changed() (time.Time, error) {
+	info, err := os.Stat(filepath.Join(string(s.path), "index.json"))
+	if err != nil {
+		return time.Time{}, err
+	}
+	return info.ModTime(), nil
 }
 
 // Blob is the file of a blob, whether or not it is there.
@@ -89,6 +110,23 @@ func (s *Store) Ensure(name, key string, assemble func() (v1.Image, error)) (v1.
 		return v1.Hash{}, fmt.Errorf("storing image %s: %w", name, err)
 	}
 	return digest, s.collectGarbage()
+}
+
+// Image returns the stored image of that name, and what it was made of.
+func (s *Store) Image(name string) (img v1.Image, key string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	index, err := s.manifest()
+	if err != nil {
+		return nil, "", err
+	}
+	for _, d := range index.Manifests {
+		if d.Annotations[nameAnnotation] == name {
+			img, err = s.path.Image(d.Digest)
+			return img, d.Annotations[keyAnnotation], err
+		}
+	}
+	return nil, "", fmt.Errorf("no image is stored under the name %s", name)
 }
 
 // Has says whether the image of that name made of key is stored.

@@ -20,6 +20,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -33,10 +35,16 @@ type Registry struct {
 	dir     string
 	pushed  registry.BlobHandler
 	handler http.Handler
+	gate    *gate
+
+	mu sync.Mutex
+	// loaded is when the store was last changed of which the images are offered.
+	loaded time.Time
 }
 
-// Open starts a registry that keeps what is pushed in dir.
-func Open(dir string, store *image.Store) (*Registry, error) {
+// Open starts a registry that keeps what is pushed in dir. Without rights the
+// bearers of service account tokens are not held to any.
+func Open(dir string, store *image.Store, rights Rights) (*Registry, error) {
 	for _, d := range []string{"blobs", "manifests"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
 			return nil, err
@@ -48,14 +56,24 @@ func Open(dir string, store *image.Store) (*Registry, error) {
 		registry.WithReferrersSupport(true),
 		registry.Logger(log.New(io.Discard, "", 0)),
 	)
+	var err error
+	if r.gate, err = newGate(dir, rights); err != nil {
+		return nil, err
+	}
 	if err := r.loadStore(); err != nil {
 		return nil, err
 	}
 	return r, r.loadPushed()
 }
 
-// loadStore offers every image of the store as NAME:latest.
+// loadStore offers every image of the store under its name, if it has changed.
 func (r *Registry) loadStore() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed, err := r.store.Changed()
+	if err != nil || changed.Equal(r.loaded) {
+		return err
+	}
 	images, err := r.store.Images()
 	if err != nil {
 		return err
@@ -71,14 +89,16 @@ func (r *Registry) loadStore() error {
 		if err := json.Unmarshal(content, &manifest); err != nil {
 			return fmt.Errorf("reading the manifest of %s: %w", img.Name, err)
 		}
-		for _, reference := range []string{"latest", img.Digest.String()} {
+		repository, tag := img.Split()
+		for _, reference := range []string{tag, img.Digest.String()} {
 			if err := r.replay(pushedManifest{
-				Path: "/v2/" + img.Name + "/manifests/" + reference, MediaType: manifest.MediaType, Content: content,
+				Path: "/v2/" + repository + "/manifests/" + reference, MediaType: manifest.MediaType, Content: content,
 			}); err != nil {
 				return err
 			}
 		}
 	}
+	r.loaded = changed
 	return nil
 }
 
@@ -134,7 +154,15 @@ func (r *Registry) replay(m pushedManifest) error {
 // ServeHTTP implements http.Handler.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	log.Printf("%s %s", req.Method, req.URL.Path)
+	if r.gate.refuse(w, req) {
+		return
+	}
 	isManifest := strings.Contains(req.URL.Path, "/manifests/")
+	if isManifest {
+		if err := r.loadStore(); err != nil {
+			log.Printf("reading the store: %v", err)
+		}
+	}
 	switch {
 	case isManifest && req.Method == http.MethodPut:
 		content, err := io.ReadAll(io.LimitReader(req.Body, 8<<20))
@@ -215,8 +243,8 @@ func (r *Registry) Delete(ctx context.Context, repo string, h v1.Hash) error {
 }
 
 // Serve listens on the address, plain HTTP, until the context ends.
-func Serve(ctx context.Context, address, dir string, store *image.Store) error {
-	r, err := Open(dir, store)
+func Serve(ctx context.Context, address, dir string, store *image.Store, rights Rights) error {
+	r, err := Open(dir, store, rights)
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func newStore(t *testing.T) *image.Store {
 
 func serve(t *testing.T, dir string, store *image.Store) string {
 	t.Helper()
-	r, err := Open(dir, store)
+	r, err := Open(dir, store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

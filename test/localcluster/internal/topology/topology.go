@@ -35,7 +35,9 @@ const (
 	GitHost      = "git." + Domain
 	// AdmissionAddress is where the stand-in for OpenShift's pod rules listens.
 	AdmissionAddress = ControlIP + ":8443"
-	EtcdAddress      = "127.0.0.1:2379"
+	// BuildAPIAddress is where the stand-in for OpenShift's build API listens.
+	BuildAPIAddress = ControlIP + ":8444"
+	EtcdAddress     = "127.0.0.1:2379"
 
 	// MaxNodes is how many nodes a cluster can have.
 	MaxNodes = 8

@@ -1,0 +1,10 @@
+// Command openshift-builder is the program in the containers of a build's pod.
+package main
+
+import (
+	"os"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/builder"
+)
+
+func main() { os.Exit(builder.Main(os.Args[1:])) }

@@ -1,0 +1,143 @@
+package buildapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"time"
+
+	buildv1 "github.com/openshift/api/build/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/retry"
+)
+
+// SourceContainer is the build pod's container that fetches or is sent the source.
+const SourceContainer = "git-clone"
+
+const (
+	// binaryTimeout is how long a client that sends its source waits for the pod.
+	binaryTimeout = 5 * time.Minute
+	cancelTimeout = 30 * time.Second
+	noLogs        = "no logs are available."
+)
+
+// binaryREST is buildconfigs/instantiatebinary: the body is streamed to the
+// build's pod, and the answer comes when it has been.
+type binaryREST struct {
+	instantiator Instantiator
+	config       *restclient.Config
+	pods         kubernetes.Interface
+}
+
+var _ rest.Connecter = binaryREST{}
+
+func (binaryREST) New() runtime.Object      { return &buildv1.BinaryBuildRequestOptions{} }
+func (binaryREST) Destroy()                 {}
+func (binaryREST) ConnectMethods() []string { return []string{http.MethodPost} }
+func (binaryREST) NewConnectOptions() (runtime.Object, bool, string) {
+	return &buildv1.BinaryBuildRequestOptions{}, false, ""
+}
+func (binaryREST) ProducesMIMETypes(string) []string { return nil }
+func (binaryREST) ProducesObject(string) any         { return buildv1.Build{} }
+
+// Connect implements rest.Connecter.
+func (r binaryREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
+	return http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
+		build, err := r.build(ctx, name, options.(*buildv1.BinaryBuildRequestOptions), request.Body)
+		if err != nil {
+			responder.Error(err)
+			return
+		}
+		responder.Object(http.StatusCreated, build)
+	}), nil
+}
+
+func (r binaryREST) build(ctx context.Context, name string, options *buildv1.BinaryBuildRequestOptions, body io.Reader) (*buildv1.Build, error) {
+	request := &buildv1.BuildRequest{
+		ObjectMeta:  metav1.ObjectMeta{Name: name},
+		Binary:      &buildv1.BinaryBuildSource{AsFile: options.AsFile},
+		TriggeredBy: []buildv1.BuildTriggerCause{{Message: CauseManual}},
+	}
+	if options.Commit != "" {
+		request.Revision = &buildv1.SourceRevision{Type: buildv1.BuildSourceGit, Git: &buildv1.GitSourceRevision{
+			Commit: options.Commit, Message: options.Message,
+			Author:    buildv1.SourceControlUser{Name: options.AuthorName, Email: options.AuthorEmail},
+			Committer: buildv1.SourceControlUser{Name: options.CommitterName, Email: options.CommitterEmail},
+		}}
+	}
+	build, err := r.instantiator.Instantiate(ctx, genericapirequest.NamespaceValue(ctx), request)
+	if err != nil {
+		return nil, err
+	}
+	latest, ended, err := r.send(ctx, build, body)
+	if err != nil && !ended {
+		r.cancel(build)
+	}
+	return latest, err
+}
+
+// send streams the body into the build's pod as soon as that runs. Of an error
+// it says whether the build has ended by itself.
+func (r binaryREST) send(ctx context.Context, build *buildv1.Build, body io.Reader) (latest *buildv1.Build, ended bool, err error) {
+	latest, err = waitStarted(ctx, r.instantiator.Builds, build.Namespace, build.Name, binaryTimeout)
+	switch {
+	case errors.Is(err, errBuildDeleted):
+		return nil, true, apierrors.NewBadRequest(fmt.Sprintf("build %s was deleted before it started: %s", build.Name, noLogs))
+	case errors.Is(err, errNotStarted):
+		return nil, false, apierrors.NewTimeoutError(fmt.Sprintf("timed out waiting for build %s to start after %s", build.Name, binaryTimeout), 0)
+	case err != nil:
+		return nil, false, apierrors.NewBadRequest(fmt.Sprintf("unable to wait for build %s to run: %v", build.Name, err))
+	}
+	switch latest.Status.Phase {
+	case buildv1.BuildPhaseRunning:
+	case buildv1.BuildPhaseError:
+		return nil, true, apierrors.NewBadRequest(fmt.Sprintf("build %s encountered an error: %s", build.Name, noLogs))
+	case buildv1.BuildPhaseFailed:
+		return nil, true, apierrors.NewBadRequest(fmt.Sprintf("build %s failed: %s: %s", build.Name, latest.Status.Reason, latest.Status.Message))
+	case buildv1.BuildPhaseCancelled:
+		return nil, true, apierrors.NewBadRequest(fmt.Sprintf("build %s was cancelled: %s", build.Name, noLogs))
+	default:
+		return nil, true, apierrors.NewBadRequest(fmt.Sprintf("cannot upload file to build %s with status %s", build.Name, latest.Status.Phase))
+	}
+	attach := r.pods.CoreV1().RESTClient().Post().Resource("pods").Namespace(build.Namespace).Name(PodName(build.Name)).SubResource("attach").
+		VersionedParams(&corev1.PodAttachOptions{Stdin: true, Container: SourceContainer}, scheme.ParameterCodec)
+	executor, err := remotecommand.NewSPDYExecutor(r.config, http.MethodPost, attach.URL())
+	if err != nil {
+		return nil, false, err
+	}
+	if err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: body}); err != nil {
+		return nil, false, apierrors.NewInternalError(err)
+	}
+	return latest, false, nil
+}
+
+// cancel gives up a build whose source will not come. The request may be gone.
+func (r binaryREST) cancel(build *buildv1.Build) {
+	ctx, stop := context.WithTimeout(context.Background(), cancelTimeout)
+	defer stop()
+	builds := r.instantiator.Builds.Builds(build.Namespace)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		latest, err := builds.Get(ctx, build.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		latest.Status.Cancelled = true
+		_, err = builds.Update(ctx, latest, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		log.Printf("cancelling build %s/%s, whose source did not come: %v", build.Namespace, build.Name, err)
+	}
+}

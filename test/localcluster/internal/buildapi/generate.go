@@ -1,0 +1,115 @@
+package buildapi
+
+import (
+	"fmt"
+	"strconv"
+
+	buildv1 "github.com/openshift/api/build/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// PodName is the name of the build's pod.
+func PodName(build string) string { return build + "-build" }
+
+// Causes of builds, as OpenShift words them.
+const (
+	CauseManual = "Manually triggered"
+	CauseConfig = "Build configuration change"
+)
+
+// BuilderAccount is the service account of builds that name none.
+const BuilderAccount = "builder"
+
+// labelValue is a name as a label can hold it.
+func labelValue(name string) string { return name[:min(len(name), 63)] }
+
+// generate is the next Build of the BuildConfig, as the request wants it. The
+// BuildConfig's count is the new Build's number already.
+func generate(config *buildv1.BuildConfig, request *buildv1.BuildRequest) (*buildv1.Build, error) {
+	yes := true
+	spec := config.Spec.CommonSpec.DeepCopy()
+	if spec.ServiceAccount == "" {
+		spec.ServiceAccount = BuilderAccount
+	}
+	if request.Revision != nil {
+		spec.Revision = request.Revision.DeepCopy()
+	}
+	chooseSource(spec, request.Binary)
+	build := &buildv1.Build{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        fmt.Sprintf("%s-%d", config.Name, config.Status.LastVersion),
+			Namespace:   config.Namespace,
+			Labels:      map[string]string{},
+			Annotations: map[string]string{},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: buildv1.GroupVersion.String(), Kind: "BuildConfig",
+				Name: config.Name, UID: config.UID, Controller: &yes,
+			}},
+		},
+		Spec: buildv1.BuildSpec{CommonSpec: *spec, TriggeredBy: request.TriggeredBy},
+		Status: buildv1.BuildStatus{
+			Phase:  buildv1.BuildPhaseNew,
+			Config: &corev1.ObjectReference{Kind: "BuildConfig", Namespace: config.Namespace, Name: config.Name},
+		},
+	}
+	// What the request says first, the BuildConfig over it, what the system says last.
+	for _, from := range []map[string]string{request.Labels, config.Labels, {
+		buildv1.BuildConfigLabelDeprecated: labelValue(config.Name),
+		buildv1.BuildConfigLabel:           labelValue(config.Name),
+		buildv1.BuildRunPolicyLabel:        string(config.Spec.RunPolicy),
+	}} {
+		for k, v := range from {
+			build.Labels[k] = v
+		}
+	}
+	for k, v := range request.Annotations {
+		build.Annotations[k] = v
+	}
+	build.Annotations[buildv1.BuildConfigAnnotation] = config.Name
+	build.Annotations[buildv1.BuildNumberAnnotation] = strconv.FormatInt(config.Status.LastVersion, 10)
+
+	docker := build.Spec.Strategy.DockerStrategy
+	if docker == nil {
+		return nil, fmt.Errorf("can't instantiate from BuildConfig %s/%s: this stand-in builds by Docker strategy only", config.Namespace, config.Name)
+	}
+	docker.Env = merge(docker.Env, request.Env)
+	if options := request.DockerStrategyOptions; options != nil {
+		docker.BuildArgs = merge(docker.BuildArgs, options.BuildArgs)
+		if options.NoCache != nil {
+			docker.NoCache = *options.NoCache
+		}
+	}
+	return build, nil
+}
+
+// chooseSource: what a client sends takes git's place, and that of a
+// Dockerfile written into the BuildConfig if it is one; a BuildConfig whose
+// source is to be sent has none without it.
+func chooseSource(spec *buildv1.CommonSpec, binary *buildv1.BinaryBuildSource) {
+	if binary == nil {
+		spec.Source.Binary = nil
+		return
+	}
+	spec.Source.Git = nil
+	spec.Source.Binary = binary.DeepCopy()
+	if spec.Source.Dockerfile != nil && binary.AsFile == "Dockerfile" {
+		spec.Source.Dockerfile = nil
+	}
+}
+
+// merge is the old variables with the new ones in their places or behind them.
+func merge(old, added []corev1.EnvVar) []corev1.EnvVar {
+	merged := append([]corev1.EnvVar(nil), old...)
+next:
+	for _, v := range added {
+		for i := range merged {
+			if merged[i].Name == v.Name {
+				merged[i] = v
+				continue next
+			}
+		}
+		merged = append(merged, v)
+	}
+	return merged
+}

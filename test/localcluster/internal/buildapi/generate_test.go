@@ -1,0 +1,118 @@
+package buildapi
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	buildv1 "github.com/openshift/api/build/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func config() *buildv1.BuildConfig {
+	return &buildv1.BuildConfig{
+		ObjectMeta: metav1.ObjectMeta{Name: "app", Namespace: "team", UID: "1"},
+		Spec: buildv1.BuildConfigSpec{
+			RunPolicy: buildv1.BuildRunPolicySerial,
+			CommonSpec: buildv1.CommonSpec{
+				Source: buildv1.BuildSource{Type: buildv1.BuildSourceBinary, Binary: &buildv1.BinaryBuildSource{}},
+				Strategy: buildv1.BuildStrategy{DockerStrategy: &buildv1.DockerBuildStrategy{
+					BuildArgs: []corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "2"}},
+				}},
+			},
+		},
+		Status: buildv1.BuildConfigStatus{LastVersion: 3},
+	}
+}
+
+func TestGenerate(t *testing.T) {
+	noCache := true
+	build, err := generate(config(), &buildv1.BuildRequest{
+		Binary:                &buildv1.BinaryBuildSource{AsFile: "Dockerfile"},
+		Env:                   []corev1.EnvVar{{Name: "E", Value: "x"}},
+		DockerStrategyOptions: &buildv1.DockerStrategyOptions{BuildArgs: []corev1.EnvVar{{Name: "B", Value: "3"}}, NoCache: &noCache},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if build.Name != "app-3" || build.Annotations[buildv1.BuildNumberAnnotation] != "3" || build.Spec.ServiceAccount != "builder" {
+		t.Errorf("name %s, annotations %v, service account %s", build.Name, build.Annotations, build.Spec.ServiceAccount)
+	}
+	owners := build.OwnerReferences
+	if len(owners) != 1 || owners[0].Kind != "BuildConfig" || owners[0].UID != "1" || owners[0].BlockOwnerDeletion != nil {
+		t.Errorf("owners %v", owners)
+	}
+	docker := build.Spec.Strategy.DockerStrategy
+	if diff := cmp.Diff([]corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "3"}}, docker.BuildArgs); diff != "" {
+		t.Error(diff)
+	}
+	if !docker.NoCache || len(docker.Env) != 1 || build.Spec.Source.Binary.AsFile != "Dockerfile" {
+		t.Errorf("noCache %v, env %v, source %v", docker.NoCache, docker.Env, build.Spec.Source)
+	}
+	if problems := validateBuild(build); problems != nil {
+		t.Error(problems)
+	}
+}
+
+func TestABinarySourceThatIsNotSent(t *testing.T) {
+	build, err := generate(config(), &buildv1.BuildRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if problems := validateBuild(build); len(problems) != 1 || problems[0].Field != "spec.source" {
+		t.Errorf("problems %v, want one of spec.source", problems)
+	}
+}
+
+func TestValidateBuildUpdate(t *testing.T) {
+	old, err := generate(config(), &buildv1.BuildRequest{Binary: &buildv1.BinaryBuildSource{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancelled := old.DeepCopy()
+	cancelled.Status.Cancelled = true
+	if problems := validateBuildUpdate(cancelled, old); problems != nil {
+		t.Errorf("cancelling: %v", problems)
+	}
+	changed := old.DeepCopy()
+	changed.Spec.Source.ContextDir = "other"
+	if problems := validateBuildUpdate(changed, old); len(problems) != 1 {
+		t.Errorf("changing the spec: %v", problems)
+	}
+	old.Status.Phase = buildv1.BuildPhaseComplete
+	if problems := validateBuildUpdate(cancelled, old); len(problems) != 1 {
+		t.Errorf("leaving a last phase: %v", problems)
+	}
+}
+
+func TestDefaultsAndTypes(t *testing.T) {
+	scheme, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config()
+	c.Spec.RunPolicy = ""
+	scheme.Default(c)
+	if c.Spec.RunPolicy != buildv1.BuildRunPolicySerial || *c.Spec.FailedBuildsHistoryLimit != 5 || c.Spec.Strategy.Type != buildv1.DockerBuildStrategyType {
+		t.Errorf("defaults: %+v", c.Spec)
+	}
+}
+
+func TestLogQuery(t *testing.T) {
+	query, err := url.ParseQuery("follow&tailLines=3&timestamps=false&nowait=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got buildv1.BuildLogOptions
+	if err := readLogOptions(query, &got); err != nil {
+		t.Fatal(err)
+	}
+	three := int64(3)
+	if diff := cmp.Diff(buildv1.BuildLogOptions{Follow: true, NoWait: true, TailLines: &three}, got); diff != "" {
+		t.Error(diff)
+	}
+	if err := readLogOptions(url.Values{"tailLines": {"x"}}, &got); err == nil {
+		t.Error("tailLines=x was accepted")
+	}
+}

@@ -1,0 +1,118 @@
+package buildapi
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	buildv1 "github.com/openshift/api/build/v1"
+	buildclient "github.com/openshift/client-go/build/clientset/versioned/typed/build/v1"
+	imageclient "github.com/openshift/client-go/image/clientset/versioned/typed/image/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+)
+
+// conflictRetries is how often a build is tried again that another one overtook.
+const conflictRetries = 3
+
+// Instantiator makes Builds of BuildConfigs.
+type Instantiator struct {
+	Builds buildclient.BuildV1Interface
+	Images imageclient.ImageV1Interface
+}
+
+// Instantiate counts the BuildConfig up and creates its next Build.
+func (i Instantiator) Instantiate(ctx context.Context, namespace string, request *buildv1.BuildRequest) (*buildv1.Build, error) {
+	var err error
+	for range conflictRetries {
+		var build *buildv1.Build
+		if build, err = i.once(ctx, namespace, request); err == nil || !apierrors.IsConflict(err) {
+			return build, err
+		}
+	}
+	return nil, err
+}
+
+func (i Instantiator) once(ctx context.Context, namespace string, request *buildv1.BuildRequest) (*buildv1.Build, error) {
+	configs := i.Builds.BuildConfigs(namespace)
+	config, err := configs.Get(ctx, request.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if strings.EqualFold(config.Annotations[buildv1.BuildConfigPausedAnnotation], "true") {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("can't instantiate from BuildConfig %s/%s: BuildConfig is paused", config.Namespace, config.Name))
+	}
+	if v := request.LastVersion; v != nil && *v != config.Status.LastVersion {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the LastVersion(%d) on build config %s/%s does not match the build request LastVersion(%d)",
+			config.Status.LastVersion, config.Namespace, config.Name, *v))
+	}
+	config.Status.LastVersion++
+	build, err := generate(config, request)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(err.Error())
+	}
+	if err := i.resolveBase(ctx, build); err != nil {
+		return nil, err
+	}
+	// The count first: of two requests at once only one passes here.
+	if _, err := configs.Update(ctx, config, metav1.UpdateOptions{}); err != nil {
+		return nil, err
+	}
+	return i.Builds.Builds(namespace).Create(ctx, build, metav1.CreateOptions{})
+}
+
+// resolveBase replaces an ImageStreamTag to build on by the image that it is now.
+func (i Instantiator) resolveBase(ctx context.Context, build *buildv1.Build) error {
+	from := build.Spec.Strategy.DockerStrategy.From
+	if from == nil || from.Kind != "ImageStreamTag" {
+		return nil
+	}
+	namespace := from.Namespace
+	if namespace == "" {
+		namespace = build.Namespace
+	}
+	tag, err := i.Images.ImageStreamTags(namespace).Get(ctx, from.Name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	*from = corev1.ObjectReference{Kind: "DockerImage", Name: tag.Image.DockerImageReference}
+	return nil
+}
+
+// instantiateREST is buildconfigs/instantiate.
+type instantiateREST struct{ instantiator Instantiator }
+
+var (
+	_ rest.NamedCreater    = instantiateREST{}
+	_ rest.StorageMetadata = instantiateREST{}
+)
+
+func (instantiateREST) New() runtime.Object { return &buildv1.BuildRequest{} }
+func (instantiateREST) Destroy()            {}
+
+func (instantiateREST) ProducesMIMETypes(string) []string { return nil }
+func (instantiateREST) ProducesObject(string) any         { return buildv1.Build{} }
+
+// Create implements rest.NamedCreater.
+func (r instantiateREST) Create(ctx context.Context, name string, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
+	request := obj.(*buildv1.BuildRequest)
+	if request.Name == "" {
+		request.Name = name
+	}
+	if request.Name != name {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", request.Name, name))
+	}
+	if validate != nil {
+		if err := validate(ctx, obj); err != nil {
+			return nil, err
+		}
+	}
+	if len(request.TriggeredBy) == 0 {
+		request.TriggeredBy = []buildv1.BuildTriggerCause{{Message: CauseManual}}
+	}
+	return r.instantiator.Instantiate(ctx, genericapirequest.NamespaceValue(ctx), request)
+}

@@ -1,0 +1,254 @@
+// Package buildapi is a stand-in for OpenShift's API server: BuildConfigs,
+// Builds, ImageStreams and their tags, as an aggregated API over the cluster's etcd.
+package buildapi
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	buildv1 "github.com/openshift/api/build/v1"
+	imagev1 "github.com/openshift/api/image/v1"
+	"github.com/openshift/api/openapi/generated_openapi"
+	buildclient "github.com/openshift/client-go/build/clientset/versioned/typed/build/v1"
+	imageclient "github.com/openshift/client-go/image/clientset/versioned/typed/image/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/endpoints/openapi"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+// Config says what the server needs.
+type Config struct {
+	// Address that it listens on.
+	Address           string
+	CertFile, KeyFile string
+	EtcdURL           string
+	// EtcdCA, EtcdCert and EtcdKey are files.
+	EtcdCA, EtcdCert, EtcdKey string
+	// Kubeconfig by which callers are authenticated and authorized, and pods reached.
+	Kubeconfig string
+	// Registry that ImageStreams live in, as HOST:PORT.
+	Registry string
+}
+
+// Clients reach the APIs that a controller works with.
+type Clients struct {
+	Builds buildclient.BuildV1Interface
+	Images imageclient.ImageV1Interface
+	Kube   kubernetes.Interface
+}
+
+// Run serves the APIs until the context ends. As soon as they are served, run
+// is called with clients for them; its error ends the server too.
+func Run(ctx context.Context, config Config, run func(context.Context, Clients) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	kubeConfig, err := clientcmd.BuildConfigFromFlags("", config.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	kubeConfig.QPS, kubeConfig.Burst = 100, 200
+	if err := waitAuthentication(ctx, kubeConfig); err != nil {
+		return err
+	}
+	server, clients, err := newServer(config, kubeConfig)
+	if err != nil {
+		return err
+	}
+	err = server.AddPostStartHook("controllers", func(genericapiserver.PostStartHookContext) error {
+		go func() { cancel(run(ctx, clients)) }()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := server.PrepareRun().RunWithContext(ctx); err != nil {
+		return err
+	}
+	if cause := context.Cause(ctx); cause != nil && cause != context.Canceled {
+		return cause
+	}
+	return nil
+}
+
+// waitAuthentication waits for the ConfigMap by which the cluster's API server
+// says how it passes callers on: it is written some time after it is ready.
+func waitAuthentication(ctx context.Context, kubeConfig *restclient.Config) error {
+	client, err := kubernetes.NewForConfig(kubeConfig)
+	if err != nil {
+		return err
+	}
+	const namespace, name, key = metav1.NamespaceSystem, "extension-apiserver-authentication", "requestheader-client-ca-file"
+	var last error
+	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		var cm *corev1.ConfigMap
+		if cm, last = client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{}); last != nil {
+			return false, nil
+		}
+		return cm.Data[key] != "", nil
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for %s in configmap %s/%s: %w (last answer: %v)", key, namespace, name, err, last)
+	}
+	return nil
+}
+
+func newServer(config Config, kubeConfig *restclient.Config) (*genericapiserver.GenericAPIServer, Clients, error) {
+	var clients Clients
+	scheme, err := newScheme()
+	if err != nil {
+		return nil, clients, err
+	}
+	codecs := serializer.NewCodecFactory(scheme)
+	server, err := genericConfig(config, scheme, codecs)
+	if err != nil {
+		return nil, clients, err
+	}
+	// The server's own clients do not pass the cluster's API server, which may be away.
+	loopback := restclient.CopyConfig(server.LoopbackClientConfig)
+	loopback.QPS = -1
+	if clients.Builds, err = buildclient.NewForConfig(loopback); err != nil {
+		return nil, clients, err
+	}
+	if clients.Images, err = imageclient.NewForConfig(loopback); err != nil {
+		return nil, clients, err
+	}
+	if clients.Kube, err = kubernetes.NewForConfig(kubeConfig); err != nil {
+		return nil, clients, err
+	}
+	api, err := server.Complete().New("openshift-apiserver", genericapiserver.NewEmptyDelegate())
+	if err != nil {
+		return nil, clients, err
+	}
+	storage, err := storages(scheme, server.RESTOptionsGetter, config, clients, kubeConfig)
+	if err != nil {
+		return nil, clients, err
+	}
+	for group, resources := range storage {
+		info := genericapiserver.NewDefaultAPIGroupInfo(group, scheme, runtime.NewParameterCodec(scheme), codecs)
+		info.VersionedResourcesStorageMap["v1"] = resources
+		if err := api.InstallAPIGroup(&info); err != nil {
+			return nil, clients, fmt.Errorf("installing the API %s: %w", group, err)
+		}
+	}
+	return api, clients, nil
+}
+
+func genericConfig(config Config, scheme *runtime.Scheme, codecs serializer.CodecFactory) (*genericapiserver.RecommendedConfig, error) {
+	host, portText, err := net.SplitHostPort(config.Address)
+	if err != nil {
+		return nil, err
+	}
+	port, err := strconv.Atoi(portText)
+	if err != nil {
+		return nil, err
+	}
+	o := options.NewRecommendedOptions("/openshift.io", codecs.LegacyCodec(buildv1.GroupVersion, imagev1.GroupVersion))
+	o.Etcd.StorageConfig.Transport.ServerList = []string{config.EtcdURL}
+	o.Etcd.StorageConfig.Transport.TrustedCAFile = config.EtcdCA
+	o.Etcd.StorageConfig.Transport.CertFile, o.Etcd.StorageConfig.Transport.KeyFile = config.EtcdCert, config.EtcdKey
+	o.SecureServing.BindAddress, o.SecureServing.BindPort = net.ParseIP(host), port
+	o.SecureServing.ServerCert.CertKey.CertFile, o.SecureServing.ServerCert.CertKey.KeyFile = config.CertFile, config.KeyFile
+	o.Authentication.RemoteKubeConfigFile = config.Kubeconfig
+	o.Authorization.RemoteKubeConfigFile = config.Kubeconfig
+	o.CoreAPI.CoreAPIKubeconfigPath = config.Kubeconfig
+	// The cluster's API server has queued the request already.
+	o.Features.EnablePriorityAndFairness = false
+
+	server := genericapiserver.NewRecommendedConfig(codecs)
+	server.EffectiveVersion = compatibility.DefaultBuildEffectiveVersion()
+	public, err := publicScheme()
+	if err != nil {
+		return nil, err
+	}
+	names := openapi.NewDefinitionNamer(public)
+	server.OpenAPIConfig = genericapiserver.DefaultOpenAPIConfig(definitions, names)
+	server.OpenAPIConfig.Info.Title = "OpenShift builds and images (stand-in)"
+	server.OpenAPIV3Config = genericapiserver.DefaultOpenAPIV3Config(definitions, names)
+	server.OpenAPIV3Config.Info.Title = server.OpenAPIConfig.Info.Title
+	ordinary := filters.BasicLongRunningRequestCheck(sets.NewString("watch"), sets.NewString("log", "instantiatebinary"))
+	server.LongRunningFunc = func(r *http.Request, info *genericapirequest.RequestInfo) bool { return ordinary(r, info) }
+	if err := o.ApplyTo(server); err != nil {
+		return nil, err
+	}
+	return server, nil
+}
+
+// definitions are OpenShift's, with the one type that they lack of those that
+// every API server serves.
+func definitions(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+	all := generated_openapi.GetOpenAPIDefinitions(ref)
+	all["k8s.io/apimachinery/pkg/version.Info"] = common.OpenAPIDefinition{
+		Schema: spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}, Description: "Info contains versioning information."}},
+	}
+	return all
+}
+
+// storages are the resources of each API group.
+func storages(scheme *runtime.Scheme, etcd generic.RESTOptionsGetter, config Config, clients Clients, kubeConfig *restclient.Config) (map[string]map[string]rest.Storage, error) {
+	buildConfigStore, err := newStore(buildConfigs(scheme), etcd)
+	if err != nil {
+		return nil, err
+	}
+	buildStore, err := newStore(builds(scheme), etcd)
+	if err != nil {
+		return nil, err
+	}
+	streamStore, err := newStore(imageStreams(scheme, config.Registry), etcd)
+	if err != nil {
+		return nil, err
+	}
+	imageStore, err := newStore(images(scheme), etcd)
+	if err != nil {
+		return nil, err
+	}
+	streamStatus := *streamStore
+	status := imageStreamStatus(scheme)
+	streamStatus.UpdateStrategy = status
+
+	instantiator := Instantiator{Builds: clients.Builds, Images: clients.Images}
+	return map[string]map[string]rest.Storage{
+		buildv1.GroupName: {
+			"buildconfigs":                   withNames{buildConfigStore, []string{"bc"}},
+			"buildconfigs/instantiate":       instantiateREST{instantiator: instantiator},
+			"buildconfigs/instantiatebinary": binaryREST{instantiator: instantiator, config: kubeConfig, pods: clients.Kube},
+			"builds":                         withNames{buildStore, nil},
+			"builds/log":                     logREST{builds: clients.Builds, pods: clients.Kube},
+		},
+		imagev1.GroupName: {
+			"imagestreams":        withNames{streamStore, []string{"is"}},
+			"imagestreams/status": statusREST{store: &streamStatus},
+			"imagestreamtags":     tagREST{images: clients.Images, TableConvertor: imageStreamTagTable()},
+			"images":              imageStore,
+		},
+	}, nil
+}
+
+// withNames is a store with short names and the category "all".
+type withNames struct {
+	*genericregistry.Store
+	short []string
+}
+
+func (s withNames) ShortNames() []string { return s.short }
+func (withNames) Categories() []string   { return []string{"all"} }

@@ -1,0 +1,331 @@
+package builder
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	buildv1 "github.com/openshift/api/build/v1"
+	"golang.org/x/sys/unix"
+)
+
+// Pulls and pushes are tried three times, five seconds apart.
+const (
+	retries    = 2
+	retryDelay = 5 * time.Second
+)
+
+// Files that buildah is given.
+const (
+	pullAuth = "/tmp/pull-auth.json"
+	pushAuth = "/tmp/push-auth.json"
+)
+
+func (j *job) dockerBuild(ctx context.Context) error {
+	spec := j.build.Spec
+	docker := spec.Strategy.DockerStrategy
+	content, err := os.ReadFile(j.dockerfile())
+	if err != nil {
+		return err
+	}
+	images, err := bases(string(content), docker.BuildArgs)
+	if err != nil {
+		return err
+	}
+	if err := j.prepare(); err != nil {
+		return err
+	}
+	for _, image := range images {
+		if err := j.pull(ctx, image); err != nil {
+			return because(buildv1.StatusReasonPullBuilderImageFailed, fmt.Errorf("failed to pull image: %w", err))
+		}
+	}
+	tag, err := randomTag(j.build.Namespace, j.build.Name)
+	if err != nil {
+		return err
+	}
+	arguments, err := j.buildArguments(tag)
+	if err != nil {
+		return err
+	}
+	err = j.step(buildv1.StageBuild, buildv1.StepDockerBuild, func() error { return j.buildah(ctx, arguments...) })
+	if err != nil {
+		return because(buildv1.StatusReasonDockerBuildFailed, err)
+	}
+	if spec.Output.To == nil || spec.Output.To.Name == "" {
+		fmt.Fprintln(j.out, "Build complete, no image push requested")
+		return nil
+	}
+	return because(buildv1.StatusReasonPushImageToRegistryFailed, j.push(ctx, tag, j.build.Status.OutputDockerImageReference))
+}
+
+// prepare sets up registries, storage and what the Build mounts or copies.
+func (j *job) prepare() error {
+	if err := configureRegistries(os.Getenv(InsecureRegistryVariable)); err != nil {
+		return err
+	}
+	if err := prepareStorage(StorageDir, os.Getenv(DiskSizeVariable)); err != nil {
+		return err
+	}
+	for dir, file := range map[string]string{PullSecretDir: pullAuth, PushSecretDir: pushAuth} {
+		if err := authFile(dir, file); err != nil {
+			return err
+		}
+	}
+	for _, s := range j.build.Spec.Source.Secrets {
+		if err := copyInput(filepath.Join(InputSecretDir, s.Secret.Name), filepath.Join(j.contextDir(), s.DestinationDir)); err != nil {
+			return err
+		}
+	}
+	for _, s := range j.build.Spec.Source.ConfigMaps {
+		if err := copyInput(filepath.Join(InputConfigDir, s.ConfigMap.Name), filepath.Join(j.contextDir(), s.DestinationDir)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copyInput copies the keys of a mounted Secret or ConfigMap; what the kubelet
+// keeps beside them begins with two dots.
+func copyInput(from, to string) error {
+	entries, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(to, 0o777); err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), "..") {
+			continue
+		}
+		content, err := os.ReadFile(filepath.Join(from, e.Name()))
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, e.Name()), content, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// randomTag is the name of the image while it is built.
+func randomTag(namespace, name string) (string, error) {
+	b := make([]byte, 4)
+	if _, err := rand.Read(b); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("temp.builder.openshift.io/%s/%s:%s", namespace, name, hex.EncodeToString(b)), nil
+}
+
+// buildArguments are those of `buildah build`. With chroot isolation a RUN
+// step is a process of this container and counts for its limits.
+func (j *job) buildArguments(tag string) ([]string, error) {
+	docker := j.build.Spec.Strategy.DockerStrategy
+	args := []string{
+		"build", "--isolation=chroot", "--format=docker", "--network=host", "--pull=never",
+		"--authfile=" + pullAuth, "--file=" + j.dockerfile(), "--tag=" + tag,
+	}
+	limits, err := ownLimits()
+	if err != nil {
+		return nil, err
+	}
+	args = append(args, limits...)
+	layers := docker.ImageOptimizationPolicy == nil || *docker.ImageOptimizationPolicy == buildv1.ImageOptimizationNone
+	args = append(args, "--layers="+strconv.FormatBool(layers))
+	if docker.NoCache {
+		args = append(args, "--no-cache")
+	}
+	for _, a := range docker.BuildArgs {
+		args = append(args, "--build-arg="+a.Name+"="+a.Value)
+	}
+	for _, v := range docker.Volumes {
+		for _, m := range v.Mounts {
+			args = append(args, "--volume="+filepath.Join(VolumesDir, v.Name)+":"+m.DestinationPath+":ro")
+		}
+	}
+	if trusted := j.build.Spec.MountTrustedCA; trusted != nil && *trusted {
+		dir, err := caTrust()
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--volume="+dir+":/etc/pki/ca-trust:ro")
+	}
+	return append(args, j.contextDir()), nil
+}
+
+// ownLimits has RUN steps keep this container's limits: raising them, as
+// buildah would, takes a right that not every machine gives.
+func ownLimits() ([]string, error) {
+	var args []string
+	for name, number := range map[string]int{"nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC} {
+		var limit unix.Rlimit
+		if err := unix.Getrlimit(number, &limit); err != nil {
+			return nil, fmt.Errorf("reading the limit of %s: %w", name, err)
+		}
+		args = append(args, fmt.Sprintf("--ulimit=%s=%d:%d", name, int64(limit.Cur), int64(limit.Max)))
+	}
+	return args, nil
+}
+
+// caTrust lays the trusted certificates out as Red Hat's systems read them.
+func caTrust() (string, error) {
+	dir := "/tmp/ca-trust"
+	pem := filepath.Join(dir, "extracted", "pem")
+	if err := os.MkdirAll(pem, 0o755); err != nil {
+		return "", err
+	}
+	content, err := os.ReadFile(filepath.Join(TrustedCADir, TrustedCAFile))
+	if err != nil {
+		return "", err
+	}
+	return dir, os.WriteFile(filepath.Join(pem, "tls-ca-bundle.pem"), content, 0o644)
+}
+
+func (j *job) pull(ctx context.Context, image string) error {
+	fmt.Fprintf(j.out, "\nPulling image %s ...\n", image)
+	return j.step(buildv1.StagePullImages, buildv1.StepPullBaseImage, func() error {
+		return j.retry(ctx, "Pull", func() error { return j.buildah(ctx, "pull", "--authfile="+pullAuth, image) })
+	})
+}
+
+func (j *job) push(ctx context.Context, tag, target string) error {
+	fmt.Fprintf(j.out, "\nPushing image %s ...\n", target)
+	digest := "/tmp/digest"
+	err := j.step(buildv1.StagePushImage, buildv1.StepPushDockerImage, func() error {
+		return j.retry(ctx, "Push", func() error {
+			// Nothing crosses a slow network here: compressing would only cost time.
+			return j.buildah(ctx, "push", "--authfile="+pushAuth, "--disable-compression", "--digestfile="+digest, tag, "docker://"+target)
+		})
+	})
+	if err != nil {
+		return fmt.Errorf("Failed to push image: %w", err) //nolint:staticcheck // OpenShift's words
+	}
+	content, err := os.ReadFile(digest)
+	if err != nil {
+		return err
+	}
+	j.report.ImageDigest = strings.TrimSpace(string(content))
+	repository := target
+	if i := strings.LastIndex(target, ":"); i > strings.LastIndex(target, "/") {
+		repository = target[:i]
+	}
+	fmt.Fprintf(j.out, "Successfully pushed %s@%s\nPush successful\n", repository, j.report.ImageDigest)
+	return nil
+}
+
+func (j *job) retry(ctx context.Context, name string, action func() error) error {
+	for attempt := 0; ; attempt++ {
+		err := action()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		if attempt == retries {
+			return fmt.Errorf("After retrying %d times, %s image still failed due to error: %w", retries, name, err) //nolint:staticcheck // OpenShift's words
+		}
+		fmt.Fprintf(j.out, "Warning: %s failed, retrying in %s ...\n", name, retryDelay)
+		select {
+		case <-time.After(retryDelay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// buildah runs it with its output in the log. Its last words are the error.
+func (j *job) buildah(ctx context.Context, args ...string) error {
+	words := &errorLines{out: j.out}
+	cmd := exec.CommandContext(ctx, "buildah", args...)
+	cmd.Stdout, cmd.Stderr = j.out, words
+	cmd.Env = append(os.Environ(), "CONTAINERS_STORAGE_CONF="+storageConf, "BUILDAH_ISOLATION=chroot", "TMPDIR="+StorageDir)
+	cmd.WaitDelay = 5 * time.Second
+	err := cmd.Run()
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if said := words.errors(); said != "" {
+		return errors.New(said)
+	}
+	return fmt.Errorf("buildah %s: %w", args[0], err)
+}
+
+// errorLines passes on what buildah says on its standard error, but for the
+// lines of its final error, which the caller puts into OpenShift's form.
+type errorLines struct {
+	out  io.Writer
+	rest string
+	last []string
+}
+
+func (e *errorLines) Write(p []byte) (int, error) {
+	lines := strings.Split(e.rest+string(p), "\n")
+	e.rest = lines[len(lines)-1]
+	for _, line := range lines[:len(lines)-1] {
+		if strings.HasPrefix(line, "Error: ") || len(e.last) > 0 {
+			e.last = append(e.last, line)
+			continue
+		}
+		if _, err := fmt.Fprintln(e.out, line); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+func (e *errorLines) errors() string {
+	return strings.TrimPrefix(strings.TrimSpace(strings.Join(append(e.last, e.rest), "\n")), "Error: ")
+}
+
+// extractImages copies paths of images into the source.
+func (j *job) extractImages(ctx context.Context) error {
+	if err := os.MkdirAll(j.contextDir(), 0o777); err != nil {
+		return err
+	}
+	if err := configureRegistries(os.Getenv(InsecureRegistryVariable)); err != nil {
+		return err
+	}
+	if err := prepareStorage(StorageDir, ""); err != nil {
+		return err
+	}
+	for i, source := range j.build.Spec.Source.Images {
+		auth := fmt.Sprintf("/tmp/source-auth-%d.json", i)
+		if err := authFile(filepath.Join(SourceImageSecretDir, strconv.Itoa(i)), auth); err != nil {
+			return err
+		}
+		name := "source-" + strconv.Itoa(i)
+		if err := j.buildah(ctx, "from", "--name="+name, "--authfile="+auth, source.From.Name); err != nil {
+			return because(buildv1.StatusReasonFetchImageContentFailed, err)
+		}
+		mounted, err := exec.CommandContext(ctx, "buildah", "mount", name).Output()
+		if err != nil {
+			return because(buildv1.StatusReasonFetchImageContentFailed, fmt.Errorf("mounting image %s: %w", source.From.Name, err))
+		}
+		for _, p := range source.Paths {
+			to := filepath.Join(j.contextDir(), p.DestinationDir)
+			if err := os.MkdirAll(to, 0o755); err != nil {
+				return err
+			}
+			from := filepath.Join(strings.TrimSpace(string(mounted)), p.SourcePath)
+			if strings.HasSuffix(p.SourcePath, "/.") {
+				from += "/."
+			}
+			if out, err := exec.CommandContext(ctx, "cp", "-r", from, to).CombinedOutput(); err != nil {
+				return because(buildv1.StatusReasonFetchImageContentFailed, fmt.Errorf("copying %s of image %s: %s", p.SourcePath, source.From.Name, out))
+			}
+		}
+	}
+	return nil
+}

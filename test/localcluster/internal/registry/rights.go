@@ -1,0 +1,36 @@
+package registry
+
+import (
+	"context"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// ClusterRights asks the cluster, as OpenShift's registry does: whose the
+// token is, and whether that user may update the stream's layers.
+type ClusterRights struct{ Client kubernetes.Interface }
+
+// MayPush implements Rights.
+func (c ClusterRights) MayPush(ctx context.Context, token, namespace, stream string) (known, allowed bool, err error) {
+	review, err := c.Client.AuthenticationV1().TokenReviews().Create(ctx,
+		&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: token}}, metav1.CreateOptions{})
+	if err != nil || !review.Status.Authenticated {
+		return false, false, err
+	}
+	user := review.Status.User
+	access, err := c.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: user.Username, UID: user.UID, Groups: user.Groups,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: namespace, Verb: "update", Group: "image.openshift.io", Resource: "imagestreams", Subresource: "layers", Name: stream,
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return true, false, err
+	}
+	return true, access.Status.Allowed, nil
+}

@@ -9,7 +9,9 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH)")
 
 DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins git iproute2 iptables mmdebstrap runc tini
-# The same, as programs, for machines with other packages.
+# What the tests use beside it: a browser, and pip to fetch a resolver with.
+TEST_PACKAGES := chromium python3-pip
+# The same as the first, as programs, for machines with other packages.
 PROGRAMS := /usr/lib/cni/bridge /usr/bin/tini-static conntrack containerd git ip iptables mmdebstrap runc
 
 .PHONY: help
@@ -19,7 +21,7 @@ help: ## list the targets
 .PHONY: setup
 setup: ## install what the local cluster needs (Debian, root or sudo); elsewhere print what is missing
 	@if command -v apt-get >/dev/null; then \
-	  missing=$$(for p in $(DEBIAN_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	  missing=$$(for p in $(DEBIAN_PACKAGES) $(MORE_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
 	  if [ -n "$$missing" ]; then \
 	    echo "installing" $$missing; \
 	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$missing >/dev/null; \
@@ -29,6 +31,10 @@ setup: ## install what the local cluster needs (Debian, root or sudo); elsewhere
 	  [ -z "$$missing" ] || { echo "This is not Debian. Install these programs, then run make again:" $$missing; exit 1; }; \
 	fi
 	@command -v go >/dev/null || { echo "Go 1.26 or newer is missing: https://go.dev/doc/install"; exit 1; }
+
+.PHONY: setup-tests
+setup-tests: ## install what the tests need beside that
+	@$(MAKE) --no-print-directory setup MORE_PACKAGES="$(TEST_PACKAGES)"
 
 .PHONY: build
 build: bin/localcluster ## compile the project's commands into bin/
@@ -59,8 +65,12 @@ unit: ## run the tests that need no cluster
 e2e: bin/localcluster ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 keeps it and uses the one that is up
 	$(SUDO) go test -tags e2e -count=1 -v -timeout 60m ./test/e2e
 
+.PHONY: resolve
+resolve: ## resolve the Python packages of every training image under what its base has
+	go test -tags e2e -count=1 ./test/images
+
 .PHONY: test
-test: setup verify lint unit e2e ## everything that CI runs
+test: setup-tests verify lint unit resolve e2e ## everything that CI runs
 
 .PHONY: generate
 generate: ## rewrite what is generated (cluster file schema, go.mod and go.sum, formatting)

@@ -52,8 +52,14 @@ type finding struct {
 
 func (f finding) err(build, namespace string) error {
 	text := fmt.Sprintf("build %s: %s", build, f.seen)
-	if len(f.evidence) > 0 {
-		text += "\nits log says:\n  " + strings.Join(f.evidence, "\n  ")
+	var told []string
+	for _, line := range f.evidence {
+		if line = shortened(line); !slices.Contains(told, line) {
+			told = append(told, line)
+		}
+	}
+	if len(told) > 0 {
+		text += "\nits log says:\n  " + strings.Join(told, "\n  ")
 	}
 	next := f.next
 	if next == "" {
@@ -144,7 +150,7 @@ func matching(lines []string, pattern *regexp.Regexp) (found []string) {
 		line = strings.TrimSpace(line)
 		kind := digits.ReplaceAllString(line, "0")
 		if len(found) < most && pattern.MatchString(line) && !slices.Contains(seen, kind) {
-			seen, found = append(seen, kind), append(found, shortened(line))
+			seen, found = append(seen, kind), append(found, line)
 		}
 	}
 	slices.Reverse(found)
@@ -157,7 +163,7 @@ var digits = regexp.MustCompile(`\d+`)
 func (e end) tail(n int) (lines []string) {
 	for _, line := range e.lines {
 		if strings.TrimSpace(line) != "" {
-			lines = append(lines, shortened(line))
+			lines = append(lines, line)
 		}
 	}
 	return lines[max(0, len(lines)-n):]
@@ -182,10 +188,12 @@ func (e end) instruction() string {
 	return ""
 }
 
+// shortened leaves the middle of a long line out: what it is about stands in
+// front, the cause often at the end.
 func shortened(text string) string {
-	const most = 300
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most]) + "…"
+	const each = 150
+	if runes := []rune(text); len(runes) > 2*each {
+		return string(runes[:each]) + " … " + string(runes[len(runes)-each:])
 	}
 	return text
 }

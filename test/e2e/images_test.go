@@ -158,8 +158,8 @@ func (u trainer) registryCredentials() (username, password string) {
 
 // buildDisk: the disk that a build may use is full.
 func buildDisk(u trainer) {
-	u.kubectl("annotate", "namespace", u.namespace, "localcluster/build-disk-size=600Mi")
-	u.notBuilt("disk", u.build("--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN dd if=/dev/zero of=/big bs=1M count=2000\n"), "--flavour=disk"),
+	u.kubectl("annotate", "namespace", u.namespace, "localcluster/build-disk-size=1500Mi")
+	u.notBuilt("disk", u.build("--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN dd if=/dev/zero of=/big bs=1M count=3000\n"), "--flavour=disk"),
 		fail.DiskFull, "No space left on device", "ephemeral_storage")
 	u.noBuildPods()
 }
@@ -229,8 +229,7 @@ func buildInterrupted(u trainer) {
 
 	done := make(chan build, 1)
 	go func() { done <- u.build(file, slow, "--flavour=pod-deleted") }()
-	u.kubectl("wait", "--for=create", "pod/ml-dev-env-pod-deleted-1-build", "--timeout=120s")
-	u.waitLog("ml-dev-env-pod-deleted-1-build", "docker-build", "sleeping")
+	u.waitBuild("ml-dev-env-pod-deleted-1", "sleeping")
 	u.kubectl("delete", "pod", "ml-dev-env-pod-deleted-1-build", "--wait=false")
 	u.notBuilt("pod deleted", <-done, fail.BuildPodLost, "deleted its pod")
 
@@ -240,9 +239,18 @@ func buildInterrupted(u trainer) {
 	u.waitOutput(name, "build-image", "Build ml-dev-env-cpu-1 runs on node ")
 	u.tkn("pipelinerun", "cancel", name, "--grace=CancelledRunFinally")
 	e := u.end(name)
-	e.equal("verdict", string(e.receipt.Verdict), "Cancelled")
+	e.equal("the receipt's reason", e.receipt.Reason, string(fail.Cancelled))
 	u.phaseIs("ml-dev-env-cpu-1", buildv1.BuildPhaseCancelled)
 	u.noBuildPods()
+}
+
+// waitBuild waits until the build has printed the text.
+func (u trainer) waitBuild(name, text string) {
+	u.Helper()
+	pod := name + "-build"
+	u.kubectl("wait", "--for=create", "pod/"+pod, "--timeout=120s")
+	u.kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/"+pod, "--timeout=120s")
+	u.waitLog(pod, "docker-build", text)
 }
 
 // phaseIs waits until the build has ended and compares how.
@@ -291,8 +299,7 @@ func apiServerAway(u trainer) {
 	done := make(chan build, 1)
 	folder := u.folder("FROM " + smallBase + "\nRUN echo sleeping && sleep 45 && echo awake\n")
 	go func() { done <- u.build("--cluster-file="+u.clusterFile(), "--folder="+folder, "--flavour=away") }()
-	u.kubectl("wait", "--for=create", "pod/ml-dev-env-away-1-build", "--timeout=120s")
-	u.waitLog("ml-dev-env-away-1-build", "docker-build", "sleeping")
+	u.waitBuild("ml-dev-env-away-1", "sleeping")
 	if err := kill(components(u.T)["kube-apiserver"]); err != nil {
 		u.Fatal(err)
 	}

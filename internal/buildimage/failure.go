@@ -1,7 +1,6 @@
 package buildimage
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -14,7 +13,7 @@ import (
 )
 
 // failure is why a build has ended without an image.
-func (b *builder) failure(ctx context.Context, build *buildv1.Build, lines []string) error {
+func (b *builder) failure(build *buildv1.Build, lines []string) error {
 	if len(lines) == 0 && build.Status.LogSnippet != "" {
 		lines = strings.Split(build.Status.LogSnippet, "\n")
 	}

@@ -64,7 +64,7 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started bool
 	case last.Status.Phase == buildv1.BuildPhaseCancelled && !started:
 		return &cancelledByOther{build.Name}
 	}
-	return b.failure(ctx, last, logs.lastLines())
+	return b.failure(last, logs.lastLines())
 }
 
 // interrupted is the end of a run that was told to end.

@@ -72,13 +72,8 @@ func (d *Definition) scan() (files []contextFile, err error) {
 		file := contextFile{Path: path, Link: link}
 		if info.Mode().IsRegular() {
 			file.Executable = info.Mode()&0o100 != 0
-			content, err := d.Context.Open(path)
-			if err != nil {
-				return err
-			}
-			defer content.Close()
 			hash := sha256.New()
-			if _, err := io.Copy(hash, content); err != nil {
+			if err := d.copyFile(hash, path); err != nil {
 				return err
 			}
 			file.SHA256 = hex.EncodeToString(hash.Sum(nil))
@@ -87,6 +82,15 @@ func (d *Definition) scan() (files []contextFile, err error) {
 		return nil
 	})
 	return files, err
+}
+
+func (d *Definition) copyFile(to io.Writer, path string) error {
+	content, err := d.Context.Open(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, content)
+	return errors.Join(err, content.Close())
 }
 
 // walk calls each for every file, folder and link below the context, but not for
@@ -144,13 +148,7 @@ func (d *Definition) pack(w io.Writer) error {
 		if !info.Mode().IsRegular() {
 			return nil
 		}
-		content, err := d.Context.Open(path)
-		if err != nil {
-			return err
-		}
-		defer content.Close()
-		_, err = io.Copy(archive, content)
-		return err
+		return d.copyFile(archive, path)
 	})
 	return errors.Join(err, archive.Close(), zipped.Close())
 }

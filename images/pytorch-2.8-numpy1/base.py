@@ -5,11 +5,13 @@
 
 CONTEXT is the flavour's folder, FOLDER where the record is kept. record writes
 base.json (what the base has), base-constraints.txt (the same, for pip) and
-constraints.txt (the same and the rest of CONTEXT/lock.txt). verify imports what
-CONTEXT/base-packages names, compares it with the record, and looks for
-requirements of what the flavour added that are not met.
+constraints.txt (the same, what pip could not replace, and the rest of
+CONTEXT/lock.txt). verify imports what CONTEXT/base-packages names, compares it
+with the record, and looks for requirements of what the flavour added that are
+not met.
 """
 
+import fnmatch
 import hashlib
 import importlib
 import json
@@ -66,16 +68,14 @@ def state(distribution, module):
 def base_packages(context):
     """What CONTEXT/base-packages names and Python has: name, state, wanted version."""
     have = installed()
-    for name, module, *wanted in rows(context / "base-packages"):
-        matches = [n for n in have if re.fullmatch(name_of(name).replace("*", ".*"), n)] if "*" in name else [name_of(name)]
-        for match in matches:
-            if match not in have:
-                if module != "-":
-                    raise Refused(f"looking at the base image: it has no {name}: {name} {' '.join(wanted)} wanted")
-                continue
-            found = state(have[match], module)
-            check(match, found["version"], *wanted)
-            yield match, found
+    for pattern, module, *wanted in rows(context / "base-packages"):
+        matches = fnmatch.filter(have, pattern)
+        if not matches and module != "-":
+            raise Refused(f"looking at the base image: it has no {pattern}: {pattern}{' '.join(wanted)} wanted")
+        for name in matches:
+            found = state(have[name], module)
+            check(name, found["version"], *wanted)
+            yield name, found
 
 
 def check(name, version, wanted=""):
@@ -91,30 +91,34 @@ def not_removable():
     return {n: d.version for n, d in installed().items() if d.read_text("RECORD") is None}
 
 
+def pins(versions):
+    return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
+
+
 def record(context, folder):
     base = dict(base_packages(context))
-    held = not_removable() | {name: found["version"] for name, found in base.items()}
-    own = [f"{name}=={version}\n" for name, version in sorted(held.items())]
-    rest = [f"{pin}\n" for (pin,) in rows(context / "lock.txt") if name_of(pin.split("==")[0]) not in held]
+    own = {name: found["version"] for name, found in base.items()}
+    stays = not_removable() | own
+    rest = [pin for (pin,) in rows(context / "lock.txt") if name_of(pin.split("==")[0]) not in stays]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "base.json").write_text(json.dumps(base, indent=2) + "\n")
-    (folder / "base-constraints.txt").write_text("".join(own))
-    (folder / "constraints.txt").write_text("".join(own + rest))
+    (folder / "base-constraints.txt").write_text(pins(own))
+    (folder / "constraints.txt").write_text(pins(stays) + "".join(f"{pin}\n" for pin in rest))
     print("the base has", ", ".join(f"{name} {found['version']}" for name, found in base.items()))
 
 
 def verify(context, folder):
     before = json.loads((folder / "base.json").read_text())
     now = dict(base_packages(context))
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            raise Refused(f"comparing {name} with the base image's: {now.get(name)} found: {before.get(name)} wanted")
+    for name in before:  # what was added since is held by the lock
+        if now.get(name) != before[name]:
+            raise Refused(f"comparing {name} with the base image's: {now.get(name)} found: {before[name]} wanted")
     added = [name_of(pin.split("==")[0]) for (pin,) in rows(context / "lock.txt")]
     have = installed()
-    broken = [problem for name in [*now, *added] for problem in unmet(name, have)]
+    broken = [problem for name in [*before, *added] for problem in unmet(name, have)]
     if broken:
         raise Refused("checking requirements: " + "; ".join(broken))
-    print("unchanged:", ", ".join(f"{name} {found['version']}" for name, found in now.items()))
+    print("unchanged:", ", ".join(f"{name} {found['version']}" for name, found in before.items()))
 
 
 def unmet(name, have):

@@ -55,8 +55,7 @@ install
 
 # What compiling leaves, and npm's own records, which name the registry used.
 find "$target" -type d \( -name obj.target -o -name .deps \) -prune -exec rm -rf {} +
-find "$target" -name .package-lock.json -delete
-find "$target" -name '*.map' -delete
+find "$target" \( -name .package-lock.json -o -name npm-shrinkwrap.json -o -name '*.map' \) -delete
 
 cp "$home/bin/node" "$target/lib/node"
 mkdir -p "$target/bin"

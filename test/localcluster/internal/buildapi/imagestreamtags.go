@@ -24,7 +24,7 @@ type tagREST struct {
 var (
 	_ rest.Lister               = tagREST{}
 	_ rest.Updater              = tagREST{}
-	_ rest.Creater              = tagREST{}
+	_ rest.Creater              = tagREST{} //nolint:misspell // its name
 	_ rest.GracefulDeleter      = tagREST{}
 	_ rest.Scoper               = tagREST{}
 	_ rest.SingularNameProvider = tagREST{}
@@ -168,7 +168,7 @@ func without[E any](list []E, drop func(E) bool) []E {
 	return kept
 }
 
-// Create implements rest.Creater: the stream is given the wish for the tag.
+// Create gives the stream the wish for the tag.
 func (r tagREST) Create(ctx context.Context, obj runtime.Object, validate rest.ValidateObjectFunc, _ *metav1.CreateOptions) (runtime.Object, error) {
 	if validate != nil {
 		if err := validate(ctx, obj); err != nil {

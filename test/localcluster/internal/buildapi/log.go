@@ -80,7 +80,7 @@ func (r logREST) Get(ctx context.Context, name string, opts runtime.Object) (run
 		if err != nil && ctx.Err() == nil {
 			log.Printf("streaming the log of build %s/%s: %v", namespace, name, err)
 		}
-		writer.Close()
+		_ = writer.Close() // never fails
 	}()
 	return &stream{ReadCloser: reader, follow: options.Follow}, nil
 }

@@ -4,6 +4,7 @@ package buildapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -85,7 +86,7 @@ func Run(ctx context.Context, config Config, run func(context.Context, Clients) 
 	if err := server.PrepareRun().RunWithContext(ctx); err != nil {
 		return err
 	}
-	if cause := context.Cause(ctx); cause != nil && cause != context.Canceled {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return nil
@@ -102,13 +103,11 @@ func waitAuthentication(ctx context.Context, kubeConfig *restclient.Config) erro
 	var last error
 	err = wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		var cm *corev1.ConfigMap
-		if cm, last = client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{}); last != nil {
-			return false, nil
-		}
-		return cm.Data[key] != "", nil
+		cm, last = client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+		return last == nil && cm.Data[key] != "", nil
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for %s in configmap %s/%s: %w (last answer: %v)", key, namespace, name, err, last)
+		return fmt.Errorf("waiting for %s in configmap %s/%s: %w", key, namespace, name, errors.Join(err, last))
 	}
 	return nil
 }
@@ -120,7 +119,7 @@ func newServer(config Config, kubeConfig *restclient.Config) (*genericapiserver.
 		return nil, clients, err
 	}
 	codecs := serializer.NewCodecFactory(scheme)
-	server, err := genericConfig(config, scheme, codecs)
+	server, err := genericConfig(config, codecs)
 	if err != nil {
 		return nil, clients, err
 	}
@@ -154,7 +153,7 @@ func newServer(config Config, kubeConfig *restclient.Config) (*genericapiserver.
 	return api, clients, nil
 }
 
-func genericConfig(config Config, scheme *runtime.Scheme, codecs serializer.CodecFactory) (*genericapiserver.RecommendedConfig, error) {
+func genericConfig(config Config, codecs serializer.CodecFactory) (*genericapiserver.RecommendedConfig, error) {
 	host, portText, err := net.SplitHostPort(config.Address)
 	if err != nil {
 		return nil, err

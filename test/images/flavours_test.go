@@ -1,0 +1,140 @@
+package images
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const flavours = "../../images"
+
+// folders of the flavours, by name.
+func folders(t *testing.T) map[string]string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(flavours, "*", "Dockerfile"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("looking for flavours: %d found, %v", len(files), err)
+	}
+	found := map[string]string{}
+	for _, file := range files {
+		found[filepath.Base(filepath.Dir(file))] = filepath.Dir(file)
+	}
+	return found
+}
+
+func read(t *testing.T, path ...string) string {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(path...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// lines of a file of packages, without comments.
+func lines(content string) []string {
+	var found []string
+	for line := range strings.Lines(content) {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimSpace(line); line != "" {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// A build context is sent alone, so what flavours share is in each of them.
+func TestSharedFilesAreTheSame(t *testing.T) {
+	shared := []string{"base.py", "install-packages.sh", "install-code-server.sh"}
+	gpu := []string{"build-packages", "packages", "requirements.txt", "requirements-llamafactory.txt", "without-torchaudio.py"}
+	compare := func(one, other string, names []string) {
+		t.Helper()
+		for _, name := range names {
+			if read(t, flavours, one, name) != read(t, flavours, other, name) {
+				t.Errorf("%s of %s and of %s differ: they are copies of each other", name, one, other)
+			}
+		}
+	}
+	compare("pytorch-2.9-numpy2", "cpu", shared)
+	compare("pytorch-2.9-numpy2", "pytorch-2.8-numpy1", append(gpu, shared...))
+}
+
+func TestDockerfiles(t *testing.T) {
+	// Given by builds where they need them; a default would stay in the image.
+	given := []string{
+		"PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
+		"PIP_INDEX_URL", "PIP_TRUSTED_HOST", "NPM_CONFIG_REGISTRY",
+	}
+	instruction := regexp.MustCompile(`(?m)^(ARG|FROM) .*$`)
+	for name, folder := range folders(t) {
+		t.Run(name, func(t *testing.T) {
+			dockerfile := read(t, folder, "Dockerfile")
+			first := instruction.FindAllString(dockerfile, 2)
+			if len(first) != 2 || !strings.HasPrefix(first[0], "ARG BASE_IMAGE=") || !strings.HasPrefix(first[1], "FROM ${BASE_IMAGE}") {
+				t.Errorf("the first instructions are %q: ARG BASE_IMAGE=..., FROM ${BASE_IMAGE} wanted", first)
+			}
+			for _, arg := range given {
+				if !regexp.MustCompile(`(?m)^ARG ` + arg + `$`).MatchString(dockerfile) {
+					t.Errorf("no ARG %s without a default", arg)
+				}
+				if regexp.MustCompile(`(?m)^(ENV|ARG) (.* )?` + arg + `=`).MatchString(dockerfile) {
+					t.Errorf("%s is set: it would stay in the image", arg)
+				}
+			}
+			if strings.Contains(dockerfile, "NCCL_") {
+				t.Error("an NCCL setting is baked in: devices and fabrics differ between clusters")
+			}
+			commands := lines(dockerfile)
+			if last := commands[len(commands)-1]; !strings.Contains(last, "base.py verify") {
+				t.Errorf("the last step is %q: base.py verify wanted", last)
+			}
+		})
+	}
+}
+
+func TestRequirementsArePinned(t *testing.T) {
+	pin := regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*==[0-9][A-Za-z0-9.+!]*$`)
+	for name, folder := range folders(t) {
+		lock := lines(read(t, folder, "lock.txt"))
+		locked := map[string]bool{}
+		for _, line := range lock {
+			locked[line] = true
+		}
+		requirements, err := filepath.Glob(filepath.Join(folder, "requirements*.txt"))
+		if err != nil || len(requirements) == 0 {
+			t.Fatalf("%s: no requirements: %v", name, err)
+		}
+		for _, file := range requirements {
+			for _, line := range lines(read(t, file)) {
+				if !locked[line] {
+					t.Errorf("%s: %s is not in lock.txt", file, line)
+				}
+			}
+		}
+		for _, line := range lock {
+			if !pin.MatchString(line) {
+				t.Errorf("%s: %q in lock.txt is not NAME==VERSION", name, line)
+			}
+		}
+	}
+}
+
+// Programs embed the folders, and go:embed leaves such names out.
+func TestNoHiddenFiles(t *testing.T) {
+	for name, folder := range folders(t) {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if strings.ContainsAny(entry.Name()[:1], "._") || entry.IsDir() {
+				t.Errorf("%s/%s: plain files wanted whose names do not start with . or _", name, entry.Name())
+			}
+			if strings.Contains(read(t, folder, entry.Name()), "\r") {
+				t.Errorf("%s/%s has carriage returns: the image's shell would fail on them", name, entry.Name())
+			}
+		}
+	}
+}

@@ -18,6 +18,10 @@ const Port = 7443
 // MasterPort is where the ranks meet.
 const MasterPort = 29500
 
+// DebugPort is where a rank waits for its debugger, on loopback alone: debugpy lets
+// everybody in who can connect.
+const DebugPort = 5678
+
 // Paths in a node.
 const (
 	// Workspace is where the workspace claim is mounted.
@@ -83,6 +87,8 @@ type Facts struct {
 	Environment map[string]string `json:"environment"`
 	// Jobs that are not over.
 	Running []string `json:"running,omitempty"`
+	// Services are those that are asked for; node 0 alone has them.
+	Services []ServiceStatus `json:"services,omitempty"`
 }
 
 // Volume is a mounted claim as a node sees it.
@@ -181,6 +187,8 @@ type JobSpec struct {
 	SecretEnv map[string]string `json:"secretEnv,omitempty"`
 	// Deadline is when the agent stops the job by itself; zero for never.
 	Deadline time.Time `json:"deadline,omitzero"`
+	// DebugRank is the rank that waits for a debugger, none where it is nil.
+	DebugRank *int `json:"debugRank,omitempty"`
 	// Grace is what a rank has between SIGTERM and SIGKILL, in nanoseconds; 0 means 10 s.
 	Grace time.Duration `json:"grace,omitempty"`
 }
@@ -241,6 +249,8 @@ type RankStatus struct {
 	Node      int       `json:"node"`
 	PID       int       `json:"pid"`
 	Started   time.Time `json:"started"`
+	// DebugPort is where it waits for a debugger, 0 where it does not.
+	DebugPort int `json:"debugPort,omitempty"`
 	// Ended is zero while the rank lives.
 	Ended time.Time `json:"ended,omitzero"`
 	Exit  Exit      `json:"exit"`

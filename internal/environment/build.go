@@ -32,6 +32,8 @@ type Objects struct {
 	Claims      []*corev1.PersistentVolumeClaim
 	Service     *corev1.Service
 	StatefulSet *appsv1.StatefulSet
+	// Services are applied by themselves, before the pods, which mount their Secret.
+	Services ServiceObjects
 }
 
 // Object is any object of an environment.
@@ -40,8 +42,8 @@ type Object interface {
 	runtime.Object
 }
 
-// InOrder returns the objects in the order in which to apply them: what pods need
-// comes before the pods.
+// InOrder returns the objects but those of services in the order in which to apply
+// them: what pods need comes before the pods.
 func (o Objects) InOrder() []Object {
 	objects := []Object{o.ServiceAccount}
 	for _, secret := range o.Secrets {
@@ -82,6 +84,7 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 		Claims:         b.claims(),
 		Service:        b.service(),
 		StatefulSet:    b.statefulSet(),
+		Services:       ServiceObjects{Secret: b.servicesSecret(), NodeZero: b.nodeZero(), Routes: b.routes()},
 	}, nil
 }
 
@@ -173,10 +176,11 @@ type port struct {
 }
 
 func ports() []port {
-	return []port{
-		{"code-server", 8080}, {"jupyter", 8888}, {"tensorboard", 6006}, {"debugpy", 5678},
-		{"master", agent.MasterPort}, {"agent", agent.Port},
+	all := []port{}
+	for _, s := range agent.Services() {
+		all = append(all, port{s.Name, int32(s.Port)})
 	}
+	return append(all, port{"debugpy", agent.DebugPort}, port{"master", agent.MasterPort}, port{"agent", agent.Port})
 }
 
 // service gives the nodes names before they are ready: they look for each other

@@ -20,10 +20,12 @@ const gpuResource = "nvidia.com/gpu"
 
 // Volumes of a node's pod, beside the claims, which have their own names.
 const (
-	agentVolume  = "mlenv"
-	tlsVolume    = "agent-tls"
-	memoryVolume = "dev-shm"
-	caVolume     = "trusted-ca"
+	agentVolume = "mlenv"
+	tlsVolume   = "agent-tls"
+	// servicesVolume is there without services too: asking for some later changes no pod.
+	servicesVolume = "services"
+	memoryVolume   = "dev-shm"
+	caVolume       = "trusted-ca"
 )
 
 // agentContainer needs little; it says so, as some namespaces' quotas want.
@@ -58,6 +60,7 @@ func (b builder) trainContainer() corev1.Container {
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: agentVolume, MountPath: agent.Home},
 			{Name: tlsVolume, MountPath: agent.TLS, ReadOnly: true},
+			{Name: servicesVolume, MountPath: agent.ServicesDir, ReadOnly: true},
 			{Name: memoryVolume, MountPath: "/dev/shm"},
 		},
 	}
@@ -106,6 +109,9 @@ func (b builder) volumes() []corev1.Volume {
 			SecretName: b.names.ServerSecret,
 			// Any user ID of a pod has group 0, or the group that the cluster gives the volume.
 			DefaultMode: new(int32(0o440)),
+		}}},
+		{Name: servicesVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
+			SecretName: b.names.ServicesSecret, DefaultMode: new(int32(0o440)),
 		}}},
 		// Ranks of a node exchange data through it; what lies there counts as the
 		// container's memory.

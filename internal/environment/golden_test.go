@@ -67,7 +67,7 @@ func TestGolden(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("cluster files: %v, %v", files, err)
 	}
-	known := map[string]bool{}
+	known := map[string]bool{servicesGolden: true}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		for _, mode := range []cluster.StorageMode{cluster.SharedStorage, cluster.NodeStorage} {
@@ -76,7 +76,7 @@ func TestGolden(t *testing.T) {
 			t.Run(filepath.Base(golden), func(t *testing.T) {
 				r := request(t, name)
 				r.Storage = mode
-				compareGolden(t, golden, yamlOf(t, build(t, r)))
+				compareGolden(t, golden, yamlOf(t, build(t, r).InOrder()))
 			})
 		}
 	}
@@ -89,6 +89,23 @@ func TestGolden(t *testing.T) {
 			t.Errorf("%s is of no cluster file and mode", file)
 		}
 	}
+}
+
+const servicesGolden = "testdata/services.yaml"
+
+// TestServicesGolden shows what services add to an environment.
+func TestServicesGolden(t *testing.T) {
+	without := request(t, "local")
+	with := without
+	with.Services, with.Routes = ParseServices(AllServices), true
+	plain, objects := build(t, without), build(t, with)
+	if diff := cmp.Diff(plain.StatefulSet, objects.StatefulSet); diff != "" {
+		t.Errorf("services change the pods (-without +with):\n%s", diff)
+	}
+	if got := plain.Services; got.NodeZero != nil || len(got.Routes) > 0 {
+		t.Errorf("without services: service %v, routes %v", got.NodeZero, got.Routes)
+	}
+	compareGolden(t, servicesGolden, yamlOf(t, objects.Services.All()))
 }
 
 func compareGolden(t *testing.T, golden string, got []byte) {
@@ -108,10 +125,10 @@ func compareGolden(t *testing.T, golden string, got []byte) {
 }
 
 // yamlOf has the objects as they are applied: without status and empty fields.
-func yamlOf(t *testing.T, objects Objects) []byte {
+func yamlOf(t *testing.T, objects []Object) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	for i, object := range objects.InOrder() {
+	for i, object := range objects {
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 		if err != nil {
 			t.Fatal(err)

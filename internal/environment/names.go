@@ -32,6 +32,9 @@ type Names struct {
 	Lease string
 	// ServerSecret is what the agents show, ClientSecret what the steps do.
 	ServerSecret, ClientSecret string
+	// NodeZero is the Service of what runs on node 0 alone; ServicesSecret says what
+	// that is, and has its passwords and tokens.
+	NodeZero, ServicesSecret string
 }
 
 // NamesOf returns the names of environment name's objects.
@@ -49,8 +52,14 @@ func NamesOf(name string) Names {
 		Lease:        name,
 		ServerSecret: name + "-agent-server",
 		ClientSecret: name + "-agent-client",
+
+		NodeZero:       name,
+		ServicesSecret: name + "-services",
 	}
 }
+
+// Route is the one that leads to a service.
+func (n Names) Route(service string) string { return n.Environment + "-" + service }
 
 // PodName is the pod of a node, which counts from 0.
 func (n Names) PodName(node int) string { return n.StatefulSet + "-" + strconv.Itoa(node) }

@@ -20,7 +20,6 @@ import (
 // Names that the Tasks know.
 const (
 	clusterKey = "cluster.yaml"
-	trustedCA  = "mlenv-trusted-ca"
 )
 
 // DefaultServiceAccount is whose rights the steps use where nobody names another.
@@ -81,6 +80,8 @@ func (r Request) defaults() []bundle.Default {
 		{Param: "cluster", Value: r.Cluster.Cluster.Name},
 		{Param: "steps-image", Value: r.StepsImage},
 		{Param: "image", Value: r.Cluster.Image.Name},
+		{Param: "flavour", Value: r.Cluster.Image.Flavour},
+		{Param: "pull-secret", Value: r.Cluster.Image.PullSecret, Replaces: "none"},
 		// A development environment has one node whatever the cluster's default is.
 		{Param: "nodes", Value: strconv.Itoa(r.Cluster.GPUs.DefaultNodes), Replaces: "0"},
 		{Param: "gpus-per-node", Value: strconv.Itoa(r.Cluster.GPUs.PerNode), Replaces: "0"},
@@ -98,7 +99,7 @@ func (r Request) typed() []runtime.Object {
 		// OpenShift fills it; its key is therefore never applied.
 		&corev1.ConfigMap{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-			ObjectMeta: r.meta(trustedCA, "config.openshift.io/inject-trusted-cabundle", "true"),
+			ObjectMeta: r.meta(cluster.TrustedCA, "config.openshift.io/inject-trusted-cabundle", "true"),
 		},
 		&corev1.ServiceAccount{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},

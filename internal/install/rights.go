@@ -24,13 +24,25 @@ func (r Request) role() *rbacv1.Role {
 			rule("", "services", "serviceaccounts", "configmaps")("get", "list", "watch", "create", "patch", "delete"),
 			// Claims belong to people: no step can delete one.
 			rule("", "persistentvolumeclaims")("get", "list", "watch", "create", "patch"),
-			// No step asks for a Secret's content: Tasks mount what they need.
+			// No step gets a Secret: Tasks mount what they need. Who applies one sees in the answer
+			// what is in it.
 			rule("", "secrets")("create", "patch", "delete"),
+			// Made where they are asked for; the host is the router's choice.
+			rule("route.openshift.io", "routes")("get", "create", "patch", "delete"),
 			// Pods are made by the StatefulSet alone.
 			rule("", "pods")("get", "list", "watch", "delete"),
 			rule("", "events")("list", "watch"),
 			rule("", "resourcequotas")("list"),
 			rule("tekton.dev", "pipelineruns", "taskruns")("get", "list", "watch"),
+			rule("build.openshift.io", "buildconfigs")("get", "create", "patch"),
+			rule("build.openshift.io", "buildconfigs/instantiatebinary")("create"),
+			// A Build is cancelled by an update of it; no step deletes one.
+			rule("build.openshift.io", "builds")("get", "list", "watch", "update"),
+			rule("build.openshift.io", "builds/log")("get"),
+			rule("image.openshift.io", "imagestreams")("get", "create", "patch"),
+			rule("image.openshift.io", "imagestreamtags")("get"),
+			// To ask the internal registry whether an image is still there.
+			rule("image.openshift.io", "imagestreams/layers")("get"),
 		},
 	}
 }

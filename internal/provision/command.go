@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	routeclient "github.com/openshift/client-go/route/clientset/versioned/typed/route/v1"
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,6 +33,7 @@ type options struct {
 	clusterFile     string
 	request         environment.Request
 	mode, storage   string
+	services        string
 	startTimeout    time.Duration
 	onBusy          string
 	onChange        string
@@ -86,6 +88,8 @@ within --start-timeout, or all are released and what is in the way is named.`,
 	flags.StringVar(&o.onChange, "on-change", "fail", "when the environment lives and differs from the request: fail, or recreate its pods")
 	flags.DurationVar(&o.trainingTimeout, "training-timeout", 0, "time that the training may take, to refuse a PipelineRun that would end before")
 	flags.DurationVar(&o.keepFor, "keep-for", 0, "how long the environment's lease lasts (default: while steps renew it)")
+	flags.StringVar(&o.services, "services", environment.NoServices, "programs to develop with on node 0: code-server, jupyter and tensorboard, with commas, or all or none")
+	flags.BoolVar(&o.request.Routes, "routes", false, "make an OpenShift Route to each service, which is reached by its password or token only")
 	results := results{
 		environment: step.NewResult(cmd, "environment", "name of the environment"),
 		mode:        step.NewResult(cmd, "mode", "how the nodes talk: tcp"),
@@ -151,6 +155,7 @@ func (o *options) checked(namespace string) (environment.Request, error) {
 	}
 	request.Namespace = cmp.Or(namespace, request.Cluster.Cluster.Namespace)
 	request.Mode, request.Storage = environment.TCP, cluster.StorageMode(o.storage)
+	request.Services = environment.ParseServices(o.services)
 	request = request.WithDefaults()
 	return request, request.Validate()
 }
@@ -172,9 +177,13 @@ func (o *options) provisioner(cmd *cobra.Command) (*provisioner, error) {
 		return nil, err
 	}
 	clients.Namespace = request.Namespace
+	routes, err := routeclient.NewForConfig(clients.Config)
+	if err != nil {
+		return nil, inputError("making a client for Routes: %w", err)
+	}
 	log := step.Log(cmd)
 	return &provisioner{
-		options: *o, clients: clients, request: request, log: log, now: time.Now,
+		options: *o, clients: clients, request: request, log: log, now: time.Now, routes: routes, hosts: map[string]string{},
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log},
 	}, nil
 }

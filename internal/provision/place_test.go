@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	routefake "github.com/openshift/client-go/route/clientset/versioned/fake"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	appsv1 "k8s.io/api/apps/v1"
@@ -57,6 +58,7 @@ type place struct {
 	t      *testing.T
 	kube   *fake.Clientset
 	tekton *tektonfake.Clientset
+	routes *routefake.Clientset
 	// notReady keeps the pods from becoming ready; separate gives each node a volume
 	// of its own; wrong changes what a node says of itself; nameless, called with the
 	// node after each answer, leaves names to a resolver that does not know them.
@@ -77,7 +79,7 @@ type place struct {
 func newPlace(t *testing.T, objects ...runtime.Object) *place {
 	t.Helper()
 	fakeSMI(t)
-	p := &place{t: t, kube: fake.NewClientset(objects...), tekton: tektonfake.NewSimpleClientset()}
+	p := &place{t: t, kube: fake.NewClientset(objects...), routes: routefake.NewClientset(), tekton: tektonfake.NewSimpleClientset()}
 	store := clienttesting.ObjectReaction(p.kube.Tracker())
 	p.kube.PrependReactor("create", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		p.made++
@@ -191,6 +193,7 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 		p.agents = agenttest.StartWith(p.t, count, agenttest.Options{Shared: !p.separate, Certificates: environment.Certificates{
 			CA: server["ca.crt"], ServerCert: server["tls.crt"], ServerKey: server["tls.key"], ClientCert: steps["tls.crt"], ClientKey: steps["tls.key"],
 		}})
+		p.mountServices()
 		for i, node := range p.agents {
 			node.Wrap(func(next http.Handler) http.Handler { return p.answers(i, next) })
 		}
@@ -217,6 +220,19 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 		}
 	}
 	p.must(tracker.Update(appsv1.SchemeGroupVersion.WithResource("statefulsets"), set, "ns"))
+}
+
+// mountServices is the kubelet's: the Secret's content where the agents look.
+func (p *place) mountServices() {
+	secret, err := p.kube.Tracker().Get(corev1.SchemeGroupVersion.WithResource("secrets"), "ns", "env-services")
+	p.must(err)
+	for _, node := range p.agents {
+		dir := filepath.Join(node.Config.Paths.Home, "services")
+		p.must(os.MkdirAll(dir, 0o755))
+		for key, value := range secret.(*corev1.Secret).Data {
+			p.must(os.WriteFile(filepath.Join(dir, key), value, 0o600))
+		}
+	}
 }
 
 // answers stands between an agent and the steps: it knows the cluster's names,
@@ -274,7 +290,7 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 	o := options{mode: "auto", startTimeout: time.Minute, onBusy: "fail", onChange: "fail"}
 	o.run.Name, o.run.UID = "train-1", "uid-1"
 	step := &provisioner{
-		options: o, log: log, now: time.Now,
+		options: o, log: log, now: time.Now, routes: p.routes.RouteV1(), hosts: map[string]string{},
 		clients: &kube.Clients{Kube: p.kube, Tekton: p.tekton, Config: &rest.Config{Host: "https://api.test:6443"}, Namespace: "ns", InCluster: true},
 		leases:  lease.Client{Kube: p.kube, Tekton: p.tekton, Namespace: "ns", Now: time.Now, Log: log},
 		// Nothing listens there: the image's size stays unknown.

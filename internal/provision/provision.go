@@ -10,11 +10,13 @@ import (
 	"strings"
 	"time"
 
+	routeclient "github.com/openshift/client-go/route/clientset/versioned/typed/route/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -32,6 +34,9 @@ type provisioner struct {
 	options options
 	clients *kube.Clients
 	leases  lease.Client
+	routes  routeclient.RoutesGetter
+	// hosts are those that Routes were given, by the Routes' names.
+	hosts   map[string]string
 	request environment.Request
 	log     *slog.Logger
 	now     func() time.Time
@@ -44,6 +49,7 @@ type outcome struct {
 	storage     cluster.StorageMode
 	nodes       int
 	imageDigest string
+	services    []agent.ServiceStatus
 }
 
 func inputError(format string, args ...any) error {
@@ -83,6 +89,7 @@ func (p *provisioner) run(ctx context.Context) (outcome, error) {
 	}
 	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
 		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), words.Count(p.request.Nodes, "node"), words.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode))
+	p.sayServices(result.services)
 	return result, nil
 }
 
@@ -163,7 +170,10 @@ func (p *provisioner) make(ctx context.Context, held *lease.Held) (result outcom
 	if err := p.checkNodes(ctx, credentials); err != nil {
 		return outcome{}, usable, err
 	}
-	return outcome{name: p.request.Name, mode: p.request.Mode, storage: p.request.Storage, nodes: p.request.Nodes, imageDigest: digest(pods, p.request.Image)}, usable, nil
+	return outcome{
+		name: p.request.Name, mode: p.request.Mode, storage: p.request.Storage, nodes: p.request.Nodes, imageDigest: digest(pods, p.request.Image),
+		services: p.waitServices(ctx, credentials),
+	}, usable, nil
 }
 
 // runs is true where nodes of the environment run. The status of the StatefulSet
@@ -216,6 +226,9 @@ func (p *provisioner) live(ctx context.Context, held *lease.Held) (*appsv1.State
 // never changed.
 func (p *provisioner) apply(ctx context.Context, objects environment.Objects) error {
 	if err := p.applyServiceAccount(ctx, objects.ServiceAccount); err != nil {
+		return err
+	}
+	if err := p.applyServices(ctx, objects.Services); err != nil {
 		return err
 	}
 	for _, object := range objects.InOrder() {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
@@ -39,6 +40,7 @@ type options struct {
 	run             run.Flags
 	env, args       []string
 	every           time.Duration
+	debugRank       int
 }
 
 // Command is the step train.
@@ -77,6 +79,7 @@ first by an error of its own, and stops the rest.`,
 	flags.StringVar(&o.secretDir, "env-secret-dir", "", "folder of a mounted Secret whose keys become variables of the ranks")
 	flags.StringVar(&o.tree, "tree", "", "hash of the tree to run in (default: the one synced last)")
 	flags.DurationVar(&o.every, "progress-every", 10*time.Second, "how often progress is shown, where the training writes metrics")
+	flags.IntVar(&o.debugRank, "debug-rank", -1, "rank that waits for a debugger before it begins, from 0; -1 for none")
 	metrics := step.NewResult(cmd, "metrics", "the last values of the training's own metrics, as one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		result, err := o.train(cmd.Context(), cmd)
@@ -106,6 +109,12 @@ func (o *options) check() error {
 	}
 	if o.timeout <= 0 {
 		problems = append(problems, fmt.Sprintf("--timeout %s: want more than nothing", o.timeout))
+	}
+	if o.debugRank < -1 {
+		problems = append(problems, fmt.Sprintf("--debug-rank %d: want a rank from 0, or -1 for none", o.debugRank))
+	}
+	if o.debugRank >= 0 && agent.Launcher(o.launcher) == agent.Command {
+		problems = append(problems, fmt.Sprintf("--debug-rank %d: launcher command starts programs and no ranks; want --launcher deepspeed or torchrun", o.debugRank))
 	}
 	if o.tree != "" && !tree.Digest(o.tree).Valid() {
 		problems = append(problems, fmt.Sprintf("--tree %q: want 64 hex digits, as the result tree of sync-repo has", o.tree))
@@ -143,6 +152,9 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 		return Result{}, err
 	}
 	t := &Training{Nodes: set, ID: o.run.UID, Pods: pods, Log: log, Out: cmd.OutOrStdout(), JSON: step.IsJSON(cmd), Every: o.every}
+	t.Forward = func(node, port int) string {
+		return fmt.Sprintf("oc port-forward pod/%s %d -n %s", environment.NamesOf(o.name).PodName(node), port, clients.Namespace)
+	}
 	if t.ID == "" {
 		t.ID = "by-hand-" + strings.ToLower(rand.Text()[:10])
 	}
@@ -183,6 +195,9 @@ func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]st
 	spec := agent.JobSpec{
 		Run: o.run.Name, Launcher: agent.Launcher(o.launcher), Script: o.script, Args: o.args, Tree: tree.Digest(o.tree),
 		Nodes: len(set), RanksPerNode: o.ranksPerNode, Env: map[string]string{}, SecretEnv: secrets, Deadline: time.Now().Add(o.timeout),
+	}
+	if o.debugRank >= 0 {
+		spec.DebugRank = &o.debugRank
 	}
 	if o.deepspeedConfig != "" {
 		spec.Args = append([]string{"--deepspeed_config", o.deepspeedConfig}, spec.Args...)

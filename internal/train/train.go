@@ -43,7 +43,9 @@ type Training struct {
 	Spec agent.JobSpec
 	// Pods tells what became of a node that does not answer.
 	Pods Pods
-	Log  *slog.Logger
+	// Forward is the command that makes a port of a node reachable for a person.
+	Forward func(node, port int) string
+	Log     *slog.Logger
 	// Out gets the ranks' output. With JSON it goes through Log instead.
 	Out  io.Writer
 	JSON bool
@@ -338,7 +340,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 	statuses := make([]agent.JobStatus, len(t.Nodes))
 	var failure error
 	var stopAt, giveUp <-chan time.Time
-	started := began.IsZero()
+	started, waiting := began.IsZero(), false
 	stop := func(why string) {
 		stopAt = nil
 		if giveUp == nil {
@@ -361,6 +363,11 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 			if !started && slices.ContainsFunc(u.status.Ranks, func(r agent.RankStatus) bool { return !r.Started.IsZero() }) {
 				started = true
 				t.Log.Info(fmt.Sprintf("The first rank started %.1f s after the launch.", time.Since(began).Seconds()))
+			}
+			if i := slices.IndexFunc(u.status.Ranks, waits); i >= 0 && !waiting {
+				waiting = true
+				t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is reached by: %s",
+					u.status.Ranks[i].Rank, u.node, t.Spec.Deadline.UTC().Format("2006-01-02 15:04 MST"), t.Forward(u.node, u.status.Ranks[i].DebugPort)))
 			}
 			switch {
 			case u.status.State == agent.Restarted:
@@ -389,6 +396,9 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 		}
 	}
 }
+
+// waits is true of a rank that can be reached by a debugger.
+func waits(rank agent.RankStatus) bool { return rank.DebugPort != 0 && rank.Ended.IsZero() }
 
 // done is true when every rank of every node has exited with 0.
 func (t *Training) done(statuses []agent.JobStatus) bool {

@@ -96,6 +96,7 @@ func StartWith(t *testing.T, count int, o Options) []*Node {
 			Pod: fmt.Sprintf("env-%d", i), KubernetesNode: fmt.Sprintf("node-%d", i), PodIP: freeAddress(t), Environ: os.Environ(), Program: self,
 			Paths: server.Paths{Workspace: filepath.Join(volumes, "workspace"), Datasets: volumes, Home: filepath.Join(dir, "home"), Sys: "/sys/fs/cgroup"},
 		}}
+		n.Config.Public, n.Config.Loopback = n.Config.PodIP, n.Config.PodIP
 		n.Dial = n.dial
 		n.Client = agent.NewClient(i, n.Config.Host(i), credentials, n.Dial)
 		n.Restart()

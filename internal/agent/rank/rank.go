@@ -4,15 +4,18 @@
 package rank
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"runtime"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -33,6 +36,10 @@ const (
 	NodeVariable = "MLENV_NODE"
 	// LocalRankVariable asks for --local_rank=N, as DeepSpeed's launcher adds it, and says in front of which argument.
 	LocalRankVariable = "MLENV_PASS_LOCAL_RANK"
+	// DebugVariable is the rank that waits for a debugger, and DebugAtVariable in front
+	// of which argument its script is.
+	DebugVariable   = "MLENV_DEBUG_RANK"
+	DebugAtVariable = "MLENV_DEBUG_AT"
 	// RunDirVariable is the record's folder.
 	RunDirVariable = "MLENV_RUN_DIR"
 )
@@ -63,6 +70,12 @@ func run(command []string, sys fs.FS) (int, error) {
 	status := agent.RankStatus{Node: node, Rank: variable("RANK", node), LocalRank: variable("LOCAL_RANK", 0), Exit: agent.Exit{Code: -1}}
 	if at := variable(LocalRankVariable, 0); at > 0 && at <= len(command) {
 		command = slices.Insert(slices.Clone(command), at, fmt.Sprintf("--local_rank=%d", status.LocalRank))
+	}
+	debugged := variable(DebugVariable, -1) == status.Rank
+	if at := variable(DebugAtVariable, 0); debugged && at > 0 && at <= len(command) {
+		// debugpy lets everybody in who can connect: on loopback, that is who may forward
+		// ports. It warns of modules without their source in Python, which the first switch prevents.
+		command = slices.Insert(slices.Clone(command), at, "-Xfrozen_modules=off", "-m", "debugpy", "--listen", net.JoinHostPort("127.0.0.1", strconv.Itoa(agent.DebugPort)), "--wait-for-client")
 	}
 	log, err := os.OpenFile(dir.RankLog(status.Rank), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o664)
 	if err != nil {
@@ -104,11 +117,24 @@ func run(command []string, sys fs.FS) (int, error) {
 		}
 	}()
 
+	listening, stopListening := context.WithCancel(context.Background())
+	var debugger sync.WaitGroup
+	if debugged {
+		waiting := status
+		debugger.Go(func() {
+			if waitListening(listening, agent.DebugPort) {
+				waiting.DebugPort = agent.DebugPort
+				_ = record.WriteJSON(dir.RankStatus(waiting.Rank), waiting) // the step says less then
+			}
+		})
+	}
 	output := &output{log: log}
 	copied := make(chan error, 1)
 	go func() { copied <- output.copy(reader) }()
 	waited := process.Wait()
 	ended := time.Now().UTC()
+	stopListening()
+	debugger.Wait()
 	// A child of the rank may hold the pipe open for ever.
 	select {
 	case err = <-copied:

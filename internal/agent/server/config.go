@@ -23,6 +23,9 @@ type Config struct {
 	GPUs int
 	// Pod and KubernetesNode are names, PodIP is the pod's address.
 	Pod, KubernetesNode, PodIP string
+	// Public is the address that services listen on for people, Loopback the one for
+	// the node itself.
+	Public, Loopback string
 	// Environ is what the container was given.
 	Environ []string
 	// Program is the agent's own, for the rank shim.
@@ -47,6 +50,7 @@ func (p Paths) current() string  { return filepath.Join(p.Workspace, "repo") }
 func (p Paths) hostfile() string { return filepath.Join(p.Workspace, ".deepspeed", "hostfile") }
 func (p Paths) socket() string   { return filepath.Join(p.Home, "run", "agent.sock") }
 func (p Paths) tls() string      { return filepath.Join(p.Home, "tls") }
+func (p Paths) services() string { return filepath.Join(p.Home, "services") }
 
 // ReadConfig reads the variables that the environment's StatefulSet sets.
 func ReadConfig(version string, environ []string) (Config, error) {
@@ -71,6 +75,10 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	c.Node, c.Nodes, c.GPUs = number("NODE_RANK"), number("NUM_NODES"), number("GPUS_PER_NODE")
 	c.Pod, c.PodIP = text("POD_NAME"), text("POD_IP")
 	c.KubernetesNode, _ = lookup(environ, "NODE_NAME")
+	c.Public, c.Loopback = "0.0.0.0", "127.0.0.1"
+	if strings.Contains(c.PodIP, ":") {
+		c.Public = "::" // IPv4 too, where there is any
+	}
 	if len(missing) > 0 {
 		return c, fmt.Errorf("reading the environment's variables: %s: the agent runs in pods that provision made", strings.Join(missing, ", "))
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/services"
 )
 
 // additions are the variables that the agent adds to the container's, for jobs
@@ -108,6 +109,14 @@ func list(environment map[string]string) []string {
 
 // ShellEnvironment is what `mlenv-agent exec` gives a shell.
 func (c Config) ShellEnvironment() []string { return list(c.environment()) }
+
+// serviceOptions give services the environment of shells.
+func (c Config) serviceOptions() services.Options {
+	return services.Options{
+		Dir: c.Paths.services(), Workspace: c.Paths.Workspace, Logs: filepath.Join(c.Paths.state(), "services"), Run: filepath.Dir(c.Paths.socket()),
+		Public: c.Public, Loopback: c.Loopback, Environ: c.environment(),
+	}
+}
 
 // prepare makes the folders that the environment names, and the hostfile.
 func (c Config) prepare() error {

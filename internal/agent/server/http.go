@@ -99,6 +99,9 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),
 		MemlockLimit: memlock(), Environment: s.config.shown(), Running: s.jobs.running(),
 	}
+	if s.services != nil {
+		f.Services = s.services.Status()
+	}
 	var err error
 	if f.GPUs, err = facts.GPUs(r.Context()); err != nil {
 		f.GPUProblem = err.Error()

@@ -116,6 +116,7 @@ func (js *jobs) check(id string, spec agent.JobSpec) error {
 	if spec.RanksPerNode < 1 {
 		problems = append(problems, fmt.Errorf("ranksPerNode: %d: want at least 1", spec.RanksPerNode))
 	}
+	problems = append(problems, checkDebug(spec)...)
 	if len(problems) > 0 {
 		return fail.Because(fail.InvalidInput, fmt.Errorf("starting a job: %w", errors.Join(problems...)))
 	}

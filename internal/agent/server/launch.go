@@ -65,6 +65,11 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, record string) (l
 	if err != nil {
 		return l, err
 	}
+	if spec.DebugRank != nil {
+		if err := c.debug(spec, python, l); err != nil {
+			return l, err
+		}
+	}
 	if spec.Launcher == agent.DeepSpeed {
 		l.env[rank.LocalRankVariable] = strconv.Itoa(len(process) - len(spec.Args))
 	}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/services"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
 )
 
@@ -30,6 +31,8 @@ type Server struct {
 	started started
 	trees   *treestore.Store
 	jobs    *jobs
+	// services are node 0's, nil elsewhere.
+	services *services.Manager
 	// background is what no request waits for.
 	background sync.WaitGroup
 }
@@ -49,7 +52,11 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js}, nil
+	s := &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js}
+	if config.Node == 0 {
+		s.services = services.New(config.serviceOptions(), log)
+	}
+	return s, nil
 }
 
 // raiseLimits lets processes lock and open as much as the container may.
@@ -107,6 +114,13 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 		s.log.Info(fmt.Sprintf("Node %d of %d of environment %s answers on %s.", s.config.Node, s.config.Nodes, s.config.Name, listener.Addr()))
 	}
 	go func() { failed <- probe.Serve(inner) }()
+	if s.services != nil {
+		s.background.Go(func() {
+			if err := s.services.Run(ctx); err != nil {
+				s.log.Error(fmt.Sprintf("No services run: %v", err))
+			}
+		})
+	}
 	select {
 	case err := <-failed:
 		return err

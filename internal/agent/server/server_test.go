@@ -186,7 +186,8 @@ func TestStop(t *testing.T) {
 // launcher has gone: its own words are all that tells why the others did.
 func TestKilledRankKeepsItsLastWords(t *testing.T) {
 	n := newNode(t)
-	n.script("slow.sh", `printf 'Traceback (most recent call last):\n  File "a.py", line 7, in f\n    f()\nValueError: bad batch\n'; kill -KILL $PPID; exec sleep 1000`)
+	n.script("slow.sh", `printf 'Traceback (most recent call last):\n  File "a.py", line 7, in f\n    f()\nValueError: bad batch\n'
+until grep -q ValueError "$MLENV_RUN_DIR/rank-0.log" && [ -e "$MLENV_RUN_DIR/rank-0.json" ]; do sleep 0.01; done; kill -KILL $PPID; exec sleep 1000`)
 	status := n.run("slow", command("slow.sh"))
 	rank := status.Ranks[0]
 	if rank.Exit.Signal != "SIGKILL" || rank.Python == nil || rank.Python.Type != "ValueError" || rank.Python.Seen.IsZero() || len(rank.Tail) != 4 {

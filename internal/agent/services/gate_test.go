@@ -1,0 +1,230 @@
+package services
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+const token = "THE-RIGHT-TOKEN"
+
+// behindGate is a gate before a program that shows what it is asked.
+func behindGate(t *testing.T, program http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	back := httptest.NewServer(program)
+	t.Cleanup(back.Close)
+	service, _ := agent.FindService(agent.TensorBoard)
+	front := httptest.NewServer(newGate(service, token, back.Listener.Addr().String(), "token inner").handler())
+	t.Cleanup(front.Close)
+	return front
+}
+
+func echo(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprintf(w, "%s %s cookies %q authorization %q", r.Method, r.URL, r.Header.Get("Cookie"), r.Header.Get("Authorization"))
+}
+
+// browser keeps cookies and asks for pages.
+func browser(t *testing.T) *http.Client {
+	t.Helper()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &http.Client{Jar: jar}
+}
+
+func visit(t *testing.T, client *http.Client, address string) (*http.Response, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Accept", "text/html,*/*")
+	return send(t, client, request)
+}
+
+func send(t *testing.T, client *http.Client, request *http.Request) (*http.Response, string) {
+	t.Helper()
+	response, err := client.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response, string(body)
+}
+
+func TestGateByTokenInTheAddress(t *testing.T) {
+	front := behindGate(t, echo)
+	client := browser(t)
+	response, body := visit(t, client, front.URL+"/data?run=1")
+	if response.StatusCode != http.StatusUnauthorized || !strings.Contains(body, `name="token"`) || strings.Contains(body, "GET /data") {
+		t.Errorf("without a token: %s %q, want the login page", response.Status, body)
+	}
+	if response, body = visit(t, client, front.URL+"/?token=wrong"); response.StatusCode != http.StatusUnauthorized || !strings.Contains(body, "not the right one") {
+		t.Errorf("with a wrong token: %s %q", response.Status, body)
+	}
+	response, body = visit(t, client, front.URL+"/data?run=1&token="+token)
+	if want := `GET /data?run=1 cookies "" authorization "token inner"`; response.StatusCode != http.StatusOK || body != want {
+		t.Errorf("with the token: %s %q, want %q", response.Status, body, want)
+	}
+	if strings.Contains(response.Request.URL.String(), token) {
+		t.Errorf("the token stays in the address %s", response.Request.URL)
+	}
+	where, _ := url.Parse(front.URL)
+	client.Jar.SetCookies(where, []*http.Cookie{{Name: "theirs", Value: "1"}})
+	if _, body = visit(t, client, front.URL+"/again"); body != `GET /again cookies "theirs=1" authorization "token inner"` {
+		t.Errorf("by the cookie: %q, want their cookie only", body)
+	}
+}
+
+func TestGateCookie(t *testing.T) {
+	front := behindGate(t, echo)
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	for _, proto := range []string{"http", "https"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, front.URL+"//elsewhere.example.com/%2e?token="+token, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept", "text/html")
+		request.Header.Set("X-Forwarded-Proto", proto)
+		response, _ := send(t, client, request)
+		cookies := response.Cookies()
+		if len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteLaxMode || cookies[0].Secure != (proto == "https") || strings.Contains(cookies[0].Value, token) {
+			t.Errorf("%s: cookies %v", proto, cookies)
+		}
+		if to := response.Header.Get("Location"); strings.HasPrefix(to, "//") || !strings.HasPrefix(to, "/") {
+			t.Errorf("%s: redirected to %q, want a path of this host", proto, to)
+		}
+	}
+}
+
+func TestGateByForm(t *testing.T) {
+	front := behindGate(t, echo)
+	client := browser(t)
+	for given, want := range map[string]int{"wrong": http.StatusUnauthorized, "": http.StatusUnauthorized, " " + token + "\n": http.StatusOK} {
+		response, err := client.PostForm(front.URL+loginPath, url.Values{"token": {given}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != want {
+			t.Errorf("form with %q: %s, want %d", given, response.Status, want)
+		}
+	}
+	if _, body := visit(t, client, front.URL+"/x"); !strings.HasPrefix(body, "GET /x ") {
+		t.Errorf("after the form: %q", body)
+	}
+}
+
+func TestGateForPrograms(t *testing.T) {
+	front := behindGate(t, echo)
+	for _, tc := range []struct {
+		name, method, path string
+		header             map[string]string
+		want               int
+	}{
+		{"nothing", "GET", "/api", nil, 401},
+		{"bearer", "POST", "/api", map[string]string{"Authorization": "Bearer " + token}, 200},
+		{"as Jupyter's clients", "GET", "/api", map[string]string{"Authorization": "token " + token}, 200},
+		{"wrong", "GET", "/api", map[string]string{"Authorization": "Bearer " + token + "x"}, 401},
+		{"basic", "GET", "/api", map[string]string{"Authorization": "Basic " + token}, 401},
+		{"in the address", "GET", "/api?token=" + token, nil, 200},
+		{"a made-up cookie", "GET", "/api", map[string]string{"Cookie": "mlenv-tensorboard=" + token}, 401},
+		{"another site writes", "POST", "/api?token=" + token, map[string]string{"Sec-Fetch-Site": "cross-site"}, 403},
+		{"another site logs in", "POST", loginPath, map[string]string{"Origin": "https://elsewhere.example.com"}, 403},
+		{"another site's socket", "GET", "/api?token=" + token, map[string]string{"Origin": "https://elsewhere.example.com", "Upgrade": "websocket", "Connection": "Upgrade"}, 403},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			request, err := http.NewRequestWithContext(t.Context(), tc.method, front.URL+tc.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for key, value := range tc.header {
+				request.Header.Set(key, value)
+			}
+			response, body := send(t, http.DefaultClient, request)
+			if response.StatusCode != tc.want || strings.Contains(body, token) {
+				t.Errorf("%s %q, want %d", response.Status, body, tc.want)
+			}
+		})
+	}
+}
+
+// What streams arrives while the answer goes on, and upgraded connections pass both ways.
+func TestGateStreams(t *testing.T) {
+	goOn := make(chan struct{})
+	front := behindGate(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			fmt.Fprintln(w, "first")
+			_ = http.NewResponseController(w).Flush()
+			<-goOn
+			fmt.Fprintln(w, "second")
+			return
+		}
+		w.Header().Set("Upgrade", "lines")
+		w.Header().Set("Connection", "Upgrade")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		line, _ := buffered.ReadString('\n')
+		fmt.Fprintf(conn, "heard %s", line)
+	})
+	response, err := http.Get(front.URL + "/?token=" + token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	lines := bufio.NewReader(response.Body)
+	if line, err := lines.ReadString('\n'); line != "first\n" {
+		t.Errorf("while it goes on: %q, %v", line, err)
+	}
+	close(goOn)
+	if line, err := lines.ReadString('\n'); line != "second\n" {
+		t.Errorf("then: %q, %v", line, err)
+	}
+
+	conn, err := net.Dial("tcp", strings.TrimPrefix(front.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "GET /?token=%s HTTP/1.1\r\nHost: here\r\nOrigin: http://here\r\nConnection: Upgrade\r\nUpgrade: lines\r\n\r\n", token)
+	upgraded := bufio.NewReader(conn)
+	if status, err := upgraded.ReadString('\n'); !strings.Contains(status, "101") {
+		t.Fatalf("upgrade: %q, %v", status, err)
+	}
+	for line := ""; line != "\r\n"; {
+		if line, err = upgraded.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fmt.Fprintln(conn, "hello")
+	if line, err := upgraded.ReadString('\n'); line != "heard hello\n" {
+		t.Errorf("through the upgraded connection: %q, %v", line, err)
+	}
+}
+
+func TestGateBeforeItsProgramAnswers(t *testing.T) {
+	front := behindGate(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	response, body := visit(t, browser(t), front.URL+"/?token="+token)
+	if response.StatusCode != http.StatusBadGateway || !strings.Contains(body, "tensorboard does not answer yet") {
+		t.Errorf("%s %q", response.Status, body)
+	}
+}

@@ -1,0 +1,115 @@
+package services
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// Bounds of what is kept of a service's output: twice this size, for the file
+// before is kept too, and of a line that does not end.
+const (
+	maxLog  = 4 << 20
+	maxLine = 16 << 10
+)
+
+// output is the log file of a service, without its credential.
+type output struct {
+	path, secret string
+
+	mu      sync.Mutex
+	file    *os.File
+	size    int64
+	partial []byte
+	last    string
+}
+
+// open makes the file, or goes on at its end.
+func (o *output) open() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.last = ""
+	if o.file != nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(o.path), 0o2775); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(o.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o664)
+	if err != nil {
+		return err
+	}
+	info, err := file.Stat()
+	if err != nil {
+		return fmt.Errorf("opening the log %s: %w", o.path, err)
+	}
+	o.file, o.size = file, info.Size()
+	return nil
+}
+
+// Write never fails: a full disk must not end the service.
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.partial = append(o.partial, p...)
+	for {
+		end := bytes.IndexByte(o.partial, '\n')
+		if end < 0 && len(o.partial) < maxLine {
+			return len(p), nil
+		}
+		if end < 0 {
+			end = len(o.partial) - 1
+		}
+		o.line(o.partial[:end+1])
+		o.partial = append(o.partial[:0], o.partial[end+1:]...)
+	}
+}
+
+func (o *output) line(line []byte) {
+	text := string(line)
+	if o.secret != "" {
+		text = strings.ReplaceAll(text, o.secret, "...")
+	}
+	if trimmed := strings.TrimSpace(text); trimmed != "" {
+		const shown = 200
+		o.last = trimmed[:min(len(trimmed), shown)]
+	}
+	if o.size > maxLog {
+		o.turn()
+	}
+	if o.file != nil {
+		n, _ := o.file.WriteString(text)
+		o.size += int64(n)
+	}
+}
+
+// turn begins a new file, and keeps the one before.
+func (o *output) turn() {
+	_ = o.file.Close()
+	o.file = nil
+	if os.Rename(o.path, o.path+".old") != nil {
+		return
+	}
+	if file, err := os.OpenFile(o.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o664); err == nil {
+		o.file, o.size = file, 0
+	}
+}
+
+func (o *output) lastLine() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.last
+}
+
+// Close ends the file.
+func (o *output) Close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.file != nil {
+		_ = o.file.Close()
+		o.file = nil
+	}
+}

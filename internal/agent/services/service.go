@@ -1,0 +1,184 @@
+package services
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// grace is what a service has between SIGTERM and SIGKILL.
+const grace = 5 * time.Second
+
+// pauses are between a service's end and its next start.
+type pauses struct {
+	first, most time.Duration
+	// steady is how long a service must have run to begin with the first again.
+	steady time.Duration
+}
+
+// next follows the last pause, after a run of that length.
+func (p pauses) next(last, ran time.Duration) time.Duration {
+	if last == 0 || ran >= p.steady {
+		return p.first
+	}
+	return min(2*last, p.most)
+}
+
+// service is one that is asked for, with one credential.
+type service struct {
+	program
+	credential string
+	pauses     pauses
+	log        *slog.Logger
+	output     *output
+	front      *http.Server // of the gate
+	stop       context.CancelFunc
+	// over is closed when no process is left.
+	over chan struct{}
+
+	mu     sync.Mutex
+	status agent.ServiceStatus
+}
+
+// refuse is in run's place.
+func (s *service) refuse(state agent.ServiceState, problem string) {
+	s.status.State, s.status.Problem = state, problem
+	s.log.Warn(fmt.Sprintf("Service %s is not started: %s.", s.status.Name, problem))
+	close(s.over)
+}
+
+// run starts the program whenever it has ended, until ctx is done.
+func (s *service) run(ctx context.Context) {
+	defer close(s.over)
+	defer s.close()
+	for pause := time.Duration(0); ; {
+		began := time.Now()
+		err := s.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		pause = s.pauses.next(pause, time.Since(began))
+		problem := err.Error()
+		if line := s.output.lastLine(); line != "" {
+			problem += ": " + line
+		}
+		s.log.Warn(fmt.Sprintf("Service %s is started again in %s: %s.", s.status.Name, pause, problem))
+		s.change(func(status *agent.ServiceStatus) {
+			status.State, status.PID, status.Started, status.Problem = agent.ServiceRestarting, 0, time.Time{}, problem
+		})
+		select {
+		case <-time.After(pause):
+			s.change(func(status *agent.ServiceStatus) { status.Restarts++ })
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// open opens the gate, if there is one and it is not open yet. It stays so while the
+// program is started again: a port-forward ends when nobody listens.
+func (s *service) open() error {
+	if s.gate == nil || s.front != nil {
+		return nil
+	}
+	listener, err := net.Listen("tcp", s.public)
+	if err != nil {
+		return err
+	}
+	s.front = &http.Server{Handler: s.gate.handler(), ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+	go func() { _ = s.front.Serve(listener) }() // ends when it is closed
+	return nil
+}
+
+// close closes the gate, and the log.
+func (s *service) close() {
+	if s.front != nil {
+		_ = s.front.Close()
+	}
+	s.output.Close()
+}
+
+// once runs the program to its end.
+func (s *service) once(ctx context.Context) error {
+	if err := errors.Join(s.output.open(), os.MkdirAll(s.dir, 0o2775)); err != nil {
+		return err
+	}
+	if err := s.open(); err != nil {
+		return fmt.Errorf("listening for it: %w", err)
+	}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	process := exec.CommandContext(ctx, s.path, s.args...)
+	process.Dir, process.Env = s.dir, s.env
+	process.Stdout, process.Stderr = writer, writer
+	// A group of its own: what it starts ends with it, but not what people put into
+	// the background of a terminal, which is a session.
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	process.Cancel = func() error { return syscall.Kill(-process.Process.Pid, syscall.SIGTERM) }
+	process.WaitDelay = grace
+	err = process.Start()
+	writer.Close()
+	if err != nil {
+		return err
+	}
+	pid := process.Process.Pid
+	s.log.Info(fmt.Sprintf("Service %s is started for port %d.", s.status.Name, s.status.Port))
+	s.change(func(status *agent.ServiceStatus) {
+		status.State, status.PID, status.Started = agent.ServiceRunning, pid, time.Now().UTC()
+	})
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = io.Copy(s.output, reader) // ends with the last writer, or at the deadline
+	}()
+	err = process.Wait()
+	_ = syscall.Kill(-pid, syscall.SIGKILL) // whatever is left of the group
+	_ = reader.SetReadDeadline(time.Now().Add(time.Second))
+	<-copied
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit):
+		return fmt.Errorf("it ended with %s", exit.ProcessState)
+	case err != nil:
+		return err
+	}
+	return errors.New("it ended by itself")
+}
+
+func (s *service) change(f func(*agent.ServiceStatus)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(&s.status)
+}
+
+// now is the status, for which the program's port is tried.
+func (s *service) now() agent.ServiceStatus {
+	s.mu.Lock()
+	status := s.status
+	s.mu.Unlock()
+	if status.State == agent.ServiceRunning {
+		conn, err := net.DialTimeout("tcp", s.listens, time.Second)
+		if err == nil {
+			conn.Close()
+		}
+		status.Answers = err == nil
+	}
+	return status
+}
+
+func port(number int) string { return strconv.Itoa(number) }

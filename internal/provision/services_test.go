@@ -34,9 +34,10 @@ func answering(f *agent.Facts) {
 	}
 }
 
-func (p *place) secret(name string) map[string]string {
+// credentials is the Secret of the services.
+func (p *place) credentials() map[string]string {
 	p.t.Helper()
-	found, err := p.kube.CoreV1().Secrets("ns").Get(context.Background(), name, metav1.GetOptions{})
+	found, err := p.kube.CoreV1().Secrets("ns").Get(context.Background(), "env-services", metav1.GetOptions{})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -83,7 +84,7 @@ func TestServices(t *testing.T) {
 	if _, err := p.provisioner(withServices("all", true)).run(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, p.messages())
 	}
-	first := p.secret("env-services")
+	first := p.credentials()
 	if first["services"] != "code-server,jupyter,tensorboard" || len(first) != 4 {
 		t.Errorf("the Secret has %v", slices.Sorted(maps.Keys(first)))
 	}
@@ -113,7 +114,7 @@ func TestServices(t *testing.T) {
 	if _, err := p.provisioner(withServices("code-server", false)).run(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, p.messages())
 	}
-	second := p.secret("env-services")
+	second := p.credentials()
 	first["services"] = "code-server"
 	if diff := cmp.Diff(first, second); diff != "" {
 		t.Errorf("the Secret after a second provision (-want +got):\n%s", diff)
@@ -127,7 +128,7 @@ func TestServices(t *testing.T) {
 	if _, err := p.provisioner().run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := p.people(); len(got) != 0 || p.secret("env-services")["services"] != "" {
+	if got := p.people(); len(got) != 0 || p.credentials()["services"] != "" {
 		t.Errorf("without services there are %v", got)
 	}
 }
@@ -141,7 +142,7 @@ func TestCredentialsOfAnEarlierEnvironmentAreNotKept(t *testing.T) {
 	if _, err := p.provisioner().run(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, p.messages())
 	}
-	if got := p.secret("env-services")["jupyter-token"]; got == "known" || got == "" {
+	if got := p.credentials()["jupyter-token"]; got == "known" || got == "" {
 		t.Errorf("the token is %q, want a new one", got)
 	}
 }

@@ -42,7 +42,13 @@ func browser(t *testing.T) *http.Client {
 	return &http.Client{Jar: jar}
 }
 
-func visit(t *testing.T, client *http.Client, address string) (*http.Response, string) {
+// answer is a response that was read to its end.
+type answer struct {
+	*http.Response
+	body string
+}
+
+func visit(t *testing.T, client *http.Client, address string) answer {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, nil)
 	if err != nil {
@@ -52,7 +58,7 @@ func visit(t *testing.T, client *http.Client, address string) (*http.Response, s
 	return send(t, client, request)
 }
 
-func send(t *testing.T, client *http.Client, request *http.Request) (*http.Response, string) {
+func send(t *testing.T, client *http.Client, request *http.Request) answer {
 	t.Helper()
 	response, err := client.Do(request)
 	if err != nil {
@@ -63,30 +69,30 @@ func send(t *testing.T, client *http.Client, request *http.Request) (*http.Respo
 	if err != nil {
 		t.Fatal(err)
 	}
-	return response, string(body)
+	return answer{response, string(body)}
 }
 
 func TestGateByTokenInTheAddress(t *testing.T) {
 	front := behindGate(t, echo)
 	client := browser(t)
-	response, body := visit(t, client, front.URL+"/data?run=1")
-	if response.StatusCode != http.StatusUnauthorized || !strings.Contains(body, `name="token"`) || strings.Contains(body, "GET /data") {
-		t.Errorf("without a token: %s %q, want the login page", response.Status, body)
+	got := visit(t, client, front.URL+"/data?run=1")
+	if got.StatusCode != http.StatusUnauthorized || !strings.Contains(got.body, `name="token"`) || strings.Contains(got.body, "GET /data") {
+		t.Errorf("without a token: %s %q, want the login page", got.Status, got.body)
 	}
-	if response, body = visit(t, client, front.URL+"/?token=wrong"); response.StatusCode != http.StatusUnauthorized || !strings.Contains(body, "not the right one") {
-		t.Errorf("with a wrong token: %s %q", response.Status, body)
+	if got = visit(t, client, front.URL+"/?token=wrong"); got.StatusCode != http.StatusUnauthorized || !strings.Contains(got.body, "not the right one") {
+		t.Errorf("with a wrong token: %s %q", got.Status, got.body)
 	}
-	response, body = visit(t, client, front.URL+"/data?run=1&token="+token)
-	if want := `GET /data?run=1 cookies "" authorization "token inner"`; response.StatusCode != http.StatusOK || body != want {
-		t.Errorf("with the token: %s %q, want %q", response.Status, body, want)
+	got = visit(t, client, front.URL+"/data?run=1&token="+token)
+	if want := `GET /data?run=1 cookies "" authorization "token inner"`; got.StatusCode != http.StatusOK || got.body != want {
+		t.Errorf("with the token: %s %q, want %q", got.Status, got.body, want)
 	}
-	if strings.Contains(response.Request.URL.String(), token) {
-		t.Errorf("the token stays in the address %s", response.Request.URL)
+	if strings.Contains(got.Request.URL.String(), token) {
+		t.Errorf("the token stays in the address %s", got.Request.URL)
 	}
 	where, _ := url.Parse(front.URL)
 	client.Jar.SetCookies(where, []*http.Cookie{{Name: "theirs", Value: "1"}})
-	if _, body = visit(t, client, front.URL+"/again"); body != `GET /again cookies "theirs=1" authorization "token inner"` {
-		t.Errorf("by the cookie: %q, want their cookie only", body)
+	if got = visit(t, client, front.URL+"/again"); got.body != `GET /again cookies "theirs=1" authorization "token inner"` {
+		t.Errorf("by the cookie: %q, want their cookie only", got.body)
 	}
 }
 
@@ -100,7 +106,7 @@ func TestGateCookie(t *testing.T) {
 		}
 		request.Header.Set("Accept", "text/html")
 		request.Header.Set("X-Forwarded-Proto", proto)
-		response, _ := send(t, client, request)
+		response := send(t, client, request)
 		cookies := response.Cookies()
 		if len(cookies) != 1 || !cookies[0].HttpOnly || cookies[0].SameSite != http.SameSiteLaxMode || cookies[0].Secure != (proto == "https") || strings.Contains(cookies[0].Value, token) {
 			t.Errorf("%s: cookies %v", proto, cookies)
@@ -124,8 +130,8 @@ func TestGateByForm(t *testing.T) {
 			t.Errorf("form with %q: %s, want %d", given, response.Status, want)
 		}
 	}
-	if _, body := visit(t, client, front.URL+"/x"); !strings.HasPrefix(body, "GET /x ") {
-		t.Errorf("after the form: %q", body)
+	if got := visit(t, client, front.URL+"/x"); !strings.HasPrefix(got.body, "GET /x ") {
+		t.Errorf("after the form: %q", got.body)
 	}
 }
 
@@ -155,9 +161,9 @@ func TestGateForPrograms(t *testing.T) {
 			for key, value := range tc.header {
 				request.Header.Set(key, value)
 			}
-			response, body := send(t, http.DefaultClient, request)
-			if response.StatusCode != tc.want || strings.Contains(body, token) {
-				t.Errorf("%s %q, want %d", response.Status, body, tc.want)
+			got := send(t, http.DefaultClient, request)
+			if got.StatusCode != tc.want || strings.Contains(got.body, token) {
+				t.Errorf("%s %q, want %d", got.Status, got.body, tc.want)
 			}
 		})
 	}
@@ -223,8 +229,8 @@ func TestGateStreams(t *testing.T) {
 
 func TestGateBeforeItsProgramAnswers(t *testing.T) {
 	front := behindGate(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
-	response, body := visit(t, browser(t), front.URL+"/?token="+token)
-	if response.StatusCode != http.StatusBadGateway || !strings.Contains(body, "tensorboard does not answer yet") {
-		t.Errorf("%s %q", response.Status, body)
+	got := visit(t, browser(t), front.URL+"/?token="+token)
+	if got.StatusCode != http.StatusBadGateway || !strings.Contains(got.body, "tensorboard does not answer yet") {
+		t.Errorf("%s %q", got.Status, got.body)
 	}
 }

@@ -250,11 +250,11 @@ func TestServiceBehindItsGate(t *testing.T) {
 	d.hear(fmt.Sprintf("--logdir=%s/tensorboard --host=%s --port=16006", d.options.Workspace, d.options.Loopback))
 	running := d.until(func(s []agent.ServiceStatus) bool { return s[0].Answers })
 	front := "http://" + net.JoinHostPort(d.options.Public, "6006")
-	if response, _ := visit(t, browser(t), front+"/"); response.StatusCode != http.StatusUnauthorized {
+	if response := visit(t, browser(t), front+"/"); response.StatusCode != http.StatusUnauthorized {
 		t.Errorf("without a token: %s", response.Status)
 	}
-	if _, body := visit(t, browser(t), front+"/runs?token="+token); !strings.HasPrefix(body, "GET /runs ") {
-		t.Errorf("with the token: %q", body)
+	if got := visit(t, browser(t), front+"/runs?token="+token); !strings.HasPrefix(got.body, "GET /runs ") {
+		t.Errorf("with the token: %q", got.body)
 	}
 	// While it is started again somebody listens.
 	d.program("tensorboard", "exit 1")
@@ -262,7 +262,7 @@ func TestServiceBehindItsGate(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.until(func(s []agent.ServiceStatus) bool { return s[0].State != agent.ServiceRunning })
-	if response, _ := visit(t, browser(t), front+"/runs?token="+token); response.StatusCode != http.StatusBadGateway {
+	if response := visit(t, browser(t), front+"/runs?token="+token); response.StatusCode != http.StatusBadGateway {
 		t.Errorf("while it does not run: %s", response.Status)
 	}
 }

@@ -138,8 +138,11 @@ func (d *Definition) Bases(args []Arg) ([]string, error) {
 	var bases []string
 	for _, stage := range d.stages {
 		base, _, err := lex.ProcessWord(stage.BaseName, shell.EnvsFromSlice(pairs))
-		if err != nil || base == "" {
-			return nil, fail.Becausef(fail.DockerfileInvalid, "reading the Dockerfile of %s: FROM %s names no image (%w)", d.Flavour, stage.BaseName, cmpErr(err))
+		if err == nil && base == "" {
+			err = errors.New("an ARG of it has no value")
+		}
+		if err != nil {
+			return nil, fail.Becausef(fail.DockerfileInvalid, "reading the Dockerfile of %s: FROM %s names no image: %w", d.Flavour, stage.BaseName, err)
 		}
 		if !known[base] && !slices.Contains(bases, base) {
 			bases = append(bases, base)
@@ -147,13 +150,6 @@ func (d *Definition) Bases(args []Arg) ([]string, error) {
 		known[stage.Name] = true
 	}
 	return bases, nil
-}
-
-func cmpErr(err error) error {
-	if err == nil {
-		return errors.New("an ARG without a value")
-	}
-	return err
 }
 
 // Arg is a build argument or a variable of the image.

@@ -231,7 +231,7 @@ func (e end) base() (finding, bool) {
 	if secret == "" {
 		secret = "base-image"
 	}
-	make := fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=PASSWORD -n %s; then image.pull_secret: %[1]s in the cluster file",
+	makeSecret := fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=PASSWORD -n %s; then image.pull_secret: %[1]s in the cluster file",
 		secret, registryOf(e.bases), e.namespace)
 	switch {
 	case noCertificate.MatchString(all):
@@ -240,13 +240,13 @@ func (e end) base() (finding, bool) {
 	case diskFull.MatchString(all):
 		return finding{fail.DiskFull, "the base image " + which + " does not fit on the disk", evidence, "raise image.build_resources.limits.ephemeral_storage in the cluster file"}, true
 	case denied.MatchString(all):
-		return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled: its registry wants to know who asks, or has no such image", evidence, make}, true
+		return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled: its registry wants to know who asks, or has no such image", evidence, makeSecret}, true
 	case unknown.MatchString(all):
 		return finding{fail.ImageUnavailable, "the base image " + which + " does not exist", evidence, "correct image.base in the cluster file, or the FROM of the Dockerfile"}, true
 	case network.MatchString(all):
 		return finding{fail.NetworkFailed, "the registry of the base image " + which + " cannot be reached", evidence, "check the name, and network.proxy in the cluster file"}, true
 	}
-	return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled", append(evidence, e.tail(3)...), make}, true
+	return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled", append(evidence, e.tail(3)...), makeSecret}, true
 }
 
 func registryOf(bases []string) string {

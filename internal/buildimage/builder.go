@@ -156,7 +156,7 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 			return nil
 		case err != nil:
 			return kube.Problem(fmt.Errorf("reading configmap %s/%s: %w", b.namespace, b.trustedCA, err))
-		case config.Data[trustedCAKey] != "":
+		case config.Data[cluster.TrustedCAKey] != "":
 			trust = b.trustedCA
 		}
 		return nil

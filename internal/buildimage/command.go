@@ -54,9 +54,6 @@ type options struct {
 	startTimeout, trainingTimeout time.Duration
 }
 
-// teardownTime is what the finally tasks take.
-const teardownTime = 5 * time.Minute
-
 // Command is the step build-image. images holds the flavours, a folder each.
 func Command(images fs.FS) *cobra.Command {
 	var o options
@@ -95,21 +92,20 @@ he has started. Arguments KEY=VALUE are build arguments, as --build-arg's are.`,
 	url := step.NewResult(cmd, "IMAGE_URL", "the image by its tag")
 	digest := step.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:...")
 	reference := step.NewResult(cmd, "image", "the image by digest, as a pod takes it")
-	var file *cluster.File
-	var definition *Definition
+	var asked request
 	cmd.Args = func(_ *cobra.Command, args []string) (err error) {
 		o.buildArgs = append(o.buildArgs, args...)
-		file, definition, err = o.check(images)
+		asked, err = o.check(images)
 		return err
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		image := Image{URL: o.image, Reference: o.image}
 		log := step.Log(cmd)
-		if definition == nil {
+		if asked.definition == nil {
 			log.Info(fmt.Sprintf("Nothing is built: image %s is named.", o.image))
 			_, image.Digest, _ = strings.Cut(o.image, "@")
 		} else {
-			b, err := o.builder(file, definition, log, output(cmd, log))
+			b, err := o.builder(asked, log, output(cmd, log))
 			if err != nil {
 				return err
 			}
@@ -130,10 +126,19 @@ func output(cmd *cobra.Command, log *slog.Logger) io.Writer {
 	return cmd.OutOrStdout()
 }
 
-// check finds every mistake that can be found without the cluster. The
-// definition is nil where nothing is to be built; o.image is what is used then.
-func (o *options) check(images fs.FS) (*cluster.File, *Definition, error) {
+// request is what the flags and the cluster file ask for.
+type request struct {
+	file *cluster.File
+	// definition is nil where nothing is to be built.
+	definition *Definition
+	args, env  []Arg
+}
+
+// check finds every mistake that can be found without the cluster. Where nothing
+// is to be built o.image is what is used.
+func (o *options) check(images fs.FS) (r request, err error) {
 	var problems []error
+	add := func(err error) { problems = append(problems, err) }
 	for name, value := range map[string]time.Duration{"build-timeout": o.timeout, "build-start-timeout": o.podTimeout, "start-timeout": o.startTimeout} {
 		if value <= 0 {
 			problems = append(problems, fmt.Errorf("--%s %s: want more than nothing", name, value))
@@ -145,27 +150,27 @@ func (o *options) check(images fs.FS) (*cluster.File, *Definition, error) {
 	if o.image != "" && o.folder != "" {
 		problems = append(problems, fmt.Errorf("--image %s and --folder %s: want one of them", o.image, o.folder))
 	}
-	_, err := parseArgs("--env", o.env)
-	problems = append(problems, err, o.run.Check())
-	file, err := o.readClusterFile()
-	problems = append(problems, err)
-	if o.image == "" && o.flavour == "" && o.folder == "" && file != nil {
-		o.image, o.flavour = file.Image.Name, file.Image.Flavour
+	r.env, err = parseArgs("--env", o.env)
+	add(err)
+	add(o.run.Check())
+	r.file, err = o.readClusterFile()
+	add(err)
+	if o.image == "" && o.flavour == "" && o.folder == "" && r.file != nil {
+		o.image, o.flavour = r.file.Image.Name, r.file.Image.Flavour
 	}
 	if o.image != "" {
-		return file, nil, errors.Join(problems...)
+		return r, errors.Join(problems...)
 	}
-	definition, err := o.definition(images)
-	problems = append(problems, err)
-	args, err := o.args(file)
-	problems = append(problems, err)
-	if definition != nil {
-		problems = append(problems, undeclared(definition, args))
-		if _, err := definition.Bases(args); err != nil {
-			problems = append(problems, err)
-		}
+	r.definition, err = o.definition(images)
+	add(err)
+	r.args, err = o.args(r.file)
+	add(err)
+	if r.definition != nil {
+		add(undeclared(r.definition, r.args))
+		_, err = r.definition.Bases(r.args)
+		add(err)
 	}
-	return file, definition, errors.Join(problems...)
+	return r, errors.Join(problems...)
 }
 
 func (o *options) readClusterFile() (*cluster.File, error) {
@@ -230,14 +235,14 @@ func undeclared(d *Definition, args []Arg) error {
 }
 
 // builder connects to the cluster.
-func (o *options) builder(file *cluster.File, definition *Definition, log *slog.Logger, out io.Writer) (*builder, error) {
+func (o *options) builder(asked request, log *slog.Logger, out io.Writer) (*builder, error) {
 	clients, err := o.kube.Connect()
 	if err != nil {
 		return nil, err
 	}
 	namespace := clients.Namespace
 	if o.kube.Namespace == "" && !clients.InCluster {
-		namespace = file.Cluster.Namespace
+		namespace = asked.file.Cluster.Namespace
 	}
 	builds, err := buildclient.NewForConfig(clients.Config)
 	if err != nil {
@@ -259,20 +264,13 @@ func (o *options) builder(file *cluster.File, definition *Definition, log *slog.
 	if err != nil {
 		return nil, fail.Because(fail.InvalidInput, err)
 	}
-	args, err := o.args(file)
-	if err != nil {
-		return nil, err
-	}
-	env, err := parseArgs("--env", o.env)
-	if err != nil {
-		return nil, err
-	}
+	file := asked.file
 	pullSecret := cmp.Or(o.pullSecret, file.Image.PullSecret)
 	if pullSecret == "-" {
 		pullSecret = ""
 	}
 	return &builder{
-		definition: definition, buildArgs: args, env: env, proxies: proxies(file.Network.Proxy), trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA),
+		definition: asked.definition, buildArgs: asked.args, env: asked.env, proxies: proxies(file.Network.Proxy), trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA),
 		pullSecret: pullSecret, pushSecret: o.pushSecret, resources: file.Image.BuildResources,
 		force: o.force, podTimeout: o.podTimeout, timeout: o.timeout, holder: o.holder(), enough: o.enough(clients),
 		namespace: namespace, builds: builds.BuildV1(), images: images.ImageV1(), kube: clients.Kube, registry: registry, log: log, out: out, now: time.Now,
@@ -290,7 +288,7 @@ func (o *options) enough(clients *kube.Clients) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		return run.CheckTimeouts(r, run.Needs{Build: o.timeout, Start: o.startTimeout, Training: o.trainingTimeout, Teardown: teardownTime}, time.Now())
+		return run.CheckTimeouts(r, run.Needs{Build: o.timeout, Start: o.startTimeout, Training: o.trainingTimeout, Teardown: run.TeardownTime}, time.Now())
 	}
 }
 

@@ -36,7 +36,7 @@ type logFollower struct {
 	copied int64
 	mu     sync.Mutex
 	lines  []string
-	part   []byte
+	cut    lineCutter
 }
 
 // follow ends with ctx, or when the build has ended and its log is complete.
@@ -82,15 +82,7 @@ func (l *logFollower) Write(p []byte) (int, error) {
 	l.copied += int64(n)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for rest := p[:n]; len(rest) > 0; {
-		line, after, whole := bytes.Cut(rest, []byte("\n"))
-		l.part = append(l.part, line...)
-		if whole {
-			l.lines = append(l.lines, strings.TrimRight(string(l.part), "\r"))
-			l.part = l.part[:0]
-		}
-		rest = after
-	}
+	l.cut.add(p[:n], func(line string) { l.lines = append(l.lines, strings.TrimRight(line, "\r")) })
 	if over := len(l.lines) - keptLines; over > 0 {
 		l.lines = append([]string(nil), l.lines[over:]...)
 	}
@@ -102,27 +94,34 @@ func (l *logFollower) lastLines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lines := append([]string(nil), l.lines...)
-	if len(l.part) > 0 {
-		lines = append(lines, string(l.part))
+	if len(l.cut.part) > 0 {
+		lines = append(lines, string(l.cut.part))
 	}
 	return lines
 }
 
 // recordWriter logs every line as a record of its own, for machines.
 type recordWriter struct {
-	log  *slog.Logger
-	part []byte
+	log *slog.Logger
+	cut lineCutter
 }
 
 func (w *recordWriter) Write(p []byte) (int, error) {
+	w.cut.add(p, func(line string) { w.log.Info(line, slog.String("source", "build")) })
+	return len(p), nil
+}
+
+// lineCutter cuts what is written piece by piece into lines.
+type lineCutter struct{ part []byte }
+
+func (c *lineCutter) add(p []byte, each func(line string)) {
 	for rest := p; len(rest) > 0; {
 		line, after, whole := bytes.Cut(rest, []byte("\n"))
-		w.part = append(w.part, line...)
+		c.part = append(c.part, line...)
 		if whole {
-			w.log.Info(string(w.part), slog.String("source", "build"))
-			w.part = w.part[:0]
+			each(string(c.part))
+			c.part = c.part[:0]
 		}
 		rest = after
 	}
-	return len(p), nil
 }

@@ -25,11 +25,9 @@ const (
 	baseDigestsLabel = "io.ml-dev-env.bases"
 	// flavourLabel marks the BuildConfig.
 	flavourLabel = "ml-dev-env/flavour"
-	// trustedCAKey is the key of the ConfigMap that OpenShift fills.
-	trustedCAKey = "ca-bundle.crt"
 	// trustedCADir is where a build finds it; it is mounted and so does not stay in the image.
 	trustedCADir = "/etc/mlenv-ca"
-	trustedCA    = trustedCADir + "/" + trustedCAKey
+	trustedCA    = trustedCADir + "/" + cluster.TrustedCAKey
 )
 
 // trustedCAArgs are the build arguments by which pip, OpenSSL, requests, curl,
@@ -79,7 +77,7 @@ func (p plan) buildConfig() *buildapply.BuildConfigApplyConfiguration {
 				WithType(buildv1.BuildVolumeSourceTypeConfigMap).
 				WithConfigMap(corev1.ConfigMapVolumeSource{
 					LocalObjectReference: corev1.LocalObjectReference{Name: p.trust},
-					Items:                []corev1.KeyToPath{{Key: trustedCAKey, Path: trustedCAKey}},
+					Items:                []corev1.KeyToPath{{Key: cluster.TrustedCAKey, Path: cluster.TrustedCAKey}},
 				})).
 			WithMounts(buildapply.BuildVolumeMount().WithDestinationPath(trustedCADir)))
 	}

@@ -10,6 +10,9 @@ const ConfigMapPrefix = "mlenv-cluster-"
 // cluster trusts, in a namespace where ml-dev-env is installed.
 const TrustedCA = "mlenv-trusted-ca"
 
+// TrustedCAKey is the key of such a ConfigMap.
+const TrustedCAKey = "ca-bundle.crt"
+
 // File is a cluster file. Keys that are absent have the defaults of Default.
 type File struct {
 	Cluster   Cluster   `json:"cluster"`

@@ -122,7 +122,7 @@ func (b builder) volumes() []corev1.Volume {
 	if ca := b.Cluster.Network.TrustedCA; ca != "" {
 		volumes = append(volumes, corev1.Volume{Name: caVolume, VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
 			LocalObjectReference: corev1.LocalObjectReference{Name: ca},
-			Items:                []corev1.KeyToPath{{Key: caKey, Path: caKey}},
+			Items:                []corev1.KeyToPath{{Key: cluster.TrustedCAKey, Path: cluster.TrustedCAKey}},
 		}}})
 	}
 	if b.Storage == cluster.SharedStorage {

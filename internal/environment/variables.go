@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
 // variables are the container's: the agent reads them, and what people start with
@@ -70,7 +71,6 @@ func variable(name, value string) []corev1.EnvVar {
 // Where the trusted CAs are mounted.
 const (
 	caFolder = "/etc/mlenv/ca"
-	caKey    = "ca-bundle.crt"
 )
 
 // caVariables name the bundle to everything that brings CAs of its own.
@@ -81,7 +81,7 @@ func (b builder) caVariables() (vars []corev1.EnvVar) {
 	for _, name := range []string{
 		"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
 	} {
-		vars = append(vars, corev1.EnvVar{Name: name, Value: caFolder + "/" + caKey})
+		vars = append(vars, corev1.EnvVar{Name: name, Value: caFolder + "/" + cluster.TrustedCAKey})
 	}
 	return vars
 }

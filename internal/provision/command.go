@@ -41,9 +41,6 @@ type options struct {
 	keepFor         time.Duration
 }
 
-// teardownTime is what the finally tasks take.
-const teardownTime = 5 * time.Minute
-
 // Command is the step provision.
 func Command() *cobra.Command {
 	var o options

@@ -112,9 +112,9 @@ func (p *provisioner) checkPlace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	needs := run.Needs{Start: p.options.startTimeout, Training: p.options.trainingTimeout, Teardown: teardownTime}
+	needs := run.Needs{Start: p.options.startTimeout, Training: p.options.trainingTimeout, Teardown: run.TeardownTime}
 	if p.options.keepFor > 0 {
-		needs.Training, needs.Teardown = 0, p.options.keepFor+teardownTime
+		needs.Training, needs.Teardown = 0, p.options.keepFor+run.TeardownTime
 	}
 	return run.CheckTimeouts(r, needs, p.now())
 }

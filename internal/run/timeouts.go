@@ -12,6 +12,9 @@ import (
 // for their pods exactly as long as this one's.
 const margin = 5 * time.Minute
 
+// TeardownTime is what the finally tasks take.
+const TeardownTime = 5 * time.Minute
+
 // Needs is what a run still has to do.
 type Needs struct {
 	// Build is until there is an image, Start until the environment can be used,

@@ -57,7 +57,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, record string) (l
 		l.env["VIRTUAL_ENV"] = venv
 		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]
 	}
-	python, err := findProgram("python3", l.env["PATH"])
+	python, err := agent.FindProgram("python3", l.env["PATH"])
 	if err != nil && spec.Launcher != agent.Command {
 		return l, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", l.env["PATH"])
 	}
@@ -109,7 +109,7 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 	info, err := os.Stat(inTree)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && spec.Launcher == agent.Command && !strings.Contains(script, "/"):
-		program, err := findProgram(script, path)
+		program, err := agent.FindProgram(script, path)
 		if err != nil {
 			return nil, fail.Becausef(fail.ScriptNotFound, "starting the job: %q is neither in the tree nor a program in PATH (%s)", script, path)
 		}
@@ -131,7 +131,7 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 		// The name as it was given: Python shows it in tracebacks.
 		command = []string{python, "-u", script}
 	case ".sh":
-		shell, err := findProgram("bash", path)
+		shell, err := agent.FindProgram("bash", path)
 		if err != nil {
 			shell = "/bin/sh"
 		}
@@ -162,15 +162,4 @@ func nearby(dir, script string) string {
 		where = "its top folder"
 	}
 	return where + ": " + strings.Join(names, ", ")
-}
-
-// findProgram is exec.LookPath for a PATH that is not ours.
-func findProgram(name, path string) (string, error) {
-	for _, dir := range filepath.SplitList(path) {
-		candidate := filepath.Join(dir, name)
-		if info, err := os.Stat(candidate); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			return candidate, nil
-		}
-	}
-	return "", fmt.Errorf("finding %s: %w", name, fs.ErrNotExist)
 }

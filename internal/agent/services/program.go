@@ -2,7 +2,6 @@ package services
 
 import (
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -82,13 +81,11 @@ func (o Options) program(s agent.Service, credential string) program {
 	return p
 }
 
-// find looks a program up in the PATH of what people start.
+// find is the path of a program in the PATH of what people start, "" for none.
 func (o Options) find(name string) string {
-	for _, dir := range filepath.SplitList(o.Environ["PATH"]) {
-		path := filepath.Join(dir, name)
-		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			return path
-		}
+	path, err := agent.FindProgram(name, o.Environ["PATH"])
+	if err != nil {
+		return ""
 	}
-	return ""
+	return path
 }

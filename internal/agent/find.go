@@ -1,0 +1,20 @@
+package agent
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// FindProgram looks a program up in the folders of path, which is a PATH that
+// what is to be started gets, not our own. Its error wraps fs.ErrNotExist.
+func FindProgram(name, path string) (string, error) {
+	for _, dir := range filepath.SplitList(path) {
+		candidate := filepath.Join(dir, name)
+		if info, err := os.Stat(candidate); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			return candidate, nil
+		}
+	}
+	return "", fmt.Errorf("finding %s: %w", name, fs.ErrNotExist)
+}

@@ -9,8 +9,8 @@ export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH)")
 
 DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins git iproute2 iptables mmdebstrap runc tini
-# What the tests use beside it: pip, to fetch a resolver with.
-TEST_PACKAGES := python3-pip
+# What the tests use beside it: a browser, and pip to fetch a resolver with.
+TEST_PACKAGES := chromium python3-pip
 # The same as the first, as programs, for machines with other packages.
 PROGRAMS := /usr/lib/cni/bridge /usr/bin/tini-static conntrack containerd git ip iptables mmdebstrap runc
 

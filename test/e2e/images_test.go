@@ -271,6 +271,28 @@ func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 	}
 }
 
+// builtByRuns: two runs want the same image, of the flavour that the cluster
+// file names, at the same time: it is built once, and both train in it. Then
+// people develop in it.
+func builtByRuns(u trainer) {
+	u.install("../../clusters/local.yaml")
+	flags := []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=50m", "--param=build-timeout=20m", "--param=timeout=5m", "--param=start-timeout=5m"}
+	one := u.start("e2e/torchrun.sh", append(flags, "--param=name=one")...)
+	other := u.start("e2e/torchrun.sh", append(flags, "--param=name=other")...)
+	first, second := u.end(one).succeeded().ranks(2), u.end(other).succeeded().ranks(2)
+	u.equal("the image of both", first.results["image"], second.results["image"])
+	builds, err := u.builds.Builds(u.namespace).List(u.Context(), metav1.ListOptions{})
+	if err != nil {
+		u.Fatal(err)
+	}
+	if len(builds.Items) != 1 || builds.Items[0].Status.Phase != buildv1.BuildPhaseComplete {
+		u.Errorf("there were %d builds, want one, complete: %+v", len(builds.Items), builds.Items)
+	}
+	u.mustContain(first.log("build-image")+second.log("build-image"), "Sending the folder of cpu", "; following it.")
+	u.nothingLeft()
+	developmentServices(first.results["image"])(u)
+}
+
 // apiServerAway: a build goes on while the API server is away, and is followed
 // to its end.
 func apiServerAway(u trainer) {

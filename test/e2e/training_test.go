@@ -57,6 +57,7 @@ func testTraining(t *testing.T) {
 		scenario{"deepspeed-zero2", 2, deepspeedShared},
 		scenario{"deepspeed-node-storage", 2, deepspeedNodeStorage},
 		scenario{"torchrun-script", 2, torchrunScript},
+		scenario{"built-by-runs", 2, builtByRuns},
 	)
 	// The long ones first, so that they are not what is waited for at the end.
 	others := queue(

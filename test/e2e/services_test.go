@@ -1,0 +1,375 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+)
+
+// allServices asks for all of them.
+const allServices = "--param=services=all"
+
+// developmentServices uses everything that the agent offers beside jobs, in an
+// image that has it: with a real browser, and with a debugger.
+func developmentServices(image string) func(trainer) {
+	return func(u trainer) {
+		d := desk{trainer: u, image: image}
+		log := d.provision(allServices)
+		d.credentials(log)
+		d.reachedThroughTheService()
+		d.changedWithoutAnotherPod()
+		ports, end := d.forward("service/ml-dev-env", 8080, 8888, 6006)
+		d.inTheBrowser(ports)
+		d.startedAgain(ports[8888])
+		end()
+		d.debugger()
+		for key, value := range d.secrets {
+			d.nowhereBut(d.names().ServicesSecret, value)
+			if strings.Contains(log, value) {
+				u.Errorf("the log of provision has %s in it", key)
+			}
+		}
+		d.taken("services=none")
+		u.task("teardown")
+	}
+}
+
+// desk is an environment that somebody develops in.
+type desk struct {
+	trainer
+	image string
+	// secrets are the passwords and tokens by their keys.
+	secrets map[string]string
+}
+
+func (d *desk) names() environment.Names { return environment.NamesOf(environment.DefaultName) }
+
+// task runs a Task alone, which must succeed, and returns its log.
+func (u trainer) task(name string, flags ...string) string {
+	u.Helper()
+	started := u.startTkn("task", name, flags...)
+	ended, results := u.taskEnd(started)
+	if !ended.IsSuccessful() {
+		u.Fatalf("task %s: %s: %s", name, results["reason"], results["message"])
+	}
+	return u.kubectl("logs", ended.Status.PodName, "--container=step-"+name)
+}
+
+// provision is the same request each time but for its flags.
+func (d *desk) provision(flags ...string) string {
+	d.Helper()
+	return d.task("provision", append([]string{"--param=nodes=2", oneGPU, "--param=keep-for=30m", "--param=image=" + d.image}, flags...)...)
+}
+
+// credentials reads the passwords and tokens by the commands that provision printed.
+func (d *desk) credentials(log string) {
+	d.Helper()
+	d.mustContain(log, "Services on node 0 are reached by: oc port-forward service/ml-dev-env 8080 8888 6006 -n "+d.namespace,
+		"code-server: http://localhost:8080/ with the password", "jupyter: http://localhost:8888/lab with the token", "tensorboard: http://localhost:6006/ with the token")
+	d.secrets = map[string]string{}
+	for _, s := range agent.Services() {
+		command := fmt.Sprintf(`get secret ml-dev-env-services -n %s -o go-template='{{index .data "%s" | base64decode}}'`, d.namespace, s.Key)
+		d.mustContain(log, "oc "+command)
+		out, err := run(d.T, nil, "sh", "-c", stateDir+"/bin/kubectl "+command)
+		if err != nil || len(out) < 20 {
+			d.Fatalf("kubectl %s: %v: %q", command, err, out)
+		}
+		d.secrets[s.Key] = out
+	}
+}
+
+// reachedThroughTheService asks from the other node by the Service's name: nobody
+// is let in without the password or token.
+func (d *desk) reachedThroughTheService() {
+	d.Helper()
+	const ask = `
+import sys, urllib.error, urllib.parse, urllib.request
+class Stay(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *arguments): return None
+for line in sys.stdin:
+    url, authorization, form = line.rstrip("\n").split("\t")
+    request = urllib.request.Request(url, data=form.encode() or None, headers={"Authorization": authorization} if authorization else {})
+    try:
+        answer = urllib.request.build_opener(Stay).open(request, timeout=20)
+        print(answer.status, "")
+    except urllib.error.HTTPError as error:
+        print(error.code, error.headers.get("Location", ""))
+    except urllib.error.URLError as error:
+        print(error.reason)
+`
+	var questions, want []string
+	expect := func(url, token, form, answer string) {
+		authorization := ""
+		if token != "" {
+			authorization = "Bearer " + token
+		}
+		questions, want = append(questions, url+"\t"+authorization+"\t"+form), append(want, answer)
+	}
+	at := func(port int) string { return fmt.Sprintf("http://ml-dev-env.%s.svc:%d", d.namespace, port) }
+	jupyter, tensorboard, password := d.secrets["jupyter-token"], d.secrets["tensorboard-token"], d.secrets["code-server-password"]
+	expect(at(8080)+"/", "", "", "302 ./login")
+	expect(at(8080)+"/login", "", "password=wrong", "200 ")
+	expect(at(8080)+"/login", "", "password="+password, "302 ./")
+	for _, wrong := range []string{"", "wrong", password} {
+		expect(at(8888)+"/api/contents", wrong, "", "401 ")
+		expect(at(6006)+"/data/environment", wrong, "", "401 ")
+	}
+	expect(at(8888)+"/api/contents", jupyter, "", "200 ")
+	expect(at(8888)+"/api/contents?token="+jupyter, "", "", "200 ")
+	expect(at(6006)+"/data/environment", tensorboard, "", "200 ")
+	expect(at(6006)+"/data/environment", jupyter, "", "401 ")
+	// Workers have none.
+	for _, port := range []int{8080, 8888, 6006} {
+		expect(fmt.Sprintf("http://ml-dev-env-1.ml-dev-env-headless:%d/", port), "", "", "[Errno 111] Connection refused")
+	}
+	cmd := exec.CommandContext(d.Context(), stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+d.namespace, "exec", "--stdin", "ml-dev-env-1", "--container=train", "--", "python3", "-c", ask)
+	cmd.Stdin = strings.NewReader(strings.Join(questions, "\n") + "\n")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		d.Fatalf("asking from node 1: %v: %s", err, out)
+	}
+	d.equal("answers through the Service", string(out), strings.Join(want, "\n")+"\n")
+}
+
+// changedWithoutAnotherPod provisions again: with two services, and with all.
+func (d *desk) changedWithoutAnotherPod() {
+	d.Helper()
+	pods := func() string {
+		return d.kubectl("get", "pods", "--selector="+ours, "--output=jsonpath={.items[*].metadata.uid}")
+	}
+	before := pods()
+	log := d.provision("--param=services=jupyter,tensorboard")
+	d.mustContain(log, "The environment is there already, as it is asked for.", "oc port-forward service/ml-dev-env 8888 6006 -n")
+	d.equal("the Service's ports", d.kubectl("get", "service", "ml-dev-env", "--output=jsonpath={.spec.ports[*].port}"), "8888 6006")
+	known := d.secrets
+	d.credentials(d.provision(allServices))
+	d.equal("the passwords", fmt.Sprint(d.secrets), fmt.Sprint(known))
+	d.equal("the pods", pods(), before)
+}
+
+// forward runs kubectl port-forward to ports of a pod or Service and returns the
+// ports of this machine; end ends it.
+func (u user) forward(to string, ports ...int) (local map[int]string, end func()) {
+	u.Helper()
+	args := []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "port-forward", "--address=127.0.0.1", to}
+	for _, port := range ports {
+		args = append(args, fmt.Sprintf(":%d", port))
+	}
+	ctx, cancel := context.WithCancel(u.Context())
+	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", args...)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		u.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		u.Fatal(err)
+	}
+	end = func() {
+		cancel()
+		_ = cmd.Wait() // killed: its error is ours
+	}
+	u.Cleanup(end)
+	local = map[int]string{}
+	for lines := bufio.NewScanner(stdout); len(local) < len(ports) && lines.Scan(); {
+		if m := forwarding.FindStringSubmatch(lines.Text()); m != nil {
+			port, err := strconv.Atoi(lines.Text()[strings.LastIndex(lines.Text(), " ")+1:])
+			if err != nil {
+				u.Fatalf("port-forward said %q", lines.Text())
+			}
+			local[port] = m[1]
+		}
+	}
+	if len(local) < len(ports) {
+		u.Fatalf("port-forward to %s forwards %v", to, local)
+	}
+	return local, end
+}
+
+// startedAgain kills a service, which comes back.
+func (d *desk) startedAgain(jupyter string) {
+	d.Helper()
+	d.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "python3", "-c", `
+import os, signal
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try: command = open(f"/proc/{pid}/cmdline").read()
+    except OSError: continue
+    if "--no-browser" in command.split("\0"): os.kill(int(pid), signal.SIGKILL)`)
+	ctx, cancel := d.within(2 * time.Minute)
+	defer cancel()
+	for ticks := time.Tick(500 * time.Millisecond); ; {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+jupyter+"/api/status?token="+d.secrets["jupyter-token"], nil)
+		if err != nil {
+			d.Fatal(err)
+		}
+		if response, err := http.DefaultClient.Do(request); err == nil {
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				break
+			}
+		}
+		select {
+		case <-ticks:
+		case <-ctx.Done():
+			d.Fatal("jupyter was killed and does not answer again")
+		}
+	}
+	d.mustContain(d.kubectl("logs", "ml-dev-env-0", "--container=train"), "Service jupyter is started again in 1s: it ended with signal: killed")
+}
+
+// taken provisions without services, and waits until none answers.
+func (d *desk) taken(param string) {
+	d.Helper()
+	d.provision("--param=" + param)
+	if out, err := d.try("get", "service", "ml-dev-env"); err == nil {
+		d.Errorf("without services there is a Service: %s", out)
+	}
+	d.waitLog("ml-dev-env-0", "train", "Service code-server is stopped")
+}
+
+// inTheBrowser logs in to all three and uses them.
+func (d *desk) inTheBrowser(ports map[int]string) {
+	d.Helper()
+	// A container has no user namespaces for Chromium's sandbox.
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.WindowSize(1280, 900))
+	ctx, cancel := chromedp.NewExecAllocator(d.Context(), options...)
+	defer cancel()
+	ctx, cancel = chromedp.NewContext(ctx)
+	defer cancel()
+	// The browser lives as long as the context of the first run does.
+	if err := chromedp.Run(ctx); err != nil {
+		d.Fatalf("starting Chromium: %v", err)
+	}
+	tab := ctx
+	// Another tab: an editor asks whether one really wants to leave its page.
+	newTab := func() {
+		var cancel context.CancelFunc
+		tab, cancel = chromedp.NewContext(ctx)
+		d.Cleanup(cancel)
+	}
+	do := func(what string, actions ...chromedp.Action) {
+		d.Helper()
+		if err := chromedp.Run(tab); err != nil {
+			d.Fatalf("%s: %v", what, err)
+		}
+		ctx, cancel := context.WithTimeout(tab, 2*time.Minute)
+		defer cancel()
+		if err := chromedp.Run(ctx, actions...); err != nil {
+			d.Fatalf("%s: %v", what, err)
+		}
+	}
+	terminal := `echo "nccl $NCCL_IB_DISABLE of $MASTER_ADDR, ${PASSWORD-no password}"`
+	says := "nccl 1 of ml-dev-env-0.ml-dev-env-headless." + d.namespace + ".svc, no password"
+
+	do("logging in to code-server",
+		chromedp.Navigate("http://"+ports[8080]+"/"),
+		chromedp.SendKeys(`input[name="password"]`, d.secrets["code-server-password"]+"\r"),
+		chromedp.WaitVisible(`.monaco-workbench .explorer-viewlet`),
+	)
+	do("a terminal of code-server",
+		chromedp.WaitVisible(`.explorer-viewlet .monaco-list-row`),
+		chromedp.KeyEvent("`", chromedp.KeyModifiers(input.ModifierCtrl)),
+		// It has the shell's name when the shell runs.
+		chromedp.WaitReady(`.xterm-helper-textarea[aria-label*="bash"]`),
+		chromedp.Focus(`.xterm-helper-textarea`),
+		input.InsertText(terminal+" > /workspace/terminal.new && mv /workspace/terminal.new /workspace/terminal"),
+		chromedp.KeyEvent("\r"),
+	)
+	d.equal("a terminal of code-server says", d.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "sh", "-c",
+		"for i in $(seq 300); do [ -e /workspace/terminal ] && break; sleep 0.1; done; cat /workspace/terminal"), says+"\n")
+
+	newTab()
+	do("JupyterLab without a token", chromedp.Navigate("http://"+ports[8888]+"/lab"), chromedp.WaitVisible(`input[name="token"]`))
+	var address, kernel, shell string
+	do("JupyterLab by its token",
+		chromedp.Navigate("http://"+ports[8888]+"/lab?token="+d.secrets["jupyter-token"]),
+		chromedp.WaitVisible(`#jp-main-dock-panel .jp-Launcher`),
+		chromedp.Location(&address),
+		chromedp.Evaluate(kernelSays, &kernel, awaited),
+		chromedp.Evaluate(fmt.Sprintf(terminalSays, strconv.Quote(terminal)), &shell, awaited),
+	)
+	if strings.Contains(address, d.secrets["jupyter-token"]) {
+		d.Errorf("the token stays in the address %s", address)
+	}
+	d.equal("a kernel says", kernel, says+"\n")
+	d.mustContain(shell, says)
+
+	newTab()
+	d.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "/mlenv/bin/mlenv-agent", "exec", "python3", "-c",
+		`from torch.utils.tensorboard import SummaryWriter as W; w = W("/workspace/tensorboard/try"); [w.add_scalar("loss", 1 / (i + 1), i) for i in range(5)]; w.close()`)
+	do("TensorBoard by its token",
+		chromedp.Navigate("http://"+ports[6006]+"/"),
+		chromedp.SendKeys(`input[name="token"]`, d.secrets["tensorboard-token"]+"\r"),
+		chromedp.WaitVisible(`tb-webapp`),
+		chromedp.Evaluate(runSeen, nil, awaited),
+	)
+}
+
+// awaited waits for what is promised.
+func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
+
+// runSeen waits until TensorBoard has read the run.
+const runSeen = `new Promise(async resolve => {
+	while (!(await (await fetch("/data/runs")).json()).includes("try")) await new Promise(later => setTimeout(later, 500));
+	resolve(true);
+})`
+
+// kernelSays runs a line of Python in a new kernel, through the web socket.
+const kernelSays = `new Promise(async (resolve, reject) => {
+	const kernel = await (await fetch("/api/kernels", {method: "POST", body: "{}"})).json();
+	const socket = new WebSocket("ws://" + location.host + "/api/kernels/" + kernel.id + "/channels");
+	const code = 'import os; print("nccl", os.environ["NCCL_IB_DISABLE"], "of", os.environ["MASTER_ADDR"] + ",", os.environ.get("PASSWORD", "no password"))';
+	socket.onerror = reject;
+	socket.onopen = () => socket.send(JSON.stringify({channel: "shell", header: {msg_id: "1", msg_type: "execute_request", username: "", session: "1", version: "5.3"},
+		parent_header: {}, metadata: {}, content: {code: code, silent: false, store_history: false, user_expressions: {}, allow_stdin: false}, buffers: []}));
+	socket.onmessage = m => { const said = JSON.parse(m.data); if (said.msg_type === "stream") resolve(said.content.text); if (said.msg_type === "error") reject(said.content.evalue); };
+})`
+
+// terminalSays runs a line in a new terminal, until the line after it is there.
+const terminalSays = `new Promise(async (resolve, reject) => {
+	const terminal = await (await fetch("/api/terminals", {method: "POST", body: "{}"})).json();
+	const socket = new WebSocket("ws://" + location.host + "/terminals/websocket/" + terminal.name);
+	let text = "";
+	socket.onerror = reject;
+	socket.onopen = () => socket.send(JSON.stringify(["stdin", %s + "; echo en''d\r"]));
+	socket.onmessage = m => { const [kind, said] = JSON.parse(m.data); if (kind === "stdout") text += said; if (text.includes("end")) resolve(text); };
+})`
+
+// debugger has one of two ranks wait, and attaches to it as an editor does.
+func (d *desk) debugger() {
+	d.Helper()
+	d.task("sync-repo", "--param=repo-url="+d.repo)
+	started := d.startTkn("task", "train", "--param=script=e2e/debugged.py", "--param=launcher=torchrun", "--param=debug-rank=1")
+	ctx, cancel := d.within(patience)
+	defer cancel()
+	pod := d.taskPod(ctx, started, "train")
+	command := "oc port-forward pod/ml-dev-env-1 5678 -n " + d.namespace
+	d.waitLog(pod, "step-train", "Rank 1 waits on node 1 for a debugger")
+	d.mustContain(d.kubectl("logs", pod, "--container=step-train"), command)
+	ports, end := d.forward("pod/ml-dev-env-1", agent.DebugPort)
+	defer end()
+	editor := d.attach(ctx, ports[agent.DebugPort])
+	defer editor.conn.Close()
+	ended, results := d.taskEnd(started)
+	if !ended.IsSuccessful() {
+		d.Errorf("the debugged training: %s: %s", results["reason"], results["message"])
+	}
+	log := d.kubectl("logs", pod, "--container=step-train")
+	d.mustContain(log, "[0 0] rank 0 is done", "[1 1] rank 1 is done")
+	if strings.Index(log, "[1 1] rank 1 begins") < strings.Index(log, command) {
+		d.Errorf("rank 1 did not wait:\n%s", log)
+	}
+}

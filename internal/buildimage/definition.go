@@ -18,7 +18,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
-const dockerfileName = "Dockerfile"
+const (
+	dockerfileName = "Dockerfile"
+	// common is the folder beside the flavours whose files lie in each one's context.
+	common = "common"
+)
 
 // Definition is what an image is built from: a folder with a Dockerfile.
 type Definition struct {
@@ -57,11 +61,50 @@ func FindFlavour(images fs.FS, flavour string) (*Definition, error) {
 		}
 		return nil, fail.Becausef(fail.InvalidInput, "looking for flavour %q: %sthere are %s", flavour, hint, strings.Join(known, ", "))
 	}
-	context, err := fs.Sub(images, flavour)
-	if err != nil {
-		return nil, err
+	var context layers
+	for _, folder := range []string{flavour, common} {
+		layer, err := fs.Sub(images, folder)
+		if err != nil {
+			return nil, err
+		}
+		context = append(context, layer)
 	}
 	return ReadDefinition(flavour, context)
+}
+
+// layers are folders seen as one. Of files of one name the first layer's counts.
+type layers []fs.FS
+
+// Open opens a file, or a folder as the first layer that has it does.
+func (l layers) Open(name string) (file fs.File, err error) {
+	for _, layer := range l {
+		if file, err = layer.Open(name); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return file, err
+}
+
+// ReadDir lists what the layers have in a folder, sorted by name.
+func (l layers) ReadDir(name string) (entries []fs.DirEntry, err error) {
+	found := false
+	for _, layer := range l {
+		more, err := fs.ReadDir(layer, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = true
+		entries = append(entries, more...)
+	}
+	if !found {
+		return nil, &fs.PathError{Op: "readdir", Path: name, Err: fs.ErrNotExist}
+	}
+	byName := func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) }
+	slices.SortStableFunc(entries, byName)
+	return slices.CompactFunc(entries, func(a, b fs.DirEntry) bool { return a.Name() == b.Name() }), nil
 }
 
 // ReadDefinition reads the Dockerfile of a folder. Errors: InvalidInput where

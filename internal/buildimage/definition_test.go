@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -82,10 +83,20 @@ func TestReadDefinitionErrors(t *testing.T) {
 }
 
 func TestFindFlavour(t *testing.T) {
-	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("FROM a")}, "cpu/x": {}, "gpu/Dockerfile": {Data: []byte("FROM b")}, "README.md": {}, "none/x": {}}
+	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("FROM a")}, "cpu/x": {}, "gpu/Dockerfile": {Data: []byte("FROM b")}, "README.md": {}, "common/x": {Data: []byte("shared")}, "common/y": {Data: []byte("shared")}}
 	d, err := FindFlavour(images, "cpu")
 	if err != nil || d.Flavour != "cpu" {
 		t.Fatalf("flavour %+v: %v", d, err)
+	}
+	got := map[string]string{}
+	err = d.walk(func(path string, _ fs.FileInfo, _ string) error {
+		var content strings.Builder
+		err := d.copyFile(&content, path)
+		got[path] = content.String()
+		return err
+	})
+	if diff := cmp.Diff(map[string]string{"Dockerfile": "FROM a", "x": "", "y": "shared"}, got); diff != "" || err != nil {
+		t.Errorf("context (-want +got): %v\n%s", err, diff)
 	}
 	_, err = FindFlavour(images, "cpv")
 	if want := `looking for flavour "cpv": did you mean cpu? there are cpu, gpu`; err == nil || err.Error() != want {

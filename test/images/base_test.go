@@ -28,7 +28,7 @@ func TestBaseIsKept(t *testing.T) {
 
 	record := t.TempDir()
 	base := func(verb string) (string, error) {
-		command := exec.CommandContext(t.Context(), "python3", filepath.Join(context, "base.py"), verb, context, record)
+		command := exec.CommandContext(t.Context(), "python3", filepath.Join(flavours, "common", "base.py"), verb, context, record)
 		command.Env = append(os.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1")
 		output, err := command.CombinedOutput()
 		return string(output), err

@@ -93,9 +93,9 @@ he has started. Arguments KEY=VALUE are build arguments, as --build-arg's are.`,
 	digest := step.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:...")
 	reference := step.NewResult(cmd, "image", "the image by digest, as a pod takes it")
 	var asked request
-	cmd.Args = func(_ *cobra.Command, args []string) (err error) {
+	cmd.Args = func(cmd *cobra.Command, args []string) (err error) {
 		o.buildArgs = append(o.buildArgs, args...)
-		asked, err = o.check(images)
+		asked, err = o.check(cmd.Context(), images)
 		return err
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -105,7 +105,14 @@ he has started. Arguments KEY=VALUE are build arguments, as --build-arg's are.`,
 			log.Info(fmt.Sprintf("Nothing is built: image %s is named.", o.image))
 			_, image.Digest, _ = strings.Cut(o.image, "@")
 		} else {
-			b, err := o.builder(asked, log, output(cmd, log))
+			clients, err := o.kube.Connect()
+			if err != nil {
+				return err
+			}
+			if err := clients.CheckCluster(cmd.Context(), asked.file.Cluster.API, log); err != nil {
+				return err
+			}
+			b, err := o.builder(asked, clients, log, output(cmd, log))
 			if err != nil {
 				return err
 			}
@@ -136,7 +143,7 @@ type request struct {
 
 // check finds every mistake that can be found without the cluster. Where nothing
 // is to be built o.image is what is used.
-func (o *options) check(images fs.FS) (r request, err error) {
+func (o *options) check(ctx context.Context, images fs.FS) (r request, err error) {
 	var problems []error
 	add := func(err error) { problems = append(problems, err) }
 	for name, value := range map[string]time.Duration{"build-timeout": o.timeout, "build-start-timeout": o.podTimeout, "start-timeout": o.startTimeout} {
@@ -153,8 +160,11 @@ func (o *options) check(images fs.FS) (r request, err error) {
 	r.env, err = parseArgs("--env", o.env)
 	add(err)
 	add(o.run.Check())
-	r.file, err = o.readClusterFile()
-	add(err)
+	if file, err := mounted.ClusterFile(ctx, o.clusterFile, o.kube); err != nil {
+		add(err)
+	} else {
+		r.file = &file
+	}
 	if o.image == "" && o.flavour == "" && o.folder == "" && r.file != nil {
 		o.image, o.flavour = r.file.Image.Name, r.file.Image.Flavour
 	}
@@ -171,21 +181,6 @@ func (o *options) check(images fs.FS) (r request, err error) {
 		add(err)
 	}
 	return r, errors.Join(problems...)
-}
-
-func (o *options) readClusterFile() (*cluster.File, error) {
-	if o.clusterFile == "" {
-		return nil, errors.New("--cluster-file is missing: want a file as in clusters/")
-	}
-	content, err := os.ReadFile(o.clusterFile)
-	if err != nil {
-		return nil, fmt.Errorf("reading the cluster file: %w", err)
-	}
-	file, err := cluster.Load(o.clusterFile, content)
-	if err != nil {
-		return nil, err
-	}
-	return &file, nil
 }
 
 func (o *options) definition(images fs.FS) (*Definition, error) {
@@ -234,12 +229,8 @@ func undeclared(d *Definition, args []Arg) error {
 	return errors.Join(problems...)
 }
 
-// builder connects to the cluster.
-func (o *options) builder(asked request, log *slog.Logger, out io.Writer) (*builder, error) {
-	clients, err := o.kube.Connect()
-	if err != nil {
-		return nil, err
-	}
+// builder asks nothing of the cluster yet.
+func (o *options) builder(asked request, clients *kube.Clients, log *slog.Logger, out io.Writer) (*builder, error) {
 	namespace := clients.Namespace
 	if o.kube.Namespace == "" && !clients.InCluster {
 		namespace = asked.file.Cluster.Namespace

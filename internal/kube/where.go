@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -71,6 +72,17 @@ func CheckCluster(ctx context.Context, config *rest.Config, api string) error {
 	return fail.Advise(fail.Becausef(fail.WrongCluster, "comparing cluster.api of the cluster file with API server %s: its certificate is for %s: want %s",
 		server.Host, shortened(seen), wanted),
 		"choose the cluster file of this cluster, or correct its cluster.api: oc whoami --show-server")
+}
+
+// CheckCluster is the function of that name for steps: what cannot be told is a
+// warning in their log.
+func (c *Clients) CheckCluster(ctx context.Context, api string, log *slog.Logger) error {
+	err := CheckCluster(ctx, c.Config, api)
+	if errors.Is(err, ErrClusterUnknown) {
+		log.Warn(fmt.Sprintf("Whether this is the cluster of the cluster file is not known: %v", err))
+		return nil
+	}
+	return err
 }
 
 func unknown(format string, args ...any) error {

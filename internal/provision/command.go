@@ -5,22 +5,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	routeclient "github.com/openshift/client-go/route/clientset/versioned/typed/route/v1"
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -54,13 +49,13 @@ Running it again changes nothing where the request is the same. All nodes are th
 within --start-timeout, or all are released and what is in the way is named.`,
 		Example: `  provision --cluster-file clusters/barcelona.yaml --nodes 4
   provision --cluster-file clusters/cairo.yaml --name h-kim --storage rwx --on-busy wait`,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return fmt.Errorf("argument %q: want flags only", args[0])
 			}
 			if err := o.check(); err != nil {
 				// With what else is wrong, as far as the cluster file tells.
-				_, wrong := o.checked("namespace-of-the-run")
+				_, wrong := o.checked(cmd.Context(), "namespace-of-the-run")
 				return errors.Join(err, wrong)
 			}
 			return nil
@@ -111,9 +106,6 @@ within --start-timeout, or all are released and what is in the way is named.`,
 // check finds every mistake of flags that no cluster file is needed for.
 func (o *options) check() error {
 	var problems []error
-	if o.clusterFile == "" {
-		problems = append(problems, errors.New("--cluster-file is missing: want a file as in clusters/"))
-	}
 	if o.onBusy != "fail" && o.onBusy != "wait" {
 		problems = append(problems, fmt.Errorf("--on-busy %q: want fail or wait", o.onBusy))
 	}
@@ -141,14 +133,11 @@ func (o *options) check() error {
 
 // checked is the request with the cluster file's defaults. Nothing is asked of
 // the cluster for it. An empty namespace is the cluster file's.
-func (o *options) checked(namespace string) (environment.Request, error) {
+func (o *options) checked(ctx context.Context, namespace string) (environment.Request, error) {
 	request := o.request
-	content, err := os.ReadFile(o.clusterFile)
-	if err != nil {
-		return request, inputError("reading the cluster file: %w", err)
-	}
-	if request.Cluster, err = cluster.Load(o.clusterFile, content); err != nil {
-		return request, inputError("%w", err)
+	var err error
+	if request.Cluster, err = mounted.ClusterFile(ctx, o.clusterFile, o.kube); err != nil {
+		return request, err
 	}
 	request.Namespace = cmp.Or(namespace, request.Cluster.Cluster.Namespace)
 	request.Mode, request.Storage = environment.TCP, cluster.StorageMode(o.storage)
@@ -167,10 +156,8 @@ func (o *options) provisioner(cmd *cobra.Command) (*provisioner, error) {
 	if o.kube.Namespace == "" && !clients.InCluster {
 		namespace = ""
 	}
-	request, err := o.checked(namespace)
-	if errors.Is(err, fs.ErrNotExist) && clients.InCluster {
-		return nil, o.notInstalled(cmd.Context(), clients, err)
-	} else if err != nil {
+	request, err := o.checked(cmd.Context(), namespace)
+	if err != nil {
 		return nil, err
 	}
 	clients.Namespace = request.Namespace
@@ -183,23 +170,6 @@ func (o *options) provisioner(cmd *cobra.Command) (*provisioner, error) {
 		options: *o, clients: clients, request: request, log: log, now: time.Now, routes: routes, hosts: map[string]string{},
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log},
 	}, nil
-}
-
-// notInstalled names the cluster files that are, where a Task's mount is empty.
-func (o *options) notInstalled(ctx context.Context, clients *kube.Clients, err error) error {
-	installed := "which are is not known"
-	if found, err := clients.Kube.CoreV1().ConfigMaps(clients.Namespace).List(ctx, metav1.ListOptions{}); err == nil {
-		var names []string
-		for _, config := range found.Items {
-			if name, ok := strings.CutPrefix(config.Name, cluster.ConfigMapPrefix); ok {
-				names = append(names, name)
-			}
-		}
-		installed = "installed are: " + cmp.Or(strings.Join(names, ", "), "none")
-	}
-	name := filepath.Base(filepath.Dir(o.clusterFile))
-	return fail.Advise(inputError("%w: cluster %q is not installed in namespace %s; %s", err, name, clients.Namespace, installed),
-		"mlenv install clusters/%s.yaml -n %s --steps-image=%s, or correct the param cluster", name, clients.Namespace, o.request.StepsImage)
 }
 
 // holder is the PipelineRun, or the person at the keyboard.

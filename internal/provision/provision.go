@@ -98,11 +98,7 @@ func (p *provisioner) checkPlace(ctx context.Context) error {
 	if p.options.mode == "auto" && p.request.Cluster.Network.RDMA.Enabled {
 		p.log.Warn("Mode tcp: the cluster file has RDMA, which this version does not use. The training will be slower than the network allows.")
 	}
-	err := kube.CheckCluster(ctx, p.clients.Config, p.request.Cluster.Cluster.API)
-	switch {
-	case errors.Is(err, kube.ErrClusterUnknown):
-		p.log.Warn(fmt.Sprintf("Whether this is the cluster of the cluster file is not known: %v", err))
-	case err != nil:
+	if err := p.clients.CheckCluster(ctx, p.request.Cluster.Cluster.API, p.log); err != nil {
 		return err
 	}
 	if p.options.run.Name == "" {

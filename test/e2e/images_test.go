@@ -3,8 +3,11 @@
 package e2e
 
 import (
+	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/crane"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	buildv1 "github.com/openshift/api/build/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -194,6 +198,49 @@ func builtOnce(u trainer) {
 	u.moveBase(moving, registryHost+"/"+u.namespace+"/ml-dev-env:own")
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "The base has changed: it was "+moving+"@sha256:")
 	u.built(u.build(file, "--image="+moving), "Nothing is built: image "+moving+" is named.")
+	u.leavesNoTrace()
+}
+
+// leavesNoTrace: proxy and certificates are there while it is built, and neither
+// in the image's settings and history nor in its files afterwards.
+func (u trainer) leavesNoTrace() {
+	u.Helper()
+	const proxy = "http://me:password@proxy.invalid:3128"
+	file := "--cluster-file=" + u.clusterFile("network:\n", "network:\n  proxy: {https: \""+proxy+"\"}\n")
+	folder := u.folder("FROM " + smallBase + "\nARG PIP_CERT\nRUN echo through $HTTPS_PROXY and $https_proxy && grep -m 1 CERTIFICATE $PIP_CERT && touch /built\n")
+	b := u.built(u.build(file, "--folder="+folder, "--flavour=proxied"), "\nthrough "+proxy+" and "+proxy+"\n", "\n-----BEGIN CERTIFICATE-----\n")
+	config, err := crane.Config(imageIn(b), crane.WithContext(u.Context()))
+	if err != nil {
+		u.Fatal(err)
+	}
+	image, err := crane.Pull(imageIn(b), crane.WithContext(u.Context()))
+	if err != nil {
+		u.Fatal(err)
+	}
+	files := mutate.Extract(image)
+	defer files.Close()
+	found := map[string]bool{}
+	for archive := tar.NewReader(files); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			u.Fatal(err)
+		}
+		found["/"+strings.Trim(header.Name, "/")] = header.Typeflag == tar.TypeReg
+	}
+	if strings.Contains(string(config), "proxy.invalid") {
+		u.Errorf("the image's settings name the proxy:\n%s", config)
+	}
+	if !found["/built"] {
+		u.Errorf("the image has no /built among its %d files", len(found))
+	}
+	for name, isFile := range found {
+		if isFile && strings.HasPrefix(name, "/etc/mlenv-ca/") {
+			u.Errorf("the image has %s", name)
+		}
+	}
 }
 
 func (u trainer) moveBase(to, from string) {
@@ -276,7 +323,7 @@ func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 // people develop in it.
 func builtByRuns(u trainer) {
 	u.install("../../clusters/local.yaml")
-	flags := []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=50m", "--param=build-timeout=20m", "--param=timeout=5m", "--param=start-timeout=5m"}
+	flags := []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=1h", "--param=build-timeout=30m", "--param=timeout=5m", "--param=start-timeout=10m"}
 	one := u.start("e2e/torchrun.sh", append(flags, "--param=name=one")...)
 	other := u.start("e2e/torchrun.sh", append(flags, "--param=name=other")...)
 	first, second := u.end(one).succeeded().ranks(2), u.end(other).succeeded().ranks(2)

@@ -77,6 +77,7 @@ generate: ## rewrite what is generated (cluster file schema, go.mod and go.sum, 
 	go test ./internal/cluster -run TestSchemaIsCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
+	cd $(LOCALCLUSTER)/tools && go mod tidy
 	gofmt -w cmd internal test
 
 .PHONY: verify
@@ -84,18 +85,21 @@ verify: ## fail if generate would change something
 	go test ./internal/cluster -run TestSchemaIsCurrent
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
+	cd $(LOCALCLUSTER)/tools && go mod tidy -diff
 	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 
 .PHONY: cluster
 cluster: setup bin/localcluster ## bring the local cluster up, or repair it
-	$(SUDO) bin/localcluster up
+	$(SUDO) bin/localcluster up $(UP_FLAGS)
 
 .PHONY: cluster-down
 cluster-down: bin/localcluster ## take the local cluster down
 	$(SUDO) bin/localcluster down
 
 .PHONY: demo
-demo: cluster build ## bring the local cluster up and train a small transformer on two nodes of it
+demo: ## bring the local cluster up, build an image on it and train a small transformer on two of its nodes
+	@$(MAKE) --no-print-directory cluster UP_FLAGS=--training-image=false
+	@$(MAKE) --no-print-directory build
 	$(SUDO) test/localcluster/demo/run
 
 .PHONY: bench

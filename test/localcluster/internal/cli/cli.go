@@ -67,6 +67,7 @@ func command(parsed func()) *cobra.Command {
 func upCommand() *cobra.Command {
 	var nodes, gpus int
 	var faults []string
+	var training bool
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up, or repair it",
@@ -80,11 +81,12 @@ on two cores; after that they come from the cache.`,
 			if err != nil {
 				return err
 			}
-			return cluster.Up(cmd.Context(), options, os.Stdout)
+			return cluster.Up(cmd.Context(), options, training, os.Stdout)
 		},
 	}
 	cmd.Flags().IntVar(&nodes, "nodes", cluster.DefaultOptions.Nodes, "number of nodes, 1 to 8")
 	cmd.Flags().IntVar(&gpus, "gpus", cluster.DefaultOptions.GPUs, "stand-in GPUs of each node, 0 to 8")
+	cmd.Flags().BoolVar(&training, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one did not")
 	cmd.Flags().StringArrayVar(&faults, "gpu-fault", nil,
 		"a faulty GPU: NODE:INDEX=missing, =throttled or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
 	return cmd

@@ -3,7 +3,9 @@ package cluster
 import (
 	"errors"
 	"os"
+	"path"
 	"path/filepath"
+	"strings"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
@@ -57,35 +59,15 @@ func assemblePrograms(store *image.Store, work string, images []programImage) (m
 	return references, nil
 }
 
-// torchBase is what the flavour for this cluster is built on: the root file
-// system of the training image, which has torch, without what is installed on top.
-const torchBase = "base/debian-torch:trixie"
-
-func assembleTorchBase(store *image.Store) error {
-	training, key, err := store.Image("training")
-	if err != nil {
-		return err
-	}
-	_, err = store.Ensure(torchBase, key+" 1", func() (v1.Image, error) {
-		layers, err := training.Layers()
-		if err != nil {
-			return nil, err
-		}
-		return image.Assemble(v1.Config{
-			Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "USE_LIBUV=0", "LANG=C.UTF-8"},
-			Cmd:        []string{"python3"},
-			WorkingDir: "/",
-		}, layers[0])
-	})
-	return err
-}
+// builderImage has buildah.
+const builderImage = "builder"
 
 // buildPodImage is what the containers of build pods run: the builder image
 // with the program that does OpenShift's part.
 const buildPodImage = "openshift/docker-builder"
 
 func assembleBuildPod(store *image.Store, work, program string) (string, error) {
-	base, key, err := store.Image("builder")
+	base, key, err := store.Image(builderImage)
 	if err != nil {
 		return "", err
 	}
@@ -98,27 +80,52 @@ func assembleBuildPod(store *image.Store, work, program string) (string, error) 
 		if err != nil {
 			return nil, err
 		}
-		config := rootfsImages["builder"]
+		file, err := base.ConfigFile()
+		if err != nil {
+			return nil, err
+		}
+		config := file.Config
 		config.Entrypoint, config.Cmd = []string{"/usr/bin/openshift-builder"}, nil
 		return image.Assemble(config, append(layers, layer)...)
 	})
 	return registryReference(image.Image{Name: buildPodImage, Digest: digest}), err
 }
 
-// rootfsImages are the images of whole root file systems, by their folder below images/.
-var rootfsImages = map[string]v1.Config{
-	"training": {
+// trainingImage is what the end-to-end tests train in.
+const trainingImage = "training"
+
+// rootfsImage is an image of a whole root file system. Its folder below images/
+// has the last part of its name, without the tag.
+type rootfsImage struct {
+	name   string
+	config v1.Config
+}
+
+func (i rootfsImage) folder() string {
+	name, _, _ := strings.Cut(path.Base(i.name), ":")
+	return name
+}
+
+// rootfsImages are in an order in which each one's base is there before it.
+var rootfsImages = []rootfsImage{
+	// What the flavour for this cluster is built on.
+	{"base/debian-torch:trixie", v1.Config{
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "USE_LIBUV=0", "LANG=C.UTF-8"},
+		Cmd:        []string{"python3"},
+		WorkingDir: "/",
+	}},
+	{builderImage, v1.Config{
+		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
+		Cmd: []string{"buildah", "version"},
+	}},
+	{trainingImage, v1.Config{
 		Env: []string{
 			"PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 			"DS_ACCELERATOR=cpu", "USE_LIBUV=0", "LANG=C.UTF-8",
 		},
 		Cmd:        []string{"python3"},
 		WorkingDir: "/",
-	},
-	"builder": {
-		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
-		Cmd: []string{"buildah", "version"},
-	},
+	}},
 }
 
 // hostCABundle is where Debian keeps the certificates that the machine trusts.

@@ -30,7 +30,8 @@ import (
 
 // Up makes the cluster what the options say, from whatever is there: nothing,
 // a running cluster, or the remains of one.
-func Up(ctx context.Context, options Options, out io.Writer) error {
+// Without training the training image is not made where it is missing.
+func Up(ctx context.Context, options Options, training bool, out io.Writer) error {
 	if err := options.Validate(); err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func Up(ctx context.Context, options Options, out io.Writer) error {
 	defer unlock()
 
 	p := &progress{out: out}
-	u := &upper{options: options, cacheDir: cacheDir, progress: p}
+	u := &upper{options: options, training: training, cacheDir: cacheDir, progress: p}
 	start := time.Now()
 	if err := u.discardRemains(ctx); err != nil {
 		return err
@@ -88,6 +89,7 @@ func lock(cacheDir string) (unlock func(), err error) {
 
 type upper struct {
 	options  Options
+	training bool
 	cacheDir string
 	progress *progress
 
@@ -191,8 +193,11 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 	// the disk: it goes on beside the compilers.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		for _, name := range []string{"training", "builder"} {
-			if err := u.assembleRootfs(ctx, filepath.Join(work, name), logDir, name); err != nil {
+		for _, i := range rootfsImages {
+			if i.name == trainingImage && !u.training {
+				continue
+			}
+			if err := u.assembleRootfs(ctx, work, logDir, i); err != nil {
 				return err
 			}
 		}
@@ -205,37 +210,55 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 	if u.images, err = assemblePrograms(u.store, work, programImages(u.programs["in-pod"], u.programs["tekton"])); err != nil {
 		return err
 	}
-	if err := assembleTorchBase(u.store); err != nil {
-		return err
-	}
 	u.images[buildPodImage], err = assembleBuildPod(u.store, work, filepath.Join(u.programs["openshift"], "openshift-builder"))
 	return err
 }
 
 // assembleRootfs makes one of rootfsImages unless it is stored.
-func (u *upper) assembleRootfs(ctx context.Context, work, logDir, name string) error {
-	recipe := rootfs.Recipe{Dir: filepath.Join(u.source, "images", name), CABundle: hostCABundle}
+func (u *upper) assembleRootfs(ctx context.Context, work, logDir string, i rootfsImage) error {
+	folder := i.folder()
+	recipe := rootfs.Recipe{Dir: filepath.Join(u.source, "images", folder), CABundle: hostCABundle}
 	key, err := recipe.Key()
 	if err != nil {
 		return err
 	}
-	if stored, err := u.store.Has(name, key); err != nil || stored {
+	base, baseKey, err := u.baseOf(recipe)
+	if err != nil {
 		return err
 	}
-	log, err := os.Create(filepath.Join(logDir, name+".log"))
+	key += baseKey
+	if stored, err := u.store.Has(i.name, key); err != nil || stored {
+		return err
+	}
+	log, err := os.Create(filepath.Join(logDir, folder+".log"))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
+	work = filepath.Join(work, folder)
 	if err := os.MkdirAll(work, 0o755); err != nil {
 		return err
 	}
-	return u.progress.stage("making the "+name+" image", func() error {
-		_, err := u.store.Ensure(name, key, func() (v1.Image, error) {
-			return recipe.Build(ctx, work, rootfsImages[name], log)
+	return u.progress.stage("making the "+folder+" image", func() error {
+		_, err := u.store.Ensure(i.name, key, func() (v1.Image, error) {
+			return recipe.Build(ctx, work, base, i.config, log)
 		})
 		return err
 	})
+}
+
+// baseOf is the image that a recipe stands on and its key, nil for none.
+func (u *upper) baseOf(recipe rootfs.Recipe) (v1.Image, string, error) {
+	name, err := recipe.Base()
+	if err != nil || name == "" {
+		return nil, "", err
+	}
+	for _, i := range rootfsImages {
+		if i.folder() == name {
+			return u.store.Image(i.name)
+		}
+	}
+	return nil, "", fmt.Errorf("reading the image description %s: its base %s is no image of the cluster", recipe.Dir, name)
 }
 
 func (u *upper) compile(ctx context.Context, logDir string) error {

@@ -23,14 +23,15 @@ import (
 const suite = "trixie"
 
 // recipe changes when this package makes something else of the same folder.
-const recipe = "2"
+const recipe = "3"
 
 // Recipe is a folder that describes an image:
 //
 //	packages        Debian packages of the root file system
 //	customize.sh    run in it at the end (optional)
+//	base            instead of these two: the name of the folder beside it whose image it stands on
 //	build-packages  packages that only install.sh needs (optional)
-//	install.sh      run with those; what it puts in /opt is a second layer (optional)
+//	install.sh      run with those; what it puts in /opt is a layer of its own (optional)
 //
 // The folder is at /image while install.sh runs.
 type Recipe struct {
@@ -60,18 +61,36 @@ func (r Recipe) Key() (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// Build makes the image. It works in the folder work, where its layers' files
-// stay until the image is stored, and writes what its commands say to log.
-func (r Recipe) Build(ctx context.Context, work string, config v1.Config, log io.Writer) (v1.Image, error) {
+// Base is the name of the folder whose image this one stands on, "" for none.
+func (r Recipe) Base() (string, error) {
+	if !r.has("base") {
+		return "", nil
+	}
+	name, err := os.ReadFile(filepath.Join(r.Dir, "base"))
+	return strings.TrimSpace(string(name)), err
+}
+
+// Build makes the image; on is its base where it has one. It works in the folder
+// work, where its layers' files stay until the image is stored, and writes what
+// its commands say to log.
+func (r Recipe) Build(ctx context.Context, work string, on v1.Image, config v1.Config, log io.Writer) (v1.Image, error) {
 	base := filepath.Join(work, "base")
-	if err := r.bootstrap(ctx, base, log); err != nil {
-		return nil, err
+	var layers []v1.Layer
+	if on != nil {
+		var err error
+		if layers, err = unpack(ctx, on, base, log); err != nil {
+			return nil, err
+		}
+	} else {
+		if err := r.bootstrap(ctx, base, log); err != nil {
+			return nil, err
+		}
+		layer, err := image.FolderLayer(work, base, ".")
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, layer)
 	}
-	layer, err := image.FolderLayer(work, base, ".")
-	if err != nil {
-		return nil, err
-	}
-	layers := []v1.Layer{layer}
 	if r.has("install.sh") {
 		upper, err := r.install(ctx, work, base, log)
 		if err != nil {
@@ -84,6 +103,28 @@ func (r Recipe) Build(ctx context.Context, work string, config v1.Config, log io
 		layers = append(layers, layer)
 	}
 	return image.Assemble(config, layers...)
+}
+
+// unpack puts the files of an image of one layer into a folder, and returns the layer.
+func unpack(ctx context.Context, img v1.Image, target string, log io.Writer) ([]v1.Layer, error) {
+	layers, err := img.Layers()
+	if err != nil {
+		return nil, err
+	}
+	if len(layers) != 1 {
+		return nil, fmt.Errorf("unpacking a base image: it has %d layers: want one", len(layers))
+	}
+	if err := os.MkdirAll(target, 0o755); err != nil {
+		return nil, err
+	}
+	content, err := layers[0].Uncompressed()
+	if err != nil {
+		return nil, err
+	}
+	defer content.Close()
+	cmd := exec.CommandContext(ctx, "tar", "--extract", "--numeric-owner", "--preserve-permissions", "--directory="+target)
+	cmd.Stdin = content
+	return layers, run(ctx, "tar", log, cmd)
 }
 
 func (r Recipe) has(file string) bool {

@@ -17,7 +17,8 @@ func Compile(ctx context.Context, source, dir, version string) (Contents, error)
 	contents := Contents{Program: filepath.Join(dir, "ml-dev-env"), Agent: filepath.Join(dir, "mlenv-agent"), Version: version}
 	for _, each := range []struct{ program, pkg string }{{contents.Program, "/cmd/steps"}, {contents.Agent, "/cmd/mlenv-agent"}} {
 		// The version is said by -X alone, so that the same sources make the same programs in any checkout.
-		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+		// Debugging information would be stripped after it was compiled.
+		build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
 			"-ldflags=-s -w -X "+module+"/internal/version.number="+version, "-o", each.program, module+each.pkg)
 		build.Dir = source
 		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")

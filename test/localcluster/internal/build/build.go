@@ -121,7 +121,7 @@ func (b Builder) Build(ctx context.Context, set Set, log io.Writer) (folder stri
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = filepath.Join(b.Source, set.Module)
 	// Static: some run in images that hold nothing else, and no C compiler is needed.
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off", "CGO_ENABLED=0")
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=readonly -buildvcs=false -gcflags=all=-dwarf=false", "GOWORK=off", "CGO_ENABLED=0")
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(log, &said), io.MultiWriter(log, &said)
 	if err := cmd.Run(); err != nil {

@@ -120,7 +120,7 @@ func renderTekton(images map[string]string, config string) ([]string, error) {
 // tektonConfigDir returns the folder of Tekton's manifests in its module.
 func tektonConfigDir(ctx context.Context, source string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", tektonModule+"@"+tektonVersion)
-	cmd.Dir = filepath.Join(source, "tools", "tekton")
+	cmd.Dir = filepath.Join(source, "tools")
 	out, err := cmd.Output()
 	if err != nil {
 		return "", fmt.Errorf("finding Tekton's module: %w: %s", err, out)

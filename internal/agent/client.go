@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/tree"
 )
 
@@ -111,6 +112,14 @@ func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	var f Facts
 	err := c.call(ctx, http.MethodGet, "/v1/facts", nil, &f)
 	return f, errors.Join(err, c.sameProtocol(f.Health, err))
+}
+
+// RDMA asks what RDMA devices the node was given, and how they are. expected is
+// the cluster file's.
+func (c *Client) RDMA(ctx context.Context, expected rdma.Expected) (rdma.Facts, error) {
+	var f rdma.Facts
+	err := c.call(ctx, http.MethodPost, "/v1/rdma", expected, &f)
+	return f, err
 }
 
 // Workspace asks for the workspace's volume alone, which costs less than Facts.

@@ -3,8 +3,10 @@
 package agent
 
 import (
+	"maps"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
 	"github.com/ml-dev-env/ml-dev-env/internal/tree"
 )
 
@@ -225,8 +227,29 @@ type JobStatus struct {
 	// StopReason is of a stopped job: deadline, or the words of the stop request.
 	StopReason string       `json:"stopReason,omitempty"`
 	Ranks      []RankStatus `json:"ranks"`
+	// NCCL is what the logs of the node's ranks show, without channels; nil where
+	// there is none, as with gloo.
+	NCCL *nccl.Summary `json:"nccl,omitempty"`
 	// New is true in the answer to the request that started the job, and nowhere else.
 	New bool `json:"new,omitempty"`
+}
+
+// NCCLOf is what the logs of all nodes show together, and whether there are any.
+// environment is that of a node's facts: ranks on which NCCL shows other settings
+// than they were given are among the findings.
+func NCCLOf(statuses []JobStatus, environment map[string]string) (summary nccl.Summary, found bool) {
+	var all []nccl.Summary
+	given := map[string]string{}
+	maps.Copy(given, environment)
+	for _, status := range statuses {
+		if status.NCCL != nil {
+			all = append(all, *status.NCCL)
+			maps.Copy(given, status.Spec.Env)
+		}
+	}
+	summary = nccl.Merge(all...)
+	summary.Findings = append(summary.Findings, summary.Against(nccl.Wanted{Environment: given})...)
+	return summary, len(all) > 0
 }
 
 // Exit is how a process ended.

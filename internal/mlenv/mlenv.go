@@ -44,7 +44,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			return nil
 		},
 	}
-	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand())
+	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), rdmaCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -52,7 +52,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errInvalid):
+	case errors.Is(err, errInvalid), errors.Is(err, errFaulty):
 		return 1
 	}
 	fmt.Fprintln(stderr, "mlenv:", err)

@@ -24,6 +24,8 @@ func TestValidate(t *testing.T) {
 		{"one of two is wrong", []string{"validate", wrong, right}, 1, "barcelona.yaml: valid", `wrong.yaml:1:11: cluster.nam: unknown key; did you mean "name"?`},
 		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "/nowhere.yaml"},
 		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
+		{"every mistake of rdma", []string{"rdma", "first", "--output=xml"}, 2, "", `node "first": want its number in the environment, 0 and up
+--output "xml": want text or json`},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

@@ -69,7 +69,7 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 		r.Nodes, r.NCCL = earlier.Nodes, earlier.NCCL
 	}
 	if len(r.Ranks) == 0 {
-		r.Ranks, r.Cause, r.Record = earlier.Ranks, earlier.Cause, earlier.Record
+		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, earlier.Cause, earlier.Record, earlier.Network
 	}
 }
 
@@ -192,6 +192,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	slices.SortFunc(r.Nodes, func(a, b receipt.Node) int { return a.Node - b.Node })
 	slices.SortFunc(statuses, func(a, b agent.JobStatus) int { return a.Node - b.Node })
 	addRanks(r, statuses)
+	addNetwork(r, statuses)
 	if len(statuses) > 0 {
 		r.Record = &receipt.Record{Folder: statuses[0].Record, Claims: claims(set, names)}
 		if t.options.artifacts != "" {
@@ -239,6 +240,13 @@ func addRanks(r *receipt.Receipt, statuses []agent.JobStatus) {
 	}
 	if found, ok := cause.Find(statuses); ok {
 		r.Cause = &receipt.Cause{Rank: found.Rank.Rank, Node: found.Rank.Node, Exit: found.Rank.Exit, Python: found.Rank.Python}
+	}
+}
+
+// addNetwork adds what the nodes have read in the ranks' logs of NCCL.
+func addNetwork(r *receipt.Receipt, statuses []agent.JobStatus) {
+	if s, ok := agent.NCCLOf(statuses, r.NCCL); ok {
+		r.Network = &receipt.Network{Transport: s.Transport, Versions: s.Versions, Networks: s.Networks, Ranks: s.Ranks, Rails: s.Rails, Findings: s.Findings}
 	}
 }
 

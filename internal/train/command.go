@@ -158,7 +158,7 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 	if t.ID == "" {
 		t.ID = "by-hand-" + strings.ToLower(rand.Text()[:10])
 	}
-	if t.Spec, err = o.spec(ctx, set, secrets); err != nil {
+	if t.Spec, t.Environment, err = o.spec(ctx, set, secrets); err != nil {
 		return Result{}, err
 	}
 	t.Told = o.told(ctx, clients)
@@ -190,9 +190,10 @@ func (o *options) told(ctx context.Context, clients *kube.Clients) bool {
 	return false
 }
 
-// spec asks the nodes for what the flags leave open.
-func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]string) (agent.JobSpec, error) {
-	spec := agent.JobSpec{
+// spec asks the nodes for what the flags leave open. environment is what node 0
+// gives its ranks.
+func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]string) (spec agent.JobSpec, environment map[string]string, err error) {
+	spec = agent.JobSpec{
 		Run: o.run.Name, Launcher: agent.Launcher(o.launcher), Script: o.script, Args: o.args, Tree: tree.Digest(o.tree),
 		Nodes: len(set), RanksPerNode: o.ranksPerNode, Env: map[string]string{}, SecretEnv: secrets, Deadline: time.Now().Add(o.timeout),
 	}
@@ -210,7 +211,7 @@ func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]st
 	defer cancel()
 	var facts agent.Facts
 	var state agent.TreeState
-	err := nodes.Retry(ctx, func() (err error) {
+	err = nodes.Retry(ctx, func() (err error) {
 		if facts, err = set[0].Facts(ctx); err != nil {
 			return err
 		}
@@ -218,7 +219,7 @@ func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]st
 		return err
 	})
 	if err != nil {
-		return spec, err
+		return spec, nil, err
 	}
 	if spec.RanksPerNode == 0 {
 		spec.RanksPerNode = max(1, facts.GPUsExpected)
@@ -227,10 +228,10 @@ func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]st
 		spec.Tree = state.Hash
 	}
 	if spec.Tree == "" && !filepath.IsAbs(spec.Script) && spec.Launcher != agent.Command {
-		return spec, fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script, o.name),
+		return spec, nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script, o.name),
 			"run the task sync-repo first, or give an absolute path of a script on the nodes")
 	}
-	return spec, nil
+	return spec, facts.Environment, nil
 }
 
 // interrupted decides what becomes of the training when the step is told to end:

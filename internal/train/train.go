@@ -41,6 +41,8 @@ type Training struct {
 	// ID of the job: the PipelineRun's UID, so that a retried step finds it again.
 	ID   string
 	Spec agent.JobSpec
+	// Environment is what every rank gets, as a node's facts have it.
+	Environment map[string]string
 	// Pods tells what became of a node that does not answer.
 	Pods Pods
 	// Forward is the command that makes a port of a node reachable for a person.
@@ -341,6 +343,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 	var failure error
 	var stopAt, giveUp <-chan time.Time
 	started, waiting := began.IsZero(), false
+	network := network{log: t.Log, environment: t.Environment, ranks: len(t.Nodes) * perNode(t.Spec)}
 	stop := func(why string) {
 		stopAt = nil
 		if giveUp == nil {
@@ -360,6 +363,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 				break
 			}
 			statuses[u.node] = u.status
+			network.look(statuses)
 			if !started && slices.ContainsFunc(u.status.Ranks, func(r agent.RankStatus) bool { return !r.Started.IsZero() }) {
 				started = true
 				t.Log.Info(fmt.Sprintf("The first rank started %.1f s after the launch.", time.Since(began).Seconds()))

@@ -33,6 +33,9 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs
   mlenv-agent env                print that environment as lines for a shell
   mlenv-agent venv DIR FILE      make a virtual environment with the requirements of a file
+  mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and what is wrong with them;
+                                 --check gives a line and an exit code, --json the facts,
+                                 --sys-root=DIR reads another sysfs
   mlenv-agent version            print the versions of the program and of its protocol
 `
 
@@ -61,6 +64,8 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		err = printEnvironment(environ, stdout)
 	case command == "venv" && len(rest) == 2:
 		err = makeVenv(rest[0], rest[1], stdout, stderr)
+	case command == "rdma":
+		return printRDMA(rest, environ, stdout, stderr)
 	case command == "version" && len(rest) == 0:
 		fmt.Fprintf(stdout, "mlenv-agent %s, protocol %d\n", version.String(), agent.Protocol)
 	case command == "help", command == "--help", command == "-h":

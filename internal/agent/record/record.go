@@ -27,6 +27,10 @@ func (d Dir) LauncherLog(node int) string { return d.file("launcher-%d.log", nod
 // NodeStatus is an agent.JobStatus without ranks, written by the node's agent.
 func (d Dir) NodeStatus(node int) string { return d.file("node-%d.json", node) }
 
+// NCCLLogs begins the names of the logs of a node's processes of NCCL, of which
+// each has one of its own.
+func (d Dir) NCCLLogs(node int) string { return d.file("nccl-%d-", node) }
+
 // Metrics is written by the training itself, JSON lines.
 func (d Dir) Metrics() string { return filepath.Join(string(d), "metrics.jsonl") }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/tree"
 )
 
@@ -34,6 +35,7 @@ func (s *Server) Handler() http.Handler {
 	}
 	handle("GET /v1/health", s.health)
 	handle("GET /v1/facts", s.facts)
+	handle("POST /v1/rdma", s.rdma)
 	handle("GET /v1/workspace", s.workspace)
 	handle("POST /v1/resolve", s.resolve)
 	handle("GET /v1/trees/current", s.currentTree)
@@ -107,6 +109,15 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 		f.GPUProblem = err.Error()
 	}
 	return answer(w, f)
+}
+
+// rdma looks each time: ports go down, and interfaces come late.
+func (s *Server) rdma(w http.ResponseWriter, r *http.Request) error {
+	var expected rdma.Expected
+	if err := read(w, r, &expected); err != nil {
+		return err
+	}
+	return answer(w, rdma.Detect(rdma.Options{Root: rdma.Root(""), Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces, Expected: expected}))
 }
 
 func (s *Server) workspace(w http.ResponseWriter, _ *http.Request) error {

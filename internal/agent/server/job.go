@@ -29,6 +29,7 @@ type job struct {
 	log   *slog.Logger
 	// changed wakes whoever follows the status, grown whoever follows a log.
 	changed, grown broadcast
+	nccl           *ncclLogs
 	// over is closed when no process is left and the status is written.
 	over chan struct{}
 
@@ -40,6 +41,7 @@ type job struct {
 // startJob starts the launcher and returns at once.
 func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) {
 	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, over: make(chan struct{}), status: status}
+	j.nccl = newNCCLLogs(j.dir, status.Node)
 	// The record is watched before anything can write into it.
 	watcher, err := fsnotify.NewBufferedWatcher(64)
 	if err != nil {
@@ -69,14 +71,32 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 // watch reads the ranks' status when their shims write it, and wakes followers.
 func (j *job) watch(watcher *fsnotify.Watcher) {
 	defer watcher.Close()
+	// NCCL writes thousands of lines at once.
+	var ncclSettled <-chan time.Time
 	for {
 		select {
 		case event := <-watcher.Events:
+			if j.nccl.has(event.Name) {
+				if err := j.nccl.read(event.Name); err != nil {
+					j.log.Warn(err.Error())
+				}
+				if ncclSettled == nil {
+					ncclSettled = time.After(ncclPause)
+				}
+				continue
+			}
 			if i := slices.IndexFunc(j.ranks, func(r int) bool { return j.dir.RankStatus(r) == event.Name }); i >= 0 && !event.Has(fsnotify.Remove) {
 				j.readRank(j.ranks[i])
+				// What a rank's NCCL wrote before it ended is known with its end.
+				j.tellNCCL()
 				j.changed.fire()
 			}
 			j.grown.fire()
+		case <-ncclSettled:
+			ncclSettled = nil
+			if j.tellNCCL() {
+				j.changed.fire()
+			}
 		case err := <-watcher.Errors:
 			// Too many events at once: what they were about is read again.
 			j.log.Debug("Reading the whole record again.", "error", err)
@@ -89,6 +109,23 @@ func (j *job) watch(watcher *fsnotify.Watcher) {
 			return
 		}
 	}
+}
+
+// ncclPause is how long NCCL's lines are gathered before somebody is told of them.
+const ncclPause = 500 * time.Millisecond
+
+// tellNCCL puts what NCCL's logs show into the status. It is true where that says
+// anything new.
+func (j *job) tellNCCL() bool {
+	summary := j.nccl.summary()
+	if summary == nil {
+		return false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	old := j.status.NCCL
+	j.status.NCCL = summary
+	return old == nil || old.String() != summary.String() || len(old.Findings) != len(summary.Findings)
 }
 
 func (j *job) readRank(rank int) {
@@ -129,6 +166,10 @@ func (j *job) wait(launcher *exec.Cmd) {
 	for _, rank := range j.ranks {
 		j.readRank(rank)
 	}
+	if err := j.nccl.end(); err != nil {
+		j.log.Warn(err.Error())
+	}
+	j.tellNCCL()
 	j.finish(exit)
 }
 

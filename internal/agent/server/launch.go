@@ -13,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -26,7 +27,7 @@ type launch struct {
 
 // plan makes the launch of a job on this node. The ranks of a node follow each
 // other; with launcher command there is one process a node, counted as its rank.
-func (c Config) plan(id string, spec agent.JobSpec, dir, venv, record string) (launch, error) {
+func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) (launch, error) {
 	perNode := spec.RanksPerNode
 	if spec.Launcher == agent.Command {
 		perNode = 1
@@ -47,12 +48,13 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, record string) (l
 		"WORLD_SIZE":         strconv.Itoa(spec.Nodes * spec.RanksPerNode),
 		"RANKS_PER_NODE":     strconv.Itoa(spec.RanksPerNode),
 		"MLENV_RUN":          spec.Run,
-		rank.RunDirVariable:  record,
-		"MLENV_METRICS_FILE": filepath.Join(record, "metrics.jsonl"),
+		rank.RunDirVariable:  recorded,
+		"MLENV_METRICS_FILE": record.Dir(recorded).Metrics(),
 		rank.JobVariable:     id,
 		rank.NodeVariable:    strconv.Itoa(c.Node),
 		"PYTHONUNBUFFERED":   "1",
 	})
+	logNCCL(l.env, record.Dir(recorded), c.Node)
 	if venv != "" {
 		l.env["VIRTUAL_ENV"] = venv
 		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]

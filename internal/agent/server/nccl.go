@@ -1,0 +1,119 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
+)
+
+// maxNCCLLogs is how many files are read: one a rank and some for its children.
+const maxNCCLLogs = 256
+
+// ncclSubsystems are those of which the log shows who talks to whom over what.
+const ncclSubsystems = "INIT,BOOTSTRAP,ENV,NET"
+
+// logNCCL has NCCL write what it does into the job's record, where the agent reads
+// which network the ranks are really on. A file that somebody has named himself stays.
+func logNCCL(env map[string]string, dir record.Dir, node int) {
+	if env["NCCL_DEBUG_FILE"] != "" {
+		return
+	}
+	// NCCL puts host and process ID in.
+	env["NCCL_DEBUG_FILE"] = dir.NCCLLogs(node) + "%h-%p.log"
+	if level := strings.ToUpper(env["NCCL_DEBUG"]); level != "INFO" && level != "ABORT" && level != "TRACE" {
+		env["NCCL_DEBUG"] = "INFO"
+	}
+	switch given := env["NCCL_DEBUG_SUBSYS"]; {
+	case given == "":
+		env["NCCL_DEBUG_SUBSYS"] = ncclSubsystems
+	case !strings.HasPrefix(given, "^"):
+		env["NCCL_DEBUG_SUBSYS"] = ncclSubsystems + "," + given
+	}
+}
+
+// ncclLogs are those of a job's processes on this node.
+type ncclLogs struct {
+	prefix string
+
+	mu    sync.Mutex
+	files map[string]*ncclLog
+	ended bool
+}
+
+// ncclLog is one of them, read as far as its file's offset.
+type ncclLog struct {
+	file   *os.File
+	reader *nccl.Reader
+}
+
+func newNCCLLogs(dir record.Dir, node int) *ncclLogs {
+	return &ncclLogs{prefix: dir.NCCLLogs(node), files: map[string]*ncclLog{}}
+}
+
+// has is true of a file that is one of the logs.
+func (n *ncclLogs) has(path string) bool { return strings.HasPrefix(path, n.prefix) }
+
+// read takes what is new in a log.
+func (n *ncclLogs) read(path string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.ended {
+		return nil
+	}
+	log, known := n.files[path]
+	if !known {
+		if len(n.files) == maxNCCLLogs {
+			return nil
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			return fmt.Errorf("reading NCCL's log: %w", err)
+		}
+		log = &ncclLog{file: file, reader: nccl.NewReader()}
+		n.files[path] = log
+	}
+	if _, err := io.Copy(log.reader, log.file); err != nil {
+		return fmt.Errorf("reading NCCL's log: %w", err)
+	}
+	return nil
+}
+
+// summary is what the logs show so far, nil where there is none.
+func (n *ncclLogs) summary() *nccl.Summary {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.files) == 0 {
+		return nil
+	}
+	var all []nccl.Summary
+	for _, log := range n.files {
+		all = append(all, log.reader.Summary())
+	}
+	// Maps have no order.
+	slices.SortFunc(all, func(a, b nccl.Summary) int { return strings.Compare(a.String(), b.String()) })
+	summary := nccl.Merge(all...).WithoutChannels()
+	return &summary
+}
+
+// end reads to the end what is there, and closes the files.
+func (n *ncclLogs) end() error {
+	paths, err := filepath.Glob(n.prefix + "*")
+	for _, path := range paths {
+		err = errors.Join(err, n.read(path))
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ended = true
+	for _, log := range n.files {
+		err = errors.Join(err, log.reader.Close(), log.file.Close())
+	}
+	return err
+}

@@ -1,0 +1,47 @@
+package nccl
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// message is one message of NCCL, without its header.
+type message struct {
+	host        string
+	pid, thread int
+	warning     bool
+	text        string
+	// cut is true where the end of the text may be missing.
+	cut bool
+}
+
+// header begins a message (debug.cc): "host:pid:thread [device] NCCL INFO ". Warnings have
+// "file:line" after the device, since 2.30 the function's name too. What stands before it (a
+// timestamp, a launcher's name of the rank, text of a program that ended no line) is not part
+// of it. The device is any number: before CUDA is initialised NCCL prints an uninitialised one.
+var header = regexp.MustCompile(`([\w.-]+):(\d+):(\d+) \[-?\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?NCCL (INFO|WARN|TRACE|CALL) ?`)
+
+// messages finds the messages of a line; there are none in a line of something else. Where
+// one ends in the middle of the line because the next begins, as when processes share a pipe,
+// it is taken as cut.
+func messages(line string, cut bool) []message {
+	found := header.FindAllStringSubmatchIndex(line, -1)
+	result := make([]message, 0, len(found))
+	for i, at := range found {
+		m := message{host: line[at[2]:at[3]], warning: line[at[8]:at[9]] == "WARN", cut: cut}
+		var err, err2 error
+		m.pid, err = strconv.Atoi(line[at[4]:at[5]])
+		m.thread, err2 = strconv.Atoi(line[at[6]:at[7]])
+		if err != nil || err2 != nil {
+			continue
+		}
+		end := len(line)
+		if i+1 < len(found) {
+			end, m.cut = found[i+1][0], true
+		}
+		m.text = strings.TrimRight(line[at[1]:end], " ")
+		result = append(result, m)
+	}
+	return result
+}

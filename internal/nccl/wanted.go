@@ -1,0 +1,186 @@
+package nccl
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Wanted is what a run was set up for.
+type Wanted struct {
+	// Transport is the slowest that is right: RDMAGPU, RDMAHost or Sockets. Unknown and "" want nothing.
+	Transport Transport
+	// Environment are the NCCL_* variables that ranks were given. Where it is nil, they are not compared.
+	Environment map[string]string
+	// Devices are each host's RDMA devices by name.
+	Devices map[string][]string
+}
+
+// Against says what is not as it was wanted. Ranks whose transport is not known are no
+// finding: there may be no channel yet.
+func (s Summary) Against(wanted Wanted) []Finding {
+	var result []Finding
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		if p.Host == "" {
+			continue
+		}
+		result = append(result, p.transportAgainst(wanted.Transport)...)
+		if wanted.Environment != nil {
+			result = append(result, p.environmentAgainst(wanted.Environment)...)
+		}
+		result = append(result, p.devicesAgainst(wanted.Devices[p.Host])...)
+	}
+	sortFindings(result)
+	return result
+}
+
+// about makes a finding one of the process.
+func (p *Process) about(name Name, evidence, device string) Finding {
+	finding := newFinding(name, evidence)
+	finding.Host, finding.PID, finding.Device = p.Host, p.PID, device
+	if device != "" {
+		finding.Fix = strings.ReplaceAll(finding.Fix, "DEVICE", device)
+	}
+	return finding
+}
+
+func (p *Process) transportAgainst(wanted Transport) []Finding {
+	if wanted != RDMAGPU && wanted != RDMAHost {
+		return nil
+	}
+	var result []Finding
+	transport := p.Transport()
+	if p.NoDevice && transport != RDMAGPU && transport != RDMAHost {
+		result = append(result, p.about(NoRDMADevice, "NET/IB : No device found."+p.settingShown("NCCL_IB_HCA"), ""))
+	}
+	switch {
+	case transport == Sockets:
+		finding := p.about(SocketsInsteadOfRDMA, p.routeShown(Sockets), "")
+		finding.Cause += p.whySockets()
+		result = append(result, finding)
+	case transport == RDMAHost && wanted == RDMAGPU:
+		finding := p.about(HostMemoryInsteadOfGPU, p.routeShown(RDMAHost), "")
+		finding.Cause += p.whyHostMemory()
+		result = append(result, finding)
+	}
+	return result
+}
+
+// routeShown is the evidence for a transport: a channel that has it, else the choice of the network.
+func (p *Process) routeShown(transport Transport) string {
+	for _, c := range p.Communicators {
+		for _, route := range c.Routes {
+			if route.Transport != transport {
+				continue
+			}
+			for _, channel := range c.Channels {
+				if channel.Transport == transport {
+					return fmt.Sprintf("rank %d: %d of its channels go over %s, as %d -> %d via %s",
+						c.Rank, route.Channels, route.Network, channel.From, channel.To, channel.Via)
+				}
+			}
+			return fmt.Sprintf("rank %d: %d of its channels go over %s", c.Rank, route.Channels, route.Network)
+		}
+	}
+	return "Using network " + p.Network
+}
+
+// whySockets is what the log shows of why there is no RDMA, to go behind a cause.
+func (p *Process) whySockets() string {
+	var reasons []string
+	if value := p.Environment["NCCL_IB_DISABLE"]; value != "" && value != "0" {
+		reasons = append(reasons, "NCCL_IB_DISABLE="+value+" is set")
+	}
+	if value := p.Environment["NCCL_NET"]; strings.EqualFold(value, socketNetwork) {
+		reasons = append(reasons, "NCCL_NET="+value+" is set")
+	}
+	if p.has(VerbsLibraryMissing) {
+		reasons = append(reasons, "the image has no libibverbs")
+	}
+	if p.NoDevice {
+		reasons = append(reasons, "it found no RDMA device"+p.settingShown("NCCL_IB_HCA"))
+	}
+	return because(reasons)
+}
+
+// whyHostMemory is what the log shows of why GPUDirect is off, to go behind a cause.
+func (p *Process) whyHostMemory() string {
+	var reasons, off []string
+	for _, device := range p.Devices {
+		if device.GPUDirect == No {
+			off = append(off, device.Name)
+		}
+	}
+	if len(off) > 0 {
+		reasons = append(reasons, "neither nvidia_peermem nor DMA-BUF lets "+strings.Join(off, ", ")+" reach the GPUs")
+	}
+	if value := p.Environment["NCCL_NET_GDR_LEVEL"]; value == "LOC" || value == "0" {
+		reasons = append(reasons, "NCCL_NET_GDR_LEVEL="+value+" turns it off")
+	} else if p.TooFar {
+		reasons = append(reasons, "a GPU and a device are farther apart than is allowed"+p.settingShown("NCCL_NET_GDR_LEVEL"))
+	}
+	if p.Environment["NCCL_DMABUF_ENABLE"] == "0" {
+		reasons = append(reasons, "NCCL_DMABUF_ENABLE=0 is set")
+	}
+	return because(reasons)
+}
+
+func because(reasons []string) string {
+	if len(reasons) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(reasons, "; ")
+}
+
+// settingShown is a variable as a remark, empty where NCCL shows none.
+func (p *Process) settingShown(name string) string {
+	value, set := p.Environment[name]
+	if !set {
+		return ""
+	}
+	return fmt.Sprintf(" (%s=%s)", name, value)
+}
+
+func (p *Process) has(name Name) bool {
+	return slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Name == name })
+}
+
+// environmentAgainst compares the variables that NCCL shows. It shows a variable only if
+// it is set and looked at, so one that is missing says nothing. How much NCCL prints is the
+// user's own affair.
+func (p *Process) environmentAgainst(given map[string]string) []Finding {
+	var result []Finding
+	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
+		value := p.Environment[name]
+		want, known := given[name]
+		switch {
+		case strings.HasPrefix(name, "NCCL_DEBUG"), known && want == value:
+		case known:
+			result = append(result, p.about(SettingChanged, fmt.Sprintf("%s is %s, and %s was given", name, value, want), ""))
+		default:
+			result = append(result, p.about(SettingChanged, fmt.Sprintf("%s is %s, and was not given", name, value), ""))
+		}
+	}
+	return result
+}
+
+// devicesAgainst looks for devices that NCCL does not list. It says nothing before there is a list.
+func (p *Process) devicesAgainst(wanted []string) []Finding {
+	if len(p.Devices) == 0 {
+		return nil
+	}
+	var listed []string
+	for _, device := range p.Devices {
+		listed = append(listed, strings.Split(device.Name, "+")...)
+	}
+	var result []Finding
+	for _, name := range wanted {
+		if !slices.Contains(listed, name) {
+			evidence := "NET/IB : Using " + strings.Join(listed, " ") + p.settingShown("NCCL_IB_HCA")
+			result = append(result, p.about(DeviceNotUsed, evidence, name))
+		}
+	}
+	return result
+}

@@ -1,0 +1,105 @@
+package rdma
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// allotment is one PCI function that a device plugin gave the pod.
+type allotment struct {
+	address string
+	// variable is the one that says so.
+	variable string
+	// device and uverbs are what the plugin calls it, "" where it does not say.
+	device, uverbs string
+	// rdma is true where the plugin gave it for RDMA.
+	rdma bool
+}
+
+// pluginPrefix begins the variables of device plugins. What follows is the resource's name in
+// upper case with "." and "/" replaced, hyphens as they are: no shell can read it.
+const pluginPrefix = "PCIDEVICE_"
+
+var (
+	pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+	// plainName is a name of a device, which becomes part of a path.
+	plainName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
+)
+
+// pluginInfo is what the SR-IOV network device plugin tells of one address
+// (k8snetworkplumbingwg/sriov-network-device-plugin:pkg/infoprovider): rdma is there
+// where the pool has isRdma, and {} where the plugin found nothing to tell; rdma_dev
+// since its version 3.10.
+type pluginInfo struct {
+	RDMA *struct {
+		Device string `json:"rdma_dev"`
+		Uverbs string `json:"uverbs"`
+	} `json:"rdma"`
+}
+
+// allotments reads the variables of device plugins, in environ as os.Environ has it,
+// and says which of them cannot be read.
+//
+// PCIDEVICE_X holds addresses joined by commas and PCIDEVICE_X_INFO says JSON of the
+// same. A resource may itself be called y_info, so the values tell them apart, not the
+// names. What _INFO says of an address wins.
+func allotments(environ []string) ([]allotment, []Finding) {
+	var findings []Finding
+	given := map[string]allotment{}
+	for _, entry := range slices.Sorted(slices.Values(environ)) {
+		name, value, _ := strings.Cut(entry, "=")
+		value = strings.TrimSpace(value)
+		switch {
+		case !strings.HasPrefix(name, pluginPrefix) || value == "":
+		case strings.HasPrefix(value, "{"):
+			told, err := readInfo(name, value)
+			if err != nil {
+				findings = append(findings, Finding{Severity: Note, Kind: VariableUnreadable, Text: fmt.Sprintf("reading %s: %v: want the JSON of the SR-IOV device plugin", name, err)})
+			}
+			for _, a := range told {
+				given[a.address] = a
+			}
+		default:
+			for address := range strings.SplitSeq(value, ",") {
+				address = strings.ToLower(strings.TrimSpace(address))
+				if !pciAddress.MatchString(address) {
+					findings = append(findings, Finding{Severity: Note, Kind: VariableUnreadable, Text: fmt.Sprintf("reading %s: %q: want PCI addresses, as in 0000:03:00.2", name, address)})
+				} else if _, ok := given[address]; !ok {
+					given[address] = allotment{address: address, variable: name}
+				}
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(given), func(a, b allotment) int { return strings.Compare(a.address, b.address) }), findings
+}
+
+// readInfo reads the value of a PCIDEVICE_X_INFO. A name that cannot be a device's is left out.
+func readInfo(variable, value string) ([]allotment, error) {
+	var infos map[string]pluginInfo
+	if err := json.Unmarshal([]byte(value), &infos); err != nil {
+		return nil, err
+	}
+	var result []allotment
+	for address, info := range infos {
+		address = strings.ToLower(address)
+		if !pciAddress.MatchString(address) {
+			return nil, fmt.Errorf("%q is no PCI address", address)
+		}
+		a := allotment{address: address, variable: variable}
+		if told := info.RDMA; told != nil {
+			a.rdma = true
+			if plainName.MatchString(told.Device) {
+				a.device = told.Device
+			}
+			if uverbs, ok := strings.CutPrefix(told.Uverbs, deviceFiles+"/"); ok && plainName.MatchString(uverbs) {
+				a.uverbs = uverbs
+			}
+		}
+		result = append(result, a)
+	}
+	return result, nil
+}

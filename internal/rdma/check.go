@@ -1,0 +1,179 @@
+package rdma
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// check adds the findings about what was detected.
+func (d *detector) check(expected Expected) {
+	if len(d.facts.Devices) == 0 {
+		d.found(Broken, NoDevice, "", "looking for RDMA devices: %s: want one that the pod was given", d.seen())
+	}
+	for _, device := range d.facts.Devices {
+		d.checkDevice(device)
+	}
+	rails := d.facts.Rails()
+	if len(d.facts.Devices) > 0 && len(rails) == 0 {
+		d.found(Broken, NoRail, "", "looking for ports that can be used: the pod's devices (%d) have none: want at least one", len(d.facts.Devices))
+	}
+	if len(rails) > 0 {
+		d.checkRails(rails)
+		d.checkNode()
+	}
+	d.compare(expected, rails)
+}
+
+// seen says what there is where the pod was given no device.
+func (d *detector) seen() string {
+	others := len(d.facts.Others)
+	switch {
+	case d.allotted > 0:
+		return fmt.Sprintf("the %s* variables give %d PCI functions, none of which has one", pluginPrefix, d.allotted)
+	case others > 0:
+		return fmt.Sprintf("the machine has %d, and this pod was given none: no %s* variable is set, and no file in %s opens one", others, pluginPrefix, deviceFiles)
+	}
+	return "there are none in /" + classInfiniBand
+}
+
+func (d *detector) checkDevice(device Device) {
+	if device.Uverbs == "" {
+		d.found(Degraded, DeviceFileMissing, "delete the pod, so that the device plugin gives it anew",
+			"opening %s, given by %s: the container has no %s/uverbsN of it: want one", device.Name, device.GivenBy, deviceFiles)
+	}
+	// Of all the host's devices not every one is meant for training.
+	severity := Degraded
+	if device.GivenBy == GivenByDev {
+		severity = Note
+	}
+	for _, port := range device.Ports {
+		name := fmt.Sprintf("%s port %d", device.Name, port.Number)
+		switch {
+		case !port.Active():
+			d.found(severity, PortDown, "", "%s: state %s, physical state %s: want ACTIVE and LinkUp", name, port.State, port.PhysicalState)
+		case port.LinkLayer != InfiniBand && port.GIDIndex < 0:
+			d.found(severity, NoGID, "ip -4 address (and the network attachments of the pod)",
+				"%s: of its %d GIDs none is of type RoCE v2 with an IPv4 address of this pod: want one", name, len(port.GIDs))
+		}
+		if carries := device.PCIe.Rate(); carries > 0 && carries < port.Rate {
+			d.found(Note, PCIeBelowPort, "", "%s: the port's rate is %s, its PCIe link of %s carries %s", name, port.Rate, device.PCIe, carries)
+		}
+	}
+	if device.PCIe != (Link{}) && (device.PCIe.Speed < device.PCIeMaximum.Speed || device.PCIe.Width < device.PCIeMaximum.Width) {
+		d.found(Degraded, PCIeBelowMaximum, "", "%s at %s: its PCIe link is %s: want %s, as the card can: look at the slot, its settings and the seat of the card",
+			device.Name, device.PCI, device.PCIe, device.PCIeMaximum)
+	}
+}
+
+// checkRails compares the usable ports of the node with each other.
+func (d *detector) checkRails(rails []RailPort) {
+	slow, fast := rails[0], rails[0]
+	onNetwork := map[netip.Prefix][]string{}
+	for _, rail := range rails {
+		if rail.Port.LinkLayer != rails[0].Port.LinkLayer {
+			d.found(Degraded, LinkLayersMixed, "name the devices of one of them in network.rdma.devices, or in NCCL_IB_HCA in the nccl block",
+				"%s is %s and %s is %s: want one link layer for a training", rails[0].Device.Name, rails[0].Port.LinkLayer, rail.Device.Name, rail.Port.LinkLayer)
+			return
+		}
+		if rail.Port.Rate < slow.Port.Rate {
+			slow = rail
+		}
+		if rail.Port.Rate > fast.Port.Rate {
+			fast = rail
+		}
+		if rail.Port.LinkLayer == Ethernet {
+			onNetwork[rail.Port.Network()] = append(onNetwork[rail.Port.Network()], rail.Device.Name)
+		}
+	}
+	if slow.Port.Rate < fast.Port.Rate {
+		d.found(Degraded, RatesMixed, "", "%s has %s and %s has %s: want the same: NCCL gives all rails the same load, and waits for the slowest",
+			slow.Device.Name, slow.Port.Rate, fast.Device.Name, fast.Port.Rate)
+	}
+	for _, network := range slices.SortedFunc(maps.Keys(onNetwork), netip.Prefix.Compare) {
+		if names := onNetwork[network]; len(names) > 1 {
+			d.found(Degraded, SubnetShared, "oc get network-attachment-definitions -A -o yaml (and look at their ranges)",
+				"%s are all in %s: want a subnet for each rail: replies may leave by another rail than requests came in", strings.Join(names, ", "), network)
+		}
+	}
+}
+
+// checkNode looks at what the devices of the node share.
+func (d *detector) checkNode() {
+	if memory := d.facts.Memory; !memory.Enough() {
+		d.found(Broken, MemoryLimited, "give the pod's service account an SCC that allows IPC_LOCK and root, or raise CRI-O's default_ulimits to memlock=-1:-1",
+			"locking memory: %s: want IPC_LOCK to be effective, or a hard limit of %s or more: registering memory would fail with ENOMEM", memory, leastLocked)
+	}
+	if iommu := d.facts.IOMMU; iommu.Mode == IOMMUTranslated {
+		d.found(Degraded, IOMMUTranslates, "boot the node's kernel with iommu=pt (by a MachineConfig)",
+			"IOMMU: it translates the devices' addresses (command line %q): want passthrough: GPUDirect may end with IBV_WC_LOC_PROT_ERR", iommu.CommandLine)
+	}
+	if direct := d.facts.GPUDirect; len(d.facts.GPUs) > 0 && !direct.Peermem && direct.DMABUF == No {
+		d.found(Degraded, NoGPUDirect, "load nvidia_peermem, or install the open kernel modules of the GPU's driver", "GPUDirect: %s: want one of the two", direct)
+	}
+}
+
+// compare sets what was detected against what the cluster file expects.
+func (d *detector) compare(expected Expected, rails []RailPort) {
+	var names, netdevs []string
+	for _, rail := range rails {
+		names = append(names, rail.Device.Name)
+		if rail.Port.Netdev != "" {
+			netdevs = append(netdevs, rail.Port.Netdev)
+		}
+	}
+	if len(expected.Devices) > 0 && len(rails) > 0 && !sameNames(names, expected.Devices) {
+		severity := Note
+		if len(names) < len(expected.Devices) {
+			severity = Degraded
+		}
+		d.found(severity, DevicesDiffer, "", "network.rdma.devices has %s: usable are %s: what was detected is used", strings.Join(expected.Devices, ","), strings.Join(names, ","))
+	}
+	if len(expected.Interfaces) > 0 && len(rails) > 0 && !sameNames(netdevs, expected.Interfaces) {
+		d.found(Note, InterfacesDiffer, "", "network.rdma.interfaces has %s: the rails have %s: what was detected is used", strings.Join(expected.Interfaces, ","), orNone(netdevs))
+	}
+}
+
+func sameNames(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ",")
+}
+
+// Check says in one line what the node has, and whether it is as it should be: a note
+// is no fault.
+func (f Facts) Check() (line string, fine bool) {
+	var worst []Finding
+	for _, severity := range []Severity{Broken, Degraded} {
+		for _, finding := range f.Findings {
+			if finding.Severity == severity {
+				worst = append(worst, finding)
+			}
+		}
+	}
+	if len(worst) == 0 {
+		return "fine: " + f.summary(), true
+	}
+	more := ""
+	if len(worst) > 1 {
+		more = fmt.Sprintf(" (and %d more)", len(worst)-1)
+	}
+	return fmt.Sprintf("%s: %s: %s%s", worst[0].Severity, worst[0].Kind, worst[0].Text, more), false
+}
+
+// summary is "rails mlx5_6 (400 Gb/s, Ethernet), ...; expected 194.0 GB/s ...".
+func (f Facts) summary() string {
+	var rails []string
+	for _, rail := range f.Rails() {
+		rails = append(rails, fmt.Sprintf("%s (%s, %s)", rail.Device.Name, rail.Port.Rate, rail.Port.LinkLayer))
+	}
+	return fmt.Sprintf("rails %s; expected %s; GPUDirect %s; memory to lock %s; IOMMU %s",
+		strings.Join(rails, ", "), f.ExpectedBandwidth(), f.GPUDirect.Way(), f.Memory.Reach(), f.IOMMU.Mode)
+}

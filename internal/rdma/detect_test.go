@@ -1,0 +1,327 @@
+package rdma
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var names4 = []string{"mlx5_6", "mlx5_7", "mlx5_10", "mlx5_11"}
+
+// usable are the names of the devices whose ports can be used.
+func usable(f Facts) []string {
+	var names []string
+	for _, rail := range f.Rails() {
+		names = append(names, rail.Device.Name)
+	}
+	return names
+}
+
+// kinds are the findings as "severity Kind", sorted.
+func kinds(findings []Finding) []string {
+	var result []string
+	for _, finding := range findings {
+		result = append(result, string(finding.Severity)+" "+string(finding.Kind))
+	}
+	slices.Sort(result)
+	return result
+}
+
+func TestDetect(t *testing.T) {
+	vf := nic{name: "mlx5_6", uverbs: "uverbs6", address: "0000:03:00.2", netdev: "net1", ip: "10.0.103.7/24"}
+	one := func(change func(*nic)) *host {
+		h := newHost()
+		n := vf
+		change(&n)
+		h.add(n)
+		h.allot("openshift.io/eno5np0rdma", n.address, rdmaInfo(n.name, n.uverbs))
+		return h
+	}
+	unchanged := func(*nic) {}
+	four := func(change func(i int, n *nic)) *host {
+		h := newHost()
+		for i, n := range rails4(0, names4...) {
+			change(i, &n)
+			h.add(n)
+			h.allot(fmt.Sprintf("openshift.io/eno%dnp0rdma", 5+i), n.address, rdmaInfo(n.name, n.uverbs))
+		}
+		return h
+	}
+	// hostDevices is Cairo's form: five physical functions, one of them for storage, and
+	// two that are down; nothing is given by a device plugin.
+	hostDevices := func() *host {
+		h := newHost()
+		for i := range 7 {
+			n := nic{name: fmt.Sprintf("mlx5_%d", i), uverbs: fmt.Sprintf("uverbs%d", i), address: fmt.Sprintf("0000:%d3:00.0", i+1), physical: true, infiniBand: true}
+			if i < 2 {
+				n.state, n.physicalState, n.rate = "1: DOWN", "3: Disabled", "10 Gb/sec (4X SDR)"
+			}
+			if i == 6 {
+				n.infiniBand, n.rate, n.netdev, n.hostNetdev = false, "100 Gb/sec (4X EDR)", "eno1", true
+				n.gids = map[int][3]string{0: {mapped("192.168.7.9"), RoCEv1, "eno1"}, 1: {mapped("192.168.7.9"), RoCEv2, "eno1"}}
+			}
+			h.add(n)
+		}
+		return h
+	}
+	for _, tc := range []struct {
+		name     string
+		host     *host
+		expected Expected
+		usable   []string
+		others   int
+		findings []string
+	}{
+		{"nothing", newHost(), Expected{}, nil, 0, []string{"broken NoDevice"}},
+		{"one rail", one(unchanged), Expected{Devices: []string{"mlx5_6"}, Interfaces: []string{"net1"}}, []string{"mlx5_6"}, 0, nil},
+		{"one rail of InfiniBand", one(func(n *nic) { n.infiniBand, n.ip = true, "" }), Expected{}, []string{"mlx5_6"}, 0, nil},
+		{"four rails", barcelona(0, names4...), Expected{Devices: names4}, names4, 0, nil},
+		{"four rails of InfiniBand", four(func(_ int, n *nic) { n.infiniBand, n.netdev, n.ip = true, "", "" }), Expected{}, names4, 0, nil},
+		{"four rails, one down", four(func(i int, n *nic) {
+			if i == 2 {
+				n.state, n.physicalState = "1: DOWN", "2: Polling"
+			}
+		}), Expected{Devices: names4}, []string{"mlx5_6", "mlx5_7", "mlx5_11"}, 0, []string{"degraded DevicesDiffer", "degraded PortDown"}},
+		{"all down", one(func(n *nic) { n.state = "2: INIT" }), Expected{}, nil, 0, []string{"broken NoRail", "degraded PortDown"}},
+		{"rates mixed", four(func(i int, n *nic) {
+			if i == 3 {
+				n.rate = "100 Gb/sec (4X EDR)"
+			}
+		}), Expected{}, names4, 0, []string{"degraded RatesMixed"}},
+		{"link layers mixed", four(func(i int, n *nic) {
+			if i == 3 {
+				n.infiniBand = true
+			}
+		}), Expected{}, names4, 0, []string{"degraded LinkLayersMixed"}},
+		{"all attachments with one range", four(func(i int, n *nic) { n.ip = fmt.Sprintf("10.0.103.%d/24", 7+i) }), Expected{}, names4, 0, []string{"degraded SubnetShared"}},
+		{"renamed since the file was written", barcelona(0, "mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"), Expected{Devices: names4},
+			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 0, []string{"note DevicesDiffer"}},
+		{"other interfaces", one(unchanged), Expected{Interfaces: []string{"net1", "net2"}}, []string{"mlx5_6"}, 0, []string{"note InterfacesDiffer"}},
+		{"PCIe 4.0 card in its slot", one(func(n *nic) { n.speed, n.maxSpeed = "16.0 GT/s PCIe", "16.0 GT/s PCIe" }), Expected{}, []string{"mlx5_6"}, 0, []string{"note PCIeBelowPort"}},
+		{"PCIe 5.0 card in a slot of 4.0", one(func(n *nic) { n.speed = "16.0 GT/s PCIe" }), Expected{}, []string{"mlx5_6"}, 0, []string{"degraded PCIeBelowMaximum", "note PCIeBelowPort"}},
+		{"PCIe at half its width", one(func(n *nic) { n.width = "8" }), Expected{}, []string{"mlx5_6"}, 0, []string{"degraded PCIeBelowMaximum", "note PCIeBelowPort"}},
+		{"no address", one(func(n *nic) { n.ip = "" }), Expected{}, nil, 0, []string{"broken NoRail", "degraded NoGID"}},
+		{"no interface", one(func(n *nic) { n.netdev, n.ip = "", "" }), Expected{}, nil, 0, []string{"broken NoRail", "degraded NoGID"}},
+		{"the IOMMU translates", one(func(n *nic) { n.group = "DMA-FQ" }), Expected{}, []string{"mlx5_6"}, 0, []string{"degraded IOMMUTranslates"}},
+		{"no device file", one(func(n *nic) { n.noFile = true }), Expected{}, nil, 0, []string{"broken NoRail", "degraded DeviceFileMissing"}},
+		{"host devices that the file chooses", hostDevices(), Expected{Devices: []string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}},
+			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 3, nil},
+		{"host devices, of which the file has one that is gone", hostDevices(), Expected{Devices: []string{"mlx5_2", "mlx5_3", "mlx5_9"}},
+			[]string{"mlx5_2", "mlx5_3"}, 5, []string{"degraded DevicesDiffer"}},
+		{"host devices, all renamed", hostDevices(), Expected{Devices: []string{"mlx5_12", "mlx5_13"}},
+			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 0, []string{"note DevicesDiffer", "note NoGID", "note PortDown", "note PortDown"}},
+		{"host devices that nothing chooses", hostDevices(), Expected{},
+			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 0, []string{"note NoGID", "note PortDown", "note PortDown"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			facts := tc.host.detect(tc.expected)
+			if diff := cmp.Diff(tc.usable, usable(facts)); diff != "" {
+				t.Errorf("usable devices (-want +got):\n%s", diff)
+			}
+			if len(facts.Others) != tc.others {
+				t.Errorf("other devices are %q, want %d", facts.Others, tc.others)
+			}
+			if diff := cmp.Diff(tc.findings, kinds(facts.Findings)); diff != "" {
+				t.Errorf("findings (-want +got):\n%s%v", diff, facts.Findings)
+			}
+			line, fine := facts.Check()
+			if wrong := slices.ContainsFunc(tc.findings, func(f string) bool { return !strings.HasPrefix(f, "note ") }); fine == wrong || strings.Contains(line, "\n") {
+				t.Errorf("Check = %q, %v", line, fine)
+			}
+		})
+	}
+}
+
+// The ways in which a device plugin says what it gave.
+func TestAllotted(t *testing.T) {
+	address := "0000:03:00.2"
+	// The pod sees every device of the host, and was given the first one.
+	giving := func(allot func(h *host)) *host {
+		h := newHost()
+		for i, n := range rails4(0, names4...) {
+			n.noFile = i > 0
+			h.add(n)
+		}
+		allot(h)
+		return h
+	}
+	for _, tc := range []struct {
+		name     string
+		host     *host
+		givenBy  string // of mlx5_6, "" if it is not given
+		findings []string
+	}{
+		{"rdma_dev", giving(func(h *host) { h.allot("openshift.io/eno5np0rdma", address, rdmaInfo("mlx5_6", "uverbs6")) }), "PCIDEVICE_OPENSHIFT_IO_ENO5NP0RDMA_INFO", nil},
+		{"rdma without rdma_dev, before 3.10", giving(func(h *host) { h.allot("openshift.io/r", address, `,"rdma":{"uverbs":"/dev/infiniband/uverbs6"}`) }), "PCIDEVICE_OPENSHIFT_IO_R_INFO", nil},
+		{"rdma: {}", giving(func(h *host) { h.allot("openshift.io/r", address, `,"rdma":{}`) }), "PCIDEVICE_OPENSHIFT_IO_R_INFO", nil},
+		{"_INFO without rdma", giving(func(h *host) { h.allot("openshift.io/r", address, `,"vdpa":{}`) }), "PCIDEVICE_OPENSHIFT_IO_R_INFO", nil},
+		{"no _INFO", giving(func(h *host) { h.allot("openshift.io/r", address, "") }), "PCIDEVICE_OPENSHIFT_IO_R", nil},
+		{"_INFO that is broken", giving(func(h *host) { h.allot("r", address, ",") }), "PCIDEVICE_R", []string{"note VariableUnreadable"}},
+		{"a resource named *_info", giving(func(h *host) { h.allot("openshift.io/net_info", address, rdmaInfo("mlx5_6", "uverbs6")) }), "PCIDEVICE_OPENSHIFT_IO_NET_INFO_INFO", nil},
+		{"a resource named *_info without _INFO", giving(func(h *host) { h.allot("openshift.io/net_info", address, "") }), "PCIDEVICE_OPENSHIFT_IO_NET_INFO", nil},
+		{"a resource with hyphens", giving(func(h *host) { h.allot("nvidia.com/rail-1", address, rdmaInfo("mlx5_6", "uverbs6")) }), "PCIDEVICE_NVIDIA_COM_RAIL-1_INFO", nil},
+		{"renamed since", giving(func(h *host) { h.allot("r", address, rdmaInfo("mlx5_2", "uverbs2")) }), "PCIDEVICE_R_INFO", []string{"note DeviceRenamed"}},
+		{"another's name", giving(func(h *host) { h.allot("r", address, rdmaInfo("mlx5_7", "uverbs7")) }), "PCIDEVICE_R_INFO", []string{"note DeviceRenamed"}},
+		{"a name that is a path", giving(func(h *host) { h.allot("r", address, rdmaInfo("../mlx5_7", "../uverbs7")) }), "PCIDEVICE_R_INFO", nil},
+		{"no PCI address", giving(func(h *host) { h.environ = []string{"PCIDEVICE_R=mlx5_core.sf.4," + address} }), "PCIDEVICE_R", []string{"note VariableUnreadable"}},
+		{"given for RDMA, without a device", giving(func(h *host) { h.allot("r", "0000:03:00.5", `,"rdma":{}`) }), "", []string{"broken NoDevice", "degraded DeviceMissing"}},
+		{"a network device alone", giving(func(h *host) { h.allot("r", "0000:03:00.5", "") }), "", []string{"broken NoDevice", "note DeviceMissing"}},
+		{"none, the file's being there", giving(func(*host) {}), GivenByDev, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			facts := tc.host.detect(Expected{})
+			var given, others []string
+			for _, device := range facts.Devices {
+				given = append(given, device.Name+" by "+device.GivenBy)
+			}
+			want := []string{"mlx5_6 by " + tc.givenBy}
+			if tc.givenBy == "" {
+				want = nil
+			}
+			others = append(others, facts.Others...)
+			if diff := cmp.Diff(want, given); diff != "" {
+				t.Errorf("given (-want +got):\n%s", diff)
+			}
+			if len(others)+len(given) != 4 {
+				t.Errorf("others are %q", others)
+			}
+			if diff := cmp.Diff(tc.findings, kinds(facts.Findings)); diff != "" {
+				t.Errorf("findings (-want +got):\n%s%v", diff, facts.Findings)
+			}
+		})
+	}
+}
+
+func TestFacts(t *testing.T) {
+	h := newHost()
+	h.add(nic{name: "mlx5_6", uverbs: "uverbs6", address: "0000:03:00.2", below: "pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0", netdev: "net1", ip: "10.0.103.7/24", numa: 1})
+	h.gpu("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0", "0000:04:00.0", 1)
+	h.gpu("pci0000:80/0000:80:01.0", "0000:81:00.0", 0)
+	h.allot("openshift.io/eno5np0rdma", "0000:03:00.2", rdmaInfo("mlx5_6", "uverbs6"))
+	h.write("sys/module/nvidia_peermem/version", "580.95.05")
+	gid := func(index int, text, typ string) GID { return GID{index, mustGID(text), typ, "net1"} }
+	want := Facts{
+		Devices: []Device{{
+			Name: "mlx5_6", PCI: "0000:03:00.2", GivenBy: "PCIDEVICE_OPENSHIFT_IO_ENO5NP0RDMA_INFO", PhysicalFunction: "0000:03:00.0", Uverbs: "uverbs6", NUMA: 1,
+			PCIe: Link{32, 16}, PCIeMaximum: Link{32, 16}, IOMMU: "identity", GPUs: map[string]Distance{"0000:04:00.0": PIX, "0000:81:00.0": SYS},
+			Ports: []Port{{
+				Number: 1, State: "ACTIVE", PhysicalState: "LinkUp", LinkLayer: Ethernet, Rate: 400 * Gbps,
+				GIDs:   []GID{gid(0, "fe80::f08e:cbff:fe95:29dc", RoCEv1), gid(1, "fe80::f08e:cbff:fe95:29dc", RoCEv2), gid(2, "::ffff:10.0.103.7", RoCEv1), gid(3, "::ffff:10.0.103.7", RoCEv2)},
+				Netdev: "net1", MTU: 9000, GIDIndex: 3, Address: prefixes("10.0.103.7/24")[0], Routes: prefixes("10.0.103.0/24"),
+			}},
+		}},
+		GPUs:         []string{"0000:04:00.0", "0000:81:00.0"},
+		Interfaces:   h.interfaces,
+		PodInterface: "eth0",
+		Memory:       Memlock{Soft: 8 << 20, Hard: 8 << 20, CapEff: "00000000000045fb"},
+		IOMMU:        IOMMU{Mode: IOMMUPassthrough, CommandLine: "iommu=pt intel_iommu=on"},
+		GPUDirect:    GPUDirect{Peermem: true, DMABUF: Unknown, Why: "/proc/driver/nvidia/version is not there"},
+	}
+	got := h.detect(Expected{})
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(mustGID("::"), prefixes("0.0.0.0/0")[0])); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	text, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Facts
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, back, cmpopts.EquateComparable(mustGID("::"), prefixes("0.0.0.0/0")[0])); diff != "" {
+		t.Errorf("after JSON (-want +got):\n%s", diff)
+	}
+}
+
+// In a real folder links are the kernel's matter; in an os.Root they may not leave it.
+func TestRealFolder(t *testing.T) {
+	h := barcelona(0, names4...)
+	dir := t.TempDir()
+	for name, file := range h.files {
+		if string(file.Data) == unmapped {
+			continue // a folder has no such files
+		}
+		full := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		err := error(nil)
+		if file.Mode&fs.ModeSymlink != 0 {
+			err = os.Symlink(string(file.Data), full)
+		} else {
+			err = os.WriteFile(full, file.Data, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	want := h.detect(Expected{})
+	for name, tree := range map[string]fs.FS{"os.DirFS": os.DirFS(dir), "os.Root": root.FS(), "Root": Root(dir)} {
+		got := Detect(Options{Root: tree, Environ: h.environ, Interfaces: func() ([]Interface, error) { return h.interfaces, nil }})
+		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(mustGID("::"), prefixes("0.0.0.0/0")[0])); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// A sysfs of its own hides the machine's; /proc, of which it has some files, does not.
+func TestRoot(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"sys/class/net/net1/mtu": "9000", "proc/cmdline": "iommu=pt"} {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	laid := tree{Root(dir)}
+	if got := laid.text("proc/cmdline"); got != "iommu=pt" {
+		t.Errorf("the command line is %q", got)
+	}
+	if got := laid.text("sys/class/net/net1/mtu"); got != "9000" {
+		t.Errorf("the MTU is %q", got)
+	}
+	if laid.exists("sys/kernel") {
+		t.Error("the machine's /sys shows through")
+	}
+	if laid.text("proc/self/status") == "" {
+		t.Error("the machine's /proc does not show through")
+	}
+}
+
+// Wherever the tests run, what is there is read without a complaint, and where there is
+// no RDMA device that is said.
+func TestThisMachine(t *testing.T) {
+	facts := Detect(Options{Root: Root(""), Interfaces: SystemInterfaces})
+	line, fine := facts.Check()
+	t.Logf("%s (others %d, %s, IOMMU %s)", line, len(facts.Others), facts.Memory, facts.IOMMU.Mode)
+	if len(facts.Devices) == 0 && (fine || !strings.Contains(line, "looking for RDMA devices")) {
+		t.Errorf("Check = %q, %v; want it to say that there is no device", line, fine)
+	}
+	if facts.Memory.CapEff == "" || facts.Memory.Soft == 0 && facts.Memory.Hard == 0 {
+		t.Errorf("locked memory is %+v, want it to be read", facts.Memory)
+	}
+}
+
+func TestInterfacesUnknown(t *testing.T) {
+	facts := Detect(Options{Root: rootfs{newHost().files}, Interfaces: func() ([]Interface, error) { return nil, errors.New("route ip+net: too many open files") }})
+	if got := kinds(facts.Findings); !slices.Contains(got, "degraded InterfacesUnknown") {
+		t.Errorf("findings %q", got)
+	}
+}

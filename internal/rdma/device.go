@@ -1,0 +1,139 @@
+package rdma
+
+import (
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// device reads one device, and the PCI function that it is of.
+func (d *detector) device(name, givenBy string) Device {
+	device := Device{Name: name, GivenBy: givenBy, Uverbs: d.uverbs(name), NUMA: -1}
+	// /sys/class/infiniband/mlx5_6 leads to .../0000:03:00.2/infiniband/mlx5_6.
+	if address := path.Base(path.Dir(path.Dir(d.target(classInfiniBand, name)))); pciAddress.MatchString(address) {
+		device.PCI = address
+	}
+	for _, number := range d.names(classInfiniBand, name, "ports") {
+		if n, err := strconv.Atoi(number); err == nil {
+			device.Ports = append(device.Ports, d.port(device, n))
+		}
+	}
+	if device.PCI == "" {
+		return device // one in software, as rxe
+	}
+	if physical := path.Base(d.target(pciDevices, device.PCI, "physfn")); pciAddress.MatchString(physical) {
+		device.PhysicalFunction = physical
+	}
+	device.NUMA = d.numa(device.PCI)
+	device.IOMMU = d.iommuGroup(device.PCI)
+	// The link registers of a virtual function are reserved: sysfs shows "Unknown" and 0.
+	card := device.PCI
+	if device.PhysicalFunction != "" {
+		card = device.PhysicalFunction
+	}
+	device.PCIe = parseLink(d.text(pciDevices, card, "current_link_speed"), d.text(pciDevices, card, "current_link_width"))
+	device.PCIeMaximum = parseLink(d.text(pciDevices, card, "max_link_speed"), d.text(pciDevices, card, "max_link_width"))
+	for _, gpu := range d.facts.GPUs {
+		if device.GPUs == nil {
+			device.GPUs = map[string]Distance{}
+		}
+		device.GPUs[gpu] = d.distance(device.PCI, gpu)
+	}
+	return device
+}
+
+// port reads one port, and finds the interface of the pod that goes with it.
+func (d *detector) port(device Device, number int) Port {
+	dir := path.Join(classInfiniBand, device.Name, "ports", strconv.Itoa(number))
+	port := Port{
+		Number:        number,
+		State:         afterColon(d.text(dir, "state")),
+		PhysicalState: afterColon(d.text(dir, "phys_state")),
+		LinkLayer:     d.text(dir, "link_layer"),
+		Rate:          parseRate(d.text(dir, "rate")),
+		GIDs:          d.gids(dir),
+		GIDIndex:      -1,
+	}
+	for _, gid := range port.GIDs {
+		address := gid.IPv4()
+		if gid.Type != RoCEv2 || !address.IsValid() {
+			continue
+		}
+		// An interface of the same name may be another one, in the host's namespace: the
+		// address tells.
+		if i, prefix := interfaceWith(d.facts.Interfaces, address); i != nil {
+			port.GIDIndex, port.Netdev, port.Address = gid.Index, i.Name, prefix
+			break
+		}
+	}
+	if netdevs := d.names(pciDevices, device.PCI, "net"); port.Netdev == "" && device.PCI != "" && len(netdevs) > 0 {
+		port.Netdev = netdevs[0]
+	}
+	port.MTU = d.mtu(port.Netdev)
+	port.Routes = routesBy(d.routes, port.Netdev)
+	return port
+}
+
+// mtu is an interface's, in bytes, 0 where there is no such one.
+func (d *detector) mtu(netdev string) int {
+	if netdev == "" {
+		return 0
+	}
+	if n, err := strconv.Atoi(d.text("sys/class/net", netdev, "mtu")); err == nil {
+		return n
+	}
+	if i := slices.IndexFunc(d.facts.Interfaces, func(i Interface) bool { return i.Name == netdev }); i >= 0 {
+		return d.facts.Interfaces[i].MTU
+	}
+	return 0
+}
+
+// afterColon is the word of "4: ACTIVE".
+func afterColon(text string) string {
+	_, word, _ := strings.Cut(text, ": ")
+	return word
+}
+
+// The types of GIDs, as sysfs has them. InfiniBand's are of the first type too.
+const (
+	RoCEv1 = "IB/RoCE v1"
+	RoCEv2 = "RoCE v2"
+)
+
+// GID is one entry of a port's table: an address as RDMA has it.
+type GID struct {
+	Index int        `json:"index"`
+	GID   netip.Addr `json:"gid"`
+	Type  string     `json:"type"`
+	// Netdev is its interface, which may be one of another namespace.
+	Netdev string `json:"netdev,omitempty"`
+}
+
+// IPv4 is the address that the GID is of, invalid where it is of none.
+func (g GID) IPv4() netip.Addr {
+	if !g.GID.Is4In6() {
+		return netip.Addr{}
+	}
+	return g.GID.Unmap()
+}
+
+// gids reads the table of a port. Its entries that are not used are zero, or cannot be
+// read: EINVAL (linux:drivers/infiniband/core/sysfs.c).
+func (d *detector) gids(port string) []GID {
+	var gids []GID
+	for _, name := range d.names(port, "gids") {
+		index, err := strconv.Atoi(name)
+		gid, err2 := netip.ParseAddr(d.text(port, "gids", name))
+		if err != nil || err2 != nil || !gid.Is6() || gid.IsUnspecified() {
+			continue
+		}
+		gids = append(gids, GID{
+			Index: index, GID: gid,
+			Type:   d.text(port, "gid_attrs/types", name),
+			Netdev: d.text(port, "gid_attrs/ndevs", name),
+		})
+	}
+	return gids
+}

@@ -1,0 +1,81 @@
+package rdma
+
+import (
+	"fmt"
+	"strings"
+)
+
+// GPUDirect is how a NIC can reach a GPU's memory without a copy in the host's.
+type GPUDirect struct {
+	// Peermem is true where the nvidia_peermem module is loaded.
+	Peermem bool `json:"peermem"`
+	// DMABUF says whether the kernel and the GPU's driver can share buffers.
+	DMABUF Answer `json:"dmabuf"`
+	// Why gives the grounds of DMABUF.
+	Why string `json:"why,omitempty"`
+}
+
+// Answer is one that may not be had.
+type Answer string
+
+// The answers.
+const (
+	Yes     Answer = "yes"
+	No      Answer = "no"
+	Unknown Answer = "unknown"
+)
+
+// Way is by what: "nvidia_peermem", "DMA-BUF", both, "none" or "unknown".
+func (g GPUDirect) Way() string {
+	switch {
+	case g.Peermem && g.DMABUF == Yes:
+		return "nvidia_peermem and DMA-BUF"
+	case g.Peermem:
+		return "nvidia_peermem"
+	case g.DMABUF == Yes:
+		return "DMA-BUF"
+	case g.DMABUF == No:
+		return "none"
+	}
+	return "unknown"
+}
+
+// String is the way, and the grounds.
+func (g GPUDirect) String() string {
+	if g.Peermem {
+		return fmt.Sprintf("%s (DMA-BUF %s: %s)", g.Way(), g.DMABUF, g.Why)
+	}
+	return fmt.Sprintf("%s (nvidia_peermem is not loaded; DMA-BUF %s: %s)", g.Way(), g.DMABUF, g.Why)
+}
+
+// peermemVersions are where NCCL looks for the module (NVIDIA/nccl:src/transport/net_ib.cc,
+// ncclIbGdrSupport).
+var peermemVersions = [...]string{"sys/module/nvidia_peermem/version", "sys/kernel/mm/memory_peers/nv_mem/version", "sys/kernel/mm/memory_peers/nv_mem_nc/version"}
+
+// gpuDirect looks for the module and for what DMA-BUF needs: Linux 5.12, from which on
+// verbs can register such buffers, and the open kernel modules of NVIDIA's driver (its
+// README, "Open Linux Kernel Modules": DMABUF support for CUDA allocations), which say
+// so of themselves in their version. Vendors port such things back to older kernels, so
+// those are not known.
+func (d *detector) gpuDirect() GPUDirect {
+	var g GPUDirect
+	for _, name := range peermemVersions {
+		g.Peermem = g.Peermem || d.exists(name)
+	}
+	g.DMABUF = Unknown
+	driver, _, _ := strings.Cut(d.text("proc/driver/nvidia/version"), "\n")
+	release := d.text("proc/sys/kernel/osrelease")
+	var major, minor int
+	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
+	switch {
+	case driver == "":
+		g.Why = "/proc/driver/nvidia/version is not there"
+	case !strings.Contains(driver, "Open Kernel Module"):
+		g.DMABUF, g.Why = No, "the GPU driver's kernel modules are not the open ones"
+	case err != nil || major < 5 || major == 5 && minor < 12:
+		g.Why = fmt.Sprintf("the kernel is %q, want 5.12 or later, or one of a vendor who ported it back", release)
+	default:
+		g.DMABUF, g.Why = Yes, "open kernel modules, Linux "+release
+	}
+	return g
+}

@@ -1,0 +1,116 @@
+package rdma
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Bytes is an amount of memory, -1 for one without limit.
+type Bytes int64
+
+// Unlimited is no limit.
+const Unlimited Bytes = -1
+
+// String is in binary units, as limits of memory are set: "8 MiB".
+func (b Bytes) String() string {
+	switch {
+	case b < 0:
+		return "unlimited"
+	case b >= 1<<30:
+		return fmt.Sprintf("%.4g GiB", float64(b)/(1<<30))
+	case b >= 1<<20:
+		return fmt.Sprintf("%.4g MiB", float64(b)/(1<<20))
+	}
+	return fmt.Sprintf("%.4g KiB", float64(b)/(1<<10))
+}
+
+// Memlock says whether memory can be registered with an RDMA device. Registering is
+// refused with ENOMEM when more would be pinned than RLIMIT_MEMLOCK and the process
+// lacks CAP_IPC_LOCK (linux:drivers/infiniband/core/umem.c). The capability must be
+// effective, which it is not in a container that runs as another user than root,
+// whatever its specification has; and it must be one in the first user namespace,
+// where capable() looks.
+type Memlock struct {
+	// Soft and Hard are RLIMIT_MEMLOCK.
+	Soft Bytes `json:"soft"`
+	Hard Bytes `json:"hard"`
+	// CapEff are the effective capabilities, as /proc/self/status has them.
+	CapEff string `json:"capEff"`
+	// UserNamespace is true in one of its own: there capabilities do not count.
+	UserNamespace bool `json:"userNamespace,omitempty"`
+}
+
+// The bits of CapEff (linux:include/uapi/linux/capability.h).
+const (
+	capIPCLock     = 14
+	capSysResource = 24
+)
+
+func (m Memlock) has(bit int) bool {
+	set, err := strconv.ParseUint(m.CapEff, 16, 64)
+	return err == nil && set>>bit&1 == 1 && !m.UserNamespace
+}
+
+// IPCLock is true where the limit does not count.
+func (m Memlock) IPCLock() bool { return m.has(capIPCLock) }
+
+// Reach is how much can be locked, the soft limit raised as far as it can be: to the
+// hard one, or without limit with CAP_SYS_RESOURCE.
+func (m Memlock) Reach() Bytes {
+	if m.IPCLock() || m.has(capSysResource) || m.Hard == Unlimited {
+		return Unlimited
+	}
+	return m.Hard
+}
+
+// leastLocked is what NCCL's buffers in host memory take at the least on a node of
+// several GPUs: a few MiB for each connection of each channel.
+const leastLocked Bytes = 1 << 30
+
+// Enough is true where NCCL can register its buffers, once the limit is raised.
+func (m Memlock) Enough() bool { return m.Reach() == Unlimited || m.Reach() >= leastLocked }
+
+// String says what counts.
+func (m Memlock) String() string {
+	limits := fmt.Sprintf("limit %s, hard %s; CapEff %s", m.Soft, m.Hard, m.CapEff)
+	switch {
+	case m.IPCLock():
+		return "without limit: IPC_LOCK is effective (" + limits + ")"
+	case m.UserNamespace:
+		return m.Reach().String() + ": capabilities do not count in a user namespace (" + limits + ")"
+	}
+	return m.Reach().String() + ": IPC_LOCK is not effective (" + limits + ")"
+}
+
+// memlock reads the limits and capabilities of the process. What cannot be read
+// allows nothing.
+func (d *detector) memlock() Memlock {
+	var m Memlock
+	for line := range strings.Lines(d.text("proc/self/limits")) {
+		if rest, ok := strings.CutPrefix(line, "Max locked memory"); ok {
+			if fields := strings.Fields(rest); len(fields) >= 2 {
+				m.Soft, m.Hard = parseLimit(fields[0]), parseLimit(fields[1])
+			}
+		}
+	}
+	for line := range strings.Lines(d.text("proc/self/status")) {
+		if set, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			m.CapEff = strings.TrimSpace(set)
+		}
+	}
+	identity := strings.Join(strings.Fields(d.text("proc/self/uid_map")), " ")
+	m.UserNamespace = identity != "" && identity != "0 0 4294967295"
+	return m
+}
+
+func parseLimit(text string) Bytes {
+	if text == "unlimited" {
+		return Unlimited
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return Bytes(n)
+}

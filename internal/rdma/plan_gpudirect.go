@@ -1,0 +1,68 @@
+package rdma
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// gdrLevels are NCCL_NET_GDR_LEVEL's words, as far as they are between a GPU and a NIC,
+// and what a cluster file may have for them: the numbers are NCCL's old ones. What nvidia-smi
+// calls NODE is PHB to NCCL.
+var gdrLevels = [...]struct{ level, words string }{{"LOC", "0 LOC NVL"}, {"PIX", "1 PIX"}, {"PXB", "2 PXB"}, {"PHB", "3 PHB"}, {"SYS", "4 5 SYS"}}
+
+// gdrLevel is the place of a word in gdrLevels, -1 for one that is not there.
+func gdrLevel(word string) int {
+	return slices.IndexFunc(gdrLevels[:], func(l struct{ level, words string }) bool {
+		return slices.Contains(strings.Fields(l.words), word)
+	})
+}
+
+// ncclDefaultLevel is up to which distance NCCL uses GPUDirect when it is not told.
+const ncclDefaultLevel = "PXB"
+
+// gpuDirect sets how far GPUs may be from the NICs, and DMA-BUF.
+func (p *planner) gpuDirect() {
+	const name = "NCCL_NET_GDR_LEVEL"
+	needed, expected := p.neededLevel(), gdrLevel(p.expected.GDRLevel)
+	switch {
+	case needed < 0 && expected >= 0:
+		p.fromFile(name, gdrLevels[expected].level)
+	case needed < 0:
+		p.set(name, "", "the distances of GPUs and NICs are not known")
+	case expected >= needed:
+		p.Variables = append(p.Variables, Variable{Name: name, Value: gdrLevels[expected].level, Source: ClusterFile,
+			Reason: fmt.Sprintf("the cluster file's %s allows %s, which GPUs and their nearest NICs need", p.expected.GDRLevel, gdrLevels[needed].level)})
+	default:
+		if expected >= 0 {
+			p.differs("gdr_level", p.expected.GDRLevel, "GPUs and their nearest NICs need "+gdrLevels[needed].level)
+		}
+		if needed <= gdrLevel(ncclDefaultLevel) {
+			p.set(name, "", "GPUs and their nearest NICs need %s, NCCL's default is %s", gdrLevels[needed].level, ncclDefaultLevel)
+		} else {
+			p.set(name, gdrLevels[needed].level, "GPUs and their nearest NICs need it; NCCL's default is %s", ncclDefaultLevel)
+		}
+	}
+	switch {
+	case len(p.own.GPUs) == 0:
+		p.set("NCCL_DMABUF_ENABLE", "", "no GPU was seen")
+	case p.own.GPUDirect.Peermem:
+		p.set("NCCL_DMABUF_ENABLE", "", "nvidia_peermem is loaded: NCCL's default does")
+	default:
+		p.set("NCCL_DMABUF_ENABLE", "1", "nvidia_peermem is not loaded: without DMA-BUF all goes through the host's memory")
+	}
+}
+
+// neededLevel is the widest of the distances between a rail and its nearest GPU, as a
+// place in gdrLevels, -1 where none is known.
+func (p *planner) neededLevel() int {
+	needed := -1
+	for _, rail := range p.ports {
+		nearest := rail.Device.NearestGPU()
+		if nearest == NODE {
+			nearest = PHB
+		}
+		needed = max(needed, gdrLevel(string(nearest)))
+	}
+	return needed
+}

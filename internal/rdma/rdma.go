@@ -1,0 +1,153 @@
+// Package rdma finds out what RDMA devices a node was given, what state they are
+// in, and what NCCL has to be told about them. It reads /sys, /proc and /dev as
+// files, and asks nothing of a cluster.
+package rdma
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Facts are what was detected in one node. They are reported as JSON.
+type Facts struct {
+	// SysRoot is where another sysfs than the machine's own was read, "" mostly.
+	SysRoot string `json:"sysRoot,omitempty"`
+	// Devices are those that this pod was given, in the order of their names.
+	Devices []Device `json:"devices"`
+	// Others are devices that the pod sees and was not given: in shared RDMA
+	// namespace mode every pod sees all of the host.
+	Others []string `json:"others,omitempty"`
+	// GPUs are the PCI addresses of NVIDIA's GPUs, in order.
+	GPUs []string `json:"gpus,omitempty"`
+	// Interfaces are those of the pod's network namespace, in the kernel's order.
+	Interfaces []Interface `json:"interfaces,omitempty"`
+	// PodInterface has the default route: the pod network's.
+	PodInterface string    `json:"podInterface,omitempty"`
+	Memory       Memlock   `json:"memlock"`
+	IOMMU        IOMMU     `json:"iommu"`
+	GPUDirect    GPUDirect `json:"gpuDirect"`
+	Findings     []Finding `json:"findings,omitempty"`
+}
+
+// Device is one RDMA device, as in /sys/class/infiniband.
+type Device struct {
+	Name string `json:"name"`
+	// PCI is the address of its function, as in 0000:03:00.2.
+	PCI string `json:"pci"`
+	// GivenBy says how it is known that the pod was given the device: the
+	// variable's name, or one of the words of this package.
+	GivenBy string `json:"givenBy"`
+	// PhysicalFunction is the PCI address of a virtual function's physical one, ""
+	// where the device is a physical function itself.
+	PhysicalFunction string `json:"physicalFunction,omitempty"`
+	// Uverbs is the name of its file in the container's /dev/infiniband, "" where there
+	// is none: then nothing can open the device.
+	Uverbs string `json:"uverbs,omitempty"`
+	// NUMA is the node that the device is on, -1 where the kernel does not know.
+	NUMA int `json:"numa"`
+	// PCIe and PCIeMaximum are the link of the card: a virtual function has none of its own.
+	PCIe        Link `json:"pcie"`
+	PCIeMaximum Link `json:"pcieMaximum"`
+	// IOMMU is the type of its IOMMU group, as in identity or DMA-FQ, "" without one.
+	IOMMU string `json:"iommu,omitempty"`
+	// GPUs is the distance to each GPU, by its PCI address.
+	GPUs  map[string]Distance `json:"gpus,omitempty"`
+	Ports []Port              `json:"ports"`
+}
+
+// The ways of being given a device that are no variable.
+const (
+	// GivenByFile: the cluster file chooses it among the host's devices.
+	GivenByFile = "network.rdma.devices"
+	// GivenByDev: its device file is in the container.
+	GivenByDev = deviceFiles
+)
+
+// deviceFiles is the folder of the devices' files, uverbs0 and so on.
+const deviceFiles = "/dev/infiniband"
+
+// The link layers, as sysfs has them.
+const (
+	InfiniBand = "InfiniBand"
+	Ethernet   = "Ethernet"
+)
+
+// Port is one port of a device. State and PhysicalState are the kernel's words
+// (linux:drivers/infiniband/core/sysfs.c), as in ACTIVE and LinkUp.
+type Port struct {
+	Number        int           `json:"number"`
+	State         string        `json:"state"`
+	PhysicalState string        `json:"physicalState"`
+	LinkLayer     string        `json:"linkLayer"`
+	Rate          BitsPerSecond `json:"rateBitsPerSecond"`
+	GIDs          []GID         `json:"gids,omitempty"`
+	// Netdev is the network interface of the port, "" where the pod has none.
+	Netdev string `json:"netdev,omitempty"`
+	// MTU of Netdev in bytes.
+	MTU int `json:"mtu,omitempty"`
+	// GIDIndex is that of the RoCE v2 GID with an IPv4 address of this pod, -1 without one.
+	GIDIndex int `json:"gidIndex"`
+	// Address is that of GIDIndex, with its subnet's length.
+	Address netip.Prefix `json:"address,omitzero"`
+	// Routes are the destinations that the kernel reaches by Netdev, beside its subnet.
+	Routes []netip.Prefix `json:"routes,omitempty"`
+}
+
+// Active is true where traffic can pass. NCCL takes no other port.
+func (p Port) Active() bool { return p.State == "ACTIVE" }
+
+// Usable is true where the pod can use the port: InfiniBand brings its addresses
+// with it, RoCE goes by an IPv4 address of the pod.
+func (p Port) Usable() bool {
+	return p.Active() && (p.LinkLayer == InfiniBand || p.GIDIndex >= 0)
+}
+
+// Network is what ports of other nodes are matched by: the subnet of the IPv4 GID,
+// on InfiniBand the fabric's GID prefix. It is the zero prefix of a port without.
+func (p Port) Network() netip.Prefix {
+	if p.LinkLayer != InfiniBand {
+		return p.Address.Masked()
+	}
+	if len(p.GIDs) == 0 {
+		return netip.Prefix{}
+	}
+	return netip.PrefixFrom(p.GIDs[0].GID, 64).Masked()
+}
+
+// RailPort is a usable port and the device it is of.
+type RailPort struct {
+	Device *Device
+	Port   *Port
+}
+
+// Rails are the usable ports of the devices that can be opened, in the order of Devices.
+func (f Facts) Rails() []RailPort {
+	var rails []RailPort
+	for d := range f.Devices {
+		if f.Devices[d].Uverbs == "" {
+			continue
+		}
+		for p := range f.Devices[d].Ports {
+			if f.Devices[d].Ports[p].Usable() {
+				rails = append(rails, RailPort{&f.Devices[d], &f.Devices[d].Ports[p]})
+			}
+		}
+	}
+	return rails
+}
+
+// NearestGPU is the least distance from the device to a GPU, "" where none is known.
+func (d Device) NearestGPU() Distance {
+	var nearest Distance
+	for _, distance := range d.GPUs {
+		if nearest == "" || distance != "" && nearest.Wider(distance) {
+			nearest = distance
+		}
+	}
+	return nearest
+}
+
+// Broken is true where the node cannot use RDMA.
+func (f Facts) Broken() bool {
+	return slices.ContainsFunc(f.Findings, func(finding Finding) bool { return finding.Severity == Broken })
+}

@@ -1,0 +1,101 @@
+package rdma
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// tree reads small files of a tree at /. What is not there, or does not let itself
+// be read, is empty: sysfs differs by kernel and by what a container may see.
+type tree struct{ root fs.FS }
+
+// text is a file's content without the newline at its end.
+func (t tree) text(elements ...string) string {
+	content, err := fs.ReadFile(t.root, path.Join(elements...))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(content))
+}
+
+func (t tree) exists(elements ...string) bool {
+	_, err := fs.Stat(t.root, path.Join(elements...))
+	return err == nil
+}
+
+// names lists a folder, numbers in their order: mlx5_2 before mlx5_10.
+func (t tree) names(elements ...string) []string {
+	entries, err := fs.ReadDir(t.root, path.Join(elements...))
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	slices.SortFunc(names, natural)
+	return names
+}
+
+// target is where a link leads to, as a path of the tree, "" if there is no such
+// link. Sysfs' links are relative ones.
+func (t tree) target(elements ...string) string {
+	name := path.Join(elements...)
+	target, err := fs.ReadLink(t.root, name)
+	if err != nil {
+		return ""
+	}
+	return path.Join(path.Dir(name), target)
+}
+
+// natural compares names whose ends are numbers by these.
+func natural(a, b string) int {
+	digits := func(s string) (string, int) {
+		stem := strings.TrimRight(s, "0123456789")
+		n, _ := strconv.Atoi(s[len(stem):])
+		return stem, n
+	}
+	stemA, numberA := digits(a)
+	stemB, numberB := digits(b)
+	if stemA == stemB && numberA != numberB {
+		return numberA - numberB
+	}
+	return strings.Compare(a, b)
+}
+
+// Root is the machine's own tree or, with a sysRoot, the tree there laid over it:
+// what sysRoot has is taken from it, and below sys and dev/infiniband nothing else is.
+func Root(sysRoot string) fs.FS {
+	if sysRoot == "" {
+		return os.DirFS("/")
+	}
+	return overlay{over: os.DirFS(sysRoot), base: os.DirFS("/")}
+}
+
+// overlay is two trees laid over each other.
+type overlay struct{ over, base fs.FS }
+
+func (o overlay) of(name string) fs.FS {
+	for _, whole := range []string{"sys", "dev/infiniband"} {
+		if name == whole || strings.HasPrefix(name, whole+"/") {
+			return o.over
+		}
+	}
+	if _, err := fs.Lstat(o.over, name); err == nil {
+		return o.over
+	}
+	return o.base
+}
+
+// Open implements fs.FS.
+func (o overlay) Open(name string) (fs.File, error) { return o.of(name).Open(name) }
+
+// ReadLink implements fs.ReadLinkFS.
+func (o overlay) ReadLink(name string) (string, error) { return fs.ReadLink(o.of(name), name) }
+
+// Lstat implements fs.ReadLinkFS.
+func (o overlay) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(o.of(name), name) }

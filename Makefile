@@ -7,7 +7,7 @@ GOLANGCI_LINT := bin/golangci-lint-2.12.0
 export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
 # Debugging information would take a tenth of the time of compiling. What is compiled with the same flags is
 # compiled once, so tests and programs have them.
-export GOFLAGS := $(strip $(shell go env GOFLAGS 2>/dev/null) -gcflags=all=-dwarf=false)
+export GOFLAGS := $(filter-out -gcflags=%,$(shell go env GOFLAGS 2>/dev/null)) -gcflags=all=-dwarf=false
 # Root's own HOME, so that root's caches do not end up among the user's files.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH)")
 

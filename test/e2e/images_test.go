@@ -205,7 +205,7 @@ func builtOnce(u trainer) {
 // in the image's settings and history nor in its files afterwards.
 func (u trainer) leavesNoTrace() {
 	u.Helper()
-	const proxy = "http://me:password@proxy.invalid:3128"
+	const proxy = "http://proxy.invalid:3128"
 	file := "--cluster-file=" + u.clusterFile("network:\n", "network:\n  proxy: {https: \""+proxy+"\"}\n")
 	folder := u.folder("FROM " + smallBase + "\nARG PIP_CERT\nRUN echo through $HTTPS_PROXY and $https_proxy && grep -m 1 CERTIFICATE $PIP_CERT && touch /built\n")
 	b := u.built(u.build(file, "--folder="+folder, "--flavour=proxied"), "\nthrough "+proxy+" and "+proxy+"\n", "\n-----BEGIN CERTIFICATE-----\n")

@@ -326,7 +326,8 @@ func builtByRuns(u trainer) {
 	flags := []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=1h", "--param=build-timeout=30m", "--param=timeout=5m", "--param=start-timeout=10m"}
 	one := u.start("e2e/torchrun.sh", append(flags, "--param=name=one")...)
 	other := u.start("e2e/torchrun.sh", append(flags, "--param=name=other")...)
-	first, second := u.end(one).succeeded().ranks(2), u.end(other).succeeded().ranks(2)
+	const building = 30 * time.Minute
+	first, second := u.endWithin(one, building).succeeded().ranks(2), u.endWithin(other, building).succeeded().ranks(2)
 	u.equal("the image of both", first.results["image"], second.results["image"])
 	builds, err := u.builds.Builds(u.namespace).List(u.Context(), metav1.ListOptions{})
 	if err != nil {

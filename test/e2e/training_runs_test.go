@@ -75,6 +75,12 @@ type ending struct {
 // and receipt must say alike is checked here.
 func (u trainer) end(name string) ending {
 	u.Helper()
+	return u.endWithin(name, patience)
+}
+
+// endWithin is end for a run that takes long.
+func (u trainer) endWithin(name string, patience time.Duration) ending {
+	u.Helper()
 	e := ending{trainer: u, tasks: map[string]pipelinerun.TaskRun{}, results: map[string]string{}}
 	ctx, cancel := u.within(patience)
 	defer cancel()

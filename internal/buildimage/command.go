@@ -231,10 +231,7 @@ func undeclared(d *Definition, args []Arg) error {
 
 // builder asks nothing of the cluster yet.
 func (o *options) builder(asked request, clients *kube.Clients, log *slog.Logger, out io.Writer) (*builder, error) {
-	namespace := clients.Namespace
-	if o.kube.Namespace == "" && !clients.InCluster {
-		namespace = asked.file.Cluster.Namespace
-	}
+	namespace := o.kube.NamespaceOf(clients, asked.file.Cluster.Namespace)
 	builds, err := buildclient.NewForConfig(clients.Config)
 	if err != nil {
 		return nil, fail.Becausef(fail.InvalidInput, "making a client for builds: %w", err)

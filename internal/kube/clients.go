@@ -4,6 +4,7 @@
 package kube
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -73,6 +74,15 @@ func (f Flags) Connect() (*Clients, error) {
 		return nil, fail.Becausef(fail.InvalidInput, "making a Tekton client for %s: %w", c.Config.Host, err)
 	}
 	return c, nil
+}
+
+// NamespaceOf is where to work: in the flag's namespace, in a pod its own, and else in
+// the cluster file's, if that names one.
+func (f Flags) NamespaceOf(c *Clients, clusterFile string) string {
+	if f.Namespace == "" && !c.InCluster {
+		return cmp.Or(clusterFile, c.Namespace)
+	}
+	return c.Namespace
 }
 
 func (f Flags) find() (*Clients, error) {

@@ -107,9 +107,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if o.kube.Namespace == "" && !clients.InCluster && file.Cluster.Namespace != "" {
-		clients.Namespace = file.Cluster.Namespace
-	}
+	clients.Namespace = o.kube.NamespaceOf(clients, file.Cluster.Namespace)
 	report, err := detect(ctx, clients, o.name, expectation(file.Network.RDMA))
 	if err != nil {
 		return err

@@ -131,8 +131,8 @@ func (o *options) check() error {
 	return errors.Join(append(problems, o.run.Check())...)
 }
 
-// checked is the request with the cluster file's defaults. Nothing is asked of
-// the cluster for it. An empty namespace is the cluster file's.
+// checked is the request with the cluster file's defaults. The cluster is asked only
+// where that file is missing. An empty namespace is the file's.
 func (o *options) checked(ctx context.Context, namespace string) (environment.Request, error) {
 	request := o.request
 	var err error

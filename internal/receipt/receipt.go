@@ -41,8 +41,9 @@ type Receipt struct {
 	Ranks   []Rank  `json:"ranks,omitempty"`
 	// NCCL are the variables of the network that all ranks had.
 	NCCL map[string]string `json:"nccl,omitempty"`
-	// Network is what NCCL's own logs prove of the training, nil where it logged nothing.
-	Network *Network `json:"network,omitempty"`
+	// Network is what NCCL's own logs prove of the training, without its processes;
+	// nil where it logged nothing.
+	Network *nccl.Summary `json:"network,omitempty"`
 	// Metrics are the last values of the training's own.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	// Cause is the rank that failed first by an error of its own.
@@ -93,18 +94,6 @@ type Cause struct {
 	Node   int                `json:"node"`
 	Exit   agent.Exit         `json:"exit"`
 	Python *agent.PythonError `json:"python,omitempty"`
-}
-
-// Network is over what the ranks have really talked.
-type Network struct {
-	// Transport is the slowest that any rank had.
-	Transport nccl.Transport `json:"transport"`
-	// Versions and Networks are NCCL's, and those that it chose.
-	Versions []string       `json:"versions,omitempty"`
-	Networks []string       `json:"networks,omitempty"`
-	Ranks    []nccl.Rank    `json:"ranks,omitempty"`
-	Rails    []nccl.Rail    `json:"rails,omitempty"`
-	Findings []nccl.Finding `json:"findings,omitempty"`
 }
 
 // Record says where things lie.

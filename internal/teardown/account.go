@@ -246,7 +246,8 @@ func addRanks(r *receipt.Receipt, statuses []agent.JobStatus) {
 // addNetwork adds what the nodes have read in the ranks' logs of NCCL.
 func addNetwork(r *receipt.Receipt, statuses []agent.JobStatus) {
 	if s, ok := agent.NCCLOf(statuses, r.NCCL); ok {
-		r.Network = &receipt.Network{Transport: s.Transport, Versions: s.Versions, Networks: s.Networks, Ranks: s.Ranks, Rails: s.Rails, Findings: s.Findings}
+		s.Processes = nil
+		r.Network = &s
 	}
 }
 

@@ -136,7 +136,7 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
 	if err := record.WriteJSON(s.config.Paths.network(), network); err != nil {
 		return fmt.Errorf("setting the node's network: %w", err)
 	}
-	return answer(w, network)
+	return answer(w, s.config.shown())
 }
 
 func (s *Server) workspace(w http.ResponseWriter, _ *http.Request) error {

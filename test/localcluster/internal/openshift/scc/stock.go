@@ -1,0 +1,37 @@
+package scc
+
+import (
+	"bufio"
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+
+	securityv1 "github.com/openshift/api/security/v1"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed stock.yaml
+var stock []byte
+
+// Stock returns the constraints that a new cluster has.
+func Stock() ([]*securityv1.SecurityContextConstraints, error) {
+	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(stock)))
+	var all []*securityv1.SecurityContextConstraints
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			return all, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		var c securityv1.SecurityContextConstraints
+		if err := yaml.UnmarshalStrict(document, &c); err != nil {
+			return nil, fmt.Errorf("reading the stock constraints: %w", err)
+		}
+		all = append(all, &c)
+	}
+}

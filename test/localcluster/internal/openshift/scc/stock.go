@@ -4,13 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	_ "embed"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 
 	securityv1 "github.com/openshift/api/security/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
+	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
 //go:embed stock.yaml
@@ -18,7 +18,7 @@ var stock []byte
 
 // Stock returns the constraints that a new cluster has.
 func Stock() ([]*securityv1.SecurityContextConstraints, error) {
-	reader := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(stock)))
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(stock)))
 	var all []*securityv1.SecurityContextConstraints
 	for {
 		document, err := reader.Read()
@@ -28,8 +28,14 @@ func Stock() ([]*securityv1.SecurityContextConstraints, error) {
 		if err != nil {
 			return nil, err
 		}
+		content, err := yaml.ToJSON(document)
+		if err != nil {
+			return nil, fmt.Errorf("reading the stock constraints: %w", err)
+		}
 		var c securityv1.SecurityContextConstraints
-		if err := yaml.UnmarshalStrict(document, &c); err != nil {
+		strict := json.NewDecoder(bytes.NewReader(content))
+		strict.DisallowUnknownFields()
+		if err := strict.Decode(&c); err != nil {
 			return nil, fmt.Errorf("reading the stock constraints: %w", err)
 		}
 		all = append(all, &c)

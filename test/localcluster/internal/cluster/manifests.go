@@ -27,8 +27,8 @@ const (
 	openshiftModule = "github.com/openshift/api"
 )
 
-// openshiftCRDs are the files of openshift/api's module that define the
-// resources whose server, on OpenShift too, is the API server itself, and Routes.
+// openshiftCRDs are the files of openshift/api's module that define
+// SecurityContextConstraints and Routes.
 func openshiftCRDs() []string {
 	return []string{
 		"security/v1/zz_generated.crd-manifests/0000_03_config-operator_01_securitycontextconstraints.crd.yaml",

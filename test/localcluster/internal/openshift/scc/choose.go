@@ -101,6 +101,9 @@ func (q Question) candidates() ([]*securityv1.SecurityContextConstraints, error)
 			return nil, fmt.Errorf("error fetching namespace %q: %w", q.Namespace.Name, missing(annotation))
 		}
 	}
+	for i, c := range constraints {
+		constraints[i] = withDefaults(c)
+	}
 	Sort(constraints)
 	if q.Unchanged {
 		stamp := q.Pod.Annotations[securityv1.ValidatedSCCAnnotation]
@@ -114,14 +117,27 @@ func (q Question) candidates() ([]*securityv1.SecurityContextConstraints, error)
 			return 0
 		})
 	}
-	for i, c := range constraints {
-		resolved, err := resolve(c, q.Namespace)
-		if err != nil {
+	for _, c := range constraints {
+		if err := resolve(c, q.Namespace); err != nil {
 			return nil, err
 		}
-		constraints[i] = resolved
 	}
 	return constraints, nil
+}
+
+// withDefaults is a copy of the constraint in which the host's folders are
+// among the volumes if and only if their own switch says so, as OpenShift
+// makes it when one is written.
+func withDefaults(c *securityv1.SecurityContextConstraints) *securityv1.SecurityContextConstraints {
+	c = c.DeepCopy()
+	if slices.Contains(c.Volumes, securityv1.FSTypeAll) {
+		return c
+	}
+	c.Volumes = slices.DeleteFunc(c.Volumes, func(v securityv1.FSType) bool { return v == securityv1.FSTypeHostPath })
+	if c.AllowHostDirVolumePlugin {
+		c.Volumes = append(c.Volumes, securityv1.FSTypeHostPath)
+	}
+	return c
 }
 
 // olderWouldDo is OpenShift's hint that restricted, which everybody could use

@@ -291,6 +291,39 @@ func TestAStampIsTriedFirst(t *testing.T) {
 	}
 }
 
+func TestAnIncompleteConstraintKeepsEverybodyOut(t *testing.T) {
+	broken := &securityv1.SecurityContextConstraints{ObjectMeta: metav1.ObjectMeta{Name: "broken"}}
+	broken.RunAsUser.Type, broken.SELinuxContext.Type = securityv1.RunAsUserStrategyMustRunAs, securityv1.SELinuxStrategyRunAsAny
+	question := Question{Pod: pod(container(nil)), Namespace: namespace(), Constraints: append(stocked(t), broken), May: everything}
+	want := "error creating provider for SCC broken in namespace team: MustRunAs requires a UID"
+	if _, err := Choose(t.Context(), question); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	broken.RunAsUser = securityv1.RunAsUserStrategyOptions{}
+	if _, err := Choose(t.Context(), question); err == nil || !strings.HasSuffix(err.Error(), "Unrecognized RunAsUser strategy type ") {
+		t.Errorf("without a strategy: %v", err)
+	}
+}
+
+func TestTheHostsFoldersHaveASwitch(t *testing.T) {
+	hostPath := withVolume(corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/sys"}})
+	for _, allowed := range []bool{true, false} {
+		constraints := stocked(t)
+		for _, c := range constraints {
+			if c.Name == "nccl-scc" {
+				c.AllowHostDirVolumePlugin = allowed
+				c.Volumes = []securityv1.FSType{securityv1.FSTypeSecret}
+				if !allowed {
+					c.Volumes = append(c.Volumes, securityv1.FSTypeHostPath)
+				}
+			}
+		}
+		if _, err := Choose(t.Context(), Question{Pod: pod(hostPath), Namespace: namespace(), Constraints: constraints, May: may("nccl-scc")}); (err == nil) != allowed {
+			t.Errorf("allowHostDirVolumePlugin %v: %v", allowed, err)
+		}
+	}
+}
+
 func TestNamespacesWithoutIDs(t *testing.T) {
 	for annotation, want := range map[string]string{
 		securityv1.UIDRangeAnnotation: `error fetching namespace "team": unable to find annotation openshift.io/sa.scc.uid-range`,

@@ -3,6 +3,7 @@ package openshift
 import (
 	"context"
 	"fmt"
+	"log"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,10 +16,15 @@ import (
 // this server starts, until they can be listed: before that there is nothing
 // to watch.
 func untilServed(ctx context.Context, list func(context.Context, metav1.ListOptions) error) error {
+	said := ""
 	for {
 		err := list(ctx, metav1.ListOptions{Limit: 1})
 		if err == nil {
 			return nil
+		}
+		if err.Error() != said {
+			said = err.Error()
+			log.Printf("waiting for OpenShift's own resources: %v", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -24,9 +24,6 @@ func apply(c *securityv1.SecurityContextConstraints, pod *corev1.Pod) field.Erro
 	for i := range pod.Spec.InitContainers {
 		each(&pod.Spec.InitContainers[i], path.Child("initContainers").Index(i))
 	}
-	for i := range pod.Spec.EphemeralContainers {
-		each((*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon), path.Child("ephemeralContainers").Index(i))
-	}
 	for i := range pod.Spec.Containers {
 		each(&pod.Spec.Containers[i], path.Child("containers").Index(i))
 	}

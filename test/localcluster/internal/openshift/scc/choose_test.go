@@ -198,6 +198,11 @@ func TestChooseRefuses(t *testing.T) {
 			prefix + `pod.metadata.annotations[container.seccomp.security.alpha.kubernetes.io/c]: Forbidden: seccomp may not be set`,
 		},
 		{
+			"a profile of the whole pod under nccl-scc", corev1.PodSpec{SecurityContext: &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}}},
+			[]string{securityv1.RequiredSCCAnnotation, "nccl-scc"}, []string{"nccl-scc"},
+			prefix + `pod.metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]: Forbidden: seccomp may not be set`,
+		},
+		{
 			"a user namespace", container(nil), []string{securityv1.RequiredSCCAnnotation, "restricted-v3"}, []string{"restricted-v3"},
 			prefix + `provider restricted-v3: .spec.securityContext.hostUsers: Invalid value: null: Host Users must be set to false`,
 		},

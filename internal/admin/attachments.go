@@ -31,7 +31,7 @@ func (r Request) foreign() []string {
 }
 
 // attachments reads those of the cluster file, in its order. Errors: InvalidInput
-// with all that are missing or cannot be read.
+// with all that are missing.
 func (r Request) attachments(ctx context.Context, client dynamic.Interface) ([]*unstructured.Unstructured, []attachment.Definition, error) {
 	var objects []*unstructured.Unstructured
 	var definitions []attachment.Definition
@@ -45,12 +45,7 @@ func (r Request) attachments(ctx context.Context, client dynamic.Interface) ([]*
 		} else if err != nil {
 			return nil, nil, kube.Problem(fmt.Errorf("reading attachment %s: %w", full, err))
 		}
-		definition, err := attachment.Read(object)
-		if err != nil {
-			problems = append(problems, err.Error())
-			continue
-		}
-		objects, definitions = append(objects, object), append(definitions, definition)
+		objects, definitions = append(objects, object), append(definitions, attachment.Read(object))
 	}
 	if len(problems) > 0 {
 		return nil, nil, fail.Advise(fail.Becausef(fail.InvalidInput, "reading the attachments of the cluster file: %s", strings.Join(problems, "; ")),
@@ -82,14 +77,14 @@ func copyTo(namespace string, original *unstructured.Unstructured) *unstructured
 func (r Request) warnings(definitions []attachment.Definition) []string {
 	var found []string
 	for _, overlap := range attachment.Overlaps(definitions) {
-		found = append(found, overlap.String()+": give each a range of its own, or ranks hang where two pods get one address")
+		found = append(found, overlap.String()+": give each a subnet of its own (ipam in its spec.config), or ranks hang")
 	}
 	for _, d := range definitions {
 		switch {
 		case d.Resource == "" && len(r.Cluster.Network.RDMA.Resources) > 0:
-			found = append(found, fmt.Sprintf("attachment %s names no resource: its annotation %s is missing", d.Full(), attachment.ResourceAnnotation))
+			found = append(found, fmt.Sprintf("attachment %s names no resource: its annotation %s is missing", d.Name, attachment.ResourceAnnotation))
 		case d.Resource != "" && r.Cluster.Network.RDMA.Resources[d.Resource] == 0:
-			found = append(found, fmt.Sprintf("attachment %s is of resource %s, which network.rdma.resources of the cluster file does not ask for", d.Full(), d.Resource))
+			found = append(found, fmt.Sprintf("attachment %s is of resource %s, which network.rdma.resources of the cluster file does not ask for", d.Name, d.Resource))
 		}
 	}
 	return found

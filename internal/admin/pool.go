@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -131,7 +132,8 @@ func (p Pool) has(names []string) bool {
 // Follow watches the pool until all its nodes have the MachineConfigs of names, and
 // says what changes: counts, and which node is drained or reboots.
 //
-// Errors: NodesUnavailable where the pool is degraded or paused, or the time is over.
+// Errors: NodesUnavailable where the pool is degraded or paused, or the time is over;
+// Cancelled.
 func Follow(ctx context.Context, c Clients, pool Pool, names []string, say func(string)) (Pool, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
@@ -165,11 +167,15 @@ func Follow(ctx context.Context, c Clients, pool Pool, names []string, say func(
 		})
 	stop()
 	wg.Wait()
-	if ctx.Err() != nil {
-		err = fail.Advise(fail.Becausef(fail.NodesUnavailable, "following %s: %w", f.pool, context.Cause(ctx)),
-			"oc describe machineconfigpool %s; it goes on by itself", pool.Name)
+	if err == nil || ctx.Err() == nil {
+		return f.pool, err
 	}
-	return f.pool, err
+	reason := fail.NodesUnavailable
+	if errors.Is(context.Cause(ctx), context.Canceled) {
+		reason = fail.Cancelled
+	}
+	return f.pool, fail.Advise(fail.Becausef(reason, "following %s: %w", f.pool, context.Cause(ctx)),
+		"oc describe machineconfigpool %s (the roll-out goes on by itself)", pool.Name)
 }
 
 func resume(pool string) string {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -176,17 +177,16 @@ func (l *looker) attachments() {
 			l.failed(what, kube.Problem(err))
 			continue
 		}
-		definition, err := attachment.Read(object)
-		if err != nil {
-			l.row(what, Differs, "%v", err)
-			continue
-		}
+		definition := attachment.Read(object)
 		definitions = append(definitions, definition)
-		var ranges []string
+		facts := []string{cmp.Or(definition.Resource, "no resource")}
 		for _, r := range definition.Ranges {
-			ranges = append(ranges, r.Text)
+			facts = append(facts, r.String())
 		}
-		l.row(what, InPlace, "%s", strings.Join(append([]string{definition.Resource}, ranges...), ", "))
+		if definition.Problem != "" {
+			facts = append(facts, definition.Problem)
+		}
+		l.row(what, InPlace, "%s", strings.Join(facts, ", "))
 	}
 	l.status.Warnings = l.r.warnings(definitions)
 }

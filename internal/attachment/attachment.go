@@ -1,19 +1,14 @@
-// Package attachment reads NetworkAttachmentDefinitions: which devices they give
-// to a pod, and which addresses.
+// Package attachment reads NetworkAttachmentDefinitions: by which resource a pod gets
+// their device, and which addresses they give.
 package attachment
 
 import (
-	"encoding/json"
-	"fmt"
-	"net/netip"
-	"strings"
-
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// ResourceAnnotation names the extended resource that a pod of the attachment must
-// ask for (k8snetworkplumbingwg: the network attachment's annotation).
+// ResourceAnnotation of an attachment names the resource whose devices it uses
+// (k8snetworkplumbingwg/network-attachment-definition-client).
 const ResourceAnnotation = "k8s.v1.cni.cncf.io/resourceName"
 
 // Resource is where the API server keeps them.
@@ -23,116 +18,53 @@ func Resource() schema.GroupVersionResource {
 
 // Definition is what matters of one.
 type Definition struct {
-	Namespace, Name string
+	// Name is namespace/name, as pods ask for it.
+	Name string
 	// Resource is what a device plugin gives the device by; empty without one.
 	Resource string
-	// Ranges are those that its address management gives addresses of.
-	Ranges []Range
+	Ranges   []Range
+	// Problem says why the ranges are not known, "" where they are.
+	Problem string
 }
 
-// Full is namespace/name, as cluster files write it.
-func (d Definition) Full() string { return d.Namespace + "/" + d.Name }
+// Read takes a definition from its object.
+func Read(object *unstructured.Unstructured) Definition {
+	config, _, _ := unstructured.NestedString(object.Object, "spec", "config")
+	d := Definition{Name: object.GetNamespace() + "/" + object.GetName(), Resource: object.GetAnnotations()[ResourceAnnotation]}
+	d.Ranges, d.Problem = RangesOf(config)
+	return d
+}
 
-// Read takes a definition from its object. Errors: a configuration that is no JSON, or
-// a range that cannot be read.
-func Read(object *unstructured.Unstructured) (Definition, error) {
-	d := Definition{
-		Namespace: object.GetNamespace(), Name: object.GetName(), Resource: object.GetAnnotations()[ResourceAnnotation],
-	}
-	text, _, err := unstructured.NestedString(object.Object, "spec", "config")
-	if err != nil {
-		return d, fmt.Errorf("reading attachment %s: %w", d.Full(), err)
-	}
-	if text == "" {
-		return d, nil // its configuration is a file of the node
-	}
-	var config struct {
-		plugin
-		Plugins []plugin `json:"plugins"`
-	}
-	if err := json.Unmarshal([]byte(text), &config); err != nil {
-		return d, fmt.Errorf("reading attachment %s: its spec.config: %w", d.Full(), err)
-	}
-	for _, p := range append(config.Plugins, config.plugin) {
-		for _, part := range p.IPAM.parts() {
-			r, err := part.parse()
-			if err != nil {
-				return d, fmt.Errorf("reading attachment %s: %w", d.Full(), err)
+// Overlap is a pair of attachments of one pod with overlapping subnets. Rails are told
+// apart by their subnets, by NCCL, by the kernel's routes and by us, and two pods may get
+// one address: four attachments with one range trained on two nodes and hung on eight.
+type Overlap struct{ A, B Definition }
+
+// String names both with their ranges.
+func (o Overlap) String() string {
+	return "attachments " + o.A.Name + " (" + o.A.Ranges[0].String() + ") and " + o.B.Name + " (" + o.B.Ranges[0].String() + ") overlap"
+}
+
+// Overlaps finds all such pairs.
+func Overlaps(definitions []Definition) []Overlap {
+	var found []Overlap
+	for i, a := range definitions {
+		for _, b := range definitions[i+1:] {
+			if a.overlaps(b) {
+				found = append(found, Overlap{A: a, B: b})
 			}
-			d.Ranges = append(d.Ranges, r)
 		}
 	}
-	return d, nil
+	return found
 }
 
-// plugin is one of a CNI configuration.
-type plugin struct {
-	IPAM ipam `json:"ipam"`
-}
-
-// ipam has the keys of whereabouts (k8snetworkplumbingwg/whereabouts:doc/extended-configuration.md)
-// and of host-local (containernetworking/plugins), which mean the same.
-type ipam struct {
-	part
-	IPRanges []part   `json:"ipRanges"`
-	Ranges   [][]part `json:"ranges"`
-}
-
-func (i ipam) parts() []part {
-	parts := i.IPRanges
-	for _, set := range i.Ranges {
-		parts = append(parts, set...)
-	}
-	if i.Range != "" || i.Subnet != "" {
-		parts = append(parts, i.part)
-	}
-	return parts
-}
-
-// part is one range. A range of whereabouts is a subnet, or FIRST-LAST/BITS.
-type part struct {
-	Range      string `json:"range"`
-	RangeStart string `json:"range_start"`
-	RangeEnd   string `json:"range_end"`
-	Subnet     string `json:"subnet"`
-	Start      string `json:"rangeStart"`
-	End        string `json:"rangeEnd"`
-}
-
-func (p part) parse() (Range, error) {
-	text := p.Range + p.Subnet
-	first, subnet, dashed := strings.Cut(text, "-")
-	last := ""
-	if dashed {
-		last, _, _ = strings.Cut(subnet, "/")
-	} else {
-		first, subnet = "", text
-	}
-	prefix, err := netip.ParsePrefix(subnet)
-	if err != nil {
-		return Range{}, fmt.Errorf("range %q: want a subnet, as in 10.0.103.0/24", text)
-	}
-	r := Range{Text: text, First: prefix.Masked().Addr(), Last: lastOf(prefix)}
-	for _, bound := range []struct {
-		text string
-		into *netip.Addr
-	}{{first + p.RangeStart + p.Start, &r.First}, {last + p.RangeEnd + p.End, &r.Last}} {
-		if bound.text == "" {
-			continue
-		}
-		if *bound.into, err = netip.ParseAddr(bound.text); err != nil {
-			return Range{}, fmt.Errorf("range %q: its bound %q is no address", text, bound.text)
+func (d Definition) overlaps(other Definition) bool {
+	for _, a := range d.Ranges {
+		for _, b := range other.Ranges {
+			if a.Subnet.Overlaps(b.Subnet) {
+				return true
+			}
 		}
 	}
-	return r, nil
-}
-
-// lastOf is the highest address of a subnet.
-func lastOf(prefix netip.Prefix) netip.Addr {
-	bytes := prefix.Masked().Addr().AsSlice()
-	for bit := prefix.Bits(); bit < len(bytes)*8; bit++ {
-		bytes[bit/8] |= 0x80 >> (bit % 8)
-	}
-	addr, _ := netip.AddrFromSlice(bytes)
-	return addr
+	return false
 }

@@ -240,7 +240,7 @@ func (p *planner) rebooting(item Item) Item {
 func (p *planner) observerItem() Item {
 	return Item{
 		Name:     "observer",
-		What:     "optional: let the steps read nodes, storage classes and pods of all namespaces",
+		What:     "optional: let the steps look beyond the namespace: nodes, pods, storage classes",
 		Why:      "preflight then says which nodes have free devices, and who holds the others",
 		Without:  "those answers are unknown, which fails nothing",
 		Cost:     "the pipeline's service account can read the specifications of all pods",

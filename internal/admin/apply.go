@@ -55,7 +55,7 @@ func Apply(ctx context.Context, c Clients, r Request, done func(Change)) (Plan, 
 	if err := checkThere(ctx, c.Objects, r); err != nil {
 		return Plan{}, err
 	}
-	if plan, err = PlanWithCopies(ctx, c.Objects, r); err != nil {
+	if plan, err = planWithCopies(ctx, c.Objects, r); err != nil {
 		return Plan{}, err
 	}
 	var open []*unstructured.Unstructured
@@ -85,9 +85,9 @@ func Apply(ctx context.Context, c Clients, r Request, done func(Change)) (Plan, 
 	return plan, nil
 }
 
-// PlanWithCopies is NewPlan with the attachments of the cluster, where copies are
+// planWithCopies is NewPlan with the attachments of the cluster, where copies are
 // asked for: they are read for nothing else.
-func PlanWithCopies(ctx context.Context, client dynamic.Interface, r Request) (Plan, error) {
+func planWithCopies(ctx context.Context, client dynamic.Interface, r Request) (Plan, error) {
 	if !r.CopyAttachments {
 		return NewPlan(r, nil)
 	}

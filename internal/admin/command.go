@@ -155,7 +155,7 @@ func (o *options) print(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	plan, err := PlanWithCopies(cmd.Context(), clients.Objects, o.request)
+	plan, err := planWithCopies(cmd.Context(), clients.Objects, o.request)
 	if err != nil {
 		return err
 	}
@@ -193,13 +193,19 @@ func (o *options) apply(cmd *cobra.Command) error {
 	if err != nil || o.output == "json" {
 		return err
 	}
-	for _, warning := range plan.Warnings {
+	tell(out, r, changes, plan.Warnings)
+	return nil
+}
+
+// tell says how to go on after applying.
+func tell(out io.Writer, r Request, changes []Change, warnings []string) {
+	for _, warning := range warnings {
 		fmt.Fprintln(out, "warning:", warning)
 	}
 	changed := func(change Change) bool { return change.Outcome != install.Unchanged }
 	if !slices.ContainsFunc(changes, changed) {
 		fmt.Fprintln(out, "nothing was changed: everything is in place already")
-		return nil
+		return
 	}
 	status := fmt.Sprintf("mlenv admin status %s -n %s --service-account=%s", r.ClusterFile, r.Namespace, r.ServiceAccount)
 	if r.SCC != "" {
@@ -210,7 +216,6 @@ func (o *options) apply(cmd *cobra.Command) error {
 		status += " --pool=" + r.Pool
 	}
 	fmt.Fprintf(out, "\nwhat is in place, and how far nodes are: %s\n", status)
-	return nil
 }
 
 func (o *options) status(cmd *cobra.Command, timeout time.Duration) error {

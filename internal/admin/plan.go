@@ -116,7 +116,7 @@ func (p *planner) accountItem() Item {
 
 func (p *planner) sccItem() Item {
 	scc := p.scc()
-	item := Item{Name: "scc", Applied: true}
+	item := Item{Name: "scc"}
 	switch scc {
 	case "":
 		least := leastSCC()
@@ -124,14 +124,13 @@ func (p *planner) sccItem() Item {
 		item.Why = "security.ipc_lock is false: the pods ask for no capability, and restricted-v2, which everybody may use, admits them"
 		item.Without = "locked memory is bounded by CRI-O's limit, 8 MiB: registering memory fails with ENOMEM unless the MachineConfig for it, below, is in place"
 		item.Cost = "none"
-		item.Applied = false
 		item.Note = fmt.Sprintf("instead of raising that limit for every container, write security.ipc_lock: true into the cluster file and run this again: it makes and binds %s then", least.Name)
 	case OwnSCC:
 		item.What = "SecurityContextConstraints " + scc
 		item.Why = "locking memory without limit wants an effective IPC_LOCK, which only root has; no constraint of OpenShift's own but privileged allows it, anyuid neither"
 		item.Without = "pods are refused: capability may not be added"
 		item.Cost = "a pod can lock as much memory as its own limit allows; nobody may use it until it is bound"
-		item.Objects = p.objects(leastSCC())
+		item.Objects, item.Applied = p.objects(leastSCC()), true
 	case PrivilegedSCC:
 		item.What = "SecurityContextConstraints " + scc + ", which is there"
 		item.Why = "the pods use devices of the host, which only privileged containers can open"

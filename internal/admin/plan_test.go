@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -126,6 +128,45 @@ func TestNothingRebootsUnasked(t *testing.T) {
 		if object.GetKind() == "MachineConfig" {
 			t.Errorf("%s would be applied", object.GetName())
 		}
+	}
+}
+
+// TestJSON: machines see what is applied, and what reboots.
+func TestJSON(t *testing.T) {
+	plan, err := NewPlan(own(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := printJSON(&text, plan); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Form  string
+		Items []struct {
+			Name, Reboots string
+			Applied       bool
+			Objects       []struct{ Kind string }
+		}
+	}
+	if err := json.Unmarshal([]byte(text.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, item := range got.Items {
+		row := fmt.Sprintf("%s applied=%t reboots=%s", item.Name, item.Applied, item.Reboots)
+		for _, object := range item.Objects {
+			row += " " + object.Kind
+		}
+		rows = append(rows, row)
+	}
+	want := []string{
+		"service-account applied=true reboots= ServiceAccount", "scc applied=true reboots= SecurityContextConstraints",
+		"scc-use applied=true reboots= ClusterRole RoleBinding", "attachments applied=false reboots=",
+		"memlock applied=false reboots=worker MachineConfig", "iommu applied=false reboots=worker MachineConfig", "observer applied=false reboots=",
+	}
+	if diff := cmp.Diff(want, rows); diff != "" || got.Form != "SR-IOV" {
+		t.Errorf("form %s; (-want +got):\n%s", got.Form, diff)
 	}
 }
 

@@ -63,25 +63,24 @@ func Look(ctx context.Context, c Clients, r Request) (Status, error) {
 	if err := checkNamespace(ctx, c.Kube, r.Namespace); err != nil && !apierrors.IsForbidden(err) {
 		return Status{}, err
 	}
-	looker := &looker{ctx: ctx, c: c, r: r}
+	looker := &looker{c: c, r: r}
 	planner := &planner{Request: r}
-	looker.objects(planner.objects(r.serviceAccount())...)
+	looker.objects(ctx, planner.objects(r.serviceAccount())...)
 	if r.rdma() {
 		if scc := r.scc(); scc != "" {
-			looker.constraint(planner, scc)
-			looker.objects(planner.objects(useRole(scc), r.useBinding(scc))...)
-			looker.canUse(scc)
+			looker.constraint(ctx, planner, scc)
+			looker.objects(ctx, planner.objects(useRole(scc), r.useBinding(scc))...)
+			looker.canUse(ctx, scc)
 		}
-		looker.attachments()
-		looker.machineConfigs()
+		looker.attachments(ctx)
+		looker.machineConfigs(ctx)
 	}
-	looker.observer()
+	looker.observer(ctx)
 	return looker.status, planner.err
 }
 
 // looker fills a status.
 type looker struct {
-	ctx    context.Context
 	c      Clients
 	r      Request
 	status Status
@@ -94,9 +93,9 @@ func (l *looker) row(what string, state State, detail string, args ...any) {
 // failed is a row for an answer that was not got.
 func (l *looker) failed(what string, err error) { l.row(what, Unknown, "%v", err) }
 
-func (l *looker) objects(wanted ...*unstructured.Unstructured) {
+func (l *looker) objects(ctx context.Context, wanted ...*unstructured.Unstructured) {
 	for _, want := range wanted {
-		live, err := getLive(l.ctx, l.c.Objects, want)
+		live, err := getLive(ctx, l.c.Objects, want)
 		switch {
 		case err != nil:
 			l.failed(title(want), err)
@@ -114,13 +113,13 @@ func (l *looker) objects(wanted ...*unstructured.Unstructured) {
 	}
 }
 
-func (l *looker) constraint(planner *planner, scc string) {
+func (l *looker) constraint(ctx context.Context, planner *planner, scc string) {
 	if scc == OwnSCC {
-		l.objects(planner.objects(leastSCC())...)
+		l.objects(ctx, planner.objects(leastSCC())...)
 		return
 	}
 	what := "securitycontextconstraints/" + scc
-	live, err := getSCC(l.ctx, l.c.Objects, scc)
+	live, err := getSCC(ctx, l.c.Objects, scc)
 	switch {
 	case err != nil:
 		l.failed(what, err)
@@ -136,7 +135,7 @@ func (l *looker) constraint(planner *planner, scc string) {
 }
 
 // canUse asks the API server itself, whatever gives the right.
-func (l *looker) canUse(scc string) {
+func (l *looker) canUse(ctx context.Context, scc string) {
 	account := "system:serviceaccount:" + l.r.Namespace + ":" + l.r.ServiceAccount
 	what := fmt.Sprintf("%s may use %s", account, scc)
 	review := &authorizationv1.LocalSubjectAccessReview{
@@ -149,7 +148,7 @@ func (l *looker) canUse(scc string) {
 			},
 		},
 	}
-	answer, err := l.c.Kube.AuthorizationV1().LocalSubjectAccessReviews(l.r.Namespace).Create(l.ctx, review, metav1.CreateOptions{})
+	answer, err := l.c.Kube.AuthorizationV1().LocalSubjectAccessReviews(l.r.Namespace).Create(ctx, review, metav1.CreateOptions{})
 	switch {
 	case err != nil:
 		l.failed(what, err)
@@ -160,7 +159,7 @@ func (l *looker) canUse(scc string) {
 	}
 }
 
-func (l *looker) attachments() {
+func (l *looker) attachments(ctx context.Context) {
 	names := l.r.Cluster.Network.RDMA.Attachments
 	if l.r.CopyAttachments {
 		names = (&planner{Request: l.r}).copied()
@@ -169,7 +168,7 @@ func (l *looker) attachments() {
 	for _, full := range names {
 		namespace, name, _ := strings.Cut(full, "/")
 		what := "network-attachment-definition/" + full
-		object, err := l.c.Objects.Resource(attachment.Resource()).Namespace(namespace).Get(l.ctx, name, metav1.GetOptions{})
+		object, err := l.c.Objects.Resource(attachment.Resource()).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			l.row(what, Missing, "oc get network-attachment-definitions -A")
 			continue
@@ -193,8 +192,8 @@ func (l *looker) attachments() {
 
 // machineConfigs goes by the configurations that are rendered for the nodes: a
 // MachineConfig that exists may not have reached them, and another may do the same.
-func (l *looker) machineConfigs() {
-	pool, err := getPool(l.ctx, l.c.Objects, l.r.Pool)
+func (l *looker) machineConfigs(ctx context.Context) {
+	pool, err := getPool(ctx, l.c.Objects, l.r.Pool)
 	if err != nil {
 		l.failed("machineconfigpool/"+l.r.Pool, err)
 		return
@@ -208,13 +207,13 @@ func (l *looker) machineConfigs() {
 		{memlockConfig(pool.Name), hasMemlock, "needed where pods have no effective IPC_LOCK"},
 		{iommuConfig(pool.Name), hasPassthrough, "needed where the nodes' IOMMU translates: mlenv rdma shows it"},
 	} {
-		l.machineConfig(pool, want.object, want.in, want.needed)
+		l.machineConfig(ctx, pool, want.object, want.in, want.needed)
 	}
 }
 
-func (l *looker) machineConfig(pool Pool, want *unstructured.Unstructured, in func(*unstructured.Unstructured) bool, needed string) {
+func (l *looker) machineConfig(ctx context.Context, pool Pool, want *unstructured.Unstructured, in func(*unstructured.Unstructured) bool, needed string) {
 	what := title(want)
-	live, err := getLive(l.ctx, l.c.Objects, want)
+	live, err := getLive(ctx, l.c.Objects, want)
 	if err != nil {
 		l.failed(what, err)
 		return
@@ -224,7 +223,7 @@ func (l *looker) machineConfig(pool Pool, want *unstructured.Unstructured, in fu
 	}
 	has := map[string]bool{}
 	for _, name := range []string{pool.Current, pool.Target} {
-		rendered, err := getLive(l.ctx, l.c.Objects, machineConfig(name, pool.Name, nil))
+		rendered, err := getLive(ctx, l.c.Objects, machineConfig(name, pool.Name, nil))
 		if err != nil {
 			l.failed(what, err)
 			return
@@ -259,12 +258,12 @@ func hasMemlock(rendered *unstructured.Unstructured) bool {
 }
 
 // observer looks for what mlenv install --admin makes.
-func (l *looker) observer() {
+func (l *looker) observer(ctx context.Context) {
 	binding := &unstructured.Unstructured{}
 	binding.SetAPIVersion("rbac.authorization.k8s.io/v1")
 	binding.SetKind("ClusterRoleBinding")
 	binding.SetName(install.ObserverBinding(l.r.Namespace))
-	live, err := getLive(l.ctx, l.c.Objects, binding)
+	live, err := getLive(ctx, l.c.Objects, binding)
 	switch {
 	case err != nil:
 		l.failed(title(binding), err)

@@ -42,8 +42,8 @@ func Command() *cobra.Command {
 		Short: "Say, and apply, what an administrator does once for RDMA",
 		Long: `Admin says what an administrator does once so that the pods of a namespace can use RDMA: service account,
 security context constraint and the right to use it, network attachments, MachineConfigs for locked memory and
-IOMMU; for each why, what goes wrong without, what it costs, and the command. Nothing is changed, and no cluster
-is asked, without --apply. Nodes reboot only with --apply and --reboot-pool.`,
+IOMMU; for each why, what goes wrong without, what it costs, and the command. Without --apply nothing is changed,
+and no cluster is asked but for the attachments to copy. Nodes reboot only with --apply and --reboot-pool.`,
 		Example: `  mlenv admin clusters/barcelona.yaml
   mlenv admin clusters/barcelona.yaml -n my-team --service-account=h-kim-sa --scc=nccl-scc --attachments=copy --apply
   mlenv admin clusters/cairo.yaml --output=yaml > for-the-administrator.yaml

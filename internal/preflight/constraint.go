@@ -16,19 +16,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-const (
-	// admittedBy is the constraint that OpenShift admitted a pod by.
-	admittedBy = "openshift.io/scc"
-	// requiredConstraint pins the constraint that a pod is to be admitted by.
-	requiredConstraint = "openshift.io/required-scc"
-)
+// admittedBy is the constraint that OpenShift admitted a pod by.
+const admittedBy = "openshift.io/scc"
 
 var constraints = schema.GroupVersionResource{Group: securityGroup, Version: "v1", Resource: "securitycontextconstraints"}
 
 // neededConstraint is the one that the pod is pinned to, and else the one that
 // admits any pod.
 func neededConstraint(pod *corev1.Pod) string {
-	return cmp.Or(pod.Annotations[requiredConstraint], "privileged")
+	return cmp.Or(pod.Annotations[environment.SCCAnnotation], "privileged")
 }
 
 func grantConstraint(scc, account, namespace string) string {
@@ -50,8 +46,8 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Verdict) Check 
 		return check
 	}
 	why := "the first that admits the pod, of those that may be used"
-	if t.asked.Annotations[requiredConstraint] == scc {
-		why = "the pod is pinned to it by " + requiredConstraint
+	if t.asked.Annotations[environment.SCCAnnotation] == scc {
+		why = "the pod is pinned to it by " + environment.SCCAnnotation
 	}
 	check.Seen = fmt.Sprintf("security context constraint %s: %s", scc, why)
 	allowed, err := p.mayUse(ctx, account, scc)
@@ -109,7 +105,8 @@ func memoryLock(pod *corev1.Pod) Check {
 		if user == nil && pod.Spec.SecurityContext != nil {
 			user = pod.Spec.SecurityContext.RunAsUser
 		}
-		root := user == nil || *user == 0
+		// An image's own user is not known here; whoever must not be root, is not.
+		root := user == nil && !notRoot(pod, c) || user != nil && *user == 0
 		switch {
 		case c.Privileged != nil && *c.Privileged && root:
 			check.Seen = "the pod is privileged: any amount may be locked"
@@ -119,7 +116,7 @@ func memoryLock(pod *corev1.Pod) Check {
 			return check
 		case c.Capabilities != nil && slices.Contains(c.Capabilities.Add, "IPC_LOCK"):
 			check.Verdict = Warning
-			check.Seen = fmt.Sprintf("IPC_LOCK is not effective for user %d: as much may be locked as CRI-O's limit allows", *user)
+			check.Seen = "IPC_LOCK is not effective for a user that is not root: as much may be locked as CRI-O's limit allows"
 			check.Fix = "use a constraint that lets the pod run as root, or have the nodes' memlock raised (mlenv admin)"
 			return check
 		}
@@ -127,4 +124,11 @@ func memoryLock(pod *corev1.Pod) Check {
 	check.Verdict, check.Seen = Unknown, "the pod has no IPC_LOCK: as much may be locked as CRI-O's limit allows, which only a pod sees"
 	check.Fix = "mlenv rdma --check, once the nodes are up; security.ipc_lock in the cluster file, or the nodes' memlock raised, makes sure"
 	return check
+}
+
+func notRoot(pod *corev1.Pod, c *corev1.SecurityContext) bool {
+	if c.RunAsNonRoot != nil {
+		return *c.RunAsNonRoot
+	}
+	return pod.Spec.SecurityContext != nil && pod.Spec.SecurityContext.RunAsNonRoot != nil && *pod.Spec.SecurityContext.RunAsNonRoot
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
@@ -21,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // Auto is the mode that takes RDMA where it is possible. The others are those of
@@ -154,27 +154,17 @@ func (p *probe) decideRDMA() {
 	case p.Mode == Auto && p.Request.Nodes == 1:
 		say(BlockedRDMA, "one node has nobody to talk to", "")
 		return
-	case !p.sriov() && !p.file.Security.RequiresPrivilegedSCC:
-		say(BlockedRDMA, "the cluster file names neither attachments nor SR-IOV resources, and the host's own devices want privileged pods",
-			"set network.rdma.attachments and network.rdma.resources, or security.requires_privileged_scc, in the cluster file")
-		return
 	}
 	if err := p.build(environment.RDMA); err != nil {
 		say(BlockedRDMA, oneLine(err.Error()), fail.NextOf(err))
 		return
 	}
 	p.rdma = true
-	if p.sriov() {
-		say(OK, fmt.Sprintf("by SR-IOV: attachments %s", strings.Join(rdma.Attachments, ", ")), "")
+	if rdma.SRIOV() {
+		say(OK, fmt.Sprintf("by SR-IOV: %s, %s", words.Count(len(rdma.Attachments), "attachment"), words.Count(len(rdma.Resources), "resource")), "")
 	} else {
 		say(OK, "by the host's own devices, in privileged pods", "")
 	}
-}
-
-// sriov is true where pods get functions of their own, and false where they use the
-// host's devices.
-func (p *probe) sriov() bool {
-	return len(p.file.Network.RDMA.Attachments)+len(p.file.Network.RDMA.Resources) > 0
 }
 
 // spec is what the nodes' pods ask for, in the best mode that is looked at.
@@ -213,5 +203,3 @@ func listed(names []string, most int) string {
 	}
 	return strings.Join(names, ", ")
 }
-
-var everything = metav1.ListOptions{}

@@ -16,8 +16,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// admittedBy is the constraint that OpenShift admitted a pod by.
-const admittedBy = "openshift.io/scc"
+// Annotations of a pod that OpenShift admitted: the constraint, and whose right to it
+// counted, "user" for whoever made the pod or "serviceaccount" for the pod's own
+// (openshift/apiserver-library-go:pkg/securitycontextconstraints/sccadmission).
+const (
+	admittedBy    = "openshift.io/scc"
+	admittedFor   = "security.openshift.io/validated-scc-subject-type"
+	forPodAccount = "serviceaccount"
+)
 
 var constraints = schema.GroupVersionResource{Group: securityGroup, Version: "v1", Resource: "securitycontextconstraints"}
 
@@ -50,6 +56,10 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Verdict) Check 
 		why = "the pod is pinned to it by " + environment.SCCAnnotation
 	}
 	check.Seen = fmt.Sprintf("security context constraint %s: %s", scc, why)
+	if t.account == account && t.answered.Annotations[admittedFor] == forPodAccount {
+		check.Seen += "; service account " + account + " may use it"
+		return check
+	}
 	allowed, err := p.mayUse(ctx, account, scc)
 	switch {
 	case err != nil:
@@ -59,12 +69,14 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Verdict) Check 
 		return check
 	}
 	mine, err := p.mayUse(ctx, "", scc)
-	switch named, named2 := p.named(ctx, scc, account); {
-	case named:
+	itself, hidden := p.named(ctx, scc, account)
+	switch {
+	case itself:
 		check.Seen += fmt.Sprintf("; it names service account %s itself", account)
-	case err == nil && !mine && named2 != nil:
-		// Whoever asks may not use it either, so it is by the constraint's own list.
-		check.Seen += "; it is given by the constraint's own list of users and groups"
+	case hidden != nil && err == nil && !mine:
+		// Whoever asks has no right to it either, so it is the constraint that names one of the two.
+		check.Verdict, check.Seen = Unknown, check.Seen+fmt.Sprintf("; whether it names service account %s itself may not be read", account)
+		check.Fix = grantConstraint(scc, account, p.Request.Namespace)
 	default:
 		check.Verdict, check.Fix = blocked, grantConstraint(scc, account, p.Request.Namespace)
 		check.Seen += fmt.Sprintf(", but by the rights of whoever asks: service account %s, which the nodes' pods have, may not use it", account)

@@ -28,7 +28,7 @@ func (p *probe) admission(ctx context.Context) []Check {
 	if p.rdma {
 		rdma := p.try(ctx, environment.RDMA, account)
 		checks = append(checks, p.judge(ctx, rdma, BlockedRDMA)...)
-		if rdma.refused == nil || rdma.unknown != nil {
+		if rdma.refused == nil {
 			return checks
 		}
 	}
@@ -118,6 +118,14 @@ func (p *probe) judge(ctx context.Context, t trial, blocked Verdict) []Check {
 	case t.unknown != nil:
 		unknown := unread(check.Name, "whether the pod is admitted", t.unknown)
 		unknown.Seen = strings.Replace(unknown.Seen, "may not be read", "is not known: a dry run wants the right to create pods", 1)
+		// What the pod is pinned to can be asked about all the same.
+		if scc := t.asked.Annotations[environment.SCCAnnotation]; scc != "" {
+			account := p.file.Security.ServiceAccount
+			if allowed, err := p.mayUse(ctx, account, scc); err == nil && !allowed {
+				unknown.Verdict, unknown.Fix = blocked, grantConstraint(scc, account, p.Request.Namespace)
+				unknown.Seen = fmt.Sprintf("it is pinned to security context constraint %s, which service account %s may not use", scc, account)
+			}
+		}
 		return []Check{unknown}
 	case t.refused != nil:
 		return p.judgeRefusal(ctx, t, check, blocked)
@@ -152,8 +160,6 @@ func (p *probe) judgeRefusal(ctx context.Context, t trial, check Check, blocked 
 			check.Verdict, check.Fix = Unknown, fmt.Sprintf("oc create serviceaccount %s -n %s", account, p.Request.Namespace)
 			check.Seen = fmt.Sprintf("the pod cannot be tried as %s, which is not there yet, but may use security context constraint %s", account, scc)
 		}
-	case r.Reason == fail.SecurityRefused && strings.Contains(r.Next, "add-scc-to-user"):
-		check.Fix = grantConstraint(neededConstraint(t.asked), account, p.Request.Namespace)
 	}
 	if check.Verdict == Blocked {
 		check.Reason = r.Reason

@@ -74,9 +74,8 @@ func (p *probe) attachment(ctx context.Context, name string) (*attachment, []Che
 func (p *probe) judgeAttachment(a *attachment, check Check) []Check {
 	resources := p.file.Network.RDMA.Resources
 	if _, asked := resources[a.resource]; a.resource != "" && !asked {
-		check.Seen = fmt.Sprintf("its annotation %s is %s, and network.rdma.resources of the cluster file has %s: pods would stay Pending or get no device",
-			resourceAnnotation, a.resource, listed(slices.Sorted(maps.Keys(resources)), 8))
-		check.Fix = "correct the attachment's annotation, or network.rdma.resources in the cluster file"
+		check.Seen = fmt.Sprintf("its annotation %s is %s, which network.rdma.resources of the cluster file does not have: pods would stay Pending or get no device", resourceAnnotation, a.resource)
+		check.Fix = fmt.Sprintf("make it one of %s, or correct network.rdma.resources", listed(slices.Sorted(maps.Keys(resources)), 8))
 		return []Check{check}
 	}
 	text := "resource " + a.resource

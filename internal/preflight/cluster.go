@@ -37,16 +37,29 @@ const (
 	attachmentGroup = "k8s.cni.cncf.io"
 )
 
-func (p *probe) listGroups() (map[string]bool, error) {
-	list, err := p.Clients.Kube.Discovery().ServerGroups()
-	if err != nil {
+// listGroups waits no longer than ctx, which discovery knows nothing of.
+func (p *probe) listGroups(ctx context.Context) (map[string]bool, error) {
+	groups, failed := make(chan map[string]bool, 1), make(chan error, 1)
+	go func() {
+		list, err := p.Clients.Kube.Discovery().ServerGroups()
+		if err != nil {
+			failed <- err
+			return
+		}
+		found := map[string]bool{}
+		for _, group := range list.Groups {
+			found[group.Name] = true
+		}
+		groups <- found
+	}()
+	select {
+	case found := <-groups:
+		return found, nil
+	case err := <-failed:
 		return nil, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	groups := map[string]bool{}
-	for _, group := range list.Groups {
-		groups[group.Name] = true
-	}
-	return groups, nil
 }
 
 // apiGroups are those that the request needs beyond Kubernetes' own.

@@ -48,7 +48,7 @@ func wrongBarcelona(t *testing.T) (*world, cluster.File) {
 	w, file := barcelona(t)
 	w.attach("eno6np0", "openshift.io/eno6np0rdma", "10.0.103.0/24")
 	w.attach("eno7np0", "openshift.io/mlx7", "10.0.105.0/24")
-	w.others[attachmentKind] = w.others[attachmentKind][:3]
+	w.detach("eno8np0")
 	w.objects = append(w.objects, holder("notebook-0", "moc-r4pcc02u18-nairr", "3"))
 	w.each(func(n *corev1.Node) {
 		switch n.Name {

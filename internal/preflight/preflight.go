@@ -116,7 +116,7 @@ func newProbe(ctx context.Context, o Options) (*probe, error) {
 		return nil, err
 	}
 	p.decideRDMA()
-	p.groups = sync.OnceValues(func() (map[string]bool, error) { return p.listGroups() })
+	p.groups = sync.OnceValues(func() (map[string]bool, error) { return p.listGroups(ctx) })
 	p.places = sync.OnceValues(func() ([]diagnose.Place, error) { return p.listPlaces(ctx) })
 	p.quotas = sync.OnceValues(func() ([]corev1.ResourceQuota, error) { return p.listQuotas(ctx) })
 	return p, nil

@@ -223,8 +223,12 @@ func (w *world) attach(nic, resource, addresses string) {
 		"spec": map[string]any{"config": fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"sriov","vlan":0,"spoofchk":"off","trust":"on","link_state":"enable",`+
 			`"ipam":{"type":"whereabouts","range":%q}}`, name, addresses)},
 	}}
-	list := slices.DeleteFunc(w.others[attachmentKind], func(o *unstructured.Unstructured) bool { return o.GetName() == name })
-	w.others[attachmentKind] = append(list, object)
+	w.detach(nic)
+	w.others[attachmentKind] = append(w.others[attachmentKind], object)
+}
+
+func (w *world) detach(nic string) {
+	w.others[attachmentKind] = slices.DeleteFunc(w.others[attachmentKind], func(o *unstructured.Unstructured) bool { return o.GetName() == nic+"-network" })
 }
 
 func (w *world) configure(name string, arguments ...any) {

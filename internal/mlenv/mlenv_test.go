@@ -26,6 +26,9 @@ func TestValidate(t *testing.T) {
 		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
 		{"every mistake of rdma", []string{"rdma", "first", "--output=xml"}, 2, "", `node "first": want its number in the environment, 0 and up
 --output "xml": want text or json`},
+		{"every mistake of preflight", []string{"preflight", "--mode=fast", "--output=xml"}, 2, "", `--mode "fast": want auto, rdma or tcp
+--output "xml": want text or json`},
+		{"preflight of no cluster file", []string{"preflight"}, 1, "", "--cluster-file is missing"},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
 // want is what a check is to say.
@@ -425,3 +426,15 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
+
+func TestRunning(t *testing.T) {
+	tests := []struct {
+		mode rdma.IOMMUMode
+		want Verdict
+	}{{rdma.IOMMUPassthrough, OK}, {rdma.IOMMUOff, OK}, {rdma.IOMMUTranslated, Warning}, {rdma.IOMMUUnknown, Unknown}}
+	for _, test := range tests {
+		if got := running("node-1", rdma.IOMMU{Mode: test.mode, CommandLine: "iommu=pt"}); got.Verdict != test.want {
+			t.Errorf("%s: %+v, want %s", test.mode, got, test.want)
+		}
+	}
+}

@@ -6,11 +6,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
@@ -37,27 +41,73 @@ func (p *probe) iommu(ctx context.Context) []Check {
 	if err != nil {
 		return []Check{unread(name, "the nodes", err)}
 	}
-	nodes := map[string][]string{}
+	byConfig := map[string][]string{}
 	rebooting := map[string]bool{}
 	for _, place := range places {
 		if place.Node == nil {
 			continue
 		}
 		current := place.Node.Annotations[currentConfig]
-		nodes[current] = append(nodes[current], place.Name)
+		byConfig[current] = append(byConfig[current], place.Name)
 		if desired := place.Node.Annotations[desiredConfig]; desired != "" && desired != current {
 			rebooting[current] = true
 		}
 	}
 	var checks []Check
-	for _, config := range slices.Sorted(maps.Keys(nodes)) {
-		check := p.booted(ctx, Check{Name: name}, config, nodes[config])
+	for _, config := range slices.Sorted(maps.Keys(byConfig)) {
+		check := p.booted(ctx, Check{Name: name}, config, byConfig[config])
 		if rebooting[config] {
 			check.Seen += "; another configuration is being rolled out"
 		}
 		checks = append(checks, check)
 	}
+	return append(checks, p.running(ctx)...)
+}
+
+// agentsTime is what the agents of an environment that lives have to answer.
+const agentsTime = 3 * time.Second
+
+// running are the modes of the kernels that run, as far as the environment lives
+// already and its agents answer whoever asks: else only the configurations tell.
+func (p *probe) running(ctx context.Context) []Check {
+	ctx, cancel := context.WithTimeout(ctx, agentsTime)
+	defer cancel()
+	clients := *p.Clients
+	clients.Namespace = p.Request.Namespace
+	set, err := nodes.Connect(ctx, &clients, p.Request.Name, "")
+	if err != nil {
+		return nil
+	}
+	defer set.Close()
+	checks := make([]Check, len(set))
+	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		facts, err := client.Facts(ctx)
+		if err != nil {
+			return err
+		}
+		devices, err := client.RDMA(ctx, rdma.Expected{})
+		if err != nil {
+			return err
+		}
+		checks[client.Node()] = running(facts.KubernetesNode, devices.IOMMU)
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
 	return checks
+}
+
+// running is what the kernel of one node says.
+func running(node string, iommu rdma.IOMMU) Check {
+	check := Check{Name: "iommu", Verdict: OK, Seen: fmt.Sprintf("%s: the running kernel's is %s (command line %q)", node, iommu.Mode, iommu.CommandLine)}
+	switch iommu.Mode {
+	case rdma.IOMMUTranslated:
+		check.Verdict, check.Fix = Warning, "mlenv admin (a MachineConfig for the node's pool, which reboots it)"
+	case rdma.IOMMUUnknown:
+		check.Verdict = Unknown
+	}
+	return check
 }
 
 // booted looks into the configuration that the nodes have.

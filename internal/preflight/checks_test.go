@@ -51,7 +51,10 @@ func TestChecks(t *testing.T) {
 			[]want{{"API groups", BlockedRDMA, "there is no k8s.cni.cncf.io", "Multus"}}, environment.TCP, "",
 		},
 		{
-			"Kubernetes alone", cairo, func(w *world, o *Options) { w.groups = []string{tektonGroup}; o.Request.Image = "quay.io/me/training:1" }, Auto,
+			"Kubernetes alone", cairo, func(w *world, o *Options) {
+				w.groups = []string{tektonGroup}
+				o.Request.Image = "quay.io/me/training:1"
+			}, Auto,
 			[]want{
 				{"API groups", OK, "without security.openshift.io (pod security levels decide", ""},
 				{"security", OK, "no security context constraint is named", ""},
@@ -154,7 +157,9 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"a webhook refuses every pod", barcelona, func(w *world, _ *Options) {
-				w.refuse = func(*corev1.Pod) string { return `admission webhook "policy.example.com" denied the request: no GPUs on Sundays` }
+				w.refuse = func(*corev1.Pod) string {
+					return `admission webhook "policy.example.com" denied the request: no GPUs on Sundays`
+				}
 			}, Auto,
 			[]want{{"pod (tcp)", Blocked, "admission webhook policy.example.com refuses it: no GPUs on Sundays", "webhookconfigurations"}}, environment.TCP, fail.SecurityRefused,
 		},
@@ -193,7 +198,10 @@ func TestChecks(t *testing.T) {
 			[]want{{"attachment default/eno5np0-network", Unknown, "it may not be read", "--resource=network-attachment-definitions.k8s.cni.cncf.io"}}, environment.RDMA, "",
 		},
 		{
-			"a range is too small", barcelona, func(w *world, o *Options) { w.attach("eno5np0", "openshift.io/eno5np0rdma", "10.0.103.0/30"); o.Request.Nodes = 4 }, Auto,
+			"a range is too small", barcelona, func(w *world, o *Options) {
+				w.attach("eno5np0", "openshift.io/eno5np0rdma", "10.0.103.0/30")
+				o.Request.Nodes = 4
+			}, Auto,
 			[]want{{"attachment default/eno5np0-network", BlockedRDMA, "its range 10.0.103.0/30 has 2 addresses, and 4 nodes want one each", "larger range"}}, environment.TCP, "",
 		},
 		{
@@ -236,7 +244,9 @@ func TestChecks(t *testing.T) {
 		},
 		{
 			"a taint", cairo, func(w *world, _ *Options) {
-				w.each(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "team", Value: "a", Effect: corev1.TaintEffectNoExecute}} })
+				w.each(func(n *corev1.Node) {
+					n.Spec.Taints = []corev1.Taint{{Key: "team", Value: "a", Effect: corev1.TaintEffectNoExecute}}
+				})
 			}, Auto,
 			[]want{{"nodes", Blocked, "0 can be used, want 2", "add to nodes.tolerations in the cluster file"}}, environment.RDMA, fail.NodeTainted,
 		},
@@ -285,7 +295,9 @@ func TestChecks(t *testing.T) {
 			[]want{{"storage", Warning, "storage auto takes volumeClaimTemplates then", ""}}, environment.RDMA, "",
 		},
 		{
-			"the class cannot share", cairo, func(w *world, o *Options) { o.Request.Cluster.Storage.ClassRWX = "ocs-external-storagecluster-ceph-rbd" }, Auto,
+			"the class cannot share", cairo, func(w *world, o *Options) {
+				o.Request.Cluster.Storage.ClassRWX = "ocs-external-storagecluster-ceph-rbd"
+			}, Auto,
 			[]want{{"storage", Blocked, "openshift-storage.rbd.csi.ceph.com gives no ReadWriteMany filesystems", "--storage=volumeClaimTemplates"}}, environment.RDMA, fail.ClaimUnbound,
 		},
 		{
@@ -425,7 +437,6 @@ func TestUnanswered(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
-
 
 func TestRunning(t *testing.T) {
 	tests := []struct {

@@ -25,6 +25,9 @@ var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManag
 // verdict, security context constraints, quotas and webhooks included.
 func (p *probe) admission(ctx context.Context) []Check {
 	account, checks := p.account(ctx)
+	if account == "" {
+		return checks
+	}
 	if p.rdma {
 		rdma := p.try(ctx, environment.RDMA, account)
 		checks = append(checks, p.judge(ctx, rdma, BlockedRDMA)...)
@@ -35,7 +38,7 @@ func (p *probe) admission(ctx context.Context) []Check {
 	return append(checks, p.judge(ctx, p.try(ctx, environment.TCP, account), Blocked)...)
 }
 
-// account is whom the pod can be tried as. The pods' own may be made by provision
+// account is whom the pod can be tried as, "" where it cannot be at all. The pods' own may be made by provision
 // only; it stands in the cluster file, and rights may be bound to it before.
 func (p *probe) account(ctx context.Context) (string, []Check) {
 	const check = "service account"
@@ -52,15 +55,25 @@ func (p *probe) account(ctx context.Context) (string, []Check) {
 	// Its owner, the Lease, is not there yet either.
 	wanted.OwnerReferences = nil
 	if _, err := accounts.Create(ctx, wanted, dryRun); err != nil {
-		if apierrors.IsForbidden(err) {
+		err = kube.Problem(err)
+		switch {
+		case apierrors.IsNotFound(err):
+			return "", []Check{{Name: "namespace", Verdict: Blocked, Seen: oneLine(err.Error()), Fix: fail.NextOf(err), Reason: fail.ReasonOf(err)}}
+		case apierrors.IsForbidden(err) && !unauthorized(err):
 			return everybodysAccount, []Check{{
-				Name: check, Verdict: Blocked, Seen: fmt.Sprintf("%s is not there, and a dry run cannot make it: %s", name, oneLine(err.Error())),
-				Fix: fmt.Sprintf("oc create serviceaccount %s -n %s", name, namespace), Reason: fail.PermissionDenied,
+				Name: check, Verdict: Blocked, Seen: fmt.Sprintf("%s is not there, and a dry run of it is refused: %s", name, oneLine(err.Error())),
+				Fix: fmt.Sprintf("oc create serviceaccount %s -n %s", name, namespace), Reason: fail.SecurityRefused,
 			}}
 		}
 		return everybodysAccount, []Check{unread(check, "whether service account "+name+" can be made", err)}
 	}
 	return everybodysAccount, []Check{{Name: check, Verdict: OK, Seen: fmt.Sprintf("%s is not there yet; a dry run makes it, as provision will", name)}}
+}
+
+// unauthorized tells RBAC's refusal of whoever asks from admission's refusal of the
+// object: both are Forbidden.
+func unauthorized(err error) bool {
+	return strings.Contains(err.Error(), " cannot create resource ")
 }
 
 // trial is a dry run of a pod.
@@ -82,7 +95,7 @@ func (p *probe) try(ctx context.Context, mode environment.Mode, account string) 
 	t.answered, err = p.Clients.Kube.CoreV1().Pods(p.Request.Namespace).Create(ctx, t.asked, dryRun)
 	switch {
 	case err == nil:
-	case !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err), fail.ReasonOf(kube.Problem(err)) == fail.PermissionDenied && strings.Contains(err.Error(), `cannot create resource "pods"`):
+	case !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err), unauthorized(err):
 		t.unknown = err
 	default:
 		// What others fill now is told apart from what is too small at any time.

@@ -115,6 +115,10 @@ func TestChecks(t *testing.T) {
 			[]want{{"pod (rdma)", BlockedRDMA, "a dry run is refused", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}}, environment.TCP, "",
 		},
 		{
+			"no such namespace", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa"); w.noNamespace = true }, Auto,
+			[]want{{"namespace", Blocked, `namespaces "nccl-test" not found`, "oc new-project nccl-test"}}, environment.RDMA, fail.InvalidInput,
+		},
+		{
 			"privileged, mode rdma", cairo, func(w *world, _ *Options) { w.uses = nil }, "rdma",
 			[]want{{"pod (rdma)", BlockedRDMA, "the pod is pinned to privileged", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
 			environment.RDMA, fail.RDMAUnavailable,
@@ -415,7 +419,7 @@ func TestDocument(t *testing.T) {
 	w, file := cairo(t)
 	w.uses = nil
 	var out bytes.Buffer
-	if err := json.NewEncoder(&out).Encode(Run(t.Context(), w.options(file, "rdma")).document()); err != nil {
+	if err := json.NewEncoder(&out).Encode(Run(t.Context(), w.options(file, "rdma"))); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {

@@ -140,7 +140,7 @@ func (o *options) show(cmd *cobra.Command, report Report) error {
 	case o.output == "json":
 		encoder := json.NewEncoder(cmd.OutOrStdout())
 		encoder.SetIndent("", "  ")
-		return encoder.Encode(report.document())
+		return encoder.Encode(report)
 	case step.IsJSON(cmd):
 		log := step.Log(cmd)
 		for _, check := range report.Checks {

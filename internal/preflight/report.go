@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -140,17 +141,15 @@ func (r Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "\nVerdict: %s.\n", r.Verdict())
 }
 
-// document is a report for machines.
-type document struct {
-	Verdict string           `json:"verdict"`
-	Asked   string           `json:"asked"`
-	Mode    environment.Mode `json:"mode"`
-	Why     string           `json:"why"`
-	Blocked bool             `json:"blocked"`
-	Checks  []Check          `json:"checks"`
-}
-
-func (r Report) document() document {
+// MarshalJSON is the report for machines, what follows from the checks included.
+func (r Report) MarshalJSON() ([]byte, error) {
 	mode, why := r.Mode()
-	return document{Verdict: r.Verdict(), Asked: r.Asked, Mode: mode, Why: why, Blocked: r.Err() != nil, Checks: r.Checks}
+	return json.Marshal(struct {
+		Verdict string           `json:"verdict"`
+		Asked   string           `json:"asked"`
+		Mode    environment.Mode `json:"mode"`
+		Why     string           `json:"why"`
+		Blocked bool             `json:"blocked"`
+		Checks  []Check          `json:"checks"`
+	}{r.Verdict(), r.Asked, mode, why, r.Err() != nil, r.Checks})
 }

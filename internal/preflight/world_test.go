@@ -45,6 +45,8 @@ type world struct {
 	forbidden []string
 	// uses are the constraints that an account may use, by user name.
 	uses map[string][]string
+	// noNamespace is true where the namespace does not exist.
+	noNamespace bool
 	// refuse is what admission says to a pod that is to be refused, "" to any other.
 	refuse func(*corev1.Pod) string
 
@@ -129,6 +131,9 @@ func (w *world) dry(action clienttesting.Action) {
 
 func (w *world) makeAccount(action clienttesting.Action) (bool, runtime.Object, error) {
 	w.dry(action)
+	if w.noNamespace {
+		return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, action.GetNamespace())
+	}
 	return true, action.(clienttesting.CreateAction).GetObject(), nil
 }
 

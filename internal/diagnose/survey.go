@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -85,9 +86,14 @@ func Holds(node string, pods []corev1.Pod, name corev1.ResourceName) Held {
 // Asks is what a pod takes of its node.
 func Asks(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity { return asks(spec, name) }
 
-// Refused explains what the API server says when it refuses a pod of the set.
+// Refused explains what the API server says when it refuses a pod of a set that is
+// not there yet.
 func Refused(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) Finding {
-	return newExplainer(Snapshot{StatefulSet: set, Quotas: quotas}, time.Time{}).refusal(err.Error())
+	f := newExplainer(Snapshot{StatefulSet: set, Quotas: quotas}, time.Time{}).refusal(err.Error())
+	if strings.HasPrefix(f.Next, "oc describe statefulset ") {
+		f.Next = "" // there is none to describe
+	}
+	return f
 }
 
 // ServerNamespace is where the server of a class runs that is served from within

@@ -65,10 +65,6 @@ func (p *probe) listGroups(ctx context.Context) (map[string]bool, error) {
 // apiGroups are those that the request needs beyond Kubernetes' own.
 func (p *probe) apiGroups(context.Context) []Check {
 	const name = "API groups"
-	groups, err := p.groups()
-	if err != nil {
-		return []Check{unread(name, "the API groups", err)}
-	}
 	var found []Check
 	var there []string
 	for _, need := range []struct {
@@ -87,7 +83,7 @@ func (p *probe) apiGroups(context.Context) []Check {
 		{attachmentGroup, BlockedRDMA, p.rdma && len(p.file.Network.RDMA.Attachments) > 0, "", "pods cannot have the attachments of network.rdma.attachments", "install Multus (on OpenShift it is there; the SR-IOV Network Operator makes the attachments)"},
 	} {
 		switch {
-		case groups[need.group]:
+		case p.groups[need.group]:
 			there = append(there, need.group)
 		case need.needed:
 			found = append(found, Check{Name: name, Verdict: need.verdict, Seen: fmt.Sprintf("there is no %s: %s", need.group, need.lack), Fix: need.fix, Reason: need.reason})

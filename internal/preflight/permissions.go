@@ -151,14 +151,13 @@ func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.Po
 
 // useful are the rights to what the cluster has and the request wants.
 func (p *probe) useful(rules []rbacv1.PolicyRule) []right {
-	groups, err := p.groups()
 	unused := map[string]bool{buildGroup: !p.building, imageGroup: !p.building, routeGroup: !p.Request.Routes, attachmentGroup: !p.rdma}
 	var rights []right
 	for _, rule := range rules {
 		group := rule.APIGroups[0]
 		// Kubernetes' own groups are in every cluster; those of others have a dot.
 		foreign := strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io")
-		if unused[group] || err == nil && foreign && !groups[group] {
+		if unused[group] || foreign && !p.groups[group] {
 			continue
 		}
 		for _, resource := range rule.Resources {

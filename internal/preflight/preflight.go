@@ -67,7 +67,8 @@ type probe struct {
 	// objects of the request by mode: tcp always, rdma where it is looked at.
 	objects map[environment.Mode]environment.Objects
 
-	groups func() (map[string]bool, error)
+	// groups are the API groups that the cluster has.
+	groups map[string]bool
 	places func() ([]diagnose.Place, error)
 	quotas func() ([]corev1.ResourceQuota, error)
 }
@@ -116,7 +117,11 @@ func newProbe(ctx context.Context, o Options) (*probe, error) {
 		return nil, err
 	}
 	p.decideRDMA()
-	p.groups = sync.OnceValues(func() (map[string]bool, error) { return p.listGroups(ctx) })
+	// Everybody may ask for them: where they are not told, nothing can be.
+	var err error
+	if p.groups, err = p.listGroups(ctx); err != nil {
+		return nil, kube.Problem(fmt.Errorf("asking the API server for its groups: %w", err))
+	}
 	p.places = sync.OnceValues(func() ([]diagnose.Place, error) { return p.listPlaces(ctx) })
 	p.quotas = sync.OnceValues(func() ([]corev1.ResourceQuota, error) { return p.listQuotas(ctx) })
 	return p, nil

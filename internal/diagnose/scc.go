@@ -45,7 +45,7 @@ func (e *explainer) securityConstraints(text string) string {
 		by = "every security context constraint that may be used"
 	}
 	if pinned := e.pinned(); pinned != "" && slices.Contains(closed, pinned) {
-		return fmt.Sprintf("the pod is pinned to %s, which is not usable by user or service account %s", pinned, e.serviceAccount())
+		return fmt.Sprintf("the pod is pinned to %s, which is %s %s", pinned, notUsable, e.serviceAccount())
 	}
 	seen := fmt.Sprintf("service account %s may use no security context constraint at all", e.serviceAccount())
 	if len(refused) > 0 {
@@ -56,6 +56,9 @@ func (e *explainer) securityConstraints(text string) string {
 	}
 	return oneLine(seen)
 }
+
+// notUsable is said of a constraint that a pod is pinned to and nobody has a right to.
+const notUsable = "not usable by user or service account"
 
 // requiredSCC pins a pod to one constraint.
 const requiredSCC = "openshift.io/required-scc"

@@ -42,6 +42,14 @@ func (e *explainer) serviceAccount() string {
 	return name
 }
 
+// pinned is the security context constraint that the pods ask for by name, "" for none.
+func (e *explainer) pinned() string {
+	if e.StatefulSet == nil {
+		return ""
+	}
+	return e.StatefulSet.Spec.Template.Annotations["openshift.io/required-scc"]
+}
+
 // template is what every pod is made from, nil where that is not known.
 func (e *explainer) template() *corev1.PodSpec {
 	switch {

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
 // Severity says what a finding means for a training.
@@ -83,15 +82,8 @@ func (r Report) Broken() bool {
 	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Severity == Broken })
 }
 
-// Options say what is compared with what there is, and how long is waited.
+// Options say how long is waited.
 type Options struct {
-	// Expected and Overrides are the cluster file's network.rdma and nccl block.
-	Expected  rdma.Expected
-	Overrides map[string]string
-	// KnownOverrides is true where Overrides are all there are.
-	KnownOverrides bool
-	// Rack of a Kubernetes node by its name and labels, "" where it is not known; nil looks at none.
-	Rack func(node string, labels map[string]string) string
 	// QuietAfter is how long a training may print nothing; 0 is ten minutes, which is also
 	// when torch gives a collective of NCCL's up.
 	QuietAfter time.Duration

@@ -132,7 +132,8 @@ func (e *examination) detected() (all []rdma.Facts, numbers []int) {
 
 func (e *examination) plan(n *node) rdma.Plan {
 	all, _ := e.detected()
-	return rdma.NewPlan(all, n.number, e.Expected, e.Overrides)
+	expected, forced := e.told()
+	return rdma.NewPlan(all, n.number, expected, forced)
 }
 
 // devices is what the RDMA devices of the nodes are like. In mode tcp nobody needs any.
@@ -141,7 +142,9 @@ func (e *examination) devices() []Finding {
 		return nil
 	}
 	var all []Finding
-	show := func(node string) string { return fmt.Sprintf("mlenv rdma %s --name=%s -n %s", node, e.name, e.namespace) }
+	show := func(node string) string {
+		return fmt.Sprintf("mlenv rdma %s --name=%s -n %s", node, e.name, e.namespace)
+	}
 	for _, n := range e.nodes {
 		if n.rdma == nil {
 			continue
@@ -193,6 +196,7 @@ func orUnset(value string) string { return cmp.Or(value, "unset") }
 // unused is about rails that a training over TCP does not use.
 func (e *examination) unused() []Finding {
 	facts, _ := e.detected()
+	expected, _ := e.told()
 	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 {
 		return nil
 	}
@@ -202,6 +206,6 @@ func (e *examination) unused() []Finding {
 		}
 	}
 	return []Finding{found(RDMAUnused, "environment "+e.name,
-		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), 0, words.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.Expected)),
+		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), 0, words.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, expected)),
 		"provision it with --mode=rdma; in mode auto the log of the run and its receipt say why it became tcp")}
 }

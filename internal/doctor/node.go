@@ -120,7 +120,7 @@ func (e *examination) askNode(ctx context.Context, n *node, client *agent.Client
 		}
 	})
 	group.Go(func() {
-		if facts, err := client.RDMA(ctx, e.Expected); err == nil {
+		if facts, err := client.RDMA(ctx, rdma.Expected{}); err == nil {
 			n.rdma = &facts
 		}
 	})

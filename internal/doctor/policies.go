@@ -19,7 +19,6 @@ func (e *examination) barred() []Finding {
 	}
 	own := labels.Set(e.cluster.StatefulSet.Spec.Template.Labels)
 	var names []string
-	in, out := true, true // allowed, as long as no policy is about it
 	for _, direction := range []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress} {
 		var about []string
 		allowed := false
@@ -29,17 +28,12 @@ func (e *examination) barred() []Finding {
 				allowed = allowed || allows(p.Spec, direction, own)
 			}
 		}
-		if len(about) == 0 || allowed {
-			continue
+		// What no policy is about is allowed.
+		if !allowed {
+			names = append(names, about...)
 		}
-		if direction == networkingv1.PolicyTypeIngress {
-			in = false
-		} else {
-			out = false
-		}
-		names = append(names, about...)
 	}
-	if in && out {
+	if names == nil {
 		return nil
 	}
 	slices.Sort(names)

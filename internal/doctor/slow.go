@@ -33,7 +33,7 @@ func (e *examination) slow() []Finding {
 			all = slices.Concat(all, n.gpus(), n.memory(), n.volumes(), n.cpus())
 		}
 	}
-	return slices.Concat(all, e.differing(), e.unshared(), e.idle(), e.racks())
+	return slices.Concat(all, e.differing(), e.unshared(), e.idle())
 }
 
 func (n *node) gpus() []Finding {
@@ -177,33 +177,4 @@ func (e *examination) idle() []Finding {
 	}
 	return []Finding{found(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
 		fmt.Sprintf("run it again in a minute; then look at the data loaders, and at how fast /datasets is: oc exec %s-0 -n %s -c train -- sh -c 'timeout 20 dd if=/datasets/FILE of=/dev/null bs=4M count=256'", e.name, e.namespace))}
-}
-
-// racks is about ranks whose neighbours are in other racks more often than need be.
-func (e *examination) racks() []Finding {
-	if e.Rack == nil {
-		return nil
-	}
-	var racks []string
-	for _, n := range e.nodes {
-		rack := ""
-		for i := range e.cluster.Nodes {
-			if e.cluster.Nodes[i].Name == n.kubernetesNode() {
-				rack = e.Rack(e.cluster.Nodes[i].Name, e.cluster.Nodes[i].Labels)
-			}
-		}
-		if e.cluster.Nodes == nil {
-			rack = e.Rack(n.kubernetesNode(), nil)
-		}
-		if rack == "" {
-			return nil
-		}
-		racks = append(racks, rack)
-	}
-	distinct := len(slices.Compact(slices.Sorted(slices.Values(racks))))
-	if changes := len(slices.Compact(slices.Clone(racks))); changes <= distinct {
-		return nil
-	}
-	return []Finding{found(RacksInterleaved, "between the nodes", fmt.Sprintf("in the order of ranks the nodes are in racks %s: want those of a rack side by side, so that a ring leaves each rack once", strings.Join(racks, " ")),
-		"provision it again, which orders the ranks by rack")}
 }

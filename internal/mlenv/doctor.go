@@ -11,16 +11,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/doctor"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
 )
 
 // doctorOptions are the flags of mlenv doctor.
 type doctorOptions struct {
-	kube        kube.Flags
-	name        string
-	clusterFile string
-	output      string
-	quietAfter  time.Duration
+	kube       kube.Flags
+	name       string
+	output     string
+	quietAfter time.Duration
 }
 
 func doctorCommand() *cobra.Command {
@@ -37,14 +35,13 @@ half of the environment does not answer.
 Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 		Example: `  mlenv doctor
   mlenv doctor h-kim -n my-namespace
-  mlenv doctor --output=json --cluster-file clusters/barcelona.yaml`,
+  mlenv doctor --output=json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	flags := cmd.Flags()
 	cmd.Args = func(_ *cobra.Command, args []string) error { return o.parse(args, flags.Changed("name")) }
 	o.kube.AddTo(flags)
 	flags.StringVar(&o.name, "name", environment.DefaultName, "name of the environment, as the argument")
-	flags.StringVar(&o.clusterFile, "cluster-file", "", "cluster file whose network.rdma and nccl are compared with what is there (default: nothing is)")
 	flags.StringVar(&o.output, "output", "text", "text for people, json for machines")
 	flags.DurationVar(&o.quietAfter, "quiet-after", 10*time.Minute, "how long a training may print nothing before that is a finding")
 	return cmd
@@ -71,23 +68,11 @@ func (o *doctorOptions) parse(args []string, named bool) error {
 }
 
 func (o *doctorOptions) run(cmd *cobra.Command) error {
-	ctx := cmd.Context()
-	options := doctor.Options{QuietAfter: o.quietAfter}
-	namespace := ""
-	if o.clusterFile != "" {
-		file, err := mounted.ClusterFile(ctx, o.clusterFile, o.kube)
-		if err != nil {
-			return err
-		}
-		namespace = file.Cluster.Namespace
-		options.Expected = expectation(file.Network.RDMA)
-	}
 	clients, err := o.kube.Connect()
 	if err != nil {
 		return err
 	}
-	clients.Namespace = o.kube.NamespaceOf(clients, namespace)
-	report := doctor.Examine(ctx, clients, o.name, options)
+	report := doctor.Examine(cmd.Context(), clients, o.name, doctor.Options{QuietAfter: o.quietAfter})
 	if o.output == "json" {
 		encoder := json.NewEncoder(cmd.OutOrStdout())
 		encoder.SetIndent("", "  ")

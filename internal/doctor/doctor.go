@@ -58,8 +58,8 @@ type Node struct {
 	KubernetesNode string `json:"kubernetesNode,omitempty"`
 	// State of the pod in words.
 	State string `json:"state"`
-	// Answers is true where its agent does.
-	Answers bool `json:"answers"`
+	// Agent is answers, silent or not asked.
+	Agent string `json:"agent"`
 }
 
 // Report is what was seen of an environment.
@@ -130,7 +130,7 @@ func (e *examination) report(found []Finding) Report {
 		r.Holder = e.lease.State()
 	}
 	for _, n := range e.nodes {
-		r.Nodes = append(r.Nodes, Node{Node: n.number, Pod: n.pod, KubernetesNode: n.kubernetesNode(), State: n.state, Answers: n.health != nil})
+		r.Nodes = append(r.Nodes, Node{Node: n.number, Pod: n.pod, KubernetesNode: n.kubernetesNode(), State: n.state, Agent: n.agent()})
 	}
 	for _, j := range e.jobs {
 		r.Jobs = append(r.Jobs, j.String())

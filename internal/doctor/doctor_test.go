@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -48,7 +49,7 @@ func worlds() []asked {
 		}, []Name{"SecurityRefused"}},
 		{"a resource that no node has", func(w *world) {
 			w.pending(1)
-			w.pods[1].Spec.NodeName = ""
+			w.pods[1].Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "train", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"openshift.io/eno5np0rdma": resource.MustParse("1")}}}}}
 			w.pods[1].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: ago(time.Minute),
 				Message: "0/5 nodes are available: 2 Insufficient openshift.io/eno5np0rdma, 3 node(s) didn't match Pod's node affinity/selector."}}
 		}, []Name{"NodesUnavailable"}},
@@ -61,7 +62,9 @@ func worlds() []asked {
 				networksGiven: `[{"name":"ovn-kubernetes","default":true},{"name":"default/eno5np0-network","interface":"net1"}]`}
 		}, []Name{"AttachmentMissing"}},
 		{"starting", func(w *world) { w.pending(0); w.pending(1) }, []Name{"PodsStarting"}},
-		{"its run has ended", func(w *world) { w.run = nil }, []Name{"HolderGone"}},
+		{"its run has ended", func(w *world) {
+			w.run, w.lease.Spec.RenewTime, w.lease.Spec.LeaseDurationSeconds = nil, w.lease.Spec.AcquireTime, new(int32(600))
+		}, []Name{"HolderGone"}},
 
 		// A training hangs.
 		{"half of it does not answer", func(w *world) {
@@ -133,7 +136,7 @@ func worlds() []asked {
 			w.overRDMA()
 			w.nodes[1].rdma.Findings = []rdma.Finding{{Severity: rdma.Degraded, Kind: rdma.IOMMUTranslates, Text: "IOMMU: it translates the devices' addresses", Next: "boot the node's kernel with iommu=pt (by a MachineConfig)"}}
 			w.job(func(node int, s *agent.JobStatus) {
-				s.NCCL = printed(node, "misc/ibvwrap.cc:300 NCCL WARN NET/IB: Got completion from peer 10.0.103.8<1234> with status=4 opcode=0 len=0 vendor err 81 (Recv) localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.103.8 hca mlx5_6")
+				s.NCCL = printed(node, "NET/IB: Got completion from peer 10.129.0.21<54862> with status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_SEND(0) reqSize=65536 vendor_err=81 req_type=Send localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.103.8 hca mlx5_6")
 			})
 		}, []Name{"DMARefused", "IOMMUTranslates"}},
 		{"one address for two, and memory that cannot be locked", func(w *world) {
@@ -167,7 +170,7 @@ func worlds() []asked {
 			a.GPUs[1].Fault = "the driver asks for recovery: Reset; 2 uncorrected memory errors"
 			b.GPUs = b.GPUs[:1]
 			b.GPUs[0].Driver = "570.10"
-		}, []Name{"GPUFaulty", "GPUMissing", "GPUThrottled", "GPUsDiffer"}},
+		}, []Name{"GPUMissing", "GPUFaulty", "GPUThrottled", "GPUsDiffer"}},
 		{"GPUs have nothing to do", func(w *world) {
 			w.job(runs)
 			for _, n := range w.nodes {
@@ -179,11 +182,16 @@ func worlds() []asked {
 			a.MemoryCache, a.SharedMemory.Free, a.CPUThrottled = 0, 1e9, 40_000
 			a.Workspace.Free, b.Workspace.Free = 2e10, 0
 			b.Workspace.ID, b.Datasets = "another", agent.Volume{Problem: "permission denied"}
-		}, []Name{"SharedMemoryFull", "StorageNotShared", "VolumeUnusable", "VolumeFull", "VolumeFull", "MemoryNearLimit", "CPUThrottled"}},
+		}, []Name{"StorageNotShared", "VolumeUnusable", "VolumeFull", "SharedMemoryFull", "VolumeFull", "MemoryNearLimit", "CPUThrottled"}},
 
 		// Not everything may be read.
 		{"the Secret may not be read", func(w *world) { w.forbidden = []string{"secrets"} }, []Name{"NotReadable"}},
 		{"the Secret is gone", func(w *world) { w.secret = nil }, []Name{"NotReadable"}},
+		{"pods may not be read", func(w *world) {
+			w.forbidden = []string{"pods"}
+			w.job(runs)
+			w.nodes[0].facts.GPUs[0].Fault = "1 uncorrected memory error"
+		}, []Name{"NotReadable", "NotReadable", "NotReadable"}},
 		{"nothing may be read", func(w *world) { w.forbidden = []string{"pods", "leases", "secrets", "statefulsets"} }, []Name{"NotReadable", "NotReadable", "NotReadable"}},
 	}
 }

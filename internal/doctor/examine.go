@@ -65,6 +65,12 @@ func (e *examination) readCluster(ctx context.Context) {
 		}
 	})
 	group.Wait()
+	if e.clusterErr != nil {
+		// Its StatefulSet alone tells how many agents there are to ask.
+		if set, err := e.clients.Kube.AppsV1().StatefulSets(e.namespace).Get(ctx, environment.NamesOf(e.name).StatefulSet, metav1.GetOptions{}); err == nil {
+			e.cluster.StatefulSet = set
+		}
+	}
 }
 
 // missing is true where the API server says that there is no such environment.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
@@ -16,8 +17,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
-// endedFor is for how long a rank may have ended well before those that still run seem to
-// wait for it: ranks do not end at the same moment.
+// endedFor is for how long ranks may differ without anything being wrong: they neither
+// begin nor end at the same moment.
 const endedFor = time.Minute
 
 // hang is why a training hangs, or has failed.
@@ -41,14 +42,16 @@ func (e *examination) silent(n *node) []Finding {
 	switch {
 	case fail.ReasonOf(n.healthErr) == fail.AgentVersion:
 		return []Finding{found(Name(fail.AgentVersion), n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
+	case apierrors.IsForbidden(n.healthErr):
+		return []Finding{found(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
 	case n.healthErr != nil && (n.running() || e.clusterErr != nil):
 		return []Finding{found(Name(fail.AgentUnreachable), n.String(), n.healthErr.Error(),
 			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.namespace, n.pod, e.namespace))}
 	case n.factsErr != nil:
 		return []Finding{found(AgentStuck, n.String(),
 			fmt.Sprintf("its agent answers, but not when it must look at GPUs and volumes: %v", n.factsErr),
-			fmt.Sprintf("oc exec %s -n %s -c train -- sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s' (what hangs is the GPU's driver, or a volume's server)",
-				n.pod, e.namespace, agent.Workspace, agent.Datasets))}
+			n.exec(e.namespace, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
+				" (what hangs is the GPU's driver, or a volume's server)")}
 	}
 	return nil
 }
@@ -64,7 +67,7 @@ func (e *examination) restarted(n *node) []Finding {
 		if end == nil || c.State.Running == nil {
 			continue
 		}
-		f := found(Name(fail.ContainerRestarted), n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and was started again; it has been %s",
+		f := found(Name(fail.ContainerRestarted), n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and was started again, %s in all",
 			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)), words.Count(int(c.RestartCount), "time")),
 			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.namespace, c.Name))
 		if end.Reason == "OOMKilled" {
@@ -108,7 +111,7 @@ func (e *examination) ended(j job) []Finding {
 
 // unknown is about nodes that should run a part of a job and do not know it.
 func (e *examination) unknown(j job) []Finding {
-	if !j.running() {
+	if !j.running() || e.now.Sub(j.statuses[0].Started) < endedFor {
 		return nil
 	}
 	var all []Finding
@@ -128,8 +131,8 @@ func (e *examination) quiet(j job) []Finding {
 		return nil
 	}
 	evidence := fmt.Sprintf("no rank has printed anything, nor written metrics, for %s", age(quiet))
-	next := fmt.Sprintf("oc exec %s -n %s -c train -- py-spy dump --pid PID, for a rank of each node (%s): the rank whose stack differs is the one that the others wait for",
-		environment.NamesOf(e.name).PodName(0), e.namespace, j.processes())
+	next := fmt.Sprintf("%s, and so for a rank of each node (PID %s): the rank whose stack differs is the one that the others wait for",
+		e.nodes[0].exec(e.namespace, "py-spy dump --pid PID"), j.processes())
 	if rank := j.spec().DebugRank; rank != nil {
 		return []Finding{found(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or is in one", evidence, *rank), "attach to it, or let it go on").as(Note)}
 	}

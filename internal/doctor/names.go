@@ -117,7 +117,7 @@ func symptoms() []symptom {
 	add(Hang, Suspicious, of(rdma.RailMissing, rdma.RailDiffers, rdma.NoGID, rdma.DeviceMissing, rdma.DeviceFileMissing, rdma.IOMMUTranslates, rdma.RailOrder,
 		rdma.SubnetShared, rdma.LinkLayersMixed, rdma.GIDChoice)...)
 	add(Hang, Suspicious, CrossNIC, SettingsStale, RankEnded, NoProgress)
-	add(Hang, Suspicious, NotReadable, HolderGone)
+	add(Start, Suspicious, NotReadable, HolderGone)
 
 	add(Slow, Suspicious, of(nccl.SocketsInsteadOfRDMA, nccl.NoRDMADevice, nccl.VerbsLibraryMissing, nccl.HostMemoryInsteadOfGPU, nccl.DeviceNotUsed)...)
 	add(Slow, Suspicious, of(rdma.NoGPUDirect)...)

@@ -53,6 +53,22 @@ func (n *node) String() string {
 	return fmt.Sprintf("node %d (%s)", n.number, n.pod)
 }
 
+// agent is how the node's agent was found.
+func (n *node) agent() string {
+	switch {
+	case n.health != nil:
+		return "answers"
+	case n.healthErr != nil:
+		return "silent"
+	}
+	return "not asked"
+}
+
+// exec is the command that runs another one in the node.
+func (n *node) exec(namespace, command string) string {
+	return fmt.Sprintf("oc exec %s -n %s -c train -- %s", n.pod, namespace, command)
+}
+
 // running is true of a pod whose container runs: an agent should answer.
 func (n *node) running() bool {
 	return n.object != nil && n.object.DeletionTimestamp == nil && slices.ContainsFunc(n.object.Status.ContainerStatuses,
@@ -70,7 +86,7 @@ func (e *examination) askNodes(ctx context.Context) {
 			n.object = &e.cluster.Pods[i]
 		}
 		for _, line := range states {
-			if state, ok := strings.CutPrefix(line, n.pod+": "); ok {
+			if state, ok := strings.CutPrefix(line, n.pod+": "); ok && e.clusterErr == nil {
 				n.state = state
 			}
 		}

@@ -8,6 +8,8 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 )
 
 // barred is about network policies that do not let the nodes talk to each other on all ports,
@@ -40,7 +42,7 @@ func (e *examination) barred() []Finding {
 	names = slices.Compact(names)
 	return []Finding{found(TrafficBarred, "environment "+e.name,
 		fmt.Sprintf("network policies (%s) apply to the pods, and none of them lets the environment's pods talk to each other on all ports", strings.Join(names, ", ")),
-		fmt.Sprintf("oc get networkpolicy %s -n %s -o yaml; add one whose podSelector, ingress.from and egress.to are the label ml-dev-env/environment=%s", names[0], e.namespace, e.name))}
+		fmt.Sprintf("oc get networkpolicy %s -n %s -o yaml; add one whose podSelector, ingress.from and egress.to are the label %s=%s", names[0], e.namespace, environment.EnvironmentLabel, e.name))}
 }
 
 // typesOf are the directions that a policy is about; the API server fills them in, and an

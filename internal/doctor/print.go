@@ -22,11 +22,7 @@ func (r Report) Print(w io.Writer) {
 	fmt.Fprintln(w)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, n := range r.Nodes {
-		answers := "its agent does not answer"
-		if n.Answers {
-			answers = "its agent answers"
-		}
-		fmt.Fprintf(table, "  node %d\t%s\t%s\t%s\n", n.Node, n.Pod, n.State, answers)
+		fmt.Fprintf(table, "  node %d\t%s\t%s\tagent: %s\n", n.Node, n.Pod, n.State, n.Agent)
 	}
 	_ = table.Flush()
 	for _, j := range r.Jobs {

@@ -30,13 +30,13 @@ func (e *examination) slow() []Finding {
 	var all []Finding
 	for _, n := range e.nodes {
 		if n.facts != nil {
-			all = slices.Concat(all, n.gpus(), n.memory(), n.volumes(), n.cpus())
+			all = slices.Concat(all, n.gpus(e.namespace), n.memory(e.namespace), n.volumes(e.namespace), n.cpus())
 		}
 	}
 	return slices.Concat(all, e.differing(), e.unshared(), e.idle())
 }
 
-func (n *node) gpus() []Finding {
+func (n *node) gpus(namespace string) []Finding {
 	f := n.facts
 	var all []Finding
 	leave := fmt.Sprintf("have the node looked at (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | grep -i xid), and leave it out meanwhile: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
@@ -44,7 +44,7 @@ func (n *node) gpus() []Finding {
 	case f.GPUProblem != "":
 		all = append(all, found(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave))
 	case len(f.GPUs) < f.GPUsExpected:
-		missing := found(Name(fail.GPUMissing), n.String(), fmt.Sprintf("%d GPUs can be used, want %d: one that has failed leaves the others numbered as if it had never been there", len(f.GPUs), f.GPUsExpected), leave)
+		missing := found(Name(fail.GPUMissing), n.String(), fmt.Sprintf("GPUs that can be used: %d, want %d", len(f.GPUs), f.GPUsExpected), leave)
 		missing.Flow = Hang
 		all = append(all, missing)
 	}
@@ -55,13 +55,13 @@ func (n *node) gpus() []Finding {
 		}
 		if len(gpu.Throttled) > 0 {
 			all = append(all, found(GPUThrottled, which, fmt.Sprintf("it is held back by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
-				fmt.Sprintf("oc exec %s -c train -- nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat is of the node's cooling, a power brake of its supply)", n.pod, gpu.Index)))
+				n.exec(namespace, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat is of the node's cooling, a power brake of its supply)", gpu.Index))))
 		}
 	}
 	return all
 }
 
-func (n *node) memory() []Finding {
+func (n *node) memory(namespace string) []Finding {
 	f := n.facts
 	var all []Finding
 	if used := f.MemoryUsed - f.MemoryCache; f.MemoryLimit > 0 && float64(used) > nearMemory*float64(f.MemoryLimit) {
@@ -70,18 +70,18 @@ func (n *node) memory() []Finding {
 	}
 	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
 		all = append(all, found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", words.Bytes(int64(room.Free)), words.Bytes(int64(room.Size))),
-			fmt.Sprintf("oc exec %s -c train -- ls -lS /dev/shm (files of ranks that are gone can be removed; data loaders want fewer workers)", n.pod)).as(Suspicious))
+			n.exec(namespace, "ls -lS /dev/shm (files of ranks that are gone can be removed; data loaders want fewer workers)")).as(Suspicious))
 	}
 	return all
 }
 
-func (n *node) volumes() []Finding {
+func (n *node) volumes(namespace string) []Finding {
 	var all []Finding
 	for _, mount := range []struct {
 		path   string
 		volume agent.Volume
 	}{{agent.Workspace, n.facts.Workspace}, {agent.Datasets, n.facts.Datasets}} {
-		look := fmt.Sprintf("oc exec %s -c train -- sh -c 'df -h %s; timeout 60 du -xsh %s/* | sort -h | tail'", n.pod, mount.path, mount.path)
+		look := n.exec(namespace, fmt.Sprintf("sh -c 'df -h %s; timeout 60 du -xsh %s/* | sort -h | tail'", mount.path, mount.path))
 		v := mount.volume
 		switch {
 		case v.Problem != "":
@@ -176,5 +176,5 @@ func (e *examination) idle() []Finding {
 		}
 	}
 	return []Finding{found(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
-		fmt.Sprintf("run it again in a minute; then look at the data loaders, and at how fast /datasets is: oc exec %s-0 -n %s -c train -- sh -c 'timeout 20 dd if=/datasets/FILE of=/dev/null bs=4M count=256'", e.name, e.namespace))}
+		"run it again in a minute; then look at the data loaders, and at how fast /datasets is: "+e.nodes[0].exec(e.namespace, "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))}
 }

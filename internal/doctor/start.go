@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
-	"github.com/ml-dev-env/ml-dev-env/internal/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 )
 
 // start is why pods do not start: what the cluster says of them, in its own words.
@@ -24,7 +24,7 @@ func (e *examination) start() []Finding {
 	}
 	if starting := e.starting(); len(causes) == 0 && starting != "" {
 		all = append(all, found(PodsStarting, "environment "+e.name, starting,
-			fmt.Sprintf("oc get pods -n %s -l %s=%s -w", e.namespace, "ml-dev-env/environment", e.name)))
+			e.watch()))
 	}
 	for _, n := range e.nodes {
 		all = append(all, n.attachments(e.namespace)...)
@@ -43,15 +43,18 @@ func (e *examination) starting() string {
 	return strings.Join(lines, "; ")
 }
 
+// watch is the command that shows what becomes of the pods.
+func (e *examination) watch() string {
+	return fmt.Sprintf("oc get pods -n %s -l %s=%s -w", e.namespace, environment.EnvironmentLabel, e.name)
+}
+
 // held is about who the environment is for.
 func (e *examination) held() []Finding {
 	free := fmt.Sprintf("oc delete lease %s -n %s (this gives pods and GPUs back; claims stay)", e.name, e.namespace)
 	switch {
 	case e.ending:
-		return []Finding{found(BeingDeleted, "environment "+e.name, "its lease is being deleted, and with it all but the claims", fmt.Sprintf("oc get pods -n %s -l ml-dev-env/environment=%s -w", e.namespace, e.name))}
-	case e.lease == nil:
-		return nil
-	case e.lease.Run == lease.RunDone || e.lease.Run == lease.RunGone:
+		return []Finding{found(BeingDeleted, "environment "+e.name, "its lease is being deleted, and with it all but the claims", e.watch())}
+	case e.lease != nil && e.lease.Replaceable():
 		return []Finding{found(HolderGone, "environment "+e.name, e.lease.State(), free)}
 	}
 	return nil
@@ -68,13 +71,13 @@ func (n *node) attachments(namespace string) []Finding {
 	if !n.running() || n.object.Annotations[networksAsked] == "" {
 		return nil
 	}
-	asked := strings.Split(n.object.Annotations[networksAsked], ",")
+	asked := strings.Split(strings.ReplaceAll(n.object.Annotations[networksAsked], " ", ""), ",")
 	var given []struct {
 		Name    string `json:"name"`
 		Default bool   `json:"default"`
 	}
 	// The annotation may also be JSON, which this project does not write.
-	if strings.HasPrefix(strings.TrimSpace(asked[0]), "[") {
+	if strings.HasPrefix(asked[0], "[") {
 		return nil
 	}
 	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, namespace, networksGiven)
@@ -89,7 +92,7 @@ func (n *node) attachments(namespace string) []Finding {
 	var missing []string
 	for _, name := range asked {
 		// "default/eno5np0-network@net1" is a network and the name of its interface.
-		name, _, _ = strings.Cut(strings.TrimSpace(name), "@")
+		name, _, _ = strings.Cut(name, "@")
 		if !strings.Contains(name, "/") {
 			name = namespace + "/" + name
 		}

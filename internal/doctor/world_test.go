@@ -218,13 +218,21 @@ func runs(int, *agent.JobStatus) {}
 func printed(node int, lines ...string) *nccl.Summary {
 	reader := nccl.NewReader()
 	for _, line := range lines {
-		fmt.Fprintf(reader, "env-%d:7:8 [0] NCCL INFO %s\n", node, strings.ReplaceAll(line, "RANK", fmt.Sprint(node)))
+		fmt.Fprintf(reader, "env-%d:7:8 [0] NCCL %s %s\n", node, level(line), strings.ReplaceAll(line, "RANK", fmt.Sprint(node)))
 	}
 	if err := reader.Close(); err != nil {
 		panic(err)
 	}
 	s := reader.Summary()
 	return &s
+}
+
+// level is how NCCL marks a line.
+func level(line string) string {
+	if strings.Contains(line, "Got completion") {
+		return "WARN"
+	}
+	return "INFO"
 }
 
 // sockets are the lines of a rank that talks over TCP.

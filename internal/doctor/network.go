@@ -195,7 +195,7 @@ func orUnset(value string) string { return cmp.Or(value, "unset") }
 
 // unused is about rails that a training over TCP does not use.
 func (e *examination) unused() []Finding {
-	facts, _ := e.detected()
+	facts, numbers := e.detected()
 	expected, _ := e.told()
 	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 {
 		return nil
@@ -206,6 +206,6 @@ func (e *examination) unused() []Finding {
 		}
 	}
 	return []Finding{found(RDMAUnused, "environment "+e.name,
-		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), 0, words.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, expected)),
+		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), numbers[0], words.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, expected)),
 		"provision it with --mode=rdma; in mode auto the log of the run and its receipt say why it became tcp")}
 }

@@ -26,6 +26,9 @@ func TestValidate(t *testing.T) {
 		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
 		{"every mistake of rdma", []string{"rdma", "first", "--output=xml"}, 2, "", `node "first": want its number in the environment, 0 and up
 --output "xml": want text or json`},
+		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--output=xml", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
+--output "xml": want text or json
+--quiet-after 0s: want more than nothing`},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

@@ -1,7 +1,7 @@
 package doctor
 
 import (
-	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -15,11 +15,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 )
@@ -139,18 +137,18 @@ func worlds() []asked {
 				s.NCCL = printed(node, "NET/IB: Got completion from peer 10.129.0.21<54862> with status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_SEND(0) reqSize=65536 vendor_err=81 req_type=Send localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.103.8 hca mlx5_6")
 			})
 		}, []Name{"DMARefused", "IOMMUTranslates"}},
-		{"one address for two, and memory that cannot be locked", func(w *world) {
+		{"memory lock and an address twice", func(w *world) {
 			w.overRDMA()
 			w.nodes[1].rdma.Devices[0].Ports[0].Address = w.nodes[0].rdma.Devices[0].Ports[0].Address
 			w.nodes[1].rdma.Findings = []rdma.Finding{{Severity: rdma.Broken, Kind: rdma.MemoryLimited, Text: "locking memory: 8 MiB: IPC_LOCK is not effective: registering memory would fail with ENOMEM"}}
 		}, []Name{"MemoryLimited", "AddressTwice"}},
-		{"a rail is missing, and one has another MTU, while a node is silent", func(w *world) {
+		{"rails differ while a node is silent", func(w *world) {
+			w.third()
 			w.overRDMA()
-			// Three nodes of which the one in the middle does not answer.
-			w.set.Spec.Replicas = new(int32(3))
-			w.nodes[1].rdma.Devices[0].Ports[0].MTU = 1500
-			w.nodes[1].rdma.Devices = w.nodes[1].rdma.Devices[:1]
-		}, []Name{"RailMissing", "RailDiffers", "PodsStarting"}},
+			w.nodes[1].dead = true
+			w.nodes[2].rdma.Devices[0].Ports[0].MTU = 1500
+			w.nodes[2].rdma.Devices = w.nodes[2].rdma.Devices[:1]
+		}, []Name{"AgentUnreachable", "RailMissing", "RailDiffers"}},
 
 		// A training is slow.
 		{"sockets though RDMA was wanted", func(w *world) {
@@ -162,6 +160,20 @@ func worlds() []asked {
 			w.nodes[0].facts.Environment["NCCL_IB_HCA"] = "=mlx5_2,mlx5_3"
 			delete(w.nodes[1].facts.Environment, "NCCL_CROSS_NIC")
 		}, []Name{"CrossNIC", "SettingsStale"}},
+		{"racks are interleaved", func(w *world) {
+			w.third()
+			w.job(func(_ int, s *agent.JobStatus) { s.Spec.Nodes = 3 })
+			for i, n := range w.nodes {
+				n.facts.Network = &agent.Network{Mode: agent.TCP, Rack: []string{"r4", "r5", "r4"}[i]}
+			}
+		}, []Name{"RacksInterleaved"}},
+		{"racks side by side", func(w *world) {
+			w.third()
+			w.job(func(_ int, s *agent.JobStatus) { s.Spec.Nodes, s.Spec.Order = 3, []int{0, 2, 1} })
+			for i, n := range w.nodes {
+				n.facts.Network = &agent.Network{Mode: agent.TCP, Rack: []string{"r4", "r5", "r4"}[i]}
+			}
+		}, nil},
 		{"rails are not used", func(w *world) { w.overRDMA(); w.set.Annotations[environment.ModeAnnotation] = "tcp" }, []Name{"RDMAUnused"}},
 		{"GPUs", func(w *world) {
 			w.job(runs)
@@ -192,6 +204,7 @@ func worlds() []asked {
 			w.job(runs)
 			w.nodes[0].facts.GPUs[0].Fault = "1 uncorrected memory error"
 		}, []Name{"NotReadable", "NotReadable", "NotReadable"}},
+		{"the API server is away", func(w *world) { w.away = true }, []Name{"NotReadable", "NotReadable", "NotReadable"}},
 		{"nothing may be read", func(w *world) { w.forbidden = []string{"pods", "leases", "secrets", "statefulsets"} }, []Name{"NotReadable", "NotReadable", "NotReadable"}},
 	}
 }
@@ -268,13 +281,11 @@ func TestBounded(t *testing.T) {
 	}
 }
 
-// An API server that is away is told as what cannot be read.
-func TestNoAPIServer(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 0)
-	defer cancel()
-	clients := &kube.Clients{Kube: fake.NewClientset(), Namespace: "ns"}
-	report := Examine(ctx, clients, "env", Options{})
-	if len(report.Findings) == 0 {
-		t.Error("nothing was found, want at least that there is no environment")
+// A report without findings is a list in JSON too.
+func TestJSON(t *testing.T) {
+	report, _ := newWorld(t).examine()
+	content, err := json.Marshal(report)
+	if err != nil || !strings.Contains(string(content), `"findings":[]`) {
+		t.Errorf("got %s, %v; want an empty list of findings", content, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
@@ -132,8 +133,19 @@ func (e *examination) detected() (all []rdma.Facts, numbers []int) {
 
 func (e *examination) plan(n *node) rdma.Plan {
 	all, _ := e.detected()
-	expected, forced := e.told()
-	return rdma.NewPlan(all, n.number, expected, forced)
+	told := e.told()
+	return rdma.NewPlan(all, n.number, told.Expected, told.Forced)
+}
+
+// told is what the nodes that answer were told of their network.
+func (e *examination) told() network.Settings {
+	var facts []agent.Facts
+	for _, n := range e.nodes {
+		if n.facts != nil {
+			facts = append(facts, *n.facts)
+		}
+	}
+	return network.Told(facts)
 }
 
 // devices is what the RDMA devices of the nodes are like. In mode tcp nobody needs any.
@@ -173,7 +185,8 @@ func (e *examination) settings() []Finding {
 	}
 	var all []Finding
 	for _, n := range e.nodes {
-		if n.facts == nil {
+		// Who was told nothing yet will be before anything is started.
+		if n.facts == nil || n.facts.Network == nil {
 			continue
 		}
 		for _, v := range e.plan(n).Variables {
@@ -196,7 +209,6 @@ func orUnset(value string) string { return cmp.Or(value, "unset") }
 // unused is about rails that a training over TCP does not use.
 func (e *examination) unused() []Finding {
 	facts, numbers := e.detected()
-	expected, _ := e.told()
 	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 {
 		return nil
 	}
@@ -206,6 +218,6 @@ func (e *examination) unused() []Finding {
 		}
 	}
 	return []Finding{found(RDMAUnused, "environment "+e.name,
-		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), numbers[0], words.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, expected)),
+		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), numbers[0], words.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.told().Expected)),
 		"provision it with --mode=rdma; in mode auto the log of the run and its receipt say why it became tcp")}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
@@ -33,7 +34,7 @@ func (e *examination) slow() []Finding {
 			all = slices.Concat(all, n.gpus(e.namespace), n.memory(e.namespace), n.volumes(e.namespace), n.cpus())
 		}
 	}
-	return slices.Concat(all, e.differing(), e.unshared(), e.idle())
+	return slices.Concat(all, e.differing(), e.unshared(), e.idle(), e.racks())
 }
 
 func (n *node) gpus(namespace string) []Finding {
@@ -90,7 +91,7 @@ func (n *node) volumes(namespace string) []Finding {
 		case mount.path == agent.Workspace && v.Size > 0 && float64(v.Free) < littleRoom*float64(v.Size):
 			f := found(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint that does not fit ends the training", mount.path, words.Bytes(int64(v.Free)), words.Bytes(int64(v.Size))), look)
 			if v.Free == 0 {
-				f = f.as(Broken)
+				f.Severity, f.Flow = Broken, Hang
 			}
 			all = append(all, f)
 		}
@@ -177,4 +178,25 @@ func (e *examination) idle() []Finding {
 	}
 	return []Finding{found(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
 		"run it again in a minute; then look at the data loaders, and at how fast /datasets is: "+e.nodes[0].exec(e.namespace, "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))}
+}
+
+// racks is about jobs whose ring leaves a rack more often than it must.
+func (e *examination) racks() []Finding {
+	var all []Finding
+	for _, j := range e.jobs {
+		if !j.running() {
+			continue
+		}
+		racks := make([]string, j.spec().Nodes)
+		for _, n := range e.nodes {
+			if at := j.spec().Position(n.number); at >= 0 && at < len(racks) && n.facts != nil && n.facts.Network != nil {
+				racks[at] = n.facts.Network.Rack
+			}
+		}
+		if !slices.Contains(racks, "") && network.Order(racks) != nil {
+			all = append(all, found(RacksInterleaved, j.title(), fmt.Sprintf("in the order of ranks the nodes are in racks %s: want those of a rack side by side, so that a ring leaves each rack once", strings.Join(racks, ", ")),
+				"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)"))
+		}
+	}
+	return all
 }

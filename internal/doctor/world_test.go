@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -40,6 +41,9 @@ var now = time.Date(2026, 2, 3, 12, 0, 0, 0, time.UTC)
 
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
+// kubernetesNode is where a node runs.
+func kubernetesNode(node int) string { return "gpu-" + string(rune('a'+node)) }
+
 // world is an environment env of two nodes in namespace ns, in order unless a test changes
 // it: real agents over real TLS, whose answers are those of this struct, and a fake API
 // server, which validates nothing and knows no fields to select by.
@@ -53,8 +57,13 @@ type world struct {
 	others []runtime.Object
 	// forbidden are resources that may not be read.
 	forbidden []string
-	nodes     []*answers
-	options   Options
+	// away is true of an API server that does not answer.
+	away    bool
+	nodes   []*answers
+	options Options
+	// spare is the third node, for a world that wants it.
+	spare    *answers
+	sparePod *corev1.Pod
 }
 
 // answers are those of a node's agent.
@@ -84,17 +93,19 @@ func newWorld(t *testing.T) *world {
 	w.run = &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "job-1"}}
 	w.lease = &coordinationv1.Lease{ObjectMeta: meta("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: new("job-1"), AcquireTime: &metav1.MicroTime{Time: now.Add(-time.Hour)}}}
 	w.lease.Annotations = map[string]string{lease.HolderName: "train-1", lease.HolderKind: "PipelineRun"}
-	agents := agenttest.Start(t, 2)
+	agents := agenttest.Start(t, 3)
 	made := agents[0].Certificates()
 	w.secret = &corev1.Secret{ObjectMeta: meta("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
 	for i, a := range agents {
-		pod := &corev1.Pod{ObjectMeta: meta(fmt.Sprintf("env-%d", i)), Spec: corev1.PodSpec{NodeName: []string{"gpu-a", "gpu-b"}[i]}}
+		pod := &corev1.Pod{ObjectMeta: meta(fmt.Sprintf("env-%d", i)), Spec: corev1.PodSpec{NodeName: kubernetesNode(i)}}
 		pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: a.Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 			ContainerStatuses: []corev1.ContainerStatus{{Name: "train", Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: ago(time.Hour)}}}}}
 		w.pods = append(w.pods, pod)
 		w.nodes = append(w.nodes, &answers{agent: a, facts: factsOf(i)})
 	}
-	for _, n := range w.nodes {
+	w.spare, w.nodes = w.nodes[2], w.nodes[:2]
+	w.sparePod, w.pods = w.pods[2], w.pods[:2]
+	for _, n := range append(w.nodes, w.spare) {
 		n.names = agent.Resolution{Addresses: map[string][]string{}, Problems: map[string]string{}}
 		for i, pod := range w.pods {
 			n.names.Addresses[environment.NamesOf("env").TLSName("ns", i)] = []string{pod.Status.PodIP}
@@ -103,11 +114,16 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// third gives the environment one more node.
+func (w *world) third() {
+	w.nodes, w.pods, w.set.Spec.Replicas = append(w.nodes, w.spare), append(w.pods, w.sparePod), new(int32(3))
+}
+
 // factsOf is a node in order, with two GPUs.
 func factsOf(node int) agent.Facts {
 	volume := agent.Volume{ID: "one", Size: 1e12, Free: 5e11}
 	f := agent.Facts{
-		Health: agent.Health{Protocol: agent.Protocol, Version: "test"}, Node: node, Pod: fmt.Sprintf("env-%d", node), KubernetesNode: []string{"gpu-a", "gpu-b"}[node],
+		Health: agent.Health{Protocol: agent.Protocol, Version: "test"}, Node: node, Pod: fmt.Sprintf("env-%d", node), KubernetesNode: kubernetesNode(node),
 		GPUsExpected: 2, MemoryLimit: 256e9, MemoryUsed: 250e9, MemoryCache: 200e9, Workspace: volume, Datasets: volume, SharedMemory: agent.Volume{Size: 64e9, Free: 60e9},
 		Environment: map[string]string{"NCCL_IB_DISABLE": "1"}, CPUPeriods: 100_000, CPUThrottled: 10,
 	}
@@ -172,6 +188,9 @@ func (w *world) examine() (Report, string) {
 	client.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if verb := action.GetVerb(); verb != "get" && verb != "list" {
 			w.t.Errorf("%s %s: a doctor changes nothing", verb, action.GetResource().Resource)
+		}
+		if w.away {
+			return true, nil, context.DeadlineExceeded
 		}
 		for _, resource := range w.forbidden {
 			if action.GetResource().Resource == resource {
@@ -259,8 +278,13 @@ func (w *world) overRDMA() {
 			})
 		}
 	}
+	var all []rdma.Facts
+	for _, n := range w.nodes {
+		all = append(all, n.rdma)
+	}
 	for i, n := range w.nodes {
-		n.facts.Environment = rdma.NewPlan([]rdma.Facts{w.nodes[0].rdma, w.nodes[1].rdma}, i, rdma.Expected{}, nil).Environment()
+		n.facts.Network = &agent.Network{Mode: agent.RDMA}
+		n.facts.Environment = rdma.NewPlan(all, i, rdma.Expected{}, nil).Environment()
 	}
 }
 

@@ -124,5 +124,11 @@ func (e *examination) unreadable() []Finding {
 	default:
 		add("all agents (none was asked)", e.agentsErr)
 	}
+	// Where nothing at all was seen, nobody shall take it for a good sign.
+	if e.clusterErr != nil && e.agentsErr != nil {
+		for i := range all {
+			all[i] = all[i].as(Broken)
+		}
+	}
 	return all
 }

@@ -108,7 +108,7 @@ func (e *examination) unreadable() []Finding {
 			return
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
-			err = fail.Advise(fmt.Errorf("the API server did not answer within %s: %w", e.Patience, err), "oc get --raw /readyz (is the API server up, and reachable from here?)")
+			err = fail.Advise(fmt.Errorf("the API server did not answer within %s", e.Patience), "oc get --raw /readyz (is the API server up, and reachable from here?)")
 		}
 		all = append(all, found(NotReadable, object, err.Error(), fail.NextOf(err)))
 	}

@@ -204,8 +204,8 @@ func worlds() []asked {
 			w.job(runs)
 			w.nodes[0].facts.GPUs[0].Fault = "1 uncorrected memory error"
 		}, []Name{"NotReadable", "NotReadable", "NotReadable"}},
-		{"the API server is away", func(w *world) { w.away = true }, []Name{"NotReadable", "NotReadable", "NotReadable"}},
-		{"nothing may be read", func(w *world) { w.forbidden = []string{"pods", "leases", "secrets", "statefulsets"} }, []Name{"NotReadable", "NotReadable", "NotReadable"}},
+		{"the API server is away", func(w *world) { w.away = true }, []Name{"NotReadable"}},
+		{"nothing may be read", func(w *world) { w.forbidden = []string{"leases", "secrets", "statefulsets"} }, []Name{"NotReadable", "NotReadable", "NotReadable"}},
 	}
 }
 

@@ -32,7 +32,7 @@ func TestValidate(t *testing.T) {
 		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
 		{"every mistake of rdma", []string{"rdma", "first", "--output=xml"}, 2, "", `node "first": want its number in the environment, 0 and up
 --output "xml": want text or json`},
-		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, "finding 1 of 3: NotReadable: pods and events", ""},
+		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, ": NotReadable: pods and events", ""},
 		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--output=xml", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
 --output "xml": want text or json
 --quiet-after 0s: want more than nothing`},

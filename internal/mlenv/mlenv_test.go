@@ -36,6 +36,13 @@ func TestValidate(t *testing.T) {
 		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--output=xml", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
 --output "xml": want text or json
 --quiet-after 0s: want more than nothing`},
+		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--apply", "--output=yaml", "--attachments=move", "--scc=anyuid"}, 2, "",
+			`--output "yaml": want one of [text json]
+--attachments "move": want none or copy
+--namespace "My_Team": `},
+		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
+		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
+		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

@@ -81,6 +81,16 @@ type Facts struct {
 	MemoryLimit Bytes `json:"memoryLimit"`
 	// MemoryUsed is what the container uses now.
 	MemoryUsed Bytes `json:"memoryUsed"`
+	// MemoryCache is what of MemoryUsed the kernel gives up first: contents of files that
+	// nobody has read for a while.
+	MemoryCache Bytes `json:"memoryCache,omitempty"`
+	// CPUPeriods counts the periods, mostly of 100 ms, in which the container wanted to run
+	// under a limit, and CPUThrottled those in which the limit held it back. Both are 0
+	// without a limit.
+	CPUPeriods   int `json:"cpuPeriods,omitempty"`
+	CPUThrottled int `json:"cpuThrottled,omitempty"`
+	// SharedMemory is /dev/shm.
+	SharedMemory Volume `json:"sharedMemory,omitzero"`
 	// Workspace and Datasets describe the mounted claims.
 	Workspace Volume `json:"workspace"`
 	Datasets  Volume `json:"datasets"`
@@ -263,6 +273,9 @@ type JobStatus struct {
 	// NCCL is what the logs of the node's ranks show, without channels; nil where
 	// there is none, as with gloo.
 	NCCL *nccl.Summary `json:"nccl,omitempty"`
+	// Quiet is for how long nothing has come to the logs of the node's ranks, nor to the
+	// metrics. It is in the answer to GET /v1/jobs/ID of a job that runs, and nowhere else.
+	Quiet time.Duration `json:"quiet,omitempty"`
 	// New is true in the answer to the request that started the job, and nowhere else.
 	New bool `json:"new,omitempty"`
 }

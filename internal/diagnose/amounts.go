@@ -102,6 +102,12 @@ func isGPU(name corev1.ResourceName) bool {
 	return ok && (strings.Contains(rest, "gpu") || domain == "nvidia.com")
 }
 
+// isDevice is true of what a device plugin counts that is no GPU, such as virtual
+// functions: openshift.io/eno5np0rdma.
+func isDevice(name corev1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !isGPU(name)
+}
+
 // gpusAsked are the GPU resources that a pod asks for.
 func gpusAsked(spec *corev1.PodSpec) []corev1.ResourceName {
 	var names []corev1.ResourceName

@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	insufficient = "0/5 nodes are available: 2 Insufficient nvidia.com/gpu, 3 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/5 nodes are available: 2 No preemption victims found for incoming pod, 3 Preemption is not helpful for scheduling."
-	unboundNow   = "0/5 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+	insufficient     = "0/5 nodes are available: 2 Insufficient nvidia.com/gpu, 3 node(s) didn't match Pod's node affinity/selector. no new claims to deallocate, preemption: 0/5 nodes are available: 2 No preemption victims found for incoming pod, 3 Preemption is not helpful for scheduling."
+	insufficientRail = "0/5 nodes are available: 2 Insufficient openshift.io/eno5np0rdma, 3 node(s) didn't match Pod's node affinity/selector."
+	unboundNow       = "0/5 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
 )
 
 func snapshots() map[string]Snapshot {
@@ -22,6 +23,8 @@ func snapshots() map[string]Snapshot {
 			holds("bob", "h-kim-0", "node-2", "4", map[string]string{environmentLabel: "h-kim"}),
 		"gpus, pods elsewhere may not be read": withPods(2, unschedulable(insufficient)).node("node-1", "4").node("node-2", "4"),
 		"gpus, nodes may not be read":          withPods(2, unschedulable(insufficient)),
+		"rdma resource":                        withPods(2, withRail, unschedulable(insufficientRail)).node("node-1", "4").node("node-2", "4"),
+		"rdma resource, nodes may not be read": withPods(2, withRail, unschedulable(insufficientRail)),
 		"more gpus than nodes have":            withPods(2, unschedulable(insufficient)).node("node-1", "2").node("node-2", "2").holds("a", "b", "node-9", "1", nil),
 		"one pod ready, one without gpus": func() Snapshot {
 			s := environment(2)
@@ -77,7 +80,12 @@ func snapshots() map[string]Snapshot {
 		"attached elsewhere": withPods(1, on).with("FailedAttachVolume", "Multi-Attach error for volume \"pvc-1234\" Volume is already used by pod(s) old-0"),
 		"attached since":     withPods(1, on).with("FailedAttachVolume", "Multi-Attach error for volume \"pvc-1234\" Volume is already used by pod(s) old-0").with("SuccessfulAttachVolume", "AttachVolume.Attach succeeded for volume \"pvc-1234\" "),
 
-		"scc refuses IPC_LOCK":     refusedBy(2, `unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user or serviceaccount, provider restricted-v2: .containers[0].runAsUser: Invalid value: 0: must be in the ranges: [1000650000, 1000659999], provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, provider "privileged": Forbidden: not usable by user or serviceaccount]`),
+		"scc refuses IPC_LOCK": refusedBy(2, `unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user or serviceaccount, provider restricted-v2: .containers[0].runAsUser: Invalid value: 0: must be in the ranges: [1000650000, 1000659999], provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, provider "privileged": Forbidden: not usable by user or serviceaccount]`),
+		"scc refuses IPC_LOCK, pinned": func() Snapshot {
+			s := refusedBy(1, `unable to validate against any security context constraint: [provider "nccl-scc": Forbidden: not usable by user or serviceaccount]`)
+			s.StatefulSet.Spec.Template.Annotations = map[string]string{"openshift.io/required-scc": "nccl-scc"}
+			return s
+		}(),
 		"scc refuses, older words": refusedBy(1, `unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user or serviceaccount, spec.containers[0].securityContext.privileged: Invalid value: true: Privileged containers are not allowed, spec.volumes[3]: Invalid value: "hostPath": hostPath volumes are not allowed to be used]`),
 		"scc: user out of range":   refusedBy(1, `unable to validate against any security context constraint: [provider restricted-v2: .spec.securityContext.fsGroup: Invalid value: []int64{0}: 0 is not an allowed group, provider restricted-v2: .initContainers[0].runAsUser: Invalid value: 65532: must be in the ranges: [1000650000, 1000659999]]`),
 		"pod security":             refusedBy(1, `violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "train" must set securityContext.allowPrivilegeEscalation=false), seccompProfile (pod or container "train" must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost")`),

@@ -72,7 +72,7 @@ func (e *explainer) refusal(text string) Finding {
 			break
 		}
 	}
-	if refused := kube.Refusal(errors.New(text), kube.Place{Namespace: namespace, ServiceAccount: e.serviceAccount()}); refused != nil {
+	if refused := kube.Refusal(errors.New(text), kube.Place{Namespace: namespace, ServiceAccount: e.serviceAccount(), SCC: e.pinned()}); refused != nil {
 		f := Finding{Reason: fail.ReasonOf(refused), Seen: oneLine(body), Next: fail.NextOf(refused), Final: true}
 		if security := e.securityConstraints(body); security != "" {
 			f.Seen = security

@@ -185,6 +185,8 @@ func (e *explainer) shortages(u unscheduled, p places) []Finding {
 			if f.Final {
 				f.Next = "ask for what the nodes have, with --gpus-per-node or --nodes"
 			}
+		} else if isDevice(name) {
+			f.Next = resourceNames(name)
 		} else if f.Final {
 			f.Next = fmt.Sprintf("lower resources.requests.%s in the cluster file to what the nodes have", name)
 		}

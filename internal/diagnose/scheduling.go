@@ -109,6 +109,8 @@ func (e *explainer) byWords(u unscheduled) []Finding {
 		if isGPU(resource) {
 			f.Reason = fail.GPUsUnavailable
 			f.Seen += e.holdersHere(resource)
+		} else if isDevice(resource) {
+			f.Next = resourceNames(resource)
 		}
 		found = append(found, f)
 	}
@@ -190,6 +192,12 @@ func describeNodes(names []string) string {
 		return "oc describe nodes -l nvidia.com/gpu.present=true | grep -A8 -e ^Name: -e 'Allocated resources'"
 	}
 	return fmt.Sprintf("oc describe node%s | grep -A8 -e ^Name: -e 'Allocated resources'", joined(names))
+}
+
+// resourceNames shows by what name the network attachments ask for virtual functions: a
+// resource that no node has is mostly one that is called otherwise.
+func resourceNames(resource corev1.ResourceName) string {
+	return fmt.Sprintf("oc get network-attachment-definitions -A -o yaml | grep -e ' name:' -e resourceName (is it %s there, and in network.rdma.resources of the cluster file?)", resource)
 }
 
 // joined is the names with a blank before each, to follow a command.

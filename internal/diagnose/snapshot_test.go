@@ -104,6 +104,11 @@ func isReady(p *corev1.Pod) {
 	}}
 }
 
+// withRail is a pod that asks for a virtual function.
+func withRail(p *corev1.Pod) {
+	p.Spec.Containers[0].Resources.Limits["openshift.io/eno5np0rdma"] = resource.MustParse("1")
+}
+
 // unschedulable is a pod of which the scheduler says so.
 func unschedulable(text string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {

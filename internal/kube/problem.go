@@ -18,6 +18,8 @@ import (
 type Place struct {
 	Namespace      string
 	ServiceAccount string
+	// SCC is the one that the pods are pinned to, "" for none.
+	SCC string
 }
 
 // Problem gives an error of the API server its reason, and the command that
@@ -76,7 +78,7 @@ func Refusal(err error, at Place) error {
 		return fail.Advise(fail.Because(fail.QuotaExceeded, err), "oc describe limitrange -n %s", namespace)
 	case strings.Contains(text, "unable to validate against any security context constraint"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
-			"oc adm policy add-scc-to-user %s -z %s -n %s", neededSCC(text), orWord(at.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
+			"oc adm policy add-scc-to-user %s -z %s -n %s", orWord(at.SCC, neededSCC(text)), orWord(at.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
 	case strings.Contains(text, "failed to retrieve the required SCC"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
 			"oc get scc (then correct security.scc in the cluster file, or have that one made)")

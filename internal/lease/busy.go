@@ -45,7 +45,7 @@ type Busy struct {
 
 // Error implements error.
 func (b *Busy) Error() string {
-	return fmt.Sprintf("taking environment %s/%s: %s", b.Namespace, b.Name, b.state())
+	return fmt.Sprintf("taking environment %s/%s: %s", b.Namespace, b.Name, b.State())
 }
 
 // Replaceable is true where nobody holds it in earnest: the Lease has ended, and
@@ -55,8 +55,8 @@ func (b *Busy) Replaceable() bool {
 	return ended && (b.Run == NoRun || b.Run == RunDone || b.Run == RunGone)
 }
 
-// state says who holds it, in words.
-func (b *Busy) state() string {
+// State says who holds it, in words.
+func (b *Busy) State() string {
 	text := "it is held by " + b.Holder.String()
 	if !b.Since.IsZero() {
 		text += " since " + b.Since.UTC().Format(time.RFC3339)
@@ -89,8 +89,9 @@ func (b *Busy) problem() error {
 	return fail.Advise(err, "wait with --on-busy=wait, take another --name, or ask %s", b.Holder.Display)
 }
 
-// busy reads what became of the holder of a Lease.
-func (c Client) busy(ctx context.Context, lease *coordinationv1.Lease) *Busy {
+// Look reads who holds a Lease, and what became of the holder's run. It does not say whether
+// whoever asks is the holder.
+func (c Client) Look(ctx context.Context, lease *coordinationv1.Lease) *Busy {
 	b := &Busy{Namespace: lease.Namespace, Name: lease.Name, Holder: HolderOf(lease), Ends: Ends(lease), now: c.Now()}
 	if lease.Spec.AcquireTime != nil {
 		b.Since = lease.Spec.AcquireTime.Time

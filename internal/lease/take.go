@@ -74,7 +74,7 @@ func (c Client) Take(ctx context.Context, r Request) (*Held, error) {
 			continue
 		}
 		if id := HolderOf(found).ID; id != "" && id != r.Holder.ID {
-			busy := c.busy(ctx, found)
+			busy := c.Look(ctx, found)
 			if !busy.Replaceable() {
 				return nil, busy.problem()
 			}
@@ -182,11 +182,11 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 		if live == nil || HolderOf(live).ID == "" {
 			return true, nil
 		}
-		busy = c.busy(ctx, live)
+		busy = c.Look(ctx, live)
 		if busy.Replaceable() {
 			return true, nil
 		}
-		say(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.state()))
+		say(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.State()))
 		return false, nil
 	})
 	// Not the error is asked: a deadline may have words of its own.

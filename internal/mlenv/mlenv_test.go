@@ -13,6 +13,12 @@ func TestValidate(t *testing.T) {
 	if err := os.WriteFile(wrong, []byte("cluster: {nam: x}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	away := filepath.Join(t.TempDir(), "kubeconfig")
+	const config = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u"}]}`
+	if err := os.WriteFile(away, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	const right = "../../clusters/barcelona.yaml"
 	tests := []struct {
 		name           string
@@ -26,6 +32,10 @@ func TestValidate(t *testing.T) {
 		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
 		{"every mistake of rdma", []string{"rdma", "first", "--output=xml"}, 2, "", `node "first": want its number in the environment, 0 and up
 --output "xml": want text or json`},
+		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, ": NotReadable: pods and events", ""},
+		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--output=xml", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
+--output "xml": want text or json
+--quiet-after 0s: want more than nothing`},
 		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--apply", "--output=yaml", "--attachments=move", "--scc=anyuid"}, 2, "",
 			`--output "yaml": want one of [text json]
 --attachments "move": want none or copy

@@ -22,8 +22,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// errFaulty has been told already.
-var errFaulty = errors.New("RDMA is not as it should be")
+// errFaulty has been told already, by rdma and doctor.
+var errFaulty = errors.New("something is not as it should be")
 
 // rdmaOptions are the flags of mlenv rdma.
 type rdmaOptions struct {

@@ -81,9 +81,9 @@ const (
 	CollectiveTimeout Name = "CollectiveTimeout"
 	// CUDAFailed: a call to CUDA failed.
 	CUDAFailed Name = "CUDAFailed"
-	// SystemError is NCCL's word for any failed call to the system or a library.
+	// SystemError: NCCL's word for any failed call to the system or a library.
 	SystemError Name = "SystemError"
-	// RemoteError is NCCL's word for any failure elsewhere.
+	// RemoteError: NCCL's word for any failure elsewhere.
 	RemoteError Name = "RemoteError"
 )
 

@@ -55,8 +55,8 @@ func (p *probe) attachment(ctx context.Context, name string) (*attachment.Defini
 func (p *probe) judgeAttachment(a *attachment.Definition, check Check) []Check {
 	resources := p.file.Network.RDMA.Resources
 	if _, asked := resources[a.Resource]; a.Resource != "" && !asked {
-		check.Seen = fmt.Sprintf("its annotation %s is %s, which network.rdma.Resources of the cluster file does not have: pods would stay Pending or get no device", attachment.ResourceAnnotation, a.Resource)
-		check.Fix = fmt.Sprintf("make it one of %s, or correct network.rdma.Resources", listed(slices.Sorted(maps.Keys(resources)), 8))
+		check.Seen = fmt.Sprintf("its annotation %s is %s, which network.rdma.resources of the cluster file does not have: pods would stay Pending or get no device", attachment.ResourceAnnotation, a.Resource)
+		check.Fix = fmt.Sprintf("make it one of %s, or correct network.rdma.resources", listed(slices.Sorted(maps.Keys(resources)), 8))
 		return []Check{check}
 	}
 	text := "resource " + a.Resource

@@ -55,6 +55,16 @@ func commonPorts(nodes []Facts, node int) []RailPort {
 // Compare finds what does not fit between the nodes of a training. Findings of single
 // nodes are in their facts.
 func Compare(nodes []Facts) []Finding {
+	var numbers []int
+	for n := range nodes {
+		numbers = append(numbers, n)
+	}
+	return CompareSome(nodes, numbers)
+}
+
+// CompareSome is Compare of some nodes of a training, as of those that answer: numbers are
+// theirs in it.
+func CompareSome(nodes []Facts, numbers []int) []Finding {
 	if len(nodes) < 2 {
 		return nil
 	}
@@ -79,26 +89,26 @@ func Compare(nodes []Facts) []Finding {
 					first = port
 				}
 				if port.Port.Rate != first.Port.Rate {
-					found(Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail.Network, port.Device.Name, n, port.Port.Rate, first.Device.Name, first.Port.Rate)
+					found(Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail.Network, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
 				}
 				if port.Port.MTU != first.Port.MTU {
-					found(Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang where it differs", rail.Network, port.Device.Name, n, port.Port.MTU, first.Device.Name, first.Port.MTU)
+					found(Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang where it differs", rail.Network, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
 				}
 			}
 		}
 		for n, ports := range rail.Ports {
 			if len(ports) < most {
-				found(Degraded, RailMissing, "rail %s: node %d has %d usable ports on it, another has %d: want the same on every node", rail.Network, n, len(ports), most)
+				found(Degraded, RailMissing, "rail %s: node %d has %d usable ports on it, another has %d: want the same on every node", rail.Network, numbers[n], len(ports), most)
 			}
 		}
 	}
-	return slices.Concat(findings, addressesTwice(nodes), railOrder(nodes))
+	return slices.Concat(findings, addressesTwice(nodes, numbers), railOrder(nodes, numbers))
 }
 
 // railOrder compares in which order the nodes have their isolated rails on PCIe. NCCL
 // joins devices by their place in the node and does not look at their subnets
 // (https://github.com/NVIDIA/nccl/issues/1755).
-func railOrder(nodes []Facts) []Finding {
+func railOrder(nodes []Facts, numbers []int) []Finding {
 	if !Isolated(nodes) {
 		return nil
 	}
@@ -115,14 +125,14 @@ func railOrder(nodes []Facts) []Finding {
 	for n := 1; n < len(nodes); n++ {
 		if first, other := order(0), order(n); first != other {
 			findings = append(findings, Finding{Severity: Degraded, Kind: RailOrder,
-				Text: fmt.Sprintf("by PCI address node 0 has the rails %s, node %d has %s: want the same order: NCCL joins devices by their place, and these have no route to each other", first, n, other)})
+				Text: fmt.Sprintf("by PCI address node %d has the rails %s, node %d has %s: want the same order: NCCL joins devices by their place, and these have no route to each other", numbers[0], first, numbers[n], other)})
 		}
 	}
 	return findings
 }
 
 // addressesTwice finds ports with one address, as attachments with overlapping ranges give them.
-func addressesTwice(nodes []Facts) []Finding {
+func addressesTwice(nodes []Facts, numbers []int) []Finding {
 	holders := map[netip.Addr][]string{}
 	var order []netip.Addr
 	for n, node := range nodes {
@@ -131,7 +141,7 @@ func addressesTwice(nodes []Facts) []Finding {
 				if holders[address] == nil {
 					order = append(order, address)
 				}
-				holders[address] = append(holders[address], fmt.Sprintf("%s on node %d", rail.Device.Name, n))
+				holders[address] = append(holders[address], fmt.Sprintf("%s on node %d", rail.Device.Name, numbers[n]))
 			}
 		}
 	}

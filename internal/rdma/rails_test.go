@@ -2,6 +2,8 @@ package rdma
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -135,5 +137,13 @@ func TestExpectedBandwidth(t *testing.T) {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// Of nodes that do not all answer, findings name those that do by their own numbers.
+func TestCompareSome(t *testing.T) {
+	findings := CompareSome(pair(barcelona(0, names4...), newHost()), []int{0, 2})
+	if len(findings) == 0 || !slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Text, "node 2 has 0 usable ports") }) {
+		t.Errorf("got %v, want what node 2 lacks", findings)
 	}
 }

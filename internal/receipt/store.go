@@ -71,18 +71,39 @@ func Read(ctx context.Context, client kubernetes.Interface, namespace, run strin
 	return r, nil
 }
 
-// Prune deletes the oldest receipts of an environment beyond Keep.
-func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment string) error {
+// Latest is the newest receipt of an environment; ok is false where there is none.
+func Latest(ctx context.Context, client kubernetes.Interface, namespace, environment string) (r Receipt, ok bool, err error) {
+	found, err := newestFirst(ctx, client, namespace, environment)
+	if err != nil || len(found) == 0 {
+		return r, false, err
+	}
+	if err := json.Unmarshal([]byte(found[0].Data[key]), &r); err != nil {
+		return r, false, fmt.Errorf("reading receipt %s/%s: %w", namespace, found[0].Name, err)
+	}
+	return r, true, nil
+}
+
+// newestFirst are the receipts of an environment.
+func newestFirst(ctx context.Context, client kubernetes.Interface, namespace, environment string) ([]corev1.ConfigMap, error) {
 	selector := metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: map[string]string{Label: "true", "ml-dev-env/environment": environment}})
 	found, err := client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
-		return kube.Problem(fmt.Errorf("listing receipts in %s: %w", namespace, err))
+		return nil, kube.Problem(fmt.Errorf("listing receipts in %s: %w", namespace, err))
 	}
 	slices.SortFunc(found.Items, func(a, b corev1.ConfigMap) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
+	return found.Items, nil
+}
+
+// Prune deletes the oldest receipts of an environment beyond Keep.
+func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment string) error {
+	found, err := newestFirst(ctx, client, namespace, environment)
+	if err != nil {
+		return err
+	}
 	var errs []error
-	for _, old := range found.Items[min(Keep, len(found.Items)):] {
+	for _, old := range found[min(Keep, len(found)):] {
 		err := client.CoreV1().ConfigMaps(namespace).Delete(ctx, old.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID}})
 		if err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, kube.Problem(fmt.Errorf("deleting receipt %s/%s: %w", namespace, old.Name, err)))

@@ -96,3 +96,21 @@ func TestPrune(t *testing.T) {
 		t.Errorf("deleted (-want +got):\n%s", diff)
 	}
 }
+
+func TestLatest(t *testing.T) {
+	client := fake.NewClientset()
+	if _, ok, err := Latest(t.Context(), client, "ns", "env"); ok || err != nil {
+		t.Errorf("got %v, %v; want that there is none", ok, err)
+	}
+	for i, run := range []string{"second", "first"} {
+		made := metav1.NewTime(time.Date(2026, 7, 2-i, 0, 0, 0, 0, time.UTC))
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name(run), CreationTimestamp: made, Labels: map[string]string{Label: "true", "ml-dev-env/environment": "env"}},
+			Data: map[string]string{key: fmt.Sprintf(`{"run":%q}`, run)}}
+		if err := client.Tracker().Add(config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, ok, err := Latest(t.Context(), client, "ns", "env"); got.Run != "second" || !ok || err != nil {
+		t.Errorf("got %q, %v, %v; want the second, which is the newest", got.Run, ok, err)
+	}
+}

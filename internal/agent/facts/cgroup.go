@@ -15,6 +15,8 @@ type Memory struct {
 	// Limit is 0 where there is none.
 	Limit agent.Bytes
 	Used  agent.Bytes
+	// Cache is what of Used is contents of files that nobody has read for a while.
+	Cache agent.Bytes
 	// Killed counts processes that the kernel killed for memory.
 	Killed int
 }
@@ -26,14 +28,29 @@ func ReadMemory(sys fs.FS) Memory {
 		return Memory{
 			Limit:  readBytes(sys, "memory.max"),
 			Used:   readBytes(sys, "memory.current"),
+			Cache:  agent.Bytes(readKey(sys, "memory.stat", "inactive_file")),
 			Killed: readKey(sys, "memory.events", "oom_kill"),
 		}
 	}
 	return Memory{
 		Limit:  readBytes(sys, "memory/memory.limit_in_bytes"),
 		Used:   readBytes(sys, "memory/memory.usage_in_bytes"),
+		Cache:  agent.Bytes(readKey(sys, "memory/memory.stat", "total_inactive_file")),
 		Killed: readKey(sys, "memory/memory.oom_control", "oom_kill"),
 	}
+}
+
+// CPU is what the kernel says of the container's limit of processor time: in how many
+// periods it wanted to run, and in how many of them the limit held it back.
+type CPU struct{ Periods, Throttled int }
+
+// ReadCPU reads the processor cgroup as ReadMemory reads memory's.
+func ReadCPU(sys fs.FS) CPU {
+	stat := "cpu/cpu.stat"
+	if _, err := fs.Stat(sys, "cgroup.controllers"); err == nil {
+		stat = "cpu.stat"
+	}
+	return CPU{Periods: readKey(sys, stat, "nr_periods"), Throttled: readKey(sys, stat, "nr_throttled")}
 }
 
 // readBytes reads a file of one number. "max" and version 1's largest number

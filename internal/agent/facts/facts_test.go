@@ -29,16 +29,35 @@ func TestReadMemory(t *testing.T) {
 		files map[string]string
 		want  Memory
 	}{
-		{"version 2", map[string]string{"cgroup.controllers": "cpu memory\n", "memory.max": "4294967296\n", "memory.current": "1048576\n",
-			"memory.events": "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n"}, Memory{Limit: 4 << 30, Used: 1 << 20, Killed: 1}},
+		{"version 2", map[string]string{"cgroup.controllers": "cpu memory\n", "memory.max": "4294967296\n", "memory.current": "1048576\n", "memory.stat": "anon 1000\ninactive_file 4096\n",
+			"memory.events": "low 0\nhigh 0\nmax 12\noom 2\noom_kill 1\noom_group_kill 0\n"}, Memory{Limit: 4 << 30, Used: 1 << 20, Cache: 4096, Killed: 1}},
 		{"version 2 without a limit", map[string]string{"cgroup.controllers": "", "memory.max": "max\n", "memory.current": "1048576\n"}, Memory{Used: 1 << 20}},
-		{"version 1", map[string]string{"memory/memory.limit_in_bytes": "4294967296\n", "memory/memory.usage_in_bytes": "1048576\n",
-			"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"}, Memory{Limit: 4 << 30, Used: 1 << 20, Killed: 3}},
+		{"version 1", map[string]string{"memory/memory.limit_in_bytes": "4294967296\n", "memory/memory.usage_in_bytes": "1048576\n", "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 4096\n",
+			"memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"}, Memory{Limit: 4 << 30, Used: 1 << 20, Cache: 4096, Killed: 3}},
 		{"version 1 without a limit", map[string]string{"memory/memory.limit_in_bytes": "9223372036854771712\n"}, Memory{}},
 		{"nothing", nil, Memory{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if diff := cmp.Diff(tc.want, ReadMemory(files(tc.files))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestReadCPU(t *testing.T) {
+	const stat = "nr_periods 1000\nnr_throttled 250\nthrottled_usec 77\n"
+	for _, tc := range []struct {
+		name  string
+		files map[string]string
+		want  CPU
+	}{
+		{"version 2", map[string]string{"cgroup.controllers": "cpu memory\n", "cpu.stat": "usage_usec 5\n" + stat}, CPU{1000, 250}},
+		{"version 1", map[string]string{"cpu/cpu.stat": stat}, CPU{1000, 250}},
+		{"nothing", nil, CPU{}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, ReadCPU(files(tc.files))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

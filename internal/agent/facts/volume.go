@@ -21,14 +21,10 @@ const volumeID = ".mlenv-volume-id"
 // Volume describes the volume mounted at dir. The first node that looks writes
 // an identity into it, so that nodes can tell whether they share it.
 func Volume(dir string) agent.Volume {
-	var volume agent.Volume
-	var stat unix.Statfs_t
-	if err := unix.Statfs(dir, &stat); err != nil {
-		volume.Problem = fmt.Sprintf("reading the size of %s: %v", dir, err)
+	volume := Space(dir)
+	if volume.Problem != "" {
 		return volume
 	}
-	volume.Size = agent.Bytes(stat.Blocks) * agent.Bytes(stat.Bsize)
-	volume.Free = agent.Bytes(stat.Bavail) * agent.Bytes(stat.Bsize)
 	path := filepath.Join(dir, volumeID)
 	id, err := identity(path)
 	switch {
@@ -39,6 +35,16 @@ func Volume(dir string) agent.Volume {
 	}
 	volume.ID = id
 	return volume
+}
+
+// Space is the size of the volume mounted at dir and what is free of it, without an
+// identity.
+func Space(dir string) agent.Volume {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(dir, &stat); err != nil {
+		return agent.Volume{Problem: fmt.Sprintf("reading the size of %s: %v", dir, err)}
+	}
+	return agent.Volume{Size: agent.Bytes(stat.Blocks) * agent.Bytes(stat.Bsize), Free: agent.Bytes(stat.Bavail) * agent.Bytes(stat.Bsize)}
 }
 
 // identity reads the file, or makes it. It appears whole by a link, which fails

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -96,10 +97,12 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
-	memory := facts.ReadMemory(os.DirFS(s.config.Paths.Sys))
+	cgroup := os.DirFS(s.config.Paths.Sys)
+	memory, cpu := facts.ReadMemory(cgroup), facts.ReadCPU(cgroup)
 	f := agent.Facts{
 		Health: s.currentHealth(), Started: s.started.at, Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
-		GPUsExpected: s.config.GPUs, CPUs: cpus(), MemoryLimit: memory.Limit, MemoryUsed: memory.Used,
+		GPUsExpected: s.config.GPUs, CPUs: cpus(), MemoryLimit: memory.Limit, MemoryUsed: memory.Used, MemoryCache: memory.Cache,
+		CPUPeriods: cpu.Periods, CPUThrottled: cpu.Throttled, SharedMemory: facts.Space("/dev/shm"),
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),
 		MemlockLimit: memlock(), Environment: s.config.shown(), Network: s.config.network(), Running: s.jobs.running(),
 	}
@@ -266,9 +269,12 @@ func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
-	status, _, err := s.jobs.get(r.PathValue("id"))
+	status, j, err := s.jobs.get(r.PathValue("id"))
 	if err != nil {
 		return notFound(r, err)
+	}
+	if j != nil && !j.isOver() {
+		status.Quiet = j.quiet(time.Now())
 	}
 	return answer(w, status)
 }

@@ -194,6 +194,22 @@ func (j *job) finish(exit agent.Exit) {
 	j.grown.fire()
 }
 
+// quiet is for how long no log of the node's ranks has grown, nor the metrics.
+func (j *job) quiet(now time.Time) time.Duration {
+	last := j.status.Started // never changes
+	files := []string{j.dir.LauncherLog(j.status.Node), j.dir.Metrics()}
+	for _, rank := range j.ranks {
+		files = append(files, j.dir.RankLog(rank))
+	}
+	for _, file := range files {
+		if info, err := os.Stat(file); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	// The clock of shared storage may be ahead.
+	return max(now.Sub(last), 0)
+}
+
 // endRanks marks ranks whose shim could not write their end as killed: such as
 // one that is slow to end, when its launcher is gone. Its log tells whether it
 // failed before, which may be why the others did.

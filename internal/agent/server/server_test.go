@@ -195,6 +195,24 @@ until grep -q ValueError "$MLENV_RUN_DIR/rank-0.log" && [ -e "$MLENV_RUN_DIR/ran
 	}
 }
 
+func TestQuiet(t *testing.T) {
+	n := newNode(t)
+	n.script("still.sh", `while [ ! -e go ]; do sleep 0.05; done`)
+	if _, err := n.Client.StartJob(t.Context(), "still", command("still.sh")); err != nil {
+		t.Fatal(err)
+	}
+	status, err := n.Client.Job(t.Context(), "still")
+	// A job is no older than its start, whatever its files say.
+	if age := time.Since(status.Started) + time.Second; err != nil || status.Quiet <= 0 || status.Quiet > age {
+		t.Errorf("quiet for %s (%v), want more than nothing and less than %s", status.Quiet, err, age)
+	}
+	n.script("go", "")
+	n.wait("still")
+	if status, err := n.Client.Job(t.Context(), "still"); err != nil || status.Quiet != 0 {
+		t.Errorf("quiet for %s (%v) once it has ended, want nothing", status.Quiet, err)
+	}
+}
+
 func TestDeadline(t *testing.T) {
 	n := newNode(t)
 	n.script("long.sh", "exec sleep 1000")

@@ -1,0 +1,92 @@
+package doctor
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// constants are those of a file whose type has that name, with what their comments say.
+func constants(t *testing.T, path, typeName string) map[Name]string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	meanings := map[Name]string{}
+	ast.Inspect(file, func(node ast.Node) bool {
+		spec, ok := node.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if of, ok := spec.Type.(*ast.Ident); !ok || of.Name != typeName {
+			return true
+		}
+		for i := range spec.Names {
+			value, err := strconv.Unquote(spec.Values[i].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, meaning, ok := strings.Cut(spec.Doc.Text(), ": ")
+			if !ok {
+				t.Errorf("%s: constant %s: want a comment that begins with its name and a colon", path, value)
+			}
+			meanings[Name(value)] = strings.TrimSuffix(strings.Join(strings.Fields(meaning), " "), ".")
+		}
+		return true
+	})
+	if len(meanings) == 0 {
+		t.Fatalf("%s has no constant of type %s", path, typeName)
+	}
+	return meanings
+}
+
+// TestNames: whatever NCCL's log and the devices may show has its place among the symptoms,
+// every symptom is a word that exists, and docs/doctor.md has the table of all.
+func TestNames(t *testing.T) {
+	known := constants(t, "../fail/reasons.go", "Reason")
+	for _, source := range []struct{ path, typeName string }{{"names.go", "Name"}, {"../rdma/finding.go", "Kind"}, {"../nccl/finding.go", "Name"}} {
+		for name, meaning := range constants(t, source.path, source.typeName) {
+			known[name] = meaning
+			if !slices.ContainsFunc(symptoms(), func(s symptom) bool { return s.name == name }) {
+				t.Errorf("%s of %s has no place among the symptoms", name, source.path)
+			}
+		}
+	}
+	var table strings.Builder
+	table.WriteString("| finding | question | mostly | what it means |\n| --- | --- | --- | --- |\n")
+	seen := map[Name]bool{}
+	for _, s := range symptoms() {
+		if known[s.name] == "" || seen[s.name] {
+			t.Errorf("symptom %s: is it a word of this or another package, and there once? (its meaning: %q)", s.name, known[s.name])
+		}
+		seen[s.name] = true
+		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", s.name, s.flow, s.severity, known[s.name])
+	}
+	const path = "../../docs/doctor.md"
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := regexp.MustCompile(`(?s)(<!-- findings: [^\n]*-->\n).*?(<!-- end -->)`)
+	if !place.Match(content) {
+		t.Fatalf("%s has no place for the findings", path)
+	}
+	want := place.ReplaceAllString(string(content), "${1}"+strings.ReplaceAll(table.String(), "$", "$$")+"${2}")
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if diff := cmp.Diff(want, string(content)); diff != "" {
+		t.Errorf("%s (-want +got; -update writes it anew):\n%s", path, diff)
+	}
+}

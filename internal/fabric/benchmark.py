@@ -2,7 +2,7 @@
 
 It is run once on every node as `python3 -c THIS INPUT`, and starts the node's
 ranks itself. INPUT is the JSON of fabric.Input. Lines on standard output that
-begin with {"fabric": are fabric.Line, one measurement or event each; rank 0
+begin with {"fabric": 1, are fabric.Line, one measurement or event each; rank 0
 prints measurements, the first rank of every node events.
 """
 import datetime
@@ -118,14 +118,19 @@ def operations(size, members, group):
     n = len(members)
     whole = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
     part = torch.ones(max(1, size // 4 // n), dtype=torch.float32, device=device)
-    # gloo has no collectives of one tensor in all versions of torch.
-    parts = list(torch.ones(part.numel() * n, dtype=torch.float32, device=device).chunk(n))
-    return {
+    all_parts = torch.ones(part.numel() * n, dtype=torch.float32, device=device)
+    calls = {
         "all_reduce": lambda: dist.all_reduce(whole, group=group),
-        "all_gather": lambda: dist.all_gather(parts, part, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter(part, parts, group=group),
         "broadcast": lambda: dist.broadcast(whole, src=members[0], group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(all_parts, part, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, all_parts, group=group),
     }
+    if not cuda:
+        # gloo has these two in new versions of torch alone, and copies in all of them.
+        parts = list(all_parts.chunk(n))
+        calls["all_gather"] = lambda: dist.all_gather(parts, part, group=group)
+        calls["reduce_scatter"] = lambda: dist.reduce_scatter(part, parts, group=group)
+    return calls
 
 
 def collective(name, sizes, members, group, share, teller, **scope):
@@ -183,6 +188,8 @@ def rails(sizes, share):
     everyone = list(range(ranks))
     before = os.environ.get("GLOO_SOCKET_IFNAME")
     for number, interface in enumerate(given["rails"]):
+        if rank == 0:
+            say(event="rail", rail=number)
         os.environ["GLOO_SOCKET_IFNAME"] = interface
         group = dist.new_group(everyone)
         collective("all_reduce", sizes, everyone, group, share, 0, scope="rail", rail=number)

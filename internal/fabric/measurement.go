@@ -71,6 +71,9 @@ func (m Measurement) Bandwidth() rdma.BytesPerSecond {
 	return rdma.BytesPerSecond(float64(m.Bytes) / m.Time.Seconds() * factor)
 }
 
+// Best is the highest bus bandwidth of all_reduce over all ranks, 0 for none.
+func Best(all []Measurement) rdma.BytesPerSecond { return best(all, AllReduce, World, nil) }
+
 // best is the highest bandwidth of an operation in a scope that match takes, 0 for none.
 func best(all []Measurement, operation Operation, scope Scope, match func(Measurement) bool) rdma.BytesPerSecond {
 	var highest rdma.BytesPerSecond

@@ -79,7 +79,7 @@ const (
 // Judge fills in from the measurements what was reached, and decides whether that is
 // enough. Verdict and Message that are set already stay.
 func (r *Report) Judge() {
-	r.Bandwidth = best(r.Measurements, AllReduce, World, nil)
+	r.Bandwidth = Best(r.Measurements)
 	for _, m := range r.Measurements {
 		if m.Operation == AllReduce && m.Scope == World && (r.Latency == 0 || m.Time < r.Latency) {
 			r.Latency = m.Time

@@ -69,7 +69,7 @@ func TestCheckPasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Verdict != fabric.Pass || fabric.GBps(report.Bandwidth) != "1.5 GB/s" || report.Sockets != report.Bandwidth || report.Latency != 50*time.Microsecond {
+	if report.Verdict != fabric.Pass || report.Bandwidth.Decimal() != "1.5 GB/s" || report.Sockets != report.Bandwidth || report.Latency != 50*time.Microsecond {
 		t.Errorf("got %+v, want a pass with 1.5 GB/s", report)
 	}
 	// Without GPUs nothing shows RDMA, which is no failure.

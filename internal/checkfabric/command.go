@@ -152,7 +152,7 @@ func (o *options) execute(cmd *cobra.Command, to results) error {
 	if err := o.tell(cmd, log, report); err != nil {
 		return err
 	}
-	writing := errors.Join(to.transport.Write(report.Transport), to.verdict.Write(string(report.Verdict)), to.bandwidth.Write(fabric.GBps(report.Bandwidth)))
+	writing := errors.Join(to.transport.Write(report.Transport), to.verdict.Write(string(report.Verdict)), to.bandwidth.Write(report.Bandwidth.Decimal()))
 	return errors.Join(o.judged(log, report, err), writing)
 }
 

@@ -8,7 +8,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
@@ -77,9 +76,4 @@ func Sort(all []Measurement) {
 	slices.SortStableFunc(all, func(a, b Measurement) int {
 		return cmp.Or(cmp.Compare(slices.Index(order, a.Scope), slices.Index(order, b.Scope)), cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Node, b.Node))
 	})
-}
-
-// GBps is a bandwidth as a result has it: "194.6 GB/s".
-func GBps(b rdma.BytesPerSecond) string {
-	return fmt.Sprintf("%.1f GB/s", float64(b)/float64(rdma.GBps))
 }

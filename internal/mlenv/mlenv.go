@@ -16,6 +16,7 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
@@ -44,7 +45,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			return nil
 		},
 	}
-	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), rdmaCommand())
+	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), rdmaCommand(), checkFabricCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -70,6 +71,13 @@ func buildCommand() *cobra.Command {
 	cmd := buildimage.Command(mldevenv.Images())
 	cmd.Use = strings.Replace(cmd.Use, "build-image", "build", 1)
 	cmd.Example = strings.ReplaceAll(cmd.Example, "build-image", "mlenv build")
+	return step.ForPeople(cmd)
+}
+
+// checkFabricCommand is the step for people.
+func checkFabricCommand() *cobra.Command {
+	cmd := checkfabric.Command()
+	cmd.Example = strings.ReplaceAll(cmd.Example, "check-fabric", "mlenv check-fabric")
 	return step.ForPeople(cmd)
 }
 

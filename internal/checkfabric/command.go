@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric/picture"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
@@ -247,5 +248,13 @@ func recordFiles(report fabric.Report) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encoding the report: %w", err)
 	}
-	return map[string][]byte{agent.FabricReport: content}, nil
+	files, err := picture.Files(report)
+	if err != nil {
+		return nil, err
+	}
+	if files == nil {
+		files = map[string][]byte{}
+	}
+	files[agent.FabricReport] = content
+	return files, nil
 }

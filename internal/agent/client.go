@@ -122,6 +122,11 @@ func (c *Client) RDMA(ctx context.Context, expected rdma.Expected) (rdma.Facts, 
 	return f, err
 }
 
+// SetNetwork sets how what the node starts from now on talks to other nodes.
+func (c *Client) SetNetwork(ctx context.Context, network Network) error {
+	return c.call(ctx, http.MethodPut, "/v1/network", network, nil)
+}
+
 // Workspace asks for the workspace's volume alone, which costs less than Facts.
 func (c *Client) Workspace(ctx context.Context) (Volume, error) {
 	var v Volume

@@ -167,7 +167,7 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 		return result, o.interrupted(ctx, clients, t, log)
 	}
 	if err == nil {
-		log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", words.Count(len(set)*perNode(t.Spec), "rank"), result.Statuses[0].Record))
+		log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", words.Count(len(set)*t.Spec.RanksOfNode(), "rank"), result.Statuses[0].Record))
 	}
 	return result, err
 }

@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/services"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
@@ -61,7 +63,9 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 
 // raiseLimits lets processes lock and open as much as the container may.
 func raiseLimits(log *slog.Logger) {
-	for name, resource := range map[string]int{"memlock": 8, "nofile": syscall.RLIMIT_NOFILE} {
+	// With CAP_SYS_RESOURCE there is no hard limit. Who has it not is refused, and keeps what he has.
+	_ = syscall.Setrlimit(unix.RLIMIT_MEMLOCK, &syscall.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	for name, resource := range map[string]int{"memlock": unix.RLIMIT_MEMLOCK, "nofile": syscall.RLIMIT_NOFILE} {
 		var limit syscall.Rlimit
 		if err := syscall.Getrlimit(resource, &limit); err != nil || limit.Cur == limit.Max {
 			continue

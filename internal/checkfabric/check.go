@@ -15,10 +15,10 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
@@ -35,19 +35,19 @@ type Check struct {
 	Hosts []string
 	// ID begins the ids of the check's jobs; RunName names what it is part of.
 	ID, RunName string
-	Mode        environment.Mode
-	// Expected is the cluster file's.
-	Expected rdma.Expected
+	// Mode is agent.TCP or agent.RDMA; "" is what the nodes were told.
+	Mode string
 	// Bound is how long it may take, without the comparison with sockets.
 	Bound time.Duration
 	// CompareTCP measures over sockets too.
 	CompareTCP bool
 	Log        *slog.Logger
 
-	facts   []agent.Facts
-	devices []rdma.Facts
-	jobs    int
-	began   time.Time
+	settings network.Settings
+	facts    []agent.Facts
+	devices  []rdma.Facts
+	jobs     int
+	began    time.Time
 }
 
 // Run checks the network. The report is what was found, as far as it got. Errors: NetworkBroken
@@ -55,7 +55,7 @@ type Check struct {
 // about the network.
 func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
 	c.began = time.Now()
-	r := fabric.Report{Mode: string(c.Mode), Nodes: len(c.Nodes)}
+	r := fabric.Report{Nodes: len(c.Nodes)}
 	err := c.check(ctx, &r)
 	r.Seconds = time.Since(c.began).Seconds()
 	fabric.Sort(r.Measurements)
@@ -81,6 +81,7 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 	if err := c.ask(ctx); err != nil {
 		return err
 	}
+	r.Mode = c.settings.Mode
 	r.Backend, r.RanksPerNode = c.ranks()
 	if len(c.Nodes)*r.RanksPerNode < 2 {
 		r.Verdict, r.Message = fabric.NotMeasured, "one node with one rank has nobody to talk to"
@@ -90,8 +91,8 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 	for _, rail := range rails {
 		r.Rails = append(r.Rails, rail.report)
 	}
-	if c.Mode == environment.RDMA && (r.Backend == fabric.NCCL || c.Expected.Bandwidth > 0) {
-		r.Expected = rdma.ExpectedBandwidth(c.devices, c.Expected)
+	if c.settings.Mode == agent.RDMA && (r.Backend == fabric.NCCL || c.settings.Expected.Bandwidth > 0) {
+		r.Expected = rdma.ExpectedBandwidth(c.devices, c.settings.Expected)
 	}
 	const mainPart = 0.6 // of the bound; the rest is for finding who is at fault
 	main := c.whole(r, c.left(mainPart))
@@ -131,16 +132,19 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 func (c *Check) ask(ctx context.Context) error {
 	c.facts, c.devices = make([]agent.Facts, len(c.Nodes)), make([]rdma.Facts, len(c.Nodes))
 	silent, err := c.each(ctx, func(ctx context.Context, i int) (err error) {
-		if c.facts[i], err = c.Nodes[i].Facts(ctx); err != nil {
-			return err
-		}
-		c.devices[i], err = c.Nodes[i].RDMA(ctx, c.Expected)
+		c.facts[i], err = c.Nodes[i].Facts(ctx)
 		return err
 	})
-	if err != nil {
+	if err = cmp.Or(err, c.cutOff(silent)); err != nil {
 		return err
 	}
-	return c.cutOff(silent)
+	c.settings = network.Told(c.facts)
+	c.settings.Mode = cmp.Or(c.Mode, c.settings.Mode)
+	silent, err = c.each(ctx, func(ctx context.Context, i int) (err error) {
+		c.devices[i], err = c.Nodes[i].RDMA(ctx, c.settings.Expected)
+		return err
+	})
+	return cmp.Or(err, c.cutOff(silent))
 }
 
 // each calls f for all nodes at once. silent are those whose agents do not answer; other
@@ -260,11 +264,16 @@ func (c *Check) whole(r *fabric.Report, bound time.Duration) *job {
 	return c.job("all", c.places(), input, bound)
 }
 
-func (c *Check) places() (all []int) {
-	for place := range c.Nodes {
-		all = append(all, place)
+// places are all nodes in the order of a training's ranks.
+func (c *Check) places() []int {
+	if order := network.Order(c.settings.Racks); order != nil {
+		return order
 	}
-	return all
+	var places []int
+	for node := range c.Nodes {
+		places = append(places, node)
+	}
+	return places
 }
 
 // describe says over what the ranks have talked.
@@ -280,7 +289,7 @@ func (c *Check) describe(r *fabric.Report, out outcome) {
 	summary.Findings = slices.DeleteFunc(summary.Findings, func(f nccl.Finding) bool {
 		return f.Name == nccl.SettingChanged && strings.HasPrefix(f.Evidence, "NCCL_ALGO ") // it was us
 	})
-	if c.Mode == environment.RDMA {
+	if c.settings.Mode == agent.RDMA {
 		summary.Findings = append(summary.Findings, summary.Against(nccl.Wanted{Transport: c.bestTransport()})...)
 	}
 	r.Transport, r.Findings = summary.Transport.Words(), summary.Findings
@@ -301,7 +310,7 @@ func (c *Check) bestTransport() nccl.Transport {
 // wrongTransport is the error of ranks on sockets in an environment with RDMA. gloo knows
 // nothing of RDMA, and proves nothing about it.
 func (c *Check) wrongTransport(r *fabric.Report) error {
-	if c.Mode != environment.RDMA || len(c.Nodes) < 2 {
+	if c.settings.Mode != agent.RDMA || len(c.Nodes) < 2 {
 		return nil
 	}
 	if r.Backend == fabric.Gloo {

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -45,7 +45,7 @@ func start(t *testing.T, count int, environ []string) (*Check, []*agenttest.Node
 	t.Helper()
 	agents := agenttest.Start(t, count)
 	out := &strings.Builder{}
-	c := &Check{ID: "check", Mode: environment.TCP, Bound: 20 * time.Second, Log: step.TextLog(out)}
+	c := &Check{ID: "check", Bound: 20 * time.Second, Log: step.TextLog(out)}
 	for _, node := range agents {
 		node.End()
 		node.Config.Environ = environ
@@ -64,7 +64,7 @@ say '"event": "done"'
 
 func TestCheckPasses(t *testing.T) {
 	check, _, _ := newCheck(t, 2, measured)
-	check.Mode, check.CompareTCP = environment.RDMA, true
+	check.Mode, check.CompareTCP = agent.RDMA, true
 	report, err := check.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)

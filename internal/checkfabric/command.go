@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
@@ -92,13 +91,13 @@ func (o *options) check(args []string) error {
 	if len(args) > 0 {
 		problems = append(problems, fmt.Errorf("arguments %q: want none", args))
 	}
-	if o.mode != "" && o.mode != string(environment.TCP) && o.mode != string(environment.RDMA) {
+	if o.mode != "" && o.mode != agent.TCP && o.mode != agent.RDMA {
 		wrong("mode", o.mode, "tcp or rdma, or nothing for the environment's")
 	}
 	if o.bandwidth != warn && o.bandwidth != failing {
 		wrong("bandwidth", o.bandwidth, "warn or fail")
 	}
-	if o.compare != "" && o.compare != string(environment.TCP) {
+	if o.compare != "" && o.compare != agent.TCP {
 		wrong("compare", o.compare, "tcp, or nothing")
 	}
 	const least = 20 * time.Second
@@ -129,7 +128,7 @@ func (o *options) execute(cmd *cobra.Command, to results) error {
 	if o.output == "json" {
 		log = slog.New(slog.DiscardHandler)
 	}
-	c := &Check{Nodes: set, ID: o.run.UID, RunName: o.run.Name, Bound: o.timeout, CompareTCP: o.compare != "", Log: log}
+	c := &Check{Nodes: set, Mode: o.mode, ID: o.run.UID, RunName: o.run.Name, Bound: o.timeout, CompareTCP: o.compare != "", Log: log}
 	if c.ID == "" {
 		c.ID = "by-hand"
 	}
@@ -137,9 +136,6 @@ func (o *options) execute(cmd *cobra.Command, to results) error {
 	c.ID += "-fabric-" + strings.ToLower(rand.Text()[:6])
 	for node := range set {
 		c.Hosts = append(c.Hosts, environment.NamesOf(o.name).TLSName(clients.Namespace, node))
-	}
-	if c.Mode, err = o.modeOf(ctx, clients); err != nil {
-		return err
 	}
 	report, err := c.Run(ctx)
 	if report.Verdict == "" {
@@ -155,22 +151,6 @@ func (o *options) execute(cmd *cobra.Command, to results) error {
 	}
 	writing := errors.Join(to.transport.Write(report.Transport), to.verdict.Write(string(report.Verdict)), to.bandwidth.Write(report.Bandwidth.Decimal()))
 	return errors.Join(o.judged(log, report, err), writing)
-}
-
-// modeOf is the flag, else what the environment was made with.
-func (o *options) modeOf(ctx context.Context, clients *kube.Clients) (environment.Mode, error) {
-	if o.mode != "" {
-		return environment.Mode(o.mode), nil
-	}
-	name := environment.NamesOf(o.name).StatefulSet
-	set, err := clients.Kube.AppsV1().StatefulSets(clients.Namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return "", kube.Problem(fmt.Errorf("getting statefulset %s/%s: %w", clients.Namespace, name, err))
-	}
-	if mode := set.Annotations[environment.ModeAnnotation]; mode != "" {
-		return environment.Mode(mode), nil
-	}
-	return environment.TCP, nil
 }
 
 // tell shows the report.

@@ -218,7 +218,7 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 		case n := <-all:
 			switch {
 			case n.line != nil:
-				out.take(n.node, *n.line)
+				out.take(n.node, *n.line, j.members)
 				if n.line.Event == fabric.Done {
 					done[n.node] = true
 				}
@@ -253,8 +253,8 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 	}
 }
 
-// take notes what a line says.
-func (o *outcome) take(node int, line fabric.Line) {
+// take notes what a line says. The benchmark knows places among the members, and not nodes.
+func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
 	switch line.Event {
 	case fabric.Ready:
 		o.ready = append(o.ready, node)
@@ -264,6 +264,13 @@ func (o *outcome) take(node int, line fabric.Line) {
 		o.rail = line.Rail
 	case fabric.Done:
 	default:
+		if p := line.Pair; line.Scope == fabric.InPair && max(p[0], p[1]) < len(members) {
+			a, b := members[p[0]].Node(), members[p[1]].Node()
+			line.Pair = fabric.Pair{min(a, b), max(a, b)}
+		}
+		if line.Scope == fabric.InNode {
+			line.Measurement.Node = node
+		}
 		o.measurements = append(o.measurements, line.Measurement)
 	}
 }

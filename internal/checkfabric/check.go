@@ -111,7 +111,7 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 		if err := c.notTheNetwork(r, out); err != nil || r.Verdict != "" {
 			return err
 		}
-		return c.isolate(ctx, r, rails, out.rail)
+		return c.isolate(ctx, r, rails, out)
 	}
 	if err := c.wrongTransport(r); err != nil {
 		return err
@@ -226,7 +226,7 @@ func (c *Check) left(part float64) time.Duration {
 
 // job makes a job on some of the nodes, given by their places in Nodes.
 func (c *Check) job(name string, places []int, input fabric.Input, bound time.Duration) *job {
-	j := &job{id: c.ID + "-" + name, run: c.RunName, input: input, bound: bound, stall: min(15*time.Second, bound/2)}
+	j := &job{id: c.ID + "-" + name, run: c.RunName, input: input, bound: bound, stall: min(20*time.Second, bound/2)}
 	for _, place := range places {
 		j.members = append(j.members, c.Nodes[place])
 	}

@@ -167,6 +167,11 @@ exit 1`)
 	if _, err := check.Run(t.Context()); fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "out of memory") {
 		t.Errorf("got %v, want RankFailed with the error", err)
 	}
+	check, _, _ = start(t, 1, append(os.Environ(), "PATH="+slow(t)+":"+os.Getenv("PATH")))
+	check.Bound = 2 * time.Second
+	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured || !strings.Contains(report.Message, "0 of 1 were ready") {
+		t.Errorf("torch takes too long: got %v, %s %q; want not measured", err, report.Verdict, report.Message)
+	}
 	check, _, _ = newCheck(t, 1, measured)
 	check.Nodes = check.Nodes[:1]
 	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.Pass {
@@ -174,13 +179,39 @@ exit 1`)
 	}
 }
 
-// The benchmark itself, where this machine's python3 has torch.
-func TestBenchmark(t *testing.T) {
+// slow is a folder whose python3 imports for ever.
+func slow(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "python3"), []byte("#!/bin/sh\nexec sleep 60\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func needTorch(t *testing.T) {
+	t.Helper()
 	if err := exec.Command("python3", "-c", "import torch").Run(); err != nil {
 		t.Skip("python3 has no torch here")
 	}
+}
+
+// What gloo says of an interface that is not there.
+func TestInterfaceMissing(t *testing.T) {
+	needTorch(t)
+	check, _, out := start(t, 2, append(os.Environ(), "GLOO_SOCKET_IFNAME=net9"))
+	check.Bound = 2 * time.Minute
+	report, err := check.Run(t.Context())
+	if fail.ReasonOf(err) != fail.NetworkBroken || !strings.Contains(err.Error(), "NoSocketInterface") {
+		t.Errorf("got %v, findings %+v; want NetworkBroken for NoSocketInterface; log %s", err, report.Findings, out)
+	}
+}
+
+// The benchmark itself, where this machine's python3 has torch.
+func TestBenchmark(t *testing.T) {
+	needTorch(t)
 	check, _, out := start(t, 2, append(os.Environ(), "GLOO_SOCKET_IFNAME=lo"))
-	check.Bound = 60 * time.Second
+	check.Bound = 2 * time.Minute
 	report, err := check.Run(t.Context())
 	if err != nil || report.Verdict != fabric.Pass || report.Bandwidth == 0 || report.Transport != "gloo over lo" {
 		t.Fatalf("got %v, %+v; log %s", err, report, out)

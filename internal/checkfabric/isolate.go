@@ -13,9 +13,10 @@ import (
 )
 
 // isolate finds who is at fault where all nodes together hang or fail: nodes whose agents do
-// not answer, else those of the pairs that do not work by themselves. on is the rail whose
-// turn it was, -1 for none.
-func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, on int) error {
+// not answer, else those of the pairs that do not work by themselves, on the rail whose turn
+// it was.
+func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, whole outcome) error {
+	on := whole.rail
 	silent, err := c.each(ctx, func(ctx context.Context, i int) error {
 		_, err := c.Nodes[i].Health(ctx)
 		return err
@@ -26,7 +27,13 @@ func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, on 
 	if err := c.cutOff(silent); err != nil {
 		return err
 	}
+	if !whole.began(len(c.Nodes)) {
+		r.Verdict = fabric.NotMeasured
+		r.Message = fmt.Sprintf("python3 had not imported torch on all nodes within %s: %d of %d were ready", time.Since(c.began).Round(time.Second), len(whole.ready), len(c.Nodes))
+		return nil
+	}
 	c.Log.Info("Not all ranks answer; trying pairs of nodes.")
+	untried := 0
 	var good, bad []fabric.Pair
 	rounds := fabric.Rounds(len(c.Nodes))
 	var slice time.Duration
@@ -45,6 +52,10 @@ func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, on 
 				good = append(good, together[k])
 				continue
 			}
+			if !out.began(len(together[k])) {
+				untried++
+				continue
+			}
 			bad = append(bad, together[k])
 			c.explain(r, out)
 		}
@@ -53,7 +64,10 @@ func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, on 
 	if on >= 0 && on < len(rails) {
 		names = []string{rails[on].report.String()}
 	}
-	if len(bad) == 0 {
+	switch {
+	case len(bad) == 0 && untried > 0:
+		return c.broken(nil, names, "all nodes together hang%s, and there was no time to find out which of them is at fault: want a longer --timeout", onRails(names))
+	case len(bad) == 0:
 		return c.broken(nil, names, "all nodes together hang%s, though each pair of them works by itself: look for addresses given twice, and for rails that have no route to each other",
 			onRails(names))
 	}

@@ -49,7 +49,10 @@ type outcome struct {
 	rail int
 	// ready and joined are the nodes that have got so far.
 	ready, joined []int
-	done          bool
+	// done: all was measured, or as much as there was time for.
+	done bool
+	// failed is true where a rank ended by itself with an error.
+	failed bool
 	// stalled is true where it was stopped because nothing came any more.
 	stalled  bool
 	statuses []agent.JobStatus
@@ -194,17 +197,19 @@ func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- news)
 func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 	statuses := map[int]agent.JobStatus{}
 	logged := map[int]bool{}
+	done := map[int]bool{}
+	cut := false
 	defer func() {
 		for _, client := range j.members {
 			if status, ok := statuses[client.Node()]; ok {
 				out.statuses = append(out.statuses, status)
 			}
 		}
-		out.done = out.done && !out.stalled
+		out.done = (len(done) == len(j.members) || cut) && !out.stalled
 	}()
-	done := map[int]bool{}
 	bound := time.After(j.bound)
 	silent := time.NewTimer(j.bound)
+	last := time.Now()
 	var stopAt, giveUp <-chan time.Time
 	stop := func(why string) {
 		if giveUp == nil {
@@ -219,6 +224,7 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 			switch {
 			case n.line != nil:
 				out.take(n.node, *n.line, j.members)
+				last = time.Now()
 				if n.line.Event == fabric.Done {
 					done[n.node] = true
 				}
@@ -227,7 +233,8 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 				}
 			case n.status != nil:
 				statuses[n.node] = *n.status
-				if failed(*n.status) && stopAt == nil {
+				if failed(*n.status) && stopAt == nil && giveUp == nil {
+					out.failed = true
 					stopAt = time.After(settle)
 				}
 			case n.logged:
@@ -237,7 +244,9 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 			out.stalled = true
 			stop("no rank answers any more")
 		case <-bound:
-			out.stalled = true
+			// A machine that is busy measures longer than the program reckons.
+			cut = len(out.joined) == len(j.members) && time.Since(last) < j.stall/2
+			out.stalled = !cut
 			stop("the time for the check is over")
 		case <-stopAt:
 			stop("another rank failed")
@@ -246,7 +255,6 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		out.done = len(done) == len(j.members)
 		if j.over(statuses) && len(logged) == len(j.members) {
 			return nil
 		}
@@ -273,6 +281,12 @@ func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
 		}
 		o.measurements = append(o.measurements, line.Measurement)
 	}
+}
+
+// began is true where torch was there on all members, or something failed before: only then
+// does an end without a result say anything about the network.
+func (o *outcome) began(members int) bool {
+	return len(o.ready) == members || o.failed
 }
 
 // over is true when no member runs any more.

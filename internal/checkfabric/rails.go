@@ -96,7 +96,8 @@ func (c *Check) measureRails(ctx context.Context, r *fabric.Report, rails []rail
 	}
 	for k, out := range outcomes {
 		if !out.done {
-			return c.isolate(ctx, r, rails, k)
+			out.rail = k
+			return c.isolate(ctx, r, rails, out)
 		}
 		for _, m := range out.measurements {
 			m.Scope, m.Rail = fabric.ByRail, k

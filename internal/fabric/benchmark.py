@@ -203,8 +203,9 @@ sizes, largest = given["sizes"], given["sizes"][-1]
 measure(lambda: dist.all_reduce(torch.ones(1, device=device)), 0.1)
 if local == 0:
     say(event="joined")
-# What matters most comes first; each size has its share of the time.
-share = max(0.05, left() / (4 * len(sizes)))
+# What matters most comes first; each size has its share of the time, which must be the same on
+# all ranks, as the number of iterations follows from it.
+share = max(0.05, -agree([-left()])[0] / (4 * len(sizes)))
 collective("all_reduce", sizes, everyone, None, share, 0, scope="world")
 if given.get("pairs"):
     pairs(given["pairs"], given["pairBytes"], share)

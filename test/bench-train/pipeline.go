@@ -16,7 +16,7 @@ import (
 )
 
 // phases are the tasks of the pipeline, which follow each other.
-var phases = []string{"build-image", "provision", "sync-repo", "train", "teardown"}
+var phases = []string{"build-image", "provision", "sync-repo", "check-fabric", "train", "teardown"}
 
 // phaseTimes are seconds, a value a run. What is neither its pod's start nor what
 // it waits for is a phase's own.

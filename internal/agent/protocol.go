@@ -267,22 +267,36 @@ type JobStatus struct {
 	New bool `json:"new,omitempty"`
 }
 
-// NCCLOf is what the logs of all nodes show together, and whether there are any.
-// environment is that of a node's facts: ranks on which NCCL shows other settings
-// than they were given are among the findings.
-func NCCLOf(statuses []JobStatus, environment map[string]string) (summary nccl.Summary, found bool) {
+// NCCLOf is what the logs of all nodes show together, and whether there are any. Ranks
+// that are on a slower transport than the wanted one, or on which NCCL shows other
+// settings than they were given, are among the findings. environments are what nodes
+// give their ranks, by the node; those of a node that is missing are not compared.
+func NCCLOf(statuses []JobStatus, wanted nccl.Transport, environments map[int]map[string]string) (summary nccl.Summary, found bool) {
 	var all []nccl.Summary
-	given := map[string]string{}
-	maps.Copy(given, environment)
+	var against []nccl.Finding
 	for _, status := range statuses {
-		if status.NCCL != nil {
-			all = append(all, *status.NCCL)
+		if status.NCCL == nil {
+			continue
+		}
+		all = append(all, *status.NCCL)
+		var given map[string]string
+		if environment, known := environments[status.Node]; known {
+			given = maps.Clone(environment)
 			maps.Copy(given, status.Spec.Env)
 		}
+		against = append(against, status.NCCL.Against(nccl.Wanted{Transport: wanted, Environment: given})...)
 	}
 	summary = nccl.Merge(all...)
-	summary.Findings = append(summary.Findings, summary.Against(nccl.Wanted{Environment: given})...)
+	summary.Findings = append(summary.Findings, against...)
 	return summary, len(all) > 0
+}
+
+// WantedTransport is the slowest that is right for the ranks of several nodes in a mode.
+func WantedTransport(mode string, nodes int) nccl.Transport {
+	if mode == RDMA && nodes > 1 {
+		return nccl.RDMAGPU
+	}
+	return nccl.Unknown
 }
 
 // Exit is how a process ended.

@@ -17,10 +17,10 @@ const (
 	SCCAnnotation = "openshift.io/required-scc"
 )
 
-// rootsOwn are capabilities that runtimes give to root and that no training uses.
+// RootsOwn are capabilities that runtimes give to root and that no training uses.
 // Kept are CHOWN, DAC_OVERRIDE, FOWNER, FSETID and KILL: with them root works on files
 // in the claims which earlier pods made under other user IDs.
-func rootsOwn() []corev1.Capability {
+func RootsOwn() []corev1.Capability {
 	return []corev1.Capability{"AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"}
 }
 
@@ -75,7 +75,7 @@ func (b builder) trainSecurity() *corev1.SecurityContext {
 	}
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
-		Capabilities:             &corev1.Capabilities{Add: []corev1.Capability{"IPC_LOCK"}, Drop: rootsOwn()},
+		Capabilities:             &corev1.Capabilities{Add: []corev1.Capability{"IPC_LOCK"}, Drop: RootsOwn()},
 	}
 }
 

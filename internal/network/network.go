@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
@@ -62,13 +63,15 @@ type Network struct {
 	Plans []rdma.Plan
 	// Between are the findings between nodes.
 	Between []rdma.Finding
+	// Environments are what the nodes give their processes, by the node.
+	Environments map[int]map[string]string
 }
 
 // Prepare looks at all nodes, and sets each one's network. Errors: RDMAUnavailable of a
 // node that cannot use RDMA in mode RDMA, or where no rail joins all; those of agents
 // that do not answer.
 func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, error) {
-	n := Network{Settings: settings}
+	n := Network{Settings: settings, Environments: map[int]map[string]string{}}
 	if settings.Mode == agent.RDMA {
 		n.Facts = make([]rdma.Facts, len(set))
 		err := set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
@@ -88,8 +91,15 @@ func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, er
 			return n, err
 		}
 	}
+	var mu sync.Mutex
 	return n, set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error { return client.SetNetwork(ctx, n.of(client.Node())) })
+		return nodes.Retry(ctx, func() error {
+			environment, err := client.SetNetwork(ctx, n.of(client.Node()))
+			mu.Lock()
+			defer mu.Unlock()
+			n.Environments[client.Node()] = environment
+			return err
+		})
 	})
 }
 

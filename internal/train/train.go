@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
@@ -41,8 +42,8 @@ type Training struct {
 	// ID of the job: the PipelineRun's UID, so that a retried step finds it again.
 	ID   string
 	Spec agent.JobSpec
-	// Environment is what every rank gets, as a node's facts have it.
-	Environment map[string]string
+	// Network is how the nodes talk.
+	Network network.Network
 	// Pods tells what became of a node that does not answer.
 	Pods Pods
 	// Forward is the command that makes a port of a node reachable for a person.
@@ -327,10 +328,13 @@ func (t *Training) gpuUse(ctx context.Context) string {
 // is stopped. began is as followMetrics has it.
 func (t *Training) wait(ctx context.Context, updates <-chan update, began time.Time) ([]agent.JobStatus, error) {
 	statuses := make([]agent.JobStatus, len(t.Nodes))
-	var failure error
+	// wrong is of the network, as much as is known of it.
+	var failure, wrong error
 	var stopAt, giveUp <-chan time.Time
 	started, waiting := began.IsZero(), false
-	network := network{log: t.Log, environment: t.Environment, ranks: len(t.Nodes) * t.Spec.RanksOfNode()}
+	shown := shown{
+		log: t.Log, wanted: agent.WantedTransport(t.Network.Mode, len(t.Nodes)), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
+	}
 	stop := func(why string) {
 		stopAt = nil
 		if giveUp == nil {
@@ -350,7 +354,9 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 				break
 			}
 			statuses[u.node] = u.status
-			network.look(statuses)
+			if wrong = shown.look(statuses); wrong != nil {
+				stop("ranks talk over sockets")
+			}
 			if !started && slices.ContainsFunc(u.status.Ranks, func(r agent.RankStatus) bool { return !r.Started.IsZero() }) {
 				started = true
 				t.Log.Info(fmt.Sprintf("The first rank started %.1f s after the launch.", time.Since(began).Seconds()))
@@ -364,7 +370,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 			case u.status.State == agent.Restarted:
 				failure = errors.Join(failure, t.Pods.Restarted(ctx, t.Nodes[u.node]))
 				stop("a container was restarted")
-			case t.done(statuses):
+			case t.done(statuses) && wrong == nil:
 				return statuses, nil
 			default:
 				if why, certain := t.failing(u.status); why != "" && giveUp == nil {
@@ -378,12 +384,12 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 		case <-stopAt:
 			stop("a rank lost its peers")
 		case <-giveUp:
-			return statuses, t.verdict(statuses, failure)
+			return statuses, t.verdict(statuses, errors.Join(failure, wrong))
 		case <-ctx.Done():
 			return statuses, ctx.Err()
 		}
 		if t.over(statuses, failure) {
-			return statuses, t.verdict(statuses, failure)
+			return statuses, t.verdict(statuses, errors.Join(failure, wrong))
 		}
 	}
 }

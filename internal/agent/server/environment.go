@@ -135,7 +135,7 @@ func (c Config) ShellEnvironment() []string { return list(c.environment()) }
 func (c Config) serviceOptions() services.Options {
 	return services.Options{
 		Dir: c.Paths.services(), Workspace: c.Paths.Workspace, Logs: filepath.Join(c.Paths.state(), "services"), Run: filepath.Dir(c.Paths.socket()),
-		Public: c.Public, Loopback: c.Loopback, Environ: c.environment(),
+		Public: c.Public, Loopback: c.Loopback, Environ: func() map[string]string { return c.environment() },
 	}
 }
 

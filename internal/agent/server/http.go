@@ -138,8 +138,11 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
 	if err := record.WriteJSON(s.config.Paths.network(), network); err != nil {
 		return fmt.Errorf("setting the node's network: %w", err)
 	}
-	return answer(w, network)
+	s.networkIsSet()
+	return answer(w, s.config.shown())
 }
+
+func (s *Server) networkIsSet() { s.tellOnce.Do(func() { close(s.told) }) }
 
 func (s *Server) workspace(w http.ResponseWriter, _ *http.Request) error {
 	return answer(w, facts.Volume(s.config.Paths.Workspace))

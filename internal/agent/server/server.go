@@ -35,6 +35,9 @@ type Server struct {
 	jobs    *jobs
 	// services are node 0's, nil elsewhere.
 	services *services.Manager
+	// told is closed once the node's network is set, or where nothing has to be.
+	told     chan struct{}
+	tellOnce sync.Once
 	// background is what no request waits for.
 	background sync.WaitGroup
 }
@@ -54,7 +57,10 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js}
+	s := &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js, told: make(chan struct{})}
+	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
+		s.networkIsSet()
+	}
 	if config.Node == 0 {
 		s.services = services.New(config.serviceOptions(), log)
 	}
@@ -120,6 +126,12 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	go func() { failed <- probe.Serve(inner) }()
 	if s.services != nil {
 		s.background.Go(func() {
+			// What people start in them has the environment that they started with.
+			select {
+			case <-s.told:
+			case <-ctx.Done():
+				return
+			}
 			if err := s.services.Run(ctx); err != nil {
 				s.log.Error(fmt.Sprintf("No services run: %v", err))
 			}

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 )
 
 func TestValidateNamesEveryMistake(t *testing.T) {
@@ -102,6 +103,35 @@ func TestRenderTekton(t *testing.T) {
 	}
 	if _, err := renderTekton(nil, config); err == nil || !strings.Contains(err.Error(), "cmd/controller, which is not built") {
 		t.Errorf("without the image: %v", err)
+	}
+}
+
+func TestOpenShiftsDefinitions(t *testing.T) {
+	dir, err := moduleDir(t.Context(), "../..", openshiftModule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"name: securitycontextconstraints.security.openshift.io", "name: routes.route.openshift.io"} {
+		content, err := os.ReadFile(filepath.Join(dir, openshiftCRDs()[i]))
+		if err != nil || !strings.Contains(string(content), "kind: CustomResourceDefinition") || !strings.Contains(string(content), want) {
+			t.Errorf("%s does not define it: %s (%v)", openshiftCRDs()[i], want, err)
+		}
+	}
+}
+
+func TestEveryStockConstraintHasItsRole(t *testing.T) {
+	manifest, err := ownManifests.ReadFile("manifests/scc.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stock, err := scc.Stock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range stock {
+		if want := "resourceNames: [" + c.Name + "], verbs: [use]"; !strings.Contains(string(manifest), want) {
+			t.Errorf("no role has %s", want)
+		}
 	}
 }
 

@@ -23,17 +23,36 @@ var ownManifests embed.FS
 const (
 	tektonModule  = "github.com/tektoncd/pipeline"
 	tektonVersion = "v1.15.0"
+
+	openshiftModule = "github.com/openshift/api"
 )
 
-// render returns everything that is applied to a new cluster, in order: its
-// own objects first, then Tekton's.
-func render(images map[string]string, ca []byte, caBundle, tektonConfig string) (string, error) {
+// openshiftCRDs are the files of openshift/api's module that define
+// SecurityContextConstraints and Routes.
+func openshiftCRDs() []string {
+	return []string{
+		"security/v1/zz_generated.crd-manifests/0000_03_config-operator_01_securitycontextconstraints.crd.yaml",
+		"route/v1/zz_generated.crd-manifests/routes.crd.yaml",
+	}
+}
+
+// render returns everything that is applied to a new cluster, in order:
+// OpenShift's definitions from its module's folder, the cluster's own objects,
+// then Tekton's.
+func render(images map[string]string, ca []byte, caBundle, openshift, tektonConfig string) (string, error) {
 	values := []string{
 		"@CONTROL_IP@", topology.ControlIP, "@GIT_HOST@", topology.GitHost, "@DOMAIN@", topology.Domain,
 		"@DNS_IP@", topology.DNSServiceIP, "@ADMISSION@", topology.AdmissionAddress, "@BUILD_API_PORT@", port(topology.BuildAPIAddress),
 		"@IMAGE_COREDNS@", images["coredns"], "@CA@", base64.StdEncoding.EncodeToString(ca),
 	}
 	var documents []string
+	for _, file := range openshiftCRDs() {
+		content, err := os.ReadFile(filepath.Join(openshift, file))
+		if err != nil {
+			return "", err
+		}
+		documents = append(documents, string(content))
+	}
 	files, err := fs.Glob(ownManifests, "manifests/*.yaml")
 	if err != nil {
 		return "", err
@@ -117,17 +136,18 @@ func renderTekton(images map[string]string, config string) ([]string, error) {
 	return documents, nil
 }
 
-// tektonConfigDir returns the folder of Tekton's manifests in its module.
-func tektonConfigDir(ctx context.Context, source string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", tektonModule+"@"+tektonVersion)
-	cmd.Dir = filepath.Join(source, "tools")
+// moduleDir returns the folder of a module's sources: of the version asked for
+// by MODULE@VERSION, or that of the go.mod in the folder from.
+func moduleDir(ctx context.Context, from, module string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+	cmd.Dir = from
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("finding Tekton's module: %w: %s", err, out)
+		return "", fmt.Errorf("finding the module %s: %w: %s", module, err, out)
 	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
+	var found struct{ Dir string }
+	if err := json.Unmarshal(out, &found); err != nil {
 		return "", err
 	}
-	return filepath.Join(module.Dir, "config"), nil
+	return found.Dir, nil
 }

@@ -489,7 +489,11 @@ func sum(s string) string {
 }
 
 func (u *upper) manifests(ctx context.Context) (string, error) {
-	config, err := tektonConfigDir(ctx, u.source)
+	tekton, err := moduleDir(ctx, filepath.Join(u.source, "tools"), tektonModule+"@"+tektonVersion)
+	if err != nil {
+		return "", err
+	}
+	openshift, err := moduleDir(ctx, u.source, openshiftModule)
 	if err != nil {
 		return "", err
 	}
@@ -497,7 +501,7 @@ func (u *upper) manifests(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return render(u.images, ca, u.caBundle, config)
+	return render(u.images, ca, u.caBundle, openshift, filepath.Join(tekton, "config"))
 }
 
 // apply applies the manifests, with the real kubectl, unless they are.

@@ -282,29 +282,26 @@ func (c *Check) describe(r *fabric.Report, out outcome) {
 		r.Transport = "gloo over " + cmp.Or(c.facts[0].Environment["GLOO_SOCKET_IFNAME"], "the pod network")
 		return
 	}
-	summary, ok := agent.NCCLOf(out.statuses, c.facts[0].Environment)
+	environments := map[int]map[string]string{}
+	for i, f := range c.facts {
+		environments[c.Nodes[i].Node()] = f.Environment
+	}
+	summary, ok := agent.NCCLOf(out.statuses, c.wanted(), environments)
 	if !ok {
 		return
-	}
-	summary.Findings = slices.DeleteFunc(summary.Findings, func(f nccl.Finding) bool {
-		return f.Name == nccl.SettingChanged && strings.HasPrefix(f.Evidence, "NCCL_ALGO ") // it was us
-	})
-	if c.settings.Mode == agent.RDMA {
-		summary.Findings = append(summary.Findings, summary.Against(nccl.Wanted{Transport: c.bestTransport()})...)
 	}
 	r.Transport, r.Findings = summary.Transport.Words(), summary.Findings
 	summary.Processes = nil
 	r.Network = &summary
 }
 
-// bestTransport is what the nodes' devices allow.
-func (c *Check) bestTransport() nccl.Transport {
-	for _, devices := range c.devices {
-		if devices.GPUDirect.Way() == "none" {
-			return nccl.RDMAHost
-		}
+// wanted is the slowest transport that is right: GPUDirect where all nodes can have it.
+func (c *Check) wanted() nccl.Transport {
+	wanted := agent.WantedTransport(c.settings.Mode, len(c.Nodes))
+	if wanted == nccl.RDMAGPU && slices.ContainsFunc(c.devices, func(f rdma.Facts) bool { return f.GPUDirect.Way() == "none" }) {
+		return nccl.RDMAHost
 	}
-	return nccl.RDMAGPU
+	return wanted
 }
 
 // wrongTransport is the error of ranks on sockets in an environment with RDMA. gloo knows

@@ -141,7 +141,7 @@ func (c *Check) faultyRails(ctx context.Context, r *fabric.Report, rails []rail,
 // explain adds what a failed job shows to the report's findings, once each.
 func (c *Check) explain(r *fabric.Report, out outcome) {
 	var found []nccl.Finding
-	if summary, ok := agent.NCCLOf(out.statuses, nil); ok {
+	if summary, ok := agent.NCCLOf(out.statuses, nccl.Unknown, nil); ok {
 		found = summary.Findings
 	}
 	if failed, ok := cause.Find(out.statuses); ok {
@@ -149,7 +149,7 @@ func (c *Check) explain(r *fabric.Report, out outcome) {
 			found = append(found, finding)
 		}
 	}
-	known := map[nccl.Name]bool{nccl.SettingChanged: true}
+	known := map[nccl.Name]bool{}
 	for _, f := range r.Findings {
 		known[f.Name] = true
 	}

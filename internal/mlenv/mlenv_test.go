@@ -33,6 +33,9 @@ func TestValidate(t *testing.T) {
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
 		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
 		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
+		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
+--compare "udp": want tcp, or nothing
+--timeout "1s": want at least 20s: torch alone takes some to start`},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

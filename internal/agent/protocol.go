@@ -373,6 +373,21 @@ const (
 	RankLog = "rank-"
 )
 
+// What a step may add to the record of a run, for GET and PUT /v1/records/ID/NAME. The
+// folder is that of the job of the same id, which need not have begun.
+const (
+	// FabricReport is what check-fabric found, JSON.
+	FabricReport = "fabric.json"
+	// FabricSVG and FabricPNG are its picture.
+	FabricSVG = "fabric.svg"
+	FabricPNG = "fabric.png"
+	// MaxRecordFile is how large one may be, in bytes.
+	MaxRecordFile = 1 << 20
+)
+
+// RecordFiles are the names of all of them.
+func RecordFiles() []string { return []string{FabricReport, FabricSVG, FabricPNG} }
+
 // Problem is the body of every answer that is not 2xx.
 type Problem struct {
 	Reason  string `json:"reason"`

@@ -29,7 +29,7 @@ const user = "65532:0"
 
 // Steps are the names under which Tasks call the steps' one program.
 func Steps() []string {
-	return []string{"build-image", "preflight", "provision", "sync-repo", "teardown", "train"}
+	return []string{"build-image", "check-fabric", "preflight", "provision", "sync-repo", "teardown", "train"}
 }
 
 // Contents are the files, on this machine, that a steps image is made of.

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/admin"
 	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
@@ -46,7 +47,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			return nil
 		},
 	}
-	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), doctorCommand(), admin.Command())
+	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -79,6 +80,13 @@ func buildCommand() *cobra.Command {
 func preflightCommand() *cobra.Command {
 	cmd := preflight.Command()
 	cmd.Example = strings.ReplaceAll(cmd.Example, "  preflight", "  mlenv preflight")
+	return cmd
+}
+
+// checkFabricCommand is the step for people.
+func checkFabricCommand() *cobra.Command {
+	cmd := checkfabric.Command()
+	cmd.Example = strings.ReplaceAll(cmd.Example, "check-fabric", "mlenv check-fabric")
 	return step.ForPeople(cmd)
 }
 

@@ -46,6 +46,9 @@ func TestValidate(t *testing.T) {
 		{"every mistake of preflight", []string{"preflight", "--mode=fast", "--output=xml"}, 2, "", `--mode "fast": want auto, rdma or tcp
 --output "xml": want text or json`},
 		{"preflight of no cluster file", []string{"preflight"}, 1, "", "--cluster-file is missing"},
+		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
+--compare "udp": want tcp, or nothing
+--timeout "1s": want at least 20s: torch alone takes some to start`},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

@@ -19,6 +19,9 @@ func (r RailPort) Rate() BitsPerSecond {
 	return r.Port.Rate
 }
 
+// ExpectedBandwidth is the bus bandwidth that rings over this port alone should reach.
+func (r RailPort) ExpectedBandwidth() BytesPerSecond { return ringBandwidth([]RailPort{r}) }
+
 // ExpectedBandwidth is the bus bandwidth that rings over all rails of the node should
 // reach, as nccl-tests prints it: the sum of what the rails carry, times what a healthy
 // ring makes of it.

@@ -28,7 +28,18 @@ const gibibyte = 1 << 30
 
 // String is the bandwidth in both units, as in "194.0 GB/s (180.7 GiB/s)".
 func (b BytesPerSecond) String() string {
-	return fmt.Sprintf("%.1f GB/s (%.1f GiB/s)", float64(b)/float64(GBps), float64(b)/gibibyte)
+	return fmt.Sprintf("%s (%s GiB/s)", b.Decimal(), digits(float64(b)/gibibyte))
+}
+
+// Decimal is the bandwidth as "194.6 GB/s".
+func (b BytesPerSecond) Decimal() string { return digits(float64(b)/float64(GBps)) + " GB/s" }
+
+// digits has one behind the point, and more where there would be little before it.
+func digits(value float64) string {
+	if value < 1 && value > 0 {
+		return fmt.Sprintf("%.3g", value)
+	}
+	return fmt.Sprintf("%.1f", value)
 }
 
 // GTps is a PCIe lane's speed in 10^9 transfers per second: a bit each, its encoding included.

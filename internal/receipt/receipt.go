@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
 )
 
@@ -45,6 +46,10 @@ type Receipt struct {
 	// Network is what NCCL's own logs prove of the training, without its processes;
 	// nil where it logged nothing.
 	Network *nccl.Summary `json:"network,omitempty"`
+	// Fabric is what check-fabric found, nil where there was none.
+	Fabric *fabric.Report `json:"fabric,omitempty"`
+	// Pictures are files beside the JSON, by name.
+	Pictures map[string][]byte `json:"-"`
 	// Metrics are the last values of the training's own.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	// Cause is the rank that failed first by an error of its own.

@@ -3,9 +3,11 @@ package receipt
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,7 +25,8 @@ const (
 	key   = "receipt.json"
 	// Keep is how many receipts of one environment are kept.
 	Keep = 30
-	// maxSize keeps a receipt within what a ConfigMap holds, 1 MiB.
+	// maxSize keeps a receipt within what a ConfigMap holds, 1 MiB. Pictures are stored
+	// as base64, which takes a third more.
 	maxSize = 900 << 10
 )
 
@@ -45,6 +48,14 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 			return fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
 		}
 	}
+	pictures := map[string][]byte{}
+	left := maxSize - len(content)
+	for _, name := range slices.Sorted(maps.Keys(r.Pictures)) {
+		if size := base64.StdEncoding.EncodedLen(len(r.Pictures[name])); size <= left {
+			left -= size
+			pictures[name] = r.Pictures[name]
+		}
+	}
 	return kube.Apply(ctx, client, &corev1.ConfigMap{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{Name: Name(r.Run), Namespace: r.Namespace, Labels: map[string]string{
@@ -54,7 +65,8 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 			"ml-dev-env/environment":       r.Environment,
 			"ml-dev-env/verdict":           string(r.Verdict),
 		}},
-		Data: map[string]string{key: string(content)},
+		Data:       map[string]string{key: string(content)},
+		BinaryData: pictures,
 	})
 }
 
@@ -68,6 +80,7 @@ func Read(ctx context.Context, client kubernetes.Interface, namespace, run strin
 	if err := json.Unmarshal([]byte(found.Data[key]), &r); err != nil {
 		return r, fmt.Errorf("reading the receipt of %s/%s: %w", namespace, run, err)
 	}
+	r.Pictures = found.BinaryData
 	return r, nil
 }
 

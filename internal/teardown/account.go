@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
@@ -67,6 +68,9 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 	}
 	if len(r.Nodes) == 0 {
 		r.Nodes, r.NCCL = earlier.Nodes, earlier.NCCL
+	}
+	if r.Fabric == nil {
+		r.Fabric, r.Pictures = earlier.Fabric, earlier.Pictures
 	}
 	if len(r.Ranks) == 0 {
 		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, earlier.Cause, earlier.Record, earlier.Network
@@ -180,6 +184,16 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 			continue
 		}
 		group.Go(func() {
+			report, pictures, err := fabricOf(ctx, client, t.options.run.UID)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				problems = append(problems, err)
+			} else if report != nil {
+				r.Fabric, r.Pictures = report, pictures
+			}
+		})
+		group.Go(func() {
 			status, err := client.Job(ctx, t.options.run.UID)
 			mu.Lock()
 			defer mu.Unlock()
@@ -202,6 +216,28 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		}
 	}
 	return errors.Join(problems...)
+}
+
+// fabricOf is what check-fabric has put into the run's record on a node, nil where it has not.
+func fabricOf(ctx context.Context, client *agent.Client, id string) (*fabric.Report, map[string][]byte, error) {
+	var report *fabric.Report
+	pictures := map[string][]byte{}
+	for _, name := range agent.RecordFiles() {
+		content, err := client.ReadRecord(ctx, id, name)
+		switch {
+		case agent.IsNotFound(err):
+			continue
+		case err != nil:
+			return nil, nil, err
+		case name != agent.FabricReport:
+			pictures[name] = content
+			continue
+		}
+		if err := json.Unmarshal(content, &report); err != nil {
+			return nil, nil, fmt.Errorf("reading %s of node %d: %w", name, client.Node(), err)
+		}
+	}
+	return report, pictures, nil
 }
 
 func node(f agent.Facts) receipt.Node {

@@ -213,6 +213,12 @@ func TestTeardownTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// On node 1 alone: a check takes the first node that answers.
+	for name, content := range map[string]string{agent.FabricReport: `{"verdict":"pass"}`, agent.FabricSVG: "<svg/>"} {
+		if err := agents[1].Client.WriteRecord(t.Context(), "uid-1", name, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	p := newPlace(t, []runtime.Object{pipelineRun(),
 		task("provision", "Succeeded", nil, "image-digest", "registry.test/train@sha256:1", "storage", "volumeClaimTemplates", "mode", "tcp"),
 		task("sync-repo", "Succeeded", nil, "commit", "abc", "tree", "def"),
@@ -246,6 +252,9 @@ func TestTeardownTwice(t *testing.T) {
 
 	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were given back" || first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
 		t.Errorf("receipt %+v", first)
+	}
+	if first.Fabric == nil || first.Fabric.Verdict != "pass" || string(first.Pictures[agent.FabricSVG]) != "<svg/>" {
+		t.Errorf("fabric %+v with %d pictures, want what is in the record", first.Fabric, len(first.Pictures))
 	}
 	var nodes, ranks []string
 	for _, n := range first.Nodes {

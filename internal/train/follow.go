@@ -2,7 +2,6 @@ package train
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,49 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
-
-// followLog copies a job's log into w until it is complete, through broken
-// connections: what has been written is never written again. lost is asked
-// whether to go on after each break.
-func followLog(ctx context.Context, client *agent.Client, id, name string, w io.Writer, lost func(error) error) error {
-	counted := &counter{w: w}
-	for {
-		err := copyLog(ctx, client, id, name, counted)
-		if err == nil || ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if counted.err != nil {
-			return counted.err
-		}
-		if err := lost(err); err != nil {
-			return err
-		}
-	}
-}
-
-func copyLog(ctx context.Context, client *agent.Client, id, name string, w *counter) error {
-	log, err := client.Log(ctx, id, name, w.n, true)
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	_, err = io.CopyBuffer(w, struct{ io.Reader }{log}, make([]byte, 256<<10))
-	return err
-}
-
-// counter knows how far a log was copied, and whose fault an error is.
-type counter struct {
-	w   io.Writer
-	n   int64
-	err error
-}
-
-func (c *counter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.n += int64(n)
-	c.err = err
-	return n, err
-}
 
 // merged is the training's output for people: whole lines of all ranks, each
 // with where it comes from, each rank's in its order.

@@ -17,7 +17,7 @@ import (
 
 // phases are the tasks of the pipeline, which follow each other but for the first
 // two: these run side by side.
-var phases = []string{"build-image", "preflight", "provision", "sync-repo", "train", "teardown"}
+var phases = []string{"build-image", "preflight", "provision", "sync-repo", "check-fabric", "train", "teardown"}
 
 // phaseTimes are seconds, a value a run. What is neither its pod's start nor what
 // it waits for is a phase's own.

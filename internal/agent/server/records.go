@@ -1,0 +1,53 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// recordFile is where a file of a run's record lies. The agent's own files are none of those.
+func (s *Server) recordFile(r *http.Request) (string, error) {
+	id, name := r.PathValue("id"), r.PathValue("name")
+	if !jobID.MatchString(id) || !slices.Contains(agent.RecordFiles(), name) {
+		return "", fail.Becausef(fail.InvalidInput, "finding file %q of record %q: want one of %s", name, id, strings.Join(agent.RecordFiles(), ", "))
+	}
+	return filepath.Join(s.config.Paths.runs(), id, name), nil
+}
+
+func (s *Server) readRecord(w http.ResponseWriter, r *http.Request) error {
+	path, err := s.recordFile(r)
+	if err != nil {
+		return err
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("reading the record: %w", err)
+	}
+	_, err = w.Write(content)
+	return err
+}
+
+func (s *Server) writeRecord(w http.ResponseWriter, r *http.Request) error {
+	path, err := s.recordFile(r)
+	if err != nil {
+		return err
+	}
+	content, err := io.ReadAll(http.MaxBytesReader(w, r.Body, agent.MaxRecordFile))
+	if err != nil {
+		return fail.Because(fail.InvalidInput, fmt.Errorf("taking %s into the record: %w", filepath.Base(path), err))
+	}
+	if err := record.WriteFile(path, content); err != nil {
+		return fmt.Errorf("writing the record: %w", err)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}

@@ -1,0 +1,225 @@
+"""Measures collectives between the ranks of some nodes, by torch.distributed.
+
+It is run once on every node as `python3 -c THIS INPUT`, and starts the node's
+ranks itself. INPUT is the JSON of fabric.Input. Lines on standard output that
+begin with {"fabric": 1, are fabric.Line, one measurement or event each; rank 0
+prints measurements, the first rank of every node events.
+"""
+import datetime
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+
+# Of `python -c` the first is the current folder, where a user's torch.py may lie.
+sys.path[:] = [p for p in sys.path if p]
+
+given = json.loads(sys.argv[1])
+began = time.monotonic()
+
+
+def say(**line):
+    print(json.dumps({"fabric": 1, **line}), flush=True)
+
+
+def start_ranks():
+    """Forks a process for each rank of the node; None in the parent, which returns when all have ended."""
+    local_size = given["ranksPerNode"]
+    ranks = {}
+    for local in range(local_size):
+        # Nothing with threads is imported yet.
+        pid = os.fork()
+        if pid == 0:
+            return local
+        ranks[pid] = local
+    code = 0
+    while ranks:
+        pid, status = os.wait()
+        ranks.pop(pid, None)
+        if status and not code:
+            code = os.waitstatus_to_exitcode(status) if hasattr(os, "waitstatus_to_exitcode") else 1
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+    sys.exit(code if code >= 0 else 1)
+
+
+local = start_ranks() if given["ranksPerNode"] > 1 else 0
+node, nodes, per_node = given["node"], given["nodes"], given["ranksPerNode"]
+rank, ranks = node * per_node + local, nodes * per_node
+cuda = given["backend"] == "nccl"
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+if cuda:
+    if not torch.cuda.is_available():
+        sys.exit("torch sees no GPU though the node has some")
+    torch.cuda.set_device(given["firstDevice"] + local)
+else:
+    torch.set_num_threads(1)
+device = torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
+if local == 0:
+    say(event="ready", torch=torch.__version__)
+
+
+def left():
+    return given["seconds"] - (time.monotonic() - began)
+
+
+dist.init_process_group(
+    given["backend"], init_method="tcp://%s:%d" % (given["master"], given["port"]), rank=rank, world_size=ranks,
+    timeout=datetime.timedelta(seconds=max(5, left() + 5)))
+
+
+def agree(values, op=dist.ReduceOp.MAX, group=None):
+    """What all ranks of the group have agreed on, element by element."""
+    t = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(t, op=op, group=group)
+    return t.tolist()
+
+
+def timed(operation, count):
+    """The seconds of each of count calls, on this rank."""
+    if not cuda:
+        times = []
+        for _ in range(count):
+            start = time.perf_counter()
+            operation()
+            times.append(time.perf_counter() - start)
+        return times
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        operation()
+        mark.record()
+    marks[-1].synchronize()
+    return [a.elapsed_time(b) / 1000 for a, b in zip(marks, marks[1:])]
+
+
+def measure(operation, share, group=None):
+    """The median of the iterations' times, each the slowest rank's, and how many fitted into share seconds.
+
+    None where even the fewest would take longer than there is time.
+    """
+    timed(operation, 1)  # connects
+    estimate, remaining = agree([timed(operation, 1)[0], -left()], group=group)
+    estimate, remaining = max(estimate, 1e-6), -remaining
+    if estimate * 3 > remaining:
+        return None
+    count = max(3, min(50, int(share / estimate)))
+    times = agree(timed(operation, count), group=group)
+    return statistics.median(times), count
+
+
+def operations(size, members, group):
+    """Each collective on size bytes, counted as nccl-tests does: of all_gather and reduce_scatter the whole buffer."""
+    n = len(members)
+    whole = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
+    part = torch.ones(max(1, size // 4 // n), dtype=torch.float32, device=device)
+    all_parts = torch.ones(part.numel() * n, dtype=torch.float32, device=device)
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+        "broadcast": lambda: dist.broadcast(whole, src=members[0], group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(all_parts, part, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, all_parts, group=group),
+    }
+    if not cuda:
+        # gloo has these two in new versions of torch alone, and copies in all of them.
+        parts = list(all_parts.chunk(n))
+        calls["all_gather"] = lambda: dist.all_gather(parts, part, group=group)
+        calls["reduce_scatter"] = lambda: dist.reduce_scatter(part, parts, group=group)
+    return calls
+
+
+def collective(name, sizes, members, group, share, teller, **scope):
+    """Measures one collective over sizes, as far as time goes."""
+    for size in sizes:
+        try:
+            result = measure(operations(size, members, group)[name], share, group)
+        except RuntimeError as error:
+            # All ranks see this alike, and before they talk.
+            if "support" in str(error):
+                return
+            raise
+        if result is None:
+            return
+        if rank == teller:
+            say(operation=name, bytes=max(4, size // 4 * 4), ranks=len(members), time=int(result[0] * 1e9), iterations=result[1], **scope)
+
+
+def exchange(a, b, size):
+    """Sends and receives at once between all ranks of two nodes; nothing on other nodes."""
+    if node not in (a, b):
+        return lambda: None
+    peer = (b if node == a else a) * per_node + local
+    out = torch.ones(max(1, size // 4), dtype=torch.float32, device=device)
+    back = torch.empty_like(out)
+
+    def operation():
+        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, out, peer), dist.P2POp(dist.irecv, back, peer)]):
+            work.wait()
+    return operation
+
+
+def pairs(rounds, size, share):
+    """Measures pairs of nodes; those of one round at once."""
+    for number, together in enumerate(rounds):
+        mine = next((p for p in together if node in p), None)
+        operation = exchange(*mine, size) if mine else lambda: None
+        timed(operation, 1)
+        estimate, remaining = agree([timed(operation, 1)[0], -left()])
+        if estimate * 3 > -remaining:
+            return
+        # As often on all, so that pairs run side by side.
+        count = max(3, min(20, int(share / max(estimate, 1e-6))))
+        own = [0.0] * nodes
+        own[node] = statistics.median(timed(operation, count)) if mine else 0.0
+        slowest = agree(own)
+        if rank == 0:
+            for a, b in together:
+                say(operation="send_recv", scope="pair", pair=[a, b], round=number, bytes=size, ranks=2 * per_node,
+                    time=int(max(slowest[a], slowest[b]) * 1e9), iterations=count)
+
+
+def rails(sizes, share):
+    """Measures each interface by itself. gloo looks which one to use whenever a group is made."""
+    everyone = list(range(ranks))
+    before = os.environ.get("GLOO_SOCKET_IFNAME")
+    for number, interface in enumerate(given["rails"]):
+        if rank == 0:
+            say(event="rail", rail=number)
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+        group = dist.new_group(everyone)
+        collective("all_reduce", sizes, everyone, group, share, 0, scope="rail", rail=number)
+    os.environ.pop("GLOO_SOCKET_IFNAME")
+    if before is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = before
+
+
+everyone = list(range(ranks))
+sizes, largest = given["sizes"], given["sizes"][-1]
+measure(lambda: dist.all_reduce(torch.ones(1, device=device)), 0.1)
+if local == 0:
+    say(event="joined")
+# What matters most comes first; each size has its share of the time, which must be the same on
+# all ranks, as the number of iterations follows from it.
+share = max(0.05, -agree([-left()])[0] / (4 * len(sizes)))
+collective("all_reduce", sizes, everyone, None, share, 0, scope="world")
+if given.get("pairs"):
+    pairs(given["pairs"], given["pairBytes"], share)
+if given.get("rails"):
+    rails(sizes[-2:], share / 2)
+if given.get("others"):
+    for name in ("all_gather", "reduce_scatter", "broadcast"):
+        collective(name, sizes[-2:], everyone, None, share / 4, 0, scope="world")
+if given.get("inside") and per_node > 1:
+    # Every rank makes all groups, in the same order.
+    members = [[n * per_node + i for i in range(per_node)] for n in range(nodes)]
+    groups = [dist.new_group(m) for m in members]
+    collective("all_reduce", [sizes[0], largest], members[node], groups[node], share / 4, members[node][0], scope="node", node=node)
+agree([0.0])
+if local == 0:
+    say(event="done")
+dist.destroy_process_group()

@@ -1,0 +1,79 @@
+package fabric
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Pair is two nodes, the lower first.
+type Pair [2]int
+
+// String is "0-1".
+func (p Pair) String() string { return fmt.Sprintf("%d-%d", p[0], p[1]) }
+
+// Has is true of the pair's two nodes.
+func (p Pair) Has(node int) bool { return p[0] == node || p[1] == node }
+
+// Rounds are pairs of n nodes so that one faulty node can be told from all others:
+// those of a round have no node in common, and there are log2(n) rounds, rounded up. In
+// round r a node meets the one whose number differs in bit r.
+//
+// Of three nodes 0 would be in all pairs, and everything slow could be its fault or
+// the network's: these have a third round.
+func Rounds(n int) [][]Pair {
+	var rounds [][]Pair
+	for bit := 1; bit < n; bit <<= 1 {
+		var together []Pair
+		for node := range n {
+			if peer := node | bit; peer != node && peer < n {
+				together = append(together, Pair{node, peer})
+			}
+		}
+		rounds = append(rounds, together)
+	}
+	if n == 3 {
+		rounds = append(rounds, []Pair{{1, 2}})
+	}
+	return rounds
+}
+
+// Faulty names the fewest nodes that explain the bad pairs: nodes without a good pair,
+// those with the most bad ones first. Where a pair has no such node the fault is
+// between its two, which are both named, as of two nodes that have nobody else.
+func Faulty(good, bad []Pair) []int {
+	var faulty []int
+	for len(bad) > 0 {
+		counts := map[int]int{}
+		for _, pair := range bad {
+			for _, node := range pair {
+				if !slices.ContainsFunc(good, func(p Pair) bool { return p.Has(node) }) {
+					counts[node]++
+				}
+			}
+		}
+		most := 0
+		for _, count := range counts {
+			most = max(most, count)
+		}
+		var named []int
+		for node, count := range counts {
+			if count == most {
+				named = append(named, node)
+			}
+		}
+		if len(named) == 0 {
+			named = bad[0][:]
+		} else if !slices.ContainsFunc(bad, func(p Pair) bool { return slices.Contains(named, p[0]) && slices.Contains(named, p[1]) }) {
+			// Nodes that are in no pair with each other are faulty each by itself; of two in
+			// one pair there is no telling.
+			slices.Sort(named)
+			named = named[:1]
+		}
+		faulty = append(faulty, named...)
+		bad = slices.DeleteFunc(slices.Clone(bad), func(p Pair) bool {
+			return slices.ContainsFunc(named, p.Has)
+		})
+	}
+	slices.Sort(faulty)
+	return slices.Compact(faulty)
+}

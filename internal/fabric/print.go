@@ -1,0 +1,79 @@
+package fabric
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
+)
+
+// Print writes a table of the measurements, the rails, and what was found.
+func (r *Report) Print(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "operation\tbetween\tsize\ttime\tbus bandwidth")
+	for _, m := range r.Measurements {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.between(m), words.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond), m.Bandwidth())
+	}
+	if len(r.Measurements) > 0 {
+		if err := table.Flush(); err != nil {
+			return err
+		}
+	}
+	if r.Network != nil {
+		for _, rail := range r.Network.Rails {
+			if rail.Channels > 0 {
+				fmt.Fprintf(w, "%s on %s: %s, %s\n", rail.Name, rail.Host, rail.Transport.Words(), words.Count(rail.Channels, "end")+" of channels")
+			}
+		}
+	}
+	if r.Sockets > 0 {
+		fmt.Fprintf(w, "over TCP sockets: %s; without them it is %.1f times that\n", r.Sockets, r.Ratio())
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(w, "%s%s: %s\n  seen: %s\n  next: %s\n", f.Name, on(f.Host), f.Cause, f.Evidence, f.Fix)
+	}
+	return nil
+}
+
+func on(host string) string {
+	if host == "" {
+		return ""
+	}
+	return " on " + host
+}
+
+// Ratio is how many times as fast as sockets the network is, 0 where these were not measured.
+func (r *Report) Ratio() float64 {
+	if r.Sockets == 0 {
+		return 0
+	}
+	return float64(r.Bandwidth) / float64(r.Sockets)
+}
+
+// between is who takes part.
+func (r *Report) between(m Measurement) string {
+	switch m.Scope {
+	case InNode:
+		return fmt.Sprintf("ranks of node %d", m.Node)
+	case InPair:
+		return fmt.Sprintf("nodes %d and %d", m.Pair[0], m.Pair[1])
+	case ByRail:
+		if m.Rail < len(r.Rails) {
+			return "all, on " + r.Rails[m.Rail].Name
+		}
+	case World:
+	}
+	return "all ranks"
+}
+
+// Sort puts measurements in the order in which they are shown.
+func Sort(all []Measurement) {
+	order := []Scope{World, InPair, ByRail, InNode}
+	slices.SortStableFunc(all, func(a, b Measurement) int {
+		return cmp.Or(cmp.Compare(slices.Index(order, a.Scope), slices.Index(order, b.Scope)), cmp.Compare(a.Rail, b.Rail), cmp.Compare(a.Node, b.Node))
+	})
+}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"encoding/base64"
@@ -23,11 +24,25 @@ var ownManifests embed.FS
 const (
 	tektonModule  = "github.com/tektoncd/pipeline"
 	tektonVersion = "v1.15.0"
+
+	attachmentModule  = "github.com/k8snetworkplumbingwg/network-attachment-definition-client"
+	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
 )
 
+// modulesOfManifests are modules that the tools' go.mod requires, by whose manifests
+// the cluster is made.
+var modulesOfManifests = []string{tektonModule, attachmentModule, whereaboutsModule}
+
+// networkKinds are the CustomResourceDefinitions of attachments and address pools.
+var networkKinds = []struct{ module, file string }{
+	{attachmentModule, "artifacts/networks-crd.yaml"},
+	{whereaboutsModule, "doc/crds/whereabouts.cni.cncf.io_ippools.yaml"},
+	{whereaboutsModule, "doc/crds/whereabouts.cni.cncf.io_overlappingrangeipreservations.yaml"},
+}
+
 // render returns everything that is applied to a new cluster, in order: its
-// own objects first, then Tekton's.
-func render(images map[string]string, ca []byte, caBundle, tektonConfig string) (string, error) {
+// own objects first, then Tekton's. modules are the folders of modulesOfManifests.
+func render(images map[string]string, ca []byte, caBundle string, modules map[string]string) (string, error) {
 	values := []string{
 		"@CONTROL_IP@", topology.ControlIP, "@GIT_HOST@", topology.GitHost, "@DOMAIN@", topology.Domain,
 		"@DNS_IP@", topology.DNSServiceIP, "@ADMISSION@", topology.AdmissionAddress, "@BUILD_API_PORT@", port(topology.BuildAPIAddress),
@@ -45,7 +60,19 @@ func render(images map[string]string, ca []byte, caBundle, tektonConfig string) 
 		}
 		documents = append(documents, strings.NewReplacer(values...).Replace(string(content)))
 	}
-	tekton, err := renderTekton(images, tektonConfig)
+	for _, k := range networkKinds {
+		content, err := os.ReadFile(filepath.Join(modules[k.module], k.file))
+		if err != nil {
+			return "", err
+		}
+		documents = append(documents, string(content))
+	}
+	rails, err := attachments()
+	if err != nil {
+		return "", err
+	}
+	documents = append(documents, rails...)
+	tekton, err := renderTekton(images, filepath.Join(modules[tektonModule], "config"))
 	if err != nil {
 		return "", err
 	}
@@ -60,7 +87,7 @@ func render(images map[string]string, ca []byte, caBundle, tektonConfig string) 
 		documents = append(documents, fmt.Sprintf(
 			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-registry-cert, namespace: %s}\ndata: {cert: %s}\n", namespace, certificates))
 	}
-	return strings.Join(documents, "\n---\n"), nil
+	return strings.Join(documents, separator), nil
 }
 
 // port is an address's port.
@@ -117,17 +144,21 @@ func renderTekton(images map[string]string, config string) ([]string, error) {
 	return documents, nil
 }
 
-// tektonConfigDir returns the folder of Tekton's manifests in its module.
-func tektonConfigDir(ctx context.Context, source string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", tektonModule+"@"+tektonVersion)
+// moduleFolders returns the folders of modulesOfManifests in the module cache.
+func moduleFolders(ctx context.Context, source string) (map[string]string, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"mod", "download", "-json"}, modulesOfManifests...)...)
 	cmd.Dir = filepath.Join(source, "tools")
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("finding Tekton's module: %w: %s", err, out)
+		return nil, fmt.Errorf("finding the modules of manifests: %w: %s", err, out)
 	}
-	var module struct{ Dir string }
-	if err := json.Unmarshal(out, &module); err != nil {
-		return "", err
+	folders := map[string]string{}
+	for decoder := json.NewDecoder(bytes.NewReader(out)); decoder.More(); {
+		var module struct{ Path, Dir string }
+		if err := decoder.Decode(&module); err != nil {
+			return nil, err
+		}
+		folders[module.Path] = module.Dir
 	}
-	return filepath.Join(module.Dir, "config"), nil
+	return folders, nil
 }

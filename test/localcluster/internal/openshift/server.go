@@ -72,6 +72,7 @@ func Run(ctx context.Context, client kubernetes.Interface, config Config) error 
 	mux := http.NewServeMux()
 	mux.HandleFunc("/pods", s.handle(s.admitPod))
 	mux.HandleFunc("/namespaces", s.handle(s.admitNamespace))
+	mux.HandleFunc("/networks", s.handle(s.injectResources))
 	httpServer := &http.Server{
 		Addr:              config.Address,
 		Handler:           mux,

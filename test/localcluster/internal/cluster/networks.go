@@ -18,16 +18,15 @@ const (
 	multusNamespace = "openshift-multus"
 )
 
-// networks writes the configuration of a node's network plugins: Multus, which has
-// the cluster's own network from a file beside its own, and what Whereabouts reads.
+// networks writes the configuration of a node's network plugins: Multus, with the
+// cluster's own network in it, and what Whereabouts reads. Multus could have that
+// network from a file of its own (clusterNetwork), but version 4.2.2 keeps of such a
+// list what it knows itself, and no pod's network could be taken down.
 func (p *plan) networks(n topology.Netns) {
-	const bridge = "10-bridge.conflist"
-	confDir := filepath.Join(n.Dir(), "net.d")
-	p.write(filepath.Join(confDir, bridge), cniConfig(n))
-	p.write(filepath.Join(confDir, "00-multus.conf"), document{
+	p.write(filepath.Join(n.Dir(), "net.d", "00-multus.conf"), document{
 		"cniVersion": "0.3.1", "name": "multus-cni-network", "type": "multus",
 		"kubeconfig": p.networkKubeconfig("multus", multusUser),
-		"confDir":    confDir, "binDir": cniDir, "clusterNetwork": filepath.Join(confDir, bridge),
+		"binDir":     cniDir, "delegates": []document{cniConfig(n)},
 		// As on OpenShift: attachments are for their own namespace, but for those in default.
 		"namespaceIsolation": true, "globalNamespaces": "default," + multusNamespace, "multusNamespace": multusNamespace,
 		"capabilities": document{"portMappings": true},

@@ -122,6 +122,13 @@ func (c *Client) RDMA(ctx context.Context, expected rdma.Expected) (rdma.Facts, 
 	return f, err
 }
 
+// SetNetwork sets how what the node starts from now on talks to other nodes. It returns
+// what the agent sets then for every job and shell.
+func (c *Client) SetNetwork(ctx context.Context, network Network) (environment map[string]string, err error) {
+	err = c.call(ctx, http.MethodPut, "/v1/network", network, &environment)
+	return environment, err
+}
+
 // Workspace asks for the workspace's volume alone, which costs less than Facts.
 func (c *Client) Workspace(ctx context.Context) (Volume, error) {
 	var v Volume

@@ -4,6 +4,7 @@ package agent
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
@@ -87,6 +88,8 @@ type Facts struct {
 	MemlockLimit Bytes `json:"memlockLimit"`
 	// Environment is what the agent sets for every job and shell.
 	Environment map[string]string `json:"environment"`
+	// Network is what was last set by PUT /v1/network, nil where nothing was.
+	Network *Network `json:"network,omitempty"`
 	// Jobs that are not over.
 	Running []string `json:"running,omitempty"`
 	// Services are those that are asked for; node 0 alone has them.
@@ -182,6 +185,10 @@ type JobSpec struct {
 	// Nodes the job runs on: the first of the environment.
 	Nodes        int `json:"nodes"`
 	RanksPerNode int `json:"ranksPerNode"`
+	// Order are the nodes in the order of their ranks, so that neighbours in a ring can
+	// be neighbours on the network. Empty is the order of the ordinals; node 0, the
+	// master, is always first.
+	Order []int `json:"order,omitempty"`
 	// MasterPort is MasterPort unless it is set.
 	MasterPort int               `json:"masterPort,omitempty"`
 	Env        map[string]string `json:"env,omitempty"`
@@ -193,6 +200,32 @@ type JobSpec struct {
 	DebugRank *int `json:"debugRank,omitempty"`
 	// Grace is what a rank has between SIGTERM and SIGKILL, in nanoseconds; 0 means 10 s.
 	Grace time.Duration `json:"grace,omitempty"`
+}
+
+// Position is where the ranks of a node come among those of all nodes, from 0.
+func (s JobSpec) Position(node int) int {
+	if len(s.Order) == 0 {
+		return node
+	}
+	return slices.Index(s.Order, node)
+}
+
+// Ranks are those of a node. They follow each other. Of launcher command there is one
+// process a node, counted as its rank.
+func (s JobSpec) Ranks(node int) (ranks []int) {
+	perNode := s.RanksOfNode()
+	for local := range perNode {
+		ranks = append(ranks, s.Position(node)*perNode+local)
+	}
+	return ranks
+}
+
+// RanksOfNode is how many processes each node has.
+func (s JobSpec) RanksOfNode() int {
+	if s.Launcher == Command {
+		return 1
+	}
+	return s.RanksPerNode
 }
 
 // JobState is where a job is.
@@ -234,22 +267,36 @@ type JobStatus struct {
 	New bool `json:"new,omitempty"`
 }
 
-// NCCLOf is what the logs of all nodes show together, and whether there are any.
-// environment is that of a node's facts: ranks on which NCCL shows other settings
-// than they were given are among the findings.
-func NCCLOf(statuses []JobStatus, environment map[string]string) (summary nccl.Summary, found bool) {
+// NCCLOf is what the logs of all nodes show together, and whether there are any. Ranks
+// that are on a slower transport than the wanted one, or on which NCCL shows other
+// settings than they were given, are among the findings. environments are what nodes
+// give their ranks, by the node; those of a node that is missing are not compared.
+func NCCLOf(statuses []JobStatus, wanted nccl.Transport, environments map[int]map[string]string) (summary nccl.Summary, found bool) {
 	var all []nccl.Summary
-	given := map[string]string{}
-	maps.Copy(given, environment)
+	var against []nccl.Finding
 	for _, status := range statuses {
-		if status.NCCL != nil {
-			all = append(all, *status.NCCL)
+		if status.NCCL == nil {
+			continue
+		}
+		all = append(all, *status.NCCL)
+		var given map[string]string
+		if environment, known := environments[status.Node]; known {
+			given = maps.Clone(environment)
 			maps.Copy(given, status.Spec.Env)
 		}
+		against = append(against, status.NCCL.Against(nccl.Wanted{Transport: wanted, Environment: given})...)
 	}
 	summary = nccl.Merge(all...)
-	summary.Findings = append(summary.Findings, summary.Against(nccl.Wanted{Environment: given})...)
+	summary.Findings = append(summary.Findings, against...)
 	return summary, len(all) > 0
+}
+
+// WantedTransport is the slowest that is right for the ranks of several nodes in a mode.
+func WantedTransport(mode string, nodes int) nccl.Transport {
+	if mode == RDMA && nodes > 1 {
+		return nccl.RDMAGPU
+	}
+	return nccl.Unknown
 }
 
 // Exit is how a process ended.

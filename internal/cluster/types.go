@@ -43,6 +43,10 @@ type Nodes struct {
 	// Tolerations let pods onto nodes with these taints. That of GPU nodes,
 	// nvidia.com/gpu, is always tolerated.
 	Tolerations []Toleration `json:"tolerations,omitempty" jsonschema:"description=taints of the GPU nodes beside nvidia.com/gpu (which is always tolerated)"`
+	// RackLabel and RackPattern say which rack a node is in; the label wins. Ranks of
+	// one rack are neighbours then. Both empty is topology.kubernetes.io/zone.
+	RackLabel   string `json:"rack_label,omitempty" jsonschema:"description=label of the Kubernetes nodes that names their rack; reading it takes the right to read nodes"`
+	RackPattern string `json:"rack_pattern,omitempty" jsonschema:"description=regular expression on the names of Kubernetes nodes whose first group is the rack: as in r4pcc(\\d+)u"`
 }
 
 // Toleration has Kubernetes' own fields: what of a taint it says nothing about, it does not look at.
@@ -115,6 +119,18 @@ type RDMA struct {
 	ExpectedBandwidth Bandwidth `json:"expected_bandwidth,omitempty" jsonschema:"description=bus bandwidth of a node in GB/s (10^9 bytes per second) as nccl-tests prints it: as in 200GB/s"`
 }
 
+// SRIOV is true where pods are given devices by attachments and resources, false
+// where they use the host's.
+func (r RDMA) SRIOV() bool { return len(r.Attachments) > 0 || len(r.Resources) > 0 }
+
+// Pinned is the SCC that pods in mode RDMA are pinned to, "" for none.
+func (s Security) Pinned() string {
+	if s.SCC == "" && s.RequiresPrivilegedSCC {
+		return "privileged"
+	}
+	return s.SCC
+}
+
 // TCP is how nodes talk without RDMA.
 type TCP struct {
 	// InterfaceExclude is NCCL_SOCKET_IFNAME, as in "^lo,docker0".
@@ -161,11 +177,15 @@ type BuildAmounts struct {
 	EphemeralStorage Quantity `json:"ephemeral_storage,omitempty" jsonschema:"description=disk of the node; an image of 12 GB takes about 40Gi to build"`
 }
 
-// Security is what the pods may do.
+// Security is what the pods may do in mode RDMA. TCP needs nothing of it but the
+// service account.
 type Security struct {
 	ServiceAccount        string `json:"service_account,omitempty"`
 	RequiresPrivilegedSCC bool   `json:"requires_privileged_scc,omitempty"`
 	IPCLock               bool   `json:"ipc_lock,omitempty"`
+	// SCC is what pods in mode RDMA are pinned to. Empty is privileged where that is
+	// required, and else the cluster's choice.
+	SCC string `json:"scc,omitempty" jsonschema:"description=SecurityContextConstraints that pods are pinned to in mode rdma: as in nccl-scc"`
 }
 
 // Resources are a node's, beside its GPUs.
@@ -183,6 +203,8 @@ type ResourceAmounts struct {
 // NCCL are settings of NCCL that no other key has.
 type NCCL struct {
 	Debug string `json:"debug,omitempty"`
+	// Env is forced on every rank, whatever was detected.
+	Env map[string]string `json:"env,omitempty" jsonschema:"description=NCCL_* variables that are forced whatever was detected: as in NCCL_IB_TC: \"106\""`
 }
 
 // Default is what a file that says nothing but its cluster means.

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -57,8 +59,9 @@ func (f *File) Validate() field.ErrorList {
 		f.Network.validate(field.NewPath("network")),
 		required(field.NewPath("security", "service_account"), f.Security.ServiceAccount, "the service account of the pods, as in ml-dev-sa"),
 		wellFormed(field.NewPath("security", "service_account"), f.Security.ServiceAccount, validation.IsDNS1123Subdomain),
+		wellFormed(field.NewPath("security", "scc"), f.Security.SCC, validation.IsDNS1123Subdomain),
 		f.Resources.validate(field.NewPath("resources")),
-		oneOf(field.NewPath("nccl", "debug"), f.NCCL.Debug, "INFO", "WARN", "TRACE"),
+		f.NCCL.validate(field.NewPath("nccl")),
 		f.Image.validate(field.NewPath("image")),
 	)
 }
@@ -103,8 +106,35 @@ func (n Nodes) validate(path *field.Path) (errs field.ErrorList) {
 	if n.GPUNodes != nil && len(n.GPUNodes) == 0 {
 		errs = append(errs, field.Invalid(path.Child("gpu_nodes"), "[]", "an empty list allows no node; list nodes, or write null for any node with GPUs"))
 	}
+	errs = append(errs, n.rack(path)...)
 	for i, toleration := range n.Tolerations {
 		errs = append(errs, toleration.validate(path.Child("tolerations").Index(i))...)
+	}
+	return errs
+}
+
+// rack checks how the rack of a node is found.
+func (n Nodes) rack(path *field.Path) field.ErrorList {
+	errs := wellFormed(path.Child("rack_label"), n.RackLabel, validation.IsQualifiedName)
+	if n.RackPattern == "" {
+		return errs
+	}
+	at := path.Child("rack_pattern")
+	switch pattern, err := regexp.Compile(n.RackPattern); {
+	case err != nil:
+		errs = append(errs, field.Invalid(at, n.RackPattern, err.Error()))
+	case pattern.NumSubexp() < 1:
+		errs = append(errs, field.Invalid(at, n.RackPattern, `want a group in parentheses, which is the rack, as in r4pcc(\d+)u`))
+	}
+	return errs
+}
+
+func (n NCCL) validate(path *field.Path) field.ErrorList {
+	errs := oneOf(path.Child("debug"), n.Debug, "INFO", "WARN", "TRACE")
+	for _, name := range slices.Sorted(maps.Keys(n.Env)) {
+		if !strings.HasPrefix(name, "NCCL_") || len(validation.IsCIdentifier(name)) > 0 {
+			errs = append(errs, field.Invalid(path.Child("env").Key(name), name, "want a variable of NCCL, as in NCCL_IB_TC"))
+		}
 	}
 	return errs
 }

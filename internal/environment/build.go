@@ -62,7 +62,7 @@ func LeaseReference(lease string, uid types.UID) metav1.OwnerReference {
 }
 
 // Build makes the objects that r asks for, owned by the Lease. Errors:
-// InvalidInput, also where the storage mode is still auto or the mode is not TCP.
+// InvalidInput, also where the storage mode is still auto.
 func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects, error) {
 	r = r.WithDefaults()
 	if err := r.Validate(); err != nil {
@@ -70,9 +70,6 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 	}
 	if r.Storage == cluster.AutoStorage {
 		return Objects{}, fail.Becausef(fail.InvalidInput, "building environment %s: storage mode auto: want it decided: rwx or volumeClaimTemplates", r.Name)
-	}
-	if r.Mode != TCP {
-		return Objects{}, fail.Becausef(fail.InvalidInput, "building environment %s: mode %s: want tcp", r.Name, r.Mode)
 	}
 	// A controller is who makes pods, and blocking the owner's deletion needs a
 	// right on OpenShift that no step has.

@@ -231,7 +231,7 @@ func TestVariables(t *testing.T) {
 	r.Name, r.Namespace = "h-kim", "team"
 	_, container := pod(t, r)
 	want := map[string]string{
-		"MLENV_NAME": "h-kim", "MLENV_HEADLESS": "h-kim-headless.team.svc",
+		"MLENV_NAME": "h-kim", "MLENV_MODE": "tcp", "MLENV_HEADLESS": "h-kim-headless.team.svc",
 		"MASTER_ADDR": "h-kim-0.h-kim-headless.team.svc", "MASTER_PORT": "29500", "NUM_NODES": "2", "GPUS_PER_NODE": "4", "WORLD_SIZE": "8",
 		"NODE_RANK": "<metadata.labels['apps.kubernetes.io/pod-index']>", "POD_NAME": "<metadata.name>", "POD_NAMESPACE": "<metadata.namespace>",
 		"POD_IP": "<status.podIP>", "NODE_NAME": "<spec.nodeName>", "DEEPSPEED_HOSTFILE": "/workspace/.deepspeed/hostfile",

@@ -49,7 +49,7 @@ func (b builder) trainContainer() corev1.Container {
 		Image:           b.Image,
 		Command:         []string{agent.Program, "serve"},
 		Env:             b.variables(),
-		SecurityContext: restricted(),
+		SecurityContext: b.trainSecurity(),
 		Resources:       corev1.ResourceRequirements{Requests: b.resources(b.Cluster.Resources.Requests), Limits: b.resources(b.Cluster.Resources.Limits)},
 		// Not HTTP: the kubelet has no client certificate. A second after the agent
 		// serves, the environment is known to be ready. There is no liveness probe,
@@ -83,7 +83,6 @@ func restricted() *corev1.SecurityContext {
 	}
 }
 
-// resources are a node's requests or limits; GPUs can only be the same in both.
 // ready asks the agent every so many seconds.
 func ready(period, failures int32) *corev1.Probe {
 	return &corev1.Probe{
@@ -94,12 +93,17 @@ func ready(period, failures int32) *corev1.Probe {
 	}
 }
 
+// resources are a node's requests or limits; devices can only be the same in both.
 func (b builder) resources(amounts cluster.ResourceAmounts) corev1.ResourceList {
-	return corev1.ResourceList{
+	list := corev1.ResourceList{
 		corev1.ResourceCPU:    amounts.CPU.Quantity,
 		corev1.ResourceMemory: amounts.Memory.Quantity,
 		gpuResource:           *resource.NewQuantity(int64(b.GPUsPerNode), resource.DecimalSI),
 	}
+	for name, count := range b.rdmaResources() {
+		list[corev1.ResourceName(name)] = *resource.NewQuantity(int64(count), resource.DecimalSI)
+	}
+	return list
 }
 
 func (b builder) volumes() []corev1.Volume {

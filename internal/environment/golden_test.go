@@ -79,6 +79,16 @@ func TestGolden(t *testing.T) {
 				compareGolden(t, golden, yamlOf(t, build(t, r).InOrder()))
 			})
 		}
+		if !load(t, name).Network.RDMA.Enabled {
+			continue
+		}
+		golden := filepath.Join("testdata", name+"-rdma.yaml")
+		known[golden] = true
+		t.Run(filepath.Base(golden), func(t *testing.T) {
+			r := request(t, name)
+			r.Mode = RDMA
+			compareGolden(t, golden, yamlOf(t, build(t, r).InOrder()))
+		})
 	}
 	found, err := filepath.Glob("testdata/*")
 	if err != nil {

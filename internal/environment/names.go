@@ -18,6 +18,9 @@ const (
 	product          = "ml-dev-env"
 )
 
+// ModeAnnotation of the StatefulSet holds the Mode.
+const ModeAnnotation = "ml-dev-env/mode"
+
 // Names are those of an environment's objects.
 type Names struct {
 	// Environment is the name that the others are made of.

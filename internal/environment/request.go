@@ -83,6 +83,7 @@ func (r Request) Validate() error {
 		c.mistake("mode", r.Mode, "want tcp or rdma")
 	}
 	c.counts(r)
+	c.rdma(r)
 	missing := "give the param image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name
 	if flavour := r.Cluster.Image.Flavour; flavour != "" {
 		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: give the param image, as build-image's result image names it", r.Cluster.Cluster.Name, flavour)
@@ -131,6 +132,20 @@ func (c *checker) counts(r Request) {
 	}
 	if most := file.GPUs.PerNode; r.GPUsPerNode < 1 || r.GPUsPerNode > most {
 		c.mistake("gpus-per-node", r.GPUsPerNode, "a node of %s has %d by gpus.per_node of its cluster file; want 1 to %d", file.Cluster.Name, most, most)
+	}
+}
+
+// rdma refuses what cannot give a pod its devices.
+func (c *checker) rdma(r Request) {
+	if r.Mode != RDMA {
+		return
+	}
+	file := r.Cluster
+	switch rdma := file.Network.RDMA; {
+	case !rdma.Enabled:
+		c.mistake("mode", r.Mode, "the cluster file of %s has network.rdma.enabled false", file.Cluster.Name)
+	case !rdma.SRIOV() && !file.Security.RequiresPrivilegedSCC:
+		c.mistake("mode", r.Mode, "the cluster file of %s has neither network.rdma.resources and attachments, nor security.requires_privileged_scc, without which pods cannot open the host's devices", file.Cluster.Name)
 	}
 }
 

@@ -99,8 +99,10 @@ func TestEveryMistakeOfARequestAtOnce(t *testing.T) {
 func TestBuildRefusesWhatIsNotDecided(t *testing.T) {
 	for want, change := range map[string]func(*Request){
 		"storage mode auto: want it decided": func(r *Request) { r.Storage = cluster.AutoStorage },
-		"mode rdma: want tcp":                func(r *Request) { r.Mode = RDMA },
-		"name: is missing":                   func(r *Request) { r.Name = "" },
+		"mode: rdma: the cluster file of cairo has network.rdma.enabled false": func(r *Request) {
+			r.Mode, r.Cluster.Network.RDMA.Enabled = RDMA, false
+		},
+		"name: is missing": func(r *Request) { r.Name = "" },
 		"image: is missing: the cluster file of cairo builds its flavour ": func(r *Request) { r.Image = "" },
 	} {
 		r := request(t, "cairo")

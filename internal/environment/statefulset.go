@@ -25,11 +25,12 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 			},
 			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: Labels(b.Name)},
+				ObjectMeta: metav1.ObjectMeta{Labels: Labels(b.Name), Annotations: b.podAnnotations()},
 				Spec:       b.pod(),
 			},
 		},
 	}
+	set.Annotations = map[string]string{ModeAnnotation: string(b.Mode)}
 	if b.Storage == cluster.NodeStorage {
 		for _, c := range b.claimList() {
 			set.Spec.VolumeClaimTemplates = append(set.Spec.VolumeClaimTemplates,
@@ -39,23 +40,20 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 	return set
 }
 
-// pod is one that OpenShift's restricted-v2 admits: which user it runs as is
-// left to the cluster.
+// pod is one that OpenShift's restricted-v2 admits in mode TCP: which user it runs
+// as is left to the cluster.
 func (b builder) pod() corev1.PodSpec {
 	spec := corev1.PodSpec{
 		ServiceAccountName:            b.Cluster.Security.ServiceAccount,
 		AutomountServiceAccountToken:  new(false),
 		EnableServiceLinks:            new(false),
 		TerminationGracePeriodSeconds: new(int64(30)),
-		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot:   new(true),
-			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-		},
-		Affinity:       b.affinity(),
-		Tolerations:    b.tolerations(),
-		InitContainers: []corev1.Container{b.agentContainer()},
-		Containers:     []corev1.Container{b.trainContainer()},
-		Volumes:        b.volumes(),
+		SecurityContext:               b.podSecurity(),
+		Affinity:                      b.affinity(),
+		Tolerations:                   b.tolerations(),
+		InitContainers:                []corev1.Container{b.agentContainer()},
+		Containers:                    []corev1.Container{b.trainContainer()},
+		Volumes:                       b.volumes(),
 	}
 	if secret := b.Cluster.Image.PullSecret; secret != "" {
 		spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: secret}}

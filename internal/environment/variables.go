@@ -16,6 +16,7 @@ import (
 func (b builder) variables() []corev1.EnvVar {
 	vars := []corev1.EnvVar{
 		{Name: "MLENV_NAME", Value: b.Name},
+		{Name: "MLENV_MODE", Value: string(b.Mode)},
 		{Name: "MLENV_HEADLESS", Value: b.names.Suffix(b.Namespace)},
 		field("POD_NAME", "metadata.name"),
 		field("POD_NAMESPACE", "metadata.namespace"),
@@ -36,9 +37,13 @@ func field(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
-// networkVariables are those of mode TCP.
+// networkVariables are all of NCCL's in mode TCP. In mode RDMA the agents set them,
+// from what each node has.
 func (b builder) networkVariables() []corev1.EnvVar {
 	tcp := b.Cluster.Network.TCP
+	if b.Mode == RDMA {
+		return slices.Concat(variable("NCCL_DEBUG", b.Cluster.NCCL.Debug), variable("NCCL_P2P_LEVEL", tcp.P2PLevel))
+	}
 	return slices.Concat(
 		variable("NCCL_DEBUG", b.Cluster.NCCL.Debug),
 		variable("NCCL_IB_DISABLE", "1"),

@@ -75,6 +75,15 @@ const (
 	// NameResolution: a node cannot resolve another's name.
 	NameResolution Reason = "NameResolution"
 
+	// RDMAUnavailable: mode rdma was asked for, and the cluster, the permissions or the devices do not give it.
+	RDMAUnavailable Reason = "RDMAUnavailable"
+	// NetworkBroken: a node or rail does not carry what ranks send over it.
+	NetworkBroken Reason = "NetworkBroken"
+	// TransportWrong: ranks talk over sockets where RDMA was promised.
+	TransportWrong Reason = "TransportWrong"
+	// NetworkSlow: the bandwidth is below what the rails should give, and that was asked to count.
+	NetworkSlow Reason = "NetworkSlow"
+
 	// RepositoryUnavailable: the repository cannot be reached or does not let this user in.
 	RepositoryUnavailable Reason = "RepositoryUnavailable"
 	// HostKeyUnknown: the git server's host key is not among the known ones.

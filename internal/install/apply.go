@@ -27,9 +27,9 @@ const (
 	Unchanged Outcome = "unchanged"
 )
 
-// resource is where the API server keeps objects of a kind. The table is fixed,
+// Resource is where the API server keeps objects of a kind. The table is fixed,
 // so that nothing is asked of the API server to find out.
-func resource(object *unstructured.Unstructured) (schema.GroupVersionResource, error) {
+func Resource(object *unstructured.Unstructured) (schema.GroupVersionResource, error) {
 	kind := object.GroupVersionKind()
 	var name string
 	switch kind.Kind {
@@ -49,6 +49,12 @@ func resource(object *unstructured.Unstructured) (schema.GroupVersionResource, e
 		name = "tasks"
 	case "Pipeline":
 		name = "pipelines"
+	case "SecurityContextConstraints":
+		name = "securitycontextconstraints"
+	case "NetworkAttachmentDefinition":
+		name = "network-attachment-definitions"
+	case "MachineConfig":
+		name = "machineconfigs"
 	default:
 		return schema.GroupVersionResource{}, fmt.Errorf("applying %s %s: it is not of a kind that is installed", kind, object.GetName())
 	}
@@ -58,9 +64,10 @@ func resource(object *unstructured.Unstructured) (schema.GroupVersionResource, e
 // Apply makes the cluster have the object, by server-side apply. With dryRun the
 // API server only checks it.
 //
-// Errors: PermissionDenied, or InvalidInput where the namespace or Tekton is missing.
+// Errors: PermissionDenied, or InvalidInput where the namespace or what brings the kind,
+// as Tekton, is missing.
 func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured, dryRun bool) (Outcome, error) {
-	where, err := resource(object)
+	where, err := Resource(object)
 	if err != nil {
 		return "", err
 	}
@@ -93,11 +100,23 @@ func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.U
 func problem(object *unstructured.Unstructured, err error) error {
 	kind := object.GroupVersionKind()
 	wrapped := fmt.Errorf("applying %s %s: %w", kind.Kind, object.GetName(), err)
-	if kind.Group == "tekton.dev" && missingResource(err) {
-		return fail.Advise(fail.Because(fail.InvalidInput, wrapped),
-			"the cluster has no %s: install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)", kind.GroupVersion())
+	if next := bringer(kind.Group); next != "" && missingResource(err) {
+		return fail.Advise(fail.Because(fail.InvalidInput, wrapped), "the cluster has no %s: %s", kind.GroupVersion(), next)
 	}
 	return kube.Problem(wrapped)
+}
+
+// bringer is what a cluster without an API group lacks; "" for groups that all have.
+func bringer(group string) string {
+	switch group {
+	case "tekton.dev":
+		return "install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)"
+	case "k8s.cni.cncf.io":
+		return "install Multus (on OpenShift, the SR-IOV Network Operator makes the attachments)"
+	case "security.openshift.io", "machineconfiguration.openshift.io":
+		return "only OpenShift has it"
+	}
+	return ""
 }
 
 // missingResource is true where the API server does not know the kind at all; an

@@ -54,7 +54,7 @@ file, and a ServiceAccount with one Role that is enough for every step. Installi
 				return err
 			}
 			if output == "yaml" {
-				return write(cmd.OutOrStdout(), objects)
+				return WriteYAML(cmd.OutOrStdout(), objects)
 			}
 			if err := apply(cmd.Context(), cmd, flags, request, objects, dryRun); err != nil {
 				return err
@@ -103,7 +103,8 @@ func read(name string) (Request, error) {
 	return Request{Cluster: file, ClusterFile: content, Namespace: file.Cluster.Namespace}, nil
 }
 
-func write(out io.Writer, objects []*unstructured.Unstructured) error {
+// WriteYAML prints objects as oc apply takes them.
+func WriteYAML(out io.Writer, objects []*unstructured.Unstructured) error {
 	for _, object := range objects {
 		text, err := yaml.Marshal(object.Object)
 		if err != nil {

@@ -59,7 +59,7 @@ func TestRenderBesideBundle(t *testing.T) {
 				}
 			}
 			var got strings.Builder
-			if err := write(&got, beside); err != nil {
+			if err := WriteYAML(&got, beside); err != nil {
 				t.Fatal(err)
 			}
 			path := filepath.Join("testdata", golden)

@@ -70,10 +70,13 @@ func (r Request) roleBinding() *rbacv1.RoleBinding {
 	}
 }
 
+// ObserverBinding is the ClusterRoleBinding that a namespace installed with --admin has.
+func ObserverBinding(namespace string) string { return clusterRoleName + "-" + namespace }
+
 func (r Request) clusterRoleBinding() *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: clusterRoleName + "-" + r.Namespace, Labels: commonLabels()},
+		ObjectMeta: metav1.ObjectMeta{Name: ObserverBinding(r.Namespace), Labels: commonLabels()},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterRoleName},
 		Subjects:   r.subjects(),
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/admin"
 	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
@@ -44,7 +45,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			return nil
 		},
 	}
-	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), rdmaCommand())
+	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), rdmaCommand(), admin.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -52,7 +53,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errInvalid), errors.Is(err, errFaulty):
+	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete):
 		return 1
 	}
 	fmt.Fprintln(stderr, "mlenv:", err)

@@ -26,6 +26,13 @@ func TestValidate(t *testing.T) {
 		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
 		{"every mistake of rdma", []string{"rdma", "first", "--output=xml"}, 2, "", `node "first": want its number in the environment, 0 and up
 --output "xml": want text or json`},
+		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--apply", "--output=yaml", "--attachments=move", "--scc=anyuid"}, 2, "",
+			`--output "yaml": want one of [text json]
+--attachments "move": want none or copy
+--namespace "My_Team": `},
+		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
+		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
+		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

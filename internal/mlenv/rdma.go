@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
+	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
@@ -108,7 +109,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	clients.Namespace = o.kube.NamespaceOf(clients, file.Cluster.Namespace)
-	report, err := detect(ctx, clients, o.name, expectation(file.Network.RDMA))
+	report, err := detect(ctx, clients, o.name, network.Of(file, agent.RDMA))
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 }
 
 // detect asks the agents of all nodes at once.
-func detect(ctx context.Context, clients *kube.Clients, name string, expected rdma.Expected) (rdmaReport, error) {
+func detect(ctx context.Context, clients *kube.Clients, name string, settings network.Settings) (rdmaReport, error) {
 	set, err := nodes.Connect(ctx, clients, name, "")
 	if err != nil {
 		return rdmaReport{}, err
@@ -143,7 +144,7 @@ func detect(ctx context.Context, clients *kube.Clients, name string, expected rd
 	found := make([]rdmaNode, len(set))
 	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		n := client.Node()
-		facts, err := client.RDMA(ctx, expected)
+		facts, err := client.RDMA(ctx, settings.Expected)
 		found[n] = rdmaNode{Node: n, Pod: environment.NamesOf(name).PodName(n), Facts: facts}
 		if err != nil {
 			return err
@@ -162,17 +163,9 @@ func detect(ctx context.Context, clients *kube.Clients, name string, expected rd
 		all = append(all, node.Facts)
 	}
 	for n := range found {
-		found[n].NCCL = rdma.NewPlan(all, n, expected, nil)
+		found[n].NCCL = rdma.NewPlan(all, n, settings.Expected, settings.Forced)
 	}
 	return rdmaReport{Nodes: found, Between: rdma.Compare(all)}, nil
-}
-
-// expectation is what detection is compared with.
-func expectation(r cluster.RDMA) rdma.Expected {
-	return rdma.Expected{
-		Devices: r.Devices, Interfaces: r.Interfaces, GIDIndex: r.GIDIndex, GDRLevel: r.GDRLevel, CrossNIC: r.CrossNIC,
-		IBTimeout: r.IBTimeout, MinNChannels: r.MinNChannels, Bandwidth: rdma.BytesPerSecond(r.ExpectedBandwidth),
-	}
 }
 
 func (r rdmaReport) fine() bool {

@@ -12,6 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
@@ -19,8 +20,8 @@ import (
 // resolveTime is how long names may take to be known everywhere.
 const resolveTime = time.Minute
 
-// checkNodes asks every agent what it has, and proves that the nodes share
-// storage and find each other by name. All problems are told at once.
+// checkNodes asks every agent what it has, proves that the nodes share storage and
+// find each other by name, and prepares their network. All problems are told at once.
 func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credentials) error {
 	set := nodes.New(p.clients, p.request.Name, p.request.Nodes, credentials)
 	defer set.Close()
@@ -45,8 +46,24 @@ func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credenti
 		}
 		problems = append(problems, checkGPUs(f, p.request.Cluster.GPUs.Type))
 	}
-	problems = append(problems, checkStorage(facts, p.request.Storage), p.checkNames(ctx, set))
+	problems = append(problems, checkStorage(facts, p.request.Storage), p.checkNames(ctx, set), p.prepareNetwork(ctx, set, facts))
 	return errors.Join(problems...)
+}
+
+// prepareNetwork has each node's agent set what the mode needs.
+func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts []agent.Facts) error {
+	names := make([]string, len(facts))
+	for i, f := range facts {
+		names[i] = f.KubernetesNode
+	}
+	settings := network.Of(p.request.Cluster, string(p.request.Mode))
+	settings.Racks = network.Racks(ctx, p.clients.Kube, p.request.Cluster.Nodes, names)
+	prepared, err := network.Prepare(ctx, set, settings)
+	if err != nil {
+		return err
+	}
+	prepared.Tell(p.log)
+	return nil
 }
 
 func describe(f agent.Facts) string {

@@ -20,6 +20,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
+// autoMode is decided by what the cluster gives.
+const autoMode = "auto"
+
 // options are the flags of the command.
 type options struct {
 	kube            kube.Flags
@@ -69,7 +72,7 @@ within --start-timeout, or all are released and what is in the way is named.`,
 	flags.StringVar(&o.request.Name, "name", environment.DefaultName, "name of the environment")
 	flags.IntVar(&o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
 	flags.IntVar(&o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
-	flags.StringVar(&o.mode, "mode", "auto", "how the nodes talk: auto or tcp")
+	flags.StringVar(&o.mode, "mode", "auto", "how the nodes talk: tcp, rdma, or auto for rdma where the cluster gives it")
 	flags.StringVar(&o.request.Image, "image", "", "training image (default: image.name of the cluster file)")
 	flags.StringVar(&o.storage, "storage", "", "rwx, volumeClaimTemplates, or auto for rwx where the class really gives it (default: storage.mode of the cluster file)")
 	flags.StringVar(&o.request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
@@ -84,7 +87,7 @@ within --start-timeout, or all are released and what is in the way is named.`,
 	flags.BoolVar(&o.request.Routes, "routes", false, "make an OpenShift Route to each service, which is reached by its password or token only")
 	results := results{
 		environment: step.NewResult(cmd, "environment", "name of the environment"),
-		mode:        step.NewResult(cmd, "mode", "how the nodes talk: tcp"),
+		mode:        step.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma"),
 		storage:     step.NewResult(cmd, "storage", "rwx or volumeClaimTemplates"),
 		nodes:       step.NewResult(cmd, "nodes", "number of nodes"),
 		imageDigest: step.NewResult(cmd, "image-digest", "the training image by digest"),
@@ -112,12 +115,8 @@ func (o *options) check() error {
 	if o.onChange != "fail" && o.onChange != "recreate" {
 		problems = append(problems, fmt.Errorf("--on-change %q: want fail or recreate", o.onChange))
 	}
-	switch o.mode {
-	case "auto", "tcp":
-	case "rdma":
-		problems = append(problems, errors.New("--mode rdma: this version cannot prove RDMA, so it does not offer it; want auto or tcp"))
-	default:
-		problems = append(problems, fmt.Errorf("--mode %q: want auto or tcp", o.mode))
+	if o.mode != autoMode && o.mode != string(environment.TCP) && o.mode != string(environment.RDMA) {
+		problems = append(problems, fmt.Errorf("--mode %q: want auto, tcp or rdma", o.mode))
 	}
 	if o.startTimeout <= 0 {
 		problems = append(problems, fmt.Errorf("--start-timeout %s: want more than nothing", o.startTimeout))
@@ -140,7 +139,10 @@ func (o *options) checked(ctx context.Context, namespace string) (environment.Re
 		return request, err
 	}
 	request.Namespace = cmp.Or(namespace, request.Cluster.Cluster.Namespace)
-	request.Mode, request.Storage = environment.TCP, cluster.StorageMode(o.storage)
+	request.Mode, request.Storage = environment.Mode(o.mode), cluster.StorageMode(o.storage)
+	if o.mode == autoMode {
+		request.Mode = environment.TCP
+	}
 	request.Services = environment.ParseServices(o.services)
 	request = request.WithDefaults()
 	return request, request.Validate()

@@ -67,6 +67,10 @@ func natural(a, b string) int {
 	return strings.Compare(a, b)
 }
 
+// SysRootVariable is the variable of a container that has another sysfs than the
+// machine's own. It is documented with mlenv-agent rdma.
+const SysRootVariable = "MLENV_SYS_ROOT"
+
 // Root is the machine's own tree or, with a sysRoot, the tree there laid over it:
 // what sysRoot has is taken from it, and below sys and dev/infiniband nothing else is.
 func Root(sysRoot string) fs.FS {

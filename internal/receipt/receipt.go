@@ -39,7 +39,8 @@ type Receipt struct {
 	Phases  []Phase `json:"phases,omitempty"`
 	Nodes   []Node  `json:"nodes,omitempty"`
 	Ranks   []Rank  `json:"ranks,omitempty"`
-	// NCCL are the variables of the network that all ranks had.
+	// NCCL are the variables of the network that the ranks of node 0 had. Those of other
+	// nodes differ where their devices have other names.
 	NCCL map[string]string `json:"nccl,omitempty"`
 	// Network is what NCCL's own logs prove of the training, without its processes;
 	// nil where it logged nothing.

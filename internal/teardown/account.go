@@ -158,6 +158,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	defer clients.Close()
 	var mu sync.Mutex
 	var statuses []agent.JobStatus
+	environments := map[int]map[string]string{}
 	var problems []error
 	var group sync.WaitGroup
 	for _, client := range clients {
@@ -170,6 +171,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 				return
 			}
 			r.Nodes = append(r.Nodes, node(facts))
+			environments[facts.Node] = facts.Environment
 			if facts.Node == 0 {
 				r.NCCL = network(facts.Environment)
 			}
@@ -192,7 +194,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	slices.SortFunc(r.Nodes, func(a, b receipt.Node) int { return a.Node - b.Node })
 	slices.SortFunc(statuses, func(a, b agent.JobStatus) int { return a.Node - b.Node })
 	addRanks(r, statuses)
-	addNetwork(r, statuses)
+	addNetwork(r, statuses, environments)
 	if len(statuses) > 0 {
 		r.Record = &receipt.Record{Folder: statuses[0].Record, Claims: claims(set, names)}
 		if t.options.artifacts != "" {
@@ -244,8 +246,8 @@ func addRanks(r *receipt.Receipt, statuses []agent.JobStatus) {
 }
 
 // addNetwork adds what the nodes have read in the ranks' logs of NCCL.
-func addNetwork(r *receipt.Receipt, statuses []agent.JobStatus) {
-	if s, ok := agent.NCCLOf(statuses, r.NCCL); ok {
+func addNetwork(r *receipt.Receipt, statuses []agent.JobStatus, environments map[int]map[string]string) {
+	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
 		s.Processes = nil
 		r.Network = &s
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
+	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -158,16 +159,17 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 	if t.ID == "" {
 		t.ID = "by-hand-" + strings.ToLower(rand.Text()[:10])
 	}
-	if t.Spec, t.Environment, err = o.spec(ctx, set, secrets); err != nil {
+	if t.Spec, t.Network, err = o.spec(ctx, set, secrets); err != nil {
 		return Result{}, err
 	}
+	t.Network.Tell(log)
 	t.Told = o.told(ctx, clients)
 	result, err := t.Run(ctx)
 	if ctx.Err() != nil {
 		return result, o.interrupted(ctx, clients, t, log)
 	}
 	if err == nil {
-		log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", words.Count(len(set)*perNode(t.Spec), "rank"), result.Statuses[0].Record))
+		log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", words.Count(len(set)*t.Spec.RanksOfNode(), "rank"), result.Statuses[0].Record))
 	}
 	return result, err
 }
@@ -190,9 +192,9 @@ func (o *options) told(ctx context.Context, clients *kube.Clients) bool {
 	return false
 }
 
-// spec asks the nodes for what the flags leave open. environment is what node 0
-// gives its ranks.
-func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]string) (spec agent.JobSpec, environment map[string]string, err error) {
+// spec asks the nodes for what the flags leave open, and prepares their network again:
+// a rail may have gone down since they were made.
+func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]string) (spec agent.JobSpec, prepared network.Network, err error) {
 	spec = agent.JobSpec{
 		Run: o.run.Name, Launcher: agent.Launcher(o.launcher), Script: o.script, Args: o.args, Tree: tree.Digest(o.tree),
 		Nodes: len(set), RanksPerNode: o.ranksPerNode, Env: map[string]string{}, SecretEnv: secrets, Deadline: time.Now().Add(o.timeout),
@@ -209,29 +211,36 @@ func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]st
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachable)
 	defer cancel()
-	var facts agent.Facts
+	facts := make([]agent.Facts, len(set))
 	var state agent.TreeState
-	err = nodes.Retry(ctx, func() (err error) {
-		if facts, err = set[0].Facts(ctx); err != nil {
+	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return nodes.Retry(ctx, func() (err error) {
+			if facts[client.Node()], err = client.Facts(ctx); err != nil || client.Node() > 0 {
+				return err
+			}
+			state, err = client.CurrentTree(ctx)
 			return err
-		}
-		state, err = set[0].CurrentTree(ctx)
-		return err
+		})
 	})
 	if err != nil {
-		return spec, nil, err
+		return spec, prepared, err
 	}
+	told := network.Told(facts)
+	if prepared, err = network.Prepare(ctx, set, told); err != nil {
+		return spec, prepared, err
+	}
+	spec.Order = network.Order(told.Racks)
 	if spec.RanksPerNode == 0 {
-		spec.RanksPerNode = max(1, facts.GPUsExpected)
+		spec.RanksPerNode = max(1, facts[0].GPUsExpected)
 	}
 	if spec.Tree == "" {
 		spec.Tree = state.Hash
 	}
 	if spec.Tree == "" && !filepath.IsAbs(spec.Script) && spec.Launcher != agent.Command {
-		return spec, nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script, o.name),
+		return spec, prepared, fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script, o.name),
 			"run the task sync-repo first, or give an absolute path of a script on the nodes")
 	}
-	return spec, facts.Environment, nil
+	return spec, prepared, nil
 }
 
 // interrupted decides what becomes of the training when the step is told to end:

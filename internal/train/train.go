@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
@@ -41,8 +42,8 @@ type Training struct {
 	// ID of the job: the PipelineRun's UID, so that a retried step finds it again.
 	ID   string
 	Spec agent.JobSpec
-	// Environment is what every rank gets, as a node's facts have it.
-	Environment map[string]string
+	// Network is how the nodes talk.
+	Network network.Network
 	// Pods tells what became of a node that does not answer.
 	Pods Pods
 	// Forward is the command that makes a port of a node reachable for a person.
@@ -97,7 +98,7 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 	case found.attached:
 		t.Log.Info(fmt.Sprintf("Attached to job %s, which is there already.", t.ID))
 	default:
-		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, words.Count(len(t.Nodes), "node"), words.Count(perNode(t.Spec), "rank"), t.ID))
+		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, words.Count(len(t.Nodes), "node"), words.Count(t.Spec.RanksOfNode(), "rank"), t.ID))
 	}
 	following, stopFollowing := context.WithCancel(ctx)
 	defer stopFollowing()
@@ -137,9 +138,11 @@ type launched struct {
 func (t *Training) start(ctx context.Context) (launched, error) {
 	var mu sync.Mutex
 	result := launched{over: true}
-	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+	err := t.Nodes.Each(ctx, func(trying context.Context, client *agent.Client) error {
 		var status agent.JobStatus
-		err := nodes.Retry(ctx, func() (err error) {
+		err := nodes.Retry(trying, func() (err error) {
+			// Not trying, which ends when another node refuses: a request that is given up may
+			// still start the job, after the stop that follows has found none.
 			status, err = client.StartJob(ctx, t.ID, t.Spec)
 			return err
 		})
@@ -258,7 +261,7 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 		output.log = t.Log
 	}
 	for _, client := range t.Nodes {
-		for _, rank := range t.ranks(client.Node()) {
+		for _, rank := range t.Spec.Ranks(client.Node()) {
 			group.Go(func() {
 				to := output.writer(client.Node(), rankName(t.Spec.Launcher, rank))
 				_ = followLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), to, retry(ctx))
@@ -278,21 +281,6 @@ func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, sho
 	}}
 	group.Go(func() { _ = followLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, metrics, retry(ctx)) })
 	go t.showProgress(ctx, show)
-}
-
-func (t *Training) ranks(node int) (ranks []int) {
-	perNode := perNode(t.Spec)
-	for local := range perNode {
-		ranks = append(ranks, node*perNode+local)
-	}
-	return ranks
-}
-
-func perNode(spec agent.JobSpec) int {
-	if spec.Launcher == agent.Command {
-		return 1
-	}
-	return spec.RanksPerNode
 }
 
 // showProgress prints a line now and then, where the training writes metrics.
@@ -340,10 +328,13 @@ func (t *Training) gpuUse(ctx context.Context) string {
 // is stopped. began is as followMetrics has it.
 func (t *Training) wait(ctx context.Context, updates <-chan update, began time.Time) ([]agent.JobStatus, error) {
 	statuses := make([]agent.JobStatus, len(t.Nodes))
-	var failure error
+	// wrong is of the network, as much as is known of it.
+	var failure, wrong error
 	var stopAt, giveUp <-chan time.Time
 	started, waiting := began.IsZero(), false
-	network := network{log: t.Log, environment: t.Environment, ranks: len(t.Nodes) * perNode(t.Spec)}
+	shown := shown{
+		log: t.Log, wanted: agent.WantedTransport(t.Network.Mode, len(t.Nodes)), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
+	}
 	stop := func(why string) {
 		stopAt = nil
 		if giveUp == nil {
@@ -363,7 +354,9 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 				break
 			}
 			statuses[u.node] = u.status
-			network.look(statuses)
+			if wrong = shown.look(statuses); wrong != nil {
+				stop("ranks talk over sockets")
+			}
 			if !started && slices.ContainsFunc(u.status.Ranks, func(r agent.RankStatus) bool { return !r.Started.IsZero() }) {
 				started = true
 				t.Log.Info(fmt.Sprintf("The first rank started %.1f s after the launch.", time.Since(began).Seconds()))
@@ -377,7 +370,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 			case u.status.State == agent.Restarted:
 				failure = errors.Join(failure, t.Pods.Restarted(ctx, t.Nodes[u.node]))
 				stop("a container was restarted")
-			case t.done(statuses):
+			case t.done(statuses) && wrong == nil:
 				return statuses, nil
 			default:
 				if why, certain := t.failing(u.status); why != "" && giveUp == nil {
@@ -391,12 +384,12 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 		case <-stopAt:
 			stop("a rank lost its peers")
 		case <-giveUp:
-			return statuses, t.verdict(statuses, failure)
+			return statuses, t.verdict(statuses, errors.Join(failure, wrong))
 		case <-ctx.Done():
 			return statuses, ctx.Err()
 		}
 		if t.over(statuses, failure) {
-			return statuses, t.verdict(statuses, failure)
+			return statuses, t.verdict(statuses, errors.Join(failure, wrong))
 		}
 	}
 }
@@ -407,7 +400,7 @@ func waits(rank agent.RankStatus) bool { return rank.DebugPort != 0 && rank.Ende
 // done is true when every rank of every node has exited with 0.
 func (t *Training) done(statuses []agent.JobStatus) bool {
 	for _, status := range statuses {
-		if len(status.Ranks) != perNode(t.Spec) {
+		if len(status.Ranks) != t.Spec.RanksOfNode() {
 			return false
 		}
 		for _, rank := range status.Ranks {
@@ -440,7 +433,7 @@ func (t *Training) failing(status agent.JobStatus) (why string, certain bool) {
 		return fmt.Sprintf("rank %d %s", found.Rank.Rank, cause.Describe(found.Rank.Exit)), found.Known
 	case status.State == agent.Stopped:
 		return "it was stopped: " + status.StopReason, true
-	case status.State == agent.Exited && len(status.Ranks) < perNode(t.Spec):
+	case status.State == agent.Exited && len(status.Ranks) < t.Spec.RanksOfNode():
 		return fmt.Sprintf("the launcher of node %d ended before it had started all ranks", status.Node), true
 	}
 	return "", false
@@ -466,7 +459,7 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 		}
 	}
 	for _, status := range statuses {
-		if len(status.Ranks) < perNode(t.Spec) {
+		if len(status.Ranks) < t.Spec.RanksOfNode() {
 			return t.launcherFailed(status)
 		}
 	}
@@ -486,7 +479,7 @@ func (t *Training) launcherFailed(status agent.JobStatus) error {
 		}
 	}
 	return fail.Advise(fail.Becausef(fail.RankFailed, "training: launcher %s of node %d %s and started %d of %d ranks%s",
-		t.Spec.Launcher, status.Node, cause.Describe(status.Launcher), len(status.Ranks), perNode(t.Spec), tail),
+		t.Spec.Launcher, status.Node, cause.Describe(status.Launcher), len(status.Ranks), t.Spec.RanksOfNode(), tail),
 		"the launcher's log is %s/launcher-%d.log on node %d", status.Record, status.Node, status.Node)
 }
 

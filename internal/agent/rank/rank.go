@@ -67,7 +67,7 @@ func run(command []string, sys fs.FS) (int, error) {
 		return 2, fmt.Errorf("reading %s: %w", NodeVariable, err)
 	}
 	// Of launcher command there is no RANK: the one process of a node stands for it.
-	status := agent.RankStatus{Node: node, Rank: variable("RANK", node), LocalRank: variable("LOCAL_RANK", 0), Exit: agent.Exit{Code: -1}}
+	status := agent.RankStatus{Node: node, Rank: variable("RANK", variable("NODE_RANK", node)), LocalRank: variable("LOCAL_RANK", 0), Exit: agent.Exit{Code: -1}}
 	if at := variable(LocalRankVariable, 0); at > 0 && at <= len(command) {
 		command = slices.Insert(slices.Clone(command), at, fmt.Sprintf("--local_rank=%d", status.LocalRank))
 	}

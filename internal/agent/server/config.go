@@ -49,6 +49,7 @@ func (p Paths) runs() string     { return filepath.Join(p.state(), "runs") }
 func (p Paths) current() string  { return filepath.Join(p.Workspace, "repo") }
 func (p Paths) hostfile() string { return filepath.Join(p.Workspace, ".deepspeed", "hostfile") }
 func (p Paths) socket() string   { return filepath.Join(p.Home, "run", "agent.sock") }
+func (p Paths) network() string  { return filepath.Join(p.Home, "run", "network.json") }
 func (p Paths) tls() string      { return filepath.Join(p.Home, "tls") }
 func (p Paths) services() string { return filepath.Join(p.Home, "services") }
 

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -65,8 +66,22 @@ func interfaceOf(address string) string {
 	return ""
 }
 
-// environment is what processes get: the container's variables, the agent's and
-// then those given, the later ones winning. HOME and USER of a container that runs
+// network is what was last set, nil where nothing was. It is a file because shells
+// are processes of their own.
+func (c Config) network() *agent.Network {
+	content, err := os.ReadFile(c.Paths.network())
+	if err != nil {
+		return nil
+	}
+	var network agent.Network
+	if err := json.Unmarshal(content, &network); err != nil {
+		return nil
+	}
+	return &network
+}
+
+// environment is what processes get: the container's variables, the agent's, those
+// that the network needs and then those given, the later ones winning. HOME and USER of a container that runs
 // under a random user ID are not usable, so the agent's win there.
 func (c Config) environment(given ...map[string]string) map[string]string {
 	result := map[string]string{}
@@ -78,6 +93,12 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 	for key, value := range c.additions() {
 		if _, ok := result[key]; value != "" && (!ok || key == "HOME") {
 			result[key] = value
+		}
+	}
+	if network := c.network(); network != nil {
+		maps.Copy(result, network.Set)
+		for _, name := range network.Unset {
+			delete(result, name)
 		}
 	}
 	for _, m := range given {
@@ -114,7 +135,7 @@ func (c Config) ShellEnvironment() []string { return list(c.environment()) }
 func (c Config) serviceOptions() services.Options {
 	return services.Options{
 		Dir: c.Paths.services(), Workspace: c.Paths.Workspace, Logs: filepath.Join(c.Paths.state(), "services"), Run: filepath.Dir(c.Paths.socket()),
-		Public: c.Public, Loopback: c.Loopback, Environ: c.environment(),
+		Public: c.Public, Loopback: c.Loopback, Environ: func() map[string]string { return c.environment() },
 	}
 }
 

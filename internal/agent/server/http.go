@@ -15,6 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/tree"
@@ -36,6 +37,7 @@ func (s *Server) Handler() http.Handler {
 	handle("GET /v1/health", s.health)
 	handle("GET /v1/facts", s.facts)
 	handle("POST /v1/rdma", s.rdma)
+	handle("PUT /v1/network", s.setNetwork)
 	handle("GET /v1/workspace", s.workspace)
 	handle("POST /v1/resolve", s.resolve)
 	handle("GET /v1/trees/current", s.currentTree)
@@ -99,7 +101,7 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 		Health: s.currentHealth(), Started: s.started.at, Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
 		GPUsExpected: s.config.GPUs, CPUs: cpus(), MemoryLimit: memory.Limit, MemoryUsed: memory.Used,
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),
-		MemlockLimit: memlock(), Environment: s.config.shown(), Running: s.jobs.running(),
+		MemlockLimit: memlock(), Environment: s.config.shown(), Network: s.config.network(), Running: s.jobs.running(),
 	}
 	if s.services != nil {
 		f.Services = s.services.Status()
@@ -117,8 +119,28 @@ func (s *Server) rdma(w http.ResponseWriter, r *http.Request) error {
 	if err := read(w, r, &expected); err != nil {
 		return err
 	}
-	return answer(w, rdma.Detect(rdma.Options{Root: rdma.Root(""), Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces, Expected: expected}))
+	sysRoot, _ := lookup(s.config.Environ, rdma.SysRootVariable)
+	return answer(w, rdma.Detect(rdma.Options{
+		Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces, Expected: expected,
+	}))
 }
+
+func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
+	var network agent.Network
+	if err := read(w, r, &network); err != nil {
+		return err
+	}
+	if err := network.Validate(); err != nil {
+		return fail.Because(fail.InvalidInput, fmt.Errorf("setting the node's network: %w", err))
+	}
+	if err := record.WriteJSON(s.config.Paths.network(), network); err != nil {
+		return fmt.Errorf("setting the node's network: %w", err)
+	}
+	s.networkIsSet()
+	return answer(w, s.config.shown())
+}
+
+func (s *Server) networkIsSet() { s.tellOnce.Do(func() { close(s.told) }) }
 
 func (s *Server) workspace(w http.ResponseWriter, _ *http.Request) error {
 	return answer(w, facts.Volume(s.config.Paths.Workspace))

@@ -116,11 +116,28 @@ func (js *jobs) check(id string, spec agent.JobSpec) error {
 	if spec.RanksPerNode < 1 {
 		problems = append(problems, fmt.Errorf("ranksPerNode: %d: want at least 1", spec.RanksPerNode))
 	}
+	problems = append(problems, checkOrder(spec)...)
 	problems = append(problems, checkDebug(spec)...)
 	if len(problems) > 0 {
 		return fail.Because(fail.InvalidInput, fmt.Errorf("starting a job: %w", errors.Join(problems...)))
 	}
 	return nil
+}
+
+// checkOrder wants each node once, and the master first.
+func checkOrder(spec agent.JobSpec) []error {
+	if len(spec.Order) == 0 {
+		return nil
+	}
+	sorted := slices.Sorted(slices.Values(spec.Order))
+	fine := len(sorted) == spec.Nodes && spec.Order[0] == 0
+	for i, node := range sorted {
+		fine = fine && i == node
+	}
+	if fine {
+		return nil
+	}
+	return []error{fmt.Errorf("order: %v: want each of the %d nodes once, and node 0 first", spec.Order, spec.Nodes)}
 }
 
 // sameJob ignores what differs when a step attaches again.
@@ -143,7 +160,7 @@ func (js *jobs) find(id string) (agent.JobStatus, error) {
 	if err != nil {
 		return status, err
 	}
-	for _, rank := range js.ranks(status.Spec) {
+	for _, rank := range status.Spec.Ranks(js.config.Node) {
 		r, err := dir.ReadRank(rank)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -154,17 +171,6 @@ func (js *jobs) find(id string) (agent.JobStatus, error) {
 	}
 	endRanks(&status, dir)
 	return status, nil
-}
-
-func (js *jobs) ranks(spec agent.JobSpec) (ranks []int) {
-	perNode := spec.RanksPerNode
-	if spec.Launcher == agent.Command {
-		perNode = 1
-	}
-	for local := range perNode {
-		ranks = append(ranks, js.config.Node*perNode+local)
-	}
-	return ranks
 }
 
 // get is find for callers that do not hold the lock, with the live job if it is one.

@@ -25,17 +25,9 @@ type launch struct {
 	ranks []int
 }
 
-// plan makes the launch of a job on this node. The ranks of a node follow each
-// other; with launcher command there is one process a node, counted as its rank.
+// plan makes the launch of a job on this node.
 func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) (launch, error) {
-	perNode := spec.RanksPerNode
-	if spec.Launcher == agent.Command {
-		perNode = 1
-	}
-	l := launch{dir: dir}
-	for local := range perNode {
-		l.ranks = append(l.ranks, c.Node*perNode+local)
-	}
+	l := launch{dir: dir, ranks: spec.Ranks(c.Node)}
 	port := spec.MasterPort
 	if port == 0 {
 		port = agent.MasterPort
@@ -43,7 +35,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 	l.env = c.environment(spec.Env, spec.SecretEnv, map[string]string{
 		"MASTER_ADDR":        c.Host(0),
 		"MASTER_PORT":        strconv.Itoa(port),
-		"NODE_RANK":          strconv.Itoa(c.Node),
+		"NODE_RANK":          strconv.Itoa(spec.Position(c.Node)),
 		"NUM_NODES":          strconv.Itoa(spec.Nodes),
 		"WORLD_SIZE":         strconv.Itoa(spec.Nodes * spec.RanksPerNode),
 		"RANKS_PER_NODE":     strconv.Itoa(spec.RanksPerNode),
@@ -89,10 +81,10 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 			return l, err
 		}
 		l.args = []string{python, "-u", "-m", "deepspeed.launcher.launch", "--world_info=" + base64.URLEncoding.EncodeToString(info),
-			fmt.Sprintf("--node_rank=%d", c.Node), "--master_addr=" + c.Host(0), fmt.Sprintf("--master_port=%d", port), "--no_python", "--no_local_rank"}
+			fmt.Sprintf("--node_rank=%d", spec.Position(c.Node)), "--master_addr=" + c.Host(0), fmt.Sprintf("--master_port=%d", port), "--no_python", "--no_local_rank"}
 	case agent.Torchrun:
 		l.args = []string{python, "-u", "-m", "torch.distributed.run", fmt.Sprintf("--nnodes=%d", spec.Nodes), fmt.Sprintf("--nproc-per-node=%d", spec.RanksPerNode),
-			fmt.Sprintf("--node-rank=%d", c.Node), "--master-addr=" + c.Host(0), fmt.Sprintf("--master-port=%d", port), "--max-restarts=0", "--no-python"}
+			fmt.Sprintf("--node-rank=%d", spec.Position(c.Node)), "--master-addr=" + c.Host(0), fmt.Sprintf("--master-port=%d", port), "--max-restarts=0", "--no-python"}
 	case agent.Command:
 	default:
 		return l, fail.Becausef(fail.InvalidInput, "starting the job: launcher %q: want deepspeed, torchrun or command", spec.Launcher)

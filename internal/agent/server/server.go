@@ -19,6 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/services"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
@@ -33,6 +35,9 @@ type Server struct {
 	jobs    *jobs
 	// services are node 0's, nil elsewhere.
 	services *services.Manager
+	// told is closed once the node's network is set, or where nothing has to be.
+	told     chan struct{}
+	tellOnce sync.Once
 	// background is what no request waits for.
 	background sync.WaitGroup
 }
@@ -52,7 +57,10 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js}
+	s := &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js, told: make(chan struct{})}
+	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
+		s.networkIsSet()
+	}
 	if config.Node == 0 {
 		s.services = services.New(config.serviceOptions(), log)
 	}
@@ -61,7 +69,9 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 
 // raiseLimits lets processes lock and open as much as the container may.
 func raiseLimits(log *slog.Logger) {
-	for name, resource := range map[string]int{"memlock": 8, "nofile": syscall.RLIMIT_NOFILE} {
+	// With CAP_SYS_RESOURCE there is no hard limit. Who has it not is refused, and keeps what he has.
+	_ = syscall.Setrlimit(unix.RLIMIT_MEMLOCK, &syscall.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
+	for name, resource := range map[string]int{"memlock": unix.RLIMIT_MEMLOCK, "nofile": syscall.RLIMIT_NOFILE} {
 		var limit syscall.Rlimit
 		if err := syscall.Getrlimit(resource, &limit); err != nil || limit.Cur == limit.Max {
 			continue
@@ -116,6 +126,12 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	go func() { failed <- probe.Serve(inner) }()
 	if s.services != nil {
 		s.background.Go(func() {
+			// What people start in them has the environment that they started with.
+			select {
+			case <-s.told:
+			case <-ctx.Done():
+				return
+			}
 			if err := s.services.Run(ctx); err != nil {
 				s.log.Error(fmt.Sprintf("No services run: %v", err))
 			}

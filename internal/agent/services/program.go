@@ -43,7 +43,7 @@ func (o Options) program(s agent.Service, credential string) program {
 	}
 	// The user ID has no entry in /etc/passwd that would name one.
 	env := map[string]string{"SHELL": shell}
-	maps.Copy(env, o.Environ)
+	maps.Copy(env, o.Environ())
 	switch s.Name {
 	case agent.CodeServer:
 		p.args = []string{
@@ -83,7 +83,7 @@ func (o Options) program(s agent.Service, credential string) program {
 
 // find is the path of a program in the PATH of what people start, "" for none.
 func (o Options) find(name string) string {
-	path, err := agent.FindProgram(name, o.Environ["PATH"])
+	path, err := agent.FindProgram(name, o.Environ()["PATH"])
 	if err != nil {
 		return ""
 	}

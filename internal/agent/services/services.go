@@ -34,8 +34,8 @@ type Options struct {
 	// Public is the address that people's connections come to, Loopback one that only
 	// the node's own can.
 	Public, Loopback string
-	// Environ is what jobs and shells get.
-	Environ map[string]string
+	// Environ is what jobs and shells get when they start.
+	Environ func() map[string]string
 }
 
 // Manager runs the services that the mounted Secret asks for, now and whenever it

@@ -49,7 +49,9 @@ func newDesk(t *testing.T) *desk {
 	d.options = Options{
 		Dir: filepath.Join(dir, "secret"), Workspace: filepath.Join(dir, "workspace"), Logs: filepath.Join(dir, "logs"), Run: filepath.Join(dir, "run"),
 		Public: address, Loopback: address,
-		Environ: map[string]string{"PATH": filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "NCCL_DEBUG": "INFO", "PIPE": d.pipe},
+		Environ: func() map[string]string {
+			return map[string]string{"PATH": filepath.Join(dir, "bin") + ":" + os.Getenv("PATH"), "NCCL_DEBUG": "INFO", "PIPE": d.pipe}
+		},
 	}
 	for _, folder := range []string{d.options.Dir, d.options.Workspace, filepath.Join(dir, "bin")} {
 		if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -219,7 +221,9 @@ func TestServicesAreStartedAgain(t *testing.T) {
 
 func TestServicesThatCannotRun(t *testing.T) {
 	d := newDesk(t)
-	d.options.Environ["PATH"] = filepath.Join(filepath.Dir(d.pipe), "bin")
+	d.options.Environ = func() map[string]string {
+		return map[string]string{"PATH": filepath.Join(filepath.Dir(d.pipe), "bin"), "PIPE": d.pipe}
+	}
 	d.program("jupyter-lab", "echo started > $PIPE")
 	d.manager = New(d.options, slog.New(slog.DiscardHandler))
 	d.secret(map[string]string{"services": "code-server,jupyter,emacs", "code-server-password": "p", "jupyter-token": ""})

@@ -3,6 +3,7 @@ package cli
 import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gitserver"
@@ -54,11 +55,15 @@ func serveOpenShift() *cobra.Command {
 	config := openshift.Config{Address: topology.AdmissionAddress}
 	var kubeconfig string
 	cmd := &cobra.Command{Use: "openshift", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		client, err := clientFor(kubeconfig)
+		access, err := accessBy(kubeconfig)
 		if err != nil {
 			return err
 		}
-		return openshift.Run(cmd.Context(), client, config)
+		clients, err := openshift.NewClients(access)
+		if err != nil {
+			return err
+		}
+		return openshift.Run(cmd.Context(), clients, config)
 	}}
 	cmd.Flags().StringVar(&config.CertFile, "cert", "", "serving certificate")
 	cmd.Flags().StringVar(&config.KeyFile, "key", "", "its key")
@@ -118,10 +123,18 @@ func serveRDMA() *cobra.Command {
 }
 
 func clientFor(kubeconfig string) (kubernetes.Interface, error) {
+	config, err := accessBy(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+func accessBy(kubeconfig string) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err
 	}
 	config.QPS, config.Burst = 100, 200
-	return kubernetes.NewForConfig(config)
+	return config, nil
 }

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 )
 
@@ -165,6 +166,51 @@ func TestRenderTekton(t *testing.T) {
 	}
 	if _, err := renderTekton(nil, config); err == nil || !strings.Contains(err.Error(), "cmd/controller, which is not built") {
 		t.Errorf("without the image: %v", err)
+	}
+}
+
+func TestModulesDefineTheirKinds(t *testing.T) {
+	modules, err := manifestModules(t.Context(), "../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, k := range moduleKinds {
+		content, err := os.ReadFile(filepath.Join(modules[k.module], k.file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// As a document among others, as up applies it.
+		definition := definitions(separator + string(content) + separator)
+		for line := range strings.Lines(definition) {
+			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "name: "); ok {
+				got = append(got, name)
+				break
+			}
+		}
+	}
+	want := []string{
+		"securitycontextconstraints.security.openshift.io", "routes.route.openshift.io", "network-attachment-definitions.k8s.cni.cncf.io",
+		"ippools.whereabouts.cni.cncf.io", "overlappingrangeipreservations.whereabouts.cni.cncf.io",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("kinds (-want +got):\n%s", diff)
+	}
+}
+
+func TestEveryStockConstraintHasItsRole(t *testing.T) {
+	manifest, err := ownManifests.ReadFile("manifests/scc.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stock, err := scc.Stock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range stock {
+		if want := "resourceNames: [" + c.Name + "], verbs: [use]"; !strings.Contains(string(manifest), want) {
+			t.Errorf("no role has %s", want)
+		}
 	}
 }
 

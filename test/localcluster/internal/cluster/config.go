@@ -44,6 +44,9 @@ func auditPolicy() document {
 			{"level": "None", "verbs": []string{"get", "list", "watch"},
 				"users": []string{"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", multusUser, whereaboutsUser}},
 			{"level": "None", "verbs": []string{"get", "list", "watch"}, "userGroups": []string{"system:nodes", "system:serviceaccounts:kube-system"}},
+			// One or more for every pod: a question, too.
+			{"level": "None", "resources": []document{{"group": "authorization.k8s.io", "resources": []string{"subjectaccessreviews"}}},
+				"users": []string{"localcluster:openshift"}},
 			{"level": "Metadata"},
 		},
 	}
@@ -51,15 +54,16 @@ func auditPolicy() document {
 
 // admissionConfig has the API server show a client certificate to webhooks.
 func admissionConfig() document {
+	configuration := document{
+		"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
+		"kubeConfigFile": admissionKubeconfigPath,
+	}
 	return document{
 		"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
-		"plugins": []document{{
-			"name": "MutatingAdmissionWebhook",
-			"configuration": document{
-				"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
-				"kubeConfigFile": admissionKubeconfigPath,
-			},
-		}},
+		"plugins": []document{
+			{"name": "MutatingAdmissionWebhook", "configuration": configuration},
+			{"name": "ValidatingAdmissionWebhook", "configuration": configuration},
+		},
 	}
 }
 

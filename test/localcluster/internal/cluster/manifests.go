@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,23 +26,24 @@ const (
 	tektonModule  = "github.com/tektoncd/pipeline"
 	tektonVersion = "v1.15.0"
 
+	openshiftModule   = "github.com/openshift/api"
 	attachmentModule  = "github.com/k8snetworkplumbingwg/network-attachment-definition-client"
 	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
 )
 
-// modulesOfManifests are modules that the tools' go.mod requires, by whose manifests
-// the cluster is made.
-var modulesOfManifests = []string{tektonModule, attachmentModule, whereaboutsModule}
-
-// networkKinds are the CustomResourceDefinitions of attachments and address pools.
-var networkKinds = []struct{ module, file string }{
+// moduleKinds are files of modules that define kinds: SecurityContextConstraints and
+// Routes, attachments and address pools.
+var moduleKinds = []struct{ module, file string }{
+	{openshiftModule, "security/v1/zz_generated.crd-manifests/0000_03_config-operator_01_securitycontextconstraints.crd.yaml"},
+	{openshiftModule, "route/v1/zz_generated.crd-manifests/routes.crd.yaml"},
 	{attachmentModule, "artifacts/networks-crd.yaml"},
 	{whereaboutsModule, "doc/crds/whereabouts.cni.cncf.io_ippools.yaml"},
 	{whereaboutsModule, "doc/crds/whereabouts.cni.cncf.io_overlappingrangeipreservations.yaml"},
 }
 
-// render returns everything that is applied to a new cluster, in order: its
-// own objects first, then Tekton's. modules are the folders of modulesOfManifests.
+// render returns everything that is applied to a new cluster, in order: what modules
+// define, the cluster's own objects, then Tekton's. modules are the folders of their
+// sources, by their paths.
 func render(images map[string]string, ca []byte, caBundle string, modules map[string]string) (string, error) {
 	values := []string{
 		"@CONTROL_IP@", topology.ControlIP, "@GIT_HOST@", topology.GitHost, "@DOMAIN@", topology.Domain,
@@ -49,6 +51,13 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 		"@IMAGE_COREDNS@", images["coredns"], "@CA@", base64.StdEncoding.EncodeToString(ca),
 	}
 	var documents []string
+	for _, k := range moduleKinds {
+		content, err := os.ReadFile(filepath.Join(modules[k.module], k.file))
+		if err != nil {
+			return "", err
+		}
+		documents = append(documents, string(content))
+	}
 	files, err := fs.Glob(ownManifests, "manifests/*.yaml")
 	if err != nil {
 		return "", err
@@ -59,13 +68,6 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 			return "", err
 		}
 		documents = append(documents, strings.NewReplacer(values...).Replace(string(content)))
-	}
-	for _, k := range networkKinds {
-		content, err := os.ReadFile(filepath.Join(modules[k.module], k.file))
-		if err != nil {
-			return "", err
-		}
-		documents = append(documents, string(content))
 	}
 	rails, err := attachments()
 	if err != nil {
@@ -144,13 +146,26 @@ func renderTekton(images map[string]string, config string) ([]string, error) {
 	return documents, nil
 }
 
-// moduleFolders returns the folders of modulesOfManifests in the module cache.
-func moduleFolders(ctx context.Context, source string) (map[string]string, error) {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"mod", "download", "-json"}, modulesOfManifests...)...)
-	cmd.Dir = filepath.Join(source, "tools")
+// manifestModules returns the folders of the modules that manifests come from, by
+// their paths. source is the folder of the localcluster module.
+func manifestModules(ctx context.Context, source string) (map[string]string, error) {
+	modules, err := moduleFolders(ctx, filepath.Join(source, "tools"), tektonModule, attachmentModule, whereaboutsModule)
+	if err != nil {
+		return nil, err
+	}
+	openshift, err := moduleFolders(ctx, source, openshiftModule)
+	maps.Copy(modules, openshift)
+	return modules, err
+}
+
+// moduleFolders returns the folders of the modules' sources, by their paths: of the
+// versions in the go.mod in the folder from.
+func moduleFolders(ctx context.Context, from string, modules ...string) (map[string]string, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"mod", "download", "-json"}, modules...)...)
+	cmd.Dir = from
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("finding the modules of manifests: %w: %s", err, out)
+		return nil, fmt.Errorf("finding the modules %s: %w: %s", strings.Join(modules, " "), err, out)
 	}
 	folders := map[string]string{}
 	for decoder := json.NewDecoder(bytes.NewReader(out)); decoder.More(); {

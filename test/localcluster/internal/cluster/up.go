@@ -517,7 +517,7 @@ func sum(s string) string {
 }
 
 func (u *upper) manifests(ctx context.Context) (string, error) {
-	modules, err := moduleFolders(ctx, u.source)
+	modules, err := manifestModules(ctx, u.source)
 	if err != nil {
 		return "", err
 	}

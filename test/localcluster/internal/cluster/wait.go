@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -169,7 +170,29 @@ func waitReady(ctx context.Context) error {
 	if err := waitDeployments(ctx); err != nil {
 		return err
 	}
-	return waitBuildAPI(ctx)
+	if err := waitBuildAPI(ctx); err != nil {
+		return err
+	}
+	return waitAdmission(ctx)
+}
+
+// waitAdmission waits until the stand-in for OpenShift's admission listens,
+// without which no pod and no namespace of users can be made.
+func waitAdmission(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWait)
+	defer cancel()
+	var dialer net.Dialer
+	for {
+		conn, err := dialer.DialContext(ctx, "tcp", topology.AdmissionAddress)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for OpenShift's admission at %s: %w (last answer: %w)", topology.AdmissionAddress, ctx.Err(), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // waitBuildAPI asks the API server for the aggregated APIs until it has them.

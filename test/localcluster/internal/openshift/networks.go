@@ -24,7 +24,7 @@ type network struct{ Name, Namespace string }
 // one of the resource of each attachment that it names, and is refused where an
 // attachment is missing (k8snetworkplumbingwg/network-resources-injector:pkg/webhook).
 // It is left out that the real one adds a volume, podnetinfo, and node selectors.
-func (s *server) injectResources(request *admissionv1.AdmissionRequest) ([]byte, error) {
+func (s *server) injectResources(ctx context.Context, request *admissionv1.AdmissionRequest) ([]byte, error) {
 	var pod corev1.Pod
 	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func (s *server) injectResources(request *admissionv1.AdmissionRequest) ([]byte,
 	}
 	count := map[corev1.ResourceName]int64{}
 	for _, n := range networks {
-		name, err := s.resourceOf(n)
+		name, err := s.resourceOf(ctx, n)
 		if err != nil {
 			return nil, fmt.Errorf("could not find network attachment definition '%s/%s': could not get Network Attachment Definition %[1]s/%[2]s: %w", n.Namespace, n.Name, err)
 		}
@@ -70,9 +70,9 @@ func parseNetworks(annotation, namespace string) []network {
 }
 
 // resourceOf is the resource of an attachment, "" where it has none.
-func (s *server) resourceOf(n network) (corev1.ResourceName, error) {
+func (s *server) resourceOf(ctx context.Context, n network) (corev1.ResourceName, error) {
 	path := fmt.Sprintf("/apis/k8s.cni.cncf.io/v1/namespaces/%s/network-attachment-definitions/%s", n.Namespace, n.Name)
-	content, err := s.client.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(context.Background())
+	content, err := s.clients.Kube.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(ctx)
 	if err != nil {
 		return "", err
 	}

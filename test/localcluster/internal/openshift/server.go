@@ -1,3 +1,6 @@
+// Package openshift is a stand-in for the parts of OpenShift that every pod
+// meets: the constraints it is admitted with, its namespace's IDs, the trusted
+// certificates it can mount; and for the hosts of Routes.
 package openshift
 
 import (
@@ -8,18 +11,23 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"maps"
 	"net/http"
 	"os"
 	"sync"
 	"time"
 
+	routev1 "github.com/openshift/api/route/v1"
+	securityv1 "github.com/openshift/api/security/v1"
+	routeclient "github.com/openshift/client-go/route/clientset/versioned/typed/route/v1"
+	securityclient "github.com/openshift/client-go/security/clientset/versioned/typed/security/v1"
 	admissionv1 "k8s.io/api/admission/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -33,46 +41,88 @@ type Config struct {
 	CABundle string
 }
 
+// Clients are those of the APIs that the server stands in for, and Kubernetes's.
+type Clients struct {
+	Kube        kubernetes.Interface
+	Constraints securityclient.SecurityContextConstraintsGetter
+	Routes      routeclient.RoutesGetter
+}
+
+// NewClients makes them.
+func NewClients(config *rest.Config) (clients Clients, err error) {
+	if clients.Kube, err = kubernetes.NewForConfig(config); err != nil {
+		return Clients{}, err
+	}
+	if clients.Constraints, err = securityclient.NewForConfig(config); err != nil {
+		return Clients{}, err
+	}
+	clients.Routes, err = routeclient.NewForConfig(config)
+	return clients, err
+}
+
 type server struct {
-	client     kubernetes.Interface
-	namespaces corelisters.NamespaceLister
+	clients     Clients
+	namespaces  corelisters.NamespaceLister
+	constraints cache.SharedInformer
 
 	mu   sync.Mutex
 	next int64 // first UID of the next block
 }
 
-// Run serves the admission of pods and namespaces, and fills ConfigMaps that
-// ask for the trusted certificates, until the context ends.
-func Run(ctx context.Context, client kubernetes.Interface, config Config) error {
+// Run serves the admission of pods, namespaces and Routes, and fills ConfigMaps
+// that ask for the trusted certificates, until the context ends. It listens
+// when it knows the cluster's constraints.
+func Run(ctx context.Context, clients Clients, config Config) error {
 	bundle, err := os.ReadFile(config.CABundle)
 	if err != nil {
 		return fmt.Errorf("reading the trusted certificates: %w", err)
 	}
-	all := informers.NewSharedInformerFactory(client, 0)
-	labelled := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+	constraints, routes := clients.Constraints.SecurityContextConstraints(), clients.Routes.Routes("")
+	if err := untilServed(ctx, discarding(constraints.List)); err != nil {
+		return err
+	}
+	if err := untilServed(ctx, discarding(routes.List)); err != nil {
+		return err
+	}
+	if err := makeStock(ctx, clients); err != nil {
+		return err
+	}
+	all := informers.NewSharedInformerFactory(clients.Kube, 0)
+	labelled := informers.NewSharedInformerFactoryWithOptions(clients.Kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.LabelSelector = injectLabel + "=true"
 	}))
-	s := &server{client: client, namespaces: all.Core().V1().Namespaces().Lister(), next: firstUID}
-	injector := bundleInjector{client: client, bundle: string(bundle)}
+	s := &server{
+		clients: clients, namespaces: all.Core().V1().Namespaces().Lister(), next: firstUID,
+		constraints: informerOf(constraints.List, constraints.Watch, &securityv1.SecurityContextConstraints{}),
+	}
+	injector := bundleInjector{client: clients.Kube, bundle: string(bundle)}
 	if err := injector.watch(ctx, labelled.Core().V1().ConfigMaps().Informer()); err != nil {
+		return err
+	}
+	routeInformer := informerOf(routes.List, routes.Watch, &routev1.Route{})
+	if err := (routeAdmitter{clients: clients}).watch(ctx, routeInformer); err != nil {
 		return err
 	}
 	all.Start(ctx.Done())
 	labelled.Start(ctx.Done())
-	cache.WaitForCacheSync(ctx.Done(), all.Core().V1().Namespaces().Informer().HasSynced)
+	go s.constraints.RunWithContext(ctx)
+	go routeInformer.RunWithContext(ctx)
+	cache.WaitForCacheSync(ctx.Done(), all.Core().V1().Namespaces().Informer().HasSynced, s.constraints.HasSynced)
 
 	pem, err := os.ReadFile(config.ClientCA)
 	if err != nil {
 		return err
 	}
-	clients := x509.NewCertPool()
-	if !clients.AppendCertsFromPEM(pem) {
+	callers := x509.NewCertPool()
+	if !callers.AppendCertsFromPEM(pem) {
 		return fmt.Errorf("reading %s: no certificate in it", config.ClientCA)
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/pods", s.handle(s.admitPod))
+	mux.HandleFunc("/pods-as-they-are", s.handle(s.checkPod))
 	mux.HandleFunc("/namespaces", s.handle(s.admitNamespace))
 	mux.HandleFunc("/networks", s.handle(s.injectResources))
+	mux.HandleFunc("/routes", s.handle(s.admitRoute))
 	httpServer := &http.Server{
 		Addr:              config.Address,
 		Handler:           mux,
@@ -80,7 +130,7 @@ func Run(ctx context.Context, client kubernetes.Interface, config Config) error 
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS13,
 			ClientAuth: tls.RequireAndVerifyClientCert,
-			ClientCAs:  clients,
+			ClientCAs:  callers,
 		},
 	}
 	context.AfterFunc(ctx, func() { httpServer.Close() })
@@ -91,7 +141,26 @@ func Run(ctx context.Context, client kubernetes.Interface, config Config) error 
 	return nil
 }
 
-func (s *server) handle(admit func(*admissionv1.AdmissionRequest) ([]byte, error)) http.HandlerFunc {
+// informerOf watches the objects of one kind in the whole cluster.
+func informerOf[L runtime.Object](
+	list func(context.Context, metav1.ListOptions) (L, error),
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error), kind runtime.Object,
+) cache.SharedInformer {
+	return cache.NewSharedInformer(&cache.ListWatch{
+		ListWithContextFunc:  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return list(ctx, o) },
+		WatchFuncWithContext: watch,
+	}, kind, 0)
+}
+
+// discarding is the list without what it finds.
+func discarding[L any](list func(context.Context, metav1.ListOptions) (L, error)) func(context.Context, metav1.ListOptions) error {
+	return func(ctx context.Context, o metav1.ListOptions) error {
+		_, err := list(ctx, o)
+		return err
+	}
+}
+
+func (s *server) handle(admit func(context.Context, *admissionv1.AdmissionRequest) ([]byte, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var review admissionv1.AdmissionReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Request == nil {
@@ -99,7 +168,7 @@ func (s *server) handle(admit func(*admissionv1.AdmissionRequest) ([]byte, error
 			return
 		}
 		answer := &admissionv1.AdmissionResponse{UID: review.Request.UID, Allowed: true}
-		patch, err := admit(review.Request)
+		patch, err := admit(r.Context(), review.Request)
 		switch {
 		case err != nil:
 			answer.Allowed = false
@@ -114,82 +183,4 @@ func (s *server) handle(admit func(*admissionv1.AdmissionRequest) ([]byte, error
 			log.Printf("answering: %v", err)
 		}
 	}
-}
-
-func (s *server) admitPod(request *admissionv1.AdmissionRequest) ([]byte, error) {
-	if !ordinary(request.Namespace) {
-		return nil, nil
-	}
-	var pod corev1.Pod
-	if err := json.Unmarshal(request.Object.Raw, &pod); err != nil {
-		return nil, err
-	}
-	before := pod.DeepCopy()
-	scc := sccFor(&pod)
-	if scc == restricted {
-		annotations, err := s.annotationsOf(request.Namespace)
-		if err != nil {
-			return nil, err
-		}
-		if err := restrict(&pod, annotations); err != nil {
-			return nil, err
-		}
-	}
-	if pod.Annotations == nil {
-		pod.Annotations = map[string]string{}
-	}
-	pod.Annotations[sccAnnotation] = scc
-	return podPatch(before, &pod)
-}
-
-// annotationsOf asks the API server where the watch is still behind, as it is
-// for the first pod of a new namespace.
-func (s *server) annotationsOf(namespace string) (map[string]string, error) {
-	ns, err := s.namespaces.Get(namespace)
-	if err != nil || ns.Annotations[uidRangeAnnotation] == "" {
-		ns, err = s.client.CoreV1().Namespaces().Get(context.Background(), namespace, metav1.GetOptions{})
-	}
-	if err != nil {
-		return nil, err
-	}
-	return ns.Annotations, nil
-}
-
-func (s *server) admitNamespace(request *admissionv1.AdmissionRequest) ([]byte, error) {
-	if !ordinary(request.Name) {
-		return nil, nil
-	}
-	var ns corev1.Namespace
-	if err := json.Unmarshal(request.Object.Raw, &ns); err != nil {
-		return nil, err
-	}
-	if ns.Annotations[uidRangeAnnotation] != "" {
-		return nil, nil
-	}
-	first, err := s.allocate()
-	if err != nil {
-		return nil, err
-	}
-	annotations := namespaceAnnotations(first)
-	maps.Copy(annotations, ns.Annotations)
-	return json.Marshal([]patchOperation{{Op: "add", Path: "/metadata/annotations", Value: annotations}})
-}
-
-// allocate returns a block that no namespace has: what this process gave out
-// before is in next, what an earlier process gave out is in the cluster.
-func (s *server) allocate() (int64, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	list, err := s.client.CoreV1().Namespaces().List(context.Background(), metav1.ListOptions{})
-	if err != nil {
-		return 0, fmt.Errorf("allocating UIDs: %w", err)
-	}
-	for _, ns := range list.Items {
-		if first, err := block(ns.Annotations[uidRangeAnnotation]); err == nil && first >= s.next {
-			s.next = first + blockSize
-		}
-	}
-	first := s.next
-	s.next += blockSize
-	return first, nil
 }

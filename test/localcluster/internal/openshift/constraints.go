@@ -1,0 +1,51 @@
+package openshift
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
+)
+
+// untilServed asks for the resources of which up applies the definitions while
+// this server starts, until they can be listed: before that there is nothing
+// to watch.
+func untilServed(ctx context.Context, list func(context.Context, metav1.ListOptions) error) error {
+	said := ""
+	for {
+		err := list(ctx, metav1.ListOptions{Limit: 1})
+		if err == nil {
+			return nil
+		}
+		if err.Error() != said {
+			said = err.Error()
+			log.Printf("waiting for OpenShift's own resources: %v", err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for OpenShift's own resources: %w (last answer: %w)", ctx.Err(), err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// makeStock makes the constraints that every cluster has. Those that are there
+// stay as they are: administrators change them.
+func makeStock(ctx context.Context, clients Clients) error {
+	stock, err := scc.Stock()
+	if err != nil {
+		return err
+	}
+	for _, constraints := range stock {
+		_, err := clients.Constraints.SecurityContextConstraints().Create(ctx, constraints, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("making the constraints %s: %w", constraints.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+// Package scc is a stand-in for OpenShift's choice of the constraints that a
+// pod is admitted with: its order, its rules, its defaults and its words.
+package scc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+
+	securityv1 "github.com/openshift/api/security/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// Subject is by whose permission a constraint may be used for a pod.
+type Subject string
+
+// The subjects, as OpenShift writes them on pods.
+const (
+	Nobody         Subject = ""
+	ServiceAccount Subject = "serviceaccount"
+	User           Subject = "user"
+)
+
+// Question is what a choice is made for.
+type Question struct {
+	Pod *corev1.Pod
+	// Namespace of the pod, whose annotations have its IDs.
+	Namespace *corev1.Namespace
+	// Constraints are all there are, in any order.
+	Constraints []*securityv1.SecurityContextConstraints
+	// May says by whose permission the pod may use a constraint.
+	May func(context.Context, *securityv1.SecurityContextConstraints) (Subject, error)
+	// Unchanged asks for a constraint that finds nothing to change in the pod,
+	// the one that it is stamped with first.
+	Unchanged bool
+}
+
+// Answer is what a choice comes to.
+type Answer struct {
+	// Pod is the question's with the constraint's defaults in it and its stamp.
+	Pod *corev1.Pod
+	// Name of the constraint.
+	Name    string
+	Subject Subject
+}
+
+// Choose returns the first constraint in OpenShift's order that may be used for
+// the pod and allows it. The error has its words for why there is none.
+func Choose(ctx context.Context, q Question) (Answer, error) {
+	constraints, err := q.candidates()
+	if err != nil {
+		return Answer{}, err
+	}
+	var refusals field.ErrorList
+	forbidden := map[string]*securityv1.SecurityContextConstraints{}
+	for _, c := range constraints {
+		subject, err := q.May(ctx, c)
+		if err != nil {
+			return Answer{}, err
+		}
+		if subject == Nobody {
+			forbidden[c.Name] = c
+			refusals = append(refusals, field.Forbidden(field.NewPath(fmt.Sprintf("provider %q", c.Name)), "not usable by user or serviceaccount"))
+			continue
+		}
+		pod := q.Pod.DeepCopy()
+		if errs := apply(c, pod); len(errs) > 0 {
+			refusals = append(refusals, errs...)
+			continue
+		}
+		if q.Unchanged && !equality.Semantic.DeepEqual(pod, q.Pod) {
+			continue
+		}
+		return Answer{Pod: pod, Name: c.Name, Subject: subject}, nil
+	}
+	refusals = append(refusals, q.olderWouldDo(constraints, forbidden)...)
+	if len(refusals) == 0 { // each that may be used would change the pod
+		return Answer{}, errors.New("unable to validate against any security context constraint: []")
+	}
+	return Answer{}, fmt.Errorf("unable to validate against any security context constraint: %w", refusals.ToAggregate())
+}
+
+// candidates are the constraints to try, in order, with the namespace's values.
+func (q Question) candidates() ([]*securityv1.SecurityContextConstraints, error) {
+	constraints := slices.Clone(q.Constraints)
+	if required := q.Pod.Annotations[securityv1.RequiredSCCAnnotation]; required != "" {
+		constraints = slices.DeleteFunc(constraints, func(c *securityv1.SecurityContextConstraints) bool { return c.Name != required })
+		if len(constraints) == 0 {
+			return nil, fmt.Errorf("failed to retrieve the required SCC %q: securitycontextconstraints.security.openshift.io %q not found", required, required)
+		}
+	}
+	if len(constraints) == 0 {
+		return nil, errors.New("no SecurityContextConstraints found in cluster")
+	}
+	for _, annotation := range []string{securityv1.UIDRangeAnnotation, securityv1.MCSAnnotation} {
+		if q.Namespace.Annotations[annotation] == "" {
+			return nil, fmt.Errorf("error fetching namespace %q: %w", q.Namespace.Name, missing(annotation))
+		}
+	}
+	for i, c := range constraints {
+		constraints[i] = withDefaults(c)
+	}
+	Sort(constraints)
+	if q.Unchanged {
+		stamp := q.Pod.Annotations[securityv1.ValidatedSCCAnnotation]
+		slices.SortStableFunc(constraints, func(a, b *securityv1.SecurityContextConstraints) int {
+			switch {
+			case a.Name == stamp && b.Name != stamp:
+				return -1
+			case b.Name == stamp && a.Name != stamp:
+				return 1
+			}
+			return 0
+		})
+	}
+	for _, c := range constraints {
+		if err := resolve(c, q.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	return constraints, nil
+}
+
+// withDefaults is a copy of the constraint in which the host's folders are
+// among the volumes if and only if their own switch says so, as OpenShift
+// makes it when one is written.
+func withDefaults(c *securityv1.SecurityContextConstraints) *securityv1.SecurityContextConstraints {
+	c = c.DeepCopy()
+	if slices.Contains(c.Volumes, securityv1.FSTypeAll) {
+		return c
+	}
+	c.Volumes = slices.DeleteFunc(c.Volumes, func(v securityv1.FSType) bool { return v == securityv1.FSTypeHostPath })
+	if c.AllowHostDirVolumePlugin {
+		c.Volumes = append(c.Volumes, securityv1.FSTypeHostPath)
+	}
+	return c
+}
+
+// olderWouldDo is OpenShift's hint that restricted, which everybody could use
+// before restricted-v2, would admit the pod.
+func (q Question) olderWouldDo(tried []*securityv1.SecurityContextConstraints, forbidden map[string]*securityv1.SecurityContextConstraints) field.ErrorList {
+	older, hasNewer := forbidden["restricted"], slices.ContainsFunc(tried, func(c *securityv1.SecurityContextConstraints) bool { return c.Name == "restricted-v2" })
+	if older == nil || !hasNewer || len(apply(older, q.Pod.DeepCopy())) > 0 {
+		return nil
+	}
+	return field.ErrorList{field.Forbidden(field.NewPath("no access to scc/restricted"),
+		"the pod fails to validate against the `restricted-v2` security context constraint, but would validate successfully against the `restricted` security context constraint")}
+}
+
+func isZero[T any](v T) bool { return reflect.ValueOf(v).IsZero() }

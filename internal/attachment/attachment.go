@@ -50,7 +50,7 @@ func Overlaps(definitions []Definition) []Overlap {
 	var found []Overlap
 	for i, a := range definitions {
 		for _, b := range definitions[i+1:] {
-			if a.overlaps(b) {
+			if a.Overlaps(b) {
 				found = append(found, Overlap{A: a, B: b})
 			}
 		}
@@ -58,7 +58,8 @@ func Overlaps(definitions []Definition) []Overlap {
 	return found
 }
 
-func (d Definition) overlaps(other Definition) bool {
+// Overlaps is true where an address of one may be one of the other too.
+func (d Definition) Overlaps(other Definition) bool {
 	for _, a := range d.Ranges {
 		for _, b := range other.Ranges {
 			if a.Subnet.Overlaps(b.Subnet) {

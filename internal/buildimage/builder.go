@@ -57,7 +57,7 @@ type builder struct {
 	builds    buildclient.BuildV1Interface
 	images    imageclient.ImageV1Interface
 	kube      kubernetes.Interface
-	registry  *registry
+	registry  *Registry
 	log       *slog.Logger
 	out       io.Writer
 	now       func() time.Time

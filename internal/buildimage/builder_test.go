@@ -34,7 +34,7 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := newRegistry(map[string]string{".dockerconfigjson": "{}"}, "")
+	keys, err := NewRegistry(map[string]string{".dockerconfigjson": "{}"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -248,7 +248,7 @@ func (o *options) builder(asked request, clients *kube.Clients, log *slog.Logger
 	if clients.InCluster {
 		token = clients.Config.BearerToken
 	}
-	registry, err := newRegistry(secret, token, o.caFile)
+	registry, err := NewRegistry(secret, token, o.caFile)
 	if err != nil {
 		return nil, fail.Because(fail.InvalidInput, err)
 	}

@@ -24,8 +24,11 @@ const registryTime = 5 * time.Second
 // serviceCA is where OpenShift mounts the authority of its internal registry.
 const serviceCA = "/var/run/secrets/kubernetes.io/serviceaccount/service-ca.crt"
 
-// registry asks image registries what they have.
-type registry struct {
+// openshiftRegistry is where pods of an OpenShift cluster reach its own registry.
+const openshiftRegistry = "image-registry.openshift-image-registry.svc:5000"
+
+// Registry asks image registries what they have.
+type Registry struct {
 	keys authn.Keychain
 	// token is the cluster's own registry's password, of the account we are.
 	token     string
@@ -33,10 +36,10 @@ type registry struct {
 	transport http.RoundTripper
 }
 
-// newRegistry reads the keys of a mounted pull secret, nil for the machine's own,
+// NewRegistry reads the keys of a mounted pull secret, nil for the machine's own,
 // and trusts the bundles of the files that exist beside what the machine trusts.
-func newRegistry(pullSecret map[string]string, token string, bundles ...string) (*registry, error) {
-	r := &registry{keys: authn.DefaultKeychain, token: token}
+func NewRegistry(pullSecret map[string]string, token string, bundles ...string) (*Registry, error) {
+	r := &Registry{keys: authn.DefaultKeychain, token: token, internal: openshiftRegistry}
 	if pullSecret != nil {
 		keys, err := readKeys(pullSecret)
 		if err != nil {
@@ -60,7 +63,7 @@ func newRegistry(pullSecret map[string]string, token string, bundles ...string) 
 }
 
 // Resolve implements authn.Keychain: the cluster's own registry takes the token.
-func (r *registry) Resolve(resource authn.Resource) (authn.Authenticator, error) {
+func (r *Registry) Resolve(resource authn.Resource) (authn.Authenticator, error) {
 	if r.token != "" && resource.RegistryStr() == r.internal {
 		return &authn.Basic{Username: "serviceaccount", Password: r.token}, nil
 	}
@@ -68,7 +71,7 @@ func (r *registry) Resolve(resource authn.Resource) (authn.Authenticator, error)
 }
 
 // digest is the image's, as in "sha256:...".
-func (r *registry) digest(ctx context.Context, image string) (string, error) {
+func (r *Registry) digest(ctx context.Context, image string) (string, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {
 		return "", err
@@ -87,17 +90,29 @@ func (r *registry) digest(ctx context.Context, image string) (string, error) {
 
 // gone is true where the registry says that it has no such image; not where it
 // does not answer, or not to us.
-func (r *registry) gone(ctx context.Context, image string) bool {
+func (r *Registry) gone(ctx context.Context, image string) bool {
+	if ref, err := name.ParseReference(image); err == nil {
+		r.internal = ref.Context().RegistryStr()
+	}
+	found, err := r.Has(ctx, image)
+	return err == nil && !found
+}
+
+// Has asks the registry whether it has an image. The error is that it does not
+// answer, or not to us.
+func (r *Registry) Has(ctx context.Context, image string) (bool, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {
-		return false
+		return false, err
 	}
-	r.internal = ref.Context().RegistryStr()
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
 	_, err = remote.Head(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(r), remote.WithTransport(r.transport))
 	var refused *transport.Error
-	return errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound
+	if errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // dockerConfig is the content of a Secret of type kubernetes.io/dockerconfigjson.

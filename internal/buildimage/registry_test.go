@@ -60,7 +60,7 @@ func TestDigest(t *testing.T) {
 	}
 	for name, secret := range secrets {
 		t.Run(name, func(t *testing.T) {
-			r, err := newRegistry(secret, "")
+			r, err := NewRegistry(secret, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestDigest(t *testing.T) {
 			}
 		})
 	}
-	r, err := newRegistry(map[string]string{".dockerconfigjson": `{"auths":{"elsewhere.example.com":{"auth":"` + auth + `"}}}`}, "")
+	r, err := NewRegistry(map[string]string{".dockerconfigjson": `{"auths":{"elsewhere.example.com":{"auth":"` + auth + `"}}}`}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestDigest(t *testing.T) {
 		t.Errorf("digest of a digest: %s (%v)", got, err)
 	}
 	for _, wrong := range []map[string]string{{}, {".dockerconfigjson": "{"}, {".dockercfg": "["}} {
-		if _, err := newRegistry(wrong, ""); err == nil {
+		if _, err := NewRegistry(wrong, ""); err == nil {
 			t.Errorf("a pull secret of %v is taken", wrong)
 		}
 	}
@@ -89,7 +89,7 @@ func TestDigest(t *testing.T) {
 
 func TestGone(t *testing.T) {
 	host, digest := serve(t)
-	r, err := newRegistry(map[string]string{".dockerconfigjson": "{}"}, "token")
+	r, err := NewRegistry(map[string]string{".dockerconfigjson": "{}"}, "token")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestGone(t *testing.T) {
 	if !r.gone(t.Context(), host+"/team/image:2") {
 		t.Error("an image that is not there is not gone")
 	}
-	stranger, err := newRegistry(map[string]string{".dockerconfigjson": "{}"}, "")
+	stranger, err := NewRegistry(map[string]string{".dockerconfigjson": "{}"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestObjects(t *testing.T) {
 	for _, object := range objects {
 		got = append(got, object.GetKind()+"/"+object.GetName())
 	}
-	want := []string{"Task/build-image", "Task/provision", "Task/sync-repo", "Task/teardown", "Task/train", "Pipeline/dev-environment", "Pipeline/train-multi-node"}
+	want := []string{"Task/build-image", "Task/preflight", "Task/provision", "Task/sync-repo", "Task/teardown", "Task/train", "Pipeline/dev-environment", "Pipeline/train-multi-node"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("objects (-want +got):\n%s", diff)
 	}

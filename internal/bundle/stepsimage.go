@@ -28,7 +28,9 @@ const (
 const user = "65532:0"
 
 // Steps are the names under which Tasks call the steps' one program.
-func Steps() []string { return []string{"build-image", "provision", "sync-repo", "teardown", "train"} }
+func Steps() []string {
+	return []string{"build-image", "preflight", "provision", "sync-repo", "teardown", "train"}
+}
 
 // Contents are the files, on this machine, that a steps image is made of.
 type Contents struct {

@@ -73,6 +73,7 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 		"0755 0:0 ko-app",
 		"0555 0:0 ko-app/ml-dev-env",
 		"0777 0:0 ko-app/build-image -> ml-dev-env",
+		"0777 0:0 ko-app/preflight -> ml-dev-env",
 		"0777 0:0 ko-app/provision -> ml-dev-env",
 		"0777 0:0 ko-app/sync-repo -> ml-dev-env",
 		"0777 0:0 ko-app/teardown -> ml-dev-env",

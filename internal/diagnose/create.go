@@ -76,6 +76,11 @@ func (e *explainer) refusal(text string) Finding {
 		f := Finding{Reason: fail.ReasonOf(refused), Seen: oneLine(body), Next: fail.NextOf(refused), Final: true}
 		if security := e.securityConstraints(body); security != "" {
 			f.Seen = security
+			if pinned := e.pinned(); pinned != "" && strings.Contains(security, notUsable) {
+				f.Next = fmt.Sprintf("oc adm policy add-scc-to-user %s -z %s -n %s", pinned, e.serviceAccount(), namespace)
+			} else if pinned != "" {
+				f.Next = fmt.Sprintf("oc describe scc %s (then have it allow that, or name another one in security.scc of the cluster file)", pinned)
+			}
 		}
 		if f.Reason == fail.QuotaExceeded {
 			e.quotaDetail(body, &f)

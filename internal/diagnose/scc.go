@@ -44,6 +44,9 @@ func (e *explainer) securityConstraints(text string) string {
 	if by == "" {
 		by = "every security context constraint that may be used"
 	}
+	if pinned := e.pinned(); pinned != "" && slices.Contains(closed, pinned) {
+		return fmt.Sprintf("the pod is pinned to %s, which is %s %s", pinned, notUsable, e.serviceAccount())
+	}
 	seen := fmt.Sprintf("service account %s may use no security context constraint at all", e.serviceAccount())
 	if len(refused) > 0 {
 		seen = by + " refuses " + strings.Join(refused, "; ")
@@ -52,6 +55,20 @@ func (e *explainer) securityConstraints(text string) string {
 		seen += fmt.Sprintf("; service account %s may not use %s", e.serviceAccount(), list(closed, 4))
 	}
 	return oneLine(seen)
+}
+
+// notUsable is said of a constraint that a pod is pinned to and nobody has a right to.
+const notUsable = "not usable by user or service account"
+
+// requiredSCC pins a pod to one constraint.
+const requiredSCC = "openshift.io/required-scc"
+
+// pinned is the only constraint that the pods may be admitted by, "" for any.
+func (e *explainer) pinned() string {
+	if e.StatefulSet == nil {
+		return ""
+	}
+	return e.StatefulSet.Spec.Template.Annotations[requiredSCC]
 }
 
 // refusedField is one refusal in words: "capabilities.add IPC_LOCK of container

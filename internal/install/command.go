@@ -68,7 +68,7 @@ file, and a ServiceAccount with one Role that is enough for every step. Installi
 	cmd.Flags().StringVar(&stepsImage, "steps-image", "", "image of the steps; a tag is turned into its digest")
 	cmd.Flags().StringVar(&serviceAccount, "service-account", DefaultServiceAccount,
 		"ServiceAccount to give the rights to; with that of the namespace's runs, on OpenShift pipeline, runs need not name it")
-	cmd.Flags().BoolVar(&admin, "admin", false, "let the steps read nodes, storage classes and pods of the whole cluster too (a ClusterRole)")
+	cmd.Flags().BoolVar(&admin, "admin", false, "let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster too (a ClusterRole)")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "let the API server check everything and change nothing")
 	cmd.Flags().Var((*outputFormat)(&output), "output", "yaml prints the objects instead of applying them")
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "output")

@@ -35,7 +35,7 @@ type Request struct {
 	StepsImage string
 	// ServiceAccount is the one that runs use.
 	ServiceAccount string
-	// ClusterRole lets the steps read nodes, storage classes and pods elsewhere.
+	// ClusterRole lets the steps read nodes, storage classes, and what lies in other namespaces.
 	ClusterRole bool
 }
 

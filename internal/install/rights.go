@@ -1,6 +1,8 @@
 package install
 
 import (
+	"slices"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -11,14 +13,12 @@ const (
 	clusterRoleName = "mlenv-observer"
 )
 
-// role is all that the steps need. Where owner references are guarded, as
+// Rules are what the Role gives: what the steps need to do their work, and what
+// only lets preflight look ahead. Where owner references are guarded, as
 // OpenShift guards them, changing them wants the right to delete the object:
 // hence delete wherever an object can be taken over from a Lease that is gone.
-func (r Request) role() *rbacv1.Role {
-	return &rbacv1.Role{
-		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"},
-		ObjectMeta: r.meta(roleName),
-		Rules: []rbacv1.PolicyRule{
+func Rules() (needed, looking []rbacv1.PolicyRule) {
+	return []rbacv1.PolicyRule{
 			rule("coordination.k8s.io", "leases")("get", "list", "watch", "create", "update", "patch", "delete"),
 			rule("apps", "statefulsets")("get", "list", "watch", "create", "patch", "delete"),
 			rule("", "services", "serviceaccounts", "configmaps")("get", "list", "watch", "create", "patch", "delete"),
@@ -43,7 +43,24 @@ func (r Request) role() *rbacv1.Role {
 			rule("image.openshift.io", "imagestreamtags")("get"),
 			// To ask the internal registry whether an image is still there.
 			rule("image.openshift.io", "imagestreams/layers")("get"),
-		},
+		}, []rbacv1.PolicyRule{
+			// A dry run of the very pod is the only exact answer of the cluster's admission, and RBAC
+			// knows no right to dry runs alone. Who may make StatefulSets makes pods anyway.
+			rule("", "pods")("create"),
+			// What the pods' service account may do is asked in its name.
+			rule("authorization.k8s.io", "localsubjectaccessreviews")("create"),
+			rule("", "limitranges")("list"),
+			rule("k8s.cni.cncf.io", "network-attachment-definitions")("get"),
+		}
+}
+
+// role is all that the steps need.
+func (r Request) role() *rbacv1.Role {
+	needed, looking := Rules()
+	return &rbacv1.Role{
+		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"},
+		ObjectMeta: r.meta(roleName),
+		Rules:      slices.Concat(needed, looking),
 	}
 }
 
@@ -57,6 +74,14 @@ func clusterRole() *rbacv1.ClusterRole {
 			rule("", "nodes")("get", "list"),
 			rule("", "pods")("list"),
 			rule("storage.k8s.io", "storageclasses")("get", "list"),
+			// Whether a class's own server, as NFS has one, waits for its claim.
+			rule("", "persistentvolumeclaims")("list"),
+			// Whether the nodes booted with iommu=pt, by the configuration that they are of.
+			rule("machineconfiguration.openshift.io", "machineconfigs")("get"),
+			// Attachments lie in the namespace default.
+			rule("k8s.cni.cncf.io", "network-attachment-definitions")("get"),
+			// Whom a constraint names itself, beside those who are bound to it.
+			rule("security.openshift.io", "securitycontextconstraints")("get"),
 		},
 	}
 }

@@ -22,14 +22,14 @@ func denied(err error) error {
 	if user == "system:anonymous" {
 		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc login")
 	}
-	return fail.Advise(fail.Because(fail.PermissionDenied, err), "%s", grant(user, verb, resource, group, namespace))
+	return fail.Advise(fail.Because(fail.PermissionDenied, err), "%s", Grant(user, verb, resource, group, namespace))
 }
 
-// grant are the commands that let user do verb; an empty namespace means the
-// whole cluster.
-func grant(user, verb, resource, group, namespace string) string {
+// Grant are the commands that let user do verb, or several with commas; an empty
+// namespace means the whole cluster.
+func Grant(user, verb, resource, group, namespace string) string {
 	resource, sub, isSub := strings.Cut(resource, "/")
-	name := "ml-dev-env-" + verb + "-" + resource
+	name := "ml-dev-env-" + strings.ReplaceAll(verb, ",", "-") + "-" + resource
 	if isSub {
 		name += "-" + sub
 	}

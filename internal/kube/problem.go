@@ -77,6 +77,9 @@ func Refusal(err error, at Place) error {
 	case strings.Contains(text, "unable to validate against any security context constraint"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
 			"oc adm policy add-scc-to-user %s -z %s -n %s", neededSCC(text), orWord(at.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
+	case strings.Contains(text, "failed to retrieve the required SCC"):
+		return fail.Advise(fail.Because(fail.SecurityRefused, err),
+			"oc get scc (then correct security.scc in the cluster file, or have that one made)")
 	case strings.Contains(text, "violates PodSecurity"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
 			"oc label namespace %s pod-security.kubernetes.io/enforce=%s --overwrite", namespace, neededLevel(text))

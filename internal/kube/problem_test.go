@@ -95,6 +95,11 @@ func TestProblem(t *testing.T) {
 			fail.SecurityRefused, "oc adm policy add-scc-to-user anyuid -z ml-dev-sa -n nccl-test",
 		},
 		{
+			"SCC that is required and not there",
+			forbidden(`pods "ml-dev-env-0" is forbidden: failed to retrieve the required SCC "nccl-scc": securitycontextconstraints.security.openshift.io "nccl-scc" not found`),
+			fail.SecurityRefused, "oc get scc (then correct security.scc in the cluster file, or have that one made)",
+		},
+		{
 			"SCC in the event of a StatefulSet",
 			errors.New(`create Pod ml-dev-env-0 in StatefulSet ml-dev-env failed error: pods "ml-dev-env-0" is forbidden: unable to validate against any security context constraint: [provider restricted-v2: .containers[0].privileged: Invalid value: true: Privileged containers are not allowed]`),
 			fail.SecurityRefused, "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test",

@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -45,7 +46,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			return nil
 		},
 	}
-	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), rdmaCommand(), admin.Command())
+	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), admin.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -71,6 +72,13 @@ func buildCommand() *cobra.Command {
 	cmd := buildimage.Command(mldevenv.Images())
 	cmd.Use = strings.Replace(cmd.Use, "build-image", "build", 1)
 	cmd.Example = strings.ReplaceAll(cmd.Example, "build-image", "mlenv build")
+	return step.ForPeople(cmd)
+}
+
+// preflightCommand is the step preflight.
+func preflightCommand() *cobra.Command {
+	cmd := preflight.Command()
+	cmd.Example = strings.ReplaceAll(cmd.Example, "  preflight", "  mlenv preflight")
 	return step.ForPeople(cmd)
 }
 

@@ -33,6 +33,9 @@ func TestValidate(t *testing.T) {
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
 		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
 		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
+		{"every mistake of preflight", []string{"preflight", "--mode=fast", "--output=xml"}, 2, "", `--mode "fast": want auto, rdma or tcp
+--output "xml": want text or json`},
+		{"preflight of no cluster file", []string{"preflight"}, 1, "", "--cluster-file is missing"},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

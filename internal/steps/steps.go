@@ -8,6 +8,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
+	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
@@ -17,7 +18,7 @@ import (
 
 // All are the steps' commands, sorted by name.
 func All() []*cobra.Command {
-	return []*cobra.Command{buildimage.Command(mldevenv.Images()), provision.Command(), syncrepo.Command(), teardown.Command(), train.Command()}
+	return []*cobra.Command{buildimage.Command(mldevenv.Images()), preflight.Command(), provision.Command(), syncrepo.Command(), teardown.Command(), train.Command()}
 }
 
 // Pick chooses the step that a command line means: by the name under which the

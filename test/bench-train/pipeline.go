@@ -15,8 +15,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
-// phases are the tasks of the pipeline, which follow each other.
-var phases = []string{"build-image", "provision", "sync-repo", "train", "teardown"}
+// phases are the tasks of the pipeline, which follow each other but for the first
+// two: these run side by side.
+var phases = []string{"build-image", "preflight", "provision", "sync-repo", "train", "teardown"}
 
 // phaseTimes are seconds, a value a run. What is neither its pod's start nor what
 // it waits for is a phase's own.
@@ -114,7 +115,7 @@ func (p *place) pipelineRun(name string) *v1.PipelineRun {
 }
 
 // addPhases divides the run's time up. The phases follow each other, so that what
-// is in none of them is between them.
+// is in none of them is between them; of the first two the longer one counts.
 func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time) error {
 	var problems []error
 	span := func(kind, name, from, to string) float64 {
@@ -134,6 +135,7 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 	problems = append(problems, err)
 	total := done.Sub(created).Seconds()
 	between, pods := total, waited
+	var firstTook, firstPod float64
 	for _, task := range tasks {
 		phase := t.phases[task.Task]
 		if phase == nil {
@@ -143,9 +145,17 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 		inner := map[string]float64{"provision": waited, "train": training}[task.Task]
 		phase.took, phase.pod, phase.inner = append(phase.took, took), append(phase.pod, pod), append(phase.inner, inner)
 		phase.own = append(phase.own, took-pod-inner)
+		if task.Task == phases[0] || task.Task == phases[1] {
+			if took > firstTook {
+				firstTook, firstPod = took, pod
+			}
+			continue
+		}
 		between -= took
 		pods += pod
 	}
+	between -= firstTook
+	pods += firstPod
 	t.total, t.between, t.pods, t.training = append(t.total, total), append(t.between, between), append(t.pods, pods), append(t.training, training)
 	t.own = append(t.own, total-pods-training)
 	return errors.Join(problems...)

@@ -59,7 +59,7 @@ func imageMissing(u trainer) {
 // file has and the cluster does not.
 func tooMany(u trainer) {
 	u.end(u.start("e2e/quick.sh", byShell, "--param=gpus-per-node=5", "--param=nodes=3")).
-		failed("provision", fail.InvalidInput, "gpus-per-node: 5", "want 1 to 4", "nodes: 3", "lists 2 nodes")
+		failed("preflight", fail.InvalidInput, "gpus-per-node: 5", "want 1 to 4", "nodes: 3", "lists 2 nodes")
 	u.claimsAre()
 
 	u.installChanged("per_node: 4", "per_node: 8")
@@ -84,7 +84,7 @@ func gpusHeld(u trainer) {
 
 func quotaExceeded(u trainer) {
 	u.kubectl("create", "quota", "few-gpus", "--hard=requests.nvidia.com/gpu=1")
-	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("provision", fail.QuotaExceeded, "few-gpus", "requests.nvidia.com/gpu")
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.QuotaExceeded, "few-gpus", "requests.nvidia.com/gpu")
 }
 
 var advisedTimeouts = regexp.MustCompile(`--pipeline-timeout=\S+ --tasks-timeout=\S+ --finally-timeout=\S+`)

@@ -1,0 +1,76 @@
+package preflight
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+const kubeconfig = `{apiVersion: v1, kind: Config, current-context: c, users: [{name: u, user: {token: t}}],
+clusters: [{name: c, cluster: {server: %q}}], contexts: [{name: c, context: {cluster: c, user: u}}]}`
+
+// TestCommand runs the step against an API server that tells its groups and nothing
+// else: everything is unknown, which is no failure.
+func TestCommand(t *testing.T) {
+	silent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/api":
+			fmt.Fprint(w, `{"kind":"APIVersions","versions":["v1"]}`)
+		case "/apis":
+			fmt.Fprint(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"tekton.dev","versions":[{"groupVersion":"tekton.dev/v1","version":"v1"}]}]}`)
+		default:
+			w.WriteHeader(http.StatusForbidden)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"x is forbidden: User \"u\" cannot create resource \"x\" in API group \"\"","code":403}`)
+		}
+	}))
+	defer silent.Close()
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	tests := []struct {
+		name, server   string
+		args           []string
+		code           int
+		stdout, stderr string
+		results        map[string]string
+	}{
+		{"everything unknown", silent.URL, []string{"--mode=tcp"}, step.Done, "Verdict: tcp because mode tcp is asked for.", "", map[string]string{"mode": "tcp", "why": "mode tcp is asked for"}},
+		{"as a document", silent.URL, []string{"--mode=tcp", "--output=json"}, step.Done, `"verdict": "tcp because mode tcp is asked for"`, "", nil},
+		{"as records", silent.URL, []string{"--mode=tcp", "--log-format=json"}, step.Done, `"msg":"checked nodes","verdict":"unknown"`, "", nil},
+		{"nothing answers", gone.URL, nil, step.Failed, "asking the API server for its groups", "", map[string]string{"mode": "", "reason": "Internal"}},
+		{"no such mode", silent.URL, []string{"--mode=ib"}, step.WrongUsage, "", `--mode "ib": want auto, rdma or tcp`, map[string]string{"reason": "InvalidInput"}},
+		{"an argument", silent.URL, []string{"now"}, step.WrongUsage, "", `argument "now": want flags only`, nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			config := filepath.Join(dir, "config")
+			if err := os.WriteFile(config, fmt.Appendf(nil, kubeconfig, test.server), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args := append([]string{"--kubeconfig=" + config, "--cluster-file=../../clusters/cairo.yaml", "--image=127.0.0.1:1/training:1"}, test.args...)
+			for _, result := range []string{"mode", "why", "reason", "message"} {
+				args = append(args, "--"+result+"-result="+filepath.Join(dir, result))
+			}
+			var stdout, stderr bytes.Buffer
+			if code := step.Run(t.Context(), Command(), args, &stdout, &stderr); code != test.code {
+				t.Errorf("exit code %d, want %d:\n%s%s", code, test.code, &stdout, &stderr)
+			}
+			if !strings.Contains(stdout.String(), test.stdout) || !strings.Contains(stderr.String(), test.stderr) {
+				t.Errorf("stdout %s\nstderr %s\nwant %q, %q", &stdout, &stderr, test.stdout, test.stderr)
+			}
+			for result, want := range test.results {
+				if got, _ := os.ReadFile(filepath.Join(dir, result)); string(got) != want {
+					t.Errorf("result %s is %q, want %q", result, got, want)
+				}
+			}
+		})
+	}
+}

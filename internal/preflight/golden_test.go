@@ -1,0 +1,76 @@
+package preflight
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+// TestGolden shows whole reports: the shipped clusters as they should be, and with
+// what went wrong on them.
+func TestGolden(t *testing.T) {
+	for name, make := range map[string]func(*testing.T) (*world, cluster.File){
+		"barcelona": barcelona, "cairo": cairo, "barcelona-wrong": wrongBarcelona, "cairo-wrong": wrongCairo,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, file := make(t)
+			got := print(Run(t.Context(), w.options(file, Auto)))
+			path := filepath.Join("testdata", name+".txt")
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("(-want +got); -update writes it:\n%s", diff)
+			}
+		})
+	}
+}
+
+// wrongBarcelona has four attachments with one range, as they were copied once, a
+// wrong resource name, an attachment missing, GPUs that others hold, a taint, and no
+// ClusterRole to see other pods.
+func wrongBarcelona(t *testing.T) (*world, cluster.File) {
+	w, file := barcelona(t)
+	w.attach("eno6np0", "openshift.io/eno6np0rdma", "10.0.103.0/24")
+	w.attach("eno7np0", "openshift.io/mlx7", "10.0.105.0/24")
+	w.detach("eno8np0")
+	w.objects = append(w.objects, holder("notebook-0", "moc-r4pcc02u18-nairr", "3"))
+	w.each(func(n *corev1.Node) {
+		switch n.Name {
+		case "moc-r4pcc02u15-yunshi":
+			n.Spec.Taints = []corev1.Taint{{Key: "nerc.mghpcc.org/project", Value: "yunshi", Effect: corev1.TaintEffectNoSchedule}}
+		case "moc-r4pcc02u16-yunshi":
+			n.Spec.Unschedulable = true
+		case "moc-r4pcc02u25-nairr":
+			n.Status.Allocatable["openshift.io/eno8np0rdma"] = resource.MustParse("0")
+		}
+	})
+	w.configure("rendered-worker-1", "quiet")
+	return w, file
+}
+
+// wrongCairo: the service account may not be privileged, and the NFS server's own
+// claim has no storage class.
+func wrongCairo(t *testing.T) (*world, cluster.File) {
+	w, file := cairo(t)
+	w.uses = nil
+	w.without("nfs-server-root")
+	w.objects = append(w.objects, serverClaim(nil, corev1.ClaimPending))
+	w.forbidden = []string{"list everywhere pods", "get machineconfigs"}
+	return w, file
+}

@@ -23,7 +23,7 @@ type Set struct {
 	Name string
 	// Module is the module's folder, relative to the localcluster module's.
 	Module string
-	// Packages as `go build` takes them; "tool" is every tool of the module.
+	// Packages as `go build` takes them.
 	Packages []string
 	// Sources are folders of this module that the packages import from.
 	Sources []string
@@ -39,11 +39,27 @@ var Sets = []Set{
 	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: kubernetesVersion()},
 	{Name: "openshift", Module: ".", Packages: []string{"./cmd/openshift-apiserver", "./cmd/openshift-builder"},
 		Sources: []string{"internal/buildapi", "internal/buildcontroller", "internal/builder", "internal/buildstatus"}, Variables: kubernetesVersion()},
+	{Name: "sriov", Module: ".", Packages: []string{"./cmd/sriov"}, Sources: []string{"internal/rdma", "internal/rdma/cni", "internal/gpu", "internal/topology"}},
 	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi"}, Sources: []string{"internal/gpu"}},
-	{Name: "tekton", Module: "tools", Packages: []string{"tool"}},
+	{Name: "tekton", Module: "tools", Packages: tektonPackages()},
+	// Whereabouts' command has no name of its own: its program is called cmd.
+	{Name: "networks", Module: "tools", Packages: []string{
+		"gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus", "github.com/k8snetworkplumbingwg/whereabouts/cmd",
+	}},
 	{Name: "tkn", Module: "tools", Packages: []string{"./tkn"}, Variables: []string{
 		"github.com/tektoncd/cli/pkg/cmd/version.clientVersion=0.45.0",
 	}},
+}
+
+// TektonPrograms are the commands of Tekton that its manifests name.
+var TektonPrograms = []string{"controller", "webhook", "resolvers", "events", "entrypoint", "nop", "workingdirinit", "sidecarlogresults"}
+
+func tektonPackages() []string {
+	var packages []string
+	for _, p := range TektonPrograms {
+		packages = append(packages, "github.com/tektoncd/pipeline/cmd/"+p)
+	}
+	return packages
 }
 
 func kubernetesVersion() []string {

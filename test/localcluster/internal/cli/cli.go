@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -66,7 +67,6 @@ func command(parsed func()) *cobra.Command {
 
 func upCommand() *cobra.Command {
 	var nodes, gpus int
-	var faults []string
 	var training bool
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -77,7 +77,15 @@ Kubernetes, Tekton and tkn and makes the images, which takes about 15 minutes
 on two cores; after that they come from the cache.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			options, err := chosenOptions(cmd, nodes, gpus, faults)
+			options, err := chosenOptions(cmd, nodes, gpus)
+			if err != nil {
+				return err
+			}
+			options.Faults, err = chosenFaults(cmd, "gpu-fault", options.Faults, gpu.ParseNodeFault)
+			if err != nil {
+				return err
+			}
+			options.RDMAFaults, err = chosenFaults(cmd, "rdma-fault", options.RDMAFaults, rdma.ParseNodeFault)
 			if err != nil {
 				return err
 			}
@@ -87,13 +95,15 @@ on two cores; after that they come from the cache.`,
 	cmd.Flags().IntVar(&nodes, "nodes", cluster.DefaultOptions.Nodes, "number of nodes, 1 to 8")
 	cmd.Flags().IntVar(&gpus, "gpus", cluster.DefaultOptions.GPUs, "stand-in GPUs of each node, 0 to 8")
 	cmd.Flags().BoolVar(&training, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one did not")
-	cmd.Flags().StringArrayVar(&faults, "gpu-fault", nil,
+	cmd.Flags().StringArray("gpu-fault", nil,
 		"a faulty GPU: NODE:INDEX=missing, =throttled or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
+	cmd.Flags().StringArray("rdma-fault", nil,
+		"a faulty NIC: NODE:NIC=down, =rate-GBPS, =pcie-4, =no-info or =empty-info (repeatable); none clears them. Works on a running cluster")
 	return cmd
 }
 
 // chosenOptions are the flags over the running cluster's options over the defaults.
-func chosenOptions(cmd *cobra.Command, nodes, gpus int, faults []string) (cluster.Options, error) {
+func chosenOptions(cmd *cobra.Command, nodes, gpus int) (cluster.Options, error) {
 	options, ok, err := cluster.Stored()
 	if err != nil {
 		return options, err
@@ -107,23 +117,29 @@ func chosenOptions(cmd *cobra.Command, nodes, gpus int, faults []string) (cluste
 	if cmd.Flags().Changed("gpus") {
 		options.GPUs = gpus
 	}
-	if !cmd.Flags().Changed("gpu-fault") {
-		return options, nil
+	return options, nil
+}
+
+// chosenFaults are those of the flag, or those that are there where it is not given.
+func chosenFaults[F any](cmd *cobra.Command, flag string, there []F, parse func(string) (F, error)) ([]F, error) {
+	if !cmd.Flags().Changed(flag) {
+		return there, nil
 	}
-	options.Faults = nil
+	texts, err := cmd.Flags().GetStringArray(flag)
+	if err != nil {
+		return nil, err
+	}
+	var faults []F
 	var problems []error
-	for _, f := range faults {
-		if f == "none" {
+	for _, text := range texts {
+		if text == "none" {
 			continue
 		}
-		fault, err := gpu.ParseNodeFault(f)
-		if err != nil {
-			problems = append(problems, err)
-			continue
-		}
-		options.Faults = append(options.Faults, fault)
+		fault, err := parse(text)
+		problems = append(problems, err)
+		faults = append(faults, fault)
 	}
-	return options, errors.Join(problems...)
+	return faults, errors.Join(problems...)
 }
 
 func downCommand() *cobra.Command {

@@ -7,9 +7,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gitserver"
-	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu/plugin"
+	gpu "github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu/plugin"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift"
+	rdma "github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma/plugin"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/registry"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/storage"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
@@ -18,7 +19,7 @@ import (
 // serveCommand holds the components that are part of this program.
 func serveCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "serve", Short: "Run a component of this program; up starts them by this", Hidden: true}
-	cmd.AddCommand(serveRegistry(), serveGit(), serveOpenShift(), serveStorage(), serveCSI(), serveGPU())
+	cmd.AddCommand(serveRegistry(), serveGit(), serveOpenShift(), serveStorage(), serveCSI(), serveGPU(), serveRDMA())
 	return cmd
 }
 
@@ -97,10 +98,24 @@ func serveCSI() *cobra.Command {
 func serveGPU() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{Use: "gpu", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
-		return plugin.Run(cmd.Context(), plugin.Config{
+		return gpu.Run(cmd.Context(), gpu.Config{
 			StateDir:  topology.State("nodes", node, "gpu"),
 			DeviceDir: topology.State("nodes", node, "dev"),
+			RDMADir:   topology.RDMADir(node),
 			SMI:       topology.State("bin", "nvidia-smi"),
+		})
+	}}
+	cmd.Flags().StringVar(&node, "node", "", "the node's name")
+	return cmd
+}
+
+func serveRDMA() *cobra.Command {
+	var node string
+	cmd := &cobra.Command{Use: "rdma", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+		return rdma.Run(cmd.Context(), rdma.Config{
+			Node:   topology.Netns{Name: node},
+			GPUDir: topology.State("nodes", node, "gpu"),
+			Dir:    topology.RDMADir(node),
 		})
 	}}
 	cmd.Flags().StringVar(&node, "node", "", "the node's name")

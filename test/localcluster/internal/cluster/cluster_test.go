@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -8,18 +9,25 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 )
 
 func TestValidateNamesEveryMistake(t *testing.T) {
-	err := Options{Nodes: 2, GPUs: 9, Faults: []gpu.NodeFault{{Node: "node-3", Index: 0}}}.Validate()
-	if err == nil || !strings.Contains(err.Error(), "--gpus is 9") || !strings.Contains(err.Error(), "node-3") {
-		t.Errorf("Validate = %v", err)
+	err := Options{
+		Nodes: 2, GPUs: 9, Faults: []gpu.NodeFault{{Node: "node-3", Index: 0}},
+		RDMAFaults: []rdma.NodeFault{{Node: "node-4", NIC: "eno5np0", Fault: rdma.Down}},
+	}.Validate()
+	for _, want := range []string{"--gpus is 9", "--gpu-fault names node-3", "--rdma-fault names node-4"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Validate = %v, want %q in it", err, want)
+		}
 	}
 	if err := DefaultOptions.Validate(); err != nil {
 		t.Errorf("the default options: %v", err)
@@ -52,12 +60,23 @@ func TestADeadComponentIsNamedWithItsLog(t *testing.T) {
 	}
 }
 
+// allocatable is all functions of the NICs, and that.
+func allocatable(name corev1.ResourceName, quantity string) corev1.ResourceList {
+	list := corev1.ResourceList{name: resource.MustParse(quantity)}
+	for _, nic := range rdma.NICs {
+		if n := corev1.ResourceName(nic.Resource()); n != name {
+			list[n] = *resource.NewQuantity(rdma.FunctionsEach, resource.DecimalSI)
+		}
+	}
+	return list
+}
+
 func TestNodeMissing(t *testing.T) {
 	started := time.Now()
 	node := func(ready corev1.ConditionStatus, heartbeat time.Time, gpus string) *corev1.Node {
 		return &corev1.Node{Status: corev1.NodeStatus{
 			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready, Message: "because", LastHeartbeatTime: metav1.NewTime(heartbeat)}},
-			Allocatable: corev1.ResourceList{"nvidia.com/gpu": resource.MustParse(gpus)},
+			Allocatable: allocatable("nvidia.com/gpu", gpus),
 		}}
 	}
 	tests := []struct {
@@ -69,12 +88,56 @@ func TestNodeMissing(t *testing.T) {
 		{"not ready", node(corev1.ConditionFalse, started, "4"), "because"},
 		{"a GPU short", node(corev1.ConditionTrue, started, "3"), "3 of 4 GPUs"},
 		{"old news", node(corev1.ConditionTrue, started.Add(-time.Minute), "4"), "has not reported"},
+		{"no functions of a NIC", withAllocatable(node(corev1.ConditionTrue, started, "4"), "openshift.io/eno7np0rdma", "0"), "0 of 4 openshift.io/eno7np0rdma"},
 		{"new", &corev1.Node{}, "no Ready condition"},
 	}
 	for _, test := range tests {
 		if got := nodeMissing(test.node, 4, started); !strings.Contains(got, test.want) || test.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
+	}
+}
+
+func withAllocatable(node *corev1.Node, name corev1.ResourceName, quantity string) *corev1.Node {
+	node.Status.Allocatable[name] = resource.MustParse(quantity)
+	return node
+}
+
+func TestAttachmentsAreAsTheClusters(t *testing.T) {
+	documents, err := attachments()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(documents) != 4 {
+		t.Fatalf("%d attachments, want 4", len(documents))
+	}
+	var got struct {
+		Metadata metav1.ObjectMeta
+		Spec     struct{ Config string }
+	}
+	if err := json.Unmarshal([]byte(documents[3]), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := metav1.ObjectMeta{
+		Name: "eno8np0-network", Namespace: "default",
+		Annotations: map[string]string{"k8s.v1.cni.cncf.io/resourceName": "openshift.io/eno8np0rdma"},
+	}
+	if diff := cmp.Diff(want, got.Metadata); diff != "" {
+		t.Errorf("metadata (-want +got):\n%s", diff)
+	}
+	const config = `{"cniVersion":"0.3.1","name":"eno8np0-network","type":"sriov","vlan":0,"spoofchk":"off","trust":"on","vlanQoS":0,"link_state":"enable","ipam":{"type":"whereabouts","range":"10.0.106.0/24"}}`
+	if got.Spec.Config != config {
+		t.Errorf("config %s\nwant   %s", got.Spec.Config, config)
+	}
+}
+
+func TestDefinitionsAreThoseOfKinds(t *testing.T) {
+	manifests := strings.Join([]string{
+		"# first\nkind: CustomResourceDefinition\nname: a", "kind: Role\nverbs: [CustomResourceDefinition]", "---\napiVersion: v1\nkind: CustomResourceDefinition\nname: b",
+	}, separator)
+	got := definitions(manifests)
+	if !strings.Contains(got, "name: a") || !strings.Contains(got, "name: b") || strings.Contains(got, "Role") {
+		t.Errorf("definitions = %q", got)
 	}
 }
 
@@ -106,16 +169,32 @@ func TestRenderTekton(t *testing.T) {
 	}
 }
 
-func TestOpenShiftsDefinitions(t *testing.T) {
-	dir, err := moduleDir(t.Context(), "../..", openshiftModule)
+func TestModulesDefineTheirKinds(t *testing.T) {
+	modules, err := manifestModules(t.Context(), "../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []string{"name: securitycontextconstraints.security.openshift.io", "name: routes.route.openshift.io"} {
-		content, err := os.ReadFile(filepath.Join(dir, openshiftCRDs()[i]))
-		if err != nil || !strings.Contains(string(content), "kind: CustomResourceDefinition") || !strings.Contains(string(content), want) {
-			t.Errorf("%s does not define it: %s (%v)", openshiftCRDs()[i], want, err)
+	var got []string
+	for _, k := range moduleKinds {
+		content, err := os.ReadFile(filepath.Join(modules[k.module], k.file))
+		if err != nil {
+			t.Fatal(err)
 		}
+		// As a document among others, as up applies it.
+		definition := definitions(separator + string(content) + separator)
+		for line := range strings.Lines(definition) {
+			if name, ok := strings.CutPrefix(strings.TrimSpace(line), "name: "); ok {
+				got = append(got, name)
+				break
+			}
+		}
+	}
+	want := []string{
+		"securitycontextconstraints.security.openshift.io", "routes.route.openshift.io", "network-attachment-definitions.k8s.cni.cncf.io",
+		"ippools.whereabouts.cni.cncf.io", "overlappingrangeipreservations.whereabouts.cni.cncf.io",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("kinds (-want +got):\n%s", diff)
 	}
 }
 

@@ -13,16 +13,20 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/pki"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma/cni"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
 // Folders that a node's programs have fixed and that each node has of its own.
 func nodeBinds(n topology.Netns) map[string]string {
 	return map[string]string{
-		"/var/lib/kubelet":    filepath.Join(n.Dir(), "kubelet"),
-		"/var/lib/cni":        filepath.Join(n.Dir(), "cni"),
-		"/var/log/containers": filepath.Join(n.Dir(), "container-logs"),
-		"/run/containerd":     filepath.Join(n.Dir(), "run"),
+		"/var/lib/kubelet":     filepath.Join(n.Dir(), "kubelet"),
+		"/var/lib/cni":         filepath.Join(n.Dir(), "cni"),
+		"/var/log/containers":  filepath.Join(n.Dir(), "container-logs"),
+		"/run/containerd":      filepath.Join(n.Dir(), "run"),
+		"/run/k8s.cni.cncf.io": filepath.Join(n.Dir(), "device-info"),
+		"/etc/cni":             filepath.Join(n.Dir(), "etc-cni"),
 	}
 }
 
@@ -163,7 +167,7 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 	p.writeText(containerdConfig, containerdTOML(n, p.pauseImage))
 	p.writeText(filepath.Join(dir, "registries", topology.RegistryHost, "hosts.toml"),
 		fmt.Sprintf("server = %q\n[host.%q]\n", "http://"+topology.RegistryHost, "http://"+topology.RegistryHost))
-	p.write(filepath.Join(dir, "net.d", "10-bridge.conflist"), cniConfig(n))
+	p.networks(n)
 
 	serving := p.issue(pki.Request{File: "kubelet-" + n.Name, User: "system:node:" + n.Name, Groups: []string{"system:nodes"}, Hosts: []string{n.IP, n.Name}})
 	config := filepath.Join(dir, "kubelet.yaml")
@@ -202,7 +206,10 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 	csi := p.self("csi@"+n.Name, n, "--node="+n.Name)
 	gpus := p.self("gpu@"+n.Name, n, "--node="+n.Name)
 	p.check(gpu.WriteState(gpuStateDir(n), gpu.Inventory(n.Name, p.options.GPUs, p.options.Faults)))
-	specs := []process.Spec{containerd, kubelet, csi, gpus}
+	nics := p.self("rdma@"+n.Name, n, "--node="+n.Name)
+	p.check(rdma.WriteState(topology.RDMADir(n.Name), rdma.FaultsOf(n.Name, p.options.RDMAFaults)))
+	containerd.Env = []string{cni.NodeVariable + "=" + n.Name}
+	specs := []process.Spec{containerd, kubelet, csi, gpus, nics}
 	for i := range specs {
 		specs[i].Binds = nodeBinds(n)
 	}

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/host"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -29,6 +28,9 @@ var (
 	AuditLogPath = topology.State("logs", "audit.log")
 )
 
+// cniDir has the network plugins: Debian's and the cluster's.
+var cniDir = topology.State("cni")
+
 // auditPolicy logs which verb on which resource by whom, but for what the
 // cluster's own components read, which would bury the rest.
 func auditPolicy() document {
@@ -40,7 +42,7 @@ func auditPolicy() document {
 			{"level": "None", "resources": []document{{"group": "coordination.k8s.io", "resources": []string{"leases"}}},
 				"userGroups": []string{"system:nodes"}},
 			{"level": "None", "verbs": []string{"get", "list", "watch"},
-				"users": []string{"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy"}},
+				"users": []string{"system:apiserver", "system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", multusUser, whereaboutsUser}},
 			{"level": "None", "verbs": []string{"get", "list", "watch"}, "userGroups": []string{"system:nodes", "system:serviceaccounts:kube-system"}},
 			// One or more for every pod: a question, too.
 			{"level": "None", "resources": []document{{"group": "authorization.k8s.io", "resources": []string{"subjectaccessreviews"}}},
@@ -106,6 +108,6 @@ disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapsho
     conf_dir = %[5]q
   [plugins."io.containerd.grpc.v1.cri".registry]
     config_path = %[6]q
-`, filepath.Join(n.Dir(), "containerd"), containerdSocket, pauseImage, host.CNIDir,
+`, filepath.Join(n.Dir(), "containerd"), containerdSocket, pauseImage, cniDir,
 		filepath.Join(n.Dir(), "net.d"), filepath.Join(n.Dir(), "registries")), "\n")
 }

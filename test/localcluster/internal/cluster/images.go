@@ -9,6 +9,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/image"
 )
 
@@ -20,15 +21,12 @@ type programImage struct {
 	entrypoint   []string
 }
 
-// tektonPrograms are the commands of Tekton that its manifests name.
-var tektonPrograms = []string{"controller", "webhook", "resolvers", "events", "entrypoint", "nop", "workingdirinit", "sidecarlogresults"}
-
 func programImages(inPod, tekton string) []programImage {
 	images := []programImage{
 		{name: "pause", file: filepath.Join(inPod, "pause"), target: "/pause", entrypoint: []string{"/pause"}},
 		{name: "coredns", file: filepath.Join(inPod, "coredns"), target: "/coredns", entrypoint: []string{"/coredns"}},
 	}
-	for _, p := range tektonPrograms {
+	for _, p := range build.TektonPrograms {
 		target := "/ko-app/" + p
 		images = append(images, programImage{name: "tekton/" + p, file: filepath.Join(tekton, p), target: target, entrypoint: []string{target}})
 	}

@@ -1,12 +1,14 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"embed"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,30 +26,33 @@ const (
 	tektonModule  = "github.com/tektoncd/pipeline"
 	tektonVersion = "v1.15.0"
 
-	openshiftModule = "github.com/openshift/api"
+	openshiftModule   = "github.com/openshift/api"
+	attachmentModule  = "github.com/k8snetworkplumbingwg/network-attachment-definition-client"
+	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
 )
 
-// openshiftCRDs are the files of openshift/api's module that define
-// SecurityContextConstraints and Routes.
-func openshiftCRDs() []string {
-	return []string{
-		"security/v1/zz_generated.crd-manifests/0000_03_config-operator_01_securitycontextconstraints.crd.yaml",
-		"route/v1/zz_generated.crd-manifests/routes.crd.yaml",
-	}
+// moduleKinds are files of modules that define kinds: SecurityContextConstraints and
+// Routes, attachments and address pools.
+var moduleKinds = []struct{ module, file string }{
+	{openshiftModule, "security/v1/zz_generated.crd-manifests/0000_03_config-operator_01_securitycontextconstraints.crd.yaml"},
+	{openshiftModule, "route/v1/zz_generated.crd-manifests/routes.crd.yaml"},
+	{attachmentModule, "artifacts/networks-crd.yaml"},
+	{whereaboutsModule, "doc/crds/whereabouts.cni.cncf.io_ippools.yaml"},
+	{whereaboutsModule, "doc/crds/whereabouts.cni.cncf.io_overlappingrangeipreservations.yaml"},
 }
 
-// render returns everything that is applied to a new cluster, in order:
-// OpenShift's definitions from its module's folder, the cluster's own objects,
-// then Tekton's.
-func render(images map[string]string, ca []byte, caBundle, openshift, tektonConfig string) (string, error) {
+// render returns everything that is applied to a new cluster, in order: what modules
+// define, the cluster's own objects, then Tekton's. modules are the folders of their
+// sources, by their paths.
+func render(images map[string]string, ca []byte, caBundle string, modules map[string]string) (string, error) {
 	values := []string{
 		"@CONTROL_IP@", topology.ControlIP, "@GIT_HOST@", topology.GitHost, "@DOMAIN@", topology.Domain,
 		"@DNS_IP@", topology.DNSServiceIP, "@ADMISSION@", topology.AdmissionAddress, "@BUILD_API_PORT@", port(topology.BuildAPIAddress),
 		"@IMAGE_COREDNS@", images["coredns"], "@CA@", base64.StdEncoding.EncodeToString(ca),
 	}
 	var documents []string
-	for _, file := range openshiftCRDs() {
-		content, err := os.ReadFile(filepath.Join(openshift, file))
+	for _, k := range moduleKinds {
+		content, err := os.ReadFile(filepath.Join(modules[k.module], k.file))
 		if err != nil {
 			return "", err
 		}
@@ -64,7 +69,12 @@ func render(images map[string]string, ca []byte, caBundle, openshift, tektonConf
 		}
 		documents = append(documents, strings.NewReplacer(values...).Replace(string(content)))
 	}
-	tekton, err := renderTekton(images, tektonConfig)
+	rails, err := attachments()
+	if err != nil {
+		return "", err
+	}
+	documents = append(documents, rails...)
+	tekton, err := renderTekton(images, filepath.Join(modules[tektonModule], "config"))
 	if err != nil {
 		return "", err
 	}
@@ -79,7 +89,7 @@ func render(images map[string]string, ca []byte, caBundle, openshift, tektonConf
 		documents = append(documents, fmt.Sprintf(
 			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-registry-cert, namespace: %s}\ndata: {cert: %s}\n", namespace, certificates))
 	}
-	return strings.Join(documents, "\n---\n"), nil
+	return strings.Join(documents, separator), nil
 }
 
 // port is an address's port.
@@ -136,18 +146,34 @@ func renderTekton(images map[string]string, config string) ([]string, error) {
 	return documents, nil
 }
 
-// moduleDir returns the folder of a module's sources: of the version asked for
-// by MODULE@VERSION, or that of the go.mod in the folder from.
-func moduleDir(ctx context.Context, from, module string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", module)
+// manifestModules returns the folders of the modules that manifests come from, by
+// their paths. source is the folder of the localcluster module.
+func manifestModules(ctx context.Context, source string) (map[string]string, error) {
+	modules, err := moduleFolders(ctx, filepath.Join(source, "tools"), tektonModule, attachmentModule, whereaboutsModule)
+	if err != nil {
+		return nil, err
+	}
+	openshift, err := moduleFolders(ctx, source, openshiftModule)
+	maps.Copy(modules, openshift)
+	return modules, err
+}
+
+// moduleFolders returns the folders of the modules' sources, by their paths: of the
+// versions in the go.mod in the folder from.
+func moduleFolders(ctx context.Context, from string, modules ...string) (map[string]string, error) {
+	cmd := exec.CommandContext(ctx, "go", append([]string{"mod", "download", "-json"}, modules...)...)
 	cmd.Dir = from
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("finding the module %s: %w: %s", module, err, out)
+		return nil, fmt.Errorf("finding the modules %s: %w: %s", strings.Join(modules, " "), err, out)
 	}
-	var found struct{ Dir string }
-	if err := json.Unmarshal(out, &found); err != nil {
-		return "", err
+	folders := map[string]string{}
+	for decoder := json.NewDecoder(bytes.NewReader(out)); decoder.More(); {
+		var module struct{ Path, Dir string }
+		if err := decoder.Decode(&module); err != nil {
+			return nil, err
+		}
+		folders[module.Path] = module.Dir
 	}
-	return found.Dir, nil
+	return folders, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -18,6 +19,8 @@ type Options struct {
 	// GPUs is how many each node advertises.
 	GPUs   int
 	Faults []gpu.NodeFault
+	// RDMAFaults are those of NICs.
+	RDMAFaults []rdma.NodeFault
 }
 
 // DefaultOptions are those of an up without flags.
@@ -42,6 +45,11 @@ func (o Options) Validate() error {
 		}
 		if f.Index >= o.GPUs {
 			problems = append(problems, fmt.Errorf("--gpu-fault names GPU %d of %s; a node has GPUs 0 to %d", f.Index, f.Node, o.GPUs-1))
+		}
+	}
+	for _, f := range o.RDMAFaults {
+		if !known[f.Node] {
+			problems = append(problems, fmt.Errorf("--rdma-fault names %s; the cluster has node-1 to node-%d", f.Node, o.Nodes))
 		}
 	}
 	return errors.Join(problems...)

@@ -134,7 +134,7 @@ func remains(stored bool, options Options) string {
 	if old, oldErr := os.ReadFile(bootPath()); err != nil || oldErr != nil || string(old) != boot {
 		return "the machine was restarted"
 	}
-	for _, n := range append(topology.Nodes(options.Nodes), topology.Control()) {
+	for _, n := range append(topology.Nodes(options.Nodes), topology.Control(), topology.Fabric()) {
 		if _, err := os.Stat(n.Path()); err != nil {
 			return "network namespace " + n.SystemName() + " is gone"
 		}
@@ -310,6 +310,9 @@ func (u *upper) prepareHost(ctx context.Context) error {
 	if err := network.Up(ctx); err != nil {
 		return err
 	}
+	if err := host.FabricUp(ctx, topology.Nodes(u.options.Nodes)); err != nil {
+		return err
+	}
 	cgroups, err := host.DetectCgroups()
 	if err != nil {
 		return err
@@ -354,6 +357,9 @@ func (u *upper) prepareFiles(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := u.linkNetworkPlugins(); err != nil {
+		return err
+	}
 	// A copy: containers have it mounted, and the cache may be rebuilt meanwhile.
 	if err := copyProgram(filepath.Join(u.programs["in-pod"], "nvidia-smi"), topology.State("bin", "nvidia-smi")); err != nil {
 		return err
@@ -365,6 +371,28 @@ func (u *upper) prepareFiles(ctx context.Context) error {
 		pauseImage: u.images["pause"], builderImage: u.images[buildPodImage],
 	}
 	return u.options.save()
+}
+
+// linkNetworkPlugins gathers Debian's plugins and the cluster's in one folder.
+func (u *upper) linkNetworkPlugins() error {
+	plugins := map[string]string{
+		"multus":      filepath.Join(u.programs["networks"], "multus"),
+		"whereabouts": filepath.Join(u.programs["networks"], "cmd"),
+		"sriov":       filepath.Join(u.programs["sriov"], "sriov"),
+	}
+	debians, err := os.ReadDir(host.CNIDir)
+	if err != nil {
+		return err
+	}
+	for _, p := range debians {
+		plugins[p.Name()] = filepath.Join(host.CNIDir, p.Name())
+	}
+	for name, target := range plugins {
+		if err := link(target, filepath.Join(cniDir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func link(target, path string) error {
@@ -445,7 +473,7 @@ func (u *upper) startAll(ctx context.Context) error {
 		return u.progress.stage("nodes", func() error { return waitNodes(groupCtx, u.options, starter.started) })
 	})
 	group.Go(func() error {
-		if err := u.progress.stage("Tekton and DNS applied", func() error { return u.apply(groupCtx) }); err != nil {
+		if err := u.progress.stage("Tekton, DNS and networks applied", func() error { return u.apply(groupCtx) }); err != nil {
 			return err
 		}
 		return u.progress.stage("Tekton, DNS and builds ready", func() error { return waitReady(groupCtx) })
@@ -489,11 +517,7 @@ func sum(s string) string {
 }
 
 func (u *upper) manifests(ctx context.Context) (string, error) {
-	tekton, err := moduleDir(ctx, filepath.Join(u.source, "tools"), tektonModule+"@"+tektonVersion)
-	if err != nil {
-		return "", err
-	}
-	openshift, err := moduleDir(ctx, u.source, openshiftModule)
+	modules, err := manifestModules(ctx, u.source)
 	if err != nil {
 		return "", err
 	}
@@ -501,7 +525,7 @@ func (u *upper) manifests(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return render(u.images, ca, u.caBundle, openshift, filepath.Join(tekton, "config"))
+	return render(u.images, ca, u.caBundle, modules)
 }
 
 // apply applies the manifests, with the real kubectl, unless they are.
@@ -513,13 +537,32 @@ func (u *upper) apply(ctx context.Context) error {
 	if applied, err := os.ReadFile(appliedPath()); err == nil && string(applied) == sum(manifests) {
 		return nil
 	}
-	cmd := exec.CommandContext(ctx, topology.State("bin", "kubectl"), "--kubeconfig="+topology.Kubeconfig(),
-		"apply", "--server-side", "--force-conflicts", "--field-manager=localcluster", "--filename=-")
-	cmd.Stdin = strings.NewReader(manifests)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("applying manifests: %w: %s", err, problemsIn(string(out)))
+	// kubectl asks once which kinds there are: those that are new go before all else.
+	kinds := definitions(manifests)
+	for _, step := range []struct {
+		input string
+		args  []string
+	}{
+		{kinds, applying},
+		{kinds, []string{"wait", "--for=condition=Established", "--timeout=60s", "--filename=-"}},
+		{manifests, applying},
+	} {
+		if err := kubectl(ctx, step.input, step.args); err != nil {
+			return fmt.Errorf("applying manifests: %w", err)
+		}
 	}
 	return os.WriteFile(appliedPath(), []byte(sum(manifests)), 0o644)
+}
+
+var applying = []string{"apply", "--server-side", "--force-conflicts", "--field-manager=localcluster", "--filename=-"}
+
+func kubectl(ctx context.Context, input string, args []string) error {
+	cmd := exec.CommandContext(ctx, topology.State("bin", "kubectl"), append([]string{"--kubeconfig=" + topology.Kubeconfig()}, args...)...)
+	cmd.Stdin = strings.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("kubectl %s: %w: %s", args[0], err, problemsIn(string(out)))
+	}
+	return nil
 }
 
 // problemsIn leaves out the lines in which kubectl reports success.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	watchtools "k8s.io/client-go/tools/watch"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -62,7 +63,7 @@ func waitAPI(ctx context.Context) error {
 	}
 }
 
-// waitNodes watches until every node is ready and offers its healthy GPUs. Of
+// waitNodes watches until every node is ready and offers its healthy GPUs and its NICs. Of
 // a node whose kubelet was started it believes nothing that is older.
 func waitNodes(ctx context.Context, options Options, started map[string]time.Time) error {
 	client, err := adminClient()
@@ -116,6 +117,12 @@ func nodeMissing(node *corev1.Node, gpus int64, started time.Time) string {
 		have := node.Status.Allocatable["nvidia.com/gpu"]
 		if have.Value() != gpus {
 			return fmt.Sprintf("%d of %d GPUs allocatable", have.Value(), gpus)
+		}
+		for _, nic := range rdma.NICs {
+			have := node.Status.Allocatable[corev1.ResourceName(nic.Resource())]
+			if have.Value() != rdma.FunctionsEach {
+				return fmt.Sprintf("%d of %d %s allocatable", have.Value(), rdma.FunctionsEach, nic.Resource())
+			}
 		}
 		return ""
 	}

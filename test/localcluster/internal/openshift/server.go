@@ -121,6 +121,7 @@ func Run(ctx context.Context, clients Clients, config Config) error {
 	mux.HandleFunc("/pods", s.handle(s.admitPod))
 	mux.HandleFunc("/pods-as-they-are", s.handle(s.checkPod))
 	mux.HandleFunc("/namespaces", s.handle(s.admitNamespace))
+	mux.HandleFunc("/networks", s.handle(s.injectResources))
 	mux.HandleFunc("/routes", s.handle(s.admitRoute))
 	httpServer := &http.Server{
 		Addr:              config.Address,

@@ -43,17 +43,20 @@ const (
 	MaxNodes = 8
 )
 
-// Netns is a network namespace of the cluster: the control plane's or a node's.
+// Netns is a network namespace of the cluster: the control plane's, a node's or the fabric's.
 type Netns struct {
 	// Name is the component suffix and, for a node, the Kubernetes node name.
 	Name string
 	IP   string
-	// PodCIDR is empty for the control plane.
+	// PodCIDR is empty where no pods are.
 	PodCIDR string
 }
 
 // Control is the namespace of the control plane and of the servers beside it.
 func Control() Netns { return Netns{Name: "control", IP: ControlIP} }
+
+// Fabric is the namespace of the rails' switches, which nothing runs in.
+func Fabric() Netns { return Netns{Name: "fabric"} }
 
 // Node is the namespace of node i, counted from 1.
 func Node(i int) Netns {
@@ -82,8 +85,14 @@ func (n Netns) Path() string { return "/run/netns/" + n.SystemName() }
 // Veth is the host's end of the cable to the bridge.
 func (n Netns) Veth() string { return "mlv-" + n.Name }
 
+// Port is the fabric's end of the cable to a NIC of the node.
+func (n Netns) Port(nic string) string { return n.Name + "-" + nic }
+
 // Dir is the folder of what belongs to this namespace alone.
 func (n Netns) Dir() string { return State("nodes", n.Name) }
+
+// RDMADir is the folder of the node's stand-in RDMA devices.
+func RDMADir(node string) string { return State("nodes", node, "rdma") }
 
 // State joins parts to the state folder.
 func State(parts ...string) string {

@@ -4,30 +4,22 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"log"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
-	"github.com/fsnotify/fsnotify"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/deviceplugin"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 )
 
 // Resource is what pods ask for.
 const Resource = "nvidia.com/gpu"
-
-const socket = "nvidia-gpu.sock"
 
 // Config says where the plugin finds its node's things.
 type Config struct {
@@ -35,6 +27,8 @@ type Config struct {
 	StateDir string
 	// DeviceDir is where the plugin makes device files.
 	DeviceDir string
+	// RDMADir is the folder of the node's stand-in RDMA devices.
+	RDMADir string
 	// SMI is the stand-in nvidia-smi that containers get.
 	SMI string
 }
@@ -48,51 +42,14 @@ type plugin struct {
 	changed chan struct{} // closed and replaced when gpus changes
 }
 
-// Run serves the plugin until the context ends, and registers again each time
-// the kubelet starts anew.
+// Run serves the plugin until the context ends.
 func Run(ctx context.Context, config Config) error {
 	p := &plugin{config: config, changed: make(chan struct{})}
 	if err := p.reload(); err != nil {
 		return err
 	}
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return err
-	}
-	defer watcher.Close()
-	if err := os.MkdirAll(api.DevicePluginPath, 0o755); err != nil {
-		return err
-	}
-	for _, dir := range []string{config.StateDir, api.DevicePluginPath} {
-		if err := watcher.Add(dir); err != nil {
-			return fmt.Errorf("watching %s: %w", dir, err)
-		}
-	}
-	stop, err := p.serve(ctx)
-	if err != nil {
-		return err
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			stop()
-			return nil
-		case err := <-watcher.Errors:
-			return fmt.Errorf("watching the kubelet's socket: %w", err)
-		case event := <-watcher.Events:
-			switch {
-			case event.Name == api.KubeletSocket && event.Has(fsnotify.Create):
-				stop()
-				if stop, err = p.serve(ctx); err != nil {
-					return err
-				}
-			case filepath.Base(event.Name) == gpu.StateFile:
-				if err := p.reload(); err != nil {
-					log.Printf("reading GPUs: %v", err)
-				}
-			}
-		}
-	}
+	plugins := []deviceplugin.Plugin{{Resource: Resource, Socket: "nvidia-gpu.sock", Server: p}}
+	return deviceplugin.Run(ctx, plugins, filepath.Join(config.StateDir, gpu.StateFile), p.reload)
 }
 
 func (p *plugin) reload() error {
@@ -104,12 +61,12 @@ func (p *plugin) reload() error {
 		return err
 	}
 	for _, name := range []string{"nvidiactl", "nvidia-uvm"} {
-		if err := p.makeDevice(name); err != nil {
+		if err := deviceplugin.MakeFile(p.config.DeviceDir, name); err != nil {
 			return err
 		}
 	}
 	for _, g := range gpus {
-		if err := p.makeDevice(fmt.Sprintf("nvidia%d", g.Index)); err != nil {
+		if err := deviceplugin.MakeFile(p.config.DeviceDir, fmt.Sprintf("nvidia%d", g.Index)); err != nil {
 			return err
 		}
 	}
@@ -119,58 +76,6 @@ func (p *plugin) reload() error {
 	close(p.changed)
 	p.changed = make(chan struct{})
 	return nil
-}
-
-// makeDevice makes a device file that can be opened, as a GPU's can; behind it
-// is /dev/null.
-func (p *plugin) makeDevice(name string) error {
-	path := filepath.Join(p.config.DeviceDir, name)
-	err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("making device file %s: %w", path, err)
-	}
-	return os.Chmod(path, 0o666)
-}
-
-// serve listens and, if a kubelet is there, registers with it.
-func (p *plugin) serve(ctx context.Context) (stop func(), err error) {
-	path := filepath.Join(api.DevicePluginPath, socket)
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, err
-	}
-	server := grpc.NewServer()
-	api.RegisterDevicePluginServer(server, p)
-	go func() {
-		if err := server.Serve(listener); err != nil {
-			log.Printf("serving the device plugin: %v", err)
-		}
-	}()
-	if _, err := os.Stat(api.KubeletSocket); err != nil {
-		log.Printf("no kubelet yet")
-		return server.Stop, nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	conn, err := grpc.NewClient("unix://"+api.KubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{
-		Version: api.Version, Endpoint: socket, ResourceName: Resource,
-		// The socket's file is there a moment before the kubelet listens on it.
-	}, grpc.WaitForReady(true))
-	if err != nil {
-		// The kubelet is on its way down or up: its next socket tells.
-		log.Printf("registering with the kubelet: %v", err)
-		return server.Stop, nil
-	}
-	log.Printf("registered %d GPUs", len(p.gpus))
-	return server.Stop, nil
 }
 
 func (p *plugin) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
@@ -221,11 +126,23 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 			}
 			if g.Fault.Kind != gpu.Missing {
 				response.Devices = append(response.Devices, p.device(fmt.Sprintf("nvidia%d", g.Index)))
+				response.Mounts = append(response.Mounts, p.driverFolder(g))
 			}
 		}
 		answer.ContainerResponses = append(answer.ContainerResponses, response)
 	}
 	return answer, nil
+}
+
+// driverFolder is the GPU's in /proc/driver/nvidia, where a container sees its own
+// GPUs alone: here it is in the tree beside the stand-in RDMA devices.
+func (p *plugin) driverFolder(g gpu.GPU) *api.Mount {
+	const folder = "proc/driver/nvidia/gpus"
+	return &api.Mount{
+		HostPath:      filepath.Join(rdma.Root(p.config.RDMADir), folder, rdma.PCIAddress(g)),
+		ContainerPath: filepath.Join(rdma.SysRoot, folder, rdma.PCIAddress(g)),
+		ReadOnly:      true,
+	}
 }
 
 func (p *plugin) find(uuid string) (gpu.GPU, bool) {

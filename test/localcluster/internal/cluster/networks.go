@@ -1,0 +1,87 @@
+package cluster
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/pki"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// Who Multus and Whereabouts are to the API server.
+const (
+	multusUser      = "localcluster:multus"
+	whereaboutsUser = "localcluster:whereabouts"
+	// multusNamespace is OpenShift's for both.
+	multusNamespace = "openshift-multus"
+)
+
+// networks writes the configuration of a node's network plugins: Multus, with the
+// cluster's own network in it, and what Whereabouts reads. Multus could have that
+// network from a file of its own (clusterNetwork), but version 4.2.2 keeps of such a
+// list what it knows itself, and no pod's network could be taken down.
+func (p *plan) networks(n topology.Netns) {
+	p.write(filepath.Join(n.Dir(), "net.d", "00-multus.conf"), document{
+		"cniVersion": "0.3.1", "name": "multus-cni-network", "type": "multus",
+		"kubeconfig": p.networkKubeconfig("multus", multusUser),
+		"binDir":     cniDir, "delegates": []document{cniConfig(n)},
+		// As on OpenShift: attachments are for their own namespace, but for those in default.
+		"namespaceIsolation": true, "globalNamespaces": "default," + multusNamespace, "multusNamespace": multusNamespace,
+		"capabilities": document{"portMappings": true},
+		"logFile":      filepath.Join(n.Dir(), "multus.log"), "logLevel": "verbose", "logToStderr": false,
+	})
+	// The name that Whereabouts has fixed, below the node's own /etc/cni.
+	p.write(filepath.Join(nodeBinds(n)["/etc/cni"], "net.d", "whereabouts.d", "whereabouts.conf"), document{
+		"kubernetes": document{"kubeconfig": p.networkKubeconfig("whereabouts", whereaboutsUser)},
+	})
+}
+
+// networkKubeconfig is one whose namespace is Multus', where Whereabouts keeps its pools.
+func (p *plan) networkKubeconfig(name, user string) string {
+	pair := p.issue(pki.Request{File: name, User: user})
+	path := topology.State("pki", name+".kubeconfig")
+	p.write(path, document{
+		"apiVersion": "v1", "kind": "Config", "current-context": "localcluster",
+		"clusters": []document{{"name": "localcluster", "cluster": document{"server": topology.APIServerURL, "certificate-authority": p.ca.CertPath()}}},
+		"users":    []document{{"name": name, "user": document{"client-certificate": pair.Cert, "client-key": pair.Key}}},
+		"contexts": []document{{"name": "localcluster", "context": document{"cluster": "localcluster", "user": name, "namespace": multusNamespace}}},
+	})
+	return path
+}
+
+// attachments are the NetworkAttachmentDefinitions of the rails, in namespace default.
+func attachments() ([]string, error) {
+	var documents []string
+	for _, nic := range rdma.NICs {
+		content, err := json.Marshal(document{
+			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+			"metadata": document{
+				"name": nic.Attachment(), "namespace": "default",
+				"annotations": document{"k8s.v1.cni.cncf.io/resourceName": nic.Resource()},
+			},
+			"spec": document{"config": nic.AttachmentConfig()},
+		})
+		if err != nil {
+			return nil, err
+		}
+		documents = append(documents, string(content))
+	}
+	return documents, nil
+}
+
+// separator is between the documents of a stream.
+const separator = "\n---\n"
+
+// definitions are the CustomResourceDefinitions among the documents, whose kinds
+// nobody knows before they are applied.
+func definitions(manifests string) string {
+	var found []string
+	for document := range strings.SplitSeq(manifests, separator) {
+		if strings.Contains("\n"+document, "\nkind: CustomResourceDefinition\n") {
+			found = append(found, document)
+		}
+	}
+	return strings.Join(found, separator)
+}

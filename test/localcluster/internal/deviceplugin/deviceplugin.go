@@ -1,0 +1,146 @@
+// Package deviceplugin serves the stand-ins' device plugins to a real kubelet.
+package deviceplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// Plugin is one resource of a node.
+type Plugin struct {
+	// Resource is what pods ask for.
+	Resource string
+	// Socket is its file's name.
+	Socket string
+	Server api.DevicePluginServer
+}
+
+// Run serves the plugins until the context ends, and registers them again each time
+// the kubelet starts anew. It calls reload each time the state file changes.
+func Run(ctx context.Context, plugins []Plugin, stateFile string, reload func() error) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	defer watcher.Close()
+	if err := os.MkdirAll(api.DevicePluginPath, 0o755); err != nil {
+		return err
+	}
+	for _, dir := range []string{filepath.Dir(stateFile), api.DevicePluginPath} {
+		if err := watcher.Add(dir); err != nil {
+			return fmt.Errorf("watching %s: %w", dir, err)
+		}
+	}
+	stop, err := serveAll(ctx, plugins)
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			stop()
+			return nil
+		case err := <-watcher.Errors:
+			return fmt.Errorf("watching the kubelet's socket: %w", err)
+		case event := <-watcher.Events:
+			switch {
+			case event.Name == api.KubeletSocket && event.Has(fsnotify.Create):
+				stop()
+				if stop, err = serveAll(ctx, plugins); err != nil {
+					return err
+				}
+			case event.Name == stateFile:
+				if err := reload(); err != nil {
+					log.Printf("reading %s: %v", stateFile, err)
+				}
+			}
+		}
+	}
+}
+
+func serveAll(ctx context.Context, plugins []Plugin) (stop func(), err error) {
+	var stops []func()
+	stop = func() {
+		for _, s := range stops {
+			s()
+		}
+	}
+	for _, p := range plugins {
+		s, err := p.serve(ctx)
+		if err != nil {
+			stop()
+			return nil, err
+		}
+		stops = append(stops, s)
+	}
+	return stop, nil
+}
+
+// serve listens and, if a kubelet is there, registers with it.
+func (p Plugin) serve(ctx context.Context) (stop func(), err error) {
+	path := filepath.Join(api.DevicePluginPath, p.Socket)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	server := grpc.NewServer()
+	api.RegisterDevicePluginServer(server, p.Server)
+	go func() {
+		if err := server.Serve(listener); err != nil {
+			log.Printf("serving %s: %v", p.Resource, err)
+		}
+	}()
+	if _, err := os.Stat(api.KubeletSocket); err != nil {
+		log.Printf("no kubelet yet")
+		return server.Stop, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	conn, err := grpc.NewClient("unix://"+api.KubeletSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	options, err := p.Server.GetDevicePluginOptions(ctx, &api.Empty{})
+	if err != nil {
+		return nil, err
+	}
+	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{
+		Version: api.Version, Endpoint: p.Socket, ResourceName: p.Resource, Options: options,
+		// The socket's file is there a moment before the kubelet listens on it.
+	}, grpc.WaitForReady(true))
+	if err != nil {
+		// The kubelet is on its way down or up: its next socket tells.
+		log.Printf("registering with the kubelet: %v", err)
+		return server.Stop, nil
+	}
+	log.Printf("registered %s", p.Resource)
+	return server.Stop, nil
+}
+
+// MakeFile makes a device file that can be opened, as a real device's can; behind
+// it is /dev/null.
+func MakeFile(dir, name string) error {
+	path := filepath.Join(dir, name)
+	err := unix.Mknod(path, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("making device file %s: %w", path, err)
+	}
+	return os.Chmod(path, 0o666)
+}

@@ -1,0 +1,89 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+)
+
+// Interface is a function's network interface in a pod.
+type Interface struct {
+	// Owner tells it from that of every other pod.
+	Owner     string
+	Name      string
+	MAC       net.HardwareAddr
+	MTU       int
+	Addresses []netip.Addr
+}
+
+// The types of GIDs. Every address is there as both.
+const (
+	roceV1 = "IB/RoCE v1"
+	roceV2 = "RoCE v2"
+)
+
+// Attach writes into the tree what the kernel does when a function's interface is
+// given its addresses: the GIDs, beginning with the link-local one.
+func (f Function) Attach(dir string, i Interface) error {
+	if err := os.MkdirAll(filepath.Dir(f.owner(dir)), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.owner(dir), []byte(i.Owner), 0o644); err != nil {
+		return err
+	}
+	t := &tree{root: Root(dir)}
+	t.detach(f)
+	t.write(path.Join(f.dir(), "net", i.Name, "mtu"), strconv.Itoa(i.MTU))
+	t.write(path.Join(f.dir(), "net", i.Name, "address"), i.MAC.String())
+	for n, address := range append([]netip.Addr{linkLocal(i.MAC)}, i.Addresses...) {
+		for k, kind := range []string{roceV1, roceV2} {
+			t.setGID(f.port(), 2*n+k, GID(address), kind, i.Name)
+		}
+	}
+	return t.err
+}
+
+// Detach takes back what Attach wrote for that owner. Another may have been given the
+// function meanwhile: the kubelet may give it away before the network of the pod
+// that had it is taken down.
+func (f Function) Detach(dir, owner string) error {
+	has, err := os.ReadFile(f.owner(dir))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && string(has) != owner {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	t := &tree{root: Root(dir)}
+	t.detach(f)
+	t.do(os.Remove(f.owner(dir)))
+	return t.err
+}
+
+// owner is a file with the owner of the function's interface.
+func (f Function) owner(dir string) string { return filepath.Join(dir, "owners", f.Address()) }
+
+func (t *tree) detach(f Function) {
+	t.remove(path.Join(f.dir(), "net"))
+	t.clearGIDs(f.port())
+}
+
+// GID is the address as sysfs has it: eight groups of four digits.
+func GID(address netip.Addr) string {
+	b := address.As16()
+	return fmt.Sprintf("%x:%x:%x:%x:%x:%x:%x:%x", b[0:2], b[2:4], b[4:6], b[6:8], b[8:10], b[10:12], b[12:14], b[14:16])
+}
+
+// linkLocal is the address that follows from the MAC (RFC 4291, appendix A).
+func linkLocal(mac net.HardwareAddr) netip.Addr {
+	if len(mac) != 6 {
+		return netip.MustParseAddr("fe80::")
+	}
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
+}

@@ -1,0 +1,105 @@
+package rdma
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Fault is what is wrong with a NIC: one of the kinds below, or "rate-100" and
+// the like; "" is nothing.
+type Fault string
+
+// The kinds of Fault.
+const (
+	// Down has no link: its port is DOWN, and nothing passes on its interfaces.
+	Down Fault = "down"
+	// SlowPCIe runs at PCIe 4.0, below what it can.
+	SlowPCIe Fault = "pcie-4"
+	// NoInfo: the device plugin sets no PCIDEVICE_..._INFO, as old ones do.
+	NoInfo Fault = "no-info"
+	// EmptyInfo: the device plugin says rdma: {}, as after its restart in exclusive mode.
+	EmptyInfo Fault = "empty-info"
+)
+
+// rate is the link's in Gb/s. The interface is as fast as ever.
+func (f Fault) rate() string {
+	if rate, ok := strings.CutPrefix(string(f), "rate-"); ok {
+		return rate
+	}
+	return "400"
+}
+
+// NodeFault is a fault of one NIC of one node.
+type NodeFault struct {
+	Node, NIC string
+	Fault     Fault
+}
+
+var faultForm = regexp.MustCompile(`^(node-[1-8]):([a-z0-9]+)=(down|pcie-4|no-info|empty-info|rate-(?:10|25|40|50|100|200))$`)
+
+// ParseNodeFault reads "node-1:eno6np0=down", "=rate-100", "=pcie-4", "=no-info" or "=empty-info".
+func ParseNodeFault(s string) (NodeFault, error) {
+	m := faultForm.FindStringSubmatch(s)
+	if m == nil || !slices.ContainsFunc(NICs, func(n NIC) bool { return n.Name == m[2] }) {
+		return NodeFault{}, fmt.Errorf("RDMA fault %q is not NODE:NIC=down, =rate-GBPS, =pcie-4, =no-info or =empty-info, as in node-1:eno6np0=rate-100", s)
+	}
+	return NodeFault{Node: m[1], NIC: m[2], Fault: Fault(m[3])}, nil
+}
+
+// Faults are those of a node, by the NIC's name.
+type Faults map[string]Fault
+
+// FaultsOf chooses those of the node.
+func FaultsOf(node string, all []NodeFault) Faults {
+	faults := Faults{}
+	for _, f := range all {
+		if f.Node == node {
+			faults[f.NIC] = f.Fault
+		}
+	}
+	return faults
+}
+
+// StateFile is the file's name in the folder of the node's devices.
+const StateFile = "faults.json"
+
+// WriteState writes the node's faults where its device plugin reads them.
+func WriteState(dir string, faults Faults) error {
+	content, err := json.MarshalIndent(faults, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return replace(filepath.Join(dir, StateFile), string(content))
+}
+
+// ReadState reads what WriteState wrote.
+func ReadState(dir string) (Faults, error) {
+	content, err := os.ReadFile(filepath.Join(dir, StateFile))
+	if err != nil {
+		return nil, err
+	}
+	var faults Faults
+	if err := json.Unmarshal(content, &faults); err != nil {
+		return nil, fmt.Errorf("reading the RDMA faults of %s: %w", dir, err)
+	}
+	return faults, nil
+}
+
+// replace gives the file that content at once, unless it has it.
+func replace(path, content string) error {
+	if old, err := os.ReadFile(path); err == nil && string(old) == content {
+		return nil
+	}
+	if err := os.WriteFile(path+".new", []byte(content), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}

@@ -1,0 +1,141 @@
+// Package rdma is a stand-in for RDMA NICs, which a test machine does not have:
+// the functions of four cards as sysfs shows them, with the addresses that the
+// pods' interfaces really have. No verbs.
+package rdma
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// NIC is a card that every node has, at a link of 400 Gb/s.
+type NIC struct {
+	// Name is that of its interface in the node's namespace.
+	Name string
+	// Bus is its PCI bus, as in "a3".
+	Bus string
+	// NUMA is the node that it is on.
+	NUMA int
+	// Range is the network of its rail.
+	Range string
+}
+
+// NICs are those of each node, with Barcelona's names, addresses and networks.
+// There is no route from one network to another.
+var NICs = []NIC{
+	{"eno5np0", "03", 0, "10.0.103.0/24"},
+	{"eno6np0", "23", 0, "10.0.104.0/24"},
+	{"eno7np0", "a3", 1, "10.0.105.0/24"},
+	{"eno8np0", "c3", 1, "10.0.106.0/24"},
+}
+
+// FunctionsEach is how many virtual functions a NIC has: the clusters have one;
+// here several environments can run side by side.
+const FunctionsEach = 4
+
+// Resource is what pods ask for to be given one of the NIC's virtual functions.
+func (n NIC) Resource() string { return "openshift.io/" + n.Name + "rdma" }
+
+// Attachment is the name of the NetworkAttachmentDefinition of its rail.
+func (n NIC) Attachment() string { return n.Name + "-network" }
+
+// AttachmentConfig is the CNI configuration of its rail, as the clusters have it.
+func (n NIC) AttachmentConfig() string {
+	return fmt.Sprintf(`{"cniVersion":"0.3.1","name":%q,"type":"sriov","vlan":0,"spoofchk":"off","trust":"on","vlanQoS":0,"link_state":"enable","ipam":{"type":"whereabouts","range":%q}}`,
+		n.Attachment(), n.Range)
+}
+
+// Function is a PCI function of a NIC with an RDMA device.
+type Function struct {
+	NIC NIC
+	// Number is 0 for the physical function, 1 and up for a virtual one.
+	Number int
+	// node is the number of the node that has it, device that of its RDMA device.
+	node, device int
+}
+
+// Address is its PCI address.
+func (f Function) Address() string {
+	// Virtual functions begin at .2, as the second port of a card would be .1.
+	number := f.Number
+	if number > 0 {
+		number++
+	}
+	return fmt.Sprintf("0000:%s:00.%d", f.NIC.Bus, number)
+}
+
+// MAC is that of its network interface: as in hardware, the same for every pod.
+func (f Function) MAC() string {
+	return fmt.Sprintf("02:6d:6c:%02x:%s:%02x", f.node, f.NIC.Bus, f.Number)
+}
+
+// Device is the name of its RDMA device.
+func (f Function) Device() string { return "mlx5_" + strconv.Itoa(f.device) }
+
+// Uverbs is the name of its file in /dev/infiniband.
+func (f Function) Uverbs() string { return f.file("uverbs") }
+
+// Files are the names of all of its files there.
+func (f Function) Files() []string {
+	return []string{f.Uverbs(), f.file("umad"), f.file("issm")}
+}
+
+func (f Function) file(kind string) string { return kind + strconv.Itoa(f.device) }
+
+// firstDevices are the numbers of the devices of each NIC's first virtual function, by
+// node: they differ, as they came to differ on the clusters. The other virtual
+// functions' and the physical ones' follow where there is room.
+var firstDevices = [][]int{
+	{6, 7, 8, 9},
+	{2, 3, 4, 5},
+	{6, 7, 10, 11},
+}
+
+// Functions are all of the node's, NIC by NIC, the physical one first.
+func Functions(node string) []Function {
+	number, err := strconv.Atoi(strings.TrimPrefix(node, "node-"))
+	if err != nil || number < 1 {
+		number = 1
+	}
+	first := firstDevices[(number-1)%len(firstDevices)]
+	taken := map[int]bool{}
+	for _, d := range first {
+		taken[d] = true
+	}
+	next := 0
+	free := func() int {
+		for taken[next] {
+			next++
+		}
+		taken[next] = true
+		return next
+	}
+	devices := make([][]int, len(NICs))
+	for n := range FunctionsEach + 1 {
+		for i := range NICs {
+			if n == 1 {
+				devices[i] = append(devices[i], first[i])
+			} else {
+				devices[i] = append(devices[i], free())
+			}
+		}
+	}
+	var functions []Function
+	for i, nic := range NICs {
+		for n, device := range devices[i] {
+			functions = append(functions, Function{NIC: nic, Number: n, node: number, device: device})
+		}
+	}
+	return functions
+}
+
+// FunctionAt is the node's function of that PCI address.
+func FunctionAt(node, address string) (Function, bool) {
+	for _, f := range Functions(node) {
+		if f.Address() == address {
+			return f, true
+		}
+	}
+	return Function{}, false
+}

@@ -1,0 +1,229 @@
+// Package plugin advertises the stand-in NICs' virtual functions to a real
+// kubelet, as the SR-IOV network device plugin does, and keeps their state.
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/deviceplugin"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// Config says where the plugin finds its node's things.
+type Config struct {
+	Node topology.Netns
+	// GPUDir holds the state of the node's GPUs.
+	GPUDir string
+	// Dir is the folder of the node's RDMA devices: their tree, device files, and
+	// the file of faults, watched for changes.
+	Dir string
+}
+
+// infoDir is where Multus reads about devices that plugins gave
+// (k8snetworkplumbingwg/device-info-spec).
+const infoDir = "/run/k8s.cni.cncf.io/devinfo/dp"
+
+// node is what its NICs share.
+type node struct {
+	config Config
+
+	mu     sync.Mutex
+	faults rdma.Faults
+}
+
+// Run serves a plugin for each NIC until the context ends.
+func Run(ctx context.Context, config Config) error {
+	n := &node{config: config}
+	if err := n.reload(ctx); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(n.devices(), 0o755); err != nil {
+		return err
+	}
+	if err := deviceplugin.MakeFile(n.devices(), "rdma_cm"); err != nil {
+		return err
+	}
+	var plugins []deviceplugin.Plugin
+	for _, nic := range rdma.NICs {
+		p := &plugin{node: n, nic: nic}
+		for _, f := range rdma.Functions(config.Node.Name) {
+			if f.NIC != nic || f.Number == 0 {
+				continue
+			}
+			p.functions = append(p.functions, f)
+			for _, file := range f.Files() {
+				if err := deviceplugin.MakeFile(n.devices(), file); err != nil {
+					return err
+				}
+			}
+		}
+		plugins = append(plugins, deviceplugin.Plugin{
+			Resource: nic.Resource(), Socket: strings.ReplaceAll(nic.Resource(), "/", "_") + ".sock", Server: p,
+		})
+	}
+	return deviceplugin.Run(ctx, plugins, filepath.Join(config.Dir, rdma.StateFile), func() error { return n.reload(ctx) })
+}
+
+func (n *node) devices() string { return filepath.Join(n.config.Dir, "dev") }
+
+// reload makes tree and links what the state says.
+func (n *node) reload(ctx context.Context) error {
+	faults, err := rdma.ReadState(n.config.Dir)
+	if err != nil {
+		return err
+	}
+	gpus, err := gpu.ReadState(n.config.GPUDir)
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	n.faults = faults
+	n.mu.Unlock()
+	if err := rdma.WriteTree(n.config.Dir, n.config.Node.Name, gpus, faults); err != nil {
+		return err
+	}
+	for _, nic := range rdma.NICs {
+		state := "up"
+		if faults[nic.Name] == rdma.Down {
+			state = "down"
+		}
+		// At the switch, as when a cable is pulled: the NIC loses its carrier, and the
+		// interfaces of pods with it.
+		out, err := exec.CommandContext(ctx, "ip", "-n", topology.Fabric().SystemName(), "link", "set", n.config.Node.Port(nic.Name), state).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("setting the link of %s %s: %w: %s", nic.Name, state, err, out)
+		}
+	}
+	return nil
+}
+
+// plugin is one NIC's resource.
+type plugin struct {
+	api.UnimplementedDevicePluginServer
+	*node
+	nic       rdma.NIC
+	functions []rdma.Function
+}
+
+func (p *plugin) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {
+	return &api.DevicePluginOptions{GetPreferredAllocationAvailable: true}, nil
+}
+
+func (p *plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[api.ListAndWatchResponse]) error {
+	answer := &api.ListAndWatchResponse{}
+	for _, f := range p.functions {
+		numa := &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: int64(f.NIC.NUMA)}}}
+		answer.Devices = append(answer.Devices, &api.Device{ID: f.Address(), Health: api.Healthy, Topology: numa})
+	}
+	// The real one's health is whether the function is there, whatever its link.
+	if err := stream.Send(answer); err != nil {
+		return err
+	}
+	<-stream.Context().Done()
+	return nil
+}
+
+// GetPreferredAllocation prefers the first ones: what the tests see is the same each time.
+func (p *plugin) GetPreferredAllocation(_ context.Context, request *api.PreferredAllocationRequest) (*api.PreferredAllocationResponse, error) {
+	answer := &api.PreferredAllocationResponse{}
+	for _, c := range request.ContainerRequests {
+		chosen := slices.Clone(c.MustIncludeDeviceIDs)
+		for _, id := range slices.Sorted(slices.Values(c.AvailableDeviceIDs)) {
+			if len(chosen) < int(c.AllocationSize) && !slices.Contains(chosen, id) {
+				chosen = append(chosen, id)
+			}
+		}
+		answer.ContainerResponses = append(answer.ContainerResponses, &api.ContainerPreferredAllocationResponse{DeviceIDs: chosen})
+	}
+	return answer, nil
+}
+
+func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
+	p.mu.Lock()
+	fault := p.faults[p.nic.Name]
+	p.mu.Unlock()
+	answer := &api.AllocateResponse{}
+	for _, container := range request.ContainerRequests {
+		functions, err := p.find(container.DevicesIds)
+		if err != nil {
+			return nil, err
+		}
+		variables, err := rdma.Variables(p.nic.Resource(), functions, fault)
+		if err != nil {
+			return nil, err
+		}
+		variables[rdma.SysRootVariable] = rdma.SysRoot
+		response := &api.ContainerAllocateResponse{Envs: variables, Mounts: p.tree(), Devices: []*api.DeviceSpec{p.device("rdma_cm")}}
+		for _, f := range functions {
+			for _, file := range f.Files() {
+				response.Devices = append(response.Devices, p.device(file))
+			}
+			response.Mounts = append(response.Mounts, p.mount(filepath.Join(p.devices(), f.Uverbs()), "dev/infiniband/"+f.Uverbs()))
+			if err := p.saveInfo(f); err != nil {
+				return nil, err
+			}
+		}
+		answer.ContainerResponses = append(answer.ContainerResponses, response)
+	}
+	return answer, nil
+}
+
+func (p *plugin) find(addresses []string) ([]rdma.Function, error) {
+	var found []rdma.Function
+	for _, address := range slices.Sorted(slices.Values(addresses)) {
+		i := slices.IndexFunc(p.functions, func(f rdma.Function) bool { return f.Address() == address })
+		if i < 0 {
+			return nil, fmt.Errorf("allocating %s: the kubelet asked for %s, which this node does not have", p.nic.Resource(), address)
+		}
+		found = append(found, p.functions[i])
+	}
+	return found, nil
+}
+
+func (p *plugin) device(name string) *api.DeviceSpec {
+	return &api.DeviceSpec{HostPath: filepath.Join(p.devices(), name), ContainerPath: "/dev/infiniband/" + name, Permissions: "rw"}
+}
+
+// tree mounts what all containers see of the tree: the kubelet mounts it once for
+// several resources.
+func (p *plugin) tree() []*api.Mount {
+	root := rdma.Root(p.config.Dir)
+	mounts := []*api.Mount{p.mount(filepath.Join(root, "sys"), "sys")}
+	for _, file := range rdma.ProcFiles {
+		mounts = append(mounts, p.mount(filepath.Join(root, file), file))
+	}
+	return mounts
+}
+
+func (p *plugin) mount(from, to string) *api.Mount {
+	return &api.Mount{HostPath: from, ContainerPath: filepath.Join(rdma.SysRoot, to), ReadOnly: true}
+}
+
+// saveInfo writes what Multus puts into the pod's network status.
+func (p *plugin) saveInfo(f rdma.Function) error {
+	content, err := json.Marshal(map[string]any{
+		"type": "pci", "version": "1.1.0",
+		"pci": map[string]string{"pci-address": f.Address(), "rdma-device": f.Device()},
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(infoDir, 0o755); err != nil {
+		return err
+	}
+	name := strings.ReplaceAll(p.nic.Resource(), "/", "-") + "-" + f.Address() + "-device.json"
+	return os.WriteFile(filepath.Join(infoDir, name), content, 0o644)
+}

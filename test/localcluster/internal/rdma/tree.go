@@ -1,0 +1,185 @@
+package rdma
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
+)
+
+// SysRoot is where containers see the tree, and SysRootVariable tells them.
+const (
+	SysRoot         = "/var/run/mlenv/sys-root"
+	SysRootVariable = "MLENV_SYS_ROOT"
+)
+
+// Root is the tree at / in the folder of a node's devices: its sys has what the
+// kernel shows of them, and of the GPUs beside them. Every container of the node
+// sees all of it, as in shared RDMA namespace mode.
+func Root(dir string) string { return filepath.Join(dir, "root") }
+
+// ProcFiles are files of the tree outside sys that containers see too.
+var ProcFiles = []string{"proc/cmdline", "proc/driver/nvidia/version"}
+
+// gids is the length of a port's table, which is shorter than a real one's 256.
+const gids = 16
+
+const (
+	pciDevices = "sys/bus/pci/devices"
+	noGID      = "0000:0000:0000:0000:0000:0000:0000:0000"
+)
+
+// WriteTree makes the node's tree, or changes what the faults change in it. What
+// attachments have written there stays.
+func WriteTree(dir, node string, gpus []gpu.GPU, faults Faults) error {
+	t := &tree{root: Root(dir)}
+	t.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 intel_iommu=on iommu=pt")
+	t.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "+gpu.DriverVersion+"  Release Build  (stand-in)")
+	for group, f := range Functions(node) {
+		t.function(f, group, faults[f.NIC.Name])
+	}
+	for i, g := range gpus {
+		// One NIC for each GPU, or for two: both are on its switch.
+		nic := NICs[i*len(NICs)/max(len(gpus), len(NICs))]
+		t.pci(switchOf(nic)+"01.0", PCIAddress(g), map[string]string{"vendor": "0x10de", "class": "0x030200", "numa_node": strconv.Itoa(nic.NUMA)})
+		t.folder("proc/driver/nvidia/gpus/" + PCIAddress(g))
+	}
+	return t.err
+}
+
+// PCIAddress is the GPU's as sysfs has it: 0000:19:00.0 for NVIDIA's 00000000:19:00.0.
+func PCIAddress(g gpu.GPU) string { return strings.ToLower(strings.TrimPrefix(g.BusID, "0000")) }
+
+// switchOf is the way to a port of the PCIe switch that the NIC and a GPU are on.
+func switchOf(nic NIC) string {
+	socket := nic.Bus[:1]
+	return "pci0000:" + socket + "0/0000:" + socket + "0:01.0/0000:" + socket + "1:00.0/0000:" + socket + "2:"
+}
+
+// rates are the words for link rates in Gb/s.
+var rates = map[string]string{
+	"10": "4X SDR", "25": "1X EDR", "40": "4X QDR", "50": "2X EDR", "100": "4X EDR", "200": "4X HDR", "400": "4X NDR",
+}
+
+func (t *tree) function(f Function, group int, fault Fault) {
+	attributes := map[string]string{
+		"vendor": "0x15b3", "class": "0x020000", "numa_node": strconv.Itoa(f.NIC.NUMA),
+		// The link registers of a virtual function are reserved.
+		"current_link_speed": "Unknown", "current_link_width": "0", "max_link_speed": "Unknown", "max_link_width": "0",
+	}
+	if f.Number == 0 {
+		attributes["current_link_speed"], attributes["max_link_speed"] = "32.0 GT/s PCIe", "32.0 GT/s PCIe"
+		attributes["current_link_width"], attributes["max_link_width"] = "16", "16"
+		if fault == SlowPCIe {
+			attributes["current_link_speed"] = "16.0 GT/s PCIe"
+		}
+	}
+	dir := t.pci(switchOf(f.NIC)+"00.0", f.Address(), attributes)
+	if f.Number > 0 {
+		t.link(path.Join(dir, "physfn"), path.Join(path.Dir(dir), Function{NIC: f.NIC}.Address()))
+	}
+	iommu := "sys/kernel/iommu_groups/" + strconv.Itoa(group)
+	t.write(path.Join(iommu, "type"), "identity")
+	t.link(path.Join(dir, "iommu_group"), iommu)
+
+	t.write(path.Join(dir, "infiniband_verbs", f.Uverbs(), "ibdev"), f.Device())
+	t.link("sys/class/infiniband_verbs/"+f.Uverbs(), path.Join(dir, "infiniband_verbs", f.Uverbs()))
+	t.link("sys/class/infiniband/"+f.Device(), path.Join(dir, "infiniband", f.Device()))
+	port := f.port()
+	state, physical, rate := "4: ACTIVE", "5: LinkUp", fault.rate()
+	if fault == Down {
+		// So mlx5 reports RoCE without a link.
+		state, physical, rate = "1: DOWN", "3: Disabled", "40"
+	}
+	t.write(path.Join(port, "state"), state)
+	t.write(path.Join(port, "phys_state"), physical)
+	t.write(path.Join(port, "rate"), rate+" Gb/sec ("+rates[rate]+")")
+	t.write(path.Join(port, "link_layer"), "Ethernet")
+	if !t.exists(path.Join(port, "gids")) {
+		t.clearGIDs(port)
+	}
+}
+
+// dir is the folder of the function, and port that of its RDMA device's one port.
+func (f Function) dir() string {
+	return path.Join("sys/devices", switchOf(f.NIC)+"00.0", f.Address())
+}
+
+func (f Function) port() string { return path.Join(f.dir(), "infiniband", f.Device(), "ports/1") }
+
+// tree writes small files, and keeps the first error.
+type tree struct {
+	root string
+	err  error
+}
+
+func (t *tree) path(name string) string { return filepath.Join(t.root, name) }
+
+func (t *tree) exists(name string) bool {
+	_, err := os.Lstat(t.path(name))
+	return err == nil
+}
+
+func (t *tree) do(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
+
+func (t *tree) folder(name string) { t.do(os.MkdirAll(t.path(name), 0o755)) }
+
+func (t *tree) write(name, content string) {
+	t.folder(path.Dir(name))
+	content += "\n"
+	if old, err := os.ReadFile(t.path(name)); err == nil && string(old) == content {
+		return
+	}
+	// In place: the folder of a table has nothing but its entries.
+	t.do(os.WriteFile(t.path(name), []byte(content), 0o644))
+}
+
+func (t *tree) remove(name string) { t.do(os.RemoveAll(t.path(name))) }
+
+// link makes a relative link from one place of the tree to another.
+func (t *tree) link(name, target string) {
+	t.folder(path.Dir(name))
+	relative, err := filepath.Rel(path.Dir(name), target)
+	t.do(err)
+	if err := os.Symlink(relative, t.path(name)); !errors.Is(err, fs.ErrExist) {
+		t.do(err)
+	}
+}
+
+// pci makes a function below its bridges and returns its folder.
+func (t *tree) pci(below, address string, attributes map[string]string) string {
+	dir := path.Join("sys/devices", below, address)
+	for name, content := range attributes {
+		t.write(path.Join(dir, name), content)
+	}
+	t.link(path.Join(pciDevices, address), dir)
+	return dir
+}
+
+// setGID writes an entry of a port's table.
+func (t *tree) setGID(port string, index int, gid, kind, netdev string) {
+	name := strconv.Itoa(index)
+	t.write(path.Join(port, "gid_attrs/types", name), kind)
+	t.write(path.Join(port, "gid_attrs/ndevs", name), netdev)
+	t.write(path.Join(port, "gids", name), gid)
+}
+
+// clearGIDs makes all entries unused ones. Those have no attributes: the kernel
+// answers EINVAL for these.
+func (t *tree) clearGIDs(port string) {
+	for i := range gids {
+		t.write(path.Join(port, "gids", strconv.Itoa(i)), noGID)
+	}
+	for _, attribute := range []string{"types", "ndevs"} {
+		t.remove(path.Join(port, "gid_attrs", attribute))
+	}
+}

@@ -16,12 +16,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
+	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
-
-// autoMode is decided by what the cluster gives.
-const autoMode = "auto"
 
 // options are the flags of the command.
 type options struct {
@@ -115,7 +113,7 @@ func (o *options) check() error {
 	if o.onChange != "fail" && o.onChange != "recreate" {
 		problems = append(problems, fmt.Errorf("--on-change %q: want fail or recreate", o.onChange))
 	}
-	if o.mode != autoMode && o.mode != string(environment.TCP) && o.mode != string(environment.RDMA) {
+	if o.mode != preflight.Auto && o.mode != string(environment.TCP) && o.mode != string(environment.RDMA) {
 		problems = append(problems, fmt.Errorf("--mode %q: want auto, tcp or rdma", o.mode))
 	}
 	if o.startTimeout <= 0 {
@@ -140,8 +138,8 @@ func (o *options) checked(ctx context.Context, namespace string) (environment.Re
 	}
 	request.Namespace = cmp.Or(namespace, request.Cluster.Cluster.Namespace)
 	request.Mode, request.Storage = environment.Mode(o.mode), cluster.StorageMode(o.storage)
-	if o.mode == autoMode {
-		request.Mode = environment.TCP
+	if o.mode == preflight.Auto {
+		request.Mode = environment.TCP // until it is decided
 	}
 	request.Services = environment.ParseServices(o.services)
 	request = request.WithDefaults()

@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
@@ -62,6 +63,7 @@ func (p *provisioner) run(ctx context.Context) (outcome, error) {
 	if err := p.checkPlace(ctx); err != nil {
 		return outcome{}, err
 	}
+	p.decideMode(ctx)
 	ctx, cancel := context.WithTimeoutCause(ctx, p.options.startTimeout, fmt.Errorf("the start-timeout of %s has passed", p.options.startTimeout))
 	defer cancel()
 	began := p.now()
@@ -93,11 +95,19 @@ func (p *provisioner) run(ctx context.Context) (outcome, error) {
 	return result, nil
 }
 
+// decideMode is for who has not asked preflight: in a pipeline it has decided.
+func (p *provisioner) decideMode(ctx context.Context) {
+	if p.options.mode != preflight.Auto || !p.request.Cluster.Network.RDMA.Enabled {
+		return
+	}
+	report := preflight.Run(ctx, preflight.Options{Clients: p.clients, Request: p.request, Mode: preflight.Auto})
+	mode, why := report.Mode()
+	p.request.Mode = mode
+	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows all that was looked at.)", mode, why))
+}
+
 // checkPlace refuses a wrong cluster, and a run that cannot live long enough.
 func (p *provisioner) checkPlace(ctx context.Context) error {
-	if p.options.mode == "auto" && p.request.Cluster.Network.RDMA.Enabled {
-		p.log.Warn("Mode tcp: the cluster file has RDMA, which this version does not use. The training will be slower than the network allows.")
-	}
 	if err := p.clients.CheckCluster(ctx, p.request.Cluster.Cluster.API, p.log); err != nil {
 		return err
 	}

@@ -97,12 +97,15 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 	const mainPart = 0.6 // of the bound; the rest is for finding who is at fault
 	main := c.whole(r, c.left(mainPart))
 	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", words.Count(len(c.Nodes), "node"), words.Count(r.RanksPerNode, "rank"), r.Backend, c.Bound))
-	if r.Backend == fabric.Gloo && len(rails) > 1 {
+	if len(rails) > 1 {
 		names := railNames(rails)
 		main.also(func(node int, input *fabric.Input, _ map[string]string) { input.Rails = names[node] })
 	}
 	out, err := main.do(ctx)
 	if err != nil {
+		return err
+	}
+	if err := c.withoutGPU(r, out); err != nil {
 		return err
 	}
 	r.Measurements = out.measurements
@@ -123,6 +126,28 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 	}
 	if c.CompareTCP {
 		return c.compareTCP(ctx, r)
+	}
+	return nil
+}
+
+// withoutGPU makes of r what gloo has measured, where torch sees no GPU on any node. Where it
+// sees some on others that is an error.
+func (c *Check) withoutGPU(r *fabric.Report, out outcome) error {
+	switch {
+	case len(out.withoutGPU) == 0:
+		return nil
+	case len(out.withoutGPU) < len(out.ready):
+		slices.Sort(out.withoutGPU)
+		return fail.Advise(fail.Becausef(fail.GPUMissing, "checking the fabric: torch sees no GPU on %s, and does on others", c.named(out.withoutGPU)),
+			"compare the nodes: nvidia-smi in each pod; the driver there may be another one")
+	}
+	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not go with the driver. Measured by gloo instead.", r.RanksPerNode))
+	r.Backend = fabric.Gloo
+	if c.settings.Expected.Bandwidth == 0 {
+		r.Expected = 0
+	}
+	for i := range r.Rails {
+		r.Rails[i].Expected = 0
 	}
 	return nil
 }
@@ -257,7 +282,7 @@ func (j *job) also(own func(node int, input *fabric.Input, env map[string]string
 // whole is the job on all nodes.
 func (c *Check) whole(r *fabric.Report, bound time.Duration) *job {
 	sizes, pairBytes := fabric.Sizes(r.Backend)
-	input := fabric.Input{RanksPerNode: r.RanksPerNode, Backend: r.Backend, Sizes: sizes, Others: true, Inside: true}
+	input := fabric.Input{RanksPerNode: r.RanksPerNode, Backend: r.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: true, Inside: true}
 	if len(c.Nodes) > 1 {
 		input.Pairs, input.PairBytes = fabric.Rounds(len(c.Nodes)), pairBytes
 	}

@@ -107,7 +107,7 @@ func (c *Check) pair(pair fabric.Pair, round int, r *fabric.Report, rails []rail
 	if r.Backend == fabric.Gloo {
 		ranks = 1
 	}
-	j := c.job(fmt.Sprintf("pair-%d-%s-%d", round, pair, on+1), pair[:], fabric.Input{RanksPerNode: ranks, Backend: r.Backend, Sizes: []agent.Bytes{8, 1 << 20}}, bound)
+	j := c.job(fmt.Sprintf("pair-%d-%s-%d", round, pair, on+1), pair[:], fabric.Input{RanksPerNode: ranks, Backend: r.Backend, Sizes: []agent.Bytes{8, 1 << 20}, WithoutGPU: fabric.LargestWithoutGPU()}, bound)
 	if on >= 0 && on < len(rails) {
 		j.also(rails[on].only)
 	}

@@ -47,8 +47,9 @@ type outcome struct {
 	measurements []fabric.Measurement
 	// rail is the one whose turn it was last, -1 before the first.
 	rail int
-	// ready and joined are the nodes that have got so far.
-	ready, joined []int
+	// withoutGPU are the nodes whose torch sees no GPU; ready and joined those that have
+	// got so far.
+	withoutGPU, ready, joined []int
 	// done: all was measured, or as much as there was time for.
 	done bool
 	// failed is true where a rank ended by itself with an error.
@@ -264,6 +265,8 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 // take notes what a line says. The benchmark knows places among the members, and not nodes.
 func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
 	switch line.Event {
+	case fabric.WithoutGPU:
+		o.withoutGPU = append(o.withoutGPU, node)
 	case fabric.Ready:
 		o.ready = append(o.ready, node)
 	case fabric.Joined:

@@ -42,13 +42,15 @@ type Input struct {
 	Port   int    `json:"port"`
 	// Seconds after which nothing more is begun, from the program's start.
 	Seconds float64 `json:"seconds"`
-	// Sizes of all_reduce, ascending. Others are measured with the last ones.
-	Sizes []agent.Bytes `json:"sizes"`
+	// Sizes of all_reduce, ascending. Others are measured with the last ones. WithoutGPU
+	// is the largest where torch sees no GPU, and falls back to gloo.
+	Sizes      []agent.Bytes `json:"sizes"`
+	WithoutGPU agent.Bytes   `json:"withoutGPU"`
 	// Pairs are rounds of pairs of nodes, those of a round at once; PairBytes go each way.
 	Pairs     [][]Pair    `json:"pairs,omitempty"`
 	PairBytes agent.Bytes `json:"pairBytes,omitempty"`
 	// Rails are the node's interfaces to be measured one by one, in one order on all
-	// nodes. gloo alone can change them within one process.
+	// nodes, by gloo, which alone can change them within one process.
 	Rails []string `json:"rails,omitempty"`
 	// Others adds all_gather, reduce_scatter and broadcast, Inside the ranks of each node.
 	Others bool `json:"others,omitempty"`
@@ -71,6 +73,9 @@ var (
 	cpuSizes = []agent.Bytes{8, 1 << 10, 32 << 10, 1 << 20, 8 << 20}
 )
 
+// LargestWithoutGPU is the largest of gloo's sizes.
+func LargestWithoutGPU() agent.Bytes { return cpuSizes[len(cpuSizes)-1] }
+
 // Sizes that are measured with a backend, and that of pairs.
 func Sizes(backend Backend) (sizes []agent.Bytes, pair agent.Bytes) {
 	if backend == NCCL {
@@ -84,6 +89,8 @@ type Event string
 
 // The events, in their order.
 const (
+	// WithoutGPU: torch sees no GPU, so gloo takes the place of NCCL.
+	WithoutGPU Event = "without-gpu"
 	// Ready: torch is imported and the device chosen.
 	Ready Event = "ready"
 	// Joined: the node has taken part in a first collective.

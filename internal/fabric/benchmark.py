@@ -48,14 +48,18 @@ def start_ranks():
 local = start_ranks() if given["ranksPerNode"] > 1 else 0
 node, nodes, per_node = given["node"], given["nodes"], given["ranksPerNode"]
 rank, ranks = node * per_node + local, nodes * per_node
-cuda = given["backend"] == "nccl"
+backend, sizes = given["backend"], given["sizes"]
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+if backend == "nccl" and not torch.cuda.is_available():
+    # The image's torch is one for CPUs, or does not go with the driver: ranks would not use GPUs either.
+    backend, sizes = "gloo", [s for s in sizes if s <= given["withoutGPU"]]
+    if local == 0:
+        say(event="without-gpu")
+cuda = backend == "nccl"
 if cuda:
-    if not torch.cuda.is_available():
-        sys.exit("torch sees no GPU though the node has some")
     torch.cuda.set_device(given["firstDevice"] + local)
 else:
     torch.set_num_threads(1)
@@ -69,7 +73,7 @@ def left():
 
 
 dist.init_process_group(
-    given["backend"], init_method="tcp://%s:%d" % (given["master"], given["port"]), rank=rank, world_size=ranks,
+    backend, init_method="tcp://%s:%d" % (given["master"], given["port"]), rank=rank, world_size=ranks,
     timeout=datetime.timedelta(seconds=max(5, left() + 5)))
 
 
@@ -199,7 +203,7 @@ def rails(sizes, share):
 
 
 everyone = list(range(ranks))
-sizes, largest = given["sizes"], given["sizes"][-1]
+largest = sizes[-1]
 measure(lambda: dist.all_reduce(torch.ones(1, device=device)), 0.1)
 if local == 0:
     say(event="joined")
@@ -208,8 +212,8 @@ if local == 0:
 share = max(0.05, -agree([-left()])[0] / (4 * len(sizes)))
 collective("all_reduce", sizes, everyone, None, share, 0, scope="world")
 if given.get("pairs"):
-    pairs(given["pairs"], given["pairBytes"], share)
-if given.get("rails"):
+    pairs(given["pairs"], min(given["pairBytes"], largest), share)
+if given.get("rails") and not cuda:
     rails(sizes[-2:], share / 2)
 if given.get("others"):
     for name in ("all_gather", "reduce_scatter", "broadcast"):

@@ -180,9 +180,14 @@ func (u user) apply(file string, values map[string]string) {
 	for name, value := range values {
 		text = strings.ReplaceAll(text, "@"+name+"@", value)
 	}
+	u.applyText(text)
+}
+
+func (u user) applyText(text string) {
+	u.Helper()
 	out, err := run(u.T, []byte(text), stateDir+"/bin/kubectl", "--namespace", u.namespace, "apply", "--filename=-")
 	if err != nil {
-		u.Fatalf("applying %s: %v\n%s", file, err, out)
+		u.Fatalf("applying: %v\n%s\n%s", err, out, text)
 	}
 }
 

@@ -1,0 +1,160 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/mlenv"
+)
+
+// rails are what a cluster file says of the local cluster's RDMA devices, as that of
+// Barcelona does.
+const rails = `  rdma:
+    enabled: true
+    attachments: [default/eno5np0-network, default/eno6np0-network, default/eno7np0-network, default/eno8np0-network]
+    resources: {openshift.io/eno5np0rdma: 1, openshift.io/eno6np0rdma: 1, openshift.io/eno7np0rdma: 1, openshift.io/eno8np0rdma: 1}
+`
+
+// ncclSCC has pods lock memory as on the clusters: by the SCC that is there for it.
+const ncclSCC = `security:
+  ipc_lock: true
+  scc: nccl-scc
+
+resources:
+`
+
+// withRails is a cluster file with RDMA, changed as oldNew says, and the security block.
+func (u trainer) withRails(security string, oldNew ...string) string {
+	changed := strings.NewReplacer(oldNew...).Replace(rails)
+	return u.clusterFile("  rdma:\n    enabled: false\n", changed, "resources:\n  requests", security+"  requests")
+}
+
+// mlenv is the command as people have it. It returns what was printed, and the exit code.
+func (u trainer) mlenv(args ...string) (out string, code int) {
+	u.Helper()
+	var output bytes.Buffer
+	args = append(args, "--kubeconfig="+kubeconfig, "--namespace="+u.namespace)
+	code = mlenv.Main(args, &output, &output)
+	return output.String(), code
+}
+
+// railLine is what the script rails.sh prints.
+var railLine = regexp.MustCompile(`node (\d): NCCL_IB_HCA (\S+), gloo on (\S+), net1 has received (\d+) bytes`)
+
+// rdmaByAdmin is environment h-kim in a namespace that an administrator prepares: mode
+// auto is RDMA there, each node has devices of its own names, and what ranks send each
+// other goes over net1.
+func rdmaByAdmin(u trainer) {
+	file := u.withRails(ncclSCC)
+	u.install(file)
+	for _, says := range []string{"created", "unchanged"} {
+		out, code := u.mlenv("admin", file, "--apply")
+		if code != 0 {
+			u.Fatalf("mlenv admin --apply: exit code %d:\n%s", code, out)
+		}
+		u.mustContain(out, says)
+	}
+	out, code := u.mlenv("preflight", "--cluster-file="+file, "--name=h-kim", "--gpus-per-node=1")
+	if code != 0 {
+		u.Errorf("mlenv preflight: exit code %d", code)
+	}
+	u.mustContain(out, "Verdict: rdma because", "security context constraint nccl-scc", "addresses 10.0.103.0/24")
+
+	name := u.start("e2e/rails.sh", byShell, oneGPU, "--param=name=h-kim", "--param=check-fabric=true")
+	e := u.end(name).succeeded()
+	u.equal("mode", e.receipt.Mode, "rdma")
+	u.equal("verdict of preflight", e.tasks["preflight"].Results["mode"], "rdma")
+	u.equal("verdict of check-fabric", e.tasks["check-fabric"].Results["verdict"], "pass")
+	u.mustContain(e.tasks["check-fabric"].Results["transport"], "net1")
+	out = u.tkn("pipelinerun", "logs", name)
+	var devices []string
+	for _, line := range railLine.FindAllStringSubmatch(out, -1) {
+		devices = append(devices, line[2])
+		u.equal("gloo's interface on node "+line[1], line[3], "net1")
+		// More than check-fabric's largest message once.
+		if received, err := strconv.Atoi(line[4]); err != nil || received < 1<<20 {
+			u.Errorf("node %s has received %s bytes on net1: what ranks sent went elsewhere", line[1], line[4])
+		}
+	}
+	slices.Sort(devices)
+	if len(devices) != 2 || !strings.HasPrefix(devices[0], "=mlx5_2") || !strings.HasPrefix(devices[1], "=mlx5_6") {
+		u.Errorf("the nodes were told devices %v, want each its own\n%s", devices, out)
+	}
+}
+
+// rdmaNotAllowed: without the right to lock memory mode auto is TCP, and says why; mode
+// rdma is refused, with the command that grants the right.
+func rdmaNotAllowed(u trainer) {
+	u.install(u.withRails(ncclSCC))
+	grants := "oc adm policy add-scc-to-user nccl-scc -z ml-dev-sa -n " + u.namespace
+	refused := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=mode=rdma"))
+	u.equal("verdict", string(refused.receipt.Verdict), "Failed")
+	u.equal("reason", refused.receipt.Reason, string(fail.RDMAUnavailable))
+	u.mustContain(u.tkn("pipelinerun", "logs", refused.run.Name), grants)
+	if _, provisioned := refused.tasks["provision"]; provisioned {
+		u.Error("an environment was made though RDMA was refused")
+	}
+	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU)).succeeded()
+	u.equal("mode", e.receipt.Mode, "tcp")
+	u.mustContain(e.tasks["preflight"].Results["why"], "nccl-scc")
+
+	// Nothing is pinned and nothing is allowed: OpenShift's own words.
+	out, code := u.mlenv("preflight", "--mode=rdma", "--gpus-per-node=1", "--cluster-file="+u.withRails(strings.Replace(ncclSCC, "  scc: nccl-scc\n", "", 1)))
+	u.equal("exit code of mlenv preflight", strconv.Itoa(code), "1")
+	u.mustContain(out, "IPC_LOCK", "capability may not be added", "oc adm policy add-scc-to-user")
+}
+
+// rdmaAttachments: what is wrong with attachments is found before anything is made.
+func rdmaAttachments(u trainer) {
+	attachment := func(name, resource, subnet string) {
+		u.Helper()
+		config, err := json.Marshal(`{"cniVersion":"0.3.1","name":"` + name + `","type":"sriov","ipam":{"type":"whereabouts","range":"` + subnet + `"}}`)
+		if err != nil {
+			u.Fatal(err)
+		}
+		u.applyText(`apiVersion: k8s.cni.cncf.io/v1
+kind: NetworkAttachmentDefinition
+metadata: {name: ` + name + `, annotations: {k8s.v1.cni.cncf.io/resourceName: ` + resource + `}}
+spec: {config: ` + string(config) + `}
+`)
+	}
+	attachment("one", "openshift.io/eno5np0rdma", "10.0.103.0/24")
+	attachment("same-range", "openshift.io/eno6np0rdma", "10.0.103.0/24")
+	attachment("wrong-resource", "openshift.io/eno9np0rdma", "10.0.106.0/24")
+	own := func(names ...string) string {
+		for i := range names {
+			names[i] = u.namespace + "/" + names[i]
+		}
+		return "[" + strings.Join(names, ", ") + "]"
+	}
+	const all = "[default/eno5np0-network, default/eno6np0-network, default/eno7np0-network, default/eno8np0-network]"
+	for attached, says := range map[string][]string{
+		own("one", "nowhere"):        {"/nowhere", "it does not exist"},
+		own("one", "same-range"):     {"overlaps with that of", "collectives hang"},
+		own("one", "wrong-resource"): {"openshift.io/eno9np0rdma, which network.rdma.resources of the cluster file does not have"},
+	} {
+		out, code := u.mlenv("preflight", "--gpus-per-node=1", "--mode=rdma", "--cluster-file="+u.withRails(ncclSCC, all, attached))
+		u.equal("exit code of mlenv preflight with "+attached, strconv.Itoa(code), "1")
+		u.mustContain(out, says...)
+	}
+	// Past preflight: what the scheduler finds Insufficient.
+	wrong := u.withRails("resources:\n", all, own("wrong-resource"), "openshift.io/eno5np0rdma: 1", "openshift.io/eno9np0rdma: 1")
+	u.install(wrong)
+	_, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=start-timeout=30s"))
+	u.mustContain(results["message"], "the pod asks 1 openshift.io/eno9np0rdma and 2 of 2 nodes have too little left")
+}
+
+// rdmaMemlock: without IPC_LOCK what may be locked is the node's limit, and too little.
+func rdmaMemlock(u trainer) {
+	u.install(u.withRails("resources:\n"))
+	_, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
+	u.equal("reason", results["reason"], string(fail.RDMAUnavailable))
+	u.mustContain(results["message"], "8 MiB")
+}

@@ -66,9 +66,8 @@ type news struct {
 	node   int
 	line   *fabric.Line
 	status *agent.JobStatus
-	// logged: its log is complete. err ends its followers.
+	// logged: its log is complete.
 	logged bool
-	err    error
 }
 
 // do runs the job to its end, within its bound. The error is one that is not about the
@@ -178,7 +177,7 @@ func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- news)
 				break
 			}
 		}
-		reader.Close()
+		_ = reader.Close()
 		_ = send(news{logged: true})
 	})
 	for ctx.Err() == nil {
@@ -280,7 +279,7 @@ func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
 			line.Pair = fabric.Pair{min(a, b), max(a, b)}
 		}
 		if line.Scope == fabric.InNode {
-			line.Measurement.Node = node
+			line.Node = node
 		}
 		o.measurements = append(o.measurements, line.Measurement)
 	}

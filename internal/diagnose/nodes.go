@@ -180,14 +180,15 @@ func (e *explainer) shortages(u unscheduled, p places) []Finding {
 			// Listed nodes stay what they are; else the cluster may add some.
 			Final: namesAsked(&u.pod.Spec) != nil && fitting+later < homeless,
 		}
-		if isGPU(name) {
+		switch {
+		case isGPU(name):
 			f.Reason = fail.GPUsUnavailable
 			if f.Final {
 				f.Next = "ask for what the nodes have, with --gpus-per-node or --nodes"
 			}
-		} else if isDevice(name) {
+		case isDevice(name):
 			f.Next = resourceNames(name)
-		} else if f.Final {
+		case f.Final:
 			f.Next = fmt.Sprintf("lower resources.requests.%s in the cluster file to what the nodes have", name)
 		}
 		found = append(found, f)

@@ -38,7 +38,7 @@ func (e *examination) printed(j job) []Finding {
 	}
 	printed := against
 	if !j.succeeded() {
-		printed = append(nccl.Merge(summaries...).Findings, against...)
+		printed = slices.Concat(nccl.Merge(summaries...).Findings, against)
 	}
 	byName := map[nccl.Name][]nccl.Finding{}
 	for _, f := range printed {

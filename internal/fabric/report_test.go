@@ -120,8 +120,7 @@ send_recv   nodes 0 and 1  1.0 GB  5.2632ms  190.0 GB/s (177.0 GiB/s)
 all_reduce  all, on mlx5_6  1.0 GB  20.8333ms  48.0 GB/s (44.7 GiB/s)
 over TCP sockets: 5.0 GB/s (4.7 GiB/s); without them it is 38.0 times that
 `
-	fields := func(text string) []string { return strings.Fields(text) }
-	if diff := cmp.Diff(fields(want), fields(out.String())); diff != "" {
+	if diff := cmp.Diff(strings.Fields(want), strings.Fields(out.String())); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
 	if got, want := r.Summary(), "pass: 2 nodes of 4 ranks each, RDMA with GPUDirect, bus bandwidth 190.0 GB/s (177.0 GiB/s) of 194.0 GB/s (180.7 GiB/s) expected, latency 5.2632ms"; got != want {

@@ -299,7 +299,7 @@ func TestChecks(t *testing.T) {
 			[]want{{"storage", Warning, "storage auto takes volumeClaimTemplates then", ""}}, environment.RDMA, "",
 		},
 		{
-			"the class cannot share", cairo, func(w *world, o *Options) {
+			"the class cannot share", cairo, func(_ *world, o *Options) {
 				o.Request.Cluster.Storage.ClassRWX = "ocs-external-storagecluster-ceph-rbd"
 			}, Auto,
 			[]want{{"storage", Blocked, "openshift-storage.rbd.csi.ceph.com gives no ReadWriteMany filesystems", "--storage=volumeClaimTemplates"}}, environment.RDMA, fail.ClaimUnbound,

@@ -50,9 +50,15 @@ func scriptMissing(u trainer) {
 	u.end(u.start("e2e/nowhere.py", "--param=launcher=torchrun", oneGPU)).failed("train", fail.ScriptNotFound, `"e2e/nowhere.py"`, "quick.sh")
 }
 
+// imageMissing: the registry is asked before anything is made, and where that was not
+// done the kubelets find out.
 func imageMissing(u trainer) {
 	image := registryHost + "/e2e/no-such-image:1"
-	u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+image)).failed("provision", fail.ImageUnavailable, image)
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+image)).failed("preflight", fail.ImageUnavailable, image)
+	u.claimsAre()
+	_, results := u.taskEnd(u.startTkn("task", "provision", oneGPU, "--param=image="+image))
+	u.equal("reason of provision", results["reason"], string(fail.ImageUnavailable))
+	u.mustContain(results["message"], image)
 }
 
 // tooMany asks for more than the cluster file has, and then for what a cluster

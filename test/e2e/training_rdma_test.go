@@ -105,10 +105,15 @@ func rdmaNotAllowed(u trainer) {
 	u.equal("mode", e.receipt.Mode, "tcp")
 	u.mustContain(e.tasks["preflight"].Results["why"], "nccl-scc")
 
-	// Nothing is pinned and nothing is allowed: OpenShift's own words.
-	out, code := u.mlenv("preflight", "--mode=rdma", "--gpus-per-node=1", "--cluster-file="+u.withRails(strings.Replace(ncclSCC, "  scc: nccl-scc\n", "", 1)))
+	// With nothing pinned it is OpenShift's own words; an administrator, who may use
+	// everything, is told of the service account all the same.
+	unpinned := u.withRails(strings.Replace(ncclSCC, "  scc: nccl-scc\n", "", 1))
+	out, code := u.mlenv("preflight", "--mode=rdma", "--gpus-per-node=1", "--cluster-file="+unpinned)
 	u.equal("exit code of mlenv preflight", strconv.Itoa(code), "1")
-	u.mustContain(out, "IPC_LOCK", "capability may not be added", "oc adm policy add-scc-to-user")
+	u.mustContain(out, "service account ml-dev-sa, which the nodes' pods have, may not use it", grants)
+	u.install(unpinned)
+	_, results := u.taskEnd(u.startTkn("task", "preflight", oneGPU, "--param=mode=rdma"))
+	u.mustContain(results["message"], "IPC_LOCK", "capability may not be added")
 }
 
 // rdmaAttachments: what is wrong with attachments is found before anything is made.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"slices"
 	"strings"
 	"testing"
 
@@ -191,7 +192,7 @@ func TestAttach(t *testing.T) {
 		t.Errorf("%d GIDs after the tree was written anew, want 4", got)
 	}
 	attach("two net1", "10.0.103.8")
-	after := append(local, "0000:0000:0000:0000:0000:ffff:0a00:6708 IB/RoCE v1 net1", "0000:0000:0000:0000:0000:ffff:0a00:6708 RoCE v2 net1")
+	after := append(slices.Clone(local), "0000:0000:0000:0000:0000:ffff:0a00:6708 IB/RoCE v1 net1", "0000:0000:0000:0000:0000:ffff:0a00:6708 RoCE v2 net1")
 	want("given to another", after...)
 	detach("one net1")
 	want("the first one's end", after...)

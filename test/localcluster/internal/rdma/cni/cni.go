@@ -75,7 +75,7 @@ func (p plugin) add(args *skel.CmdArgs) error {
 	if err != nil {
 		return fmt.Errorf("failed to open netns %q: %w", args.Netns, err)
 	}
-	defer netns.Close()
+	defer func() { _ = netns.Close() }()
 	link, err := move(function, netns, args.IfName)
 	if err != nil {
 		return fmt.Errorf("failed to set up pod interface %q from the device %q: %w", args.IfName, function.NIC.Name, err)

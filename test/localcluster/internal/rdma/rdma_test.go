@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 

@@ -142,7 +142,7 @@ func (c *Check) withoutGPU(r *fabric.Report, out outcome) error {
 			"compare the nodes: nvidia-smi in each pod; the driver there may be another one")
 	}
 	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not go with the driver. Measured by gloo instead.", r.RanksPerNode))
-	r.Backend = fabric.Gloo
+	r.Backend, r.RanksPerNode = fabric.Gloo, min(r.RanksPerNode, ranksWithoutGPU)
 	if c.settings.Expected.Bandwidth == 0 {
 		r.Expected = 0
 	}
@@ -231,6 +231,9 @@ type brokenError struct {
 func (e *brokenError) Error() string { return e.err.Error() }
 func (e *brokenError) Unwrap() error { return e.err }
 
+// ranksWithoutGPU is how many a node has at most where there is no GPU, as in the benchmark.
+const ranksWithoutGPU = 2
+
 // ranks is what the nodes can measure with. Without a GPU two ranks show what is inside
 // a node too, where it was given as much as for two.
 func (c *Check) ranks() (fabric.Backend, int) {
@@ -241,7 +244,7 @@ func (c *Check) ranks() (fabric.Backend, int) {
 	if gpus > 0 {
 		return fabric.NCCL, gpus
 	}
-	return fabric.Gloo, max(1, min(2, given))
+	return fabric.Gloo, max(1, min(ranksWithoutGPU, given))
 }
 
 // left is a part of the time that is left.

@@ -78,6 +78,20 @@ func TestCheckPasses(t *testing.T) {
 	}
 }
 
+// An image whose torch is for CPUs is measured by gloo; GPUs that one node alone does not
+// see are that node's fault.
+func TestTorchSeesNoGPU(t *testing.T) {
+	check, _, out := newCheck(t, 2, `say '"event": "without-gpu"'`+measured)
+	report, err := check.Run(t.Context())
+	if err != nil || report.Verdict != fabric.Pass || report.Backend != fabric.Gloo || report.Expected != 0 || !strings.Contains(out.String(), "Measured by gloo instead") {
+		t.Errorf("got %+v, %v; want a pass by gloo\n%s", report, err, out)
+	}
+	check, _, _ = newCheck(t, 2, `[ $me = 1 ] && say '"event": "without-gpu"'`+measured)
+	if _, err := check.Run(t.Context()); fail.ReasonOf(err) != fail.GPUMissing || !strings.Contains(err.Error(), "node 1 (node-1), and does on others") {
+		t.Errorf("got %v, want GPUMissing of node 1", err)
+	}
+}
+
 // With one node cut off the others hang; the pairs tell which it is.
 func TestHangingNodeIsNamed(t *testing.T) {
 	for _, test := range []struct {

@@ -56,6 +56,11 @@ import torch.distributed as dist  # noqa: E402
 if backend == "nccl" and not torch.cuda.is_available():
     # The image's torch is one for CPUs, or does not go with the driver: ranks would not use GPUs either.
     backend, sizes = "gloo", [s for s in sizes if s <= given["withoutGPU"]]
+    # Two show what is inside a node; more only wait for processors.
+    per_node = min(per_node, 2)
+    if local >= per_node:
+        sys.exit()
+    rank, ranks = node * per_node + local, nodes * per_node
     if local == 0:
         say(event="without-gpu")
 cuda = backend == "nccl"

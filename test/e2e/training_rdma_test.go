@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/mlenv"
@@ -162,4 +163,41 @@ func rdmaMemlock(u trainer) {
 	_, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
 	u.equal("reason", results["reason"], string(fail.RDMAUnavailable))
 	u.mustContain(results["message"], "8 MiB")
+}
+
+// rdmaFaults: a rail that is down is left out and told of, and so are devices that the
+// cluster file does not expect; a cable that is cut while the network is measured is named
+// within the check's bound.
+func rdmaFaults(u trainer) {
+	file := u.withRails(ncclSCC, "enabled: true", "enabled: true\n    devices: mlx5_0,mlx5_1")
+	u.install(file)
+	if out, code := u.mlenv("admin", file, "--apply"); code != 0 {
+		u.Fatalf("mlenv admin --apply: exit code %d:\n%s", code, out)
+	}
+	u.Cleanup(func() { localcluster(u.T, "up", "--rdma-fault=none") })
+	localcluster(u.T, "up", "--rdma-fault=node-2:eno8np0=down")
+	log := u.task("provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=keep-for=30m")
+	u.mustContain(log, "3 networks join all nodes", "network.rdma.devices", "mlx5_0")
+	out, code := u.mlenv("rdma", "--check", "--cluster-file="+file)
+	u.equal("exit code of mlenv rdma --check", strconv.Itoa(code), "1")
+	u.mustContain(out, "DOWN")
+	out, _ = u.mlenv("doctor")
+	u.mustContain(out, "PortDown", "RailMissing")
+	u.task("teardown")
+	localcluster(u.T, "up", "--rdma-fault=none")
+
+	name := u.start("e2e/rails.sh", byShell, oneGPU, "--param=mode=rdma", "--param=check-fabric=true")
+	u.waitOutput(name, "check-fabric", "Measuring 2 nodes")
+	cable := func(state string) {
+		u.Helper()
+		if out, err := run(u.T, nil, "ip", "-n", "mlenv-fabric", "link", "set", "node-2-eno5np0", state); err != nil {
+			u.Fatalf("%v\n%s", err, out)
+		}
+	}
+	cable("down")
+	defer cable("up")
+	e := u.end(name).failed("check-fabric", fail.NetworkBroken, "net1")
+	if took := e.tasks["check-fabric"].Ended.Sub(e.tasks["check-fabric"].Started); took > 2*time.Minute {
+		u.Errorf("check-fabric took %s, want its bound of 90 s and a pod's start", took)
+	}
 }

@@ -198,14 +198,15 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 	statuses := map[int]agent.JobStatus{}
 	logged := map[int]bool{}
 	done := map[int]bool{}
-	cut := false
+	// cut short by the bound, ended by itself.
+	cut, ended := false, false
 	defer func() {
 		for _, client := range j.members {
 			if status, ok := statuses[client.Node()]; ok {
 				out.statuses = append(out.statuses, status)
 			}
 		}
-		out.done = (len(done) == len(j.members) || cut) && !out.stalled
+		out.done = len(done) == len(j.members) || cut && !out.stalled
 	}()
 	bound := time.After(j.bound)
 	silent := time.NewTimer(j.bound)
@@ -228,6 +229,10 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 				if n.line.Event == fabric.Done {
 					done[n.node] = true
 				}
+				if len(done) == len(j.members) && stopAt == nil && giveUp == nil {
+					// torch may take its time to end; there is nothing to learn from that.
+					stopAt, ended = time.After(settle), true
+				}
 				if len(out.ready) == len(j.members) {
 					silent.Reset(j.stall)
 				}
@@ -249,7 +254,12 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 			out.stalled = !cut
 			stop("the time for the check is over")
 		case <-stopAt:
-			stop("another rank failed")
+			stopAt = nil
+			if ended {
+				stop("all is measured")
+			} else {
+				stop("another rank failed")
+			}
 		case <-giveUp:
 			return nil
 		case <-ctx.Done():

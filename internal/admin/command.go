@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // ErrIncomplete is that of a status with something missing, which has been told.
@@ -167,7 +168,7 @@ func (o *options) print(cmd *cobra.Command) error {
 		}
 		return plan.printYAML(out)
 	case "json":
-		return printJSON(out, plan)
+		return step.WriteJSON(out, plan)
 	}
 	return plan.Print(out)
 }
@@ -186,7 +187,7 @@ func (o *options) apply(cmd *cobra.Command) error {
 		}
 	})
 	if o.output == "json" && len(changes) > 0 {
-		if err := printJSON(out, map[string]any{"changes": changes, "warnings": plan.Warnings}); err != nil {
+		if err := step.WriteJSON(out, map[string]any{"changes": changes, "warnings": plan.Warnings}); err != nil {
 			return err
 		}
 	}
@@ -242,7 +243,7 @@ func (o *options) status(cmd *cobra.Command, timeout time.Duration) error {
 		fmt.Fprintln(out, *status.Pool)
 	}
 	if o.output == "json" {
-		if err := printJSON(out, status); err != nil {
+		if err := step.WriteJSON(out, status); err != nil {
 			return err
 		}
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -138,7 +139,7 @@ func TestJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	var text strings.Builder
-	if err := printJSON(&text, plan); err != nil {
+	if err := step.WriteJSON(&text, plan); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {

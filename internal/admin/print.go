@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -109,12 +108,6 @@ func (p Plan) printYAML(w io.Writer) error {
 		}
 	}
 	return nil
-}
-
-func printJSON(w io.Writer, value any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
 }
 
 // title is an object as oc names it.

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
@@ -68,16 +67,13 @@ func checkRights(ctx context.Context, client kubernetes.Interface, needed []acce
 	for _, one := range needed {
 		var verbs []string
 		for _, verb := range one.verbs {
-			review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-				ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: verb, Group: one.resource.Group, Resource: one.resource.Resource, Namespace: one.namespace, Name: one.name,
-				},
-			}}
-			answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+			allowed, err := kube.IMay(ctx, client, authorizationv1.ResourceAttributes{
+				Verb: verb, Group: one.resource.Group, Resource: one.resource.Resource, Namespace: one.namespace, Name: one.name,
+			})
 			if err != nil {
 				return kube.Problem(fmt.Errorf("asking whether %s may be applied: %w", one, err))
 			}
-			if !answer.Status.Allowed {
+			if !allowed {
 				verbs = append(verbs, verb)
 			}
 		}

@@ -136,24 +136,14 @@ func (l *looker) constraint(ctx context.Context, planner *planner, scc string) {
 
 // canUse asks the API server itself, whatever gives the right.
 func (l *looker) canUse(ctx context.Context, scc string) {
-	account := "system:serviceaccount:" + l.r.Namespace + ":" + l.r.ServiceAccount
-	what := fmt.Sprintf("%s may use %s", account, scc)
-	review := &authorizationv1.LocalSubjectAccessReview{
-		ObjectMeta: metav1.ObjectMeta{Namespace: l.r.Namespace},
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:   account,
-			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + l.r.Namespace, "system:authenticated"},
-			ResourceAttributes: &authorizationv1.ResourceAttributes{
-				Verb: "use", Group: sccGroup, Resource: sccResource, Name: scc, Namespace: l.r.Namespace,
-			},
-		},
-	}
-	answer, err := l.c.Kube.AuthorizationV1().LocalSubjectAccessReviews(l.r.Namespace).Create(ctx, review, metav1.CreateOptions{})
+	what := fmt.Sprintf("%s may use %s", kube.Account(l.r.Namespace, l.r.ServiceAccount), scc)
+	allowed, why, err := kube.AccountMay(ctx, l.c.Kube, l.r.Namespace, l.r.ServiceAccount,
+		authorizationv1.ResourceAttributes{Verb: "use", Group: sccGroup, Resource: sccResource, Name: scc})
 	switch {
 	case err != nil:
 		l.failed(what, err)
-	case answer.Status.Allowed:
-		l.row(what, InPlace, "%s", answer.Status.Reason)
+	case allowed:
+		l.row(what, InPlace, "%s", why)
 	default:
 		l.row(what, Missing, "oc adm policy add-scc-to-user %s -z %s -n %s", scc, l.r.ServiceAccount, l.r.Namespace)
 	}

@@ -91,9 +91,6 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 	for _, rail := range rails {
 		r.Rails = append(r.Rails, rail.report)
 	}
-	if c.settings.Mode == agent.RDMA && (r.Backend == fabric.NCCL || c.settings.Expected.Bandwidth > 0) {
-		r.Expected = rdma.ExpectedBandwidth(c.devices, c.settings.Expected)
-	}
 	const mainPart = 0.6 // of the bound; the rest is for finding who is at fault
 	main := c.whole(r, c.left(mainPart))
 	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", words.Count(len(c.Nodes), "node"), words.Count(r.RanksPerNode, "rank"), r.Backend, c.Bound))
@@ -108,6 +105,7 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 	if err := c.withoutGPU(r, out); err != nil {
 		return err
 	}
+	c.expect(r, rails)
 	r.Measurements = out.measurements
 	c.describe(r, out)
 	if !out.done {
@@ -143,13 +141,20 @@ func (c *Check) withoutGPU(r *fabric.Report, out outcome) error {
 	}
 	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not go with the driver. Measured by gloo instead.", r.RanksPerNode))
 	r.Backend, r.RanksPerNode = fabric.Gloo, min(r.RanksPerNode, ranksWithoutGPU)
-	if c.settings.Expected.Bandwidth == 0 {
-		r.Expected = 0
-	}
-	for i := range r.Rails {
-		r.Rails[i].Expected = 0
-	}
 	return nil
+}
+
+// expect says what should be reached by the backend that was measured with. What devices
+// give is not what gloo can take: of it only the cluster file can say something.
+func (c *Check) expect(r *fabric.Report, rails []rail) {
+	if c.settings.Mode == agent.RDMA && (r.Backend == fabric.NCCL || c.settings.Expected.Bandwidth > 0) {
+		r.Expected = rdma.ExpectedBandwidth(c.devices, c.settings.Expected)
+	}
+	if r.Backend == fabric.NCCL {
+		for i := range rails {
+			r.Rails[i].Expected = rails[i].expected()
+		}
+	}
 }
 
 // ask asks all nodes what they are and have. One that does not answer is NetworkBroken

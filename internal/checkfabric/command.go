@@ -156,9 +156,7 @@ func (o *options) execute(cmd *cobra.Command, to results) error {
 // tell shows the report.
 func (o *options) tell(cmd *cobra.Command, log *slog.Logger, report fabric.Report) error {
 	if o.output == "json" {
-		encoder := json.NewEncoder(cmd.OutOrStdout())
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(report)
+		return step.WriteJSON(cmd.OutOrStdout(), report)
 	}
 	if step.IsJSON(cmd) {
 		log.Info(report.Summary(), slog.Any("report", report))

@@ -152,17 +152,7 @@ func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- news)
 			return ctx.Err()
 		}
 	}
-	again := func(err error) error {
-		if agent.IsNotFound(err) {
-			return err
-		}
-		select {
-		case <-time.After(500 * time.Millisecond):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	again := nodes.GoOn(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
 		reader, writer := io.Pipe()
@@ -198,15 +188,15 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 	statuses := map[int]agent.JobStatus{}
 	logged := map[int]bool{}
 	done := map[int]bool{}
-	// cut short by the bound, ended by itself.
-	cut, ended := false, false
+	cut := false // short by the bound
+	measured := func() bool { return len(done) == len(j.members) }
 	defer func() {
 		for _, client := range j.members {
 			if status, ok := statuses[client.Node()]; ok {
 				out.statuses = append(out.statuses, status)
 			}
 		}
-		out.done = len(done) == len(j.members) || cut && !out.stalled
+		out.done = measured() || cut && !out.stalled
 	}()
 	bound := time.After(j.bound)
 	silent := time.NewTimer(j.bound)
@@ -229,9 +219,9 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 				if n.line.Event == fabric.Done {
 					done[n.node] = true
 				}
-				if len(done) == len(j.members) && stopAt == nil && giveUp == nil {
+				if measured() && stopAt == nil && giveUp == nil {
 					// torch may take its time to end; there is nothing to learn from that.
-					stopAt, ended = time.After(settle), true
+					stopAt = time.After(settle)
 				}
 				if len(out.ready) == len(j.members) {
 					silent.Reset(j.stall)
@@ -254,12 +244,11 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 			out.stalled = !cut
 			stop("the time for the check is over")
 		case <-stopAt:
-			stopAt = nil
-			if ended {
-				stop("all is measured")
-			} else {
-				stop("another rank failed")
+			why := "another rank failed"
+			if measured() {
+				why = "all is measured"
 			}
+			stop(why)
 		case <-giveUp:
 			return nil
 		case <-ctx.Done():

@@ -32,21 +32,23 @@ func (c *Check) rails() (rails []rail) {
 		}
 		for k := range width {
 			next := rail{report: fabric.Rail{Network: network.Network.String()}}
-			for node, ports := range network.Ports {
-				port := ports[k]
-				if expected := port.ExpectedBandwidth(); node == 0 || expected < next.report.Expected {
-					next.report.Expected = expected
-				}
-				next.ports = append(next.ports, port)
+			for _, ports := range network.Ports {
+				next.ports = append(next.ports, ports[k])
 			}
 			next.report.Name = cmp.Or(next.ports[0].Port.Netdev, next.ports[0].Device.Name)
-			if backend, _ := c.ranks(); backend == fabric.Gloo {
-				next.report.Expected = 0 // what the devices give is not what gloo can take
-			}
 			rails = append(rails, next)
 		}
 	}
 	return rails
+}
+
+// expected is what the slowest of its ports should give.
+func (r rail) expected() rdma.BytesPerSecond {
+	least := r.ports[0].ExpectedBandwidth()
+	for _, port := range r.ports[1:] {
+		least = min(least, port.ExpectedBandwidth())
+	}
+	return least
 }
 
 // railNames are each node's interfaces, in the rails' order.

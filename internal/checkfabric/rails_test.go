@@ -34,16 +34,17 @@ func devices() []rdma.Facts {
 func TestRails(t *testing.T) {
 	check := &Check{facts: []agent.Facts{{GPUs: make([]agent.GPU, 4)}, {GPUs: make([]agent.GPU, 4)}}, devices: devices()}
 	rails := check.rails()
-	var reports []fabric.Rail
+	report := fabric.Report{Backend: fabric.NCCL}
 	for _, r := range rails {
-		reports = append(reports, r.report)
+		report.Rails = append(report.Rails, r.report)
 	}
+	check.expect(&report, rails)
 	// The third is not node 1's; of the second node 1 has the slower port.
 	want := []fabric.Rail{
 		{Name: "net1", Network: "10.0.103.0/24", Expected: 48_500_000_000},
 		{Name: "net2", Network: "10.0.104.0/24", Expected: 12_125_000_000},
 	}
-	if diff := cmp.Diff(want, reports); diff != "" {
+	if diff := cmp.Diff(want, report.Rails); diff != "" {
 		t.Fatalf("rails (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(map[int][]string{0: {"net1", "net2"}, 1: {"net1", "net2"}}, railNames(rails)); diff != "" {

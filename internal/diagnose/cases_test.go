@@ -27,7 +27,7 @@ func snapshots() map[string]Snapshot {
 		"rdma resource, nodes may not be read": withPods(2, withRail, unschedulable(insufficientRail)),
 		"more gpus than nodes have":            withPods(2, unschedulable(insufficient)).node("node-1", "2").node("node-2", "2").holds("a", "b", "node-9", "1", nil),
 		"one pod ready, one without gpus": func() Snapshot {
-			s := environment(2)
+			s := snapshotOf(2)
 			s.pod(0, isReady)
 			s.pod(1, unschedulable("0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match pod anti-affinity rules. preemption: 0/2 nodes are available: 1 No preemption victims found for incoming pod, 1 Preemption is not helpful for scheduling."))
 			return s.node("node-1", "4").node("node-2", "4").holds("alice", "notebook-0", "node-2", "1", nil)
@@ -44,7 +44,7 @@ func snapshots() map[string]Snapshot {
 			}),
 		"listed nodes do not exist": withPods(2, unschedulable("0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector.")).node("moc-r4pcc02u15", "4"),
 		"more nodes than listed": func() Snapshot {
-			s := environment(3)
+			s := snapshotOf(3)
 			s.pod(0, isReady)
 			s.pod(1, isReady)
 			s.pod(2, unschedulable("0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules."))
@@ -154,7 +154,7 @@ func snapshots() map[string]Snapshot {
 			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 4, Available: 2, which is unexpected"}
 		}),
 		"device allocation, made anew": func() Snapshot {
-			s := environment(1)
+			s := snapshotOf(1)
 			s.event("Pod", "ml-dev-env-0", "UnexpectedAdmissionError", "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 4, Available: 2, which is unexpected")
 			s.pod(0, func(p *corev1.Pod) { p.UID = "newer" })
 			return s
@@ -164,7 +164,7 @@ func snapshots() map[string]Snapshot {
 			p.DeletionTimestamp = &at
 		}),
 		"all well":          withPods(2, isReady),
-		"nothing known yet": environment(2),
+		"nothing known yet": snapshotOf(2),
 		"only a quota":      {Quotas: []corev1.ResourceQuota{{Status: corev1.ResourceQuotaStatus{Hard: corev1.ResourceList{gpu: resource.MustParse("1")}}}}},
 	}
 }

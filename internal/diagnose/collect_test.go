@@ -146,7 +146,7 @@ func TestCollectMustReadPods(t *testing.T) {
 
 // Claims of templates have the pod's name, and are the environment's too.
 func TestClaimNamesOfTemplates(t *testing.T) {
-	s := environment(2)
+	s := snapshotOf(2)
 	s.StatefulSet.Spec.Template.Spec.Volumes = nil
 	s.StatefulSet.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-workspace"}}}
 	want := []string{"ml-dev-workspace-ml-dev-env-0", "ml-dev-workspace-ml-dev-env-1"}

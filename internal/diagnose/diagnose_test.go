@@ -55,7 +55,7 @@ func TestExplain(t *testing.T) {
 }
 
 func TestFindingsThatWaitingCannotHelpComeFirst(t *testing.T) {
-	s := environment(2)
+	s := snapshotOf(2)
 	s.pod(0, waiting("ErrImagePull", "dial tcp 10.1.2.3:443: i/o timeout"))
 	s.pod(1, waiting("InvalidImageName", "invalid reference format"))
 	var got []bool
@@ -263,7 +263,7 @@ func FuzzExplain(f *testing.F) {
 	// Takes for ever to parse as a quantity.
 	f.Add("FailedCreate", "exceeded quota: a, requested: pods=1E-999999999, used: pods=1, limited: pods=1")
 	f.Fuzz(func(t *testing.T, reason, text string) {
-		s := environment(2)
+		s := snapshotOf(2)
 		s.pod(0, unschedulable(text))
 		s.pod(1, waiting(reason, text))
 		s.pod(2, crashed(1, corev1.ContainerStateTerminated{ExitCode: 1, Reason: reason, Message: text}))

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 )
 
 var (
@@ -60,15 +62,12 @@ func (e *explainer) securityConstraints(text string) string {
 // notUsable is said of a constraint that a pod is pinned to and nobody has a right to.
 const notUsable = "not usable by user or service account"
 
-// requiredSCC pins a pod to one constraint.
-const requiredSCC = "openshift.io/required-scc"
-
 // pinned is the only constraint that the pods may be admitted by, "" for any.
 func (e *explainer) pinned() string {
 	if e.StatefulSet == nil {
 		return ""
 	}
-	return e.StatefulSet.Spec.Template.Annotations[requiredSCC]
+	return e.StatefulSet.Spec.Template.Annotations[environment.SCCAnnotation]
 }
 
 // refusedField is one refusal in words: "capabilities.add IPC_LOCK of container

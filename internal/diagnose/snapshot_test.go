@@ -25,9 +25,9 @@ var now = time.Date(2026, 2, 3, 12, 0, 0, 0, time.UTC)
 // ago is a time before now.
 func ago(d time.Duration) metav1.Time { return metav1.NewTime(now.Add(-d)) }
 
-// environment is a snapshot of n pods that have not been made: on node-1 and
+// snapshotOf is a snapshot of n pods that have not been made: on node-1 and
 // node-2 by name, each asking for four GPUs and two shared claims.
-func environment(n int32) Snapshot {
+func snapshotOf(n int32) Snapshot {
 	spec := corev1.PodSpec{
 		ServiceAccountName: "ml-dev-sa",
 		InitContainers:     []corev1.Container{{Name: "agent", Image: "quay.io/example/steps:1"}},
@@ -81,7 +81,7 @@ func (s *Snapshot) pod(number int, changes ...func(*corev1.Pod)) {
 
 // withPods is an environment with all its pods, changed as asked.
 func withPods(n int32, changes ...func(*corev1.Pod)) Snapshot {
-	s := environment(n)
+	s := snapshotOf(n)
 	for i := range int(n) {
 		s.pod(i, changes...)
 	}
@@ -165,7 +165,7 @@ func (s Snapshot) with(reason, text string) Snapshot {
 
 // refusedBy is an environment whose pods the API server refuses.
 func refusedBy(n int32, text string) Snapshot {
-	s := environment(n)
+	s := snapshotOf(n)
 	for i := range int(n) {
 		name := fmt.Sprintf("%s-%d", env, i)
 		s.event("StatefulSet", env, "FailedCreate", fmt.Sprintf("create Pod %s in StatefulSet %s failed error: pods %q is forbidden: %s", name, env, name, text))
@@ -175,7 +175,7 @@ func refusedBy(n int32, text string) Snapshot {
 
 // rejectedBy is an environment of one pod, and what the API server says to it.
 func rejectedBy(text string) Snapshot {
-	s := environment(1)
+	s := snapshotOf(1)
 	s.event("StatefulSet", env, "FailedCreate", "create Pod ml-dev-env-0 in StatefulSet ml-dev-env failed error: "+text)
 	return s
 }

@@ -4,24 +4,15 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // maxWords bounds, in bytes, what is repeated of the cluster's own words.
 const maxWords = 600
 
 // oneLine is text on one line, no longer than is useful.
-func oneLine(text string) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
-	if len(text) <= maxWords {
-		return text
-	}
-	end := maxWords
-	for !utf8.RuneStart(text[end]) {
-		end--
-	}
-	return text[:end] + "..."
-}
+func oneLine(text string) string { return words.OneLine(text, maxWords) }
 
 // list joins the first names, "a, b and c", and counts the rest.
 func list(names []string, most int) string {

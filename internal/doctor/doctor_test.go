@@ -56,7 +56,7 @@ func worlds() []asked {
 			w.event("Pod", "env-1", "FailedCreatePodSandBox", `Failed to create pod sandbox: rpc error: code = Unknown desc = Multus: [ns/env-1/uid]: error loading k8s delegates k8s args: TryLoadPodDelegates: error in getting k8s network for pod: GetNetworkDelegates: failed getting the delegate: getKubernetesDelegate: cannot find a network-attachment-definition (eno5np0-network) in namespace (default): not found`)
 		}, []Name{"ContainerFailed"}},
 		{"an attachment was not given", func(w *world) {
-			w.pods[0].Annotations = map[string]string{networksAsked: "default/eno5np0-network, default/eno6np0-network",
+			w.pods[0].Annotations = map[string]string{environment.NetworksAnnotation: "default/eno5np0-network, default/eno6np0-network",
 				networksGiven: `[{"name":"ovn-kubernetes","default":true},{"name":"default/eno5np0-network","interface":"net1"}]`}
 		}, []Name{"AttachmentMissing"}},
 		{"starting", func(w *world) { w.pending(0); w.pending(1) }, []Name{"PodsStarting"}},

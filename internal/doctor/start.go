@@ -60,18 +60,15 @@ func (e *examination) held() []Finding {
 	return nil
 }
 
-// Multus' annotations of a pod: what it asks for, and what it was given.
-const (
-	networksAsked = "k8s.v1.cni.cncf.io/networks"
-	networksGiven = "k8s.v1.cni.cncf.io/network-status"
-)
+// networksGiven is Multus' annotation of what a pod was given.
+const networksGiven = "k8s.v1.cni.cncf.io/network-status"
 
 // attachments compares the networks that a running pod has with those that it asks for.
 func (n *node) attachments(namespace string) []Finding {
-	if !n.running() || n.object.Annotations[networksAsked] == "" {
+	if !n.running() || n.object.Annotations[environment.NetworksAnnotation] == "" {
 		return nil
 	}
-	asked := strings.Split(strings.ReplaceAll(n.object.Annotations[networksAsked], " ", ""), ",")
+	asked := strings.Split(strings.ReplaceAll(n.object.Annotations[environment.NetworksAnnotation], " ", ""), ",")
 	var given []struct {
 		Name    string `json:"name"`
 		Default bool   `json:"default"`

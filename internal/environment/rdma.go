@@ -11,8 +11,8 @@ import (
 
 // Annotations of pods in mode RDMA.
 const (
-	// networksAnnotation has Multus attach networks, in the order of net1 and so on.
-	networksAnnotation = "k8s.v1.cni.cncf.io/networks"
+	// NetworksAnnotation has Multus attach networks, in the order of net1 and so on.
+	NetworksAnnotation = "k8s.v1.cni.cncf.io/networks"
 	// SCCAnnotation has OpenShift admit a pod by one SCC only, or refuse it.
 	SCCAnnotation = "openshift.io/required-scc"
 )
@@ -31,7 +31,7 @@ func (b builder) podAnnotations() map[string]string {
 	}
 	annotations := map[string]string{}
 	if attachments := b.Cluster.Network.RDMA.Attachments; len(attachments) > 0 {
-		annotations[networksAnnotation] = strings.Join(attachments, ",")
+		annotations[NetworksAnnotation] = strings.Join(attachments, ",")
 	}
 	if scc := b.Cluster.Security.Pinned(); scc != "" {
 		annotations[SCCAnnotation] = scc

@@ -7,6 +7,7 @@ import (
 	imagename "github.com/google/go-containerregistry/pkg/name"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -17,9 +18,9 @@ type Mode string
 // The modes.
 const (
 	// TCP works everywhere and needs no permission.
-	TCP Mode = "tcp"
+	TCP Mode = agent.TCP
 	// RDMA needs devices, and a security context that may pin memory.
-	RDMA Mode = "rdma"
+	RDMA Mode = agent.RDMA
 )
 
 // maxName keeps the label controller-revision-hash, which is the name, a hyphen

@@ -1,7 +1,6 @@
 package mlenv
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/doctor"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // doctorOptions are the flags of mlenv doctor.
@@ -74,9 +74,7 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 	}
 	report := doctor.Examine(cmd.Context(), clients, o.name, doctor.Options{QuietAfter: o.quietAfter})
 	if o.output == "json" {
-		encoder := json.NewEncoder(cmd.OutOrStdout())
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(report); err != nil {
+		if err := step.WriteJSON(cmd.OutOrStdout(), report); err != nil {
 			return err
 		}
 	} else {

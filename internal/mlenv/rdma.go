@@ -3,7 +3,6 @@ package mlenv
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // errFaulty has been told already, by rdma and doctor.
@@ -120,9 +120,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 		report = rdmaReport{Nodes: report.Nodes[o.node : o.node+1]}
 	}
 	if o.output == "json" {
-		encoder := json.NewEncoder(cmd.OutOrStdout())
-		encoder.SetIndent("", "  ")
-		if err := encoder.Encode(report); err != nil {
+		if err := step.WriteJSON(cmd.OutOrStdout(), report); err != nil {
 			return err
 		}
 	} else {

@@ -3,6 +3,7 @@ package nodes
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
@@ -22,6 +23,22 @@ func FollowLog(ctx context.Context, client *agent.Client, id, name string, w io.
 		}
 		if err := lost(err); err != nil {
 			return err
+		}
+	}
+}
+
+// GoOn is for FollowLog's lost, and for watching a job: it waits a little after a broken
+// connection. It gives up where the job is not known, and when ctx is done.
+func GoOn(ctx context.Context) func(error) error {
+	return func(err error) error {
+		if agent.IsNotFound(err) {
+			return err
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

@@ -2,7 +2,6 @@ package preflight
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -138,9 +137,7 @@ func (o *options) run(ctx context.Context) (Report, error) {
 func (o *options) show(cmd *cobra.Command, report Report) error {
 	switch {
 	case o.output == "json":
-		encoder := json.NewEncoder(cmd.OutOrStdout())
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(report)
+		return step.WriteJSON(cmd.OutOrStdout(), report)
 	case step.IsJSON(cmd):
 		log := step.Log(cmd)
 		for _, check := range report.Checks {

@@ -42,34 +42,17 @@ func (r right) String() string {
 // may asks whether an account may do something, by a review that a Role is enough
 // for; the account "" is whoever asks, whom everybody may ask about.
 func (p *probe) may(ctx context.Context, account string, a authorizationv1.ResourceAttributes) (bool, error) {
-	a.Namespace = p.Request.Namespace
-	reviews := p.Clients.Kube.AuthorizationV1()
 	if account == "" {
-		review, err := reviews.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &a},
-		}, metav1.CreateOptions{})
-		if err != nil {
-			return false, err
-		}
-		return review.Status.Allowed, nil
+		a.Namespace = p.Request.Namespace
+		return kube.IMay(ctx, p.Clients.Kube, a)
 	}
-	namespace := p.Request.Namespace
-	review, err := reviews.LocalSubjectAccessReviews(namespace).Create(ctx, &authorizationv1.LocalSubjectAccessReview{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			ResourceAttributes: &a, User: p.user(account),
-			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return false, err
-	}
-	return review.Status.Allowed, nil
+	allowed, _, err := kube.AccountMay(ctx, p.Clients.Kube, p.Request.Namespace, account, a)
+	return allowed, err
 }
 
 // user is a service account as the API server names it.
 func (p *probe) user(account string) string {
-	return "system:serviceaccount:" + p.Request.Namespace + ":" + account
+	return kube.Account(p.Request.Namespace, account)
 }
 
 // asking is who asks, as far as the API server tells.

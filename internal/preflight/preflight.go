@@ -192,14 +192,7 @@ func unread(name, what string, err error) Check {
 }
 
 // oneLine is text on one line, no longer than a table bears.
-func oneLine(text string) string {
-	const most = 400
-	text = strings.Join(strings.Fields(text), " ")
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "..."
-	}
-	return text
-}
+func oneLine(text string) string { return words.OneLine(text, 400) }
 
 // listed is "a, b and 3 more".
 func listed(names []string, most int) string {

@@ -71,6 +71,16 @@ func natural(a, b string) int {
 // machine's own. It is documented with mlenv-agent rdma.
 const SysRootVariable = "MLENV_SYS_ROOT"
 
+// SysRootOf is its value in a process's environment, "" for none.
+func SysRootOf(environ []string) string {
+	for _, entry := range environ {
+		if value, ok := strings.CutPrefix(entry, SysRootVariable+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
 // Root is the machine's own tree or, with a sysRoot, the tree there laid over it:
 // what sysRoot has is taken from it, and below sys and dev/infiniband nothing else is.
 func Root(sysRoot string) fs.FS {

@@ -238,23 +238,8 @@ func (t *Training) lost(ctx context.Context, client *agent.Client, since time.Ti
 	return nil
 }
 
-// retry goes on after a log's connection broke, until watch has decided that the
-// node is lost, which ends ctx.
-func retry(ctx context.Context) func(error) error {
-	return func(err error) error {
-		if agent.IsNotFound(err) {
-			return err
-		}
-		select {
-		case <-time.After(500 * time.Millisecond):
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// followRanks shows the output of all ranks.
+// followRanks shows the output of all ranks. After a log's connection broke it goes on,
+// until watch has decided that the node is lost, which ends ctx.
 func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 	output := &merged{out: t.Out}
 	if t.JSON {
@@ -264,7 +249,7 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 		for _, rank := range t.Spec.Ranks(client.Node()) {
 			group.Go(func() {
 				to := output.writer(client.Node(), rankName(t.Spec.Launcher, rank))
-				_ = nodes.FollowLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), to, retry(ctx))
+				_ = nodes.FollowLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), to, nodes.GoOn(ctx))
 				_ = to.Close()
 			})
 		}
@@ -279,7 +264,7 @@ func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, sho
 			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()))
 		}
 	}}
-	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, metrics, retry(ctx)) })
+	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, metrics, nodes.GoOn(ctx)) })
 	go t.showProgress(ctx, show)
 }
 

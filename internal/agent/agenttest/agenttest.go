@@ -217,6 +217,9 @@ func (n *Node) Restart() {
 		// A server that had hardly begun may not have closed it yet, and the next one
 		// wants the same address.
 		_ = listener.Close()
+		// The client learns of it when it next reads; a request before that would go to
+		// the agent that has ended.
+		n.Client.Close()
 		n.end = func() {}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
@@ -15,13 +14,7 @@ import (
 func printRDMA(args, environ []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mlenv-agent rdma", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	given := ""
-	for _, entry := range environ {
-		if value, ok := strings.CutPrefix(entry, rdma.SysRootVariable+"="); ok {
-			given = value
-		}
-	}
-	sysRoot := flags.String("sys-root", given, "folder with another tree than /, of which sys and dev/infiniband are read (default: $"+rdma.SysRootVariable+")")
+	sysRoot := flags.String("sys-root", rdma.SysRootOf(environ), "folder with another tree than /, of which sys and dev/infiniband are read (default: $"+rdma.SysRootVariable+")")
 	check := flags.Bool("check", false, "print one line, and exit with 1 where something is wrong")
 	asJSON := flags.Bool("json", false, "print the facts as JSON")
 	if err := flags.Parse(args); err != nil {

@@ -124,7 +124,7 @@ func (s *Server) rdma(w http.ResponseWriter, r *http.Request) error {
 	if err := read(w, r, &expected); err != nil {
 		return err
 	}
-	sysRoot, _ := lookup(s.config.Environ, rdma.SysRootVariable)
+	sysRoot := rdma.SysRootOf(s.config.Environ)
 	return answer(w, rdma.Detect(rdma.Options{
 		Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces, Expected: expected,
 	}))

@@ -1,0 +1,42 @@
+package kube
+
+import (
+	"context"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Account is a service account as the API server names it.
+func Account(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+// AccountMay asks whether a service account may do something in its namespace, by
+// a review that a Role in it is enough for. The reason is the API server's, "" mostly.
+func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, account string, asked authorizationv1.ResourceAttributes) (allowed bool, reason string, err error) {
+	asked.Namespace = namespace
+	review, err := client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(ctx, &authorizationv1.LocalSubjectAccessReview{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			ResourceAttributes: &asked, User: Account(namespace, account),
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, "", err
+	}
+	return review.Status.Allowed, review.Status.Reason, nil
+}
+
+// IMay asks the same for whoever asks, which everybody may.
+func IMay(ctx context.Context, client kubernetes.Interface, asked authorizationv1.ResourceAttributes) (bool, error) {
+	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &asked},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -107,17 +108,17 @@ func (on canvas) axes(rows int) {
 	}
 	fmt.Fprintf(on, `<text x="4" y="13">%s</text>`+"\n", escape(short(on.chart.Y.Label, letters(width))))
 	const columns, base = 6, top + plotHeight + lineHeight - 3
-	end := -letter // of the words before
-	for _, t := range on.x.ticks(columns) {
-		label := short(t.Label, letters(width/columns)+8)
-		half := float64(utf8.RuneCountInString(label)) * letter / 2
+	begin := width + letter // of the words to the right; the last ones say the most
+	for _, t := range slices.Backward(on.x.ticks(columns)) {
 		at := on.across(t.Value)
 		fmt.Fprintf(on, `<path class="grid" d="M%.1f %gV%g"/>`, at, top, top+plotHeight)
+		label := short(t.Label, letters(width/columns)+8)
+		half := float64(utf8.RuneCountInString(label)) * letter / 2
 		middle := max(half, min(at, width-half))
-		if middle-half < end+letter {
+		if middle+half > begin-letter {
 			continue
 		}
-		end = middle + half
+		begin = middle - half
 		fmt.Fprintf(on, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`+"\n", middle, base, escape(label))
 	}
 	fmt.Fprintf(on, `<text x="%g" y="%g" text-anchor="end">%s</text>`+"\n", width-right, base+lineHeight, escape(short(on.chart.X.Label, letters(width))))

@@ -12,6 +12,11 @@ import (
 //go:embed tasks/*/*.yaml pipelines/*/*.yaml
 var Bundle embed.FS
 
+// Reasons is the page with a row for each reason: what it means, and what to do.
+//
+//go:embed docs/reasons.md
+var Reasons string
+
 //go:embed images/*/*
 var folders embed.FS
 

@@ -41,18 +41,18 @@ func failureOf(r receipt.Receipt) *failure {
 	if r.Verdict != receipt.Failed && len(findings) == 0 {
 		return nil
 	}
-	f := &failure{Reason: clean(r.Reason, mostLine), Message: clean(r.Message, mostText)}
+	f := &failure{Reason: cut(r.Reason, mostLine), Message: cut(r.Message, mostText)}
 	f.Findings, f.MoreFindings = first(findings, mostFindings, "findings")
 	if r.Verdict != receipt.Failed {
 		return f
 	}
 	f.Meaning, f.Remedy = explain(r.Reason)
 	if c := r.Cause; c != nil {
-		f.Cause = &evidence{Title: fmt.Sprintf("Rank %d on node %d %s", c.Rank, c.Node, clean(cause.Describe(c.Exit), mostLine))}
+		f.Cause = &evidence{Title: fmt.Sprintf("Rank %d on node %d %s", c.Rank, c.Node, cut(cause.Describe(c.Exit), mostLine))}
 		if p := c.Python; p != nil {
-			f.Cause.Title += ": " + clean(strings.TrimSuffix(p.Type+": "+p.Message, ": "), mostLine)
+			f.Cause.Title += ": " + cut(strings.TrimSuffix(p.Type+": "+p.Message, ": "), mostLine)
 			if p.File != "" {
-				f.Cause.Where = clean(fmt.Sprintf("%s:%d", p.File, p.Line), mostLine)
+				f.Cause.Where = cut(fmt.Sprintf("%s:%d", p.File, p.Line), mostLine)
 			}
 			f.Cause.Text = lines(p.Traceback)
 		}
@@ -77,7 +77,7 @@ func tails(r receipt.Receipt) ([]evidence, string) {
 	shown, more := first(ranks, mostTails, "ranks' last lines")
 	var all []evidence
 	for _, rank := range shown {
-		how := clean(cause.Describe(rank.Exit), mostLine)
+		how := cut(cause.Describe(rank.Exit), mostLine)
 		if rank.Stopped {
 			how = "was stopped"
 		}
@@ -108,7 +108,7 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 		if f.Consequence {
 			title += " (follows from another failure)"
 		}
-		next := finding{Title: clean(title, mostLine), Evidence: clean(f.Evidence, mostText), Cause: clean(f.Cause, mostText), Fix: clean(f.Fix, mostText)}
+		next := finding{Title: cut(title, mostLine), Evidence: cut(f.Evidence, mostText), Cause: cut(f.Cause, mostText), Fix: cut(f.Fix, mostText)}
 		if !slices.Contains(result, next) {
 			result = append(result, next)
 		}

@@ -51,9 +51,9 @@ func networkOf(r receipt.Receipt) network {
 		fabric.Broken:         {"broken", "✗", "bad"},
 	}[f.Verdict]
 	if result.Verdict.Word == "" {
-		result.Verdict = verdict{clean(string(f.Verdict), mostLine), "…", "open"}
+		result.Verdict = verdict{cut(string(f.Verdict), mostLine), "…", "open"}
 	}
-	result.Message = clean(f.Message, mostText)
+	result.Message = cut(f.Message, mostText)
 	result.Facts = fabricFacts(f)
 	if drawn := bandwidthChart(f); !drawn.Empty() {
 		result.Pictures = append(result.Pictures, pictureOf(drawn, bandwidthText(f)))
@@ -156,7 +156,7 @@ func railMeters(f *fabric.Report) (bars []meter, more string) {
 	}
 	shown, more := first(f.Rails, mostRails, "rails")
 	for _, rail := range shown {
-		b := meter{Name: clean(rail.String(), mostLine), Text: "not measured by itself", Class: "plain"}
+		b := meter{Name: cut(rail.String(), mostLine), Text: "not measured by itself", Class: "plain"}
 		if rail.Bandwidth > 0 {
 			b.Text = rail.Bandwidth.String()
 			b.Width = float64(int(1000*float64(rail.Bandwidth)/float64(largest))) / 10

@@ -81,7 +81,7 @@ func gpus(n receipt.Node) string {
 	if len(n.GPUs) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d × %s", len(n.GPUs), cmp.Or(clean(n.Model, mostLine), "unknown model"))
+	return fmt.Sprintf("%d × %s", len(n.GPUs), cmp.Or(cut(n.Model, mostLine), "unknown model"))
 }
 
 // chipOf is how a rank ended, and over what it talked.
@@ -93,7 +93,7 @@ func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 	case rank.Exit == agent.Exit{Code: -1}:
 		c = chip{Name: fmt.Sprintf("… %d", rank.Rank), Text: fmt.Sprintf("rank %d: had not ended", rank.Rank), Class: "open"}
 	case rank.Exit != agent.Exit{}:
-		c = chip{Name: fmt.Sprintf("✗ %d", rank.Rank), Text: fmt.Sprintf("rank %d: %s", rank.Rank, clean(cause.Describe(rank.Exit), mostLine)), Class: "bad"}
+		c = chip{Name: fmt.Sprintf("✗ %d", rank.Rank), Text: fmt.Sprintf("rank %d: %s", rank.Rank, cut(cause.Describe(rank.Exit), mostLine)), Class: "bad"}
 	}
 	if r.Network == nil {
 		return c
@@ -128,10 +128,10 @@ func railsOf(r receipt.Receipt, n receipt.Node) (texts []string) {
 			text += "; " + traffic(logged[i])
 			logged = slices.Delete(logged, i, i+1)
 		}
-		texts = append(texts, clean(text, mostLine))
+		texts = append(texts, cut(text, mostLine))
 	}
 	for _, rail := range logged {
-		texts = append(texts, clean(rail.Name+": "+traffic(rail), mostLine))
+		texts = append(texts, cut(rail.Name+": "+traffic(rail), mostLine))
 	}
 	if len(texts) > mostRails {
 		texts = append(texts[:mostRails], "more are in the receipt")

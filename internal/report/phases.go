@@ -35,7 +35,7 @@ func phasesOf(r receipt.Receipt) phases {
 	shown, more := first(r.Phases, mostPhases, "phases")
 	result := phases{More: more, Whole: words.Duration(end.Sub(begin))}
 	for _, p := range shown {
-		b := bar{Name: clean(p.Name, mostLine), Class: class(p.Status)}
+		b := bar{Name: cut(p.Name, mostLine), Class: class(p.Status)}
 		until := p.Ended
 		switch {
 		case p.Started.IsZero():
@@ -49,7 +49,7 @@ func phasesOf(r receipt.Receipt) phases {
 		if p.Status == string(run.Failed) {
 			b.Text += ", failed"
 			if p.Reason != "" {
-				b.Text += ": " + clean(p.Reason, mostLine)
+				b.Text += ": " + cut(p.Reason, mostLine)
 			}
 		}
 		if p.Retries > 0 {

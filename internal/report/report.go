@@ -51,8 +51,12 @@ type verdict struct {
 	Word, Sign, Class string
 }
 
-// Write writes the report of a run. It fails only where w does.
+// Write writes the report of a run. The bytes are the same for the same receipt.
 func Write(w io.Writer, r receipt.Receipt) error {
+	r, err := readable(r)
+	if err != nil {
+		return err
+	}
 	style, err := files.ReadFile("style.css")
 	if err != nil {
 		return fmt.Errorf("reading the report's style: %w", err)
@@ -63,9 +67,9 @@ func Write(w io.Writer, r receipt.Receipt) error {
 	}
 	p := page{
 		Style:    template.CSS(string(style) + chart.CSS), //nolint:gosec // both are this program's own
-		Run:      clean(cmp.Or(r.Run, r.Environment), mostLine),
-		From:     clean(r.Namespace+"/"+r.Run, mostLine),
-		Reason:   clean(r.Reason, mostLine),
+		Run:      cut(cmp.Or(r.Run, r.Environment), mostLine),
+		From:     cut(r.Namespace+"/"+r.Run, mostLine),
+		Reason:   cut(r.Reason, mostLine),
 		Verdict:  verdictOf(r),
 		Facts:    facts(r),
 		Failure:  failureOf(r),
@@ -114,11 +118,11 @@ func facts(r receipt.Receipt) []fact {
 	return known(list)
 }
 
-// known leaves out facts without a value, and cleans the others.
+// known leaves out facts without a value, and cuts the others short.
 func known(list []fact) (result []fact) {
 	for _, f := range list {
 		if f.Value != "" {
-			result = append(result, fact{clean(f.Name, mostLine), clean(f.Value, mostText), f.Code})
+			result = append(result, fact{cut(f.Name, mostLine), cut(f.Value, mostText), f.Code})
 		}
 	}
 	return result

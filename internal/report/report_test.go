@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -154,11 +155,22 @@ func poison(t *testing.T, r receipt.Receipt) receipt.Receipt {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Without these there would be less of a report: its names are as they must be.
+	names := map[string]bool{string(receipt.Failed): true, string(fabric.World): true, string(fabric.AllReduce): true}
+	for _, name := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(string(encoded), -1) {
+		names[name[1]] = true
+	}
 	var tree any
 	if err := json.Unmarshal(encoded, &tree); err != nil {
 		t.Fatal(err)
 	}
-	if encoded, err = json.Marshal(poisoned("", tree)); err != nil {
+	if encoded, err = json.Marshal(each(tree, func(text string) string {
+		_, err := time.Parse(time.RFC3339, text)
+		if err == nil || names[text] {
+			return text
+		}
+		return hostile
+	})); err != nil {
 		t.Fatal(err)
 	}
 	var bad receipt.Receipt
@@ -166,25 +178,6 @@ func poison(t *testing.T, r receipt.Receipt) receipt.Receipt {
 		t.Fatal(err)
 	}
 	return bad
-}
-
-func poisoned(key string, value any) any {
-	switch v := value.(type) {
-	case map[string]any:
-		for key := range v {
-			v[key] = poisoned(key, v[key])
-		}
-	case []any:
-		for i := range v {
-			v[i] = poisoned(key, v[i])
-		}
-	case string:
-		if _, err := time.Parse(time.RFC3339, v); err == nil || key == "verdict" && v == string(receipt.Failed) || slices.Contains([]string{"operation", "scope"}, key) {
-			return v // without these the parts would be left out
-		}
-		return hostile
-	}
-	return value
 }
 
 func TestHostile(t *testing.T) {
@@ -289,16 +282,14 @@ func full() receipt.Receipt {
 	return r
 }
 
-func TestClean(t *testing.T) {
-	for _, tc := range []struct{ text, want string }{
-		{"plain ✓ text\twith\nlines", "plain ✓ text\twith\nlines"},
-		{"\x1b[1;31mred\x1b[0m\r\x07", "red"},
-		{"\u202eexe.gnp\u2069", "exe.gnp"},
-		{"bad \xff byte", "bad \uFFFD byte"},
-		{"0123456789012345678901234567890123456789", "01234567890123456789012345678…"},
+func TestPlainText(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain ✓ text\twith\nlines":  "plain ✓ text\twith\nlines",
+		"\x1b[1;31mred\x1b[0m\r\x07": "red",
+		"\u202eexe.gnp\u2069":        "exe.gnp",
 	} {
-		if got := clean(tc.text, 29); got != tc.want {
-			t.Errorf("%q: got %q, want %q", tc.text, got, tc.want)
+		if got := plainText(text); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
 }

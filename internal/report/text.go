@@ -1,10 +1,14 @@
 package report
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"strings"
 	"unicode"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 )
 
 // What is shown of lists and texts, so that a large receipt stays a page.
@@ -29,10 +33,50 @@ func first[T any](list []T, most int, what string) (kept []T, more string) {
 	return list[:most], fmt.Sprintf("%d more %s are in the receipt.", len(list)-most, what)
 }
 
-// clean is text as people can read it: without the control characters that colour a
-// terminal, without those that turn the direction of text, and of a bounded length.
-func clean(text string, most int) string {
-	text = strings.Map(func(r rune) rune {
+// readable is the receipt with every text in it as people can read it: without the control
+// characters that colour a terminal, and without those that turn the direction of text. Its
+// pictures are left out.
+func readable(r receipt.Receipt) (result receipt.Receipt, err error) {
+	encoded, err := json.Marshal(r)
+	if err != nil {
+		return result, fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
+	}
+	decoder := json.NewDecoder(bytes.NewReader(encoded))
+	decoder.UseNumber()
+	var tree any
+	if err := decoder.Decode(&tree); err != nil {
+		return result, fmt.Errorf("reading the receipt of %s: %w", r.Run, err)
+	}
+	if encoded, err = json.Marshal(each(tree, plainText)); err != nil {
+		return result, fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
+	}
+	if err := json.Unmarshal(encoded, &result); err != nil {
+		return result, fmt.Errorf("reading the receipt of %s: %w", r.Run, err)
+	}
+	return result, nil
+}
+
+// each is a JSON value with every text in it changed, names too.
+func each(value any, change func(string) string) any {
+	switch v := value.(type) {
+	case map[string]any:
+		changed := map[string]any{}
+		for name, inner := range v {
+			changed[change(name)] = each(inner, change)
+		}
+		return changed
+	case []any:
+		for i := range v {
+			v[i] = each(v[i], change)
+		}
+	case string:
+		return change(v)
+	}
+	return value
+}
+
+func plainText(text string) string {
+	return strings.Map(func(r rune) rune {
 		switch {
 		case r == '\n' || r == '\t':
 			return r
@@ -40,14 +84,21 @@ func clean(text string, most int) string {
 			return -1
 		}
 		return r
-	}, escapes.ReplaceAllString(strings.ToValidUTF8(text, "\uFFFD"), ""))
+	}, escapes.ReplaceAllString(text, ""))
+}
+
+// escapes are those that a terminal obeys, as "\x1b[31m".
+var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]`)
+
+// cut is at most so many letters of a text.
+func cut(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"
 	}
 	return text
 }
 
-// lines are the last ones, each cleaned.
+// lines are the last ones, none of them too long.
 func lines(all []string) string {
 	var b strings.Builder
 	if left := len(all) - mostLines; left > 0 {
@@ -55,10 +106,7 @@ func lines(all []string) string {
 		all = all[left:]
 	}
 	for _, line := range all {
-		b.WriteString(clean(line, mostLine) + "\n")
+		b.WriteString(cut(line, mostLine) + "\n")
 	}
 	return b.String()
 }
-
-// escapes are those that a terminal obeys, as "\x1b[31m".
-var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]`)

@@ -42,7 +42,7 @@ func pictureOf(c chart.Chart, text string) picture {
 }
 
 func trainingOf(r receipt.Receipt) training {
-	result := training{Last: clean(string(r.Metrics), mostText)}
+	result := training{Last: cut(string(r.Metrics), mostText)}
 	c := r.Curve
 	if c == nil || len(c.Points) == 0 {
 		switch {

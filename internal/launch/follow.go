@@ -26,7 +26,7 @@ type Kind string
 const (
 	// TaskStarted: a task has begun, or begins again; Event.Retry is how often it was tried before.
 	TaskStarted Kind = "task-started"
-	// TaskWaiting: a task's pod does not run yet; Event.Text says why, in Tekton's words.
+	// TaskWaiting: a task's pod does not run and something is in its way; Event.Text says what, in Tekton's words.
 	TaskWaiting Kind = "task-waiting"
 	// Line is one line of a task's log, in Event.Text.
 	Line Kind = "line"
@@ -230,11 +230,14 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 	case condition.Status != corev1.ConditionUnknown:
 		known.ended = true
 		f.endTask(known, found)
-	case !ran && condition.Reason != "Started" && condition.Message != known.waiting:
+	case !ran && !onTheWay[condition.Reason] && condition.Message != known.waiting:
 		known.waiting = condition.Message
 		f.tell(Event{Kind: TaskWaiting, Time: condition.LastTransitionTime.Inner.Time, Task: name, Text: condition.Message})
 	}
 }
+
+// onTheWay are the reasons of a TaskRun whose pod is about to run: every one has them for a while.
+var onTheWay = map[string]bool{"Started": true, "Pending": true, "Running": true}
 
 // endTask tells that a task has ended when its logs are told.
 func (f *follower) endTask(known *task, found *v1.TaskRun) {

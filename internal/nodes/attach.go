@@ -19,13 +19,13 @@ import (
 // environment back: no teardown comes after it.
 //
 // The error is EnvironmentMissing where the run does not hold the environment.
-// What a person runs by hand holds and renews nothing.
+// A person works with whatever environment there is. One that they hold themselves is
+// renewed too, and so lasts from now for as long as it was taken for.
 func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, certs string, of run.Flags) (set Set, detach func(), err error) {
-	if of.UID == "" {
-		set, err = Connect(ctx, clients, name, certs)
-		return set, func() { set.Close() }, err
-	}
 	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
+	if of.UID == "" {
+		return attachPerson(ctx, clients, leases, name, certs)
+	}
 	held, err := leases.StillHeld(ctx, name, of.UID)
 	if err != nil {
 		return nil, nil, err
@@ -52,4 +52,17 @@ func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, 
 			log.Warn(fmt.Sprintf("It was not given back: %v", err))
 		}
 	}, nil
+}
+
+// attachPerson is Attach of who runs a step by hand.
+func attachPerson(ctx context.Context, clients *kube.Clients, leases lease.Client, name, certs string) (set Set, detach func(), err error) {
+	if set, err = Connect(ctx, clients, name, certs); err != nil {
+		return nil, nil, err
+	}
+	held, err := leases.StillHeld(ctx, name, lease.Person().ID)
+	if err != nil {
+		return set, set.Close, nil //nolint:nilerr // it is somebody else's, or nobody's that can be read
+	}
+	stop := held.Renewing(ctx)
+	return set, func() { set.Close(); stop() }, nil
 }

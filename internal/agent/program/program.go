@@ -30,12 +30,16 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent serve              answer the steps and run jobs (PID 1 of the node)
   mlenv-agent ready              exit 0 when the agent of this container answers
   mlenv-agent rank -- COMMAND    run one rank and write down how it ended (launchers do)
-  mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs
+  mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;
+                                 --shell=ID before it lets the agent end what nobody attends any more
   mlenv-agent env                print that environment as lines for a shell
   mlenv-agent venv DIR FILE      make a virtual environment with the requirements of a file
   mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and what is wrong with them;
                                  --check gives a line and an exit code, --json the facts,
                                  --sys-root=DIR reads another sysfs
+  mlenv-agent files hold         wait for SIGTERM: a pod that files are fetched from
+  mlenv-agent files list DIR PATH...  print what lies there, with its hashes
+  mlenv-agent files send DIR     print the contents that stdin asks for
   mlenv-agent version            print the versions of the program and of its protocol
 `
 
@@ -64,6 +68,8 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		err = printEnvironment(environ, stdout)
 	case command == "venv" && len(rest) == 2:
 		err = makeVenv(rest[0], rest[1], stdout, stderr)
+	case command == "files" && len(rest) > 0:
+		err = files(rest, os.Stdin, stdout)
 	case command == "rdma":
 		return printRDMA(rest, environ, stdout, stderr)
 	case command == "version" && len(rest) == 0:
@@ -140,6 +146,14 @@ func ready(socket string) error {
 
 // execute becomes the command.
 func execute(environ, command []string) error {
+	if len(command) > 0 {
+		if id, ok := strings.CutPrefix(command[0], "--shell="); ok {
+			environ, command = append(environ, agent.ShellVariable+"="+id), command[1:]
+		}
+		if len(command) > 0 && command[0] == "--" {
+			command = command[1:]
+		}
+	}
 	config, err := server.ReadConfig(version.String(), environ)
 	if err != nil {
 		return err

@@ -72,8 +72,12 @@ e2e: bin/localcluster ## run the end-to-end tests on a fresh local cluster (root
 resolve: ## resolve the Python packages of every training image under what its base has
 	go test -tags e2e -count=1 ./test/images
 
+.PHONY: browser
+browser: ## open the pages of internal/report in Chromium
+	go test -tags e2e -count=1 ./test/browser
+
 .PHONY: test
-test: setup-tests verify lint unit resolve e2e ## everything that CI runs
+test: setup-tests verify lint unit resolve browser e2e ## everything that CI runs
 
 .PHONY: generate
 generate: ## rewrite what is generated (cluster file schema, go.mod and go.sum, formatting)

@@ -90,6 +90,9 @@ func isOwn(rank agent.RankStatus) bool {
 	return !rank.Stopped && !collateral.MatchString(strings.Join(rank.Tail[max(0, len(rank.Tail)-words):], "\n"))
 }
 
+// LastLines is where the rank's last lines begin in the text of Err.
+const LastLines = "\nits last lines:"
+
 // Err is the cause as an error for people: who, how, its last words, and where
 // in the code.
 func (c Cause) Err(record string) error {
@@ -109,7 +112,7 @@ func (c Cause) Err(record string) error {
 		text.WriteString("; it lost its peers, and no rank shows an error of its own")
 	}
 	if len(c.Rank.Tail) > 0 {
-		fmt.Fprintf(&text, "\nits last lines:\n  %s", strings.Join(c.Rank.Tail, "\n  "))
+		fmt.Fprintf(&text, "%s\n  %s", LastLines, strings.Join(c.Rank.Tail, "\n  "))
 	}
 	// People know the files of the repository by their paths in it.
 	err := fail.Because(reason, errors.New(tree.ReplaceAllString(text.String(), "")))

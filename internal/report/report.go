@@ -66,7 +66,7 @@ func Write(w io.Writer, r receipt.Receipt) error {
 		return fmt.Errorf("reading the report's template: %w", err)
 	}
 	p := page{
-		Style:    template.CSS(string(style) + chart.CSS), //nolint:gosec // both are this program's own
+		Style:    template.CSS(string(style) + chart.CSS), // both are this program's own
 		Run:      cut(cmp.Or(r.Run, r.Environment), mostLine),
 		From:     cut(r.Namespace+"/"+r.Run, mostLine),
 		Reason:   cut(r.Reason, mostLine),

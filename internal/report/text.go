@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 )
 
@@ -35,7 +36,7 @@ func first[T any](list []T, most int, what string) (kept []T, more string) {
 
 // readable is the receipt with every text in it as people can read it: without the control
 // characters that colour a terminal, and without those that turn the direction of text. Its
-// pictures are left out.
+// pictures are left out, and so is the folder of the tree in paths.
 func readable(r receipt.Receipt) (result receipt.Receipt, err error) {
 	encoded, err := json.Marshal(r)
 	if err != nil {
@@ -47,7 +48,13 @@ func readable(r receipt.Receipt) (result receipt.Receipt, err error) {
 	if err := decoder.Decode(&tree); err != nil {
 		return result, fmt.Errorf("reading the receipt of %s: %w", r.Run, err)
 	}
-	if encoded, err = json.Marshal(each(tree, plainText)); err != nil {
+	if encoded, err = json.Marshal(each(tree, func(text string) string {
+		if r.Tree != "" {
+			// People know the files of the repository by their paths in it.
+			text = strings.ReplaceAll(text, agent.Trees+"/"+r.Tree+"/", "")
+		}
+		return plainText(text)
+	})); err != nil {
 		return result, fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
 	}
 	if err := json.Unmarshal(encoded, &result); err != nil {

@@ -38,7 +38,7 @@ type meter struct {
 }
 
 func pictureOf(c chart.Chart, text string) picture {
-	return picture{template.HTML(c.SVG()), text} //nolint:gosec // chart escapes every text
+	return picture{template.HTML(c.SVG()), text} // chart escapes every text
 }
 
 func trainingOf(r receipt.Receipt) training {

@@ -19,14 +19,19 @@ import (
 func ReceiptCommand() *cobra.Command {
 	var flags kube.Flags
 	var shown output
+	var page string
 	cmd := &cobra.Command{
 		Use:   "receipt RUN",
 		Short: "Show the account of a run that has ended",
 		Long: `Show the receipt of a run: how it ended and why, what it trained from and on, how long each phase took, and how
 each rank ended. It outlives the run and its environment.
 
+With --html it becomes a page in one file, which needs nothing else: the phases on a time line, the curves of loss and
+throughput, the bandwidth against the expected one, a map of nodes, ranks and rails, and what shows why a run failed.
+A file that exists is not written over.
+
 Exit code 0: it is shown, whatever the verdict; 1: there is none (yet); 2: wrong usage.`,
-		Example:           "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json",
+		Example:           "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt train-multi-node-x7k2p --html=report.html",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,11 +47,16 @@ Exit code 0: it is shown, whatever the verdict; 1: there is none (yet); 2: wrong
 				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: it is %s and has none yet: teardown writes it", k.name, k.state()),
 					"mlenv status %s -n %s", k.name, clients.Namespace)
 			}
+			if page != "" {
+				return writePage(cmd.OutOrStdout(), page, *k.receipt)
+			}
 			return shown.write(cmd.OutOrStdout(), k.receipt, func() error { return printReceipt(cmd.OutOrStdout(), *k.receipt) })
 		},
 	}
 	flags.AddTo(cmd.Flags())
 	shown.addTo(cmd.Flags())
+	cmd.Flags().StringVar(&page, "html", "", "write the report as a page into this file; - is standard output")
+	cmd.MarkFlagsMutuallyExclusive("html", "output")
 	return cmd
 }
 

@@ -18,8 +18,8 @@ const (
 	top        = 24.0
 	plotHeight = 180.0
 	lineHeight = 17.0
-	// letter is how wide one of the text is, about.
-	letter = 6.6
+	// letter is how wide one of the text is, in a wide font.
+	letter = 7.4
 	// styles is how many series look different.
 	styles = 8
 	// mostMarks is how many points of a series show their marks; more would be a smear.

@@ -43,7 +43,7 @@ Exit code 0: it succeeded, or was left running; 1: it failed, and the reason is 
 			return fmt.Errorf("unpacking the example: %w", err)
 		}
 		o.target, o.script = dir, "train.py"
-		o.args, o.argsGiven = []string{"--steps=20", "--checkpoint-dir="}, true
+		o.args, o.argsGiven = []string{"--steps=150", "--stop-at=20", "--checkpoint-dir="}, true
 		for name, value := range map[string]string{"nodes": "2", "gpus-per-node": "1", "timeout": "10m", "deepspeed-config": "ds_zero2.json"} {
 			if !flags.Changed(name) {
 				if err := flags.Set(name, value); err != nil {

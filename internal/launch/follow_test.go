@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -10,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -69,7 +72,7 @@ func ended(t *v1.TaskRun, status corev1.ConditionStatus, reason, message string,
 	return t
 }
 
-// The fake runs no controller: a test does what Tekton would. Its logs are always "fake logs".
+// The fake runs no controller: a test does what Tekton would. Its logs are always "fake logs", without a newline, which is told when the task has ended.
 func TestFollow(t *testing.T) {
 	tekton := fake.NewSimpleClientset(followed(nil))
 	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}
@@ -95,7 +98,18 @@ func TestFollow(t *testing.T) {
 		Retry      int
 	}
 	var got []told
-	create(taskRun("build-image", nil))
+	// The fake's watch knows no resource versions: what happens between list and watch it never tells.
+	var watching sync.WaitGroup
+	watching.Add(2)
+	tekton.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+		defer watching.Done()
+		w, err := tekton.Tracker().Watch(action.GetResource(), "ns")
+		return true, w, err
+	})
+	go func() {
+		watching.Wait()
+		create(taskRun("build-image", nil))
+	}()
 	create(taskRun("of-another", func(t *v1.TaskRun) { t.OwnerReferences[0].UID = "uid-0" }))
 	outcome, err := Follow(t.Context(), clients, followed(nil), func(e Event) {
 		got = append(got, told{e.Kind, e.Task, e.Text, e.Retry})
@@ -110,7 +124,7 @@ func TestFollow(t *testing.T) {
 				update(ended(taskRun("build-image", ran("pod-1", done)), corev1.ConditionTrue, "Succeeded", ""))
 			case e.Kind == TaskEnded && e.Task == "build-image":
 				create(taskRun("train", ran("pod-2", nil)))
-			case e.Kind == Line && e.Task == "train" && e.Retry == 0:
+			case e.Kind == TaskStarted && e.Task == "train":
 				update(ended(taskRun("train", ran("pod-2", done)), corev1.ConditionFalse, "Failed", "exit code 1",
 					v1.TaskRunResult{Name: "reason", Value: *v1.NewStructuredValues("RankFailed")},
 					v1.TaskRunResult{Name: "message", Value: *v1.NewStructuredValues("rank 1 exited with 1")}))

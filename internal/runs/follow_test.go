@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
@@ -25,16 +27,16 @@ import (
 // The fake runs no controller: as soon as the run is cancelled, or a signal asks nothing, the test ends it as Tekton would.
 func TestInterrupted(t *testing.T) {
 	for _, tc := range []struct {
-		name    string
-		signals []os.Signal
+		name   string
+		signal os.Signal
 		// answers of somebody at the terminal, "" for none there.
 		answers         string
 		cancelled, over bool
 	}{
-		{"without a terminal", []os.Signal{os.Interrupt}, "", true, true},
-		{"SIGTERM", []os.Signal{syscall.SIGTERM}, "d\n", true, true},
-		{"answer: cancel", []os.Signal{os.Interrupt}, "c\n", true, true},
-		{"answer: detach", []os.Signal{os.Interrupt}, "d\n", false, false},
+		{"without a terminal", os.Interrupt, "", true, true},
+		{"SIGTERM", syscall.SIGTERM, "d\n", true, true},
+		{"answer: cancel", os.Interrupt, "c\n", true, true},
+		{"answer: detach", os.Interrupt, "d\n", false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
@@ -47,10 +49,19 @@ func TestInterrupted(t *testing.T) {
 				done.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse, Reason: "Cancelled"})
 				return true, done, tekton.Tracker().Update(v1.SchemeGroupVersion.WithResource("pipelineruns"), done, "ns")
 			})
-			signals := make(chan os.Signal, 1)
-			for _, s := range tc.signals {
-				signals <- s
-			}
+			// The fake's watch knows no resource versions: what happens between list and watch it never tells.
+			var watching sync.WaitGroup
+			watching.Add(2)
+			tekton.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+				defer watching.Done()
+				w, err := tekton.Tracker().Watch(action.GetResource(), "ns")
+				return true, w, err
+			})
+			signals := make(chan os.Signal)
+			go func() {
+				watching.Wait()
+				signals <- tc.signal
+			}()
 			var out bytes.Buffer
 			f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of, display: newDisplay(&out, 1), signals: signals}
 			if tc.answers != "" {

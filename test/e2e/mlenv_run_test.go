@@ -37,13 +37,13 @@ func (u trainer) says(dir string, code int, args ...string) (stdout, stderr stri
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	err := cmd.Run()
-	if got := exitCode(err); got != code {
+	if got := codeOf(err); got != code {
 		u.Fatalf("mlenv %v: exit code %d, %v, want %d\n%s%s", args, got, err, code, shortened(out.String()), problems.String())
 	}
 	return out.String(), problems.String()
 }
 
-func exitCode(err error) int {
+func codeOf(err error) int {
 	var exited *exec.ExitError
 	if errors.As(err, &exited) {
 		return exited.ExitCode()
@@ -117,7 +117,7 @@ func runCancelledByCtrlC(u trainer) {
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		u.Error(err)
 	}
-	if got := exitCode(cmd.Wait()); got != step.Interrupted {
+	if got := codeOf(cmd.Wait()); got != step.Interrupted {
 		u.Errorf("exit code %d, want %d", got, step.Interrupted)
 	}
 	u.mustContain(out.String(), "Run ctrl-c was cancelled")

@@ -54,8 +54,8 @@ func codeOf(err error) int {
 	return 0
 }
 
-// folder is a project of somebody with changes that are not committed.
-func (u trainer) folder(files map[string]string) string {
+// project is a folder of somebody with changes that are not committed.
+func (u trainer) project(files map[string]string) string {
 	u.Helper()
 	dir := u.TempDir()
 	for name, content := range files {
@@ -68,7 +68,7 @@ func (u trainer) folder(files map[string]string) string {
 
 // runByMlenv: from a folder to files on this machine, after everything was given back.
 func runByMlenv(u trainer) {
-	dir := u.folder(map[string]string{
+	dir := u.project(map[string]string{
 		"train.sh":   "test ! -e ignored || exit 3\necho \"args $*\"\nmkdir -p /workspace/out\necho weights > /workspace/out/model-$NODE_RANK\n",
 		"ignored":    "not sent",
 		".gitignore": "ignored\n",

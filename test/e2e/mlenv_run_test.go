@@ -21,8 +21,8 @@ func runFlags() []string {
 	return []string{"--launcher=command", "--gpus-per-node=1", "--check-fabric=false"}
 }
 
-// mlenv is the program as people run it, in dir.
-func (u trainer) mlenv(ctx context.Context, dir string, args ...string) *exec.Cmd {
+// mlenvIn is the program as people run it, in dir.
+func (u trainer) mlenvIn(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, u.mlenvProgram, append(args, "--kubeconfig="+kubeconfig, "--namespace="+u.namespace)...)
 	cmd.Dir = dir
 	return cmd
@@ -33,7 +33,7 @@ func (u trainer) says(dir string, code int, args ...string) (stdout, stderr stri
 	u.Helper()
 	ctx, cancel := u.within(patience)
 	defer cancel()
-	cmd := u.mlenv(ctx, dir, args...)
+	cmd := u.mlenvIn(ctx, dir, args...)
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems
 	err := cmd.Run()
@@ -103,7 +103,7 @@ func runByMlenv(u trainer) {
 func runCancelledByCtrlC(u trainer) {
 	ctx, cancel := u.within(patience)
 	defer cancel()
-	cmd := u.mlenv(ctx, u.TempDir(), append([]string{"run", u.repo, "e2e/hold.sh", "--run-name=ctrl-c"}, runFlags()...)...)
+	cmd := u.mlenvIn(ctx, u.TempDir(), append([]string{"run", u.repo, "e2e/hold.sh", "--run-name=ctrl-c"}, runFlags()...)...)
 	out := &watched{wanted: "node 1 holds the environment", seen: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {

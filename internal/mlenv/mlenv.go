@@ -49,7 +49,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		},
 	}
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
-	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
+	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -35,6 +35,8 @@ type training struct {
 	// steps is the image of the steps, made from the working tree; program is what
 	// is in it.
 	steps, program string
+	// mlenvProgram is mlenv, made from the working tree too.
+	mlenvProgram string
 	// repo is the URL of a repository with the examples, and below e2e/ the
 	// scripts of testdata/repo; commit is its only one.
 	repo, commit string
@@ -85,6 +87,8 @@ func testTraining(t *testing.T) {
 		scenario{"too-many", 0, tooMany},
 		scenario{"quota", 1, quotaExceeded},
 		scenario{"cancelled", 1, runCancelled},
+		scenario{"run-by-mlenv", 1, runByMlenv},
+		scenario{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
 		scenario{"cancelled-without-teardown", 1, runCancelledOutright},
 		scenario{"deleted", 1, runDeleted},
 		scenario{"container-killed", 1, containerKilled},
@@ -143,6 +147,10 @@ func newTraining(t *testing.T) training {
 		t.Fatal(err)
 	}
 	s.steps, s.program = pushSteps(t)
+	s.mlenvProgram = filepath.Join(t.TempDir(), "mlenv")
+	if out, err := run(t, nil, "go", "build", "-C", repository(t), "-o", s.mlenvProgram, "./cmd/mlenv"); err != nil {
+		t.Fatalf("building mlenv: %v\n%s", err, out)
+	}
 	s.repo, s.commit = serveRepository(t)
 	return s
 }

@@ -1,0 +1,97 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// broken breaks after its text.
+func broken(text string) io.ReadCloser {
+	return io.NopCloser(io.MultiReader(strings.NewReader(text), errorReader{}))
+}
+
+type errorReader struct{}
+
+func (errorReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+func whole(text string) io.ReadCloser { return io.NopCloser(strings.NewReader(text)) }
+
+// The openings stand for the API server, which gives lines again from the second that is asked for on.
+func TestStreamIsTakenUpWhereItBroke(t *testing.T) {
+	const (
+		one   = "2026-07-01T12:00:00.1Z one\n"
+		two   = "2026-07-01T12:00:00.5Z two\n"
+		twin  = "2026-07-01T12:00:00.5Z two\n" // the same line at the same time
+		three = "2026-07-01T12:00:01.0Z three\n"
+	)
+	for _, tc := range []struct {
+		name string
+		// openings are the answers in turn; before the last one the container ends.
+		openings []func() (io.ReadCloser, error)
+		want     []string
+		reason   fail.Reason
+	}{
+		{"whole", openings(whole(one + two)), []string{"one", "two"}, ""},
+		{"breaks between lines", openings(broken(one+two), whole(one+two+three)), []string{"one", "two", "three"}, ""},
+		{"breaks in a line", openings(broken(one+two[:27]), whole(one+two+three)), []string{"one", "two", "three"}, ""},
+		{"breaks between twins", openings(broken(one+two), whole(one+two+twin+three)), []string{"one", "two", "two", "three"}, ""},
+		{"breaks after twins", openings(broken(one+two+twin), whole(one+two+twin+three)), []string{"one", "two", "two", "three"}, ""},
+		{"breaks twice", openings(broken(one), broken(one+two), whole(one+two+three)), []string{"one", "two", "three"}, ""},
+		{"ends without a newline", openings(whole(one + "2026-07-01T12:00:00.5Z two")), []string{"one", "two"}, ""},
+		{"does not run yet", []func() (io.ReadCloser, error){refuse(apierrors.NewBadRequest("container is waiting to start")), give(whole(one))}, []string{"one"}, ""},
+		{"its pod is gone", []func() (io.ReadCloser, error){give(broken(one)), refuse(apierrors.NewNotFound(corev1.Resource("pods"), "p"))}, []string{"one"}, ""},
+		{"may not be read", []func() (io.ReadCloser, error){refuse(apierrors.NewForbidden(corev1.Resource("pods"), "p", errors.New("no")))}, nil, fail.PermissionDenied},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			left := tc.openings
+			var s *stream
+			s = newStream(func(context.Context, time.Time) (io.ReadCloser, error) {
+				if len(left) == 0 {
+					t.Fatal("it is opened too often")
+				}
+				next := left[0]
+				if left = left[1:]; len(left) == 1 {
+					s.end()
+				}
+				return next()
+			})
+			s.pause = time.Nanosecond
+			if len(left) == 1 {
+				s.end()
+			}
+			var got []string
+			err := s.follow(t.Context(), func(_ time.Time, line string) { got = append(got, line) })
+			if tc.reason == "" && err != nil || tc.reason != "" && fail.ReasonOf(err) != tc.reason {
+				t.Errorf("got %v, want reason %q", err, tc.reason)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func openings(logs ...io.ReadCloser) (all []func() (io.ReadCloser, error)) {
+	for _, log := range logs {
+		all = append(all, give(log))
+	}
+	return all
+}
+
+func give(log io.ReadCloser) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) { return log, nil }
+}
+
+func refuse(err error) func() (io.ReadCloser, error) {
+	return func() (io.ReadCloser, error) { return nil, err }
+}

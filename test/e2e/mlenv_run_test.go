@@ -1,0 +1,152 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// runFlags make a run small.
+func runFlags() []string {
+	return []string{"--launcher=command", "--gpus-per-node=1", "--check-fabric=false"}
+}
+
+// mlenvIn is the program as people run it, in dir.
+func (u trainer) mlenvIn(ctx context.Context, dir string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, u.mlenvProgram, append(args, "--kubeconfig="+kubeconfig, "--namespace="+u.namespace)...)
+	cmd.Dir = dir
+	return cmd
+}
+
+// says runs it to its end, and wants the exit code.
+func (u trainer) says(dir string, code int, args ...string) (stdout, stderr string) {
+	u.Helper()
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	cmd := u.mlenvIn(ctx, dir, args...)
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	err := cmd.Run()
+	if got := codeOf(err); got != code {
+		u.Fatalf("mlenv %v: exit code %d, %v, want %d\n%s%s", args, got, err, code, shortened(out.String()), problems.String())
+	}
+	return out.String(), problems.String()
+}
+
+func codeOf(err error) int {
+	var exited *exec.ExitError
+	if errors.As(err, &exited) {
+		return exited.ExitCode()
+	}
+	if err != nil {
+		return -1
+	}
+	return 0
+}
+
+// project is a folder of somebody with changes that are not committed.
+func (u trainer) project(files map[string]string) string {
+	u.Helper()
+	dir := u.TempDir()
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			u.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// runByMlenv: from a folder to files on this machine, after everything was given back.
+func runByMlenv(u trainer) {
+	dir := u.project(map[string]string{
+		"train.sh":   "test ! -e ignored || exit 3\necho \"args $*\"\nmkdir -p /workspace/out\necho weights > /workspace/out/model-$NODE_RANK\n",
+		"ignored":    "not sent",
+		".gitignore": "ignored\n",
+	})
+	out, _ := u.says(dir, step.Done, append([]string{"run", ".", "train.sh", "--run-name=by-mlenv"}, append(runFlags(), "--", "one", "two words")...)...)
+	u.mustContain(out, "[0 -] args one two words")
+	u.mustContain(out, "Run by-mlenv succeeded")
+	u.nothingLeft()
+
+	out, _ = u.says(dir, step.Done, "runs")
+	u.mustContain(out, "by-mlenv")
+	out, _ = u.says(dir, step.Done, "status", "by-mlenv", "--output=json")
+	u.mustContain(out, `"state": "Succeeded"`)
+	out, _ = u.says(dir, step.Done, "receipt", "by-mlenv")
+	u.mustContain(out, "all pods and GPUs were given back")
+	u.kubectl("delete", "pods", "--selector=tekton.dev/pipelineRun=by-mlenv", "--wait")
+	out, _ = u.says(dir, step.Done, "logs", "by-mlenv", "--rank=1")
+	u.mustContain(out, "args one two words")
+	u.says(dir, step.Done, "fetch", "by-mlenv", "out", "logs", "--to=got")
+	for node, name := range []string{"model-0", "model-1"} {
+		content, err := os.ReadFile(filepath.Join(dir, "got", "out", name))
+		if err != nil || string(content) != "weights\n" {
+			u.Errorf("node %d: %s is %q, %v", node, name, content, err)
+		}
+	}
+	_, problems := u.says(dir, step.WrongUsage, "run", "https://example.com/r", "--param=nodse=2")
+	u.mustContain(problems, "want the training script")
+	u.says(dir, step.WrongUsage, "status", "no-such-run")
+}
+
+// runCancelledByCtrlC: SIGINT without a terminal cancels, waits for the teardown, and says so.
+func runCancelledByCtrlC(u trainer) {
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	cmd := u.mlenvIn(ctx, u.TempDir(), append([]string{"run", u.repo, "e2e/hold.sh", "--run-name=ctrl-c"}, runFlags()...)...)
+	out := &watched{wanted: "node 1 holds the environment", seen: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		u.Fatal(err)
+	}
+	select {
+	case <-out.seen:
+	case <-ctx.Done():
+		u.Errorf("%q was not printed", out.wanted)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		u.Error(err)
+	}
+	if got := codeOf(cmd.Wait()); got != step.Interrupted {
+		u.Errorf("exit code %d, want %d", got, step.Interrupted)
+	}
+	u.mustContain(out.String(), "Run ctrl-c was cancelled")
+	e := u.end("ctrl-c")
+	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were given back")
+}
+
+// watched tells when a text has come.
+type watched struct {
+	wanted string
+	seen   chan struct{}
+	mu     sync.Mutex
+	all    strings.Builder
+	told   bool
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all.Write(p)
+	if !w.told && strings.Contains(w.all.String(), w.wanted) {
+		w.told = true
+		close(w.seen)
+	}
+	return len(p), nil
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all.String()
+}

@@ -35,17 +35,21 @@ const hangUpAfter = 5 * time.Second
 // there is the first Read's error. Errors: AgentUnreachable, PermissionDenied.
 func ForwardDialer(clients *Clients, namespace, name string) agent.Dialer {
 	return func(ctx context.Context, node int) (net.Conn, error) {
-		pod := podName(name, node)
-		target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
-			Namespace(namespace).Name(pod).SubResource("portforward").URL()
-		conn, err := openInTime(ctx, func() (net.Conn, error) {
-			return forward(clients.Config, target, agent.Port)
-		})
-		if err != nil {
-			return nil, forwardProblem(namespace, pod, err)
-		}
-		return conn, nil
+		return Forward(ctx, clients, namespace, podName(name, node), agent.Port)
 	}
+}
+
+// Forward is one connection, as ForwardDialer's are, to a port on a pod's loopback.
+func Forward(ctx context.Context, clients *Clients, namespace, pod string, port int) (net.Conn, error) {
+	target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
+		Namespace(namespace).Name(pod).SubResource("portforward").URL()
+	conn, err := openInTime(ctx, func() (net.Conn, error) {
+		return forward(clients.Config, target, port)
+	})
+	if err != nil {
+		return nil, forwardProblem(namespace, pod, err)
+	}
+	return conn, nil
 }
 
 // forwardProblem gives the reason: a refused permission is not an agent that

@@ -88,8 +88,11 @@ func readProgram(asked, machine string) ([]byte, error) {
 
 func compressed(content []byte) ([]byte, error) {
 	var out bytes.Buffer
-	w := gzip.NewWriter(&out)
-	_, err := w.Write(content)
+	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.Write(content)
 	if err = errors.Join(err, w.Close()); err != nil {
 		return nil, fmt.Errorf("compressing the agent's program: %w", err)
 	}

@@ -78,9 +78,12 @@ func (o *options) visit(cmd *cobra.Command, clients *kube.Clients, log *slog.Log
 	tellPods(log, pods)
 	guests := &guest.Guests{Cluster: guest.Of(clients), Pods: pods, Agent: o.agent, Idle: o.idle}
 	report, err := o.measure(ctx, guests, log)
+	if err != nil && ctx.Err() != nil {
+		err = fail.Becausef(fail.Cancelled, "checking pods %s: interrupted", o.pods.Pods)
+	}
 	if left := guests.Remove(ctx); left != nil {
 		err = errors.Join(err, left)
-	} else {
+	} else if guests.Came() {
 		log.Info("The agents are gone from the pods.")
 	}
 	if report.Verdict == "" {

@@ -77,7 +77,7 @@ type Guests struct {
 
 	name  string
 	nodes nodes.Set
-	// started are the requests that the agents run under; stop ends them.
+	// started are the requests that the agents run under; stop, nil before, ends them.
 	started sync.WaitGroup
 	stop    context.CancelFunc
 }
@@ -308,12 +308,15 @@ func (g *Guests) talk(ctx context.Context) {
 	}
 }
 
+// Came is true once anything was brought into the pods.
+func (g *Guests) Came() bool { return g.stop != nil }
+
 // Remove ends the agents and removes what they have written. It works after ctx has ended
 // too, and may be called whatever Start has come to. Error: TeardownIncomplete with what
 // is left in which pod.
 func (g *Guests) Remove(ctx context.Context) error {
-	if g.stop == nil {
-		return nil // nothing was brought
+	if !g.Came() {
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removing)
 	defer cancel()

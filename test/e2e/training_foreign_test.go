@@ -32,7 +32,7 @@ func foreignPods(u trainer) {
 	// Nobody tells the agents of this.
 	ctx, cancel := context.WithTimeout(u.Context(), time.Minute)
 	defer cancel()
-	killed := check("--idle=5s")
+	killed := check("--idle=10s")
 	said := &finder{text: "Measuring 2 nodes", done: func() {
 		if err := killed.Process.Signal(os.Kill); err != nil {
 			u.Error(err)
@@ -42,12 +42,15 @@ func foreignPods(u trainer) {
 	if err := killed.Run(); err == nil || !said.seen {
 		u.Fatalf("check-fabric, killed as it measured: %v\n%s", err, said.all.String())
 	}
+	agents := map[string]string{}
 	for _, pod := range []string{"foreign-1", "foreign-2"} {
-		agent := strings.TrimSpace(u.kubectl("exec", pod, "--", "sh", "-c",
+		agents[pod] = strings.TrimSpace(u.kubectl("exec", pod, "--", "sh", "-c",
 			`for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline | grep -q '[m]lenv-agent guest' && echo ${p#/proc/}; done; :`))
-		if agent == "" {
+		if agents[pod] == "" {
 			u.Fatalf("no agent runs in %s though its check was killed just now", pod)
 		}
+	}
+	for pod, agent := range agents {
 		if out, err := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace,
 			"exec", pod, "--", "tail", "--pid="+agent, "--follow", "/dev/null").CombinedOutput(); err != nil {
 			u.Fatalf("waiting for the agent in %s to end: %v\n%s", pod, err, out)
@@ -64,5 +67,5 @@ func (u trainer) untouched(pod string) {
 	if len(processes) != 2 { // sleep, and the shell that looks
 		u.Errorf("processes in %s: %v, want its own and the one that looks\n%s", pod, processes, u.kubectl("exec", pod, "--", "sh", "-c", "head -n 3 /proc/[0-9]*/status"))
 	}
-	u.equal("files in "+pod, u.kubectl("exec", pod, "--", "sh", "-c", "find / -path /proc -prune -o -name 'mlenv-guest-*' -print 2>/dev/null"), "")
+	u.equal("files in "+pod, u.kubectl("exec", pod, "--", "sh", "-c", "find / -path /proc -prune -o -name 'mlenv-guest-*' -print 2>/dev/null; :"), "")
 }

@@ -18,12 +18,28 @@ import (
 	clientexec "k8s.io/client-go/util/exec"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 )
 
-func TestMain(m *testing.M) { agenttest.Main(m) }
+// TestGuests builds the agent once for all that it does.
+func TestGuests(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("there is no python3 here")
+	}
+	program := filepath.Join(t.TempDir(), "mlenv-agent")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../../cmd/mlenv-agent")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building the agent: %v\n%s", err, out)
+	}
+	for name, test := range map[string]func(*testing.T, string){
+		"come and go": comeAndGo, "go by themselves": goByThemselves, "are removed by force": removedByForce,
+		"start is cancelled": startCancelled, "what pods lack": whatPodsLack,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, program) })
+	}
+}
 
 // local is a stand-in for the containers of pods: a command runs as a process of this
 // machine, which goes on where ctx ends, as one in a container does.
@@ -59,17 +75,10 @@ func local(t *testing.T, environ ...string) Cluster {
 	}
 }
 
-func guests(t *testing.T, cluster Cluster) (*Guests, string) {
+func guests(t *testing.T, cluster Cluster, program string) (*Guests, string) {
 	t.Helper()
-	if _, err := exec.LookPath("python3"); err != nil {
-		t.Skip("there is no python3 here")
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	folder := t.TempDir()
-	g := &Guests{Cluster: cluster, Agent: self, Idle: time.Hour, Folders: []string{"/proc", folder}, Pods: []Pod{
+	g := &Guests{Cluster: cluster, Agent: program, Idle: time.Hour, Folders: []string{"/proc", folder}, Pods: []Pod{
 		{Name: "a-0", Container: "main", Node: "wrk-1", IP: "127.0.0.1", GPUs: 2}, {Name: "a-1", Container: "main", Node: "wrk-2", IP: "127.0.0.1", GPUs: 2},
 	}}
 	t.Cleanup(func() {
@@ -114,8 +123,8 @@ func mentioning(t *testing.T, folder string) (pids []int) {
 	return pids
 }
 
-func TestGuestsComeAndGo(t *testing.T) {
-	g, folder := guests(t, local(t))
+func comeAndGo(t *testing.T, program string) {
+	g, folder := guests(t, local(t), program)
 	set, err := g.Start(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -157,8 +166,8 @@ func (w writer) Write(p []byte) (int, error) {
 }
 
 // A client that is killed says nothing: its requests break off and no others come.
-func TestGuestsGoByThemselves(t *testing.T) {
-	g, folder := guests(t, local(t))
+func goByThemselves(t *testing.T, program string) {
+	g, folder := guests(t, local(t), program)
 	g.Idle = 2 * time.Second
 	if _, err := g.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -181,8 +190,8 @@ func gone(t *testing.T, pid int) {
 }
 
 // An agent that was killed cannot remove itself, nor one that does not end.
-func TestGuestsAreRemovedByForce(t *testing.T) {
-	g, folder := guests(t, local(t))
+func removedByForce(t *testing.T, program string) {
+	g, folder := guests(t, local(t), program)
 	if _, err := g.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +204,7 @@ func TestGuestsAreRemovedByForce(t *testing.T) {
 }
 
 // Told to end while it copies, it leaves nothing either.
-func TestStartCancelled(t *testing.T) {
+func startCancelled(t *testing.T, program string) {
 	cluster := local(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	run := cluster.Exec
@@ -205,7 +214,7 @@ func TestStartCancelled(t *testing.T) {
 		}
 		return run(c, pod, command, stdin, stdout, stderr)
 	}
-	g, _ := guests(t, cluster)
+	g, _ := guests(t, cluster, program)
 	if _, err := g.Start(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want it cancelled", err)
 	}
@@ -223,8 +232,8 @@ func (s stuck) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-func TestWhatPodsLack(t *testing.T) {
-	g, _ := guests(t, local(t))
+func whatPodsLack(t *testing.T, program string) {
+	g, _ := guests(t, local(t), program)
 	empty := t.TempDir()
 	for _, test := range []struct {
 		name   string

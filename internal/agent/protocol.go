@@ -62,6 +62,13 @@ type Health struct {
 	Instance string `json:"instance"`
 }
 
+// Arrival is the line that an agent prints which is a guest in somebody else's container.
+type Arrival struct {
+	// Port on loopback at which it answers.
+	Port    int    `json:"port"`
+	Version string `json:"version"`
+}
+
 // Facts is the answer of GET /v1/facts: what the node is and has.
 type Facts struct {
 	Health

@@ -24,7 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
-// firstPort is where the ranks of a job meet. Each job has another one, so that what is
+// firstPort is where the ranks of an environment's first job meet. Each job has another one, so that what is
 // left of an earlier one is in nobody's way.
 const firstPort = 29510
 
@@ -41,7 +41,11 @@ type Check struct {
 	Bound time.Duration
 	// CompareTCP measures over sockets too.
 	CompareTCP bool
-	Log        *slog.Logger
+	// FirstPort is where the ranks of the first job meet, 0 for that of an environment.
+	FirstPort int
+	// Next is what to do about nodes at fault, "" for what is done in an environment.
+	Next string
+	Log  *slog.Logger
 
 	settings network.Settings
 	facts    []agent.Facts
@@ -223,7 +227,7 @@ func (c *Check) cutOff(silent map[int]error) error {
 // broken is the error of a network that does not carry what is sent.
 func (c *Check) broken(nodes []int, rails []string, format string, args ...any) error {
 	return &brokenError{nodes: nodes, rails: rails, err: fail.Advise(fail.Becausef(fail.NetworkBroken, "checking the fabric: "+format, args...),
-		"mlenv rdma --check shows each node's devices; leave the node out of nodes.gpu_nodes until it is mended")}
+		"%s", cmp.Or(c.Next, "mlenv rdma --check shows each node's devices; leave the node out of nodes.gpu_nodes until it is mended"))}
 }
 
 // brokenError knows who is at fault.
@@ -263,7 +267,7 @@ func (c *Check) job(name string, places []int, input fabric.Input, bound time.Du
 	for _, place := range places {
 		j.members = append(j.members, c.Nodes[place])
 	}
-	j.input.Master, j.input.Port = c.Hosts[places[0]], firstPort+c.jobs
+	j.input.Master, j.input.Port = c.Hosts[places[0]], cmp.Or(c.FirstPort, firstPort)+c.jobs
 	c.jobs++
 	// Of what the program may take torch's import is much, and is in it.
 	j.input.Seconds = (bound * 3 / 4).Seconds()
@@ -352,7 +356,7 @@ func (c *Check) wrongTransport(r *fabric.Report) error {
 	}
 	on := r.Network.On(nccl.Sockets)
 	text := fmt.Sprintf("checking the fabric: %d of %d ranks talk over TCP sockets, want RDMA", len(on), len(r.Network.Ranks))
-	next := "mlenv rdma shows devices, ports, memlock and capabilities of each node"
+	next := cmp.Or(c.Next, "mlenv rdma shows devices, ports, memlock and capabilities of each node")
 	for _, f := range r.Findings {
 		if !f.Consequence {
 			text, next = text+": "+f.Cause, f.Fix

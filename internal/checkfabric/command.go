@@ -1,6 +1,7 @@
 package checkfabric
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -17,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric/picture"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/guest"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
@@ -40,6 +42,9 @@ type options struct {
 	timeout   time.Duration
 	output    string
 	run       run.Flags
+	pods      guest.Selection
+	agent     string
+	idle      time.Duration
 }
 
 // results are those of the Task.
@@ -58,10 +63,21 @@ what the ranks talk, and compare with what the rails should give. Where ranks ha
 are tried in pairs, and the node or rail at fault is named.
 
 Ranks on TCP sockets in an environment with RDMA always fail it, as does a node that
-cannot be reached. A bandwidth that is too low fails it with --bandwidth=fail.`,
+cannot be reached. A bandwidth that is too low fails it with --bandwidth=fail.
+
+With --pods it checks pods that somebody else made, two or more that run and have
+python3 with torch. It copies its agent into a folder that can be written there, runs it as
+the container's user, and removes it again, with all of its processes, whatever happens:
+an agent that nobody talks to any more ends and removes itself after --idle. The mode is
+rdma where all of the pods have RDMA devices that can be used. It wants the rights to get
+(for a selector, list) pods, and to create pods/exec and pods/portforward.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  check-fabric --name ml-dev-env
-  check-fabric --compare tcp --bandwidth fail`,
-		Args: func(_ *cobra.Command, args []string) error { return o.check(args) },
+  check-fabric --compare tcp --bandwidth fail
+  check-fabric --pods=h-kim-0,h-kim-1 -n nccl-test
+  check-fabric --pods=app=my-training --container=trainer`,
+		Args: o.check,
 	}
 	flags := cmd.Flags()
 	o.kube.AddTo(flags)
@@ -73,6 +89,10 @@ cannot be reached. A bandwidth that is too low fails it with --bandwidth=fail.`,
 	flags.StringVar(&o.compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
 	flags.DurationVar(&o.timeout, "timeout", 90*time.Second, "time for the check; what cannot be measured in it is left out")
 	flags.StringVar(&o.output, "output", "text", "text for people, json for machines")
+	flags.StringVar(&o.pods.Pods, "pods", "", "check these pods, which need not be an environment: names with commas, or a label selector")
+	flags.StringVar(&o.pods.Container, "container", "", "with --pods: the container of each (default: the one that kubectl takes)")
+	flags.StringVar(&o.agent, "agent", "", "with --pods: file with the agent's program (default: mlenv-agent beside this program, or that of the steps image)")
+	flags.DurationVar(&o.idle, "idle", 2*time.Minute, "with --pods: when nobody has talked to an agent for so long it ends and removes itself")
 	r := results{
 		bandwidth: step.NewResult(cmd, "bandwidth", "bus bandwidth of all_reduce over all ranks, in GB/s"),
 		transport: step.NewResult(cmd, "transport", "over what the ranks talk"),
@@ -83,8 +103,8 @@ cannot be reached. A bandwidth that is too low fails it with --bandwidth=fail.`,
 }
 
 // check finds every mistake of the flags.
-func (o *options) check(args []string) error {
-	var problems []error
+func (o *options) check(cmd *cobra.Command, args []string) error {
+	problems := o.checkPods(cmd)
 	wrong := func(flag, value, want string) {
 		problems = append(problems, fmt.Errorf("--%s %q: want %s", flag, value, want))
 	}
@@ -120,20 +140,19 @@ func (o *options) execute(cmd *cobra.Command, to results) error {
 	if err != nil {
 		return err
 	}
+	if o.output == "json" {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if o.pods.Pods != "" {
+		return o.visit(cmd, clients, log, to)
+	}
 	set, detach, err := nodes.Attach(ctx, clients, log, o.name, o.certs, o.run)
 	if err != nil {
 		return err
 	}
 	defer detach()
-	if o.output == "json" {
-		log = slog.New(slog.DiscardHandler)
-	}
 	c := &Check{Nodes: set, Mode: o.mode, ID: o.run.UID, RunName: o.run.Name, Bound: o.timeout, CompareTCP: o.compare != "", Log: log}
-	if c.ID == "" {
-		c.ID = "by-hand"
-	}
-	// A second attempt must not find the first one's jobs.
-	c.ID += "-fabric-" + strings.ToLower(rand.Text()[:6])
+	c.ID = jobsOf(c.ID)
 	for node := range set {
 		c.Hosts = append(c.Hosts, environment.NamesOf(o.name).TLSName(clients.Namespace, node))
 	}
@@ -146,7 +165,17 @@ func (o *options) execute(cmd *cobra.Command, to results) error {
 			log.Warn(fmt.Sprintf("What was found will not be in the receipt: %v", err))
 		}
 	}
-	if err := o.tell(cmd, log, report); err != nil {
+	return o.end(cmd, log, to, report, report, err)
+}
+
+// jobsOf begins the ids of a check's jobs. A second attempt must not find the first one's.
+func jobsOf(run string) string {
+	return cmp.Or(run, "by-hand") + "-fabric-" + strings.ToLower(rand.Text()[:6])
+}
+
+// end tells what was found, and returns the step's error. whole is what machines are told.
+func (o *options) end(cmd *cobra.Command, log *slog.Logger, to results, report fabric.Report, whole any, err error) error {
+	if err := o.tell(cmd, log, report, whole); err != nil {
 		return err
 	}
 	writing := errors.Join(to.transport.Write(report.Transport), to.verdict.Write(string(report.Verdict)), to.bandwidth.Write(report.Bandwidth.Decimal()))
@@ -154,12 +183,12 @@ func (o *options) execute(cmd *cobra.Command, to results) error {
 }
 
 // tell shows the report.
-func (o *options) tell(cmd *cobra.Command, log *slog.Logger, report fabric.Report) error {
+func (o *options) tell(cmd *cobra.Command, log *slog.Logger, report fabric.Report, whole any) error {
 	if o.output == "json" {
-		return step.WriteJSON(cmd.OutOrStdout(), report)
+		return step.WriteJSON(cmd.OutOrStdout(), whole)
 	}
 	if step.IsJSON(cmd) {
-		log.Info(report.Summary(), slog.Any("report", report))
+		log.Info(report.Summary(), slog.Any("report", whole))
 		return nil
 	}
 	if err := report.Print(cmd.OutOrStdout()); err != nil {
@@ -178,7 +207,7 @@ func (o *options) judged(log *slog.Logger, report fabric.Report, err error) erro
 	case fabric.Slow:
 		if o.bandwidth == failing {
 			return fail.Advise(fail.Becausef(fail.NetworkSlow, "checking the fabric: %s", report.Message),
-				"mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains nevertheless")
+				"%s", cmp.Or(o.next(), "mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains nevertheless"))
 		}
 		log.Warn("The network is slow: " + report.Message)
 	case fabric.NotMeasured:

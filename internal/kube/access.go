@@ -1,8 +1,10 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -39,4 +41,13 @@ func IMay(ctx context.Context, client kubernetes.Interface, asked authorizationv
 		return false, err
 	}
 	return review.Status.Allowed, nil
+}
+
+// WhoAsks is the user as the API server knows them, "USER" where it does not tell.
+func WhoAsks(ctx context.Context, client kubernetes.Interface) string {
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return "USER"
+	}
+	return cmp.Or(review.Status.UserInfo.Username, "USER")
 }

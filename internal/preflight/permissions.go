@@ -1,17 +1,14 @@
 package preflight
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
@@ -55,22 +52,13 @@ func (p *probe) user(account string) string {
 	return kube.Account(p.Request.Namespace, account)
 }
 
-// asking is who asks, as far as the API server tells.
-func (p *probe) asking(ctx context.Context) string {
-	review, err := p.Clients.Kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
-	if err != nil {
-		return "USER"
-	}
-	return cmp.Or(review.Status.UserInfo.Username, "USER")
-}
-
 // permissions are those of the account that the steps run as, against what the Role
 // of mlenv install gives.
 func (p *probe) permissions(ctx context.Context) []Check {
 	needed, looking := install.Rules()
 	user := p.user(p.ServiceAccount)
 	if p.ServiceAccount == "" {
-		user = p.asking(ctx)
+		user = kube.WhoAsks(ctx, p.Clients.Kube)
 	}
 	return []Check{
 		p.rights(ctx, "permissions", user, needed, Blocked),

@@ -77,6 +77,7 @@ func testTraining(t *testing.T) {
 		scenario{"rdma-not-allowed", 1, rdmaNotAllowed},
 		scenario{"rdma-attachments", 1, rdmaAttachments},
 		scenario{"rdma-memlock", 1, rdmaMemlock},
+		scenario{"fabric-foreign-pods", 0, foreignPods},
 		scenario{"timeout-too-short", 1, timeoutTooShort},
 		scenario{"rank-fails", 2, rankFails},
 		scenario{"out-of-memory", 1, outOfMemory},

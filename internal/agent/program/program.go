@@ -28,6 +28,8 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
 
   mlenv-agent install DIR        copy the program into a folder (the init container)
   mlenv-agent serve              answer the steps and run jobs (PID 1 of the node)
+  mlenv-agent guest [FLAGS]      answer and run jobs for a while in a container that is somebody else's,
+                                 and leave nothing there; --help tells the flags
   mlenv-agent ready              exit 0 when the agent of this container answers
   mlenv-agent rank -- COMMAND    run one rank and write down how it ended (launchers do)
   mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;
@@ -58,6 +60,8 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		err = install(rest[0])
 	case command == "serve" && len(rest) == 0:
 		err = serve(environ, stdout)
+	case command == "guest":
+		return guest(rest, environ, stdout, stderr)
 	case command == "ready" && len(rest) == 0:
 		err = ready(agent.Socket)
 	case command == "rank":

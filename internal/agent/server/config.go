@@ -31,6 +31,12 @@ type Config struct {
 	// Program is the agent's own, for the rank shim.
 	Program string
 	Paths   Paths
+	// Guest is true in a container that is somebody else's: its HOME is kept.
+	Guest bool
+	// Addresses are the nodes' where they have no DNS names.
+	Addresses []string
+	// Idle is after how long without a request Serve ends by itself; 0 for never.
+	Idle time.Duration
 }
 
 // Paths are the folders of a node; tests have others than DefaultPaths.
@@ -88,8 +94,11 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	return c, err
 }
 
-// Host is the DNS name of a node.
+// Host is the DNS name of a node, or its address where it has none.
 func (c Config) Host(node int) string {
+	if node < len(c.Addresses) {
+		return c.Addresses[node]
+	}
 	return fmt.Sprintf("%s-%d.%s", c.Name, node, c.Suffix)
 }
 

@@ -81,8 +81,8 @@ func (c Config) network() *agent.Network {
 }
 
 // environment is what processes get: the container's variables, the agent's, those
-// that the network needs and then those given, the later ones winning. HOME and USER of a container that runs
-// under a random user ID are not usable, so the agent's win there.
+// that the network needs and then those given, the later ones winning. HOME of a container that runs
+// under a random user ID is not usable, so the agent's wins there.
 func (c Config) environment(given ...map[string]string) map[string]string {
 	result := map[string]string{}
 	for _, entry := range c.Environ {
@@ -91,7 +91,7 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 		}
 	}
 	for key, value := range c.additions() {
-		if _, ok := result[key]; value != "" && (!ok || key == "HOME") {
+		if _, ok := result[key]; value != "" && (!ok || key == "HOME" && !c.Guest) {
 			result[key] = value
 		}
 	}

@@ -108,10 +108,48 @@ func Reap(ctx context.Context) {
 	}
 }
 
+// EndChildren kills what is left of this process's children and collects them, and
+// so all of what began below it where Adopt was called. It gives up at the end of ctx.
+func EndChildren(ctx context.Context) {
+	for ctx.Err() == nil {
+		left := children()
+		for _, child := range left {
+			// Who is dead already is collected all the same.
+			_ = syscall.Kill(child.pid, syscall.SIGKILL)
+			_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
+		}
+		if len(left) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// Adopt makes what loses its parent below this process its children, as those of
+// PID 1 are in a container of the agent's own.
+func Adopt() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
+
 // zombies are the dead children of this process.
-func zombies() []int {
+func zombies() (dead []int) {
+	for _, child := range children() {
+		if child.dead {
+			dead = append(dead, child.pid)
+		}
+	}
+	return dead
+}
+
+// child is a process that this one has to wait for.
+type child struct {
+	pid  int
+	dead bool
+}
+
+func children() (all []child) {
 	self := []byte(strconv.Itoa(os.Getpid()))
-	var dead []int
 	for _, pid := range processes() {
 		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 		if err != nil {
@@ -119,9 +157,9 @@ func zombies() []int {
 		}
 		// pid (name) state parent ...; the name may hold anything.
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) > 1 && string(fields[0]) == "Z" && bytes.Equal(fields[1], self) {
-			dead = append(dead, pid)
+		if len(fields) > 1 && bytes.Equal(fields[1], self) {
+			all = append(all, child{pid, string(fields[0]) == "Z"})
 		}
 	}
-	return dead
+	return all
 }

@@ -116,7 +116,11 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	if err != nil {
 		return fmt.Errorf("listening on %s: %w", socket, err)
 	}
-	server := &http.Server{Handler: s.Handler(), TLSConfig: config, ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)}
+	handler := s.Handler()
+	if s.config.Idle > 0 {
+		ctx, handler = untilIdle(ctx, s.config.Idle, handler)
+	}
+	server := &http.Server{Handler: handler, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)}
 	// The socket is for the readiness probe.
 	probe := &http.Server{Handler: s.healthHandler(), ReadHeaderTimeout: 30 * time.Second}
 	failed := make(chan error, len(listeners)+1)

@@ -1,0 +1,99 @@
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
+	"github.com/ml-dev-env/ml-dev-env/internal/version"
+)
+
+// guest answers, on loopback alone and at a port that was free, until it is told to end or
+// nobody has asked anything for a while. It ends with no process and no file left: all
+// that it writes is in its folder.
+func guest(args, environ []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("mlenv-agent guest", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	dir := flags.String("dir", "", "the agent's folder, with its certificates in tls/: removed at the end")
+	addresses := flags.String("addresses", "", "addresses of all nodes, by commas")
+	node := flags.Int("node", 0, "which of them this is, from 0")
+	gpus := flags.Int("gpus", 0, "GPUs that the container was given")
+	pod := flags.String("pod", "", "name of the pod")
+	kubernetesNode := flags.String("kubernetes-node", "", "name of the node that it is on")
+	idle := flags.Duration("idle", 2*time.Minute, "end after so long without a request")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	all := strings.Split(*addresses, ",")
+	if *dir == "" || *node < 0 || *node >= len(all) || *idle <= 0 || flags.NArg() > 0 {
+		fmt.Fprintln(stderr, "mlenv-agent guest: want --dir, an address for each node in --addresses, --node among them, --idle above 0, and no arguments")
+		return 2
+	}
+	config := server.Config{
+		Version: version.String(), Name: "guest", Node: *node, Nodes: len(all), GPUs: *gpus, Addresses: all, Guest: true, Idle: *idle,
+		Pod: *pod, KubernetesNode: *kubernetesNode, PodIP: all[*node], Public: "127.0.0.1", Loopback: "127.0.0.1",
+		Program: filepath.Join(*dir, "mlenv-agent"),
+		Paths:   server.Paths{Workspace: filepath.Join(*dir, "workspace"), Datasets: *dir, Home: *dir, Sys: server.DefaultPaths().Sys},
+		// What Python and CUDA would leave elsewhere.
+		Environ: append(environ, "PYTHONDONTWRITEBYTECODE=1", "CUDA_CACHE_PATH="+filepath.Join(*dir, "cuda")),
+	}
+	err := visit(config, stdout)
+	if err = errors.Join(err, os.RemoveAll(*dir)); err != nil {
+		fmt.Fprintln(stderr, "mlenv-agent:", err)
+		return 1
+	}
+	return 0
+}
+
+func visit(config server.Config, stdout io.Writer) error {
+	syscall.Umask(0o077)
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer stop()
+	if err := server.Adopt(); err != nil {
+		return fmt.Errorf("adopting orphans: %w", err)
+	}
+	defer func() {
+		const patience = 5 * time.Second
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		server.EndChildren(ctx)
+	}()
+	reaping, stopReaping := context.WithCancel(ctx)
+	defer stopReaping()
+	go server.Reap(reaping)
+	// Whoever reads the output goes, and writing to nobody would be the agent's end.
+	log, err := os.OpenFile(filepath.Join(config.Paths.Home, "agent.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	s, err := server.New(config, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort(config.Loopback, "0"))
+	if err != nil {
+		return fmt.Errorf("listening on loopback: %w", err)
+	}
+	address, ok := listener.Addr().(*net.TCPAddr)
+	if !ok {
+		return fmt.Errorf("listening on loopback: %s is no TCP address", listener.Addr())
+	}
+	if err := json.NewEncoder(stdout).Encode(agent.Arrival{Port: address.Port, Version: config.Version}); err != nil {
+		return err
+	}
+	return s.ServeOn(ctx, listener)
+}

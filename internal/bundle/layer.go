@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path"
 	"time"
@@ -93,4 +94,40 @@ func newLayer(entries []entry) (v1.Layer, error) {
 		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching,
 	)
+}
+
+// ArchiveFolder is the tar archive of the files below a folder, as of an OCI
+// layout: the same files make the same archive.
+func ArchiveFolder(dir string) ([]byte, error) {
+	var entries []entry
+	root := os.DirFS(dir)
+	err := fs.WalkDir(root, ".", func(name string, found fs.DirEntry, err error) error {
+		if err != nil || found.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(root, name)
+		entries = append(entries, file(name, content, 0o644))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("archiving %s: %w", dir, err)
+	}
+	return archive(folders(entries))
+}
+
+// ArchiveLicences is the compressed tar archive of the licences' texts.
+func ArchiveLicences(licences []Licence) ([]byte, error) {
+	content, err := archive(folders(licenceFiles(licences, licencesFolder)))
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if _, err := w.Write(content); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
 }

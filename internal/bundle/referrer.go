@@ -28,4 +28,3 @@ func Referrer(to partial.Describable, content []byte, mediaType string) (v1.Imag
 	// Only what a reference needs: a platform would be taken for this manifest's own.
 	return mutate.Subject(image, v1.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}).(v1.Image), nil
 }
-

@@ -198,8 +198,11 @@ func tasksFrom(pipeline *unstructured.Unstructured, bundle name.Digest) error {
 				return fmt.Errorf("reading the %s of pipeline %s: %v: want a task", field, pipeline.GetName(), item)
 			}
 			task, found, err := unstructured.NestedString(call, "taskRef", "name")
-			if err != nil || !found {
-				return fmt.Errorf("reading the %s of pipeline %s: task %v has no taskRef.name (%w)", field, pipeline.GetName(), call["name"], err)
+			if err != nil {
+				return fmt.Errorf("reading the %s of pipeline %s: %w", field, pipeline.GetName(), err)
+			}
+			if !found {
+				return fmt.Errorf("reading the %s of pipeline %s: task %v has no taskRef.name", field, pipeline.GetName(), call["name"])
 			}
 			param := func(name, value string) any { return map[string]any{"name": name, "value": value} }
 			call["taskRef"] = map[string]any{

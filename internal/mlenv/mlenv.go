@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
+	"github.com/ml-dev-env/ml-dev-env/internal/release"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -48,6 +49,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		},
 	}
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(mldevenv.Bundle), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
+	root.AddCommand(release.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -134,6 +134,10 @@ func (s Source) goOutput(ctx context.Context, args ...string) ([]byte, error) {
 // far as they are in the module's own folder.
 var licenceName = regexp.MustCompile(`(?i)^((un)?licen[cs]es?|copying|notices?|patents)([-._].*)?$`)
 
+// termsName are those of them that say the terms; the others add to them, and
+// SPDX has no names for what they add.
+var termsName = regexp.MustCompile(`(?i)^((un)?licen|copying)`)
+
 // sourceName are files that are called so and are none.
 var sourceName = regexp.MustCompile(`(?i)\.(go|ya?ml|json|sh|tmpl)$`)
 
@@ -157,6 +161,9 @@ func (l *Licence) read(dir string) error {
 			return fmt.Errorf("reading the licence of %s: %w", l.Module, err)
 		}
 		l.Texts[entry.Name()] = text
+		if !termsName.MatchString(entry.Name()) {
+			continue
+		}
 		found := licensecheck.Scan(text)
 		if found.Percent < termsOf {
 			continue

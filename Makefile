@@ -121,3 +121,13 @@ bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down (BENCH_
 bench-train: cluster ## bring the local cluster up and time sync, logs, starts and the pipeline on it; it stays up (BENCH_TRAIN_FLAGS=-parts=logs,start -runs=1 times some)
 	@echo "timing ml-dev-env on the local cluster, in a namespace of its own; this takes some minutes"
 	$(SUDO) go run ./test/bench-train $(BENCH_TRAIN_FLAGS)
+
+# One version of Go: another compiles other bytes.
+.PHONY: pin release
+pin release: export GOTOOLCHAIN := go$(shell sed -n 's/^go //p' go.mod)
+pin: ## write version and steps image's digest into tasks/ and pipelines/, to be committed and tagged (VERSION=v1.2.3)
+	go run ./cmd/mlenv release pin --version="$(VERSION)" $(RELEASE_FLAGS)
+
+release: ## make what VERSION=v1.2.3 is published as, in dist/ (RELEASE_FLAGS=--snapshot to try it, --push to publish)
+	rm -rf dist
+	go run ./cmd/mlenv release --version="$(VERSION)" $(RELEASE_FLAGS)

@@ -7,48 +7,58 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"os/exec"
+	"slices"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
+	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// hostRoots is where Debian and its relatives keep the certificate authorities.
-const hostRoots = "/etc/ssl/certs/ca-certificates.crt"
-
-// Command is mlenv bundle.
-func Command() *cobra.Command {
+// Command is mlenv bundle. files has tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
+func Command(files fs.FS) *cobra.Command {
 	cmd := &cobra.Command{Use: "bundle", Short: "Make what a cluster is given"}
-	cmd.AddCommand(stepsImageCommand())
+	cmd.AddCommand(stepsImageCommand(), tektonCommand(files))
 	return cmd
 }
 
 func stepsImageCommand() *cobra.Command {
-	var push, source, roots string
+	var push, output, source, roots string
+	var platforms []string
 	cmd := &cobra.Command{
 		Use:   "steps-image --push=IMAGE",
 		Short: "Compile the steps and push their image, printed by digest",
-		Long: `Steps-image compiles the steps and the agent from a checkout, puts them and the certificate authorities of this machine
-into an image, pushes it and prints its reference by digest, as mlenv install wants it.`,
-		Example: "  mlenv bundle steps-image --push=quay.io/me/steps:v1",
-		Args:    cobra.NoArgs,
+		Long: `Steps-image compiles the steps and the agent from a checkout for each platform, puts them, the licences of all they
+are linked from and the certificate authorities of this machine into an image, pushes it and prints its reference by digest, as
+mlenv install wants it. The bill of materials (SPDX) hangs on it, for oras discover. The same sources give the same digest.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`,
+		Example: `  mlenv bundle steps-image --push=quay.io/me/steps:v1
+  mlenv bundle steps-image --push=registry.local:5000/steps:try --platforms=linux/amd64
+  mlenv bundle steps-image --output=steps-image   # an OCI layout, for skopeo, crane or oras`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			reference, err := name.ParseReference(push)
-			if err != nil {
-				return fail.Becausef(fail.InvalidInput, "reading --push: %w", err)
+			chosen, errPlatforms := parsePlatforms(platforms)
+			to, errPush := parseTag("--push", push)
+			if err := errors.Join(errPush, errPlatforms); err != nil {
+				return fail.Because(fail.InvalidInput, err)
 			}
-			image, err := compileImage(cmd.Context(), cmd.ErrOrStderr(), source, roots)
+			made, err := compileSteps(cmd.Context(), cmd.ErrOrStderr(), source, roots, chosen)
 			if err != nil {
 				return err
 			}
-			pushed, err := Push(cmd.Context(), reference, image)
+			if output != "" {
+				if err := made.Layout(output, "steps"); err != nil {
+					return err
+				}
+			}
+			if to == nil {
+				return nil
+			}
+			pushed, err := made.Push(cmd.Context(), cmd.ErrOrStderr(), to)
 			if err != nil {
 				return err
 			}
@@ -57,84 +67,130 @@ into an image, pushes it and prints its reference by digest, as mlenv install wa
 		},
 	}
 	cmd.Flags().StringVar(&push, "push", "", "image to push to, as REGISTRY/REPOSITORY:TAG")
+	cmd.Flags().StringVar(&output, "output", "", "folder to write the image into, as an OCI layout")
 	cmd.Flags().StringVar(&source, "source", ".", "folder of the sources")
 	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+hostRoots+" where there is one)")
-	if err := cmd.MarkFlagRequired("push"); err != nil {
-		panic(err) // the flag is made above
-	}
+	cmd.Flags().StringSliceVar(&platforms, "platforms", platformNames(), "platforms to compile for")
+	cmd.MarkFlagsOneRequired("push", "output")
 	return cmd
 }
 
-// compileImage makes the image in memory; the programs are thrown away. What
-// goes on is told on progress.
-func compileImage(ctx context.Context, progress io.Writer, source, roots string) (v1.Image, error) {
+// compileSteps makes the image in memory; the programs are thrown away.
+func compileSteps(ctx context.Context, progress io.Writer, source, rootsFile string, platforms []v1.Platform) (StepsRelease, error) {
+	roots, err := HostRoots()
+	if rootsFile != "" {
+		roots, err = os.ReadFile(rootsFile)
+	}
+	if err != nil {
+		return StepsRelease{}, fmt.Errorf("reading certificate authorities: %w", err)
+	}
 	dir, err := os.MkdirTemp("", "mlenv-steps-")
 	if err != nil {
-		return nil, err
+		return StepsRelease{}, err
 	}
 	defer os.RemoveAll(dir)
-	version := describe(ctx, source)
-	fmt.Fprintf(progress, "compiling the steps and the agent, version %s\n", version)
-	contents, err := Compile(ctx, source, dir, version)
-	if err != nil {
-		return nil, err
+	return Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, roots)
+}
+
+func platformNames() []string {
+	var names []string
+	for _, platform := range Platforms() {
+		names = append(names, platform.String())
 	}
-	if contents.Roots = roots; roots == "" {
-		if _, err := os.Stat(hostRoots); err == nil {
-			contents.Roots = hostRoots
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+	return names
+}
+
+func parsePlatforms(names []string) ([]v1.Platform, error) {
+	var platforms []v1.Platform
+	for _, platform := range Platforms() {
+		if slices.Contains(names, platform.String()) {
+			platforms = append(platforms, platform)
 		}
 	}
-	image, err := StepsImage(contents)
-	if err != nil {
-		return nil, err
-	}
-	size, err := compressedSize(image)
-	if err != nil {
-		return nil, err
-	}
-	fmt.Fprintf(progress, "pushing %s\n", words.Bytes(size))
-	return image, nil
-}
-
-// describe is the sources' version by git, "devel" where it does not know.
-func describe(ctx context.Context, source string) string {
-	cmd := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty")
-	cmd.Dir = source
-	out, err := cmd.Output()
-	if text := strings.TrimSpace(string(out)); err == nil && text != "" {
-		return text
-	}
-	return "devel"
-}
-
-// compressedSize is what a node has to pull, in bytes.
-func compressedSize(image v1.Image) (int64, error) {
-	layers, err := image.Layers()
-	if err != nil {
-		return 0, err
-	}
-	var sum int64
-	for _, layer := range layers {
-		size, err := layer.Size()
-		if err != nil {
-			return 0, err
+	var mistakes []error
+	for _, text := range names {
+		if !slices.Contains(platformNames(), text) {
+			mistakes = append(mistakes, fmt.Errorf("reading --platforms: %q: want %s", text, strings.Join(platformNames(), " or ")))
 		}
-		sum += size
 	}
-	return sum, nil
+	if len(names) == 0 {
+		mistakes = append(mistakes, errors.New("reading --platforms: it names none"))
+	}
+	return platforms, errors.Join(mistakes...)
 }
 
-// Push pushes the image and returns its reference by digest. Who may push is
-// read where docker and podman keep it.
-func Push(ctx context.Context, to name.Reference, image v1.Image) (string, error) {
-	digest, err := image.Digest()
+// parseTag reads a reference that may be empty; that is nil.
+func parseTag(flag, text string) (name.Reference, error) {
+	if text == "" {
+		return nil, nil //nolint:nilnil // no reference is no mistake
+	}
+	tag, err := name.NewTag(text)
 	if err != nil {
-		return "", fmt.Errorf("pushing %s: %w", to, err)
+		return nil, fmt.Errorf("reading %s: %w", flag, err)
 	}
-	if err := remote.Write(to, image, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
-		return "", fail.Advise(fmt.Errorf("pushing %s: %w", to, err), "podman login %s", to.Context().RegistryStr())
+	return tag, nil
+}
+
+func tektonCommand(files fs.FS) *cobra.Command {
+	var push, as, output, stepsImage string
+	cmd := &cobra.Command{
+		Use:   "tekton --push=REGISTRY/tasks:TAG --steps-image=IMAGE@sha256:...",
+		Short: "Push the Tasks and Pipelines as a bundle for Tekton's bundle resolver",
+		Long: `Tekton makes two bundles: TAG has the Tasks and the Pipelines, TAG-tasks the Tasks alone, where the Pipelines of the
+first find them, by digest. Every step's image is by digest too, so one digest fixes everything that a run does. It prints the
+reference of the first. A run from a bundle wants what mlenv install gives a namespace beside Tasks and Pipelines: the rights and
+the cluster file.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`,
+		Example: `  mlenv bundle tekton --push=quay.io/me/tasks:v1 --steps-image=$(mlenv bundle steps-image --push=quay.io/me/steps:v1)
+  mlenv bundle tekton --output=tekton --as=quay.io/me/tasks:v1 --steps-image=...   # an OCI layout
+  tkn bundle list quay.io/me/tasks:v1`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			at, errAt := name.NewTag(push + as)
+			if errAt != nil {
+				errAt = fmt.Errorf("reading where the bundle goes: %w", errAt)
+			}
+			image, errImage := name.NewDigest(stepsImage)
+			if errImage != nil {
+				errImage = fail.Advise(fmt.Errorf("reading --steps-image: %q: want an image by digest, as NAME@sha256:...: %w", stepsImage, errImage),
+					"mlenv bundle steps-image --push=IMAGE prints it so")
+			}
+			if err := errors.Join(errAt, errImage); err != nil {
+				return fail.Because(fail.InvalidInput, err)
+			}
+			objects, err := Objects(files)
+			if err != nil {
+				return err
+			}
+			release, err := Source{Version: version.String()}.NewTektonRelease(objects, at, image)
+			if err != nil {
+				return err
+			}
+			if output != "" {
+				if err := release.Layout(output); err != nil {
+					return err
+				}
+			}
+			if push == "" {
+				return nil
+			}
+			pushed, err := release.Push(cmd.Context())
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), pushed)
+			return nil
+		},
 	}
-	return to.Context().Digest(digest.String()).Name(), nil
+	cmd.Flags().StringVar(&push, "push", "", "where to push the bundle, as REGISTRY/REPOSITORY:TAG")
+	cmd.Flags().StringVar(&output, "output", "", "folder to write the bundles into, as an OCI layout")
+	cmd.Flags().StringVar(&as, "as", "", "where a bundle that is only written will be, for the Pipelines name their Tasks by it")
+	cmd.Flags().StringVar(&stepsImage, "steps-image", "", "image of the steps, by digest")
+	cmd.MarkFlagsOneRequired("push", "as")
+	cmd.MarkFlagsMutuallyExclusive("push", "as")
+	if err := cmd.MarkFlagRequired("steps-image"); err != nil {
+		panic(err) // the flag is made above
+	}
+	return cmd
 }

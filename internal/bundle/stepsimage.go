@@ -1,18 +1,12 @@
 package bundle
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"fmt"
-	"io"
-	"os"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
@@ -21,6 +15,8 @@ const (
 	stepsProgram = "ko-app/ml-dev-env"
 	agentProgram = "mlenv-agent"
 	rootsFile    = "etc/ssl/certs/ca-certificates.crt"
+	// licencesFolder is where Red Hat's certification of images looks for them.
+	licencesFolder = "licenses"
 )
 
 // user is who the steps run as where nobody says otherwise; OpenShift gives a
@@ -32,27 +28,49 @@ func Steps() []string {
 	return []string{"build-image", "check-fabric", "preflight", "provision", "sync-repo", "teardown", "train"}
 }
 
-// Contents are the files, on this machine, that a steps image is made of.
+// Contents are what a steps image of one platform is made of.
 type Contents struct {
-	// Program is the program of all steps, Agent what runs in the nodes: static ones for Linux on amd64.
+	Source   Source
+	Platform v1.Platform
+	// Program is the file of the program of all steps, Agent of what runs in the
+	// nodes: static ones.
 	Program, Agent string
-	// Roots is a bundle of certificate authorities, PEM; empty for none.
-	Roots string
-	// Version is the image's label.
-	Version string
+	// Roots are certificate authorities, PEM; empty for none.
+	Roots []byte
+	// Licences of everything in the programs.
+	Licences []Licence
 }
 
 // StepsImage makes the image that Tasks run and that brings the agent to the
 // nodes. There is nothing else in it: no shell, no other user's files. The same
 // contents make the same digest.
 func StepsImage(contents Contents) (v1.Image, error) {
+	image, err := stepsImage(contents)
+	if err != nil {
+		return nil, fmt.Errorf("making the steps image: %w", err)
+	}
+	return image, nil
+}
+
+func stepsImage(contents Contents) (v1.Image, error) {
 	// A layer each, so that a change of one program is pulled alone.
 	var layers [][]entry
-	if contents.Roots != "" {
-		layers = append(layers, []entry{folder("etc/"), folder("etc/ssl/"), folder("etc/ssl/certs/"), file(rootsFile, contents.Roots, 0o444)})
+	if len(contents.Roots) > 0 {
+		layers = append(layers, []entry{file(rootsFile, contents.Roots, 0o444)})
 	}
-	layers = append(layers, []entry{file(agentProgram, contents.Agent, 0o555)})
-	program := []entry{folder("ko-app/"), file(stepsProgram, contents.Program, 0o555)}
+	if len(contents.Licences) > 0 {
+		layers = append(layers, licenceFiles(contents.Licences, licencesFolder))
+	}
+	agent, err := readFile(agentProgram, contents.Agent, 0o555)
+	if err != nil {
+		return nil, err
+	}
+	layers = append(layers, []entry{agent})
+	steps, err := readFile(stepsProgram, contents.Program, 0o555)
+	if err != nil {
+		return nil, err
+	}
+	program := []entry{steps}
 	for _, name := range Steps() {
 		program = append(program, link("ko-app/"+name, "ml-dev-env"))
 	}
@@ -60,84 +78,59 @@ func StepsImage(contents Contents) (v1.Image, error) {
 
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, entries := range layers {
-		layer, err := newLayer(entries)
+		layer, err := newLayer(folders(entries))
 		if err != nil {
-			return nil, fmt.Errorf("making the steps image: %w", err)
+			return nil, err
 		}
 		if image, err = mutate.AppendLayers(image, layer); err != nil {
-			return nil, fmt.Errorf("making the steps image: %w", err)
+			return nil, err
 		}
 	}
 	config, err := image.ConfigFile()
 	if err != nil {
-		return nil, fmt.Errorf("making the steps image: %w", err)
+		return nil, err
 	}
 	config = config.DeepCopy()
-	config.OS, config.Architecture = "linux", "amd64"
+	config.OS, config.Architecture, config.Variant = contents.Platform.OS, contents.Platform.Architecture, contents.Platform.Variant
+	config.Created = v1.Time{Time: contents.Source.Changed}
 	config.Config = v1.Config{
 		User:       user,
 		Entrypoint: []string{"/" + stepsProgram},
 		Env:        []string{"PATH=/ko-app"},
-		Labels: map[string]string{
-			"org.opencontainers.image.title":    "ml-dev-env steps",
-			"org.opencontainers.image.version":  contents.Version,
-			"org.opencontainers.image.licenses": "Apache-2.0",
-		},
+		Labels:     contents.Source.labels("ml-dev-env steps"),
 	}
-	return mutate.ConfigFile(image, config)
-}
-
-// entry is a file of a layer.
-type entry struct {
-	header tar.Header
-	source string
-}
-
-func folder(name string) entry {
-	return entry{header: tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o755}}
-}
-
-func file(name, source string, mode int64) entry {
-	return entry{header: tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode}, source: source}
-}
-
-func link(name, target string) entry {
-	return entry{header: tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}}
-}
-
-func newLayer(entries []entry) (v1.Layer, error) {
-	var archive bytes.Buffer
-	w := tar.NewWriter(&archive)
-	for _, e := range entries {
-		if err := e.write(w); err != nil {
-			return nil, err
-		}
-	}
-	if err := w.Close(); err != nil {
+	if image, err = mutate.ConfigFile(image, config); err != nil {
 		return nil, err
 	}
-	// Not tarball's fastest: each node of a cluster pulls what is compressed once.
-	return tarball.LayerFromOpener(
-		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil },
-		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching,
-	)
+	return mutate.Annotations(image, contents.Source.labels("ml-dev-env steps")).(v1.Image), nil
 }
 
-func (e entry) write(w *tar.Writer) error {
-	header := e.header
-	header.ModTime = time.Unix(0, 0)
-	header.Format = tar.FormatUSTAR
-	if e.source == "" {
-		return w.WriteHeader(&header)
+// labels are OCI's annotations, which images have as labels too. What is not
+// known is left out. See
+// https://github.com/opencontainers/image-spec/blob/main/annotations.md.
+func (s Source) labels(title string) map[string]string {
+	all := map[string]string{
+		"org.opencontainers.image.title":    title,
+		"org.opencontainers.image.version":  s.Version,
+		"org.opencontainers.image.licenses": projectLicence,
+		"org.opencontainers.image.source":   home,
 	}
-	content, err := os.ReadFile(e.source)
-	if err != nil {
-		return err
+	if s.Revision != "" {
+		all["org.opencontainers.image.revision"] = s.Revision
+		all["org.opencontainers.image.created"] = s.Changed.Format(time.RFC3339)
 	}
-	header.Size = int64(len(content))
-	if err := w.WriteHeader(&header); err != nil {
-		return err
+	return all
+}
+
+// StepsIndex is the image of all platforms; a node pulls what is made for it.
+func StepsIndex(source Source, images []v1.Image) (v1.ImageIndex, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, image := range images {
+		config, err := image.ConfigFile()
+		if err != nil {
+			return nil, fmt.Errorf("making the index of the steps image: %w", err)
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: config.Platform()}})
 	}
-	_, err = w.Write(content)
-	return err
+	return mutate.Annotations(index, source.labels("ml-dev-env steps")).(v1.ImageIndex), nil
 }

@@ -35,7 +35,12 @@ func contents(t *testing.T) bundle.Contents {
 		}
 		return path
 	}
-	return bundle.Contents{Program: write("program"), Agent: write("agent"), Roots: write("roots"), Version: "1.2.3"}
+	return bundle.Contents{
+		Source:   bundle.Source{Version: "v1.2.3", Revision: "c0ffee", Changed: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
+		Platform: v1.Platform{OS: "linux", Architecture: "arm64"},
+		Program:  write("program"), Agent: write("agent"), Roots: []byte("roots"),
+		Licences: []bundle.Licence{{Module: "example.com/library", Version: "v1.0.0", Texts: map[string][]byte{"LICENSE": []byte("terms")}}},
+	}
 }
 
 func stepsImage(t *testing.T, contents bundle.Contents) v1.Image {
@@ -80,6 +85,10 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 		"0777 0:0 ko-app/teardown -> ml-dev-env",
 		"0777 0:0 ko-app/train -> ml-dev-env",
 		"0555 0:0 mlenv-agent",
+		"0755 0:0 licenses",
+		"0755 0:0 licenses/example.com",
+		"0755 0:0 licenses/example.com/library@v1.0.0",
+		"0444 0:0 licenses/example.com/library@v1.0.0/LICENSE",
 		"0755 0:0 etc",
 		"0755 0:0 etc/ssl",
 		"0755 0:0 etc/ssl/certs",
@@ -92,12 +101,26 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if config.Config.User != "65532:0" || config.OS != "linux" || config.Architecture != "amd64" {
-		t.Errorf("user %s on %s/%s, want 65532:0 on linux/amd64", config.Config.User, config.OS, config.Architecture)
+	if config.Config.User != "65532:0" || config.Platform().String() != "linux/arm64" {
+		t.Errorf("user %s on %s, want 65532:0 on linux/arm64", config.Config.User, config.Platform())
 	}
 	manifest, err := image.Manifest()
 	if err != nil {
 		t.Fatal(err)
+	}
+	labels := map[string]string{
+		"org.opencontainers.image.title":    "ml-dev-env steps",
+		"org.opencontainers.image.version":  "v1.2.3",
+		"org.opencontainers.image.licenses": "Apache-2.0",
+		"org.opencontainers.image.source":   "https://github.com/ml-dev-env/ml-dev-env",
+		"org.opencontainers.image.revision": "c0ffee",
+		"org.opencontainers.image.created":  "2026-01-02T03:04:05Z",
+	}
+	if diff := cmp.Diff(labels, config.Config.Labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(labels, manifest.Annotations); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 	for _, layer := range manifest.Layers {
 		if layer.MediaType != types.OCILayer {
@@ -128,20 +151,15 @@ func TestStepsImageIsReproducible(t *testing.T) {
 
 func TestStepsImageWithoutRoots(t *testing.T) {
 	some := contents(t)
-	some.Roots = ""
+	some.Roots = nil
 	layers, err := stepsImage(t, some).Layers()
-	if err != nil || len(layers) != 2 {
-		t.Errorf("%d layers, %v: want the agent's and the steps'", len(layers), err)
+	if err != nil || len(layers) != 3 {
+		t.Errorf("%d layers, %v: want the licences, the agent's and the steps'", len(layers), err)
 	}
 }
 
 func TestPush(t *testing.T) {
-	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
-	defer server.Close()
-	to, err := name.ParseReference(strings.TrimPrefix(server.URL, "http://") + "/team/steps:v1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := registryTag(t, "team/steps:v1")
 	image := stepsImage(t, contents(t))
 	reference, err := bundle.Push(t.Context(), to, image)
 	if err != nil {
@@ -154,4 +172,16 @@ func TestPush(t *testing.T) {
 	if _, err := remote.Image(byDigest); err != nil {
 		t.Errorf("pulling what was pushed: %v", err)
 	}
+}
+
+// registryTag is a tag of a registry that ends with the test.
+func registryTag(t *testing.T, repository string) name.Tag {
+	t.Helper()
+	server := httptest.NewServer(registry.New(registry.WithReferrersSupport(true), registry.Logger(log.New(io.Discard, "", 0))))
+	t.Cleanup(server.Close)
+	tag, err := name.NewTag(strings.TrimPrefix(server.URL, "http://") + "/" + repository)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tag
 }

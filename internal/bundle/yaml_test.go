@@ -355,7 +355,7 @@ func values(value tekton.ParamValue) []string {
 	return slices.Concat([]string{value.StringVal}, value.ArrayVal, slices.Collect(maps.Values(value.ObjectVal)))
 }
 
-// TestSamples checks that what people copy would run.
+// TestSamples checks that what people copy would run, and so the runs of tests/.
 func TestSamples(t *testing.T) {
 	for name, task := range tasks(t) {
 		for file, content := range samples(t, "tasks", name) {
@@ -387,17 +387,19 @@ func TestSamples(t *testing.T) {
 
 func samples(t *testing.T, kind, name string) map[string][]byte {
 	t.Helper()
-	paths, err := filepath.Glob(filepath.Join(root, kind, name, "samples", "*.yaml"))
-	if err != nil || len(paths) == 0 {
-		t.Errorf("%s/%s/samples: %v: want a sample", kind, name, err)
-	}
 	all := map[string][]byte{}
-	for _, path := range paths {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+	for _, folder := range []string{"samples", "tests"} {
+		paths, err := filepath.Glob(filepath.Join(root, kind, name, folder, "*.yaml"))
+		if err != nil || len(paths) == 0 {
+			t.Errorf("%s/%s/%s: %v: want a run", kind, name, folder, err)
 		}
-		all[path] = content
+		for _, path := range paths {
+			content, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all[path] = content
+		}
 	}
 	return all
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/runs"
+	"github.com/ml-dev-env/ml-dev-env/internal/release"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -48,8 +49,9 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			return nil
 		},
 	}
-	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
 	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
+	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(mldevenv.Bundle), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
+	root.AddCommand(release.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	buildclient "github.com/openshift/client-go/build/clientset/versioned/typed/build/v1"
 	"golang.org/x/sync/semaphore"
 
@@ -87,6 +88,7 @@ func testTraining(t *testing.T) {
 		scenario{"image-missing", 1, imageMissing},
 		scenario{"too-many", 0, tooMany},
 		scenario{"quota", 1, quotaExceeded},
+		scenario{"release-bundle", 0, releaseBundle},
 		scenario{"cancelled", 1, runCancelled},
 		scenario{"run-by-mlenv", 1, runByMlenv},
 		scenario{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
@@ -159,12 +161,8 @@ func newTraining(t *testing.T) training {
 // pushSteps makes the image of the steps as mlenv bundle does.
 func pushSteps(t *testing.T) (pushed, program string) {
 	t.Helper()
-	contents, err := bundle.Compile(t.Context(), repository(t), t.TempDir(), "e2e")
-	if err != nil {
-		t.Fatal(err)
-	}
-	contents.Roots = "/etc/ssl/certs/ca-certificates.crt"
-	image, err := bundle.StepsImage(contents)
+	contents, image := stepsImage(t, repository(t))
+	index, err := bundle.StepsIndex(contents.Source, []v1.Image{image})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,10 +170,31 @@ func pushSteps(t *testing.T) (pushed, program string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pushed, err = bundle.Push(t.Context(), reference, image); err != nil {
+	if pushed, err = bundle.Push(t.Context(), reference, index); err != nil {
 		t.Fatal(err)
 	}
 	return pushed, contents.Program
+}
+
+// stepsImage is the one for this machine, made from the sources in the folder.
+func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
+	t.Helper()
+	source := bundle.Source{Dir: sources, Version: "e2e"}
+	contents, err := source.Compile(t.Context(), t.TempDir(), bundle.Platforms()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if contents.Licences, err = source.Licences(t.Context(), contents.Program, contents.Agent); err != nil {
+		t.Fatal(err)
+	}
+	if contents.Roots, err = bundle.HostRoots(); err != nil {
+		t.Fatal(err)
+	}
+	image, err := bundle.StepsImage(contents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return contents, image
 }
 
 // serveRepository puts a repository where the cluster's git server finds it.

@@ -1,0 +1,133 @@
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+)
+
+// entry is a file of a layer.
+type entry struct {
+	header  tar.Header
+	content []byte
+}
+
+func folder(name string) entry {
+	return entry{header: tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755}}
+}
+
+func file(name string, content []byte, mode int64) entry {
+	return entry{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode}, content}
+}
+
+func link(name, target string) entry {
+	return entry{header: tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}}
+}
+
+// readFile is a file of this machine under another name.
+func readFile(name, source string, mode int64) (entry, error) {
+	content, err := os.ReadFile(source)
+	return file(name, content, mode), err
+}
+
+// folders puts before each entry the folders that it lies in, each once.
+func folders(entries []entry) []entry {
+	var all []entry
+	made := map[string]bool{}
+	var makeFolder func(name string)
+	makeFolder = func(name string) {
+		if name == "." || made[name] {
+			return
+		}
+		makeFolder(path.Dir(name))
+		made[name] = true
+		all = append(all, folder(name))
+	}
+	for _, e := range entries {
+		makeFolder(path.Dir(e.header.Name))
+		all = append(all, e)
+	}
+	return all
+}
+
+// archive is the tar archive of the entries. Nothing of this machine, such as
+// times and owners, gets into it.
+func archive(entries []entry) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, e := range entries {
+		header := e.header
+		header.ModTime = time.Unix(0, 0)
+		// USTAR where the name fits, for it is what everything reads.
+		header.Format = tar.FormatUnknown
+		header.Size = int64(len(e.content))
+		if err := w.WriteHeader(&header); err != nil {
+			return nil, fmt.Errorf("archiving %s: %w", header.Name, err)
+		}
+		if _, err := w.Write(e.content); err != nil {
+			return nil, fmt.Errorf("archiving %s: %w", header.Name, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+func newLayer(entries []entry) (v1.Layer, error) {
+	content, err := archive(entries)
+	if err != nil {
+		return nil, err
+	}
+	// Not tarball's fastest: each node of a cluster pulls what is compressed once.
+	return tarball.LayerFromOpener(
+		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
+		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching,
+	)
+}
+
+// ArchiveFolder is the tar archive of the files below a folder, as of an OCI
+// layout: the same files make the same archive.
+func ArchiveFolder(dir string) ([]byte, error) {
+	var entries []entry
+	root := os.DirFS(dir)
+	err := fs.WalkDir(root, ".", func(name string, found fs.DirEntry, err error) error {
+		if err != nil || found.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(root, name)
+		entries = append(entries, file(name, content, 0o644))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("archiving %s: %w", dir, err)
+	}
+	return archive(folders(entries))
+}
+
+// ArchiveLicences is the compressed tar archive of the licences' texts.
+func ArchiveLicences(licences []Licence) ([]byte, error) {
+	content, err := archive(folders(licenceFiles(licences, licencesFolder)))
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	if _, err := w.Write(content); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}

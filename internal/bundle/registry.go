@@ -1,0 +1,68 @@
+package bundle
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// Pushed is what a registry takes: an image, or an index of images.
+type Pushed interface {
+	remote.Taggable
+	Digest() (v1.Hash, error)
+}
+
+// Push pushes an image or an index with its images, and returns its reference by
+// digest. Who may push is read where docker and podman keep it.
+func Push(ctx context.Context, to name.Reference, what Pushed) (string, error) {
+	digest, err := what.Digest()
+	if err != nil {
+		return "", fmt.Errorf("pushing %s: %w", to, err)
+	}
+	if err := remote.Push(to, what, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+		return "", fail.Advise(fmt.Errorf("pushing %s: %w", to, err), "podman login %s", to.Context().RegistryStr())
+	}
+	return to.Context().Digest(digest.String()).Name(), nil
+}
+
+// Artefact is one entry of an OCI layout.
+type Artefact struct {
+	What Pushed
+	// Name is its tag, or its whole reference; empty for what is found by what it refers to.
+	Name string
+}
+
+// WriteLayout writes the artefacts as an OCI layout into the folder dir: skopeo,
+// crane and oras push it from there.
+func WriteLayout(dir string, artefacts ...Artefact) error {
+	store, err := layout.Write(dir, empty.Index)
+	if err != nil {
+		return fmt.Errorf("writing the layout %s: %w", dir, err)
+	}
+	for _, artefact := range artefacts {
+		var options []layout.Option
+		if artefact.Name != "" {
+			options = append(options, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": artefact.Name}))
+		}
+		switch what := artefact.What.(type) {
+		case v1.ImageIndex:
+			err = store.AppendIndex(what, options...)
+		case v1.Image:
+			err = store.AppendImage(what, options...)
+		default:
+			err = fmt.Errorf("%T: want an image or an index", what)
+		}
+		if err != nil {
+			return fmt.Errorf("writing %s into the layout %s: %w", artefact.Name, dir, err)
+		}
+	}
+	return nil
+}

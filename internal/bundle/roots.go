@@ -1,0 +1,40 @@
+package bundle
+
+import (
+	"bytes"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"os"
+
+	mozilla "golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// hostRoots is where Debian and its relatives keep the certificate authorities.
+const hostRoots = "/etc/ssl/certs/ca-certificates.crt"
+
+// HostRoots are the certificate authorities of this machine, PEM; none where it
+// keeps them elsewhere.
+func HostRoots() ([]byte, error) {
+	roots, err := os.ReadFile(hostRoots)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return roots, err
+}
+
+// MozillaRoots are the certificate authorities of Mozilla's list, PEM, as the Go
+// module of the list has them: the same on any machine. Those that are trusted
+// for older certificates only are left out, for PEM cannot say so.
+func MozillaRoots() ([]byte, error) {
+	var all bytes.Buffer
+	for root := range mozilla.Roots() {
+		if root.Constraint != nil {
+			continue
+		}
+		if err := pem.Encode(&all, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
+			return nil, err
+		}
+	}
+	return all.Bytes(), nil
+}

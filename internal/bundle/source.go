@@ -1,0 +1,104 @@
+package bundle
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+const module = "github.com/ml-dev-env/ml-dev-env"
+
+// home is where the sources are to be had.
+const home = "https://" + module
+
+// Source is what programs are compiled from.
+type Source struct {
+	// Dir is the folder of the sources.
+	Dir string
+	// Version is what the programs say of themselves.
+	Version string
+	// Revision is the last commit that changed something of which programs are
+	// made, and Changed when; both are empty outside of git.
+	Revision string
+	Changed  time.Time
+}
+
+// compiled are the paths of which the steps and the agent are made. A release
+// writes the digest of their image into tasks/ and pipelines/, in a commit of its
+// own: that commit must not change the digest.
+var compiled = [...]string{"go.mod", "go.sum", "LICENSE", "embed.go", "cmd", "images", "internal"}
+
+// Describe reads the sources' revision from git, and their version where none is
+// given: "devel" where git does not know.
+func Describe(ctx context.Context, dir, version string) Source {
+	source := Source{Dir: dir, Version: version}
+	if version == "" {
+		source.Version = "devel"
+		if text := git(ctx, dir, "describe", "--tags", "--always", "--dirty"); text != "" {
+			source.Version = text
+		}
+	}
+	args := append([]string{"log", "--max-count=1", "--format=%H %ct", "--"}, compiled[:]...)
+	if revision, seconds, ok := strings.Cut(git(ctx, dir, args...), " "); ok {
+		if at, err := strconv.ParseInt(seconds, 10, 64); err == nil {
+			source.Revision, source.Changed = revision, time.Unix(at, 0).UTC()
+		}
+	}
+	return source
+}
+
+// git is what git prints, without spaces around; empty where it fails.
+func git(ctx context.Context, dir string, args ...string) string {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// Platforms are those of the steps image: OpenShift's nodes with NVIDIA's GPUs.
+func Platforms() []v1.Platform {
+	return []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}}
+}
+
+// Compile compiles the steps' program and the agent for the platform into the
+// folder dir, static and without paths of this machine: the same sources make
+// the same programs in any folder, by the same version of Go.
+func (s Source) Compile(ctx context.Context, dir string, platform v1.Platform) (Contents, error) {
+	contents := Contents{Source: s, Platform: platform, Program: filepath.Join(dir, "ml-dev-env"), Agent: filepath.Join(dir, "mlenv-agent")}
+	if err := s.CompileProgram(ctx, "cmd/steps", contents.Program, platform); err != nil {
+		return Contents{}, err
+	}
+	if err := s.CompileProgram(ctx, "cmd/mlenv-agent", contents.Agent, platform); err != nil {
+		return Contents{}, err
+	}
+	return contents, nil
+}
+
+// CompileProgram compiles one program of the sources into the file program.
+func (s Source) CompileProgram(ctx context.Context, pkg, program string, platform v1.Platform) error {
+	// The version is said by -X alone: Go would read another out of git. Debugging
+	// information would be stripped after it was compiled.
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
+		"-ldflags=-s -w -X "+module+"/internal/version.number="+s.Version, "-o", program, module+"/"+pkg)
+	build.Dir = s.Dir
+	build.Env = append(goEnvironment(), "GOOS="+platform.OS, "GOARCH="+platform.Architecture)
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("compiling %s for %s: %w\n%s", pkg, platform, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// goEnvironment is this process's without what changes a program.
+func goEnvironment() []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GOWORK=off")
+}

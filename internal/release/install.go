@@ -1,0 +1,43 @@
+package release
+
+import (
+	"bytes"
+	"os"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+)
+
+const (
+	// namespace is where install.yaml puts everything.
+	namespace = "ml-dev-env"
+	// clusterName is whose cluster file the Tasks of install.yaml read: people put
+	// theirs into the ConfigMap of that name.
+	clusterName = "default"
+)
+
+// writeInstall writes what mlenv install gives a namespace, but for the cluster
+// file, which nobody else can write.
+func (r *Release) writeInstall() error {
+	request := install.Request{Namespace: namespace, ServiceAccount: install.DefaultServiceAccount, StepsImage: r.StepsImage.Name()}
+	request.Cluster.Cluster.Name = clusterName
+	rendered, err := install.Render(request, os.DirFS(r.request.Source.Dir))
+	if err != nil {
+		return err
+	}
+	objects := []*unstructured.Unstructured{{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace},
+	}}}
+	for _, object := range rendered {
+		if object.GetKind() != "ConfigMap" || object.GetName() != cluster.ConfigMapPrefix+clusterName {
+			objects = append(objects, object)
+		}
+	}
+	var out bytes.Buffer
+	if err := install.WriteYAML(&out, objects); err != nil {
+		return err
+	}
+	return r.write(installFile, out.Bytes())
+}

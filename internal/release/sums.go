@@ -1,0 +1,26 @@
+package release
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// writeSums writes what sha256sum --check reads, of everything else in the folder.
+func (r *Release) writeSums() error {
+	entries, err := os.ReadDir(r.request.Output)
+	if err != nil {
+		return fmt.Errorf("writing the checksums: %w", err)
+	}
+	var sums strings.Builder
+	for _, entry := range entries {
+		content, err := os.ReadFile(filepath.Join(r.request.Output, entry.Name()))
+		if err != nil {
+			return fmt.Errorf("writing the checksums: %w", err)
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), entry.Name())
+	}
+	return r.write(sumsFile, []byte(sums.String()))
+}

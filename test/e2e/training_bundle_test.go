@@ -1,0 +1,153 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// releaseBundle pushes the Tekton bundles, has the real tkn list them, and runs
+// each Task's and Pipeline's own test from there: it ends at once, after the
+// bundle was resolved and the steps' image started on a node.
+func releaseBundle(u trainer) {
+	at, err := name.NewTag(registryHost + "/e2e/tasks:1")
+	if err != nil {
+		u.Fatal(err)
+	}
+	objects, err := bundle.Objects(mldevenv.Bundle)
+	if err != nil {
+		u.Fatal(err)
+	}
+	image, err := name.NewDigest(u.steps)
+	if err != nil {
+		u.Fatal(err)
+	}
+	release, err := bundle.Source{Version: "e2e"}.NewTektonRelease(objects, at, image)
+	if err != nil {
+		u.Fatal(err)
+	}
+	pushed, err := release.Push(u.Context())
+	if err != nil {
+		u.Fatal(err)
+	}
+	listed, err := run(u.T, nil, stateDir+"/bin/tkn", "bundle", "list", pushed)
+	if err != nil {
+		u.Fatalf("tkn bundle list: %v\n%s", err, listed)
+	}
+
+	// All at once: each takes the time of a pod.
+	started := map[string]bool{}
+	for _, object := range objects {
+		switch object.GetKind() {
+		case "Task":
+			u.mustContain(listed, "task.tekton.dev/"+object.GetName())
+			u.startTest("tasks", object.GetName(), pushed)
+			started[object.GetName()] = true
+		case "Pipeline":
+			u.mustContain(listed, "pipeline.tekton.dev/"+object.GetName())
+			u.startTest("pipelines", object.GetName(), pushed)
+		}
+	}
+	for _, task := range slices.Sorted(maps.Keys(started)) {
+		_, results := u.taskEnd(task)
+		u.equal("reason of task "+task, results["reason"], string(fail.InvalidInput))
+	}
+	for _, pipeline := range []string{"dev-environment", "train-multi-node"} {
+		u.waitFor("condition=Succeeded=False", "pipelinerun/"+pipeline)
+		// The Pipeline found its Tasks, in a bundle of their own.
+		_, results := u.taskEnd(pipeline + "-preflight")
+		u.equal("reason of "+pipeline+"'s preflight", results["reason"], string(fail.InvalidInput))
+	}
+	u.sameFromElsewhere(image)
+}
+
+// startTest starts tests/run.yaml of a Task or Pipeline, from a bundle and under its name.
+func (u trainer) startTest(kind, named, from string) {
+	u.Helper()
+	content, err := os.ReadFile(filepath.Join(repository(u.T), kind, named, "tests", "run.yaml"))
+	if err != nil {
+		u.Fatal(err)
+	}
+	meta := metav1.ObjectMeta{Name: named, Namespace: u.namespace}
+	ref := tekton.ResolverRef{Resolver: "bundles", Params: tekton.Params{
+		{Name: "bundle", Value: *tekton.NewStructuredValues(from)},
+		{Name: "name", Value: *tekton.NewStructuredValues(named)},
+		{Name: "kind", Value: *tekton.NewStructuredValues(kind[:len(kind)-1])},
+	}}
+	if kind == "tasks" {
+		taskRun := &tekton.TaskRun{}
+		if err := yaml.UnmarshalStrict(content, taskRun); err != nil {
+			u.Fatal(err)
+		}
+		taskRun.ObjectMeta, taskRun.Spec.TaskRef = meta, &tekton.TaskRef{ResolverRef: ref}
+		if _, err := u.clients.Tekton.TektonV1().TaskRuns(u.namespace).Create(u.Context(), taskRun, metav1.CreateOptions{}); err != nil {
+			u.Fatal(err)
+		}
+		return
+	}
+	pipelineRun := &tekton.PipelineRun{}
+	if err := yaml.UnmarshalStrict(content, pipelineRun); err != nil {
+		u.Fatal(err)
+	}
+	pipelineRun.ObjectMeta, pipelineRun.Spec.PipelineRef = meta, &tekton.PipelineRef{ResolverRef: ref}
+	pipelineRun.Spec.TaskRunTemplate.ServiceAccountName = "mlenv-pipeline"
+	if _, err := u.clients.Tekton.TektonV1().PipelineRuns(u.namespace).Create(u.Context(), pipelineRun, metav1.CreateOptions{}); err != nil {
+		u.Fatal(err)
+	}
+}
+
+// sameFromElsewhere compiles the sources in another folder: the image is the same.
+func (u trainer) sameFromElsewhere(pushed name.Digest) {
+	u.Helper()
+	elsewhere := copySources(u.T)
+	_, image := stepsImage(u.T, elsewhere)
+	got, err := image.Digest()
+	if err != nil {
+		u.Fatal(err)
+	}
+	index, err := remote.Index(pushed, remote.WithContext(u.Context()))
+	if err != nil {
+		u.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.equal("image of the sources in "+elsewhere, fmt.Sprint(got), fmt.Sprint(manifest.Manifests[0].Digest))
+}
+
+// copySources copies what programs are compiled from.
+func copySources(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for _, folder := range []string{"cmd", "internal", "images", "tasks", "pipelines"} {
+		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(repository(t), folder))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{"go.mod", "go.sum", "embed.go", "LICENSE"} {
+		content, err := os.ReadFile(filepath.Join(repository(t), file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, file), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}

@@ -47,6 +47,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			return nil
 		},
 	}
+	root.AddCommand(install.UninstallCommand())
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)

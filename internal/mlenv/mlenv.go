@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/initcluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -48,6 +49,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		},
 	}
 	root.AddCommand(install.UninstallCommand())
+	root.AddCommand(initcluster.Command())
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)

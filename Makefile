@@ -76,8 +76,9 @@ resolve: ## resolve the Python packages of every training image under what its b
 test: setup-tests verify lint unit resolve e2e ## everything that CI runs
 
 .PHONY: generate
-generate: ## rewrite what is generated (cluster file schema, go.mod and go.sum, formatting)
+generate: ## rewrite what is generated (cluster file schema, install/, go.mod and go.sum, formatting)
 	go test ./internal/cluster -run TestSchemaIsCurrent -update
+	go test ./internal/install -run TestKustomizationsAreCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
@@ -86,6 +87,7 @@ generate: ## rewrite what is generated (cluster file schema, go.mod and go.sum, 
 .PHONY: verify
 verify: ## fail if generate would change something
 	go test ./internal/cluster -run TestSchemaIsCurrent
+	go test ./internal/install -run TestKustomizationsAreCurrent
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff

@@ -45,11 +45,11 @@ type Request struct {
 func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	for _, typed := range request.typed() {
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
+		object, err := untyped(typed)
 		if err != nil {
-			return nil, fmt.Errorf("rendering %T: %w", typed, err)
+			return nil, err
 		}
-		objects = append(objects, &unstructured.Unstructured{Object: fields})
+		objects = append(objects, object)
 	}
 	fromBundle, err := bundle.Objects(files)
 	if err != nil {
@@ -60,15 +60,28 @@ func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) 
 			return nil, err
 		}
 		object.SetNamespace(request.Namespace)
-		labels := object.GetLabels()
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		maps.Copy(labels, Labels(NamespacePart))
-		object.SetLabels(labels)
+		mark(object)
 		objects = append(objects, object)
 	}
 	return objects, nil
+}
+
+func untyped(typed runtime.Object) (*unstructured.Unstructured, error) {
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
+	if err != nil {
+		return nil, fmt.Errorf("rendering %T: %w", typed, err)
+	}
+	return &unstructured.Unstructured{Object: fields}, nil
+}
+
+// mark adds the labels of what is installed.
+func mark(object *unstructured.Unstructured) {
+	labels := object.GetLabels()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	maps.Copy(labels, Labels(NamespacePart))
+	object.SetLabels(labels)
 }
 
 // defaults show people what they get, in tkn pipeline describe too. A param that

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	buildclient "github.com/openshift/client-go/build/clientset/versioned/typed/build/v1"
@@ -51,6 +52,7 @@ type scenario struct {
 // testTraining runs the pipelines, and the Tasks alone, as people do, and looks
 // at what is left of each run.
 func testTraining(t *testing.T) {
+	began := time.Now()
 	shared := newTraining(t)
 	// These compute: one at a time is enough.
 	earnest := queue(
@@ -89,6 +91,7 @@ func testTraining(t *testing.T) {
 		scenario{"deleted", 1, runDeleted},
 		scenario{"container-killed", 1, containerKilled},
 		scenario{"gpus-held", gpusOfNode, gpusHeld},
+		scenario{"install-uninstall-init", 0, installUninstallInit},
 	)
 	gpus := semaphore.NewWeighted(gpusOfNode)
 	lane := func(scenarios <-chan scenario) func() {
@@ -113,6 +116,9 @@ func testTraining(t *testing.T) {
 	t.Run("rdma-faults", func(t *testing.T) { shared.tell(t, rdmaFaults) })
 	t.Run("gpu-missing", func(t *testing.T) { shared.tell(t, gpuMissing) })
 	t.Run("api-server-away", func(t *testing.T) { shared.tell(t, apiServerAway) })
+	// What all of them asked for.
+	whole := wholeSuite(t)
+	t.Run("rights", func(t *testing.T) { testRights(t, began, whole) })
 }
 
 func queue(scenarios ...scenario) <-chan scenario {

@@ -52,7 +52,7 @@ func (w *writer) line(depth int, format string, args ...any) {
 func (w *writer) section(name string) { fmt.Fprintf(&w.text, "\n%s:\n", name) }
 
 func (w *writer) comment(depth int, format string, args ...any) {
-	w.line(depth, "# %s", words.OneLine(fmt.Sprintf(format, args...), 300))
+	w.line(depth, "# %s", words.OneLine(fmt.Sprintf(format, args...), 500))
 }
 
 // guess comments on what follows it: what it was guessed from.

@@ -215,7 +215,11 @@ func (f *Facts) readNodes(ctx context.Context, c Clients) {
 		if !f.read(podsSubject, err) {
 			return
 		}
-		f.Pods = append(f.Pods, pods.Items...)
+		for _, pod := range pods.Items {
+			if pod.Spec.NodeName == node.Name {
+				f.Pods = append(f.Pods, pod)
+			}
+		}
 	}
 }
 

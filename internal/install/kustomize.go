@@ -109,9 +109,10 @@ func filler(objects []*unstructured.Unstructured) ([]byte, error) {
 				return nil, err
 			}
 			if has {
+				// kustomize takes the name for a regular expression.
 				targets = append(targets, map[string]any{
 					"select":     map[string]any{"kind": object.GetKind(), "name": object.GetName()},
-					"fieldPaths": []any{fmt.Sprintf("spec.params.[name=%s].default", d.Param)},
+					"fieldPaths": []any{fmt.Sprintf("spec.params.[name=^%s$].default", d.Param)},
 				})
 			}
 		}

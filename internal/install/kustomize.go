@@ -111,7 +111,7 @@ func filler(objects []*unstructured.Unstructured) ([]byte, error) {
 			if has {
 				// kustomize takes the name for a regular expression.
 				targets = append(targets, map[string]any{
-					"select":     map[string]any{"kind": object.GetKind(), "name": object.GetName()},
+					"select": map[string]any{"kind": object.GetKind(), "name": object.GetName()},
 					// kustomize takes the name for a regular expression.
 					"fieldPaths": []any{fmt.Sprintf("spec.params.[name=^%s$].default", d.Param)},
 				})

@@ -80,8 +80,9 @@ browser: ## open the pages of internal/report in Chromium
 test: setup-tests verify lint unit resolve browser e2e ## everything that CI runs
 
 .PHONY: generate
-generate: ## rewrite what is generated (cluster file schema, go.mod and go.sum, formatting)
+generate: ## rewrite what is generated (cluster file schema, install/, go.mod and go.sum, formatting)
 	go test ./internal/cluster -run TestSchemaIsCurrent -update
+	go test ./internal/install -run TestKustomizationsAreCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
@@ -90,6 +91,7 @@ generate: ## rewrite what is generated (cluster file schema, go.mod and go.sum, 
 .PHONY: verify
 verify: ## fail if generate would change something
 	go test ./internal/cluster -run TestSchemaIsCurrent
+	go test ./internal/install -run TestKustomizationsAreCurrent
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff

@@ -1,24 +1,34 @@
 package install
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // apiServer keeps what is applied and gives it a new resource version when it
-// differs. It merges nothing: an applied object replaces the one before.
+// differs. It merges nothing: an applied object replaces the one before. A dry run is
+// answered and not kept.
 type apiServer struct {
 	mu      sync.Mutex
 	objects map[string]map[string]any
@@ -26,8 +36,12 @@ type apiServer struct {
 	version int
 	// refuse answers requests whose path it is found in.
 	refuse map[string]string
+	// mayNot are "verb resource" that access reviews deny.
+	mayNot []string
 	dryRun []bool
 }
+
+const notFound = `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","details":{"name":"x"},"code":404}`
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
@@ -44,62 +58,145 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	switch r.Method {
-	case http.MethodGet:
-		if s.objects[r.URL.Path] == nil {
-			w.WriteHeader(http.StatusNotFound)
-			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","details":{"name":"x"},"code":404}`)
-			return
-		}
-	case http.MethodPatch:
-		query := r.URL.Query()
-		s.dryRun = append(s.dryRun, query.Get("dryRun") == "All")
-		if query.Get("fieldManager") != fieldManager || query.Get("force") != "true" || r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
-			http.Error(w, "not an apply by "+fieldManager, http.StatusBadRequest)
-			return
-		}
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	var answer any
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
+		answer = s.review(body)
+	case r.Method == http.MethodGet && s.objects[r.URL.Path] == nil && isList(r.URL.Path):
+		answer = s.list(r)
+	case r.Method != http.MethodPatch && s.objects[r.URL.Path] == nil:
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, notFound)
+		return
+	case r.Method == http.MethodDelete:
+		answer = s.objects[r.URL.Path]
+		delete(s.objects, r.URL.Path)
+		delete(s.bodies, r.URL.Path)
+	case r.Method == http.MethodPatch:
+		if answer, err = s.patch(r, body); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if s.bodies[r.URL.Path] != string(body) {
-			object := map[string]any{}
-			if err := json.Unmarshal(body, &object); err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
-			s.version++
-			object["metadata"].(map[string]any)["resourceVersion"] = fmt.Sprint(s.version)
-			s.objects[r.URL.Path], s.bodies[r.URL.Path] = object, string(body)
-		}
+	default:
+		answer = s.objects[r.URL.Path]
 	}
-	if err := json.NewEncoder(w).Encode(s.objects[r.URL.Path]); err != nil {
+	if err := json.NewEncoder(w).Encode(answer); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}
 }
 
+func (s *apiServer) patch(r *http.Request, body []byte) (map[string]any, error) {
+	query := r.URL.Query()
+	if r.Header.Get("Content-Type") == "application/merge-patch+json" {
+		s.bodies[r.URL.Path] = string(body)
+		return s.objects[r.URL.Path], nil
+	}
+	s.dryRun = append(s.dryRun, query.Get("dryRun") == "All")
+	if query.Get("fieldManager") != fieldManager || query.Get("force") != "true" || r.Header.Get("Content-Type") != "application/apply-patch+yaml" {
+		return nil, errors.New("not an apply by " + fieldManager)
+	}
+	if s.bodies[r.URL.Path] == string(body) {
+		return s.objects[r.URL.Path], nil
+	}
+	object := map[string]any{}
+	if err := json.Unmarshal(body, &object); err != nil {
+		return nil, err
+	}
+	metadata := object["metadata"].(map[string]any)
+	metadata["managedFields"] = []any{map[string]any{"manager": fieldManager, "subresource": fmt.Sprint(s.version)}}
+	if query.Get("dryRun") == "All" {
+		return object, nil
+	}
+	s.version++
+	metadata["resourceVersion"] = fmt.Sprint(s.version)
+	s.objects[r.URL.Path], s.bodies[r.URL.Path] = object, string(body)
+	return object, nil
+}
+
+// isList is true for the path of a resource: /api/v1/namespaces/team/configmaps, or
+// /apis/group/v1/clusterroles.
+func isList(path string) bool {
+	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(path, "/apis/"), "/api/"), "/")
+	if strings.HasPrefix(path, "/apis/") {
+		parts = parts[1:]
+	}
+	return len(parts) == 2 || len(parts) == 4
+}
+
+func (s *apiServer) list(r *http.Request) map[string]any {
+	selector, err := labels.Parse(r.URL.Query().Get("labelSelector"))
+	if err != nil {
+		return map[string]any{}
+	}
+	items := []any{}
+	for _, at := range slices.Sorted(maps.Keys(s.objects)) {
+		object := &unstructured.Unstructured{Object: s.objects[at]}
+		if path.Dir(at) == r.URL.Path && selector.Matches(labels.Set(object.GetLabels())) {
+			items = append(items, s.objects[at])
+		}
+	}
+	kind := map[string]string{"persistentvolumeclaims": "PersistentVolumeClaimList", "configmaps": "ConfigMapList"}[path.Base(r.URL.Path)]
+	return map[string]any{"apiVersion": "v1", "kind": cmp.Or(kind, "List"), "items": items}
+}
+
+func (s *apiServer) review(body []byte) map[string]any {
+	var review authorizationv1.SelfSubjectAccessReview
+	if err := json.Unmarshal(body, &review); err != nil {
+		return nil
+	}
+	asked := review.Spec.ResourceAttributes
+	return map[string]any{
+		"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+		"status": map[string]any{"allowed": !slices.Contains(s.mayNot, asked.Verb+" "+asked.Resource)},
+	}
+}
+
+// put is an object that somebody else made.
+func (s *apiServer) put(path, yamlText string) {
+	object := map[string]any{}
+	if err := yaml.Unmarshal([]byte(yamlText), &object); err != nil {
+		panic(err)
+	}
+	s.objects[path] = object
+}
+
 func start(t *testing.T, refuse map[string]string) (*apiServer, dynamic.Interface) {
+	t.Helper()
+	s, clients := startBoth(t, refuse)
+	return s, clients.Objects
+}
+
+func startBoth(t *testing.T, refuse map[string]string) (*apiServer, Clients) {
 	t.Helper()
 	s := &apiServer{objects: map[string]map[string]any{}, bodies: map[string]string{}, refuse: refuse}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
-	client, err := dynamic.NewForConfig(&rest.Config{Host: server.URL, QPS: -1})
+	config := &rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}
+	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, client
+	typed, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, Clients{Kube: typed, Objects: client}
 }
 
 func applyAll(t *testing.T, client dynamic.Interface, objects []*unstructured.Unstructured) map[Outcome]int {
 	t.Helper()
 	outcomes := map[Outcome]int{}
 	for _, object := range objects {
-		outcome, err := Apply(t.Context(), client, object, false)
+		change, err := Apply(t.Context(), client, object, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		outcomes[outcome]++
+		outcomes[change.Outcome]++
 	}
 	return outcomes
 }
@@ -132,11 +229,11 @@ func TestApplyCanBeRepeated(t *testing.T) {
 
 func TestApplyDryRun(t *testing.T) {
 	server, client := start(t, nil)
-	if _, err := Apply(t.Context(), client, render(t, request(t))[0], true); err != nil {
-		t.Fatal(err)
+	if change, err := Apply(t.Context(), client, render(t, request(t))[0], true); err != nil || change.Outcome != Created {
+		t.Fatalf("%+v, %v; want created", change, err)
 	}
-	if len(server.dryRun) != 1 || !server.dryRun[0] {
-		t.Errorf("dry runs %v, want one", server.dryRun)
+	if len(server.dryRun) != 1 || !server.dryRun[0] || len(server.objects) != 0 {
+		t.Errorf("dry runs %v, objects %v: want one dry run and nothing made", server.dryRun, server.objects)
 	}
 }
 

@@ -19,7 +19,7 @@ const (
 // hence delete wherever an object can be taken over from a Lease that is gone.
 func Rules() (needed, looking []rbacv1.PolicyRule) {
 	return []rbacv1.PolicyRule{
-			rule("coordination.k8s.io", "leases")("get", "list", "watch", "create", "update", "patch", "delete"),
+			rule("coordination.k8s.io", "leases")("get", "list", "watch", "create", "update", "delete"),
 			rule("apps", "statefulsets")("get", "list", "watch", "create", "patch", "delete"),
 			rule("", "services", "serviceaccounts", "configmaps")("get", "list", "watch", "create", "patch", "delete"),
 			// Claims belong to people: no step can delete one.
@@ -69,20 +69,25 @@ func (r Request) role() *rbacv1.Role {
 func clusterRole() *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
-		ObjectMeta: metav1.ObjectMeta{Name: clusterRoleName, Labels: commonLabels()},
-		Rules: []rbacv1.PolicyRule{
-			rule("", "nodes")("get", "list"),
-			rule("", "pods")("list"),
-			rule("storage.k8s.io", "storageclasses")("get", "list"),
-			// Whether a class's own server, as NFS has one, waits for its claim.
-			rule("", "persistentvolumeclaims")("list"),
-			// Whether the nodes booted with iommu=pt, by the configuration that they are of.
-			rule("machineconfiguration.openshift.io", "machineconfigs")("get"),
-			// Attachments lie in the namespace default.
-			rule("k8s.cni.cncf.io", "network-attachment-definitions")("get"),
-			// Whom a constraint names itself, beside those who are bound to it.
-			rule("security.openshift.io", "securitycontextconstraints")("get"),
-		},
+		ObjectMeta: metav1.ObjectMeta{Name: clusterRoleName, Labels: Labels(AdminPart)},
+		Rules:      ObserverRules(),
+	}
+}
+
+// ObserverRules are what the ClusterRole gives.
+func ObserverRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		rule("", "nodes")("get", "list"),
+		rule("", "pods")("list"),
+		rule("storage.k8s.io", "storageclasses")("get", "list"),
+		// Whether a class's own server, as NFS has one, waits for its claim.
+		rule("", "persistentvolumeclaims")("list"),
+		// Whether the nodes booted with iommu=pt, by the configuration that they are of.
+		rule("machineconfiguration.openshift.io", "machineconfigs")("get"),
+		// Attachments lie in the namespace default.
+		rule("k8s.cni.cncf.io", "network-attachment-definitions")("get"),
+		// Whom a constraint names itself, beside those who are bound to it.
+		rule("security.openshift.io", "securitycontextconstraints")("get"),
 	}
 }
 
@@ -101,7 +106,7 @@ func ObserverBinding(namespace string) string { return clusterRoleName + "-" + n
 func (r Request) clusterRoleBinding() *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: ObserverBinding(r.Namespace), Labels: commonLabels()},
+		ObjectMeta: metav1.ObjectMeta{Name: ObserverBinding(r.Namespace), Labels: Labels(AdminPart)},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterRoleName},
 		Subjects:   r.subjects(),
 	}

@@ -20,10 +20,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/initcluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
-	"github.com/ml-dev-env/ml-dev-env/internal/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/release"
+	"github.com/ml-dev-env/ml-dev-env/internal/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -52,6 +53,8 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(mldevenv.Bundle), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
 	root.AddCommand(release.Command())
+	root.AddCommand(install.UninstallCommand())
+	root.AddCommand(initcluster.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -102,20 +102,28 @@ var (
 	oneNode   = []string{"rbd", "ebs", "pd.csi", "gce-pd", "disk.csi", "azure-disk", "cinder", "topolvm", "local-path", "hostpath", "no-provisioner", "vsphere"}
 )
 
+// SharesFilesystems says whether many nodes can mount a provisioner's filesystems at
+// once, as far as that is known of it.
+func SharesFilesystems(provisioner string) (shares, known bool) {
+	about := func(signs []string) bool {
+		return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(strings.ToLower(provisioner), sign) })
+	}
+	shares = about(manyNodes)
+	return shares, shares || about(oneNode)
+}
+
 // gives says whether the class's provisioner can give the claims' mode.
 func (p *probe) gives(class *storagev1.StorageClass, check Check) Check {
-	about := func(signs []string) bool {
-		return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(strings.ToLower(class.Provisioner), sign) })
-	}
+	shares, known := SharesFilesystems(class.Provisioner)
 	access := corev1.ReadWriteOnce
 	if p.shared() {
 		access = corev1.ReadWriteMany
 	}
 	text := fmt.Sprintf("class %s, %s filesystems by %s", class.Name, access, class.Provisioner)
 	switch {
-	case !p.shared(), about(manyNodes):
+	case !p.shared(), shares:
 		check.Verdict, check.Reason, check.Seen = OK, "", text
-	case about(oneNode) && p.Request.Nodes > 1:
+	case known && p.Request.Nodes > 1:
 		check.Seen = fmt.Sprintf("class %s (storage.class_rwx): %s gives no ReadWriteMany filesystems", class.Name, class.Provisioner)
 		check.Fix = "correct storage.class_rwx in the cluster file, or use --storage=volumeClaimTemplates"
 	default:

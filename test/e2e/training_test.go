@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -54,6 +55,7 @@ type scenario struct {
 // testTraining runs the pipelines, and the Tasks alone, as people do, and looks
 // at what is left of each run.
 func testTraining(t *testing.T) {
+	began := time.Now()
 	shared := newTraining(t)
 	// These compute: one at a time is enough.
 	earnest := queue(
@@ -96,6 +98,7 @@ func testTraining(t *testing.T) {
 		scenario{"deleted", 1, runDeleted},
 		scenario{"container-killed", 1, containerKilled},
 		scenario{"gpus-held", gpusOfNode, gpusHeld},
+		scenario{"install-uninstall-init", 0, installUninstallInit},
 	)
 	gpus := semaphore.NewWeighted(gpusOfNode)
 	lane := func(scenarios <-chan scenario) func() {
@@ -120,6 +123,9 @@ func testTraining(t *testing.T) {
 	t.Run("rdma-faults", func(t *testing.T) { shared.tell(t, rdmaFaults) })
 	t.Run("gpu-missing", func(t *testing.T) { shared.tell(t, gpuMissing) })
 	t.Run("api-server-away", func(t *testing.T) { shared.tell(t, apiServerAway) })
+	// What all of them asked for.
+	whole := wholeSuite(t)
+	t.Run("rights", func(t *testing.T) { testRights(t, began, whole) })
 }
 
 func queue(scenarios ...scenario) <-chan scenario {

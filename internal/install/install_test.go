@@ -1,0 +1,202 @@
+package install
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+const (
+	observer = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/mlenv-observer-team"
+	oldTask  = "/apis/tekton.dev/v1/namespaces/team/tasks/old"
+	foreign  = "/apis/tekton.dev/v1/namespaces/team/tasks/foreign"
+	another  = "/api/v1/namespaces/team/configmaps/mlenv-cluster-other"
+	claim    = "/api/v1/namespaces/team/persistentvolumeclaims/ml-dev-workspace"
+	account  = "/api/v1/namespaces/team/configmaps/run-receipt"
+	busyRun  = "/apis/tekton.dev/v1/namespaces/team/pipelineruns/nightly"
+	held     = "/apis/coordination.k8s.io/v1/namespaces/team/leases/ml-dev-env"
+)
+
+// furnish puts what others, an earlier version and runs left into the namespace.
+func furnish(s *apiServer) {
+	s.put(oldTask, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: old, namespace: team, uid: u1, labels: {ml-dev-env/part: namespace}}}")
+	s.put(foreign, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: foreign, namespace: team}}")
+	s.put(another, "{apiVersion: v1, kind: ConfigMap, metadata: {name: mlenv-cluster-other, namespace: team, labels: {ml-dev-env/part: namespace}}}")
+	s.put(claim, "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace, namespace: team}, spec: {resources: {requests: {storage: 100Gi}}}}")
+	s.put(account, `{apiVersion: v1, kind: ConfigMap, metadata: {name: run-receipt, namespace: team, labels: {ml-dev-env/receipt: "true"}}}`)
+}
+
+func text(report Report) string {
+	var out strings.Builder
+	report.Print(&out)
+	return out.String()
+}
+
+func TestInstallDryRunShowsDiff(t *testing.T) {
+	server, clients := startBoth(t, nil)
+	r := request(t)
+	if _, err := Install(t.Context(), clients, "team", render(t, r), false); err != nil {
+		t.Fatal(err)
+	}
+	furnish(server)
+	before := len(server.objects)
+	r.ClusterFile = []byte(strings.Replace(clusterFile, "per_node: 8", "per_node: 4", 1))
+	r.Cluster.GPUs.PerNode = 4
+	report, err := Install(t.Context(), clients, "team", render(t, r), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := text(report)
+	for _, want := range []string{
+		"configmap/mlenv-cluster-small changed\n", "-    gpus: {per_node: 8, default_nodes: 3}\n+    gpus: {per_node: 4, default_nodes: 3}\n",
+		"role/mlenv-pipeline unchanged\n", "task/provision changed\n", "task/old deleted\n", "nothing was changed",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in:\n%s", want, got)
+		}
+	}
+	for _, never := range []string{"managedFields", "resourceVersion", "foreign", "mlenv-cluster-other"} {
+		if strings.Contains(got, never) {
+			t.Errorf("%q is in:\n%s", never, got)
+		}
+	}
+	if len(server.objects) != before {
+		t.Errorf("%d objects, want %d as before", len(server.objects), before)
+	}
+}
+
+func TestInstallPrunesItsOwn(t *testing.T) {
+	server, clients := startBoth(t, nil)
+	furnish(server)
+	report, err := Install(t.Context(), clients, "team", render(t, request(t)), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server.objects[oldTask] != nil || !strings.Contains(text(report), "task/old deleted") {
+		t.Errorf("the old task is there still, or unsaid:\n%s", text(report))
+	}
+	for _, path := range []string{foreign, another, claim, account} {
+		if server.objects[path] == nil {
+			t.Errorf("%s was deleted", path)
+		}
+	}
+}
+
+func TestInstallChangesNothingWithoutRights(t *testing.T) {
+	tests := []struct {
+		name   string
+		mayNot []string
+		want   string
+	}{
+		{"to bind", []string{"create rolebindings"}, "rolebindings.rbac.authorization.k8s.io mlenv-pipeline in team: may not create"},
+		{"to delete what is left over", []string{"delete tasks"}, "tasks.tekton.dev old in team: may not delete"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			server, clients := startBoth(t, nil)
+			furnish(server)
+			server.mayNot = test.mayNot
+			before := len(server.objects)
+			_, err := Install(t.Context(), clients, "team", render(t, request(t)), false)
+			if fail.ReasonOf(err) != fail.PermissionDenied || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+			if len(server.objects) != before || len(server.dryRun) != 0 {
+				t.Errorf("%d objects and %d applies, want nothing touched", len(server.objects), len(server.dryRun))
+			}
+		})
+	}
+}
+
+func TestUninstall(t *testing.T) {
+	server, clients := startBoth(t, nil)
+	admin := request(t)
+	admin.ClusterRole = true
+	if _, err := Install(t.Context(), clients, "team", render(t, admin), false); err != nil {
+		t.Fatal(err)
+	}
+	furnish(server)
+	dry, err := Uninstall(t.Context(), clients, Removal{Namespace: "team", DryRun: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(dry.Changes, report.Changes); diff != "" {
+		t.Errorf("the dry run told something else (-dry +done):\n%s", diff)
+	}
+	for _, want := range []string{"ml-dev-workspace (100Gi)", "1 receipt stays", "clusterrolebinding/mlenv-observer-team stays"} {
+		if !strings.Contains(text(report), want) {
+			t.Errorf("%q is missing in:\n%s", want, text(report))
+		}
+	}
+	want := []string{account, claim, observer, "/apis/rbac.authorization.k8s.io/v1/clusterroles/mlenv-observer", foreign}
+	if diff := cmp.Diff(slices.Sorted(slices.Values(want)), paths(server)); diff != "" {
+		t.Errorf("what is left (-want +got):\n%s", diff)
+	}
+	again, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
+	if err != nil || len(again.Changes) > 0 {
+		t.Errorf("again: %v, %v; want nothing to do", again.Changes, err)
+	}
+	if _, err := Uninstall(t.Context(), clients, Removal{Namespace: "team", Admin: true, Receipts: true}); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{claim, foreign}, paths(server)); diff != "" {
+		t.Errorf("what is left in the end (-want +got):\n%s", diff)
+	}
+}
+
+func paths(s *apiServer) []string {
+	var all []string
+	for path := range s.objects {
+		all = append(all, path)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestUninstallRefusesWhileInUse(t *testing.T) {
+	server, clients := startBoth(t, nil)
+	if _, err := Install(t.Context(), clients, "team", render(t, request(t)), false); err != nil {
+		t.Fatal(err)
+	}
+	server.put(busyRun, `{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: nightly, namespace: team, labels: {tekton.dev/pipeline: train-multi-node}}, status: {conditions: [{type: Succeeded, status: Unknown}]}}`)
+	server.put(busyRun+"-done", `{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: done, namespace: team, labels: {tekton.dev/pipeline: train-multi-node}}, status: {conditions: [{type: Succeeded, status: "True"}]}}`)
+	server.put(busyRun+"-other", `{apiVersion: tekton.dev/v1, kind: PipelineRun, metadata: {name: other, namespace: team, labels: {tekton.dev/pipeline: somebody-elses}}}`)
+	server.put(held, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: ml-dev-env, namespace: team, uid: u2, labels: {ml-dev-env/environment: ml-dev-env}, annotations: {ml-dev-env/holder-name: h-kim}}}`)
+	before := len(server.objects)
+	_, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
+	want := "2 runs and environments are there: want none:\n  pipelinerun/nightly\n  environment ml-dev-env, held by h-kim"
+	if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), want) || len(server.objects) != before {
+		t.Errorf("got %v; want %q and nothing deleted", err, want)
+	}
+	report, err := Uninstall(t.Context(), clients, Removal{Namespace: "team", EndRuns: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if server.objects[held] != nil || server.bodies[busyRun] != `{"spec":{"status":"Cancelled"}}` {
+		t.Errorf("lease %v, patch %q; want it deleted and the run cancelled", server.objects[held], server.bodies[busyRun])
+	}
+	if got := report.Changes[:2]; got[0] != (Change{Object: "pipelinerun/nightly", Outcome: Cancelled}) || got[1] != (Change{Object: "lease/ml-dev-env", Outcome: Deleted}) {
+		t.Errorf("the first changes are %v", got)
+	}
+}
+
+func TestUninstallChangesNothingWithoutRights(t *testing.T) {
+	server, clients := startBoth(t, nil)
+	if _, err := Install(t.Context(), clients, "team", render(t, request(t)), false); err != nil {
+		t.Fatal(err)
+	}
+	server.mayNot = []string{"delete roles"}
+	before := len(server.objects)
+	_, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
+	if fail.ReasonOf(err) != fail.PermissionDenied || len(server.objects) != before {
+		t.Errorf("got %v and %d objects; want PermissionDenied and %d", err, len(server.objects), before)
+	}
+}

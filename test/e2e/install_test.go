@@ -1,0 +1,61 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/initcluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
+)
+
+// command runs one of mlenv's and returns what it printed.
+func (u trainer) command(cmd *cobra.Command, args ...string) (string, error) {
+	u.Helper()
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	cmd.SetArgs(append(args, "--kubeconfig="+kubeconfig, "--namespace="+u.namespace))
+	cmd.SilenceErrors, cmd.SilenceUsage = true, true
+	err := cmd.ExecuteContext(u.Context())
+	return out.String(), err
+}
+
+// installUninstallInit: a cluster file that mlenv init writes is what preflight wants, kubectl
+// finds nothing to change after mlenv install, and uninstall takes everything back but a claim.
+func installUninstallInit(u trainer) {
+	file := filepath.Join(u.TempDir(), "found.yaml")
+	if out, err := u.command(initcluster.Command(), "found", "--file="+file); err != nil {
+		u.Fatalf("init: %v\n%s", err, out)
+	}
+	if _, err := u.command(initcluster.Command(), "found", "--file="+file); err == nil {
+		u.Error("init wrote over a file")
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.mustContain(string(content), "- node-1 #", "class_rwx: nfs-csi", "per_node: 4", "default/eno5np0-network")
+	out, err := u.command(preflight.Command(), "--cluster-file="+file, "--mode=tcp", "--image="+trainingImage, "--gpus-per-node=1")
+	if err != nil {
+		u.Errorf("preflight with the file that init wrote: %v\n%s", err, out)
+	}
+	u.install(file)
+	u.applyText("{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: kept}, spec: {accessModes: [ReadWriteMany], storageClassName: nfs-csi, resources: {requests: {storage: 1Gi}}}}")
+	for range 2 {
+		if out, err = u.command(install.UninstallCommand()); err != nil {
+			u.Fatalf("uninstall: %v\n%s", err, out)
+		}
+		u.mustContain(out, "kept (1Gi)")
+	}
+	u.claimsAre("kept")
+	if left := u.kubectl("get", "tasks,pipelines,roles,rolebindings,configmaps,serviceaccounts", "--selector="+install.PartLabel, "--output=name"); strings.TrimSpace(left) != "" {
+		u.Errorf("uninstall left:\n%s", left)
+	}
+}

@@ -1,0 +1,140 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+)
+
+// used is a request of a run's steps as the API server's audit log has it.
+type used struct {
+	Verb      string
+	User      struct{ Username string }
+	ObjectRef struct{ APIGroup, Resource, Subresource, Namespace, Name string }
+	// Annotations say whether RBAC allowed it: a 403 may be admission's too.
+	Annotations              map[string]string
+	RequestReceivedTimestamp time.Time
+}
+
+// right is what is asked for: group, resource with subresource, and verb.
+type right struct{ group, resource, verb string }
+
+func (u used) right() right {
+	r := right{u.ObjectRef.APIGroup, u.ObjectRef.Resource, u.Verb}
+	if u.ObjectRef.Subresource != "" {
+		r.resource += "/" + u.ObjectRef.Subresource
+	}
+	return r
+}
+
+// testRights compares what the runs since then asked of the API server with what the Role
+// gives: nothing that it does not give was allowed, what was refused is only what the
+// optional ClusterRole gives, and a right that no run used has a reason. The last is only
+// looked at where whole says that all scenarios were told.
+func testRights(t *testing.T, since time.Time, whole bool) {
+	needed, looking := install.Rules()
+	role, observer := rightsOf(slices.Concat(needed, looking)), rightsOf(install.ObserverRules())
+	seen, refused := map[right]bool{}, map[right]string{}
+	for _, request := range stepRequests(t, since) {
+		asked := request.right()
+		switch {
+		case request.Annotations["authorization.k8s.io/decision"] == "forbid":
+			refused[asked] = request.ObjectRef.Namespace
+		case role[asked]:
+			seen[asked] = true
+		case !observer[asked] && !everybodys(asked):
+			t.Errorf("%s of namespace %s did %v, which the Role does not give", request.User.Username, request.ObjectRef.Namespace, asked)
+		}
+	}
+	for asked, namespace := range refused {
+		if !observer[asked] {
+			t.Errorf("%v was refused in namespace %q: want it in the Role, or not asked for", asked, namespace)
+		}
+	}
+	if len(seen) == 0 {
+		t.Fatal("the audit log has no request of a step")
+	}
+	why := map[right]string{}
+	for _, u := range install.UnusedRights() {
+		for _, verb := range u.Verbs {
+			why[right{u.Group, u.Resource, verb}] = u.Why
+		}
+	}
+	for given := range role {
+		switch reason := why[given]; {
+		case seen[given] && reason != "":
+			t.Logf("%v was used, though install.UnusedRights has it: %s", given, reason)
+		case !seen[given] && reason == "" && whole:
+			t.Errorf("%v was used by no run: take it out of the Role, or say in install.UnusedRights why it is there", given)
+		}
+	}
+}
+
+func rightsOf(rules []rbacv1.PolicyRule) map[right]bool {
+	all := map[right]bool{}
+	for _, rule := range rules {
+		for _, resource := range rule.Resources {
+			for _, verb := range rule.Verbs {
+				all[right{rule.APIGroups[0], resource, verb}] = true
+			}
+		}
+	}
+	return all
+}
+
+// everybodys is true of what Kubernetes lets every account do: the API's groups, and
+// questions about oneself.
+func everybodys(asked right) bool {
+	return asked.resource == "" || strings.HasPrefix(asked.resource, "selfsubject")
+}
+
+// stepRequests are those of the steps' service account, in all namespaces.
+func stepRequests(t *testing.T, since time.Time) []used {
+	t.Helper()
+	// The log is rotated to audit-TIME.log.
+	logs, err := filepath.Glob(stateDir + "/logs/audit*.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	account := []byte(":" + install.DefaultServiceAccount + `"`)
+	var requests []used
+	for _, name := range logs {
+		file, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(file)
+		lines.Buffer(nil, 16<<20)
+		for lines.Scan() {
+			var request used
+			if bytes.Contains(lines.Bytes(), account) && json.Unmarshal(lines.Bytes(), &request) == nil &&
+				strings.HasSuffix(request.User.Username, ":"+install.DefaultServiceAccount) && !request.RequestReceivedTimestamp.Before(since) {
+				requests = append(requests, request)
+			}
+		}
+		file.Close()
+		if err := lines.Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return requests
+}
+
+// wholeSuite is true where no part of the tests was chosen, and nothing has failed.
+func wholeSuite(t *testing.T) bool {
+	chosen := flag.Lookup("test.run")
+	return !t.Failed() && (chosen == nil || chosen.Value.String() == "" || chosen.Value.String() == "TestCluster")
+}

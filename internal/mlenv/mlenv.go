@@ -19,8 +19,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/develop"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -48,13 +50,17 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		},
 	}
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
+	root.AddCommand(develop.Commands()...)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	var exited *kube.ExitError
 	switch {
 	case err == nil:
 		return 0
+	case errors.As(err, &exited): // the command's own, which has said what there is to say
+		return exited.Code
 	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete):
 		return 1
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -105,7 +106,14 @@ func (s *shell) run(cmd *cobra.Command) error {
 		defer restore()
 		run.TTY, run.Sizes = true, sizes
 	}
-	err = run.Run(ctx, clients)
+	// It ends by its process being hung up, and is cut off only where that takes too long.
+	running, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	defer context.AfterFunc(ctx, func() {
+		leave()
+		time.AfterFunc(agent.ShellGrace+time.Second, cut)
+	})()
+	err = run.Run(running, clients)
 	if ctx.Err() != nil {
 		return &kube.ExitError{Code: interrupted}
 	}
@@ -133,13 +141,13 @@ func attend(ctx context.Context, log *slog.Logger, client *agent.Client, id stri
 			}
 		}
 	}()
-	return func() {
+	return sync.OnceFunc(func() {
 		stop()
 		const patience = 5 * time.Second
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
 		_ = client.EndShell(ending, id) // the agent does so by itself a little later
-	}
+	})
 }
 
 // takeTerminal gives every key of the terminal to the far end until restore is called.

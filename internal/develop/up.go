@@ -44,22 +44,22 @@ Exit code 0: it can be used; 1: it cannot, and nothing is held; 2: wrong usage.`
 	setDefault(flags, "keep-for", keepFor.String(), "how long the environment lives while no command of mlenv works in it")
 	setDefault(flags, clusterFlag, "", "cluster file, or the name of an installed one (default: the one that is installed in the namespace)")
 	setDefault(flags, "steps-image", "", "image of the steps, which the nodes get their agent from (default: that of the installed Task)")
-	make := cmd.RunE
+	provide := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		forget, err := fillIn(cmd.Context(), flags)
 		if err != nil {
 			return err
 		}
 		defer forget()
-		if err := make(cmd, args); err != nil {
+		if err := provide(cmd, args); err != nil {
 			return err
 		}
 		lives, err := flags.GetDuration("keep-for")
 		if err != nil {
 			return err
 		}
-		step.Log(cmd).Info(fmt.Sprintf("It is kept until %s, and %s longer after each command of mlenv on it. To give it back now: %s",
-			time.Now().Add(lives).UTC().Format("15:04 UTC"), lives, strings.Join(append([]string{"mlenv down"}, whence(flags)...), " ")))
+		step.Log(cmd).Info(fmt.Sprintf("It is kept until %s; each command of mlenv that works in it begins its time anew. To give it back now: %s",
+			time.Now().Add(lives).UTC().Format("2006-01-02 15:04 UTC"), strings.Join(append([]string{"mlenv down"}, whence(flags)...), " ")))
 		return nil
 	}
 	return cmd

@@ -7,6 +7,6 @@ import "github.com/spf13/cobra"
 // Commands are those of mlenv that it adds.
 func Commands() []*cobra.Command {
 	return []*cobra.Command{
-		upCommand(), downCommand(), trainCommand(), syncCommand(), shellCommand(), openCommand(),
+		upCommand(), downCommand(), trainCommand(), syncCommand(), shellCommand(), devCommand(), openCommand(),
 	}
 }

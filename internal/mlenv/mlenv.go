@@ -24,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
+	"github.com/ml-dev-env/ml-dev-env/internal/render"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -51,6 +52,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
 	root.AddCommand(develop.Commands()...)
+	root.AddCommand(render.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

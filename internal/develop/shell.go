@@ -115,7 +115,10 @@ func (s *shell) run(cmd *cobra.Command) error {
 	})()
 	err = run.Run(running, clients)
 	if ctx.Err() != nil {
-		return &kube.ExitError{Code: interrupted}
+		return &step.Exit{Code: interrupted}
+	}
+	if exited := (*kube.ExitError)(nil); errors.As(err, &exited) {
+		return &step.Exit{Code: exited.Code} // the command has said what there is to say
 	}
 	return err
 }

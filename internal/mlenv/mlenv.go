@@ -22,20 +22,50 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/develop"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/render"
+	"github.com/ml-dev-env/ml-dev-env/internal/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // errInvalid has been told already.
 var errInvalid = errors.New("a cluster file is not valid")
 
-// Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
+// Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 cancelled.
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	usage := true
+	root := newRoot(func() { usage = false })
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete):
+		return 1
+	}
+	code := step.Failed
+	if usage {
+		code = step.WrongUsage
+	}
+	if exit := (*step.Exit)(nil); errors.As(err, &exit) {
+		code = exit.Code
+		if exit.Err == nil {
+			return code
+		}
+	}
+	fmt.Fprintln(stderr, "mlenv:", err)
+	if next := fail.NextOf(err); next != "" {
+		fmt.Fprintln(stderr, "  next:", strings.ReplaceAll(next, "\n", "\n        "))
+	}
+	return code
+}
+
+// newRoot is the whole command line. began is called when a command's usage was found right.
+func newRoot(began func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "mlenv",
 		Short:         "Train on the GPU nodes of an OpenShift cluster",
@@ -46,34 +76,15 @@ func Main(args []string, stdout, stderr io.Writer) int {
 			if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
 				return err
 			}
-			usage = false
+			began()
 			return nil
 		},
 	}
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
 	root.AddCommand(develop.Commands()...)
 	root.AddCommand(render.Command())
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	var exited *kube.ExitError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &exited): // the command's own, which has said what there is to say
-		return exited.Code
-	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete):
-		return 1
-	}
-	fmt.Fprintln(stderr, "mlenv:", err)
-	if next := fail.NextOf(err); next != "" {
-		fmt.Fprintln(stderr, "  next:", strings.ReplaceAll(next, "\n", "\n        "))
-	}
-	if usage {
-		return 2
-	}
-	return 1
+	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
+	return root
 }
 
 // buildCommand is the step build-image under the name that people look for.

@@ -37,6 +37,9 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and what is wrong with them;
                                  --check gives a line and an exit code, --json the facts,
                                  --sys-root=DIR reads another sysfs
+  mlenv-agent files hold         wait for SIGTERM: a pod that files are fetched from
+  mlenv-agent files list DIR PATH...  print what lies there, with its hashes
+  mlenv-agent files send DIR     print the contents that stdin asks for
   mlenv-agent version            print the versions of the program and of its protocol
 `
 
@@ -65,6 +68,8 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		err = printEnvironment(environ, stdout)
 	case command == "venv" && len(rest) == 2:
 		err = makeVenv(rest[0], rest[1], stdout, stderr)
+	case command == "files" && len(rest) > 0:
+		err = files(rest, os.Stdin, stdout)
 	case command == "rdma":
 		return printRDMA(rest, environ, stdout, stderr)
 	case command == "version" && len(rest) == 0:

@@ -133,3 +133,63 @@ pin: ## write version and steps image's digest into tasks/ and pipelines/, to be
 release: ## make what VERSION=v1.2.3 is published as, in dist/ (RELEASE_FLAGS=--snapshot to try it, --push to publish)
 	rm -rf dist
 	go run ./cmd/mlenv release --version="$(VERSION)" $(RELEASE_FLAGS)
+
+# What the earlier scripts' targets did, each one line; docs/from-scripts.md has them all.
+# CLUSTER is a file of clusters/ without .yaml. MLENV_FLAGS are any other flags.
+MLENV := bin/mlenv
+CLUSTER_FILE = $(if $(CLUSTER),clusters/$(CLUSTER).yaml)
+IN = $(if $(NAMESPACE),--namespace=$(NAMESPACE)) $(MLENV_FLAGS)
+AT = $(if $(CLUSTER),--cluster=$(CLUSTER_FILE)) $(IN)
+SIZE = $(if $(MODE),--mode=$(MODE)) $(if $(NODES),--nodes=$(NODES))
+
+.PHONY: deploy-cluster
+deploy-cluster: ## make an environment to develop in (CLUSTER= MODE= NODES= NAMESPACE=)
+	$(MLENV) up $(AT) $(SIZE)
+
+.PHONY: deploy-multi-node-rdma
+deploy-multi-node-rdma: ## the same over RDMA
+	$(MLENV) up --mode=rdma $(AT) $(if $(NODES),--nodes=$(NODES))
+
+.PHONY: deploy-multi-node-tcp
+deploy-multi-node-tcp: ## the same over TCP
+	$(MLENV) up --mode=tcp $(AT) $(if $(NODES),--nodes=$(NODES))
+
+.PHONY: deploy
+deploy: ## make an environment of one node, with VS Code, Jupyter and TensorBoard
+	$(MLENV) up --nodes=1 --services=all $(AT)
+
+.PHONY: clean-cluster clean-multi-node clean
+clean-cluster clean-multi-node clean: ## give the environment back; claims stay
+	$(MLENV) down $(AT)
+
+.PHONY: status-cluster status-multi-node status
+status-cluster status-multi-node status: ## say how the environment is, and what is wrong with it
+	$(MLENV) doctor $(IN)
+
+.PHONY: sync-multi-node sync-once
+sync-multi-node sync-once: ## put a folder on all nodes (LOCAL_DIR=.)
+	$(MLENV) sync $(AT) $(LOCAL_DIR)
+
+.PHONY: sync-code
+sync-code: ## the same, again whenever something in it changes
+	$(MLENV) sync --watch $(AT) $(LOCAL_DIR)
+
+.PHONY: shell-multi-node shell
+shell-multi-node shell: ## open a shell on a node (NODE=0)
+	$(MLENV) shell $(AT) $(NODE)
+
+.PHONY: gpu-info
+gpu-info: ## show the GPUs of a node (NODE=0)
+	$(MLENV) shell $(AT) $(NODE) -- nvidia-smi
+
+.PHONY: dev-session
+dev-session: ## sync and train, again whenever something changes (SCRIPT=train.py)
+	$(MLENV) dev $(AT) $(if $(LOCAL_DIR),--dir=$(LOCAL_DIR)) $(SCRIPT)
+
+.PHONY: vscode jupyter
+vscode jupyter: ## open it in the browser
+	$(MLENV) open $(AT) $@
+
+.PHONY: list-clusters
+list-clusters: ## say what each cluster file is about
+	$(MLENV) validate clusters/*.yaml

@@ -14,6 +14,9 @@ const ShellVariable = "MLENV_SHELL"
 // container runtime may let what exec started run on when its connection is gone.
 const ShellPatience = 45 * time.Second
 
+// ShellGrace is how long after it was hung up a shell that lives on is killed.
+const ShellGrace = 5 * time.Second
+
 // KeepShell says that somebody still attends the shell of that id, which may be about to start.
 // The agent hangs it up when nobody has said so for ShellPatience.
 func (c *Client) KeepShell(ctx context.Context, id string) error {

@@ -1,9 +1,12 @@
 package environment
 
 import (
+	"fmt"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
 // DefaultName is the environment of a request that names none.
@@ -63,6 +66,11 @@ func NamesOf(name string) Names {
 
 // Route is the one that leads to a service.
 func (n Names) Route(service string) string { return n.Environment + "-" + service }
+
+// ShowCredential is the command that shows the password or token of a service.
+func (n Names) ShowCredential(namespace string, s agent.Service) string {
+	return fmt.Sprintf(`oc get secret %s -n %s -o go-template='{{index .data "%s" | base64decode}}'`, n.ServicesSecret, namespace, s.Key)
+}
 
 // PodName is the pod of a node, which counts from 0.
 func (n Names) PodName(node int) string { return n.StatefulSet + "-" + strconv.Itoa(node) }

@@ -19,11 +19,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/develop"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/initcluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/release"
+	"github.com/ml-dev-env/ml-dev-env/internal/render"
 	"github.com/ml-dev-env/ml-dev-env/internal/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -36,25 +38,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	usage := true
-	root := &cobra.Command{
-		Use:           "mlenv",
-		Short:         "Train on the GPU nodes of an OpenShift cluster",
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			// cobra would look at these later, when it is no wrong usage any more.
-			if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
-				return err
-			}
-			usage = false
-			return nil
-		},
-	}
-	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
-	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(mldevenv.Bundle), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
-	root.AddCommand(release.Command())
-	root.AddCommand(install.UninstallCommand())
-	root.AddCommand(initcluster.Command())
+	root := newRoot(func() { usage = false })
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -80,6 +64,30 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "  next:", strings.ReplaceAll(next, "\n", "\n        "))
 	}
 	return code
+}
+
+// newRoot is the whole command line. began is called when a command's usage was found right.
+func newRoot(began func()) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "mlenv",
+		Short:         "Train on the GPU nodes of an OpenShift cluster",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			// cobra would look at these later, when it is no wrong usage any more.
+			if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+				return err
+			}
+			began()
+			return nil
+		},
+	}
+	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
+	root.AddCommand(develop.Commands()...)
+	root.AddCommand(initcluster.Command(), validateCommand(), render.Command(), install.Command(mldevenv.Bundle), install.UninstallCommand(), admin.Command())
+	root.AddCommand(buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand())
+	root.AddCommand(bundle.Command(mldevenv.Bundle), release.Command())
+	return root
 }
 
 // buildCommand is the step build-image under the name that people look for.

@@ -217,8 +217,7 @@ func (p *provisioner) sayServices(services []agent.ServiceStatus) {
 		if host := p.hosts[names.Route(s.Name)]; host != "" {
 			where += " or https://" + host + s.Path
 		}
-		p.log.Info(fmt.Sprintf(`  %s: %s with the %s that this shows: oc get secret %s -n %s -o go-template='{{index .data "%s" | base64decode}}'`,
-			s.Name, where, s.Credential, names.ServicesSecret, namespace, s.Key))
+		p.log.Info(fmt.Sprintf("  %s: %s with the %s that this shows: %s", s.Name, where, s.Credential, names.ShowCredential(namespace, s)))
 	}
 }
 

@@ -76,11 +76,10 @@ func hangUpShell(id string) {
 			_ = syscall.Kill(pid, syscall.SIGCONT) // one that is stopped must wake up for it
 		}
 	}
-	const grace = 5 * time.Second
 	if len(leaders) == 0 {
 		return
 	}
-	time.AfterFunc(grace, func() {
+	time.AfterFunc(agent.ShellGrace, func() {
 		for pid := range shellLeaders(id) {
 			if leaders[pid] {
 				_ = syscall.Kill(pid, syscall.SIGKILL)

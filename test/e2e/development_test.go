@@ -1,0 +1,60 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/develop"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// devLoop is a person's hour on an environment that is kept.
+func devLoop(u trainer) {
+	mlenv := func(code int, says string, args ...string) {
+		u.Helper()
+		root := &cobra.Command{Use: "mlenv"}
+		root.AddCommand(develop.Commands()...)
+		var out bytes.Buffer
+		dash := len(args)
+		for i, arg := range args {
+			if arg == "--" {
+				dash = i
+				break
+			}
+		}
+		all := append([]string{args[0], "--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, args[1:dash]...)
+		got := step.Run(u.Context(), root, append(all, args[dash:]...), &out, &out)
+		if got != code {
+			u.Fatalf("mlenv %s: exit code %d, want %d:\n%s", strings.Join(args, " "), got, code, out.String())
+		}
+		u.mustContain(out.String(), says)
+	}
+	folder := u.TempDir()
+	write := func(name, content string) {
+		u.Helper()
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(content), 0o755); err != nil {
+			u.Fatal(err)
+		}
+	}
+	mlenv(step.Failed, "mlenv up ml-dev-env", "sync", folder)
+	mlenv(step.Done, "is kept until", "up", "--cluster="+u.clusterFile(), "--steps-image="+u.steps, "--nodes=2", "--gpus-per-node=1")
+	write("train.sh", "echo first on $NODE_RANK; ls\n")
+	write("big.bin", "not to be sent\n")
+	write(".gitignore", "*.bin\n")
+	mlenv(step.Done, "is on 2 nodes", "sync", folder)
+	mlenv(step.Done, "[1 -] first on 1", "train", "train.sh", "--launcher=command")
+	write("train.sh", "test ! -e big.bin && echo second on $NODE_RANK\n")
+	mlenv(step.Done, "is on 2 nodes", "sync", folder)
+	mlenv(step.Done, "[0 -] second on 0", "train", "train.sh", "--launcher=command")
+	mlenv(step.Done, "NODE_RANK=1", "shell", "1", "--", "env")
+	mlenv(step.Done, "All pods are gone and their GPUs free", "down")
+	u.nothingLeft()
+	mlenv(step.Done, "There is no environment", "down")
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+}

@@ -59,6 +59,19 @@ func (e *explainer) securityConstraints(text string) string {
 	return oneLine(seen)
 }
 
+// refusedCapability is one that a constraint does not let be added.
+var refusedCapability = regexp.MustCompile(`capabilities\.add: Invalid value: "([^"]+)": capability may not be added`)
+
+// refusedCapabilities are those, each once.
+func refusedCapabilities(text string) (names []string) {
+	for _, m := range refusedCapability.FindAllStringSubmatch(text, -1) {
+		if !slices.Contains(names, m[1]) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
 // notUsable is said of a constraint that a pod is pinned to and nobody has a right to.
 const notUsable = "not usable by user or service account"
 

@@ -448,7 +448,7 @@ func TestRunning(t *testing.T) {
 		want Verdict
 	}{{rdma.IOMMUPassthrough, OK}, {rdma.IOMMUOff, OK}, {rdma.IOMMUTranslated, Warning}, {rdma.IOMMUUnknown, Unknown}}
 	for _, test := range tests {
-		if got := running("node-1", rdma.IOMMU{Mode: test.mode, CommandLine: "iommu=pt"}); got.Verdict != test.want {
+		if got := (&probe{}).kernel("node-1", rdma.IOMMU{Mode: test.mode, CommandLine: "iommu=pt"}); got.Verdict != test.want {
 			t.Errorf("%s: %+v, want %s", test.mode, got, test.want)
 		}
 	}

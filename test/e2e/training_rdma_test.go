@@ -46,6 +46,14 @@ func (u trainer) mlenv(args ...string) (out string, code int) {
 	return output.String(), code
 }
 
+// prepare is what an administrator does once.
+func (u trainer) prepare(file string) {
+	u.Helper()
+	if out, code := u.mlenv("admin", file, "--apply"); code != 0 {
+		u.Fatalf("mlenv admin --apply: exit code %d:\n%s", code, out)
+	}
+}
+
 // railLine is what the script rails.sh prints.
 var railLine = regexp.MustCompile(`node (\d): NCCL_IB_HCA (\S+), gloo on (\S+), net1 has received (\d+) bytes`)
 
@@ -171,9 +179,7 @@ func rdmaMemlock(u trainer) {
 func rdmaFaults(u trainer) {
 	file := u.withRails(ncclSCC, "enabled: true", "enabled: true\n    devices: mlx5_0,mlx5_1")
 	u.install(file)
-	if out, code := u.mlenv("admin", file, "--apply"); code != 0 {
-		u.Fatalf("mlenv admin --apply: exit code %d:\n%s", code, out)
-	}
+	u.prepare(file)
 	u.Cleanup(func() { localcluster(u.T, "up", "--rdma-fault=none") })
 	localcluster(u.T, "up", "--rdma-fault=node-2:eno8np0=down")
 	log := u.task("provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=keep-for=30m")
@@ -200,4 +206,33 @@ func rdmaFaults(u trainer) {
 	if took := e.tasks["check-fabric"].Ended.Sub(e.tasks["check-fabric"].Started); took > 2*time.Minute {
 		u.Errorf("check-fabric took %s, want its bound of 90 s and a pod's start", took)
 	}
+}
+
+// rdmaSlowNode: of three nodes the one whose network is slowed down is named. The third
+// is there for as long as this takes, and for nobody else.
+func rdmaSlowNode(u trainer) {
+	u.Cleanup(func() { localcluster(u.T, "up", "--nodes=2") })
+	localcluster(u.T, "up", "--nodes=3")
+	u.kubectl("taint", "node", "node-3", "e2e=third:NoSchedule")
+	file := u.clusterFile("  rdma:\n    enabled: false\n", rails, "resources:\n  requests", ncclSCC+"  requests",
+		"gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2, node-3]\n  tolerations: [{key: e2e, operator: Exists}]")
+	u.install(file)
+	u.prepare(file)
+	u.task("provision", "--param=nodes=3", oneGPU, "--param=mode=rdma", "--param=keep-for=30m")
+	const slowed = "node-3"
+	shape := func(what ...string) {
+		u.Helper()
+		args := append([]string{"netns", "exec", "mlenv-" + slowed, "tc", "qdisc"}, what...)
+		if out, err := run(u.T, nil, "ip", args...); err != nil {
+			u.Fatalf("%v\n%s", err, out)
+		}
+	}
+	shape("add", "dev", "eno5np0", "root", "tbf", "rate", "200mbit", "burst", "256kb", "latency", "50ms")
+	defer shape("del", "dev", "eno5np0", "root")
+	ordinal := strings.TrimPrefix(u.kubectl("get", "pods", "--selector=ml-dev-env/environment=ml-dev-env",
+		"--output=jsonpath={.items[?(@.spec.nodeName==\""+slowed+"\")].metadata.name}"), "ml-dev-env-")
+	out, code := u.mlenv("check-fabric", "--bandwidth=fail")
+	u.equal("exit code of mlenv check-fabric", strconv.Itoa(code), "1")
+	u.mustContain(out, "node "+ordinal+" ("+slowed+"): pairs with it exchange down to ", "rail net1 (10.0.103.0/24): ")
+	u.task("teardown")
 }

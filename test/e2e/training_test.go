@@ -111,6 +111,7 @@ func testTraining(t *testing.T) {
 	all.Wait()
 	// These break something of the whole cluster.
 	t.Run("rdma-faults", func(t *testing.T) { shared.tell(t, rdmaFaults) })
+	t.Run("rdma-slow-node", func(t *testing.T) { shared.tell(t, rdmaSlowNode) })
 	t.Run("gpu-missing", func(t *testing.T) { shared.tell(t, gpuMissing) })
 	t.Run("api-server-away", func(t *testing.T) { shared.tell(t, apiServerAway) })
 }

@@ -11,7 +11,9 @@ import (
 )
 
 var (
-	sccRefusals = regexp.MustCompile(`(?s)unable to validate against any security context constraint: \[(.*)\]`)
+	// sccRefusals is followed by a list in brackets or, where one constraint alone was tried
+	// and has one objection, by that.
+	sccRefusals = regexp.MustCompile(`(?s)unable to validate against any security context constraint: (?:\[(.*)\]|([^\[].*))`)
 	// sccItem begins each item of that list; commas stand inside items too.
 	sccItem = regexp.MustCompile(`(?:^|,\s*)(?:provider |spec\.|pod\.)`)
 	// sccProvider is an item of one constraint: its name and what it refuses.
@@ -31,7 +33,7 @@ func (e *explainer) securityConstraints(text string) string {
 	}
 	var refused, closed []string
 	by := ""
-	for _, item := range split(m[1], sccItem) {
+	for _, item := range split(m[1]+m[2], sccItem) {
 		if p := sccProvider.FindStringSubmatch(item); p != nil {
 			if strings.Contains(p[2], "not usable by user or serviceaccount") {
 				closed = append(closed, p[1])

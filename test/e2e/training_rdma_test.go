@@ -199,9 +199,10 @@ func rdmaUnreferenced(u trainer) {
 	out, _ := u.mlenv("preflight", "--gpus-per-node=1", "--cluster-file="+file)
 	u.mustContain(out, "no network.rdma.attachments", "Bootstrap : no socket interface found", "mlenv admin clusters/local.yaml -n "+u.namespace)
 	u.install(file)
-	_, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
+	ended, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
 	u.equal("reason", results["reason"], string(fail.RDMAUnavailable))
 	u.mustContain(results["message"], "looking for ports that can be used")
+	u.mustContain(u.kubectl("logs", ended.Status.PodName, "--container=step-provision"), "network.rdma.attachments of the cluster file")
 
 	u.task("provision", "--param=nodes=2", oneGPU, "--param=mode=tcp", "--param=keep-for=30m")
 	_, results = u.taskEnd(u.startTkn("task", "check-fabric"))
@@ -233,7 +234,7 @@ func rdmaTraining(u trainer) {
 	}
 	before := u.received()
 	u.task("train", "--param=script=transformer/train.py", "--param=deepspeed-config=transformer/ds_zero2.json",
-		"--param=script-args=--steps=10,--global-batch=4", "--param=tree="+results["tree"])
+		"--param=script-args=--steps=20,--stop-at=10,--global-batch=4,--checkpoint-dir=", "--param=tree="+results["tree"])
 	after := u.received()
 	for node := range before {
 		net1, eth0 := after[node][0]-before[node][0], after[node][1]-before[node][1]

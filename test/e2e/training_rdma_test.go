@@ -238,8 +238,8 @@ func rdmaTraining(u trainer) {
 	after := u.received()
 	for node := range before {
 		net1, eth0 := after[node][0]-before[node][0], after[node][1]-before[node][1]
-		// Each step exchanges the gradients, of more than a million parameters, at least once.
-		if net1 < 10<<20 || net1 < 10*eth0 {
+		// Each of ten steps exchanges the gradients of 132,864 parameters once.
+		if net1 < 10*132_864*4 || net1 < 10*eth0 {
 			u.Errorf("node %d received %d bytes on net1 and %d on eth0 while it trained, want the gradients on net1", node, net1, eth0)
 		}
 	}
@@ -248,7 +248,7 @@ func rdmaTraining(u trainer) {
 	ctx, cancel := u.within(patience)
 	defer cancel()
 	u.waitLog(u.taskPod(ctx, hanging, "train"), "step-train", "rank 0 waits for rank 1")
-	out, _ = u.mlenv("doctor", "--quiet-after=1s")
+	out, _ = u.mlenv("doctor", "--quiet-after=1ms")
 	u.mustContain(out, "NoProgress", "no rank has printed anything", "py-spy dump --pid")
 	u.tkn("taskrun", "cancel", hanging)
 	u.task("teardown")

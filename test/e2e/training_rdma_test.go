@@ -161,7 +161,13 @@ spec: {config: ` + string(config) + `}
 	// Past preflight: what the scheduler finds Insufficient.
 	wrong := u.withRails("resources:\n", all, own("wrong-resource"), "openshift.io/eno5np0rdma: 1", "openshift.io/eno9np0rdma: 1")
 	u.install(wrong)
-	_, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=start-timeout=30s"))
+	waiting := u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=start-timeout=30s")
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	u.waitLog(u.taskPod(ctx, waiting, "provision"), "step-provision", "too little left")
+	out, _ := u.mlenv("doctor")
+	u.mustContain(out, "(broken: pods do not start)", "the pod asks 1 openshift.io/eno9np0rdma")
+	_, results := u.taskEnd(waiting)
 	u.mustContain(results["message"], "the pod asks 1 openshift.io/eno9np0rdma and 2 of 2 nodes have too little left")
 }
 

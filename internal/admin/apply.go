@@ -157,13 +157,15 @@ func sccProblems(scc *unstructured.Unstructured, security cluster.Security) []st
 	allowed, _, _ := unstructured.NestedStringSlice(scc.Object, "allowedCapabilities")
 	added, _, _ := unstructured.NestedStringSlice(scc.Object, "defaultAddCapabilities")
 	allowed = append(allowed, added...)
-	if security.IPCLock && !slices.Contains(allowed, "IPC_LOCK") && !slices.Contains(allowed, "*") {
-		problems = append(problems, fmt.Sprintf("its allowedCapabilities are %v: want IPC_LOCK among them", allowed))
+	for _, name := range security.Adds() {
+		if !slices.Contains(allowed, name) && !slices.Contains(allowed, "*") {
+			problems = append(problems, fmt.Sprintf("its allowedCapabilities are %v: want %s among them", allowed, name))
+		}
 	}
 	if privileged, _, _ := unstructured.NestedBool(scc.Object, "allowPrivilegedContainer"); security.RequiresPrivilegedSCC && !privileged {
 		problems = append(problems, "its allowPrivilegedContainer is false: want true, for security.requires_privileged_scc is")
 	}
-	if user, _, _ := unstructured.NestedString(scc.Object, "runAsUser", "type"); (security.IPCLock || security.RequiresPrivilegedSCC) && user != "RunAsAny" {
+	if user, _, _ := unstructured.NestedString(scc.Object, "runAsUser", "type"); (len(security.Adds()) > 0 || security.RequiresPrivilegedSCC) && user != "RunAsAny" {
 		problems = append(problems, fmt.Sprintf("its runAsUser is %s: want RunAsAny, for a capability is effective for root alone", user))
 	}
 	return problems

@@ -189,6 +189,9 @@ func TestValidate(t *testing.T) {
 		{"our own where privileged pods are made", Request{Cluster: cairo, SCC: OwnSCC}, []string{
 			`--scc "mlenv-rdma": the cluster file pins the pods to privileged`, `admits no privileged pods`,
 		}},
+		{"our own where more than IPC_LOCK is asked for", Request{Cluster: fileOf(t, "barcelona", "ipc_lock: false", "ipc_lock: true\n  capabilities: [SYS_PTRACE]")}, []string{
+			`security.scc "mlenv-rdma": allows no SYS_PTRACE, which security.capabilities asks for`,
+		}},
 		{"copies where the originals are", Request{Cluster: barcelona, Namespace: "default", CopyAttachments: true}, []string{
 			"attachment default/eno5np0-network is in namespace default already",
 		}},

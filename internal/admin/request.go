@@ -61,7 +61,7 @@ func (r Request) scc() string {
 		return ""
 	case security.Pinned() != "":
 		return security.Pinned()
-	case security.IPCLock:
+	case len(security.Adds()) > 0:
 		return OwnSCC
 	}
 	return ""
@@ -125,6 +125,9 @@ func (r Request) validateSCC(mistake func(what, value, format string, args ...an
 	scc := r.scc()
 	if slices.Contains(withoutIPCLock(), scc) {
 		mistake(what, scc, "allows no IPC_LOCK: want %s, privileged, or one of the cluster's own", OwnSCC)
+	}
+	if others := slices.DeleteFunc(r.Cluster.Security.Adds(), func(name string) bool { return name == "IPC_LOCK" }); scc == OwnSCC && len(others) > 0 {
+		mistake(what, scc, "allows no %s, which security.capabilities asks for: leave that out, or name a constraint of the cluster's own that allows it", strings.Join(others, ", "))
 	}
 	if scc == OwnSCC && r.Cluster.Security.RequiresPrivilegedSCC {
 		mistake(what, scc, "admits no privileged pods, which security.requires_privileged_scc makes: want privileged")

@@ -283,6 +283,10 @@ type JobStatus struct {
 	// Quiet is for how long nothing has come to the logs of the node's ranks, nor to the
 	// metrics. It is in the answer to GET /v1/jobs/ID of a job that runs, and nowhere else.
 	Quiet time.Duration `json:"quiet,omitempty"`
+	// RankSeconds is what each rank took for its own part of a step, in their order, as the last
+	// metrics that have it say; nil on other nodes than 0 and where a training does not write
+	// it. It is in the same answer as Quiet.
+	RankSeconds []float64 `json:"rankSeconds,omitempty"`
 	// New is true in the answer to the request that started the job, and nowhere else.
 	New bool `json:"new,omitempty"`
 }

@@ -85,7 +85,7 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 	if err := c.ask(ctx); err != nil {
 		return err
 	}
-	r.Mode = c.settings.Mode
+	r.Mode, r.KubernetesNodes = c.settings.Mode, c.where()
 	r.Backend, r.RanksPerNode = c.ranks()
 	if len(c.Nodes)*r.RanksPerNode < 2 {
 		r.Verdict, r.Message = fabric.NotMeasured, "one node with one rank has nobody to talk to"
@@ -402,16 +402,12 @@ func (c *Check) fromTorch(failed cause.Cause) (nccl.Finding, bool) {
 }
 
 // named is nodes with where they are: "node 1 (wrk-97)".
-func (c *Check) named(nodes []int) string {
-	text := fabric.NodeNames(nodes)
-	var where []string
-	for _, node := range nodes {
-		if name := c.facts[node].KubernetesNode; name != "" {
-			where = append(where, name)
-		}
+func (c *Check) named(nodes []int) string { return fabric.NodesAt(nodes, c.where()) }
+
+// where are the Kubernetes nodes of all nodes.
+func (c *Check) where() (names []string) {
+	for _, f := range c.facts {
+		names = append(names, f.KubernetesNode)
 	}
-	if len(where) == 0 {
-		return text
-	}
-	return fmt.Sprintf("%s (%s)", text, strings.Join(where, ", "))
+	return names
 }

@@ -115,6 +115,7 @@ func TestValuesThatCannotBe(t *testing.T) {
 		"image: {name: 'Training:latest'}":                                                    `1:15: image.name: "Training:latest": want an image`,
 		"image: {name: ''}\nimage: {}":                                                        `2:1: image: the key stands in line 1 already`,
 		"image: {pull_secret: My_Secret}":                                                     `image.pull_secret: "My_Secret": a lowercase RFC 1123 subdomain`,
+		"security: {service_account: ml-dev-sa, capabilities: [CAP_SYS_PTRACE]}":              `security.capabilities[0]: "CAP_SYS_PTRACE": a capability's name in capitals and without CAP_`,
 		"security: {service_account: ''}":                                                     `security.service_account: is missing`,
 		"storage: {mode: auto}":                                                               `storage.class_rwo: is missing; mode auto needs`,
 		"storage: {mode: shared}":                                                             `want one of rwx, volumeClaimTemplates, auto`,

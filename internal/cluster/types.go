@@ -2,6 +2,8 @@
 // to train on it, as clusters/NAME.yaml says it.
 package cluster
 
+import "slices"
+
 // ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that
 // an installed cluster file is.
 const ConfigMapPrefix = "mlenv-cluster-"
@@ -119,6 +121,20 @@ type RDMA struct {
 	ExpectedBandwidth Bandwidth `json:"expected_bandwidth,omitempty" jsonschema:"description=bus bandwidth of a node in GB/s (10^9 bytes per second) as nccl-tests prints it: as in 200GB/s"`
 }
 
+// Adds are all capabilities that pods in mode RDMA ask for.
+func (s Security) Adds() []string {
+	var all []string
+	if s.IPCLock {
+		all = append(all, "IPC_LOCK")
+	}
+	for _, capability := range s.Capabilities {
+		if !slices.Contains(all, capability) {
+			all = append(all, capability)
+		}
+	}
+	return all
+}
+
 // SRIOV is true where pods are given devices by attachments and resources, false
 // where they use the host's.
 func (r RDMA) SRIOV() bool { return len(r.Attachments) > 0 || len(r.Resources) > 0 }
@@ -183,6 +199,8 @@ type Security struct {
 	ServiceAccount        string `json:"service_account,omitempty"`
 	RequiresPrivilegedSCC bool   `json:"requires_privileged_scc,omitempty"`
 	IPCLock               bool   `json:"ipc_lock,omitempty"`
+	// Capabilities are added beside IPC_LOCK, in mode RDMA; the SCC must allow each.
+	Capabilities []string `json:"capabilities,omitempty" jsonschema:"description=Linux capabilities of the training container in mode rdma beside IPC_LOCK: as in SYS_PTRACE for py-spy"`
 	// SCC is what pods in mode RDMA are pinned to. Empty is privileged where that is
 	// required, and else the cluster's choice.
 	SCC string `json:"scc,omitempty" jsonschema:"description=SecurityContextConstraints that pods are pinned to in mode rdma: as in nccl-scc"`

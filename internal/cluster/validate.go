@@ -60,11 +60,24 @@ func (f *File) Validate() field.ErrorList {
 		required(field.NewPath("security", "service_account"), f.Security.ServiceAccount, "the service account of the pods, as in ml-dev-sa"),
 		wellFormed(field.NewPath("security", "service_account"), f.Security.ServiceAccount, validation.IsDNS1123Subdomain),
 		wellFormed(field.NewPath("security", "scc"), f.Security.SCC, validation.IsDNS1123Subdomain),
+		f.Security.capabilities(field.NewPath("security", "capabilities")),
 		f.Resources.validate(field.NewPath("resources")),
 		f.NCCL.validate(field.NewPath("nccl")),
 		f.Image.validate(field.NewPath("image")),
 	)
 }
+
+// capabilities have Kubernetes' form of their names, which lacks the kernel's CAP_.
+func (s Security) capabilities(path *field.Path) (errs field.ErrorList) {
+	for i, name := range s.Capabilities {
+		if !capability.MatchString(name) || strings.HasPrefix(name, "CAP_") {
+			errs = append(errs, field.Invalid(path.Index(i), name, "a capability's name in capitals and without CAP_, as in SYS_PTRACE"))
+		}
+	}
+	return errs
+}
+
+var capability = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
 
 func (c Cluster) validate(path *field.Path) field.ErrorList {
 	errs := slices.Concat(

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -80,6 +81,10 @@ func (e *explainer) refusal(text string) Finding {
 				f.Next = fmt.Sprintf("oc adm policy add-scc-to-user %s -z %s -n %s", pinned, e.serviceAccount(), namespace)
 			} else if pinned != "" {
 				f.Next = fmt.Sprintf("oc describe scc %s (then have it allow that, or name another one in security.scc of the cluster file)", pinned)
+				if refused := refusedCapabilities(body); len(refused) > 0 && !slices.Contains(refused, "IPC_LOCK") {
+					f.Next = fmt.Sprintf("leave %s out of security.capabilities in the cluster file: RDMA does not need it, where IPC_LOCK is effective the memlock limit does not count; or have it allowed: oc describe scc %s",
+						strings.Join(refused, ", "), pinned)
+				}
 			}
 		}
 		if f.Reason == fail.QuotaExceeded {

@@ -11,7 +11,9 @@ import (
 )
 
 var (
-	sccRefusals = regexp.MustCompile(`(?s)unable to validate against any security context constraint: \[(.*)\]`)
+	// sccRefusals is followed by a list in brackets or, where one constraint alone was tried
+	// and has one objection, by that.
+	sccRefusals = regexp.MustCompile(`(?s)unable to validate against any security context constraint: (?:\[(.*)\]|([^\[].*))`)
 	// sccItem begins each item of that list; commas stand inside items too.
 	sccItem = regexp.MustCompile(`(?:^|,\s*)(?:provider |spec\.|pod\.)`)
 	// sccProvider is an item of one constraint: its name and what it refuses.
@@ -31,7 +33,7 @@ func (e *explainer) securityConstraints(text string) string {
 	}
 	var refused, closed []string
 	by := ""
-	for _, item := range split(m[1], sccItem) {
+	for _, item := range split(m[1]+m[2], sccItem) {
 		if p := sccProvider.FindStringSubmatch(item); p != nil {
 			if strings.Contains(p[2], "not usable by user or serviceaccount") {
 				closed = append(closed, p[1])
@@ -57,6 +59,19 @@ func (e *explainer) securityConstraints(text string) string {
 		seen += fmt.Sprintf("; service account %s may not use %s", e.serviceAccount(), list(closed, 4))
 	}
 	return oneLine(seen)
+}
+
+// refusedCapability is one that a constraint does not let be added.
+var refusedCapability = regexp.MustCompile(`capabilities\.add: Invalid value: "([^"]+)": capability may not be added`)
+
+// refusedCapabilities are those, each once.
+func refusedCapabilities(text string) (names []string) {
+	for _, m := range refusedCapability.FindAllStringSubmatch(text, -1) {
+		if !slices.Contains(names, m[1]) {
+			names = append(names, m[1])
+		}
+	}
+	return names
 }
 
 // notUsable is said of a constraint that a pod is pinned to and nobody has a right to.

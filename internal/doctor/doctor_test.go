@@ -183,6 +183,16 @@ func worlds() []asked {
 			b.GPUs = b.GPUs[:1]
 			b.GPUs[0].Driver = "570.10"
 		}, []Name{"GPUMissing", "GPUFaulty", "GPUThrottled", "GPUsDiffer"}},
+		{"a rank is slow", func(w *world) {
+			w.job(func(node int, s *agent.JobStatus) {
+				if runs(node, s); node == 0 {
+					s.RankSeconds = []float64{0.4, 0.41, 0.9, 0.42}
+				}
+			})
+		}, []Name{"RankSlow"}},
+		{"ranks that differ a little", func(w *world) {
+			w.job(func(node int, s *agent.JobStatus) { runs(node, s); s.RankSeconds = []float64{0.4, 0.41, 0.5, 0.42} })
+		}, nil},
 		{"GPUs have nothing to do", func(w *world) {
 			w.job(runs)
 			for _, n := range w.nodes {

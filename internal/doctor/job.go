@@ -105,7 +105,11 @@ func (j job) String() string {
 	for i, state := range states {
 		states[i] = fmt.Sprintf("%s on %d of %d nodes", state, byState[agent.JobState(state)], j.spec().Nodes)
 	}
-	return fmt.Sprintf("%s of %s, started %s ago: %s", j.title(), j.spec().Run, age(j.now.Sub(started)), strings.Join(states, ", "))
+	title := j.title()
+	if run := j.spec().Run; run != "" {
+		title += " of " + run
+	}
+	return fmt.Sprintf("%s, started %s ago: %s", title, age(j.now.Sub(started)), strings.Join(states, ", "))
 }
 
 // age is a duration for people: 40s, 2m, 1h5m.

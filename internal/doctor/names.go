@@ -39,6 +39,8 @@ const (
 	GPUFaulty Name = "GPUFaulty"
 	// GPUThrottled: a GPU is held back by heat, power or its board.
 	GPUThrottled Name = "GPUThrottled"
+	// RankSlow: a rank takes longer for its own part of a step than the others.
+	RankSlow Name = "RankSlow"
 	// GPUsDiffer: nodes have GPUs of different models or drivers.
 	GPUsDiffer Name = "GPUsDiffer"
 	// GPUsIdle: GPUs have little to do while a job runs.
@@ -121,7 +123,7 @@ func symptoms() []symptom {
 
 	add(Slow, Suspicious, of(nccl.SocketsInsteadOfRDMA, nccl.NoRDMADevice, nccl.VerbsLibraryMissing, nccl.HostMemoryInsteadOfGPU, nccl.DeviceNotUsed)...)
 	add(Slow, Suspicious, of(rdma.NoGPUDirect)...)
-	add(Slow, Suspicious, GPUThrottled)
+	add(Slow, Suspicious, GPUThrottled, RankSlow)
 	add(Slow, Suspicious, of(rdma.PCIeBelowMaximum, rdma.RatesMixed, rdma.PCIeBelowPort)...)
 	add(Slow, Suspicious, of(nccl.SettingChanged)...)
 	add(Slow, Suspicious, VolumeFull, MemoryNearLimit, CPUThrottled, GPUsDiffer, RacksInterleaved)

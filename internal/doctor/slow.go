@@ -34,7 +34,7 @@ func (e *examination) slow() []Finding {
 			all = slices.Concat(all, n.gpus(e.namespace), n.memory(e.namespace), n.volumes(e.namespace), n.cpus())
 		}
 	}
-	return slices.Concat(all, e.differing(), e.unshared(), e.idle(), e.racks())
+	return slices.Concat(all, e.slowRanks(), e.differing(), e.unshared(), e.idle(), e.racks())
 }
 
 func (n *node) gpus(namespace string) []Finding {

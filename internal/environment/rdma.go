@@ -2,6 +2,7 @@ package environment
 
 import (
 	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,7 +44,7 @@ func (b builder) podAnnotations() map[string]string {
 // capabilities are effective for root alone.
 func (b builder) asRoot() bool {
 	security := b.Cluster.Security
-	return b.Mode == RDMA && (security.IPCLock || security.RequiresPrivilegedSCC)
+	return b.Mode == RDMA && (len(security.Adds()) > 0 || security.RequiresPrivilegedSCC)
 }
 
 // podSecurity leaves the user to the cluster, unless it must be root.
@@ -62,20 +63,24 @@ func (b builder) podSecurity() *corev1.PodSecurityContext {
 
 // trainSecurity gives what the security block says, in mode RDMA.
 func (b builder) trainSecurity() *corev1.SecurityContext {
-	security := b.Cluster.Security
-	switch {
-	case !b.asRoot():
+	if !b.asRoot() {
 		return restricted()
-	case security.RequiresPrivilegedSCC:
+	}
+	var added []corev1.Capability
+	for _, name := range b.Cluster.Security.Adds() {
+		added = append(added, corev1.Capability(name))
+	}
+	if b.Cluster.Security.RequiresPrivilegedSCC {
 		context := &corev1.SecurityContext{Privileged: new(true)}
-		if security.IPCLock {
-			context.Capabilities = &corev1.Capabilities{Add: []corev1.Capability{"IPC_LOCK"}}
+		if added != nil {
+			context.Capabilities = &corev1.Capabilities{Add: added}
 		}
 		return context
 	}
+	dropped := slices.DeleteFunc(RootsOwn(), func(c corev1.Capability) bool { return slices.Contains(added, c) })
 	return &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
-		Capabilities:             &corev1.Capabilities{Add: []corev1.Capability{"IPC_LOCK"}, Drop: RootsOwn()},
+		Capabilities:             &corev1.Capabilities{Add: added, Drop: dropped},
 	}
 }
 

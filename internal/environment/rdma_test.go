@@ -30,6 +30,7 @@ func TestSecurityIsObeyed(t *testing.T) {
 		{"nothing but an SCC", RDMA, cluster.Security{SCC: "nccl-scc"}, privileges{SCC: "nccl-scc"}},
 		{"IPC_LOCK, effective for root alone", RDMA, cluster.Security{IPCLock: true}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}}},
 		{"IPC_LOCK by an SCC", RDMA, cluster.Security{IPCLock: true, SCC: "nccl-scc"}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}, SCC: "nccl-scc"}},
+		{"another capability", RDMA, cluster.Security{IPCLock: true, Capabilities: []string{"SYS_PTRACE"}}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK", "SYS_PTRACE"}}},
 		{"privileged", RDMA, cluster.Security{RequiresPrivilegedSCC: true}, privileges{Privileged: true, Root: true, SCC: "privileged"}},
 		{"privileged by another SCC", RDMA, cluster.Security{RequiresPrivilegedSCC: true, SCC: "ours"}, privileges{Privileged: true, Root: true, SCC: "ours"}},
 	}

@@ -37,9 +37,11 @@ type Report struct {
 	// Transport is in words: NCCL's, or "gloo over net1".
 	Transport string `json:"transport,omitempty"`
 	// Network is what NCCL's logs show, without its processes; nil with gloo.
-	Network      *nccl.Summary `json:"network,omitempty"`
-	Nodes        int           `json:"nodes"`
-	RanksPerNode int           `json:"ranksPerNode"`
+	Network *nccl.Summary `json:"network,omitempty"`
+	Nodes   int           `json:"nodes"`
+	// KubernetesNodes are where the nodes are, "" for one that is not known.
+	KubernetesNodes []string `json:"kubernetesNodes,omitempty"`
+	RanksPerNode    int      `json:"ranksPerNode"`
 	// Bandwidth is the highest bus bandwidth of all_reduce over all ranks.
 	Bandwidth rdma.BytesPerSecond `json:"bandwidthBytesPerSecond"`
 	// Expected is what it should be, 0 where nothing is expected.
@@ -134,7 +136,7 @@ func (r *Report) slowNodes() []string {
 	if r.Nodes == 2 {
 		return []string{fmt.Sprintf("nodes 0 and 1 exchange %s", slowest)}
 	}
-	return []string{fmt.Sprintf("%s: pairs with it exchange down to %s, others up to %s", NodeNames(faulty), slowest, fastest)}
+	return []string{fmt.Sprintf("%s: pairs with it exchange down to %s, others up to %s", NodesAt(faulty, r.KubernetesNodes), slowest, fastest)}
 }
 
 // slowRails compares the rails with what each should give, or with each other.
@@ -181,6 +183,21 @@ func NodeNames(nodes []int) string {
 	default:
 		return "nodes " + strings.Join(numbers[:last], ", ") + " and " + numbers[last]
 	}
+}
+
+// NodesAt is nodes with where they are, as far as that is known: "node 1 (wrk-97)".
+func NodesAt(nodes []int, kubernetesNodes []string) string {
+	text := NodeNames(nodes)
+	var where []string
+	for _, node := range nodes {
+		if node < len(kubernetesNodes) && kubernetesNodes[node] != "" {
+			where = append(where, kubernetesNodes[node])
+		}
+	}
+	if len(where) == 0 {
+		return text
+	}
+	return fmt.Sprintf("%s (%s)", text, strings.Join(where, ", "))
 }
 
 func below(b, of rdma.BytesPerSecond, part float64) bool {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -78,7 +79,7 @@ func Refusal(err error, at Place) error {
 		return fail.Advise(fail.Because(fail.QuotaExceeded, err), "oc describe limitrange -n %s", namespace)
 	case strings.Contains(text, "unable to validate against any security context constraint"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
-			"oc adm policy add-scc-to-user %s -z %s -n %s", orWord(at.SCC, neededSCC(text)), orWord(at.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
+			"oc adm policy add-scc-to-user %s -z %s -n %s", orWord(at.SCC, NeededSCC(text)), orWord(at.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
 	case strings.Contains(text, "failed to retrieve the required SCC"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
 			"oc get scc (then correct security.scc in the cluster file, or have that one made)")
@@ -89,9 +90,24 @@ func Refusal(err error, at Place) error {
 	return nil
 }
 
-// neededSCC is the least of OpenShift's own constraints that would admit a pod
-// refused with this text.
-func neededSCC(text string) string {
+// forIPCLock are constraints that are made for RDMA and allow IPC_LOCK and root, nothing
+// else of note: the clusters' own, and that of mlenv admin.
+func forIPCLock() []string { return []string{"nccl-scc", "mlenv-rdma"} }
+
+// addedCapability is a capability that a constraint refuses.
+var addedCapability = regexp.MustCompile(`Invalid value: "([A-Z_]+)": capability may not be added`)
+
+// NeededSCC is the least constraint that would admit a pod refused with this text: of
+// those that the text says the cluster has and the pod may not use, one for RDMA where
+// IPC_LOCK is all that is refused, else one of OpenShift's own.
+func NeededSCC(text string) string {
+	if onlyIPCLock(text) {
+		for _, name := range forIPCLock() {
+			if regexp.MustCompile(`provider "?` + name + `"?: Forbidden: not usable`).MatchString(text) {
+				return name
+			}
+		}
+	}
 	for _, sign := range []string{
 		"capability may not be added", "Privileged containers are not allowed", "Host network is not allowed",
 		"Host PID is not allowed", "Host IPC is not allowed", "hostPath volumes are not allowed",
@@ -101,6 +117,15 @@ func neededSCC(text string) string {
 		}
 	}
 	return "anyuid"
+}
+
+// onlyIPCLock is true where nothing needs more than a constraint for RDMA.
+func onlyIPCLock(text string) bool {
+	if strings.Contains(text, "Privileged containers are not allowed") || strings.Contains(text, "Host ") || strings.Contains(text, "hostPath volumes") {
+		return false
+	}
+	added := addedCapability.FindAllStringSubmatch(text, -1)
+	return len(added) > 0 && !slices.ContainsFunc(added, func(m []string) bool { return m[1] != "IPC_LOCK" })
 }
 
 // neededLevel is the least pod security level that would admit a pod refused

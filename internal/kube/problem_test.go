@@ -90,6 +90,16 @@ func TestProblem(t *testing.T) {
 			fail.SecurityRefused, "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test",
 		},
 		{
+			"SCC: IPC_LOCK, where the cluster has a constraint for it",
+			forbidden(`pods "ml-dev-env-0" is forbidden: unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user or serviceaccount, provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, provider "nccl-scc": Forbidden: not usable by user or serviceaccount, provider "privileged": Forbidden: not usable by user or serviceaccount]`),
+			fail.SecurityRefused, "oc adm policy add-scc-to-user nccl-scc -z ml-dev-sa -n nccl-test",
+		},
+		{
+			"SCC: more than IPC_LOCK",
+			forbidden(`pods "ml-dev-env-0" is forbidden: unable to validate against any security context constraint: [provider restricted-v2: .containers[0].capabilities.add: Invalid value: "SYS_RESOURCE": capability may not be added, provider "nccl-scc": Forbidden: not usable by user or serviceaccount]`),
+			fail.SecurityRefused, "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test",
+		},
+		{
 			"SCC: user",
 			forbidden(`pods "ml-dev-env-0" is forbidden: unable to validate against any security context constraint: [provider restricted-v2: .containers[0].runAsUser: Invalid value: 0: must be in the ranges: [1000680000, 1000689999]]`),
 			fail.SecurityRefused, "oc adm policy add-scc-to-user anyuid -z ml-dev-sa -n nccl-test",

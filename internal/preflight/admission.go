@@ -83,8 +83,10 @@ type trial struct {
 	account string
 	// asked is the pod as it was sent, answered as the API server would make it.
 	asked, answered *corev1.Pod
-	// refused is there where admission says no; unknown where the pod could not be tried.
+	// refused is there where admission says no, and answer are its words; unknown where the
+	// pod could not be tried.
 	refused *diagnose.Finding
+	answer  string
 	unknown error
 }
 
@@ -101,7 +103,7 @@ func (p *probe) try(ctx context.Context, mode environment.Mode, account string) 
 		// What others fill now is told apart from what is too small at any time.
 		quotas, _ := p.quotas()
 		refused := diagnose.Refused(set, quotas, err)
-		t.refused = &refused
+		t.refused, t.answer = &refused, err.Error()
 	}
 	return t
 }
@@ -152,7 +154,7 @@ func (p *probe) judge(ctx context.Context, t trial, blocked Verdict) []Check {
 	}
 	checks := append([]Check{check}, p.constraint(ctx, t, blocked))
 	if t.mode == environment.RDMA {
-		checks = append(checks, memoryLock(t.answered))
+		checks = append(checks, p.memoryLock(t.answered))
 	}
 	return checks
 }
@@ -167,7 +169,7 @@ func (p *probe) judgeRefusal(ctx context.Context, t trial, check Check, blocked 
 		check.Verdict = Warning
 	case r.Reason == fail.SecurityRefused && t.account != account:
 		// Rights may be bound to an account before it is there.
-		scc := neededConstraint(t.asked)
+		scc := neededConstraint(t)
 		check.Fix = grantConstraint(scc, account, p.Request.Namespace)
 		if allowed, err := p.mayUse(ctx, account, scc); err == nil && allowed {
 			check.Verdict, check.Fix = Unknown, fmt.Sprintf("oc create serviceaccount %s -n %s", account, p.Request.Namespace)

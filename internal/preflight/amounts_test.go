@@ -49,7 +49,7 @@ func TestMemoryLock(t *testing.T) {
 	}
 	for _, test := range tests {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: test.pod, Containers: []corev1.Container{{Name: environment.TrainContainer, SecurityContext: test.c}}}}
-		if got := memoryLock(pod); got.Verdict != test.want {
+		if got := (&probe{}).memoryLock(pod); got.Verdict != test.want {
 			t.Errorf("%s: %+v, want %s", test.name, got, test.want)
 		}
 	}

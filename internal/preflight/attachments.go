@@ -42,7 +42,7 @@ func (p *probe) attachment(ctx context.Context, name string) (*attachment.Defini
 	switch {
 	case apierrors.IsNotFound(err):
 		check.Seen = "it does not exist"
-		check.Fix = fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the cluster file; or mlenv admin, which makes attachments", namespace)
+		check.Fix = fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the cluster file; %s says what each must have", namespace, p.admin())
 		return nil, []Check{check}
 	case err != nil:
 		return nil, []Check{unread(check.Name, "it", err)}
@@ -110,7 +110,15 @@ func shared(all []*attachment.Definition) []Check {
 
 // unattached finds resources that no attachment uses: their devices get no address.
 func (p *probe) unattached(read []*attachment.Definition, wanted int) []Check {
-	if len(read) < wanted || wanted == 0 {
+	if wanted == 0 && len(p.file.Network.RDMA.Resources) > 0 {
+		return []Check{{
+			Name: "attachments", Verdict: Warning,
+			Seen: "pods are given devices by network.rdma.resources and no network.rdma.attachments: they have no net1 and so on, and devices of Ethernet no address. " +
+				"Who tells NCCL to use net1 nevertheless reads Bootstrap : no socket interface found",
+			Fix: fmt.Sprintf("name the attachments of these resources in network.rdma.attachments of the cluster file (oc get network-attachment-definitions -A); %s makes copies in the namespace", p.admin("--attachments=copy")),
+		}}
+	}
+	if len(read) < wanted {
 		return nil
 	}
 	var idle []string

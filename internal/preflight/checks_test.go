@@ -215,6 +215,10 @@ func TestChecks(t *testing.T) {
 			[]want{{"attachments", Warning, "no attachment is of resource openshift.io/eno8np0rdma", "network.rdma.attachments"}}, environment.RDMA, "",
 		},
 		{
+			"no attachment is referenced", barcelona, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Attachments = nil }, Auto,
+			[]want{{"attachments", Warning, "Bootstrap : no socket interface found", "mlenv admin clusters/barcelona.yaml -n "}}, environment.RDMA, "",
+		},
+		{
 			"nodes may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"list nodes"} }, Auto,
 			[]want{{"nodes", Unknown, "the nodes may not be read", "--resource=nodes"}, {"iommu", Unknown, "the nodes may not be read", ""}}, environment.RDMA, "",
 		},
@@ -448,7 +452,7 @@ func TestRunning(t *testing.T) {
 		want Verdict
 	}{{rdma.IOMMUPassthrough, OK}, {rdma.IOMMUOff, OK}, {rdma.IOMMUTranslated, Warning}, {rdma.IOMMUUnknown, Unknown}}
 	for _, test := range tests {
-		if got := running("node-1", rdma.IOMMU{Mode: test.mode, CommandLine: "iommu=pt"}); got.Verdict != test.want {
+		if got := (&probe{}).kernel("node-1", rdma.IOMMU{Mode: test.mode, CommandLine: "iommu=pt"}); got.Verdict != test.want {
 			t.Errorf("%s: %+v, want %s", test.mode, got, test.want)
 		}
 	}

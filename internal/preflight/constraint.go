@@ -14,6 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // Annotations of a pod that OpenShift admitted: the constraint, and whose right to it
@@ -27,10 +28,10 @@ const (
 
 var constraints = schema.GroupVersionResource{Group: securityGroup, Version: "v1", Resource: "securitycontextconstraints"}
 
-// neededConstraint is the one that the pod is pinned to, and else the one that
-// admits any pod.
-func neededConstraint(pod *corev1.Pod) string {
-	return cmp.Or(pod.Annotations[environment.SCCAnnotation], "privileged")
+// neededConstraint is the one that the pod is pinned to, and else the least that would
+// admit it.
+func neededConstraint(t trial) string {
+	return cmp.Or(t.asked.Annotations[environment.SCCAnnotation], kube.NeededSCC(t.answer))
 }
 
 func grantConstraint(scc, account, namespace string) string {
@@ -103,7 +104,7 @@ func (p *probe) named(ctx context.Context, scc, account string) (bool, error) {
 
 // memoryLock says whether the admitted pod may pin memory, which RDMA needs. An
 // added capability counts only for a process of root: there is no ambient set.
-func memoryLock(pod *corev1.Pod) Check {
+func (p *probe) memoryLock(pod *corev1.Pod) Check {
 	check := Check{Name: "locked memory", Verdict: OK}
 	for _, container := range pod.Spec.Containers {
 		if container.Name != environment.TrainContainer {
@@ -129,7 +130,7 @@ func memoryLock(pod *corev1.Pod) Check {
 		case c.Capabilities != nil && slices.Contains(c.Capabilities.Add, "IPC_LOCK"):
 			check.Verdict = Warning
 			check.Seen = "IPC_LOCK is not effective for a user that is not root: as much may be locked as CRI-O's limit allows"
-			check.Fix = "use a constraint that lets the pod run as root, or have the nodes' memlock raised (mlenv admin)"
+			check.Fix = "use a constraint that lets the pod run as root, or have the nodes' memlock raised: " + p.admin()
 			return check
 		}
 	}

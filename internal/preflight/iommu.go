@@ -89,7 +89,7 @@ func (p *probe) running(ctx context.Context) []Check {
 		if err != nil {
 			return err
 		}
-		checks[client.Node()] = running(facts.KubernetesNode, devices.IOMMU)
+		checks[client.Node()] = p.kernel(facts.KubernetesNode, devices.IOMMU)
 		return nil
 	})
 	if err != nil {
@@ -98,12 +98,12 @@ func (p *probe) running(ctx context.Context) []Check {
 	return checks
 }
 
-// running is what the kernel of one node says.
-func running(node string, iommu rdma.IOMMU) Check {
+// kernel is what that of one node says.
+func (p *probe) kernel(node string, iommu rdma.IOMMU) Check {
 	check := Check{Name: "iommu", Verdict: OK, Seen: fmt.Sprintf("%s: the running kernel's is %s (command line %q)", node, iommu.Mode, iommu.CommandLine)}
 	switch iommu.Mode {
 	case rdma.IOMMUTranslated:
-		check.Verdict, check.Fix = Warning, "mlenv admin (a MachineConfig for the node's pool, which reboots it)"
+		check.Verdict, check.Fix = Warning, p.admin()+" (a MachineConfig for the node's pool, which reboots it)"
 	case rdma.IOMMUUnknown:
 		check.Verdict = Unknown
 	}
@@ -131,6 +131,6 @@ func (p *probe) booted(ctx context.Context, check Check, config string, nodes []
 	}
 	check.Verdict = Warning
 	check.Seen = fmt.Sprintf("%s booted without %s (%s has %s): RDMA may fail with IBV_WC_LOC_PROT_ERR or be slow", where, passThrough, config, words.Count(len(arguments), "kernel argument"))
-	check.Fix = "mlenv admin (a MachineConfig for the nodes' pool, which reboots them); mlenv rdma shows the running kernel's command line"
+	check.Fix = p.admin() + " (a MachineConfig for the nodes' pool, which reboots them); mlenv rdma shows the running kernel's command line"
 	return check
 }

@@ -172,6 +172,11 @@ func (p *probe) decideRDMA() {
 	}
 }
 
+// admin is the command by which an administrator prepares this namespace.
+func (p *probe) admin(flags ...string) string {
+	return strings.Join(append([]string{"mlenv", "admin", "clusters/" + p.file.Cluster.Name + ".yaml", "-n", p.Request.Namespace}, flags...), " ")
+}
+
 // spec is what the nodes' pods ask for, in the best mode that is looked at.
 func (p *probe) spec() *corev1.PodSpec {
 	mode := environment.TCP

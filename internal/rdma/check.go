@@ -18,7 +18,11 @@ func (d *detector) check(expected Expected) {
 	}
 	rails := d.facts.Rails()
 	if len(d.facts.Devices) > 0 && len(rails) == 0 {
-		d.found(Broken, NoRail, "", "looking for ports that can be used: the pod's devices (%d) have none: want at least one", len(d.facts.Devices))
+		next := ""
+		if len(d.facts.Interfaces) > 0 && slices.ContainsFunc(d.facts.Devices, withoutAddress) {
+			next = "see that the attachments of these devices are in network.rdma.attachments of the cluster file, and in the pod's annotation k8s.v1.cni.cncf.io/network-status: they give it net1 and so on with an address each"
+		}
+		d.found(Broken, NoRail, next, "looking for ports that can be used: the pod's devices (%d) have none: want at least one", len(d.facts.Devices))
 	}
 	if len(rails) > 0 {
 		d.checkRails(rails)
@@ -37,6 +41,11 @@ func (d *detector) seen() string {
 		return fmt.Sprintf("the machine has %d, and this pod was given none: no %s* variable is set, and no file in %s opens one", others, pluginPrefix, deviceFiles)
 	}
 	return "there are none in /" + classInfiniBand
+}
+
+// withoutAddress is true of a device on Ethernet whose port works and has no address of the pod.
+func withoutAddress(device Device) bool {
+	return slices.ContainsFunc(device.Ports, func(p Port) bool { return p.Active() && p.LinkLayer != InfiniBand && p.GIDIndex < 0 })
 }
 
 func (d *detector) checkDevice(device Device) {

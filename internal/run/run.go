@@ -5,6 +5,7 @@ package run
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -27,6 +28,8 @@ type Run struct {
 	// Started is zero before Tekton started it.
 	Started  time.Time
 	Timeouts Timeouts
+	// ChecksFabric is true where the network is measured before the training.
+	ChecksFabric bool
 	// Cancelled is true where somebody asked for its end, with or without finally tasks. A run that was
 	// stopped is not: its running tasks may finish.
 	Cancelled bool
@@ -81,6 +84,8 @@ func of(found *v1.PipelineRun) *Run {
 		NoFinally: found.IsCancelled(),
 		Deleted:   found.DeletionTimestamp != nil,
 		Done:      found.IsDone(),
+
+		ChecksFabric: checksFabric(found),
 	}
 	if found.Status.StartTime != nil {
 		r.Started = found.Status.StartTime.Time
@@ -95,6 +100,25 @@ func of(found *v1.PipelineRun) *Run {
 		r.Reason, r.Message = condition.Reason, condition.Message
 	}
 	return r
+}
+
+// fabricTask measures the network; the pipeline's param of this name leaves it out.
+const fabricTask = "check-fabric"
+
+// checksFabric is known once Tekton has read the pipeline.
+func checksFabric(found *v1.PipelineRun) bool {
+	spec := found.Status.PipelineSpec
+	if spec == nil || !slices.ContainsFunc(spec.Tasks, func(t v1.PipelineTask) bool { return t.Name == fabricTask }) {
+		return false
+	}
+	for _, param := range found.Spec.Params {
+		if param.Name == fabricTask {
+			return param.Value.StringVal == "true"
+		}
+	}
+	return slices.ContainsFunc(spec.Params, func(p v1.ParamSpec) bool {
+		return p.Name == fabricTask && p.Default != nil && p.Default.StringVal == "true"
+	})
 }
 
 // timeoutsOf has Tekton's own arithmetic: of tasks and finally, the one that is

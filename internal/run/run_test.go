@@ -118,6 +118,43 @@ func TestCheckTimeouts(t *testing.T) {
 	}
 }
 
+// TestFabricTakesTime: where the run measures the network, that is counted.
+func TestFabricTakesTime(t *testing.T) {
+	need := Needs{Start: 10 * time.Minute, Training: 40 * time.Minute, Teardown: 5 * time.Minute}
+	pipeline := &v1.PipelineSpec{
+		Params: v1.ParamSpecs{{Name: "check-fabric", Default: v1.NewStructuredValues("true")}},
+		Tasks:  []v1.PipelineTask{{Name: "provision"}, {Name: "check-fabric"}},
+	}
+	asked := func(value string) v1.Params {
+		return v1.Params{{Name: "check-fabric", Value: *v1.NewStructuredValues(value)}}
+	}
+	for _, tc := range []struct {
+		name     string
+		pipeline *v1.PipelineSpec
+		params   v1.Params
+		want     string // what is too short, "" for nothing
+	}{
+		{"by default", pipeline, nil, "pipeline 57m, want 58m (1m since its start, 10m to start, 2m to check the network, 40m of training"},
+		{"asked for", pipeline, asked("true"), "pipeline 57m, want 58m"},
+		{"left out", pipeline, asked("false"), ""},
+		{"a pipeline without", &v1.PipelineSpec{Tasks: []v1.PipelineTask{{Name: "provision"}}}, asked("true"), ""},
+		{"not read yet", nil, nil, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			found := pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(57 * time.Minute)}))
+			found.Spec.Params, found.Status.PipelineSpec = tc.params, tc.pipeline
+			err := CheckTimeouts(of(found), need, start().Add(time.Minute))
+			if tc.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+			} else if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
 func taskRunOf(task string, change ...func(*v1.TaskRun)) *v1.TaskRun {
 	child := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "train-1-" + task,

@@ -18,7 +18,12 @@ const margin = 5 * time.Minute
 // TeardownTime is what the finally tasks take.
 const TeardownTime = 5 * time.Minute
 
-// Needs is what a run still has to do.
+// fabricTime is what measuring the network takes: its bound of 90 s, and the pod's start.
+const fabricTime = 2 * time.Minute
+
+// Needs is what a run still has to do. Preflight is in none of them: it runs beside the
+// build, and before the environment starts. What measuring the network takes is added
+// where the run does that.
 type Needs struct {
 	// Build is until there is an image, Start until the environment can be used,
 	// Training its own deadline.
@@ -38,7 +43,11 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 		elapsed = max(0, now.Sub(r.Started))
 	}
 	t := r.Timeouts
-	tasks := elapsed + need.Build + need.Start + need.Training
+	var fabric time.Duration
+	if r.ChecksFabric && need.Training > 0 {
+		fabric = fabricTime
+	}
+	tasks := elapsed + need.Build + need.Start + fabric + need.Training
 	var short []string
 	tooShort := func(name string, has, wants time.Duration) {
 		if has != 0 && has < wants {
@@ -51,14 +60,17 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 	if len(short) == 0 {
 		return nil
 	}
-	build := ""
+	build, check := "", ""
 	if need.Build > 0 {
 		build = compact(need.Build) + " to build the image, "
 	}
+	if fabric > 0 {
+		check = compact(fabric) + " to check the network, "
+	}
 	forTasks, forFinally := roundUp(tasks+margin), roundUp(need.Teardown)
 	return fail.Advise(
-		fail.Becausef(fail.TimeoutTooShort, "checking the timeouts of pipelinerun %s/%s: %s (%s since its start, %s%s to start, %s of training, %s to tear down)",
-			r.Namespace, r.Name, strings.Join(short, "; "), compact(elapsed), build, compact(need.Start), compact(need.Training), compact(need.Teardown)),
+		fail.Becausef(fail.TimeoutTooShort, "checking the timeouts of pipelinerun %s/%s: %s (%s since its start, %s%s to start, %s%s of training, %s to tear down)",
+			r.Namespace, r.Name, strings.Join(short, "; "), compact(elapsed), build, compact(need.Start), check, compact(need.Training), compact(need.Teardown)),
 		"tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s",
 		compact(forTasks+forFinally), compact(forTasks), compact(forFinally))
 }

@@ -46,6 +46,14 @@ func (u trainer) mlenv(args ...string) (out string, code int) {
 	return output.String(), code
 }
 
+// prepare is what an administrator does once.
+func (u trainer) prepare(file string) {
+	u.Helper()
+	if out, code := u.mlenv("admin", file, "--apply"); code != 0 {
+		u.Fatalf("mlenv admin --apply: exit code %d:\n%s", code, out)
+	}
+}
+
 // railLine is what the script rails.sh prints.
 var railLine = regexp.MustCompile(`node (\d): NCCL_IB_HCA (\S+), gloo on (\S+), net1 has received (\d+) bytes`)
 
@@ -153,7 +161,13 @@ spec: {config: ` + string(config) + `}
 	// Past preflight: what the scheduler finds Insufficient.
 	wrong := u.withRails("resources:\n", all, own("wrong-resource"), "openshift.io/eno5np0rdma: 1", "openshift.io/eno9np0rdma: 1")
 	u.install(wrong)
-	_, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=start-timeout=30s"))
+	waiting := u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=start-timeout=30s")
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	u.waitLog(u.taskPod(ctx, waiting, "provision"), "step-provision", "too little left")
+	out, _ := u.mlenv("doctor")
+	u.mustContain(out, "(broken: pods do not start)", "the pod asks 1 openshift.io/eno9np0rdma")
+	_, results := u.taskEnd(waiting)
 	u.mustContain(results["message"], "the pod asks 1 openshift.io/eno9np0rdma and 2 of 2 nodes have too little left")
 }
 
@@ -165,15 +179,114 @@ func rdmaMemlock(u trainer) {
 	u.mustContain(results["message"], "8 MiB")
 }
 
+// rdmaCapabilities: SYS_RESOURCE, by which people try to raise memlock, is refused by
+// nccl-scc, which allows IPC_LOCK, in OpenShift's own words.
+func rdmaCapabilities(u trainer) {
+	u.prepare(u.withRails(ncclSCC))
+	file := u.withRails(strings.Replace(ncclSCC, "ipc_lock: true", "ipc_lock: true\n  capabilities: [SYS_RESOURCE]", 1))
+	refused := []string{"nccl-scc refuses capabilities.add SYS_RESOURCE of container train: capability may not be added"}
+	fix := "leave SYS_RESOURCE out of security.capabilities in the cluster file"
+	out, code := u.mlenv("preflight", "--mode=rdma", "--gpus-per-node=1", "--cluster-file="+file)
+	u.equal("exit code of mlenv preflight", strconv.Itoa(code), "1")
+	u.mustContain(out, append(refused, fix)...)
+	u.install(file)
+	ended, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
+	u.equal("reason", results["reason"], string(fail.SecurityRefused))
+	u.mustContain(results["message"], refused...)
+	u.mustContain(u.kubectl("logs", ended.Status.PodName, "--container=step-provision"), fix)
+}
+
+// rdmaUnreferenced: pods that are given devices and no attachment have no net1, which
+// whoever tells ranks to use it finds out.
+func rdmaUnreferenced(u trainer) {
+	const attachments = "    attachments: [default/eno5np0-network, default/eno6np0-network, default/eno7np0-network, default/eno8np0-network]\n"
+	file := u.withRails(ncclSCC, attachments, "", "openshift.io/eno8np0rdma: 1}\n", "openshift.io/eno8np0rdma: 1}\n  tcp:\n    interface_exclude: net1\n")
+	u.prepare(file)
+	out, _ := u.mlenv("preflight", "--gpus-per-node=1", "--cluster-file="+file)
+	u.mustContain(out, "no network.rdma.attachments", "Bootstrap : no socket interface found", "mlenv admin clusters/local.yaml -n "+u.namespace)
+	u.install(file)
+	ended, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
+	u.equal("reason", results["reason"], string(fail.RDMAUnavailable))
+	u.mustContain(results["message"], "looking for ports that can be used")
+	u.mustContain(u.kubectl("logs", ended.Status.PodName, "--container=step-provision"), "network.rdma.attachments of the cluster file")
+
+	u.task("provision", "--param=nodes=2", oneGPU, "--param=mode=tcp", "--param=keep-for=30m")
+	_, results = u.taskEnd(u.startTkn("task", "check-fabric"))
+	u.equal("reason", results["reason"], string(fail.NetworkBroken))
+	u.mustContain(results["message"], "NoSocketInterface", "no interface of the pod matches", "network attachments")
+	u.task("teardown")
+}
+
+// rdmaTraining: over the rails DeepSpeed trains, and little else goes anywhere. Afterwards
+// what hangs is told of by doctor.
+func rdmaTraining(u trainer) {
+	file := u.withRails(ncclSCC)
+	u.prepare(file)
+	out, code := u.mlenv("admin", "status", file)
+	u.equal("exit code of mlenv admin status", strconv.Itoa(code), "0")
+	u.mustContain(out, "in place")
+	u.install(file)
+	u.mustContain(u.task("provision", "--param=nodes=2", oneGPU, "--param=mode=auto", "--param=keep-for=30m"), "Mode rdma because")
+
+	out, code = u.mlenv("check-fabric", "--compare=tcp")
+	u.equal("exit code of mlenv check-fabric", strconv.Itoa(code), "0")
+	if !ratio.MatchString(out) || !strings.Contains(out, "gloo over net1") {
+		u.Errorf("no comparison with sockets is printed:\n%s", out)
+	}
+
+	synced, results := u.taskEnd(u.startTkn("task", "sync-repo", "--param=repo-url="+u.repo))
+	if !synced.IsSuccessful() {
+		u.Fatalf("task sync-repo: %s", results["message"])
+	}
+	before := u.received()
+	u.task("train", "--param=script=transformer/train.py", "--param=deepspeed-config=transformer/ds_zero2.json",
+		"--param=script-args=--steps=20,--stop-at=10,--global-batch=4,--checkpoint-dir=", "--param=tree="+results["tree"])
+	after := u.received()
+	for node := range before {
+		net1, eth0 := after[node][0]-before[node][0], after[node][1]-before[node][1]
+		// Each of ten steps exchanges the gradients of 132,864 parameters once.
+		if net1 < 10*132_864*4 || net1 < 10*eth0 {
+			u.Errorf("node %d received %d bytes on net1 and %d on eth0 while it trained, want the gradients on net1", node, net1, eth0)
+		}
+	}
+
+	hanging := u.startTkn("task", "train", "--param=script=e2e/hang.py", "--param=launcher=torchrun", "--param=tree="+results["tree"], "--param=timeout=5m")
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	u.waitLog(u.taskPod(ctx, hanging, "train"), "step-train", "rank 0 waits for rank 1")
+	out, _ = u.mlenv("doctor", "--quiet-after=1ms")
+	u.mustContain(out, "NoProgress", "no rank has printed anything", "py-spy dump --pid")
+	u.tkn("taskrun", "cancel", hanging)
+	u.task("teardown")
+}
+
+// ratio is how check-fabric compares with sockets.
+var ratio = regexp.MustCompile(`over TCP sockets: [0-9.]+ GB/s \(.*\); without them it is [0-9.]+ times that`)
+
+// received are the bytes that each of two nodes has received on net1 and on eth0.
+func (u trainer) received() (nodes [2][2]int) {
+	u.Helper()
+	for node := range nodes {
+		out := u.kubectl("exec", "ml-dev-env-"+strconv.Itoa(node), "--container=train", "--",
+			"cat", "/sys/class/net/net1/statistics/rx_bytes", "/sys/class/net/eth0/statistics/rx_bytes")
+		for i, text := range strings.Fields(out) {
+			bytes, err := strconv.Atoi(text)
+			if err != nil || i > 1 {
+				u.Fatalf("reading counters of node %d: %q", node, out)
+			}
+			nodes[node][i] = bytes
+		}
+	}
+	return nodes
+}
+
 // rdmaFaults: a rail that is down is left out and told of, and so are devices that the
 // cluster file does not expect; a cable that is cut while the network is measured is named
 // within the check's bound.
 func rdmaFaults(u trainer) {
 	file := u.withRails(ncclSCC, "enabled: true", "enabled: true\n    devices: mlx5_0,mlx5_1")
 	u.install(file)
-	if out, code := u.mlenv("admin", file, "--apply"); code != 0 {
-		u.Fatalf("mlenv admin --apply: exit code %d:\n%s", code, out)
-	}
+	u.prepare(file)
 	u.Cleanup(func() { localcluster(u.T, "up", "--rdma-fault=none") })
 	localcluster(u.T, "up", "--rdma-fault=node-2:eno8np0=down")
 	log := u.task("provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=keep-for=30m")
@@ -200,4 +313,33 @@ func rdmaFaults(u trainer) {
 	if took := e.tasks["check-fabric"].Ended.Sub(e.tasks["check-fabric"].Started); took > 2*time.Minute {
 		u.Errorf("check-fabric took %s, want its bound of 90 s and a pod's start", took)
 	}
+}
+
+// rdmaSlowNode: of three nodes the one whose network is slowed down is named. The third
+// is there for as long as this takes, and for nobody else.
+func rdmaSlowNode(u trainer) {
+	u.Cleanup(func() { localcluster(u.T, "up", "--nodes=2") })
+	localcluster(u.T, "up", "--nodes=3")
+	u.kubectl("taint", "node", "node-3", "e2e=third:NoSchedule")
+	file := u.clusterFile("  rdma:\n    enabled: false\n", rails, "resources:\n  requests", ncclSCC+"  requests",
+		"gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2, node-3]\n  tolerations: [{key: e2e, operator: Exists}]")
+	u.install(file)
+	u.prepare(file)
+	u.task("provision", "--param=nodes=3", oneGPU, "--param=mode=rdma", "--param=keep-for=30m")
+	const slowed = "node-3"
+	shape := func(what ...string) {
+		u.Helper()
+		args := append([]string{"netns", "exec", "mlenv-" + slowed, "tc", "qdisc"}, what...)
+		if out, err := run(u.T, nil, "ip", args...); err != nil {
+			u.Fatalf("%v\n%s", err, out)
+		}
+	}
+	shape("add", "dev", "eno5np0", "root", "tbf", "rate", "200mbit", "burst", "256kb", "latency", "50ms")
+	defer shape("del", "dev", "eno5np0", "root")
+	ordinal := strings.TrimPrefix(u.kubectl("get", "pods", "--selector=ml-dev-env/environment=ml-dev-env",
+		"--output=jsonpath={.items[?(@.spec.nodeName==\""+slowed+"\")].metadata.name}"), "ml-dev-env-")
+	out, code := u.mlenv("check-fabric", "--bandwidth=fail")
+	u.equal("exit code of mlenv check-fabric", strconv.Itoa(code), "1")
+	u.mustContain(out, "node "+ordinal+" ("+slowed+"): pairs with it exchange down to ", "rail net1 (10.0.103.0/24): ")
+	u.task("teardown")
 }

@@ -82,6 +82,9 @@ func testTraining(t *testing.T) {
 		scenario{"rdma-attachments", 1, rdmaAttachments},
 		scenario{"rdma-memlock", 1, rdmaMemlock},
 		scenario{"fabric-foreign-pods", 0, foreignPods},
+		scenario{"rdma-capabilities", 1, rdmaCapabilities},
+		scenario{"rdma-unreferenced", 1, rdmaUnreferenced},
+		scenario{"rdma-training", 1, rdmaTraining},
 		scenario{"timeout-too-short", 1, timeoutTooShort},
 		scenario{"rank-fails", 2, rankFails},
 		scenario{"out-of-memory", 1, outOfMemory},
@@ -122,6 +125,7 @@ func testTraining(t *testing.T) {
 	all.Wait()
 	// These break something of the whole cluster.
 	t.Run("rdma-faults", func(t *testing.T) { shared.tell(t, rdmaFaults) })
+	t.Run("rdma-slow-node", func(t *testing.T) { shared.tell(t, rdmaSlowNode) })
 	t.Run("gpu-missing", func(t *testing.T) { shared.tell(t, gpuMissing) })
 	t.Run("api-server-away", func(t *testing.T) { shared.tell(t, apiServerAway) })
 	// What all of them asked for.

@@ -327,7 +327,7 @@ func wrongArguments(u user, _ map[string]string) {
 		want []string
 	}{
 		{[]string{"up", "--nodes=9", "--gpus=-1"}, 1, []string{"--nodes is 9", "--gpus is -1"}},
-		{[]string{"up", "--nodes=3"}, 1, []string{"a cluster of 2 nodes", "localcluster down"}},
+		{[]string{"up", "--gpus=3"}, 1, []string{"a cluster with 4 GPUs", "localcluster down"}},
 		{[]string{"up", "--gpu-fault=node-1:9=missing", "--gpu-fault=node-4:0=throttled"}, 1, []string{"GPU 9 of node-1", "node-4"}},
 		{[]string{"up", "--gpu-fault=all", "--gpu-fault=node-1:1=broken"}, 1, []string{`"all"`, `"node-1:1=broken"`}},
 		{[]string{"up", "--speed=9"}, 2, []string{"unknown flag"}},

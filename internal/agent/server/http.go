@@ -278,7 +278,7 @@ func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
 		return notFound(r, err)
 	}
 	if j != nil && !j.isOver() {
-		status.Quiet = j.quiet(time.Now())
+		status.Quiet, status.RankSeconds = j.quiet(time.Now()), rankSeconds(j.dir.Metrics())
 	}
 	return answer(w, status)
 }

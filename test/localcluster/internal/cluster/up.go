@@ -105,20 +105,19 @@ type upper struct {
 }
 
 // discardRemains takes down what cannot be repaired: a cluster of before a
-// reboot, of another size, or without its network or authority.
+// reboot, or without its network or authority.
 func (u *upper) discardRemains(ctx context.Context) error {
 	stored, ok, err := Stored()
 	if err != nil {
 		return err
 	}
-	if ok && (stored.Nodes != u.options.Nodes || stored.GPUs != u.options.GPUs) {
-		return fmt.Errorf("a cluster of %d nodes with %d GPUs each is up, not of %d with %d; run localcluster down first, or leave the flags out",
-			stored.Nodes, stored.GPUs, u.options.Nodes, u.options.GPUs)
+	if ok && stored.GPUs != u.options.GPUs {
+		return fmt.Errorf("a cluster with %d GPUs a node is up, not with %d; run localcluster down first, or leave --gpus out", stored.GPUs, u.options.GPUs)
 	}
 	if _, err := os.Stat(topology.StateDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	reason := remains(ok, u.options)
+	reason := remains(ok, stored)
 	if reason == "" {
 		return nil
 	}
@@ -158,10 +157,16 @@ func (u *upper) run(ctx context.Context) (err error) {
 	if err := u.compileAndAssemble(ctx); err != nil {
 		return err
 	}
-	if _, stored, err := Stored(); err != nil {
+	switch stored, ok, err := Stored(); {
+	case err != nil:
 		return err
-	} else if !stored {
+	case !ok:
 		if err := u.progress.stage("network and cgroups", func() error { return u.prepareHost(ctx) }); err != nil {
+			return err
+		}
+	case stored.Nodes != u.options.Nodes:
+		u.changed = true
+		if err := u.resize(ctx, stored.Nodes); err != nil {
 			return err
 		}
 	}

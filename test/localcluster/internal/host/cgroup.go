@@ -161,9 +161,14 @@ func (c Cgroups) Exists(path string) bool {
 
 // KillAll kills every process in the cgroup and below it and returns when none is left.
 func (c Cgroups) KillAll(path string) error {
+	return killAll("cgroup "+path, func() ([]int, error) { return c.processes(path) })
+}
+
+// killAll kills the processes that list finds until it finds none.
+func killAll(of string, list func() ([]int, error)) error {
 	deadline := time.Now().Add(20 * time.Second)
 	for {
-		pids, err := c.processes(path)
+		pids, err := list()
 		if err != nil {
 			return err
 		}
@@ -171,15 +176,15 @@ func (c Cgroups) KillAll(path string) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("killing the processes of cgroup %s: %v are still there after 20s", path, pids)
+			return fmt.Errorf("killing the processes of %s: %v are still there after 20s", of, pids)
 		}
 		for _, pid := range pids {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return fmt.Errorf("killing process %d: %w", pid, err)
 			}
 		}
-		// A killed process leaves its cgroup when the kernel has taken it
-		// apart; there is nothing to wait on but the file itself.
+		// A killed process is listed until the kernel has taken it apart;
+		// there is nothing to wait on but the list itself.
 		time.Sleep(20 * time.Millisecond)
 	}
 }

@@ -23,26 +23,32 @@ func FabricUp(ctx context.Context, nodes []topology.Netns) error {
 	if err := ip(ctx, "netns add "+fabric.SystemName()); err != nil {
 		return err
 	}
-	var inside []string
+	var switches []string
 	for _, nic := range rdma.NICs {
-		inside = append(inside, "link add "+nic.Name+fabricMTU+" type bridge", "link set "+nic.Name+" up")
-		for _, node := range nodes {
-			inside = append(inside,
-				"link add "+node.Port(nic.Name)+fabricMTU+" type veth peer name "+nic.Name+fabricMTU+" netns "+node.SystemName(),
-				"link set "+node.Port(nic.Name)+" master "+nic.Name+" up")
-		}
+		switches = append(switches, "link add "+nic.Name+fabricMTU+" type bridge", "link set "+nic.Name+" up")
 	}
-	if err := ipIn(ctx, fabric.SystemName(), inside...); err != nil {
+	if err := ipIn(ctx, fabric.SystemName(), switches...); err != nil {
 		return err
 	}
 	for _, node := range nodes {
-		var up []string
-		for _, nic := range rdma.NICs {
-			up = append(up, "link set "+nic.Name+" up")
-		}
-		if err := ipIn(ctx, node.SystemName(), up...); err != nil {
+		if err := Plug(ctx, node); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Plug gives a node its NICs, each with a cable to its switch. They go with the node's namespace.
+func Plug(ctx context.Context, node topology.Netns) error {
+	var cables, up []string
+	for _, nic := range rdma.NICs {
+		cables = append(cables,
+			"link add "+node.Port(nic.Name)+fabricMTU+" type veth peer name "+nic.Name+fabricMTU+" netns "+node.SystemName(),
+			"link set "+node.Port(nic.Name)+" master "+nic.Name+" up")
+		up = append(up, "link set "+nic.Name+" up")
+	}
+	if err := ipIn(ctx, topology.Fabric().SystemName(), cables...); err != nil {
+		return err
+	}
+	return ipIn(ctx, node.SystemName(), up...)
 }

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
@@ -39,6 +41,11 @@ func (n Network) Up(ctx context.Context) error {
 			return err
 		}
 	}
+	for _, ns := range n.Namespaces {
+		if err := n.route(ctx, ns); err != nil {
+			return err
+		}
+	}
 	for _, rule := range rules() {
 		if run(ctx, "iptables", append([]string{"-w", "-t", rule.table, "-C", rule.chain}, rule.spec...)...) == nil {
 			continue
@@ -58,18 +65,11 @@ func (n Network) addNamespace(ctx context.Context, ns topology.Netns) error {
 		"link set "+ns.Veth()+" master "+topology.Bridge+" up"); err != nil {
 		return err
 	}
-	inside := []string{
+	if err := ipIn(ctx, name,
 		"link set lo up",
-		"addr add " + ns.IP + "/24 dev eth0",
+		"addr add "+ns.IP+"/24 dev eth0",
 		"link set eth0 up",
-		"route add default via " + topology.HostIP,
-	}
-	for _, other := range n.Namespaces {
-		if other.PodCIDR != "" && other.Name != ns.Name {
-			inside = append(inside, "route add "+other.PodCIDR+" via "+other.IP)
-		}
-	}
-	if err := ipIn(ctx, name, inside...); err != nil {
+		"route add default via "+topology.HostIP); err != nil {
 		return err
 	}
 	if ns.PodCIDR != "" {
@@ -81,6 +81,64 @@ func (n Network) addNamespace(ctx context.Context, ns topology.Netns) error {
 	// pod of its node that asked a Service skips the address translation.
 	return run(ctx, "ip", "netns", "exec", name, "sh", "-c",
 		"echo 1 > /proc/sys/net/ipv4/ip_forward && echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables")
+}
+
+// route gives a namespace the way to the pods of every node, also of one that came later.
+func (n Network) route(ctx context.Context, ns topology.Netns) error {
+	var ways []string
+	for _, other := range n.Namespaces {
+		if other.PodCIDR != "" && other.Name != ns.Name {
+			ways = append(ways, "route replace "+other.PodCIDR+" via "+other.IP)
+		}
+	}
+	return ipIn(ctx, ns.SystemName(), ways...)
+}
+
+// RemoveNamespace takes away a namespace with its cables, and the host's way to its pods.
+// Other namespaces keep theirs, which lead nowhere.
+func RemoveNamespace(ctx context.Context, ns topology.Netns) error {
+	if _, err := os.Stat(ns.Path()); err == nil {
+		if err := run(ctx, "ip", "netns", "delete", ns.SystemName()); err != nil {
+			return err
+		}
+	}
+	// It goes by itself when the last process of the namespace has: this takes it now.
+	if _, err := os.Stat("/sys/class/net/" + ns.Veth()); err == nil {
+		_ = run(ctx, "ip", "link", "delete", ns.Veth())
+	}
+	if ns.PodCIDR != "" {
+		_ = run(ctx, "ip", "route", "delete", ns.PodCIDR)
+	}
+	return nil
+}
+
+// KillInside kills every process in a network namespace and returns when none is left.
+func KillInside(ns topology.Netns) error {
+	namespace, err := os.Stat(ns.Path())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return killAll("network namespace "+ns.SystemName(), func() ([]int, error) {
+		links, err := filepath.Glob("/proc/[0-9]*/ns/net")
+		if err != nil {
+			return nil, err
+		}
+		var pids []int
+		for _, link := range links {
+			// A process that has ended meanwhile is in no namespace.
+			if found, err := os.Stat(link); err == nil && os.SameFile(found, namespace) {
+				pid, err := strconv.Atoi(strings.Split(link, "/")[2])
+				if err != nil {
+					return nil, err
+				}
+				pids = append(pids, pid)
+			}
+		}
+		return pids, nil
+	})
 }
 
 type iptablesRule struct {

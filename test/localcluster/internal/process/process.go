@@ -178,6 +178,26 @@ func List() ([]Status, error) {
 	return list, nil
 }
 
+// NodeOf is the node that a component belongs to by its name, "" for one of none.
+func NodeOf(name string) string {
+	_, node, _ := strings.Cut(name, "@")
+	return node
+}
+
+// Stop ends a component and forgets it. Its log stays.
+func Stop(name string) error {
+	r, err := load(name)
+	if err != nil {
+		return err
+	}
+	if r.alive() {
+		if err := r.kill(); err != nil {
+			return fmt.Errorf("stopping %s: %w", name, err)
+		}
+	}
+	return os.Remove(recordPath(name))
+}
+
 // Tail returns the last n lines of the component's log.
 func Tail(name string, n int) string {
 	content, err := os.ReadFile(LogPath(name))

@@ -1,0 +1,67 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// muchSlower is how many times the median a rank's own part of a step takes that holds the
+// others up: steps of one rank differ by less.
+const muchSlower = 1.3
+
+// slowRanks is about ranks that take longer for their own part of a step than the others,
+// who wait for them: as far as the training tells it in its metrics.
+func (e *examination) slowRanks() []Finding {
+	var all []Finding
+	for _, j := range e.jobs {
+		zero, ok := j.on(0)
+		if seconds := zero.RankSeconds; ok && j.running() && len(seconds) > 1 {
+			all = append(all, e.slowRanksOf(j, seconds)...)
+		}
+	}
+	return all
+}
+
+func (e *examination) slowRanksOf(j job, seconds []float64) []Finding {
+	sorted := slices.Sorted(slices.Values(seconds))
+	// Of two the faster one: the slower one would be its own measure.
+	median := sorted[(len(sorted)-1)/2]
+	var slow []string
+	var first *node
+	for rank, took := range seconds {
+		if median <= 0 || took < muchSlower*median {
+			continue
+		}
+		where := fmt.Sprintf("rank %d", rank)
+		if n := e.nodeOf(j, rank); n != nil {
+			where += " on " + n.String()
+			if first == nil {
+				first = n
+			}
+		}
+		slow = append(slow, fmt.Sprintf("%s takes %s", where, stepTime(took)))
+	}
+	if slow == nil {
+		return nil
+	}
+	next := "compare what these ranks load and compute with the others"
+	if first != nil {
+		next = first.exec(e.namespace, "sh -c 'nvidia-smi; top -bn1 | head -20'") + " (a slow GPU, or a data loader without processors? Ranks with longer samples take longer too)"
+	}
+	return []Finding{found(RankSlow, j.title(), fmt.Sprintf("%s for its own part of a step, the median is %s: all others wait", strings.Join(slow, ", "), stepTime(median)), next)}
+}
+
+func stepTime(seconds float64) time.Duration {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond)
+}
+
+// nodeOf is where a rank of a job is, nil where that is not known.
+func (e *examination) nodeOf(j job, rank int) *node {
+	i := slices.IndexFunc(e.nodes, func(n *node) bool { return slices.Contains(j.spec().Ranks(n.number), rank) })
+	if i < 0 {
+		return nil
+	}
+	return e.nodes[i]
+}

@@ -32,6 +32,10 @@ func Steps() []string {
 	return []string{"build-image", "check-fabric", "preflight", "provision", "sync-repo", "teardown", "train"}
 }
 
+// Links are all names that the program has in the image: the steps', and those that
+// CronJobs call.
+func Links() []string { return append(Steps(), "mlenv", "reap") }
+
 // Contents are the files, on this machine, that a steps image is made of.
 type Contents struct {
 	// Program is the program of all steps, Agent what runs in the nodes: static ones for Linux on amd64.
@@ -53,7 +57,7 @@ func StepsImage(contents Contents) (v1.Image, error) {
 	}
 	layers = append(layers, []entry{file(agentProgram, contents.Agent, 0o555)})
 	program := []entry{folder("ko-app/"), file(stepsProgram, contents.Program, 0o555)}
-	for _, name := range Steps() {
+	for _, name := range Links() {
 		program = append(program, link("ko-app/"+name, "ml-dev-env"))
 	}
 	layers = append(layers, program)

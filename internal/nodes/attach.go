@@ -18,14 +18,25 @@ import (
 // then because the run ends without its finally tasks, detach gives the
 // environment back: no teardown comes after it.
 //
-// The error is EnvironmentMissing where the run does not hold the environment.
-// What a person runs by hand holds and renews nothing.
+// The error is EnvironmentMissing where the run does not hold the environment. A
+// person may work in another one's environment; where it is their own, it is
+// renewed too, so that it does not end under their work.
 func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, certs string, of run.Flags) (set Set, detach func(), err error) {
-	if of.UID == "" {
-		set, err = Connect(ctx, clients, name, certs)
-		return set, func() { set.Close() }, err
-	}
 	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
+	if of.UID == "" {
+		if set, err = Connect(ctx, clients, name, certs); err != nil {
+			return nil, nil, err
+		}
+		held, err := leases.StillHeld(ctx, name, lease.Person().ID)
+		if err != nil {
+			return set, func() { set.Close() }, nil
+		}
+		stop := held.Renewing(ctx)
+		return set, func() {
+			set.Close()
+			stop()
+		}, nil
+	}
 	held, err := leases.StillHeld(ctx, name, of.UID)
 	if err != nil {
 		return nil, nil, err

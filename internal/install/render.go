@@ -48,6 +48,7 @@ func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) 
 		if err != nil {
 			return nil, fmt.Errorf("rendering %T: %w", typed, err)
 		}
+		unstructured.RemoveNestedField(fields, "status") // is the cluster's to say
 		objects = append(objects, &unstructured.Unstructured{Object: fields})
 	}
 	fromBundle, err := bundle.Objects(files)
@@ -107,6 +108,7 @@ func (r Request) typed() []runtime.Object {
 		},
 		r.role(), r.roleBinding(),
 	}
+	objects = append(objects, r.reaper()...)
 	if r.ClusterRole {
 		objects = append(objects, clusterRole(), r.clusterRoleBinding())
 	}

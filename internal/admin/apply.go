@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,16 +19,7 @@ import (
 )
 
 // Clients talk to the cluster.
-type Clients struct {
-	Kube    kubernetes.Interface
-	Objects dynamic.Interface
-}
-
-// Change is what applying did to an object.
-type Change struct {
-	Object  string          `json:"object"`
-	Outcome install.Outcome `json:"outcome"`
-}
+type Clients = install.Clients
 
 // Apply makes the cluster have what the request wants, and tells done of each object.
 // Before anything is changed it asks for all rights, looks at what must be there
@@ -37,7 +27,7 @@ type Change struct {
 //
 // Errors: InvalidInput, where the namespace, a constraint, a pool or an attachment is
 // missing; PermissionDenied with all that is refused.
-func Apply(ctx context.Context, c Clients, r Request, done func(Change)) (Plan, error) {
+func Apply(ctx context.Context, c Clients, r Request, done func(install.Change)) (Plan, error) {
 	if err := checkNamespace(ctx, c.Kube, r.Namespace); err != nil {
 		return Plan{}, err
 	}
@@ -65,22 +55,22 @@ func Apply(ctx context.Context, c Clients, r Request, done func(Change)) (Plan, 
 			return Plan{}, err
 		}
 		if is {
-			done(Change{title(object), install.Unchanged})
+			done(install.Change{Object: install.Title(object), Outcome: install.Unchanged})
 			continue
 		}
 		open = append(open, object)
 	}
-	if err := tryAll(ctx, c.Objects, open); err != nil {
+	if _, err := install.TryAll(ctx, c.Objects, open); err != nil {
 		return Plan{}, err
 	}
 	var applied []string
 	for _, object := range open {
-		outcome, err := install.Apply(ctx, c.Objects, object, false)
+		change, err := install.Apply(ctx, c.Objects, object, false)
 		if err != nil {
 			return Plan{}, halfway(err, applied)
 		}
-		applied = append(applied, title(object))
-		done(Change{title(object), outcome})
+		applied = append(applied, install.Title(object))
+		done(change)
 	}
 	return plan, nil
 }
@@ -102,21 +92,6 @@ func planWithCopies(ctx context.Context, client dynamic.Interface, r Request) (P
 	plan, err := NewPlan(r, copies)
 	plan.Warnings = r.warnings(definitions)
 	return plan, err
-}
-
-// tryAll has the API server check all objects and change nothing, admission and the
-// rule that nobody gives rights that they lack included.
-func tryAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) error {
-	var problems []error
-	for _, object := range objects {
-		if _, err := install.Apply(ctx, client, object, true); err != nil {
-			problems = append(problems, err)
-		}
-	}
-	if len(problems) == 0 {
-		return nil
-	}
-	return fail.Advise(fail.Because(fail.ReasonOf(problems[0]), fmt.Errorf("nothing was changed: %w", errors.Join(problems...))), "%s", fail.NextOf(problems[0]))
 }
 
 // halfway says what is in place when an object fails after all checks.
@@ -172,7 +147,7 @@ func getSCC(ctx context.Context, client dynamic.Interface, name string) (*unstru
 	named.SetAPIVersion(sccGroup + "/v1")
 	named.SetKind("SecurityContextConstraints")
 	named.SetName(name)
-	return getLive(ctx, client, named)
+	return install.Live(ctx, client, named)
 }
 
 // sccProblems are what keeps a constraint that somebody else made from admitting the

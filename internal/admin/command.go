@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
@@ -130,22 +129,7 @@ func (o *options) read(ctx context.Context, args []string) error {
 }
 
 func (o *options) connect(ctx context.Context, warnings io.Writer) (Clients, error) {
-	clients, err := o.kube.Connect()
-	if err != nil {
-		return Clients{}, err
-	}
-	file := o.request.Cluster.Cluster
-	err = kube.CheckCluster(ctx, clients.Config, file.API)
-	if errors.Is(err, kube.ErrClusterUnknown) {
-		fmt.Fprintf(warnings, "warning: %v; it is taken for %s\n", err, file.Name)
-	} else if err != nil {
-		return Clients{}, err
-	}
-	objects, err := dynamic.NewForConfig(clients.Config)
-	if err != nil {
-		return Clients{}, fmt.Errorf("making a client: %w", err)
-	}
-	return Clients{Kube: clients.Kube, Objects: objects}, nil
+	return install.Connect(ctx, warnings, o.kube, o.request.Cluster.Cluster)
 }
 
 func (o *options) print(cmd *cobra.Command) error {
@@ -179,8 +163,8 @@ func (o *options) apply(cmd *cobra.Command) error {
 		return err
 	}
 	out, r := cmd.OutOrStdout(), o.request
-	changes := []Change{}
-	plan, err := Apply(cmd.Context(), clients, r, func(change Change) {
+	changes := []install.Change{}
+	plan, err := Apply(cmd.Context(), clients, r, func(change install.Change) {
 		changes = append(changes, change)
 		if o.output == "text" {
 			fmt.Fprintln(out, change.Object, change.Outcome)
@@ -199,11 +183,11 @@ func (o *options) apply(cmd *cobra.Command) error {
 }
 
 // tell says how to go on after applying.
-func tell(out io.Writer, r Request, changes []Change, warnings []string) {
+func tell(out io.Writer, r Request, changes []install.Change, warnings []string) {
 	for _, warning := range warnings {
 		fmt.Fprintln(out, "warning:", warning)
 	}
-	changed := func(change Change) bool { return change.Outcome != install.Unchanged }
+	changed := func(change install.Change) bool { return change.Outcome != install.Unchanged }
 	if !slices.ContainsFunc(changes, changed) {
 		fmt.Fprintln(out, "nothing was changed: everything is in place already")
 		return

@@ -12,11 +12,11 @@ import (
 func TestTell(t *testing.T) {
 	rebooting := own(t)
 	rebooting.Reboot = true
-	changes := []Change{{"serviceaccount/ml-dev-sa", install.Unchanged}, {"machineconfig/99-worker-crio-memlock", install.Created}}
+	changes := []install.Change{{Object: "serviceaccount/ml-dev-sa", Outcome: install.Unchanged}, {Object: "machineconfig/99-worker-crio-memlock", Outcome: install.Created}}
 	tests := []struct {
 		name     string
 		r        Request
-		changes  []Change
+		changes  []install.Change
 		warnings []string
 		want     string
 	}{

@@ -5,8 +5,6 @@ import (
 	"io"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 )
 
@@ -108,9 +106,4 @@ func (p Plan) printYAML(w io.Writer) error {
 		}
 	}
 	return nil
-}
-
-// title is an object as oc names it.
-func title(object *unstructured.Unstructured) string {
-	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
 }

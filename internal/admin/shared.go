@@ -2,38 +2,15 @@ package admin
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
-
-// getLive is nil where there is no such object.
-func getLive(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	where, err := install.Resource(object)
-	if err != nil {
-		return nil, err
-	}
-	var objects dynamic.ResourceInterface = client.Resource(where)
-	if namespace := object.GetNamespace(); namespace != "" {
-		objects = client.Resource(where).Namespace(namespace)
-	}
-	live, err := objects.Get(ctx, object.GetName(), metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, kube.Problem(fmt.Errorf("reading %s: %w", title(object), err))
-	}
-	return live, nil
-}
 
 // settled is true for an object that is shared with others, as those of
 // oc adm policy add-scc-to-user are, and that has what is wanted: it is left alone.
@@ -43,7 +20,7 @@ func settled(ctx context.Context, client dynamic.Interface, object *unstructured
 	if !strings.HasPrefix(object.GetName(), roleOf("")) {
 		return false, nil
 	}
-	live, err := getLive(ctx, client, object)
+	live, err := install.Live(ctx, client, object)
 	if err != nil || live == nil {
 		return false, err
 	}

@@ -95,20 +95,20 @@ func (l *looker) failed(what string, err error) { l.row(what, Unknown, "%v", err
 
 func (l *looker) objects(ctx context.Context, wanted ...*unstructured.Unstructured) {
 	for _, want := range wanted {
-		live, err := getLive(ctx, l.c.Objects, want)
+		live, err := install.Live(ctx, l.c.Objects, want)
 		switch {
 		case err != nil:
-			l.failed(title(want), err)
+			l.failed(install.Title(want), err)
 		case live == nil:
-			l.row(title(want), Missing, "mlenv admin --apply makes it")
+			l.row(install.Title(want), Missing, "mlenv admin --apply makes it")
 		case want.GetKind() == "RoleBinding" && hasSubjects(live, want):
-			l.row(title(want), InPlace, "")
+			l.row(install.Title(want), InPlace, "")
 		case want.GetKind() == "RoleBinding":
-			l.row(title(want), Differs, "service account %s is not among its subjects", l.r.ServiceAccount)
+			l.row(install.Title(want), Differs, "service account %s is not among its subjects", l.r.ServiceAccount)
 		case difference(live, want) != "":
-			l.row(title(want), Differs, "%s is not as mlenv admin makes it", difference(live, want))
+			l.row(install.Title(want), Differs, "%s is not as mlenv admin makes it", difference(live, want))
 		default:
-			l.row(title(want), InPlace, "")
+			l.row(install.Title(want), InPlace, "")
 		}
 	}
 }
@@ -202,8 +202,8 @@ func (l *looker) machineConfigs(ctx context.Context) {
 }
 
 func (l *looker) machineConfig(ctx context.Context, pool Pool, want *unstructured.Unstructured, in func(*unstructured.Unstructured) bool, needed string) {
-	what := title(want)
-	live, err := getLive(ctx, l.c.Objects, want)
+	what := install.Title(want)
+	live, err := install.Live(ctx, l.c.Objects, want)
 	if err != nil {
 		l.failed(what, err)
 		return
@@ -213,7 +213,7 @@ func (l *looker) machineConfig(ctx context.Context, pool Pool, want *unstructure
 	}
 	has := map[string]bool{}
 	for _, name := range []string{pool.Current, pool.Target} {
-		rendered, err := getLive(ctx, l.c.Objects, machineConfig(name, pool.Name, nil))
+		rendered, err := install.Live(ctx, l.c.Objects, machineConfig(name, pool.Name, nil))
 		if err != nil {
 			l.failed(what, err)
 			return
@@ -253,13 +253,13 @@ func (l *looker) observer(ctx context.Context) {
 	binding.SetAPIVersion("rbac.authorization.k8s.io/v1")
 	binding.SetKind("ClusterRoleBinding")
 	binding.SetName(install.ObserverBinding(l.r.Namespace))
-	live, err := getLive(ctx, l.c.Objects, binding)
+	live, err := install.Live(ctx, l.c.Objects, binding)
 	switch {
 	case err != nil:
-		l.failed(title(binding), err)
+		l.failed(install.Title(binding), err)
 	case live == nil:
-		l.row(title(binding), NotApplied, "optional: mlenv install --admin")
+		l.row(install.Title(binding), NotApplied, "optional: mlenv install --admin")
 	default:
-		l.row(title(binding), InPlace, "")
+		l.row(install.Title(binding), InPlace, "")
 	}
 }

@@ -2,12 +2,12 @@ package install
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -25,75 +25,92 @@ const (
 	Created   Outcome = "created"
 	Changed   Outcome = "changed"
 	Unchanged Outcome = "unchanged"
+	Deleted   Outcome = "deleted"
 )
 
-// Resource is where the API server keeps objects of a kind. The table is fixed,
-// so that nothing is asked of the API server to find out.
-func Resource(object *unstructured.Unstructured) (schema.GroupVersionResource, error) {
-	kind := object.GroupVersionKind()
-	var name string
-	switch kind.Kind {
-	case "ConfigMap":
-		name = "configmaps"
-	case "ServiceAccount":
-		name = "serviceaccounts"
-	case "Role":
-		name = "roles"
-	case "RoleBinding":
-		name = "rolebindings"
-	case "ClusterRole":
-		name = "clusterroles"
-	case "ClusterRoleBinding":
-		name = "clusterrolebindings"
-	case "Task":
-		name = "tasks"
-	case "Pipeline":
-		name = "pipelines"
-	case "SecurityContextConstraints":
-		name = "securitycontextconstraints"
-	case "NetworkAttachmentDefinition":
-		name = "network-attachment-definitions"
-	case "MachineConfig":
-		name = "machineconfigs"
-	default:
-		return schema.GroupVersionResource{}, fmt.Errorf("applying %s %s: it is not of a kind that is installed", kind, object.GetName())
-	}
-	return kind.GroupVersion().WithResource(name), nil
+// Change is what was done to an object, or in a dry run would be.
+type Change struct {
+	Object  string  `json:"object"`
+	Outcome Outcome `json:"outcome"`
+	// Diff is the change of the object's YAML, in the unified format: that of a Changed object only.
+	Diff string `json:"diff,omitempty"`
 }
 
 // Apply makes the cluster have the object, by server-side apply. With dryRun the
-// API server only checks it.
+// API server only checks it, and says what would change.
 //
 // Errors: PermissionDenied, or InvalidInput where the namespace or what brings the kind,
 // as Tekton, is missing.
-func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured, dryRun bool) (Outcome, error) {
+func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured, dryRun bool) (Change, error) {
+	change := Change{Object: Title(object)}
 	where, err := Resource(object)
 	if err != nil {
-		return "", err
+		return change, err
 	}
-	var objects dynamic.ResourceInterface = client.Resource(where)
-	if namespace := object.GetNamespace(); namespace != "" {
-		objects = client.Resource(where).Namespace(namespace)
-	}
+	objects := objectsOf(client, where, object.GetNamespace())
 	before, err := objects.Get(ctx, object.GetName(), metav1.GetOptions{})
 	isNew := apierrors.IsNotFound(err)
 	if err != nil && !isNew {
-		return "", problem(object, err)
+		return change, problem(object, err)
 	}
 	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
 	if dryRun {
 		options.DryRun = []string{metav1.DryRunAll}
 	}
 	after, err := objects.Apply(ctx, object.GetName(), object, options)
-	switch {
-	case err != nil:
-		return "", problem(object, err)
-	case isNew:
-		return Created, nil
-	case before.GetResourceVersion() == after.GetResourceVersion():
-		return Unchanged, nil
+	if err != nil {
+		return change, problem(object, err)
 	}
-	return Changed, nil
+	if isNew {
+		change.Outcome = Created
+		return change, nil
+	}
+	if change.Diff, err = difference(before, after); err != nil {
+		return change, err
+	}
+	change.Outcome = Changed
+	if change.Diff == "" {
+		change.Outcome = Unchanged
+	}
+	return change, nil
+}
+
+// TryAll has the API server check all objects and change nothing, admission and the
+// rule that nobody gives rights that they lack included.
+//
+// Errors: those of Apply, all of them at once.
+func TryAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
+	var changes []Change
+	var problems []error
+	for _, object := range objects {
+		change, err := Apply(ctx, client, object, true)
+		switch {
+		case err != nil && bindsOneOf(object, objects) && apierrors.IsNotFound(err):
+			// Whoever may not bind at will is asked whether they have the rights of the role, which
+			// is not there yet: the same is asked of them for the role itself.
+			change.Outcome = Created
+		case err != nil:
+			problems = append(problems, err)
+			continue
+		}
+		changes = append(changes, change)
+	}
+	if len(problems) > 0 {
+		return nil, fail.Advise(fail.Because(fail.ReasonOf(problems[0]), fmt.Errorf("nothing was changed: %w", errors.Join(problems...))), "%s", fail.NextOf(problems[0]))
+	}
+	return changes, nil
+}
+
+// bindsOneOf is true for the binding of a role that is among the objects.
+func bindsOneOf(binding *unstructured.Unstructured, objects []*unstructured.Unstructured) bool {
+	kind, _, _ := unstructured.NestedString(binding.Object, "roleRef", "kind")
+	name, _, _ := unstructured.NestedString(binding.Object, "roleRef", "name")
+	for _, object := range objects {
+		if kind != "" && object.GetKind() == kind && object.GetName() == name {
+			return true
+		}
+	}
+	return false
 }
 
 // problem gives the API server's error its reason.

@@ -95,11 +95,11 @@ func applyAll(t *testing.T, client dynamic.Interface, objects []*unstructured.Un
 	t.Helper()
 	outcomes := map[Outcome]int{}
 	for _, object := range objects {
-		outcome, err := Apply(t.Context(), client, object, false)
+		change, err := Apply(t.Context(), client, object, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		outcomes[outcome]++
+		outcomes[change.Outcome]++
 	}
 	return outcomes
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,75 +16,127 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
+
+// options are the flags.
+type options struct {
+	flags          kube.Flags
+	stepsImage     string
+	serviceAccount string
+	admin, dryRun  bool
+	output         string
+}
 
 // Command is mlenv install. files is the bundle.
 func Command(files fs.FS) *cobra.Command {
-	var (
-		flags          kube.Flags
-		stepsImage     string
-		serviceAccount string
-		admin          bool
-		dryRun         bool
-		output         string
-	)
+	o := &options{}
 	cmd := &cobra.Command{
 		Use:   "install CLUSTER.yaml --steps-image=IMAGE",
 		Short: "Give a namespace the Tasks, the Pipelines and the rights to train",
 		Long: `Install gives a namespace of a cluster the Tasks and Pipelines with the cluster's defaults filled in, the cluster
-file, and a ServiceAccount with one Role that is enough for every step. Installing again brings it up to date.`,
-		Example: `  mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps:v1
-  mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps@sha256:... --output=yaml | oc apply -f -`,
-		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			request, err := read(args[0])
-			if err != nil {
-				return err
+file, and a ServiceAccount with one Role that is enough for every step. Installing again brings it up to date, and
+deletes what an earlier version installed and this one does not have. Nothing is changed unless every right is there
+and the API server accepts every object.
+
+--dry-run shows what would change, as a diff of YAML, and changes nothing. --output=yaml prints the objects for somebody
+else to apply and asks no cluster; a steps image by tag is looked up in its registry. --output=json tells what was, or
+with --dry-run would be, changed.
+
+What --admin adds is for the whole cluster and wants an administrator. Installing without it leaves it as it is.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`,
+		Example: `  mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps:v1 --dry-run
+  mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps:v1
+  mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps@sha256:... --output=yaml | oc apply --server-side -f -`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.dryRun && o.output == "yaml" {
+				return errors.New("--dry-run with --output=yaml: the latter prints the objects and changes nothing anyway: want one of the two")
 			}
-			if flags.Namespace != "" {
-				request.Namespace = flags.Namespace
-			}
-			request.ServiceAccount, request.ClusterRole = serviceAccount, admin
-			if request.StepsImage, err = byDigest(cmd.Context(), stepsImage); err != nil {
-				return err
-			}
-			objects, err := Render(request, files)
-			if err != nil {
-				return err
-			}
-			if output == "yaml" {
-				return WriteYAML(cmd.OutOrStdout(), objects)
-			}
-			if err := apply(cmd.Context(), cmd, flags, request, objects, dryRun); err != nil {
-				return err
-			}
-			explain(cmd.OutOrStdout(), request, dryRun)
-			return nil
+			return cobra.ExactArgs(1)(cmd, args)
 		},
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0], files) },
 	}
-	flags.AddTo(cmd.Flags())
+	o.flags.AddTo(cmd.Flags())
 	cmd.Flags().Lookup("namespace").Usage = "namespace (default: cluster.namespace of the file)"
-	cmd.Flags().StringVar(&stepsImage, "steps-image", "", "image of the steps; a tag is turned into its digest")
-	cmd.Flags().StringVar(&serviceAccount, "service-account", DefaultServiceAccount,
+	cmd.Flags().StringVar(&o.stepsImage, "steps-image", "", "image of the steps; a tag is turned into its digest")
+	cmd.Flags().StringVar(&o.serviceAccount, "service-account", DefaultServiceAccount,
 		"ServiceAccount to give the rights to; with that of the namespace's runs, on OpenShift pipeline, runs need not name it")
-	cmd.Flags().BoolVar(&admin, "admin", false, "let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster too (a ClusterRole)")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "let the API server check everything and change nothing")
-	cmd.Flags().Var((*outputFormat)(&output), "output", "yaml prints the objects instead of applying them")
-	cmd.MarkFlagsMutuallyExclusive("dry-run", "output")
+	cmd.Flags().BoolVar(&o.admin, "admin", false, "let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster too (a ClusterRole)")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would change, by the API server's own answer, and change nothing")
+	cmd.Flags().Var((*outputFormat)(&o.output), "output", "yaml prints the objects instead of applying them; json tells the changes")
 	if err := cmd.MarkFlagRequired("steps-image"); err != nil {
 		panic(err) // the flag is made above
 	}
 	return cmd
 }
 
-// outputFormat is a flag that knows one word.
+func (o *options) run(cmd *cobra.Command, clusterFile string, files fs.FS) error {
+	request, err := read(clusterFile)
+	if err != nil {
+		return err
+	}
+	if o.flags.Namespace != "" {
+		request.Namespace = o.flags.Namespace
+	}
+	request.ServiceAccount, request.ClusterRole = o.serviceAccount, o.admin
+	if request.StepsImage, err = byDigest(cmd.Context(), o.stepsImage); err != nil {
+		return err
+	}
+	objects, err := Render(request, files)
+	if err != nil {
+		return err
+	}
+	if o.output == "yaml" {
+		return WriteYAML(cmd.OutOrStdout(), objects)
+	}
+	clients, err := Connect(cmd.Context(), cmd.ErrOrStderr(), o.flags, request.Cluster.Cluster)
+	if err != nil {
+		return err
+	}
+	report, err := Install(cmd.Context(), clients, request.Namespace, objects, o.dryRun)
+	if printErr := o.print(cmd.OutOrStdout(), report); err == nil {
+		err = printErr
+	}
+	if err == nil && o.output == "" && !o.dryRun {
+		explain(cmd.OutOrStdout(), request)
+	}
+	return err
+}
+
+// print tells the report, which after an error has what was done before it.
+func (o *options) print(out io.Writer, report Report) error {
+	if o.output == "json" {
+		return step.WriteJSON(out, report)
+	}
+	report.Print(out)
+	return nil
+}
+
+// Print writes the report for people: a line an object, and below it its diff.
+func (r Report) Print(out io.Writer) {
+	for _, change := range r.Changes {
+		fmt.Fprintf(out, "%s %s\n", change.Object, change.Outcome)
+		if r.DryRun {
+			fmt.Fprint(out, change.Diff)
+		}
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintln(out, "note:", note)
+	}
+	if r.DryRun {
+		fmt.Fprintln(out, "nothing was changed: this was a dry run")
+	}
+}
+
+// outputFormat is a flag that knows two words.
 type outputFormat string
 
 func (o *outputFormat) String() string { return string(*o) }
-func (o *outputFormat) Type() string   { return "yaml" }
+func (o *outputFormat) Type() string   { return "yaml|json" }
 func (o *outputFormat) Set(s string) error {
-	if s != "yaml" {
-		return errors.New("want yaml")
+	if s != "yaml" && s != "json" {
+		return errors.New("want yaml or json")
 	}
 	*o = outputFormat(s)
 	return nil
@@ -117,37 +168,33 @@ func WriteYAML(out io.Writer, objects []*unstructured.Unstructured) error {
 	return nil
 }
 
-func apply(ctx context.Context, cmd *cobra.Command, flags kube.Flags, request Request, objects []*unstructured.Unstructured, dryRun bool) error {
+// Connect makes the clients of the cluster that the file is about. That it cannot be
+// told which cluster this is is a warning.
+func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file cluster.Cluster) (Clients, error) {
 	clients, err := flags.Connect()
 	if err != nil {
-		return err
+		return Clients{}, err
 	}
-	err = kube.CheckCluster(ctx, clients.Config, request.Cluster.Cluster.API)
+	err = kube.CheckCluster(ctx, clients.Config, file.API)
 	if errors.Is(err, kube.ErrClusterUnknown) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v; it is taken for %s\n", err, request.Cluster.Cluster.Name)
+		fmt.Fprintf(warnings, "warning: %v; it is taken for %s\n", err, file.Name)
 	} else if err != nil {
-		return err
+		return Clients{}, err
 	}
-	client, err := dynamic.NewForConfig(clients.Config)
+	return clientsOf(clients)
+}
+
+// clientsOf are those that are made of others.
+func clientsOf(clients *kube.Clients) (Clients, error) {
+	objects, err := dynamic.NewForConfig(clients.Config)
 	if err != nil {
-		return fmt.Errorf("making a client: %w", err)
+		return Clients{}, fmt.Errorf("making a client: %w", err)
 	}
-	for _, object := range objects {
-		outcome, err := Apply(ctx, client, object, dryRun)
-		if err != nil {
-			return err
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s/%s %s\n", strings.ToLower(object.GetKind()), object.GetName(), outcome)
-	}
-	return nil
+	return Clients{Kube: clients.Kube, Objects: objects}, nil
 }
 
 // explain says how to go on.
-func explain(out io.Writer, request Request, dryRun bool) {
-	if dryRun {
-		fmt.Fprintf(out, "nothing was changed: this was a dry run\n")
-		return
-	}
+func explain(out io.Writer, request Request) {
 	fmt.Fprintf(out, `
 namespace %s of cluster %s can train:
 

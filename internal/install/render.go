@@ -6,6 +6,7 @@ package install
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,9 +65,7 @@ func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) 
 		if labels == nil {
 			labels = map[string]string{}
 		}
-		for name, value := range commonLabels() {
-			labels[name] = value
-		}
+		maps.Copy(labels, Labels(NamespacePart))
 		object.SetLabels(labels)
 		objects = append(objects, object)
 	}
@@ -102,11 +101,7 @@ func (r Request) typed() []runtime.Object {
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 			ObjectMeta: r.meta(cluster.TrustedCA, "config.openshift.io/inject-trusted-cabundle", "true"),
 		},
-		&corev1.ServiceAccount{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
-			ObjectMeta: r.meta(r.ServiceAccount),
-		},
-		r.role(), r.roleBinding(),
+		r.serviceAccount(), r.role(), r.roleBinding(),
 	}
 	objects = append(objects, r.reaper()...)
 	if r.ClusterRole {
@@ -115,17 +110,42 @@ func (r Request) typed() []runtime.Object {
 	return objects
 }
 
-// commonLabels are on every installed object. Those of a Task reach its pods, so
+// PartLabel marks what was installed, with the part that it is of. Installing a part
+// again deletes what is marked with it and is not among its objects any more.
+const PartLabel = "ml-dev-env/part"
+
+// The parts.
+const (
+	// NamespacePart is what whoever administrates a namespace can install.
+	NamespacePart = "namespace"
+	// AdminPart wants a cluster administrator.
+	AdminPart = "admin"
+)
+
+// Labels are on every installed object of a part. Those of a Task reach its pods, so
 // an environment's own labels must not be among them.
-func commonLabels() map[string]string {
-	return map[string]string{"app.kubernetes.io/part-of": "ml-dev-env"}
+func Labels(part string) map[string]string {
+	return map[string]string{"app.kubernetes.io/part-of": "ml-dev-env", PartLabel: part}
 }
 
 // meta is the metadata of an object of the namespace, with pairs of further labels.
 func (r Request) meta(name string, labels ...string) metav1.ObjectMeta {
-	all := commonLabels()
+	all := Labels(NamespacePart)
 	for i := 0; i+1 < len(labels); i += 2 {
 		all[labels[i]] = labels[i+1]
 	}
 	return metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: all}
+}
+
+// serviceAccount is made where there is none. One that is not ours by its name, as
+// that of OpenShift Pipelines, is not marked as ours either: nothing may delete it.
+func (r Request) serviceAccount() *corev1.ServiceAccount {
+	account := &corev1.ServiceAccount{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+		ObjectMeta: r.meta(r.ServiceAccount),
+	}
+	if r.ServiceAccount != DefaultServiceAccount {
+		account.Labels = nil
+	}
+	return account
 }

@@ -12,6 +12,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -113,10 +114,21 @@ func TestRenderFillsDefaults(t *testing.T) {
 // must not look like nodes of an environment.
 func TestTaskLabelsStayOffEnvironments(t *testing.T) {
 	for _, object := range render(t, request(t)) {
-		for name := range object.GetLabels() {
-			if name == "app.kubernetes.io/name" || name == "app.kubernetes.io/managed-by" || strings.HasPrefix(name, "ml-dev-env/") {
-				t.Errorf("%s %s has the label %s", object.GetKind(), object.GetName(), name)
+		for name := range environment.Labels("ml-dev-env") {
+			if value, has := object.GetLabels()[name]; has {
+				t.Errorf("%s %s has the label %s=%s", object.GetKind(), object.GetName(), name, value)
 			}
+		}
+	}
+}
+
+// TestForeignServiceAccountIsNotMarked: OpenShift's own must not be deleted as ours.
+func TestForeignServiceAccountIsNotMarked(t *testing.T) {
+	foreign := request(t)
+	foreign.ServiceAccount = "pipeline"
+	for _, object := range render(t, foreign) {
+		if _, marked := object.GetLabels()[PartLabel]; marked == (object.GetKind() == "ServiceAccount") {
+			t.Errorf("%s is marked: %v", Title(object), marked)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func (r Request) role() *rbacv1.Role {
 func clusterRole() *rbacv1.ClusterRole {
 	return &rbacv1.ClusterRole{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRole"},
-		ObjectMeta: metav1.ObjectMeta{Name: clusterRoleName, Labels: commonLabels()},
+		ObjectMeta: metav1.ObjectMeta{Name: clusterRoleName, Labels: Labels(AdminPart)},
 		Rules: []rbacv1.PolicyRule{
 			rule("", "nodes")("get", "list"),
 			rule("", "pods")("list"),
@@ -101,7 +101,7 @@ func ObserverBinding(namespace string) string { return clusterRoleName + "-" + n
 func (r Request) clusterRoleBinding() *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: ObserverBinding(r.Namespace), Labels: commonLabels()},
+		ObjectMeta: metav1.ObjectMeta{Name: ObserverBinding(r.Namespace), Labels: Labels(AdminPart)},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterRoleName},
 		Subjects:   r.subjects(),
 	}

@@ -35,17 +35,21 @@ const hangUpAfter = 5 * time.Second
 // there is the first Read's error. Errors: AgentUnreachable, PermissionDenied.
 func ForwardDialer(clients *Clients, namespace, name string) agent.Dialer {
 	return func(ctx context.Context, node int) (net.Conn, error) {
-		pod := podName(name, node)
-		target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
-			Namespace(namespace).Name(pod).SubResource("portforward").URL()
-		conn, err := openInTime(ctx, func() (net.Conn, error) {
-			return forward(clients.Config, target, agent.Port)
-		})
-		if err != nil {
-			return nil, forwardProblem(namespace, pod, err)
-		}
-		return conn, nil
+		return DialPod(ctx, clients, namespace, podName(name, node), agent.Port)
 	}
+}
+
+// DialPod connects to any port of a pod in that way, as ForwardDialer does to the agent's.
+func DialPod(ctx context.Context, clients *Clients, namespace, pod string, port int) (net.Conn, error) {
+	target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
+		Namespace(namespace).Name(pod).SubResource("portforward").URL()
+	conn, err := openInTime(ctx, func() (net.Conn, error) {
+		return forward(clients.Config, target, port)
+	})
+	if err != nil {
+		return nil, forwardProblem(namespace, pod, err)
+	}
+	return conn, nil
 }
 
 // forwardProblem gives the reason: a refused permission is not an agent that

@@ -18,24 +18,13 @@ import (
 // then because the run ends without its finally tasks, detach gives the
 // environment back: no teardown comes after it.
 //
-// The error is EnvironmentMissing where the run does not hold the environment. A
-// person may work in another one's environment; where it is their own, it is
-// renewed too, so that it does not end under their work.
+// The error is EnvironmentMissing where the run does not hold the environment.
+// A person works with whatever environment there is. One that they hold themselves is
+// renewed too, and so lasts from now for as long as it was taken for.
 func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, certs string, of run.Flags) (set Set, detach func(), err error) {
 	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
 	if of.UID == "" {
-		if set, err = Connect(ctx, clients, name, certs); err != nil {
-			return nil, nil, err
-		}
-		held, err := leases.StillHeld(ctx, name, lease.Person().ID)
-		if err != nil {
-			return set, func() { set.Close() }, nil
-		}
-		stop := held.Renewing(ctx)
-		return set, func() {
-			set.Close()
-			stop()
-		}, nil
+		return attachPerson(ctx, clients, leases, name, certs)
 	}
 	held, err := leases.StillHeld(ctx, name, of.UID)
 	if err != nil {
@@ -63,4 +52,17 @@ func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, 
 			log.Warn(fmt.Sprintf("It was not given back: %v", err))
 		}
 	}, nil
+}
+
+// attachPerson is Attach of who runs a step by hand.
+func attachPerson(ctx context.Context, clients *kube.Clients, leases lease.Client, name, certs string) (set Set, detach func(), err error) {
+	if set, err = Connect(ctx, clients, name, certs); err != nil {
+		return nil, nil, err
+	}
+	held, err := leases.StillHeld(ctx, name, lease.Person().ID)
+	if err != nil {
+		return set, set.Close, nil //nolint:nilerr // it is somebody else's, or nobody's that can be read
+	}
+	stop := held.Renewing(ctx)
+	return set, func() { set.Close(); stop() }, nil
 }

@@ -131,23 +131,8 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 	}
 	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s.", commit, time.Since(began).Seconds(), describe(manifest)))
 	needs := requirements{name: o.requirements, program: agent.Program, venvs: agent.State + "/venvs", timeout: o.pipTimeout, run: o.run.Name}
-	if o.requirements != "" {
-		if needs.content, err = readRequirements(dir, o.requirements); err != nil {
-			return result{}, err
-		}
-	}
-	s := sender{nodes: set, log: log}
-	hash, err := s.send(ctx, dir, manifest)
+	hash, err := sender{nodes: set, log: log}.deliver(ctx, dir, manifest, needs)
 	if err != nil {
-		return result{}, err
-	}
-	venv := ""
-	if o.requirements != "" {
-		if venv, err = s.install(ctx, needs, hash); err != nil {
-			return result{}, err
-		}
-	}
-	if err := s.switchTo(ctx, hash, venv); err != nil {
 		return result{}, err
 	}
 	return result{commit: commit, tree: hash}, nil

@@ -42,11 +42,15 @@ type options struct {
 	env, args       []string
 	every           time.Duration
 	debugRank       int
+	// exclusive is of a person's training, which must not meet another one's ranks.
+	// With replace the other one is stopped.
+	exclusive, replace bool
 }
 
 // Command is the step train.
-func Command() *cobra.Command {
-	var o options
+func Command() *cobra.Command { return new(options).command() }
+
+func (o *options) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "train --script FILE [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
 		Short: "Launch a training on all nodes of an environment and follow it",
@@ -59,11 +63,7 @@ first by an error of its own, and stops the rest.`,
 		Example: `  train --script train.py --launcher deepspeed --deepspeed-config ds_zero2.json
   train --script train.py NCCL_DEBUG=WARN -- --steps 500 --lr 3e-4`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			at := cmd.ArgsLenAtDash()
-			if at < 0 {
-				at = len(args)
-			}
-			o.env, o.args = args[:at], args[at:]
+			o.env, o.args = atDash(cmd, args)
 			return o.check()
 		},
 	}
@@ -87,6 +87,15 @@ first by an error of its own, and stops the rest.`,
 		return errors.Join(err, metrics.Write(result.Metrics))
 	}
 	return cmd
+}
+
+// atDash are the arguments before -- and those after it.
+func atDash(cmd *cobra.Command, args []string) (before, after []string) {
+	at := cmd.ArgsLenAtDash()
+	if at < 0 {
+		at = len(args)
+	}
+	return args[:at], args[at:]
 }
 
 // check finds every mistake of the flags.
@@ -161,6 +170,11 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 	}
 	if t.Spec, t.Network, err = o.spec(ctx, set, secrets); err != nil {
 		return Result{}, err
+	}
+	if o.exclusive {
+		if err := t.clear(ctx, o.replace); err != nil {
+			return Result{}, err
+		}
 	}
 	t.Network.Tell(log)
 	t.Told = o.told(ctx, clients)

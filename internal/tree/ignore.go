@@ -21,6 +21,9 @@ const IgnoreFile = ".mlenvignore"
 // __pycache__, *.pyc and .DS_Store. The nil Ignore leaves out only these.
 type Ignore struct {
 	rules []rule
+	// under is the path of the tree in the folder that the rules are anchored to, "" where
+	// that is the tree itself.
+	under string
 }
 
 // rule is one line. Its pattern is matched from the top of the tree, part by
@@ -47,7 +50,16 @@ func LoadIgnore(dir string) (*Ignore, error) {
 // ParseIgnore reads the content of an ignore file. All bad lines, of reason
 // InvalidInput, are told at once.
 func ParseIgnore(content []byte) (*Ignore, error) {
-	var ignore Ignore
+	rules, err := parseRules(IgnoreFile, content)
+	if err != nil {
+		return nil, fail.Because(fail.InvalidInput, err)
+	}
+	return &Ignore{rules: rules}, nil
+}
+
+// parseRules reads the lines of the file of that name. All bad ones are told at once.
+func parseRules(name string, content []byte) ([]rule, error) {
+	var rules []rule
 	var wrong []error
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf")) // a byte order mark
 	number := 0
@@ -55,16 +67,13 @@ func ParseIgnore(content []byte) (*Ignore, error) {
 		number++
 		r, err := parseRule(strings.TrimRight(line, "\r\n"))
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("%s:%d: %q: %w", IgnoreFile, number, strings.TrimSpace(line), err))
+			wrong = append(wrong, fmt.Errorf("%s:%d: %q: %w", name, number, strings.TrimSpace(line), err))
 		}
 		if r != nil {
-			ignore.rules = append(ignore.rules, *r)
+			rules = append(rules, *r)
 		}
 	}
-	if err := errors.Join(wrong...); err != nil {
-		return nil, fail.Because(fail.InvalidInput, err)
-	}
-	return &ignore, nil
+	return rules, errors.Join(wrong...)
 }
 
 // parseRule is nil for a line without a pattern.
@@ -98,6 +107,17 @@ func parseRule(line string) (*rule, error) {
 	return &r, nil
 }
 
+// LeavesOut says of a path in the tree, with slashes, whether a scan leaves it out:
+// it, or a folder that it lies in. folder is whether it is a folder itself.
+func (i *Ignore) LeavesOut(name string, folder bool) bool {
+	for at, r := range name {
+		if r == '/' && i.leavesOut(name[:at], true) {
+			return true
+		}
+	}
+	return i.leavesOut(name, folder)
+}
+
 // leavesOut says whether the entry at a path, unescaped and with slashes, is left
 // out. It takes for granted that the folders it lies in are not; so, as in git,
 // nothing comes back whose folder is left out.
@@ -108,7 +128,7 @@ func (i *Ignore) leavesOut(name string, folder bool) bool {
 	case i == nil || name == IgnoreFile:
 		return false
 	}
-	parts := strings.Split(name, "/")
+	parts := strings.Split(path.Join(i.under, name), "/")
 	for n := len(i.rules) - 1; n >= 0; n-- { // the last one that matches decides
 		r := i.rules[n]
 		if (folder || !r.foldersOnly) && matches(r.parts, parts) {

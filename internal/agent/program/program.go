@@ -30,7 +30,8 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent serve              answer the steps and run jobs (PID 1 of the node)
   mlenv-agent ready              exit 0 when the agent of this container answers
   mlenv-agent rank -- COMMAND    run one rank and write down how it ended (launchers do)
-  mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs
+  mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;
+                                 --shell=ID before it lets the agent end what nobody attends any more
   mlenv-agent env                print that environment as lines for a shell
   mlenv-agent venv DIR FILE      make a virtual environment with the requirements of a file
   mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and what is wrong with them;
@@ -140,6 +141,14 @@ func ready(socket string) error {
 
 // execute becomes the command.
 func execute(environ, command []string) error {
+	if len(command) > 0 {
+		if id, ok := strings.CutPrefix(command[0], "--shell="); ok {
+			environ, command = append(environ, agent.ShellVariable+"="+id), command[1:]
+		}
+		if len(command) > 0 && command[0] == "--" {
+			command = command[1:]
+		}
+	}
 	config, err := server.ReadConfig(version.String(), environ)
 	if err != nil {
 		return err

@@ -50,6 +50,8 @@ func (s *Server) Handler() http.Handler {
 	handle("GET /v1/jobs/{id}/watch", s.watchJob)
 	handle("POST /v1/jobs/{id}/stop", s.stopJob)
 	handle("GET /v1/jobs/{id}/logs/{name}", s.jobLog)
+	handle("PUT /v1/shells/{id}", s.keepShell)
+	handle("DELETE /v1/shells/{id}", s.endShell)
 	handle("GET /v1/records/{id}/{name}", s.readRecord)
 	handle("PUT /v1/records/{id}/{name}", s.writeRecord)
 	return mux

@@ -33,6 +33,7 @@ type Server struct {
 	started started
 	trees   *treestore.Store
 	jobs    *jobs
+	shells  *shells
 	// services are node 0's, nil elsewhere.
 	services *services.Manager
 	// told is closed once the node's network is set, or where nothing has to be.
@@ -57,7 +58,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js, told: make(chan struct{})}
+	s := &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js, shells: newShells(), told: make(chan struct{})}
 	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
 		s.networkIsSet()
 	}
@@ -143,6 +144,7 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	case <-ctx.Done():
 	}
 	// A container that is told to end has 30 s.
+	s.shells.close()
 	s.jobs.stopAll("the container was told to end", 20*time.Second)
 	err = errors.Join(server.Close(), probe.Close())
 	s.background.Wait()

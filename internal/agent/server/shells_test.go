@@ -1,0 +1,45 @@
+package server_test
+
+import (
+	"bufio"
+	"errors"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+)
+
+// A shell whose terminal is gone ends, with what it started but for what was to outlive it.
+func TestEndShell(t *testing.T) {
+	client := agenttest.Start(t, 1)[0].Client
+	shell := exec.Command("sh", "-c", `trap "" HUP; sleep 60 >/dev/null 2>&1 & trap - HUP; echo $!; exec sleep 60`)
+	shell.Env = append(shell.Environ(), agent.ShellVariable+"=one")
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := shell.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	started := bufio.NewScanner(out)
+	started.Scan() // it has told that it runs
+	deaf, err := strconv.Atoi(started.Text())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(client.KeepShell(t.Context(), "another"), client.EndShell(t.Context(), "another"), client.EndShell(t.Context(), "never"),
+		client.KeepShell(t.Context(), "one"), client.KeepShell(t.Context(), "one"), client.EndShell(t.Context(), "one")); err != nil {
+		t.Fatal(err)
+	}
+	var exited *exec.ExitError
+	if err := shell.Wait(); !errors.As(err, &exited) || exited.Sys().(syscall.WaitStatus).Signal() != syscall.SIGHUP {
+		t.Errorf("the shell ended with %v, want SIGHUP", err)
+	}
+	if err := syscall.Kill(deaf, syscall.SIGKILL); err != nil {
+		t.Errorf("what does not listen to SIGHUP: %v, want it to live", err)
+	}
+}

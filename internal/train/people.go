@@ -1,0 +1,74 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// ForPeople is the step with the script as its first argument, as mlenv train has it. It
+// launches nothing beside another training.
+func ForPeople() *cobra.Command {
+	o := &options{exclusive: true}
+	cmd := o.command()
+	cmd.Use = "train SCRIPT [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]"
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		o.env, o.args = atDash(cmd, args)
+		if !cmd.Flags().Changed("script") && len(o.env) > 0 && !strings.Contains(o.env[0], "=") {
+			o.script, o.env = o.env[0], o.env[1:]
+		}
+		return o.check()
+	}
+	cmd.Flags().BoolVar(&o.replace, "replace", false, "stop a training that still runs on these nodes first")
+	cmd.Flags().Lookup("script").Hidden = true
+	return cmd
+}
+
+// clear looks for trainings that run on the nodes already: two would want the same port and
+// the same GPUs. With replace it stops them and waits for their end; else they are EnvironmentBusy.
+func (t *Training) clear(ctx context.Context, replace bool) error {
+	var mu sync.Mutex
+	var running []string
+	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		facts, err := client.Facts(ctx)
+		mu.Lock()
+		defer mu.Unlock()
+		running = append(running, facts.Running...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	slices.Sort(running)
+	running = slices.Compact(running)
+	if len(running) > 0 && !replace {
+		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: job %s runs on these nodes", t.Spec.Script, strings.Join(running, ", ")),
+			"wait for its end, or stop it with --replace")
+	}
+	for _, id := range running {
+		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id))
+		other := &Training{Nodes: t.Nodes, ID: id, Log: t.Log}
+		other.Stop(ctx, "another training was started in its place")
+		err = errors.Join(err, other.waitEnd(ctx))
+	}
+	return err
+}
+
+// waitEnd waits until no node runs a part of the job any more.
+func (t *Training) waitEnd(ctx context.Context) error {
+	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		err := client.WatchJob(ctx, t.ID, func(agent.JobStatus) error { return nil })
+		if agent.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}

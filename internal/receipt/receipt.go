@@ -8,7 +8,9 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
 // Verdict is how a run ended.
@@ -34,12 +36,14 @@ type Receipt struct {
 	Commit      string    `json:"commit,omitempty"`
 	Tree        string    `json:"tree,omitempty"`
 	// Image is by digest where the cluster told it.
-	Image   string  `json:"image,omitempty"`
-	Mode    string  `json:"mode,omitempty"`
-	Storage string  `json:"storage,omitempty"`
-	Phases  []Phase `json:"phases,omitempty"`
-	Nodes   []Node  `json:"nodes,omitempty"`
-	Ranks   []Rank  `json:"ranks,omitempty"`
+	Image   string `json:"image,omitempty"`
+	Mode    string `json:"mode,omitempty"`
+	Storage string `json:"storage,omitempty"`
+	// Training is what was launched, nil where nothing was.
+	Training *Training `json:"training,omitempty"`
+	Phases   []Phase   `json:"phases,omitempty"`
+	Nodes    []Node    `json:"nodes,omitempty"`
+	Ranks    []Rank    `json:"ranks,omitempty"`
 	// NCCL are the variables of the network that the ranks of node 0 had. Those of other
 	// nodes differ where their devices have other names.
 	NCCL map[string]string `json:"nccl,omitempty"`
@@ -58,6 +62,18 @@ type Receipt struct {
 	Record *Record `json:"record,omitempty"`
 	// Teardown is what was given back, or what was not.
 	Teardown string `json:"teardown,omitempty"`
+	// Curve is how the training's own metrics went; nil where it wrote none.
+	Curve *metrics.Curve `json:"curve,omitempty"`
+}
+
+// Training is what was launched.
+type Training struct {
+	Launcher agent.Launcher `json:"launcher"`
+	Script   string         `json:"script"`
+	// Args are as they were given, without the environment.
+	Args         []string `json:"args,omitempty"`
+	Nodes        int      `json:"nodes"`
+	RanksPerNode int      `json:"ranksPerNode"`
 }
 
 // Phase is one task of the run.
@@ -80,6 +96,22 @@ type Node struct {
 	GPUs           []string `json:"gpus,omitempty"`
 	Model          string   `json:"model,omitempty"`
 	Driver         string   `json:"driver,omitempty"`
+	// Rack is where it is, "" where that is not known.
+	Rack string `json:"rack,omitempty"`
+	// Rails are the RDMA ports that it can use.
+	Rails []Rail `json:"rails,omitempty"`
+}
+
+// Rail is a node's port on one.
+type Rail struct {
+	Device string `json:"device"`
+	Port   int    `json:"port"`
+	// Interface is its network interface, "" where the pod has none, as on InfiniBand.
+	Interface string `json:"interface,omitempty"`
+	// Network is the subnet, or the fabric, that it is on: the same on all nodes of the rail.
+	Network   string             `json:"network,omitempty"`
+	LinkLayer string             `json:"linkLayer,omitempty"`
+	Rate      rdma.BitsPerSecond `json:"rateBitsPerSecond,omitempty"`
 }
 
 // Rank is how one training process ended.

@@ -35,18 +35,9 @@ func Name(run string) string { return run + "-receipt" }
 
 // Write stores the receipt, in place of an earlier one of the run.
 func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
-	content, err := json.MarshalIndent(r, "", "  ")
+	content, err := encode(r)
 	if err != nil {
-		return fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
-	}
-	if len(content) > maxSize {
-		r.Ranks = slices.Clone(r.Ranks)
-		for i := range r.Ranks {
-			r.Ranks[i].Tail = nil
-		}
-		if content, err = json.Marshal(r); err != nil {
-			return fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
-		}
+		return err
 	}
 	pictures := map[string][]byte{}
 	left := maxSize - len(content)
@@ -68,6 +59,30 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 		Data:       map[string]string{key: string(content)},
 		BinaryData: pictures,
 	})
+}
+
+// encode leaves out what is long and least needed, until the rest fits.
+func encode(r Receipt) ([]byte, error) {
+	shorten := []func(){
+		func() {
+			r.Ranks = slices.Clone(r.Ranks)
+			for i := range r.Ranks {
+				r.Ranks[i].Tail = nil
+			}
+		},
+		func() { r.Curve = nil },
+	}
+	for {
+		content, err := json.MarshalIndent(r, "", "  ")
+		if err != nil {
+			return nil, fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
+		}
+		if len(content) <= maxSize || len(shorten) == 0 {
+			return content, nil
+		}
+		shorten[0]()
+		shorten = shorten[1:]
+	}
 }
 
 // Read finds the receipt of a run.

@@ -25,7 +25,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
@@ -74,6 +76,7 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 	}
 	if len(r.Ranks) == 0 {
 		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, earlier.Cause, earlier.Record, earlier.Network
+		r.Training, r.Curve = earlier.Training, earlier.Curve
 	}
 }
 
@@ -168,13 +171,17 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	for _, client := range clients {
 		group.Go(func() {
 			facts, err := client.Facts(ctx)
-			mu.Lock()
-			defer mu.Unlock()
 			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
 				problems = append(problems, err)
 				return
 			}
-			r.Nodes = append(r.Nodes, node(facts))
+			devices, err := client.RDMA(ctx, rdma.Expected{})
+			mu.Lock()
+			defer mu.Unlock()
+			problems = append(problems, err)
+			r.Nodes = append(r.Nodes, node(facts, devices))
 			environments[facts.Node] = facts.Environment
 			if facts.Node == 0 {
 				r.NCCL = network(facts.Environment)
@@ -193,6 +200,15 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 				r.Fabric, r.Pictures = report, pictures
 			}
 		})
+		if client.Node() == 0 {
+			group.Go(func() {
+				curve, err := curveOf(ctx, client, t.options.run.UID)
+				mu.Lock()
+				defer mu.Unlock()
+				problems = append(problems, err)
+				r.Curve = curve
+			})
+		}
 		group.Go(func() {
 			status, err := client.Job(ctx, t.options.run.UID)
 			mu.Lock()
@@ -210,6 +226,8 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	addRanks(r, statuses)
 	addNetwork(r, statuses, environments)
 	if len(statuses) > 0 {
+		spec := statuses[0].Spec
+		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode()}
 		r.Record = &receipt.Record{Folder: statuses[0].Record, Claims: claims(set, names)}
 		if t.options.artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))
@@ -240,8 +258,34 @@ func fabricOf(ctx context.Context, client *agent.Client, id string) (*fabric.Rep
 	return report, pictures, nil
 }
 
-func node(f agent.Facts) receipt.Node {
+// curveOf is how the training's metrics went, nil where it wrote none.
+func curveOf(ctx context.Context, client *agent.Client, id string) (*metrics.Curve, error) {
+	log, err := client.Log(ctx, id, agent.MetricsLog, 0, false)
+	if agent.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	history := &metrics.History{}
+	if _, err := io.Copy(&metrics.Lines{Each: history.Add}, log); err != nil {
+		return nil, fmt.Errorf("reading the metrics of the training: %w", err)
+	}
+	return history.Curve(), nil
+}
+
+func node(f agent.Facts, devices rdma.Facts) receipt.Node {
 	n := receipt.Node{Node: f.Node, Pod: f.Pod, KubernetesNode: f.KubernetesNode}
+	if f.Network != nil {
+		n.Rack = f.Network.Rack
+	}
+	for _, rail := range devices.Rails() {
+		port := receipt.Rail{Device: rail.Device.Name, Port: rail.Port.Number, Interface: rail.Port.Netdev, LinkLayer: rail.Port.LinkLayer, Rate: rail.Port.Rate}
+		if network := rail.Port.Network(); network.IsValid() {
+			port.Network = network.String()
+		}
+		n.Rails = append(n.Rails, port)
+	}
 	for _, gpu := range f.GPUs {
 		n.GPUs = append(n.GPUs, gpu.UUID)
 		n.Model, n.Driver = gpu.Model, gpu.Driver

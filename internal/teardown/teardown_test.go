@@ -201,11 +201,11 @@ func TestVerdict(t *testing.T) {
 func TestTeardownTwice(t *testing.T) {
 	objects, agents := live(t, "uid-1")
 	for _, node := range agents {
-		script := "echo \"hello from $NODE_RANK\"\nif [ $NODE_RANK = 1 ]; then printf 'Traceback (most recent call last):\\n  File \"train.py\", line 9, in step\\nZeroDivisionError: division by zero\\n'; exit 3; fi\n"
+		script := "echo \"hello from $NODE_RANK\"\n" + `[ $NODE_RANK = 1 ] || echo '{"step":7,"loss":2.5}' >> $MLENV_METRICS_FILE` + "\nif [ $NODE_RANK = 1 ]; then printf 'Traceback (most recent call last):\\n  File \"train.py\", line 9, in step\\nZeroDivisionError: division by zero\\n'; exit 3; fi\n"
 		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 1}
+		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1}
 		if _, err := node.Client.StartJob(t.Context(), "uid-1", spec); err != nil {
 			t.Fatal(err)
 		}
@@ -271,6 +271,12 @@ func TestTeardownTwice(t *testing.T) {
 	}
 	if first.Cause == nil || first.Cause.Rank != 1 || first.Cause.Python == nil || first.Cause.Python.Type != "ZeroDivisionError" {
 		t.Errorf("cause %+v, want the ZeroDivisionError of rank 1", first.Cause)
+	}
+	if c := first.Curve; c == nil || len(c.Points) != 1 || *c.Points[0].Loss != 2.5 {
+		t.Errorf("curve %+v, want the loss of step 7", c)
+	}
+	if diff := cmp.Diff(&receipt.Training{Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1}, first.Training); diff != "" {
+		t.Errorf("training (-want +got):\n%s", diff)
 	}
 	if first.Record == nil || !slices.Equal(first.Record.Claims, []string{"env-workspace-env-0", "env-workspace-env-1"}) {
 		t.Errorf("record %+v, want the claims of both nodes", first.Record)

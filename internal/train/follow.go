@@ -2,12 +2,9 @@ package train
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
-	"regexp"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -95,45 +92,6 @@ func rankName(launcher agent.Launcher, rank int) string {
 	}
 	return strconv.Itoa(rank)
 }
-
-// jsonLines calls each for every JSON object on a line of its own, and passes
-// over everything else: the training writes that file, not we.
-type jsonLines struct {
-	each    func(map[string]any)
-	partial []byte
-}
-
-func (j *jsonLines) Write(p []byte) (int, error) {
-	rest := slices.Concat(j.partial, p)
-	for {
-		advance, line, _ := bufio.ScanLines(rest, false)
-		if advance == 0 {
-			break
-		}
-		rest = rest[advance:]
-		if value := object(line); value != nil {
-			j.each(value)
-		}
-	}
-	j.partial = append([]byte(nil), rest[max(0, len(rest)-maxLine):]...)
-	return len(p), nil
-}
-
-// object is the JSON object of a line, nil for anything else. NaN and Infinity,
-// which Python writes for a loss that has diverged and JSON does not have, are
-// taken as those words.
-func object(line []byte) (value map[string]any) {
-	if json.Unmarshal(line, &value) == nil {
-		return value
-	}
-	value = nil
-	if json.Unmarshal(notFinite.ReplaceAll(line, []byte(`$1"$2"`)), &value) != nil {
-		return nil
-	}
-	return value
-}
-
-var notFinite = regexp.MustCompile(`([:\[,]\s*)(NaN|-?Infinity)\b`)
 
 // gone is the error of a node that will not come back.
 func gone(client *agent.Client, why string, args ...any) error {

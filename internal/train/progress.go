@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 )
 
 // progress turns the training's own metrics into one line for people now and
@@ -36,17 +37,17 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 		p.last = map[string]any{}
 	}
 	maps.Copy(p.last, value)
-	step, ok := number(value, "step")
+	step, ok := metrics.Number(value, "step")
 	if !ok {
 		return false
 	}
 	at := now
-	if unix, ok := number(value, "time"); ok {
-		at = time.Unix(0, int64(unix*1e9))
+	if written, ok := metrics.Time(value); ok {
+		at = written
 	}
 	// A line of its own, as of an evaluation, may not count them.
-	samples, _ := number(p.last, "samples")
-	tokens, _ := number(p.last, "tokens")
+	samples, _ := metrics.Number(p.last, "samples")
+	tokens, _ := metrics.Number(p.last, "tokens")
 	p.latest = point{at: at, step: step, samples: samples, tokens: tokens}
 	if first = p.first.at.IsZero(); first {
 		p.first = p.latest
@@ -63,11 +64,11 @@ func (p *progress) line(gpu string) string {
 	}
 	p.said = p.latest
 	parts := []string{fmt.Sprintf("step %.0f", p.latest.step)}
-	steps, known := number(p.last, "steps")
+	steps, known := metrics.Number(p.last, "steps")
 	if known {
 		parts[0] += fmt.Sprintf(" of %.0f", steps)
 	}
-	if loss, ok := number(p.last, "loss"); ok {
+	if loss, ok := metrics.Number(p.last, "loss"); ok {
 		parts = append(parts, fmt.Sprintf("loss %.4g", loss))
 	} else if loss, ok := p.last["loss"].(string); ok {
 		parts = append(parts, "loss "+loss)
@@ -120,11 +121,6 @@ func place(key string) int {
 		return i
 	}
 	return len(known)
-}
-
-func number(m map[string]any, key string) (float64, bool) {
-	n, ok := m[key].(float64)
-	return n, ok && !math.IsNaN(n) && !math.IsInf(n, 0)
 }
 
 // short is a rate as people say it, as in 12.3k.

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
@@ -259,12 +260,12 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 // followMetrics reads what rank 0 writes on node 0, and shows progress. began is
 // zero where the launch was an earlier step's.
 func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, show *progress, began time.Time) {
-	metrics := &jsonLines{each: func(value map[string]any) {
+	lines := &metrics.Lines{Each: func(value map[string]any) {
 		if show.add(value, time.Now()) && !began.IsZero() {
 			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()))
 		}
 	}}
-	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, metrics, nodes.GoOn(ctx)) })
+	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.GoOn(ctx)) })
 	go t.showProgress(ctx, show)
 }
 

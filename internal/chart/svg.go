@@ -1,0 +1,240 @@
+package chart
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// The picture's measures, in units of its view. On a phone a unit is a little less than a
+// pixel, so that its text has the size of the page's small print.
+const (
+	width      = 400.0
+	left       = 50.0
+	right      = 12.0
+	top        = 24.0
+	plotHeight = 180.0
+	lineHeight = 17.0
+	// letter is how wide one of the text is, about.
+	letter = 6.6
+	// styles is how many series look different.
+	styles = 8
+	// mostMarks is how many points of a series show their marks; more would be a smear.
+	mostMarks = 48
+)
+
+// CSS is the style of all charts of a page.
+const CSS = `.chart{display:block;width:100%;height:auto;font:12px system-ui,sans-serif;--chart-ink:#24292f;--chart-faint:#d0d7de;--chart-paper:#fff;
+--chart-0:#0550ae;--chart-1:#bc4c00;--chart-2:#116329;--chart-3:#8250df;--chart-4:#a40e26;--chart-5:#1b7c83;--chart-6:#9a6700;--chart-7:#57606a}
+@media screen and (prefers-color-scheme:dark){.chart{--chart-ink:#e6edf3;--chart-faint:#3d444d;--chart-paper:#0d1117;
+--chart-0:#79c0ff;--chart-1:#ffa657;--chart-2:#7ee787;--chart-3:#d2a8ff;--chart-4:#ff7b72;--chart-5:#76e3ea;--chart-6:#e3b341;--chart-7:#b1bac4}}
+.chart text{fill:var(--chart-ink)}
+.chart .grid{stroke:var(--chart-faint);stroke-width:1}
+.chart .level{stroke:var(--chart-ink);stroke-width:1.5;stroke-dasharray:2 3;fill:none}
+.chart .line{fill:none;stroke-width:2;stroke-linejoin:round;stroke-linecap:round}
+.chart .mark{stroke:var(--chart-paper);stroke-width:1}
+.chart .hover{fill-opacity:0}
+.chart .hover:hover{fill-opacity:1}
+.chart .s0{stroke:var(--chart-0)}.chart .s1{stroke:var(--chart-1);stroke-dasharray:6 4}.chart .s2{stroke:var(--chart-2);stroke-dasharray:2 4}.chart .s3{stroke:var(--chart-3);stroke-dasharray:9 3 2 3}
+.chart .s4{stroke:var(--chart-4);stroke-dasharray:12 4}.chart .s5{stroke:var(--chart-5);stroke-dasharray:4 2 1 2}.chart .s6{stroke:var(--chart-6);stroke-dasharray:1 3}.chart .s7{stroke:var(--chart-7);stroke-dasharray:8 2}
+.chart .f0{fill:var(--chart-0)}.chart .f1{fill:var(--chart-1)}.chart .f2{fill:var(--chart-2)}.chart .f3{fill:var(--chart-3)}
+.chart .f4{fill:var(--chart-4)}.chart .f5{fill:var(--chart-5)}.chart .f6{fill:var(--chart-6)}.chart .f7{fill:var(--chart-7)}
+`
+
+// SVG is the picture as an element for a page that has CSS in its style.
+func (c *Chart) SVG() string {
+	var b strings.Builder
+	c.draw(&b, "")
+	return b.String()
+}
+
+// Write writes the picture as a file of its own, with its style and a background.
+func (c *Chart) Write(w io.Writer) error {
+	var b strings.Builder
+	c.draw(&b, "<style>"+CSS+"</style><rect width=\"100%\" height=\"100%\" style=\"fill:var(--chart-paper)\"/>\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// canvas is a chart while it is drawn.
+type canvas struct {
+	*strings.Builder
+	chart *Chart
+	x, y  scale
+}
+
+func (c *Chart) draw(b *strings.Builder, head string) {
+	var xs, ys []float64
+	for _, s := range c.Series {
+		for _, p := range s.Points {
+			if c.drawn(p) {
+				xs, ys = append(xs, p.X), append(ys, p.Y)
+			}
+		}
+	}
+	for _, l := range c.Levels {
+		ys = append(ys, l.Y)
+	}
+	on := canvas{b, c, scaleOf(c.X, xs), scaleOf(c.Y, ys)}
+	const rows = 5
+	on.y.round(rows)
+	legend := c.legend()
+	height := top + plotHeight + 2*lineHeight + float64(legend.rows())*lineHeight + 8
+	fmt.Fprintf(b, `<svg class="chart" xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 %g %g"><title>%s</title>`+"\n", width, height, escape(c.Title))
+	b.WriteString(head)
+	on.axes(rows)
+	for _, l := range c.Levels {
+		if c.Y.has(l.Y) {
+			fmt.Fprintf(b, `<path class="level" d="M%g %.1fH%g"/>`+"\n", left, on.down(l.Y), width-right)
+		}
+	}
+	for i, s := range c.Series {
+		on.series(i%styles, s)
+	}
+	legend.draw(b, top+plotHeight+2*lineHeight+lineHeight)
+	b.WriteString("</svg>\n")
+}
+
+func (on canvas) across(x float64) float64 { return left + on.x.at(x)*(width-left-right) }
+func (on canvas) down(y float64) float64   { return top + (1-on.y.at(y))*plotHeight }
+
+func (on canvas) axes(rows int) {
+	for _, t := range on.y.ticks(rows) {
+		fmt.Fprintf(on, `<path class="grid" d="M%g %.1fH%g"/><text x="%g" y="%.1f" text-anchor="end">%s</text>`+"\n",
+			left, on.down(t.Value), width-right, left-5, on.down(t.Value)+4, escape(short(t.Label, letters(left-5))))
+	}
+	fmt.Fprintf(on, `<text x="4" y="13">%s</text>`+"\n", escape(short(on.chart.Y.Label, letters(width))))
+	const columns, base = 6, top + plotHeight + lineHeight - 3
+	begin := width + letter // of the words to the right; the last ones say the most
+	for _, t := range slices.Backward(on.x.ticks(columns)) {
+		at := on.across(t.Value)
+		fmt.Fprintf(on, `<path class="grid" d="M%.1f %gV%g"/>`, at, top, top+plotHeight)
+		label := short(t.Label, letters(width/columns)+8)
+		half := float64(utf8.RuneCountInString(label)) * letter / 2
+		middle := max(half, min(at, width-half))
+		if middle+half > begin-letter {
+			continue
+		}
+		begin = middle - half
+		fmt.Fprintf(on, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`+"\n", middle, base, escape(label))
+	}
+	fmt.Fprintf(on, `<text x="%g" y="%g" text-anchor="end">%s</text>`+"\n", width-right, base+lineHeight, escape(short(on.chart.X.Label, letters(width))))
+}
+
+func (on canvas) series(style int, s Series) {
+	var path strings.Builder
+	connected := false
+	count, alone := 0, map[int]bool{}
+	drawn := func(i int) bool { return i >= 0 && i < len(s.Points) && on.chart.drawn(s.Points[i]) }
+	for i, p := range s.Points {
+		if !drawn(i) {
+			connected = false
+			continue
+		}
+		count++
+		command := "M"
+		if connected {
+			command = "L"
+		}
+		fmt.Fprintf(&path, "%s%.1f %.1f", command, on.across(p.X), on.down(p.Y))
+		connected = true
+		alone[i] = !drawn(i-1) && !drawn(i+1)
+	}
+	if count == 0 {
+		return
+	}
+	fmt.Fprintf(on, `<path class="line s%d" d="%s"/>`+"\n", style, path.String())
+	for i, p := range s.Points {
+		if !drawn(i) {
+			continue
+		}
+		class := fmt.Sprintf("mark f%d", style)
+		if !alone[i] && (!s.Marked || count > mostMarks) {
+			class = fmt.Sprintf("hover f%d", style)
+		}
+		label := p.Label
+		if label == "" {
+			label = on.x.text(p.X) + ": " + on.y.text(p.Y)
+		}
+		if len(on.chart.Series) > 1 {
+			label = s.Name + ", " + label
+		}
+		fmt.Fprintf(on, `<circle class="%s" cx="%.1f" cy="%.1f" r="4"><title>%s</title></circle>`+"\n", class, on.across(p.X), on.down(p.Y), escape(label))
+	}
+}
+
+// entry is a line of the legend.
+type entry struct {
+	class, name string
+}
+
+// legend is in rows of what fits beside each other.
+type legend [][]entry
+
+const (
+	// sample is how wide the piece of line before a name is, gap what is between entries.
+	sample, gap = 24.0, 14.0
+)
+
+func (c *Chart) legend() (rows legend) {
+	var all []entry
+	for i, s := range c.Series {
+		all = append(all, entry{fmt.Sprintf("line s%d", i%styles), short(s.Name, 48)})
+	}
+	for _, l := range c.Levels {
+		text := scale{Axis: c.Y}.text(l.Y)
+		all = append(all, entry{"level", short(l.Name, 36) + " " + text})
+	}
+	// One line needs no name: the title and the axis say what it is.
+	if len(all) < 2 && len(c.Levels) == 0 {
+		return nil
+	}
+	used := width
+	for _, e := range all {
+		wide := e.width()
+		if used+wide > width-right {
+			rows, used = append(rows, nil), left
+		}
+		rows[len(rows)-1] = append(rows[len(rows)-1], e)
+		used += wide
+	}
+	return rows
+}
+
+func (e entry) width() float64 { return sample + float64(utf8.RuneCountInString(e.name))*letter + gap }
+
+func (l legend) rows() int { return len(l) }
+
+func (l legend) draw(b *strings.Builder, y float64) {
+	for i, row := range l {
+		x := left
+		for _, e := range row {
+			at := y + float64(i)*lineHeight
+			fmt.Fprintf(b, `<path class="%s" d="M%.1f %.1fh%g"/><text x="%.1f" y="%.1f">%s</text>`+"\n", e.class, x, at-4, sample-5, x+sample, at, escape(e.name))
+			x += e.width()
+		}
+	}
+}
+
+// short is text of at most so many letters.
+func short(text string, most int) string {
+	runes := []rune(text)
+	if len(runes) <= most {
+		return text
+	}
+	return string(runes[:most-1]) + "…"
+}
+
+// escape makes text of anything.
+func escape(text string) string {
+	var b strings.Builder
+	// A strings.Builder takes everything.
+	_ = xml.EscapeText(&b, []byte(text))
+	return b.String()
+}
+
+// letters is how many fit.
+func letters(wide float64) int { return int(wide / letter) }

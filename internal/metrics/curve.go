@@ -1,0 +1,246 @@
+package metrics
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// Curve is how a training's metrics went, in few enough points for a receipt.
+type Curve struct {
+	// Lines of metrics with a step, all together.
+	Lines int `json:"lines"`
+	// Rate says what PerSecond counts, tokens or samples; "" where neither is known.
+	Rate string `json:"rate,omitempty"`
+	// StepTime is the median of the points' step times, in nanoseconds.
+	StepTime time.Duration `json:"stepTimeNanoseconds,omitempty"`
+	// NotFinite are the lines whose loss was NaN or infinite; FirstNotFinite is the step of
+	// the first one.
+	NotFinite      int     `json:"notFinite,omitempty"`
+	FirstNotFinite float64 `json:"firstNotFinite,omitempty"`
+	// Ranks are those that say their own times.
+	Ranks  []RankTime `json:"ranks,omitempty"`
+	Points []Point    `json:"points,omitempty"`
+}
+
+// Point stands for some lines that follow each other.
+type Point struct {
+	// Step is the last one's.
+	Step float64 `json:"step"`
+	// Elapsed is from the first line to the last of the point, in nanoseconds. It is nil
+	// where lines do not tell their time.
+	Elapsed *time.Duration `json:"elapsedNanoseconds,omitempty"`
+	// Loss is the mean of those that are finite, nil where none is. Highest is the highest of
+	// several.
+	Loss    *float64 `json:"loss,omitempty"`
+	Highest *float64 `json:"highestLoss,omitempty"`
+	// NotFinite are the lines whose loss was NaN or infinite.
+	NotFinite int `json:"notFinite,omitempty"`
+	// PerSecond is the throughput since the point before, 0 where it is not known.
+	PerSecond float64 `json:"perSecond,omitempty"`
+	// StepTime is the mean since the point before, in nanoseconds, 0 where it is not known.
+	StepTime time.Duration `json:"stepTimeNanoseconds,omitempty"`
+	// Slowest is the mean of the slowest rank's times, in nanoseconds, 0 where ranks do not
+	// tell theirs.
+	Slowest time.Duration `json:"slowestRankNanoseconds,omitempty"`
+}
+
+// RankTime is what a rank took for its part of the steps.
+type RankTime struct {
+	Rank int `json:"rank"`
+	// Mean and Longest are in nanoseconds.
+	Mean    time.Duration `json:"meanNanoseconds"`
+	Longest time.Duration `json:"longestNanoseconds"`
+}
+
+const (
+	// mostPoints is twice what is seen on a picture, and some 50 KB of a receipt.
+	mostPoints = 200
+	// mostRanks are kept, some 100 KB of a receipt.
+	mostRanks = 1024
+	// longestStep in seconds is more than any step takes, and fits a duration.
+	longestStep = 1e9
+)
+
+// History gathers a Curve of however many lines, in bounded memory.
+type History struct {
+	curve   Curve
+	buckets []bucket
+	// each is how many lines a full bucket has.
+	each  int
+	last  map[string]float64
+	ranks []rankSum
+}
+
+// bucket is a point in the making.
+type bucket struct {
+	lines int
+	// step, at, tokens and samples are the last line's; at is zero where it is not known.
+	step            float64
+	at              time.Time
+	tokens, samples float64
+	// losses are those that are finite.
+	losses, notFinite int
+	lossSum, highest  float64
+	// timed lines say the ranks' times, of which slowest is the sum of the longest ones.
+	timed   int
+	slowest float64
+	// firstStep and firstAt are the first line's.
+	firstStep float64
+	firstAt   time.Time
+}
+
+type rankSum struct {
+	count        int
+	sum, longest float64
+}
+
+// Add takes one line. One without a step says nothing about the course.
+func (h *History) Add(line map[string]any) {
+	if h.last == nil {
+		h.last, h.each = map[string]float64{}, 1
+	}
+	for _, key := range []string{"tokens", "samples"} {
+		if n, ok := Number(line, key); ok {
+			h.last[key] = n
+		}
+	}
+	step, ok := Number(line, "step")
+	if !ok {
+		return
+	}
+	h.curve.Lines++
+	b := bucket{lines: 1, step: step, firstStep: step, tokens: h.last["tokens"], samples: h.last["samples"]}
+	b.at, _ = Time(line)
+	b.firstAt = b.at
+	if loss, ok := Number(line, "loss"); ok {
+		b.losses, b.lossSum, b.highest = 1, loss, loss
+	} else if _, word := line["loss"].(string); word {
+		b.notFinite = 1
+		if h.curve.NotFinite == 0 {
+			h.curve.FirstNotFinite = step
+		}
+		h.curve.NotFinite++
+	}
+	h.rankTimes(&b, line["rank_seconds"])
+	if end := len(h.buckets) - 1; end >= 0 && h.buckets[end].lines < h.each {
+		h.buckets[end] = h.buckets[end].with(b)
+		return
+	}
+	if len(h.buckets) == mostPoints {
+		for i := range mostPoints / 2 {
+			h.buckets[i] = h.buckets[2*i].with(h.buckets[2*i+1])
+		}
+		h.buckets = h.buckets[:mostPoints/2]
+		h.each *= 2
+	}
+	h.buckets = append(h.buckets, b)
+}
+
+// rankTimes takes a list with a number for each rank.
+func (h *History) rankTimes(b *bucket, value any) {
+	list, _ := value.([]any)
+	for rank, v := range list[:min(len(list), mostRanks)] {
+		seconds, ok := v.(float64)
+		if !ok || seconds < 0 || seconds > longestStep {
+			continue
+		}
+		if rank >= len(h.ranks) {
+			h.ranks = append(h.ranks, make([]rankSum, rank+1-len(h.ranks))...)
+		}
+		r := &h.ranks[rank]
+		r.count++
+		r.sum += seconds
+		r.longest = max(r.longest, seconds)
+		b.timed, b.slowest = 1, max(b.slowest, seconds)
+	}
+}
+
+// with is the two together, next being the later one.
+func (b bucket) with(next bucket) bucket {
+	if b.losses > 0 {
+		if next.losses > 0 {
+			next.highest = max(next.highest, b.highest)
+		} else {
+			next.highest = b.highest
+		}
+	}
+	next.lines += b.lines
+	next.losses += b.losses
+	next.notFinite += b.notFinite
+	next.lossSum += b.lossSum
+	next.timed += b.timed
+	next.slowest += b.slowest
+	next.firstStep, next.firstAt = b.firstStep, b.firstAt
+	return next
+}
+
+// Curve is what was added so far, nil where no line had a step.
+func (h *History) Curve() *Curve {
+	if len(h.buckets) == 0 {
+		return nil
+	}
+	c := h.curve
+	switch {
+	case h.last["tokens"] > 0:
+		c.Rate = "tokens"
+	case h.last["samples"] > 0:
+		c.Rate = "samples"
+	}
+	var times []time.Duration
+	before := h.buckets[0]
+	before.step, before.at = before.firstStep, before.firstAt
+	for _, b := range h.buckets {
+		p := Point{Step: b.step, NotFinite: b.notFinite}
+		// The sum of large ones is infinite, which JSON does not have.
+		if b.losses > 0 && !math.IsInf(b.lossSum, 0) {
+			p.Loss = new(b.lossSum / float64(b.losses))
+			if b.losses > 1 {
+				p.Highest = new(b.highest)
+			}
+		}
+		if b.timed > 0 {
+			p.Slowest = seconds(b.slowest / float64(b.timed))
+		}
+		if begin := h.buckets[0].firstAt; !b.at.IsZero() && !begin.IsZero() {
+			p.Elapsed = new(b.at.Sub(begin))
+		}
+		b.rates(&p, before, c.Rate)
+		if p.StepTime > 0 {
+			times = append(times, p.StepTime)
+		}
+		c.Points = append(c.Points, p)
+		before = b
+	}
+	if len(times) > 0 {
+		slices.Sort(times)
+		c.StepTime = times[len(times)/2]
+	}
+	for rank, r := range h.ranks {
+		if r.count > 0 {
+			c.Ranks = append(c.Ranks, RankTime{Rank: rank, Mean: seconds(r.sum / float64(r.count)), Longest: seconds(r.longest)})
+		}
+	}
+	return &c
+}
+
+// rates are those since the point before. There are none where the training went back, as
+// to a checkpoint.
+func (b bucket) rates(p *Point, before bucket, rate string) {
+	if b.at.IsZero() || before.at.IsZero() || !b.at.After(before.at) {
+		return
+	}
+	took := b.at.Sub(before.at)
+	if steps := b.step - before.step; steps > 0 {
+		p.StepTime = seconds(took.Seconds() / steps)
+	}
+	done := b.tokens - before.tokens
+	if rate == "samples" {
+		done = b.samples - before.samples
+	}
+	if done /= took.Seconds(); done > 0 && !math.IsInf(done, 0) {
+		p.PerSecond = done
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -1,0 +1,110 @@
+package metrics
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func curveOf(t *testing.T, file string) *Curve {
+	t.Helper()
+	h := &History{}
+	if _, err := io.WriteString(&Lines{Each: h.Add}, file); err != nil {
+		t.Fatal(err)
+	}
+	return h.Curve()
+}
+
+func TestCurve(t *testing.T) {
+	for _, tc := range []struct {
+		name, file string
+		want       *Curve
+	}{
+		{"nothing", "", nil},
+		{"no step", `{"loss":1}` + "\n", nil},
+		{"loss, time and tokens", `{"step":10,"loss":4,"tokens":1000,"time":1790000000}
+{"step":20,"loss":3,"tokens":2000,"time":1790000005}
+{"evaluation":0.5,"time":1790000006}
+{"step":40,"loss":2.5,"tokens":4000,"time":1790000015}
+`, &Curve{Lines: 3, Rate: "tokens", StepTime: 500 * time.Millisecond, Points: []Point{
+			{Step: 10, Elapsed: new(time.Duration(0)), Loss: new(4.0)},
+			{Step: 20, Elapsed: new(5 * time.Second), Loss: new(3.0), PerSecond: 200, StepTime: 500 * time.Millisecond},
+			{Step: 40, Elapsed: new(15 * time.Second), Loss: new(2.5), PerSecond: 200, StepTime: 500 * time.Millisecond},
+		}}},
+		{"diverged", `{"step":1,"loss":4}
+{"step":2,"loss":NaN}
+{"step":3,"loss":-Infinity}
+{"step":4}
+`, &Curve{Lines: 4, NotFinite: 2, FirstNotFinite: 2, Points: []Point{{Step: 1, Loss: new(4.0)}, {Step: 2, NotFinite: 1}, {Step: 3, NotFinite: 1}, {Step: 4}}}},
+		{"back to a checkpoint", `{"step":10,"samples":100,"time":1790000000}
+{"step":5,"samples":50,"time":1790000005}
+{"step":6,"samples":60,"time":1790000006}
+`, &Curve{Lines: 3, Rate: "samples", StepTime: time.Second, Points: []Point{
+			{Step: 10, Elapsed: new(time.Duration(0))}, {Step: 5, Elapsed: new(5 * time.Second)}, {Step: 6, Elapsed: new(6 * time.Second), PerSecond: 10, StepTime: time.Second}}}},
+		{"each rank's time", `{"step":1,"rank_seconds":[0.5,0.75]}
+{"step":2,"rank_seconds":[0.5,0.25,"x",-1]}
+{"step":3,"rank_seconds":0.5}
+`, &Curve{Lines: 3, Ranks: []RankTime{{0, 500 * time.Millisecond, 500 * time.Millisecond}, {1, 500 * time.Millisecond, 750 * time.Millisecond}}, Points: []Point{
+			{Step: 1, Slowest: 750 * time.Millisecond}, {Step: 2, Slowest: 500 * time.Millisecond}, {Step: 3}}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if diff := cmp.Diff(tc.want, curveOf(t, tc.file)); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A receipt is a ConfigMap: however long the training is, its curve is short, and its ends
+// and what went wrong on the way are still in it.
+func TestLongTraining(t *testing.T) {
+	var file strings.Builder
+	ranks := strings.TrimSuffix(strings.Repeat("0.123456789,", 2000), ",")
+	const lines = 100_001
+	for i := range lines {
+		loss := fmt.Sprint(10 - 8*float64(i)/lines)
+		switch i {
+		case 50_000:
+			loss = "NaN"
+		case 70_000:
+			loss = "1000"
+		}
+		fmt.Fprintf(&file, `{"step":%d,"loss":%s,"tokens":%d,"time":%d}`+"\n", i+1, loss, i*4096, 1_790_000_000+i)
+	}
+	fmt.Fprintf(&file, `{"step":%d,"rank_seconds":[%s]}`+"\n", lines+1, ranks)
+	c := curveOf(t, file.String())
+	if n := len(c.Points); n < mostPoints/2 || n > mostPoints || len(c.Ranks) != mostRanks || c.Lines != lines+1 {
+		t.Fatalf("%d points, %d ranks of %d lines", n, len(c.Ranks), c.Lines)
+	}
+	first, last, highest := c.Points[0], c.Points[len(c.Points)-1], 0.0
+	for _, p := range c.Points {
+		highest = max(highest, *p.Highest)
+	}
+	if *first.Loss < 9.9 || *last.Loss > 2.1 || last.Step != lines+1 || highest != 1000 || c.NotFinite != 1 || c.FirstNotFinite != 50_001 || c.StepTime != time.Second {
+		t.Errorf("from %+v to %+v, highest %g, of %+v", first, last, highest, c)
+	}
+	encoded, err := json.MarshalIndent(c, "    ", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if most := 300 << 10; len(encoded) > most {
+		t.Errorf("%d bytes, want at most %d", len(encoded), most)
+	}
+}
+
+// What is in the receipt must be JSON, whatever a training writes.
+func TestCurveIsAlwaysJSON(t *testing.T) {
+	var file strings.Builder
+	for i := range mostPoints + 1 {
+		fmt.Fprintf(&file, `{"step":%d,"loss":1e308,"tokens":%d,"time":1.%d}`+"\n", i, i, i)
+	}
+	fmt.Fprintln(&file, `{"step":1e308,"loss":-1e308,"tokens":1e308,"time":2,"rank_seconds":[1e308]}`)
+	if _, err := json.Marshal(curveOf(t, file.String())); err != nil {
+		t.Error(err)
+	}
+}

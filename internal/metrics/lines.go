@@ -1,0 +1,69 @@
+// Package metrics reads what a training writes about itself, docs/metrics.md.
+package metrics
+
+import (
+	"bufio"
+	"encoding/json"
+	"math"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// Lines calls Each for every JSON object on a line of its own, and passes over everything
+// else: the training writes that file, not we.
+type Lines struct {
+	Each    func(map[string]any)
+	partial []byte
+}
+
+// maxLine bounds what is kept of a line that does not end.
+const maxLine = 64 << 10
+
+// Write takes the next piece of the file. It does not fail.
+func (l *Lines) Write(p []byte) (int, error) {
+	rest := slices.Concat(l.partial, p)
+	for {
+		advance, line, _ := bufio.ScanLines(rest, false)
+		if advance == 0 {
+			break
+		}
+		rest = rest[advance:]
+		if value := object(line); value != nil {
+			l.Each(value)
+		}
+	}
+	l.partial = append([]byte(nil), rest[max(0, len(rest)-maxLine):]...)
+	return len(p), nil
+}
+
+// object is the JSON object of a line, nil for anything else. NaN and Infinity,
+// which Python writes for a loss that has diverged and JSON does not have, are
+// taken as those words.
+func object(line []byte) (value map[string]any) {
+	if json.Unmarshal(line, &value) == nil {
+		return value
+	}
+	value = nil
+	if json.Unmarshal(notFinite.ReplaceAll(line, []byte(`$1"$2"`)), &value) != nil {
+		return nil
+	}
+	return value
+}
+
+var notFinite = regexp.MustCompile(`([:\[,]\s*)(NaN|-?Infinity)\b`)
+
+// Number is a metric that is a finite number.
+func Number(m map[string]any, key string) (float64, bool) {
+	n, ok := m[key].(float64)
+	return n, ok && !math.IsNaN(n) && !math.IsInf(n, 0)
+}
+
+// Time is when a line was written, by the line itself; ok is false where it does not tell.
+func Time(m map[string]any) (at time.Time, ok bool) {
+	unix, ok := Number(m, "time")
+	if !ok {
+		return time.Time{}, false
+	}
+	return time.Unix(0, int64(unix*1e9)), true
+}

@@ -22,13 +22,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
+	"github.com/ml-dev-env/ml-dev-env/internal/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // errInvalid has been told already.
 var errInvalid = errors.New("a cluster file is not valid")
 
-// Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
+// Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 cancelled.
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -48,6 +49,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		},
 	}
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
+	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.ListCommand(), runs.CancelCommand(), runs.ReceiptCommand())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -58,14 +60,21 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete):
 		return 1
 	}
+	code := step.Failed
+	if usage {
+		code = step.WrongUsage
+	}
+	if exit := (*step.Exit)(nil); errors.As(err, &exit) {
+		code = exit.Code
+		if exit.Err == nil {
+			return code
+		}
+	}
 	fmt.Fprintln(stderr, "mlenv:", err)
 	if next := fail.NextOf(err); next != "" {
 		fmt.Fprintln(stderr, "  next:", strings.ReplaceAll(next, "\n", "\n        "))
 	}
-	if usage {
-		return 2
-	}
-	return 1
+	return code
 }
 
 // buildCommand is the step build-image under the name that people look for.

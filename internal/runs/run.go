@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"slices"
 
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -241,12 +240,7 @@ func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients, giv
 	delete(values, "steps-image")
 	maps.Copy(values, given)
 	if o.resumeFrom != "" {
-		if err := earlier.resume(values, given); err != nil {
-			return nil, err
-		}
+		earlier.resume(values, given)
 	}
-	return values, nil
+	return values, sentBefore(values, name)
 }
-
-// sortedNames of a map.
-func sortedNames[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

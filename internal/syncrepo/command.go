@@ -55,6 +55,10 @@ What .mlenvignore names is left out. Nothing else on the nodes is touched.`,
 			}
 			if o.source.URL == "" {
 				problems = append(problems, errors.New("--repo-url is missing: want a git repository, as in https://github.com/example/model"))
+			} else if IsSentURL(o.source.URL) {
+				if _, err := sentTree(o.source.URL); err != nil {
+					problems = append(problems, err)
+				}
 			} else if err := gitsource.CheckURL(o.source.URL); err != nil {
 				problems = append(problems, err)
 			}
@@ -69,7 +73,7 @@ What .mlenvignore names is left out. Nothing else on the nodes is touched.`,
 	o.run.AddTo(flags)
 	flags.StringVar(&o.name, "name", environment.DefaultName, "name of the environment")
 	flags.StringVar(&o.certs, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	flags.StringVar(&o.source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path")
+	flags.StringVar(&o.source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path; folder:HASH waits for a folder that mlenv run sends")
 	flags.StringVar(&o.source.Revision, "revision", "", "branch, tag or commit (default: the repository's HEAD)")
 	flags.BoolVar(&o.source.Submodules, "submodules", true, "fetch submodules too")
 	flags.BoolVar(&o.source.LFS, "lfs", false, "fetch what Git LFS pointers stand for; without it pointers are refused")
@@ -114,6 +118,9 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 		return result{}, err
 	}
 	defer detach()
+	if IsSentURL(o.source.URL) {
+		return o.awaitSent(ctx, cmd, set)
+	}
 
 	dir, err := os.MkdirTemp(o.scratch, "repository-")
 	if err != nil {
@@ -136,6 +143,20 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 		return result{}, err
 	}
 	return result{commit: commit, tree: hash}, nil
+}
+
+// awaitSent is sync of a folder that somebody else sends, with its requirements installed.
+func (o *options) awaitSent(ctx context.Context, cmd *cobra.Command, set nodes.Set) (result, error) {
+	hash, err := sentTree(o.source.URL)
+	if err != nil {
+		return result{}, err
+	}
+	limit := sendTime
+	if o.requirements != "" {
+		limit += o.pipTimeout
+	}
+	// What the sender calls it: the commit that the folder was at, and whether it has changes.
+	return result{commit: o.source.Revision, tree: hash}, await(ctx, step.Log(cmd), set, hash, limit)
 }
 
 func describe(m tree.Manifest) string {

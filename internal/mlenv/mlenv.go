@@ -23,7 +23,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/runs"
+	"github.com/ml-dev-env/ml-dev-env/internal/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/trend"
 )
 
 // errInvalid has been told already.
@@ -50,6 +52,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	}
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
 	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.ListCommand(), runs.CancelCommand(), runs.ReceiptCommand())
+	root.AddCommand(schedule.Command(), trend.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -87,6 +87,7 @@ func testTraining(t *testing.T) {
 		scenario{"cancelled", 1, runCancelled},
 		scenario{"cancelled-without-teardown", 1, runCancelledOutright},
 		scenario{"deleted", 1, runDeleted},
+		scenario{"reaped", 1, reaped},
 		scenario{"container-killed", 1, containerKilled},
 		scenario{"gpus-held", gpusOfNode, gpusHeld},
 	)

@@ -35,8 +35,6 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require golang.org/x/term v0.47.0
-
 require (
 	cel.dev/expr v0.25.1 // indirect
 	codeberg.org/go-fonts/liberation v0.5.0 // indirect

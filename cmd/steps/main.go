@@ -1,17 +1,22 @@
 // Command steps holds all steps in one program, which the steps image has under
-// the name of each.
+// the name of each, and mlenv for the CronJobs of a schedule.
 package main
 
 import (
 	"os"
+	"path"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/mlenv"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps"
 )
 
 func main() {
+	if path.Base(os.Args[0]) == "mlenv" {
+		os.Exit(mlenv.Main(os.Args[1:], os.Stdout, os.Stderr))
+	}
 	var command *cobra.Command
 	command, os.Args = steps.Pick(os.Args)
 	step.Main(command)

@@ -28,6 +28,10 @@ func Steps() []string {
 	return []string{"build-image", "check-fabric", "preflight", "provision", "sync-repo", "teardown", "train"}
 }
 
+// Links are all names that the program has in the image: the steps', and those that
+// CronJobs call.
+func Links() []string { return append(Steps(), "mlenv", "reap") }
+
 // Contents are what a steps image of one platform is made of.
 type Contents struct {
 	Source   Source
@@ -71,7 +75,7 @@ func stepsImage(contents Contents) (v1.Image, error) {
 		return nil, err
 	}
 	program := []entry{steps}
-	for _, name := range Steps() {
+	for _, name := range Links() {
 		program = append(program, link("ko-app/"+name, "ml-dev-env"))
 	}
 	layers = append(layers, program)

@@ -84,6 +84,8 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 		"0777 0:0 ko-app/sync-repo -> ml-dev-env",
 		"0777 0:0 ko-app/teardown -> ml-dev-env",
 		"0777 0:0 ko-app/train -> ml-dev-env",
+		"0777 0:0 ko-app/mlenv -> ml-dev-env",
+		"0777 0:0 ko-app/reap -> ml-dev-env",
 		"0555 0:0 mlenv-agent",
 		"0755 0:0 licenses",
 		"0755 0:0 licenses/example.com",

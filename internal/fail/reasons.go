@@ -114,6 +114,8 @@ const (
 	// Cancelled: somebody cancelled the run.
 	Cancelled Reason = "Cancelled"
 
+	// Regression: a scheduled run succeeded, and is worse than those before it.
+	Regression Reason = "Regression"
 	// TeardownIncomplete: pods or GPUs were not given back in time.
 	TeardownIncomplete Reason = "TeardownIncomplete"
 	// Internal: a failure without a known cause; its text is all there is.

@@ -71,6 +71,7 @@ func untyped(typed runtime.Object) (*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rendering %T: %w", typed, err)
 	}
+	unstructured.RemoveNestedField(fields, "status") // is the cluster's to say
 	return &unstructured.Unstructured{Object: fields}, nil
 }
 
@@ -115,6 +116,7 @@ func (r Request) typed() []runtime.Object {
 		},
 		r.serviceAccount(), r.role(), r.roleBinding(),
 	}
+	objects = append(objects, r.reaper()...)
 	if r.ClusterRole {
 		objects = append(objects, clusterRole(), r.clusterRoleBinding())
 	}

@@ -84,22 +84,28 @@ func (h *Held) Renew(ctx context.Context) error {
 // KeepRenewed renews the Lease now and every so often until ctx ends, which is no
 // error. It gives up only where the Lease is lost (EnvironmentMissing) or may not
 // be renewed (PermissionDenied): an API server that is away for a while is
-// warned of and tried again.
+// warned of, and tried again soon.
 func (h *Held) KeepRenewed(ctx context.Context, every time.Duration) error {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
+	warned := false
 	for {
+		next := every
 		if err := h.Renew(ctx); err != nil && ctx.Err() == nil {
 			switch fail.ReasonOf(err) {
 			case fail.EnvironmentMissing, fail.PermissionDenied:
 				return err
 			}
-			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and will be tried again in %s: %v", h.name, every, err))
+			next = min(every, RetryEvery)
+			if !warned {
+				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.name, next, err))
+			}
+			warned = true
+		} else {
+			warned = false
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C:
+		case <-time.After(next):
 		}
 	}
 }

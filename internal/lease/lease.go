@@ -35,6 +35,9 @@ const (
 	Duration = 10 * time.Minute
 	// RenewEvery leaves room for an API server that is away for some minutes.
 	RenewEvery = Duration / 4
+	// RetryEvery is how soon a renewal that failed is tried again: a Lease that ended while the API server
+	// was away must be renewed before the reaper, which waits twice as long, takes it for abandoned.
+	RetryEvery = 5 * time.Second
 )
 
 const (

@@ -27,7 +27,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/release"
 	"github.com/ml-dev-env/ml-dev-env/internal/render"
 	"github.com/ml-dev-env/ml-dev-env/internal/runs"
+	"github.com/ml-dev-env/ml-dev-env/internal/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/trend"
 )
 
 // errInvalid has been told already.
@@ -86,6 +88,7 @@ func newRoot(began func()) *cobra.Command {
 	root.AddCommand(develop.Commands()...)
 	root.AddCommand(initcluster.Command(), validateCommand(), render.Command(), install.Command(mldevenv.Bundle), install.UninstallCommand(), admin.Command())
 	root.AddCommand(buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand())
+	root.AddCommand(schedule.Command(), trend.Command())
 	root.AddCommand(bundle.Command(mldevenv.Bundle), release.Command())
 	return root
 }

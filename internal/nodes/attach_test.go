@@ -17,8 +17,30 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
+
+// Else the reaper would take it from under them.
+func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
+	made := agenttest.Start(t, 1)[0].Certificates()
+	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
+	me := lease.Person().ID
+	clients := &kube.Clients{Namespace: "ns", Tekton: tektonfake.NewSimpleClientset(), Kube: fake.NewClientset(
+		secret, &appsv1.StatefulSet{ObjectMeta: about("env")},
+		&coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &me}})}
+	_, detach, err := Attach(t.Context(), clients, slog.New(slog.DiscardHandler), "env", "", run.Flags{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer detach()
+	err = kube.Until(t.Context(), "lease env", clients.Kube.CoordinationV1().Leases("ns"), metav1.ListOptions{}, func(leases []*coordinationv1.Lease) (bool, error) {
+		return leases[0].Spec.RenewTime != nil, nil
+	})
+	if err != nil {
+		t.Errorf("waiting until it is renewed: %v", err)
+	}
+}
 
 // The fake collects no garbage: the Lease alone is looked at.
 func TestDetachGivesBackWhereNoTeardownFollows(t *testing.T) {

@@ -24,17 +24,21 @@ const (
 
 // Receipt is documented in docs/receipt.md.
 type Receipt struct {
-	Run         string    `json:"run"`
-	RunUID      string    `json:"runUID,omitempty"`
-	Namespace   string    `json:"namespace"`
-	Environment string    `json:"environment"`
-	Verdict     Verdict   `json:"verdict"`
-	Reason      string    `json:"reason,omitempty"`
-	Message     string    `json:"message,omitempty"`
-	Started     time.Time `json:"started,omitzero"`
-	Ended       time.Time `json:"ended,omitzero"`
-	Commit      string    `json:"commit,omitempty"`
-	Tree        string    `json:"tree,omitempty"`
+	Run         string `json:"run"`
+	RunUID      string `json:"runUID,omitempty"`
+	Namespace   string `json:"namespace"`
+	Environment string `json:"environment"`
+	// Schedule is the name of the one that started the run, "" for none.
+	Schedule string  `json:"schedule,omitempty"`
+	Verdict  Verdict `json:"verdict"`
+	Reason   string  `json:"reason,omitempty"`
+	Message  string  `json:"message,omitempty"`
+	// Regression says in what a scheduled run is worse than those before it, "" where in nothing.
+	Regression string    `json:"regression,omitempty"`
+	Started    time.Time `json:"started,omitzero"`
+	Ended      time.Time `json:"ended,omitzero"`
+	Commit     string    `json:"commit,omitempty"`
+	Tree       string    `json:"tree,omitempty"`
 	// Image is by digest where the cluster told it.
 	Image   string `json:"image,omitempty"`
 	Mode    string `json:"mode,omitempty"`

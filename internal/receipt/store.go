@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 // Labels and keys of a receipt's ConfigMap.
@@ -31,7 +32,7 @@ const (
 )
 
 // Name is that of a run's ConfigMap.
-func Name(run string) string { return run + "-receipt" }
+func Name(of string) string { return of + "-receipt" }
 
 // Write stores the receipt, in place of an earlier one of the run.
 func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
@@ -47,15 +48,19 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 			pictures[name] = r.Pictures[name]
 		}
 	}
+	labels := map[string]string{
+		"app.kubernetes.io/managed-by": "ml-dev-env",
+		"app.kubernetes.io/name":       "ml-dev-env",
+		Label:                          "true",
+		"ml-dev-env/environment":       r.Environment,
+		"ml-dev-env/verdict":           string(r.Verdict),
+	}
+	if r.Schedule != "" {
+		labels[run.ScheduleLabel] = r.Schedule
+	}
 	return kube.Apply(ctx, client, &corev1.ConfigMap{
-		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: Name(r.Run), Namespace: r.Namespace, Labels: map[string]string{
-			"app.kubernetes.io/managed-by": "ml-dev-env",
-			"app.kubernetes.io/name":       "ml-dev-env",
-			Label:                          "true",
-			"ml-dev-env/environment":       r.Environment,
-			"ml-dev-env/verdict":           string(r.Verdict),
-		}},
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
+		ObjectMeta: metav1.ObjectMeta{Name: Name(r.Run), Namespace: r.Namespace, Labels: labels},
 		Data:       map[string]string{key: string(content)},
 		BinaryData: pictures,
 	})
@@ -86,14 +91,14 @@ func encode(r Receipt) ([]byte, error) {
 }
 
 // Read finds the receipt of a run.
-func Read(ctx context.Context, client kubernetes.Interface, namespace, run string) (Receipt, error) {
+func Read(ctx context.Context, client kubernetes.Interface, namespace, name string) (Receipt, error) {
 	var r Receipt
-	found, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, Name(run), metav1.GetOptions{})
+	found, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, Name(name), metav1.GetOptions{})
 	if err != nil {
-		return r, fmt.Errorf("getting the receipt of %s/%s: %w", namespace, run, err)
+		return r, fmt.Errorf("getting the receipt of %s/%s: %w", namespace, name, err)
 	}
 	if err := json.Unmarshal([]byte(found.Data[key]), &r); err != nil {
-		return r, fmt.Errorf("reading the receipt of %s/%s: %w", namespace, run, err)
+		return r, fmt.Errorf("reading the receipt of %s/%s: %w", namespace, name, err)
 	}
 	r.Pictures = found.BinaryData
 	return r, nil
@@ -124,12 +129,36 @@ func newestFirst(ctx context.Context, client kubernetes.Interface, namespace, en
 	return found.Items, nil
 }
 
-// Prune deletes the oldest receipts of an environment beyond Keep.
-func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment string) error {
+// History are the receipts of an environment, of the newest run first. What cannot be read of
+// one keeps no other from being returned.
+func History(ctx context.Context, client kubernetes.Interface, namespace, environment string) ([]Receipt, error) {
+	found, err := newestFirst(ctx, client, namespace, environment)
+	if err != nil {
+		return nil, err
+	}
+	var all []Receipt
+	var errs []error
+	for _, each := range found {
+		var r Receipt
+		if err := json.Unmarshal([]byte(each.Data[key]), &r); err != nil {
+			errs = append(errs, fmt.Errorf("reading receipt %s/%s: %w", namespace, each.Name, err))
+			continue
+		}
+		all = append(all, r)
+	}
+	slices.SortStableFunc(all, func(a, b Receipt) int { return b.Started.Compare(a.Started) })
+	return all, errors.Join(errs...)
+}
+
+// Prune deletes the oldest receipts of an environment beyond Keep: those that the schedule has
+// left, or of "" those that no schedule has. So the history of a schedule does not go because people
+// train.
+func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment, schedule string) error {
 	found, err := newestFirst(ctx, client, namespace, environment)
 	if err != nil {
 		return err
 	}
+	found = slices.DeleteFunc(found, func(c corev1.ConfigMap) bool { return c.Labels[run.ScheduleLabel] != schedule })
 	var errs []error
 	for _, old := range found[min(Keep, len(found)):] {
 		err := client.CoreV1().ConfigMaps(namespace).Delete(ctx, old.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID}})

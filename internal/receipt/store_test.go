@@ -85,7 +85,7 @@ func TestPrune(t *testing.T) {
 	}
 	add("other", 0)
 	for range 2 {
-		if err := Prune(t.Context(), client, "ns", "env"); err != nil {
+		if err := Prune(t.Context(), client, "ns", "env", ""); err != nil {
 			t.Fatal(err)
 		}
 	}

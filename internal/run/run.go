@@ -20,6 +20,9 @@ import (
 // cluster's administrator set another; then the run says it by itself.
 const defaultTimeout = time.Hour
 
+// ScheduleLabel of a PipelineRun, and of its receipt, is the name of the schedule that started it.
+const ScheduleLabel = "ml-dev-env/schedule"
+
 // Run is a PipelineRun.
 type Run struct {
 	Namespace string
@@ -37,6 +40,8 @@ type Run struct {
 	NoFinally bool
 	// Deleted is true where the run is on its way out of the cluster.
 	Deleted bool
+	// Schedule is the name of the one that started it, "" for none.
+	Schedule string
 	// Done is true where it has ended, finally tasks included.
 	Done bool
 	// Missed are the tasks that were to run and did not, with Tekton's words why. A task that its own when
@@ -83,6 +88,7 @@ func of(found *v1.PipelineRun) *Run {
 		Cancelled: found.IsCancelled() || found.IsGracefullyCancelled(),
 		NoFinally: found.IsCancelled(),
 		Deleted:   found.DeletionTimestamp != nil,
+		Schedule:  found.Labels[ScheduleLabel],
 		Done:      found.IsDone(),
 
 		ChecksFabric: checksFabric(found),

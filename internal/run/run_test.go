@@ -158,7 +158,7 @@ func TestFabricTakesTime(t *testing.T) {
 func taskRunOf(task string, change ...func(*v1.TaskRun)) *v1.TaskRun {
 	child := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: "train-1-" + task,
-		Labels:          map[string]string{runLabel: "train-1", taskLabel: task},
+		Labels:          map[string]string{Label: "train-1", taskLabel: task},
 		OwnerReferences: []metav1.OwnerReference{OwnerReference("train-1", "uid-1")},
 	}}
 	for _, c := range change {
@@ -251,7 +251,7 @@ func TestTaskRuns(t *testing.T) {
 		taskRunOf("waiting"),
 		taskRunOf("teardown", func(c *v1.TaskRun) { c.Status.StartTime = at(10) }),
 		taskRunOf("of-an-earlier-run", func(c *v1.TaskRun) { c.OwnerReferences[0].UID = types.UID("uid-0") }),
-		taskRunOf("of-another-run", func(c *v1.TaskRun) { c.Labels[runLabel] = "train-2" }),
+		taskRunOf("of-another-run", func(c *v1.TaskRun) { c.Labels[Label] = "train-2" }),
 	)
 	got, err := TaskRuns(t.Context(), client, "ns", "train-1", "uid-1")
 	if err != nil {

@@ -17,9 +17,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Labels that Tekton puts on TaskRuns.
+// Labels that Tekton puts on TaskRuns and their pods.
 const (
-	runLabel  = "tekton.dev/pipelineRun"
+	// Label is the name of the PipelineRun.
+	Label     = "tekton.dev/pipelineRun"
 	taskLabel = "tekton.dev/pipelineTask"
 )
 
@@ -83,7 +84,7 @@ func TaskRuns(ctx context.Context, client versioned.Interface, namespace, name s
 
 // taskRunsOf leaves out those of an earlier run of the same name.
 func taskRunsOf(ctx context.Context, client versioned.Interface, namespace, name string, uid types.UID) ([]v1.TaskRun, error) {
-	list, err := client.TektonV1().TaskRuns(namespace).List(ctx, metav1.ListOptions{LabelSelector: runLabel + "=" + name})
+	list, err := client.TektonV1().TaskRuns(namespace).List(ctx, metav1.ListOptions{LabelSelector: Label + "=" + name})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing the taskruns of pipelinerun %s/%s: %w", namespace, name, err))
 	}

@@ -11,15 +11,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/provision"
+	"github.com/ml-dev-env/ml-dev-env/internal/reaper"
 	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
 	"github.com/ml-dev-env/ml-dev-env/internal/train"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// All are the steps' commands, sorted by name.
+// All are the commands of the steps and of the reaper, sorted by name.
 func All() []*cobra.Command {
-	return []*cobra.Command{buildimage.Command(mldevenv.Images()), checkfabric.Command(), preflight.Command(), provision.Command(), syncrepo.Command(), teardown.Command(), train.Command()}
+	return []*cobra.Command{buildimage.Command(mldevenv.Images()), checkfabric.Command(), preflight.Command(), provision.Command(), reaper.Command(), syncrepo.Command(), teardown.Command(), train.Command()}
 }
 
 // Pick chooses the step that a command line means: by the name under which the

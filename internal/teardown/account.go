@@ -87,7 +87,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	if err != nil {
 		return err
 	}
-	r.Started = pipelineRun.Started.UTC()
+	r.Started, r.Schedule = pipelineRun.Started.UTC(), pipelineRun.Schedule
 	tasks, err := run.TaskRuns(ctx, t.clients.Tekton, t.clients.Namespace, t.options.run.Name, uid)
 	if err != nil {
 		return err

@@ -79,7 +79,7 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 	if t.options.run.Name == "" {
 		return "", r, problems
 	}
-	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.name); err != nil {
+	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.name, r.Schedule); err != nil {
 		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err))
 	}
 	name := receipt.Name(t.options.run.Name)

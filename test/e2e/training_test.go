@@ -100,6 +100,7 @@ func testTraining(t *testing.T) {
 		scenario{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
 		scenario{"cancelled-without-teardown", 1, runCancelledOutright},
 		scenario{"deleted", 1, runDeleted},
+		scenario{"reaped", 1, reaped},
 		scenario{"container-killed", 1, containerKilled},
 		scenario{"gpus-held", gpusOfNode, gpusHeld},
 		scenario{"install-uninstall-init", 0, installUninstallInit},

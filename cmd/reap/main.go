@@ -1,0 +1,9 @@
+// Command reap gives back the environments of a namespace that nobody holds any more.
+package main
+
+import (
+	"github.com/ml-dev-env/ml-dev-env/internal/reaper"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+func main() { step.Main(reaper.Command()) }

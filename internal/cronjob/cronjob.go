@@ -1,0 +1,115 @@
+// Package cronjob makes CronJobs that run a program of the steps' image, each with an
+// account and a Role of its own.
+package cronjob
+
+import (
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Job is what to run when.
+type Job struct {
+	// Name of the CronJob, and of its account and Role.
+	Name      string
+	Namespace string
+	// Labels of all objects.
+	Labels      map[string]string
+	Annotations map[string]string
+	// Schedule is in cron's five fields.
+	Schedule string
+	// TimeZone is a name as Europe/Madrid, "" for the cluster's.
+	TimeZone string
+	// Image of the steps, by digest.
+	Image   string
+	Command []string
+	// StartWithin is how many seconds late a Job may start, as after the controller was away.
+	StartWithin int64
+	// Env are further variables.
+	Env []corev1.EnvVar
+}
+
+// Account is a ServiceAccount with these rights in its namespace, and no others.
+func (j Job) Account(rules ...rbacv1.PolicyRule) []runtime.Object {
+	return []runtime.Object{
+		&corev1.ServiceAccount{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
+			ObjectMeta: j.meta(),
+		},
+		&rbacv1.Role{
+			TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"},
+			ObjectMeta: j.meta(),
+			Rules:      rules,
+		},
+		&rbacv1.RoleBinding{
+			TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
+			ObjectMeta: j.meta(),
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: j.Name},
+			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: j.Name, Namespace: j.Namespace}},
+		},
+	}
+}
+
+// CronJob never runs twice at once. Its pods fit OpenShift's restricted-v2 and the pod
+// security level restricted. A pod that fails is not tried again.
+func (j Job) CronJob() *batchv1.CronJob {
+	meta := j.meta()
+	meta.Annotations = j.Annotations
+	job := &batchv1.CronJob{
+		TypeMeta:   metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "CronJob"},
+		ObjectMeta: meta,
+		Spec: batchv1.CronJobSpec{
+			Schedule:                   j.Schedule,
+			ConcurrencyPolicy:          batchv1.ForbidConcurrent,
+			StartingDeadlineSeconds:    &j.StartWithin,
+			SuccessfulJobsHistoryLimit: new(int32(1)),
+			FailedJobsHistoryLimit:     new(int32(3)),
+			JobTemplate: batchv1.JobTemplateSpec{Spec: batchv1.JobSpec{
+				BackoffLimit: new(int32(0)),
+				Template: corev1.PodTemplateSpec{
+					ObjectMeta: metav1.ObjectMeta{Labels: j.Labels},
+					Spec: corev1.PodSpec{
+						ServiceAccountName: j.Name,
+						RestartPolicy:      corev1.RestartPolicyNever,
+						SecurityContext: &corev1.PodSecurityContext{
+							RunAsNonRoot:   new(true),
+							SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+						},
+						Containers: []corev1.Container{j.container()},
+					},
+				},
+			}},
+		},
+	}
+	if j.TimeZone != "" {
+		job.Spec.TimeZone = &j.TimeZone
+	}
+	return job
+}
+
+func (j Job) container() corev1.Container {
+	return corev1.Container{
+		Name: Container, Image: j.Image, Command: j.Command, Env: j.Env,
+		// kubectl describe then shows why a Job failed.
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(false),
+			ReadOnlyRootFilesystem:   new(true),
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+		Resources: corev1.ResourceRequirements{
+			Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+			Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
+		},
+	}
+}
+
+// Container is the name of the only one.
+const Container = "mlenv"
+
+func (j Job) meta() metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: j.Name, Namespace: j.Namespace, Labels: j.Labels}
+}

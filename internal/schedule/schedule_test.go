@@ -1,0 +1,245 @@
+package schedule
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	batchv1 "k8s.io/api/batch/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	"knative.dev/pkg/apis"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/trend"
+)
+
+func nightly() Schedule {
+	return Schedule{Name: "nightly", At: "02:30", Days: "mon-fri", TimeZone: "Europe/Madrid", OnBusy: "skip", Tolerance: trend.DefaultTolerance(),
+		Values: map[string][]string{"repo-url": {"https://git.example.com/a.git"}, "script": {"train.py"}}}
+}
+
+func TestCheck(t *testing.T) {
+	if err := nightly().Check(); err != nil {
+		t.Error(err)
+	}
+	bad := Schedule{Name: "Night_1", At: "25:00", Days: "daily", TimeZone: "Mars/Olympus", OnBusy: "cancel"}
+	err := bad.Check()
+	if fail.ReasonOf(err) != fail.InvalidInput {
+		t.Fatalf("got %v, want InvalidInput", err)
+	}
+	for _, want := range []string{`name "Night_1"`, `--at "25:00"`, `--days "daily"`, `--time-zone "Mars/Olympus"`, `--on-busy "cancel"`} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not told: %v", want, err)
+		}
+	}
+}
+
+func TestBlackouts(t *testing.T) {
+	madrid, err := time.LoadLocation("Europe/Madrid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		text, at string // RFC 3339
+		within   bool
+	}{
+		{"2026-12-25", "2026-12-24T22:59:59Z", false},
+		{"2026-12-25", "2026-12-24T23:00:00Z", true}, // midnight in Madrid
+		{"2026-12-25", "2026-12-25T22:59:59Z", true},
+		{"2026-12-25", "2026-12-25T23:00:00Z", false},
+		{"2026-12-20/2027-01-07", "2027-01-07T12:00:00Z", true},
+		{"2026-12-20T18:00/2026-12-21T06:00", "2026-12-20T16:59:00Z", false},
+		{"2026-12-20T18:00/2026-12-21T06:00", "2026-12-20T17:00:00Z", true},
+		{"2026-12-20T18:00/2026-12-21T06:00", "2026-12-21T05:00:00Z", false},
+	} {
+		b, err := ParseBlackout(tc.text, madrid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := time.Parse(time.RFC3339, tc.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := b.contains(at); got != tc.within {
+			t.Errorf("%s in %s: %t, want %t", tc.at, tc.text, got, tc.within)
+		}
+	}
+	for _, text := range []string{"", "christmas", "2026-12-25/2026-12-20", "2026-12-20T18:00/2026-12-20T18:00", "2026-13-01"} {
+		if _, err := ParseBlackout(text, madrid); err == nil {
+			t.Errorf("%q is allowed", text)
+		}
+	}
+}
+
+// night is the 10th of March 2026, 02:30 in Madrid.
+func night() time.Time { return time.Date(2026, 3, 10, 1, 30, 0, 0, time.UTC) }
+
+const runOfNight = "mlenv-nightly-20260310-013000"
+
+func about(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
+
+// place has the schedule's CronJob, its Job of the night, and an installed pipeline.
+func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*firing, *bytes.Buffer) {
+	t.Helper()
+	made, err := s.Objects("ns", "steps@sha256:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := &batchv1.Job{ObjectMeta: about("job")}
+	job.Annotations = map[string]string{batchv1.CronJobScheduledTimestampAnnotation: "2026-03-10T02:30:00+01:00"}
+	pipeline := &v1.Pipeline{ObjectMeta: about(launch.Pipeline), Spec: v1.PipelineSpec{Params: v1.ParamSpecs{
+		{Name: "repo-url", Type: v1.ParamTypeString}, {Name: "script", Type: v1.ParamTypeString},
+		{Name: "name", Type: v1.ParamTypeString, Default: v1.NewStructuredValues("env")}, {Name: "on-busy", Type: v1.ParamTypeString, Default: v1.NewStructuredValues("fail")},
+	}}}
+	var log bytes.Buffer
+	clients := &kube.Clients{Namespace: "ns", Kube: fake.NewClientset(append(append(objects, made...), job)...), Tekton: tektonfake.NewSimpleClientset(append(tekton, pipeline)...)}
+	return &firing{clients: clients, log: step.TextLog(&log), now: night}, &log
+}
+
+// ended is the night's run as the Job's first pod started it, with its end.
+func ended(status corev1.ConditionStatus) *v1.PipelineRun {
+	r := &v1.PipelineRun{ObjectMeta: about(runOfNight), Spec: v1.PipelineRunSpec{
+		PipelineRef: &v1.PipelineRef{Name: launch.Pipeline}, TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: launch.ServiceAccount},
+		Params: v1.Params{{Name: "repo-url", Value: *v1.NewStructuredValues("https://git.example.com/a.git")}, {Name: "script", Value: *v1.NewStructuredValues("train.py")}},
+	}}
+	r.UID = "uid"
+	r.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: status, Reason: "Completed"})
+	return r
+}
+
+func left(t *testing.T, f *firing, r receipt.Receipt) {
+	t.Helper()
+	r.Namespace, r.Environment, r.Schedule = "ns", "env", "nightly"
+	if err := receipt.Write(t.Context(), f.clients.Kube, r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestFireFindsTheRunAndCompares(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		status corev1.ConditionStatus
+		step   time.Duration
+		want   fail.Reason
+	}{
+		{"as always", corev1.ConditionTrue, 250 * time.Millisecond, ""},
+		{"slower", corev1.ConditionTrue, 400 * time.Millisecond, fail.Regression},
+		{"failed", corev1.ConditionFalse, 250 * time.Millisecond, fail.RankFailed},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f, log := place(t, nightly(), nil, []runtime.Object{ended(tc.status)})
+			reached := receipt.Receipt{Run: runOfNight, RunUID: "uid", Verdict: receipt.Succeeded, Started: night(), Curve: &metrics.Curve{StepTime: tc.step}, Metrics: json.RawMessage(`{"loss": 2}`)}
+			if tc.status == corev1.ConditionFalse {
+				reached.Verdict, reached.Reason, reached.Message = receipt.Failed, string(fail.RankFailed), "rank 3"
+			}
+			left(t, f, reached)
+			for i := range 10 {
+				left(t, f, receipt.Receipt{Run: "earlier-" + string(rune('a'+i)), Verdict: receipt.Succeeded, Started: night().AddDate(0, 0, -1-i),
+					Curve: &metrics.Curve{StepTime: 250 * time.Millisecond}, Metrics: json.RawMessage(`{"loss": 2}`)})
+			}
+			err := f.fire(t.Context(), "nightly", "job")
+			switch {
+			case tc.want == "" && err != nil:
+				t.Fatal(err)
+			case tc.want != "" && fail.ReasonOf(err) != tc.want:
+				t.Fatalf("got %v, want %s", err, tc.want)
+			}
+			got, err := receipt.Read(t.Context(), f.clients.Kube, "ns", runOfNight)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (got.Regression != "") != (tc.want == fail.Regression) {
+				t.Errorf("the receipt says of a regression %q", got.Regression)
+			}
+			if !strings.Contains(log.String(), "Following pipelinerun ns/"+runOfNight+", scheduled for 2026-03-10T01:30:00Z.") {
+				t.Errorf("the log:\n%s", log)
+			}
+		})
+	}
+}
+
+func TestFireSkips(t *testing.T) {
+	held := func(renewed time.Duration) runtime.Object {
+		who, at := "h-kim", metav1.NewMicroTime(night().Add(-renewed))
+		l := &coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &who, RenewTime: &at, LeaseDurationSeconds: new(int32(600))}}
+		l.Annotations = map[string]string{lease.HolderName: "H. Kim", lease.HolderKind: "Person"}
+		return l
+	}
+	blackout := nightly()
+	blackout.Blackouts = []string{"2026-03-10"}
+	for _, tc := range []struct {
+		name     string
+		schedule Schedule
+		objects  []runtime.Object
+		want     string
+	}{
+		{"a blackout", blackout, nil, "Skipped: it is 2026-03-10T02:30:00+01:00, within the blackout 2026-03-10."},
+		{"held by a person", nightly(), []runtime.Object{held(time.Minute)}, "Skipped: environment env is taken: it is held by H. Kim; it becomes free at 2026-03-10T01:39:00Z."},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			f, log := place(t, tc.schedule, tc.objects, nil)
+			if err := f.fire(t.Context(), "nightly", "job"); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(log.String(), tc.want) {
+				t.Errorf("the log has no %q:\n%s", tc.want, log)
+			}
+			if runs, err := f.clients.Tekton.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{}); err != nil || len(runs.Items) > 0 {
+				t.Errorf("there are runs %v, %v; want none", runs.Items, err)
+			}
+		})
+	}
+	t.Run("what does not keep it", func(t *testing.T) {
+		waiting := nightly()
+		waiting.OnBusy = "wait"
+		for name, s := range map[string]struct {
+			schedule Schedule
+			objects  []runtime.Object
+		}{"nobody": {nightly(), nil}, "it has ended": {nightly(), []runtime.Object{held(time.Hour)}}, "it waits": {waiting, []runtime.Object{held(time.Minute)}}} {
+			f, _ := place(t, s.schedule, s.objects, nil)
+			if why, err := f.skips(t.Context(), s.schedule); why != "" || err != nil {
+				t.Errorf("%s: skipped for %q, %v", name, why, err)
+			}
+		}
+	})
+}
+
+// A Job that somebody made by hand has no scheduled time.
+func TestJobByHand(t *testing.T) {
+	by := &batchv1.Job{ObjectMeta: about("by-hand")}
+	by.CreationTimestamp = metav1.NewTime(night().Add(time.Hour))
+	f, _ := place(t, nightly(), []runtime.Object{by}, nil)
+	at, err := f.scheduled(t.Context(), "by-hand")
+	if err != nil || nightly().runName(at) != "mlenv-nightly-20260310-023000" {
+		t.Errorf("got %s, %v", nightly().runName(at), err)
+	}
+}
+
+func TestObjects(t *testing.T) {
+	objects, err := nightly().Objects("ns", "steps@sha256:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := objects[len(objects)-1].(*batchv1.CronJob)
+	if job.Spec.Schedule != "30 2 * * mon-fri" || *job.Spec.TimeZone != "Europe/Madrid" || job.Spec.ConcurrencyPolicy != batchv1.ForbidConcurrent {
+		t.Errorf("the CronJob is %+v", job.Spec)
+	}
+	back, err := of(job)
+	if err != nil || back.At != "02:30" || back.Values["script"][0] != "train.py" || back.Tolerance[trend.Loss] != 5 {
+		t.Errorf("read back: %+v, %v", back, err)
+	}
+}

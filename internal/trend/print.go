@@ -1,0 +1,102 @@
+package trend
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"text/tabwriter"
+)
+
+// bars are of rising height; a run without a value is a dot.
+const bars = "▁▂▃▄▅▆▇█"
+
+// Print draws it for a terminal: a row of bars for each measure, a line a run, and how the
+// newest one compares.
+func (t Trend) Print(out io.Writer) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, m := range Measures() {
+		values := t.values(m)
+		low, high := limits(values)
+		if math.IsNaN(low) {
+			continue
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s to %s\n", m, sparkline(values, low, high), m.text(low), m.text(high))
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	table = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "STARTED\tRUN\tVERDICT\tCOMMIT\tMODE\tBANDWIDTH\tSTEP TIME\tLOSS")
+	for _, r := range t.Runs {
+		verdict := string(r.Verdict)
+		switch {
+		case r.Reason != "":
+			verdict = r.Reason
+		case r.Regression != "":
+			verdict = "Regression"
+		}
+		loss := Loss.text(Loss.of(r.Values))
+		if r.Values.LossLost {
+			loss = "not finite"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Started.UTC().Format("2006-01-02 15:04"), r.Run, verdict,
+			cmp.Or(short(r.Commit), "-"), cmp.Or(r.Mode, "-"), Bandwidth.text(Bandwidth.of(r.Values)), StepTime.text(StepTime.of(r.Values)), loss)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if len(t.Newest) > 0 {
+		fmt.Fprintln(out, "\nThe newest that succeeded:")
+	}
+	for _, c := range t.Newest {
+		if _, err := fmt.Fprintf(out, "  %s\n", c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// short is a commit as git abbreviates it.
+func short(commit string) string { return commit[:min(len(commit), 10)] }
+
+func (t Trend) values(m Measure) []float64 {
+	var values []float64
+	for _, r := range t.Runs {
+		values = append(values, m.of(r.Values))
+	}
+	return values
+}
+
+// limits are NaN where there is no value.
+func limits(values []float64) (low, high float64) {
+	low, high = math.NaN(), math.NaN()
+	for _, v := range values {
+		// No comparison with NaN is true.
+		if v < low || !math.IsNaN(v) && math.IsNaN(low) {
+			low = v
+		}
+		if v > high || !math.IsNaN(v) && math.IsNaN(high) {
+			high = v
+		}
+	}
+	return low, high
+}
+
+func sparkline(values []float64, low, high float64) string {
+	heights := []rune(bars)
+	var line strings.Builder
+	for _, v := range values {
+		switch {
+		case math.IsNaN(v):
+			line.WriteRune('·')
+		case high == low:
+			line.WriteRune(heights[len(heights)/2])
+		default:
+			line.WriteRune(heights[int((v-low)/(high-low)*float64(len(heights)-1)+0.5)])
+		}
+	}
+	return line.String()
+}

@@ -1,0 +1,35 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/provision"
+	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// reaped: an environment whose run has ended, so that neither its steps nor its teardown
+// come back for it, is given back by the CronJob that was installed, and the run's
+// receipt says so.
+func reaped(u trainer) {
+	missing := registryHost + "/e2e/no-such-image:1"
+	name := u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+missing)
+	u.end(name).failed("preflight", fail.ImageUnavailable, missing)
+	// The reaper may come before the nodes are ready: how this ends is not looked at.
+	var out bytes.Buffer
+	step.Run(u.Context(), provision.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--cluster-file=" + u.clusterFile(),
+		"--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--run-name=" + name, "--run-uid=" + string(u.runUID(name))}, &out, &out)
+	u.mustContain(out.String(), "is held by pipelinerun "+name)
+	u.nothingLeft()
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+	u.mustContain(u.kubectl("get", "events", "--field-selector=reason=EnvironmentReaped", "--output=jsonpath={.items[*].message}"),
+		"environment ml-dev-env was given back, because pipelinerun "+name+" has ended")
+	left, err := receipt.Read(u.Context(), u.clients.Kube, u.namespace, name)
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.equal("what the receipt says", left.Teardown, "all pods and GPUs were given back by the reaper, because pipelinerun "+name+" has ended")
+}

@@ -67,7 +67,7 @@ func TaskRuns(ctx context.Context, client versioned.Interface, namespace, name s
 	}
 	tasks := make([]TaskRun, 0, len(children))
 	for i := range children {
-		tasks = append(tasks, taskRun(&children[i]))
+		tasks = append(tasks, TaskRunOf(&children[i]))
 	}
 	slices.SortFunc(tasks, func(a, b TaskRun) int {
 		if a.Started.IsZero() != b.Started.IsZero() {
@@ -92,9 +92,13 @@ func taskRunsOf(ctx context.Context, client versioned.Interface, namespace, name
 	}), nil
 }
 
-func taskRun(found *v1.TaskRun) TaskRun {
+// TaskOf is a TaskRun's task, by its name in the pipeline.
+func TaskOf(found *v1.TaskRun) string { return found.Labels[taskLabel] }
+
+// TaskRunOf is what a TaskRun says of itself.
+func TaskRunOf(found *v1.TaskRun) TaskRun {
 	t := TaskRun{
-		Task:     found.Labels[taskLabel],
+		Task:     TaskOf(found),
 		Name:     found.Name,
 		Pod:      found.Status.PodName,
 		Status:   Running,

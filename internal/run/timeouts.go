@@ -5,6 +5,9 @@ import (
 	"strings"
 	"time"
 
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -58,6 +61,26 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 			r.Namespace, r.Name, strings.Join(short, "; "), compact(elapsed), build, compact(need.Start), compact(need.Training), compact(need.Teardown)),
 		"tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s",
 		compact(forTasks+forFinally), compact(forTasks), compact(forFinally))
+}
+
+// between is what a run may take beside what has a deadline of its own: waiting for its tasks' pods, sending
+// the repository and installing its requirements, measuring the network. GPUs are held no longer by it: the
+// training's own deadline counts from its own start.
+const between = 30 * time.Minute
+
+// TimeoutsFor are the timeouts of a run about to be started that CheckTimeouts does not refuse.
+func TimeoutsFor(need Needs) Timeouts {
+	tasks, finally := roundUp(need.Build+need.Start+need.Training+between), roundUp(need.Teardown)
+	return Timeouts{Pipeline: tasks + finally, Tasks: tasks, Finally: finally}
+}
+
+// Fields are the timeouts as a PipelineRun has them.
+func (t Timeouts) Fields() *v1.TimeoutFields {
+	return &v1.TimeoutFields{
+		Pipeline: &metav1.Duration{Duration: t.Pipeline},
+		Tasks:    &metav1.Duration{Duration: t.Tasks},
+		Finally:  &metav1.Duration{Duration: t.Finally},
+	}
 }
 
 // roundUp is to whole minutes.

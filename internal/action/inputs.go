@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // inputsVariable has all inputs as one JSON object: names of inputs have hyphens,
@@ -106,7 +107,7 @@ func (in inputs) wanted(getenv func(string) string) (w wanted, err error) {
 		if err != nil && !errors.As(err, &w.clusterProblems) {
 			say("input cluster-file: %w", err)
 		} else if err != nil {
-			say("input cluster-file: %s has %d mistakes:\n%w", path, len(w.clusterProblems), err)
+			say("input cluster-file: %s:\n%w", words.Count(len(w.clusterProblems), "mistake"), err)
 		}
 		w.namespace = file.Cluster.Namespace
 		if file.Cluster.Name != "" {

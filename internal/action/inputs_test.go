@@ -37,8 +37,8 @@ users: [{name: u, user: {token: sha256~first}}, {name: v, user: {password: secon
 
 func TestWanted(t *testing.T) {
 	workspace := t.TempDir()
-	file := "cluster:\n  name: cairo\n  api: api.example.com\n  namespace: from-file\ngpus:\n  per_node: 4\nstorage:\n  mode: rwx\n"
-	for name, content := range map[string]string{"cairo.yaml": file, "wrong.yaml": strings.Replace(file, "mode: rwx", "mode: shared\n  size: 3", 1)} {
+	file := "cluster:\n  name: cairo\n  api: api.example.com\n  namespace: from-file\ngpus:\n  per_node: 4\nstorage:\n  mode: rwx\n  class_rwx: nfs\n"
+	for name, content := range map[string]string{"cairo.yaml": file, "wrong.yaml": strings.Replace(file, "mode: rwx\n", "mode: shared\n  size: 3\n", 1)} {
 		if err := os.WriteFile(filepath.Join(workspace, name), []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/action"
 	"github.com/ml-dev-env/ml-dev-env/internal/admin"
 	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
@@ -48,6 +49,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		},
 	}
 	root.AddCommand(validateCommand(), install.Command(mldevenv.Bundle), bundle.Command(), buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand(), admin.Command())
+	root.AddCommand(action.Command())
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -55,7 +57,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete):
+	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete), errors.Is(err, action.ErrFailed):
 		return 1
 	}
 	fmt.Fprintln(stderr, "mlenv:", err)

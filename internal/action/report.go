@@ -7,6 +7,7 @@ import (
 
 	"github.com/sethvargo/go-githubactions"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 )
@@ -51,7 +52,7 @@ func (p page) annotate(r receipt.Receipt) {
 	case r.Verdict == receipt.Succeeded:
 	case r.Cause != nil && r.Cause.Python != nil && r.Cause.Python.File != "":
 		at := r.Cause.Python
-		p.gh.WithFieldsMap(map[string]string{"file": at.File, "line": strconv.Itoa(at.Line), "title": r.Reason}).
+		p.gh.WithFieldsMap(map[string]string{"file": cause.InTree(at.File), "line": strconv.Itoa(at.Line), "title": r.Reason}).
 			Errorf("rank %d on node %d: %s: %s", r.Cause.Rank, r.Cause.Node, at.Type, at.Message)
 	default:
 		p.gh.WithFieldsMap(map[string]string{"title": r.Reason}).Errorf("%s", r.Message)

@@ -24,6 +24,9 @@ var collateral = regexp.MustCompile(`(?i)connection (was )?(closed|reset|refused
 // tree is the folder of a synced tree.
 var tree = regexp.MustCompile(regexp.QuoteMeta(agent.Trees) + "/[0-9a-f]{64}/")
 
+// InTree is text in which files of a synced tree are named as the repository names them.
+func InTree(text string) string { return tree.ReplaceAllString(text, "") }
+
 // Cause is the rank that failed first by a fault of its own.
 type Cause struct {
 	Rank agent.RankStatus
@@ -115,7 +118,7 @@ func (c Cause) Err(record string) error {
 		fmt.Fprintf(&text, "%s\n  %s", LastLines, strings.Join(c.Rank.Tail, "\n  "))
 	}
 	// People know the files of the repository by their paths in it.
-	err := fail.Because(reason, errors.New(tree.ReplaceAllString(text.String(), "")))
+	err := fail.Because(reason, errors.New(InTree(text.String())))
 	if reason == fail.OutOfMemory {
 		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
 	}

@@ -65,15 +65,25 @@ func (f Flags) Connect() (*Clients, error) {
 	if f.Namespace != "" {
 		c.Namespace = f.Namespace
 	}
+	return c, c.make()
+}
+
+// For makes the clients for a configuration that is no kubeconfig's.
+func For(config *rest.Config, namespace string) (*Clients, error) {
+	c := &Clients{Config: config, Namespace: namespace}
+	return c, c.make()
+}
+
+func (c *Clients) make() (err error) {
 	c.Config.QPS, c.Config.Burst = requestsPerSecond, requestsAtOnce
 	c.Config.UserAgent = "ml-dev-env"
 	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
-		return nil, fail.Becausef(fail.InvalidInput, "making a client for %s: %w", c.Config.Host, err)
+		return fail.Becausef(fail.InvalidInput, "making a client for %s: %w", c.Config.Host, err)
 	}
 	if c.Tekton, err = versioned.NewForConfig(c.Config); err != nil {
-		return nil, fail.Becausef(fail.InvalidInput, "making a Tekton client for %s: %w", c.Config.Host, err)
+		return fail.Becausef(fail.InvalidInput, "making a Tekton client for %s: %w", c.Config.Host, err)
 	}
-	return c, nil
+	return nil
 }
 
 // NamespaceOf is where to work: in the flag's namespace, in a pod its own, and else in

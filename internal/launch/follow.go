@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -230,14 +231,23 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 	case condition.Status != corev1.ConditionUnknown:
 		known.ended = true
 		f.endTask(known, found)
-	case !ran && !onTheWay[condition.Reason] && condition.Message != known.waiting:
+	case !ran && stuck(condition.Reason, condition.Message) && condition.Message != known.waiting:
 		known.waiting = condition.Message
 		f.tell(Event{Kind: TaskWaiting, Time: condition.LastTransitionTime.Inner.Time, Task: name, Text: condition.Message})
 	}
 }
 
-// onTheWay are the reasons of a TaskRun whose pod is about to run: every one has them for a while.
-var onTheWay = map[string]bool{"Started": true, "Pending": true, "Running": true}
+// stuck is true where a pod does not run for a reason that may not go away by itself.
+// A pod that only takes its time is pending too.
+func stuck(reason, message string) bool {
+	switch reason {
+	case "Started", "Running":
+		return false
+	case "Pending":
+		return strings.Contains(message, string(corev1.PodScheduled))
+	}
+	return true
+}
 
 // endTask tells that a task has ended when its logs are told.
 func (f *follower) endTask(known *task, found *v1.TaskRun) {

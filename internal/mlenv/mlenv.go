@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/action"
 	"github.com/ml-dev-env/ml-dev-env/internal/admin"
 	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
@@ -48,7 +49,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete):
+	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete), errors.Is(err, action.ErrFailed):
 		return 1
 	}
 	code := step.Failed
@@ -88,7 +89,7 @@ func newRoot(began func()) *cobra.Command {
 	root.AddCommand(develop.Commands()...)
 	root.AddCommand(initcluster.Command(), validateCommand(), render.Command(), install.Command(mldevenv.Bundle), install.UninstallCommand(), admin.Command())
 	root.AddCommand(buildCommand(), preflightCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand())
-	root.AddCommand(schedule.Command(), trend.Command())
+	root.AddCommand(schedule.Command(), trend.Command(), action.Command())
 	root.AddCommand(bundle.Command(mldevenv.Bundle), release.Command())
 	return root
 }

@@ -77,6 +77,7 @@ func testTraining(t *testing.T) {
 		scenario{"tasks-alone", 1, tasksAlone},
 		scenario{"steps-by-hand", 1, stepsByHand},
 		scenario{"dev-loop", 1, devLoop},
+		scenario{"github-action", 1, githubAction},
 		scenario{"rdma-by-admin", 1, rdmaByAdmin},
 		scenario{"rdma-not-allowed", 1, rdmaNotAllowed},
 		scenario{"rdma-attachments", 1, rdmaAttachments},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
 )
 
 // Names within the kustomizations.
@@ -116,6 +117,13 @@ func filler(objects []*unstructured.Unstructured) ([]byte, error) {
 					"fieldPaths": []any{fmt.Sprintf("spec.params.[name=^%s$].default", d.Param)},
 				})
 			}
+		}
+		if d.Param == "steps-image" {
+			// There is none before.
+			targets = append(targets, map[string]any{
+				"select": map[string]any{"kind": "CronJob", "name": reaperName}, "options": map[string]any{"create": true},
+				"fieldPaths": []any{fmt.Sprintf("spec.jobTemplate.spec.template.spec.containers.[name=%s].image", cronjob.Container)},
+			})
 		}
 		replacements = append(replacements, map[string]any{
 			"source":  map[string]any{"kind": valuesKind, "fieldPath": valuePath(d.Param)},

@@ -6,6 +6,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
 )
 
+// reaperName is the name of all its objects.
+const reaperName = "mlenv-reaper"
+
 // reaperDeadline is less than the minute after which the next one starts.
 const reaperDeadline = 58 // seconds
 
@@ -13,7 +16,7 @@ const reaperDeadline = 58 // seconds
 // reads what became of holders, and can delete nothing but a Lease.
 func (r Request) reaper() []runtime.Object {
 	job := cronjob.Job{
-		Name: "mlenv-reaper", Namespace: r.Namespace, Labels: Labels(NamespacePart),
+		Name: reaperName, Namespace: r.Namespace, Labels: Labels(NamespacePart),
 		Schedule: "* * * * *", Image: r.StepsImage, Command: []string{"reap"}, StartWithin: 60,
 	}
 	spec := job.CronJob()

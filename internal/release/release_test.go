@@ -71,13 +71,13 @@ func TestWriteInstall(t *testing.T) {
 			}
 		}
 	}
-	for kind, want := range map[string]int{"Namespace": 1, "Task": 7, "Pipeline": 2, "ServiceAccount": 1, "Role": 1, "RoleBinding": 1} {
+	for kind, want := range map[string]int{"Namespace": 1, "Task": 7, "Pipeline": 2, "CronJob": 1, "ServiceAccount": 2, "Role": 2, "RoleBinding": 2} {
 		if count[kind] != want {
 			t.Errorf("%d of kind %s, want %d", count[kind], kind, want)
 		}
 	}
-	if strings.Contains(text, "registry.invalid") || strings.Count(text, image.Name()) != 9 {
-		t.Errorf("the image is named %d times, want each Task and Pipeline to name it", strings.Count(text, image.Name()))
+	if strings.Contains(text, "registry.invalid") || strings.Count(text, image.Name()) != 10 {
+		t.Errorf("the image is named %d times, want each Task and Pipeline, and the reaper, to name it", strings.Count(text, image.Name()))
 	}
 	if strings.Contains(text, "name: mlenv-cluster-default\n") {
 		t.Error("there is a cluster file, which nobody else can write")

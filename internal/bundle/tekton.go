@@ -167,7 +167,7 @@ func checkObject(object *unstructured.Unstructured) error {
 			image = defaultOf(params, stepsImageParam)
 		}
 		if _, err := name.NewDigest(image); err != nil {
-			mistakes = append(mistakes, fmt.Errorf("image %q: want it by digest, as NAME@sha256:...", image))
+			mistakes = append(mistakes, fmt.Errorf("image %q: want it by digest, NAME@sha256:DIGEST", image))
 		}
 	}
 	return errors.Join(mistakes...)

@@ -61,7 +61,7 @@ Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong u
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), step.Log(cmd)) },
 	}
 	flags := cmd.Flags()
-	o.place.addTo(flags)
+	o.addTo(flags)
 	flags.BoolVar(&o.showPassword, "show-password", false, "print the password or token itself, which wants the right to read the Secret")
 	flags.BoolVar(&o.browser, "browser", true, "start the browser, where there is a terminal")
 	return step.ForPeople(cmd)

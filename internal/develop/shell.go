@@ -55,7 +55,7 @@ Exit code: the command's own, or 1 where it could not be run, 2 for wrong usage,
 		Args: func(cmd *cobra.Command, args []string) error { return s.parse(cmd.ArgsLenAtDash(), args) },
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd) },
 	}
-	s.place.addTo(cmd.Flags())
+	s.addTo(cmd.Flags())
 	return cmd
 }
 

@@ -25,7 +25,7 @@ func Write(f Facts) (Draft, error) {
 	w.comment(0, "Written by mlenv init from the cluster itself. Read what is marked with guess and unknown.")
 	name := w.cluster(f)
 	nodes := w.nodes(f)
-	w.gpus(f, nodes)
+	w.gpus(nodes)
 	w.storage(f)
 	w.network(f, nodes)
 	w.resources(nodes)

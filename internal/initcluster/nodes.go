@@ -178,7 +178,7 @@ func (w *writer) racks(nodes []corev1.Node) {
 
 func unique(values []string) []string { return slices.Compact(slices.Sorted(slices.Values(values))) }
 
-func (w *writer) gpus(f Facts, nodes []corev1.Node) {
+func (w *writer) gpus(nodes []corev1.Node) {
 	w.section("gpus")
 	if len(nodes) == 0 {
 		w.unknown(1, "how many GPUs a node has, and of which type: this is the default")

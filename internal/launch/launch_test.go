@@ -102,8 +102,8 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 		request Request
 		want    []string
 	}{
-		{"params", Request{Values: map[string][]string{"scirpt": {"s"}, "nodes": {"1", "2"}}},
-			[]string{"param repo-url is missing", "param script is missing", "param nodes has 2 values: want one", "param scirpt is none of pipeline train-multi-node; did you mean script?"}},
+		{"params", Request{Values: map[string][]string{"skript": {"s"}, "nodes": {"1", "2"}}},
+			[]string{"param repo-url is missing", "param script is missing", "param nodes has 2 values: want one", "param skript is none of pipeline train-multi-node; did you mean script?"}},
 		{"times", Request{Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}, "timeout": {"soon"}, "start-timeout": {"-1m"}}},
 			[]string{`param timeout is "soon": want a time`, `param start-timeout is "-1m"`}},
 		{"pipeline", Request{Pipeline: "other"}, []string{"looking for pipeline ns/other"}},

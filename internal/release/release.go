@@ -124,7 +124,7 @@ func Make(ctx context.Context, progress io.Writer, request Request) (Release, er
 	if err := release.writeInstall(); err != nil {
 		return Release{}, err
 	}
-	if err := release.writePrograms(ctx, progress, work); err != nil {
+	if err := release.writePrograms(ctx, progress); err != nil {
 		return Release{}, err
 	}
 	if err := release.write(notesFile, notes); err != nil {
@@ -189,7 +189,7 @@ func (r *Release) writeImages(work string) error {
 }
 
 // writePrograms compiles mlenv for people's machines, and says what is in it.
-func (r *Release) writePrograms(ctx context.Context, progress io.Writer, work string) error {
+func (r *Release) writePrograms(ctx context.Context, progress io.Writer) error {
 	source := r.request.Source
 	var programs []string
 	for _, platform := range desks() {

@@ -15,7 +15,7 @@ import (
 func TestCheckVersion(t *testing.T) {
 	for version, want := range map[string]bool{
 		"v1.2.3": true, "v0.0.0-try": true, "v1.2.3-rc.1": true,
-		"": false, "1.2.3": false, "v1.2": false, "v01.2.3": false, "v1.2.3+build": false, "v1.2.3 ": false, "main": false,
+		"": false, "1.2.3": false, "v1.2": false, "v01.2.3": false, "v1.2.3+build": false, "v1.2.3-": false, "main": false,
 	} {
 		if err := CheckVersion(version); (err == nil) != want {
 			t.Errorf("version %q: %v, want it accepted: %v", version, err, want)

@@ -78,7 +78,7 @@ func printReceipt(out io.Writer, r receipt.Receipt) error {
 		row("ended", stamp(r.Ended)+", after "+words.Duration(r.Ended.Sub(r.Started)))
 	}
 	row("commit", r.Commit)
-	row("tree", string(r.Tree))
+	row("tree", r.Tree)
 	row("image", r.Image)
 	row("mode", r.Mode)
 	row("storage", r.Storage)

@@ -77,7 +77,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed, and the 
 	for _, name := range []string{"like", "resume-from"} {
 		complete(cmd, name, &o.kube)
 	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error { return o.parse(cmd, args) }
+	cmd.Args = o.parse
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd) }
 	return cmd
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,7 +24,9 @@ func runFlags() []string {
 
 // mlenvIn is the program as people run it, in dir.
 func (u trainer) mlenvIn(ctx context.Context, dir string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, u.mlenvProgram, append(args, "--kubeconfig="+kubeconfig, "--namespace="+u.namespace)...)
+	// Behind "--" they would be the script's.
+	args = slices.Insert(slices.Clone(args), 1, "--kubeconfig="+kubeconfig, "--namespace="+u.namespace)
+	cmd := exec.CommandContext(ctx, u.mlenvProgram, args...)
 	cmd.Dir = dir
 	return cmd
 }

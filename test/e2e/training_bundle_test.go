@@ -135,7 +135,7 @@ func (u trainer) sameFromElsewhere(pushed name.Digest) {
 func copySources(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for _, folder := range []string{"cmd", "internal", "images", "tasks", "pipelines"} {
+	for _, folder := range []string{"cmd", "internal", "images", "tasks", "pipelines", "examples", "docs"} {
 		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(repository(t), folder))); err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ func rankSeconds(path string) []float64 {
 	if err != nil {
 		return nil
 	}
-	defer file.Close() //nolint:errcheck // nothing was written
+	defer file.Close()
 	if info, err := file.Stat(); err == nil && info.Size() > recentMetrics {
 		if _, err := file.Seek(-recentMetrics, io.SeekEnd); err != nil {
 			return nil

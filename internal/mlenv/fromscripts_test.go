@@ -35,12 +35,7 @@ func TestFromScripts(t *testing.T) {
 			want = append(want, line)
 		}
 	}
-	targets := map[string]bool{}
-	for _, found := range target.FindAllStringSubmatch(read(t, filepath.Join("..", "..", "Makefile")), -1) {
-		for name := range strings.FieldsSeq(found[1]) {
-			targets[name] = true
-		}
-	}
+	targets := makeTargets(t)
 	docs := filepath.Join("..", "..", "docs")
 	for line := range strings.Lines(read(t, filepath.Join(docs, "from-scripts.md"))) {
 		cells := strings.Split(strings.TrimSpace(line), " | ")
@@ -75,6 +70,17 @@ func TestFromScripts(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("old names in the table (-want +got):\n%s", diff)
 	}
+}
+
+func makeTargets(t *testing.T) map[string]bool {
+	t.Helper()
+	targets := map[string]bool{}
+	for _, found := range target.FindAllStringSubmatch(read(t, filepath.Join("..", "..", "Makefile")), -1) {
+		for name := range strings.FieldsSeq(found[1]) {
+			targets[name] = true
+		}
+	}
+	return targets
 }
 
 // checkCommand finds the command and its flags; what a flag is given is not looked at.

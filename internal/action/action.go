@@ -161,6 +161,9 @@ func (a *action) tell(o launch.Outcome) error {
 	}
 	r.Verdict, r.Reason, r.Message = o.Verdict, string(o.Reason), o.Message
 	a.outputs(r)
+	if err := a.writeReport(r); err != nil {
+		return err
+	}
 	a.annotate(r)
 	if err := a.summarize(r); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
@@ -70,7 +71,7 @@ func summaryOf(r receipt.Receipt) summary {
 		add("transport of the training", string(r.Network.Transport))
 	}
 	if r.Fabric != nil {
-		add("network", string(r.Fabric.Verdict)+" "+cmp.Or(r.Fabric.Message, r.Fabric.Transport))
+		add("network", strings.TrimSpace(string(r.Fabric.Verdict)+" "+cmp.Or(r.Fabric.Message, r.Fabric.Transport)))
 		add("bus bandwidth", bandwidthOf(*r.Fabric))
 	}
 	add("metrics", string(r.Metrics))
@@ -92,9 +93,14 @@ func summaryOf(r receipt.Receipt) summary {
 			}
 		}
 	}
-	if r.Fabric != nil {
-		s.Charts = template.HTML(bandwidthChart(*r.Fabric)) //nolint:gosec // numbers and words of ours
+	var charts string
+	if r.Curve != nil {
+		charts += lossChart(*r.Curve)
 	}
+	if r.Fabric != nil {
+		charts += bandwidthChart(*r.Fabric)
+	}
+	s.Charts = template.HTML(charts) //nolint:gosec // numbers and words of ours
 	return s
 }
 
@@ -106,8 +112,8 @@ func nodesOf(r receipt.Receipt) string {
 	for i, node := range r.Nodes {
 		names[i] = node.KubernetesNode
 	}
-	model := cmp.Or(r.Nodes[0].Model, "GPU")
-	return fmt.Sprintf("%s with %s: %s", words.Count(len(names), "node"), words.Count(len(r.Nodes[0].GPUs), model), strings.Join(names, ", "))
+	model := cmp.Or(r.Nodes[0].Model, "of an unknown model")
+	return fmt.Sprintf("%s with %s each, %s: %s", words.Count(len(names), "node"), words.Count(len(r.Nodes[0].GPUs), "GPU"), model, strings.Join(names, ", "))
 }
 
 func bandwidthOf(r fabric.Report) string {
@@ -135,13 +141,40 @@ func bandwidthChart(r fabric.Report) string {
 	if len(sizes) < 2 {
 		return ""
 	}
-	line := func(values []string) string { return "  line [" + strings.Join(values, ", ") + "]\n" }
-	chart := "\n\n```mermaid\nxychart-beta\n  title \"Bus bandwidth of all_reduce, by size\"\n" +
-		"  x-axis [" + strings.Join(sizes, ", ") + "]\n  y-axis \"GB/s\"\n" + line(reached)
+	lines := [][]string{reached}
 	if r.Expected > 0 {
-		chart += line(expected)
+		lines = append(lines, expected)
 	}
-	return chart + "```\n"
+	return chart("Bus bandwidth of all_reduce, by size", "["+strings.Join(sizes, ", ")+"]", "GB/s", lines...)
+}
+
+// lossChart is one of the loss by step; "" where it was finite at fewer than two points.
+func lossChart(c metrics.Curve) string {
+	var losses []string
+	var first, last float64
+	for _, point := range c.Points {
+		if point.Loss == nil {
+			continue // xychart knows no gaps; the report shows them
+		}
+		if len(losses) == 0 {
+			first = point.Step
+		}
+		last = point.Step
+		losses = append(losses, fmt.Sprintf("%.6g", *point.Loss))
+	}
+	if len(losses) < 2 {
+		return ""
+	}
+	return chart("Loss, by step", fmt.Sprintf("%g --> %g", first, last), "loss", losses)
+}
+
+// chart is one of Mermaid's xychart, behind an empty line, which ends the HTML before it.
+func chart(title, across, up string, lines ...[]string) string {
+	text := fmt.Sprintf("\n\n```mermaid\nxychart-beta\n  title %q\n  x-axis %s\n  y-axis %q\n", title, across, up)
+	for _, values := range lines {
+		text += "  line [" + strings.Join(values, ", ") + "]\n"
+	}
+	return text + "```\n"
 }
 
 // gigabytes is a bandwidth in GB/s, without the unit.

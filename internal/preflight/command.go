@@ -7,6 +7,7 @@ import (
 	"log/slog"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
@@ -52,24 +53,7 @@ environment can start, and with mode rdma where only sockets are possible.`,
 			return o.check()
 		},
 	}
-	flags := cmd.Flags()
-	o.kube.AddTo(flags)
-	flags.StringVar(&o.clusterFile, "cluster-file", "", "the cluster file")
-	flags.StringVar(&o.request.Name, "name", environment.DefaultName, "name of the environment")
-	flags.IntVar(&o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
-	flags.IntVar(&o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
-	flags.StringVar(&o.mode, "mode", Auto, "how the nodes are to talk: auto, rdma or tcp")
-	flags.StringVar(&o.request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is yet to be built)")
-	flags.StringVar(&o.flavour, "flavour", "", "training image that will be built where none is named (default: image.flavour of the cluster file)")
-	flags.StringVar(&o.storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the cluster file)")
-	flags.StringVar(&o.request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
-	flags.StringVar(&o.request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
-	flags.BoolVar(&o.request.Routes, "routes", false, "whether OpenShift Routes to services will be asked for")
-	flags.StringVar(&o.request.StepsImage, "steps-image", "", "image of the steps, which the nodes get their agent from")
-	flags.StringVar(&o.pullSecretDir, "pull-secret-dir", "", "where the pull secret is mounted, to ask the image's registry (default: the machine's own docker configuration)")
-	flags.StringVar(&o.caFile, "ca-file", "", "certificates to trust when a registry is asked, beside the system's")
-	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its own, else "+install.DefaultServiceAccount+")")
-	flags.StringVar(&o.output, "output", "text", "text for people, json for machines")
+	o.addTo(cmd.Flags())
 	results := results{
 		mode: step.NewResult(cmd, "mode", "how the nodes will talk: tcp or rdma"),
 		why:  step.NewResult(cmd, "why", "why so"),
@@ -90,6 +74,27 @@ environment can start, and with mode rdma where only sockets are possible.`,
 	return cmd
 }
 
+// addTo adds the flags that say what is asked for.
+func (o *options) addTo(flags *pflag.FlagSet) {
+	o.kube.AddTo(flags)
+	flags.StringVar(&o.clusterFile, "cluster-file", "", "the cluster file")
+	flags.StringVar(&o.request.Name, "name", environment.DefaultName, "name of the environment")
+	flags.IntVar(&o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
+	flags.IntVar(&o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
+	flags.StringVar(&o.mode, "mode", Auto, "how the nodes are to talk: auto, rdma or tcp")
+	flags.StringVar(&o.request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is yet to be built)")
+	flags.StringVar(&o.flavour, "flavour", "", "training image that will be built where none is named (default: image.flavour of the cluster file)")
+	flags.StringVar(&o.storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the cluster file)")
+	flags.StringVar(&o.request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
+	flags.StringVar(&o.request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
+	flags.BoolVar(&o.request.Routes, "routes", false, "whether OpenShift Routes to services will be asked for")
+	flags.StringVar(&o.request.StepsImage, "steps-image", "", "image of the steps, which the nodes get their agent from")
+	flags.StringVar(&o.pullSecretDir, "pull-secret-dir", "", "where the pull secret is mounted, to ask the image's registry (default: the machine's own docker configuration)")
+	flags.StringVar(&o.caFile, "ca-file", "", "certificates to trust when a registry is asked, beside the system's")
+	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its own, else "+install.DefaultServiceAccount+")")
+	flags.StringVar(&o.output, "output", "text", "text for people, json for machines")
+}
+
 // check finds every mistake of flags that no cluster file is needed for.
 func (o *options) check() error {
 	var problems []error
@@ -103,18 +108,27 @@ func (o *options) check() error {
 }
 
 func (o *options) run(ctx context.Context) (Report, error) {
-	file, err := mounted.ClusterFile(ctx, o.clusterFile, o.kube)
+	options, err := o.connect(ctx)
 	if err != nil {
 		return Report{}, err
 	}
+	return Run(ctx, options), nil
+}
+
+// connect reads what the flags name.
+func (o *options) connect(ctx context.Context) (Options, error) {
+	file, err := mounted.ClusterFile(ctx, o.clusterFile, o.kube)
+	if err != nil {
+		return Options{}, err
+	}
 	clients, err := o.kube.Connect()
 	if err != nil {
-		return Report{}, err
+		return Options{}, err
 	}
 	clients.Namespace = o.kube.NamespaceOf(clients, file.Cluster.Namespace)
 	secret, err := mounted.Secret(o.pullSecretDir)
 	if err != nil {
-		return Report{}, err
+		return Options{}, err
 	}
 	token, account := "", o.serviceAccount
 	if clients.InCluster {
@@ -124,13 +138,13 @@ func (o *options) run(ctx context.Context) (Report, error) {
 	}
 	registry, err := buildimage.NewRegistry(secret, token, o.caFile)
 	if err != nil {
-		return Report{}, fail.Because(fail.InvalidInput, err)
+		return Options{}, fail.Because(fail.InvalidInput, err)
 	}
 	request := o.request
 	request.Cluster, request.Namespace, request.Storage = file, clients.Namespace, cluster.StorageMode(o.storage)
-	return Run(ctx, Options{
+	return Options{
 		Clients: clients, Request: request, Mode: o.mode, Flavour: o.flavour, ServiceAccount: account, Registry: registry,
-	}), nil
+	}, nil
 }
 
 // show writes the report for people, as a document, or as records of the step's log.

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -23,21 +27,59 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, file := make(t)
-			got := print(Run(t.Context(), w.options(file, Auto)))
-			path := filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			golden(t, name, print(Run(t.Context(), w.options(file, Auto))))
+		})
+	}
+}
+
+// TestPlans shows what would be made of the same clusters, and where.
+func TestPlans(t *testing.T) {
+	last := receipt.Receipt{Run: "train-1", Fabric: &fabric.Report{Expected: 194 * rdma.GBps, Bandwidth: 187 * rdma.GBps}}
+	for name, test := range map[string]struct {
+		make func(*testing.T) (*world, cluster.File)
+		// expected is the cluster file's bandwidth, 0 for none.
+		expected cluster.Bandwidth
+		ran      bool
+	}{
+		"barcelona-plan": {make: barcelona}, "barcelona-plan-ran": {make: barcelona, ran: true},
+		"cairo-plan": {make: cairo, expected: 200_000_000_000, ran: true}, "cairo-wrong-plan": {make: wrongCairo},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, file := test.make(t)
+			file.Network.RDMA.ExpectedBandwidth = test.expected
+			options := w.options(file, Auto)
+			if test.ran {
+				last.Namespace, last.Environment = options.Request.Namespace, options.Request.Name
+				if err := receipt.Write(t.Context(), options.Clients.Kube, last); err != nil {
 					t.Fatal(err)
 				}
 			}
-			want, err := os.ReadFile(path)
+			made, err := planOf(t.Context(), options.Clients.Kube, Run(t.Context(), options))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(string(want), got); diff != "" {
-				t.Errorf("(-want +got); -update writes it:\n%s", diff)
-			}
+			var text strings.Builder
+			made.print(&text)
+			golden(t, name, text.String())
 		})
+	}
+}
+
+// golden compares with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name+".txt")
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("(-want +got); -update writes it:\n%s", diff)
 	}
 }
 

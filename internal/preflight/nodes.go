@@ -190,8 +190,8 @@ func (p *probe) enough(seats []seat) []Check {
 			Fix: "oc get sriovnetworknodestates -n openshift-sriov-network-operator (is the node policy synced?), or correct network.rdma.resources in the cluster file",
 		})
 	}
-	now := fit(func(s seat) bool { return slices.Contains(usable, s.Name) && s.Problem == "" && len(s.short) == 0 })
-	if len(now) < wanted {
+	p.free = fit(func(s seat) bool { return slices.Contains(usable, s.Name) && s.Problem == "" && len(s.short) == 0 })
+	if now := p.free; len(now) < wanted {
 		checks[0].Verdict = Warning
 		checks[0].Seen += fmt.Sprintf("; of these %d at this moment", len(now))
 		checks[0].Fix = "wait until it is given back, ask its holders, or ask for fewer with --nodes"

@@ -70,6 +70,8 @@ type probe struct {
 	// groups are the API groups that the cluster has.
 	groups map[string]bool
 	places func() ([]diagnose.Place, error)
+	// free are the nodes that the pods can be on at this moment, of check nodes.
+	free   []string
 	quotas func() ([]corev1.ResourceQuota, error)
 }
 
@@ -93,7 +95,10 @@ func Run(ctx context.Context, o Options) Report {
 		all.Go(func() { found[i] = check(ctx) })
 	}
 	all.Wait()
-	return Report{Asked: o.Mode, Checks: slices.Concat(slices.Insert(found, 0, p.first)...)}
+	return Report{
+		Asked: o.Mode, Checks: slices.Concat(slices.Insert(found, 0, p.first)...),
+		request: p.Request, free: p.free, objects: p.objects,
+	}
 }
 
 func newProbe(ctx context.Context, o Options) (*probe, error) {

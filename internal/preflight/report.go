@@ -46,6 +46,11 @@ type Report struct {
 	// Asked is the mode that was asked for: auto, rdma or tcp.
 	Asked  string
 	Checks []Check
+	// request has the cluster file's defaults; free are the nodes that its pods can be on
+	// at this moment; objects are what would be made, by mode.
+	request environment.Request
+	free    []string
+	objects map[environment.Mode]environment.Objects
 }
 
 // Mode is how the nodes are to talk, and why: in mode auto RDMA unless some check

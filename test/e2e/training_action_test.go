@@ -47,6 +47,11 @@ func githubAction(u trainer) {
 	} {
 		u.equal("output "+output, said.outputs[output], want)
 	}
+	report, err := os.ReadFile(said.outputs["report"])
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.mustContain(string(report), e.run.Name)
 	u.mustContain(said.summary, "<h3>✅ "+e.run.Name+": Succeeded</h3>", "<td>"+u.commit+"</td>", "<td>provision</td>")
 
 	r.inputs["script"] = "e2e/error.py"

@@ -3,7 +3,9 @@ package server_test
 import (
 	"bufio"
 	"errors"
+	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"syscall"
 	"testing"
@@ -15,6 +17,11 @@ import (
 // A shell whose terminal is gone ends, with what it started but for what was to outlive it.
 func TestEndShell(t *testing.T) {
 	client := agenttest.Start(t, 1)[0].Client
+	// Under nohup what a test starts would ignore the signal for ever; what is caught
+	// here has its default there.
+	caught := make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGHUP)
+	defer signal.Stop(caught)
 	shell := exec.Command("sh", "-c", `trap "" HUP; sleep 60 >/dev/null 2>&1 & trap - HUP; echo $!; exec sleep 60`)
 	shell.Env = append(shell.Environ(), agent.ShellVariable+"=one")
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -1,7 +1,10 @@
 package action
 
 import (
+	"bytes"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -10,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/report"
 )
 
 // delimiter ends a value in the file of outputs. The library writes always this one.
@@ -44,6 +48,24 @@ func (p page) outputs(r receipt.Receipt) {
 	if r.Fabric != nil && r.Fabric.Bandwidth > 0 {
 		p.output("bandwidth", gigabytes(r.Fabric.Bandwidth))
 	}
+}
+
+// writeReport writes the run's report for a later step, which may keep it.
+func (p page) writeReport(r receipt.Receipt) error {
+	folder := p.getenv("RUNNER_TEMP")
+	if folder == "" {
+		return nil
+	}
+	path := filepath.Join(folder, "mlenv-"+r.Run+".html")
+	var text bytes.Buffer
+	if err := report.Write(&text, r); err != nil {
+		return fmt.Errorf("writing the run's report: %w", err)
+	}
+	if err := os.WriteFile(path, text.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("writing the run's report: %w", err)
+	}
+	p.output("report", path)
+	return nil
 }
 
 // annotate marks the line of the failing rank's error in the changed files.

@@ -24,11 +24,7 @@ Exit code 0: the run is cancelled, or had ended; 1: it could not be; 2: wrong us
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
-			k, err := find(cmd.Context(), clients, args[0])
+			clients, k, err := named(cmd.Context(), flags, args[0])
 			if err != nil {
 				return err
 			}

@@ -45,11 +45,7 @@ Exit code 0: everything is here; 1: it is not; 2: wrong usage, or no such run.`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
-			k, err := find(cmd.Context(), clients, args[0])
+			clients, k, err := named(cmd.Context(), flags, args[0])
 			if err != nil {
 				return err
 			}

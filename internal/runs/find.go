@@ -34,6 +34,16 @@ type known struct {
 	receipt *receipt.Receipt
 }
 
+// named connects to the cluster and finds a run there.
+func named(ctx context.Context, flags kube.Flags, name string) (*kube.Clients, known, error) {
+	clients, err := flags.Connect()
+	if err != nil {
+		return nil, known{}, err
+	}
+	k, err := find(ctx, clients, name)
+	return clients, k, err
+}
+
 // find looks for both. A name of which there is neither is InvalidInput, with those that there are.
 func find(ctx context.Context, clients *kube.Clients, name string) (known, error) {
 	k := known{name: name}

@@ -74,11 +74,7 @@ Exit code 0: it is shown, whatever the run's state; 1: it cannot be read; 2: wro
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
-			k, err := find(cmd.Context(), clients, args[0])
+			clients, k, err := named(cmd.Context(), flags, args[0])
 			if err != nil {
 				return err
 			}

@@ -188,23 +188,33 @@ func (r *Release) writeImages(work string) error {
 	return r.write(stepsSBOM, r.steps.SBOM)
 }
 
-// writePrograms compiles mlenv for people's machines, and says what is in it.
+// writePrograms compiles mlenv for people's machines, and the agents that it brings to pods
+// of others, and says what is in them.
 func (r *Release) writePrograms(ctx context.Context, progress io.Writer) error {
 	source := r.request.Source
+	var products []bundle.Product
 	var programs []string
-	for _, platform := range desks() {
-		program := filepath.Join(r.request.Output, "mlenv-"+platform.OS+"-"+platform.Architecture)
-		fmt.Fprintf(progress, "compiling mlenv for %s\n", platform)
-		if err := source.CompileProgram(ctx, "cmd/mlenv", program, platform); err != nil {
-			return err
+	for _, product := range []struct {
+		name      string
+		platforms []v1.Platform
+	}{{"mlenv", desks()}, {"mlenv-agent", bundle.Platforms()}} {
+		var compiled []string
+		for _, platform := range product.platforms {
+			program := filepath.Join(r.request.Output, product.name+"-"+platform.OS+"-"+platform.Architecture)
+			fmt.Fprintf(progress, "compiling %s for %s\n", product.name, platform)
+			if err := source.CompileProgram(ctx, "cmd/"+product.name, program, platform); err != nil {
+				return err
+			}
+			compiled = append(compiled, program)
 		}
-		programs = append(programs, program)
+		products = append(products, bundle.Product{Name: product.name, Programs: compiled})
+		programs = append(programs, compiled...)
 	}
 	licences, err := source.Licences(ctx, programs...)
 	if err != nil {
 		return err
 	}
-	bill, err := source.SBOM([]bundle.Product{{Name: "mlenv", Programs: programs}}, licences)
+	bill, err := source.SBOM(products, licences)
 	if err != nil {
 		return err
 	}

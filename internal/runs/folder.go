@@ -173,21 +173,24 @@ type sender struct {
 	display *display
 	// detach ends the following when the folder is sent.
 	detach bool
-	done   chan error
+	// done tells once: nil, or why the run cannot even be cancelled. Without detach only the latter.
+	done chan error
+	// failed has why the folder was not sent, for which the run was cancelled.
+	failed chan error
 }
 
-// sent tells once: nil, or why it was not sent. Without detach only the latter.
-func (s *sender) sent() <-chan error {
-	if s.done == nil {
-		s.done = make(chan error, 1)
+// failure is why the folder was not sent, nil where it was.
+func (s *sender) failure() error {
+	select {
+	case err := <-s.failed:
+		return err
+	default:
+		return nil
 	}
-	return s.done
 }
 
 // observe is a launch.Observer that waits for the environment.
 func (s *sender) observe(ctx context.Context) launch.Observer {
-	done := s.sent()
-	_ = done
 	return func(e launch.Event) {
 		if e.Kind == launch.TaskEnded && e.Task == "provision" && e.Ended.Status == run.Succeeded {
 			go s.send(ctx)
@@ -204,6 +207,7 @@ func (s *sender) send(ctx context.Context) {
 		// Nothing can come of the run any more.
 		err = fmt.Errorf("sending the folder to the nodes: %w", err)
 		s.display.say("== %v", err)
+		s.failed <- err
 		if cancelling := launch.Cancel(ctx, s.clients, s.run); cancelling != nil {
 			s.done <- errors.Join(err, cancelling)
 		}

@@ -187,16 +187,18 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline 
 		f.answers = cmd.InOrStdin()
 	}
 	f.display.say("Run %s/%s is started.", started.Namespace, started.Name)
+	s := sender{folder: upload, clients: clients, run: started, display: f.display, detach: o.detach, done: make(chan error, 1), failed: make(chan error, 1)}
 	if upload != nil {
 		sending, stop := context.WithCancel(context.WithoutCancel(cmd.Context()))
 		defer stop()
-		s := sender{folder: upload, clients: clients, run: started, display: f.display, detach: o.detach}
-		f.observe, f.detached = s.observe(sending), s.sent()
+		f.observe, f.detached = s.observe(sending), s.done
 	}
 	outcome, over, err := f.follow(cmd.Context())
-	switch {
+	switch failed := s.failure(); {
 	case err != nil:
 		return err
+	case failed != nil: // nobody else cancelled it
+		return failed
 	case over:
 		return conclude(out, cmd.ErrOrStderr(), outcome)
 	}

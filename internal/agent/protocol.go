@@ -168,6 +168,8 @@ type TreeState struct {
 	Path string `json:"path"`
 	// Previous is the tree that was current before a switch, "" for none.
 	Previous tree.Digest `json:"previous,omitempty"`
+	// Venv is the virtual environment of the current tree's jobs, "" for none.
+	Venv string `json:"venv,omitempty"`
 }
 
 // Switch is the body of POST /v1/trees/HASH/switch.

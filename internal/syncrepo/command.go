@@ -156,7 +156,7 @@ func (o *options) awaitSent(ctx context.Context, cmd *cobra.Command, set nodes.S
 		limit += o.pipTimeout
 	}
 	// What the sender calls it: the commit that the folder was at, and whether it has changes.
-	return result{commit: o.source.Revision, tree: hash}, await(ctx, step.Log(cmd), set, hash, limit)
+	return result{commit: o.source.Revision, tree: hash}, await(ctx, step.Log(cmd), set, hash, o.requirements != "", limit)
 }
 
 func describe(m tree.Manifest) string {

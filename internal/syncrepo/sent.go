@@ -41,9 +41,10 @@ func sentTree(url string) (tree.Digest, error) {
 	return hash, nil
 }
 
-// await waits until the tree is the current one of all nodes. Errors: SyncFailed
-// where nobody brings it in time.
-func await(ctx context.Context, log *slog.Logger, set nodes.Set, hash tree.Digest, limit time.Duration) error {
+// await waits until the tree is the current one of all nodes, with a virtual environment
+// or without: it may have been current before, of a run with other requirements. Errors:
+// SyncFailed where nobody brings it in time.
+func await(ctx context.Context, log *slog.Logger, set nodes.Set, hash tree.Digest, venv bool, limit time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	log.Info(fmt.Sprintf("Waiting for tree %.12s, which whoever started the run sends to the nodes.", hash))
@@ -51,7 +52,7 @@ func await(ctx context.Context, log *slog.Logger, set nodes.Set, hash tree.Diges
 		for {
 			state, err := client.CurrentTree(ctx)
 			switch {
-			case err == nil && state.Hash == hash:
+			case err == nil && state.Hash == hash && (state.Venv != "") == venv:
 				return nil
 			case err != nil && fail.ReasonOf(err) != fail.AgentUnreachable && !errors.Is(err, context.DeadlineExceeded):
 				return err

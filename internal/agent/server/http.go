@@ -248,6 +248,7 @@ func (s *Server) currentTree(w http.ResponseWriter, _ *http.Request) error {
 	current, _ := s.trees.Current()
 	state := agent.TreeState{Hash: current}
 	if current != "" {
+		state.Venv = s.trees.Venv(current)
 		var err error
 		if state.Path, err = s.trees.Path(current); err != nil {
 			return err

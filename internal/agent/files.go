@@ -15,3 +15,12 @@ type FilesWanted struct {
 	Manifest tree.Manifest `json:"manifest"`
 	Missing  []tree.Digest `json:"missing"`
 }
+
+// Download is one file that mlenv-agent files download brings; it reads a list of them, JSON.
+type Download struct {
+	URL string `json:"url"`
+	// Path is in the folder.
+	Path string `json:"path"`
+	// Content is the SHA-256 that it must have, "" for any.
+	Content tree.Digest `json:"content,omitempty"`
+}

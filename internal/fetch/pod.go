@@ -1,6 +1,6 @@
-// Package fetch brings files from claims to this machine, when no environment may be
-// there any more: a pod of the steps' image mounts a claim read-only, lists what lies
-// there with its hashes, and sends what is missing.
+// Package fetch brings files from claims to this machine, and from here onto claims, when no
+// environment may be there: a pod of the steps' image mounts a claim, read-only if it only
+// reads, lists what lies there with its hashes, and sends or takes what is missing.
 package fetch
 
 import (
@@ -40,11 +40,13 @@ const (
 	program = "/mlenv-agent"
 )
 
-// Claim is one to fetch from.
+// Claim is one to fetch from, or to give to.
 type Claim struct {
 	Name string
-	// Run names the pod.
-	Run string
+	// For names the pod: a run, or what it is made for.
+	For string
+	// write mounts it so that files can come onto it.
+	write bool
 }
 
 // RecordOf is the folder, on the workspace's claim, of the record of the run with that UID.
@@ -76,7 +78,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*source, err
 	beside(wanted, claim.Name, all.Items)
 	made, err := pods.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("making a pod to read claim %s/%s with: %w", clients.Namespace, claim.Name, err))
+		return nil, kube.Problem(fmt.Errorf("making a pod to mount claim %s/%s in: %w", clients.Namespace, claim.Name, err))
 	}
 	s := &source{clients: clients, pod: made.Name}
 	if err := s.wait(ctx); err != nil {
@@ -90,7 +92,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*source, err
 func podOf(claim Claim, image string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			GenerateName: claim.Run + "-fetch-",
+			GenerateName: claim.For + "-fetch-",
 			Labels:       map[string]string{"app.kubernetes.io/part-of": "ml-dev-env", "app.kubernetes.io/component": "fetch"},
 		},
 		Spec: corev1.PodSpec{
@@ -108,10 +110,10 @@ func podOf(claim Claim, image string) *corev1.Pod {
 					AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
 					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				},
-				VolumeMounts: []corev1.VolumeMount{{Name: container, MountPath: mounted, ReadOnly: true}},
+				VolumeMounts: []corev1.VolumeMount{{Name: container, MountPath: mounted, ReadOnly: !claim.write}},
 			}},
 			Volumes: []corev1.Volume{{Name: container, VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name, ReadOnly: true},
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name, ReadOnly: !claim.write},
 			}}},
 		},
 	}
@@ -154,7 +156,7 @@ func (s *source) wait(ctx context.Context) error {
 			return found[i].Status.Phase == corev1.PodRunning, nil
 		})
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
-		return fail.Becausef(fail.PodsNotReady, "waiting for pod %s/%s, which reads the claim: it does not run after %s: %s", s.clients.Namespace, s.pod, startTime, seen)
+		return fail.Becausef(fail.PodsNotReady, "waiting for pod %s/%s, which mounts the claim: it does not run after %s: %s", s.clients.Namespace, s.pod, startTime, seen)
 	}
 	return err
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/datasets"
 	"github.com/ml-dev-env/ml-dev-env/internal/develop"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/initcluster"
@@ -89,7 +90,7 @@ func newRoot(began func()) *cobra.Command {
 	root.AddCommand(develop.Commands()...)
 	root.AddCommand(initcluster.Command(), validateCommand(), render.Command(), install.Command(mldevenv.Bundle), install.UninstallCommand(), admin.Command())
 	root.AddCommand(buildCommand(), preflightCommand(), preflight.PlanCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand())
-	root.AddCommand(schedule.Command(), trend.Command(), action.Command())
+	root.AddCommand(schedule.Command(), trend.Command(), action.Command(), datasets.Command())
 	root.AddCommand(bundle.Command(mldevenv.Bundle), release.Command())
 	return root
 }

@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -103,7 +101,7 @@ func (k known) fetch(cmd *cobra.Command, clients *kube.Clients, paths []string, 
 			folder = filepath.Join(to, fmt.Sprintf("node-%d", i))
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "Reading claim %s.\n", claim)
-		result, err := fetch.Fetch(cmd.Context(), clients, fetch.Claim{Name: claim, Run: k.name}, paths, folder)
+		result, err := fetch.Fetch(cmd.Context(), clients, fetch.Claim{Name: claim, For: k.name}, paths, folder)
 		if err != nil {
 			return fmt.Errorf("fetching from claim %s: %w", claim, err)
 		}
@@ -130,32 +128,9 @@ func (k known) claims(ctx context.Context, clients *kube.Clients) ([]string, err
 		return k.receipt.Record.Claims, nil
 	}
 	names := environment.NamesOf(k.environment())
-	there := func(name string) (bool, error) {
-		_, err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return false, nil
-		} else if err != nil {
-			return false, kube.Problem(fmt.Errorf("looking for claim %s/%s: %w", clients.Namespace, name, err))
-		}
-		return true, nil
+	claims, err := fetch.Claims(ctx, clients, names, names.Workspace)
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", k.name, err)
 	}
-	var claims []string
-	for node := 0; ; node++ {
-		name := names.Workspace + "-" + names.PodName(node)
-		switch found, err := there(name); {
-		case err != nil:
-			return nil, err
-		case found:
-			claims = append(claims, name)
-			continue
-		case len(claims) > 0:
-			return claims, nil
-		}
-		if found, err := there(names.Workspace); err != nil {
-			return nil, err
-		} else if found {
-			return []string{names.Workspace}, nil
-		}
-		return nil, fmt.Errorf("looking for the claims of run %s: there is neither %s nor %s", k.name, names.Workspace, name)
-	}
+	return claims, nil
 }

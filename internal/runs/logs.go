@@ -170,7 +170,7 @@ func (o *logsOptions) rankLog(ctx context.Context, out io.Writer, clients *kube.
 	}
 	claim := k.receipt.Record.Claims[min(k.receipt.Ranks[node].Node, len(k.receipt.Record.Claims)-1)]
 	var content bytes.Buffer
-	if err := fetch.File(ctx, clients, fetch.Claim{Name: claim, Run: k.name}, fetch.RecordOf(k.uid())+"/"+name+".log", &content); err != nil {
+	if err := fetch.File(ctx, clients, fetch.Claim{Name: claim, For: k.name}, fetch.RecordOf(k.uid())+"/"+name+".log", &content); err != nil {
 		return err
 	}
 	_, err := out.Write(content.Bytes())

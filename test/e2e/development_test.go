@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/datasets"
 	"github.com/ml-dev-env/ml-dev-env/internal/develop"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -20,7 +21,9 @@ func devLoop(u trainer) {
 		u.Helper()
 		root := &cobra.Command{Use: "mlenv"}
 		root.AddCommand(develop.Commands()...)
-		var out bytes.Buffer
+		root.AddCommand(datasets.Command())
+		// Two, for a shell's output and its errors come at once.
+		var out, problems bytes.Buffer
 		dash := len(args)
 		for i, arg := range args {
 			if arg == "--" {
@@ -29,11 +32,11 @@ func devLoop(u trainer) {
 			}
 		}
 		all := append([]string{args[0], "--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, args[1:dash]...)
-		got := step.Run(u.Context(), root, append(all, args[dash:]...), &out, &out)
+		got := step.Run(u.Context(), root, append(all, args[dash:]...), &out, &problems)
 		if got != code {
-			u.Fatalf("mlenv %s: exit code %d, want %d:\n%s", strings.Join(args, " "), got, code, out.String())
+			u.Fatalf("mlenv %s: exit code %d, want %d:\n%s%s", strings.Join(args, " "), got, code, out.String(), problems.String())
 		}
-		u.mustContain(out.String(), says)
+		u.mustContain(out.String()+problems.String(), says)
 	}
 	folder := u.TempDir()
 	write := func(name, content string) {
@@ -53,6 +56,16 @@ func devLoop(u trainer) {
 	mlenv(step.Done, "is on 2 nodes", "sync", folder)
 	mlenv(step.Done, "[0 -] second on 0", "train", "train.sh", "--launcher=command")
 	mlenv(step.Done, "NODE_RANK=1", "shell", "1", "--", "env")
+	data := filepath.Join(u.TempDir(), "corpus")
+	if err := os.MkdirAll(data, 0o755); err != nil {
+		u.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(data, "text"), []byte("of the corpus\n"), 0o644); err != nil {
+		u.Fatal(err)
+	}
+	mlenv(step.Done, "1 file, 14 B; 1 were not there yet", "data", data, "--to=corpus")
+	mlenv(step.Done, "1 file, 14 B; 0 were not there yet", "data", data, "--to=corpus")
+	mlenv(step.Done, "of the corpus", "shell", "0", "--", "cat", "/datasets/corpus/text")
 	mlenv(step.Done, "All pods are gone and their GPUs free", "down")
 	u.nothingLeft()
 	mlenv(step.Done, "There is no environment", "down")

@@ -1,11 +1,13 @@
 package program
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -15,8 +17,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/tree"
 )
 
-// files gives what lies on a volume to somebody who asks by exec, a request a process. It
-// changes nothing.
+// files gives what lies on a volume to somebody who asks by exec, or puts onto it what they
+// bring, a request a process.
 func files(args []string, stdin io.Reader, stdout io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -32,8 +34,72 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 			return fmt.Errorf("reading which files are wanted: %w", err)
 		}
 		return tree.WriteContents(ctx, stdout, rest[0], wanted.Manifest, wanted.Missing)
+	case command == "missing" && len(rest) == 1:
+		return missingFiles(ctx, rest[0], stdin, stdout)
+	case command == "land" && len(rest) == 1:
+		return landFiles(ctx, rest[0], stdin, stdout)
+	case command == "download" && len(rest) == 1:
+		var wanted []agent.Download
+		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
+			return fmt.Errorf("reading what is to be downloaded: %w", err)
+		}
+		return download(ctx, http.DefaultClient, rest[0], wanted, stdout)
 	}
-	return fmt.Errorf("files %q: want hold, list DIR PATH..., or send DIR", args)
+	return fmt.Errorf("files %q: want hold, list DIR PATH..., send DIR, missing DIR, land DIR or download DIR", args)
+}
+
+// missingFiles says which contents of a manifest are not in the folder yet, which it makes.
+func missingFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Writer) error {
+	var m tree.Manifest
+	if err := json.NewDecoder(stdin).Decode(&m); err != nil {
+		return fmt.Errorf("reading what is to come: %w", err)
+	}
+	landing, err := land(ctx, dir, m)
+	if err != nil {
+		return err
+	}
+	defer landing.Close()
+	return json.NewEncoder(stdout).Encode(landing.Missing())
+}
+
+// landFiles puts files into the folder: stdin is a manifest as JSON, a line, and the contents
+// that are missing, as send writes them.
+func landFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Writer) error {
+	in := bufio.NewReaderSize(stdin, 1<<20)
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return fmt.Errorf("reading what is to come: %w", err)
+	}
+	var m tree.Manifest
+	if err := json.Unmarshal(line, &m); err != nil {
+		return fmt.Errorf("reading what is to come: %w", err)
+	}
+	landing, err := land(ctx, dir, m)
+	if err != nil {
+		return err
+	}
+	defer landing.Close()
+	if len(landing.Missing()) > 0 {
+		if err := tree.ReadContents(ctx, in, m.Sizes(), landing.Put); err != nil {
+			return err
+		}
+	}
+	if err := landing.Finish(); err != nil {
+		return err
+	}
+	return json.NewEncoder(stdout).Encode(landing.Landed())
+}
+
+func land(ctx context.Context, dir string, m tree.Manifest) (*tree.Landing, error) {
+	if err := m.Check(); err != nil {
+		return nil, err
+	}
+	// Ranks run as another user of the same group.
+	syscall.Umask(0o002)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return nil, err
+	}
+	return tree.NewLanding(ctx, dir, m)
 }
 
 func listFiles(ctx context.Context, dir string, paths []string, stdout io.Writer) error {

@@ -42,6 +42,9 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent files hold         wait for SIGTERM: a pod that files are fetched from
   mlenv-agent files list DIR PATH...  print what lies there, with its hashes
   mlenv-agent files send DIR     print the contents that stdin asks for
+  mlenv-agent files missing DIR  print which contents of the manifest on stdin are not there yet
+  mlenv-agent files land DIR     put the contents that follow the manifest on stdin there, verified
+  mlenv-agent files download DIR put what lies at the URLs on stdin there, verified
   mlenv-agent version            print the versions of the program and of its protocol
 `
 

@@ -141,7 +141,7 @@ func comeAndGo(t *testing.T, program string) {
 	}
 	// What its jobs start is its own to end, sessions of their own and orphans too.
 	running, err := set[1].StartJob(t.Context(), "sleeps", agent.JobSpec{
-		Launcher: agent.Command, Script: "sh", Args: []string{"-c", `echo "$HOME"; (exec setsid env -u MLENV_JOB sleep 1000 ` + folder + `/ours) & wait`}, Nodes: 2, RanksPerNode: 1,
+		Launcher: agent.Command, Script: "sh", Args: []string{"-c", `echo "$HOME"; (exec setsid env -u MLENV_JOB python3 -c 'import time; time.sleep(1000)' ` + folder + `/ours) & wait`}, Nodes: 2, RanksPerNode: 1,
 	})
 	if err != nil || running.State != agent.Running {
 		t.Fatalf("got %+v, %v; want a running job", running, err)

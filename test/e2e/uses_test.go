@@ -209,7 +209,9 @@ func storage(u user, images map[string]string) {
 	u.waitEvent("wrong-mode", "multi node access modes are only supported on rbd `block` type volumes")
 	u.mustContain(u.kubectl("get", "pvc", "wrong-mode", "--output=jsonpath={.status.phase}"), "Pending")
 
+	// Of two at once either could have the volume.
 	u.waitFor("condition=Ready", "pod/holder")
+	u.apply("storage-waiter.yaml", images)
 	u.waitEvent("waiter", "Multi-Attach error for volume")
 	u.kubectl("delete", "pod", "holder", "--wait")
 	u.waitFor("jsonpath={.status.phase}=Succeeded", "pod/waiter")

@@ -9,7 +9,6 @@ never fails because of its metrics: what cannot be written is said once on stder
 """
 
 import json
-import math
 import os
 import sys
 import time
@@ -18,7 +17,7 @@ _complained = False
 
 
 def log(**values):
-    """Appends one line to $MLENV_METRICS_FILE. Tensors of one element are taken as numbers; NaN and infinity are left out."""
+    """Appends one line to $MLENV_METRICS_FILE. Tensors of one element are taken as numbers. A loss that is NaN is written as such: it must be seen."""
     path = os.environ.get("MLENV_METRICS_FILE")
     rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"  # without a launcher: one process a node
     if not path or rank != "0":
@@ -26,9 +25,7 @@ def log(**values):
     try:
         line = {"time": time.time()}
         for name, value in values.items():
-            value = value.item() if hasattr(value, "item") else value
-            if not isinstance(value, float) or math.isfinite(value):
-                line[name] = value
+            line[name] = value.item() if hasattr(value, "item") else value
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
     except Exception as error:  # whatever it is, the training is worth more

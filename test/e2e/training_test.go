@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/schedule"
 )
 
 // gpusOfNode is how many stand-in GPUs each of the two nodes has.
@@ -264,7 +265,7 @@ func (s training) trainer(u user) trainer {
 // another cluster file.
 func (u trainer) install(clusterFile string, flags ...string) {
 	u.Helper()
-	cmd := install.Command(mldevenv.Bundle)
+	cmd := install.Command(mldevenv.Bundle, schedule.Carry)
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)

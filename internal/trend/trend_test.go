@@ -100,7 +100,9 @@ func TestJudge(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	// The newest one did not get as far as to train.
-	all := append([]receipt.Receipt{night(6, failed, func(r *receipt.Receipt) { r.Repository, r.Training, r.Fabric, r.Curve, r.Metrics = "", nil, nil, nil, nil }),
+	all := append([]receipt.Receipt{night(6, failed, func(r *receipt.Receipt) {
+		r.Repository, r.Training, r.Fabric, r.Curve, r.Metrics = "", nil, nil, nil, nil
+	}),
 		night(5, bandwidth(97*rdma.GBps), func(r *receipt.Receipt) { r.Regression = "bandwidth" })}, nights(4)...)
 	all = append(all, night(1, otherScript), night(0, otherScript), night(-1, otherRepository))
 	trend, err := Of(all, "nightly", "", DefaultTolerance())

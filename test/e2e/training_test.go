@@ -103,6 +103,7 @@ func testTraining(t *testing.T) {
 		scenario{"cancelled-without-teardown", 1, runCancelledOutright},
 		scenario{"deleted", 1, runDeleted},
 		scenario{"reaped", 1, reaped},
+		scenario{"nightly", 1, nightly},
 		scenario{"container-killed", 1, containerKilled},
 		scenario{"gpus-held", gpusOfNode, gpusHeld},
 		scenario{"install-uninstall-init", 0, installUninstallInit},

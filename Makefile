@@ -83,6 +83,7 @@ test: setup-tests verify lint unit resolve browser e2e ## everything that CI run
 generate: ## rewrite what is generated (cluster file schema, install/, go.mod and go.sum, formatting)
 	go test ./internal/cluster -run TestSchemaIsCurrent -update
 	go test ./internal/install -run TestKustomizationsAreCurrent -update
+	go test ./internal/schedule -run TestComponentIsCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
@@ -92,6 +93,7 @@ generate: ## rewrite what is generated (cluster file schema, install/, go.mod an
 verify: ## fail if generate would change something
 	go test ./internal/cluster -run TestSchemaIsCurrent
 	go test ./internal/install -run TestKustomizationsAreCurrent
+	go test ./internal/schedule -run TestComponentIsCurrent
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff

@@ -164,11 +164,18 @@ func rules(name string) []rbacv1.PolicyRule {
 	}
 }
 
-// of reads a schedule back from its CronJob.
+// of reads a schedule back from its CronJob, which somebody may have written by hand.
 func of(found *batchv1.CronJob) (Schedule, error) {
-	var s Schedule
-	if err := json.Unmarshal([]byte(found.Annotations[annotation]), &s); err != nil {
-		return s, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name, annotation, err)
+	s := Schedule{Days: "*", TimeZone: "UTC", OnBusy: "skip", Tolerance: trend.DefaultTolerance()}
+	err := json.Unmarshal([]byte(found.Annotations[annotation]), &s)
+	if err == nil {
+		err = s.Check()
+	}
+	if err == nil && prefix+s.Name != found.Name {
+		err = fmt.Errorf("name %q: want that of the CronJob without %s", s.Name, prefix)
+	}
+	if err != nil {
+		return s, fail.Because(fail.InvalidInput, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name, annotation, err))
 	}
 	return s, nil
 }

@@ -283,6 +283,27 @@ func TestCarrySaysWhatIsNoSchedule(t *testing.T) {
 	}
 }
 
+// Who writes the annotation by hand leaves out what they do not care for, and is told what is wrong.
+func TestOf(t *testing.T) {
+	job := &batchv1.CronJob{ObjectMeta: about("mlenv-nightly")}
+	job.Annotations = map[string]string{annotation: `{"name": "nightly", "at": "03:15", "tolerancePercent": {"loss": 7}}`}
+	s, err := of(job)
+	if err != nil || s.OnBusy != "skip" || s.TimeZone != "UTC" || s.Tolerance[trend.Loss] != 7 || s.Tolerance[trend.StepTime] != 10 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	for text, want := range map[string]string{
+		"":                                  "annotation ml-dev-env/schedule-spec",
+		`{"name": "nightly", "at": "3 am"}`: `--at "3 am"`,
+		`{"name": "nights", "at": "03:15"}`: `name "nights"`,
+		`{"name": "nightly", "at": "03:15", "blackouts": ["easter"]}`: `blackout "easter"`,
+	} {
+		job.Annotations[annotation] = text
+		if _, err := of(job); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want InvalidInput with %s", text, err, want)
+		}
+	}
+}
+
 // Somebody else's run of the night's name is not taken for the night's.
 func TestFireLeavesAnothersRun(t *testing.T) {
 	other := ended(corev1.ConditionTrue)

@@ -149,7 +149,7 @@ func detect(ctx context.Context, clients *kube.Clients, name string, settings ne
 		}
 		// Who may not read pods goes without their annotations.
 		if pod, err := clients.Kube.CoreV1().Pods(clients.Namespace).Get(ctx, found[n].Pod, metav1.GetOptions{}); err == nil {
-			found[n].KubernetesNode, found[n].SCC = pod.Spec.NodeName, pod.Annotations["openshift.io/scc"]
+			found[n].KubernetesNode, found[n].SCC = pod.Spec.NodeName, pod.Annotations[environment.AdmittedByAnnotation]
 		}
 		return nil
 	})

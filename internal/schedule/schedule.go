@@ -160,7 +160,6 @@ func rules(name string) []rbacv1.PolicyRule {
 		rule("tekton.dev", []string{"get", "list", "watch", "create"}, "pipelineruns"),
 		rule("tekton.dev", []string{"list", "watch"}, "taskruns"),
 		rule("coordination.k8s.io", []string{"get"}, "leases"),
-		rule("", []string{"get"}, "pods/log"),
 		// Receipts: those of earlier nights, and what is found added to that of this one.
 		rule("", []string{"get", "list", "create", "patch"}, "configmaps"),
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/trend"
 )
@@ -127,7 +128,7 @@ func ended(status corev1.ConditionStatus) *v1.PipelineRun {
 		PipelineRef: &v1.PipelineRef{Name: launch.Pipeline}, TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: launch.ServiceAccount},
 		Params: v1.Params{{Name: "repo-url", Value: *v1.NewStructuredValues("https://git.example.com/a.git")}, {Name: "script", Value: *v1.NewStructuredValues("train.py")}},
 	}}
-	r.UID = "uid"
+	r.UID, r.Labels = "uid", map[string]string{run.ScheduleLabel: "nightly"}
 	r.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: status, Reason: "Completed"})
 	return r
 }

@@ -156,7 +156,7 @@ func TestRenderTekton(t *testing.T) {
 	write("100-namespace/100-namespace.yaml", "first: true\n")
 	write("webhook-hpa.yaml", "needs: metrics\n")
 	write("resolvers/deployment.yaml", "last: true\n")
-	got, err := renderTekton(map[string]string{"tekton/controller": "registry/controller@sha256:1"}, config)
+	got, err := pipelines.render(map[string]string{"tekton/controller": "registry/controller@sha256:1"}, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,13 +164,13 @@ func TestRenderTekton(t *testing.T) {
 	if strings.Join(got, "---\n") != strings.Join(want, "---\n") {
 		t.Errorf("rendered\n%q\nwant\n%q", got, want)
 	}
-	if _, err := renderTekton(nil, config); err == nil || !strings.Contains(err.Error(), "cmd/controller, which is not built") {
+	if _, err := pipelines.render(nil, config); err == nil || !strings.Contains(err.Error(), "cmd/controller, which is not built") {
 		t.Errorf("without the image: %v", err)
 	}
 }
 
 func TestModulesDefineTheirKinds(t *testing.T) {
-	modules, err := manifestModules(t.Context(), "../..")
+	modules, err := manifestModules(t.Context(), "../..", Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

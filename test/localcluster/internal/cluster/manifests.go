@@ -39,8 +39,9 @@ var (
 		// As OpenShift Pipelines' operator does: the user of an EventListener's pod is to
 		// come from its namespace's range, which the fixed one is outside of.
 		"-el-security-context=true", "-el-security-context=false",
-		// Why an event starts nothing is logged at this level and nowhere else.
-		`loglevel.eventlistener: "info"`, `loglevel.eventlistener: "debug"`,
+		// Why an event starts nothing is logged at this level and said nowhere else. What
+		// loglevel.eventlistener says does not reach EventListeners.
+		`"level": "info"`, `"level": "debug"`,
 	}}
 )
 

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
@@ -166,6 +167,30 @@ func TestRenderTekton(t *testing.T) {
 	}
 	if _, err := pipelines.render(nil, config); err == nil || !strings.Contains(err.Error(), "cmd/controller, which is not built") {
 		t.Errorf("without the image: %v", err)
+	}
+}
+
+func TestRenderTriggers(t *testing.T) {
+	modules, err := manifestModules(t.Context(), "../..", Options{Triggers: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	images := map[string]string{}
+	for _, p := range build.TriggersPrograms {
+		images["triggers/"+p] = "registry/" + p + "@sha256:1"
+	}
+	got, err := triggers.render(images, filepath.Join(modules[triggers.module], "config"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(got, separator)
+	for i, text := range triggers.oldNew {
+		if has, want := strings.Contains(all, text), i%2 == 1; has != want {
+			t.Errorf("%q is in Triggers' manifests: %t, want %t", text, has, want)
+		}
+	}
+	if strings.Contains(all, "ko://") || strings.Contains(all, `"devel"`) || !strings.Contains(all, "registry/eventlistenersink@sha256:1") {
+		t.Error("Triggers' manifests have not our images, or not the version")
 	}
 }
 

@@ -141,7 +141,7 @@ release: ## make what VERSION=v1.2.3 is published as, in dist/ (RELEASE_FLAGS=--
 MLENV := bin/mlenv
 CLUSTER_FILE = $(if $(CLUSTER),clusters/$(CLUSTER).yaml)
 IN = $(if $(NAMESPACE),--namespace=$(NAMESPACE)) $(MLENV_FLAGS)
-AT = $(if $(CLUSTER),--cluster=$(CLUSTER_FILE)) $(IN)
+AT = $(if $(CLUSTER),--cluster-file=$(CLUSTER_FILE)) $(IN)
 SIZE = $(if $(MODE),--mode=$(MODE)) $(if $(NODES),--nodes=$(NODES))
 
 .PHONY: deploy-cluster

@@ -21,6 +21,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
 )
 
+// clusterFlag is, as of a run, the name of an installed cluster file.
+const clusterFlag = "cluster"
+
 // keepFor is how long an environment lives that nobody uses.
 const keepFor = 4 * time.Hour
 
@@ -33,16 +36,18 @@ yours, and lasts for --keep-for; every command of mlenv that works in the enviro
 over, because you went home or your machine went away, the reaper that mlenv install brings gives the GPUs back; mlenv down
 does so at once. Claims, and so what lies in /workspace and /datasets, always stay.
 
-Without --cluster the cluster file is the one that is installed in the namespace, and so is the steps' image.
+Without --cluster-file the cluster file is one that is installed in the namespace, and so is the steps' image.
 Another up with another request changes a living environment only with --on-change=recreate.
 
 Exit code 0: it can be used; 1: it cannot, and nothing is held; 2: wrong usage.`
 	cmd.Example = `  mlenv up --nodes=2
-  mlenv up h-kim --cluster=clusters/barcelona.yaml --mode=rdma --keep-for=8h
+  mlenv up h-kim --cluster-file=clusters/barcelona.yaml --mode=rdma --keep-for=8h
   mlenv up --nodes=1 --services=all   # with VS Code, Jupyter and TensorBoard, see mlenv open`
 	flags := cmd.Flags()
 	setDefault(flags, "keep-for", keepFor.String(), "how long the environment lives while no command of mlenv works in it")
-	setDefault(flags, clusterFlag, "", "cluster file, or the name of an installed one (default: the one that is installed in the namespace)")
+	setDefault(flags, clusterFileFlag, "", "cluster file (default: the installed one)")
+	flags.String(clusterFlag, "", "name of the installed cluster file (default: the only one)")
+	cmd.MarkFlagsMutuallyExclusive(clusterFlag, clusterFileFlag)
 	setDefault(flags, "steps-image", "", "image of the steps, which the nodes get their agent from (default: that of the installed Task)")
 	provide := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -67,7 +72,7 @@ Exit code 0: it can be used; 1: it cannot, and nothing is held; 2: wrong usage.`
 
 // whence are the flags that lead another command to the same environment.
 func whence(flags *pflag.FlagSet) (words []string) {
-	if flag := flags.Lookup(environmentFlag); flag.Value.String() != flag.DefValue {
+	if flag := flags.Lookup(nameFlag); flag.Value.String() != flag.DefValue {
 		words = append(words, flag.Value.String())
 	}
 	for _, name := range []string{"namespace", "context", "kubeconfig"} {
@@ -90,14 +95,13 @@ func setDefault(flags *pflag.FlagSet, name, value, usage string) {
 // forget removes what it wrote.
 func fillIn(ctx context.Context, flags *pflag.FlagSet) (forget func(), err error) {
 	forget = func() {}
-	file, image := flags.Lookup(clusterFlag), flags.Lookup("steps-image")
-	isPath := strings.ContainsAny(file.Value.String(), "./")
-	if isPath && image.Changed {
+	file, image := flags.Lookup(clusterFileFlag), flags.Lookup("steps-image")
+	if file.Changed && image.Changed {
 		return forget, nil
 	}
-	p := place{kube: kube.Flags{Namespace: value(flags, "namespace"), Kubeconfig: value(flags, "kubeconfig"), Context: value(flags, "context")}}
-	if isPath {
-		p.cluster = file.Value.String()
+	p := place{
+		kube:    kube.Flags{Namespace: value(flags, "namespace"), Kubeconfig: value(flags, "kubeconfig"), Context: value(flags, "context")},
+		cluster: file.Value.String(),
 	}
 	clients, err := p.connect()
 	if err != nil {
@@ -112,10 +116,10 @@ func fillIn(ctx context.Context, flags *pflag.FlagSet) (forget func(), err error
 			return forget, err
 		}
 	}
-	if isPath {
+	if file.Changed {
 		return forget, nil
 	}
-	name, content, err := installedCluster(ctx, clients, file.Value.String())
+	name, content, err := installedCluster(ctx, clients, value(flags, clusterFlag))
 	if err != nil {
 		return forget, err
 	}
@@ -167,7 +171,7 @@ func installedCluster(ctx context.Context, clients *kube.Clients, name string) (
 		wanted = "cluster file " + name
 	}
 	return "", nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for %s in namespace %s: installed are: %s", wanted, clients.Namespace, orNone(names)),
-		"name one with --cluster=FILE, or install it: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
+		"name one with --cluster=NAME or --cluster-file=FILE, or install it: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
 }
 
 func orNone(names []string) string {

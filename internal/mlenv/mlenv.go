@@ -88,7 +88,7 @@ func newRoot(began func()) *cobra.Command {
 	}
 	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
 	root.AddCommand(develop.Commands()...)
-	root.AddCommand(initcluster.Command(), validateCommand(), render.Command(), install.Command(mldevenv.Bundle), install.UninstallCommand(), admin.Command())
+	root.AddCommand(initcluster.Command(), validateCommand(), render.Command(), install.Command(mldevenv.Bundle, schedule.Carry), install.UninstallCommand(), admin.Command())
 	root.AddCommand(buildCommand(), preflightCommand(), preflight.PlanCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand())
 	root.AddCommand(schedule.Command(), trend.Command(), action.Command(), datasets.Command())
 	root.AddCommand(bundle.Command(mldevenv.Bundle), release.Command())

@@ -65,6 +65,9 @@ func (s Schedule) Check() error {
 	if errs := validation.IsDNS1123Label(prefix + s.Name); len(errs) > 0 || len(s.Name) > 40 {
 		problems = append(problems, fmt.Errorf("name %q: want at most 40 letters a-z, digits and hyphens", s.Name))
 	}
+	if install.Reserved(prefix + s.Name) {
+		problems = append(problems, fmt.Errorf("name %q: %s%s is what mlenv install calls a part of its own: want another name", s.Name, prefix, s.Name))
+	}
 	if _, err := time.Parse("15:04", s.At); err != nil {
 		problems = append(problems, fmt.Errorf("--at %q: want a time of day, as in 02:30", s.At))
 	}
@@ -157,7 +160,6 @@ func rules(name string) []rbacv1.PolicyRule {
 		rule("tekton.dev", []string{"get", "list", "watch", "create"}, "pipelineruns"),
 		rule("tekton.dev", []string{"list", "watch"}, "taskruns"),
 		rule("coordination.k8s.io", []string{"get"}, "leases"),
-		rule("", []string{"get"}, "pods", "pods/log"),
 		// Receipts: those of earlier nights, and what is found added to that of this one.
 		rule("", []string{"get", "list", "create", "patch"}, "configmaps"),
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/trend"
 )
@@ -44,6 +45,17 @@ func TestCheck(t *testing.T) {
 	for _, want := range []string{`name "Night_1"`, `--at "25:00"`, `--days "daily"`, `--time-zone "Mars/Olympus"`, `--on-busy "cancel"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not told: %v", want, err)
+		}
+	}
+}
+
+// Its CronJob, account and Role would take the place of those that give GPUs back, or that all runs have.
+func TestCheckKeepsWhatInstallMakes(t *testing.T) {
+	for _, name := range []string{"reaper", "pipeline"} {
+		s := nightly()
+		s.Name = name
+		if err := s.Check(); fail.ReasonOf(err) != fail.InvalidInput {
+			t.Errorf("schedule %s: got %v, want InvalidInput", name, err)
 		}
 	}
 }
@@ -116,7 +128,7 @@ func ended(status corev1.ConditionStatus) *v1.PipelineRun {
 		PipelineRef: &v1.PipelineRef{Name: launch.Pipeline}, TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: launch.ServiceAccount},
 		Params: v1.Params{{Name: "repo-url", Value: *v1.NewStructuredValues("https://git.example.com/a.git")}, {Name: "script", Value: *v1.NewStructuredValues("train.py")}},
 	}}
-	r.UID = "uid"
+	r.UID, r.Labels = "uid", map[string]string{run.ScheduleLabel: "nightly"}
 	r.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: status, Reason: "Completed"})
 	return r
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/schedule"
 )
 
 // gpusOfNode is how many stand-in GPUs each of the two nodes has.
@@ -103,6 +104,7 @@ func testTraining(t *testing.T) {
 		scenario{"cancelled-without-teardown", 1, runCancelledOutright},
 		scenario{"deleted", 1, runDeleted},
 		scenario{"reaped", 1, reaped},
+		scenario{"nightly", 1, nightly},
 		scenario{"container-killed", 1, containerKilled},
 		scenario{"gpus-held", gpusOfNode, gpusHeld},
 		scenario{"install-uninstall-init", 0, installUninstallInit},
@@ -265,7 +267,7 @@ func (s training) trainer(u user) trainer {
 // another cluster file.
 func (u trainer) install(clusterFile string, flags ...string) {
 	u.Helper()
-	cmd := install.Command(mldevenv.Bundle)
+	cmd := install.Command(mldevenv.Bundle, schedule.Carry)
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)

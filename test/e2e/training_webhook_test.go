@@ -10,6 +10,8 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -23,7 +25,7 @@ import (
 const listener = "mlenv-github"
 
 // webhook installs examples/triggers: a push that is signed with the secret starts a run, and
-// no other event does.
+// no other event does. The run of examples/pipelines-as-code waits for that one.
 func webhook(u trainer) {
 	const secret = "it's a secret to everybody"
 	u.installTriggers(secret)
@@ -47,12 +49,14 @@ func webhook(u trainer) {
 
 	id := u.send("push", push, signed(push, secret))
 	name := u.startedBy(id)
+	waiting := u.startedByPipelinesAsCode()
 	u.end(name).succeeded().ranks(2)
+	u.end(waiting).succeeded().ranks(2)
 	out, err := u.command(runs.ListCommand())
 	if err != nil {
 		u.Fatalf("mlenv runs: %v\n%s", err, out)
 	}
-	u.mustContain(out, name)
+	u.mustContain(out, name, waiting)
 }
 
 // installTriggers applies the example with a script that is quick, and waits for it.
@@ -70,17 +74,38 @@ func (u trainer) installTriggers(secret string) {
 		}
 	})
 	u.kubectl("apply", "--filename=../../examples/triggers/rights.yaml")
-	content, err := os.ReadFile("../../examples/triggers/github.yaml")
+	u.applyText(u.quickExample("triggers/github.yaml"))
+	u.waitFor("condition=Ready", "eventlistener/"+listener)
+}
+
+// startedByPipelinesAsCode starts examples/pipelines-as-code as it does: with the values of
+// the event, and a name of the run's own.
+func (u trainer) startedByPipelinesAsCode() (name string) {
+	u.Helper()
+	text := strings.NewReplacer("  name: train\n", "  generateName: train-\n", "{{ repo_url }}", u.repo, "{{ revision }}", u.commit,
+		"namespace: ml\n", "namespace: "+u.namespace+"\n", "value: ml}", "value: "+u.namespace+"}").Replace(u.quickExample("pipelines-as-code/.tekton/train.yaml"))
+	file := filepath.Join(u.TempDir(), "train.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		u.Fatal(err)
+	}
+	return u.kubectl("create", "--filename="+file, "--output=jsonpath={.metadata.name}")
+}
+
+// quickExample is one of examples/ whose run trains a shell script on one GPU of each node.
+func (u trainer) quickExample(file string) string {
+	u.Helper()
+	content, err := os.ReadFile("../../examples/" + file)
 	if err != nil {
 		u.Fatal(err)
 	}
-	nodes := `      - {name: nodes, value: "2"}` + "\n"
-	quick := nodes + `      - {name: gpus-per-node, value: "1"}` + "\n      - {name: launcher, value: command}\n" + `      - {name: check-fabric, value: "false"}` + "\n"
-	changed := strings.NewReplacer("value: train.py", "value: e2e/quick.sh", nodes, quick).Replace(string(content))
-	u.mustContain(changed, "e2e/quick.sh", "check-fabric")
-	u.applyText(changed)
-	u.waitFor("condition=Ready", "eventlistener/"+listener)
+	quick := nodesParam.ReplaceAllString(string(content), `$0$1{name: gpus-per-node, value: "1"}$1{name: launcher, value: command}$1{name: check-fabric, value: "false"}`)
+	quick = strings.ReplaceAll(quick, "value: train.py", "value: e2e/quick.sh")
+	u.mustContain(quick, "check-fabric", "e2e/quick.sh")
+	return quick
 }
+
+// nodesParam is a line of the examples.
+var nodesParam = regexp.MustCompile(`(\n *- ){name: nodes, value: "2"}`)
 
 // push is what GitHub's webhook sends for one, as far as it is read.
 func (u trainer) push(ref string) string {

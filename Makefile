@@ -88,6 +88,7 @@ generate: ## rewrite what is generated (cluster file schema, reference pages and
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
+	cd $(LOCALCLUSTER)/tools/triggers && go mod tidy
 	gofmt -w cmd internal test
 
 .PHONY: verify
@@ -99,6 +100,7 @@ verify: ## fail if generate would change something
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff
+	cd $(LOCALCLUSTER)/tools/triggers && go mod tidy -diff
 	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 
 .PHONY: cluster

@@ -13,6 +13,9 @@ const (
 	clusterRoleName = "mlenv-observer"
 )
 
+// Reserved is true of names that install gives to objects of a namespace, and so nobody else may.
+func Reserved(name string) bool { return name == roleName || name == reaperName }
+
 // Rules are what the Role gives: what the steps need to do their work, and what
 // only lets preflight look ahead. Where owner references are guarded, as
 // OpenShift guards them, changing them wants the right to delete the object:

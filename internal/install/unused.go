@@ -19,13 +19,10 @@ const (
 // here, and tell where one is used after all.
 func UnusedRights() []Unused {
 	return []Unused{
-		{"coordination.k8s.io", "leases", []string{"list", "watch"}, "to wait for an environment that somebody else holds"},
 		{"apps", "statefulsets", []string{"create"}, byApply},
 		{"apps", "statefulsets", []string{"delete"}, byOwner},
 		{"", "services", []string{"create"}, byApply},
-		{"", "services", []string{"delete"}, byOwner},
 		{"", "services", []string{"list", "watch"}, byLook},
-		{"", "serviceaccounts", []string{"create"}, byApply},
 		{"", "serviceaccounts", []string{"delete"}, byOwner},
 		{"", "serviceaccounts", []string{"list", "watch"}, byLook},
 		{"", "configmaps", []string{"create"}, byApply},
@@ -42,7 +39,6 @@ func UnusedRights() []Unused {
 		{"tekton.dev", "pipelineruns", []string{"list", "watch"}, byLook},
 		{"tekton.dev", "taskruns", []string{"get", "watch"}, byLook},
 		{"build.openshift.io", "buildconfigs", []string{"create"}, byApply},
-		{"build.openshift.io", "buildconfigs", []string{"patch"}, "inputs that have changed since the last build of a flavour"},
 		{"image.openshift.io", "imagestreams", []string{"create"}, byApply},
 		{"image.openshift.io", "imagestreams", []string{"get"}, byLook},
 		{"image.openshift.io", "imagestreams/layers", []string{"get"}, "the internal registry asks in its own name whether whoever pulls may"},

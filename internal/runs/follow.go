@@ -49,6 +49,8 @@ func notify() (signals <-chan os.Signal, stop func()) {
 
 // follow returns when the run has ended, or the person has left it: then over is false.
 func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over bool, err error) {
+	// A signal that came while the run was being started has nobody else who answers it.
+	late := ctx.Err() != nil && len(f.signals) == 0
 	// Signals are answered here; they end nothing by themselves.
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -80,6 +82,9 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			return
 		}
 		cancelled, tooLong = true, time.After(cleanupTime)
+	}
+	if late {
+		cancel()
 	}
 	for {
 		select {

@@ -65,6 +65,9 @@ func (s Schedule) Check() error {
 	if errs := validation.IsDNS1123Label(prefix + s.Name); len(errs) > 0 || len(s.Name) > 40 {
 		problems = append(problems, fmt.Errorf("name %q: want at most 40 letters a-z, digits and hyphens", s.Name))
 	}
+	if install.Reserved(prefix + s.Name) {
+		problems = append(problems, fmt.Errorf("name %q: %s%s is what mlenv install calls a part of its own: want another name", s.Name, prefix, s.Name))
+	}
 	if _, err := time.Parse("15:04", s.At); err != nil {
 		problems = append(problems, fmt.Errorf("--at %q: want a time of day, as in 02:30", s.At))
 	}

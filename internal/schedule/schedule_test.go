@@ -55,6 +55,17 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// Its CronJob, account and Role would take the place of those that give GPUs back, or that all runs have.
+func TestCheckKeepsWhatInstallMakes(t *testing.T) {
+	for _, name := range []string{"reaper", "pipeline"} {
+		s := nightly()
+		s.Name = name
+		if err := s.Check(); fail.ReasonOf(err) != fail.InvalidInput {
+			t.Errorf("schedule %s: got %v, want InvalidInput", name, err)
+		}
+	}
+}
+
 func TestBlackouts(t *testing.T) {
 	madrid, err := time.LoadLocation("Europe/Madrid")
 	if err != nil {

@@ -80,8 +80,10 @@ browser: ## open the pages of internal/report in Chromium
 test: setup-tests verify lint unit resolve browser e2e ## everything that CI runs
 
 .PHONY: generate
-generate: ## rewrite what is generated (cluster file schema, install/, go.mod and go.sum, formatting)
-	go test ./internal/cluster -run TestSchemaIsCurrent -update
+generate: ## rewrite what is generated (cluster file schema, reference pages and tables, install/, go.mod and go.sum, formatting)
+	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent' -update
+	go test ./internal/mlenv -run TestReferenceIsCurrent -update
+	go test ./internal/bundle -run TestReadmeTables -update
 	go test ./internal/install -run TestKustomizationsAreCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
@@ -91,7 +93,9 @@ generate: ## rewrite what is generated (cluster file schema, install/, go.mod an
 
 .PHONY: verify
 verify: ## fail if generate would change something
-	go test ./internal/cluster -run TestSchemaIsCurrent
+	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent'
+	go test ./internal/mlenv -run TestReferenceIsCurrent
+	go test ./internal/bundle -run TestReadmeTables
 	go test ./internal/install -run TestKustomizationsAreCurrent
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff

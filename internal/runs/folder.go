@@ -44,7 +44,7 @@ func isFolder(values map[string][]string) bool {
 	return url[0] == "." || strings.HasPrefix(url[0], "./") || strings.HasPrefix(url[0], "../") || filepath.IsAbs(url[0])
 }
 
-// packFolder copies the folder and puts what stands for it into values. Errors: InvalidInput, UnsafeTree.
+// packFolder copies the folder and puts what stands for it into values. Errors: InvalidInput, UnsafeTree, RequirementsFailed.
 func packFolder(ctx context.Context, values map[string][]string) (*folder, error) {
 	dir := values["repo-url"][0]
 	if info, err := os.Stat(dir); err != nil {
@@ -77,12 +77,17 @@ func packFolder(ctx context.Context, values map[string][]string) (*folder, error
 		f.remove()
 		return nil, err
 	}
-	values["repo-url"] = []string{syncrepo.SentURL(manifest.Hash())}
+	var requirements tree.Digest
+	if given := values["requirements"]; len(given) == 1 && given[0] != "" {
+		f.requirements = given[0]
+		if requirements, err = syncrepo.RequirementsDigest(copied, f.requirements); err != nil {
+			f.remove()
+			return nil, err
+		}
+	}
+	values["repo-url"] = []string{syncrepo.SentURL(manifest.Hash(), requirements)}
 	if values["revision"] == nil {
 		values["revision"] = []string{describeFolder(ctx, dir)}
-	}
-	if given := values["requirements"]; len(given) == 1 {
-		f.requirements = given[0]
 	}
 	return f, nil
 }

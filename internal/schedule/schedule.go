@@ -137,6 +137,8 @@ func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"}}}},
 	}
 	made := job.CronJob()
+	// One that somebody starts by hand must not take the night's log away.
+	made.Spec.SuccessfulJobsHistoryLimit = new(int32(3))
 	template := &made.Spec.JobTemplate.Spec
 	template.BackoffLimit = new(int32(attempts))
 	// A run that failed is not helped by looking at it again; a pod that was taken away is.

@@ -27,28 +27,47 @@ func ForPeople() *cobra.Command {
 		}
 		return o.check()
 	}
-	cmd.Flags().BoolVar(&o.replace, "replace", false, "stop a training that still runs on these nodes first")
+	cmd.Flags().BoolVar(&o.replace, "replace", false, "stop a training of a person that still runs on these nodes first")
 	cmd.Flags().Lookup("script").Hidden = true
 	return cmd
 }
 
 // clear looks for trainings that run on the nodes already: two would want the same port and
-// the same GPUs. With replace it stops them and waits for their end; else they are EnvironmentBusy.
+// the same GPUs. With replace it stops those of people and waits for their end. Else, and where one is of a
+// run, which somebody else waits for, it is EnvironmentBusy.
 func (t *Training) clear(ctx context.Context, replace bool) error {
 	var mu sync.Mutex
-	var running []string
+	var running, runs []string
 	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		facts, err := client.Facts(ctx)
-		mu.Lock()
-		defer mu.Unlock()
-		running = append(running, facts.Running...)
-		return err
+		if err != nil {
+			return err
+		}
+		for _, id := range facts.Running {
+			job, err := client.Job(ctx, id)
+			if agent.IsNotFound(err) {
+				continue
+			} else if err != nil {
+				return err
+			}
+			mu.Lock()
+			running = append(running, id)
+			if job.Spec.Run != "" {
+				runs = append(runs, job.Spec.Run)
+			}
+			mu.Unlock()
+		}
+		return nil
 	})
 	if err != nil {
 		return err
 	}
 	slices.Sort(running)
 	running = slices.Compact(running)
+	if len(runs) > 0 {
+		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: run %s works on these nodes", t.Spec.Script, strings.Join(slices.Compact(slices.Sorted(slices.Values(runs))), ", ")),
+			"wait for its end, or mlenv cancel %s; --replace stops only what people have started", runs[0])
+	}
 	if len(running) > 0 && !replace {
 		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: job %s runs on these nodes", t.Spec.Script, strings.Join(running, ", ")),
 			"wait for its end, or stop it with --replace")

@@ -101,7 +101,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.request.ServiceAccount, "service-account", "", "service account of the pods (default: security.service_account of the file)")
 	cmd.Flags().StringVar(&o.request.SCC, "scc", "", "constraint that the cluster has and that is bound (default: security.scc of the file, else privileged or "+OwnSCC+" where the pods need it)")
 	cmd.Flags().StringVar(&o.attachments, "attachments", "none", "copy makes copies of the file's network attachments in the namespace")
-	cmd.Flags().StringVar(&o.output, "output", "text", fmt.Sprintf("one of %v", o.formats))
+	cmd.Flags().StringVar(&o.output, "output", "text", strings.Join(o.formats, ", "))
 }
 
 // read completes the request. Errors: InvalidInput with every mistake.

@@ -39,7 +39,7 @@ func commandsPage(t *testing.T) string {
 	for _, cmd := range commands {
 		fmt.Fprintf(&page, "| [%s](#%s) | %s |\n", cmd.CommandPath(), idOf(cmd.CommandPath()), cmd.Short)
 	}
-	page.WriteString("\n## Which cluster\n\nCommands that ask a cluster take these as `kubectl` does:\n\n")
+	page.WriteString("\n## Which cluster\n\nCommands that ask a cluster take these as `kubectl` does:\n")
 	common := pflag.NewFlagSet("", pflag.ContinueOnError)
 	(&kube.Flags{}).AddTo(common)
 	common.SortFlags = false
@@ -64,7 +64,7 @@ func commandsPage(t *testing.T) string {
 }
 
 // plain is text that Markdown would take for its own.
-var plain = strings.NewReplacer("*", `\*`, "<", `\<`, "_", `\_`)
+var plain = strings.NewReplacer("*", `\*`, "<", `\<`)
 
 // shown are the commands below one that do something and are not hidden.
 func shown(cmd *cobra.Command) (commands []*cobra.Command) {

@@ -39,11 +39,11 @@ func nightly(u trainer) {
 	u.schedule(at, "0.05")
 
 	giveBack := u.takenBy("H. Kim")
-	u.mustContain(u.jobByHand("held", "complete"), "Skipped: environment ml-dev-env is taken: it is held by H. Kim")
+	u.mustContain(u.jobByHand("held"), "Skipped: environment ml-dev-env is taken: it is held by H. Kim")
 	giveBack()
 
 	u.due(at)
-	night := "mlenv-nightly-" + at.UTC().Format("20060102-150405")
+	night := nightRun(at)
 	u.runStarted(night)
 	job := fmt.Sprintf("%s-%d", nightlyName, at.Unix()/60) // as the controller names it
 	u.kubectl("delete", "pod", "--selector="+batchv1.JobNameLabel+"="+job, "--wait=false")
@@ -52,21 +52,22 @@ func nightly(u trainer) {
 	u.waitEvent(nightlyName, "concurrency policy is Forbid")
 	u.schedule(at, "0.05")
 	u.leaseTaken()
-	u.mustContain(u.jobByHand("beside", "complete"), "Skipped: environment ml-dev-env is taken: it is held by pipelinerun "+night)
+	u.mustContain(u.jobByHand("beside"), "Skipped: environment ml-dev-env is taken: it is held by pipelinerun "+night)
 	e := u.end(night).succeeded()
 	u.waitFor("condition=complete", "job/"+job)
 	u.mustContain(u.kubectl("logs", "job/"+job), "Following pipelinerun "+u.namespace+"/"+night, "step time")
 	u.equal("the receipt's schedule", e.receipt.Schedule, "nightly")
 	u.equal("the receipt's repository", e.receipt.Repository, u.repo)
 
-	u.mustContain(u.jobAgain(at), "Following pipelinerun "+u.namespace+"/"+night)
-	u.equal("runs of the schedule", u.runsOfSchedule(), "pipelinerun.tekton.dev/"+night)
-
 	u.nightsBefore(e.receipt, 2)
 	u.schedule(at, "0.5")
-	u.jobByHand("slow", "failed")
+	u.kubectl("create", "job", "slow", "--from=cronjob/"+nightlyName)
+	u.mustContain(u.jobAgain(at), "Following pipelinerun "+u.namespace+"/"+night)
+	u.waitFor("condition=failed", "job/slow")
+	u.equal("runs of the schedule", u.kubectl("get", "pipelineruns", "--selector="+pipelinerun.ScheduleLabel+"=nightly", "--output=name"),
+		"pipelinerun.tekton.dev/"+night+"\npipelinerun.tekton.dev/"+u.runOf("slow")+"\n")
 	message := u.kubectl("get", "pods", "--selector="+batchv1.JobNameLabel+"=slow", "--output=jsonpath={.items[*].status.containerStatuses[*].state.terminated.message}")
-	u.mustContain(message, "Regression: comparing run mlenv-nightly-", "step time ", "worse than the median "+e.receipt.Curve.StepTime.Round(10*time.Microsecond).String()+" of 3 runs before; want at most 10.0% worse")
+	u.mustContain(message, "Regression: comparing run "+u.runOf("slow"), "step time ", "worse than the median "+e.receipt.Curve.StepTime.Round(10*time.Microsecond).String()+" of 3 runs before; want at most 10.0% worse")
 	picture := filepath.Join(u.TempDir(), "nightly.svg")
 	out, _ := u.says(u.TempDir(), step.Done, "trend", "--schedule=nightly", "--svg="+picture)
 	u.mustContain(out, u.repo+": e2e/pace.py, by command on 2 nodes with 1 rank each", night+"  Succeeded", "  Regression  ", "of 3 runs before")
@@ -142,11 +143,11 @@ func (u trainer) leaseTaken() {
 	}
 }
 
-// jobByHand starts the schedule as people do, and returns the log when the Job meets the condition.
-func (u trainer) jobByHand(name, condition string) string {
+// jobByHand starts the schedule as people do, and returns the log of the Job that is complete.
+func (u trainer) jobByHand(name string) string {
 	u.Helper()
 	u.kubectl("create", "job", name, "--from=cronjob/"+nightlyName)
-	u.waitFor("condition="+condition, "job/"+name)
+	u.waitFor("condition=complete", "job/"+name)
 	return u.kubectl("logs", "job/"+name)
 }
 
@@ -165,10 +166,18 @@ func (u trainer) jobAgain(at time.Time) string {
 	return u.kubectl("logs", "job/again")
 }
 
-func (u trainer) runsOfSchedule() string {
+// runOf is the name of the run of a Job that was made by hand.
+func (u trainer) runOf(job string) string {
 	u.Helper()
-	return strings.TrimSpace(u.kubectl("get", "pipelineruns", "--selector="+pipelinerun.ScheduleLabel+"=nightly", "--output=name"))
+	made, err := time.Parse(time.RFC3339, u.kubectl("get", "job", job, "--output=jsonpath={.metadata.creationTimestamp}"))
+	if err != nil {
+		u.Fatal(err)
+	}
+	return nightRun(made)
 }
+
+// nightRun is the name of the run of a scheduled time.
+func nightRun(at time.Time) string { return nightlyName + "-" + at.UTC().Format("20060102-150405") }
 
 // nightsBefore leaves receipts as that of one night, of nights before it.
 func (u trainer) nightsBefore(r receipt.Receipt, n int) {

@@ -68,6 +68,7 @@ func testTraining(t *testing.T) {
 	// The long ones first, so that they are not what is waited for at the end.
 	others := queue(
 		scenario{"numbered-lines", 2, stepPodDeleted},
+		scenario{"nightly", 1, nightly},
 		scenario{"busy", 1, busyEnvironment},
 		scenario{"build-failures", 0, buildFailures},
 		scenario{"built-once", 0, builtOnce},
@@ -104,7 +105,6 @@ func testTraining(t *testing.T) {
 		scenario{"cancelled-without-teardown", 1, runCancelledOutright},
 		scenario{"deleted", 1, runDeleted},
 		scenario{"reaped", 1, reaped},
-		scenario{"nightly", 1, nightly},
 		scenario{"container-killed", 1, containerKilled},
 		scenario{"gpus-held", gpusOfNode, gpusHeld},
 		scenario{"install-uninstall-init", 0, installUninstallInit},

@@ -27,7 +27,7 @@ func TestMoved(t *testing.T) {
 		forbidden bool
 	}{
 		{"the record", manifest(record+"/rank-0.log", "checkpoints/mine/model"), manifest("checkpoints/mine/model", "logs/rank-0.log"), false},
-		{"another record", manifest(record+"-2/rank-0.log"), manifest(record + "-2/rank-0.log"), false},
+		{"another record", manifest(record + "-2/rank-0.log"), manifest(record + "-2/rank-0.log"), false},
 		{"a file in its place", manifest(record+"/rank-0.log", "logs/rank-0.log"), tree.Manifest{}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

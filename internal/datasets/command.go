@@ -215,9 +215,12 @@ func manifestOf(ctx context.Context, local string) (tree.Manifest, error) {
 
 // teller says now and then how much has been sent.
 func teller(cmd *cobra.Command) func(sent, all int64) {
-	last := time.Now()
+	var last time.Time
 	return func(sent, all int64) {
-		if now := time.Now(); now.Sub(last) >= tellEvery {
+		switch now := time.Now(); {
+		case last.IsZero(): // the pod that takes them has just begun
+			last = now
+		case now.Sub(last) >= tellEvery:
 			last = now
 			fmt.Fprintf(cmd.ErrOrStderr(), "  %s of %s sent\n", words.Bytes(sent), words.Bytes(all))
 		}

@@ -42,7 +42,7 @@ func TestWrongUsage(t *testing.T) {
 		{"up a b", `argument "b": want flags only`},
 		{"up --on-busy=maybe", `--on-busy "maybe": want fail or wait`},
 		{"down a b", `argument "b": want flags only`},
-		{"train", "want the path of the script"},
+		{"train", "want the training script"},
 		{"train train.py again --launcher=mpi", "argument \"again\": want KEY=VALUE; arguments of the script go after --\n--launcher \"mpi\""},
 		{"sync nowhere --requirements=/etc/x", "folder \"nowhere\": stat nowhere: no such file or directory\n--requirements \"/etc/x\": want a path in the folder"},
 		{"sync develop.go", "it is a file: want the folder"},
@@ -105,13 +105,18 @@ func TestInstalled(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", tc.name, err, tc.says)
 		}
 	}
-	clients := &kube.Clients{Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
+	empty := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "empty"}}
+	clients := &kube.Clients{Kube: fake.NewClientset(empty), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
 	if image, err := installedImage(t.Context(), clients); err != nil || image != "registry.test/steps@sha256:1" {
 		t.Errorf("got %s, %v", image, err)
 	}
 	clients.Namespace = "empty"
 	if _, err := installedImage(t.Context(), clients); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(fail.NextOf(err), "--steps-image=IMAGE") {
 		t.Errorf("without tasks: got %v", err)
+	}
+	clients.Namespace = "nowhere"
+	if _, err := installedImage(t.Context(), clients); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "looking for namespace nowhere") {
+		t.Errorf("without a namespace: got %v", err)
 	}
 }
 

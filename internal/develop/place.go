@@ -48,9 +48,6 @@ func (p *place) attach(ctx context.Context, log *slog.Logger) (clients *kube.Cli
 		return nil, nil, nil, err
 	}
 	set, detach, err = nodes.Attach(ctx, clients, log, p.environment, "", run.Flags{})
-	if fail.ReasonOf(err) == fail.EnvironmentMissing {
-		err = fail.Advise(err, "mlenv up %s -n %s", p.environment, clients.Namespace)
-	}
 	return clients, set, detach, err
 }
 

@@ -13,6 +13,7 @@ import (
 	imageclient "github.com/openshift/client-go/image/clientset/versioned"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
@@ -222,6 +223,10 @@ func installedImage(ctx context.Context, clients *kube.Clients) (string, error) 
 			}
 		}
 		err = fmt.Errorf("its param %s has no default", param)
+	} else if !apierrors.IsNotFound(err) {
+		return "", kube.Problem(fmt.Errorf("getting task %s/provision: %w", clients.Namespace, err))
+	} else if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
+		return "", err
 	}
 	return "", fail.Advise(fail.Because(fail.InvalidInput, fmt.Errorf("looking for the steps' image in task %s/provision: %w", clients.Namespace, err)),
 		"give it with --steps-image=IMAGE, or install the tasks: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)

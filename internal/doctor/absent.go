@@ -20,7 +20,7 @@ func (e *examination) absent(ctx context.Context) []Finding {
 	defer cancel()
 	all := e.unreadable()
 	evidence := []string{fmt.Sprintf("there is no environment %s in namespace %s", e.name, e.namespace)}
-	next := fmt.Sprintf("tkn task start provision -n %s -p name=%s --use-param-defaults", e.namespace, e.name)
+	next := fmt.Sprintf("mlenv up %s -n %s", e.name, e.namespace)
 	if e.lease != nil {
 		evidence = append(evidence, "its lease is there, so it is being made or taken down: "+e.lease.State())
 		next = fmt.Sprintf("oc get events -n %s --sort-by=.lastTimestamp | tail -20", e.namespace)

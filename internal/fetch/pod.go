@@ -257,7 +257,8 @@ func (s *source) send(ctx context.Context, m tree.Manifest, missing []tree.Diges
 	err = tree.ReadContents(ctx, reader, sizes, each)
 	reader.CloseWithError(context.Canceled)
 	cancel()
-	if failed := <-sent; err != nil && failed != nil && !errors.Is(failed, context.Canceled) {
+	// The pod's own words are in what the reader says, unless the stream was at fault.
+	if failed := <-sent; err != nil && failed != nil && !errors.Is(failed, context.Canceled) && !errors.Is(err, failed) {
 		return fmt.Errorf("%w (%w)", err, failed)
 	}
 	return err

@@ -104,6 +104,9 @@ func (r Request) withDefaults(clients *kube.Clients) Request {
 func Installed(ctx context.Context, clients *kube.Clients, namespace, name string) (*v1.Pipeline, error) {
 	pipeline, err := clients.Tekton.TektonV1().Pipelines(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
+		if err := kube.NoNamespace(ctx, clients.Kube, namespace); err != nil {
+			return nil, err
+		}
 		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for pipeline %s/%s: %w", namespace, name, err),
 			"mlenv install clusters/CLUSTER.yaml --namespace=%s (or name the namespace in which it is installed by -n)", namespace)
 	}

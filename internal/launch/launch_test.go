@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
@@ -40,7 +41,8 @@ func pipeline() *v1.Pipeline {
 }
 
 func fakes() *kube.Clients {
-	return &kube.Clients{Kube: kubefake.NewClientset(), Tekton: fake.NewSimpleClientset(pipeline()), Namespace: "ns"}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
+	return &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: fake.NewSimpleClientset(pipeline()), Namespace: "ns"}
 }
 
 // The fake makes no names: a run whose name the API server would make has none.
@@ -131,6 +133,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 		{"times", Request{Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}, "timeout": {"soon"}, "start-timeout": {"-1m"}}},
 			[]string{`param timeout is "soon": want a time`, `param start-timeout is "-1m"`}},
 		{"pipeline", Request{Pipeline: "other"}, []string{"looking for pipeline ns/other"}},
+		{"namespace", Request{Namespace: "nowhere"}, []string{"looking for namespace nowhere"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			clients := fakes()

@@ -27,7 +27,7 @@ type Set []*agent.Client
 func Connect(ctx context.Context, clients *kube.Clients, name, certs string) (Set, error) {
 	set, err := clients.Kube.AppsV1().StatefulSets(clients.Namespace).Get(ctx, environment.NamesOf(name).StatefulSet, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil, missing(clients.Namespace, name)
+		return nil, missing(ctx, clients, name)
 	} else if err != nil {
 		return nil, kube.Problem(fmt.Errorf("getting statefulset %s/%s: %w", clients.Namespace, name, err))
 	}
@@ -66,16 +66,19 @@ func Credentials(ctx context.Context, clients *kube.Clients, name, certs string)
 	}
 	secret, err := clients.Kube.CoreV1().Secrets(clients.Namespace).Get(ctx, environment.NamesOf(name).ClientSecret, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return agent.Credentials{}, missing(clients.Namespace, name)
+		return agent.Credentials{}, missing(ctx, clients, name)
 	} else if err != nil {
 		return agent.Credentials{}, kube.Problem(fmt.Errorf("getting the client certificate of environment %s/%s: %w", clients.Namespace, name, err))
 	}
 	return agent.ParseCredentials(secret.Data["ca.crt"], secret.Data["tls.crt"], secret.Data["tls.key"])
 }
 
-func missing(namespace, name string) error {
-	return fail.Advise(fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: there is none", namespace, name),
-		"tkn task start provision -n %s -p name=%s --use-param-defaults", namespace, name)
+func missing(ctx context.Context, clients *kube.Clients, name string) error {
+	if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
+		return fail.Because(fail.EnvironmentMissing, err)
+	}
+	return fail.Advise(fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: there is none", clients.Namespace, name),
+		"mlenv up %s -n %s", name, clients.Namespace)
 }
 
 // Each calls f for all nodes at once and joins the errors in the nodes' order.

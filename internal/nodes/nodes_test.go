@@ -43,7 +43,7 @@ func TestConnect(t *testing.T) {
 	}
 	set := &appsv1.StatefulSet{ObjectMeta: about("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2))}}
 	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: content}
-	objects := []runtime.Object{}
+	objects := []runtime.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}}
 	for _, node := range agents {
 		objects = append(objects, &corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
 	}

@@ -54,10 +54,7 @@ func TestPlans(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			made, err := planOf(t.Context(), options.Clients.Kube, Run(t.Context(), options))
-			if err != nil {
-				t.Fatal(err)
-			}
+			made := planOf(t.Context(), options.Clients.Kube, Run(t.Context(), options))
 			var text strings.Builder
 			made.print(&text)
 			golden(t, name, text.String())

@@ -43,10 +43,7 @@ Exit code 0: it would start, as far as is known; 1: it would not; 2: wrong usage
 				return err
 			}
 			report := Run(cmd.Context(), options)
-			plan, err := planOf(cmd.Context(), options.Clients.Kube, report)
-			if err != nil {
-				return err
-			}
+			plan := planOf(cmd.Context(), options.Clients.Kube, report)
 			if o.output == "json" {
 				err = step.WriteJSON(cmd.OutOrStdout(), plan)
 			} else {
@@ -80,7 +77,7 @@ type plan struct {
 	Whence   string              `json:"expectedBy"`
 }
 
-func planOf(ctx context.Context, client kubernetes.Interface, r Report) (plan, error) {
+func planOf(ctx context.Context, client kubernetes.Interface, r Report) plan {
 	mode, why := r.Mode()
 	p := plan{
 		Verdict: r.Verdict(), Environment: r.request.Name, Namespace: r.request.Namespace, Mode: mode, Why: why,
@@ -102,23 +99,28 @@ func planOf(ctx context.Context, client kubernetes.Interface, r Report) (plan, e
 			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it is there", claim.Name, claim.Spec.Resources.Requests.Storage()))
 		}
 	}
-	last, ok, err := receipt.Latest(ctx, client, p.Namespace, p.Environment)
-	if err != nil {
-		return p, err
-	}
 	network := r.request.Cluster.Network.RDMA
 	switch {
 	case mode == environment.TCP:
 		p.Whence = "nothing is expected of TCP"
 	case network.ExpectedBandwidth > 0:
 		p.Expected, p.Whence = rdma.BytesPerSecond(network.ExpectedBandwidth), "network.rdma.expected_bandwidth of the cluster file"
-	case ok && last.Fabric != nil && last.Fabric.Expected > 0:
-		p.Expected = last.Fabric.Expected
-		p.Whence = fmt.Sprintf("the ports and PCIe links of the nodes that run %s had; it reached %s", last.Run, last.Fabric.Bandwidth)
 	default:
-		p.Whence = "not known before the nodes run: check-fabric derives it from their ports and PCIe links"
+		p.Expected, p.Whence = expectedBefore(ctx, client, p)
 	}
-	return p, nil
+	return p
+}
+
+// expectedBefore is what the latest run of the environment was to reach.
+func expectedBefore(ctx context.Context, client kubernetes.Interface, p plan) (expected rdma.BytesPerSecond, whence string) {
+	last, ok, err := receipt.Latest(ctx, client, p.Namespace, p.Environment)
+	switch {
+	case err != nil:
+		return 0, fmt.Sprintf("not known: %v", err)
+	case ok && last.Fabric != nil && last.Fabric.Expected > 0:
+		return last.Fabric.Expected, fmt.Sprintf("the ports and PCIe links of the nodes that run %s had; it reached %s", last.Run, last.Fabric.Bandwidth)
+	}
+	return 0, "not known before the nodes run: check-fabric derives it from their ports and PCIe links"
 }
 
 func (p plan) print(w io.Writer) {

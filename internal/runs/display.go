@@ -30,8 +30,10 @@ type display struct {
 	// phases is how many tasks there are.
 	phases int
 
-	mu       sync.Mutex
-	paused   bool
+	mu sync.Mutex
+	// question stands where the last line does, while it is asked.
+	question string
+	over     bool
 	shown    bool
 	began    map[string]time.Time
 	order    []string
@@ -116,19 +118,23 @@ func (d *display) say(format string, args ...any) {
 	d.print(fmt.Sprintf(format, args...))
 }
 
-// ask pauses the last line, so that a question can stand there.
-func (d *display) ask(question string) {
+// ask explains a question and puts it in the place of the last line, until resume: what is
+// printed meanwhile comes above it.
+func (d *display) ask(explanation, question string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.question = ""
+	d.print(explanation)
 	d.clear()
-	d.paused = true
-	fmt.Fprint(d.out, question)
+	d.question = question
+	d.status()
 }
 
 func (d *display) resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.paused = false
+	d.clear()
+	d.question = ""
 	d.status()
 }
 
@@ -144,7 +150,7 @@ func (d *display) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.clear()
-	d.paused = true
+	d.over = true
 }
 
 func (d *display) print(line string) {
@@ -161,7 +167,16 @@ func (d *display) clear() {
 }
 
 func (d *display) status() {
-	if d.width == nil || d.paused || len(d.order) == 0 {
+	switch {
+	case d.over, d.width == nil && d.question == "":
+		return
+	case d.question != "":
+		if !d.shown { // else what is being typed would go
+			fmt.Fprint(d.out, d.question)
+			d.shown = true
+		}
+		return
+	case len(d.order) == 0:
 		return
 	}
 	current := d.order[len(d.order)-1]

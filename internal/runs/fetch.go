@@ -30,7 +30,7 @@ func FetchCommand() *cobra.Command {
 		Long: `Bring files of a run from the workspace's claims to this machine, while the run goes on or long after.
 
 PATH is on the workspace, as checkpoints/mine or /workspace/checkpoints/mine; logs stands for the folder with the logs, metrics
-and status of the run. Without any PATH it is that folder, and checkpoints/RUN if there is one.
+and status of the run, which is called so here. Without any PATH it is that folder, and checkpoints/RUN if there is one.
 
 A pod that mounts the claim read-only, without any right, reads the files, and is removed in any case. Every file is
 verified by its SHA-256. What is here already with the same content is not sent again, so that fetching goes on where
@@ -101,7 +101,7 @@ func (k known) fetch(cmd *cobra.Command, clients *kube.Clients, paths []string, 
 			folder = filepath.Join(to, fmt.Sprintf("node-%d", i))
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "Reading claim %s.\n", claim)
-		result, err := fetch.Fetch(cmd.Context(), clients, fetch.Claim{Name: claim, For: k.name}, paths, folder)
+		result, err := fetch.Fetch(cmd.Context(), clients, fetch.Claim{Name: claim, For: k.name}, paths, fetch.RecordOf(k.uid()), folder)
 		if err != nil {
 			return fmt.Errorf("fetching from claim %s: %w", claim, err)
 		}

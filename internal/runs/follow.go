@@ -108,7 +108,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 				cancel()
 			default:
 				asked = true
-				f.display.ask("\nCancel the run with cleanup (c, or Ctrl-C again), detach and leave it running (d), or go on (Enter)? ")
+				f.display.ask("== c, or Ctrl-C again: cancel the run with cleanup; d: detach and leave it running; Enter: go on", "c, d or Enter? ")
 				if answers == nil {
 					answers = lines(f.answers)
 				}
@@ -175,6 +175,6 @@ func took(o launch.Outcome) string {
 
 func tellMetrics(out io.Writer, o launch.Outcome) {
 	if o.Receipt != nil && len(o.Receipt.Metrics) > 0 {
-		fmt.Fprintf(out, "  metrics: %s\n", words.OneLine(string(o.Receipt.Metrics), 400))
+		fmt.Fprintf(out, "  metrics: %s\n", metricsText(o.Receipt.Metrics))
 	}
 }

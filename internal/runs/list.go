@@ -42,6 +42,9 @@ Exit code 0: they are listed; 1: they cannot be read; 2: wrong usage.`,
 			}
 			return shown.write(cmd.OutOrStdout(), found, func() error {
 				if len(found) == 0 {
+					if err := kube.NoNamespace(cmd.Context(), clients.Kube, clients.Namespace); err != nil {
+						return err
+					}
 					fmt.Fprintf(cmd.ErrOrStderr(), "No runs in namespace %s.\n", clients.Namespace)
 					return nil
 				}

@@ -7,8 +7,11 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -18,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // logsOptions are the flags of mlenv logs.
@@ -39,7 +43,8 @@ func LogsCommand() *cobra.Command {
 ranks that failed, from the receipt.
 
 With --rank it is the whole log of that rank: from its node while the environment is there, and afterwards from the
-workspace's claim, by a pod that lives as long as that takes.
+workspace's claim, by a pod that lives as long as that takes. With --follow too it waits for the rank, and goes on until
+that ends.
 
 Exit code 0: it is shown; 1: it cannot be had; 2: wrong usage, or no such run.`,
 		Example: `  mlenv logs train-multi-node-x7k2p --follow
@@ -80,7 +85,7 @@ Exit code 0: it is shown; 1: it cannot be had; 2: wrong usage, or no such run.`,
 		}
 		switch {
 		case o.rank >= 0:
-			return o.rankLog(cmd.Context(), cmd.OutOrStdout(), clients, k)
+			return o.rankLog(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), clients, k)
 		case o.follow && k.run != nil && !k.run.IsDone():
 			return o.followTasks(cmd, clients, k)
 		}
@@ -104,7 +109,7 @@ func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, k k
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s %s\n", k.name, known{name: k.name, run: outcome.Run}.state(), outcome.Reason)
+	fmt.Fprintf(cmd.ErrOrStderr(), "Run %s has ended: %s\n", k.name, strings.TrimSpace(fmt.Sprint(known{name: k.name, run: outcome.Run}.state(), " ", outcome.Reason)))
 	return nil
 }
 
@@ -112,7 +117,7 @@ func (o *logsOptions) followTasks(cmd *cobra.Command, clients *kube.Clients, k k
 func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, k known) error {
 	out := cmd.OutOrStdout()
 	if o.task != "" && k.run != nil && !slices.ContainsFunc(k.tasks, func(t run.TaskRun) bool { return t.Task == o.task }) {
-		return wrongUsage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: it has not run", o.task, k.name))
+		return wrongUsage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: want one of those that have run: %s", o.task, k.name, strings.Join(k.taskNames(), ", ")))
 	}
 	some := false
 	for _, task := range k.tasks {
@@ -141,6 +146,13 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, k know
 	return nil
 }
 
+func (k known) taskNames() (names []string) {
+	for _, task := range k.tasks {
+		names = append(names, task.Task)
+	}
+	return names
+}
+
 // printTails shows what a receipt has of logs: the ends of ranks that failed.
 func printTails(out io.Writer, r receipt.Receipt) {
 	for _, rank := range r.Ranks {
@@ -151,11 +163,14 @@ func printTails(out io.Writer, r receipt.Receipt) {
 }
 
 // rankLog is from the rank's node, or from the claim.
-func (o *logsOptions) rankLog(ctx context.Context, out io.Writer, clients *kube.Clients, k known) error {
+func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, k known) error {
 	name := agent.RankLog + strconv.Itoa(o.rank)
 	if k.run != nil && !k.run.IsDone() {
-		found, err := o.liveLog(ctx, out, clients, k, name)
+		found, err := o.liveLog(ctx, out, progress, clients, k, name)
 		if found || err != nil {
+			return err
+		}
+		if k, err = find(ctx, clients, k.name); err != nil { // it may have ended meanwhile
 			return err
 		}
 	}
@@ -165,47 +180,75 @@ func (o *logsOptions) rankLog(ctx context.Context, out io.Writer, clients *kube.
 	}
 	node := slices.IndexFunc(k.receipt.Ranks, func(r receipt.Rank) bool { return r.Rank == o.rank })
 	if node < 0 {
-		return wrongUsage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it had %d", o.rank, k.name, len(k.receipt.Ranks)))
+		return o.noSuchRank(k, len(k.receipt.Ranks))
 	}
 	claim := k.receipt.Record.Claims[min(k.receipt.Ranks[node].Node, len(k.receipt.Record.Claims)-1)]
 	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: k.name}, fetch.RecordOf(k.uid())+"/"+name+".log", out)
 }
 
-// liveLog asks every node for the rank, because only they know where it is. found is false where none has it.
-func (o *logsOptions) liveLog(ctx context.Context, out io.Writer, clients *kube.Clients, k known, name string) (found bool, err error) {
-	set, err := nodes.Connect(ctx, clients, k.environment(), "")
-	if fail.ReasonOf(err) == fail.EnvironmentMissing {
-		return false, nil
-	} else if err != nil {
-		return false, err
-	}
-	defer set.Close()
-	asking, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
-	for _, client := range set {
-		job, err := client.Job(asking, k.uid())
-		if agent.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return false, err
-		}
-		if !slices.ContainsFunc(job.Ranks, func(r agent.RankStatus) bool { return r.Rank == o.rank }) {
-			continue
-		}
-		if o.follow {
-			err := nodes.FollowLog(ctx, client, k.uid(), name, out, nodes.GoOn(ctx))
-			if errors.Is(err, context.Canceled) {
+// liveLog is the log of a rank that runs. With --follow it waits until the rank does, and ends
+// with its log. found is false where no node has the rank, and of a run that has ended meanwhile.
+func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clients *kube.Clients, k known, name string) (found bool, err error) {
+	set, node, err := o.nodeOfRank(ctx, clients, k)
+	if err == nil && node < 0 && o.follow {
+		fmt.Fprintf(progress, "Rank %d of run %s does not run yet.\n", o.rank, k.name)
+		runs := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace)
+		err = kube.Until(ctx, "run "+k.name, runs, metav1.ListOptions{FieldSelector: "metadata.name=" + k.name}, func(left []*v1.PipelineRun) (bool, error) {
+			if len(left) == 0 || left[0].IsDone() {
 				return true, nil
 			}
-			return true, err
+			set.Close()
+			set, node, err = o.nodeOfRank(ctx, clients, k)
+			return node >= 0, err
+		})
+	}
+	defer set.Close()
+	if err != nil || node < 0 {
+		return false, err
+	}
+	if o.follow {
+		err := nodes.FollowLog(ctx, set[node], k.uid(), name, out, nodes.GoOn(ctx))
+		if errors.Is(err, context.Canceled) {
+			return true, nil
 		}
-		log, err := client.Log(ctx, k.uid(), name, 0, false)
-		if err != nil {
-			return true, err
-		}
-		defer log.Close()
-		_, err = io.Copy(out, log)
 		return true, err
 	}
-	return false, nil
+	log, err := set[node].Log(ctx, k.uid(), name, 0, false)
+	if err != nil {
+		return true, err
+	}
+	defer log.Close()
+	_, err = io.Copy(out, log)
+	return true, err
+}
+
+// nodeOfRank asks every node for the rank, because only they know where it is. The node is -1
+// where none has it. Errors: InvalidInput for a rank that the training has not.
+func (o *logsOptions) nodeOfRank(ctx context.Context, clients *kube.Clients, k known) (set nodes.Set, node int, err error) {
+	set, err = nodes.Connect(ctx, clients, k.environment(), "")
+	if fail.ReasonOf(err) == fail.EnvironmentMissing {
+		return nil, -1, nil
+	} else if err != nil {
+		return nil, -1, err
+	}
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	for node, client := range set {
+		job, err := client.Job(asking, k.uid())
+		switch {
+		case agent.IsNotFound(err), o.follow && fail.ReasonOf(err) == fail.AgentUnreachable:
+			continue
+		case err != nil:
+			return set, -1, err
+		case o.rank >= job.Spec.Nodes*job.Spec.RanksOfNode():
+			return set, -1, o.noSuchRank(k, job.Spec.Nodes*job.Spec.RanksOfNode())
+		case slices.ContainsFunc(job.Ranks, func(r agent.RankStatus) bool { return r.Rank == o.rank }):
+			return set, node, nil
+		}
+	}
+	return set, -1, nil
+}
+
+func (o *logsOptions) noSuchRank(k known, ranks int) error {
+	return wrongUsage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it has %s, from 0", o.rank, k.name, words.Count(ranks, "rank")))
 }

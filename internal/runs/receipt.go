@@ -1,8 +1,11 @@
 package runs
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -82,7 +85,7 @@ func printReceipt(out io.Writer, r receipt.Receipt) error {
 	if r.Network != nil {
 		row("network", fmt.Sprint(r.Network.Transport))
 	}
-	row("metrics", string(r.Metrics))
+	row("metrics", metricsText(r.Metrics))
 	if r.Cause != nil && r.Cause.Python != nil {
 		row("cause", fmt.Sprintf("rank %d on node %d: %s: %s (%s:%d)", r.Cause.Rank, r.Cause.Node, r.Cause.Python.Type, words.OneLine(r.Cause.Python.Message, 200), r.Cause.Python.File, r.Cause.Python.Line))
 	}
@@ -132,4 +135,21 @@ func stamp(t time.Time) string {
 		return ""
 	}
 	return t.UTC().Format("2006-01-02 15:04:05 UTC")
+}
+
+// metricsText is a line of metrics as people read it, without its time.
+func metricsText(line json.RawMessage) string {
+	var metrics map[string]json.RawMessage
+	if len(line) == 0 {
+		return ""
+	}
+	if err := json.Unmarshal(line, &metrics); err != nil {
+		return words.OneLine(string(line), 400)
+	}
+	delete(metrics, "time")
+	var texts []string
+	for _, name := range slices.Sorted(maps.Keys(metrics)) {
+		texts = append(texts, name+" "+string(metrics[name]))
+	}
+	return words.OneLine(strings.Join(texts, ", "), 400)
 }

@@ -100,10 +100,15 @@ func atDash(cmd *cobra.Command, args []string) (before, after []string) {
 
 // check finds every mistake of the flags.
 func (o *options) check() error {
-	var problems []string
 	if o.script == "" {
-		problems = append(problems, "--script is missing: want the path of the script in the repository")
+		return errors.Join(errors.New("--script is missing: want the path of the script in the repository"), o.checkRest())
 	}
+	return o.checkRest()
+}
+
+// checkRest finds every mistake of the flags but --script.
+func (o *options) checkRest() error {
+	var problems []string
 	for _, entry := range o.env {
 		if key, _, ok := strings.Cut(entry, "="); !ok || key == "" || strings.ContainsAny(key, " \t\n") {
 			problems = append(problems, fmt.Sprintf("argument %q: want KEY=VALUE; arguments of the script go after --", entry))

@@ -435,6 +435,9 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 			return fail.Advise(fail.Becausef(fail.TrainingTimeout, "training: it had not ended after %s", status.Ended.Sub(status.Started).Round(time.Second)),
 				"give it more time with the param timeout, and the PipelineRun with --pipeline-timeout")
 		}
+		if status.StopReason == replaced {
+			return fail.Becausef(fail.Cancelled, "training: %s", replaced)
+		}
 	}
 	if found, failed := cause.Find(statuses); failed {
 		return found.Err(statuses[found.Rank.Node].Record)

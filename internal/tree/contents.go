@@ -78,8 +78,8 @@ func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry, buff
 		return err
 	}
 	defer file.Close()
-	// One byte more than wanted would be seen as another size.
-	content, size, err := sum(ctx, io.TeeReader(io.LimitReader(file, e.Size+1), w), buffer)
+	// A log that has grown since is still sent as it was.
+	content, size, err := sum(ctx, io.TeeReader(io.LimitReader(file, e.Size), w), buffer)
 	if err != nil {
 		return err
 	}

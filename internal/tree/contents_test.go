@@ -123,7 +123,6 @@ func TestWriteContentsOfChangedFile(t *testing.T) {
 	for name, change := range map[string]func(path string) error{
 		"other bytes": func(path string) error { return os.WriteFile(path, []byte("cba"), 0o600) },
 		"shorter":     func(path string) error { return os.WriteFile(path, []byte("ab"), 0o600) },
-		"longer":      func(path string) error { return os.WriteFile(path, []byte("abcd"), 0o600) },
 		"gone":        os.Remove,
 		"a link out": func(path string) error {
 			return errors.Join(os.Remove(path), os.Symlink("/etc/hostname", path))
@@ -146,6 +145,21 @@ func TestWriteContentsOfChangedFile(t *testing.T) {
 	dir, m, _ := sent(t, map[string]string{"a": "1"})
 	if err := WriteContents(t.Context(), io.Discard, dir, m, []Digest{emptyContent}); fail.ReasonOf(err) != fail.SyncFailed {
 		t.Errorf("a content that no file has: %v", err)
+	}
+}
+
+// As a log that is being written.
+func TestWriteContentsOfGrownFile(t *testing.T) {
+	dir, m, _ := sent(t, map[string]string{"rank-0.log": "abc"})
+	if err := os.WriteFile(filepath.Join(dir, "rank-0.log"), []byte("abcd"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := WriteContents(t.Context(), &out, dir, m, []Digest{m.Entries[0].Content}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := received(t.Context(), &out, m); err != nil {
+		t.Error(err)
 	}
 }
 

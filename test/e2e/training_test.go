@@ -102,6 +102,7 @@ func testTraining(t *testing.T) {
 		scenario{"cancelled", 1, runCancelled},
 		scenario{"run-by-mlenv", 1, runByMlenv},
 		scenario{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
+		scenario{"run-detached", 1, runDetached},
 		scenario{"cancelled-without-teardown", 1, runCancelledOutright},
 		scenario{"deleted", 1, runDeleted},
 		scenario{"reaped", 1, reaped},

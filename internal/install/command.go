@@ -44,6 +44,8 @@ file, and a ServiceAccount with one Role that is enough for every step. Installi
 namespace's schedules included, and deletes what an earlier version installed and this one does not have. Nothing is
 changed unless every right is there and the API server accepts every object.
 
+--steps-image is the steps' image of a release, or what mlenv bundle steps-image prints in a checkout.
+
 --dry-run shows what would change, as a diff of YAML, and changes nothing. --output=yaml prints the objects for somebody
 else to apply and asks no cluster, so schedules are not among them; a steps image by tag is looked up in its registry. --output=json tells what was, or
 with --dry-run would be, changed.

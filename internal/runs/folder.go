@@ -42,7 +42,7 @@ func isFolder(values map[string][]string) bool {
 	if len(url) != 1 {
 		return false
 	}
-	return url[0] == "." || strings.HasPrefix(url[0], "./") || strings.HasPrefix(url[0], "../") || filepath.IsAbs(url[0])
+	return url[0] == "." || url[0] == ".." || strings.HasPrefix(url[0], "./") || strings.HasPrefix(url[0], "../") || filepath.IsAbs(url[0])
 }
 
 // packFolder copies the folder and puts what stands for it into values. Errors: InvalidInput, UnsafeTree, RequirementsFailed.

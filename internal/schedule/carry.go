@@ -40,11 +40,8 @@ func Carry(ctx context.Context, client dynamic.Interface, namespace, image strin
 			return nil, fmt.Errorf("reading cronjob %s/%s: %w", namespace, each.GetName(), err)
 		}
 		s, err := of(&job)
-		if err == nil {
-			err = s.Check()
-		}
 		if err != nil {
-			problems = append(problems, fail.Advise(fail.Because(fail.InvalidInput, err), "oc delete cronjob %s -n %s, and install the schedule again", job.Name, namespace))
+			problems = append(problems, fail.Advise(err, "oc delete cronjob %s -n %s, and install the schedule again", job.Name, namespace))
 			continue
 		}
 		objects, err := s.untyped(namespace, image)

@@ -137,6 +137,8 @@ func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"}}}},
 	}
 	made := job.CronJob()
+	// One that somebody starts by hand must not take the night's log away.
+	made.Spec.SuccessfulJobsHistoryLimit = new(int32(3))
 	template := &made.Spec.JobTemplate.Spec
 	template.BackoffLimit = new(int32(attempts))
 	// A run that failed is not helped by looking at it again; a pod that was taken away is.
@@ -165,11 +167,18 @@ func rules(name string) []rbacv1.PolicyRule {
 	}
 }
 
-// of reads a schedule back from its CronJob.
+// of reads a schedule back from its CronJob, which somebody may have written by hand.
 func of(found *batchv1.CronJob) (Schedule, error) {
-	var s Schedule
-	if err := json.Unmarshal([]byte(found.Annotations[annotation]), &s); err != nil {
-		return s, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name, annotation, err)
+	s := Schedule{Days: "*", TimeZone: "UTC", OnBusy: "skip", Tolerance: trend.DefaultTolerance()}
+	err := json.Unmarshal([]byte(found.Annotations[annotation]), &s)
+	if err == nil {
+		err = s.Check()
+	}
+	if err == nil && prefix+s.Name != found.Name {
+		err = fmt.Errorf("name %q: want that of the CronJob without %s", s.Name, prefix)
+	}
+	if err != nil {
+		return s, fail.Because(fail.InvalidInput, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name, annotation, err))
 	}
 	return s, nil
 }

@@ -47,8 +47,10 @@ func nightly(u trainer) {
 	u.runStarted(night)
 	job := fmt.Sprintf("%s-%d", nightlyName, at.Unix()/60) // as the controller names it
 	u.kubectl("delete", "pod", "--selector="+batchv1.JobNameLabel+"="+job, "--wait=false")
-	u.due(at)
+	u.schedule(at.Add(time.Minute), "0.05")
+	u.due(at.Add(time.Minute))
 	u.waitEvent(nightlyName, "concurrency policy is Forbid")
+	u.schedule(at, "0.05")
 	u.leaseTaken()
 	u.mustContain(u.jobByHand("beside", "complete"), "Skipped: environment ml-dev-env is taken: it is held by pipelinerun "+night)
 	e := u.end(night).succeeded()

@@ -79,6 +79,7 @@ func testTraining(t *testing.T) {
 		scenario{"steps-by-hand", 1, stepsByHand},
 		scenario{"dev-loop", 1, devLoop},
 		scenario{"github-action", 1, githubAction},
+		scenario{"webhook", 1, webhook},
 		scenario{"rdma-by-admin", 1, rdmaByAdmin},
 		scenario{"rdma-not-allowed", 1, rdmaNotAllowed},
 		scenario{"rdma-attachments", 1, rdmaAttachments},

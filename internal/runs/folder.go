@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -176,12 +177,32 @@ type sender struct {
 	clients *kube.Clients
 	run     *v1.PipelineRun
 	display *display
+	mu      sync.Mutex
 	// detach ends the following when the folder is sent.
 	detach bool
+	// sent is true when the run needs nothing of this machine any more.
+	sent bool
 	// done tells once: nil, or why the run cannot even be cancelled. Without detach only the latter.
 	done chan error
 	// failed has why the folder was not sent, for which the run was cancelled.
 	failed chan error
+}
+
+// leave is true where whoever follows can go: without the folder the run would hold its nodes for
+// nothing. Else they are let go as soon as it is sent.
+func (s *sender) leave() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.detach = true
+	return s.folder == nil || s.sent
+}
+
+// arrived is true where somebody waits for that to go.
+func (s *sender) arrived() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent = true
+	return s.detach
 }
 
 // failure is why the folder was not sent, nil where it was.
@@ -216,7 +237,7 @@ func (s *sender) send(ctx context.Context) {
 		if cancelling := launch.Cancel(ctx, s.clients, s.run); cancelling != nil {
 			s.done <- errors.Join(err, cancelling)
 		}
-	case s.detach:
+	case s.arrived():
 		s.done <- nil
 	default:
 		s.display.say("== the folder is on the nodes; from here on the run needs nothing of this machine")

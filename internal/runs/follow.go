@@ -36,6 +36,9 @@ type follower struct {
 	answers io.Reader
 	// observe sees every event before it is shown; it may be nil.
 	observe launch.Observer
+	// leave says whether the run goes on without this program yet; what becomes true later comes by
+	// detached. It may be nil.
+	leave func() bool
 	// detached ends the following while the run goes on; it may be nil.
 	detached <-chan error
 }
@@ -122,7 +125,11 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			case "c", "cancel":
 				cancel()
 			case "d", "detach":
-				return launch.Outcome{Run: f.run}, false, nil
+				if f.leave == nil || f.leave() {
+					return launch.Outcome{Run: f.run}, false, nil
+				}
+				f.display.resume()
+				f.display.say("== the folder is not on the nodes yet; this program leaves as soon as it is")
 			default:
 				f.display.resume()
 			}

@@ -86,3 +86,17 @@ func TestInterrupted(t *testing.T) {
 		})
 	}
 }
+
+// A run that waits for a folder which nobody sends any more holds its nodes for nothing.
+func TestNobodyLeavesBeforeTheFolderIsSent(t *testing.T) {
+	s := sender{folder: &folder{}}
+	if s.leave() {
+		t.Error("left before the folder was sent")
+	}
+	if !s.arrived() || !s.leave() {
+		t.Error("not let go when the folder was sent")
+	}
+	if none := (sender{}); !none.leave() {
+		t.Error("held without a folder")
+	}
+}

@@ -191,7 +191,7 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline 
 	if upload != nil {
 		sending, stop := context.WithCancel(context.WithoutCancel(cmd.Context()))
 		defer stop()
-		f.observe, f.detached = s.observe(sending), s.done
+		f.observe, f.detached, f.leave = s.observe(sending), s.done, s.leave
 	}
 	outcome, over, err := f.follow(cmd.Context())
 	switch failed := s.failure(); {

@@ -266,12 +266,7 @@ func fireCommand() *cobra.Command {
 				return err
 			}
 			f := &firing{clients: clients, log: step.TextLog(cmd.OutOrStdout()), now: time.Now}
-			err = f.fire(cmd.Context(), args[0], job)
-			if err != nil {
-				// The reason is in the last lines, which kubectl describe shows.
-				return fmt.Errorf("%s: %w", fail.ReasonOf(err), err)
-			}
-			return nil
+			return nightOver(f.fire(cmd.Context(), args[0], job))
 		},
 	}
 	flags.AddTo(cmd.Flags())
@@ -280,4 +275,18 @@ func fireCommand() *cobra.Command {
 		panic(err) // the flag is made above
 	}
 	return cmd
+}
+
+// nightOver is the error of a night, with an exit code after which the Job starts another pod where
+// the API server only was away: it finds the run, or starts it.
+func nightOver(err error) error {
+	if err == nil {
+		return nil
+	}
+	// The reason is in the last lines, which kubectl describe shows.
+	told := fmt.Errorf("%s: %w", fail.ReasonOf(err), err)
+	if kube.Transient(err) {
+		return &step.Exit{Code: step.Interrupted, Err: told}
+	}
+	return told
 }

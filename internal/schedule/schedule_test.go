@@ -3,6 +3,7 @@ package schedule
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -352,5 +354,24 @@ func TestObjects(t *testing.T) {
 	back, err := of(job)
 	if err != nil || back.At != "02:30" || back.Values["script"][0] != "train.py" || back.Tolerance[trend.Loss] != 5 {
 		t.Errorf("read back: %+v, %v", back, err)
+	}
+}
+
+// The Job fails for good at 1 and 2.
+func TestNightOver(t *testing.T) {
+	away := kube.Problem(fmt.Errorf("getting: %w", apierrors.NewServiceUnavailable("starting")))
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{{away, step.Interrupted}, {fail.Because(fail.RankFailed, errors.New("rank 1")), 0}, {nil, 0}} {
+		err := nightOver(tc.err)
+		var exit *step.Exit
+		got := 0
+		if errors.As(err, &exit) {
+			got = exit.Code
+		}
+		if got != tc.want || (err == nil) != (tc.err == nil) {
+			t.Errorf("%v: got %v with code %d, want %d", tc.err, err, got, tc.want)
+		}
 	}
 }

@@ -44,7 +44,7 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading what is to be downloaded: %w", err)
 		}
-		return download(ctx, http.DefaultClient, rest[0], wanted, stdout)
+		return download(ctx, &http.Client{Transport: impatient{http.DefaultTransport, silence}}, rest[0], wanted, stdout)
 	}
 	return fmt.Errorf("files %q: want hold, list DIR PATH..., send DIR, missing DIR, land DIR or download DIR", args)
 }

@@ -80,21 +80,29 @@ browser: ## open the pages of internal/report in Chromium
 test: setup-tests verify lint unit resolve browser e2e ## everything that CI runs
 
 .PHONY: generate
-generate: ## rewrite what is generated (cluster file schema, install/, go.mod and go.sum, formatting)
-	go test ./internal/cluster -run TestSchemaIsCurrent -update
+generate: ## rewrite what is generated (cluster file schema, reference pages and tables, install/, go.mod and go.sum, formatting)
+	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent' -update
+	go test ./internal/mlenv -run TestReferenceIsCurrent -update
+	go test ./internal/bundle -run TestReadmeTables -update
 	go test ./internal/install -run TestKustomizationsAreCurrent -update
+	go test ./internal/schedule -run TestComponentIsCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
+	cd $(LOCALCLUSTER)/tools/triggers && go mod tidy
 	gofmt -w cmd internal test
 
 .PHONY: verify
 verify: ## fail if generate would change something
-	go test ./internal/cluster -run TestSchemaIsCurrent
+	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent'
+	go test ./internal/mlenv -run TestReferenceIsCurrent
+	go test ./internal/bundle -run TestReadmeTables
 	go test ./internal/install -run TestKustomizationsAreCurrent
+	go test ./internal/schedule -run TestComponentIsCurrent
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff
+	cd $(LOCALCLUSTER)/tools/triggers && go mod tidy -diff
 	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 
 .PHONY: cluster
@@ -139,7 +147,7 @@ release: ## make what VERSION=v1.2.3 is published as, in dist/ (RELEASE_FLAGS=--
 MLENV := bin/mlenv
 CLUSTER_FILE = $(if $(CLUSTER),clusters/$(CLUSTER).yaml)
 IN = $(if $(NAMESPACE),--namespace=$(NAMESPACE)) $(MLENV_FLAGS)
-AT = $(if $(CLUSTER),--cluster=$(CLUSTER_FILE)) $(IN)
+AT = $(if $(CLUSTER),--cluster-file=$(CLUSTER_FILE)) $(IN)
 SIZE = $(if $(MODE),--mode=$(MODE)) $(if $(NODES),--nodes=$(NODES))
 
 .PHONY: deploy-cluster

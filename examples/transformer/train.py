@@ -115,12 +115,17 @@ def train(engine, text, args, first, last, state):
     """Trains from step `first` to `last`, logging and writing checkpoints on the way."""
     started = time.monotonic()
     for step in range(first + 1, last + 1):
+        told = step % args.log_every == 0 or step == last
+        begun = time.monotonic()
         loss = engine(batch(text, args, step).to(engine.device)).mean()
+        if told:
+            get_accelerator().synchronize()
+            own_seconds = time.monotonic() - begun
         with engine.no_sync() if args.no_gradient_exchange else contextlib.nullcontext():
             engine.backward(loss)
         engine.step()
-        if step % args.log_every == 0 or step == last:
-            log(loss, step, args, (step - first) / (time.monotonic() - started))
+        if told:
+            log(loss, own_seconds, step, args, (step - first) / (time.monotonic() - started))
         if args.checkpoint_dir and (step % args.checkpoint_every == 0 or step == last):
             checkpoint.save(engine, args.checkpoint_dir, step, state)
 
@@ -134,11 +139,22 @@ def batch(text, args, step):
     return text[mine[:, None] + torch.arange(args.context + 1)].long()
 
 
-def log(loss, step, args, steps_a_second):
+def log(loss, own_seconds, step, args, steps_a_second):
+    """Says and records how far the training is. `own_seconds` are this rank's for its data and forward pass: from those of
+    all ranks one sees for which of them the others wait. With ZeRO-3 they wait for each other in the forward pass too."""
+    own = torch.tensor([own_seconds], device=loss.device)
+    rank_seconds = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(rank_seconds, own)
     loss = loss.detach().clone()
     dist.all_reduce(loss)  # the metric is that of the whole batch
     loss = loss.item() / dist.get_world_size()
-    mlenv_metrics.log(step=step, steps=args.steps, loss=loss, tokens=step * args.global_batch * args.context)
+    mlenv_metrics.log(
+        step=step,
+        steps=args.steps,
+        loss=loss,
+        tokens=step * args.global_batch * args.context,
+        rank_seconds=[round(seconds.item(), 6) for seconds in rank_seconds],
+    )
     say(f"step {step}/{args.steps} loss {loss:.4f} {steps_a_second:.1f} steps/s")
 
 

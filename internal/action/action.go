@@ -15,6 +15,7 @@ import (
 
 	"github.com/sethvargo/go-githubactions"
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -63,17 +64,19 @@ func (a *action) run(ctx context.Context, w wanted) error {
 	if err != nil {
 		return err
 	}
+	// Before there is a run: what kills this process leaves nobody else who knows of it.
+	name := launch.NewName()
+	if err := a.remember(name); err != nil {
+		return err
+	}
 	started, err := launch.Start(ctx, a.clients, launch.Request{
-		Namespace: w.namespace, ServiceAccount: w.account, Values: valuesOf(pipeline, w.params), Annotations: a.origin(),
+		Namespace: w.namespace, Name: name, ServiceAccount: w.account, Values: valuesOf(pipeline, w.params), Annotations: a.origin(),
 	})
 	if err != nil {
 		return err
 	}
 	a.gh.Infof("PipelineRun %s/%s started.", started.Namespace, started.Name)
 	a.output("run", started.Name)
-	if err := a.remember(started); err != nil {
-		return errors.Join(err, launch.Cancel(ctx, a.clients, started))
-	}
 	return a.follow(ctx, started)
 }
 
@@ -102,8 +105,12 @@ func valuesOf(pipeline *tekton.Pipeline, params map[string]string) map[string][]
 // follow follows a run to its end, and tells of it.
 func (a *action) follow(ctx context.Context, of *tekton.PipelineRun) error {
 	outcome, err := launch.Follow(ctx, a.clients, of, a.observe)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		outcome, err = a.cancel(context.WithoutCancel(ctx), of)
+	case err != nil:
+		// Nobody would see how it ends, nor that it does.
+		err = errors.Join(err, launch.Cancel(ctx, a.clients, of))
 	}
 	a.log.close()
 	if err != nil {
@@ -169,7 +176,7 @@ func (a *action) tell(o launch.Outcome) error {
 		return err
 	}
 	if o.Verdict != receipt.Succeeded {
-		a.gh.Infof("%s failed: %s: %s", r.Run, r.Reason, r.Message)
+		a.log.say(fmt.Sprintf("%s failed: %s: %s", r.Run, r.Reason, r.Message))
 		return ErrFailed
 	}
 	a.gh.Infof("%s succeeded.", r.Run)
@@ -184,6 +191,9 @@ func (a *action) end(ctx context.Context) error {
 		return err
 	}
 	of, err := a.clients.Tekton.TektonV1().PipelineRuns(a.clients.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return a.forget() // it was never made, or is gone
+	}
 	if err != nil {
 		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", a.clients.Namespace, name, err))
 	}
@@ -201,11 +211,11 @@ func (a *action) end(ctx context.Context) error {
 // that was killed are lost.
 func (a *action) stateFile() string { return filepath.Join(a.getenv("RUNNER_TEMP"), "mlenv-run.json") }
 
-func (a *action) remember(started *tekton.PipelineRun) error {
+func (a *action) remember(name string) error {
 	if a.getenv("RUNNER_TEMP") == "" {
 		return nil
 	}
-	content, err := json.Marshal(started.Name)
+	content, err := json.Marshal(name)
 	if err != nil {
 		return err
 	}
@@ -215,7 +225,7 @@ func (a *action) remember(started *tekton.PipelineRun) error {
 	return nil
 }
 
-// remembered is the run that goes on, "" for none.
+// remembered is the run that may go on, "" for none.
 func (a *action) remembered() (name string, err error) {
 	content, err := os.ReadFile(a.stateFile())
 	if errors.Is(err, fs.ErrNotExist) {

@@ -97,6 +97,10 @@ func (in inputs) wanted(getenv func(string) string) (w wanted, err error) {
 	case in[serverInput] == "":
 		say("inputs server and kubeconfig: neither is given: want the API server's URL and a token, or a kubeconfig")
 	default:
+		// Without a scheme the client would take http, and send the token in the clear.
+		if !strings.HasPrefix(in[serverInput], "https://") {
+			say("input server %q: want a URL as https://api.example.com:6443", in[serverInput])
+		}
 		if in[tokenInput] == "" {
 			say("input token: it is empty: want a token for %s; a secret of the repository, as forks do not get it?", in[serverInput])
 		}

@@ -76,6 +76,7 @@ func TestWanted(t *testing.T) {
 			"every mistake", map[string]string{"server": "https://api:6443", "cluster-file": "wrong.yaml"},
 			result{Problems: []string{"input token: it is empty", "wrong.yaml:8:", "wrong.yaml:9:"}},
 		},
+		{"in the clear", map[string]string{"server": "api:6443", "token": "t", "namespace": "ml"}, result{Problems: []string{`input server "api:6443": want a URL as https://`}}},
 		{"no cluster", map[string]string{"namespace": "ml"}, result{Problems: []string{"neither is given"}}},
 		{"no kubeconfig", map[string]string{"kubeconfig": "a: [", "namespace": "ml"}, result{Problems: []string{"input kubeconfig: "}}},
 		{"no namespace", map[string]string{"server": "https://api:6443", "token": "t"}, result{Problems: []string{"input namespace: it is empty"}}},

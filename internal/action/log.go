@@ -86,14 +86,27 @@ func (g *groups) close() {
 func (g *groups) begin(task string) {
 	g.open = task
 	g.gh.Group(task)
-	g.gh.IssueCommand(&githubactions.Command{Name: "stop-commands", Message: g.token})
+	g.stopCommands()
 }
 
 func (g *groups) finish() {
-	g.gh.IssueCommand(&githubactions.Command{Name: g.token})
+	g.obeyAgain()
 	g.gh.EndGroup()
 	g.open = ""
 }
+
+// say prints a text of no task, in which may be what a training has printed.
+func (g *groups) say(text string) {
+	g.stopCommands()
+	g.print(text)
+	g.obeyAgain()
+}
+
+func (g *groups) stopCommands() {
+	g.gh.IssueCommand(&githubactions.Command{Name: "stop-commands", Message: g.token})
+}
+
+func (g *groups) obeyAgain() { g.gh.IssueCommand(&githubactions.Command{Name: g.token}) }
 
 // print prints a line as it is; Infof would take it for a format.
 func (g *groups) print(line string) { g.gh.Infof("%s", line) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -43,7 +44,9 @@ func Command() *cobra.Command {
 		Long: `Admin says what an administrator does once so that the pods of a namespace can use RDMA: service account,
 security context constraint and the right to use it, network attachments, MachineConfigs for locked memory and
 IOMMU; for each why, what goes wrong without, what it costs, and the command. Without --apply nothing is changed,
-and no cluster is asked but for the attachments to copy. Nodes reboot only with --apply and --reboot-pool.`,
+and no cluster is asked but for the attachments to copy. Nodes reboot only with --apply and --reboot-pool.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv admin clusters/barcelona.yaml
   mlenv admin clusters/barcelona.yaml -n my-team --service-account=h-kim-sa --scc=nccl-scc --attachments=copy --apply
   mlenv admin clusters/cairo.yaml --output=yaml > for-the-administrator.yaml
@@ -79,7 +82,9 @@ func statusCommand() *cobra.Command {
 		Use:   "status CLUSTER.yaml",
 		Short: "Show what of it is in place, and follow the nodes' roll-out",
 		Long: `Status shows what is in place, and follows the roll-out of the MachineConfigs, if there is one, until all nodes
-have them. Nothing is changed. It exits with 1 where something is missing.`,
+have them. Nothing is changed.
+
+Exit code 0: everything is in place; 1: something is missing, or cannot be read; 2: wrong usage.`,
 		Example: `  mlenv admin status clusters/barcelona.yaml
   mlenv admin status clusters/barcelona.yaml --pool=gpu --timeout=4h`,
 		Args: func(cmd *cobra.Command, args []string) error { return o.read(cmd.Context(), args) },
@@ -97,7 +102,7 @@ func (o *options) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.request.ServiceAccount, "service-account", "", "service account of the pods (default: security.service_account of the file)")
 	cmd.Flags().StringVar(&o.request.SCC, "scc", "", "constraint that the cluster has and that is bound (default: security.scc of the file, else privileged or "+OwnSCC+" where the pods need it)")
 	cmd.Flags().StringVar(&o.attachments, "attachments", "none", "copy makes copies of the file's network attachments in the namespace")
-	cmd.Flags().StringVar(&o.output, "output", "text", fmt.Sprintf("one of %v", o.formats))
+	cmd.Flags().StringVar(&o.output, "output", "text", strings.Join(o.formats, ", "))
 }
 
 // read completes the request. Errors: InvalidInput with every mistake.

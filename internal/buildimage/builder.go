@@ -245,6 +245,19 @@ func (b *builder) result(ctx context.Context, name string) (Image, error) {
 	return imageOf(tag), nil
 }
 
+// Built is the image that was last built of a flavour. Errors: InvalidInput where there is none.
+func Built(ctx context.Context, images imageclient.ImageV1Interface, namespace, flavour string) (Image, error) {
+	name := StreamName + ":" + flavour
+	tag, err := images.ImageStreamTags(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && tag.Image.DockerImageReference == "":
+		return Image{}, fail.Becausef(fail.InvalidInput, "looking for the image of flavour %s: there is no imagestreamtag %s/%s", flavour, namespace, name)
+	case err != nil:
+		return Image{}, kube.Problem(fmt.Errorf("reading imagestreamtag %s/%s: %w", namespace, name, err))
+	}
+	return imageOf(tag), nil
+}
+
 // imageOf is the image of a tag. Its reference is by digest.
 func imageOf(tag *imagev1.ImageStreamTag) Image {
 	repository, digest, _ := strings.Cut(tag.Image.DockerImageReference, "@")

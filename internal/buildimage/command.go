@@ -66,7 +66,9 @@ ImageStream ml-dev-env, whose tags are the flavours.
 Nothing is built where the image was built from the same Dockerfile, folder, arguments
 and base before, and where --image names a finished one. A build of the same that
 somebody has started already is followed. Whoever is told to end cancels the build that
-he has started. Arguments KEY=VALUE are build arguments, as --build-arg's are.`,
+he has started. Arguments KEY=VALUE are build arguments, as --build-arg's are.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  build-image --cluster-file clusters/barcelona.yaml --flavour pytorch-2.9-numpy2
   build-image --cluster-file clusters/cairo.yaml --folder ./my-image --flavour mine`,
 	}

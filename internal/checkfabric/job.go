@@ -273,7 +273,7 @@ func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
 		o.rail = line.Rail
 	case fabric.Done:
 	default:
-		if p := line.Pair; line.Scope == fabric.InPair && max(p[0], p[1]) < len(members) {
+		if p := line.Pair; line.Scope == fabric.InPair && min(p[0], p[1]) >= 0 && max(p[0], p[1]) < len(members) {
 			a, b := members[p[0]].Node(), members[p[1]].Node()
 			line.Pair = fabric.Pair{min(a, b), max(a, b)}
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "rewrite clusters/schema.json")
+var update = flag.Bool("update", false, "rewrite what is generated")
 
 const clustersDir = "../../clusters"
 

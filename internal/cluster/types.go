@@ -35,13 +35,13 @@ type Cluster struct {
 	Name        string `json:"name" jsonschema:"description=a DNS label"`
 	API         string `json:"api" jsonschema:"description=host of the API server without a scheme: compared with where a run is"`
 	Namespace   string `json:"namespace" jsonschema:"description=default namespace"`
-	Description string `json:"description,omitempty"`
+	Description string `json:"description,omitempty" jsonschema_description:"for people: what the cluster is"`
 }
 
 // Nodes lists the nodes that may be used.
 type Nodes struct {
 	// GPUNodes is nil where any node with GPUs may be used.
-	GPUNodes NodeNames `json:"gpu_nodes,omitempty"`
+	GPUNodes NodeNames `json:"gpu_nodes,omitempty" jsonschema_description:"names of the nodes that may be used; null or absent for any node with GPUs"`
 	// Tolerations let pods onto nodes with these taints. That of GPU nodes,
 	// nvidia.com/gpu, is always tolerated.
 	Tolerations []Toleration `json:"tolerations,omitempty" jsonschema:"description=taints of the GPU nodes beside nvidia.com/gpu (which is always tolerated)"`
@@ -55,14 +55,14 @@ type Nodes struct {
 type Toleration struct {
 	Key string `json:"key,omitempty" jsonschema:"description=the taint's key; absent for every key"`
 	// Operator is Exists, or Equal, which is the default.
-	Operator string `json:"operator,omitempty" jsonschema:"enum=Exists,enum=Equal,default=Equal"`
-	Value    string `json:"value,omitempty"`
+	Operator string `json:"operator,omitempty" jsonschema:"enum=Exists,enum=Equal,default=Equal" jsonschema_description:"whether the taint's value counts"`
+	Value    string `json:"value,omitempty" jsonschema_description:"the taint's value, with Equal"`
 	Effect   string `json:"effect,omitempty" jsonschema:"enum=NoSchedule,enum=PreferNoSchedule,enum=NoExecute,description=absent for every effect"`
 }
 
 // GPUs are what a node of an environment has.
 type GPUs struct {
-	PerNode      int    `json:"per_node,omitempty" jsonschema:"minimum=1,default=4"`
+	PerNode      int    `json:"per_node,omitempty" jsonschema:"minimum=1,default=4" jsonschema_description:"GPUs of a node of an environment, where nothing else is asked for"`
 	Type         string `json:"type,omitempty" jsonschema:"description=as nvidia-smi names it"`
 	DefaultNodes int    `json:"default_nodes,omitempty" jsonschema:"minimum=1,default=2,description=nodes of an environment that does not say how many"`
 }
@@ -71,9 +71,9 @@ type GPUs struct {
 type Storage struct {
 	ClassRWX      string      `json:"class_rwx,omitempty" jsonschema:"description=storage class that gives ReadWriteMany filesystems"`
 	ClassRWO      string      `json:"class_rwo,omitempty" jsonschema:"description=storage class that gives ReadWriteOnce filesystems"`
-	WorkspaceSize Quantity    `json:"workspace_size,omitempty"`
-	DatasetsSize  Quantity    `json:"datasets_size,omitempty"`
-	Mode          StorageMode `json:"mode,omitempty"`
+	WorkspaceSize Quantity    `json:"workspace_size,omitempty" jsonschema_description:"size of a new claim for /workspace"`
+	DatasetsSize  Quantity    `json:"datasets_size,omitempty" jsonschema_description:"size of a new claim for /datasets"`
+	Mode          StorageMode `json:"mode,omitempty" jsonschema_description:"whether the nodes share their files (rwx) or each has claims of its own; auto is rwx where class_rwx really gives a ReadWriteMany filesystem"`
 }
 
 // StorageMode says whether the nodes of an environment share their files.
@@ -104,14 +104,14 @@ type Network struct {
 // RDMA is what is expected of the cluster's RDMA network. Devices and
 // interfaces are an expectation, not a setting: what is there is detected.
 type RDMA struct {
-	Enabled      bool   `json:"enabled,omitempty"`
-	Devices      List   `json:"devices,omitempty"`
-	Interfaces   List   `json:"interfaces,omitempty"`
-	GIDIndex     string `json:"gid_index,omitempty"`
-	GDRLevel     string `json:"gdr_level,omitempty"`
-	CrossNIC     string `json:"cross_nic,omitempty"`
-	IBTimeout    string `json:"ib_timeout,omitempty"`
-	MinNChannels string `json:"min_nchannels,omitempty"`
+	Enabled      bool   `json:"enabled,omitempty" jsonschema_description:"whether mode auto may take RDMA, and mode rdma is possible"`
+	Devices      List   `json:"devices,omitempty" jsonschema_description:"RDMA devices that are expected, separated by commas; where pods see the host's devices only these are used"`
+	Interfaces   List   `json:"interfaces,omitempty" jsonschema_description:"their network interfaces that are expected, separated by commas"`
+	GIDIndex     string `json:"gid_index,omitempty" jsonschema_description:"GID index that is expected, from 0 to 255; what is used is detected"`
+	GDRLevel     string `json:"gdr_level,omitempty" jsonschema_description:"NCCL_NET_GDR_LEVEL that is expected: LOC, NVL, PIX, PXB, PHB, SYS or 0 to 5; what is used is detected"`
+	CrossNIC     string `json:"cross_nic,omitempty" jsonschema_description:"NCCL_CROSS_NIC that is expected, 0 to 2"`
+	IBTimeout    string `json:"ib_timeout,omitempty" jsonschema_description:"NCCL_IB_TIMEOUT, 0 to 31"`
+	MinNChannels string `json:"min_nchannels,omitempty" jsonschema_description:"NCCL_MIN_NCHANNELS, 1 to 64"`
 	// Attachments and Resources are how SR-IOV gives a pod its devices. Both are
 	// empty where pods use the host's devices.
 	Attachments []string       `json:"attachments,omitempty" jsonschema:"description=network attachments of a pod as namespace/name: in the order of net1 and so on"`
@@ -150,7 +150,7 @@ func (s Security) Pinned() string {
 // TCP is how nodes talk without RDMA.
 type TCP struct {
 	// InterfaceExclude is NCCL_SOCKET_IFNAME, as in "^lo,docker0".
-	InterfaceExclude string `json:"interface_exclude,omitempty" jsonschema:"description=NCCL_SOCKET_IFNAME"`
+	InterfaceExclude string `json:"interface_exclude,omitempty" jsonschema:"description=NCCL_SOCKET_IFNAME of mode tcp"`
 	P2PLevel         string `json:"p2p_level,omitempty" jsonschema:"description=NCCL_P2P_LEVEL"`
 }
 
@@ -188,17 +188,17 @@ type BuildResources struct {
 
 // BuildAmounts is memory, processors and disk, each zero for the cluster's default.
 type BuildAmounts struct {
-	Memory           Quantity `json:"memory,omitempty"`
-	CPU              Quantity `json:"cpu,omitempty"`
+	Memory           Quantity `json:"memory,omitempty" jsonschema_description:"memory of the build's pod"`
+	CPU              Quantity `json:"cpu,omitempty" jsonschema_description:"processors of the build's pod"`
 	EphemeralStorage Quantity `json:"ephemeral_storage,omitempty" jsonschema:"description=disk of the node; an image of 12 GB takes about 40Gi to build"`
 }
 
 // Security is what the pods may do in mode RDMA. TCP needs nothing of it but the
 // service account.
 type Security struct {
-	ServiceAccount        string `json:"service_account,omitempty"`
-	RequiresPrivilegedSCC bool   `json:"requires_privileged_scc,omitempty"`
-	IPCLock               bool   `json:"ipc_lock,omitempty"`
+	ServiceAccount        string `json:"service_account,omitempty" jsonschema_description:"service account of the nodes' pods"`
+	RequiresPrivilegedSCC bool   `json:"requires_privileged_scc,omitempty" jsonschema_description:"whether pods in mode rdma are privileged, as the host's devices want it"`
+	IPCLock               bool   `json:"ipc_lock,omitempty" jsonschema_description:"whether pods in mode rdma ask for the capability IPC_LOCK, to lock memory without limit"`
 	// Capabilities are added beside IPC_LOCK, in mode RDMA; the SCC must allow each.
 	Capabilities []string `json:"capabilities,omitempty" jsonschema:"description=Linux capabilities of the training container in mode rdma beside IPC_LOCK: as in SYS_PTRACE for py-spy"`
 	// SCC is what pods in mode RDMA are pinned to. Empty is privileged where that is
@@ -214,13 +214,13 @@ type Resources struct {
 
 // ResourceAmounts is memory and processors.
 type ResourceAmounts struct {
-	Memory Quantity `json:"memory,omitempty"`
-	CPU    Quantity `json:"cpu,omitempty"`
+	Memory Quantity `json:"memory,omitempty" jsonschema_description:"memory of a node's pod"`
+	CPU    Quantity `json:"cpu,omitempty" jsonschema_description:"processors of a node's pod"`
 }
 
 // NCCL are settings of NCCL that no other key has.
 type NCCL struct {
-	Debug string `json:"debug,omitempty"`
+	Debug string `json:"debug,omitempty" jsonschema_description:"NCCL_DEBUG: WARN, INFO or TRACE"`
 	// Env is forced on every rank, whatever was detected.
 	Env map[string]string `json:"env,omitempty" jsonschema:"description=NCCL_* variables that are forced whatever was detected: as in NCCL_IB_TC: \"106\""`
 }

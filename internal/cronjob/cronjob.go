@@ -53,7 +53,7 @@ func (j Job) Account(rules ...rbacv1.PolicyRule) []runtime.Object {
 	}
 }
 
-// CronJob never runs twice at once. Its pods fit OpenShift's restricted-v2 and the pod
+// CronJob starts no Job while one has not ended. Its pods fit OpenShift's restricted-v2 and the pod
 // security level restricted. A pod that fails is not tried again.
 func (j Job) CronJob() *batchv1.CronJob {
 	meta := j.meta()

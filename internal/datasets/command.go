@@ -63,7 +63,7 @@ Exit code 0: everything is there; 1: something is not; 2: wrong usage.`,
 	}
 	flags := cmd.Flags()
 	o.kube.AddTo(flags)
-	flags.StringVar(&o.environment, "environment", environment.DefaultName, "name of the environment whose claim it is")
+	flags.StringVar(&o.environment, "name", environment.DefaultName, "name of the environment whose claim it is")
 	flags.StringVar(&o.to, "to", ".", "folder on the claim, made if need be")
 	flags.StringVar(&o.list, "list", "", "file with URLs, one a line: URL [SHA-256 [PATH]]")
 	return cmd

@@ -115,7 +115,7 @@ func (o *opening) answers(ctx context.Context, clients *kube.Clients, set nodes.
 	}
 	if s := facts.Services[i]; !s.Answers {
 		return fail.Advise(fmt.Errorf("opening %s: it does not answer: it is %s: %s", s.Name, s.State, cmp.Or(s.Problem, "it may just be starting")),
-			"mlenv shell 0 -n %s --%s=%s -- tail %s", clients.Namespace, environmentFlag, o.environment, cmp.Or(s.Log, agent.State+"/services/"+s.Name+".log"))
+			"mlenv shell 0 -n %s --%s=%s -- tail %s", clients.Namespace, nameFlag, o.environment, cmp.Or(s.Log, agent.State+"/services/"+s.Name+".log"))
 	}
 	return nil
 }

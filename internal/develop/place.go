@@ -23,10 +23,9 @@ type place struct {
 }
 
 func (p *place) addTo(flags *pflag.FlagSet) {
-	flags.SetNormalizeFunc(stepName)
 	p.kube.AddTo(flags)
-	flags.StringVar(&p.environment, environmentFlag, environment.DefaultName, "name of the environment")
-	flags.StringVar(&p.cluster, clusterFlag, "", clusterUsage)
+	flags.StringVar(&p.environment, nameFlag, environment.DefaultName, "name of the environment")
+	flags.StringVar(&p.cluster, clusterFileFlag, "", clusterFileUsage)
 }
 
 // connect makes the clients, without asking the cluster for anything.

@@ -49,7 +49,7 @@ Exit code 0: it was ended; 1: the environment or the folder cannot be used; 2: w
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s.place = place{
 			kube:        kube.Flags{Namespace: value(flags, "namespace"), Kubeconfig: value(flags, "kubeconfig"), Context: value(flags, "context")},
-			environment: value(flags, environmentFlag), cluster: value(flags, clusterFlag),
+			environment: value(flags, nameFlag), cluster: value(flags, clusterFileFlag),
 		}
 		var err error
 		if s.debugRank, err = flags.GetInt("debug-rank"); err != nil {

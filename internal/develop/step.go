@@ -4,45 +4,33 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// Flags as people know them here, and as the steps call them; both are understood.
+// Flags that all steps, and so all commands here, have.
 const (
-	environmentFlag = "environment"
-	clusterFlag     = "cluster"
+	nameFlag        = "name"
+	clusterFileFlag = "cluster-file"
 )
 
-func stepName(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	switch name {
-	case "name":
-		name = environmentFlag
-	case "cluster-file":
-		name = clusterFlag
-	}
-	return pflag.NormalizedName(name)
-}
-
-// clusterUsage is what --cluster is for where no environment is made.
-const clusterUsage = "cluster file, whose namespace is meant where --namespace names none"
+// clusterFileUsage is what --cluster-file is for where no environment is made.
+const clusterFileUsage = "cluster file, whose namespace is meant where --namespace names none"
 
 // ofStep makes a step's command one for people on a kept environment: the flags that only
-// Tasks give are not shown, and --environment and --cluster are what they are everywhere here.
+// Tasks give are not shown, and there is a --cluster-file.
 func ofStep(cmd *cobra.Command) *cobra.Command {
 	cmd = step.ForPeople(cmd)
 	flags := cmd.Flags()
-	flags.SetNormalizeFunc(stepName)
 	for _, name := range []string{"client-certs", "env-secret-dir", "artifacts"} {
 		if flag := flags.Lookup(name); flag != nil {
 			flag.Hidden = true // folders that Tasks mount
 		}
 	}
-	if flags.Lookup(clusterFlag) != nil {
+	if flags.Lookup(clusterFileFlag) != nil {
 		return cmd
 	}
-	file := flags.String(clusterFlag, "", clusterUsage)
+	file := flags.String(clusterFileFlag, "", clusterFileUsage)
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !flags.Changed("namespace") {
@@ -59,15 +47,15 @@ func ofStep(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// environmentFirst lets the first argument be the environment's name, as --environment.
+// environmentFirst lets the first argument be the environment's name, as --name.
 func environmentFirst(cmd *cobra.Command) *cobra.Command {
 	flags, rest := cmd.Flags(), cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			if flag := flags.Lookup(environmentFlag); flag.Changed && flag.Value.String() != args[0] {
-				return fmt.Errorf("environment %q and --%s %q: want one of them", args[0], environmentFlag, flag.Value)
+			if flag := flags.Lookup(nameFlag); flag.Changed && flag.Value.String() != args[0] {
+				return fmt.Errorf("environment %q and --%s %q: want one of them", args[0], nameFlag, flag.Value)
 			}
-			if err := flags.Set(environmentFlag, args[0]); err != nil {
+			if err := flags.Set(nameFlag, args[0]); err != nil {
 				return err
 			}
 			args = args[1:]

@@ -3,24 +3,31 @@ package develop
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	imageclient "github.com/openshift/client-go/image/clientset/versioned"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
 	"github.com/ml-dev-env/ml-dev-env/internal/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
 )
+
+// clusterFlag is, as of a run, the name of an installed cluster file.
+const clusterFlag = "cluster"
 
 // keepFor is how long an environment lives that nobody uses.
 const keepFor = 4 * time.Hour
@@ -34,24 +41,28 @@ yours, and lasts for --keep-for; every command of mlenv that works in the enviro
 over, because you went home or your machine went away, the reaper that mlenv install brings gives the GPUs back; mlenv down
 does so at once. Claims, and so what lies in /workspace and /datasets, always stay.
 
-Without --cluster the cluster file is the one that is installed in the namespace, and so is the steps' image.
+Without --cluster-file the cluster file is one that is installed in the namespace, and so is the steps' image.
+Without --image the training image is the cluster file's image.name, or the one that was last built of its image.flavour.
 Another up with another request changes a living environment only with --on-change=recreate.
 
 Exit code 0: it can be used; 1: it cannot, and nothing is held; 2: wrong usage.`
 	cmd.Example = `  mlenv up --nodes=2
-  mlenv up h-kim --cluster=clusters/barcelona.yaml --mode=rdma --keep-for=8h
+  mlenv up h-kim --cluster-file=clusters/barcelona.yaml --mode=rdma --keep-for=8h
   mlenv up --nodes=1 --services=all   # with VS Code, Jupyter and TensorBoard, see mlenv open`
 	flags := cmd.Flags()
 	setDefault(flags, "keep-for", keepFor.String(), "how long the environment lives while no command of mlenv works in it")
-	setDefault(flags, clusterFlag, "", "cluster file, or the name of an installed one (default: the one that is installed in the namespace)")
+	setDefault(flags, clusterFileFlag, "", "cluster file (default: the installed one)")
+	flags.String(clusterFlag, "", "name of the installed cluster file (default: the only one)")
+	cmd.MarkFlagsMutuallyExclusive(clusterFlag, clusterFileFlag)
+	setDefault(flags, "image", "", "training image (default: image.name of the cluster file, or what was built of its image.flavour)")
 	setDefault(flags, "steps-image", "", "image of the steps, which the nodes get their agent from (default: that of the installed Task)")
 	provide := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		forget, err := fillIn(cmd.Context(), flags)
+		forget, err := fillIn(cmd.Context(), step.Log(cmd), flags)
+		defer forget()
 		if err != nil {
 			return err
 		}
-		defer forget()
 		if err := provide(cmd, args); err != nil {
 			return err
 		}
@@ -68,7 +79,7 @@ Exit code 0: it can be used; 1: it cannot, and nothing is held; 2: wrong usage.`
 
 // whence are the flags that lead another command to the same environment.
 func whence(flags *pflag.FlagSet) (words []string) {
-	if flag := flags.Lookup(environmentFlag); flag.Value.String() != flag.DefValue {
+	if flag := flags.Lookup(nameFlag); flag.Value.String() != flag.DefValue {
 		words = append(words, flag.Value.String())
 	}
 	for _, name := range []string{"namespace", "context", "kubeconfig"} {
@@ -87,18 +98,14 @@ func setDefault(flags *pflag.FlagSet, name, value, usage string) {
 	flag.DefValue, flag.Usage = value, usage
 }
 
-// fillIn asks the cluster for what the flags leave out: the cluster file and the steps' image.
-// forget removes what it wrote.
-func fillIn(ctx context.Context, flags *pflag.FlagSet) (forget func(), err error) {
+// fillIn asks the cluster for what the flags leave out: the cluster file, the steps' image and
+// the training image. forget removes what it wrote.
+func fillIn(ctx context.Context, log *slog.Logger, flags *pflag.FlagSet) (forget func(), err error) {
 	forget = func() {}
-	file, image := flags.Lookup(clusterFlag), flags.Lookup("steps-image")
-	isPath := strings.ContainsAny(file.Value.String(), "./")
-	if isPath && image.Changed {
-		return forget, nil
-	}
-	p := place{kube: kube.Flags{Namespace: value(flags, "namespace"), Kubeconfig: value(flags, "kubeconfig"), Context: value(flags, "context")}}
-	if isPath {
-		p.cluster = file.Value.String()
+	file, image := flags.Lookup(clusterFileFlag), flags.Lookup("steps-image")
+	p := place{
+		kube:    kube.Flags{Namespace: value(flags, "namespace"), Kubeconfig: value(flags, "kubeconfig"), Context: value(flags, "context")},
+		cluster: file.Value.String(),
 	}
 	clients, err := p.connect()
 	if err != nil {
@@ -113,10 +120,11 @@ func fillIn(ctx context.Context, flags *pflag.FlagSet) (forget func(), err error
 			return forget, err
 		}
 	}
-	if isPath {
-		return forget, nil
+	if file.Changed {
+		build := fmt.Sprintf("mlenv build --cluster-file=%s -n %s", file.Value, clients.Namespace)
+		return forget, fillInImage(ctx, log, clients, flags, build)
 	}
-	name, content, err := installedCluster(ctx, clients, file.Value.String())
+	name, content, err := installedCluster(ctx, clients, value(flags, clusterFlag))
 	if err != nil {
 		return forget, err
 	}
@@ -135,7 +143,33 @@ func fillIn(ctx context.Context, flags *pflag.FlagSet) (forget func(), err error
 			return forget, err
 		}
 	}
-	return forget, file.Value.Set(path)
+	if err := file.Value.Set(path); err != nil {
+		return forget, err
+	}
+	build := fmt.Sprintf("tkn task start build-image -n %s --serviceaccount=mlenv-pipeline --param=cluster=%s --use-param-defaults --showlog", clients.Namespace, name)
+	return forget, fillInImage(ctx, log, clients, flags, build)
+}
+
+// fillInImage takes the image that was built of the cluster file's flavour, where no other is
+// named. build is the command that builds it.
+func fillInImage(ctx context.Context, log *slog.Logger, clients *kube.Clients, flags *pflag.FlagSet, build string) error {
+	if value(flags, "image") != "" {
+		return nil
+	}
+	file, err := mounted.ClusterFile(ctx, value(flags, clusterFileFlag), kube.Flags{})
+	if err != nil || file.Image.Name != "" || file.Image.Flavour == "" {
+		return err
+	}
+	images, err := imageclient.NewForConfig(clients.Config)
+	if err != nil {
+		return fail.Becausef(fail.InvalidInput, "making a client for images: %w", err)
+	}
+	built, err := buildimage.Built(ctx, images.ImageV1(), clients.Namespace, file.Image.Flavour)
+	if err != nil {
+		return fail.Advise(err, "build it: %s; or name an image with --image", build)
+	}
+	log.Info(fmt.Sprintf("The image is %s, which was built of flavour %s of the cluster file.", built.Reference, file.Image.Flavour))
+	return flags.Set("image", built.Reference)
 }
 
 func value(flags *pflag.FlagSet, name string) string { return flags.Lookup(name).Value.String() }
@@ -168,7 +202,7 @@ func installedCluster(ctx context.Context, clients *kube.Clients, name string) (
 		wanted = "cluster file " + name
 	}
 	return "", nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for %s in namespace %s: installed are: %s", wanted, clients.Namespace, orNone(names)),
-		"name one with --cluster=FILE, or install it: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
+		"name one with --cluster=NAME or --cluster-file=FILE, or install it: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
 }
 
 func orNone(names []string) string {

@@ -3,7 +3,9 @@ package environment
 import (
 	"fmt"
 	"maps"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -239,6 +241,22 @@ func TestVariables(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, environ(container)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestVariablesAreDocumented: each variable of the container has its row in docs/nodes.md.
+func TestVariablesAreDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/nodes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := request(t, "barcelona")
+	r.Cluster.Network.Proxy.HTTP, r.Cluster.Network.TrustedCA = "http://proxy.example.com:3128", "cas"
+	_, container := pod(t, r)
+	for name := range environ(container) {
+		if !strings.HasPrefix(name, "NCCL_") && !strings.Contains(string(page), strings.ToUpper(name)) {
+			t.Errorf("docs/nodes.md has no row for %s", name)
+		}
 	}
 }
 

@@ -16,6 +16,8 @@ const (
 	NetworksAnnotation = "k8s.v1.cni.cncf.io/networks"
 	// SCCAnnotation has OpenShift admit a pod by one SCC only, or refuse it.
 	SCCAnnotation = "openshift.io/required-scc"
+	// AdmittedByAnnotation is OpenShift's own answer: the SCC that admitted the pod.
+	AdmittedByAnnotation = "openshift.io/scc"
 )
 
 // RootsOwn are capabilities that runtimes give to root and that no training uses.

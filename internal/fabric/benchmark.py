@@ -107,8 +107,8 @@ def timed(operation, count):
     return [a.elapsed_time(b) / 1000 for a, b in zip(marks, marks[1:])]
 
 
-def measure(operation, share, group=None):
-    """The median of the iterations' times, each the slowest rank's, and how many fitted into share seconds.
+def iterate(operation, share, group=None):
+    """The times of as many iterations as fit into share seconds, each the slowest rank's.
 
     None where even the fewest would take longer than there is time.
     """
@@ -118,8 +118,7 @@ def measure(operation, share, group=None):
     if estimate * 3 > remaining:
         return None
     count = max(3, min(50, int(share / estimate)))
-    times = agree(timed(operation, count), group=group)
-    return statistics.median(times), count
+    return agree(timed(operation, count), group=group)
 
 
 def operations(size, members, group):
@@ -146,16 +145,21 @@ def collective(name, sizes, members, group, share, teller, **scope):
     """Measures one collective over sizes, as far as time goes."""
     for size in sizes:
         try:
-            result = measure(operations(size, members, group)[name], share, group)
+            times = iterate(operations(size, members, group)[name], share, group)
         except RuntimeError as error:
             # All ranks see this alike, and before they talk.
             if "support" in str(error):
                 return
             raise
-        if result is None:
+        if times is None:
             return
         if rank == teller:
-            say(operation=name, bytes=max(4, size // 4 * 4), ranks=len(members), time=int(result[0] * 1e9), iterations=result[1], **scope)
+            tell(name, size, members, times, **scope)
+
+
+def tell(name, size, members, times, **scope):
+    """Prints one measurement: the median of the iterations' times."""
+    say(operation=name, bytes=max(4, size // 4 * 4), ranks=len(members), time=int(statistics.median(times) * 1e9), iterations=len(times), **scope)
 
 
 def exchange(a, b, size):
@@ -192,24 +196,42 @@ def pairs(rounds, size, share):
                     time=int(max(slowest[a], slowest[b]) * 1e9), iterations=count)
 
 
-def rails(sizes, share):
-    """Measures each interface by itself. gloo looks which one to use whenever a group is made."""
+def rails(sizes, share, turns=5):
+    """Measures each interface by itself, by turns: what disturbs one for a moment disturbs them alike.
+
+    gloo looks which interface to use whenever a group is made.
+    """
     everyone = list(range(ranks))
     before = os.environ.get("GLOO_SOCKET_IFNAME")
+    groups = []
     for number, interface in enumerate(given["rails"]):
-        if rank == 0:
-            say(event="rail", rail=number)
+        on_rail(number)
         os.environ["GLOO_SOCKET_IFNAME"] = interface
-        group = dist.new_group(everyone)
-        collective("all_reduce", sizes, everyone, group, share, 0, scope="rail", rail=number)
+        groups.append(dist.new_group(everyone))
     os.environ.pop("GLOO_SOCKET_IFNAME")
     if before is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = before
+    for size in sizes:
+        calls = [operations(size, everyone, group)["all_reduce"] for group in groups]
+        times = [[] for _ in groups]
+        for _ in range(turns):
+            for number, group in enumerate(groups):
+                on_rail(number)
+                times[number] += iterate(calls[number], share / turns, group) or []
+        for number, of_rail in enumerate(times):
+            if rank == 0 and of_rail:
+                tell("all_reduce", size, everyone, of_rail, scope="rail", rail=number)
+
+
+def on_rail(number):
+    """Says whose turn it is: where all hang, it is on that rail."""
+    if rank == 0:
+        say(event="rail", rail=number)
 
 
 everyone = list(range(ranks))
 largest = sizes[-1]
-measure(lambda: dist.all_reduce(torch.ones(1, device=device)), 0.1)
+iterate(lambda: dist.all_reduce(torch.ones(1, device=device)), 0.1)
 if local == 0:
     say(event="joined")
 # What matters most comes first; each size has its share of the time, which must be the same on

@@ -96,7 +96,8 @@ func moved(m tree.Manifest, from, to string) (tree.Manifest, error) {
 	return m, m.Check()
 }
 
-// File writes one file of the claim to out, once it is whole and verified.
+// File writes one file of the claim to out as it comes. It is verified at its end: of one that was
+// damaged or cut off on its way there is an error behind what was written.
 func File(ctx context.Context, clients *kube.Clients, claim Claim, path string, out io.Writer) (err error) {
 	s, err := open(ctx, clients, claim)
 	if err != nil {

@@ -29,7 +29,7 @@ import (
 const (
 	// startTime is how long the pod may take to run, its image's pull included.
 	startTime = 3 * time.Minute
-	// lifetime ends a pod whose maker was killed.
+	// lifetime ends a pod whose maker was killed, where it does not find out by itself.
 	lifetime = 6 * time.Hour
 	// removeTime is for the pod's deletion, also after Ctrl-C.
 	removeTime = 15 * time.Second
@@ -74,6 +74,9 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*source, err
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing pods in %s: %w", clients.Namespace, err))
 	}
+	if err := sweep(ctx, clients, all.Items); err != nil {
+		return nil, err
+	}
 	wanted := podOf(claim, launch.Value(pipeline, nil, "steps-image"))
 	beside(wanted, claim.Name, all.Items)
 	made, err := pods.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
@@ -87,13 +90,31 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*source, err
 	return s, nil
 }
 
+// componentLabel marks these pods.
+const componentLabel, component = "app.kubernetes.io/component", "fetch"
+
+// sweep deletes pods of earlier calls that have ended: their makers were killed, for who makes one deletes it.
+func sweep(ctx context.Context, clients *kube.Clients, all []corev1.Pod) error {
+	for _, pod := range all {
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if pod.Labels[componentLabel] != component || !ended {
+			continue
+		}
+		left := &source{clients: clients, pod: pod.Name}
+		if err := left.remove(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // podOf is unprivileged and fits OpenShift's restricted-v2. It has none of the labels of an
 // environment, whose teardown would wait for it.
 func podOf(claim Claim, image string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			GenerateName: claim.For + "-fetch-",
-			Labels:       map[string]string{"app.kubernetes.io/part-of": "ml-dev-env", "app.kubernetes.io/component": "fetch"},
+			Labels:       map[string]string{"app.kubernetes.io/part-of": "ml-dev-env", componentLabel: component},
 		},
 		Spec: corev1.PodSpec{
 			RestartPolicy:                 corev1.RestartPolicyNever,

@@ -32,6 +32,16 @@ func (a address) String() string {
 	return a.scheme + "://" + host + "/" + strings.TrimPrefix(a.path, "/")
 }
 
+// Shown is a repository's URL as anybody may see it, without a user, however it was written; ""
+// where it is none.
+func Shown(url string) string {
+	a, err := parseAddress(url)
+	if err != nil {
+		return ""
+	}
+	return a.String()
+}
+
 // url is the address for HTTP, without the user.
 func (a address) url() *url.URL {
 	host := a.host

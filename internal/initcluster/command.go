@@ -134,5 +134,5 @@ func tell(out io.Writer, path string, draft Draft) {
 			fmt.Fprintf(out, "  %s: %s\n", part.word, text)
 		}
 	}
-	fmt.Fprintf(out, "next: read it, then\n  mlenv preflight --cluster-file=%s\n  mlenv install %s --steps-image=IMAGE\n", path, path)
+	fmt.Fprintf(out, "next: read it, then\n  mlenv preflight --cluster-file=%s\n  mlenv install %s --steps-image=IMAGE\nIMAGE is the steps' image of a release, or what this prints in a checkout:\n  mlenv bundle steps-image --push=REGISTRY/REPOSITORY:TAG\n", path, path)
 }

@@ -26,21 +26,28 @@ type options struct {
 	serviceAccount string
 	admin, dryRun  bool
 	output         string
+	carry          Carry
 }
 
+// Carry makes those objects again, with this image of the steps, that something else than install has
+// put into the namespace and that go on without it, as schedules do.
+type Carry func(ctx context.Context, client dynamic.Interface, namespace, image string) ([]*unstructured.Unstructured, error)
+
 // Command is mlenv install. files is the bundle.
-func Command(files fs.FS) *cobra.Command {
-	o := &options{}
+func Command(files fs.FS, carry Carry) *cobra.Command {
+	o := &options{carry: carry}
 	cmd := &cobra.Command{
 		Use:   "install CLUSTER.yaml --steps-image=IMAGE",
 		Short: "Give a namespace the Tasks, the Pipelines and the rights to train",
 		Long: `Install gives a namespace of a cluster the Tasks and Pipelines with the cluster's defaults filled in, the cluster
-file, and a ServiceAccount with one Role that is enough for every step. Installing again brings it up to date, and
-deletes what an earlier version installed and this one does not have. Nothing is changed unless every right is there
-and the API server accepts every object.
+file, and a ServiceAccount with one Role that is enough for every step. Installing again brings it up to date, the
+namespace's schedules included, and deletes what an earlier version installed and this one does not have. Nothing is
+changed unless every right is there and the API server accepts every object.
+
+--steps-image is the steps' image of a release, or what mlenv bundle steps-image prints in a checkout.
 
 --dry-run shows what would change, as a diff of YAML, and changes nothing. --output=yaml prints the objects for somebody
-else to apply and asks no cluster; a steps image by tag is looked up in its registry. --output=json tells what was, or
+else to apply and asks no cluster, so schedules are not among them; a steps image by tag is looked up in its registry. --output=json tells what was, or
 with --dry-run would be, changed.
 
 What --admin adds is for the whole cluster and wants an administrator. Installing without it leaves it as it is.
@@ -94,6 +101,11 @@ func (o *options) run(cmd *cobra.Command, clusterFile string, files fs.FS) error
 	if err != nil {
 		return err
 	}
+	carried, err := o.carry(cmd.Context(), clients.Objects, request.Namespace, request.StepsImage)
+	if err != nil {
+		return err
+	}
+	objects = append(objects, carried...)
 	report, err := Install(cmd.Context(), clients, request.Namespace, objects, o.dryRun)
 	if printErr := o.print(cmd.OutOrStdout(), report); err == nil {
 		err = printErr

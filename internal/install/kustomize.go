@@ -61,7 +61,7 @@ func base(made map[string][]byte, files fs.FS) error {
 	neutral := Request{ServiceAccount: DefaultServiceAccount}
 	var objects []*unstructured.Unstructured
 	for _, typed := range neutral.typed() {
-		object, err := untyped(typed)
+		object, err := Untyped(typed)
 		if err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func valuePath(param string) string {
 func overlay(made map[string][]byte, name string, request Request) error {
 	var file, admin []*unstructured.Unstructured
 	for _, typed := range request.typed() {
-		object, err := untyped(typed)
+		object, err := Untyped(typed)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package install
 
 import (
+	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
@@ -20,6 +21,10 @@ func (r Request) reaper() []runtime.Object {
 		Schedule: "* * * * *", Image: r.StepsImage, Command: []string{"reap"}, StartWithin: 60,
 	}
 	spec := job.CronJob()
+	// A Job has not ended while a pod of it may still run (kubernetes.io/docs/concepts/workloads/controllers/job,
+	// termination of Job Pods): one on a node that is gone would keep all later ones from starting. Two at once
+	// do no harm, for each deletes by UID.
+	spec.Spec.ConcurrencyPolicy = batchv1.ReplaceConcurrent
 	spec.Spec.JobTemplate.Spec.ActiveDeadlineSeconds = new(int64(reaperDeadline))
 	return append(job.Account(
 		rule("coordination.k8s.io", "leases")("get", "list", "delete"),

@@ -45,7 +45,7 @@ type Request struct {
 func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	for _, typed := range request.typed() {
-		object, err := untyped(typed)
+		object, err := Untyped(typed)
 		if err != nil {
 			return nil, err
 		}
@@ -66,7 +66,8 @@ func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) 
 	return objects, nil
 }
 
-func untyped(typed runtime.Object) (*unstructured.Unstructured, error) {
+// Untyped is an object as Apply takes it.
+func Untyped(typed runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(typed)
 	if err != nil {
 		return nil, fmt.Errorf("rendering %T: %w", typed, err)

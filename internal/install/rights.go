@@ -13,6 +13,9 @@ const (
 	clusterRoleName = "mlenv-observer"
 )
 
+// Reserved is true of names that install gives to objects of a namespace, and so nobody else may.
+func Reserved(name string) bool { return name == roleName || name == reaperName }
+
 // Rules are what the Role gives: what the steps need to do their work, and what
 // only lets preflight look ahead. Where owner references are guarded, as
 // OpenShift guards them, changing them wants the right to delete the object:
@@ -21,9 +24,10 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 	return []rbacv1.PolicyRule{
 			rule("coordination.k8s.io", "leases")("get", "list", "watch", "create", "update", "delete"),
 			rule("apps", "statefulsets")("get", "list", "watch", "create", "patch", "delete"),
-			rule("", "services", "serviceaccounts", "configmaps")("get", "list", "watch", "create", "patch", "delete"),
+			rule("", "services", "serviceaccounts")("get", "create", "patch", "delete"),
+			rule("", "configmaps")("get", "list", "create", "patch", "delete"),
 			// Claims belong to people: no step can delete one.
-			rule("", "persistentvolumeclaims")("get", "list", "watch", "create", "patch"),
+			rule("", "persistentvolumeclaims")("get", "list", "create", "patch"),
 			// No step gets a Secret: Tasks mount what they need. Who applies one sees in the answer
 			// what is in it.
 			rule("", "secrets")("create", "patch", "delete"),
@@ -33,13 +37,14 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 			rule("", "pods")("get", "list", "watch", "delete"),
 			rule("", "events")("list", "watch"),
 			rule("", "resourcequotas")("list"),
-			rule("tekton.dev", "pipelineruns", "taskruns")("get", "list", "watch"),
+			rule("tekton.dev", "pipelineruns")("get"),
+			rule("tekton.dev", "taskruns")("list"),
 			rule("build.openshift.io", "buildconfigs")("get", "create", "patch"),
 			rule("build.openshift.io", "buildconfigs/instantiatebinary")("create"),
 			// A Build is cancelled by an update of it; no step deletes one.
 			rule("build.openshift.io", "builds")("get", "list", "watch", "update"),
 			rule("build.openshift.io", "builds/log")("get"),
-			rule("image.openshift.io", "imagestreams")("get", "create", "patch"),
+			rule("image.openshift.io", "imagestreams")("create", "patch"),
 			rule("image.openshift.io", "imagestreamtags")("get"),
 			// To ask the internal registry whether an image is still there.
 			rule("image.openshift.io", "imagestreams/layers")("get"),

@@ -12,39 +12,27 @@ type Unused struct {
 const (
 	byApply = "server-side apply of what is not there is authorized as create too, and logged as patch alone"
 	byOwner = "OpenShift lets only somebody who may delete an object change its owner, as taking over from a run that is gone does; the local cluster does not ask"
-	byLook  = "to follow by hand, with kubectl and the steps' service account, what get shows already; whoever may get by name learns nothing secret from a list"
 )
 
 // UnusedRights says so of each such right. The end-to-end tests fail where one is missing
 // here, and tell where one is used after all.
 func UnusedRights() []Unused {
 	return []Unused{
-		{"coordination.k8s.io", "leases", []string{"list", "watch"}, "to wait for an environment that somebody else holds"},
 		{"apps", "statefulsets", []string{"create"}, byApply},
 		{"apps", "statefulsets", []string{"delete"}, byOwner},
 		{"", "services", []string{"create"}, byApply},
-		{"", "services", []string{"delete"}, byOwner},
-		{"", "services", []string{"list", "watch"}, byLook},
-		{"", "serviceaccounts", []string{"create"}, byApply},
 		{"", "serviceaccounts", []string{"delete"}, byOwner},
-		{"", "serviceaccounts", []string{"list", "watch"}, byLook},
 		{"", "configmaps", []string{"create"}, byApply},
 		{"", "configmaps", []string{"delete"}, "receipts beyond the 30 newest of an environment"},
-		{"", "configmaps", []string{"watch"}, byLook},
 		{"", "persistentvolumeclaims", []string{"create"}, byApply},
-		{"", "persistentvolumeclaims", []string{"watch"}, byLook},
 		{"", "secrets", []string{"create"}, byApply},
 		{"", "secrets", []string{"delete"}, byOwner},
 		{"route.openshift.io", "routes", []string{"create"}, byApply},
 		{"route.openshift.io", "routes", []string{"patch"}, "routes to services, where they are asked for"},
 		{"route.openshift.io", "routes", []string{"delete"}, byOwner},
 		{"", "pods", []string{"delete"}, "the pod of a node that is to be made anew"},
-		{"tekton.dev", "pipelineruns", []string{"list", "watch"}, byLook},
-		{"tekton.dev", "taskruns", []string{"get", "watch"}, byLook},
 		{"build.openshift.io", "buildconfigs", []string{"create"}, byApply},
-		{"build.openshift.io", "buildconfigs", []string{"patch"}, "inputs that have changed since the last build of a flavour"},
 		{"image.openshift.io", "imagestreams", []string{"create"}, byApply},
-		{"image.openshift.io", "imagestreams", []string{"get"}, byLook},
 		{"image.openshift.io", "imagestreams/layers", []string{"get"}, "the internal registry asks in its own name whether whoever pulls may"},
 		{"k8s.cni.cncf.io", "network-attachment-definitions", []string{"get"}, "attachments that lie in the namespace itself"},
 	}

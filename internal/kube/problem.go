@@ -50,7 +50,7 @@ func ProblemAt(err error, at Place) error {
 		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc login (the token of this login is not valid any more)")
 	case apierrors.IsInvalid(err) && immutable.MatchString(text):
 		return fail.Because(fail.EnvironmentDiffers, err)
-	case transient(err):
+	case Transient(err):
 		return fail.Advise(err, "oc get --raw /readyz (is the API server up, and reachable from here?)")
 	}
 	return err
@@ -153,9 +153,9 @@ func orWord(value, word string) string {
 	return value
 }
 
-// transient is true where the same request may succeed later: the API server
+// Transient is true where the same request may succeed later: the API server
 // is starting, overloaded or not reachable, or a watch is too old.
-func transient(err error) bool {
+func Transient(err error) bool {
 	var network net.Error
 	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) ||
 		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsUnexpectedServerError(err) ||

@@ -54,7 +54,7 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 			return asked.err
 		case ctx.Err() != nil:
 			return fmt.Errorf("watching %s: %w", what, context.Cause(ctx))
-		case err != nil && !transient(err) && (!known || !identityLost(err)):
+		case err != nil && !Transient(err) && (!known || !identityLost(err)):
 			return Problem(fmt.Errorf("watching %s: %w", what, err))
 		}
 		if seen {

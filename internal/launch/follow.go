@@ -58,7 +58,15 @@ type Observer func(Event)
 // broke, so that no line is lost or told twice. After the end of ctx the error
 // wraps its cause, and the Outcome is what was known. Errors: PermissionDenied.
 func Follow(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, observe Observer) (Outcome, error) {
-	f := &follower{clients: clients, of: of, observe: observe, tasks: map[string]*task{}}
+	return follow(ctx, &follower{clients: clients, of: of, observe: observe, tasks: map[string]*task{}})
+}
+
+// FollowTasks is Follow without the lines of logs, for whoever may not read them.
+func FollowTasks(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, observe Observer) (Outcome, error) {
+	return follow(ctx, &follower{clients: clients, of: of, observe: observe, tasks: map[string]*task{}, quiet: true})
+}
+
+func follow(ctx context.Context, f *follower) (Outcome, error) {
 	followed, stop := context.WithCancel(ctx)
 	defer stop()
 	f.ctx = followed
@@ -68,7 +76,7 @@ func Follow(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, obse
 	watching := make(chan error, 1)
 	go func() { watching <- f.watchTasks(tasks) }()
 	ended := make(chan error, 1)
-	last := of
+	last := f.of
 	go func() { ended <- f.watchRun(followed, &last) }()
 	var err error
 	select {
@@ -87,7 +95,7 @@ func Follow(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, obse
 	if err != nil {
 		return Outcome{Run: last}, err
 	}
-	return OutcomeOf(ctx, clients, last)
+	return OutcomeOf(ctx, f.clients, last)
 }
 
 // errGone is of a run that was deleted.
@@ -98,6 +106,8 @@ type follower struct {
 	clients *kube.Clients
 	of      *v1.PipelineRun
 	ctx     context.Context //nolint:containedctx // it bounds the logs, which start when tasks do
+	// quiet leaves out the logs.
+	quiet bool
 
 	telling sync.Mutex
 	observe Observer
@@ -215,6 +225,9 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 			continue
 		}
 		ran = true
+		if f.quiet {
+			continue
+		}
 		id := found.Status.PodName + "/" + step.Container
 		s := known.streams[id]
 		if s == nil {

@@ -152,6 +152,27 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+// Whoever may not read logs sees the tasks all the same, and asks for no pod.
+func TestFollowTasks(t *testing.T) {
+	over := followed(func(r *v1.PipelineRun) { r.Status.SetCondition(condition(corev1.ConditionTrue, "Completed", "")) })
+	train := ended(taskRun("train", ran("pod-1", &corev1.ContainerStateTerminated{})), corev1.ConditionTrue, "Succeeded", "")
+	kubes := kubefake.NewClientset()
+	clients := &kube.Clients{Kube: kubes, Tekton: fake.NewSimpleClientset(over, train), Namespace: "ns"}
+	var got []Kind
+	outcome, err := FollowTasks(t.Context(), clients, over, func(e Event) { got = append(got, e.Kind) })
+	if err != nil || outcome.Verdict != receipt.Succeeded {
+		t.Errorf("got %+v, %v", outcome, err)
+	}
+	if diff := cmp.Diff([]Kind{TaskStarted, TaskEnded}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for _, action := range kubes.Actions() {
+		if action.GetResource().Resource == "pods" {
+			t.Errorf("%s %s was asked for", action.GetVerb(), action.GetResource().Resource)
+		}
+	}
+}
+
 func TestOutcomeOf(t *testing.T) {
 	finished := func(status corev1.ConditionStatus, reason string) *v1.PipelineRun {
 		return followed(func(r *v1.PipelineRun) { r.Status.SetCondition(condition(status, reason, "what Tekton says")) })

@@ -5,10 +5,12 @@ package launch
 import (
 	"context"
 	"fmt"
+	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -44,9 +46,20 @@ type Request struct {
 	Timeouts *run.Timeouts
 }
 
+// createTime is how long the API server may take to make a run.
+const createTime = 30 * time.Second
+
+// NewName is one for a run that nobody has yet. Who names the run knows which one it is before there is one,
+// and so also when the answer never came.
+func NewName() string {
+	const letters = 8
+	return Pipeline + "-" + rand.String(letters)
+}
+
 // Start makes the PipelineRun. Values are checked against the params of the pipeline
 // that is installed; all mistakes are told at once, as InvalidInput, and nothing is
-// made then. Other errors: PermissionDenied.
+// made then. A run that ctx's end comes upon is made all the same, and returned. Other
+// errors: PermissionDenied.
 func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.PipelineRun, error) {
 	request = request.withDefaults(clients)
 	pipeline, err := Installed(ctx, clients, request.Namespace, request.Pipeline)
@@ -58,9 +71,12 @@ func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.Pip
 		return nil, err
 	}
 	runs := clients.Tekton.TektonV1().PipelineRuns(request.Namespace)
-	made, err := runs.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
+	// Whoever is told to end now must learn of the run, to cancel it: nobody else would.
+	creating, done := context.WithTimeout(context.WithoutCancel(ctx), createTime)
+	defer done()
+	made, err := runs.Create(creating, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	if apierrors.IsAlreadyExists(err) && request.Name != "" {
-		return adopt(ctx, clients, wanted)
+		return adopt(creating, clients, wanted)
 	}
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", request.Namespace, request.Pipeline, err))

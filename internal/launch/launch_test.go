@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +12,9 @@ import (
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -77,6 +81,26 @@ func TestStart(t *testing.T) {
 	need := run.Needs{Build: 30 * time.Minute, Start: 10 * time.Minute, Training: 24 * time.Hour, Teardown: run.TeardownTime}
 	if err := run.CheckTimeouts(of, need, of.Started.Add(25*time.Minute)); err != nil {
 		t.Error(err)
+	}
+}
+
+// The fake looks at no context: here it is told to end while it makes the run.
+func TestStartIsNotLeftHalfWay(t *testing.T) {
+	clients := fakes()
+	ctx, cancel := context.WithCancel(t.Context())
+	tekton := clients.Tekton.(*fake.Clientset)
+	tekton.PrependReactor("get", "pipelines", func(clienttesting.Action) (bool, runtime.Object, error) {
+		cancel()
+		return false, nil, nil
+	})
+	seen := errors.New("no run was made")
+	tekton.PrependReactor("create", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+		seen = ctx.Err()
+		return false, nil, nil
+	})
+	made, err := Start(ctx, clients, Request{Name: NewName(), Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}}})
+	if err != nil || made == nil || !errors.Is(seen, context.Canceled) {
+		t.Errorf("got %v, %v (%v); want the run, to cancel it", made, err, seen)
 	}
 }
 

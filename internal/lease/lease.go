@@ -5,6 +5,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -110,13 +111,32 @@ func (c Client) Find(ctx context.Context, name string) (*coordinationv1.Lease, e
 // Delete deletes the Lease and with it, in the background, everything that it
 // owns. A Lease that is gone, or another one of that name, is left as it is.
 func (c Client) Delete(ctx context.Context, name string, uid types.UID) error {
-	background := metav1.DeletePropagationBackground
-	err := c.Kube.CoordinationV1().Leases(c.Namespace).Delete(ctx, name, metav1.DeleteOptions{
-		Preconditions:     &metav1.Preconditions{UID: &uid},
-		PropagationPolicy: &background,
-	})
+	err := c.delete(ctx, name, metav1.Preconditions{UID: &uid})
 	// Conflict: the UID is another one's, so ours is gone.
-	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// ErrChanged is of a Lease that is not as it was seen.
+var ErrChanged = errors.New("it has changed since it was looked at")
+
+// DeleteSeen is Delete by somebody who holds it not: a Lease that was renewed or taken since it was
+// seen is left as it is. The error then is ErrChanged.
+func (c Client) DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error {
+	err := c.delete(ctx, seen.Name, metav1.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
+	if apierrors.IsConflict(err) {
+		return fmt.Errorf("deleting lease %s/%s: %w", c.Namespace, seen.Name, ErrChanged)
+	}
+	return err
+}
+
+func (c Client) delete(ctx context.Context, name string, when metav1.Preconditions) error {
+	err := c.Kube.CoordinationV1().Leases(c.Namespace).Delete(ctx, name, metav1.DeleteOptions{
+		Preconditions: &when, PropagationPolicy: new(metav1.DeletePropagationBackground),
+	})
+	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
 	return kube.Problem(fmt.Errorf("deleting lease %s/%s: %w", c.Namespace, name, err))

@@ -88,7 +88,7 @@ func newRoot(began func()) *cobra.Command {
 	}
 	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
 	root.AddCommand(develop.Commands()...)
-	root.AddCommand(initcluster.Command(), validateCommand(), render.Command(), install.Command(mldevenv.Bundle), install.UninstallCommand(), admin.Command())
+	root.AddCommand(initcluster.Command(), validateCommand(), render.Command(), install.Command(mldevenv.Bundle, schedule.Carry), install.UninstallCommand(), admin.Command())
 	root.AddCommand(buildCommand(), preflightCommand(), preflight.PlanCommand(), rdmaCommand(), checkFabricCommand(), doctorCommand())
 	root.AddCommand(schedule.Command(), trend.Command(), action.Command(), datasets.Command())
 	root.AddCommand(bundle.Command(mldevenv.Bundle), release.Command())
@@ -107,7 +107,7 @@ func buildCommand() *cobra.Command {
 func preflightCommand() *cobra.Command {
 	cmd := preflight.Command()
 	cmd.Example = strings.ReplaceAll(cmd.Example, "  preflight", "  mlenv preflight")
-	return cmd
+	return step.ForPeople(cmd)
 }
 
 // checkFabricCommand is the step for people.
@@ -119,8 +119,12 @@ func checkFabricCommand() *cobra.Command {
 
 func validateCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "validate FILE...",
-		Short:   "Check cluster files and say every mistake with its line",
+		Use:   "validate FILE...",
+		Short: "Check cluster files and say every mistake with its line",
+		Long: `Check cluster files: what is written in them, not whether the cluster has it, which mlenv preflight tells.
+Of a mistake it says file, line and column, the key, what is there and what was wanted, and what was probably meant.
+
+Exit code 0: all are valid; 1: one is not; 2: wrong usage.`,
 		Example: "  mlenv validate clusters/barcelona.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {

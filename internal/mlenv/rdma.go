@@ -44,7 +44,9 @@ func rdmaCommand() *cobra.Command {
 		Long: `Show the RDMA devices that the nodes of an environment were given, as their agents
 detect them: ports, GIDs, rates, PCIe links, distances to the GPUs, memory that can be
 locked, capabilities, the SCC, the IOMMU; what differs between the nodes; and the
-settings of NCCL that follow from it. Nothing is changed.`,
+settings of NCCL that follow from it. Nothing is changed.
+
+Exit code 0: shown; 1: it cannot be read, or with --check something is wrong; 2: wrong usage.`,
 		Example: `  mlenv rdma
   mlenv rdma 1 --output=json
   mlenv rdma --check --cluster-file clusters/barcelona.yaml`,
@@ -149,7 +151,7 @@ func detect(ctx context.Context, clients *kube.Clients, name string, settings ne
 		}
 		// Who may not read pods goes without their annotations.
 		if pod, err := clients.Kube.CoreV1().Pods(clients.Namespace).Get(ctx, found[n].Pod, metav1.GetOptions{}); err == nil {
-			found[n].KubernetesNode, found[n].SCC = pod.Spec.NodeName, pod.Annotations["openshift.io/scc"]
+			found[n].KubernetesNode, found[n].SCC = pod.Spec.NodeName, pod.Annotations[environment.AdmittedByAnnotation]
 		}
 		return nil
 	})

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
@@ -60,8 +61,14 @@ func attachPerson(ctx context.Context, clients *kube.Clients, leases lease.Clien
 		return nil, nil, err
 	}
 	held, err := leases.StillHeld(ctx, name, lease.Person().ID)
+	switch fail.ReasonOf(err) {
+	case fail.EnvironmentMissing, fail.PermissionDenied:
+		return set, set.Close, nil // it is somebody else's, or may not be read
+	}
 	if err != nil {
-		return set, set.Close, nil //nolint:nilerr // it is somebody else's, or nobody's that can be read
+		// What is not renewed the reaper takes from under them, hours later.
+		set.Close()
+		return nil, nil, err
 	}
 	stop := held.Renewing(ctx)
 	return set, func() { set.Close(); stop() }, nil

@@ -42,8 +42,10 @@ func Command() *cobra.Command {
 over RDMA: permissions, admission of the very pod by a dry run, network attachments,
 nodes with their GPUs and who holds them, storage, quotas, the image, the IOMMU.
 
-Nothing is changed, and what may not be read is unknown. It ends with 1 where no
-environment can start, and with mode rdma where only sockets are possible.`,
+Nothing is changed, and what may not be read is unknown.
+
+Exit code 0: an environment can start, as far as is known; 1: none can, or mode is rdma and
+only sockets are possible; 2: wrong usage.`,
 		Example: `  preflight --cluster-file clusters/barcelona.yaml --nodes 4
   preflight --cluster-file clusters/cairo.yaml --mode rdma --output=json`,
 		Args: func(_ *cobra.Command, args []string) error {

@@ -17,11 +17,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Annotations of a pod that OpenShift admitted: the constraint, and whose right to it
-// counted, "user" for whoever made the pod or "serviceaccount" for the pod's own
+// The annotation of a pod that OpenShift admitted that says whose right to the constraint counted:
+// "user" for whoever made the pod or "serviceaccount" for the pod's own
 // (openshift/apiserver-library-go:pkg/securitycontextconstraints/sccadmission).
 const (
-	admittedBy    = "openshift.io/scc"
 	admittedFor   = "security.openshift.io/validated-scc-subject-type"
 	forPodAccount = "serviceaccount"
 )
@@ -46,7 +45,7 @@ func (p *probe) mayUse(ctx context.Context, account, scc string) (bool, error) {
 // run is admitted by the rights of whoever asks too; the StatefulSet's pods have
 // only their service account's.
 func (p *probe) constraint(ctx context.Context, t trial, blocked Verdict) Check {
-	account, scc := p.file.Security.ServiceAccount, t.answered.Annotations[admittedBy]
+	account, scc := p.file.Security.ServiceAccount, t.answered.Annotations[environment.AdmittedByAnnotation]
 	check := Check{Name: "security", Verdict: OK}
 	if scc == "" {
 		check.Seen = "no security context constraint is named: the cluster admits by pod security levels"

@@ -185,7 +185,7 @@ func (w *world) admit(action clienttesting.Action) (bool, runtime.Object, error)
 	if pod.Annotations == nil {
 		pod.Annotations = map[string]string{}
 	}
-	maps.Copy(pod.Annotations, map[string]string{admittedBy: scc, admittedFor: subject})
+	maps.Copy(pod.Annotations, map[string]string{environment.AdmittedByAnnotation: scc, admittedFor: subject})
 	return true, pod, nil
 }
 

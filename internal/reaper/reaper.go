@@ -17,6 +17,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
 	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
@@ -30,6 +31,10 @@ const (
 	// goneWithin is for the pods of what is given back, which have 30 s between SIGTERM and SIGKILL.
 	goneWithin = 35 * time.Second
 )
+
+// attempts is how often an environment that changes while it is given back is looked at again: a step
+// that ends may still renew it.
+const attempts = 3
 
 type reaper struct {
 	clients *kube.Clients
@@ -49,14 +54,14 @@ func (r *reaper) pass(ctx context.Context) error {
 	var abandoned []teardown.Abandoned
 	var doubtful []*coordinationv1.Lease
 	for i := range found.Items {
-		lease := &found.Items[i]
-		switch s, err := r.look(ctx, lease); {
+		one := &found.Items[i]
+		switch s, err := r.look(ctx, one); {
 		case err != nil:
 			problems.add(err)
 		case s.abandoned && s.mayReturn:
-			doubtful = append(doubtful, lease)
+			doubtful = append(doubtful, one)
 		case s.abandoned:
-			abandoned = append(abandoned, teardown.Abandoned{Lease: lease, Why: s.why, Timeout: goneWithin})
+			abandoned = append(abandoned, teardown.Abandoned{Lease: one, Why: s.why, Timeout: goneWithin})
 		}
 	}
 	held := len(found.Items) - len(abandoned) - len(doubtful) - len(problems.all)
@@ -84,19 +89,19 @@ func (r *reaper) again(ctx context.Context, doubtful []*coordinationv1.Lease) er
 	var problems problems
 	var all sync.WaitGroup
 	for _, old := range doubtful {
-		lease, err := r.clients.Kube.CoordinationV1().Leases(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
+		live, err := r.clients.Kube.CoordinationV1().Leases(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
 		} else if err != nil {
 			problems.add(kube.Problem(fmt.Errorf("getting lease %s/%s: %w", old.Namespace, old.Name, err)))
 			continue
 		}
-		switch s, err := r.look(ctx, lease); {
+		switch s, err := r.look(ctx, live); {
 		case err != nil:
 			problems.add(err)
 		case s.abandoned:
 			all.Go(func() {
-				problems.add(r.giveBack(ctx, teardown.Abandoned{Lease: lease, Why: s.why, Timeout: goneWithin - patience}))
+				problems.add(r.giveBack(ctx, teardown.Abandoned{Lease: live, Why: s.why, Timeout: goneWithin - patience}))
 			})
 		}
 	}
@@ -110,9 +115,29 @@ func (r *reaper) giveBack(ctx context.Context, a teardown.Abandoned) error {
 		r.log.Info(fmt.Sprintf("Environment %s would be given back, because %s.", name, a.Why))
 		return nil
 	}
-	r.log.Info(fmt.Sprintf("Environment %s is given back, because %s.", name, a.Why))
-	err := teardown.GiveBack(ctx, r.clients, r.log, r.now, a)
-	return errors.Join(err, r.event(ctx, a, err))
+	for range attempts {
+		r.log.Info(fmt.Sprintf("Environment %s is given back, because %s.", name, a.Why))
+		err := teardown.GiveBack(ctx, r.clients, r.log, r.now, a)
+		if !errors.Is(err, lease.ErrChanged) {
+			return errors.Join(err, r.event(ctx, a, err))
+		}
+		live, err := r.clients.Kube.CoordinationV1().Leases(a.Lease.Namespace).Get(ctx, a.Lease.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		} else if err != nil {
+			return kube.Problem(fmt.Errorf("getting lease %s: %w", name, err))
+		}
+		s, err := r.look(ctx, live)
+		if err != nil {
+			return err
+		}
+		if !s.abandoned || s.mayReturn {
+			r.log.Info(fmt.Sprintf("Environment %s was renewed or taken meanwhile, and is kept.", name))
+			return nil
+		}
+		a.Lease, a.Why = live, s.why
+	}
+	return fmt.Errorf("giving environment %s back: its lease changes all the time; the next pass looks again", name)
 }
 
 // problems are of several environments at once.

@@ -71,7 +71,7 @@ func podOf(runName string, phase corev1.PodPhase, going bool) *corev1.Pod {
 	return p
 }
 
-// newReaper has the fakes, which collect no garbage and check no UIDs; the latter is
+// newReaper has the fakes, which collect no garbage and check no preconditions; the latter is
 // made up for here.
 func newReaper(objects, tekton []runtime.Object) (*reaper, *fake.Clientset, *bytes.Buffer) {
 	client := fake.NewClientset(objects...)
@@ -81,8 +81,9 @@ func newReaper(objects, tekton []runtime.Object) (*reaper, *fake.Clientset, *byt
 		if err != nil {
 			return true, nil, err
 		}
-		if want := deletion.DeleteOptions.Preconditions; want == nil || *want.UID != found.(*coordinationv1.Lease).UID {
-			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), deletion.Name, errors.New("another UID"))
+		live := found.(*coordinationv1.Lease)
+		if want := deletion.DeleteOptions.Preconditions; want == nil || *want.UID != live.UID || want.ResourceVersion != nil && *want.ResourceVersion != live.ResourceVersion {
+			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), deletion.Name, errors.New("another UID or version"))
 		}
 		return false, nil, nil
 	})
@@ -192,6 +193,35 @@ func TestHolderThatComesBackKeepsIt(t *testing.T) {
 
 // What is not known of one holder is no sign that it is gone, and keeps no other from
 // being given back.
+// The same Lease has another holder: whoever takes one that nobody holds updates it.
+func TestWhoTakesItMeanwhileKeepsIt(t *testing.T) {
+	for _, tc := range []struct {
+		name, holder string
+		kept         bool
+	}{{"a person took it", "alice", true}, {"still nobody's", "", false}} {
+		t.Run(tc.name, func(t *testing.T) {
+			nobodys := leaseOf("env", "", time.Minute)
+			nobodys.ResourceVersion = "1"
+			r, client, log := newReaper([]runtime.Object{nobodys}, nil)
+			deletions := 0
+			client.PrependReactor("delete", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+				if deletions++; deletions > 1 {
+					return false, nil, nil
+				}
+				now := leaseOf("env", tc.holder, 0)
+				now.ResourceVersion = "2"
+				return false, nil, client.Tracker().Update(coordinationv1.SchemeGroupVersion.WithResource("leases"), now, "ns")
+			})
+			if err := r.pass(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if kept := len(leases(t, client)) > 0; kept != tc.kept {
+				t.Errorf("kept: %t, want %t\n%s", kept, tc.kept, log)
+			}
+		})
+	}
+}
+
 func TestUnknownHolderKeepsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := leaseOf("other", "run", time.Minute)

@@ -22,6 +22,9 @@ const (
 	Failed    Verdict = "Failed"
 )
 
+// Folder is the repository of a run from somebody's folder, as it was.
+const Folder = "folder"
+
 // Receipt is documented in docs/receipt.md.
 type Receipt struct {
 	Run         string `json:"run"`
@@ -37,8 +40,10 @@ type Receipt struct {
 	Regression string    `json:"regression,omitempty"`
 	Started    time.Time `json:"started,omitzero"`
 	Ended      time.Time `json:"ended,omitzero"`
-	Commit     string    `json:"commit,omitempty"`
-	Tree       string    `json:"tree,omitempty"`
+	// Repository is the URL that was trained from, without a user, or Folder.
+	Repository string `json:"repository,omitempty"`
+	Commit     string `json:"commit,omitempty"`
+	Tree       string `json:"tree,omitempty"`
 	// Image is by digest where the cluster told it.
 	Image   string `json:"image,omitempty"`
 	Mode    string `json:"mode,omitempty"`

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 )
 
 func TestWriteTwiceAndRead(t *testing.T) {
@@ -70,12 +71,15 @@ func TestLargeReceipt(t *testing.T) {
 
 func TestPrune(t *testing.T) {
 	client := fake.NewClientset()
-	add := func(environment string, n int) {
+	add := func(environment string, n int, schedule ...string) {
 		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
 			Namespace: "ns", Name: fmt.Sprintf("%s-%02d-receipt", environment, n), UID: types.UID(fmt.Sprint(environment, n)),
 			CreationTimestamp: metav1.NewTime(time.Date(2026, 7, 1+n, 0, 0, 0, 0, time.UTC)),
 			Labels:            map[string]string{Label: "true", "ml-dev-env/environment": environment},
 		}}
+		if len(schedule) > 0 {
+			config.Name, config.Labels[run.ScheduleLabel] = schedule[0]+"-"+config.Name, schedule[0]
+		}
 		if err := client.Tracker().Add(config); err != nil {
 			t.Fatal(err)
 		}
@@ -84,9 +88,16 @@ func TestPrune(t *testing.T) {
 		add("env", (n*7)%(Keep+3)) // not in their order
 	}
 	add("other", 0)
+	// What people do beside a schedule keeps it its nights, and the other way round.
+	for n := range Keep + 1 {
+		add("env", n, "nightly")
+		add("env", n, "weekly")
+	}
 	for range 2 {
-		if err := Prune(t.Context(), client, "ns", "env", ""); err != nil {
-			t.Fatal(err)
+		for _, schedule := range []string{"", "nightly"} {
+			if err := Prune(t.Context(), client, "ns", "env", schedule); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	var deleted []string
@@ -96,7 +107,7 @@ func TestPrune(t *testing.T) {
 		}
 	}
 	slices.Sort(deleted)
-	if diff := cmp.Diff([]string{"env-00-receipt env0", "env-01-receipt env1", "env-02-receipt env2"}, deleted); diff != "" {
+	if diff := cmp.Diff([]string{"env-00-receipt env0", "env-01-receipt env1", "env-02-receipt env2", "nightly-env-00-receipt env0"}, deleted); diff != "" {
 		t.Errorf("deleted (-want +got):\n%s", diff)
 	}
 }

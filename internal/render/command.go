@@ -34,7 +34,7 @@ type options struct {
 func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "render [ENVIRONMENT] --cluster=FILE",
+		Use:   "render [ENVIRONMENT] --cluster-file=FILE",
 		Short: "Print the objects that an environment would consist of",
 		Long: `Print the objects that mlenv up, or a run, would apply for an environment, without asking any cluster. Not among
 them are the two Secrets of certificates, which are made at random; and the Lease, which owns the others, has no UID
@@ -44,17 +44,17 @@ What provision would decide by looking at the cluster must be told: --mode is rd
 --storage auto is taken for rwx where the file has a class for that.
 
 Exit code 0: printed; 1: no environment can be made of this; 2: wrong usage.`,
-		Example: `  mlenv render --cluster=clusters/barcelona.yaml --nodes=4 --steps-image=quay.io/me/steps:v1 --image=quay.io/me/train:v1
-  mlenv render h-kim --cluster=clusters/cairo.yaml --image=IMAGE --steps-image=IMAGE | oc apply --dry-run=server -f -`,
+		Example: `  mlenv render --cluster-file=clusters/barcelona.yaml --nodes=4 --steps-image=quay.io/me/steps:v1 --image=quay.io/me/train:v1
+  mlenv render h-kim --cluster-file=clusters/cairo.yaml --image=IMAGE --steps-image=IMAGE | oc apply --dry-run=server -f -`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return o.parse(args, cmd.Flags().Changed("environment"))
+			return o.parse(args, cmd.Flags().Changed("name"))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace (default: cluster.namespace of the file)")
-	flags.StringVar(&o.name, "environment", environment.DefaultName, "name of the environment")
-	flags.StringVar(&o.cluster, "cluster", "", "the cluster file")
+	flags.StringVar(&o.name, "name", environment.DefaultName, "name of the environment")
+	flags.StringVar(&o.cluster, "cluster-file", "", "the cluster file")
 	flags.IntVar(&o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the file)")
 	flags.IntVar(&o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the file)")
 	flags.StringVar(&o.mode, "mode", "auto", "how the nodes talk: tcp, rdma, or auto for what the file enables")
@@ -76,7 +76,7 @@ func (o *options) parse(args []string, named bool) error {
 	}
 	if len(args) > 0 {
 		if named && o.name != args[0] {
-			problems = append(problems, fmt.Errorf("environment %q and --environment %q: want one of them", args[0], o.name))
+			problems = append(problems, fmt.Errorf("environment %q and --name %q: want one of them", args[0], o.name))
 		}
 		o.name = args[0]
 	}
@@ -87,7 +87,7 @@ func (o *options) parse(args []string, named bool) error {
 		problems = append(problems, fmt.Errorf("--output %q: want yaml or json", o.output))
 	}
 	if o.cluster == "" {
-		problems = append(problems, errors.New("--cluster is missing: want a file as in clusters/"))
+		problems = append(problems, errors.New("--cluster-file is missing: want a file as in clusters/"))
 	}
 	return errors.Join(problems...)
 }

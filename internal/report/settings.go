@@ -21,6 +21,7 @@ func settings(r receipt.Receipt) []fact {
 			fact{Name: "Size", Value: fmt.Sprintf("%d × %d ranks", t.Nodes, t.RanksPerNode)})
 	}
 	list = append(list,
+		fact{Name: "Repository", Value: r.Repository, Code: true},
 		fact{Name: "Commit", Value: r.Commit, Code: true},
 		fact{Name: "Tree", Value: r.Tree, Code: true},
 		fact{Name: "Image", Value: r.Image, Code: true},

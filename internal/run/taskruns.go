@@ -24,6 +24,9 @@ const (
 	taskLabel = "tekton.dev/pipelineTask"
 )
 
+// repoParam of sync-repo says what is trained from.
+const repoParam = "repo-url"
+
 // Status is where a task is.
 type Status string
 
@@ -49,6 +52,8 @@ type TaskRun struct {
 	TimedOut bool
 	// Retries is how often it was tried again.
 	Retries int
+	// RepoURL is its param repo-url, "" for a task without.
+	RepoURL string
 	// Results by name; an array or object as JSON.
 	Results map[string]string
 	// Earlier are the results of the attempt before this one, if it was tried again.
@@ -106,6 +111,11 @@ func TaskRunOf(found *v1.TaskRun) TaskRun {
 		Retries:  len(found.Status.RetriesStatus),
 		TimedOut: found.Spec.StatusMessage == v1.TaskRunCancelledByPipelineTimeoutMsg,
 		Results:  results(found.Status.Results),
+	}
+	for _, param := range found.Spec.Params {
+		if param.Name == repoParam {
+			t.RepoURL = param.Value.StringVal
+		}
 	}
 	if t.Retries > 0 {
 		t.Earlier = results(found.Status.RetriesStatus[t.Retries-1].Results)

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -41,10 +42,10 @@ func isFolder(values map[string][]string) bool {
 	if len(url) != 1 {
 		return false
 	}
-	return url[0] == "." || strings.HasPrefix(url[0], "./") || strings.HasPrefix(url[0], "../") || filepath.IsAbs(url[0])
+	return url[0] == "." || url[0] == ".." || strings.HasPrefix(url[0], "./") || strings.HasPrefix(url[0], "../") || filepath.IsAbs(url[0])
 }
 
-// packFolder copies the folder and puts what stands for it into values. Errors: InvalidInput, UnsafeTree.
+// packFolder copies the folder and puts what stands for it into values. Errors: InvalidInput, UnsafeTree, RequirementsFailed.
 func packFolder(ctx context.Context, values map[string][]string) (*folder, error) {
 	dir := values["repo-url"][0]
 	if info, err := os.Stat(dir); err != nil {
@@ -77,12 +78,17 @@ func packFolder(ctx context.Context, values map[string][]string) (*folder, error
 		f.remove()
 		return nil, err
 	}
-	values["repo-url"] = []string{syncrepo.SentURL(manifest.Hash())}
+	var requirements tree.Digest
+	if given := values["requirements"]; len(given) == 1 && given[0] != "" {
+		f.requirements = given[0]
+		if requirements, err = syncrepo.RequirementsDigest(copied, f.requirements); err != nil {
+			f.remove()
+			return nil, err
+		}
+	}
+	values["repo-url"] = []string{syncrepo.SentURL(manifest.Hash(), requirements)}
 	if values["revision"] == nil {
 		values["revision"] = []string{describeFolder(ctx, dir)}
-	}
-	if given := values["requirements"]; len(given) == 1 {
-		f.requirements = given[0]
 	}
 	return f, nil
 }
@@ -171,12 +177,32 @@ type sender struct {
 	clients *kube.Clients
 	run     *v1.PipelineRun
 	display *display
+	mu      sync.Mutex
 	// detach ends the following when the folder is sent.
 	detach bool
+	// sent is true when the run needs nothing of this machine any more.
+	sent bool
 	// done tells once: nil, or why the run cannot even be cancelled. Without detach only the latter.
 	done chan error
 	// failed has why the folder was not sent, for which the run was cancelled.
 	failed chan error
+}
+
+// leave is true where whoever follows can go: without the folder the run would hold its nodes for
+// nothing. Else they are let go as soon as it is sent.
+func (s *sender) leave() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.detach = true
+	return s.folder == nil || s.sent
+}
+
+// arrived is true where somebody waits for that to go.
+func (s *sender) arrived() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent = true
+	return s.detach
 }
 
 // failure is why the folder was not sent, nil where it was.
@@ -211,7 +237,7 @@ func (s *sender) send(ctx context.Context) {
 		if cancelling := launch.Cancel(ctx, s.clients, s.run); cancelling != nil {
 			s.done <- errors.Join(err, cancelling)
 		}
-	case s.detach:
+	case s.arrived():
 		s.done <- nil
 	default:
 		s.display.say("== the folder is on the nodes; from here on the run needs nothing of this machine")

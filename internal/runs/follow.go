@@ -36,6 +36,9 @@ type follower struct {
 	answers io.Reader
 	// observe sees every event before it is shown; it may be nil.
 	observe launch.Observer
+	// leave says whether the run goes on without this program yet; what becomes true later comes by
+	// detached. It may be nil.
+	leave func() bool
 	// detached ends the following while the run goes on; it may be nil.
 	detached <-chan error
 }
@@ -49,6 +52,8 @@ func notify() (signals <-chan os.Signal, stop func()) {
 
 // follow returns when the run has ended, or the person has left it: then over is false.
 func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over bool, err error) {
+	// A signal that came while the run was being started has nobody else who answers it.
+	late := ctx.Err() != nil && len(f.signals) == 0
 	// Signals are answered here; they end nothing by themselves.
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -80,6 +85,9 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			return
 		}
 		cancelled, tooLong = true, time.After(cleanupTime)
+	}
+	if late {
+		cancel()
 	}
 	for {
 		select {
@@ -117,7 +125,11 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			case "c", "cancel":
 				cancel()
 			case "d", "detach":
-				return launch.Outcome{Run: f.run}, false, nil
+				if f.leave == nil || f.leave() {
+					return launch.Outcome{Run: f.run}, false, nil
+				}
+				f.display.resume()
+				f.display.say("== the folder is not on the nodes yet; this program leaves as soon as it is")
 			default:
 				f.display.resume()
 			}

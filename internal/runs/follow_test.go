@@ -2,6 +2,7 @@ package runs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -37,6 +38,7 @@ func TestInterrupted(t *testing.T) {
 		{"SIGTERM", syscall.SIGTERM, "d\n", true, true},
 		{"answer: cancel", os.Interrupt, "c\n", true, true},
 		{"answer: detach", os.Interrupt, "d\n", false, false},
+		{"while it was started", nil, "d\n", true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
@@ -58,16 +60,22 @@ func TestInterrupted(t *testing.T) {
 				return true, w, err
 			})
 			signals := make(chan os.Signal)
-			go func() {
-				watching.Wait()
-				signals <- tc.signal
-			}()
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			if tc.signal == nil {
+				interrupt()
+			} else {
+				go func() {
+					watching.Wait()
+					signals <- tc.signal
+				}()
+			}
 			var out bytes.Buffer
 			f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of, display: newDisplay(&out, 1), signals: signals}
 			if tc.answers != "" {
 				f.answers = strings.NewReader(tc.answers)
 			}
-			outcome, over, err := f.follow(t.Context())
+			outcome, over, err := f.follow(ctx)
 			if err != nil || over != tc.over || patched != tc.cancelled {
 				t.Fatalf("over %t, cancelled %t, %v; want %t, %t\n%s", over, patched, err, tc.over, tc.cancelled, out.String())
 			}
@@ -76,5 +84,19 @@ func TestInterrupted(t *testing.T) {
 				t.Errorf("got %v, want exit code %d", err, step.Interrupted)
 			}
 		})
+	}
+}
+
+// A run that waits for a folder which nobody sends any more holds its nodes for nothing.
+func TestNobodyLeavesBeforeTheFolderIsSent(t *testing.T) {
+	s := sender{folder: &folder{}}
+	if s.leave() {
+		t.Error("left before the folder was sent")
+	}
+	if !s.arrived() || !s.leave() {
+		t.Error("not let go when the folder was sent")
+	}
+	if none := (sender{}); !none.leave() {
+		t.Error("held without a folder")
 	}
 }

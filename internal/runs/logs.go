@@ -1,7 +1,6 @@
 package runs
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -175,7 +174,7 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 			return err
 		}
 	}
-	if k.receipt == nil || k.receipt.Record == nil {
+	if k.receipt == nil || k.receipt.Record == nil || len(k.receipt.Record.Claims) == 0 {
 		return fail.Advise(fmt.Errorf("reading the log of rank %d of run %s: no node has it, and no receipt says where it lies", o.rank, k.name),
 			"mlenv status %s -n %s", k.name, clients.Namespace)
 	}
@@ -184,12 +183,7 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 		return o.noSuchRank(k, len(k.receipt.Ranks))
 	}
 	claim := k.receipt.Record.Claims[min(k.receipt.Ranks[node].Node, len(k.receipt.Record.Claims)-1)]
-	var content bytes.Buffer
-	if err := fetch.File(ctx, clients, fetch.Claim{Name: claim, For: k.name}, fetch.RecordOf(k.uid())+"/"+name+".log", &content); err != nil {
-		return err
-	}
-	_, err := out.Write(content.Bytes())
-	return err
+	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: k.name}, fetch.RecordOf(k.uid())+"/"+name+".log", out)
 }
 
 // liveLog is the log of a rank that runs. With --follow it waits until the rank does, and ends

@@ -76,6 +76,7 @@ func printReceipt(out io.Writer, r receipt.Receipt) error {
 	if !r.Ended.IsZero() && !r.Started.IsZero() {
 		row("ended", stamp(r.Ended)+", after "+words.Duration(r.Ended.Sub(r.Started)))
 	}
+	row("repository", r.Repository)
 	row("commit", r.Commit)
 	row("tree", r.Tree)
 	row("image", r.Image)

@@ -43,12 +43,12 @@ func RunCommand(files fs.FS) *cobra.Command {
 	}
 	o := runOptions{params: params{pipeline: pipeline}}
 	cmd := &cobra.Command{
-		Use:   "run REPO-URL|. SCRIPT [-- ARGS...]",
+		Use:   "run REPO-URL|DIR SCRIPT [-- ARGS...]",
 		Short: "Train: start a run, follow it to its end, and give everything back",
 		Long: `Start the pipeline that is installed in the namespace, and follow it: each phase, and the log of the training.
 
-With a dot in place of the repository's URL it trains from this folder as it is, with changes that are not
-committed: all files that git tracks or does not ignore, less what .mlenvignore names. They are sent to the
+With a folder in place of the repository's URL (., .., ./DIR, ../DIR or an absolute path) it trains from that as it
+is, with changes that are not committed: all files that git tracks or does not ignore, less what .mlenvignore names. They are sent to the
 nodes when these are there, by way of the API server; until then this program has to go on.
 
 Flags of the pipeline's params that are not given have the installed pipeline's defaults. The PipelineRun's
@@ -70,7 +70,7 @@ Exit code 0: the training succeeded, or was left running; 1: it failed, and the 
 	o.params.addTo(flags)
 	flags.StringVar(&o.runName, "run-name", "", "name of the run; one of that name that was asked for the same is followed (default: a new name)")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: "+launch.ServiceAccount+")")
-	flags.StringVar(&o.like, "like", "", "take repository, script and params of this run where they are not given")
+	flags.StringVar(&o.like, "like", "", "take repository, script and params of this run where they are not given; of one from a folder the folder must be given")
 	flags.StringVar(&o.resumeFrom, "resume-from", "", "as --like, with the very commit of that run, and the variable "+ResumeVariable+" for the script")
 	flags.BoolVarP(&o.detach, "detach", "d", false, "print the run's name and leave it running")
 	cmd.MarkFlagsMutuallyExclusive("like", "resume-from")
@@ -95,7 +95,7 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 		flag string
 		into *string
 		what string
-	}{{"repo-url", &o.target, "the repository's URL, or . for this folder"}, {"script", &o.script, "the training script"}} {
+	}{{"repo-url", &o.target, "the repository's URL, or a folder, as . for this one"}, {"script", &o.script, "the training script"}} {
 		switch {
 		case len(args) > i:
 			*of.into = args[i]
@@ -191,7 +191,7 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline 
 	if upload != nil {
 		sending, stop := context.WithCancel(context.WithoutCancel(cmd.Context()))
 		defer stop()
-		f.observe, f.detached = s.observe(sending), s.done
+		f.observe, f.detached, f.leave = s.observe(sending), s.done, s.leave
 	}
 	outcome, over, err := f.follow(cmd.Context())
 	switch failed := s.failure(); {

@@ -24,7 +24,7 @@ func TestArguments(t *testing.T) {
 		{"by flags", []string{"--repo-url=r", "--script=s", "--param=timeout=24h", "--param=script-args=a", "--param=script-args=b"},
 			map[string][]string{"repo-url": {"r"}, "script": {"s"}, "timeout": {"24h"}, "script-args": {"a", "b"}}, nil},
 		{"like another, no arguments of the script", []string{"--like=other", "--"}, map[string][]string{"script-args": {}}, nil},
-		{"nothing", nil, nil, []string{"the repository's URL, or .", "the training script"}},
+		{"nothing", nil, nil, []string{"the repository's URL, or a folder", "the training script"}},
 		{"all mistakes", []string{"r", "s", "t", "--script=u", "--script-args=x", "--param=y", "--param=nodes=1", "--nodes=2", "--", "z"}, nil,
 			[]string{`arguments ["t"]`, `argument "s" and --script`, "arguments after -- and --script-args", `--param "y": want NAME=VALUE`, "--param nodes and --nodes"}},
 		{"one param twice", []string{"r", "s", "--param=nodes=1", "--param=nodes=2"}, nil, []string{"--param nodes is given 2 times"}},

@@ -13,8 +13,6 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -128,18 +126,9 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	if _, err := launch.Params(pipeline, s.Values); err != nil {
 		return &step.Exit{Code: step.WrongUsage, Err: err}
 	}
-	typed, err := s.Objects(clients.Namespace, cmp.Or(image, launch.Value(pipeline, nil, "steps-image")))
+	objects, err := s.untyped(clients.Namespace, cmp.Or(image, launch.Value(pipeline, nil, "steps-image")))
 	if err != nil {
 		return err
-	}
-	var objects []*unstructured.Unstructured
-	for _, each := range typed {
-		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(each)
-		if err != nil {
-			return fmt.Errorf("rendering %T: %w", each, err)
-		}
-		unstructured.RemoveNestedField(fields, "status")
-		objects = append(objects, &unstructured.Unstructured{Object: fields})
 	}
 	if print {
 		return install.WriteYAML(cmd.OutOrStdout(), objects)
@@ -176,7 +165,7 @@ func showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found, err := clients.Kube.BatchV1().CronJobs(clients.Namespace).List(cmd.Context(), metav1.ListOptions{LabelSelector: install.PartLabel + "=" + part})
+			found, err := clients.Kube.BatchV1().CronJobs(clients.Namespace).List(cmd.Context(), metav1.ListOptions{LabelSelector: selector})
 			if err != nil {
 				return kube.Problem(fmt.Errorf("listing schedules in %s: %w", clients.Namespace, err))
 			}
@@ -238,9 +227,8 @@ func removeCommand() *cobra.Command {
 // remove deletes what Objects makes, if it is a schedule's.
 func remove(ctx context.Context, client dynamic.Interface, namespace, name string) error {
 	background := metav1.DeletePropagationBackground
-	selector := install.PartLabel + "=" + part
 	for _, where := range []schema.GroupVersionResource{
-		{Group: "batch", Version: "v1", Resource: "cronjobs"},
+		cronJobs,
 		{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
 		{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
 		{Version: "v1", Resource: "serviceaccounts"},
@@ -250,7 +238,7 @@ func remove(ctx context.Context, client dynamic.Interface, namespace, name strin
 		if err != nil {
 			return kube.Problem(fmt.Errorf("listing %s of schedule %s/%s: %w", where.Resource, namespace, name, err))
 		}
-		if len(found.Items) == 0 && where.Resource == "cronjobs" {
+		if len(found.Items) == 0 && where == cronJobs {
 			return fail.Advise(fail.Becausef(fail.InvalidInput, "removing schedule %s/%s: there is none", namespace, name), "mlenv schedule show -n %s", namespace)
 		}
 		for _, each := range found.Items {
@@ -278,12 +266,7 @@ func fireCommand() *cobra.Command {
 				return err
 			}
 			f := &firing{clients: clients, log: step.TextLog(cmd.OutOrStdout()), now: time.Now}
-			err = f.fire(cmd.Context(), args[0], job)
-			if err != nil {
-				// The reason is in the last lines, which kubectl describe shows.
-				return fmt.Errorf("%s: %w", fail.ReasonOf(err), err)
-			}
-			return nil
+			return nightOver(f.fire(cmd.Context(), args[0], job))
 		},
 	}
 	flags.AddTo(cmd.Flags())
@@ -292,4 +275,18 @@ func fireCommand() *cobra.Command {
 		panic(err) // the flag is made above
 	}
 	return cmd
+}
+
+// nightOver is the error of a night, with an exit code after which the Job starts another pod where
+// the API server only was away: it finds the run, or starts it.
+func nightOver(err error) error {
+	if err == nil {
+		return nil
+	}
+	// The reason is in the last lines, which kubectl describe shows.
+	told := fmt.Errorf("%s: %w", fail.ReasonOf(err), err)
+	if kube.Transient(err) {
+		return &step.Exit{Code: step.Interrupted, Err: told}
+	}
+	return told
 }

@@ -57,7 +57,7 @@ func (f *firing) fire(ctx context.Context, name, job string) error {
 	if s.OnBusy == "wait" {
 		request.Values["on-busy"] = []string{"wait"}
 	}
-	_, err = f.clients.Tekton.TektonV1().PipelineRuns(f.clients.Namespace).Get(ctx, request.Name, metav1.GetOptions{})
+	started, err := f.clients.Tekton.TektonV1().PipelineRuns(f.clients.Namespace).Get(ctx, request.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		if why, err := f.skips(ctx, s); err != nil || why != "" {
@@ -66,15 +66,16 @@ func (f *firing) fire(ctx context.Context, name, job string) error {
 			}
 			return err
 		}
+		if started, err = launch.Start(ctx, f.clients, request); err != nil {
+			return err
+		}
 	case err != nil:
 		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", f.clients.Namespace, request.Name, err))
-	}
-	started, err := launch.Start(ctx, f.clients, request)
-	if err != nil {
-		return err
+	case started.Labels[run.ScheduleLabel] != s.Name:
+		return fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: there is one of that name: want one of schedule %s, or none", f.clients.Namespace, request.Name, s.Name)
 	}
 	f.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name, scheduled.UTC().Format(time.RFC3339)))
-	outcome, err := launch.Follow(ctx, f.clients, started, f.observe)
+	outcome, err := launch.FollowTasks(ctx, f.clients, started, f.observe)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return &step.Exit{Code: step.Interrupted, Err: fmt.Errorf("following pipelinerun %s/%s: it goes on, and the next pod of this job follows it: %w", started.Namespace, started.Name, err)}
@@ -140,7 +141,7 @@ func (f *firing) skips(ctx context.Context, s Schedule) (string, error) {
 	return "", nil
 }
 
-// observe tells what happens, but not the steps' logs.
+// observe tells what happens.
 func (f *firing) observe(e launch.Event) {
 	switch e.Kind {
 	case launch.TaskStarted:

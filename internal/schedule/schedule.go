@@ -65,6 +65,9 @@ func (s Schedule) Check() error {
 	if errs := validation.IsDNS1123Label(prefix + s.Name); len(errs) > 0 || len(s.Name) > 40 {
 		problems = append(problems, fmt.Errorf("name %q: want at most 40 letters a-z, digits and hyphens", s.Name))
 	}
+	if install.Reserved(prefix + s.Name) {
+		problems = append(problems, fmt.Errorf("name %q: %s%s is what mlenv install calls a part of its own: want another name", s.Name, prefix, s.Name))
+	}
 	if _, err := time.Parse("15:04", s.At); err != nil {
 		problems = append(problems, fmt.Errorf("--at %q: want a time of day, as in 02:30", s.At))
 	}
@@ -134,6 +137,8 @@ func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"}}}},
 	}
 	made := job.CronJob()
+	// One that somebody starts by hand must not take the night's log away.
+	made.Spec.SuccessfulJobsHistoryLimit = new(int32(3))
 	template := &made.Spec.JobTemplate.Spec
 	template.BackoffLimit = new(int32(attempts))
 	// A run that failed is not helped by looking at it again; a pod that was taken away is.
@@ -157,17 +162,23 @@ func rules(name string) []rbacv1.PolicyRule {
 		rule("tekton.dev", []string{"get", "list", "watch", "create"}, "pipelineruns"),
 		rule("tekton.dev", []string{"list", "watch"}, "taskruns"),
 		rule("coordination.k8s.io", []string{"get"}, "leases"),
-		rule("", []string{"get"}, "pods", "pods/log"),
 		// Receipts: those of earlier nights, and what is found added to that of this one.
 		rule("", []string{"get", "list", "create", "patch"}, "configmaps"),
 	}
 }
 
-// of reads a schedule back from its CronJob.
+// of reads a schedule back from its CronJob, which somebody may have written by hand.
 func of(found *batchv1.CronJob) (Schedule, error) {
-	var s Schedule
-	if err := json.Unmarshal([]byte(found.Annotations[annotation]), &s); err != nil {
-		return s, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name, annotation, err)
+	s := Schedule{Days: "*", TimeZone: "UTC", OnBusy: "skip", Tolerance: trend.DefaultTolerance()}
+	err := json.Unmarshal([]byte(found.Annotations[annotation]), &s)
+	if err == nil {
+		err = s.Check()
+	}
+	if err == nil && prefix+s.Name != found.Name {
+		err = fmt.Errorf("name %q: want that of the CronJob without %s", s.Name, prefix)
+	}
+	if err != nil {
+		return s, fail.Because(fail.InvalidInput, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name, annotation, err))
 	}
 	return s, nil
 }

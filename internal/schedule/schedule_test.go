@@ -3,26 +3,35 @@ package schedule
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	batchv1 "k8s.io/api/batch/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 	"knative.dev/pkg/apis"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/trend"
 )
@@ -44,6 +53,17 @@ func TestCheck(t *testing.T) {
 	for _, want := range []string{`name "Night_1"`, `--at "25:00"`, `--days "daily"`, `--time-zone "Mars/Olympus"`, `--on-busy "cancel"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not told: %v", want, err)
+		}
+	}
+}
+
+// Its CronJob, account and Role would take the place of those that give GPUs back, or that all runs have.
+func TestCheckKeepsWhatInstallMakes(t *testing.T) {
+	for _, name := range []string{"reaper", "pipeline"} {
+		s := nightly()
+		s.Name = name
+		if err := s.Check(); fail.ReasonOf(err) != fail.InvalidInput {
+			t.Errorf("schedule %s: got %v, want InvalidInput", name, err)
 		}
 	}
 }
@@ -116,7 +136,7 @@ func ended(status corev1.ConditionStatus) *v1.PipelineRun {
 		PipelineRef: &v1.PipelineRef{Name: launch.Pipeline}, TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: launch.ServiceAccount},
 		Params: v1.Params{{Name: "repo-url", Value: *v1.NewStructuredValues("https://git.example.com/a.git")}, {Name: "script", Value: *v1.NewStructuredValues("train.py")}},
 	}}
-	r.UID = "uid"
+	r.UID, r.Labels = "uid", map[string]string{run.ScheduleLabel: "nightly"}
 	r.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: status, Reason: "Completed"})
 	return r
 }
@@ -229,6 +249,99 @@ func TestJobByHand(t *testing.T) {
 	}
 }
 
+// A schedule goes on with the image that is installed, and with the rights of this version.
+func TestCarry(t *testing.T) {
+	weekly := nightly()
+	weekly.Name = "weekly"
+	var live []runtime.Object
+	for _, s := range []Schedule{nightly(), weekly} {
+		objects, err := s.untyped("ns", "steps@sha256:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, object := range objects {
+			live = append(live, object)
+		}
+	}
+	client := dynamicfake.NewSimpleDynamicClient(scheme.Scheme, live...)
+	carried, err := Carry(t.Context(), client, "ns", "steps@sha256:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, object := range carried {
+		if object.GetKind() != "CronJob" {
+			got = append(got, install.Title(object))
+			continue
+		}
+		containers, _, _ := unstructured.NestedSlice(object.Object, "spec", "jobTemplate", "spec", "template", "spec", "containers")
+		got = append(got, fmt.Sprint(install.Title(object), " ", containers[0].(map[string]any)["image"]))
+	}
+	want := []string{"serviceaccount/mlenv-nightly", "role/mlenv-nightly", "rolebinding/mlenv-nightly", "cronjob/mlenv-nightly steps@sha256:2",
+		"serviceaccount/mlenv-weekly", "role/mlenv-weekly", "rolebinding/mlenv-weekly", "cronjob/mlenv-weekly steps@sha256:2"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if other, err := Carry(t.Context(), client, "elsewhere", "steps@sha256:2"); err != nil || len(other) > 0 {
+		t.Errorf("elsewhere: %v, %v; want nothing", other, err)
+	}
+}
+
+func TestCarrySaysWhatIsNoSchedule(t *testing.T) {
+	broken := &batchv1.CronJob{TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "CronJob"}, ObjectMeta: about("mlenv-odd")}
+	broken.Labels = install.Labels(part)
+	_, err := Carry(t.Context(), dynamicfake.NewSimpleDynamicClient(scheme.Scheme, broken), "ns", "steps@sha256:2")
+	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(fail.NextOf(err), "oc delete cronjob mlenv-odd -n ns") {
+		t.Errorf("got %v, next %q", err, fail.NextOf(err))
+	}
+}
+
+// Who writes the annotation by hand leaves out what they do not care for, and is told what is wrong.
+func TestOf(t *testing.T) {
+	job := &batchv1.CronJob{ObjectMeta: about("mlenv-nightly")}
+	job.Annotations = map[string]string{annotation: `{"name": "nightly", "at": "03:15", "tolerancePercent": {"loss": 7}}`}
+	s, err := of(job)
+	if err != nil || s.OnBusy != "skip" || s.TimeZone != "UTC" || s.Tolerance[trend.Loss] != 7 || s.Tolerance[trend.StepTime] != 10 {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	for text, want := range map[string]string{
+		"":                                  "annotation ml-dev-env/schedule-spec",
+		`{"name": "nightly", "at": "3 am"}`: `--at "3 am"`,
+		`{"name": "nights", "at": "03:15"}`: `name "nights"`,
+		`{"name": "nightly", "at": "03:15", "blackouts": ["easter"]}`: `blackout "easter"`,
+	} {
+		job.Annotations[annotation] = text
+		if _, err := of(job); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want InvalidInput with %s", text, err, want)
+		}
+	}
+}
+
+// Somebody else's run of the night's name is not taken for the night's.
+func TestFireLeavesAnothersRun(t *testing.T) {
+	other := ended(corev1.ConditionTrue)
+	other.Labels = nil
+	f, _ := place(t, nightly(), nil, []runtime.Object{other})
+	if err := f.fire(t.Context(), "nightly", "job"); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("got %v, want InvalidInput", err)
+	}
+}
+
+func TestCron(t *testing.T) {
+	for _, tc := range []struct{ at, days, want string }{
+		{"02:30", "*", "30 2 * * *"}, {"00:00", "mon-fri", "0 0 * * mon-fri"}, {"23:59", "Sat,SUN", "59 23 * * sat,sun"},
+	} {
+		s := nightly()
+		s.At, s.Days = tc.at, tc.days
+		if err := s.Check(); err != nil {
+			t.Error(err)
+		}
+		if got := s.cron(); got != tc.want {
+			t.Errorf("%s %s: %q, want %q", tc.at, tc.days, got, tc.want)
+		}
+	}
+}
+
 func TestObjects(t *testing.T) {
 	objects, err := nightly().Objects("ns", "steps@sha256:1")
 	if err != nil {
@@ -241,5 +354,24 @@ func TestObjects(t *testing.T) {
 	back, err := of(job)
 	if err != nil || back.At != "02:30" || back.Values["script"][0] != "train.py" || back.Tolerance[trend.Loss] != 5 {
 		t.Errorf("read back: %+v, %v", back, err)
+	}
+}
+
+// The Job fails for good at 1 and 2.
+func TestNightOver(t *testing.T) {
+	away := kube.Problem(fmt.Errorf("getting: %w", apierrors.NewServiceUnavailable("starting")))
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{{away, step.Interrupted}, {fail.Because(fail.RankFailed, errors.New("rank 1")), 0}, {nil, 0}} {
+		err := nightOver(tc.err)
+		var exit *step.Exit
+		got := 0
+		if errors.As(err, &exit) {
+			got = exit.Code
+		}
+		if got != tc.want || (err == nil) != (tc.err == nil) {
+			t.Errorf("%v: got %v with code %d, want %d", tc.err, err, got, tc.want)
+		}
 	}
 }

@@ -56,8 +56,10 @@ What .mlenvignore names is left out. Nothing else on the nodes is touched.`,
 			if o.source.URL == "" {
 				problems = append(problems, errors.New("--repo-url is missing: want a git repository, as in https://github.com/example/model"))
 			} else if IsSentURL(o.source.URL) {
-				if _, err := sentTree(o.source.URL); err != nil {
+				if of, err := readSentURL(o.source.URL); err != nil {
 					problems = append(problems, err)
+				} else if (o.requirements != "") != (of.requirements != "") {
+					problems = append(problems, fmt.Errorf("--requirements %q: want them where --repo-url %s names them, and there alone", o.requirements, o.source.URL))
 				}
 			} else if err := gitsource.CheckURL(o.source.URL); err != nil {
 				problems = append(problems, err)
@@ -147,7 +149,7 @@ func (o *options) sync(ctx context.Context, cmd *cobra.Command) (result, error) 
 
 // awaitSent is sync of a folder that somebody else sends, with its requirements installed.
 func (o *options) awaitSent(ctx context.Context, cmd *cobra.Command, set nodes.Set) (result, error) {
-	hash, err := sentTree(o.source.URL)
+	of, err := readSentURL(o.source.URL)
 	if err != nil {
 		return result{}, err
 	}
@@ -156,7 +158,7 @@ func (o *options) awaitSent(ctx context.Context, cmd *cobra.Command, set nodes.S
 		limit += o.pipTimeout
 	}
 	// What the sender calls it: the commit that the folder was at, and whether it has changes.
-	return result{commit: o.source.Revision, tree: hash}, await(ctx, step.Log(cmd), set, hash, o.requirements != "", limit)
+	return result{commit: o.source.Revision, tree: of.tree}, await(ctx, step.Log(cmd), set, of, limit)
 }
 
 func describe(m tree.Manifest) string {

@@ -21,18 +21,9 @@ type Folder struct {
 	RequirementsTimeout time.Duration
 }
 
-// Send makes the folder dir, less what its .mlenvignore names, the current tree
-// of all nodes, as the step does with what it fetched. Returned is the tree's
-// hash, which every node confirmed. Errors: UnsafeTree, SyncFailed, AgentUnreachable.
-func Send(ctx context.Context, log *slog.Logger, set nodes.Set, dir string) (tree.Digest, error) {
-	ignore, err := tree.LoadIgnore(dir)
-	if err != nil {
-		return "", err
-	}
-	return SendFolder(ctx, log, set, Folder{Dir: dir, Ignore: ignore})
-}
-
-// SendFolder is Send with more to say about the folder. Another error: RequirementsFailed.
+// SendFolder makes the folder the current tree of all nodes, as the step does with what it
+// fetched. Returned is the tree's hash, which every node confirmed. Errors: UnsafeTree,
+// SyncFailed, AgentUnreachable, RequirementsFailed.
 func SendFolder(ctx context.Context, log *slog.Logger, set nodes.Set, f Folder) (tree.Digest, error) {
 	m, err := tree.Scan(ctx, f.Dir, f.Ignore)
 	if err != nil {

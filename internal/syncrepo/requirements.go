@@ -65,10 +65,21 @@ func readRequirements(dir, name string) ([]byte, error) {
 	return all, nil
 }
 
+// RequirementsDigest is of a requirements file in the folder dir and those that it includes. It is the name of
+// their virtual environment. Errors: RequirementsFailed.
+func RequirementsDigest(dir, name string) (tree.Digest, error) {
+	content, err := readRequirements(dir, name)
+	return requirements{content: content}.digest(), err
+}
+
+func (r requirements) digest() tree.Digest {
+	return tree.Digest(fmt.Sprintf("%x", sha256.Sum256(r.content)))
+}
+
 // install makes the virtual environment of a requirements file on each volume,
 // once: it is named by the hash of the file and those that it includes.
 func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (venv string, err error) {
-	venv = fmt.Sprintf("%s/%x", r.venvs, sha256.Sum256(r.content))
+	venv = fmt.Sprintf("%s/%s", r.venvs, r.digest())
 	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is there already.", r.name, venv))
 	volumes, _, err := s.volumes(ctx)
 	if err != nil {
@@ -78,7 +89,7 @@ func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (
 	// The agents keep the deadline; this is for agents that do not answer.
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(stopTime))
 	defer cancel()
-	id := fmt.Sprintf("venv-%.12x-%d", sha256.Sum256(r.content), time.Now().UnixNano())
+	id := fmt.Sprintf("venv-%.24s-%d", r.digest(), time.Now().UnixNano())
 	spec := agent.JobSpec{
 		Run: r.run, Launcher: agent.Command, Script: r.program, Args: []string{"venv", venv, r.name}, Tree: hash,
 		Nodes: len(s.nodes), RanksPerNode: 1, Deadline: deadline,

@@ -45,7 +45,7 @@ func installer(t *testing.T, files map[string]string) (sender, requirements, tre
 	agents := agenttest.StartWith(t, 2, agenttest.Options{Shared: true})
 	dir := t.TempDir()
 	write(t, dir, files)
-	hash, err := Send(t.Context(), quiet(), setOf(agents), dir)
+	hash, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 	if err != nil {
 		t.Fatal(err)
 	}

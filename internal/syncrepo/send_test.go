@@ -58,6 +58,15 @@ func setOf(agents []*agenttest.Node) (set nodes.Set) {
 	return set
 }
 
+// sendDir sends a folder, less what its .mlenvignore names.
+func sendDir(ctx context.Context, log *slog.Logger, set nodes.Set, dir string) (tree.Digest, error) {
+	ignore, err := tree.LoadIgnore(dir)
+	if err != nil {
+		return "", err
+	}
+	return SendFolder(ctx, log, set, Folder{Dir: dir, Ignore: ignore})
+}
+
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // traffic counts what a node was sent.
@@ -134,7 +143,7 @@ func TestSendGoesToAllNodesAndOnlyWhatChanged(t *testing.T) {
 	write(t, dir, map[string]string{
 		"data/big": big(), "train.py": "print(1)", "data/nowhere": "-> ../not-there-yet", "build/left-out": big()[:1000], ".mlenvignore": "build/\n",
 	})
-	first, err := Send(t.Context(), quiet(), setOf(agents), dir)
+	first, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +166,7 @@ func TestSendGoesToAllNodesAndOnlyWhatChanged(t *testing.T) {
 	}
 
 	write(t, dir, map[string]string{"train.py": "print(2)"})
-	second, err := Send(t.Context(), quiet(), setOf(agents), dir)
+	second, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +179,7 @@ func TestSendGoesToAllNodesAndOnlyWhatChanged(t *testing.T) {
 		}
 	}
 	write(t, dir, map[string]string{"train.py": "print(1)"})
-	if back, err := Send(t.Context(), quiet(), setOf(agents), dir); err != nil || back != first || back == second {
+	if back, err := sendDir(t.Context(), quiet(), setOf(agents), dir); err != nil || back != first || back == second {
 		t.Errorf("back to the first tree: %s, %v; want %s", back, err, first)
 	}
 	for i, node := range agents {
@@ -189,7 +198,7 @@ func TestSharedStorageGetsItOnce(t *testing.T) {
 	}
 	dir := t.TempDir()
 	write(t, dir, map[string]string{"train.py": "print(1)"})
-	hash, err := Send(t.Context(), quiet(), setOf(agents), dir)
+	hash, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +247,7 @@ func TestNothingIsSwitchedUnlessAllNodesHoldIt(t *testing.T) {
 			agents := agenttest.Start(t, 2)
 			dir := t.TempDir()
 			write(t, dir, map[string]string{"train.py": "print(1)"})
-			before, err := Send(t.Context(), quiet(), setOf(agents), dir)
+			before, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -247,7 +256,7 @@ func TestNothingIsSwitchedUnlessAllNodesHoldIt(t *testing.T) {
 			write(t, dir, tc.tree)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a node that is gone may come back for longer
 			defer cancel()
-			_, err = Send(ctx, quiet(), setOf(agents), dir)
+			_, err = sendDir(ctx, quiet(), setOf(agents), dir)
 			if got := fail.ReasonOf(err); got != tc.want || !strings.Contains(err.Error(), tc.words) {
 				t.Errorf("got %s: %v; want %s with %q", got, err, tc.want, tc.words)
 			}
@@ -294,14 +303,14 @@ func TestSendingAgain(t *testing.T) {
 			agents := agenttest.Start(t, 1)
 			dir, content := t.TempDir(), big()
 			write(t, dir, map[string]string{"big": content})
-			first, err := Send(t.Context(), quiet(), setOf(agents), dir)
+			first, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 			if err != nil {
 				t.Fatal(err)
 			}
 			earlier := filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv", "trees", string(first))
 			counted := count(agents[0], func(w http.ResponseWriter, upload int) bool { return tc.before(w, upload, earlier) })
 			write(t, dir, map[string]string{"new": "new"})
-			hash, err := Send(t.Context(), quiet(), setOf(agents), dir)
+			hash, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 			if uploads, _ := counted.take(); uploads != tc.uploads {
 				t.Errorf("%d uploads, want %d", uploads, tc.uploads)
 			}

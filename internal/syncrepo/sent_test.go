@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,33 +37,53 @@ func TestAwait(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	hash, err := Send(t.Context(), log, set, dir)
+	hash, err := sendDir(t.Context(), log, set, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := await(t.Context(), log, set, hash, false, time.Minute); err != nil {
+	if err := await(t.Context(), log, set, sent{tree: hash}, time.Minute); err != nil {
 		t.Errorf("a tree that is there: %v", err)
 	}
+	// An earlier run had other requirements.
+	requirements := tree.Digest(strings.Repeat("b", 64))
+	switchAll := func(venv string) {
+		for _, client := range set {
+			if _, err := client.SwitchTree(t.Context(), hash, agent.Switch{Venv: agent.State + "/venvs/" + venv}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	switchAll(strings.Repeat("a", 64))
 	for len(asked) > 0 {
 		<-asked
 	}
 	came := make(chan error, 1)
-	go func() { came <- await(t.Context(), log, set, hash, true, time.Minute) }()
-	<-asked // a node has said that it has the tree, without the virtual environment
+	go func() { came <- await(t.Context(), log, set, sent{hash, requirements}, time.Minute) }()
+	<-asked // a node has said that it has the tree, with another virtual environment
 	select {
 	case err := <-came:
 		t.Fatalf("await ended with %v before the virtual environment was there", err)
 	default:
 	}
-	for _, client := range set {
-		if _, err := client.SwitchTree(t.Context(), hash, agent.Switch{Venv: "/workspace/.mlenv/venvs/1"}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	switchAll(string(requirements))
 	if err := <-came; err != nil {
 		t.Errorf("a tree that has come: %v", err)
 	}
-	if err := await(t.Context(), log, set, tree.Digest("0"), false, time.Nanosecond); fail.ReasonOf(err) != fail.SyncFailed {
+	if err := await(t.Context(), log, set, sent{tree: "0"}, time.Nanosecond); fail.ReasonOf(err) != fail.SyncFailed {
 		t.Errorf("a tree that does not come: %v, want reason SyncFailed", err)
+	}
+}
+
+func TestSentURL(t *testing.T) {
+	a, b := tree.Digest(strings.Repeat("a", 64)), tree.Digest(strings.Repeat("b", 64))
+	for _, want := range []sent{{tree: a}, {a, b}} {
+		if got, err := readSentURL(SentURL(want.tree, want.requirements)); err != nil || got != want {
+			t.Errorf("got %v, %v; want %v", got, err, want)
+		}
+	}
+	for _, url := range []string{"folder:", "folder:" + string(a) + "/", "folder:" + string(a) + "/../x", "folder:abc"} {
+		if got, err := readSentURL(url); err == nil {
+			t.Errorf("%s: got %v, want an error", url, got)
+		}
 	}
 }

@@ -30,13 +30,20 @@ type Abandoned struct {
 // deletes this very Lease, waits for the pods, and says so in the run's receipt, which it
 // writes where there is none.
 //
-// Errors: PermissionDenied, TeardownIncomplete; then too the receipt is written.
+// Errors: lease.ErrChanged, and then nothing was done; PermissionDenied and TeardownIncomplete, with which
+// the receipt is written all the same.
 func GiveBack(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Abandoned) error {
 	t := &teardown{
 		options: options{name: a.Lease.Name, timeout: a.Timeout}, clients: clients, log: log, now: now,
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},
 	}
-	err := t.release(ctx, a.Lease)
+	err := t.leases.DeleteSeen(ctx, a.Lease)
+	if errors.Is(err, lease.ErrChanged) {
+		return err
+	}
+	if err == nil {
+		err = t.release(ctx, a.Lease)
+	}
 	holder := lease.HolderOf(a.Lease)
 	if !holder.Run {
 		return err

@@ -25,11 +25,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/gitsource"
 	"github.com/ml-dev-env/ml-dev-env/internal/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
 )
 
 // askTime bounds what the nodes are asked: a node that is gone must not keep the
@@ -101,6 +103,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
 		}
 		r.Phases = append(r.Phases, phase)
+		r.Repository = cmp.Or(r.Repository, repository(task.RepoURL))
 		r.Commit = cmp.Or(r.Commit, task.Results["commit"])
 		r.Tree = cmp.Or(r.Tree, task.Results["tree"])
 		r.Image = cmp.Or(r.Image, task.Results["image-digest"])
@@ -131,6 +134,14 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"
 	}
 	return nil
+}
+
+// repository is what a receipt says of a task's URL: no secret, and of a folder not which.
+func repository(url string) string {
+	if syncrepo.IsSentURL(url) {
+		return receipt.Folder
+	}
+	return gitsource.Shown(url)
 }
 
 // tektonReason is Tekton's word in ours, of a step that could not say its own.

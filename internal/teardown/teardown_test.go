@@ -198,6 +198,19 @@ func TestVerdict(t *testing.T) {
 }
 
 // The whole way: an environment in which a rank has failed, torn down twice.
+func from(url string) func(*v1.TaskRun) {
+	return func(t *v1.TaskRun) {
+		t.Spec.Params = v1.Params{{Name: "repo-url", Value: *v1.NewStructuredValues(url)}}
+	}
+}
+
+// Which folder somebody sent is in no receipt: runs of it are compared whatever has changed in it.
+func TestRepositoryOfFolder(t *testing.T) {
+	if got := repository("folder:" + strings.Repeat("a", 64)); got != receipt.Folder {
+		t.Errorf("got %q, want %q", got, receipt.Folder)
+	}
+}
+
 func TestTeardownTwice(t *testing.T) {
 	objects, agents := live(t, "uid-1")
 	for _, node := range agents {
@@ -221,7 +234,7 @@ func TestTeardownTwice(t *testing.T) {
 	}
 	p := newPlace(t, []runtime.Object{pipelineRun(),
 		task("provision", "Succeeded", nil, "image-digest", "registry.test/train@sha256:1", "storage", "volumeClaimTemplates", "mode", "tcp"),
-		task("sync-repo", "Succeeded", nil, "commit", "abc", "tree", "def"),
+		task("sync-repo", "Succeeded", from("https://me:hush@git.example.com/team/model.git"), "commit", "abc", "tree", "def"),
 		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3", "metrics", `{"loss":2.5}`),
 	}, objects...)
 	p.options.artifacts = filepath.Join(t.TempDir(), "artifacts")
@@ -252,6 +265,9 @@ func TestTeardownTwice(t *testing.T) {
 
 	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were given back" || first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
 		t.Errorf("receipt %+v", first)
+	}
+	if want := "https://git.example.com/team/model.git"; first.Repository != want {
+		t.Errorf("repository %q: want %q, without the user", first.Repository, want)
 	}
 	if first.Fabric == nil || first.Fabric.Verdict != "pass" || string(first.Pictures[agent.FabricSVG]) != "<svg/>" {
 		t.Errorf("fabric %+v with %d pictures, want what is in the record", first.Fabric, len(first.Pictures))

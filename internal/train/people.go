@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,9 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// replaced is why a training was stopped that another one took the place of.
-const replaced = "another training was started in its place"
-
 // ForPeople is the step with the script as its first argument, as mlenv train has it. It
 // launches nothing beside another training.
 func ForPeople() *cobra.Command {
@@ -29,46 +25,49 @@ func ForPeople() *cobra.Command {
 		if !cmd.Flags().Changed("script") && len(o.env) > 0 && !strings.Contains(o.env[0], "=") {
 			o.script, o.env = o.env[0], o.env[1:]
 		}
-		if o.script == "" {
-			return errors.Join(errors.New("an argument is missing: want the training script"), o.checkRest())
-		}
-		return o.checkRest()
+		return o.check()
 	}
-	cmd.Flags().BoolVar(&o.replace, "replace", false, "stop a training that still runs on these nodes first")
+	cmd.Flags().BoolVar(&o.replace, "replace", false, "stop a training of a person that still runs on these nodes first")
 	cmd.Flags().Lookup("script").Hidden = true
 	return cmd
 }
 
 // clear looks for trainings that run on the nodes already: two would want the same port and
-// the same GPUs. With replace it stops them and waits for their end; else they are EnvironmentBusy.
-// One that a run has started is that run's: it is EnvironmentBusy in any case.
+// the same GPUs. With replace it stops those of people and waits for their end. Else, and where one is of a
+// run, which somebody else waits for, it is EnvironmentBusy.
 func (t *Training) clear(ctx context.Context, replace bool) error {
 	var mu sync.Mutex
-	var running []string
-	var run string
+	var running, runs []string
 	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		facts, err := client.Facts(ctx)
+		if err != nil {
+			return err
+		}
 		for _, id := range facts.Running {
-			status, err := client.Job(ctx, id)
-			if err != nil && !agent.IsNotFound(err) {
+			job, err := client.Job(ctx, id)
+			if agent.IsNotFound(err) {
+				continue
+			} else if err != nil {
 				return err
 			}
 			mu.Lock()
 			running = append(running, id)
-			run = cmp.Or(run, status.Spec.Run)
+			if job.Spec.Run != "" {
+				runs = append(runs, job.Spec.Run)
+			}
 			mu.Unlock()
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return err
 	}
-	if run != "" {
-		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: the training of run %s is on these nodes", t.Spec.Script, run),
-			"mlenv status %s (wait for its end, or end it by mlenv cancel; mlenv up NAME makes another environment)", run)
-	}
 	slices.Sort(running)
 	running = slices.Compact(running)
+	if len(runs) > 0 {
+		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: run %s works on these nodes", t.Spec.Script, strings.Join(slices.Compact(slices.Sorted(slices.Values(runs))), ", ")),
+			"wait for its end, or mlenv cancel %s; --replace stops only what people have started", runs[0])
+	}
 	if len(running) > 0 && !replace {
 		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: job %s runs on these nodes", t.Spec.Script, strings.Join(running, ", ")),
 			"wait for its end, or stop it with --replace")
@@ -76,7 +75,7 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 	for _, id := range running {
 		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id))
 		other := &Training{Nodes: t.Nodes, ID: id, Log: t.Log}
-		other.Stop(ctx, replaced)
+		other.Stop(ctx, "another training was started in its place")
 		err = errors.Join(err, other.waitEnd(ctx))
 	}
 	return err

@@ -21,6 +21,8 @@ const IgnoreFile = ".mlenvignore"
 // __pycache__, *.pyc and .DS_Store. The nil Ignore leaves out only these.
 type Ignore struct {
 	rules []rule
+	// only, where it is not nil, has the paths of Only: true for one of them, false for a folder on the way to one.
+	only map[string]bool
 	// under is the path of the tree in the folder that the rules are anchored to, "" where
 	// that is the tree itself.
 	under string
@@ -125,7 +127,11 @@ func (i *Ignore) leavesOut(name string, folder bool) bool {
 	switch base := path.Base(name); {
 	case base == ".git", base == "__pycache__", base == ".DS_Store", strings.HasSuffix(base, ".pyc"):
 		return true
-	case i == nil || name == IgnoreFile:
+	case i == nil:
+		return false
+	case i.only != nil:
+		return !i.wanted(name)
+	case name == IgnoreFile:
 		return false
 	}
 	parts := strings.Split(path.Join(i.under, name), "/")

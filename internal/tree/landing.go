@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -78,23 +79,27 @@ func (l *Landing) Put(digest Digest, content io.Reader) error {
 		if err != nil {
 			return err
 		}
-		from := content
-		if i > 0 {
-			file, err := l.root.Open(first)
-			if err != nil {
-				return err
-			}
-			defer file.Close()
-			from = file
+		if i == 0 {
+			first, err = name, l.write(name, entry.Executable, content)
 		} else {
-			first = name
+			err = l.copy(name, entry.Executable, first)
 		}
-		if err := l.write(name, entry.Executable, from); err != nil {
+		if err != nil {
 			return err
 		}
 		l.landed++
 	}
 	return nil
+}
+
+// copy writes what is at first. As many files may have one content as there are, empty ones say.
+func (l *Landing) copy(name string, executable bool, first string) error {
+	file, err := l.root.Open(first)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	return l.write(name, executable, file)
 }
 
 func (l *Landing) write(name string, executable bool, from io.Reader) error {
@@ -140,17 +145,31 @@ func (l *Landing) Finish() error {
 		if err != nil {
 			return err
 		}
-		if folder := filepath.Dir(name); folder != "." {
-			if err := l.root.MkdirAll(folder, 0o777); err != nil {
-				return err
-			}
-		}
-		if had, err := l.root.Readlink(name); err == nil && had == target {
-			continue
-		}
-		if err := l.root.Symlink(target, name); err != nil {
+		if err := l.link(name, target); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// link makes a link, in place of what has its name: one that leads elsewhere now, as latest
+// does after every checkpoint, is no error.
+func (l *Landing) link(name, target string) error {
+	folder, base := filepath.Split(filepath.FromSlash(name))
+	if folder = filepath.Clean(folder); folder != "." {
+		if err := l.root.MkdirAll(folder, 0o777); err != nil {
+			return err
+		}
+	}
+	if had, err := l.root.Readlink(name); err == nil && had == target {
+		return nil
+	}
+	half := filepath.Join(folder, Partial+base)
+	if err := l.root.Remove(half); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := l.root.Symlink(target, half); err != nil {
+		return err
+	}
+	return l.root.Rename(half, name)
 }

@@ -1,6 +1,7 @@
 package tree
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -42,6 +43,21 @@ func TestOnly(t *testing.T) {
 		}
 		if diff := cmp.Diff(tc.want, got); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", tc.paths, diff)
+		}
+	}
+}
+
+// A dataset has many files, and all of them are named where it is looked what is there already.
+func TestOnlyOfManyPaths(t *testing.T) {
+	const many = 300_000
+	paths := make([]string, many)
+	for i := range paths {
+		paths[i] = fmt.Sprintf("train/n%08d/%d.jpeg", i/100, i)
+	}
+	only := Only(paths)
+	for _, name := range paths {
+		if only.LeavesOut(name, false) || !only.LeavesOut(name+"x", false) {
+			t.Fatalf("%s: want it, and not one beside it", name)
 		}
 	}
 }

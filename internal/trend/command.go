@@ -63,8 +63,9 @@ func Command() *cobra.Command {
 		Use:   "trend",
 		Short: "Show how bandwidth, step time and loss went from run to run",
 		Long: `Show, from the receipts that are kept, how bandwidth, step time and final loss went from run to run of one kind: the
-same script, arguments, nodes and ranks in one environment. The kind is that of the newest run, unless --like names
-another. The newest one is compared with the median of the ten that succeeded before it.
+same script of the same repository, with the same arguments, nodes and ranks, in one environment. The kind is that of the
+newest run, unless --like names another; what other kinds there are is said below. The newest one is compared with the
+median of the ten that succeeded before it.
 
 Exit code 0: shown; 1: it cannot be read; 2: wrong usage.`,
 		Example: `  mlenv trend

@@ -121,11 +121,11 @@ func Regression(run string, comparisons []Comparison) error {
 	return fail.Because(fail.Regression, fmt.Errorf("comparing run %s with those before it: %s", run, strings.Join(worse, "; ")))
 }
 
-// SameKind is true of runs that did the same: the same script with the same arguments, on as
-// many nodes and ranks, in environments of one name. Commit, image and what network
+// SameKind is true of runs that did the same: the same script of the same repository with the same
+// arguments, on as many nodes and ranks, in environments of one name. Commit, image and what network
 // it was may differ: they are what is compared.
 func SameKind(a, b receipt.Receipt) bool {
-	if a.Environment != b.Environment || (a.Training == nil) != (b.Training == nil) {
+	if a.Environment != b.Environment || a.Repository != b.Repository || (a.Training == nil) != (b.Training == nil) {
 		return false
 	}
 	if a.Training == nil {

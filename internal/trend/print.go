@@ -12,9 +12,10 @@ import (
 // bars are of rising height; a run without a value is a dot.
 const bars = "▁▂▃▄▅▆▇█"
 
-// Print draws it for a terminal: a row of bars for each measure, a line a run, and how the
+// Print draws it for a terminal: what the runs did, a row of bars for each measure, a line a run, and how the
 // newest one compares.
 func (t Trend) Print(out io.Writer) error {
+	fmt.Fprintf(out, "%s\n\n", t.Kind)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, m := range Measures() {
 		values := t.values(m)
@@ -52,7 +53,13 @@ func (t Trend) Print(out io.Writer) error {
 		fmt.Fprintln(out, "\nThe newest that succeeded:")
 	}
 	for _, c := range t.Newest {
-		if _, err := fmt.Fprintf(out, "  %s\n", c); err != nil {
+		fmt.Fprintf(out, "  %s\n", c)
+	}
+	if len(t.Others) > 0 {
+		fmt.Fprintln(out, "\nRuns that did something else:")
+	}
+	for _, other := range t.Others {
+		if _, err := fmt.Fprintf(out, "  --like=%s  %s\n", other.Run, other.Kind); err != nil {
 			return err
 		}
 	}

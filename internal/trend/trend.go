@@ -1,18 +1,33 @@
 package trend
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 // Trend is how runs of one kind went.
 type Trend struct {
+	// Kind is what the runs did, in words.
+	Kind string `json:"kind"`
 	// Runs are the oldest first.
 	Runs []Run `json:"runs"`
 	// Newest compares the last one that succeeded with those before it.
 	Newest []Comparison `json:"newest,omitempty"`
+	// Others are the newest runs of other kinds, one of each.
+	Others []Other `json:"others,omitempty"`
+}
+
+// Other stands for runs of another kind.
+type Other struct {
+	Run  string `json:"run"`
+	Kind string `json:"kind"`
 }
 
 // Run is one of them.
@@ -28,11 +43,13 @@ type Run struct {
 }
 
 // Of picks from receipts, the newest first, those of the schedule ("" for any) that are of the kind
-// of the run like, or of the newest one of "". InvalidInput where there is none.
+// of the run like, or of "" the newest one that got as far as to train. Nights of a schedule that did not
+// are among its others. InvalidInput where there is none.
 func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Trend, error) {
 	var model *receipt.Receipt
 	for i, r := range all {
-		if model == nil && (like != "" && r.Run == like || like == "" && (schedule == "" || r.Schedule == schedule)) {
+		wanted := like != "" && r.Run == like || like == "" && (schedule == "" || r.Schedule == schedule)
+		if wanted && (model == nil || model.Training == nil && r.Training != nil) {
 			model = &all[i]
 		}
 	}
@@ -40,10 +57,18 @@ func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Tren
 		return Trend{}, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for receipts: there is none of %s: want one at least", whose(schedule, like)),
 			"mlenv runs (shows which there are)")
 	}
-	var t Trend
-	var history []receipt.Receipt
+	t := Trend{Kind: kindOf(*model)}
+	var history, others []receipt.Receipt
 	for _, r := range all {
-		if !SameKind(*model, r) || schedule != "" && r.Schedule != schedule {
+		switch {
+		case schedule != "" && r.Schedule != schedule:
+			continue
+		case SameKind(*model, r), schedule != "" && r.Training == nil:
+		default:
+			if r.Training != nil && !slices.ContainsFunc(others, func(o receipt.Receipt) bool { return SameKind(o, r) }) {
+				others = append(others, r)
+				t.Others = append(t.Others, Other{Run: r.Run, Kind: kindOf(r)})
+			}
 			continue
 		}
 		history = append(history, r)
@@ -56,6 +81,17 @@ func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Tren
 		}
 	}
 	return t, nil
+}
+
+// kindOf says what SameKind compares.
+func kindOf(r receipt.Receipt) string {
+	from := cmp.Or(r.Repository, "no repository")
+	t := r.Training
+	if t == nil {
+		return from + ", nothing trained"
+	}
+	return fmt.Sprintf("%s: %s, by %s on %s with %s each", from, strings.Join(append([]string{t.Script}, t.Args...), " "), t.Launcher,
+		words.Count(t.Nodes, "node"), words.Count(t.RanksPerNode, "rank"))
 }
 
 func whose(schedule, like string) string {

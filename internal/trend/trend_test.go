@@ -19,7 +19,7 @@ import (
 // night is the receipt of a run in the night of a number.
 func night(number int, change ...func(*receipt.Receipt)) receipt.Receipt {
 	r := receipt.Receipt{
-		Run: fmt.Sprintf("mlenv-nightly-%d", number), Environment: "env", Schedule: "nightly", Verdict: receipt.Succeeded, Commit: "0123456789abcdef", Mode: "rdma",
+		Run: fmt.Sprintf("mlenv-nightly-%d", number), Environment: "env", Repository: "https://git.example.com/me/model.git", Schedule: "nightly", Verdict: receipt.Succeeded, Commit: "0123456789abcdef", Mode: "rdma",
 		Started:  time.Date(2026, 3, number, 2, 30, 0, 0, time.UTC),
 		Training: &receipt.Training{Launcher: "deepspeed", Script: "train.py", Nodes: 2, RanksPerNode: 4},
 		Fabric:   &fabric.Report{Bandwidth: 194 * rdma.GBps},
@@ -41,7 +41,8 @@ func stepTime(d time.Duration) func(*receipt.Receipt) {
 func last(text string) func(*receipt.Receipt) {
 	return func(r *receipt.Receipt) { r.Metrics = json.RawMessage(text) }
 }
-func failed(r *receipt.Receipt) { r.Verdict, r.Reason = receipt.Failed, "RankFailed" }
+func failed(r *receipt.Receipt)          { r.Verdict, r.Reason = receipt.Failed, "RankFailed" }
+func otherRepository(r *receipt.Receipt) { r.Repository = "https://git.example.com/you/model.git" }
 func otherScript(r *receipt.Receipt) {
 	r.Training = &receipt.Training{Launcher: "deepspeed", Script: "other.py", Nodes: 2, RanksPerNode: 4}
 }
@@ -77,6 +78,7 @@ func TestJudge(t *testing.T) {
 		{"too few before", night(20, bandwidth(97*rdma.GBps)), nights(2), ""},
 		{"those that failed do not count", night(20, bandwidth(97*rdma.GBps)), nights(10, failed), ""},
 		{"nor those of another kind", night(20, bandwidth(97*rdma.GBps)), nights(10, otherScript), ""},
+		{"nor those of another repository", night(20, bandwidth(97*rdma.GBps)), nights(10, otherRepository), ""},
 		{"nor the run itself, nor what is older than ten", night(20, stepTime(300*time.Millisecond)),
 			append(append([]receipt.Receipt{night(20, stepTime(300*time.Millisecond))}, nights(10, stepTime(290*time.Millisecond))...), nights(20, stepTime(time.Millisecond))...), ""},
 	} {
@@ -97,15 +99,13 @@ func TestJudge(t *testing.T) {
 }
 
 func TestPrint(t *testing.T) {
-	all := append([]receipt.Receipt{night(6, failed, func(r *receipt.Receipt) { r.Fabric, r.Curve, r.Metrics = nil, nil, nil }),
+	// The newest one did not get as far as to train.
+	all := append([]receipt.Receipt{night(6, failed, func(r *receipt.Receipt) {
+		r.Repository, r.Training, r.Fabric, r.Curve, r.Metrics = "", nil, nil, nil, nil
+	}),
 		night(5, bandwidth(97*rdma.GBps), func(r *receipt.Receipt) { r.Regression = "bandwidth" })}, nights(4)...)
-	all = append(all, night(1, otherScript))
+	all = append(all, night(1, otherScript), night(0, otherScript), night(-1, otherRepository))
 	trend, err := Of(all, "nightly", "", DefaultTolerance())
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The newest one did not get as far as to say what it trains.
-	trend, err = Of(all, "nightly", trend.Runs[len(trend.Runs)-1].Run, DefaultTolerance())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,9 @@ func TestPrint(t *testing.T) {
 	if err := trend.Print(&got); err != nil {
 		t.Fatal(err)
 	}
-	const want = `bandwidth  ████▁·  97.0 GB/s (90.3 GiB/s) to 194.0 GB/s (180.7 GiB/s)
+	const want = `https://git.example.com/me/model.git: train.py, by deepspeed on 2 nodes with 4 ranks each
+
+bandwidth  ████▁·  97.0 GB/s (90.3 GiB/s) to 194.0 GB/s (180.7 GiB/s)
 step time  ▅▅▅▅▅·  250ms to 250ms
 loss       ▅▅▅▅▅·  2 to 2
 
@@ -129,6 +131,10 @@ The newest that succeeded:
   bandwidth 97.0 GB/s (90.3 GiB/s), 50.0% worse than the median 194.0 GB/s (180.7 GiB/s) of 4 runs before; want at most 10.0% worse
   step time 250ms, as the median 250ms of 4 runs before
   loss 2, as the median 2 of 4 runs before
+
+Runs that did something else:
+  --like=mlenv-nightly-1  https://git.example.com/me/model.git: other.py, by deepspeed on 2 nodes with 4 ranks each
+  --like=mlenv-nightly--1  https://git.example.com/you/model.git: train.py, by deepspeed on 2 nodes with 4 ranks each
 `
 	// The widths of columns are not what is tested.
 	if diff := cmp.Diff(fields(want), fields(got.String())); diff != "" {

@@ -124,7 +124,7 @@ func writeTree(dir string, seed uint64) error {
 }
 
 func sendTree(ctx context.Context, set nodes.Set, dir string) error {
-	_, err := syncrepo.Send(ctx, slog.New(slog.DiscardHandler), set, dir)
+	_, err := syncrepo.SendFolder(ctx, slog.New(slog.DiscardHandler), set, syncrepo.Folder{Dir: dir})
 	return err
 }
 

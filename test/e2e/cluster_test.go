@@ -44,7 +44,7 @@ func TestCluster(t *testing.T) {
 			localcluster(t, "down")
 		}
 	})
-	localcluster(t, "up")
+	localcluster(t, "up", "--triggers")
 	t.Logf("up took %s", time.Since(start).Round(time.Second))
 
 	t.Run("lifecycle", testLifecycle)

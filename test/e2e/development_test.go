@@ -46,7 +46,7 @@ func devLoop(u trainer) {
 		}
 	}
 	mlenv(step.Failed, "mlenv up ml-dev-env", "sync", folder)
-	mlenv(step.Done, "is kept until", "up", "--cluster="+u.clusterFile(), "--steps-image="+u.steps, "--nodes=2", "--gpus-per-node=1")
+	mlenv(step.Done, "is kept until", "up", "--cluster-file="+u.clusterFile(), "--steps-image="+u.steps, "--nodes=2", "--gpus-per-node=1")
 	write("train.sh", "echo first on $NODE_RANK; ls\n")
 	write("big.bin", "not to be sent\n")
 	write(".gitignore", "*.bin\n")

@@ -48,7 +48,7 @@ func testRights(t *testing.T, since time.Time, whole bool) {
 	needed, looking := install.Rules()
 	role, observer := rightsOf(slices.Concat(needed, looking)), rightsOf(install.ObserverRules())
 	seen, refused := map[right]bool{}, map[right]string{}
-	for _, request := range stepRequests(t, since) {
+	for _, request := range requestsOf(t, install.DefaultServiceAccount, since) {
 		asked := request.right()
 		switch {
 		case request.Annotations["authorization.k8s.io/decision"] == "forbid":
@@ -101,18 +101,18 @@ func everybodys(asked right) bool {
 	return asked.resource == "" || strings.HasPrefix(asked.resource, "selfsubject")
 }
 
-// stepRequests are those of the steps' service account, in all namespaces.
-func stepRequests(t *testing.T, since time.Time) []used {
+// requestsOf are those of the service accounts of that name, in all namespaces.
+func requestsOf(t *testing.T, name string, since time.Time) []used {
 	t.Helper()
 	// The log is rotated to audit-TIME.log.
 	logs, err := filepath.Glob(stateDir + "/logs/audit*.log")
 	if err != nil {
 		t.Fatal(err)
 	}
-	account := []byte(":" + install.DefaultServiceAccount + `"`)
+	account := []byte(":" + name + `"`)
 	var requests []used
-	for _, name := range logs {
-		file, err := os.Open(name)
+	for _, path := range logs {
+		file, err := os.Open(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,7 +121,7 @@ func stepRequests(t *testing.T, since time.Time) []used {
 		for lines.Scan() {
 			var request used
 			if bytes.Contains(lines.Bytes(), account) && json.Unmarshal(lines.Bytes(), &request) == nil &&
-				strings.HasSuffix(request.User.Username, ":"+install.DefaultServiceAccount) && !request.RequestReceivedTimestamp.Before(since) {
+				strings.HasSuffix(request.User.Username, ":"+name) && !request.RequestReceivedTimestamp.Before(since) {
 				requests = append(requests, request)
 			}
 		}

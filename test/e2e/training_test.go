@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/schedule"
 )
 
 // gpusOfNode is how many stand-in GPUs each of the two nodes has.
@@ -67,6 +68,7 @@ func testTraining(t *testing.T) {
 	// The long ones first, so that they are not what is waited for at the end.
 	others := queue(
 		scenario{"numbered-lines", 2, stepPodDeleted},
+		scenario{"nightly", 1, nightly},
 		scenario{"busy", 1, busyEnvironment},
 		scenario{"build-failures", 0, buildFailures},
 		scenario{"built-once", 0, builtOnce},
@@ -78,6 +80,7 @@ func testTraining(t *testing.T) {
 		scenario{"steps-by-hand", 1, stepsByHand},
 		scenario{"dev-loop", 1, devLoop},
 		scenario{"github-action", 1, githubAction},
+		scenario{"webhook", 1, webhook},
 		scenario{"rdma-by-admin", 1, rdmaByAdmin},
 		scenario{"rdma-not-allowed", 1, rdmaNotAllowed},
 		scenario{"rdma-attachments", 1, rdmaAttachments},
@@ -265,7 +268,7 @@ func (s training) trainer(u user) trainer {
 // another cluster file.
 func (u trainer) install(clusterFile string, flags ...string) {
 	u.Helper()
-	cmd := install.Command(mldevenv.Bundle)
+	cmd := install.Command(mldevenv.Bundle, schedule.Carry)
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)

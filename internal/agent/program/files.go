@@ -11,7 +11,9 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/tree"
@@ -24,8 +26,7 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 	defer stop()
 	switch command, rest := args[0], args[1:]; {
 	case command == "hold" && len(rest) == 0:
-		<-ctx.Done()
-		return nil
+		return hold(ctx, time.NewTicker(holdLooks).C, alone)
 	case command == "list" && len(rest) > 1:
 		return listFiles(ctx, rest[0], rest[1:], stdout)
 	case command == "send" && len(rest) == 1:
@@ -43,9 +44,46 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading what is to be downloaded: %w", err)
 		}
-		return download(ctx, http.DefaultClient, rest[0], wanted, stdout)
+		return download(ctx, &http.Client{Transport: impatient{http.DefaultTransport, silence}}, rest[0], wanted, stdout)
 	}
 	return fmt.Errorf("files %q: want hold, list DIR PATH..., send DIR, missing DIR, land DIR or download DIR", args)
+}
+
+// Whoever made the pod asks something of it now and then, each time by a process. They may look
+// at files of their own for long in between; and a ReadWriteOnce claim, which keeps the pods of
+// other nodes waiting, is not to be held for hours because they were killed.
+const (
+	holdLooks = time.Minute
+	holdFor   = 30 // looks
+)
+
+// hold waits until it is told to end, or is alone for so many looks in a row.
+func hold(ctx context.Context, looks <-chan time.Time, alone func() bool) error {
+	for quiet := 0; quiet < holdFor; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-looks:
+		}
+		if quiet++; !alone() {
+			quiet = 0
+		}
+	}
+	return nil
+}
+
+// alone is true where the container runs no other process.
+func alone() bool {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return false
+	}
+	for _, entry := range entries {
+		if pid, err := strconv.Atoi(entry.Name()); err == nil && pid != os.Getpid() {
+			return false
+		}
+	}
+	return true
 }
 
 // missingFiles says which contents of a manifest are not in the folder yet, which it makes.

@@ -39,7 +39,7 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and what is wrong with them;
                                  --check gives a line and an exit code, --json the facts,
                                  --sys-root=DIR reads another sysfs
-  mlenv-agent files hold         wait for SIGTERM: a pod that files are fetched from
+  mlenv-agent files hold         wait for SIGTERM, or until nobody asks anything any more: a pod that files are fetched from
   mlenv-agent files list DIR PATH...  print what lies there, with its hashes
   mlenv-agent files send DIR     print the contents that stdin asks for
   mlenv-agent files missing DIR  print which contents of the manifest on stdin are not there yet

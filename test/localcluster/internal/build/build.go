@@ -41,7 +41,7 @@ var Sets = []Set{
 		Sources: []string{"internal/buildapi", "internal/buildcontroller", "internal/builder", "internal/buildstatus"}, Variables: kubernetesVersion()},
 	{Name: "sriov", Module: ".", Packages: []string{"./cmd/sriov"}, Sources: []string{"internal/rdma", "internal/rdma/cni", "internal/gpu", "internal/topology"}},
 	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi"}, Sources: []string{"internal/gpu"}},
-	{Name: "tekton", Module: "tools", Packages: tektonPackages()},
+	{Name: "tekton", Module: "tools", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms)},
 	// Whereabouts' command has no name of its own: its program is called cmd.
 	{Name: "networks", Module: "tools", Packages: []string{
 		"gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus", "github.com/k8snetworkplumbingwg/whereabouts/cmd",
@@ -51,13 +51,23 @@ var Sets = []Set{
 	}},
 }
 
-// TektonPrograms are the commands of Tekton that its manifests name.
-var TektonPrograms = []string{"controller", "webhook", "resolvers", "events", "entrypoint", "nop", "workingdirinit", "sidecarlogresults"}
+// Triggers is compiled where it is asked for. Its module is one of its own: tkn requires
+// a later version, and v0.33.0 a knative.dev/pkg from before that had no package metrics any
+// more. Of all else it requires what module tools does, so that most is compiled once.
+var Triggers = Set{Name: "triggers", Module: "tools/triggers", Packages: commands("github.com/tektoncd/triggers", TriggersPrograms)}
 
-func tektonPackages() []string {
+// TektonPrograms and TriggersPrograms are the commands that the manifests of Tekton
+// Pipelines and Tekton Triggers name.
+var (
+	TektonPrograms   = []string{"controller", "webhook", "resolvers", "events", "entrypoint", "nop", "workingdirinit", "sidecarlogresults"}
+	TriggersPrograms = []string{"controller", "webhook", "interceptors", "eventlistenersink"}
+)
+
+// commands are the packages of a module's programs.
+func commands(module string, programs []string) []string {
 	var packages []string
-	for _, p := range TektonPrograms {
-		packages = append(packages, "github.com/tektoncd/pipeline/cmd/"+p)
+	for _, p := range programs {
+		packages = append(packages, module+"/cmd/"+p)
 	}
 	return packages
 }

@@ -67,7 +67,7 @@ func command(parsed func()) *cobra.Command {
 
 func upCommand() *cobra.Command {
 	var nodes, gpus int
-	var training bool
+	var training, triggers bool
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up, or repair it",
@@ -77,7 +77,7 @@ Kubernetes, Tekton and tkn and makes the images, which takes about 15 minutes
 on two cores; after that they come from the cache.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			options, err := chosenOptions(cmd, nodes, gpus)
+			options, err := chosenOptions(cmd, nodes, gpus, triggers)
 			if err != nil {
 				return err
 			}
@@ -95,6 +95,7 @@ on two cores; after that they come from the cache.`,
 	cmd.Flags().IntVar(&nodes, "nodes", cluster.DefaultOptions.Nodes, "number of nodes, 1 to 8")
 	cmd.Flags().IntVar(&gpus, "gpus", cluster.DefaultOptions.GPUs, "stand-in GPUs of each node, 0 to 8")
 	cmd.Flags().BoolVar(&training, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one did not")
+	cmd.Flags().BoolVar(&triggers, "triggers", false, "Tekton Triggers too, which the first time compiles. Works on a running cluster, and stays until down")
 	cmd.Flags().StringArray("gpu-fault", nil,
 		"a faulty GPU: NODE:INDEX=missing, =throttled or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
 	cmd.Flags().StringArray("rdma-fault", nil,
@@ -103,7 +104,7 @@ on two cores; after that they come from the cache.`,
 }
 
 // chosenOptions are the flags over the running cluster's options over the defaults.
-func chosenOptions(cmd *cobra.Command, nodes, gpus int) (cluster.Options, error) {
+func chosenOptions(cmd *cobra.Command, nodes, gpus int, triggers bool) (cluster.Options, error) {
 	options, ok, err := cluster.Stored()
 	if err != nil {
 		return options, err
@@ -116,6 +117,9 @@ func chosenOptions(cmd *cobra.Command, nodes, gpus int) (cluster.Options, error)
 	}
 	if cmd.Flags().Changed("gpus") {
 		options.GPUs = gpus
+	}
+	if cmd.Flags().Changed("triggers") {
+		options.Triggers = triggers
 	}
 	return options, nil
 }

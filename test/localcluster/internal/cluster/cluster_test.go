@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
@@ -156,7 +157,7 @@ func TestRenderTekton(t *testing.T) {
 	write("100-namespace/100-namespace.yaml", "first: true\n")
 	write("webhook-hpa.yaml", "needs: metrics\n")
 	write("resolvers/deployment.yaml", "last: true\n")
-	got, err := renderTekton(map[string]string{"tekton/controller": "registry/controller@sha256:1"}, config)
+	got, err := pipelines.render(map[string]string{"tekton/controller": "registry/controller@sha256:1"}, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,13 +165,37 @@ func TestRenderTekton(t *testing.T) {
 	if strings.Join(got, "---\n") != strings.Join(want, "---\n") {
 		t.Errorf("rendered\n%q\nwant\n%q", got, want)
 	}
-	if _, err := renderTekton(nil, config); err == nil || !strings.Contains(err.Error(), "cmd/controller, which is not built") {
+	if _, err := pipelines.render(nil, config); err == nil || !strings.Contains(err.Error(), "cmd/controller, which is not built") {
 		t.Errorf("without the image: %v", err)
 	}
 }
 
+func TestRenderTriggers(t *testing.T) {
+	modules, err := manifestModules(t.Context(), "../..", Options{Triggers: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	images := map[string]string{}
+	for _, p := range build.TriggersPrograms {
+		images["triggers/"+p] = "registry/" + p + "@sha256:1"
+	}
+	got, err := triggers.render(images, filepath.Join(modules[triggers.module], "config"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(got, separator)
+	for i, text := range triggers.oldNew {
+		if has, want := strings.Contains(all, text), i%2 == 1; has != want {
+			t.Errorf("%q is in Triggers' manifests: %t, want %t", text, has, want)
+		}
+	}
+	if strings.Contains(all, "ko://") || strings.Contains(all, `"devel"`) || !strings.Contains(all, "registry/eventlistenersink@sha256:1") {
+		t.Error("Triggers' manifests have not our images, or not the version")
+	}
+}
+
 func TestModulesDefineTheirKinds(t *testing.T) {
-	modules, err := manifestModules(t.Context(), "../..")
+	modules, err := manifestModules(t.Context(), "../..", Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,14 +21,21 @@ type programImage struct {
 	entrypoint   []string
 }
 
-func programImages(inPod, tekton string) []programImage {
+func programImages(programs map[string]string) []programImage {
+	inPod := programs["in-pod"]
 	images := []programImage{
 		{name: "pause", file: filepath.Join(inPod, "pause"), target: "/pause", entrypoint: []string{"/pause"}},
 		{name: "coredns", file: filepath.Join(inPod, "coredns"), target: "/coredns", entrypoint: []string{"/coredns"}},
 	}
-	for _, p := range build.TektonPrograms {
-		target := "/ko-app/" + p
-		images = append(images, programImage{name: "tekton/" + p, file: filepath.Join(tekton, p), target: target, entrypoint: []string{target}})
+	tektons := map[string][]string{"tekton": build.TektonPrograms}
+	if programs[build.Triggers.Name] != "" {
+		tektons[build.Triggers.Name] = build.TriggersPrograms
+	}
+	for set, names := range tektons {
+		for _, p := range names {
+			target := "/ko-app/" + p
+			images = append(images, programImage{name: set + "/" + p, file: filepath.Join(programs[set], p), target: target, entrypoint: []string{target}})
+		}
 	}
 	return images
 }

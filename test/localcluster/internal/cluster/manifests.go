@@ -16,16 +16,36 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
 //go:embed manifests/*.yaml
 var ownManifests embed.FS
 
-const (
-	tektonModule  = "github.com/tektoncd/pipeline"
-	tektonVersion = "v1.15.0"
+// tekton is a part of Tekton whose module has its manifests in config/, with the
+// packages of its programs for images.
+type tekton struct {
+	module, version string
+	// set is what its programs are compiled as: their images' names begin with it.
+	set string
+	// oldNew are texts of the manifests and what they are replaced by.
+	oldNew []string
+}
 
+var (
+	pipelines = tekton{module: "github.com/tektoncd/pipeline", version: "v1.15.0", set: "tekton"}
+	triggers  = tekton{module: "github.com/tektoncd/triggers", version: "v0.33.0", set: build.Triggers.Name, oldNew: []string{
+		// As OpenShift Pipelines' operator does: the user of an EventListener's pod is to
+		// come from its namespace's range, which the fixed one is outside of.
+		"-el-security-context=true", "-el-security-context=false",
+		// Why an event starts nothing is logged at this level and said nowhere else. What
+		// loglevel.eventlistener says does not reach EventListeners.
+		`"level": "info"`, `"level": "debug"`,
+	}}
+)
+
+const (
 	openshiftModule   = "github.com/openshift/api"
 	attachmentModule  = "github.com/k8snetworkplumbingwg/network-attachment-definition-client"
 	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
@@ -74,11 +94,16 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 		return "", err
 	}
 	documents = append(documents, rails...)
-	tekton, err := renderTekton(images, filepath.Join(modules[tektonModule], "config"))
-	if err != nil {
-		return "", err
+	for _, part := range []tekton{pipelines, triggers} {
+		if modules[part.module] == "" {
+			continue // not asked for
+		}
+		manifests, err := part.render(images, filepath.Join(modules[part.module], "config"))
+		if err != nil {
+			return "", err
+		}
+		documents = append(documents, manifests...)
 	}
-	documents = append(documents, tekton...)
 	certificates, err := json.Marshal(caBundle)
 	if err != nil {
 		return "", err
@@ -98,11 +123,11 @@ func port(address string) string {
 	return p
 }
 
-var koImage = regexp.MustCompile(`ko://` + regexp.QuoteMeta(tektonModule) + `/cmd/([a-z]+)`)
-
-// renderTekton returns Tekton's manifests as its module has them, with our
-// images in them and its version where the sources say "devel".
-func renderTekton(images map[string]string, config string) ([]string, error) {
+// render returns its manifests as its module has them, with our images in them
+// and its version where the sources say "devel".
+func (t tekton) render(images map[string]string, config string) ([]string, error) {
+	koImage := regexp.MustCompile(`ko://` + regexp.QuoteMeta(t.module) + `/cmd/([a-z]+)`)
+	changes := strings.NewReplacer(append([]string{`"devel"`, `"` + t.version + `"`, ": devel", ": " + t.version}, t.oldNew...)...)
 	var documents []string
 	for _, dir := range []string{config, filepath.Join(config, "resolvers")} {
 		var files []string
@@ -127,17 +152,15 @@ func renderTekton(images map[string]string, config string) ([]string, error) {
 			var missing error
 			text := koImage.ReplaceAllStringFunc(string(content), func(match string) string {
 				name := koImage.FindStringSubmatch(match)[1]
-				if images["tekton/"+name] == "" {
+				if images[t.set+"/"+name] == "" {
 					missing = fmt.Errorf("%s wants an image of cmd/%s, which is not built", file, name)
 				}
-				return images["tekton/"+name]
+				return images[t.set+"/"+name]
 			})
 			if missing != nil {
 				return nil, missing
 			}
-			text = strings.ReplaceAll(text, `"devel"`, `"`+tektonVersion+`"`)
-			text = strings.ReplaceAll(text, ": devel", ": "+tektonVersion)
-			documents = append(documents, text)
+			documents = append(documents, changes.Replace(text))
 		}
 	}
 	if len(documents) == 0 {
@@ -148,10 +171,17 @@ func renderTekton(images map[string]string, config string) ([]string, error) {
 
 // manifestModules returns the folders of the modules that manifests come from, by
 // their paths. source is the folder of the localcluster module.
-func manifestModules(ctx context.Context, source string) (map[string]string, error) {
-	modules, err := moduleFolders(ctx, filepath.Join(source, "tools"), tektonModule, attachmentModule, whereaboutsModule)
+func manifestModules(ctx context.Context, source string, options Options) (map[string]string, error) {
+	modules, err := moduleFolders(ctx, filepath.Join(source, "tools"), pipelines.module, attachmentModule, whereaboutsModule)
 	if err != nil {
 		return nil, err
+	}
+	if options.Triggers {
+		more, err := moduleFolders(ctx, filepath.Join(source, build.Triggers.Module), triggers.module)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(modules, more)
 	}
 	openshift, err := moduleFolders(ctx, source, openshiftModule)
 	maps.Copy(modules, openshift)

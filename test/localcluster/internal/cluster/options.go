@@ -21,6 +21,8 @@ type Options struct {
 	Faults []gpu.NodeFault
 	// RDMAFaults are those of NICs.
 	RDMAFaults []rdma.NodeFault
+	// Triggers is whether Tekton Triggers is there.
+	Triggers bool
 }
 
 // DefaultOptions are those of an up without flags.

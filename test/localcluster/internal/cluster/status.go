@@ -49,7 +49,7 @@ func Status(ctx context.Context, out io.Writer) (usable bool, err error) {
 	}{
 		{"API server", waitAPI},
 		{"nodes", func(ctx context.Context) error { return waitNodes(ctx, options, nil) }},
-		{"Tekton, DNS and builds", waitReady},
+		{"Tekton, DNS and builds", func(ctx context.Context) error { return waitReady(ctx, options) }},
 	} {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		state := "ready"

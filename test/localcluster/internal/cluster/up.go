@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,6 +118,9 @@ func (u *upper) discardRemains(ctx context.Context) error {
 	if _, err := os.Stat(topology.StateDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if ok && stored.Triggers && !u.options.Triggers {
+		return errors.New("a cluster with Tekton Triggers is up; run localcluster down first, or leave --triggers out")
+	}
 	reason := remains(ok, stored)
 	if reason == "" {
 		return nil
@@ -212,7 +216,7 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if u.images, err = assemblePrograms(u.store, work, programImages(u.programs["in-pod"], u.programs["tekton"])); err != nil {
+	if u.images, err = assemblePrograms(u.store, work, programImages(u.programs)); err != nil {
 		return err
 	}
 	u.images[buildPodImage], err = assembleBuildPod(u.store, work, filepath.Join(u.programs["openshift"], "openshift-builder"))
@@ -269,7 +273,11 @@ func (u *upper) baseOf(recipe rootfs.Recipe) (v1.Image, string, error) {
 func (u *upper) compile(ctx context.Context, logDir string) error {
 	builder := build.Builder{Source: u.source, Cache: u.cacheDir}
 	u.programs = map[string]string{}
-	for _, set := range build.Sets {
+	sets := slices.Clone(build.Sets)
+	if u.options.Triggers {
+		sets = append(sets, build.Triggers)
+	}
+	for _, set := range sets {
 		folder, err := builder.Folder(set)
 		if err != nil {
 			return err
@@ -481,7 +489,7 @@ func (u *upper) startAll(ctx context.Context) error {
 		if err := u.progress.stage("Tekton, DNS and networks applied", func() error { return u.apply(groupCtx) }); err != nil {
 			return err
 		}
-		return u.progress.stage("Tekton, DNS and builds ready", func() error { return waitReady(groupCtx) })
+		return u.progress.stage("Tekton, DNS and builds ready", func() error { return waitReady(groupCtx, u.options) })
 	})
 	if err := group.Wait(); err != nil {
 		return starter.explain(err)
@@ -511,7 +519,7 @@ func (u *upper) healthy(ctx context.Context, specs []process.Spec, perNode [][]p
 	if err := waitNodes(ctx, u.options, nil); err != nil {
 		return false, nil
 	}
-	return waitReady(ctx) == nil, nil
+	return waitReady(ctx, u.options) == nil, nil
 }
 
 func appliedPath() string { return topology.State("applied") }
@@ -522,7 +530,7 @@ func sum(s string) string {
 }
 
 func (u *upper) manifests(ctx context.Context) (string, error) {
-	modules, err := manifestModules(ctx, u.source)
+	modules, err := manifestModules(ctx, u.source, u.options)
 	if err != nil {
 		return "", err
 	}

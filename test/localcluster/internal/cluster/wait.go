@@ -130,7 +130,7 @@ func nodeMissing(node *corev1.Node, gpus int64, started time.Time) string {
 }
 
 // waitDeployments watches until every deployment of the cluster's own is available.
-func waitDeployments(ctx context.Context) error {
+func waitDeployments(ctx context.Context, options Options) error {
 	client, err := adminClient()
 	if err != nil {
 		return err
@@ -141,6 +141,11 @@ func waitDeployments(ctx context.Context) error {
 		"tekton-pipelines/tekton-pipelines-webhook":                    true,
 		"tekton-pipelines/tekton-events-controller":                    true,
 		"tekton-pipelines-resolvers/tekton-pipelines-remote-resolvers": true,
+	}
+	if options.Triggers {
+		for _, name := range []string{"controller", "webhook", "core-interceptors"} {
+			missing["tekton-pipelines/tekton-triggers-"+name] = true
+		}
 	}
 	deployments := client.AppsV1().Deployments("")
 	return until(ctx, readyWait, &cache.ListWatch{
@@ -166,8 +171,8 @@ func waitDeployments(ctx context.Context) error {
 }
 
 // waitReady waits for what is served on top of the control plane.
-func waitReady(ctx context.Context) error {
-	if err := waitDeployments(ctx); err != nil {
+func waitReady(ctx context.Context, options Options) error {
+	if err := waitDeployments(ctx, options); err != nil {
 		return err
 	}
 	if err := waitBuildAPI(ctx); err != nil {

@@ -1,0 +1,37 @@
+package program
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// The other file is brought all the same.
+func TestDownloadFromAServerThatFallsSilent(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "4")
+		_, _ = io.WriteString(w, "ab")
+		if r.URL.Path == "/silent" {
+			w.(http.Flusher).Flush()
+			<-release
+		}
+		_, _ = io.WriteString(w, "cd")
+	}))
+	defer server.Close()
+	defer close(release)
+	client := &http.Client{Transport: impatient{http.DefaultTransport, 100 * time.Millisecond}}
+	var out strings.Builder
+	err := download(t.Context(), client, t.TempDir(), []agent.Download{{URL: server.URL + "/silent", Path: "a"}, {URL: server.URL + "/whole", Path: "b"}}, &out)
+	if err == nil || !strings.Contains(err.Error(), "said nothing for 100ms") {
+		t.Errorf("got %v, want that the server fell silent", err)
+	}
+	if !strings.Contains(out.String(), "  b, 4 ") {
+		t.Errorf("got %q, want the file behind it", out.String())
+	}
+}

@@ -1,0 +1,137 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/invopop/jsonschema"
+)
+
+// TestReferenceIsCurrent: the page of a cluster file's keys is made of the schema and of
+// Default; -update writes it.
+func TestReferenceIsCurrent(t *testing.T) {
+	const path = "../../docs/reference/cluster-file.md"
+	text, err := Schema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema jsonschema.Schema
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	defaults, err := json.Marshal(Default())
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := keysPage{t: t}
+	if err := json.Unmarshal(defaults, &page.defaults); err != nil {
+		t.Fatal(err)
+	}
+	page.WriteString(`# Keys of a cluster file
+
+Written by ` + "`make generate`" + `. [clusters/](../../clusters) has examples, [schema.json](../../clusters/schema.json) the same for editors;
+` + "`mlenv init`" + ` writes a file from a live cluster, ` + "`mlenv validate`" + ` checks one. A key that is absent has its default; without one
+it is empty, false or 0. A key that is not listed is refused. A quantity is Kubernetes' own, as in 128Gi or 500m.
+`)
+	for at := schema.Properties.Oldest(); at != nil; at = at.Next() {
+		fmt.Fprintf(&page, "\n## %s\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |\n", at.Key)
+		page.key(at.Key, at.Value, slices.Contains(schema.Required, at.Key))
+	}
+	want := page.String()
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil || string(got) != want {
+		t.Errorf("%s is old (%v); run make generate (-want +got):\n%s", path, err, cmp.Diff(want, string(got)))
+	}
+}
+
+// keysPage is the page as far as it is written.
+type keysPage struct {
+	strings.Builder
+	t        *testing.T
+	defaults map[string]any
+}
+
+// key writes the row of a key, or the rows of what is below it.
+func (p *keysPage) key(path string, s *jsonschema.Schema, required bool) {
+	below, prefix := s, path+"."
+	if s.Items != nil && s.Items.Properties != nil {
+		below, prefix = s.Items, path+"[]."
+	}
+	if below == s && s.Properties != nil {
+		p.below(prefix, s)
+		return
+	}
+	if s.Description == "" {
+		p.t.Errorf("%s has no description", path)
+	}
+	value := p.defaultOf(path, s)
+	if required {
+		value = "required"
+	}
+	fmt.Fprintf(p, "| %s | %s | %s | %s |\n", path, typeOf(s), value, strings.ReplaceAll(s.Description, "|", `\|`))
+	if below != s {
+		p.below(prefix, below)
+	}
+}
+
+func (p *keysPage) below(prefix string, s *jsonschema.Schema) {
+	for at := s.Properties.Oldest(); at != nil; at = at.Next() {
+		p.key(prefix+at.Key, at.Value, slices.Contains(s.Required, at.Key))
+	}
+}
+
+// defaultOf is what Default has at the path, or what the schema says of an item's key.
+func (p *keysPage) defaultOf(path string, s *jsonschema.Schema) string {
+	var value any = p.defaults
+	for name := range strings.SplitSeq(path, ".") {
+		value = asMap(value)[name]
+	}
+	if value == nil {
+		value = s.Default
+	}
+	switch value {
+	case nil, "", false, 0.0, "0":
+		return ""
+	}
+	return fmt.Sprintf("`%v`", value)
+}
+
+func asMap(value any) map[string]any {
+	m, _ := value.(map[string]any)
+	return m
+}
+
+// typeOf says in words what a value may be.
+func typeOf(s *jsonschema.Schema) string {
+	switch {
+	case len(s.Enum) > 0:
+		var words []string
+		for _, word := range s.Enum {
+			words = append(words, fmt.Sprint(word))
+		}
+		return strings.Join(words, ", ")
+	case len(s.OneOf) > 0 && s.OneOf[0].Pattern != "":
+		return "quantity"
+	case len(s.OneOf) > 0:
+		return typeOf(s.OneOf[0])
+	case s.Type == "array" && s.Items.Type == "object":
+		return "list"
+	case s.Type == "array":
+		return "list of " + s.Items.Type + "s"
+	case s.Type == "object" && s.AdditionalProperties != nil:
+		return "map to " + s.AdditionalProperties.Type + "s"
+	case s.Minimum != "":
+		return s.Type + " from " + string(s.Minimum)
+	}
+	return s.Type
+}

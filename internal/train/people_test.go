@@ -1,0 +1,45 @@
+package train
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// A nightly run must not end because somebody works in the environment of the same name.
+func TestReplaceStopsNoRun(t *testing.T) {
+	for _, tc := range []struct {
+		name, run string
+		replace   bool
+		want      fail.Reason // "" for none
+		words     string
+	}{
+		{"of a run", "nightly-1", true, fail.EnvironmentBusy, "run nightly-1 works on these nodes"},
+		{"of a person", "", false, fail.EnvironmentBusy, "job earlier runs on these nodes"},
+		{"of a person, replaced", "", true, "", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			training, _, _ := newTraining(t, "sleep 60")
+			spec := training.Spec
+			spec.Run, spec.Deadline = tc.run, time.Now().Add(time.Minute)
+			for _, client := range training.Nodes {
+				if _, err := client.StartJob(t.Context(), "earlier", spec); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := training.clear(t.Context(), tc.replace)
+			if got := fail.ReasonOf(err); err != nil && got != tc.want || err == nil && tc.want != "" || err != nil && !strings.Contains(err.Error(), tc.words) {
+				t.Errorf("got %v, want %q with %q", err, tc.want, tc.words)
+			}
+			for _, client := range training.Nodes {
+				job, err := client.Job(t.Context(), "earlier")
+				if err != nil || (job.State == agent.Running) != (tc.want != "") {
+					t.Errorf("node %d: the earlier job is %s, %v", client.Node(), job.State, err)
+				}
+			}
+		})
+	}
+}

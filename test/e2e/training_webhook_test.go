@@ -1,0 +1,194 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/runs"
+)
+
+// listener is the EventListener of examples/triggers, and so the name of all that comes with it.
+const listener = "mlenv-github"
+
+// webhook installs examples/triggers: a push that is signed with the secret starts a run, and
+// no other event does. The run of examples/pipelines-as-code waits for that one.
+func webhook(u trainer) {
+	const secret = "it's a secret to everybody"
+	u.installTriggers(secret)
+
+	push := u.push("refs/heads/main")
+	for _, refused := range []struct{ why, event, body, signature, says string }{
+		{"signed with another secret", "push", push, signed(push, "a guess"), "payload signature check failed"},
+		{"signed for another body", "push", push + " ", signed(push, secret), "payload signature check failed"},
+		{"unsigned", "push", push, "", "Must set X-Hub-Signature-256 or X-Hub-Signature header"},
+		{"of another kind", "ping", push, signed(push, secret), "event type ping is not allowed"},
+		{"on another branch", "push", u.push("refs/heads/try"), signed(u.push("refs/heads/try"), secret), "did not return true"},
+	} {
+		id := u.send(refused.event, refused.body, refused.signature)
+		if said := u.refusal(id); !strings.Contains(said, refused.says) {
+			u.Errorf("an event %s was answered by\n%s\nwant %q", refused.why, said, refused.says)
+		}
+	}
+	if runs := u.kubectl("get", "pipelineruns", "--output=name"); runs != "" {
+		u.Errorf("refused events started\n%s", runs)
+	}
+
+	id := u.send("push", push, signed(push, secret))
+	name := u.startedBy(id)
+	waiting := u.startedByPipelinesAsCode()
+	u.end(name).succeeded().ranks(2)
+	u.end(waiting).succeeded().ranks(2)
+	out, err := u.command(runs.ListCommand())
+	if err != nil {
+		u.Fatalf("mlenv runs: %v\n%s", err, out)
+	}
+	u.mustContain(out, name, waiting)
+}
+
+// installTriggers applies the example with a script that is quick, and waits for it.
+func (u trainer) installTriggers(secret string) {
+	u.Helper()
+	u.kubectl("create", "secret", "generic", listener, "--from-literal=secret="+secret)
+	u.kubectl("apply", "--filename=../../examples/triggers/cluster-rights.yaml")
+	binding := "e2e-" + listener
+	u.kubectl("create", "clusterrolebinding", binding, "--clusterrole=mlenv-eventlistener", "--serviceaccount="+u.namespace+":"+listener)
+	u.Cleanup(func() {
+		for _, object := range []string{"clusterrolebinding/" + binding, "clusterrole/mlenv-eventlistener"} {
+			if out, err := run(u.T, nil, stateDir+"/bin/kubectl", "delete", object); err != nil {
+				u.Errorf("deleting %s: %v: %s", object, err, out)
+			}
+		}
+	})
+	u.kubectl("apply", "--filename=../../examples/triggers/rights.yaml")
+	u.applyText(u.quickExample("triggers/github.yaml"))
+	u.waitFor("condition=Ready", "eventlistener/"+listener)
+}
+
+// startedByPipelinesAsCode starts examples/pipelines-as-code as it does: with the values of
+// the event, and a name of the run's own.
+func (u trainer) startedByPipelinesAsCode() (name string) {
+	u.Helper()
+	text := strings.NewReplacer("  name: train\n", "  generateName: train-\n", "{{ repo_url }}", u.repo, "{{ revision }}", u.commit,
+		"namespace: ml\n", "namespace: "+u.namespace+"\n", "value: ml}", "value: "+u.namespace+"}").Replace(u.quickExample("pipelines-as-code/.tekton/train.yaml"))
+	file := filepath.Join(u.TempDir(), "train.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		u.Fatal(err)
+	}
+	return u.kubectl("create", "--filename="+file, "--output=jsonpath={.metadata.name}")
+}
+
+// quickExample is one of examples/ whose run trains a shell script on one GPU of each node.
+func (u trainer) quickExample(file string) string {
+	u.Helper()
+	content, err := os.ReadFile("../../examples/" + file)
+	if err != nil {
+		u.Fatal(err)
+	}
+	quick := nodesParam.ReplaceAllString(string(content), `$0$1{name: gpus-per-node, value: "1"}$1{name: launcher, value: command}$1{name: check-fabric, value: "false"}`)
+	quick = strings.ReplaceAll(quick, "value: train.py", "value: e2e/quick.sh")
+	u.mustContain(quick, "check-fabric", "e2e/quick.sh")
+	return quick
+}
+
+// nodesParam is a line of the examples.
+var nodesParam = regexp.MustCompile(`(\n *- ){name: nodes, value: "2"}`)
+
+// push is what GitHub's webhook sends for one, as far as it is read.
+func (u trainer) push(ref string) string {
+	u.Helper()
+	body, err := json.Marshal(map[string]any{
+		"ref": ref, "before": strings.Repeat("0", 40), "after": u.commit, "deleted": false,
+		"repository":  map[string]any{"full_name": "me/my-model", "clone_url": u.repo},
+		"head_commit": map[string]any{"id": u.commit},
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+	return string(body)
+}
+
+// signed is the header X-Hub-Signature-256 of the body.
+func signed(body, secret string) string {
+	sum := hmac.New(sha256.New, []byte(secret))
+	sum.Write([]byte(body))
+	return "sha256=" + hex.EncodeToString(sum.Sum(nil))
+}
+
+// send posts an event to the EventListener's Service, through the API server, and returns the
+// id that it was given. The answer says nothing of what becomes of it.
+func (u trainer) send(event, body, signature string) (id string) {
+	u.Helper()
+	request := u.clients.Kube.CoreV1().RESTClient().Post().Namespace(u.namespace).Resource("services").Name("el-"+listener+":http-listener").SubResource("proxy").
+		SetHeader("Content-Type", "application/json").SetHeader("X-GitHub-Event", event).Body([]byte(body))
+	if signature != "" {
+		request.SetHeader("X-Hub-Signature-256", signature)
+	}
+	content, err := request.DoRaw(u.Context())
+	if err != nil {
+		u.Fatalf("sending a %s: %v\n%s", event, err, content)
+	}
+	var answer struct{ EventID string }
+	if err := json.Unmarshal(content, &answer); err != nil || answer.EventID == "" {
+		u.Fatalf("the EventListener answered %q (%v), want an eventID", content, err)
+	}
+	return answer.EventID
+}
+
+// refusal follows the EventListener's log until it says why the event starts nothing.
+func (u trainer) refusal(id string) string {
+	u.Helper()
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, stateDir+"/bin/kubectl", "--kubeconfig="+kubeconfig, "--namespace="+u.namespace, "logs", "--follow", "deployment/el-"+listener)
+	log, err := cmd.StdoutPipe()
+	if err != nil {
+		u.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		u.Fatal(err)
+	}
+	defer func() {
+		cancel()
+		_ = cmd.Wait() // it was ended
+	}()
+	lines := bufio.NewScanner(log)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), id) && strings.Contains(lines.Text(), "interceptor stopped trigger processing") {
+			return lines.Text()
+		}
+	}
+	u.Fatalf("the EventListener's log does not say what became of event %s: %v", id, lines.Err())
+	return ""
+}
+
+// startedBy watches until the event has started a run.
+func (u trainer) startedBy(id string) (name string) {
+	u.Helper()
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	options := metav1.ListOptions{LabelSelector: "triggers.tekton.dev/triggers-eventid=" + id}
+	err := kube.Until(ctx, "the run of event "+id, u.clients.Tekton.TektonV1().PipelineRuns(u.namespace), options, func(found []*v1.PipelineRun) (bool, error) {
+		if len(found) > 0 {
+			name = found[0].Name
+		}
+		return name != "", nil
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+	return name
+}

@@ -14,6 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
+// replaced is why a training was stopped that another one took the place of.
+const replaced = "another training was started in its place"
+
 // ForPeople is the step with the script as its first argument, as mlenv train has it. It
 // launches nothing beside another training.
 func ForPeople() *cobra.Command {
@@ -75,7 +78,7 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 	for _, id := range running {
 		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id))
 		other := &Training{Nodes: t.Nodes, ID: id, Log: t.Log}
-		other.Stop(ctx, "another training was started in its place")
+		other.Stop(ctx, replaced)
 		err = errors.Join(err, other.waitEnd(ctx))
 	}
 	return err

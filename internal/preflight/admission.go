@@ -58,7 +58,7 @@ func (p *probe) account(ctx context.Context) (string, []Check) {
 		err = kube.Problem(err)
 		switch {
 		case apierrors.IsNotFound(err):
-			return "", []Check{{Name: "namespace", Verdict: Blocked, Seen: oneLine(err.Error()), Fix: fail.NextOf(err), Reason: fail.ReasonOf(err)}}
+			return "", []Check{{Name: namespaceCheck, Verdict: Blocked, Seen: oneLine(err.Error()), Fix: fail.NextOf(err), Reason: fail.ReasonOf(err)}}
 		case apierrors.IsForbidden(err) && !unauthorized(err):
 			return everybodysAccount, []Check{{
 				Name: check, Verdict: Blocked, Seen: fmt.Sprintf("%s is not there, and a dry run of it is refused: %s", name, oneLine(err.Error())),

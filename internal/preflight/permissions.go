@@ -61,8 +61,8 @@ func (p *probe) permissions(ctx context.Context) []Check {
 		user = kube.WhoAsks(ctx, p.Clients.Kube)
 	}
 	return []Check{
-		p.rights(ctx, "permissions", user, needed, Blocked),
-		p.rights(ctx, "permissions to look", user, looking, Warning),
+		p.rights(ctx, neededCheck, user, needed, Blocked),
+		p.rights(ctx, lookingCheck, user, looking, Warning),
 	}
 }
 

@@ -101,6 +101,8 @@ func planOf(ctx context.Context, client kubernetes.Interface, r Report) plan {
 	}
 	network := r.request.Cluster.Network.RDMA
 	switch {
+	case !there:
+		p.Whence = "not known"
 	case mode == environment.TCP:
 		p.Whence = "nothing is expected of TCP"
 	case network.ExpectedBandwidth > 0:

@@ -96,9 +96,25 @@ func Run(ctx context.Context, o Options) Report {
 	}
 	all.Wait()
 	return Report{
-		Asked: o.Mode, Checks: slices.Concat(slices.Insert(found, 0, p.first)...),
+		Asked: o.Mode, Checks: causes(slices.Concat(slices.Insert(found, 0, p.first)...)),
 		request: p.Request, free: p.free, objects: p.objects,
 	}
+}
+
+// Names of checks that others depend on.
+const (
+	namespaceCheck = "namespace"
+	neededCheck    = "permissions"
+	lookingCheck   = "permissions to look"
+)
+
+// causes leaves out what only follows from another check: in a namespace that is not there
+// nobody has rights.
+func causes(checks []Check) []Check {
+	if !slices.ContainsFunc(checks, func(c Check) bool { return c.Name == namespaceCheck }) {
+		return checks
+	}
+	return slices.DeleteFunc(checks, func(c Check) bool { return c.Name == neededCheck || c.Name == lookingCheck })
 }
 
 func newProbe(ctx context.Context, o Options) (*probe, error) {

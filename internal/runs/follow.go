@@ -165,7 +165,11 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 	if o.Cancelled {
 		code, verb = step.Interrupted, "was cancelled"
 	}
-	fmt.Fprintf(problems, "Run %s %s%s: %s: %s\n", name, verb, took(o), o.Reason, strings.TrimSpace(o.Message))
+	why := fmt.Sprintf(": %s: %s", o.Reason, words.OneLine(o.Message, 500))
+	if o.Cancelled && o.Reason == fail.Cancelled {
+		why = "." // more than that is Tekton's
+	}
+	fmt.Fprintf(problems, "Run %s %s%s%s\n", name, verb, took(o), why)
 	if o.Receipt != nil {
 		fmt.Fprintf(problems, "  receipt: mlenv receipt %s -n %s\n  logs:    mlenv logs %s -n %s\n", name, namespace, name, namespace)
 	}

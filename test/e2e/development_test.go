@@ -56,6 +56,9 @@ func devLoop(u trainer) {
 	mlenv(step.Done, "is on 2 nodes", "sync", folder)
 	mlenv(step.Done, "[0 -] second on 0", "train", "train.sh", "--launcher=command")
 	mlenv(step.Done, "NODE_RANK=1", "shell", "1", "--", "env")
+	mlenv(step.Failed, "has nodes 0 to 1", "shell", "7")
+	mlenv(step.Failed, "neither in the tree nor a program", "train", "nothing.sh", "--launcher=command")
+	mlenv(step.WrongUsage, "want the training script", "train")
 	data := filepath.Join(u.TempDir(), "corpus")
 	if err := os.MkdirAll(data, 0o755); err != nil {
 		u.Fatal(err)

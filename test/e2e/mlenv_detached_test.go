@@ -33,7 +33,7 @@ func runDetached(u trainer) {
 		u.Fatalf("%q was not printed:\n%s", log.wanted, log.String())
 	}
 	_, problems := u.says(dir, step.Failed, "train", "train.sh", "--launcher=command", "--replace")
-	u.mustContain(problems, "the training of run detached is on these nodes")
+	u.mustContain(problems, "run detached works on these nodes")
 	_, problems = u.says(dir, step.WrongUsage, "logs", "detached", "--rank=2")
 	u.mustContain(problems, "it has 2 ranks, from 0")
 	u.says(dir, step.Done, "fetch", "detached", "logs", "--to=early")

@@ -87,7 +87,7 @@ func (r Request) Validate() error {
 	c.rdma(r)
 	missing := "give the param image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name
 	if flavour := r.Cluster.Image.Flavour; flavour != "" {
-		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: give the param image, as build-image's result image names it", r.Cluster.Cluster.Name, flavour)
+		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: give the param image, as mlenv build prints it", r.Cluster.Cluster.Name, flavour)
 	}
 	c.image("image", r.Image, missing)
 	c.image("steps-image", r.StepsImage, "give the param steps-image, an image that holds the agent")

@@ -41,7 +41,7 @@ func TestValidate(t *testing.T) {
 			"image: is missing: give the param image, or set image.name in the cluster file of cairo"},
 		{"the cluster file's image", "local", func(r *Request) { r.Image, r.Cluster.Image = "", cluster.Image{Name: "training:1"} }, ""},
 		{"an image that is to be built first", "local", func(r *Request) { r.Image = "" },
-			"image: is missing: the cluster file of local builds its flavour cpu: give the param image, as build-image's result image names it"},
+			"image: is missing: the cluster file of local builds its flavour cpu: give the param image, as mlenv build prints it"},
 		{"an image that is none", "cairo", func(r *Request) { r.Image = "Training" }, `image: "Training": want an image`},
 		{"no steps image", "cairo", func(r *Request) { r.StepsImage = "" }, "steps-image: is missing"},
 		{"storage that is to be decided", "cairo", func(r *Request) { r.Storage = cluster.AutoStorage }, ""},

@@ -32,6 +32,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/trend"
+	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
 // errInvalid has been told already.
@@ -75,6 +76,7 @@ func newRoot(began func()) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "mlenv",
 		Short:         "Train on the GPU nodes of an OpenShift cluster",
+		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {

@@ -48,7 +48,8 @@ func runDetached(u trainer) {
 		u.Errorf("logs --follow --rank: %v", err)
 	}
 	u.mustContain(log.String(), "it is enough")
-	u.end("detached").succeeded()
+	e := u.end("detached")
+	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were given back")
 	u.says(dir, step.Done, "receipt", "detached", "--html=report.html")
 	report, err := os.ReadFile(filepath.Join(dir, "report.html"))
 	if err != nil {

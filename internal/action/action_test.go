@@ -1,6 +1,7 @@
 package action
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"strings"
@@ -81,7 +82,7 @@ func TestNoMessageIsACommand(t *testing.T) {
 	a, _, out := started(t)
 	of := &tekton.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine"}}
 	err := a.tell(launch.Outcome{Run: of, Verdict: receipt.Failed, Reason: fail.RankFailed, Message: "ValueError: a\n::add-mask::b"})
-	if err != ErrFailed {
+	if !errors.Is(err, ErrFailed) {
 		t.Fatal(err)
 	}
 	obeyed := true

@@ -16,7 +16,8 @@ import (
 func NoNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
 	_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
-		return nil //nolint:nilerr // what may not be looked at may be there
+		// What may not be looked at may be there.
+		return nil
 	}
 	return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for namespace %s: there is none of that name on this cluster", name),
 		"oc get projects (then name one by -n), or oc new-project %s", name)

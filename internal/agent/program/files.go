@@ -26,7 +26,8 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 	defer stop()
 	switch command, rest := args[0], args[1:]; {
 	case command == "hold" && len(rest) == 0:
-		return hold(ctx, time.NewTicker(holdLooks).C, alone)
+		hold(ctx, time.NewTicker(holdLooks).C, alone)
+		return nil
 	case command == "list" && len(rest) > 1:
 		return listFiles(ctx, rest[0], rest[1:], stdout)
 	case command == "send" && len(rest) == 1:
@@ -58,18 +59,17 @@ const (
 )
 
 // hold waits until it is told to end, or is alone for so many looks in a row.
-func hold(ctx context.Context, looks <-chan time.Time, alone func() bool) error {
+func hold(ctx context.Context, looks <-chan time.Time, alone func() bool) {
 	for quiet := 0; quiet < holdFor; {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-looks:
 		}
 		if quiet++; !alone() {
 			quiet = 0
 		}
 	}
-	return nil
 }
 
 // alone is true where the container runs no other process.

@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -47,7 +48,7 @@ func (a *attended) Read(p []byte) (int, error) {
 	if n > 0 {
 		a.timer.Reset(a.patience)
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		err = because(a.ctx, err)
 	}
 	return n, err

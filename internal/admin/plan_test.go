@@ -2,7 +2,6 @@ package admin
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,10 +13,9 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // fileOf is a cluster file of the repository, with lines replaced: old, new, and so on.
 func fileOf(t *testing.T, name string, replace ...string) cluster.File {
@@ -87,26 +85,9 @@ func TestPlan(t *testing.T) {
 			if err := plan.printYAML(&yaml); err != nil {
 				t.Fatal(err)
 			}
-			golden(t, name+".txt", text.String())
-			golden(t, name+".yaml", yaml.String())
+			golden.File(t, filepath.Join("testdata", name+".txt"), text.String())
+			golden.File(t, filepath.Join("testdata", name+".yaml"), yaml.String())
 		})
-	}
-}
-
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got); -update writes it:\n%s", name, diff)
 	}
 }
 

@@ -1,18 +1,14 @@
 package buildimage
 
 import (
-	"flag"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden file")
 
 func TestBuildConfig(t *testing.T) {
 	p := plan{
@@ -28,17 +24,6 @@ func TestBuildConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const golden = "testdata/buildconfig.yaml"
-	if *update {
-		if err := os.WriteFile(golden, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("objects (-want +got):\n%s", diff)
-	}
+	const path = "testdata/buildconfig.yaml"
+	golden.File(t, path, string(got))
 }

@@ -1,7 +1,6 @@
 package bundle_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
 
 // TestReadmeTables keeps the tables of the READMEs beside Tasks and Pipelines
@@ -31,8 +31,6 @@ func TestReadmeTables(t *testing.T) {
 		readme(t, filepath.Join(root, "pipelines", name, "README.md"), paramRows(pipeline.Spec.Params), results.String())
 	}
 }
-
-var update = flag.Bool("update", false, "write the READMEs' tables")
 
 func paramRows(specs tekton.ParamSpecs) string {
 	var rows strings.Builder
@@ -81,14 +79,5 @@ func readme(t *testing.T, path, params, results string) {
 		}
 		want = place.ReplaceAllString(want, "${1}"+strings.ReplaceAll(table, "$", "$$")+"${2}")
 	}
-	if want == string(content) {
-		return
-	}
-	if !*update {
-		t.Errorf("%s is not what the YAML says; make generate writes it:\n%s", path, cmp.Diff(string(content), want))
-		return
-	}
-	if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	golden.File(t, path, want)
 }

@@ -2,16 +2,15 @@ package cluster
 
 import (
 	"errors"
-	"flag"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-var update = flag.Bool("update", false, "rewrite what is generated")
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+)
 
 const clustersDir = "../../clusters"
 
@@ -246,18 +245,7 @@ func TestSchemaIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(clustersDir, "schema.json")
-	if *update {
-		if err := os.WriteFile(path, want, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("clusters/schema.json is old; run make generate (-want +got):\n%s", diff)
-	}
+	golden.File(t, path, string(want))
 }
 
 func FuzzLoad(f *testing.F) {

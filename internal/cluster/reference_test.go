@@ -3,13 +3,13 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/invopop/jsonschema"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
 
 // TestReferenceIsCurrent: the page of a cluster file's keys is made of the schema and of
@@ -43,15 +43,7 @@ it is empty, false or 0. A key that is not listed is refused. A quantity is Kube
 		page.key(at.Key, at.Value, slices.Contains(schema.Required, at.Key))
 	}
 	want := page.String()
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	got, err := os.ReadFile(path)
-	if err != nil || string(got) != want {
-		t.Errorf("%s is old (%v); run make generate (-want +got):\n%s", path, err, cmp.Diff(want, string(got)))
-	}
+	golden.File(t, path, want)
 }
 
 // keysPage is the page as far as it is written.

@@ -1,10 +1,8 @@
 package diagnose
 
 import (
-	"flag"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -17,14 +15,13 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden file anew")
 
 // TestExplain compares what is said of every case, its progress too, with
 // testdata/cases.txt.
 func TestExplain(t *testing.T) {
-	const golden = "testdata/cases.txt"
+	const path = "testdata/cases.txt"
 	cases := snapshots()
 	var got strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(cases)) {
@@ -40,18 +37,7 @@ func TestExplain(t *testing.T) {
 			fmt.Fprintf(&got, "> %s\n", line)
 		}
 	}
-	if *update {
-		if err := os.WriteFile(golden, []byte(got.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); diff != "" {
-		t.Errorf("findings differ from %s (-want +got; -update writes it anew):\n%s", golden, diff)
-	}
+	golden.File(t, path, got.String())
 }
 
 func TestFindingsThatWaitingCannotHelpComeFirst(t *testing.T) {

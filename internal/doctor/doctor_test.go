@@ -2,9 +2,7 @@ package doctor
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,11 +16,10 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 )
-
-var update = flag.Bool("update", false, "write the golden files and the table of docs/doctor.md anew")
 
 // asked is one of the doctor's cases.
 type asked struct {
@@ -235,26 +232,14 @@ func TestExamine(t *testing.T) {
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("findings (-want +got):\n%s", diff)
 			}
-			golden(t, tc.name, text)
+			goldenReport(t, tc.name, text)
 		})
 	}
 }
 
-func golden(t *testing.T, name, text string) {
+func goldenReport(t *testing.T, name, text string) {
 	t.Helper()
-	path := filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".txt")
-	if *update {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), text); diff != "" {
-		t.Errorf("report differs from %s (-want +got; -update writes it anew):\n%s", path, diff)
-	}
+	golden.File(t, filepath.Join("testdata", strings.ReplaceAll(name, " ", "-")+".txt"), text)
 }
 
 func TestNoEnvironment(t *testing.T) {
@@ -275,7 +260,7 @@ func TestNoEnvironment(t *testing.T) {
 	if !report.Broken() || len(report.Findings) != 1 {
 		t.Errorf("got %+v, want that it is missing", report.Findings)
 	}
-	golden(t, "no environment", text)
+	goldenReport(t, "no environment", text)
 }
 
 // However many nodes say nothing, the time is bounded.

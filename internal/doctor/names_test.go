@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
 
 // constants are those of a file whose type has that name, with what their comments say.
@@ -82,11 +82,5 @@ func TestNames(t *testing.T) {
 		t.Fatalf("%s has no place for the findings", path)
 	}
 	want := place.ReplaceAllString(string(content), "${1}"+strings.ReplaceAll(table.String(), "$", "$$")+"${2}")
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	} else if diff := cmp.Diff(want, string(content)); diff != "" {
-		t.Errorf("%s (-want +got; -update writes it anew):\n%s", path, diff)
-	}
+	golden.File(t, path, want)
 }

@@ -2,7 +2,6 @@ package environment
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,9 +13,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata")
 
 const clustersDir = "../../clusters"
 
@@ -71,23 +69,23 @@ func TestGolden(t *testing.T) {
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		for _, mode := range []cluster.StorageMode{cluster.SharedStorage, cluster.NodeStorage} {
-			golden := filepath.Join("testdata", fmt.Sprintf("%s-tcp-%s.yaml", name, mode))
-			known[golden] = true
-			t.Run(filepath.Base(golden), func(t *testing.T) {
+			path := filepath.Join("testdata", fmt.Sprintf("%s-tcp-%s.yaml", name, mode))
+			known[path] = true
+			t.Run(filepath.Base(path), func(t *testing.T) {
 				r := request(t, name)
 				r.Storage = mode
-				compareGolden(t, golden, yamlOf(t, build(t, r).InOrder()))
+				golden.File(t, path, string(yamlOf(t, build(t, r).InOrder())))
 			})
 		}
 		if !load(t, name).Network.RDMA.Enabled {
 			continue
 		}
-		golden := filepath.Join("testdata", name+"-rdma.yaml")
-		known[golden] = true
-		t.Run(filepath.Base(golden), func(t *testing.T) {
+		path := filepath.Join("testdata", name+"-rdma.yaml")
+		known[path] = true
+		t.Run(filepath.Base(path), func(t *testing.T) {
 			r := request(t, name)
 			r.Mode = RDMA
-			compareGolden(t, golden, yamlOf(t, build(t, r).InOrder()))
+			golden.File(t, path, string(yamlOf(t, build(t, r).InOrder())))
 		})
 	}
 	found, err := filepath.Glob("testdata/*")
@@ -115,23 +113,7 @@ func TestServicesGolden(t *testing.T) {
 	if got := plain.Services; got.NodeZero != nil || len(got.Routes) > 0 {
 		t.Errorf("without services: service %v, routes %v", got.NodeZero, got.Routes)
 	}
-	compareGolden(t, servicesGolden, yamlOf(t, objects.Services.All()))
-}
-
-func compareGolden(t *testing.T, golden string, got []byte) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(golden, got, 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("go test ./internal/environment -run TestGolden -update rewrites it (-want +got):\n%s", diff)
-	}
+	golden.File(t, servicesGolden, string(yamlOf(t, objects.Services.All())))
 }
 
 // yamlOf has the objects as they are applied: without status and empty fields.

@@ -1,7 +1,6 @@
 package initcluster
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,9 +24,8 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/attachment"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 // world is a cluster. The fakes validate nothing and look at no field selector.
 type world struct {
@@ -215,18 +213,7 @@ func TestGolden(t *testing.T) {
 				t.Fatalf("%v\n%s", err, draft.Text)
 			}
 			path := filepath.Join("testdata", name+".yaml")
-			if *update {
-				if err := os.WriteFile(path, draft.Text, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(draft.Text)); diff != "" {
-				t.Errorf("(-want +got); -update writes it:\n%s", diff)
-			}
+			golden.File(t, path, string(draft.Text))
 		})
 	}
 }

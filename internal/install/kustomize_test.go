@@ -16,6 +16,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
 
 // kustomizations is the folder that kubectl apply -k takes them from.
@@ -46,18 +47,7 @@ func TestKustomizationsAreCurrent(t *testing.T) {
 	}
 	for name, want := range made {
 		path := filepath.Join(kustomizations, name)
-		if *update {
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, want, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, err := os.ReadFile(path)
-		if err != nil || string(got) != string(want) {
-			t.Errorf("%s is not what mlenv install makes (%v); make generate writes it:\n%s", path, err, cmp.Diff(string(got), string(want)))
-		}
+		golden.File(t, path, string(want))
 	}
 	err = filepath.WalkDir(kustomizations, func(path string, entry fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(kustomizations, path)

@@ -1,8 +1,6 @@
 package install
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,9 +11,8 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 const stepsImage = "registry.example.com/steps@sha256:1111111111111111111111111111111111111111111111111111111111111111"
 
@@ -51,8 +48,8 @@ func render(t *testing.T, request Request) []*unstructured.Unstructured {
 func TestRenderBesideBundle(t *testing.T) {
 	admin := request(t)
 	admin.ClusterRole, admin.ServiceAccount = true, "pipeline"
-	for golden, request := range map[string]Request{"namespace.yaml": request(t), "admin.yaml": admin} {
-		t.Run(golden, func(t *testing.T) {
+	for name, request := range map[string]Request{"namespace.yaml": request(t), "admin.yaml": admin} {
+		t.Run(name, func(t *testing.T) {
 			var beside []*unstructured.Unstructured
 			for _, object := range render(t, request) {
 				if object.GroupVersionKind().Group != "tekton.dev" {
@@ -63,19 +60,8 @@ func TestRenderBesideBundle(t *testing.T) {
 			if err := WriteYAML(&got, beside); err != nil {
 				t.Fatal(err)
 			}
-			path := filepath.Join("testdata", golden)
-			if *update {
-				if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), got.String()); diff != "" {
-				t.Errorf("(-want +got); -update writes it:\n%s", diff)
-			}
+			path := filepath.Join("testdata", name)
+			golden.File(t, path, got.String())
 		})
 	}
 }

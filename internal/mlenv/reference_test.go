@@ -1,33 +1,22 @@
 package mlenv
 
 import (
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
-
-var update = flag.Bool("update", false, "rewrite docs/reference/mlenv.md")
 
 // TestReferenceIsCurrent: the page of all commands is made of the commands; -update writes it.
 func TestReferenceIsCurrent(t *testing.T) {
 	const path = "../../docs/reference/mlenv.md"
 	want := commandsPage(t)
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if diff := cmp.Diff(want, read(t, path)); diff != "" {
-		t.Errorf("%s is old; run make generate (-want +got):\n%s", path, diff)
-	}
+	golden.File(t, path, want)
 }
 
 // commandsPage is what mlenv says of its commands by --help, as one page.

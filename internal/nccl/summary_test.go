@@ -2,7 +2,6 @@ package nccl
 
 import (
 	"encoding/json"
-	"flag"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,9 +10,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-)
 
-var update = flag.Bool("update", false, "write the golden files")
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+)
 
 // TestSummaries compares the summaries of whole logs with golden files.
 func TestSummaries(t *testing.T) {
@@ -28,19 +27,8 @@ func TestSummaries(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			golden := filepath.Join("testdata/logs", name+".json")
-			if *update {
-				if err := os.WriteFile(golden, append(got, '\n'), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(strings.TrimSpace(string(want)), string(got)); diff != "" {
-				t.Errorf("(-want +got); -update writes it:\n%s", diff)
-			}
+			path := filepath.Join("testdata/logs", name+".json")
+			golden.File(t, path, string(append(got, '\n')))
 		})
 	}
 }

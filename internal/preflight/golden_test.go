@@ -1,23 +1,19 @@
 package preflight
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata")
 
 // TestGolden shows whole reports: the shipped clusters as they should be, and with
 // what went wrong on them.
@@ -27,7 +23,7 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, file := make(t)
-			golden(t, name, print(Run(t.Context(), w.options(file, Auto))))
+			golden.File(t, filepath.Join("testdata", name+".txt"), print(Run(t.Context(), w.options(file, Auto))))
 		})
 	}
 }
@@ -57,26 +53,8 @@ func TestPlans(t *testing.T) {
 			made := planOf(t.Context(), options.Clients.Kube, Run(t.Context(), options))
 			var text strings.Builder
 			made.print(&text)
-			golden(t, name, text.String())
+			golden.File(t, filepath.Join("testdata", name+".txt"), text.String())
 		})
-	}
-}
-
-// golden compares with a file of testdata.
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	path := filepath.Join("testdata", name+".txt")
-	if *update {
-		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("(-want +got); -update writes it:\n%s", diff)
 	}
 }
 

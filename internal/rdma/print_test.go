@@ -1,16 +1,12 @@
 package rdma
 
 import (
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
-
-var update = flag.Bool("update", false, "rewrite testdata")
 
 func TestPrint(t *testing.T) {
 	expected := Expected{Devices: []string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, GIDIndex: "3", GDRLevel: "5", CrossNIC: "1", IBTimeout: "22"}
@@ -30,19 +26,8 @@ func TestPrint(t *testing.T) {
 			NewPlan([]Facts{facts}, 0, expected, map[string]string{"NCCL_DEBUG": "INFO"}).Print(&out)
 			line, _ := facts.Check()
 			out.WriteString("\n" + line + "\n")
-			golden := filepath.Join("testdata", name+".txt")
-			if *update {
-				if err := os.WriteFile(golden, []byte(out.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), out.String()); diff != "" {
-				t.Errorf("(-want +got):\n%s", diff)
-			}
+			path := filepath.Join("testdata", name+".txt")
+			golden.File(t, path, out.String())
 		})
 	}
 }

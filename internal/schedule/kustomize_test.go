@@ -3,8 +3,6 @@ package schedule
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,11 +13,10 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/trend"
 )
-
-var update = flag.Bool("update", false, "rewrite the kustomization of a schedule")
 
 const (
 	// unnamedImage is what an overlay gives its name.
@@ -38,18 +35,7 @@ func example() Schedule {
 func TestComponentIsCurrent(t *testing.T) {
 	for name, want := range componentFiles(t) {
 		path := filepath.Join("../../install", name)
-		if *update {
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(path, want, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, err := os.ReadFile(path)
-		if err != nil || string(got) != string(want) {
-			t.Errorf("%s is not what mlenv schedule install makes (%v); make generate writes it:\n%s", path, err, cmp.Diff(string(got), string(want)))
-		}
+		golden.File(t, path, string(want))
 	}
 }
 

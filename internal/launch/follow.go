@@ -84,7 +84,7 @@ func follow(ctx context.Context, f *follower) (Outcome, error) {
 		stopTasks()
 		<-watching
 		if err == nil && last.IsDone() {
-			err = f.lastly(followed)
+			err = patiently(followed, func() error { return f.lastly(followed) })
 		}
 		f.drain(stop)
 	case err = <-watching:
@@ -95,7 +95,12 @@ func follow(ctx context.Context, f *follower) (Outcome, error) {
 	if err != nil {
 		return Outcome{Run: last}, err
 	}
-	return OutcomeOf(ctx, f.clients, last)
+	var outcome Outcome
+	err = patiently(ctx, func() (err error) {
+		outcome, err = OutcomeOf(ctx, f.clients, last)
+		return err
+	})
+	return outcome, err
 }
 
 // errGone is of a run that was deleted.

@@ -3,12 +3,14 @@ package launch
 import (
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -171,6 +173,24 @@ func TestFollowTasks(t *testing.T) {
 			t.Errorf("%s %s was asked for", action.GetVerb(), action.GetResource().Resource)
 		}
 	}
+}
+
+// An API server that is away just when the run has ended costs time, and not the outcome.
+func TestOutcomeIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kubernetes := kubefake.NewClientset()
+		away := 3
+		kubernetes.PrependReactor("get", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			away--
+			return away >= 0, nil, apierrors.NewServiceUnavailable("starting")
+		})
+		of := followed(func(r *v1.PipelineRun) { r.Status.SetCondition(condition(corev1.ConditionTrue, "Succeeded", "")) })
+		clients := &kube.Clients{Kube: kubernetes, Tekton: fake.NewSimpleClientset(of), Namespace: "ns"}
+		o, err := Follow(t.Context(), clients, of, func(Event) {})
+		if err != nil || o.Verdict != receipt.Succeeded || away >= 0 {
+			t.Errorf("got verdict %q, %v, and %d answers of an API server that starts are left", o.Verdict, err, away)
+		}
+	})
 }
 
 func TestOutcomeOf(t *testing.T) {

@@ -65,6 +65,9 @@ func find(ctx context.Context, clients *kube.Clients, name string) (known, error
 		return k, kube.Problem(err)
 	}
 	if k.run == nil && k.receipt == nil {
+		if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
+			return k, wrongUsage(err)
+		}
 		return k, wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, "looking for run %s/%s: there is neither a PipelineRun nor a receipt of that name", clients.Namespace, name),
 			"mlenv runs -n %s", clients.Namespace))
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/environment"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
 )
 
@@ -19,6 +20,9 @@ func (e *examination) absent(ctx context.Context) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, e.Patience)
 	defer cancel()
 	all := e.unreadable()
+	if err := kube.NoNamespace(ctx, e.clients.Kube, e.namespace); err != nil {
+		return append(all, found(Name(fail.EnvironmentMissing), "environment "+e.name, err.Error(), fail.NextOf(err)))
+	}
 	evidence := []string{fmt.Sprintf("there is no environment %s in namespace %s", e.name, e.namespace)}
 	next := fmt.Sprintf("mlenv up %s -n %s", e.name, e.namespace)
 	if e.lease != nil {

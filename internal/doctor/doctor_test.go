@@ -248,7 +248,7 @@ func TestNoEnvironment(t *testing.T) {
 	other := newWorld(t).set
 	other.Name, other.Labels = "h-kim", environment.Labels("h-kim")
 	other.Status.ReadyReplicas = 1
-	w.others = append(w.others, other)
+	w.others = append(w.others, other, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}})
 	for i, reason := range []string{"GPUsUnavailable", "RankFailed"} {
 		w.others = append(w.others, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("train-%d-receipt", i), CreationTimestamp: ago(time.Duration(2-i) * time.Hour),
@@ -261,6 +261,15 @@ func TestNoEnvironment(t *testing.T) {
 		t.Errorf("got %+v, want that it is missing", report.Findings)
 	}
 	goldenReport(t, "no environment", text)
+}
+
+func TestNoNamespace(t *testing.T) {
+	w := newWorld(t)
+	w.set, w.pods, w.lease, w.secret = nil, nil, nil, nil
+	report, text := w.examine()
+	if !report.Broken() || len(report.Findings) != 1 || !strings.Contains(text, "looking for namespace ns: there is none") {
+		t.Errorf("want that the namespace is missing, and no more:\n%s", text)
+	}
 }
 
 // However many nodes say nothing, the time is bounded.

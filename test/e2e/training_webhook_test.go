@@ -76,6 +76,8 @@ func (u trainer) installTriggers(secret string) {
 	u.kubectl("apply", "--filename=../../examples/triggers/rights.yaml")
 	u.applyText(u.quickExample("triggers/github.yaml"))
 	u.waitFor("condition=Ready", "eventlistener/"+listener)
+	// An EventListener says Ready before its pod is.
+	u.waitFor("condition=Available", "deployment/el-"+listener)
 }
 
 // startedByPipelinesAsCode starts examples/pipelines-as-code as it does: with the values of
@@ -128,11 +130,13 @@ func signed(body, secret string) string {
 	return "sha256=" + hex.EncodeToString(sum.Sum(nil))
 }
 
-// send posts an event to the EventListener's Service, through the API server, and returns the
-// id that it was given. The answer says nothing of what becomes of it.
+// send posts an event to the EventListener's pod, through the API server, which may know the
+// endpoints of a Service a little later. It returns the id that the event was given; the answer
+// says nothing of what becomes of it.
 func (u trainer) send(event, body, signature string) (id string) {
 	u.Helper()
-	request := u.clients.Kube.CoreV1().RESTClient().Post().Namespace(u.namespace).Resource("services").Name("el-"+listener+":http-listener").SubResource("proxy").
+	pod := u.kubectl("get", "pods", "--selector=eventlistener="+listener, "--output=jsonpath={.items[0].metadata.name}")
+	request := u.clients.Kube.CoreV1().RESTClient().Post().Namespace(u.namespace).Resource("pods").Name(pod+":8080").SubResource("proxy").
 		SetHeader("Content-Type", "application/json").SetHeader("X-GitHub-Event", event).Body([]byte(body))
 	if signature != "" {
 		request.SetHeader("X-Hub-Signature-256", signature)

@@ -37,12 +37,13 @@ func GiveBack(ctx context.Context, clients *kube.Clients, log *slog.Logger, now 
 		options: options{name: a.Lease.Name, timeout: a.Timeout}, clients: clients, log: log, now: now,
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},
 	}
+	began := now()
 	err := t.leases.DeleteSeen(ctx, a.Lease)
-	if errors.Is(err, lease.ErrChanged) {
+	switch {
+	case errors.Is(err, lease.ErrChanged):
 		return err
-	}
-	if err == nil {
-		err = t.release(ctx, a.Lease)
+	case err == nil:
+		err = t.waitReleased(ctx, a.Lease, began)
 	}
 	holder := lease.HolderOf(a.Lease)
 	if !holder.Run {

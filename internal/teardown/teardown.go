@@ -139,11 +139,16 @@ func (t *teardown) waitLeaseEnds(ctx context.Context, held *coordinationv1.Lease
 // release deletes the Lease, and with it all else, and waits until the pods are
 // gone. It goes on when the step is told to end, for as long as it is let.
 func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease) error {
-	ctx = context.WithoutCancel(ctx)
 	began := t.now()
-	if err := t.leases.Delete(ctx, held.Name, held.UID); err != nil {
+	if err := t.leases.Delete(context.WithoutCancel(ctx), held.Name, held.UID); err != nil {
 		return err
 	}
+	return t.waitReleased(ctx, held, began)
+}
+
+// waitReleased waits until what a deleted Lease owned is gone.
+func (t *teardown) waitReleased(ctx context.Context, held *coordinationv1.Lease, began time.Time) error {
+	ctx = context.WithoutCancel(ctx)
 	t.log.Info(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name))
 	if err := t.waitGone(ctx); err != nil {
 		return err

@@ -23,7 +23,7 @@ func (r Request) reaper() []runtime.Object {
 	spec := job.CronJob()
 	// A Job has not ended while a pod of it may still run (kubernetes.io/docs/concepts/workloads/controllers/job,
 	// termination of Job Pods): one on a node that is gone would keep all later ones from starting. Two at once
-	// do no harm, for each deletes by UID.
+	// do no harm, for each deletes only what still is as it has seen it.
 	spec.Spec.ConcurrencyPolicy = batchv1.ReplaceConcurrent
 	spec.Spec.JobTemplate.Spec.ActiveDeadlineSeconds = new(int64(reaperDeadline))
 	return append(job.Account(

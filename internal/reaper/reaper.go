@@ -89,17 +89,10 @@ func (r *reaper) again(ctx context.Context, doubtful []*coordinationv1.Lease) er
 	var problems problems
 	var all sync.WaitGroup
 	for _, old := range doubtful {
-		live, err := r.clients.Kube.CoordinationV1().Leases(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			problems.add(kube.Problem(fmt.Errorf("getting lease %s/%s: %w", old.Namespace, old.Name, err)))
-			continue
-		}
-		switch s, err := r.look(ctx, live); {
+		switch live, s, err := r.lookAnew(ctx, old); {
 		case err != nil:
 			problems.add(err)
-		case s.abandoned:
+		case live != nil && s.abandoned:
 			all.Go(func() {
 				problems.add(r.giveBack(ctx, teardown.Abandoned{Lease: live, Why: s.why, Timeout: goneWithin - patience}))
 			})
@@ -107,6 +100,18 @@ func (r *reaper) again(ctx context.Context, doubtful []*coordinationv1.Lease) er
 	}
 	all.Wait()
 	return errors.Join(problems.all...)
+}
+
+// lookAnew looks at a Lease as it is now, which is nil where it is gone.
+func (r *reaper) lookAnew(ctx context.Context, old *coordinationv1.Lease) (live *coordinationv1.Lease, s standing, err error) {
+	live, err = r.clients.Kube.CoordinationV1().Leases(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, s, nil
+	} else if err != nil {
+		return nil, s, kube.Problem(fmt.Errorf("getting lease %s/%s: %w", old.Namespace, old.Name, err))
+	}
+	s, err = r.look(ctx, live)
+	return live, s, err
 }
 
 func (r *reaper) giveBack(ctx context.Context, a teardown.Abandoned) error {
@@ -121,14 +126,8 @@ func (r *reaper) giveBack(ctx context.Context, a teardown.Abandoned) error {
 		if !errors.Is(err, lease.ErrChanged) {
 			return errors.Join(err, r.event(ctx, a, err))
 		}
-		live, err := r.clients.Kube.CoordinationV1().Leases(a.Lease.Namespace).Get(ctx, a.Lease.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		} else if err != nil {
-			return kube.Problem(fmt.Errorf("getting lease %s: %w", name, err))
-		}
-		s, err := r.look(ctx, live)
-		if err != nil {
+		live, s, err := r.lookAnew(ctx, a.Lease)
+		if live == nil || err != nil {
 			return err
 		}
 		if !s.abandoned || s.mayReturn {

@@ -64,7 +64,7 @@ first by an error of its own, and stops the rest.`,
   train --script train.py NCCL_DEBUG=WARN -- --steps 500 --lr 3e-4`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			o.env, o.args = atDash(cmd, args)
-			return o.check()
+			return o.check("--script is missing: want the path of the script in the repository")
 		},
 	}
 	flags := cmd.Flags()
@@ -98,17 +98,12 @@ func atDash(cmd *cobra.Command, args []string) (before, after []string) {
 	return args[:at], args[at:]
 }
 
-// check finds every mistake of the flags.
-func (o *options) check() error {
-	if o.script == "" {
-		return errors.Join(errors.New("--script is missing: want the path of the script in the repository"), o.checkRest())
-	}
-	return o.checkRest()
-}
-
-// checkRest finds every mistake of the flags but --script.
-func (o *options) checkRest() error {
+// check finds every mistake of the flags; noScript says that there is no script.
+func (o *options) check(noScript string) error {
 	var problems []string
+	if o.script == "" {
+		problems = append(problems, noScript)
+	}
 	for _, entry := range o.env {
 		if key, _, ok := strings.Cut(entry, "="); !ok || key == "" || strings.ContainsAny(key, " \t\n") {
 			problems = append(problems, fmt.Sprintf("argument %q: want KEY=VALUE; arguments of the script go after --", entry))

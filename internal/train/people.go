@@ -28,10 +28,7 @@ func ForPeople() *cobra.Command {
 		if !cmd.Flags().Changed("script") && len(o.env) > 0 && !strings.Contains(o.env[0], "=") {
 			o.script, o.env = o.env[0], o.env[1:]
 		}
-		if o.script == "" {
-			return errors.Join(errors.New("an argument is missing: want the training script"), o.checkRest())
-		}
-		return o.checkRest()
+		return o.check("an argument is missing: want the training script")
 	}
 	cmd.Flags().BoolVar(&o.replace, "replace", false, "stop a training of a person that still runs on these nodes first")
 	cmd.Flags().Lookup("script").Hidden = true

@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
 	"github.com/ml-dev-env/ml-dev-env/internal/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -146,7 +147,7 @@ func fillIn(ctx context.Context, log *slog.Logger, flags *pflag.FlagSet) (forget
 	if err := file.Value.Set(path); err != nil {
 		return forget, err
 	}
-	build := fmt.Sprintf("tkn task start build-image -n %s --serviceaccount=mlenv-pipeline --param=cluster=%s --use-param-defaults --showlog", clients.Namespace, name)
+	build := fmt.Sprintf("tkn task start build-image -n %s --serviceaccount=%s --param=cluster=%s --use-param-defaults --showlog", clients.Namespace, launch.ServiceAccount, name)
 	return forget, fillInImage(ctx, log, clients, flags, build)
 }
 

@@ -58,18 +58,18 @@ type Observer func(Event)
 // broke, so that no line is lost or told twice. After the end of ctx the error
 // wraps its cause, and the Outcome is what was known. Errors: PermissionDenied.
 func Follow(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, observe Observer) (Outcome, error) {
-	return follow(ctx, &follower{clients: clients, of: of, observe: observe, tasks: map[string]*task{}})
+	return follow(ctx, &follower{clients: clients, of: of, observe: observe})
 }
 
 // FollowTasks is Follow without the lines of logs, for whoever may not read them.
 func FollowTasks(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, observe Observer) (Outcome, error) {
-	return follow(ctx, &follower{clients: clients, of: of, observe: observe, tasks: map[string]*task{}, quiet: true})
+	return follow(ctx, &follower{clients: clients, of: of, observe: observe, quiet: true})
 }
 
 func follow(ctx context.Context, f *follower) (Outcome, error) {
 	followed, stop := context.WithCancel(ctx)
 	defer stop()
-	f.ctx = followed
+	f.ctx, f.tasks = followed, map[string]*task{}
 
 	tasks, stopTasks := context.WithCancel(followed)
 	defer stopTasks()

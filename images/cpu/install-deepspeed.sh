@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs DeepSpeed into the virtual environment with its CPU ops compiled:
-# compiled at first use, every rank of every run would do it, with a compiler.
-# Wants the folder that base.py has written its record to.
+# Installs DeepSpeed into the virtual environment with compiled CPU ops. Otherwise
+# every rank of every run would compile them at first use, and need a compiler.
+# Needs the folder of base.py's record.
 set -eu
 
 constraints=$1/constraints.txt
@@ -15,7 +15,7 @@ PYTHON
 }
 
 if ! built 2>/dev/null; then
-  # Debugging information, which Python's own flags ask for, makes each file take twice as long.
+  # -g0, because Python's own flags request debugging information, which doubles the compile time of each file.
   cat > /tmp/c++ <<'SH'
 #!/bin/sh
 exec g++ "$@" -g0
@@ -26,6 +26,6 @@ SH
   pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps "$deepspeed"
   rm /tmp/c++
 fi
-# What it needs, and a look at whether it is as wanted.
+# Install DeepSpeed's requirements, and check that its ops are compiled.
 pip install --quiet --no-cache-dir -c "$constraints" "$deepspeed"
 built

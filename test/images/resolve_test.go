@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write what the requirements resolve to now into lock.txt")
 
-const lockHeader = `# Every version that pip may choose. Made from the requirements files: see "Changing versions" in images/README.md.`
+const lockHeader = `# Every version that pip may install, written from the requirements files: see "Changing versions" in images/README.md.`
 
 // uvVersion of the resolver, from PyPI.
 const uvVersion = "0.13.9"

@@ -74,7 +74,7 @@ resolve: ## resolve the Python packages of every training image under what its b
 	go test -tags e2e -count=1 ./test/images
 
 .PHONY: browser
-browser: ## open the pages of internal/report in Chromium
+browser: ## open the pages of internal/pipeline/report in Chromium
 	go test -tags e2e -count=1 ./test/browser
 
 .PHONY: test
@@ -83,10 +83,10 @@ test: setup-tests verify lint unit resolve browser e2e ## everything that CI run
 .PHONY: generate
 generate: ## rewrite what is generated (cluster file schema, reference pages and tables, install/, go.mod and go.sum, formatting)
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent' -update
-	go test ./internal/mlenv -run TestReferenceIsCurrent -update
-	go test ./internal/bundle -run TestReadmeTables -update
+	go test ./internal/cli -run TestReferenceIsCurrent -update
+	go test ./internal/install/bundle -run TestReadmeTables -update
 	go test ./internal/install -run TestKustomizationsAreCurrent -update
-	go test ./internal/schedule -run TestComponentIsCurrent -update
+	go test ./internal/cli/schedule -run TestComponentIsCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
@@ -96,10 +96,10 @@ generate: ## rewrite what is generated (cluster file schema, reference pages and
 .PHONY: verify
 verify: ## fail if generate would change something
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent'
-	go test ./internal/mlenv -run TestReferenceIsCurrent
-	go test ./internal/bundle -run TestReadmeTables
+	go test ./internal/cli -run TestReferenceIsCurrent
+	go test ./internal/install/bundle -run TestReadmeTables
 	go test ./internal/install -run TestKustomizationsAreCurrent
-	go test ./internal/schedule -run TestComponentIsCurrent
+	go test ./internal/cli/schedule -run TestComponentIsCurrent
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff

@@ -3,8 +3,8 @@ package main
 
 import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
-	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 )
 
 func main() { step.Main(buildimage.Command(mldevenv.Images())) }

@@ -2,8 +2,8 @@
 package main
 
 import (
-	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/checkfabric"
 )
 
 func main() { step.Main(checkfabric.Command()) }

@@ -4,7 +4,7 @@ package main
 import (
 	"os"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/mlenv"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 )
 
-func main() { os.Exit(mlenv.Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(cli.Main(os.Args[1:], os.Stdout, os.Stderr)) }

@@ -2,8 +2,8 @@
 package main
 
 import (
-	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
 func main() { step.Main(preflight.Command()) }

@@ -2,8 +2,8 @@
 package main
 
 import (
-	"github.com/ml-dev-env/ml-dev-env/internal/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 )
 
 func main() { step.Main(provision.Command()) }

@@ -2,8 +2,8 @@
 package main
 
 import (
-	"github.com/ml-dev-env/ml-dev-env/internal/reaper"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/reaper"
 )
 
 func main() { step.Main(reaper.Command()) }

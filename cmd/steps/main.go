@@ -8,14 +8,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/mlenv"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps"
 )
 
 func main() {
 	if path.Base(os.Args[0]) == "mlenv" {
-		os.Exit(mlenv.Main(os.Args[1:], os.Stdout, os.Stderr))
+		os.Exit(cli.Main(os.Args[1:], os.Stdout, os.Stderr))
 	}
 	var command *cobra.Command
 	command, os.Args = steps.Pick(os.Args)

@@ -3,7 +3,7 @@ package main
 
 import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
 func main() { step.Main(syncrepo.Command()) }

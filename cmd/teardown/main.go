@@ -3,7 +3,7 @@ package main
 
 import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
 func main() { step.Main(teardown.Command()) }

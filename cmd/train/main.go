@@ -3,7 +3,7 @@ package main
 
 import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/train"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
 func main() { step.Main(train.Command()) }

@@ -1,6 +1,6 @@
 package agent
 
-import "github.com/ml-dev-env/ml-dev-env/internal/tree"
+import "github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 
 // FilesFound is what mlenv-agent files list prints, JSON.
 type FilesFound struct {

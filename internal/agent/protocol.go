@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // Protocol is the version of what is said over the wire. Client and server of

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Problem is one mistake in a cluster file.
@@ -55,7 +55,7 @@ func (p Problems) sort() {
 func nearest(word string, names []string) string {
 	best, least := "", 3 // more than two letters off is another word
 	for _, name := range names {
-		if d := words.Distance(strings.ToLower(word), strings.ToLower(name)); d < least {
+		if d := humanize.Distance(strings.ToLower(word), strings.ToLower(name)); d < least {
 			best, least = name, d
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Progress says of each pod, in a line, where it is.
@@ -72,7 +72,7 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 	if image, at, ok := pulling(events); ok {
 		text := "pulling image " + image + since(at, e.now)
 		if bytes, known := e.ImageSizes[image]; known {
-			text += " (" + words.Bytes(int64(bytes)) + ")"
+			text += " (" + humanize.Bytes(int64(bytes)) + ")"
 		}
 		return text
 	}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
 var (
@@ -82,7 +82,7 @@ func (e *explainer) pinned() string {
 	if e.StatefulSet == nil {
 		return ""
 	}
-	return e.StatefulSet.Spec.Template.Annotations[environment.SCCAnnotation]
+	return e.StatefulSet.Spec.Template.Annotations[objects.SCCAnnotation]
 }
 
 // refusedField is one refusal in words: "capabilities.add IPC_LOCK of container

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -50,7 +50,7 @@ func TestPlaces(t *testing.T) {
 func TestRefused(t *testing.T) {
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "team"}}
 	set.Spec.Template.Spec.ServiceAccountName = "sa"
-	set.Spec.Template.Annotations = map[string]string{environment.SCCAnnotation: "nccl-scc"}
+	set.Spec.Template.Annotations = map[string]string{objects.SCCAnnotation: "nccl-scc"}
 	tests := []struct {
 		name, text string
 		want       Finding

@@ -5,14 +5,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // maxWords bounds, in bytes, what is repeated of the cluster's own words.
 const maxWords = 600
 
 // oneLine is text on one line, no longer than is useful.
-func oneLine(text string) string { return words.OneLine(text, maxWords) }
+func oneLine(text string) string { return humanize.OneLine(text, maxWords) }
 
 // list joins the first names, "a, b and c", and counts the rest.
 func list(names []string, most int) string {

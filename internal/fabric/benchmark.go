@@ -1,5 +1,5 @@
 // Package fabric measures the network between the nodes of an environment by
-// collectives, and judges what was measured. It only describes: internal/checkfabric
+// collectives, and judges what was measured. It only describes: internal/steps/checkfabric
 // runs it.
 package fabric
 

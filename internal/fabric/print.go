@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Print writes a table of the measurements, the rails, and what was found.
@@ -16,7 +16,7 @@ func (r *Report) Print(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "operation\tbetween\tsize\ttime\tbus bandwidth")
 	for _, m := range r.Measurements {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.between(m), words.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond), m.Bandwidth())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", m.Operation, r.between(m), humanize.Bytes(int64(m.Bytes)), m.Time.Round(100*time.Nanosecond), m.Bandwidth())
 	}
 	if len(r.Measurements) > 0 {
 		if err := table.Flush(); err != nil {
@@ -26,7 +26,7 @@ func (r *Report) Print(w io.Writer) error {
 	if r.Network != nil {
 		for _, rail := range r.Network.Rails {
 			if rail.Channels > 0 {
-				fmt.Fprintf(w, "%s on %s: %s, %s\n", rail.Name, rail.Host, rail.Transport.Words(), words.Count(rail.Channels, "end")+" of channels")
+				fmt.Fprintf(w, "%s on %s: %s, %s\n", rail.Name, rail.Host, rail.Transport.Words(), humanize.Count(rail.Channels, "end")+" of channels")
 			}
 		}
 	}

@@ -5,9 +5,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // Verdict is what a check found.
@@ -210,7 +210,7 @@ func percent(b, of rdma.BytesPerSecond) string {
 
 // Summary is the verdict in one line for people.
 func (r *Report) Summary() string {
-	text := fmt.Sprintf("%s: %s of %s each", r.Verdict, words.Count(r.Nodes, "node"), words.Count(r.RanksPerNode, "rank"))
+	text := fmt.Sprintf("%s: %s of %s each", r.Verdict, humanize.Count(r.Nodes, "node"), humanize.Count(r.RanksPerNode, "rank"))
 	if r.Transport != "" {
 		text += ", " + r.Transport
 	}

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/lease"
 )
 
 // Resources that are looked at, and ended where that is asked for.
@@ -54,7 +54,7 @@ func use(ctx context.Context, client dynamic.Interface, namespace string, instal
 		}
 	}
 	var err error
-	u.environments, err = listed(ctx, client, leases, namespace, environment.EnvironmentLabel)
+	u.environments, err = listed(ctx, client, leases, namespace, objects.EnvironmentLabel)
 	return u, err
 }
 

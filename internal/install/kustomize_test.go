@@ -52,7 +52,7 @@ func TestKustomizationsAreCurrent(t *testing.T) {
 	err = filepath.WalkDir(kustomizations, func(path string, entry fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(kustomizations, path)
 		if name == "nightly" {
-			return filepath.SkipDir // internal/schedule makes and tests it
+			return filepath.SkipDir // internal/cli/schedule makes and tests it
 		}
 		if err == nil && !entry.IsDir() && filepath.Ext(name) == ".yaml" && made[filepath.ToSlash(name)] == nil {
 			t.Errorf("%s is not generated any more: delete it", path)

@@ -4,7 +4,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/cronjob"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/cronjob"
 )
 
 // reaperName is the name of all its objects.

@@ -10,7 +10,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
 
@@ -100,7 +100,7 @@ func TestRenderFillsDefaults(t *testing.T) {
 // must not look like nodes of an environment.
 func TestTaskLabelsStayOffEnvironments(t *testing.T) {
 	for _, object := range render(t, request(t)) {
-		for name := range environment.Labels("ml-dev-env") {
+		for name := range objects.Labels("ml-dev-env") {
 			if value, has := object.GetLabels()[name]; has {
 				t.Errorf("%s %s has the label %s=%s", object.GetKind(), object.GetName(), name, value)
 			}

@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 // Cancelled is the outcome of a run that was ended.
@@ -154,7 +154,7 @@ func (r Removal) left(ctx context.Context, c Clients, doomed []found) ([]string,
 		return nil, kube.Problem(fmt.Errorf("listing receipts in %s: %w", r.Namespace, err))
 	}
 	if n := len(receipts.Items); n > 0 && !r.Receipts {
-		notes = append(notes, fmt.Sprintf("%s %s, the accounts of runs: --receipts deletes them too", words.Count(n, "receipt"), stay(n)))
+		notes = append(notes, fmt.Sprintf("%s %s, the accounts of runs: --receipts deletes them too", humanize.Count(n, "receipt"), stay(n)))
 	}
 	for _, account := range foreignAccounts(doomed) {
 		notes = append(notes, fmt.Sprintf("serviceaccount/%s stays, without the rights: it is not ours", account))

@@ -6,9 +6,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/mounted"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -86,7 +86,7 @@ func (o *jsonOutput) Set(s string) error {
 func where(cmd *cobra.Command, flags kube.Flags, args []string) (Clients, string, error) {
 	var file cluster.Cluster
 	if len(args) == 1 {
-		whole, err := mounted.ClusterFile(cmd.Context(), args[0], flags)
+		whole, err := clusterfile.Load(cmd.Context(), args[0], flags)
 		if err != nil {
 			return Clients{}, "", fail.Because(fail.InvalidInput, err)
 		}

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // Variable is one of NCCL's environment, with where it comes from.

@@ -7,14 +7,14 @@ import (
 	"github.com/spf13/cobra"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
-	"github.com/ml-dev-env/ml-dev-env/internal/buildimage"
-	"github.com/ml-dev-env/ml-dev-env/internal/checkfabric"
-	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
-	"github.com/ml-dev-env/ml-dev-env/internal/provision"
-	"github.com/ml-dev-env/ml-dev-env/internal/reaper"
-	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
-	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
-	"github.com/ml-dev-env/ml-dev-env/internal/train"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/checkfabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/reaper"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
 )
 
 const (
@@ -180,7 +180,7 @@ type node struct {
 	ordinal     int
 }
 
-func (n node) pod() string { return environment.NamesOf(n.environment).PodName(n.ordinal) }
+func (n node) pod() string { return objects.NamesOf(n.environment).PodName(n.ordinal) }
 
 // agents connects to nodes of several environments as to those of one, by the
 // pods' addresses, as a step in the cluster does.
@@ -192,7 +192,7 @@ func (p *place) agents(ctx context.Context, of []node) (nodes.Set, error) {
 			return nil, err
 		}
 		dial := kube.PodDialer(p.clients.Kube, p.name, n.environment)
-		set = append(set, agent.NewClient(i, environment.NamesOf(n.environment).TLSName(p.name, n.ordinal), credentials,
+		set = append(set, agent.NewClient(i, objects.NamesOf(n.environment).TLSName(p.name, n.ordinal), credentials,
 			func(ctx context.Context, _ int) (net.Conn, error) { return dial(ctx, n.ordinal) }))
 	}
 	return set, nil

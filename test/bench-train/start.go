@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 )
 
 // training is when the moments of one training were.

@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
 const (

@@ -124,9 +124,9 @@ const look = `(() => {
 	return wrong;
 })()`
 
-// TestReports opens the pages that internal/report's own test compares.
+// TestReports opens the pages that internal/pipeline/report's own test compares.
 func TestReports(t *testing.T) {
-	paths, err := filepath.Glob("../../internal/report/testdata/*.html")
+	paths, err := filepath.Glob("../../internal/pipeline/report/testdata/*.html")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("%d pages, %v", len(paths), err)
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/datasets"
-	"github.com/ml-dev-env/ml-dev-env/internal/develop"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/datasets"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/dev"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -20,7 +20,7 @@ func devLoop(u trainer) {
 	mlenv := func(code int, says string, args ...string) {
 		u.Helper()
 		root := &cobra.Command{Use: "mlenv"}
-		root.AddCommand(develop.Commands()...)
+		root.AddCommand(dev.Commands()...)
 		root.AddCommand(datasets.Command())
 		// Two, for a shell's output and its errors come at once.
 		var out, problems bytes.Buffer

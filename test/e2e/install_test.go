@@ -10,9 +10,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/initcluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/initcluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
-	"github.com/ml-dev-env/ml-dev-env/internal/preflight"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
 // command runs one of mlenv's and returns what it printed.

@@ -17,7 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
 // allServices asks for all of them.
@@ -56,7 +56,7 @@ type desk struct {
 	secrets map[string]string
 }
 
-func (d *desk) names() environment.Names { return environment.NamesOf(environment.DefaultName) }
+func (d *desk) names() objects.Names { return objects.NamesOf(objects.DefaultName) }
 
 // task runs a Task alone, which must succeed, and returns its log.
 func (u trainer) task(name string, flags ...string) string {

@@ -8,11 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/syncrepo"
-	"github.com/ml-dev-env/ml-dev-env/internal/teardown"
-	"github.com/ml-dev-env/ml-dev-env/internal/train"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
 // tasksAlone uses each Task by itself, as a person who keeps an environment does.

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
-	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
 // releaseBundle pushes the Tekton bundles, has the real tkn list them, and runs

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 // rankFails: rank 3 of four fails by an error of its own and is the last to end.

@@ -16,12 +16,12 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/lease"
-	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
-	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -99,12 +99,12 @@ func (u trainer) schedule(at time.Time, pace string) {
 func (u trainer) takenBy(person string) (giveBack func()) {
 	u.Helper()
 	client := lease.Client{Kube: u.clients.Kube, Tekton: u.clients.Tekton, Namespace: u.namespace, Now: time.Now, Log: step.TextLog(u.Output())}
-	held, err := client.Take(u.Context(), lease.Request{Name: environment.DefaultName, Holder: lease.Holder{ID: "person", Display: person}, Duration: time.Hour})
+	held, err := client.Take(u.Context(), lease.Request{Name: objects.DefaultName, Holder: lease.Holder{ID: "person", Display: person}, Duration: time.Hour})
 	if err != nil {
 		u.Fatal(err)
 	}
 	return func() {
-		if err := client.Delete(u.Context(), environment.DefaultName, held.UID()); err != nil {
+		if err := client.Delete(u.Context(), objects.DefaultName, held.UID()); err != nil {
 			u.Fatal(err)
 		}
 	}
@@ -135,7 +135,7 @@ func (u trainer) leaseTaken() {
 	u.Helper()
 	ctx, cancel := u.within(patience)
 	defer cancel()
-	err := kube.Until(ctx, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace), named(environment.DefaultName), func(leases []*coordinationv1.Lease) (bool, error) {
+	err := kube.Until(ctx, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace), named(objects.DefaultName), func(leases []*coordinationv1.Lease) (bool, error) {
 		return len(leases) > 0, nil
 	})
 	if err != nil {

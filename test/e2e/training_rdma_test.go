@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/mlenv"
 )
 
 // rails are what a cluster file says of the local cluster's RDMA devices, as that of
@@ -42,7 +42,7 @@ func (u trainer) mlenv(args ...string) (out string, code int) {
 	u.Helper()
 	var output bytes.Buffer
 	args = append(args, "--kubeconfig="+kubeconfig, "--namespace="+u.namespace)
-	code = mlenv.Main(args, &output, &output)
+	code = cli.Main(args, &output, &output)
 	return output.String(), code
 }
 

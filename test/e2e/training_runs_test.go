@@ -22,8 +22,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/receipt"
-	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
 // patience is how long anything of a training may take here.

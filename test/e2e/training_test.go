@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
-	"github.com/ml-dev-env/ml-dev-env/internal/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/schedule"
 )
 
 // gpusOfNode is how many stand-in GPUs each of the two nodes has.

@@ -22,8 +22,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/program"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/server"
-	"github.com/ml-dev-env/ml-dev-env/internal/environment"
-	"github.com/ml-dev-env/ml-dev-env/internal/environment/certs"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
 // Main is for a package's TestMain: it makes the test's own binary the agent's
@@ -41,7 +41,7 @@ type Node struct {
 	Config server.Config
 	Client *agent.Client
 	Dial   agent.Dialer
-	certs  environment.Certificates
+	certs  objects.Certificates
 	wrap   func(http.Handler) http.Handler
 	end    func()
 
@@ -53,7 +53,7 @@ type Node struct {
 // Options are of agents that are not as Start makes them.
 type Options struct {
 	// Certificates of the environment; empty for new ones.
-	Certificates environment.Certificates
+	Certificates objects.Certificates
 	// Shared gives all nodes the same workspace and datasets, as shared claims do.
 	Shared bool
 }
@@ -137,7 +137,7 @@ func (n *Node) Wrap(wrap func(http.Handler) http.Handler) {
 }
 
 // Certificates are those of the environment.
-func (n *Node) Certificates() environment.Certificates { return n.certs }
+func (n *Node) Certificates() objects.Certificates { return n.certs }
 
 // End ends the agent as the end of its container does.
 func (n *Node) End() { n.end() }

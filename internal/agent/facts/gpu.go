@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // smiFields are asked of nvidia-smi. Older drivers do not know all of them.
@@ -95,7 +95,7 @@ func parseGPUs(text string, fields []string) ([]agent.GPU, error) {
 			faults = append(faults, "the driver asks for recovery: "+action)
 		}
 		if n := number(of("ecc.errors.uncorrected.volatile.total")); n > 0 {
-			faults = append(faults, words.Count(n, "uncorrected memory error"))
+			faults = append(faults, humanize.Count(n, "uncorrected memory error"))
 		}
 		gpu.Fault = strings.Join(faults, "; ")
 		gpus = append(gpus, gpu)

@@ -15,8 +15,8 @@ import (
 	"syscall"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // download brings files from URLs into the folder dir, one after the other. A file has its
@@ -42,7 +42,7 @@ func download(ctx context.Context, client *http.Client, dir string, wanted []age
 			problems = append(problems, fmt.Errorf("downloading %s: %w", one.URL, err))
 			continue
 		}
-		fmt.Fprintf(out, "%s  %s, %s\n", digest, one.Path, words.Bytes(size))
+		fmt.Fprintf(out, "%s  %s, %s\n", digest, one.Path, humanize.Bytes(size))
 	}
 	return errors.Join(problems...)
 }
@@ -119,7 +119,7 @@ func appendRest(ctx context.Context, client *http.Client, url string, file *os.F
 	// A body that is shorter than the server has said is an error of the reader.
 	came, err := io.Copy(io.MultiWriter(file, sum), response.Body)
 	if err != nil {
-		return 0, fmt.Errorf("it broke off after %s, and goes on there when it is tried again: %w", words.Bytes(had+came), err)
+		return 0, fmt.Errorf("it broke off after %s, and goes on there when it is tried again: %w", humanize.Bytes(had+came), err)
 	}
 	return had + came, nil
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // files gives what lies on a volume to somebody who asks by exec, or puts onto it what they

@@ -11,7 +11,7 @@ import (
 	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
-	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // maxNCCLLogs is how many files are read: one a rank and some for its children.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
-	"github.com/ml-dev-env/ml-dev-env/internal/nccl"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // likeNCCL writes its second argument where NCCL would write its log.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
-	"github.com/ml-dev-env/ml-dev-env/internal/environment/certs"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 

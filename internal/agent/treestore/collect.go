@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // scrapAge is when what a killed agent left is taken for rubbish.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // index is what is known of a tree's files: a text, one line each, quick to read.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // land gives a complete tree its name. Where a folder has that name already, the

@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // Plan says whether the tree is there and whole and, where it is not, which

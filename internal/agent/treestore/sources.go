@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // searched is how many trees, the newest ones, are searched for contents.

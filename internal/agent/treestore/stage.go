@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // stage is a tree being built where nobody looks.

@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // stamp is how a file can be recognised as unchanged without being read. It has

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 // What lies in the root, beside a folder HASH for each tree.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
 var t1 = time.Date(2024, 5, 6, 7, 8, 9, 0, time.UTC)

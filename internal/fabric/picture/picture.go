@@ -17,8 +17,8 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
-	"github.com/ml-dev-env/ml-dev-env/internal/words"
 )
 
 const (
@@ -145,7 +145,7 @@ func sizes(r fabric.Report) (ticks []plot.Tick) {
 	for _, m := range r.Measurements {
 		if m.Scope == fabric.World && !known[m.Bytes] {
 			known[m.Bytes] = true
-			ticks = append(ticks, plot.Tick{Value: float64(m.Bytes), Label: words.Bytes(int64(m.Bytes))})
+			ticks = append(ticks, plot.Tick{Value: float64(m.Bytes), Label: humanize.Bytes(int64(m.Bytes))})
 		}
 	}
 	return ticks

@@ -1,0 +1,99 @@
+package action
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sethvargo/go-githubactions"
+	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+)
+
+// started is a step of a workflow that talks to fakes. The fakes run no controller.
+func started(t *testing.T) (*action, *tektonfake.Clientset, *strings.Builder) {
+	t.Helper()
+	dir := t.TempDir()
+	getenv := func(name string) string { return map[string]string{"RUNNER_TEMP": dir}[name] }
+	var out strings.Builder
+	gh := githubactions.New(githubactions.WithWriter(&out), githubactions.WithGetenv(getenv))
+	client := tektonfake.NewSimpleClientset(&tekton.Pipeline{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: launch.Pipeline}})
+	return &action{
+		page: page{gh: gh, getenv: getenv}, log: newGroups(gh),
+		clients: &kube.Clients{Kube: fake.NewClientset(), Tekton: client, Namespace: "ns"},
+	}, client, &out
+}
+
+// A runner kills a cancelled step after seconds, at any point; the step after it cancels what it has left.
+func TestARunIsRememberedBeforeItIsMade(t *testing.T) {
+	a, client, _ := started(t)
+	remembered := ""
+	client.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		var err error
+		if remembered, err = a.remembered(); err != nil {
+			t.Error(err)
+		}
+		made := action.(clienttesting.CreateAction).GetObject().(*tekton.PipelineRun)
+		if remembered == "" || remembered != made.Name {
+			t.Errorf("%q is remembered of run %q", remembered, made.Name)
+		}
+		return true, nil, apierrors.NewInternalError(os.ErrDeadlineExceeded)
+	})
+	if err := a.run(t.Context(), wanted{namespace: "ns"}); err == nil || remembered == "" {
+		t.Fatalf("got %v, %q; want the API server's error", err, remembered)
+	}
+	// The answer was lost, and there is no run.
+	if err := a.end(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(a.stateFile()); !os.IsNotExist(err) {
+		t.Errorf("the run is still remembered: %v, want %v", err, fs.ErrNotExist)
+	}
+}
+
+func TestARunThatCannotBeFollowedIsCancelled(t *testing.T) {
+	a, client, _ := started(t)
+	client.PrependReactor("list", "taskruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "taskruns"}, "", nil)
+	})
+	if err := a.run(t.Context(), wanted{namespace: "ns"}); fail.ReasonOf(err) != fail.PermissionDenied {
+		t.Errorf("got %v, want PermissionDenied", err)
+	}
+	list, err := client.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 || !list.Items[0].IsGracefullyCancelled() {
+		t.Errorf("the runs are %v, %v; want one that is cancelled with its finally tasks", list.Items, err)
+	}
+}
+
+func TestNoMessageIsACommand(t *testing.T) {
+	a, _, out := started(t)
+	of := &tekton.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine"}}
+	err := a.tell(launch.Outcome{Run: of, Verdict: receipt.Failed, Reason: fail.RankFailed, Message: "ValueError: a\n::add-mask::b"})
+	if !errors.Is(err, ErrFailed) {
+		t.Fatal(err)
+	}
+	obeyed := true
+	for line := range strings.Lines(out.String()) {
+		switch {
+		case strings.HasPrefix(line, "::stop-commands::"):
+			obeyed = false
+		case strings.HasPrefix(line, "::"+a.log.token+"::"):
+			obeyed = true
+		case obeyed && strings.HasPrefix(line, "::add-mask::"):
+			t.Errorf("the runner obeys %q of\n%s", line, out.String())
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package action
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/sethvargo/go-githubactions"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
+)
+
+// delimiter ends a value in the file of outputs. The library writes always this one.
+const delimiter = "_GitHubActionsFileCommandDelimeter_"
+
+// page tells the workflow: by outputs, annotations and the job's summary. Outside
+// GitHub, and where a runner gives no such file, there is nobody to tell.
+type page struct {
+	gh     *githubactions.Action
+	getenv func(string) string
+}
+
+// output sets an output of the action. A value that would end itself is left out.
+func (p page) output(name, value string) {
+	switch {
+	case p.getenv("GITHUB_OUTPUT") == "":
+	case strings.Contains(value, delimiter):
+		p.gh.Warningf("Output %s is left out: its value has the line %s in it, which ends values.", name, delimiter)
+	default:
+		p.gh.SetOutput(name, value)
+	}
+}
+
+// outputs are those of a receipt.
+func (p page) outputs(r receipt.Receipt) {
+	p.output("receipt", receipt.Name(r.Run))
+	p.output("verdict", string(r.Verdict))
+	p.output("reason", r.Reason)
+	p.output("commit", r.Commit)
+	p.output("image", r.Image)
+	p.output("metrics", string(r.Metrics))
+	if r.Fabric != nil && r.Fabric.Bandwidth > 0 {
+		p.output("bandwidth", gigabytes(r.Fabric.Bandwidth))
+	}
+}
+
+// writeReport writes the run's report for a later step, which may keep it.
+func (p page) writeReport(r receipt.Receipt) error {
+	folder := p.getenv("RUNNER_TEMP")
+	if folder == "" {
+		return nil
+	}
+	path := filepath.Join(folder, "mlenv-"+r.Run+".html")
+	var text bytes.Buffer
+	if err := report.Write(&text, r); err != nil {
+		return fmt.Errorf("writing the run's report: %w", err)
+	}
+	if err := os.WriteFile(path, text.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("writing the run's report: %w", err)
+	}
+	p.output("report", path)
+	return nil
+}
+
+// annotate marks the line of the failing rank's error in the changed files.
+func (p page) annotate(r receipt.Receipt) {
+	switch {
+	case r.Verdict == receipt.Succeeded:
+	case r.Cause != nil && r.Cause.Python != nil && r.Cause.Python.File != "":
+		at := r.Cause.Python
+		p.gh.WithFieldsMap(map[string]string{"file": cause.InTree(at.File), "line": strconv.Itoa(at.Line), "title": r.Reason}).
+			Errorf("rank %d on node %d: %s: %s", r.Cause.Rank, r.Cause.Node, at.Type, at.Message)
+	default:
+		p.gh.WithFieldsMap(map[string]string{"title": r.Reason}).Errorf("%s", r.Message)
+	}
+}
+
+// annotateFile marks the mistakes of a cluster file.
+func (p page) annotateFile(problems cluster.Problems) {
+	for _, problem := range problems {
+		text := problem.Want
+		if problem.Path != "" {
+			text = problem.Path + ": " + text
+		}
+		p.gh.WithFieldsMap(map[string]string{
+			"file": problem.File, "line": strconv.Itoa(problem.Line), "col": strconv.Itoa(problem.Column), "title": "InvalidInput",
+		}).Errorf("%s", text)
+	}
+}
+
+// summarize adds the receipt to the job's summary.
+func (p page) summarize(r receipt.Receipt) error {
+	if p.getenv("GITHUB_STEP_SUMMARY") == "" {
+		return nil
+	}
+	if err := p.gh.AddStepSummaryTemplate(summaryTemplate, summaryOf(r)); err != nil {
+		return fmt.Errorf("writing the job's summary: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package action
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sethvargo/go-githubactions"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+)
+
+// failed is a run whose training prints what would be Markdown, HTML and commands.
+func failed() receipt.Receipt {
+	loss := []float64{3.5, 2.25}
+	tree := agent.Trees + "/" + strings.Repeat("0a", 32)
+	return receipt.Receipt{
+		Run: "train-1", Namespace: "ml", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 3: <b>no</b>\n# heading",
+		Started: time.Date(2026, 2, 3, 12, 0, 0, 0, time.UTC), Ended: time.Date(2026, 2, 3, 12, 5, 0, 0, time.UTC), Commit: "0123abc",
+		Phases:  []receipt.Phase{{Name: "train", Status: "Failed", Reason: "RankFailed", Seconds: 61.4}},
+		Nodes:   []receipt.Node{{KubernetesNode: "gpu-1", GPUs: []string{"a", "b"}, Model: "NVIDIA H100"}, {Node: 1, KubernetesNode: "gpu-2", GPUs: []string{"c", "d"}}},
+		Ranks:   []receipt.Rank{{Rank: 3, Node: 1, Tail: []string{"</pre><script>", "", "ValueError"}}},
+		Cause:   &receipt.Cause{Rank: 3, Node: 1, Python: &agent.PythonError{Type: "ValueError", Message: "100% nan", File: tree + "/model/train.py", Line: 12}},
+		Metrics: []byte(`{"loss":2.25}`),
+		Curve:   &metrics.Curve{Points: []metrics.Point{{Step: 1, Loss: &loss[0]}, {Step: 2}, {Step: 3, Loss: &loss[1]}}},
+		Fabric: &fabric.Report{Verdict: fabric.Pass, Bandwidth: 90e9, Expected: 97e9, Measurements: []fabric.Measurement{
+			{Operation: fabric.AllReduce, Scope: fabric.World, Bytes: 1 << 20, Ranks: 4, Time: time.Millisecond},
+			{Operation: fabric.AllReduce, Scope: fabric.World, Bytes: 1 << 30, Ranks: 4, Time: 18 * time.Millisecond},
+		}},
+	}
+}
+
+// toldOf is what a page says of a receipt: the log, and files of a runner.
+func toldOf(t *testing.T, r receipt.Receipt) (log, outputs, summary string) {
+	t.Helper()
+	dir := t.TempDir()
+	files := map[string]string{"GITHUB_OUTPUT": filepath.Join(dir, "output"), "GITHUB_STEP_SUMMARY": filepath.Join(dir, "summary"), "RUNNER_TEMP": dir}
+	getenv := func(name string) string { return files[name] }
+	var out strings.Builder
+	p := page{gh: githubactions.New(githubactions.WithWriter(&out), githubactions.WithGetenv(getenv)), getenv: getenv}
+	p.outputs(r)
+	p.annotate(r)
+	if err := p.writeReport(r); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.summarize(r); err != nil {
+		t.Fatal(err)
+	}
+	var texts [2]string
+	for i, name := range []string{"GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"} {
+		content, err := os.ReadFile(files[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = strings.ReplaceAll(string(content), dir, "TEMP")
+	}
+	return out.String(), strings.ReplaceAll(texts[0], delimiter, "END"), texts[1]
+}
+
+func TestPage(t *testing.T) {
+	log, outputs, summary := toldOf(t, failed())
+	if diff := cmp.Diff("::error file=model/train.py,line=12,title=RankFailed::rank 3 on node 1: ValueError: 100%25 nan\n", log); diff != "" {
+		t.Errorf("annotations (-want +got):\n%s", diff)
+	}
+	for _, want := range []string{"verdict<<END\nFailed\nEND\n", "receipt<<END\ntrain-1-receipt\nEND\n", "bandwidth<<END\n90.000\nEND\n", "report<<END\nTEMP/mlenv-train-1.html\nEND\n", "metrics<<END\n{\"loss\":2.25}\nEND\n"} {
+		if !strings.Contains(outputs, want) {
+			t.Errorf("outputs are\n%swant %q", outputs, want)
+		}
+	}
+	want := `<h3>❌ train-1: Failed (RankFailed)</h3>
+<pre>rank 3: &lt;b&gt;no&lt;/b&gt;
+# heading</pre>
+<table>
+<tr><th align="left">commit</th><td>0123abc</td></tr>
+<tr><th align="left">nodes</th><td>2 nodes with 2 GPUs each, NVIDIA H100: gpu-1, gpu-2</td></tr>
+<tr><th align="left">network</th><td>pass</td></tr>
+<tr><th align="left">bus bandwidth</th><td>90.0 GB/s (83.8 GiB/s), expected 97.0 GB/s (90.3 GiB/s)</td></tr>
+<tr><th align="left">metrics</th><td>{&#34;loss&#34;:2.25}</td></tr>
+<tr><th align="left">receipt</th><td>configmap ml/train-1-receipt</td></tr>
+</table>
+<table>
+<tr><th align="left">phase</th><th align="left">status</th><th align="right">time</th></tr>
+<tr><td>train</td><td>Failed RankFailed</td><td align="right">1m1s</td></tr>
+</table>
+<details><summary>The last lines of rank 3</summary>
+<pre>&lt;/pre&gt;&lt;script&gt;
+
+ValueError</pre>
+</details>
+
+
+` + "```mermaid" + `
+xychart-beta
+  title "Loss, by step"
+  x-axis 1 --> 3
+  y-axis "loss"
+  line [3.5, 2.25]
+` + "```" + `
+
+
+` + "```mermaid" + `
+xychart-beta
+  title "Bus bandwidth of all_reduce, by size"
+  x-axis ["1.0 MB", "1.1 GB"]
+  y-axis "GB/s"
+  line [1.573, 89.478]
+  line [97.000, 97.000]
+` + "```" + `
+
+`
+	if diff := cmp.Diff(want, summary); diff != "" {
+		t.Errorf("summary (-want +got):\n%s", diff)
+	}
+}
+
+// A value that would end itself in the file of outputs is left out, and said.
+func TestOutputThatEndsItself(t *testing.T) {
+	r := failed()
+	r.Reason = "x\n" + delimiter + "\nverdict=Succeeded"
+	log, outputs, _ := toldOf(t, r)
+	if strings.Contains(outputs, "verdict=Succeeded") || !strings.Contains(log, "::warning::Output reason is left out") {
+		t.Errorf("log %q, outputs %q", log, outputs)
+	}
+}
+
+// Outside GitHub nobody is told by files.
+func TestPageWithoutRunner(t *testing.T) {
+	none := func(string) string { return "" }
+	p := page{gh: githubactions.New(githubactions.WithWriter(&strings.Builder{}), githubactions.WithGetenv(none)), getenv: none}
+	p.outputs(failed())
+	if err := p.writeReport(failed()); err != nil {
+		t.Error(err)
+	}
+	if err := p.summarize(failed()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,228 @@
+// Package datasets is mlenv data: files of this machine, or of URLs, onto the claim that
+// trainings have as /datasets.
+package datasets
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// tellEvery is how often it is said how much has been sent.
+const tellEvery = 5 * time.Second
+
+type options struct {
+	kube        kube.Flags
+	environment string
+	to, list    string
+	// folders and files of this machine, and URLs.
+	local  []string
+	remote []agent.Download
+}
+
+// Command is mlenv data.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "data FOLDER|FILE|URL...",
+		Short: "Put a folder, files or a list of URLs into the datasets claim, verified",
+		Long: `Put folders and files of this machine, or what lies at URLs, into the claim that trainings have as /datasets; where each
+node has a claim of its own, into each. What is in a folder comes to the top of the claim, or into the folder that --to names.
+
+A pod that mounts the claim takes them, without any right, and is removed in any case. Each file has its name there only when
+it is whole and its SHA-256 is right; a file that is there already is not sent again, so that the same command goes on
+where it broke off. Nothing is ever deleted.
+
+URLs are downloaded by the pod itself. --list is a file with a line for each: the URL, and behind it, if they are known, the
+SHA-256 and the path on the claim. With a SHA-256 a download that broke off goes on where it did.
+
+Exit code 0: everything is there; 1: something is not; 2: wrong usage.`,
+		Example: `  mlenv data ./imagenet --to=imagenet
+  mlenv data https://example.com/text8.zip --to=text8
+  mlenv data --list=urls.txt`,
+		Args: func(_ *cobra.Command, args []string) error { return o.parse(args) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	flags := cmd.Flags()
+	o.kube.AddTo(flags)
+	flags.StringVar(&o.environment, "name", objects.DefaultName, "name of the environment whose claim it is")
+	flags.StringVar(&o.to, "to", ".", "folder on the claim, made if need be")
+	flags.StringVar(&o.list, "list", "", "file with URLs, one a line: URL [SHA-256 [PATH]]")
+	return cmd
+}
+
+// parse finds every mistake of arguments, --to and --list.
+func (o *options) parse(args []string) error {
+	var problems []error
+	o.to = strings.TrimPrefix(strings.TrimPrefix(path.Clean(o.to), "/datasets"), "/")
+	if o.to = cmp.Or(o.to, "."); !filepath.IsLocal(o.to) {
+		problems = append(problems, fmt.Errorf("--to %q: want a folder on the claim, as imagenet or /datasets/imagenet", o.to))
+	}
+	for _, arg := range args {
+		if !strings.Contains(arg, "://") {
+			if _, err := os.Stat(arg); err != nil {
+				problems = append(problems, fmt.Errorf("argument %q: %w", arg, err))
+			}
+			o.local = append(o.local, arg)
+			continue
+		}
+		one, err := downloadOf(arg)
+		problems = append(problems, err)
+		o.remote = append(o.remote, one)
+	}
+	if o.list != "" {
+		content, err := os.ReadFile(o.list)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("--list: %w", err))
+		}
+		listed, err := readList(o.list, string(content))
+		problems = append(problems, err)
+		o.remote = append(o.remote, listed...)
+	}
+	if len(args) == 0 && o.list == "" {
+		problems = append(problems, errors.New("an argument is missing: want a folder, a file, a URL or --list"))
+	}
+	names := map[string]string{}
+	for _, one := range o.remote {
+		if other, twice := names[one.Path]; twice && one.Path != "" {
+			problems = append(problems, fmt.Errorf("%s and %s: both would be %s on the claim", other, one.URL, one.Path))
+		}
+		names[one.Path] = one.URL
+	}
+	return errors.Join(problems...)
+}
+
+// readList reads the lines of a list; a mistake names its line.
+func readList(name, content string) (listed []agent.Download, err error) {
+	var problems []error
+	for i, line := range strings.Split(content, "\n") {
+		fields := strings.Fields(line)
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if len(fields) > 3 {
+			problems = append(problems, fmt.Errorf("%s:%d: %d words: want URL [SHA-256 [PATH]]", name, i+1, len(fields)))
+			continue
+		}
+		one, err := downloadOf(fields[0], fields[1:]...)
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s:%d: %w", name, i+1, err))
+			continue
+		}
+		listed = append(listed, one)
+	}
+	return listed, errors.Join(problems...)
+}
+
+// downloadOf is a URL, and what may stand behind it.
+func downloadOf(text string, more ...string) (one agent.Download, err error) {
+	parsed, err := url.Parse(text)
+	if err != nil || parsed.Scheme != "https" && parsed.Scheme != "http" || parsed.Host == "" {
+		return one, fmt.Errorf("URL %q: want https://HOST/PATH", text)
+	}
+	if parsed.User != nil {
+		return one, fmt.Errorf("URL of %s: it has a password in it, which processes and logs would show: want one without", parsed.Host)
+	}
+	one = agent.Download{URL: text, Path: path.Base(parsed.Path)}
+	if len(more) > 0 {
+		if one.Content = tree.Digest(strings.ToLower(more[0])); !one.Content.Valid() {
+			return one, fmt.Errorf("SHA-256 %q: want 64 hexadecimal digits", more[0])
+		}
+	}
+	if len(more) > 1 {
+		one.Path = path.Clean(more[1])
+	}
+	if one.Path == "." || one.Path == "/" || !filepath.IsLocal(one.Path) {
+		return one, fmt.Errorf("URL %q: it names no file: want a path behind it, by --list", text)
+	}
+	return one, nil
+}
+
+func (o *options) run(cmd *cobra.Command) error {
+	ctx := cmd.Context()
+	clients, err := o.kube.Connect()
+	if err != nil {
+		return err
+	}
+	// Mistakes in a folder are found before there is a pod.
+	manifests := make([]tree.Manifest, len(o.local))
+	for i, local := range o.local {
+		fmt.Fprintf(cmd.ErrOrStderr(), "Looking at %s.\n", local)
+		if manifests[i], err = manifestOf(ctx, local); err != nil {
+			return err
+		}
+	}
+	names := objects.NamesOf(o.environment)
+	claims, err := fetch.Claims(ctx, clients, names, names.Datasets)
+	if err != nil {
+		if fail.ReasonOf(err) == fail.InvalidInput {
+			return fail.Advise(&step.Exit{Code: step.Failed, Err: err}, "mlenv up -n %s (makes them; mlenv down leaves them)", clients.Namespace)
+		}
+		return err
+	}
+	for _, name := range claims {
+		claim := fetch.Claim{Name: name, For: "mlenv-data"}
+		for i, local := range o.local {
+			given, err := fetch.Give(ctx, clients, claim, folderOf(local), manifests[i], o.to, teller(cmd))
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is on claim %s: %s, %s; %d were not there yet\n", local, name, humanize.Count(given.Files, "file"), humanize.Bytes(given.Bytes), given.Sent)
+		}
+		if len(o.remote) > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "Claim %s downloads %s.\n", name, humanize.Count(len(o.remote), "file"))
+			if err := fetch.Download(ctx, clients, claim, o.remote, o.to, cmd.OutOrStdout()); err != nil {
+				return fmt.Errorf("downloading to claim %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// folderOf is the folder that the manifest of a folder or file is of.
+func folderOf(local string) string {
+	if info, err := os.Stat(local); err == nil && !info.IsDir() {
+		return filepath.Dir(local)
+	}
+	return local
+}
+
+func manifestOf(ctx context.Context, local string) (tree.Manifest, error) {
+	folder := folderOf(local)
+	if folder == local {
+		return tree.Scan(ctx, folder, nil)
+	}
+	return tree.Scan(ctx, folder, tree.Only([]string{filepath.Base(local)}))
+}
+
+// teller says now and then how much has been sent.
+func teller(cmd *cobra.Command) func(sent, all int64) {
+	var last time.Time
+	return func(sent, all int64) {
+		switch now := time.Now(); {
+		case last.IsZero(): // the pod that takes them has just begun
+			last = now
+		case now.Sub(last) >= tellEvery:
+			last = now
+			fmt.Fprintf(cmd.ErrOrStderr(), "  %s of %s sent\n", humanize.Bytes(sent), humanize.Bytes(all))
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package dev
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	pipelinev1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// find is the command of that name.
+func find(t *testing.T, name string) *cobra.Command {
+	t.Helper()
+	for _, cmd := range Commands() {
+		if cmd.Name() == name {
+			return cmd
+		}
+	}
+	t.Fatalf("there is no command %s", name)
+	return nil
+}
+
+// Every mistake is told before anything is asked of a cluster.
+func TestWrongUsage(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{"up a --name=b", `environment "a" and --name "b": want one of them`},
+		{"up a b", `argument "b": want flags only`},
+		{"up --on-busy=maybe", `--on-busy "maybe": want fail or wait`},
+		{"down a b", `argument "b": want flags only`},
+		{"train", "want the training script"},
+		{"train train.py again --launcher=mpi", "argument \"again\": want KEY=VALUE; arguments of the script go after --\n--launcher \"mpi\""},
+		{"sync nowhere --requirements=/etc/x", "folder \"nowhere\": stat nowhere: no such file or directory\n--requirements \"/etc/x\": want a path in the folder"},
+		{"sync develop.go", "it is a file: want the folder"},
+		{"shell one two", "arguments [\"one\" \"two\"]: want one node or none; a command goes after --\nnode \"one\": want its number"},
+		{"open emacs", `service "emacs": want vscode, jupyter or tensorboard`},
+		{"dev --dir=nowhere", "folder \"nowhere\""},
+	} {
+		args := strings.Fields(tc.args)
+		cmd := find(t, args[0])
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		cmd.SetArgs(args[1:])
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: got %v, want %q", tc.args, err, tc.want)
+		}
+	}
+}
+
+// Flags are called as those of the steps, and what only a Task gives is not shown.
+func TestFlagsOfSteps(t *testing.T) {
+	for _, name := range []string{"up", "down", "train", "dev"} {
+		usage := find(t, name).Flags().FlagUsages()
+		for shown, want := range map[string]bool{"--name ": true, "--cluster-file ": true, "--cluster ": name == "up", "--namespace": true, "--run-uid": false, "-result": false, "--client-certs": false} {
+			if strings.Contains(usage, shown) != want {
+				t.Errorf("%s: help shows %s: %t, want %t", name, shown, !want, want)
+			}
+		}
+	}
+}
+
+func TestInstalled(t *testing.T) {
+	config := func(name string) *corev1.ConfigMap {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"}, Data: map[string]string{"cluster.yaml": "of " + name}}
+	}
+	task := &pipelinev1.Task{ObjectMeta: metav1.ObjectMeta{Name: "provision", Namespace: "ns"}, Spec: pipelinev1.TaskSpec{
+		Params: pipelinev1.ParamSpecs{{Name: "steps-image", Default: pipelinev1.NewStructuredValues("registry.test/steps@sha256:1")}}}}
+	one, two := config("mlenv-cluster-cairo"), config("mlenv-cluster-barcelona")
+	for _, tc := range []struct {
+		name, wanted string
+		configs      []*corev1.ConfigMap
+		found, says  string
+	}{
+		{"the only one", "", []*corev1.ConfigMap{one, config("other")}, "cairo", ""},
+		{"by name", "barcelona", []*corev1.ConfigMap{one, two}, "barcelona", ""},
+		{"which of two", "", []*corev1.ConfigMap{one, two}, "", "installed are: barcelona, cairo"},
+		{"none", "", nil, "", "installed are: none"},
+		{"another name", "nerc", []*corev1.ConfigMap{one}, "", "looking for cluster file nerc in namespace ns: installed are: cairo"},
+	} {
+		client := fake.NewClientset()
+		for _, c := range tc.configs {
+			if err := client.Tracker().Add(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		clients := &kube.Clients{Kube: client, Namespace: "ns"}
+		found, content, err := installedCluster(t.Context(), clients, tc.wanted)
+		if found != tc.found || tc.found != "" && string(content) != "of mlenv-cluster-"+found {
+			t.Errorf("%s: got %s, %q", tc.name, found, content)
+		}
+		if tc.says != "" && (err == nil || !strings.Contains(err.Error(), tc.says) || fail.NextOf(err) == "") || tc.says == "" && err != nil {
+			t.Errorf("%s: got %v, want %q", tc.name, err, tc.says)
+		}
+	}
+	empty := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "empty"}}
+	clients := &kube.Clients{Kube: fake.NewClientset(empty), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
+	if image, err := installedImage(t.Context(), clients); err != nil || image != "registry.test/steps@sha256:1" {
+		t.Errorf("got %s, %v", image, err)
+	}
+	clients.Namespace = "empty"
+	if _, err := installedImage(t.Context(), clients); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(fail.NextOf(err), "--steps-image=IMAGE") {
+		t.Errorf("without tasks: got %v", err)
+	}
+	clients.Namespace = "nowhere"
+	if _, err := installedImage(t.Context(), clients); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "looking for namespace nowhere") {
+		t.Errorf("without a namespace: got %v", err)
+	}
+}
+
+// The session does its work again after a change and after Enter, one after the other.
+func TestSessionLoop(t *testing.T) {
+	var out bytes.Buffer
+	s := session{folder: folder{dir: "here"}, log: step.TextLog(&out)}
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, keys := make(chan watch.Change), make(chan struct{})
+	began, ended := make(chan int), make(chan struct{})
+	go func() {
+		defer close(ended)
+		turn := 0
+		s.loop(ctx, func(ctx context.Context) error {
+			turn++
+			began <- turn
+			if turn == 1 {
+				return fail.Advise(fail.Becausef(fail.RankFailed, "rank 3 exited with 1"), "look at its log")
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}, changes, keys)
+	}()
+	turns := []int{<-began}
+	changes <- watch.Change{Paths: []string{"train.py"}}
+	turns = append(turns, <-began)
+	keys <- struct{}{} // while it runs
+	turns = append(turns, <-began)
+	close(keys)
+	cancel()
+	<-ended
+	if diff := cmp.Diff([]int{1, 2, 3}, turns); diff != "" {
+		t.Errorf("turns (-want +got):\n%s", diff)
+	}
+	if !strings.Contains(out.String(), "train.py changed.\n") {
+		t.Errorf("output %q, want the change", out.String())
+	}
+}
+
+func TestForward(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	wished := taken.Addr().(*net.TCPAddr).Port
+	far := make(chan net.Conn, 1)
+	port, wait, err := forward(ctx, slog.New(slog.DiscardHandler), wished, func(context.Context) (net.Conn, error) {
+		near, other := net.Pipe()
+		far <- other
+		return near, nil
+	})
+	if err != nil || port == wished {
+		t.Fatalf("port %d, %v, want another one than %d, which is taken", port, err, wished)
+	}
+	conn, err := net.Dial("tcp", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		other := <-far
+		_, _ = io.CopyN(other, other, 5)
+		other.Close()
+	}()
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(conn); err != nil || string(got) != "hello" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	cancel()
+	wait()
+	if _, err := net.Dial("tcp", (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port}).String()); err == nil {
+		t.Error("it is forwarded after its end")
+	}
+}

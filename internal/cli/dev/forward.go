@@ -1,0 +1,79 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// dialer connects to the far end of a forward.
+type dialer func(ctx context.Context) (net.Conn, error)
+
+// forward makes what dial connects to reachable on this machine's loopback until ctx ends: at
+// the port that is wished for, or any where that is taken. wait returns when all is closed.
+func forward(ctx context.Context, log *slog.Logger, wished int, dial dialer) (port int, wait func(), err error) {
+	listener, err := listen(wished)
+	if err != nil {
+		return 0, nil, err
+	}
+	var group sync.WaitGroup
+	stop := context.AfterFunc(ctx, func() { listener.Close() })
+	group.Go(func() {
+		defer stop()
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return // it was closed
+			}
+			group.Go(func() {
+				if err := carry(ctx, conn, dial); err != nil && ctx.Err() == nil {
+					log.Warn(fmt.Sprintf("A connection to port %d was not forwarded: %v", wished, err))
+				}
+			})
+		}
+	})
+	return listener.Addr().(*net.TCPAddr).Port, group.Wait, nil
+}
+
+func listen(wished int) (net.Listener, error) {
+	const loopback = "127.0.0.1"
+	listener, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(wished)))
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
+		listener, err = net.Listen("tcp", net.JoinHostPort(loopback, "0"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listening on this machine: %w", err)
+	}
+	return listener, nil
+}
+
+// carry connects conn with the far end until either closes, or ctx ends.
+func carry(ctx context.Context, conn net.Conn, dial dialer) error {
+	defer conn.Close()
+	far, err := dial(ctx)
+	if err != nil {
+		return err
+	}
+	defer far.Close()
+	// Each ends the other's reading.
+	hangUp := sync.OnceFunc(func() { conn.Close(); far.Close() })
+	defer context.AfterFunc(ctx, hangUp)()
+	back := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(conn, far)
+		hangUp()
+		back <- err
+	}()
+	_, _ = io.Copy(far, conn)
+	hangUp()
+	if err := <-back; err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
+		return err
+	}
+	return nil
+}

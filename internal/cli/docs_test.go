@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	// A call ends where a shell's next word would be another command's, or a comment.
+	call     = regexp.MustCompile(`(?:^|[\s(=$])(?:bin/)?mlenv ([a-z][^#|;&)$]*)`)
+	makeCall = regexp.MustCompile(`^(?:\$ )?make ([a-z][a-z0-9-]*)`)
+	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	notInID  = regexp.MustCompile(`[^a-z0-9 _-]`)
+)
+
+// TestDocs checks every page of the repository: what links lead to is there, headings
+// included, and commands in code are those of mlenv and make, with flags that there are.
+func TestDocs(t *testing.T) {
+	root := filepath.Join("..", "..")
+	targets := makeTargets(t)
+	pages, links, calls := 0, 0, 0
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := entry.Name(); entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "dist" || name == "testdata") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		pages++
+		text := read(t, path)
+		for _, found := range link.FindAllStringSubmatch(withoutCode(text), -1) {
+			links++
+			checkLink(t, path, found[1])
+		}
+		for _, line := range code(text) {
+			for _, found := range call.FindAllStringSubmatch(line, -1) {
+				calls++
+				words := strings.Fields(strings.TrimSuffix(strings.TrimSpace(found[1]), `\`))
+				checkCommand(t, path, words)
+			}
+			if found := makeCall.FindStringSubmatch(line); found != nil {
+				calls++
+				if !targets[found[1]] {
+					t.Errorf("%s: make %s: there is no such target", path, found[1])
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pages < 30 || links < 100 || calls < 40 {
+		t.Errorf("looked at %d pages, %d links and %d calls: want those of the repository", pages, links, calls)
+	}
+}
+
+// code are the lines that are indented by four or more, as code is in these pages, or fenced.
+func code(text string) (lines []string) {
+	fenced := false
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			fenced = !fenced
+			continue
+		}
+		if fenced || strings.HasPrefix(line, "    ") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// withoutCode has no code in it, whose brackets are no links.
+func withoutCode(text string) string {
+	var kept strings.Builder
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, "    ") {
+			kept.WriteString(span.ReplaceAllString(line, ""))
+		}
+	}
+	return kept.String()
+}
+
+func checkLink(t *testing.T, page, to string) {
+	t.Helper()
+	if strings.Contains(to, "://") {
+		return // not this repository's to keep
+	}
+	file, id, _ := strings.Cut(to, "#")
+	if file == "" {
+		file = filepath.Base(page)
+	}
+	path := filepath.Join(filepath.Dir(page), file)
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("%s: link %s: %v", page, to, err)
+		return
+	}
+	if id == "" {
+		return
+	}
+	for _, found := range heading.FindAllStringSubmatch(read(t, path), -1) {
+		if idOf(found[1]) == id {
+			return
+		}
+	}
+	t.Errorf("%s: link %s: %s has no such heading", page, to, path)
+}
+
+// idOf is what GitHub calls a heading.
+func idOf(heading string) string {
+	return strings.ReplaceAll(notInID.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), ""), " ", "-")
+}

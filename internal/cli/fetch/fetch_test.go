@@ -1,0 +1,49 @@
+package fetch
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+)
+
+// The record's folder has a name that begins with a dot, and nobody would find the logs.
+func TestMoved(t *testing.T) {
+	record := RecordOf("uid")
+	content := tree.Digest(strings.Repeat("0", 64))
+	manifest := func(paths ...string) (m tree.Manifest) {
+		for _, path := range paths {
+			m.Entries = append(m.Entries, tree.Entry{Path: path, Kind: tree.File, Size: 1, Content: content})
+		}
+		return m
+	}
+	for _, tc := range []struct {
+		name      string
+		from      tree.Manifest
+		want      tree.Manifest
+		forbidden bool
+	}{
+		{"the record", manifest(record+"/rank-0.log", "checkpoints/mine/model"), manifest("checkpoints/mine/model", "logs/rank-0.log"), false},
+		{"another record", manifest(record + "-2/rank-0.log"), manifest(record + "-2/rank-0.log"), false},
+		{"a file in its place", manifest(record+"/rank-0.log", "logs/rank-0.log"), tree.Manifest{}, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := moved(tc.from, record, "logs")
+			if tc.forbidden {
+				if fail.ReasonOf(err) != fail.UnsafeTree {
+					t.Errorf("got %v, want UnsafeTree", err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

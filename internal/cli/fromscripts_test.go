@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+)
+
+var (
+	span   = regexp.MustCompile("`([^`]+)`")
+	link   = regexp.MustCompile(`\]\(([^)]+)\)`)
+	target = regexp.MustCompile(`(?m)^([a-z0-9 -]+):`)
+)
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// Every old name has a row, and what a row names is there: commands with their flags, make
+// targets, pages.
+func TestFromScripts(t *testing.T) {
+	var want, got []string
+	for line := range strings.Lines(read(t, filepath.Join("testdata", "old-names.txt"))) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			want = append(want, line)
+		}
+	}
+	targets := makeTargets(t)
+	docs := filepath.Join("..", "..", "docs")
+	for line := range strings.Lines(read(t, filepath.Join(docs, "from-scripts.md"))) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if !strings.HasPrefix(line, "| `") || len(cells) < 2 {
+			continue
+		}
+		old := span.FindStringSubmatch(cells[0])[1]
+		got = append(got, old)
+		counterparts := 0
+		for _, found := range span.FindAllStringSubmatch(strings.Join(cells[1:], " "), -1) {
+			words := strings.Fields(found[1])
+			switch {
+			case words[0] == "mlenv":
+				checkCommand(t, old, words[1:])
+			case words[0] == "make" && !targets[words[1]]:
+				t.Errorf("%s: %q: there is no such target", old, found[1])
+			case words[0] != "make":
+				continue
+			}
+			counterparts++
+		}
+		for _, found := range link.FindAllStringSubmatch(line, -1) {
+			counterparts++
+			if _, err := os.Stat(filepath.Join(docs, found[1])); err != nil {
+				t.Errorf("%s: %v", old, err)
+			}
+		}
+		if counterparts == 0 {
+			t.Errorf("%s has no counterpart", old)
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("old names in the table (-want +got):\n%s", diff)
+	}
+}
+
+func makeTargets(t *testing.T) map[string]bool {
+	t.Helper()
+	targets := map[string]bool{}
+	for _, found := range target.FindAllStringSubmatch(read(t, filepath.Join("..", "..", "Makefile")), -1) {
+		for name := range strings.FieldsSeq(found[1]) {
+			targets[name] = true
+		}
+	}
+	return targets
+}
+
+// checkCommand finds the command and its flags; what a flag is given is not looked at.
+func checkCommand(t *testing.T, old string, words []string) {
+	t.Helper()
+	root := newRoot(func() {})
+	found, rest, err := root.Find(words)
+	if err != nil || found == root {
+		t.Errorf("%s: there is no command mlenv %s", old, strings.Join(words, " "))
+		return
+	}
+	for _, word := range rest {
+		if word == "--" {
+			return
+		}
+		name, isFlag := strings.CutPrefix(word, "--")
+		name, _, _ = strings.Cut(name, "=")
+		if isFlag && !lookup(found, name) {
+			t.Errorf("%s: mlenv %s has no flag --%s", old, found.Name(), name)
+		}
+	}
+}
+
+func lookup(cmd *cobra.Command, flag string) bool {
+	return cmd.Flags().Lookup(flag) != nil || cmd.InheritedFlags().Lookup(flag) != nil
+}
+
+// The one-line targets call commands and flags that there are.
+func TestMakeTargetsOfScripts(t *testing.T) {
+	calls := 0
+	for line := range strings.Lines(read(t, filepath.Join("..", "..", "Makefile"))) {
+		_, call, ok := strings.Cut(strings.TrimSpace(line), "$(MLENV) ")
+		if !ok {
+			continue
+		}
+		calls++
+		var words []string
+		for _, word := range strings.Fields(call) {
+			if !strings.Contains(word, "$") && !strings.Contains(word, ")") {
+				words = append(words, word)
+			}
+		}
+		checkCommand(t, "make", words)
+	}
+	if calls < 10 {
+		t.Errorf("%d targets call mlenv, want those of the table", calls)
+	}
+}

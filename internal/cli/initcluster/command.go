@@ -1,0 +1,138 @@
+package initcluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// clustersFolder is where cluster files are kept, in a checkout.
+const clustersFolder = "clusters"
+
+// Command is mlenv init.
+func Command() *cobra.Command {
+	var (
+		flags kube.Flags
+		file  string
+		force bool
+	)
+	cmd := &cobra.Command{
+		Use:   "init [NAME]",
+		Short: "Write a cluster file from a live cluster",
+		Long: `Init writes a cluster file from the cluster that the kubeconfig leads to: its API server, the nodes with GPUs (what of
+them is free stands beside them), their number and type, taints and racks, storage classes and what they can do, SR-IOV
+resources with their network attachments, the constraints that the pods' service account may use, and the proxy. What it
+guessed, and from what, is marked "guess" in a comment; what may not be read is marked "unknown" and has the default.
+It only reads, and works with what may be read: a user of one namespace gets a file too.
+
+The file is clusters/NAME.yaml where there is such a folder, else NAME.yaml. One that exists is overwritten with --force
+alone. --file=- prints it.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`,
+		Example: `  mlenv init cairo --namespace=nccl-test
+  mlenv init --file=- | less`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if err := cobra.MaximumNArgs(1)(cmd, args); err != nil {
+				return err
+			}
+			for _, name := range args {
+				if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+					return fmt.Errorf("name %q of the cluster: %s", name, problems[0])
+				}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			clients, err := flags.Connect()
+			if err != nil {
+				return err
+			}
+			objects, err := dynamic.NewForConfig(clients.Config)
+			if err != nil {
+				return fmt.Errorf("making a client: %w", err)
+			}
+			asked := Asked{Namespace: clients.Namespace}
+			if len(args) > 0 {
+				asked.Name = args[0]
+			}
+			facts, err := Look(cmd.Context(), Clients{Kube: clients.Kube, Objects: objects, Host: clients.Config.Host}, asked)
+			if err != nil {
+				return err
+			}
+			draft, err := Write(facts)
+			if err != nil {
+				return err
+			}
+			if file == "-" {
+				_, err := cmd.OutOrStdout().Write(draft.Text)
+				return err
+			}
+			path, err := save(file, draft, force)
+			if err != nil {
+				return err
+			}
+			tell(cmd.OutOrStdout(), path, draft)
+			return nil
+		},
+	}
+	flags.AddTo(cmd.Flags())
+	cmd.Flags().Lookup("namespace").Usage = "namespace of the file (default: the kubeconfig's)"
+	cmd.Flags().StringVar(&file, "file", "", "file to write; - prints it (default: clusters/NAME.yaml or NAME.yaml)")
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite a file that exists")
+	return cmd
+}
+
+// save writes the file, which must not be there unless force is given.
+func save(path string, draft Draft, force bool) (string, error) {
+	if path == "" {
+		path = draft.File.Cluster.Name + ".yaml"
+		if info, err := os.Stat(clustersFolder); err == nil && info.IsDir() {
+			path = filepath.Join(clustersFolder, path)
+		}
+	}
+	mode := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if force {
+		mode = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	}
+	out, err := os.OpenFile(path, mode, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return "", fail.Advise(fail.Becausef(fail.InvalidInput, "writing %s: it exists: want a new file", path), "--force overwrites it; --file=- prints instead")
+	} else if err != nil {
+		return "", fail.Becausef(fail.InvalidInput, "writing the cluster file: %w", err)
+	}
+	_, err = out.Write(draft.Text)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return "", fmt.Errorf("writing %s: %w", path, err)
+	}
+	return path, nil
+}
+
+// tell says what to look at, and how to go on.
+func tell(out io.Writer, path string, draft Draft) {
+	f := draft.File
+	nodes := "any node with GPUs"
+	if f.Nodes.GPUNodes != nil {
+		nodes = humanize.Count(len(f.Nodes.GPUNodes), "node")
+	}
+	fmt.Fprintf(out, "wrote %s: %s at %s, %s, %d GPUs each, storage %s\n", path, f.Cluster.Name, f.Cluster.API, nodes, f.GPUs.PerNode, f.Storage.Mode)
+	for _, part := range []struct {
+		word  string
+		texts []string
+	}{{"guess", draft.Guesses}, {"unknown", draft.Unknown}} {
+		for _, text := range part.texts {
+			fmt.Fprintf(out, "  %s: %s\n", part.word, text)
+		}
+	}
+	fmt.Fprintf(out, "next: read it, then\n  mlenv preflight --cluster-file=%s\n  mlenv install %s --steps-image=IMAGE\nIMAGE is the steps' image of a release, or what this prints in a checkout:\n  mlenv bundle steps-image --push=REGISTRY/REPOSITORY:TAG\n", path, path)
+}

@@ -1,0 +1,270 @@
+package initcluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
+)
+
+// world is a cluster. The fakes validate nothing and look at no field selector.
+type world struct {
+	host    string
+	objects []runtime.Object
+	others  map[schema.GroupVersionResource][]*unstructured.Unstructured
+	// uses are the constraints that the pods' account may use.
+	uses []string
+	// forbidden are resources that may not be listed; those of one namespace may be.
+	forbidden []string
+	plain     bool
+}
+
+func (w *world) clients(t *testing.T) Clients {
+	t.Helper()
+	client := kubefake.NewClientset(w.objects...)
+	groups := []string{openshift, infrastructures.Group, policies.Group, attachment.Resource().Group}
+	if w.plain {
+		groups = nil
+	}
+	for _, group := range groups {
+		client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: group + "/v1"})
+	}
+	client.PrependReactor("create", "localsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.LocalSubjectAccessReview).DeepCopy()
+		review.Status.Allowed = slices.Contains(w.uses, review.Spec.ResourceAttributes.Name)
+		return true, review, nil
+	})
+	forbid := func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if !slices.Contains(w.forbidden, action.GetResource().Resource) || action.GetNamespace() != "" {
+			return false, nil, nil
+		}
+		return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", fmt.Errorf("User %q cannot %s resource %q in API group %q at the cluster scope",
+			"h-kim", action.GetVerb(), action.GetResource().Resource, action.GetResource().Group))
+	}
+	client.PrependReactor("*", "*", forbid)
+	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		attachment.Resource(): "NetworkAttachmentDefinitionList", constraints: "SecurityContextConstraintsList",
+		policies: "SriovNetworkNodePolicyList", infrastructures: "InfrastructureList", proxies: "ProxyList",
+	})
+	for where, objects := range w.others {
+		for _, object := range objects {
+			if _, err := others.Resource(where).Namespace(object.GetNamespace()).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	others.PrependReactor("*", "*", forbid)
+	return Clients{Kube: client, Objects: others, Host: w.host}
+}
+
+func (w *world) add(where schema.GroupVersionResource, kind, namespace, name string, fields map[string]any) {
+	object := &unstructured.Unstructured{Object: fields}
+	object.SetAPIVersion(where.GroupVersion().String())
+	object.SetKind(kind)
+	object.SetNamespace(namespace)
+	object.SetName(name)
+	if w.others == nil {
+		w.others = map[schema.GroupVersionResource][]*unstructured.Unstructured{}
+	}
+	w.others[where] = append(w.others[where], object)
+}
+
+func (w *world) constraint(name string, privileged bool, capabilities ...any) {
+	w.add(constraints, "SecurityContextConstraints", "", name, map[string]any{"allowPrivilegedContainer": privileged, "allowedCapabilities": capabilities})
+}
+
+func node(name string, gpus string, change func(*corev1.Node)) *corev1.Node {
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, productLabel: "NVIDIA-H100-80GB-HBM3"}},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "nvidia.com/gpu", Effect: corev1.TaintEffectNoSchedule}}},
+		Status: corev1.NodeStatus{
+			Allocatable: corev1.ResourceList{gpu: resource.MustParse(gpus), corev1.ResourceCPU: resource.MustParse("127500m"), corev1.ResourceMemory: resource.MustParse("1000Gi")},
+			Conditions:  []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+	change(n)
+	n.Status.Capacity = n.Status.Allocatable.DeepCopy()
+	return n
+}
+
+func class(name, provisioner string, isDefault bool) *storagev1.StorageClass {
+	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
+	if isDefault {
+		c.Annotations = map[string]string{defaultClass: "true"}
+	}
+	return c
+}
+
+func holder(name, node, gpus string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "others"},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
+			Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpu: resource.MustParse(gpus)}},
+		}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+// barcelona has SR-IOV, CephFS, nodes of two owners of whom one taints, and a node of another kind.
+func barcelona() *world {
+	w := &world{host: "https://api.barcelona.nerc.mghpcc.org:6443", uses: []string{"restricted-v2", "nccl-scc"}}
+	nics := []string{"eno5np0", "eno6np0", "eno7np0", "eno8np0"}
+	for _, name := range []string{"moc-r4pcc02u17-nairr", "moc-r4pcc02u18-nairr", "moc-r4pcc04u25-nairr", "moc-r4pcc02u15-yunshi", "moc-r4pcc02u16-yunshi"} {
+		w.objects = append(w.objects, node(name, "4", func(n *corev1.Node) {
+			for _, nic := range nics {
+				n.Status.Allocatable[corev1.ResourceName("openshift.io/"+nic+"rdma")] = resource.MustParse("1")
+			}
+			if strings.HasSuffix(name, "yunshi") {
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "nerc.mghpcc.org/owner", Value: "yunshi", Effect: corev1.TaintEffectNoSchedule})
+			}
+			n.Spec.Unschedulable = name == "moc-r4pcc02u16-yunshi"
+		}))
+	}
+	w.objects = append(w.objects, node("wrk-7", "1", func(n *corev1.Node) { n.Labels[productLabel] = "Tesla-V100-PCIE-32GB" }),
+		node("ctl-0", "0", func(n *corev1.Node) { delete(n.Status.Allocatable, gpu) }), holder("llm-0", "moc-r4pcc02u17-nairr", "3"),
+		class("ocs-external-storagecluster-ceph-rbd", "openshift-storage.rbd.csi.ceph.com", true),
+		class("ocs-external-storagecluster-cephfs", "openshift-storage.cephfs.csi.ceph.com", false),
+		class("ocs-external-storagecluster-ceph-rgw", "openshift-storage.ceph.rook.io/bucket", false))
+	for i, nic := range nics {
+		w.add(policies, "SriovNetworkNodePolicy", "openshift-sriov-network-operator", nic, map[string]any{"spec": map[string]any{"resourceName": nic + "rdma", "isRdma": true}})
+		w.add(attachment.Resource(), "NetworkAttachmentDefinition", "default", nic+"-network", map[string]any{
+			"metadata": map[string]any{"annotations": map[string]any{attachment.ResourceAnnotation: "openshift.io/" + nic + "rdma"}},
+			"spec":     map[string]any{"config": fmt.Sprintf(`{"type":"sriov","ipam":{"type":"whereabouts","range":"10.0.%d.0/24"}}`, 103+i)},
+		})
+	}
+	w.constraint("restricted-v2", false)
+	w.constraint("nccl-scc", false, "IPC_LOCK")
+	w.constraint("privileged", true, "*")
+	w.add(infrastructures, "Infrastructure", "", "cluster", map[string]any{"status": map[string]any{"apiServerURL": "https://api.barcelona.nerc.mghpcc.org:6443"}})
+	return w
+}
+
+// cairo has the host's devices and NFS.
+func cairo() *world {
+	w := &world{host: "https://api.cairo.test.nerc.mghpcc.org:6443", uses: []string{"restricted-v2", "privileged"}}
+	for _, name := range []string{"moc-r4pcc02u15", "moc-r4pcc02u16"} {
+		w.objects = append(w.objects, node(name, "4", func(n *corev1.Node) {
+			n.Labels["feature.node.kubernetes.io/rdma.available"] = "true"
+			n.Labels["feature.node.kubernetes.io/pci-15b3.present"] = "true"
+		}))
+	}
+	w.objects = append(w.objects, class("nfs-csi", "nfs.csi.k8s.io", false), class("ocs-external-storagecluster-ceph-rbd", "openshift-storage.rbd.csi.ceph.com", true))
+	w.constraint("restricted-v2", false)
+	w.constraint("privileged", true, "*")
+	w.add(proxies, "Proxy", "", "cluster", map[string]any{"status": map[string]any{"httpProxy": "http://proxy.example.com:3128", "noProxy": ".cluster.local,10.0.0.0/8"}})
+	return w
+}
+
+func TestGolden(t *testing.T) {
+	narrow := barcelona()
+	// What a user of one namespace may not read; privileged's name is known all the same.
+	narrow.forbidden = []string{"nodes", "pods", "storageclasses", "securitycontextconstraints", "sriovnetworknodepolicies", "network-attachment-definitions", "infrastructures", "proxies"}
+	elsewhere := &world{host: "https://127.0.0.1:16443", plain: true, objects: []runtime.Object{node("gpu-1", "2", func(n *corev1.Node) {
+		delete(n.Labels, productLabel)
+		n.Status.Allocatable[corev1.ResourceMemory], n.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("64Gi"), resource.MustParse("16")
+	})}}
+	shared := barcelona()
+	for _, object := range shared.others[attachment.Resource()] {
+		if err := unstructured.SetNestedField(object.Object, `{"type":"sriov","ipam":{"type":"whereabouts","range":"10.0.103.0/24"}}`, "spec", "config"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unprivileged := cairo()
+	unprivileged.uses = []string{"restricted-v2"}
+	for name, test := range map[string]struct {
+		world *world
+		asked Asked
+	}{
+		"barcelona":         {barcelona(), Asked{Name: "barcelona", Namespace: "nccl-test"}},
+		"barcelona-narrow":  {narrow, Asked{Namespace: "nccl-test"}},
+		"one-range":         {shared, Asked{Name: "barcelona", Namespace: "nccl-test"}},
+		"cairo":             {cairo(), Asked{Namespace: "nccl-test"}},
+		"cairo-restricted":  {unprivileged, Asked{Namespace: "nccl-test"}},
+		"plain-kubernetes":  {elsewhere, Asked{Namespace: "default"}},
+		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, Asked{Namespace: "team"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts, err := Look(t.Context(), test.world.clients(t), test.asked)
+			if err != nil {
+				t.Fatal(err)
+			}
+			draft, err := Write(facts)
+			if err != nil {
+				t.Fatalf("%v\n%s", err, draft.Text)
+			}
+			path := filepath.Join("testdata", name+".yaml")
+			golden.File(t, path, string(draft.Text))
+		})
+	}
+}
+
+// TestAgreesWithShippedFiles: what init finds of Barcelona and Cairo is what their files,
+// which people wrote, say.
+func TestAgreesWithShippedFiles(t *testing.T) {
+	for name, w := range map[string]*world{"barcelona": barcelona(), "cairo": cairo()} {
+		content, err := os.ReadFile("../../../clusters/" + name + ".yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := cluster.Load(name, content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		facts, err := Look(t.Context(), w.clients(t), Asked{Name: name, Namespace: want.Cluster.Namespace})
+		if err != nil {
+			t.Fatal(err)
+		}
+		draft, err := Write(facts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := draft.File
+		for _, pair := range [][2]any{
+			{got.GPUs, want.GPUs}, {got.Storage.ClassRWX, want.Storage.ClassRWX}, {got.Storage.ClassRWO, want.Storage.ClassRWO},
+			{got.Network.RDMA.Enabled, want.Network.RDMA.Enabled}, {got.Network.RDMA.Attachments, want.Network.RDMA.Attachments},
+			{got.Network.RDMA.Resources, want.Network.RDMA.Resources}, {got.Security.RequiresPrivilegedSCC, want.Security.RequiresPrivilegedSCC},
+			{got.Resources.Requests.Memory.String(), want.Resources.Requests.Memory.String()}, {len(got.Nodes.GPUNodes), len(want.Nodes.GPUNodes)},
+		} {
+			if diff := cmp.Diff(pair[1], pair[0]); diff != "" {
+				t.Errorf("%s (-shipped +init):\n%s", name, diff)
+			}
+		}
+	}
+}
+
+func TestSaveNeverOverwrites(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "mine.yaml")
+	draft := Draft{Text: []byte("new")}
+	if err := os.WriteFile(path, []byte("mine"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := save(path, draft, false); err == nil {
+		t.Error("the file was written over")
+	}
+	if content, err := os.ReadFile(path); err != nil || string(content) != "mine" {
+		t.Errorf("%q, %v; want what was there", content, err)
+	}
+	if _, err := save(path, draft, true); err != nil {
+		t.Errorf("with force: %v", err)
+	}
+}

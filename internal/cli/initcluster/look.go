@@ -1,0 +1,288 @@
+// Package initcluster writes a cluster file from a live cluster: what can be read of it,
+// what is guessed from that and why, and what is not known.
+package initcluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
+)
+
+const gpu = corev1.ResourceName("nvidia.com/gpu")
+
+// openshift is the group of the constraints; a cluster without it is no OpenShift.
+const openshift = "security.openshift.io"
+
+// Where OpenShift and the SR-IOV operator keep what is read.
+var (
+	constraints     = schema.GroupVersionResource{Group: openshift, Version: "v1", Resource: "securitycontextconstraints"}
+	policies        = schema.GroupVersionResource{Group: "sriovnetwork.openshift.io", Version: "v1", Resource: "sriovnetworknodepolicies"}
+	infrastructures = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "infrastructures"}
+	proxies         = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "proxies"}
+)
+
+// Clients talk to the cluster.
+type Clients struct {
+	Kube    kubernetes.Interface
+	Objects dynamic.Interface
+	// Host is the API server as the kubeconfig names it.
+	Host string
+}
+
+// Asked is what the caller says.
+type Asked struct {
+	// Name of the cluster, "" to be guessed.
+	Name      string
+	Namespace string
+}
+
+// Facts are what could be read.
+type Facts struct {
+	Asked
+	// API is the API server's host; APIGuess is why it may be another one, "" if it may not.
+	API, APIGuess string
+	// Nodes are those with GPUs.
+	Nodes []corev1.Node
+	// Pods are those on the nodes.
+	Pods        []corev1.Pod
+	Classes     []storagev1.StorageClass
+	Attachments []attachment.Definition
+	// RDMA says of a resource whether its SriovNetworkNodePolicy has isRdma.
+	RDMA map[string]bool
+	// Constraints are those that the pods' service account may use.
+	Constraints []constraint
+	OpenShift   bool
+	Proxy       cluster.Proxy
+	// Unknown says by subject why something could not be read.
+	Unknown map[string]error
+}
+
+// constraint is a SecurityContextConstraints that may be used.
+type constraint struct {
+	name string
+	// ipcLock and privileged are what it allows.
+	ipcLock, privileged bool
+}
+
+// The subjects of Unknown.
+const (
+	nodesSubject       = "nodes"
+	podsSubject        = "pods of other namespaces"
+	classesSubject     = "storage classes"
+	attachmentsSubject = "network attachments"
+	policiesSubject    = "SR-IOV node policies"
+	constraintsSubject = "security context constraints"
+)
+
+// Look reads what it may. What may not be read is Unknown, and no error.
+//
+// Errors: those of an API server that cannot be reached, or does not know the user.
+func Look(ctx context.Context, c Clients, asked Asked) (Facts, error) {
+	f := Facts{Asked: asked, Unknown: map[string]error{}, RDMA: map[string]bool{}}
+	groups, err := c.Kube.Discovery().ServerGroups()
+	if err != nil {
+		return f, kube.Problem(fmt.Errorf("asking the API server for its groups: %w", err))
+	}
+	has := map[string]bool{}
+	for _, group := range groups.Groups {
+		has[group.Name] = true
+	}
+	f.OpenShift = has[openshift]
+	f.address(ctx, c, has[infrastructures.Group])
+	f.readNodes(ctx, c)
+	classes, err := c.Kube.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
+	if f.read(classesSubject, err) {
+		f.Classes = classes.Items
+	}
+	if has[attachment.Resource().Group] {
+		f.readAttachments(ctx, c)
+	}
+	if has[policies.Group] {
+		list, err := c.Objects.Resource(policies).List(ctx, metav1.ListOptions{})
+		if f.read(policiesSubject, err) {
+			for i := range list.Items {
+				name, _, _ := unstructured.NestedString(list.Items[i].Object, "spec", "resourceName")
+				rdma, _, _ := unstructured.NestedBool(list.Items[i].Object, "spec", "isRdma")
+				// The operator's prefix (k8snetworkplumbingwg/sriov-network-operator: RESOURCE_PREFIX on OpenShift).
+				f.RDMA["openshift.io/"+name] = rdma
+			}
+		}
+	}
+	if f.OpenShift {
+		f.readConstraints(ctx, c)
+	}
+	return f, nil
+}
+
+// read is true where there was no error; what is refused is noted.
+func (f *Facts) read(subject string, err error) bool {
+	if err != nil {
+		f.Unknown[subject] = kube.Problem(err)
+	}
+	return err == nil
+}
+
+// address is the API server's own name for itself where it tells, and else the kubeconfig's.
+func (f *Facts) address(ctx context.Context, c Clients, tells bool) {
+	host := c.Host
+	if tells {
+		infrastructure, err := c.Objects.Resource(infrastructures).Get(ctx, "cluster", metav1.GetOptions{})
+		if err == nil {
+			if own, _, _ := unstructured.NestedString(infrastructure.Object, "status", "apiServerURL"); own != "" {
+				host = own
+			}
+		}
+		f.readProxy(ctx, c)
+	}
+	f.API = hostOf(host)
+	name, _, _ := strings.Cut(f.API, ":")
+	switch ip := net.ParseIP(name); {
+	case name == "localhost", ip != nil && ip.IsLoopback():
+		f.APIGuess = "the kubeconfig goes through this machine: want the API server's own name (oc whoami --show-server)"
+	case strings.HasPrefix(name, "kubernetes.default"):
+		f.APIGuess = "this is the name inside the cluster: want the one outside"
+	}
+}
+
+// hostOf is the host of a URL, with its port where that is not one that every API server has.
+func hostOf(address string) string {
+	if !strings.Contains(address, "://") {
+		address = "https://" + address
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return address
+	}
+	if port := u.Port(); port == "" || port == "443" || port == "6443" {
+		return u.Hostname()
+	}
+	return u.Host
+}
+
+func (f *Facts) readProxy(ctx context.Context, c Clients) {
+	object, err := c.Objects.Resource(proxies).Get(ctx, "cluster", metav1.GetOptions{})
+	if err != nil {
+		return
+	}
+	text := func(key string) string {
+		value, _, _ := unstructured.NestedString(object.Object, "status", key)
+		return value
+	}
+	f.Proxy = cluster.Proxy{HTTP: text("httpProxy"), HTTPS: text("httpsProxy")}
+	for name := range strings.SplitSeq(text("noProxy"), ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			f.Proxy.NoProxy = append(f.Proxy.NoProxy, name)
+		}
+	}
+}
+
+// readNodes keeps those with GPUs, and the pods on them.
+func (f *Facts) readNodes(ctx context.Context, c Clients) {
+	list, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if !f.read(nodesSubject, err) {
+		return
+	}
+	for _, node := range list.Items {
+		amount := node.Status.Capacity[gpu]
+		if !amount.IsZero() || node.Labels["nvidia.com/gpu.present"] == "true" {
+			f.Nodes = append(f.Nodes, node)
+		}
+	}
+	slices.SortFunc(f.Nodes, func(a, b corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	for _, node := range f.Nodes {
+		pods, err := c.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+			FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node.Name).String(),
+		})
+		if !f.read(podsSubject, err) {
+			return
+		}
+		for _, pod := range pods.Items {
+			if pod.Spec.NodeName == node.Name {
+				f.Pods = append(f.Pods, pod)
+			}
+		}
+	}
+}
+
+// readAttachments are those of all namespaces, or else of the two that pods of this one
+// can use: default, which Multus lets everybody use, and their own.
+func (f *Facts) readAttachments(ctx context.Context, c Clients) {
+	where := c.Objects.Resource(attachment.Resource())
+	list, err := where.List(ctx, metav1.ListOptions{})
+	if apierrors.IsForbidden(err) {
+		for _, namespace := range []string{"default", f.Namespace} {
+			list, err = where.Namespace(namespace).List(ctx, metav1.ListOptions{})
+			if f.read(attachmentsSubject, err) {
+				f.keepAttachments(list)
+			}
+		}
+		return
+	}
+	if f.read(attachmentsSubject, err) {
+		f.keepAttachments(list)
+	}
+}
+
+func (f *Facts) keepAttachments(list *unstructured.UnstructuredList) {
+	for i := range list.Items {
+		namespace := list.Items[i].GetNamespace()
+		if namespace == "default" || namespace == f.Namespace {
+			f.Attachments = append(f.Attachments, attachment.Read(&list.Items[i]))
+		}
+	}
+	slices.SortFunc(f.Attachments, func(a, b attachment.Definition) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// readConstraints asks of each constraint whether the pods' service account may use it. Of a
+// list that may not be read, it asks for the names that are known.
+func (f *Facts) readConstraints(ctx context.Context, c Clients) {
+	account := cluster.Default().Security.ServiceAccount
+	candidates := []constraint{{name: admin.OwnSCC, ipcLock: true}, {name: "privileged", ipcLock: true, privileged: true}}
+	users := map[string][]string{}
+	list, err := c.Objects.Resource(constraints).List(ctx, metav1.ListOptions{})
+	if err == nil {
+		candidates = nil
+		for i := range list.Items {
+			object := list.Items[i].Object
+			allowed, _, _ := unstructured.NestedStringSlice(object, "allowedCapabilities")
+			added, _, _ := unstructured.NestedStringSlice(object, "defaultAddCapabilities")
+			privileged, _, _ := unstructured.NestedBool(object, "allowPrivilegedContainer")
+			capabilities := slices.Concat(allowed, added)
+			name := list.Items[i].GetName()
+			candidates = append(candidates, constraint{
+				name: name, privileged: privileged,
+				ipcLock: slices.Contains(capabilities, "IPC_LOCK") || slices.Contains(capabilities, "*"),
+			})
+			users[name], _, _ = unstructured.NestedStringSlice(object, "users")
+		}
+	}
+	for _, candidate := range candidates {
+		allowed, _, err := kube.AccountMay(ctx, c.Kube, f.Namespace, account,
+			authorizationv1.ResourceAttributes{Verb: "use", Group: openshift, Resource: constraints.Resource, Name: candidate.name})
+		if !f.read(constraintsSubject, err) {
+			return
+		}
+		if allowed || slices.Contains(users[candidate.name], kube.Account(f.Namespace, account)) {
+			f.Constraints = append(f.Constraints, candidate)
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package initcluster
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
+)
+
+// defaultClass marks the class of claims that name none.
+const defaultClass = "storageclass.kubernetes.io/is-default-class"
+
+// toChange is where a value is needed and none is known.
+const toChange = "change-me"
+
+func (w *writer) storage(f Facts) {
+	w.section("storage")
+	shared, own := "", ""
+	if err := f.Unknown[classesSubject]; err != nil {
+		w.unknown(1, "the storage classes may not be read (%s): want the name of one", firstLine(err))
+	} else {
+		shared, own = w.classes(f.Classes)
+	}
+	if shared != "" {
+		w.set(1, "class_rwx", shared)
+	}
+	mode := cluster.SharedStorage
+	if own != "" {
+		w.set(1, "class_rwo", own)
+	}
+	if shared == "" {
+		if mode = cluster.NodeStorage; own == "" {
+			w.set(1, "class_rwo", toChange)
+		}
+		w.guess(1, "no class is known to give filesystems that nodes share: each node gets its own")
+	}
+	w.set(1, "mode", string(mode))
+	w.guess(1, "the defaults")
+	d := cluster.Default().Storage
+	w.set(1, "workspace_size", d.WorkspaceSize.String())
+	w.set(1, "datasets_size", d.DatasetsSize.String())
+}
+
+// classes lists them all, and chooses one for filesystems that nodes share and one for
+// filesystems of one node: the cluster's default where it serves, else the first by name.
+func (w *writer) classes(classes []storagev1.StorageClass) (shared, own string) {
+	if len(classes) == 0 {
+		w.unknown(1, "the cluster has no storage class: want one made first")
+		return "", ""
+	}
+	classes = slices.Clone(classes)
+	isDefault := func(c storagev1.StorageClass) bool { return c.Annotations[defaultClass] == "true" }
+	slices.SortFunc(classes, func(a, b storagev1.StorageClass) int {
+		if isDefault(a) != isDefault(b) {
+			return map[bool]int{true: -1, false: 1}[isDefault(a)]
+		}
+		return cmp.Compare(a.Name, b.Name)
+	})
+	w.guess(1, "by what is known of the provisioners:")
+	other := ""
+	for _, class := range classes {
+		text := "not known to give ReadWriteMany"
+		shares, known := preflight.SharesFilesystems(class.Provisioner)
+		switch {
+		case noFilesystem(class.Provisioner):
+			text = "no filesystem that is made for a claim"
+		case shares:
+			text, shared = "ReadWriteMany", cmp.Or(shared, class.Name)
+		case known:
+			text, own = "ReadWriteOnce", cmp.Or(own, class.Name)
+		default:
+			other = cmp.Or(other, class.Name)
+		}
+		if isDefault(class) {
+			text += ", the default"
+		}
+		w.comment(1, "%s: %s (%s)", class.Name, text, class.Provisioner)
+	}
+	// Whoever gives many nodes a filesystem gives one node its own too.
+	return shared, cmp.Or(own, other, shared)
+}
+
+// noFilesystem is true of classes of buckets, and of volumes that somebody makes by hand.
+func noFilesystem(provisioner string) bool {
+	return slices.ContainsFunc([]string{"bucket", "/obc", "no-provisioner"}, func(sign string) bool { return strings.Contains(provisioner, sign) })
+}
+
+// proxy is OpenShift's own.
+func (w *writer) proxy(f Facts) {
+	p := f.Proxy
+	if p.HTTP == "" && p.HTTPS == "" {
+		return
+	}
+	file := cluster.Default()
+	file.Network.Proxy = p
+	for _, problem := range file.Validate() {
+		if problem.Field == "network.proxy.http" || problem.Field == "network.proxy.https" {
+			w.unknown(1, "the cluster has a proxy whose address cannot stand here: %s", problem.Detail)
+			return
+		}
+	}
+	w.comment(1, "OpenShift's own: proxies.config.openshift.io cluster.")
+	w.line(1, "proxy:")
+	for _, one := range [][2]string{{"http", p.HTTP}, {"https", p.HTTPS}} {
+		if one[1] != "" {
+			w.set(2, one[0], one[1])
+		}
+	}
+	if len(p.NoProxy) > 0 {
+		w.set(2, "no_proxy", strings.Join(p.NoProxy, ","))
+	}
+}

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestValidate(t *testing.T) {
+	wrong := filepath.Join(t.TempDir(), "wrong.yaml")
+	if err := os.WriteFile(wrong, []byte("cluster: {nam: x}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	away := filepath.Join(t.TempDir(), "kubeconfig")
+	const config = `{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}], "users": [{"name": "u"}]}`
+	if err := os.WriteFile(away, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const right = "../../clusters/barcelona.yaml"
+	tests := []struct {
+		name           string
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		{"valid, with its notes", []string{"validate", right}, 0, "5 nodes, 4 GPUs each, storage volumeClaimTemplates\n  RDMA by SR-IOV.", ""},
+		{"one of two is wrong", []string{"validate", wrong, right}, 1, "barcelona.yaml: valid", `wrong.yaml:1:11: cluster.nam: unknown key; did you mean "name"?`},
+		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "/nowhere.yaml"},
+		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
+		{"every mistake of rdma", []string{"rdma", "first", "--output=xml"}, 2, "", `node "first": want its number in the environment, 0 and up
+--output "xml": want text or json`},
+		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, ": NotReadable: pods and events", ""},
+		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--output=xml", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
+--output "xml": want text or json
+--quiet-after 0s: want more than nothing`},
+		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--apply", "--output=yaml", "--attachments=move", "--scc=anyuid"}, 2, "",
+			`--output "yaml": want one of [text json]
+--attachments "move": want none or copy
+--namespace "My_Team": `},
+		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
+		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
+		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
+		{"every mistake of preflight", []string{"preflight", "--mode=fast", "--output=xml"}, 2, "", `--mode "fast": want auto, rdma or tcp
+--output "xml": want text or json`},
+		{"preflight of no cluster file", []string{"preflight"}, 1, "", "--cluster-file is missing"},
+		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
+--compare "udp": want tcp, or nothing
+--timeout "1s": want at least 20s: torch alone takes some to start`},
+		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if code := Main(test.args, &stdout, &stderr); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if !strings.Contains(stdout.String(), test.stdout) {
+				t.Errorf("stdout %q, want %q", stdout.String(), test.stdout)
+			}
+			if !strings.Contains(stderr.String(), test.stderr) || test.stderr == "" && stderr.Len() > 0 {
+				t.Errorf("stderr %q, want %q", stderr.String(), test.stderr)
+			}
+		})
+	}
+}

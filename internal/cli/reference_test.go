@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// TestReferenceIsCurrent: the page of all commands is made of the commands; -update writes it.
+func TestReferenceIsCurrent(t *testing.T) {
+	const path = "../../docs/reference/mlenv.md"
+	want := commandsPage(t)
+	golden.File(t, path, want)
+}
+
+// commandsPage is what mlenv says of its commands by --help, as one page.
+func commandsPage(t *testing.T) string {
+	var page strings.Builder
+	page.WriteString("# Commands of mlenv\n\nWritten by `make generate`: what `mlenv COMMAND --help` says. [mlenv and runs](../mlenv.md) and\n" +
+		"[development](../development.md) say how the commands go together.\n\n| command | what it does |\n| --- | --- |\n")
+	commands := shown(newRoot(func() {}))
+	for _, cmd := range commands {
+		fmt.Fprintf(&page, "| [%s](#%s) | %s |\n", cmd.CommandPath(), idOf(cmd.CommandPath()), cmd.Short)
+	}
+	page.WriteString("\n## Which cluster\n\nCommands that ask a cluster take these as `kubectl` does:\n")
+	common := pflag.NewFlagSet("", pflag.ContinueOnError)
+	(&kube.Flags{}).AddTo(common)
+	common.SortFlags = false
+	writeFlags(&page, common, nil)
+	for _, cmd := range commands {
+		fmt.Fprintf(&page, "\n## %s\n\n%s.\n\n", cmd.CommandPath(), cmd.Short)
+		fmt.Fprintf(&page, "    %s\n", cmd.UseLine())
+		if !strings.Contains(cmd.Long, "Exit code") {
+			t.Errorf("%s: its help does not tell the exit codes", cmd.CommandPath())
+		}
+		fmt.Fprintf(&page, "\n%s\n", plain.Replace(cmd.Long))
+		if cmd.HasExample() {
+			page.WriteString("\n")
+			for line := range strings.Lines(cmd.Example) {
+				page.WriteString("  " + line)
+			}
+			page.WriteString("\n")
+		}
+		writeFlags(&page, cmd.LocalFlags(), common)
+	}
+	return page.String()
+}
+
+// plain is text that Markdown would take for its own.
+var plain = strings.NewReplacer("*", `\*`, "<", `\<`)
+
+// shown are the commands below one that do something and are not hidden.
+func shown(cmd *cobra.Command) (commands []*cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		if sub.Hidden {
+			continue
+		}
+		if sub.Runnable() {
+			commands = append(commands, sub)
+		}
+		commands = append(commands, shown(sub)...)
+	}
+	return commands
+}
+
+// writeFlags writes a table of flags, and a line for those that are as in common.
+func writeFlags(page *strings.Builder, flags, common *pflag.FlagSet) {
+	var rows strings.Builder
+	whichCluster := false
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		if common != nil {
+			if same := common.Lookup(f.Name); same != nil && same.Usage == f.Usage {
+				whichCluster = true
+				return
+			}
+		}
+		kind, usage := pflag.UnquoteUsage(f)
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		value := ""
+		switch f.DefValue {
+		case "", "[]", "false", "0", "0s":
+		default:
+			value = "`" + f.DefValue + "`"
+		}
+		fmt.Fprintf(&rows, "| `%s` | %s | %s |\n", strings.TrimSpace(name+" "+strings.ReplaceAll(kind, "|", `\|`)), value, strings.ReplaceAll(plain.Replace(usage), "|", `\|`))
+	})
+	if rows.Len() > 0 {
+		page.WriteString("\n| flag | default | meaning |\n| --- | --- | --- |\n" + rows.String())
+	}
+	if whichCluster {
+		page.WriteString("\nAnd [which cluster](#which-cluster).\n")
+	}
+}

@@ -1,0 +1,154 @@
+// Package render is mlenv render: the objects that an environment would consist of, without a
+// cluster.
+package render
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// leaseUID stands for the one that the API server will give the Lease.
+const leaseUID = "00000000-0000-0000-0000-000000000000"
+
+type options struct {
+	cluster, namespace, name string
+	mode, storage, services  string
+	output                   string
+	request                  objects.Request
+}
+
+// Command is mlenv render.
+func Command() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "render [ENVIRONMENT] --cluster-file=FILE",
+		Short: "Print the objects that an environment would consist of",
+		Long: `Print the objects that mlenv up, or a run, would apply for an environment, without asking any cluster. Not among
+them are the two Secrets of certificates, which are made at random; and the Lease, which owns the others, has no UID
+before it is made.
+
+What provision would decide by looking at the cluster must be told: --mode is rdma where the cluster file enables it, else tcp;
+--storage auto is taken for rwx where the file has a class for that.
+
+Exit code 0: printed; 1: no environment can be made of this; 2: wrong usage.`,
+		Example: `  mlenv render --cluster-file=clusters/barcelona.yaml --nodes=4 --steps-image=quay.io/me/steps:v1 --image=quay.io/me/train:v1
+  mlenv render h-kim --cluster-file=clusters/cairo.yaml --image=IMAGE --steps-image=IMAGE | oc apply --dry-run=server -f -`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return o.parse(args, cmd.Flags().Changed("name"))
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace (default: cluster.namespace of the file)")
+	flags.StringVar(&o.name, "name", objects.DefaultName, "name of the environment")
+	flags.StringVar(&o.cluster, "cluster-file", "", "the cluster file")
+	flags.IntVar(&o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the file)")
+	flags.IntVar(&o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the file)")
+	flags.StringVar(&o.mode, "mode", "auto", "how the nodes talk: tcp, rdma, or auto for what the file enables")
+	flags.StringVar(&o.storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the file)")
+	flags.StringVar(&o.request.WorkspaceSize, "workspace-size", "", "size of the workspace claim (default: the file's)")
+	flags.StringVar(&o.request.DatasetsSize, "datasets-size", "", "size of the datasets claim (default: the file's)")
+	flags.StringVar(&o.request.Image, "image", "", "training image (default: image.name of the file)")
+	flags.StringVar(&o.request.StepsImage, "steps-image", "", "image of the steps, which the nodes get their agent from")
+	flags.StringVar(&o.services, "services", objects.NoServices, "programs to develop with on node 0: code-server, jupyter and tensorboard, with commas, or all or none")
+	flags.BoolVar(&o.request.Routes, "routes", false, "an OpenShift Route to each service too")
+	flags.StringVar(&o.output, "output", "yaml", "yaml, or json for one list")
+	return cmd
+}
+
+func (o *options) parse(args []string, named bool) error {
+	var problems []error
+	if len(args) > 1 {
+		problems = append(problems, fmt.Errorf("arguments %q: want one environment or none", args))
+	}
+	if len(args) > 0 {
+		if named && o.name != args[0] {
+			problems = append(problems, fmt.Errorf("environment %q and --name %q: want one of them", args[0], o.name))
+		}
+		o.name = args[0]
+	}
+	if !slices.Contains([]string{"auto", string(objects.TCP), string(objects.RDMA)}, o.mode) {
+		problems = append(problems, fmt.Errorf("--mode %q: want auto, tcp or rdma", o.mode))
+	}
+	if o.output != "yaml" && o.output != "json" {
+		problems = append(problems, fmt.Errorf("--output %q: want yaml or json", o.output))
+	}
+	if o.cluster == "" {
+		problems = append(problems, errors.New("--cluster-file is missing: want a file as in clusters/"))
+	}
+	return errors.Join(problems...)
+}
+
+func (o *options) run(cmd *cobra.Command) error {
+	file, err := clusterfile.Load(cmd.Context(), o.cluster, kube.Flags{})
+	if err != nil {
+		return err
+	}
+	objects, err := o.objects(file)
+	if err != nil {
+		return err
+	}
+	if o.output == "json" {
+		return step.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+	}
+	return writeYAML(cmd.OutOrStdout(), objects)
+}
+
+// objects are those of the environment, the Lease first. Errors: InvalidInput.
+func (o *options) objects(file cluster.File) ([]objects.Object, error) {
+	r := o.request
+	r.Cluster, r.Name, r.Namespace = file, o.name, o.namespace
+	if r.Namespace == "" {
+		r.Namespace = file.Cluster.Namespace
+	}
+	r.Services = objects.ParseServices(o.services)
+	r.Mode, r.Storage = objects.Mode(o.mode), cluster.StorageMode(o.storage)
+	r = r.WithDefaults()
+	if o.mode == "auto" {
+		r.Mode = objects.TCP
+		if file.Network.RDMA.Enabled {
+			r.Mode = objects.RDMA
+		}
+	}
+	if r.Storage == cluster.AutoStorage {
+		r.Storage = cluster.NodeStorage
+		if file.Storage.ClassRWX != "" {
+			r.Storage = cluster.SharedStorage
+		}
+	}
+	made, err := objects.Build(r, objects.LeaseReference(objects.NamesOf(r.Name).Lease, leaseUID), objects.Certificates{})
+	if err != nil {
+		return nil, err
+	}
+	lease := &coordinationv1.Lease{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{Name: objects.NamesOf(r.Name).Lease, Namespace: r.Namespace, Labels: objects.Labels(r.Name)},
+	}
+	return slices.Concat([]objects.Object{lease}, made.Services.All(), made.InOrder()), nil
+}
+
+func writeYAML(out io.Writer, objects []objects.Object) error {
+	for _, object := range objects {
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			return fmt.Errorf("printing %s: %w", object.GetName(), err)
+		}
+		if _, err := fmt.Fprintf(out, "---\n%s", text); err != nil {
+			return err
+		}
+	}
+	return nil
+}

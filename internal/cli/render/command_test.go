@@ -1,0 +1,80 @@
+package render
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+const images = " --image=registry.test/train:1 --steps-image=registry.test/steps:1"
+
+func TestRender(t *testing.T) {
+	for _, tc := range []struct{ name, args, kinds, mode string }{
+		{"shared claims, over TCP", "--cluster-file=../../../clusters/local.yaml --mode=tcp", "Lease/ml-dev-env Secret/ml-dev-env-services ServiceAccount/ml-dev-sa " +
+			"PersistentVolumeClaim/ml-dev-workspace PersistentVolumeClaim/ml-dev-datasets Service/ml-dev-env-headless StatefulSet/ml-dev-env", "tcp"},
+		{"RDMA as the file says, with services", "h-kim --cluster-file=../../../clusters/barcelona.yaml --services=jupyter --routes -n team", "Lease/h-kim Secret/h-kim-services " +
+			"Service/h-kim Route/h-kim-jupyter ServiceAccount/ml-dev-sa Service/h-kim-headless StatefulSet/h-kim", "rdma"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var list struct {
+				Items []struct {
+					Kind     string
+					Metadata struct {
+						Name, Namespace string
+						Annotations     map[string]string
+					}
+				}
+			}
+			if err := json.Unmarshal(render(t, tc.args+" --output=json"), &list); err != nil {
+				t.Fatal(err)
+			}
+			var kinds []string
+			for _, item := range list.Items {
+				kinds = append(kinds, item.Kind+"/"+item.Metadata.Name)
+				if want := strings.Contains(tc.args, "-n team"); (item.Metadata.Namespace == "team") != want {
+					t.Errorf("%s is in namespace %q", item.Kind, item.Metadata.Namespace)
+				}
+				if got := item.Metadata.Annotations["ml-dev-env/mode"]; item.Kind == "StatefulSet" && got != tc.mode {
+					t.Errorf("mode %q, want %q", got, tc.mode)
+				}
+			}
+			if diff := cmp.Diff(strings.Fields(tc.kinds), kinds); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+			if got := bytes.Count(render(t, tc.args), []byte("---\n")); got != len(kinds) {
+				t.Errorf("%d documents in YAML, want %d", got, len(kinds))
+			}
+		})
+	}
+}
+
+func render(t *testing.T, args string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := Command()
+	cmd.SetArgs(strings.Fields(args + images))
+	cmd.SetOut(&out)
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func TestRenderRefuses(t *testing.T) {
+	for args, want := range map[string]string{
+		"a b --mode=fast --output=xml": "arguments [\"a\" \"b\"]: want one environment or none\n--mode \"fast\": want auto, tcp or rdma\n--output \"xml\": want yaml or json\n--cluster-file is missing",
+		"--cluster-file=../../../clusters/local.yaml --nodes=9 --image=x --mode=tcp": "steps-image: is missing",
+	} {
+		cmd := Command()
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		cmd.SetArgs(strings.Fields(args))
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) || fail.NextOf(err) != "" {
+			t.Errorf("%s: got %v, want %q", args, err, want)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package runs
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+)
+
+// What is printed while a question stands there comes above it.
+func TestQuestionStaysLast(t *testing.T) {
+	var out bytes.Buffer
+	now := time.Unix(100, 0)
+	d := newDisplay(&out, 7)
+	d.width, d.now = func() int { return 40 }, func() time.Time { return now }
+	line := func(text string) { d.observe(launch.Event{Kind: launch.Line, Task: "train", Text: text}) }
+	d.observe(launch.Event{Kind: launch.TaskStarted, Task: "train", Time: now})
+	const clear = "\r\x1b[K"
+	for _, tc := range []struct {
+		name string
+		do   func()
+		want string
+	}{
+		{"a line", func() { line("one") }, clear + "[train] one\n0 of 7 done; train for 0.0 s"},
+		{"the question", func() { d.ask("== d: detach", "d? ") }, clear + "== d: detach\n0 of 7 done; train for 0.0 s" + clear + "d? "},
+		{"a line meanwhile", func() { line("two") }, clear + "[train] two\nd? "},
+		{"time passes", d.tick, ""},
+		{"the answer", d.resume, clear + "0 of 7 done; train for 0.0 s"},
+		{"the end", d.end, clear},
+		{"a line after it", func() { line("three") }, "[train] three\n"},
+	} {
+		out.Reset()
+		tc.do()
+		if diff := cmp.Diff(tc.want, out.String()); diff != "" {
+			t.Errorf("%s: %s", tc.name, diff)
+		}
+	}
+}
+
+func TestMetricsText(t *testing.T) {
+	for line, want := range map[string]string{
+		"": "",
+		"{\n  \"step\": 10,\n  \"loss\": 2.9,\n  \"time\": 1790000000.25\n}": "loss 2.9, step 10",
+		`["odd"]`: `["odd"]`,
+	} {
+		if got := metricsText([]byte(line)); got != want {
+			t.Errorf("%s: got %q, want %q", line, got, want)
+		}
+	}
+}

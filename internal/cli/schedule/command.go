@@ -1,0 +1,292 @@
+package schedule
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	batchv1 "k8s.io/api/batch/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// defaultName is of a schedule that nobody named.
+const defaultName = "nightly"
+
+// Command is mlenv schedule.
+func Command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "schedule",
+		Short: "Have the cluster train every night, and say when it gets worse",
+		Long: `A schedule is a CronJob in the namespace that starts the installed pipeline, follows it, and compares bandwidth, step time
+and final loss with the median of the last ten runs of the schedule that succeeded.`,
+	}
+	cmd.AddCommand(installCommand(), showCommand(), removeCommand(), fireCommand())
+	return cmd
+}
+
+func installCommand() *cobra.Command {
+	var flags kube.Flags
+	var params []string
+	var output string
+	var image string
+	s := Schedule{}
+	cmd := &cobra.Command{
+		Use:   "install [NAME] --at=HH:MM --param=repo-url=URL --param=script=PATH",
+		Short: "Make a schedule, or change it",
+		Long: `Make a schedule, nightly by name unless another is given, or change the one of that name. The pipeline must be
+installed in the namespace; the CronJob uses the same image of the steps.
+
+No two runs of a schedule go on at once. Where somebody else holds the environment at its time, the night is skipped, or
+with --on-busy=wait the run waits within its start-timeout. No run starts in a blackout.
+
+Exit code 0: done; 1: it failed, and the reason is told; 2: wrong usage.`,
+		Example: `  mlenv schedule install --at=02:30 --time-zone=Europe/Madrid --days=mon-fri \
+    --param=repo-url=https://github.com/me/model.git --param=script=train.py --param=nodes=2 \
+    --blackout=2026-12-20/2027-01-07
+  mlenv schedule install --at=02:30 ... --output=yaml | oc apply -f -`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	flags.AddTo(cmd.Flags())
+	f := cmd.Flags()
+	f.StringVar(&s.At, "at", "", "time of day at which to start, as in 02:30")
+	f.StringVar(&s.Days, "days", "*", "days on which to start, as in mon-fri or sat,sun; * is all")
+	f.StringVar(&s.TimeZone, "time-zone", "UTC", "time zone of --at and --blackout, as in Europe/Madrid")
+	f.StringArrayVar(&s.Blackouts, "blackout", nil, "day, or FROM/TO of days or times, in which no run starts, as in 2026-12-20/2027-01-07 or 2026-12-20T18:00/2026-12-21T06:00. Can be given several times.")
+	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline. Can be given several times, of an array once for each value.")
+	f.StringVar(&s.OnBusy, "on-busy", "skip", "what to do where somebody else holds the environment: skip the night, or wait")
+	f.StringVar(&s.ServiceAccount, "service-account", launch.ServiceAccount, "ServiceAccount of the runs")
+	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")
+	f.StringVarP(&output, "output", "o", "", "yaml prints the objects instead of applying them")
+	s.Tolerance = trend.AddTolerances(f)
+	if err := cmd.MarkFlagRequired("at"); err != nil {
+		panic(err) // the flag is made above
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		s.Name = nameOf(args)
+		err := errors.Join(s.Check(), s.setValues(params))
+		if output != "" && output != "yaml" {
+			err = errors.Join(err, fmt.Errorf("--output %q: want yaml", output))
+		}
+		if err != nil {
+			return &step.Exit{Code: step.WrongUsage, Err: err}
+		}
+		clients, err := flags.Connect()
+		if err != nil {
+			return err
+		}
+		return s.install(cmd, clients, image, output == "yaml")
+	}
+	return cmd
+}
+
+func nameOf(args []string) string {
+	if len(args) > 0 {
+		return args[0]
+	}
+	return defaultName
+}
+
+// setValues reads NAME=VALUE.
+func (s *Schedule) setValues(params []string) error {
+	s.Values = map[string][]string{}
+	var problems []error
+	for _, param := range params {
+		name, value, ok := strings.Cut(param, "=")
+		if !ok || name == "" {
+			problems = append(problems, fmt.Errorf("--param %q: want NAME=VALUE", param))
+			continue
+		}
+		s.Values[name] = append(s.Values[name], value)
+	}
+	return errors.Join(problems...)
+}
+
+// install checks the params against the pipeline, and applies the objects.
+func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image string, print bool) error {
+	ctx := cmd.Context()
+	pipeline, err := launch.Installed(ctx, clients, clients.Namespace, launch.Pipeline)
+	if err != nil {
+		return err
+	}
+	if _, err := launch.Params(pipeline, s.Values); err != nil {
+		return &step.Exit{Code: step.WrongUsage, Err: err}
+	}
+	objects, err := s.untyped(clients.Namespace, cmp.Or(image, launch.Value(pipeline, nil, "steps-image")))
+	if err != nil {
+		return err
+	}
+	if print {
+		return install.WriteYAML(cmd.OutOrStdout(), objects)
+	}
+	client, err := dynamic.NewForConfig(clients.Config)
+	if err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	for _, object := range objects {
+		change, err := install.Apply(ctx, client, object, false)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", change.Object, change.Outcome)
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "\nschedule %s starts a run at %s %s, on days %s\n  now:   oc create job --from=cronjob/%s%s %s%s-now -n %s\n  trend: mlenv trend --schedule=%s -n %s\n",
+		s.Name, s.At, s.TimeZone, s.Days, prefix, s.Name, prefix, s.Name, clients.Namespace, s.Name, clients.Namespace)
+	return nil
+}
+
+func showCommand() *cobra.Command {
+	var flags kube.Flags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "List the schedules of a namespace",
+		Long:  "List the schedules of a namespace.\n\nExit code 0: listed; 1: they cannot be read; 2: wrong usage.",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "table" && output != "json" {
+				return &step.Exit{Code: step.WrongUsage, Err: fmt.Errorf("--output %q: want table or json", output)}
+			}
+			clients, err := flags.Connect()
+			if err != nil {
+				return err
+			}
+			found, err := clients.Kube.BatchV1().CronJobs(clients.Namespace).List(cmd.Context(), metav1.ListOptions{LabelSelector: selector})
+			if err != nil {
+				return kube.Problem(fmt.Errorf("listing schedules in %s: %w", clients.Namespace, err))
+			}
+			all := []Schedule{}
+			for i := range found.Items {
+				s, err := of(&found.Items[i])
+				if err != nil {
+					return err
+				}
+				all = append(all, s)
+			}
+			if output == "json" {
+				return step.WriteJSON(cmd.OutOrStdout(), all)
+			}
+			return list(cmd, all, found.Items)
+		},
+	}
+	flags.AddTo(cmd.Flags())
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table for people, json for machines")
+	return cmd
+}
+
+func list(cmd *cobra.Command, all []Schedule, jobs []batchv1.CronJob) error {
+	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tAT\tDAYS\tTIME ZONE\tLAST\tBLACKOUTS\tPARAMS")
+	for i, s := range all {
+		last := "-"
+		if at := jobs[i].Status.LastScheduleTime; at != nil {
+			last = at.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.At, s.Days, s.TimeZone, last, cmp.Or(strings.Join(s.Blackouts, " "), "-"), s.paramsText())
+	}
+	return table.Flush()
+}
+
+func removeCommand() *cobra.Command {
+	var flags kube.Flags
+	cmd := &cobra.Command{
+		Use:   "remove [NAME]",
+		Short: "Remove a schedule; its receipts stay, and a run of it that goes on goes on",
+		Long:  "Remove a schedule, nightly by name unless another is given. Its receipts stay, and a run of it that goes on goes on.\n\nExit code 0: it is gone; 1: it failed; 2: wrong usage.",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			clients, err := flags.Connect()
+			if err != nil {
+				return err
+			}
+			client, err := dynamic.NewForConfig(clients.Config)
+			if err != nil {
+				return fmt.Errorf("making a client: %w", err)
+			}
+			return remove(cmd.Context(), client, clients.Namespace, nameOf(args))
+		},
+	}
+	flags.AddTo(cmd.Flags())
+	return cmd
+}
+
+// remove deletes what Objects makes, if it is a schedule's.
+func remove(ctx context.Context, client dynamic.Interface, namespace, name string) error {
+	background := metav1.DeletePropagationBackground
+	for _, where := range []schema.GroupVersionResource{
+		cronJobs,
+		{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "rolebindings"},
+		{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"},
+		{Version: "v1", Resource: "serviceaccounts"},
+	} {
+		objects := client.Resource(where).Namespace(namespace)
+		found, err := objects.List(ctx, metav1.ListOptions{LabelSelector: selector, FieldSelector: "metadata.name=" + prefix + name})
+		if err != nil {
+			return kube.Problem(fmt.Errorf("listing %s of schedule %s/%s: %w", where.Resource, namespace, name, err))
+		}
+		if len(found.Items) == 0 && where == cronJobs {
+			return fail.Advise(fail.Becausef(fail.InvalidInput, "removing schedule %s/%s: there is none", namespace, name), "mlenv schedule show -n %s", namespace)
+		}
+		for _, each := range found.Items {
+			uid := each.GetUID()
+			err := objects.Delete(ctx, each.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return kube.Problem(fmt.Errorf("deleting %s %s/%s: %w", where.Resource, namespace, each.GetName(), err))
+			}
+		}
+	}
+	return nil
+}
+
+func fireCommand() *cobra.Command {
+	var flags kube.Flags
+	var job string
+	cmd := &cobra.Command{
+		Use:    "fire NAME --job=JOB",
+		Short:  "Do what a schedule's Job does: start its run or find it, follow it, compare it",
+		Hidden: true, // the CronJob calls it
+		Args:   cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			clients, err := flags.Connect()
+			if err != nil {
+				return err
+			}
+			f := &firing{clients: clients, log: step.TextLog(cmd.OutOrStdout()), now: time.Now}
+			return nightOver(f.fire(cmd.Context(), args[0], job))
+		},
+	}
+	flags.AddTo(cmd.Flags())
+	cmd.Flags().StringVar(&job, "job", "", "the Job that this is a pod of; its scheduled time names the run")
+	if err := cmd.MarkFlagRequired("job"); err != nil {
+		panic(err) // the flag is made above
+	}
+	return cmd
+}
+
+// nightOver is the error of a night, with an exit code after which the Job starts another pod where
+// the API server only was away: it finds the run, or starts it.
+func nightOver(err error) error {
+	if err == nil {
+		return nil
+	}
+	// The reason is in the last lines, which kubectl describe shows.
+	told := fmt.Errorf("%s: %w", fail.ReasonOf(err), err)
+	if kube.Transient(err) {
+		return &step.Exit{Code: step.Interrupted, Err: told}
+	}
+	return told
+}

@@ -1,0 +1,194 @@
+// Package schedule has a cluster start a run every night, as a CronJob that needs nobody's
+// laptop, and compares what the run has reached with the nights before.
+package schedule
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	_ "time/tzdata" // the steps' image has no files of time zones
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/cronjob"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
+)
+
+const (
+	// part is not install's: installing again must not delete schedules.
+	part = "schedule"
+	// annotation of the CronJob holds the Schedule as JSON.
+	annotation = "ml-dev-env/schedule-spec"
+	// prefix of the CronJob's name, and of its runs'.
+	prefix = "mlenv-"
+	// startWithin is how late a night's run may start.
+	startWithin = time.Hour
+	// attempts is how often a pod that was taken away is replaced, and follows the same run on.
+	attempts = 6
+)
+
+// Schedule is what to run when.
+type Schedule struct {
+	Name string `json:"name"`
+	// At is the time of day, as 02:30, in TimeZone; Days are cron's names, "*" for all.
+	At       string `json:"at"`
+	Days     string `json:"days"`
+	TimeZone string `json:"timeZone"`
+	// Blackouts are texts for ParseBlackout, in the time zone.
+	Blackouts []string `json:"blackouts,omitempty"`
+	// Values are the pipeline's params.
+	Values map[string][]string `json:"values"`
+	// OnBusy is skip or wait.
+	OnBusy         string          `json:"onBusy"`
+	ServiceAccount string          `json:"serviceAccount,omitempty"`
+	Tolerance      trend.Tolerance `json:"tolerancePercent"`
+}
+
+// days of a cron line.
+var days = regexp.MustCompile(`^(\*|(?i:(mon|tue|wed|thu|fri|sat|sun)([-,](mon|tue|wed|thu|fri|sat|sun))*))$`)
+
+// Check says all mistakes at once, as InvalidInput.
+func (s Schedule) Check() error {
+	var problems []error
+	// A Job's name has eleven letters more than its CronJob's, and a label 63 at most.
+	if errs := validation.IsDNS1123Label(prefix + s.Name); len(errs) > 0 || len(s.Name) > 40 {
+		problems = append(problems, fmt.Errorf("name %q: want at most 40 letters a-z, digits and hyphens", s.Name))
+	}
+	if install.Reserved(prefix + s.Name) {
+		problems = append(problems, fmt.Errorf("name %q: %s%s is what mlenv install calls a part of its own: want another name", s.Name, prefix, s.Name))
+	}
+	if _, err := time.Parse("15:04", s.At); err != nil {
+		problems = append(problems, fmt.Errorf("--at %q: want a time of day, as in 02:30", s.At))
+	}
+	if !days.MatchString(s.Days) {
+		problems = append(problems, fmt.Errorf("--days %q: want * or days, as in mon-fri or sat,sun", s.Days))
+	}
+	if s.OnBusy != "skip" && s.OnBusy != "wait" {
+		problems = append(problems, fmt.Errorf("--on-busy %q: want skip or wait", s.OnBusy))
+	}
+	if _, err := s.blackouts(); err != nil {
+		problems = append(problems, err)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return fail.Because(fail.InvalidInput, err)
+	}
+	return nil
+}
+
+// zone is UTC where none is named.
+func (s Schedule) zone() (*time.Location, error) {
+	zone, err := time.LoadLocation(s.TimeZone)
+	if err != nil || s.TimeZone == "Local" {
+		return nil, fmt.Errorf("--time-zone %q: want a name of the time zone database, as in Europe/Madrid", s.TimeZone)
+	}
+	return zone, nil
+}
+
+func (s Schedule) blackouts() (all []Blackout, err error) {
+	zone, err := s.zone()
+	if err != nil {
+		return nil, err
+	}
+	var problems []error
+	for _, text := range s.Blackouts {
+		b, err := ParseBlackout(text, zone)
+		problems = append(problems, err)
+		all = append(all, b)
+	}
+	return all, errors.Join(problems...)
+}
+
+// cron is the schedule's line; At is known to be good.
+func (s Schedule) cron() string {
+	at, _ := time.Parse("15:04", s.At)
+	return fmt.Sprintf("%d %d * * %s", at.Minute(), at.Hour(), strings.ToLower(s.Days))
+}
+
+// runName is that of the run of one night: the same however often the night's Job starts again.
+func (s Schedule) runName(scheduled time.Time) string {
+	return prefix + s.Name + "-" + scheduled.UTC().Format("20060102-150405")
+}
+
+// Objects are the CronJob, and an account that can start runs, follow them, and read what
+// they leave. The image is that of the steps.
+func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
+	spec, err := json.Marshal(s)
+	if err != nil {
+		return nil, fmt.Errorf("encoding schedule %s: %w", s.Name, err)
+	}
+	labels := install.Labels(part)
+	labels[run.ScheduleLabel] = s.Name
+	job := cronjob.Job{
+		Name: prefix + s.Name, Namespace: namespace, Labels: labels, Annotations: map[string]string{annotation: string(spec)},
+		Schedule: s.cron(), TimeZone: s.TimeZone, Image: image, Command: []string{"mlenv", "schedule", "fire", s.Name, "--job=$(JOB_NAME)"},
+		StartWithin: int64(startWithin.Seconds()),
+		Env: []corev1.EnvVar{{Name: "JOB_NAME", ValueFrom: &corev1.EnvVarSource{
+			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"}}}},
+	}
+	made := job.CronJob()
+	// One that somebody starts by hand must not take the night's log away.
+	made.Spec.SuccessfulJobsHistoryLimit = new(int32(3))
+	template := &made.Spec.JobTemplate.Spec
+	template.BackoffLimit = new(int32(attempts))
+	// A run that failed is not helped by looking at it again; a pod that was taken away is.
+	template.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
+		Action:      batchv1.PodFailurePolicyActionFailJob,
+		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new(cronjob.Container), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{1, 2}},
+	}}}
+	return append(job.Account(rules(s.Name)...), made), nil
+}
+
+func rules(name string) []rbacv1.PolicyRule {
+	rule := func(group string, verbs []string, resources ...string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+	}
+	own := rule("batch", []string{"get"}, "cronjobs")
+	own.ResourceNames = []string{prefix + name}
+	return []rbacv1.PolicyRule{
+		own,
+		rule("batch", []string{"get"}, "jobs"),
+		rule("tekton.dev", []string{"get"}, "pipelines"),
+		rule("tekton.dev", []string{"get", "list", "watch", "create"}, "pipelineruns"),
+		rule("tekton.dev", []string{"list", "watch"}, "taskruns"),
+		rule("coordination.k8s.io", []string{"get"}, "leases"),
+		// Receipts: those of earlier nights, and what is found added to that of this one.
+		rule("", []string{"get", "list", "create", "patch"}, "configmaps"),
+	}
+}
+
+// of reads a schedule back from its CronJob, which somebody may have written by hand.
+func of(found *batchv1.CronJob) (Schedule, error) {
+	s := Schedule{Days: "*", TimeZone: "UTC", OnBusy: "skip", Tolerance: trend.DefaultTolerance()}
+	err := json.Unmarshal([]byte(found.Annotations[annotation]), &s)
+	if err == nil {
+		err = s.Check()
+	}
+	if err == nil && prefix+s.Name != found.Name {
+		err = fmt.Errorf("name %q: want that of the CronJob without %s", s.Name, prefix)
+	}
+	if err != nil {
+		return s, fail.Because(fail.InvalidInput, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name, annotation, err))
+	}
+	return s, nil
+}
+
+// paramsText is the schedule's params for a table.
+func (s Schedule) paramsText() string {
+	var texts []string
+	for name, values := range s.Values {
+		texts = append(texts, name+"="+strings.Join(values, ","))
+	}
+	slices.Sort(texts)
+	return strings.Join(texts, " ")
+}

@@ -1,0 +1,60 @@
+// Package clusterfile reads the cluster file that a flag or a Task names.
+package clusterfile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// Load reads and checks the cluster file at path. A Task mounts it as
+// optional from a ConfigMap that mlenv install makes: where it is not there, in a
+// pod, the error names those that are. Errors: InvalidInput with every mistake.
+func Load(ctx context.Context, path string, flags kube.Flags) (cluster.File, error) {
+	if path == "" {
+		return cluster.File{}, fail.Becausef(fail.InvalidInput, "--cluster-file is missing: want a file as in clusters/")
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		err = fail.Becausef(fail.InvalidInput, "reading the cluster file: %w", err)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = notInstalled(ctx, path, flags, err)
+		}
+		return cluster.File{}, err
+	}
+	file, err := cluster.Load(path, content)
+	if err != nil {
+		return cluster.File{}, fail.Because(fail.InvalidInput, err)
+	}
+	return file, nil
+}
+
+func notInstalled(ctx context.Context, path string, flags kube.Flags, err error) error {
+	clients, connectErr := flags.Connect()
+	if connectErr != nil || !clients.InCluster {
+		return err
+	}
+	installed := "which are is not known"
+	if found, err := clients.Kube.CoreV1().ConfigMaps(clients.Namespace).List(ctx, metav1.ListOptions{}); err == nil {
+		var names []string
+		for _, config := range found.Items {
+			if name, ok := strings.CutPrefix(config.Name, cluster.ConfigMapPrefix); ok {
+				names = append(names, name)
+			}
+		}
+		installed = "installed are: " + cmp.Or(strings.Join(names, ", "), "none")
+	}
+	name := filepath.Base(filepath.Dir(path))
+	return fail.Advise(fail.Becausef(fail.InvalidInput, "%w: cluster %q is not installed in namespace %s; %s", err, name, clients.Namespace, installed),
+		"mlenv install clusters/%s.yaml -n %s --steps-image=IMAGE, or correct the param cluster", name, clients.Namespace)
+}

@@ -1,0 +1,134 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// examination is what was found out about an environment.
+type examination struct {
+	Options
+	clients         *kube.Clients
+	namespace, name string
+	now             time.Time
+
+	// cluster is what Kubernetes knows; it is empty where clusterErr is not nil.
+	cluster    diagnose.Snapshot
+	clusterErr error
+	// lease is nil where there is none or it may not be read.
+	lease    *lease.Busy
+	holderID string
+	ending   bool
+	leaseErr error
+	policies []networkingv1.NetworkPolicy
+
+	nodes []*node
+	// agentsErr is why no agent could be asked at all.
+	agentsErr error
+	jobs      []job
+}
+
+// readCluster asks the API server all that is asked of it beside the agents.
+func (e *examination) readCluster(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, e.Patience)
+	defer cancel()
+	var group sync.WaitGroup
+	group.Go(func() { e.cluster, e.clusterErr = diagnose.Collect(ctx, e.clients.Kube, e.namespace, e.name) })
+	group.Go(func() {
+		leases := lease.Client{Kube: e.clients.Kube, Tekton: e.clients.Tekton, Namespace: e.namespace, Now: func() time.Time { return e.now }, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+		found, err := leases.Find(ctx, e.name)
+		if err != nil {
+			e.leaseErr = err
+			return
+		}
+		e.lease, e.holderID, e.ending = leases.Look(ctx, found), lease.HolderOf(found).ID, found.DeletionTimestamp != nil
+	})
+	group.Go(func() {
+		// Who may not read them does not know them: nothing else depends on it.
+		if list, err := e.clients.Kube.NetworkingV1().NetworkPolicies(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
+			e.policies = list.Items
+		}
+	})
+	group.Wait()
+	if e.clusterErr != nil {
+		// Its StatefulSet alone tells how many agents there are to ask.
+		if set, err := e.clients.Kube.AppsV1().StatefulSets(e.namespace).Get(ctx, objects.NamesOf(e.name).StatefulSet, metav1.GetOptions{}); err == nil {
+			e.cluster.StatefulSet = set
+		}
+	}
+}
+
+// missing is true where the API server says that there is no such environment.
+func (e *examination) missing() bool {
+	return e.clusterErr == nil && e.cluster.StatefulSet == nil && len(e.cluster.Pods) == 0
+}
+
+// mode of the environment, "" where it is not known.
+func (e *examination) mode() string {
+	if e.cluster.StatefulSet == nil {
+		return ""
+	}
+	return e.cluster.StatefulSet.Annotations[objects.ModeAnnotation]
+}
+
+func (e *examination) rdmaWanted() bool { return e.mode() == string(objects.RDMA) }
+
+// count is how many nodes there should be, as far as that is known.
+func (e *examination) count() int {
+	set := e.cluster.StatefulSet
+	switch {
+	case set == nil:
+		return len(e.cluster.Pods)
+	case set.Spec.Replicas == nil:
+		return 1
+	}
+	return int(*set.Spec.Replicas)
+}
+
+// unreadable is a finding of each thing that could not be read, and so not looked at.
+func (e *examination) unreadable() []Finding {
+	var all []Finding
+	add := func(object string, err error) {
+		if err == nil {
+			return
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fail.Advise(fmt.Errorf("the API server did not answer within %s", e.Patience), "oc get --raw /readyz (is the API server up, and reachable from here?)")
+		}
+		all = append(all, found(NotReadable, object, err.Error(), fail.NextOf(err)))
+	}
+	add("pods and events", e.clusterErr)
+	if fail.ReasonOf(e.leaseErr) != fail.EnvironmentMissing {
+		add("the lease", e.leaseErr)
+	}
+	secret := objects.NamesOf(e.name).ClientSecret
+	switch {
+	case fail.ReasonOf(e.agentsErr) == fail.EnvironmentMissing || apierrors.IsNotFound(e.agentsErr):
+		all = append(all, found(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach them without it", e.namespace, secret),
+			fmt.Sprintf("oc delete lease %s -n %s, and provision it again: the secrets are made with the environment", e.name, e.namespace)).as(Broken))
+	default:
+		add("all agents (none was asked)", e.agentsErr)
+	}
+	// Where nothing at all was seen, nobody shall take it for a good sign.
+	if e.clusterErr != nil && e.agentsErr != nil {
+		for i := range all {
+			all[i] = all[i].as(Broken)
+		}
+	}
+	return all
+}

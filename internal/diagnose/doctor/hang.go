@@ -1,0 +1,179 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// endedFor is for how long ranks may differ without anything being wrong: they neither
+// begin nor end at the same moment.
+const endedFor = time.Minute
+
+// hang is why a training hangs, or has failed.
+func (e *examination) hang() []Finding {
+	var all []Finding
+	for _, n := range e.nodes {
+		all = append(all, e.silent(n)...)
+		all = append(all, e.restarted(n)...)
+	}
+	for _, j := range e.jobs {
+		all = append(all, e.ended(j)...)
+		all = append(all, e.unknown(j)...)
+		all = append(all, e.quiet(j)...)
+	}
+	return slices.Concat(all, e.resolution(), e.barred())
+}
+
+// silent is about an agent that does not answer, or not whole. A pod that does not run is
+// explained by what keeps it from starting.
+func (e *examination) silent(n *node) []Finding {
+	switch {
+	case fail.ReasonOf(n.healthErr) == fail.AgentVersion:
+		return []Finding{found(Name(fail.AgentVersion), n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
+	case apierrors.IsForbidden(n.healthErr):
+		return []Finding{found(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
+	case n.healthErr != nil && (n.running() || e.clusterErr != nil):
+		return []Finding{found(Name(fail.AgentUnreachable), n.String(), n.healthErr.Error(),
+			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.namespace, n.pod, e.namespace))}
+	case n.factsErr != nil:
+		return []Finding{found(AgentStuck, n.String(),
+			fmt.Sprintf("its agent answers, but not when it must look at GPUs and volumes: %v", n.factsErr),
+			n.exec(e.namespace, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
+				" (what hangs is the GPU's driver, or a volume's server)")}
+	}
+	return nil
+}
+
+// restarted is about a container that was started again: whatever ran in it is lost.
+func (e *examination) restarted(n *node) []Finding {
+	if n.object == nil {
+		return nil
+	}
+	var all []Finding
+	for _, c := range n.object.Status.ContainerStatuses {
+		end := c.LastTerminationState.Terminated
+		if end == nil || c.State.Running == nil {
+			continue
+		}
+		f := found(Name(fail.ContainerRestarted), n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and was started again, %s in all",
+			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)), humanize.Count(int(c.RestartCount), "time")),
+			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.namespace, c.Name))
+		if end.Reason == "OOMKilled" {
+			f.Next = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
+		}
+		if !slices.ContainsFunc(e.jobs, func(j job) bool { s, ok := j.on(n.number); return ok && s.State == agent.Restarted }) {
+			f = f.as(Suspicious)
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// ended is about ranks that have ended, for whom others wait.
+func (e *examination) ended(j job) []Finding {
+	if c, ok := cause.Find(j.statuses); ok && (c.Known || !c.Rank.Stopped) {
+		err := c.Err(j.statuses[0].Record)
+		evidence := err.Error()
+		if j.running() {
+			evidence += "\nthe job still runs elsewhere, and what runs waits for that rank"
+		}
+		return []Finding{found(Name(fail.ReasonOf(err)), j.title(), evidence, fail.NextOf(err)).as(Broken)}
+	}
+	if !j.running() {
+		return nil
+	}
+	var done []string
+	for _, status := range j.statuses {
+		for _, rank := range status.Ranks {
+			if !rank.Ended.IsZero() && rank.Exit == (agent.Exit{}) && e.now.Sub(rank.Ended) > endedFor {
+				done = append(done, fmt.Sprintf("rank %d on node %d (%s ago)", rank.Rank, status.Node, age(e.now.Sub(rank.Ended))))
+			}
+		}
+	}
+	if done == nil {
+		return nil
+	}
+	return []Finding{found(RankEnded, j.title(), fmt.Sprintf("exited with 0 while others run: %s", strings.Join(done, ", ")),
+		"see that the script ends on all ranks after the same number of steps: one with less data leaves the others waiting in a collective")}
+}
+
+// unknown is about nodes that should run a part of a job and do not know it.
+func (e *examination) unknown(j job) []Finding {
+	if !j.running() || e.now.Sub(j.statuses[0].Started) < endedFor {
+		return nil
+	}
+	var all []Finding
+	for _, n := range e.nodes[:min(j.spec().Nodes, len(e.nodes))] {
+		if _, ok := j.on(n.number); !ok && n.jobs != nil {
+			all = append(all, found(JobMissing, n.String(), j.title()+" runs on other nodes, and this one does not know it: its pod was made anew, or the launch did not reach it",
+				"start the training again from its last checkpoint: the ranks that run wait in vain"))
+		}
+	}
+	return all
+}
+
+// quiet is about a job that prints nothing.
+func (e *examination) quiet(j job) []Finding {
+	quiet, ok := j.quiet()
+	if !ok || quiet < e.QuietAfter {
+		return nil
+	}
+	evidence := fmt.Sprintf("no rank has printed anything, nor written metrics, for %s", age(quiet))
+	next := fmt.Sprintf("%s, and so for a rank of each node (PID %s): the rank whose stack differs is the one that the others wait for",
+		e.nodes[0].exec(e.namespace, "py-spy dump --pid PID"), j.processes())
+	if rank := j.spec().DebugRank; rank != nil {
+		return []Finding{found(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or is in one", evidence, *rank), "attach to it, or let it go on").as(Note)}
+	}
+	if busy := e.utilization(); busy != "" {
+		evidence += "; GPUs in percent: " + busy + " (all near 100 is how waiting in a collective looks, all near 0 is waiting for data or in Python)"
+	}
+	return []Finding{found(NoProgress, j.title(), evidence, next)}
+}
+
+// processes are the first ranks' of each node.
+func (j job) processes() string {
+	var pids []string
+	for _, status := range j.statuses {
+		if len(status.Ranks) > 0 {
+			pids = append(pids, fmt.Sprintf("%d on node %d", status.Ranks[0].PID, status.Node))
+		}
+	}
+	return cmp.Or(strings.Join(pids, ", "), "no rank has begun")
+}
+
+// resolution is about names that ranks could not look up, or that lead elsewhere.
+func (e *examination) resolution() []Finding {
+	names := objects.NamesOf(e.name)
+	next := fmt.Sprintf("oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", e.namespace, names.Service)
+	var all []Finding
+	for _, n := range e.nodes {
+		for _, other := range e.nodes {
+			name := names.TLSName(e.namespace, other.number)
+			if problem := n.names.Problems[name]; problem != "" && other.running() {
+				all = append(all, found(Name(fail.NameResolution), n.String(), fmt.Sprintf("%s: %s", name, problem), next))
+			}
+			addresses := n.names.Addresses[name]
+			if len(addresses) > 0 && other.running() && other.object.Status.PodIP != "" && !hasAddress(addresses, other.object) {
+				all = append(all, found(Name(fail.NameResolution), n.String(), fmt.Sprintf("%s resolves to %s: want %s, which the pod has", name, strings.Join(addresses, " "), other.object.Status.PodIP), next))
+			}
+		}
+	}
+	return all
+}
+
+func hasAddress(addresses []string, pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.PodIPs, func(ip corev1.PodIP) bool { return slices.Contains(addresses, ip.IP) }) ||
+		slices.Contains(addresses, pod.Status.PodIP)
+}

@@ -1,0 +1,223 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
+)
+
+// network is what NCCL has printed, and what the nodes' devices are like.
+func (e *examination) network() []Finding {
+	var all []Finding
+	for _, j := range e.jobs {
+		all = append(all, e.printed(j)...)
+	}
+	return slices.Concat(all, e.devices(), e.settings(), e.unused())
+}
+
+// printed is what NCCL's logs of a job show. Of a job that has ended well its errors were
+// overcome, and count no more.
+func (e *examination) printed(j job) []Finding {
+	var summaries []nccl.Summary
+	var against []nccl.Finding
+	for _, status := range j.statuses {
+		if status.NCCL == nil {
+			continue
+		}
+		summaries = append(summaries, *status.NCCL)
+		// Each node has settings and devices of its own.
+		against = append(against, status.NCCL.Against(e.wanted(status))...)
+	}
+	printed := against
+	if !j.succeeded() {
+		printed = slices.Concat(nccl.Merge(summaries...).Findings, against)
+	}
+	byName := map[nccl.Name][]nccl.Finding{}
+	for _, f := range printed {
+		byName[f.Name] = append(byName[f.Name], f)
+	}
+	var all []Finding
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		all = append(all, e.fromNCCL(j, byName[name]))
+	}
+	return all
+}
+
+// fromNCCL makes one finding of all that have one name: a failure of the network is seen by
+// many ranks at once.
+func (e *examination) fromNCCL(j job, same []nccl.Finding) Finding {
+	first := same[0]
+	var hosts []string
+	for _, f := range same {
+		if host := e.host(f.Host); !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
+	}
+	evidence := fmt.Sprintf("%s; NCCL in %s: %s", first.Cause, j.title(), first.Evidence)
+	if first.Device != "" && !strings.Contains(first.Evidence, first.Device) {
+		evidence += " (" + first.Device + ")"
+	}
+	if more := len(same) - 1; more > 0 {
+		evidence += fmt.Sprintf(" (and %s like it)", humanize.Count(more, "finding"))
+	}
+	f := found(Name(first.Name), strings.Join(hosts, ", "), evidence, first.Fix)
+	if first.Consequence {
+		f = f.as(Note)
+	}
+	return f
+}
+
+// host is the node of that host name, which is its pod's.
+func (e *examination) host(name string) string {
+	for _, n := range e.nodes {
+		if n.pod == name {
+			return n.String()
+		}
+	}
+	return cmp.Or(name, "a rank")
+}
+
+// wanted is what a node's part of a job was set up for.
+func (e *examination) wanted(status agent.JobStatus) nccl.Wanted {
+	n := e.nodes[status.Node]
+	var wanted nccl.Wanted
+	if n.facts != nil {
+		wanted.Environment = maps.Clone(n.facts.Environment)
+		maps.Copy(wanted.Environment, status.Spec.Env)
+	}
+	if !e.rdmaWanted() {
+		return wanted
+	}
+	wanted.Transport = nccl.RDMAHost
+	if n.facts != nil && len(n.facts.GPUs) > 0 {
+		wanted.Transport = nccl.RDMAGPU
+	}
+	if n.rdma != nil && e.allDetected() {
+		// The devices that this node is to use: those on rails that all nodes have.
+		hca := e.plan(n).Environment()["NCCL_IB_HCA"]
+		var names []string
+		for name := range strings.SplitSeq(strings.TrimPrefix(hca, "="), ",") {
+			name, _, _ = strings.Cut(name, ":")
+			if name != "" {
+				names = append(names, name)
+			}
+		}
+		wanted.Devices = map[string][]string{n.pod: names}
+	}
+	return wanted
+}
+
+// allDetected is true where the devices of all nodes are known, without which it cannot be
+// told what NCCL's settings should be.
+func (e *examination) allDetected() bool {
+	return !slices.ContainsFunc(e.nodes, func(n *node) bool { return n.rdma == nil })
+}
+
+// detected are the devices of the nodes that answer, and their numbers.
+func (e *examination) detected() (all []rdma.Facts, numbers []int) {
+	for _, n := range e.nodes {
+		if n.rdma != nil {
+			all, numbers = append(all, *n.rdma), append(numbers, n.number)
+		}
+	}
+	return all, numbers
+}
+
+func (e *examination) plan(n *node) rdma.Plan {
+	all, _ := e.detected()
+	told := e.told()
+	return rdma.NewPlan(all, n.number, told.Expected, told.Forced)
+}
+
+// told is what the nodes that answer were told of their network.
+func (e *examination) told() network.Settings {
+	var facts []agent.Facts
+	for _, n := range e.nodes {
+		if n.facts != nil {
+			facts = append(facts, *n.facts)
+		}
+	}
+	return network.Told(facts)
+}
+
+// devices is what the RDMA devices of the nodes are like. In mode tcp nobody needs any.
+func (e *examination) devices() []Finding {
+	if !e.rdmaWanted() {
+		return nil
+	}
+	var all []Finding
+	show := func(node string) string {
+		return fmt.Sprintf("mlenv rdma %s --name=%s -n %s", node, e.name, e.namespace)
+	}
+	for _, n := range e.nodes {
+		if n.rdma == nil {
+			continue
+		}
+		for _, f := range n.rdma.Findings {
+			all = append(all, fromRDMA(f, n.String(), show(fmt.Sprint(n.number))))
+		}
+	}
+	facts, numbers := e.detected()
+	for _, f := range rdma.CompareSome(facts, numbers) {
+		all = append(all, fromRDMA(f, "between the nodes", show("")))
+	}
+	return all
+}
+
+func fromRDMA(f rdma.Finding, object, show string) Finding {
+	severity := map[rdma.Severity]Severity{rdma.Broken: Broken, rdma.Degraded: Suspicious, rdma.Note: Note}[f.Severity]
+	return found(Name(f.Kind), object, f.Text, cmp.Or(f.Next, strings.Join(strings.Fields(show), " "))).as(severity)
+}
+
+// settings compares NCCL's variables on the nodes with what follows from their devices now:
+// devices are renamed by maintenance, and rails are cut off from each other.
+func (e *examination) settings() []Finding {
+	if !e.rdmaWanted() || !e.allDetected() {
+		return nil
+	}
+	var all []Finding
+	for _, n := range e.nodes {
+		// Who was told nothing yet will be before anything is started.
+		if n.facts == nil || n.facts.Network == nil {
+			continue
+		}
+		for _, v := range e.plan(n).Variables {
+			has := n.facts.Environment[v.Name]
+			if has == v.Value {
+				continue
+			}
+			name, next := SettingsStale, "start the training anew: the nodes' settings are made when it begins; where it stays so, the image or the nccl block of the cluster file sets it"
+			if v.Name == "NCCL_CROSS_NIC" && v.Value == "0" {
+				name = CrossNIC
+			}
+			all = append(all, found(name, n.String(), fmt.Sprintf("%s is %s: want %s: %s", v.Name, orUnset(has), orUnset(v.Value), v.Reason), next))
+		}
+	}
+	return all
+}
+
+func orUnset(value string) string { return cmp.Or(value, "unset") }
+
+// unused is about rails that a training over TCP does not use.
+func (e *examination) unused() []Finding {
+	facts, numbers := e.detected()
+	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 {
+		return nil
+	}
+	for _, f := range facts {
+		if len(f.Rails()) == 0 {
+			return nil
+		}
+	}
+	return []Finding{found(RDMAUnused, "environment "+e.name,
+		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.told().Expected)),
+		"provision it with --mode=rdma; in mode auto the log of the run and its receipt say why it became tcp")}
+}

@@ -1,0 +1,77 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+)
+
+// barred is about network policies that do not let the nodes talk to each other on all ports,
+// as ranks must: they listen on ports that the kernel chooses. Policies add up, so
+// one that allows it is enough. What RDMA sends is not seen by them, but ranks meet over TCP.
+func (e *examination) barred() []Finding {
+	if len(e.nodes) < 2 || e.cluster.StatefulSet == nil {
+		return nil
+	}
+	own := labels.Set(e.cluster.StatefulSet.Spec.Template.Labels)
+	var names []string
+	for _, direction := range []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress} {
+		var about []string
+		allowed := false
+		for _, p := range e.policies {
+			if selects(&p.Spec.PodSelector, own) && slices.Contains(typesOf(p.Spec), direction) {
+				about = append(about, p.Name)
+				allowed = allowed || allows(p.Spec, direction, own)
+			}
+		}
+		// What no policy is about is allowed.
+		if !allowed {
+			names = append(names, about...)
+		}
+	}
+	if names == nil {
+		return nil
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return []Finding{found(TrafficBarred, "environment "+e.name,
+		fmt.Sprintf("network policies (%s) apply to the pods, and none of them lets the environment's pods talk to each other on all ports", strings.Join(names, ", ")),
+		fmt.Sprintf("oc get networkpolicy %s -n %s -o yaml; add one whose podSelector, ingress.from and egress.to are the label %s=%s", names[0], e.namespace, objects.EnvironmentLabel, e.name))}
+}
+
+// typesOf are the directions that a policy is about; the API server fills them in, and an
+// old object may lack them.
+func typesOf(spec networkingv1.NetworkPolicySpec) []networkingv1.PolicyType {
+	if len(spec.PolicyTypes) > 0 {
+		return spec.PolicyTypes
+	}
+	if len(spec.Egress) > 0 {
+		return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
+	}
+	return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
+}
+
+// allows is true where a rule lets pods of these labels through on all ports. Peers that are
+// ranges of addresses or namespaces are taken for ones that do: what is not certain is no finding.
+func allows(spec networkingv1.NetworkPolicySpec, direction networkingv1.PolicyType, own labels.Set) bool {
+	passes := func(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) bool {
+		return len(ports) == 0 && (len(peers) == 0 || slices.ContainsFunc(peers, func(peer networkingv1.NetworkPolicyPeer) bool {
+			return peer.IPBlock != nil || peer.NamespaceSelector != nil || selects(peer.PodSelector, own)
+		}))
+	}
+	if direction == networkingv1.PolicyTypeIngress {
+		return slices.ContainsFunc(spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool { return passes(r.From, r.Ports) })
+	}
+	return slices.ContainsFunc(spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool { return passes(r.To, r.Ports) })
+}
+
+func selects(selector *metav1.LabelSelector, own labels.Set) bool {
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	return err == nil && s.Matches(own)
+}

@@ -1,0 +1,202 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// Where limits are near.
+const (
+	// nearMemory of what a container may have, less the cache of files.
+	nearMemory = 0.9
+	// littleRoom is what of a volume is hardly any.
+	littleRoom = 0.05
+	// manyThrottled is the part of periods in which a limit is felt.
+	manyThrottled = 0.1
+	// enoughPeriods are a minute of periods of 100 ms.
+	enoughPeriods = 600
+	// idle is what a GPU is busy at most, in percent, that has nothing to do.
+	idle = 10
+)
+
+// slow is why a training is slow, beside its network. A faulty GPU or volume is found here
+// too, though it does more harm.
+func (e *examination) slow() []Finding {
+	var all []Finding
+	for _, n := range e.nodes {
+		if n.facts != nil {
+			all = slices.Concat(all, n.gpus(e.namespace), n.memory(e.namespace), n.volumes(e.namespace), n.cpus())
+		}
+	}
+	return slices.Concat(all, e.slowRanks(), e.differing(), e.unshared(), e.idle(), e.racks())
+}
+
+func (n *node) gpus(namespace string) []Finding {
+	f := n.facts
+	var all []Finding
+	leave := fmt.Sprintf("have the node looked at (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | grep -i xid), and leave it out meanwhile: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
+	switch {
+	case f.GPUProblem != "":
+		all = append(all, found(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave))
+	case len(f.GPUs) < f.GPUsExpected:
+		missing := found(Name(fail.GPUMissing), n.String(), fmt.Sprintf("GPUs that can be used: %d, want %d", len(f.GPUs), f.GPUsExpected), leave)
+		missing.Flow = Hang
+		all = append(all, missing)
+	}
+	for _, gpu := range f.GPUs {
+		which := fmt.Sprintf("GPU %d of %s", gpu.Index, n)
+		if gpu.Fault != "" {
+			all = append(all, found(GPUFaulty, which, fmt.Sprintf("%s (%s)", gpu.Fault, gpu.UUID), leave))
+		}
+		if len(gpu.Throttled) > 0 {
+			all = append(all, found(GPUThrottled, which, fmt.Sprintf("it is held back by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
+				n.exec(namespace, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat is of the node's cooling, a power brake of its supply)", gpu.Index))))
+		}
+	}
+	return all
+}
+
+func (n *node) memory(namespace string) []Finding {
+	f := n.facts
+	var all []Finding
+	if used := f.MemoryUsed - f.MemoryCache; f.MemoryLimit > 0 && float64(used) > nearMemory*float64(f.MemoryLimit) {
+		all = append(all, found(MemoryNearLimit, n.String(), fmt.Sprintf("its container has %s of the %s that it may have, without the cache of files: over the limit it is killed with all ranks", humanize.Bytes(int64(used)), humanize.Bytes(int64(f.MemoryLimit))),
+			"raise resources.limits.memory in the cluster file, or use fewer workers of data loaders; what is in /dev/shm counts too"))
+	}
+	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
+		all = append(all, found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)), humanize.Bytes(int64(room.Size))),
+			n.exec(namespace, "ls -lS /dev/shm (files of ranks that are gone can be removed; data loaders want fewer workers)")).as(Suspicious))
+	}
+	return all
+}
+
+func (n *node) volumes(namespace string) []Finding {
+	var all []Finding
+	for _, mount := range []struct {
+		path   string
+		volume agent.Volume
+	}{{agent.Workspace, n.facts.Workspace}, {agent.Datasets, n.facts.Datasets}} {
+		look := n.exec(namespace, fmt.Sprintf("sh -c 'df -h %s; timeout 60 du -xsh %s/* | sort -h | tail'", mount.path, mount.path))
+		v := mount.volume
+		switch {
+		case v.Problem != "":
+			all = append(all, found(VolumeUnusable, n.String(), mount.path+": "+v.Problem, look))
+		// Nothing that trains writes into datasets.
+		case mount.path == agent.Workspace && v.Size > 0 && float64(v.Free) < littleRoom*float64(v.Size):
+			f := found(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint that does not fit ends the training", mount.path, humanize.Bytes(int64(v.Free)), humanize.Bytes(int64(v.Size))), look)
+			if v.Free == 0 {
+				f.Severity, f.Flow = Broken, Hang
+			}
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+func (n *node) cpus() []Finding {
+	f := n.facts
+	if f.CPUPeriods < enoughPeriods || float64(f.CPUThrottled) < manyThrottled*float64(f.CPUPeriods) {
+		return nil
+	}
+	return []Finding{found(CPUThrottled, n.String(), fmt.Sprintf("its limit of processor time held the container back in %d%% of the periods in which it ran, since it started", 100*f.CPUThrottled/f.CPUPeriods),
+		"raise resources.limits.cpu in the cluster file, or use fewer workers of data loaders (and OMP_NUM_THREADS)")}
+}
+
+// differing is about nodes whose GPUs are not those of the others.
+func (e *examination) differing() []Finding {
+	var kinds, seen []string
+	for _, n := range e.nodes {
+		if n.facts == nil {
+			continue
+		}
+		for _, gpu := range n.facts.GPUs {
+			if kind := fmt.Sprintf("%s, driver %s", gpu.Model, gpu.Driver); !slices.Contains(kinds, kind) {
+				kinds = append(kinds, kind)
+				seen = append(seen, fmt.Sprintf("%s on node %d", kind, n.number))
+			}
+		}
+	}
+	if len(kinds) < 2 {
+		return nil
+	}
+	return []Finding{found(GPUsDiffer, "between the nodes", strings.Join(seen, "; ")+": all ranks wait for the slowest", "set gpus.type, or nodes.gpu_nodes to nodes of one kind, in the cluster file")}
+}
+
+// unshared is about nodes that do not see each other's files though they mount one claim.
+func (e *examination) unshared() []Finding {
+	set := e.cluster.StatefulSet
+	if set == nil || len(set.Spec.VolumeClaimTemplates) > 0 {
+		return nil
+	}
+	var all []Finding
+	var first *node
+	for _, n := range e.nodes {
+		switch {
+		case n.facts == nil || n.facts.Workspace.ID == "":
+		case first == nil:
+			first = n
+		case n.facts.Workspace.ID != first.facts.Workspace.ID:
+			all = append(all, found(Name(fail.StorageNotShared), n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim", agent.Workspace, first.number),
+				"check storage.class_rwx of the cluster file: its class must give one volume to all nodes"))
+		}
+	}
+	return all
+}
+
+// utilization is "node 0: 99 98, node 1: 0 0", "" where no GPU is known.
+func (e *examination) utilization() string {
+	var all []string
+	for _, n := range e.nodes {
+		if n.facts == nil || len(n.facts.GPUs) == 0 {
+			continue
+		}
+		var busy []string
+		for _, gpu := range n.facts.GPUs {
+			busy = append(busy, fmt.Sprint(gpu.Utilization))
+		}
+		all = append(all, fmt.Sprintf("node %d: %s", n.number, strings.Join(busy, " ")))
+	}
+	return strings.Join(all, ", ")
+}
+
+// idle is about GPUs that have nothing to do while a job runs. It is one look: a checkpoint
+// being written looks the same.
+func (e *examination) idle() []Finding {
+	if !slices.ContainsFunc(e.jobs, job.running) || e.utilization() == "" {
+		return nil
+	}
+	for _, n := range e.nodes {
+		if n.facts != nil && slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle }) {
+			return nil
+		}
+	}
+	return []Finding{found(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
+		"run it again in a minute; then look at the data loaders, and at how fast /datasets is: "+e.nodes[0].exec(e.namespace, "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))}
+}
+
+// racks is about jobs whose ring leaves a rack more often than it must.
+func (e *examination) racks() []Finding {
+	var all []Finding
+	for _, j := range e.jobs {
+		if !j.running() {
+			continue
+		}
+		racks := make([]string, j.spec().Nodes)
+		for _, n := range e.nodes {
+			if at := j.spec().Position(n.number); at >= 0 && at < len(racks) && n.facts != nil && n.facts.Network != nil {
+				racks[at] = n.facts.Network.Rack
+			}
+		}
+		if !slices.Contains(racks, "") && network.Order(racks) != nil {
+			all = append(all, found(RacksInterleaved, j.title(), fmt.Sprintf("in the order of ranks the nodes are in racks %s: want those of a rack side by side, so that a ring leaves each rack once", strings.Join(racks, ", ")),
+				"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)"))
+		}
+	}
+	return all
+}

@@ -1,0 +1,104 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+)
+
+// start is why pods do not start: what the cluster says of them, in its own words.
+func (e *examination) start() []Finding {
+	all := e.unreadable()
+	causes := diagnose.Explain(e.cluster, e.now)
+	for _, f := range causes {
+		evidence := f.Seen
+		if !f.Since.IsZero() {
+			evidence += fmt.Sprintf(" (since %s)", age(e.now.Sub(f.Since)))
+		}
+		finding := found(Name(f.Reason), f.Object, evidence, f.Next).as(Broken)
+		finding.Flow = Start
+		all = append(all, finding)
+	}
+	if starting := e.starting(); len(causes) == 0 && starting != "" {
+		all = append(all, found(PodsStarting, "environment "+e.name, starting,
+			e.watch()))
+	}
+	for _, n := range e.nodes {
+		all = append(all, n.attachments(e.namespace)...)
+	}
+	return append(all, e.held()...)
+}
+
+// starting says where the pods are that do not answer yet, though nothing is known to be wrong.
+func (e *examination) starting() string {
+	var lines []string
+	for _, n := range e.nodes {
+		if e.clusterErr == nil && n.health == nil && !n.running() {
+			lines = append(lines, n.pod+": "+n.state)
+		}
+	}
+	return strings.Join(lines, "; ")
+}
+
+// watch is the command that shows what becomes of the pods.
+func (e *examination) watch() string {
+	return fmt.Sprintf("oc get pods -n %s -l %s=%s -w", e.namespace, objects.EnvironmentLabel, e.name)
+}
+
+// held is about who the environment is for.
+func (e *examination) held() []Finding {
+	free := fmt.Sprintf("oc delete lease %s -n %s (this gives pods and GPUs back; claims stay)", e.name, e.namespace)
+	switch {
+	case e.ending:
+		return []Finding{found(BeingDeleted, "environment "+e.name, "its lease is being deleted, and with it all but the claims", e.watch())}
+	case e.lease != nil && e.lease.Replaceable():
+		return []Finding{found(HolderGone, "environment "+e.name, e.lease.State(), free)}
+	}
+	return nil
+}
+
+// networksGiven is Multus' annotation of what a pod was given.
+const networksGiven = "k8s.v1.cni.cncf.io/network-status"
+
+// attachments compares the networks that a running pod has with those that it asks for.
+func (n *node) attachments(namespace string) []Finding {
+	if !n.running() || n.object.Annotations[objects.NetworksAnnotation] == "" {
+		return nil
+	}
+	asked := strings.Split(strings.ReplaceAll(n.object.Annotations[objects.NetworksAnnotation], " ", ""), ",")
+	var given []struct {
+		Name    string `json:"name"`
+		Default bool   `json:"default"`
+	}
+	// The annotation may also be JSON, which this project does not write.
+	if strings.HasPrefix(asked[0], "[") {
+		return nil
+	}
+	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, namespace, networksGiven)
+	if err := json.Unmarshal([]byte(n.object.Annotations[networksGiven]), &given); err != nil {
+		return []Finding{found(AttachmentMissing, n.String(),
+			fmt.Sprintf("the pod asks for %s, and its annotation %s says nothing of what it was given: does the cluster have Multus?", strings.Join(asked, ", "), networksGiven), next)}
+	}
+	attached := map[string]bool{}
+	for _, network := range given {
+		attached[network.Name] = !network.Default
+	}
+	var missing []string
+	for _, name := range asked {
+		// "default/eno5np0-network@net1" is a network and the name of its interface.
+		name, _, _ = strings.Cut(name, "@")
+		if !strings.Contains(name, "/") {
+			name = namespace + "/" + name
+		}
+		if !attached[name] {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return []Finding{found(AttachmentMissing, n.String(), fmt.Sprintf("the pod asks for %s and was not given %s", strings.Join(asked, ", "), strings.Join(missing, ", ")), next)}
+}

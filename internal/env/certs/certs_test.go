@@ -1,0 +1,128 @@
+package certs
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+)
+
+func certificate(t *testing.T, content []byte) *x509.Certificate {
+	t.Helper()
+	block, rest := pem.Decode(content)
+	if block == nil || len(rest) > 0 {
+		t.Fatalf("not one PEM block: %s", content)
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+func TestCertificates(t *testing.T) {
+	now := time.Now()
+	// The longest name that is allowed.
+	name := strings.Repeat("n", 52)
+	made, err := New("nccl-test", name, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, server, client := certificate(t, made.CA), certificate(t, made.ServerCert), certificate(t, made.ClientCert)
+	roots := x509.NewCertPool()
+	roots.AddCert(ca)
+	node := objects.NamesOf(name).TLSName("nccl-test", 12)
+	tests := []struct {
+		what  string
+		cert  *x509.Certificate
+		name  string
+		usage x509.ExtKeyUsage
+		at    time.Time
+		valid bool
+	}{
+		{"a node", server, node, x509.ExtKeyUsageServerAuth, now, true},
+		{"a node by its whole name", server, node + ".cluster.local", x509.ExtKeyUsageServerAuth, now, true},
+		{"a node from its own container", server, "localhost", x509.ExtKeyUsageServerAuth, now, true},
+		{"a node as others' clocks are behind", server, node, x509.ExtKeyUsageServerAuth, now.Add(-50 * time.Minute), true},
+		{"a node after 364 days", server, node, x509.ExtKeyUsageServerAuth, now.AddDate(0, 0, 364), true},
+		{"a node after 366 days", server, node, x509.ExtKeyUsageServerAuth, now.AddDate(0, 0, 366), false},
+		{"a node of another namespace", server, objects.NamesOf(name).TLSName("other", 0), x509.ExtKeyUsageServerAuth, now, false},
+		{"a node of another environment", server, objects.NamesOf("h-kim").TLSName("nccl-test", 0), x509.ExtKeyUsageServerAuth, now, false},
+		{"a node as a client", server, "", x509.ExtKeyUsageClientAuth, now, false},
+		{"a step", client, "", x509.ExtKeyUsageClientAuth, now, true},
+		{"a step as a server", client, "", x509.ExtKeyUsageServerAuth, now, false},
+	}
+	for _, test := range tests {
+		_, err := test.cert.Verify(x509.VerifyOptions{
+			Roots: roots, DNSName: test.name, KeyUsages: []x509.ExtKeyUsage{test.usage}, CurrentTime: test.at,
+		})
+		if (err == nil) != test.valid {
+			t.Errorf("%s: valid %v, want %v: %v", test.what, err == nil, test.valid, err)
+		}
+	}
+	for _, cert := range []*x509.Certificate{ca, server, client} {
+		if key, ok := cert.PublicKey.(*ecdsa.PublicKey); !ok || key.Curve != elliptic.P256() {
+			t.Errorf("%s: key %T, want ECDSA P-256", cert.Subject, cert.PublicKey)
+		}
+	}
+	if server.IsCA || client.IsCA || !ca.IsCA {
+		t.Error("want the CA to be the only CA")
+	}
+}
+
+func TestAnotherEnvironmentIsRefused(t *testing.T) {
+	ours, err := New("ns", "ml-dev-env", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := New("ns", "ml-dev-env", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := handshake(t, ours, ours); err != nil {
+		t.Errorf("our own step: %v", err)
+	}
+	if err := handshake(t, ours, theirs); err == nil {
+		t.Error("a step with certificates of the same name but another making was let in")
+	}
+}
+
+// handshake connects a step to an agent and returns the agent's error.
+func handshake(t *testing.T, server, client objects.Certificates) error {
+	t.Helper()
+	load := func(cert, key, ca []byte) (tls.Certificate, *x509.CertPool) {
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca)
+		return pair, roots
+	}
+	serverPair, clients := load(server.ServerCert, server.ServerKey, server.CA)
+	clientPair, _ := load(client.ClientCert, client.ClientKey, client.CA)
+	servers := x509.NewCertPool()
+	servers.AppendCertsFromPEM(server.CA)
+	near, far := net.Pipe()
+	defer near.Close()
+	go func() {
+		step := tls.Client(far, &tls.Config{
+			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{clientPair}, RootCAs: servers, ServerName: "localhost",
+		})
+		_ = step.Handshake()
+		// The agent's verdict comes after the step's part of the handshake.
+		_, _ = step.Read(make([]byte, 1))
+		far.Close()
+	}()
+	agent := tls.Server(near, &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{serverPair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
+	})
+	return agent.Handshake()
+}

@@ -1,0 +1,393 @@
+package lease
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"knative.dev/pkg/apis"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+)
+
+const minute = time.Minute
+
+func ours() Holder   { return Holder{ID: "uid-1", Display: "train-1", Run: true} }
+func theirs() Holder { return Holder{ID: "uid-2", Display: "train-2", Run: true} }
+func person() Holder { return Holder{ID: "h-kim", Display: "H. Kim"} }
+
+func request() Request {
+	owner := run.OwnerReference("train-1", "uid-1")
+	return Request{Name: "env", Holder: ours(), Owner: &owner, Duration: 2 * minute}
+}
+
+// leaseOf is a Lease taken ago, as this package takes it.
+func leaseOf(h Holder, ago time.Duration) *coordinationv1.Lease {
+	c := Client{Namespace: "ns", Now: func() time.Time { return time.Now().Add(-ago) }}
+	lease := c.fill(&coordinationv1.Lease{}, Request{Name: "env", Holder: h, Duration: 2 * minute})
+	lease.UID = types.UID("lease-of-" + h.ID)
+	return lease
+}
+
+func pipelineRun(h Holder, done bool) *v1.PipelineRun {
+	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: h.Display, UID: types.UID(h.ID)}}
+	if done {
+		r.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse, Reason: "Failed"})
+	}
+	return r
+}
+
+func conflict() error {
+	return apierrors.NewConflict(schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}, "env", errors.New("changed"))
+}
+
+// clientOf has the fakes, which check neither UIDs nor resource versions, collect
+// no garbage, and give no UIDs: a Lease that is created gets one here.
+func clientOf(objects []runtime.Object, runs ...runtime.Object) (Client, *fake.Clientset, *bytes.Buffer) {
+	kube := fake.NewClientset(objects...)
+	made := 0
+	kube.PrependReactor("create", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		made++
+		lease := action.(clienttesting.CreateAction).GetObject().(*coordinationv1.Lease)
+		lease.UID = types.UID(fmt.Sprintf("lease-made-%d", made))
+		return false, nil, nil
+	})
+	var log bytes.Buffer
+	return Client{
+		Kube: kube, Tekton: tektonfake.NewSimpleClientset(runs...), Namespace: "ns", Now: time.Now,
+		Log: slog.New(slog.NewTextHandler(&log, nil)),
+	}, kube, &log
+}
+
+func TestTake(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		// lease is there before; it is made by the test's clock, which starts at the year 2000
+		lease func() *coordinationv1.Lease
+		runs  []runtime.Object
+		// uid of the Lease that is held then; "" where it is busy, with words of the error
+		uid  string
+		busy string
+	}{
+		{"none", nil, nil, "lease-made-1", ""},
+		{"free", func() *coordinationv1.Lease {
+			lease := leaseOf(theirs(), 0)
+			lease.Spec.HolderIdentity = nil
+			return lease
+		}, nil, "lease-of-uid-2", ""},
+		{"ours", takenBy(ours(), minute), nil, "lease-of-uid-1", ""},
+		{"another run's", takenBy(theirs(), minute), []runtime.Object{pipelineRun(theirs(), false)},
+			"", "held by pipelinerun train-2 since 1999-12-31T23:59:00Z, which is still running"},
+		{"another run's that was not renewed", takenBy(theirs(), time.Hour), []runtime.Object{pipelineRun(theirs(), false)},
+			"", "which is still running"},
+		{"a run's that is done, not ended", takenBy(theirs(), minute), []runtime.Object{pipelineRun(theirs(), true)},
+			"", "which has ended; it becomes free at 2000-01-01T00:01:00Z"},
+		{"a run's that is gone, not ended", takenBy(theirs(), minute), nil,
+			"", "which does not exist any more; it becomes free at 2000-01-01T00:01:00Z"},
+		{"a run's that is done, ended", takenBy(theirs(), time.Hour), []runtime.Object{pipelineRun(theirs(), true)}, "lease-made-1", ""},
+		{"a run's that is gone, ended", takenBy(theirs(), time.Hour), nil, "lease-made-1", ""},
+		{"a run's whose name another has, ended", takenBy(theirs(), time.Hour),
+			[]runtime.Object{pipelineRun(Holder{ID: "uid-3", Display: "train-2"}, false)}, "lease-made-1", ""},
+		{"a person's", takenBy(person(), minute), nil, "", "held by H. Kim since"},
+		{"a person's, ended", takenBy(person(), time.Hour), nil, "lease-made-1", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var objects []runtime.Object
+				if tc.lease != nil {
+					objects = append(objects, tc.lease())
+				}
+				client, _, _ := clientOf(objects, tc.runs...)
+				held, err := client.Take(t.Context(), request())
+				if tc.busy != "" {
+					var busy *Busy
+					if !errors.As(err, &busy) || fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), tc.busy) || fail.NextOf(err) == "" {
+						t.Errorf("got %v, want Busy with %q and advice", err, tc.busy)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := string(held.UID()); got != tc.uid {
+					t.Errorf("held: got %s, want %s", got, tc.uid)
+				}
+				again, err := client.StillHeld(t.Context(), "env", "uid-1")
+				if err != nil || again.UID() != held.UID() {
+					t.Errorf("StillHeld: got %v, %v", again, err)
+				}
+			})
+		})
+	}
+}
+
+func TestNobodyHoldsNothing(t *testing.T) {
+	nobodys := leaseOf(ours(), 0)
+	nobodys.Spec.HolderIdentity = nil
+	client, _, _ := clientOf([]runtime.Object{nobodys})
+	r := request()
+	r.Holder = Holder{Display: "somebody without an ID"}
+	if _, err := client.Take(t.Context(), r); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("Take: got %v, want InvalidInput", err)
+	}
+	if _, err := client.StillHeld(t.Context(), "env", ""); fail.ReasonOf(err) != fail.EnvironmentMissing {
+		t.Errorf("StillHeld: got %v, want EnvironmentMissing", err)
+	}
+}
+
+func takenBy(h Holder, ago time.Duration) func() *coordinationv1.Lease {
+	return func() *coordinationv1.Lease { return leaseOf(h, ago) }
+}
+
+func TestTakeWritesTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, _, _ := clientOf(nil)
+		first, err := client.Take(t.Context(), request())
+		if err != nil {
+			t.Fatal(err)
+		}
+		started := metav1.NewMicroTime(time.Now())
+		id, seconds := "uid-1", int32(120)
+		owner := run.OwnerReference("train-1", "uid-1")
+		want := &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "env", UID: first.UID(),
+				Labels: map[string]string{
+					"app.kubernetes.io/managed-by": "ml-dev-env", "app.kubernetes.io/name": "ml-dev-env", "ml-dev-env/environment": "env",
+				},
+				Annotations:     map[string]string{HolderName: "train-1", HolderKind: "PipelineRun", Acquired: "2000-01-01T00:00:00Z"},
+				OwnerReferences: []metav1.OwnerReference{owner},
+			},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &id, LeaseDurationSeconds: &seconds, AcquireTime: &started, RenewTime: &started},
+		}
+		check := func() {
+			t.Helper()
+			got, err := client.Find(t.Context(), "env")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.ManagedFields, got.TypeMeta = nil, metav1.TypeMeta{}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("lease (-want +got):\n%s", diff)
+			}
+		}
+		check()
+
+		// Again, by the same holder, to keep it beyond its run.
+		time.Sleep(minute)
+		kept := request()
+		kept.Owner, kept.Duration = nil, time.Hour
+		if _, err := client.Take(t.Context(), kept); err != nil {
+			t.Fatal(err)
+		}
+		renewed := metav1.NewMicroTime(time.Now())
+		hour := int32(3600)
+		want.OwnerReferences, want.Spec.RenewTime, want.Spec.LeaseDurationSeconds = nil, &renewed, &hour
+		check()
+	})
+}
+
+// Each answer stands for another writer that was faster.
+func TestTakeTriesAgain(t *testing.T) {
+	exists := apierrors.NewAlreadyExists(schema.GroupResource{Resource: "leases"}, "env")
+	for _, tc := range []struct {
+		name, verb string
+		lease      []runtime.Object
+		answer     error
+		times      int
+		want       bool
+	}{
+		{"created by another", "create", nil, exists, 1, true},
+		{"changed by another", "update", []runtime.Object{leaseOf(ours(), 0)}, conflict(), 3, true},
+		{"always changed by another", "update", []runtime.Object{leaseOf(ours(), 0)}, conflict(), 1000, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			client, kube, _ := clientOf(tc.lease)
+			kube.PrependReactor(tc.verb, "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+				tc.times--
+				return tc.times >= 0, nil, tc.answer
+			})
+			_, err := client.Take(t.Context(), request())
+			if (err == nil) != tc.want {
+				t.Errorf("got %v, want success %v", err, tc.want)
+			}
+		})
+	}
+}
+
+// The test deletes the pod, as the garbage collector would after the old Lease.
+func TestTakeWaitsForTheRestOfEarlierEnvironments(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-0", Labels: objects.Labels("env")}}
+		other := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "other-0", Labels: objects.Labels("other")}}
+		client, kube, log := clientOf([]runtime.Object{left, other})
+		taken := make(chan error, 1)
+		go func() {
+			_, err := client.Take(t.Context(), request())
+			taken <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-taken:
+			t.Fatalf("taken before the pod was gone: %v", err)
+		default:
+		}
+		if err := kube.CoreV1().Pods("ns").Delete(t.Context(), "env-0", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-taken; err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(log.String(), "Waiting until the pods of an earlier environment are gone: env-0.") {
+			t.Errorf("log: %s", log)
+		}
+	})
+}
+
+func TestTakeWhenFree(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		runs []runtime.Object
+		// after a minute
+		change func(context.Context, Client) error
+		// how long until it is taken; 0 for busy at the deadline of an hour
+		want time.Duration
+	}{
+		{"given back", []runtime.Object{pipelineRun(theirs(), false)},
+			func(ctx context.Context, c Client) error { return c.Delete(ctx, "env", "lease-of-uid-2") }, minute},
+		{"the run is done, the lease ends by itself", []runtime.Object{pipelineRun(theirs(), true)},
+			func(context.Context, Client) error { return nil }, 2*minute + 10*time.Second},
+		{"held all the time", []runtime.Object{pipelineRun(theirs(), false)},
+			func(context.Context, Client) error { return nil }, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, _, log := clientOf([]runtime.Object{leaseOf(theirs(), 0)}, tc.runs...)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				started := time.Now()
+				time.AfterFunc(minute, func() {
+					if err := tc.change(ctx, client); err != nil {
+						t.Error(err)
+					}
+				})
+				held, err := client.TakeWhenFree(ctx, request())
+				if tc.want == 0 {
+					var busy *Busy
+					if !errors.As(err, &busy) || fail.ReasonOf(err) != fail.EnvironmentBusy {
+						t.Errorf("got %v, %v, want Busy", held, err)
+					}
+				} else if took := time.Since(started); err != nil || took != tc.want {
+					t.Errorf("took %s (%v), want %s", took, err, tc.want)
+				}
+				if !strings.Contains(log.String(), "Waiting for environment env: it is held by pipelinerun train-2") {
+					t.Errorf("log: %s", log)
+				}
+			})
+		})
+	}
+}
+
+func TestDelete(t *testing.T) {
+	client, kube, _ := clientOf([]runtime.Object{leaseOf(ours(), 0)})
+	var asked *metav1.Preconditions
+	kube.PrependReactor("delete", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		asked = action.(clienttesting.DeleteActionImpl).DeleteOptions.Preconditions
+		if *asked.UID != "lease-of-uid-1" {
+			return true, nil, conflict()
+		}
+		return false, nil, nil
+	})
+	for _, uid := range []types.UID{"of-another", "lease-of-uid-1", "lease-of-uid-1"} {
+		if err := client.Delete(t.Context(), "env", uid); err != nil {
+			t.Errorf("deleting %s: %v", uid, err)
+		}
+		if *asked.UID != uid {
+			t.Errorf("precondition: got %s, want %s", *asked.UID, uid)
+		}
+	}
+	if _, err := client.Find(t.Context(), "env"); fail.ReasonOf(err) != fail.EnvironmentMissing {
+		t.Errorf("Find after Delete: got %v", err)
+	}
+}
+
+func TestLost(t *testing.T) {
+	remade := leaseOf(ours(), 0)
+	remade.UID = "another"
+	deleted := leaseOf(ours(), 0)
+	deleted.DeletionTimestamp, deleted.Finalizers = &metav1.Time{Time: time.Now()}, []string{"x"}
+	nobodys := leaseOf(ours(), 0)
+	nobodys.Spec.HolderIdentity = nil
+	for name, objects := range map[string][]runtime.Object{
+		"gone":             nil,
+		"somebody else's":  {leaseOf(theirs(), 0)},
+		"nobody's":         {nobodys},
+		"being deleted":    {deleted},
+		"deleted and made": {remade},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, _, _ := clientOf(objects)
+			held := client.held(leaseOf(ours(), 0))
+			if err := held.KeepRenewed(t.Context(), minute); fail.ReasonOf(err) != fail.EnvironmentMissing {
+				t.Errorf("KeepRenewed: got %v, want EnvironmentMissing", err)
+			}
+			if name == "deleted and made" {
+				return // by the same holder: a later step cannot tell, and need not
+			}
+			if _, err := client.StillHeld(t.Context(), "env", "uid-1"); fail.ReasonOf(err) != fail.EnvironmentMissing {
+				t.Errorf("StillHeld: got %v, want EnvironmentMissing", err)
+			}
+		})
+	}
+}
+
+func TestKeepRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, kube, log := clientOf([]runtime.Object{leaseOf(ours(), 0)})
+		held, err := client.StillHeld(t.Context(), "env", "uid-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		away := 2
+		kube.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			away--
+			return away >= 0, nil, apierrors.NewServiceUnavailable("starting")
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 95*time.Second)
+		defer cancel()
+		started := time.Now()
+		if err := held.KeepRenewed(ctx, 30*time.Second); err != nil {
+			t.Errorf("after the end of its context: got %v", err)
+		}
+		lease, err := client.Find(t.Context(), "env")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := lease.Spec.RenewTime.Sub(started); got != 70*time.Second {
+			t.Errorf("last renewed after %s, want 1m10s: two failures, 5 s apart, and then every 30 s", got)
+		}
+		if got := strings.Count(log.String(), "could not be renewed"); got != 1 {
+			t.Errorf("warned %d times, want once: %s", got, log)
+		}
+	})
+}

@@ -1,0 +1,88 @@
+package nodes
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+)
+
+// Else the reaper would take it from under them.
+func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
+	made := agenttest.Start(t, 1)[0].Certificates()
+	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
+	me := lease.Person().ID
+	clients := &kube.Clients{Namespace: "ns", Tekton: tektonfake.NewSimpleClientset(), Kube: fake.NewClientset(
+		secret, &appsv1.StatefulSet{ObjectMeta: about("env")},
+		&coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &me}})}
+	_, detach, err := Attach(t.Context(), clients, slog.New(slog.DiscardHandler), "env", "", run.Flags{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer detach()
+	err = kube.Until(t.Context(), "lease env", clients.Kube.CoordinationV1().Leases("ns"), metav1.ListOptions{}, func(leases []*coordinationv1.Lease) (bool, error) {
+		return leases[0].Spec.RenewTime != nil, nil
+	})
+	if err != nil {
+		t.Errorf("waiting until it is renewed: %v", err)
+	}
+}
+
+// The fake collects no garbage: the Lease alone is looked at.
+func TestDetachGivesBackWhereNoTeardownFollows(t *testing.T) {
+	made := agenttest.Start(t, 1)[0].Certificates()
+	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
+	for _, tc := range []struct {
+		name   string
+		status v1.PipelineRunSpecStatus
+		ended  bool // told to end
+		kept   bool
+	}{
+		{"the step is done", v1.PipelineRunSpecStatusCancelled, false, true},
+		{"cancelled", v1.PipelineRunSpecStatusCancelled, true, false},
+		{"cancelled with finally tasks", v1.PipelineRunSpecStatusCancelledRunFinally, true, true},
+		{"evicted", "", true, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			holder := "uid-1"
+			found := &v1.PipelineRun{ObjectMeta: about("run"), Spec: v1.PipelineRunSpec{Status: tc.status}}
+			found.UID = "uid-1"
+			clients := &kube.Clients{Namespace: "ns", Tekton: tektonfake.NewSimpleClientset(found), Kube: fake.NewClientset(
+				secret, &appsv1.StatefulSet{ObjectMeta: about("env")},
+				&coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}})}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			of := run.Flags{Name: "run", UID: "uid-1", Task: "train"}
+			_, detach, err := Attach(ctx, clients, slog.New(slog.DiscardHandler), "env", "", of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.ended {
+				cancel()
+			}
+			detach()
+			_, err = clients.Kube.CoordinationV1().Leases("ns").Get(t.Context(), "env", metav1.GetOptions{})
+			if apierrors.IsNotFound(err) == tc.kept {
+				t.Errorf("the lease: %v; want kept %t", err, tc.kept)
+			}
+			of.UID = "uid-2"
+			if _, _, err := Attach(t.Context(), clients, slog.New(slog.DiscardHandler), "env", "", of); fail.ReasonOf(err) != fail.EnvironmentMissing {
+				t.Errorf("another run: got %v, want EnvironmentMissing", err)
+			}
+		})
+	}
+}

@@ -1,0 +1,94 @@
+package objects
+
+import (
+	"fmt"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// DefaultName is the environment of a request that names none.
+const DefaultName = "ml-dev-env"
+
+// Labels of every object of an environment.
+const (
+	// EnvironmentLabel holds the environment's name.
+	EnvironmentLabel = "ml-dev-env/environment"
+	nameLabel        = "app.kubernetes.io/name"
+	managedByLabel   = "app.kubernetes.io/managed-by"
+	product          = "ml-dev-env"
+)
+
+// ModeAnnotation of the StatefulSet holds the Mode.
+const ModeAnnotation = "ml-dev-env/mode"
+
+// Names are those of an environment's objects.
+type Names struct {
+	// Environment is the name that the others are made of.
+	Environment string
+	StatefulSet string
+	// Service is headless: it only gives the nodes their DNS names.
+	Service string
+	// Workspace and Datasets are the shared claims or, where each node has its
+	// own, their templates.
+	Workspace, Datasets string
+	// Lease is the root: who deletes it deletes the environment but its claims.
+	Lease string
+	// ServerSecret is what the agents show, ClientSecret what the steps do.
+	ServerSecret, ClientSecret string
+	// NodeZero is the Service of what runs on node 0 alone; ServicesSecret says what
+	// that is, and has its passwords and tokens.
+	NodeZero, ServicesSecret string
+}
+
+// NamesOf returns the names of environment name's objects.
+func NamesOf(name string) Names {
+	claims := name
+	if name == DefaultName {
+		claims = "ml-dev" // what its claims have always been called
+	}
+	return Names{
+		Environment:  name,
+		StatefulSet:  name,
+		Service:      name + "-headless",
+		Workspace:    claims + "-workspace",
+		Datasets:     claims + "-datasets",
+		Lease:        name,
+		ServerSecret: name + "-agent-server",
+		ClientSecret: name + "-agent-client",
+
+		NodeZero:       name,
+		ServicesSecret: name + "-services",
+	}
+}
+
+// Route is the one that leads to a service.
+func (n Names) Route(service string) string { return n.Environment + "-" + service }
+
+// ShowCredential is the command that shows the password or token of a service.
+func (n Names) ShowCredential(namespace string, s agent.Service) string {
+	return fmt.Sprintf(`oc get secret %s -n %s -o go-template='{{index .data "%s" | base64decode}}'`, n.ServicesSecret, namespace, s.Key)
+}
+
+// PodName is the pod of a node, which counts from 0.
+func (n Names) PodName(node int) string { return n.StatefulSet + "-" + strconv.Itoa(node) }
+
+// Suffix follows a pod's name in its DNS name.
+func (n Names) Suffix(namespace string) string { return n.Service + "." + namespace + ".svc" }
+
+// TLSName is the DNS name of a node, and what its agent's certificate is for.
+func (n Names) TLSName(namespace string, node int) string {
+	return n.PodName(node) + "." + n.Suffix(namespace)
+}
+
+// Labels are those of every object of environment name.
+func Labels(name string) map[string]string {
+	return map[string]string{managedByLabel: product, nameLabel: product, EnvironmentLabel: name}
+}
+
+// Selector finds the pods of environment name, and every object of it.
+func Selector(name string) labels.Set {
+	return labels.Set{nameLabel: product, EnvironmentLabel: name}
+}

@@ -1,0 +1,75 @@
+package objects
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// TestSecurityIsObeyed: what the security block says holds in mode RDMA, and nothing
+// of it in mode TCP.
+func TestSecurityIsObeyed(t *testing.T) {
+	type privileges struct {
+		Privileged, Root bool
+		Add              []corev1.Capability
+		SCC              string
+	}
+	tests := []struct {
+		name     string
+		mode     Mode
+		security cluster.Security
+		want     privileges
+	}{
+		{"tcp", TCP, cluster.Security{RequiresPrivilegedSCC: true, IPCLock: true, SCC: "nccl-scc"}, privileges{}},
+		{"nothing, so CRI-O must raise memlock", RDMA, cluster.Security{}, privileges{}},
+		{"nothing but an SCC", RDMA, cluster.Security{SCC: "nccl-scc"}, privileges{SCC: "nccl-scc"}},
+		{"IPC_LOCK, effective for root alone", RDMA, cluster.Security{IPCLock: true}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}}},
+		{"IPC_LOCK by an SCC", RDMA, cluster.Security{IPCLock: true, SCC: "nccl-scc"}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK"}, SCC: "nccl-scc"}},
+		{"another capability", RDMA, cluster.Security{IPCLock: true, Capabilities: []string{"SYS_PTRACE"}}, privileges{Root: true, Add: []corev1.Capability{"IPC_LOCK", "SYS_PTRACE"}}},
+		{"privileged", RDMA, cluster.Security{RequiresPrivilegedSCC: true}, privileges{Privileged: true, Root: true, SCC: "privileged"}},
+		{"privileged by another SCC", RDMA, cluster.Security{RequiresPrivilegedSCC: true, SCC: "ours"}, privileges{Privileged: true, Root: true, SCC: "ours"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := request(t, "barcelona")
+			r.Mode = test.mode
+			test.security.ServiceAccount = "ml-dev-sa"
+			r.Cluster.Security = test.security
+			template := build(t, r).StatefulSet.Spec.Template
+			train := template.Spec.Containers[0].SecurityContext
+			got := privileges{
+				Privileged: train.Privileged != nil && *train.Privileged, SCC: template.Annotations[SCCAnnotation],
+				Root: template.Spec.SecurityContext.RunAsUser != nil && *template.Spec.SecurityContext.RunAsUser == 0,
+			}
+			if train.Capabilities != nil {
+				got.Add = train.Capabilities.Add
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestRDMAIsRefused where a cluster file has no way to give a pod devices.
+func TestRDMAIsRefused(t *testing.T) {
+	disabled := request(t, "local")
+	disabled.Mode = RDMA
+	noWay := request(t, "barcelona")
+	noWay.Mode = RDMA
+	noWay.Cluster.Network.RDMA.Attachments, noWay.Cluster.Network.RDMA.Resources = nil, nil
+	for want, r := range map[string]Request{
+		"mode: rdma: the cluster file of local has network.rdma.enabled false":                                                   disabled,
+		"mode: rdma: the cluster file of barcelona has neither network.rdma.resources and attachments, nor security.requires_pr": noWay,
+	} {
+		err := r.Validate()
+		if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want InvalidInput with %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+package objects
+
+import (
+	"errors"
+	"fmt"
+
+	imagename "github.com/google/go-containerregistry/pkg/name"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// Mode is how the nodes of an environment talk to each other.
+type Mode string
+
+// The modes.
+const (
+	// TCP works everywhere and needs no permission.
+	TCP Mode = agent.TCP
+	// RDMA needs devices, and a security context that may pin memory.
+	RDMA Mode = agent.RDMA
+)
+
+// maxName keeps the label controller-revision-hash, which is the name, a hyphen
+// and a hash of ten letters, within the 63 letters of a label.
+const maxName = 52
+
+// Request is an environment as somebody asks for it.
+type Request struct {
+	Cluster         cluster.File
+	Name, Namespace string
+	// Nodes is 0 for the cluster file's gpus.default_nodes. It may be more than
+	// that, but not more than nodes.gpu_nodes lists.
+	Nodes int
+	// GPUsPerNode is 0 for the cluster file's gpus.per_node.
+	GPUsPerNode int
+	Mode        Mode
+	// Image is empty for the cluster file's image.name.
+	Image string
+	// Storage is empty for the cluster file's storage.mode. Objects can be built
+	// only after AutoStorage was replaced by one of the other two.
+	Storage cluster.StorageMode
+	// WorkspaceSize and DatasetsSize are quantities, empty for the cluster file's.
+	WorkspaceSize, DatasetsSize string
+	// StepsImage holds the agent.
+	StepsImage string
+	// Services run on node 0, by their names; Routes lead to them from outside.
+	Services []string
+	Routes   bool
+}
+
+// WithDefaults fills what the request leaves to the cluster file.
+func (r Request) WithDefaults() Request {
+	file := r.Cluster
+	r.Nodes = either(r.Nodes, file.GPUs.DefaultNodes)
+	r.GPUsPerNode = either(r.GPUsPerNode, file.GPUs.PerNode)
+	r.Image = either(r.Image, file.Image.Name)
+	r.Storage = either(r.Storage, file.Storage.Mode)
+	r.WorkspaceSize = either(r.WorkspaceSize, file.Storage.WorkspaceSize.String())
+	r.DatasetsSize = either(r.DatasetsSize, file.Storage.DatasetsSize.String())
+	return r
+}
+
+func either[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+// Validate returns every mistake at once, with the reason InvalidInput. The
+// mistakes name params as the steps and Tasks do, and keys of the cluster file.
+func (r Request) Validate() error {
+	r = r.WithDefaults()
+	var c checker
+	c.name(r.Name)
+	if r.Namespace == "" || len(validation.IsDNS1123Label(r.Namespace)) > 0 {
+		c.mistake("namespace", r.Namespace, "want a namespace's name: lower-case letters, digits and hyphens, at most 63")
+	}
+	if r.Mode != TCP && r.Mode != RDMA {
+		c.mistake("mode", r.Mode, "want tcp or rdma")
+	}
+	c.counts(r)
+	c.rdma(r)
+	missing := "give the param image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name
+	if flavour := r.Cluster.Image.Flavour; flavour != "" {
+		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: give the param image, as mlenv build prints it", r.Cluster.Cluster.Name, flavour)
+	}
+	c.image("image", r.Image, missing)
+	c.image("steps-image", r.StepsImage, "give the param steps-image, an image that holds the agent")
+	c.storage(r)
+	c.size("workspace-size", r.WorkspaceSize)
+	c.size("datasets-size", r.DatasetsSize)
+	c.services(r)
+	if len(c.mistakes) == 0 {
+		return nil
+	}
+	return fail.Because(fail.InvalidInput, fmt.Errorf("checking what is asked for: %w", errors.Join(c.mistakes...)))
+}
+
+// checker collects mistakes: param, what was seen, what is wanted.
+type checker struct{ mistakes []error }
+
+func (c *checker) mistake(param string, seen any, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if seen == "" || seen == Mode("") {
+		c.mistakes = append(c.mistakes, fmt.Errorf("%s: is missing: %s", param, text))
+		return
+	}
+	if s, ok := seen.(string); ok {
+		seen = fmt.Sprintf("%q", s)
+	}
+	c.mistakes = append(c.mistakes, fmt.Errorf("%s: %v: %s", param, seen, text))
+}
+
+func (c *checker) name(name string) {
+	// A Service's name, which this one starts, must begin with a letter.
+	if len(validation.IsDNS1035Label(name)) > 0 || len(name) > maxName {
+		c.mistake("name", name, "want lower-case letters, digits and hyphens, a letter first and no hyphen last, at most %d", maxName)
+	}
+}
+
+func (c *checker) counts(r Request) {
+	file := r.Cluster
+	switch listed := len(file.Nodes.GPUNodes); {
+	case r.Nodes < 1:
+		c.mistake("nodes", r.Nodes, "want at least 1")
+	case listed > 0 && r.Nodes > listed:
+		c.mistake("nodes", r.Nodes, "the cluster file of %s lists %d nodes in nodes.gpu_nodes; want 1 to %d", file.Cluster.Name, listed, listed)
+	}
+	if most := file.GPUs.PerNode; r.GPUsPerNode < 1 || r.GPUsPerNode > most {
+		c.mistake("gpus-per-node", r.GPUsPerNode, "a node of %s has %d by gpus.per_node of its cluster file; want 1 to %d", file.Cluster.Name, most, most)
+	}
+}
+
+// rdma refuses what cannot give a pod its devices.
+func (c *checker) rdma(r Request) {
+	if r.Mode != RDMA {
+		return
+	}
+	file := r.Cluster
+	switch rdma := file.Network.RDMA; {
+	case !rdma.Enabled:
+		c.mistake("mode", r.Mode, "the cluster file of %s has network.rdma.enabled false", file.Cluster.Name)
+	case !rdma.SRIOV() && !file.Security.RequiresPrivilegedSCC:
+		c.mistake("mode", r.Mode, "the cluster file of %s has neither network.rdma.resources and attachments, nor security.requires_privileged_scc, without which pods cannot open the host's devices", file.Cluster.Name)
+	}
+}
+
+func (c *checker) image(param, image, missing string) {
+	if image == "" {
+		c.mistake(param, "", "%s", missing)
+		return
+	}
+	if _, err := imagename.ParseReference(image); err != nil {
+		c.mistake(param, image, "want an image, as in registry.example.com/team/training:tag or ...@sha256:DIGEST")
+	}
+}
+
+func (c *checker) storage(r Request) {
+	classes := r.Cluster.Storage
+	needs := func(key string) {
+		c.mistake("storage", string(r.Storage), "needs %s in the cluster file of %s", key, r.Cluster.Cluster.Name)
+	}
+	switch r.Storage {
+	case cluster.SharedStorage:
+		if classes.ClassRWX == "" {
+			needs("storage.class_rwx")
+		}
+	case cluster.NodeStorage, cluster.AutoStorage:
+		if classes.ClassRWO == "" {
+			needs("storage.class_rwo")
+		}
+	default:
+		c.mistake("storage", string(r.Storage), "want %s, %s or %s", cluster.SharedStorage, cluster.NodeStorage, cluster.AutoStorage)
+	}
+}
+
+func (c *checker) size(param, size string) {
+	var q cluster.Quantity
+	if err := q.UnmarshalText([]byte(size)); err != nil {
+		c.mistake(param, size, "%v", err)
+	} else if q.Sign() <= 0 {
+		c.mistake(param, size, "want more than nothing")
+	}
+}

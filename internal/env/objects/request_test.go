@@ -1,0 +1,115 @@
+package objects
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+func TestValidate(t *testing.T) {
+	tests := []struct {
+		name    string
+		cluster string
+		change  func(*Request)
+		want    string // "" where the request is valid
+	}{
+		{"the defaults", "barcelona", func(*Request) {}, ""},
+		{"another name", "cairo", func(r *Request) { r.Name = "h-kim" }, ""},
+		{"one node with one GPU", "cairo", func(r *Request) { r.Nodes, r.GPUsPerNode = 1, 1 }, ""},
+		{"more than default_nodes", "barcelona", func(r *Request) { r.Nodes = 5 }, ""},
+		{"more than are listed", "barcelona", func(r *Request) { r.Nodes = 6 },
+			"nodes: 6: the cluster file of barcelona lists 5 nodes in nodes.gpu_nodes; want 1 to 5"},
+		{"any node", "nerc-production", func(r *Request) { r.Nodes = 25 }, ""},
+		{"less than one node", "cairo", func(r *Request) { r.Nodes = -1 }, "nodes: -1: want at least 1"},
+		{"too many GPUs", "barcelona", func(r *Request) { r.GPUsPerNode = 8 },
+			"gpus-per-node: 8: a node of barcelona has 4 by gpus.per_node of its cluster file; want 1 to 4"},
+		{"less than one GPU", "barcelona", func(r *Request) { r.GPUsPerNode = -2 }, "gpus-per-node: -2: "},
+		{"no name", "cairo", func(r *Request) { r.Name = "" }, "name: is missing: want lower-case letters"},
+		{"a name that is none", "cairo", func(r *Request) { r.Name = "H_Kim" }, `name: "H_Kim": want lower-case letters`},
+		{"a name that a Service cannot have", "cairo", func(r *Request) { r.Name = "7b" }, `name: "7b": want lower-case letters`},
+		{"the longest name", "cairo", func(r *Request) { r.Name = strings.Repeat("n", 52) }, ""},
+		{"a name too long for the labels of pods", "cairo", func(r *Request) { r.Name = strings.Repeat("n", 53) }, "at most 52"},
+		{"no namespace", "cairo", func(r *Request) { r.Namespace = "" }, "namespace: is missing"},
+		{"a namespace that is none", "cairo", func(r *Request) { r.Namespace = "a.b" }, `namespace: "a.b": want`},
+		{"no mode", "cairo", func(r *Request) { r.Mode = "" }, "mode: is missing: want tcp or rdma"},
+		{"a mode that is not decided", "cairo", func(r *Request) { r.Mode = "auto" }, "mode: auto: want tcp or rdma"},
+		{"no image", "cairo", func(r *Request) { r.Image, r.Cluster.Image = "", cluster.Image{} },
+			"image: is missing: give the param image, or set image.name in the cluster file of cairo"},
+		{"the cluster file's image", "local", func(r *Request) { r.Image, r.Cluster.Image = "", cluster.Image{Name: "training:1"} }, ""},
+		{"an image that is to be built first", "local", func(r *Request) { r.Image = "" },
+			"image: is missing: the cluster file of local builds its flavour cpu: give the param image, as mlenv build prints it"},
+		{"an image that is none", "cairo", func(r *Request) { r.Image = "Training" }, `image: "Training": want an image`},
+		{"no steps image", "cairo", func(r *Request) { r.StepsImage = "" }, "steps-image: is missing"},
+		{"storage that is to be decided", "cairo", func(r *Request) { r.Storage = cluster.AutoStorage }, ""},
+		{"storage that is none", "cairo", func(r *Request) { r.Storage = "nfs" }, `storage: "nfs": want rwx, volumeClaimTemplates or auto`},
+		{"shared storage without a class", "cairo", func(r *Request) { r.Cluster.Storage.ClassRWX = "" },
+			`storage: "rwx": needs storage.class_rwx in the cluster file of cairo`},
+		{"storage of nodes without a class", "barcelona", func(r *Request) { r.Cluster.Storage.ClassRWO = "" },
+			`storage: "volumeClaimTemplates": needs storage.class_rwo in the cluster file of barcelona`},
+		{"sizes", "cairo", func(r *Request) { r.WorkspaceSize, r.DatasetsSize = "1Ti", "500M" }, ""},
+		{"a size that is none", "cairo", func(r *Request) { r.WorkspaceSize = "100GB" }, `workspace-size: "100GB": not a quantity; did you mean "100G"?`},
+		{"a size with a space", "cairo", func(r *Request) { r.WorkspaceSize = " 100Gi" }, `workspace-size: " 100Gi": not a quantity`},
+		{"services", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices("tensorboard, jupyter,jupyter"), true }, ""},
+		{"a service that there is not", "cairo", func(r *Request) { r.Services = ParseServices("jupyter,emacs") },
+			`services: "emacs": want none, all, or names with commas: code-server,jupyter,tensorboard`},
+		{"routes to nothing", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices(NoServices), true }, "routes: true: there is nothing that they could lead to"},
+		{"no size at all", "cairo", func(r *Request) { r.DatasetsSize = "0" }, `datasets-size: "0": want more than nothing`},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			r := request(t, test.cluster)
+			test.change(&r)
+			err := r.Validate()
+			switch {
+			case test.want == "" && err != nil:
+				t.Errorf("refused: %v", err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("got %v, want %s", err, test.want)
+			case err != nil && fail.ReasonOf(err) != fail.InvalidInput:
+				t.Errorf("reason %s, want InvalidInput", fail.ReasonOf(err))
+			}
+		})
+	}
+}
+
+func TestEveryMistakeOfARequestAtOnce(t *testing.T) {
+	r := Request{
+		Cluster: load(t, "barcelona"), Name: "A", Namespace: "B", Nodes: 9, GPUsPerNode: 9, Mode: "x",
+		Storage: "y", WorkspaceSize: "z", DatasetsSize: "-1Gi",
+	}
+	err := r.Validate()
+	if err == nil {
+		t.Fatal("want a refusal")
+	}
+	var params []string
+	for line := range strings.Lines(strings.TrimPrefix(err.Error(), "checking what is asked for: ")) {
+		param, _, _ := strings.Cut(line, ":")
+		params = append(params, param)
+	}
+	want := []string{"name", "namespace", "mode", "nodes", "gpus-per-node", "image", "steps-image", "storage", "workspace-size", "datasets-size"}
+	if diff := cmp.Diff(want, params); diff != "" {
+		t.Errorf("params in %v (-want +got):\n%s", err, diff)
+	}
+}
+
+func TestBuildRefusesWhatIsNotDecided(t *testing.T) {
+	for want, change := range map[string]func(*Request){
+		"storage mode auto: want it decided": func(r *Request) { r.Storage = cluster.AutoStorage },
+		"mode: rdma: the cluster file of cairo has network.rdma.enabled false": func(r *Request) {
+			r.Mode, r.Cluster.Network.RDMA.Enabled = RDMA, false
+		},
+		"name: is missing": func(r *Request) { r.Name = "" },
+		"image: is missing: the cluster file of cairo builds its flavour ": func(r *Request) { r.Image = "" },
+	} {
+		r := request(t, "cairo")
+		change(&r)
+		_, err := Build(r, LeaseReference(r.Name, "1"), Certificates{})
+		if err == nil || !strings.Contains(err.Error(), want) || fail.ReasonOf(err) != fail.InvalidInput {
+			t.Errorf("Build = %v, want %s", err, want)
+		}
+	}
+}

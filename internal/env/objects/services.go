@@ -1,0 +1,134 @@
+package objects
+
+import (
+	"slices"
+	"strings"
+
+	routev1 "github.com/openshift/api/route/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// Words for several services at once.
+const (
+	NoServices  = "none"
+	AllServices = "all"
+)
+
+// ParseServices reads a list of services as people write it: names with commas,
+// none or all. What it does not know stays in the list, for Validate to refuse.
+func ParseServices(text string) []string {
+	switch text {
+	case NoServices, "":
+		return nil
+	case AllServices:
+		var names []string
+		for _, s := range agent.Services() {
+			names = append(names, s.Name)
+		}
+		return names
+	}
+	names := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// ServiceObjects are those of the services on node 0.
+type ServiceObjects struct {
+	// Secret has the list of services. Its passwords and tokens, which are made once,
+	// are left to whoever applies it.
+	Secret *corev1.Secret
+	// NodeZero is nil without services.
+	NodeZero *corev1.Service
+	// Routes are there only where they are asked for.
+	Routes []*routev1.Route
+}
+
+// All returns them.
+func (o ServiceObjects) All() []Object {
+	objects := []Object{o.Secret}
+	if o.NodeZero != nil {
+		objects = append(objects, o.NodeZero)
+	}
+	for _, route := range o.Routes {
+		objects = append(objects, route)
+	}
+	return objects
+}
+
+// services are those that the request asks for; Validate has refused others.
+func (r Request) services() (services []agent.Service) {
+	for _, s := range agent.Services() {
+		if slices.Contains(r.Services, s.Name) {
+			services = append(services, s)
+		}
+	}
+	return services
+}
+
+func (c *checker) services(r Request) {
+	for _, name := range r.Services {
+		if _, ok := agent.FindService(name); !ok {
+			c.mistake("services", name, "want %s, %s, or names with commas: %s", NoServices, AllServices, strings.Join(ParseServices(AllServices), ","))
+		}
+	}
+	if r.Routes && len(r.Services) == 0 {
+		c.mistake("routes", r.Routes, "there is nothing that they could lead to; want services too")
+	}
+}
+
+// servicesSecret has the list of services, which the agent reads. The passwords and
+// tokens beside it are made once, by whoever applies it.
+func (b builder) servicesSecret() *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: b.owned(b.names.ServicesSecret),
+		Type:       corev1.SecretTypeOpaque,
+		Data:       map[string][]byte{agent.ServicesKey: []byte(strings.Join(b.Services, ","))},
+	}
+}
+
+// nodeZero is the Service of what runs on node 0 alone.
+func (b builder) nodeZero() *corev1.Service {
+	selector := Selector(b.Name)
+	selector["apps.kubernetes.io/pod-index"] = "0"
+	service := &corev1.Service{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
+		ObjectMeta: b.owned(b.names.NodeZero),
+		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Selector: selector},
+	}
+	for _, s := range b.services() {
+		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
+			Name: s.Name, Port: int32(s.Port), TargetPort: intstr.FromString(s.Name), Protocol: corev1.ProtocolTCP,
+		})
+	}
+	if len(service.Spec.Ports) == 0 {
+		return nil
+	}
+	return service
+}
+
+// routes lead there from outside the cluster. The host is the router's choice.
+func (b builder) routes() (routes []*routev1.Route) {
+	if !b.Routes {
+		return nil
+	}
+	for _, s := range b.services() {
+		routes = append(routes, &routev1.Route{
+			TypeMeta:   metav1.TypeMeta{APIVersion: routev1.GroupVersion.String(), Kind: "Route"},
+			ObjectMeta: b.owned(b.names.Route(s.Name)),
+			Spec: routev1.RouteSpec{
+				To:   routev1.RouteTargetReference{Kind: "Service", Name: b.names.NodeZero, Weight: new(int32(100))},
+				Port: &routev1.RoutePort{TargetPort: intstr.FromString(s.Name)},
+				TLS: &routev1.TLSConfig{
+					Termination: routev1.TLSTerminationEdge, InsecureEdgeTerminationPolicy: routev1.InsecureEdgeTerminationPolicyRedirect,
+				},
+				WildcardPolicy: routev1.WildcardPolicyNone,
+			},
+		})
+	}
+	return routes
+}

@@ -1,0 +1,98 @@
+package objects
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+)
+
+// statefulSet has one pod a node. Nothing that is applied to it ever ends a pod:
+// a changed template waits until pods are deleted.
+func (b builder) statefulSet() *appsv1.StatefulSet {
+	set := &appsv1.StatefulSet{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
+		ObjectMeta: b.owned(b.names.StatefulSet),
+		Spec: appsv1.StatefulSetSpec{
+			Replicas:            new(int32(b.Nodes)),
+			ServiceName:         b.names.Service,
+			Selector:            &metav1.LabelSelector{MatchLabels: Selector(b.Name)},
+			PodManagementPolicy: appsv1.ParallelPodManagement,
+			UpdateStrategy:      appsv1.StatefulSetUpdateStrategy{Type: appsv1.OnDeleteStatefulSetStrategyType},
+			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+				WhenDeleted: appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+				WhenScaled:  appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+			},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: Labels(b.Name), Annotations: b.podAnnotations()},
+				Spec:       b.pod(),
+			},
+		},
+	}
+	set.Annotations = map[string]string{ModeAnnotation: string(b.Mode)}
+	if b.Storage == cluster.NodeStorage {
+		for _, c := range b.claimList() {
+			set.Spec.VolumeClaimTemplates = append(set.Spec.VolumeClaimTemplates,
+				b.claim(c, corev1.ReadWriteOnce, b.Cluster.Storage.ClassRWO))
+		}
+	}
+	return set
+}
+
+// pod is one that OpenShift's restricted-v2 admits in mode TCP: which user it runs
+// as is left to the cluster.
+func (b builder) pod() corev1.PodSpec {
+	spec := corev1.PodSpec{
+		ServiceAccountName:            b.Cluster.Security.ServiceAccount,
+		AutomountServiceAccountToken:  new(false),
+		EnableServiceLinks:            new(false),
+		TerminationGracePeriodSeconds: new(int64(30)),
+		SecurityContext:               b.podSecurity(),
+		Affinity:                      b.affinity(),
+		Tolerations:                   b.tolerations(),
+		InitContainers:                []corev1.Container{b.agentContainer()},
+		Containers:                    []corev1.Container{b.trainContainer()},
+		Volumes:                       b.volumes(),
+	}
+	if secret := b.Cluster.Image.PullSecret; secret != "" {
+		spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: secret}}
+	}
+	return spec
+}
+
+// affinity puts each node of the environment on a node of its own, one of those
+// that the cluster file lists.
+func (b builder) affinity() *corev1.Affinity {
+	affinity := &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			LabelSelector: &metav1.LabelSelector{MatchLabels: Selector(b.Name)},
+			TopologyKey:   corev1.LabelHostname,
+		}},
+	}}
+	if nodes := b.Cluster.Nodes.GPUNodes; len(nodes) > 0 {
+		affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes}},
+			}},
+		}}
+	}
+	return affinity
+}
+
+// tolerations are the cluster file's, and that of the taint which GPU nodes
+// commonly have.
+func (b builder) tolerations() []corev1.Toleration {
+	tolerations := []corev1.Toleration{{Key: gpuResource, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
+	for _, t := range b.Cluster.Nodes.Tolerations {
+		operator := corev1.TolerationOperator(t.Operator)
+		if operator == "" {
+			operator = corev1.TolerationOpEqual
+		}
+		toleration := corev1.Toleration{Key: t.Key, Operator: operator, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)}
+		if toleration != tolerations[0] {
+			tolerations = append(tolerations, toleration)
+		}
+	}
+	return tolerations
+}

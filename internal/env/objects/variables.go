@@ -1,0 +1,110 @@
+package objects
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+)
+
+// variables are the container's: the agent reads them, and what people start with
+// `oc exec` has them too. What only the node itself can know, the agent adds.
+func (b builder) variables() []corev1.EnvVar {
+	vars := []corev1.EnvVar{
+		{Name: "MLENV_NAME", Value: b.Name},
+		{Name: "MLENV_MODE", Value: string(b.Mode)},
+		{Name: "MLENV_HEADLESS", Value: b.names.Suffix(b.Namespace)},
+		field("POD_NAME", "metadata.name"),
+		field("POD_NAMESPACE", "metadata.namespace"),
+		field("POD_IP", "status.podIP"),
+		field("NODE_NAME", "spec.nodeName"),
+		field("NODE_RANK", "metadata.labels['apps.kubernetes.io/pod-index']"),
+		{Name: "NUM_NODES", Value: strconv.Itoa(b.Nodes)},
+		{Name: "GPUS_PER_NODE", Value: strconv.Itoa(b.GPUsPerNode)},
+		{Name: "WORLD_SIZE", Value: strconv.Itoa(b.Nodes * b.GPUsPerNode)},
+		{Name: "MASTER_ADDR", Value: b.names.TLSName(b.Namespace, 0)},
+		{Name: "MASTER_PORT", Value: strconv.Itoa(agent.MasterPort)},
+		{Name: "DEEPSPEED_HOSTFILE", Value: agent.Hostfile},
+	}
+	return slices.Concat(vars, b.networkVariables(), b.caVariables(), b.proxyVariables())
+}
+
+func field(name, path string) corev1.EnvVar {
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+}
+
+// networkVariables are all of NCCL's in mode TCP. In mode RDMA the agents set them,
+// from what each node has.
+func (b builder) networkVariables() []corev1.EnvVar {
+	tcp := b.Cluster.Network.TCP
+	if b.Mode == RDMA {
+		return slices.Concat(variable("NCCL_DEBUG", b.Cluster.NCCL.Debug), variable("NCCL_P2P_LEVEL", tcp.P2PLevel))
+	}
+	return slices.Concat(
+		variable("NCCL_DEBUG", b.Cluster.NCCL.Debug),
+		variable("NCCL_IB_DISABLE", "1"),
+		variable("NCCL_SOCKET_IFNAME", tcp.InterfaceExclude),
+		variable("NCCL_P2P_LEVEL", tcp.P2PLevel),
+		variable("GLOO_SOCKET_IFNAME", glooInterface(tcp.InterfaceExclude)),
+	)
+}
+
+// glooInterface is the interface for gloo where NCCL's setting names one. gloo
+// takes one whole name, NCCL a list of prefixes ("eth"), of names ("=eth0") or of
+// exclusions ("^lo,docker0"). What an exclusion leaves over differs by node: there
+// the agent finds the interface that has the pod's address.
+func glooInterface(nccl string) string {
+	if strings.HasPrefix(nccl, "^") {
+		return ""
+	}
+	first, _, _ := strings.Cut(strings.TrimPrefix(nccl, "="), ",")
+	return first
+}
+
+// variable is none where there is no value.
+func variable(name, value string) []corev1.EnvVar {
+	if value == "" {
+		return nil
+	}
+	return []corev1.EnvVar{{Name: name, Value: value}}
+}
+
+// Where the trusted CAs are mounted.
+const (
+	caFolder = "/etc/mlenv/ca"
+)
+
+// caVariables name the bundle to everything that brings CAs of its own.
+func (b builder) caVariables() (vars []corev1.EnvVar) {
+	if b.Cluster.Network.TrustedCA == "" {
+		return nil
+	}
+	for _, name := range []string{
+		"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+	} {
+		vars = append(vars, corev1.EnvVar{Name: name, Value: caFolder + "/" + cluster.TrustedCAKey})
+	}
+	return vars
+}
+
+// proxyVariables come in both spellings: curl reads http_proxy in lower case only.
+func (b builder) proxyVariables() (vars []corev1.EnvVar) {
+	proxy := b.Cluster.Network.Proxy
+	if proxy.HTTP == "" && proxy.HTTPS == "" {
+		return nil
+	}
+	// The nodes' own names end in .svc.
+	direct := slices.Concat(proxy.NoProxy, []string{"localhost", "127.0.0.1", ".svc", ".svc.cluster.local"})
+	for _, v := range slices.Concat(
+		variable("HTTP_PROXY", proxy.HTTP),
+		variable("HTTPS_PROXY", proxy.HTTPS),
+		variable("NO_PROXY", strings.Join(direct, ",")),
+	) {
+		vars = append(vars, v, corev1.EnvVar{Name: strings.ToLower(v.Name), Value: v.Value})
+	}
+	return vars
+}

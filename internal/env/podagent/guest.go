@@ -1,0 +1,398 @@
+// Package podagent runs agents for a while in pods that this project did not make, and
+// leaves nothing of them there.
+package podagent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+//go:embed guest.py
+var helper string
+
+// loader reads the helper, whose text would be long for an address: a command is part of
+// the request's. What lies in the current folder is imported by nobody.
+const loader = `import sys; sys.path[:] = [p for p in sys.path if p]; exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))`
+
+// Bounds of what is done in a container.
+const (
+	// looking is how long Python may take to look.
+	looking = 30 * time.Second
+	// movingIn is how long the agent may take to be copied and to answer.
+	movingIn = 90 * time.Second
+	// ending is how long the agent has to end by itself, removing how long all of it may take.
+	ending   = 10 * time.Second
+	removing = 40 * time.Second
+)
+
+// Cluster is how containers are reached.
+type Cluster struct {
+	// Exec runs a command in a pod's container until it ends.
+	Exec func(ctx context.Context, pod Pod, command []string, stdin io.Reader, stdout, stderr io.Writer) error
+	// Forward connects to a port on a pod's loopback.
+	Forward func(ctx context.Context, pod Pod, port int) (net.Conn, error)
+}
+
+// Of is a real one.
+func Of(clients *kube.Clients) Cluster {
+	return Cluster{
+		Exec: func(ctx context.Context, pod Pod, command []string, stdin io.Reader, stdout, stderr io.Writer) error {
+			return kube.Exec{
+				Namespace: clients.Namespace, Pod: pod.Name, Container: pod.Container, Command: command, Stdin: stdin, Stdout: stdout, Stderr: stderr,
+			}.Run(ctx, clients)
+		},
+		Forward: func(ctx context.Context, pod Pod, port int) (net.Conn, error) {
+			return kube.DialPod(ctx, clients, clients.Namespace, pod.Name, port)
+		},
+	}
+}
+
+// Guests are agents, one in each of some pods.
+type Guests struct {
+	Cluster Cluster
+	Pods    []Pod
+	// Agent is a file with the agent's program, "" for the one beside this program.
+	Agent string
+	// Idle is how long an agent stays when nobody talks to it any more.
+	Idle time.Duration
+	// Folders are where an agent may lie, the first that can be written and run from is
+	// taken; nil for the usual ones.
+	Folders []string
+
+	name  string
+	nodes nodes.Set
+	// started are the requests that the agents run under; stop, nil before, ends them.
+	started sync.WaitGroup
+	stop    context.CancelFunc
+}
+
+// order is what the helper is told.
+type order struct {
+	Do           string            `json:"do"`
+	Folders      []string          `json:"folders"`
+	Mounts       bool              `json:"mounts"`
+	Seconds      float64           `json:"seconds"`
+	Bytes        int               `json:"bytes"`
+	Certificates map[string]string `json:"certificates,omitempty"`
+	Arguments    []string          `json:"arguments,omitempty"`
+}
+
+func (g *Guests) order(do string, bound time.Duration) order {
+	o := order{Do: do, Folders: g.Folders, Seconds: bound.Seconds()}
+	if o.Folders == nil {
+		// What a variable names that is not set begins with $, and is no folder.
+		o.Folders, o.Mounts = []string{"$TMPDIR", "/tmp", "/var/tmp", "/dev/shm", "$HOME"}, true
+	}
+	return o
+}
+
+// run runs the helper in a pod.
+func (g *Guests) run(ctx context.Context, i int, o order, program []byte, stdout io.Writer) error {
+	line, err := json.Marshal(o)
+	if err != nil {
+		return fmt.Errorf("encoding an order: %w", err)
+	}
+	stdin := io.MultiReader(strings.NewReader(fmt.Sprintf("%d\n%s%s\n", len(helper), helper, line)), bytes.NewReader(program))
+	var stderr tail
+	err = g.Cluster.Exec(ctx, g.Pods[i], []string{"python3", "-B", "-c", loader, g.folder(i)}, stdin, stdout, &stderr)
+	if err == nil || stderr.String() == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %s", err, stderr.String())
+}
+
+// folder is the name of one agent's. Pods may share the volume that it is on.
+func (g *Guests) folder(i int) string { return fmt.Sprintf("%s-%d", g.name, i) }
+
+// Start brings an agent into each pod and waits until all answer. Whatever the error,
+// Remove must be called: InvalidInput with everything that the pods lack,
+// ContainerFailed, PermissionDenied, AgentUnreachable.
+func (g *Guests) Start(ctx context.Context) (nodes.Set, error) {
+	g.name = "mlenv-guest-" + strings.ToLower(rand.Text()[:10])
+	machines, err := g.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	programs := map[string][]byte{}
+	for _, machine := range machines {
+		if programs[machine] != nil {
+			continue
+		}
+		if programs[machine], err = readProgram(g.Agent, machine); err != nil {
+			return nil, err
+		}
+	}
+	// Whose keys they are nobody knows after this check.
+	made, err := certs.New("", "guest", time.Now())
+	if err != nil {
+		return nil, err
+	}
+	credentials, err := agent.ParseCredentials(made.CA, made.ClientCert, made.ClientKey)
+	if err != nil {
+		return nil, err
+	}
+	files := map[string]string{"ca.crt": string(made.CA), "tls.crt": string(made.ServerCert), "tls.key": string(made.ServerKey)}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	g.stop = stop
+	ports := make([]int, len(g.Pods))
+	err = g.each(func(i int) (err error) {
+		o := g.order("start", movingIn)
+		o.Bytes, o.Certificates, o.Arguments = len(programs[machines[i]]), files, g.arguments(i)
+		ports[i], err = g.arrive(ctx, running, i, o, programs[machines[i]])
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	dial := func(ctx context.Context, node int) (net.Conn, error) {
+		return g.Cluster.Forward(ctx, g.Pods[node], ports[node])
+	}
+	for i := range g.Pods {
+		g.nodes = append(g.nodes, agent.NewClient(i, "localhost", credentials, dial))
+	}
+	g.talk(running)
+	ctx, cancel := context.WithTimeout(ctx, movingIn)
+	defer cancel()
+	return g.nodes, g.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return nodes.Retry(ctx, func() error {
+			_, err := client.Health(ctx)
+			return err
+		})
+	})
+}
+
+// arguments of an agent.
+func (g *Guests) arguments(i int) []string {
+	var addresses []string
+	for _, pod := range g.Pods {
+		addresses = append(addresses, pod.IP)
+	}
+	return []string{
+		"--addresses=" + strings.Join(addresses, ","), fmt.Sprintf("--node=%d", i), fmt.Sprintf("--gpus=%d", g.Pods[i].GPUs), "--pod=" + g.Pods[i].Name,
+		"--kubernetes-node=" + g.Pods[i].Node, "--idle=" + g.Idle.String(),
+	}
+}
+
+// each calls f for all pods at once, and joins the errors in their order.
+func (g *Guests) each(f func(i int) error) error {
+	errs := make([]error, len(g.Pods))
+	var group sync.WaitGroup
+	for i := range g.Pods {
+		group.Go(func() { errs[i] = f(i) })
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// look asks what the containers have, and returns their processors.
+func (g *Guests) look(ctx context.Context) (machines []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, looking)
+	defer cancel()
+	machines = make([]string, len(g.Pods))
+	return machines, g.each(func(i int) error {
+		var out bytes.Buffer
+		pod := g.Pods[i]
+		if err := g.run(ctx, i, g.order("look", 0), nil, &out); err != nil {
+			return noPython(pod, err)
+		}
+		var seen struct {
+			Machine string
+			Torch   bool
+		}
+		if err := json.Unmarshal(out.Bytes(), &seen); err != nil {
+			return fail.Becausef(fail.ContainerFailed, "looking at pod %s: python3 in container %s answers %q: %w", pod.Name, pod.Container, out.String(), err)
+		}
+		if !seen.Torch {
+			return fail.Advise(fail.Becausef(fail.InvalidInput, "looking at pod %s: python3 in container %s has no torch, which measures: want a training image", pod.Name, pod.Container),
+				"choose a container that has it by --container, or put its Python first in the container's PATH")
+		}
+		machines[i] = seen.Machine
+		return nil
+	})
+}
+
+// noPython tells a container without Python from others' errors.
+func noPython(pod Pod, err error) error {
+	if fail.ReasonOf(err) == fail.PermissionDenied || errors.Is(err, context.Canceled) {
+		return err
+	}
+	const notExecutable, notFound = 126, 127
+	var exited *kube.ExitError
+	if errors.As(err, &exited) && (exited.Code == notExecutable || exited.Code == notFound) || strings.Contains(err.Error(), "executable file") {
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking at pod %s: container %s has no python3 in its PATH, which measures: want a training image", pod.Name, pod.Container),
+			"choose a container that has it by --container")
+	}
+	return fail.Advise(fail.Becausef(fail.ContainerFailed, "looking at pod %s: %w", pod.Name, err), "oc describe pod %s", pod.Name)
+}
+
+// arrive starts the agent and returns its port. The request lasts as long as the agent,
+// for what a container's runtime has started it collects when it ends; an agent goes on
+// without it.
+func (g *Guests) arrive(ctx, running context.Context, i int, o order, program []byte) (port int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, movingIn)
+	defer cancel()
+	running, give := context.WithCancel(running)
+	out, in := io.Pipe()
+	ended := make(chan error, 1)
+	g.started.Go(func() {
+		defer give()
+		err := g.run(running, i, o, program, in)
+		in.CloseWithError(err)
+		ended <- err
+	})
+	lines := make(chan []byte, 1)
+	go func() {
+		line, _ := bufio.NewReader(out).ReadBytes('\n')
+		lines <- line
+		_, _ = io.Copy(io.Discard, out) // ends with the request
+	}()
+	pod := g.Pods[i]
+	failed := func(err error) error {
+		return fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: %w", pod.Name, err), "oc describe pod %s", pod.Name)
+	}
+	select {
+	case line := <-lines:
+		var answer struct {
+			agent.Arrival
+			Problems []string
+		}
+		if json.Unmarshal(line, &answer) == nil && answer.Port > 0 {
+			return answer.Port, nil
+		}
+		if answer.Problems != nil {
+			return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: container %s has no folder that can be written and run from: %s",
+				pod.Name, pod.Container, strings.Join(answer.Problems, "; ")), "mount an emptyDir at /tmp")
+		}
+		if err := <-ended; err != nil {
+			return 0, failed(err)
+		}
+		return 0, failed(fmt.Errorf("it says %q: want its port", line))
+	case <-ctx.Done():
+		give()
+		return 0, failed(ctx.Err())
+	}
+}
+
+// talk tells the agents that somebody is there, until ctx is done.
+func (g *Guests) talk(ctx context.Context) {
+	for _, client := range g.nodes {
+		go func() {
+			often := time.NewTicker(g.Idle / 4)
+			defer often.Stop()
+			for {
+				select {
+				case <-often.C:
+					// What is wrong with it the check itself finds out.
+					_, _ = client.Health(ctx)
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+	}
+}
+
+// Came is true once anything was brought into the pods.
+func (g *Guests) Came() bool { return g.stop != nil }
+
+// Remove ends the agents and removes what they have written. It works after ctx has ended
+// too, and may be called whatever Start has come to. Error: TeardownIncomplete with what
+// is left in which pod.
+func (g *Guests) Remove(ctx context.Context) error {
+	if !g.Came() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removing)
+	defer cancel()
+	err := g.each(func(i int) error { return g.remove(ctx, i) })
+	g.stop()
+	g.nodes.Close()
+	g.started.Wait()
+	return err
+}
+
+func (g *Guests) remove(ctx context.Context, i int) error {
+	var out bytes.Buffer
+	err := g.run(ctx, i, g.order("remove", ending), nil, &out)
+	var left struct {
+		Processes []int
+		Folders   []string
+	}
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), &left)
+	}
+	if err == nil {
+		if len(left.Processes)+len(left.Folders) == 0 {
+			return nil
+		}
+		err = fmt.Errorf("processes %v and folders %v are left", left.Processes, left.Folders)
+	}
+	return fail.Advise(fail.Becausef(fail.TeardownIncomplete, "removing the agent from pod %s: %w", g.Pods[i].Name, err),
+		"it ends and removes itself when nobody has talked to it for %s; its folder is named %s", g.Idle, g.folder(i))
+}
+
+// Hosts are the addresses by which the pods' ranks reach each other, as URLs have them.
+func (g *Guests) Hosts() (hosts []string) {
+	for _, pod := range g.Pods {
+		host := pod.IP
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]"
+		}
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
+// Together are names of pods that share a node, whose network is then not between them.
+func Together(pods []Pod) map[string][]string {
+	on := map[string][]string{}
+	for _, pod := range pods {
+		on[pod.Node] = append(on[pod.Node], pod.Name)
+	}
+	for node, names := range on {
+		if len(names) < 2 {
+			delete(on, node)
+		}
+	}
+	return on
+}
+
+// tail keeps the last line of what is written, which of a Python program is its error.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	const most = 4096
+	t.text = append(t.text, p...)
+	t.text = slices.Clone(t.text[max(0, len(t.text)-most):])
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lines := strings.Split(strings.TrimSpace(string(t.text)), "\n")
+	return lines[len(lines)-1]
+}

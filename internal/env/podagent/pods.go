@@ -1,0 +1,205 @@
+package podagent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/kubernetes"
+	typed "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// Pod is one that takes a guest.
+type Pod struct {
+	Name      string `json:"name"`
+	Container string `json:"container"`
+	// Node is the name of the Kubernetes node that it is on.
+	Node string `json:"node"`
+	IP   string `json:"ip"`
+	// GPUs are as many as the container was given.
+	GPUs int `json:"gpus"`
+}
+
+// Selection says which pods are meant.
+type Selection struct {
+	// Pods are names with commas between them, or a label selector.
+	Pods string
+	// Container of each, "" for the pod's default one.
+	Container string
+}
+
+// isSelector is true of what cannot be names.
+func (s Selection) isSelector() bool { return strings.ContainsAny(s.Pods, "=!( ") }
+
+// names of the pods, nil where a selector is meant.
+func (s Selection) names() []string {
+	if s.isSelector() {
+		return nil
+	}
+	return strings.Split(s.Pods, ",")
+}
+
+// Check finds every mistake that can be seen without a cluster.
+func (s Selection) Check() error {
+	if s.isSelector() {
+		if _, err := labels.Parse(s.Pods); err != nil {
+			return fmt.Errorf("--pods %q: %w: want names with commas between them, or a label selector", s.Pods, err)
+		}
+		return nil
+	}
+	names := s.names()
+	var problems []error
+	if slices.Contains(names, "") {
+		problems = append(problems, fmt.Errorf("--pods %q: a name is empty: want names with commas between them, or a label selector", s.Pods))
+	}
+	seen := map[string]bool{}
+	for _, name := range names {
+		if seen[name] && name != "" {
+			problems = append(problems, fmt.Errorf("--pods %q: %s is named twice", s.Pods, name))
+		}
+		seen[name] = true
+	}
+	if len(names) < 2 {
+		problems = append(problems, fmt.Errorf("--pods %q: one pod: want at least two, to have a network between them", s.Pods))
+	}
+	return errors.Join(problems...)
+}
+
+// Find looks the pods up: those that are named in that order, those of a selector by
+// name and number. Errors: InvalidInput with everything that is wrong with them,
+// PermissionDenied.
+func Find(ctx context.Context, client kubernetes.Interface, namespace string, s Selection) ([]Pod, error) {
+	found, problems, err := s.get(ctx, client.CoreV1().Pods(namespace))
+	if err != nil {
+		return nil, kube.Problem(fmt.Errorf("looking for pods %s in namespace %s: %w", s.Pods, namespace, err))
+	}
+	var pods []Pod
+	for _, pod := range found {
+		problem := unfit(pod)
+		container, ok := s.containerOf(pod)
+		if !ok {
+			problem = errors.Join(problem, fmt.Errorf("pod %s: it has no container %s: want one of %s", pod.Name, s.Container, strings.Join(containerNames(pod), ", ")))
+		} else if problem == nil {
+			problem = notRunning(pod, container.Name)
+		}
+		if problem != nil {
+			problems = append(problems, problem)
+			continue
+		}
+		pods = append(pods, Pod{Name: pod.Name, Container: container.Name, Node: pod.Spec.NodeName, IP: pod.Status.PodIP, GPUs: gpus(container)})
+	}
+	if s.isSelector() && len(found) < 2 {
+		problems = append(problems, fmt.Errorf("selector %s: %s: want at least two pods, to have a network between them", s.Pods, humanize.Count(len(found), "pod")))
+	}
+	if len(problems) > 0 {
+		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for pods %s in namespace %s: %w", s.Pods, namespace, errors.Join(problems...)),
+			"oc get pods -n %s --show-labels", namespace)
+	}
+	return pods, nil
+}
+
+func (s Selection) get(ctx context.Context, pods typed.PodInterface) (found []corev1.Pod, problems []error, err error) {
+	if s.isSelector() {
+		list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: s.Pods})
+		if err != nil {
+			return nil, nil, err
+		}
+		// Those that have ended, as a Job's, are not what is meant.
+		found = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
+			return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		})
+		slices.SortFunc(found, func(a, b corev1.Pod) int { return byNumber(a.Name, b.Name) })
+		return found, nil, nil
+	}
+	for _, name := range s.names() {
+		pod, err := pods.Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			problems = append(problems, fmt.Errorf("pod %s: there is none", name))
+		case err != nil:
+			return nil, nil, err
+		default:
+			found = append(found, *pod)
+		}
+	}
+	return found, problems, nil
+}
+
+// byNumber puts h-kim-2 before h-kim-10.
+func byNumber(a, b string) int {
+	split := func(name string) (string, int) {
+		i := strings.LastIndexByte(name, '-')
+		number, err := strconv.Atoi(name[i+1:])
+		if err != nil {
+			return name, 0
+		}
+		return name[:i+1], number
+	}
+	aName, aNumber := split(a)
+	bName, bNumber := split(b)
+	return cmp.Or(cmp.Compare(aName, bName), cmp.Compare(aNumber, bNumber), cmp.Compare(a, b))
+}
+
+func unfit(pod corev1.Pod) error {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return fmt.Errorf("pod %s: it is being deleted", pod.Name)
+	case pod.Status.Phase != corev1.PodRunning:
+		return fmt.Errorf("pod %s: it is %s: want Running", pod.Name, cmp.Or(pod.Status.Phase, corev1.PodPending))
+	case pod.Status.PodIP == "":
+		return fmt.Errorf("pod %s: it has no address", pod.Name)
+	}
+	return nil
+}
+
+// notRunning is what is wrong with the container of a pod that runs.
+func notRunning(pod corev1.Pod, container string) error {
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.Name != container || status.State.Running != nil {
+			continue
+		}
+		why := "does not run"
+		if waiting := status.State.Waiting; waiting != nil && waiting.Reason != "" {
+			why = "waits: " + waiting.Reason
+		}
+		return fmt.Errorf("pod %s: container %s %s", pod.Name, container, why)
+	}
+	return nil
+}
+
+// defaultContainer is kubectl's.
+const defaultContainer = "kubectl.kubernetes.io/default-container"
+
+func (s Selection) containerOf(pod corev1.Pod) (corev1.Container, bool) {
+	wanted := cmp.Or(s.Container, pod.Annotations[defaultContainer])
+	for _, container := range pod.Spec.Containers {
+		if wanted == "" || container.Name == wanted {
+			return container, true
+		}
+	}
+	return corev1.Container{}, false
+}
+
+func containerNames(pod corev1.Pod) (names []string) {
+	for _, container := range pod.Spec.Containers {
+		names = append(names, container.Name)
+	}
+	return names
+}
+
+func gpus(container corev1.Container) int {
+	quantity := container.Resources.Limits["nvidia.com/gpu"]
+	return int(quantity.Value())
+}

@@ -1,0 +1,100 @@
+package podagent
+
+import (
+	"bytes"
+	"compress/gzip"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// machineOf is the processor that a program is built for, by Python's name, "" of what is
+// no program.
+func machineOf(program []byte) string {
+	file, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return ""
+	}
+	switch file.Machine {
+	case elf.EM_X86_64:
+		return "x86_64"
+	case elf.EM_AARCH64:
+		return "aarch64"
+	default:
+		return file.Machine.String()
+	}
+}
+
+// goArch is Go's name of a processor, which names of files have.
+func goArch(machine string) string {
+	switch machine {
+	case "x86_64":
+		return "amd64"
+	case "aarch64":
+		return "arm64"
+	}
+	return machine
+}
+
+// places are the files that may be the agent's program for a machine: the one that was
+// asked for, or else those beside this program, and where the steps image has it.
+func places(asked, machine string) []string {
+	if asked != "" {
+		return []string{asked}
+	}
+	var files []string
+	if self, err := os.Executable(); err == nil {
+		if real, err := filepath.EvalSymlinks(self); err == nil {
+			self = real
+		}
+		for _, name := range []string{"mlenv-agent-linux-" + goArch(machine), "mlenv-agent"} {
+			files = append(files, filepath.Join(filepath.Dir(self), name))
+		}
+	}
+	if runtime.GOOS == "linux" {
+		files = append(files, "/mlenv-agent")
+	}
+	return files
+}
+
+// readProgram reads the agent's program for a machine, compressed, as it is sent. Error: InvalidInput where there
+// is none, with what was looked at.
+func readProgram(asked, machine string) ([]byte, error) {
+	var seen []string
+	for _, file := range places(asked, machine) {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			seen = append(seen, err.Error())
+			continue
+		}
+		got := machineOf(content)
+		if got == machine {
+			return compressed(content)
+		}
+		if got == "" {
+			got = "no Linux program"
+		}
+		seen = append(seen, fmt.Sprintf("%s is %s", file, got))
+	}
+	return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for the agent's program for %s: %s: want one, built for Linux on %s", machine, strings.Join(seen, "; "), goArch(machine)),
+		"take it out of the steps image and name it by --agent: oc image extract STEPS-IMAGE --path /mlenv-agent:. --filter-by-os=linux/%s", goArch(machine))
+}
+
+func compressed(content []byte) ([]byte, error) {
+	var out bytes.Buffer
+	w, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	_, err = w.Write(content)
+	if err = errors.Join(err, w.Close()); err != nil {
+		return nil, fmt.Errorf("compressing the agent's program: %w", err)
+	}
+	return out.Bytes(), nil
+}

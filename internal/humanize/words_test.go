@@ -1,0 +1,11 @@
+package humanize
+
+import "testing"
+
+func TestCount(t *testing.T) {
+	for n, want := range map[int]string{0: "0 ranks", 1: "1 rank", 2: "2 ranks"} {
+		if got := Count(n, "rank"); got != want {
+			t.Errorf("Count(%d) = %q, want %q", n, got, want)
+		}
+	}
+}

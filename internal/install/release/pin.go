@@ -1,0 +1,117 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+)
+
+// What a release writes into Tasks and Pipelines: the version, and the image
+// that the param steps-image has by default. They are found as text, so that
+// comments and order stay.
+var (
+	versionLabel = regexp.MustCompile(`(?m)^(    app\.kubernetes\.io/version: )"[^"]*"$`)
+	stepsDefault = regexp.MustCompile(`(?m)^(  - name: steps-image\n    description: [^\n]*\n    default: )\S+$`)
+)
+
+// Pin compiles the steps image and writes its digest and the version into the
+// Tasks and Pipelines of the sources: what git resolvers and Artifact Hub read
+// then names the very image. The image is not made of them, so that it stays the
+// same.
+func Pin(ctx context.Context, progress io.Writer, request Request) (name.Digest, error) {
+	work, err := os.MkdirTemp("", "mlenv-pin-")
+	if err != nil {
+		return name.Digest{}, err
+	}
+	defer os.RemoveAll(work)
+	_, image, err := request.steps(ctx, progress, work)
+	if err != nil {
+		return name.Digest{}, err
+	}
+	return image, writePins(request.Source, image)
+}
+
+func writePins(source bundle.Source, image name.Digest) error {
+	return eachFile(source.Dir, func(file, text string) error {
+		pinned, err := pin(text, source.Version, image)
+		if err != nil {
+			return fmt.Errorf("pinning %s: %w", file, err)
+		}
+		return os.WriteFile(filepath.Join(source.Dir, file), []byte(pinned), 0o644)
+	})
+}
+
+// CheckPins compares what the sources' Tasks and Pipelines name with the version
+// and the image that the same sources give.
+func CheckPins(source bundle.Source, image name.Digest) error {
+	var mistakes []error
+	err := eachFile(source.Dir, func(file, text string) error {
+		pinned, err := pin(text, source.Version, image)
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", file, err)
+		}
+		if pinned != text {
+			mistakes = append(mistakes, fmt.Errorf("reading %s: it names %s, version %s: want %s, version %s",
+				file, last(stepsDefault.FindString(text)), last(versionLabel.FindString(text)), image.Name(), strings.TrimPrefix(source.Version, "v")))
+		}
+		return nil
+	})
+	if err = errors.Join(append(mistakes, err)...); err != nil {
+		return fail.Advise(fail.Because(fail.InvalidInput, err), "make pin VERSION=%s, commit and tag that; or the sources have changed since", source.Version)
+	}
+	return nil
+}
+
+func pin(text, version string, image name.Digest) (string, error) {
+	for what, place := range map[string]*regexp.Regexp{"label app.kubernetes.io/version": versionLabel, "default of the param steps-image": stepsDefault} {
+		if n := len(place.FindAllString(text, -1)); n != 1 {
+			return "", fmt.Errorf("%s: found %d times, want once", what, n)
+		}
+	}
+	text = versionLabel.ReplaceAllString(text, `${1}"`+strings.TrimPrefix(version, "v")+`"`)
+	return stepsDefault.ReplaceAllString(text, "${1}"+image.Name()), nil
+}
+
+// last is the last word of a text.
+func last(text string) string {
+	fields := strings.Fields(text)
+	if len(fields) == 0 {
+		return "nothing"
+	}
+	return strings.Trim(fields[len(fields)-1], `"`)
+}
+
+// eachFile visits tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
+func eachFile(dir string, visit func(file, text string) error) error {
+	sources := os.DirFS(dir)
+	for _, pattern := range []string{"tasks/*/*.yaml", "pipelines/*/*.yaml"} {
+		files, err := fs.Glob(sources, pattern)
+		if err != nil {
+			return err
+		}
+		if len(files) == 0 {
+			return fmt.Errorf("looking for %s in %s: found none", pattern, dir)
+		}
+		for _, file := range files {
+			text, err := fs.ReadFile(sources, file)
+			if err != nil {
+				return err
+			}
+			if err := visit(file, string(text)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

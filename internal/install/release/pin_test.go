@@ -1,0 +1,98 @@
+package release
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+)
+
+// root is the checkout's folder.
+const root = "../../.."
+
+const digest = "registry.example/steps@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// checkout is a copy of this checkout's Tasks and Pipelines.
+func checkout(t *testing.T) bundle.Source {
+	t.Helper()
+	dir := t.TempDir()
+	for _, folder := range []string{"tasks", "pipelines"} {
+		if err := os.CopyFS(filepath.Join(dir, folder), os.DirFS(filepath.Join(root, folder))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return bundle.Source{Dir: dir, Version: "v1.2.3"}
+}
+
+func image(t *testing.T) name.Digest {
+	t.Helper()
+	image, err := name.NewDigest(digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+func TestPins(t *testing.T) {
+	source := checkout(t)
+	if err := CheckPins(source, image(t)); err == nil || strings.Count(err.Error(), "registry.invalid") != 9 {
+		t.Errorf("before it is pinned: %v, want each of the nine files named", err)
+	}
+	if err := writePins(source, image(t)); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckPins(source, image(t)); err != nil {
+		t.Error(err)
+	}
+	objects, err := bundle.Objects(os.DirFS(source.Dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range objects {
+		if got := object.GetLabels()["app.kubernetes.io/version"]; got != "1.2.3" {
+			t.Errorf("%s %s has version %s, want 1.2.3", object.GetKind(), object.GetName(), got)
+		}
+		if text := fmt.Sprint(object.Object); strings.Count(text, digest) != 1 {
+			t.Errorf("%s %s does not name %s: %s", object.GetKind(), object.GetName(), digest, text)
+		}
+	}
+	source.Version = "v1.2.4"
+	if err := CheckPins(source, image(t)); err == nil || !strings.Contains(err.Error(), "version 1.2.3: want") {
+		t.Errorf("of another version: %v, want it refused", err)
+	}
+}
+
+func TestPinsKeepTheRest(t *testing.T) {
+	source := checkout(t)
+	if err := writePins(source, image(t)); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"tasks/train/train.yaml", "pipelines/train-multi-node/train-multi-node.yaml"} {
+		before, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := os.ReadFile(filepath.Join(source.Dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		was, is := strings.Split(string(before), "\n"), strings.Split(string(after), "\n")
+		if len(was) != len(is) {
+			t.Fatalf("%s has %d lines, had %d", file, len(is), len(was))
+		}
+		changed := 0
+		for i := range was {
+			if was[i] != is[i] {
+				changed++
+			}
+		}
+		if changed != 2 {
+			t.Errorf("%s: %d lines changed, want the version and the image", file, changed)
+		}
+	}
+}

@@ -1,0 +1,270 @@
+// Package release makes what a version of ml-dev-env is published as: mlenv for
+// people's machines, the steps image and the Tekton bundles as OCI layouts, one
+// file to install from, bills of materials, licences and checksums.
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+)
+
+// Request is what to publish as what.
+type Request struct {
+	Source bundle.Source
+	// Repository is below what the images will be: REPOSITORY/steps and REPOSITORY/tasks.
+	Repository string
+	// Output is a folder that is not there yet, or empty.
+	Output string
+	// Snapshot is of sources whose Tasks do not name the image yet, to try it.
+	Snapshot bool
+}
+
+// Names of what is published beside the programs.
+const (
+	stepsArchive = "steps-image.oci.tar"
+	stepsSBOM    = "steps-image.spdx.json"
+	tasksArchive = "tekton-bundles.oci.tar"
+	installFile  = "install.yaml"
+	mlenvSBOM    = "mlenv.spdx.json"
+	licencesFile = "licenses.tar.gz"
+	notesFile    = "notes.md"
+	sumsFile     = "SHA256SUMS"
+)
+
+// desks are what people's machines are.
+func desks() []v1.Platform {
+	return []v1.Platform{
+		{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"},
+		{OS: "darwin", Architecture: "amd64"}, {OS: "darwin", Architecture: "arm64"},
+	}
+}
+
+// versions are those that a git tag, an image tag and a label can all be.
+var versions = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?$`)
+
+// CheckVersion refuses what is no version as v1.2.3.
+func CheckVersion(version string) error {
+	if !versions.MatchString(version) {
+		return fail.Becausef(fail.InvalidInput, "reading --version: %q: want a version as v1.2.3 or v1.2.3-rc.1", version)
+	}
+	return nil
+}
+
+// Release is what was made and is not pushed yet.
+type Release struct {
+	request Request
+	steps   bundle.StepsRelease
+	tekton  bundle.TektonRelease
+	// StepsImage is the reference that the image has once it is pushed.
+	StepsImage name.Digest
+}
+
+// steps compiles the steps image with the certificate authorities of Mozilla's
+// list, so that the digest is the same on any machine.
+func (r Request) steps(ctx context.Context, progress io.Writer, dir string) (bundle.StepsRelease, name.Digest, error) {
+	roots, err := bundle.MozillaRoots()
+	if err != nil {
+		return bundle.StepsRelease{}, name.Digest{}, err
+	}
+	steps, err := r.Source.BuildSteps(ctx, progress, dir, bundle.Platforms(), roots)
+	if err != nil {
+		return bundle.StepsRelease{}, name.Digest{}, err
+	}
+	digest, err := steps.Index.Digest()
+	if err != nil {
+		return bundle.StepsRelease{}, name.Digest{}, err
+	}
+	image, err := name.NewDigest(r.Repository + "/steps@" + digest.String())
+	if err != nil {
+		return bundle.StepsRelease{}, name.Digest{}, fail.Becausef(fail.InvalidInput, "reading --repository: %w", err)
+	}
+	return steps, image, nil
+}
+
+// Make fills the folder of the request. What goes on is told on progress.
+func Make(ctx context.Context, progress io.Writer, request Request) (Release, error) {
+	notes, err := request.notes()
+	if err != nil {
+		return Release{}, err
+	}
+	if err := emptyFolder(request.Output); err != nil {
+		return Release{}, err
+	}
+	work, err := os.MkdirTemp("", "mlenv-release-")
+	if err != nil {
+		return Release{}, err
+	}
+	defer os.RemoveAll(work)
+
+	release := Release{request: request}
+	if release.steps, release.StepsImage, err = request.steps(ctx, progress, work); err != nil {
+		return Release{}, err
+	}
+	// Before the long rest.
+	if !request.Snapshot {
+		if err := CheckPins(request.Source, release.StepsImage); err != nil {
+			return Release{}, err
+		}
+	}
+	if err := release.writeImages(work); err != nil {
+		return Release{}, err
+	}
+	if err := release.writeInstall(); err != nil {
+		return Release{}, err
+	}
+	if err := release.writePrograms(ctx, progress); err != nil {
+		return Release{}, err
+	}
+	if err := release.write(notesFile, notes); err != nil {
+		return Release{}, err
+	}
+	return release, release.writeSums()
+}
+
+// emptyFolder makes the folder; what somebody else has put there is not published.
+func emptyFolder(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("making the folder of the release: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("making the folder of the release: %w", err)
+	}
+	if len(entries) > 0 {
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "making the folder of the release: %s has %s: want it empty", dir, entries[0].Name()), "rm -r %s", dir)
+	}
+	return nil
+}
+
+func (r *Release) write(file string, content []byte) error {
+	return os.WriteFile(filepath.Join(r.request.Output, file), content, 0o644)
+}
+
+// writeImages writes both layouts and the bill of the first.
+func (r *Release) writeImages(work string) error {
+	at, err := name.NewTag(r.request.Repository + "/tasks:" + r.request.Source.Version)
+	if err != nil {
+		return fail.Becausef(fail.InvalidInput, "reading --repository: %w", err)
+	}
+	objects, err := bundle.Objects(os.DirFS(r.request.Source.Dir))
+	if err != nil {
+		return err
+	}
+	if r.tekton, err = r.request.Source.NewTektonRelease(objects, at, r.StepsImage); err != nil {
+		return err
+	}
+	layouts := []struct {
+		file  string
+		write func(dir string) error
+	}{
+		{stepsArchive, func(dir string) error { return r.steps.Layout(dir, r.request.Source.Version) }},
+		{tasksArchive, r.tekton.Layout},
+	}
+	for _, layout := range layouts {
+		dir := filepath.Join(work, layout.file)
+		if err := layout.write(dir); err != nil {
+			return err
+		}
+		archive, err := bundle.ArchiveFolder(dir)
+		if err != nil {
+			return err
+		}
+		if err := r.write(layout.file, archive); err != nil {
+			return err
+		}
+	}
+	return r.write(stepsSBOM, r.steps.SBOM)
+}
+
+// writePrograms compiles mlenv for people's machines, and the agents that it brings to pods
+// of others, and says what is in them.
+func (r *Release) writePrograms(ctx context.Context, progress io.Writer) error {
+	source := r.request.Source
+	var products []bundle.Product
+	var programs []string
+	for _, product := range []struct {
+		name      string
+		platforms []v1.Platform
+	}{{"mlenv", desks()}, {"mlenv-agent", bundle.Platforms()}} {
+		var compiled []string
+		for _, platform := range product.platforms {
+			program := filepath.Join(r.request.Output, product.name+"-"+platform.OS+"-"+platform.Architecture)
+			fmt.Fprintf(progress, "compiling %s for %s\n", product.name, platform)
+			if err := source.CompileProgram(ctx, "cmd/"+product.name, program, platform); err != nil {
+				return err
+			}
+			compiled = append(compiled, program)
+		}
+		products = append(products, bundle.Product{Name: product.name, Programs: compiled})
+		programs = append(programs, compiled...)
+	}
+	licences, err := source.Licences(ctx, programs...)
+	if err != nil {
+		return err
+	}
+	bill, err := source.SBOM(products, licences)
+	if err != nil {
+		return err
+	}
+	if err := r.write(mlenvSBOM, bill); err != nil {
+		return err
+	}
+	texts, err := bundle.ArchiveLicences(licences)
+	if err != nil {
+		return err
+	}
+	return r.write(licencesFile, texts)
+}
+
+// Push pushes the image and the bundles, tagged with the version.
+func (r *Release) Push(ctx context.Context, progress io.Writer) error {
+	tag := r.StepsImage.Context().Tag(r.request.Source.Version)
+	if _, err := r.steps.Push(ctx, progress, tag); err != nil {
+		return err
+	}
+	_, err := r.tekton.Push(ctx)
+	return err
+}
+
+// notes are what the changelog says of the version.
+func (r Request) notes() ([]byte, error) {
+	heading := "[" + strings.TrimPrefix(r.Source.Version, "v") + "]"
+	if r.Snapshot {
+		heading = "[Unreleased]"
+	}
+	content, err := os.ReadFile(filepath.Join(r.Source.Dir, "CHANGELOG.md"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the notes of the release: %w", err)
+	}
+	notes, err := section(string(content), heading)
+	if err != nil {
+		return nil, fmt.Errorf("reading CHANGELOG.md: %w", err)
+	}
+	return []byte(notes), nil
+}
+
+// section is what stands under the heading of a version.
+func section(changelog, heading string) (string, error) {
+	_, rest, found := strings.Cut(changelog, "\n## "+heading)
+	if !found {
+		return "", fmt.Errorf("there is no heading ## %s: want what this version changes under one", heading)
+	}
+	_, rest, _ = strings.Cut(rest, "\n")
+	rest, _, _ = strings.Cut(rest, "\n## ")
+	if rest = strings.TrimSpace(rest); rest == "" {
+		return "", errors.New("there is nothing under ## " + heading)
+	}
+	return rest + "\n", nil
+}

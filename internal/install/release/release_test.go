@@ -1,0 +1,105 @@
+package release
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+)
+
+func TestCheckVersion(t *testing.T) {
+	for version, want := range map[string]bool{
+		"v1.2.3": true, "v0.0.0-try": true, "v1.2.3-rc.1": true,
+		"": false, "1.2.3": false, "v1.2": false, "v01.2.3": false, "v1.2.3+build": false, "v1.2.3-": false, "main": false,
+	} {
+		if err := CheckVersion(version); (err == nil) != want {
+			t.Errorf("version %q: %v, want it accepted: %v", version, err, want)
+		}
+	}
+}
+
+func TestSection(t *testing.T) {
+	const changelog = "# Changelog\n\n## [Unreleased]\n\n## [1.1.0] - 2026-02-01\n\n### Added\n\n- More.\n\n## [1.0.0] - 2026-01-01\n\n- All.\n"
+	tests := []struct{ heading, want, fails string }{
+		{heading: "[1.1.0]", want: "### Added\n\n- More.\n"},
+		{heading: "[1.0.0]", want: "- All.\n"},
+		{heading: "[Unreleased]", fails: "there is nothing under ## [Unreleased]"},
+		{heading: "[2.0.0]", fails: "there is no heading ## [2.0.0]"},
+	}
+	for _, test := range tests {
+		got, err := section(changelog, test.heading)
+		if got != test.want || (err != nil) != (test.fails != "") || err != nil && !strings.Contains(err.Error(), test.fails) {
+			t.Errorf("%s: %q, %v: want %q, %q", test.heading, got, err, test.want, test.fails)
+		}
+	}
+}
+
+// TestChangelog: a snapshot's notes are what is not released yet.
+func TestChangelog(t *testing.T) {
+	if _, err := (Request{Source: bundle.Source{Dir: "../../.."}, Snapshot: true}).notes(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWriteInstall(t *testing.T) {
+	image, err := name.NewDigest("registry.example/steps@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Release{request: Request{Source: bundle.Source{Dir: "../../.."}, Output: t.TempDir()}, StepsImage: image}
+	if err := r.writeInstall(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.writeSums(); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(filepath.Join(r.request.Output, installFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(content)
+	count := map[string]int{}
+	for document := range strings.SplitSeq(text, "---\n") {
+		for line := range strings.SplitSeq(document, "\n") {
+			if kind, ok := strings.CutPrefix(line, "kind: "); ok {
+				count[kind]++
+			}
+		}
+	}
+	for kind, want := range map[string]int{"Namespace": 1, "Task": 7, "Pipeline": 2, "CronJob": 1, "ServiceAccount": 2, "Role": 2, "RoleBinding": 2} {
+		if count[kind] != want {
+			t.Errorf("%d of kind %s, want %d", count[kind], kind, want)
+		}
+	}
+	if strings.Contains(text, "registry.invalid") || strings.Count(text, image.Name()) != 10 {
+		t.Errorf("the image is named %d times, want each Task and Pipeline, and the reaper, to name it", strings.Count(text, image.Name()))
+	}
+	if strings.Contains(text, "name: mlenv-cluster-default\n") {
+		t.Error("there is a cluster file, which nobody else can write")
+	}
+	sums, err := os.ReadFile(filepath.Join(r.request.Output, sumsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(installFile, strings.TrimSpace(string(sums))[66:]); diff != "" {
+		t.Errorf("checksums (-want +got):\n%s", diff)
+	}
+}
+
+func TestEmptyFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "dist")
+	if err := emptyFolder(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := emptyFolder(dir); err == nil || !strings.Contains(err.Error(), "mine") {
+		t.Errorf("got %v, want what is in it named", err)
+	}
+}

@@ -1,0 +1,99 @@
+// Package internal has no code of its own: its test keeps the packages below it in layers.
+package internal
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/ml-dev-env/ml-dev-env/internal/"
+
+// layers lists folders from the top to the bottom. A package imports its own layer and
+// lower ones. The longest name that fits a package decides.
+var layers = [][]string{
+	{"cli"},
+	{"steps"},
+	{"install", "diagnose/doctor"},
+	{"pipeline"},
+	{"diagnose"},
+	{"env", "agent/agenttest"},
+	{"pipeline/run", "fabric", "cluster/clusterfile"},
+	{"agent", "diagnose/cause"},
+	{"kube", "cluster"},
+	{"rdma", "source", "pipeline/metrics", "pipeline/chart", "install/cronjob"},
+	{"step"},
+	{"fail", "humanize", "version", "golden"},
+}
+
+// exceptions are imports against the layers, each with its reason.
+var exceptions = map[string]string{
+	"kube -> agent": "the dialers that connect to agents are in kube",
+}
+
+// stepImports are the only imports between steps.
+var stepImports = map[string]string{
+	"steps/provision -> steps/preflight":  "provision asks preflight for the mode if no other task has",
+	"steps/preflight -> steps/buildimage": "preflight asks the registry as build-image does",
+	"steps/reaper -> steps/teardown":      "both release an environment in the same way",
+	"steps/teardown -> steps/syncrepo":    "the receipt names a folder that was sent",
+	"steps -> steps/*":                    "one program holds all steps",
+}
+
+func layerOf(name string) int {
+	layer, longest := -1, -1
+	for i, folders := range layers {
+		for _, folder := range folders {
+			if (name == folder || strings.HasPrefix(name, folder+"/")) && len(folder) > longest {
+				layer, longest = i, len(folder)
+			}
+		}
+	}
+	return layer
+}
+
+// TestLayers fails if a package imports one of a higher layer, or a step another step.
+func TestLayers(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...").Output()
+	if err != nil {
+		t.Fatalf("listing packages: %v", err)
+	}
+	used := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		from, found := strings.CutPrefix(fields[0], module)
+		if !found {
+			continue // this package
+		}
+		if layerOf(from) < 0 {
+			t.Errorf("package %s is in no layer; add its folder to layers", from)
+		}
+		for _, imported := range fields[1:] {
+			to, found := strings.CutPrefix(imported, module)
+			if !found {
+				continue
+			}
+			edge := from + " -> " + to
+			if layerOf(to) < layerOf(from) {
+				if used[edge] = true; exceptions[edge] == "" {
+					t.Errorf("%s is an import upwards", edge)
+				}
+			}
+			if from == "steps" {
+				edge = "steps -> steps/*"
+			}
+			if strings.HasPrefix(to, "steps/") && (from == "steps" || strings.HasPrefix(from, "steps/")) {
+				if used[edge] = true; stepImports[edge] == "" {
+					t.Errorf("%s: a step imports another one", edge)
+				}
+			}
+		}
+	}
+	for _, allowed := range []map[string]string{exceptions, stepImports} {
+		for edge := range allowed {
+			if !used[edge] {
+				t.Errorf("%s is allowed and does not exist", edge)
+			}
+		}
+	}
+}

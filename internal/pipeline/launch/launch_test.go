@@ -1,0 +1,182 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+)
+
+func param(name, value string) v1.ParamSpec {
+	spec := v1.ParamSpec{Name: name, Type: v1.ParamTypeString}
+	if value != "needed" {
+		spec.Default = v1.NewStructuredValues(value)
+	}
+	return spec
+}
+
+func pipeline() *v1.Pipeline {
+	return &v1.Pipeline{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Pipeline},
+		Spec: v1.PipelineSpec{Params: v1.ParamSpecs{
+			param("repo-url", "needed"), param("script", "needed"), param("nodes", "2"),
+			{Name: "script-args", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
+			param("build-timeout", "30m"), param("start-timeout", "10m"), param("timeout", "40m"),
+		}},
+	}
+}
+
+func fakes() *kube.Clients {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
+	return &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: fake.NewSimpleClientset(pipeline()), Namespace: "ns"}
+}
+
+// The fake makes no names: a run whose name the API server would make has none.
+func TestStart(t *testing.T) {
+	clients := fakes()
+	started, err := Start(t.Context(), clients, Request{Name: "mine", Values: map[string][]string{
+		"repo-url": {"https://example.com/r"}, "script": {"train.py"}, "script-args": {"--a", "b c"}, "timeout": {"24h"},
+	}, Labels: map[string]string{"a": "b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := v1.PipelineRunSpec{
+		PipelineRef: &v1.PipelineRef{Name: Pipeline},
+		Params: v1.Params{
+			{Name: "repo-url", Value: v1.ParamValue{Type: "string", StringVal: "https://example.com/r"}},
+			{Name: "script", Value: v1.ParamValue{Type: "string", StringVal: "train.py"}},
+			{Name: "script-args", Value: v1.ParamValue{Type: "array", ArrayVal: []string{"--a", "b c"}}},
+			{Name: "timeout", Value: v1.ParamValue{Type: "string", StringVal: "24h"}},
+		},
+		TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: ServiceAccount},
+		Timeouts: &v1.TimeoutFields{Pipeline: &metav1.Duration{Duration: 25*time.Hour + 15*time.Minute},
+			Tasks: &metav1.Duration{Duration: 25*time.Hour + 10*time.Minute}, Finally: &metav1.Duration{Duration: 5 * time.Minute}},
+	}
+	if diff := cmp.Diff(want, started.Spec); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"a": "b", "app.kubernetes.io/part-of": "ml-dev-env"}, started.Labels); diff != "" {
+		t.Errorf("labels (-want +got):\n%s", diff)
+	}
+	// What it was given is what the first step finds enough, also when it starts late.
+	of, err := run.Of(t.Context(), clients.Tekton, "ns", "mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	of.Started = time.Unix(0, 0)
+	need := run.Needs{Build: 30 * time.Minute, Start: 10 * time.Minute, Training: 24 * time.Hour, Teardown: run.TeardownTime}
+	if err := run.CheckTimeouts(of, need, of.Started.Add(25*time.Minute)); err != nil {
+		t.Error(err)
+	}
+}
+
+// The fake looks at no context: here it is told to end while it makes the run.
+func TestStartIsNotLeftHalfWay(t *testing.T) {
+	clients := fakes()
+	ctx, cancel := context.WithCancel(t.Context())
+	tekton := clients.Tekton.(*fake.Clientset)
+	tekton.PrependReactor("get", "pipelines", func(clienttesting.Action) (bool, runtime.Object, error) {
+		cancel()
+		return false, nil, nil
+	})
+	seen := errors.New("no run was made")
+	tekton.PrependReactor("create", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+		seen = ctx.Err()
+		return false, nil, nil
+	})
+	made, err := Start(ctx, clients, Request{Name: NewName(), Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}}})
+	if err != nil || made == nil || !errors.Is(seen, context.Canceled) {
+		t.Errorf("got %v, %v (%v); want the run, to cancel it", made, err, seen)
+	}
+}
+
+func TestStartAgain(t *testing.T) {
+	clients := fakes()
+	request := Request{Name: "mine", Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}}}
+	first, err := Start(t.Context(), clients, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Start(t.Context(), clients, request)
+	if err != nil || again.Name != first.Name {
+		t.Errorf("the same again: %v, %v; want the one that is there", again, err)
+	}
+	request.Values = map[string][]string{"repo-url": {"r"}, "script": {"other"}}
+	request.ServiceAccount = "other"
+	if _, err := Start(t.Context(), clients, request); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "another service account, param script") {
+		t.Errorf("another of that name: %v, want InvalidInput with what differs", err)
+	}
+}
+
+func TestMistakesAreToldAtOnce(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		request Request
+		want    []string
+	}{
+		{"params", Request{Values: map[string][]string{"skript": {"s"}, "nodes": {"1", "2"}}},
+			[]string{"param repo-url is missing", "param script is missing", "param nodes has 2 values: want one", "param skript is none of pipeline train-multi-node; did you mean script?"}},
+		{"times", Request{Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}, "timeout": {"soon"}, "start-timeout": {"-1m"}}},
+			[]string{`param timeout is "soon": want a time`, `param start-timeout is "-1m"`}},
+		{"pipeline", Request{Pipeline: "other"}, []string{"looking for pipeline ns/other"}},
+		{"namespace", Request{Namespace: "nowhere"}, []string{"looking for namespace nowhere"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			clients := fakes()
+			_, err := Start(t.Context(), clients, tc.request)
+			if fail.ReasonOf(err) != fail.InvalidInput {
+				t.Fatalf("got %v, want InvalidInput", err)
+			}
+			for _, want := range tc.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want %q in it", err, want)
+				}
+			}
+			if made, err := clients.Tekton.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{}); err != nil || len(made.Items) > 0 {
+				t.Errorf("%v were made, %v", made.Items, err)
+			}
+		})
+	}
+}
+
+func TestCancel(t *testing.T) {
+	clients := fakes()
+	made, err := Start(t.Context(), clients, Request{Name: "mine", Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := made.DeepCopy()
+	other.UID = "another"
+	for _, tc := range []struct {
+		of   *v1.PipelineRun
+		want v1.PipelineRunSpecStatus
+	}{{other, ""}, {made, v1.PipelineRunSpecStatusCancelledRunFinally}, {made, v1.PipelineRunSpecStatusCancelledRunFinally}} {
+		if err := Cancel(t.Context(), clients, tc.of); err != nil {
+			t.Fatal(err)
+		}
+		got, err := clients.Tekton.TektonV1().PipelineRuns("ns").Get(t.Context(), "mine", metav1.GetOptions{})
+		if err != nil || got.Spec.Status != tc.want {
+			t.Errorf("spec.status is %q, %v; want %q", got.Spec.Status, err, tc.want)
+		}
+	}
+	if err := clients.Tekton.TektonV1().PipelineRuns("ns").Delete(t.Context(), "mine", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Cancel(t.Context(), clients, made); err != nil {
+		t.Errorf("one that is gone: %v", err)
+	}
+}

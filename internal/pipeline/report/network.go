@@ -1,0 +1,175 @@
+package report
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/chart"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+)
+
+// network is how the nodes talk: as measured before the training, and as the training's own
+// logs show.
+type network struct {
+	// Missing is of the check, NotLogged of the training.
+	Missing, NotLogged string
+	Verdict            verdict
+	Message            string
+	Facts              []fact
+	Pictures           []picture
+	Rails              []meter
+	More               string
+	Training           []fact
+}
+
+func networkOf(r receipt.Receipt) network {
+	result := network{}
+	if r.Network == nil {
+		result.NotLogged = notLogged(r)
+	} else {
+		result.Training = known([]fact{
+			{Name: "Transport of the slowest rank", Value: r.Network.Transport.Words()},
+			{Name: "NCCL", Value: strings.Join(r.Network.Versions, ", ")},
+			{Name: "NCCL's network", Value: strings.Join(r.Network.Networks, ", ")},
+		})
+	}
+	f := r.Fabric
+	if f == nil {
+		result.Missing = notChecked(r)
+		return result
+	}
+	result.Verdict = map[fabric.Verdict]verdict{
+		fabric.Pass:           {"pass", "✓", "good"},
+		fabric.Slow:           {"slow", "!", "warn"},
+		fabric.WrongTransport: {"wrong transport", "✗", "bad"},
+		fabric.Broken:         {"broken", "✗", "bad"},
+	}[f.Verdict]
+	if result.Verdict.Word == "" {
+		result.Verdict = verdict{cut(string(f.Verdict), mostLine), "…", "open"}
+	}
+	result.Message = cut(f.Message, mostText)
+	result.Facts = fabricFacts(f)
+	if drawn := bandwidthChart(f); !drawn.Empty() {
+		result.Pictures = append(result.Pictures, pictureOf(drawn, bandwidthText(f)))
+	}
+	result.Rails, result.More = railMeters(f)
+	return result
+}
+
+func notChecked(r receipt.Receipt) string {
+	i := slices.IndexFunc(r.Phases, func(p receipt.Phase) bool { return p.Name == "check-fabric" })
+	switch {
+	case i >= 0 && r.Phases[i].Ended.IsZero():
+		return "The network was not measured: check-fabric had not ended."
+	case i >= 0:
+		return "The receipt has no measurement though check-fabric ran: it " + r.Phases[i].Status + ", or its node was gone when the receipt was written."
+	case len(r.Ranks) == 0:
+		return "The network was not measured: the run ended before check-fabric."
+	}
+	return "The network was not measured: check-fabric was no part of this run."
+}
+
+func notLogged(r receipt.Receipt) string {
+	if len(r.Ranks) == 0 {
+		return "No rank was started, so there is nothing to say about how ranks talked."
+	}
+	return "How the ranks talked is not known: NCCL logged nothing, as with gloo or on a single GPU."
+}
+
+func fabricFacts(f *fabric.Report) []fact {
+	list := []fact{{Name: "Transport", Value: f.Transport}}
+	if f.Bandwidth > 0 {
+		list = append(list, fact{Name: "Bus bandwidth of all_reduce", Value: f.Bandwidth.String()})
+	}
+	if f.Expected > 0 {
+		list = append(list, fact{Name: "Expected", Value: fmt.Sprintf("%s; %.0f%% of it was reached", f.Expected, 100*float64(f.Bandwidth)/float64(f.Expected))})
+	} else {
+		list = append(list, fact{Name: "Expected", Value: "nothing: neither the ports' rates nor the cluster file tell"})
+	}
+	if f.Latency > 0 {
+		list = append(list, fact{Name: "Latency of the smallest", Value: f.Latency.Round(100 * time.Nanosecond).String()})
+	}
+	if f.Sockets > 0 {
+		list = append(list, fact{Name: "Over TCP sockets", Value: fmt.Sprintf("%s; without them it is %.1f times that", f.Sockets, f.Ratio())})
+	}
+	if len(f.FaultyNodes) > 0 {
+		list = append(list, fact{Name: "At fault", Value: fabric.NodeNames(f.FaultyNodes)})
+	}
+	if len(f.FaultyRails) > 0 {
+		list = append(list, fact{Name: "Rails at fault", Value: strings.Join(f.FaultyRails, ", ")})
+	}
+	return known(append(list, fact{Name: "Measured with", Value: fmt.Sprintf("%s, %s of %s each", f.Backend, humanize.Count(f.Nodes, "node"), humanize.Count(f.RanksPerNode, "rank"))}))
+}
+
+func bandwidthChart(f *fabric.Report) chart.Chart {
+	c := chart.Chart{Title: "Bus bandwidth by size", X: chart.Axis{Label: "size", Log: true, Ticks: sizes(f)}, Y: chart.Axis{Label: "bus bandwidth in GB/s", FromZero: true}}
+	for _, operation := range []fabric.Operation{fabric.AllReduce, fabric.AllGather, fabric.ReduceScatter, fabric.Broadcast} {
+		s := chart.Series{Name: string(operation), Marked: true}
+		for _, m := range f.Measurements {
+			if m.Operation == operation && m.Scope == fabric.World {
+				s.Points = append(s.Points, chart.Point{X: float64(m.Bytes), Y: gbps(m.Bandwidth()), Label: humanize.Bytes(int64(m.Bytes)) + ": " + m.Bandwidth().String()})
+			}
+		}
+		if len(s.Points) > 0 {
+			c.Series = append(c.Series, s)
+		}
+	}
+	if f.Expected > 0 {
+		c.Levels = []chart.Level{{Name: "expected", Y: gbps(f.Expected)}}
+	}
+	return c
+}
+
+func bandwidthText(f *fabric.Report) string {
+	if f.Expected == 0 {
+		return fmt.Sprintf("Bus bandwidth over all ranks by the size of the message; all_reduce reached %s.", f.Bandwidth)
+	}
+	return fmt.Sprintf("Bus bandwidth over all ranks by the size of the message; all_reduce reached %s of %s expected.", f.Bandwidth, f.Expected)
+}
+
+// sizes are the ticks: those that were measured.
+func sizes(f *fabric.Report) (ticks []chart.Tick) {
+	var all []agent.Bytes
+	for _, m := range f.Measurements {
+		if m.Scope == fabric.World && !slices.Contains(all, m.Bytes) {
+			all = append(all, m.Bytes)
+		}
+	}
+	slices.Sort(all)
+	for _, n := range all {
+		ticks = append(ticks, chart.Tick{Value: float64(n), Label: humanize.Bytes(int64(n))})
+	}
+	return ticks
+}
+
+// railMeters are the rails as measured one by one, to the scale of the largest expectation.
+func railMeters(f *fabric.Report) (bars []meter, more string) {
+	var largest rdma.BytesPerSecond
+	for _, rail := range f.Rails {
+		largest = max(largest, rail.Bandwidth, rail.Expected)
+	}
+	shown, more := first(f.Rails, mostRails, "rails")
+	for _, rail := range shown {
+		b := meter{Name: cut(rail.String(), mostLine), Text: "not measured by itself", Class: "plain"}
+		if rail.Bandwidth > 0 {
+			b.Text = rail.Bandwidth.String()
+			b.Width = float64(int(1000*float64(rail.Bandwidth)/float64(largest))) / 10
+		}
+		if rail.Expected > 0 {
+			b.Text += ", expected " + rail.Expected.String()
+		}
+		if slices.Contains(f.FaultyRails, rail.String()) {
+			b.Class, b.Text = "bad", "✗ "+b.Text
+		}
+		bars = append(bars, b)
+	}
+	return bars, more
+}
+
+func gbps(b rdma.BytesPerSecond) float64 { return float64(b) / float64(rdma.GBps) }

@@ -1,0 +1,100 @@
+package report
+
+import (
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+)
+
+// phases is the time line.
+type phases struct {
+	Missing string
+	Bars    []bar
+	// Whole is from the left to the right end of the line.
+	Whole string
+	More  string
+}
+
+// bar is a phase on the line. Left and Width are in percent of it.
+type bar struct {
+	Name, Text  string
+	Class       string
+	Left, Width float64
+}
+
+func phasesOf(r receipt.Receipt) phases {
+	if len(r.Phases) == 0 {
+		if r.Run == "" {
+			return phases{Missing: "This was no PipelineRun, so there are no phases."}
+		}
+		return phases{Missing: "The receipt has no phases: the run's tasks could not be read, or none began."}
+	}
+	begin, end := span(r)
+	shown, more := first(r.Phases, mostPhases, "phases")
+	result := phases{More: more, Whole: humanize.Duration(end.Sub(begin))}
+	for _, p := range shown {
+		b := bar{Name: cut(p.Name, mostLine), Class: class(p.Status)}
+		until := p.Ended
+		switch {
+		case p.Started.IsZero():
+			b.Text = "did not start"
+		case until.IsZero():
+			until = end
+			b.Text = "not ended after " + humanize.Duration(until.Sub(p.Started))
+		default:
+			b.Text = humanize.Duration(until.Sub(p.Started))
+		}
+		if p.Status == string(run.Failed) {
+			b.Text += ", failed"
+			if p.Reason != "" {
+				b.Text += ": " + cut(p.Reason, mostLine)
+			}
+		}
+		if p.Retries > 0 {
+			b.Text += ", tried again " + humanize.Count(p.Retries, "time")
+		}
+		if !p.Started.IsZero() {
+			b.Left = percent(p.Started.Sub(begin), end.Sub(begin))
+			b.Width = max(0, min(100-b.Left, percent(until.Sub(p.Started), end.Sub(begin))))
+		}
+		result.Bars = append(result.Bars, b)
+	}
+	return result
+}
+
+// span is what the time line shows: from the run's start to its end.
+func span(r receipt.Receipt) (begin, end time.Time) {
+	begin, end = r.Started, r.Ended
+	for _, p := range r.Phases {
+		if !p.Started.IsZero() && (begin.IsZero() || p.Started.Before(begin)) {
+			begin = p.Started
+		}
+		for _, t := range []time.Time{p.Started, p.Ended} {
+			if t.After(end) {
+				end = t
+			}
+		}
+	}
+	return begin, end
+}
+
+func class(status string) string {
+	switch run.Status(status) {
+	case run.Succeeded:
+		return "good"
+	case run.Failed:
+		return "bad"
+	case run.Running:
+	}
+	return "open"
+}
+
+// percent is rounded to tenths.
+func percent(part, whole time.Duration) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return float64(int(1000*part.Seconds()/whole.Seconds())) / 10
+}

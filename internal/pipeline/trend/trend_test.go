@@ -1,0 +1,187 @@
+package trend
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+)
+
+// night is the receipt of a run in the night of a number.
+func night(number int, change ...func(*receipt.Receipt)) receipt.Receipt {
+	r := receipt.Receipt{
+		Run: fmt.Sprintf("mlenv-nightly-%d", number), Environment: "env", Repository: "https://git.example.com/me/model.git", Schedule: "nightly", Verdict: receipt.Succeeded, Commit: "0123456789abcdef", Mode: "rdma",
+		Started:  time.Date(2026, 3, number, 2, 30, 0, 0, time.UTC),
+		Training: &receipt.Training{Launcher: "deepspeed", Script: "train.py", Nodes: 2, RanksPerNode: 4},
+		Fabric:   &fabric.Report{Bandwidth: 194 * rdma.GBps},
+		Curve:    &metrics.Curve{StepTime: 250 * time.Millisecond},
+		Metrics:  json.RawMessage(`{"step": 500, "loss": 2.0}`),
+	}
+	for _, c := range change {
+		c(&r)
+	}
+	return r
+}
+
+func bandwidth(b rdma.BytesPerSecond) func(*receipt.Receipt) {
+	return func(r *receipt.Receipt) { r.Fabric = &fabric.Report{Bandwidth: b} }
+}
+func stepTime(d time.Duration) func(*receipt.Receipt) {
+	return func(r *receipt.Receipt) { r.Curve = &metrics.Curve{StepTime: d} }
+}
+func last(text string) func(*receipt.Receipt) {
+	return func(r *receipt.Receipt) { r.Metrics = json.RawMessage(text) }
+}
+func failed(r *receipt.Receipt)          { r.Verdict, r.Reason = receipt.Failed, "RankFailed" }
+func otherRepository(r *receipt.Receipt) { r.Repository = "https://git.example.com/you/model.git" }
+func otherScript(r *receipt.Receipt) {
+	r.Training = &receipt.Training{Launcher: "deepspeed", Script: "other.py", Nodes: 2, RanksPerNode: 4}
+}
+
+// nights are the newest first.
+func nights(n int, change ...func(*receipt.Receipt)) (all []receipt.Receipt) {
+	for i := n; i > 0; i-- {
+		all = append(all, night(i, change...))
+	}
+	return all
+}
+
+func TestJudge(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		now     receipt.Receipt
+		history []receipt.Receipt
+		want    string // the regression, "" for none
+	}{
+		{"as always", night(20), nights(10), ""},
+		{"within the tolerance", night(20, bandwidth(175*rdma.GBps), stepTime(274*time.Millisecond), last(`{"loss": 2.09}`)), nights(10), ""},
+		{"better", night(20, bandwidth(390*rdma.GBps), stepTime(time.Millisecond), last(`{"loss": 0.1}`)), nights(10), ""},
+		{"a slower network", night(20, bandwidth(97*rdma.GBps)), nights(10),
+			"bandwidth 97.0 GB/s (90.3 GiB/s), 50.0% worse than the median 194.0 GB/s (180.7 GiB/s) of 10 runs before; want at most 10.0% worse"},
+		{"slower steps and a higher loss", night(20, stepTime(300*time.Millisecond), last(`{"loss": 3}`)), nights(10),
+			"step time 300ms, 20.0% worse than the median 250ms of 10 runs before; want at most 10.0% worse; loss 3, 50.0% worse than the median 2 of 10 runs before; want at most 5.0% worse"},
+		{"a loss that is lost", night(20, last(`{"loss": "NaN"}`)), nights(10),
+			"loss not finite, infinitely worse than the median 2 of 10 runs before; want at most 5.0% worse"},
+		{"losses may be negative", night(20, last(`{"loss": -1}`)), nights(10, last(`{"loss": -2}`)),
+			"loss -1, 50.0% worse than the median -2 of 10 runs before; want at most 5.0% worse"},
+		{"not measured this time", night(20, func(r *receipt.Receipt) { r.Fabric, r.Curve, r.Metrics = nil, nil, nil }), nights(10), ""},
+		{"never measured before", night(20), nights(10, func(r *receipt.Receipt) { r.Fabric, r.Curve, r.Metrics = nil, nil, nil }), ""},
+		{"too few before", night(20, bandwidth(97*rdma.GBps)), nights(2), ""},
+		{"those that failed do not count", night(20, bandwidth(97*rdma.GBps)), nights(10, failed), ""},
+		{"nor those of another kind", night(20, bandwidth(97*rdma.GBps)), nights(10, otherScript), ""},
+		{"nor those of another repository", night(20, bandwidth(97*rdma.GBps)), nights(10, otherRepository), ""},
+		{"nor the run itself, nor what is older than ten", night(20, stepTime(300*time.Millisecond)),
+			append(append([]receipt.Receipt{night(20, stepTime(300*time.Millisecond))}, nights(10, stepTime(290*time.Millisecond))...), nights(20, stepTime(time.Millisecond))...), ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := Regression(tc.now.Run, Judge(tc.now, tc.history, DefaultTolerance()))
+			got := ""
+			if err != nil {
+				got = strings.TrimPrefix(err.Error(), "comparing run mlenv-nightly-20 with those before it: ")
+				if reason := fail.ReasonOf(err); reason != fail.Regression {
+					t.Errorf("reason %s, want Regression", reason)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPrint(t *testing.T) {
+	// The newest one did not get as far as to train.
+	all := append([]receipt.Receipt{night(6, failed, func(r *receipt.Receipt) {
+		r.Repository, r.Training, r.Fabric, r.Curve, r.Metrics = "", nil, nil, nil, nil
+	}),
+		night(5, bandwidth(97*rdma.GBps), func(r *receipt.Receipt) { r.Regression = "bandwidth" })}, nights(4)...)
+	all = append(all, night(1, otherScript), night(0, otherScript), night(-1, otherRepository))
+	trend, err := Of(all, "nightly", "", DefaultTolerance())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got strings.Builder
+	if err := trend.Print(&got); err != nil {
+		t.Fatal(err)
+	}
+	const want = `https://git.example.com/me/model.git: train.py, by deepspeed on 2 nodes with 4 ranks each
+
+bandwidth  ████▁·  97.0 GB/s (90.3 GiB/s) to 194.0 GB/s (180.7 GiB/s)
+step time  ▅▅▅▅▅·  250ms to 250ms
+loss       ▅▅▅▅▅·  2 to 2
+
+STARTED           RUN              VERDICT     COMMIT      MODE  BANDWIDTH                STEP TIME  LOSS
+2026-03-01 02:30  mlenv-nightly-1  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2
+2026-03-02 02:30  mlenv-nightly-2  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2
+2026-03-03 02:30  mlenv-nightly-3  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2
+2026-03-04 02:30  mlenv-nightly-4  Succeeded   0123456789  rdma  194.0 GB/s (180.7 GiB/s)  250ms      2
+2026-03-05 02:30  mlenv-nightly-5  Regression  0123456789  rdma  97.0 GB/s (90.3 GiB/s)    250ms      2
+2026-03-06 02:30  mlenv-nightly-6  RankFailed  0123456789  rdma  -                        -          -
+
+The newest that succeeded:
+  bandwidth 97.0 GB/s (90.3 GiB/s), 50.0% worse than the median 194.0 GB/s (180.7 GiB/s) of 4 runs before; want at most 10.0% worse
+  step time 250ms, as the median 250ms of 4 runs before
+  loss 2, as the median 2 of 4 runs before
+
+Runs that did something else:
+  --like=mlenv-nightly-1  https://git.example.com/me/model.git: other.py, by deepspeed on 2 nodes with 4 ranks each
+  --like=mlenv-nightly--1  https://git.example.com/you/model.git: train.py, by deepspeed on 2 nodes with 4 ranks each
+`
+	// The widths of columns are not what is tested.
+	if diff := cmp.Diff(fields(want), fields(got.String())); diff != "" {
+		t.Errorf("(-want +got):\n%s\n%s", diff, got.String())
+	}
+}
+
+func fields(text string) (lines []string) {
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return lines
+}
+
+func TestNothingToShow(t *testing.T) {
+	for _, tc := range []struct{ schedule, like, want string }{
+		{"", "", "this environment"}, {"weekly", "", "schedule weekly"}, {"", "x", "run x"},
+	} {
+		_, err := Of(nil, tc.schedule, tc.like, DefaultTolerance())
+		if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%+v: got %v", tc, err)
+		}
+	}
+}
+
+func TestSVG(t *testing.T) {
+	trend, err := Of(append([]receipt.Receipt{night(5, stepTime(500*time.Millisecond))}, nights(4)...), "", "", DefaultTolerance())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := trend.SVG()
+	for _, want := range []string{"<svg", "mlenv-nightly-5: step time 500ms", "bandwidth (more is better)", "03-05"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the picture has no %q:\n%s", want, got)
+		}
+	}
+}
+
+func TestPercent(t *testing.T) {
+	for _, tc := range []struct {
+		text string
+		want Percent
+		ok   bool
+	}{{"10", 10, true}, {"2.5%", 2.5, true}, {"0", 0, true}, {"-1", 0, false}, {"NaN", 0, false}, {"Inf", 0, false}, {"ten", 0, false}, {"", 0, false}} {
+		var got Percent
+		if err := got.Set(tc.text); (err == nil) != tc.ok || got != tc.want {
+			t.Errorf("%q: got %v, %v; want %v, allowed %t", tc.text, got, err, tc.want, tc.ok)
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package nccl
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// Summary is what one or several logs show.
+type Summary struct {
+	// Transport is the slowest that any rank has, Unknown as long as one is not known (and none is on
+	// sockets).
+	Transport Transport `json:"transport"`
+	// Versions and Networks are NCCL's and those that it chose, sorted; more than one is worth a look.
+	Versions []string `json:"versions,omitempty"`
+	Networks []string `json:"networks,omitempty"`
+	// Ranks are sorted by their number.
+	Ranks []Rank `json:"ranks,omitempty"`
+	// Rails are sorted by host and name.
+	Rails []Rail `json:"rails,omitempty"`
+	// Findings are sorted: consequences of others come last, and otherwise the earlier line first.
+	Findings  []Finding `json:"findings,omitempty"`
+	Processes []Process `json:"processes,omitempty"`
+	// LeftOut counts what was beyond the bounds of the reader.
+	LeftOut int `json:"leftOut,omitempty"`
+}
+
+// Rank is one of the ranks of a training, by its largest communicator.
+type Rank struct {
+	Rank      int       `json:"rank"`
+	Host      string    `json:"host"`
+	PID       int       `json:"pid"`
+	Transport Transport `json:"transport"`
+	// Rails are the names of the devices and interfaces that it uses.
+	Rails []string `json:"rails,omitempty"`
+}
+
+// Rail is a device or interface of a host, with what goes over it.
+type Rail struct {
+	Host   string `json:"host"`
+	Name   string `json:"name"`
+	Device Device `json:"device,omitzero"`
+	// Transport is the slowest that a channel has on it, empty where there is no channel.
+	Transport Transport `json:"transport,omitempty"`
+	// Channels counts ends of channels: those that send and those that receive.
+	Channels int `json:"channels"`
+}
+
+// Merge is the summary of several logs of one run, as those of its nodes.
+func Merge(summaries ...Summary) Summary {
+	var processes []Process
+	leftOut := 0
+	for _, s := range summaries {
+		processes = append(processes, s.Processes...)
+		leftOut += s.LeftOut
+	}
+	return summarize(processes, leftOut)
+}
+
+// WithoutChannels is the summary without each communicator's channels, which is small. It
+// can be merged.
+func (s Summary) WithoutChannels() Summary {
+	s.Processes = slices.Clone(s.Processes)
+	for i := range s.Processes {
+		p := &s.Processes[i]
+		p.Communicators = slices.Clone(p.Communicators)
+		for j := range p.Communicators {
+			p.Communicators[j].Channels = nil
+		}
+	}
+	return s
+}
+
+// On are the ranks that have the transport.
+func (s Summary) On(transport Transport) []Rank {
+	var result []Rank
+	for _, rank := range s.Ranks {
+		if rank.Transport == transport {
+			result = append(result, rank)
+		}
+	}
+	return result
+}
+
+// String is the verdict in one line: "RDMA with GPUDirect, 8 ranks, on mlx5_6 mlx5_7".
+func (s Summary) String() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s, %s", s.Transport.Words(), humanize.Count(len(s.Ranks), "rank"))
+	var names []string
+	for _, rail := range s.Rails {
+		if rail.Channels > 0 && !slices.Contains(names, rail.Name) {
+			names = append(names, rail.Name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) > 0 {
+		fmt.Fprintf(&text, ", on %s", strings.Join(names, " "))
+	}
+	return text.String()
+}
+
+// summarize is the summary of processes.
+func summarize(processes []Process, leftOut int) Summary {
+	s := Summary{Transport: Unknown, Processes: processes, LeftOut: leftOut}
+	var transport Transport
+	for i := range processes {
+		p := &processes[i]
+		s.Versions = addName(s.Versions, p.Version)
+		s.Networks = addName(s.Networks, p.Network)
+		s.addRails(p)
+		world := p.World()
+		if world == nil {
+			continue
+		}
+		rank := Rank{Rank: world.Rank, Host: p.Host, PID: p.PID, Transport: p.Transport()}
+		for _, c := range p.Communicators {
+			for _, route := range c.Routes {
+				rank.Rails = addName(rank.Rails, route.Rail)
+			}
+		}
+		transport = slower(transport, rank.Transport)
+		s.Ranks = append(s.Ranks, rank)
+	}
+	s.Transport = cmp.Or(transport, Unknown)
+	slices.SortStableFunc(s.Ranks, func(a, b Rank) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID))
+	})
+	slices.SortStableFunc(s.Rails, func(a, b Rail) int {
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Name, b.Name))
+	})
+	s.Findings = findings(processes)
+	if mismatch, found := mtuMismatch(s.Rails); found {
+		s.Findings = append(s.Findings, mismatch)
+	}
+	sortFindings(s.Findings)
+	return s
+}
+
+// addName keeps a list of names sorted and without doubles.
+func addName(names []string, name string) []string {
+	at, found := slices.BinarySearch(names, name)
+	if name == "" || found {
+		return names
+	}
+	return slices.Insert(names, at, name)
+}
+
+// addRails adds what a process shows of its host's devices and interfaces.
+func (s *Summary) addRails(p *Process) {
+	for _, device := range p.Devices {
+		rail := s.rail(p.Host, device.Name)
+		merged := device
+		merged.GPUDirect = cmp.Or(device.GPUDirect, rail.Device.GPUDirect)
+		merged.MTU = cmp.Or(device.MTU, rail.Device.MTU)
+		merged.GIDIndex = cmp.Or(device.GIDIndex, rail.Device.GIDIndex)
+		rail.Device = merged
+	}
+	for _, c := range p.Communicators {
+		for _, route := range c.Routes {
+			if route.Network == "" || route.Device == None {
+				continue
+			}
+			rail := s.rail(p.Host, cmp.Or(route.Rail, fmt.Sprintf("%s/%d", route.Network, route.Device)))
+			rail.Transport = slower(rail.Transport, route.Transport)
+			rail.Channels += route.Channels
+		}
+	}
+}
+
+// rail is the host's rail of that name.
+func (s *Summary) rail(host, name string) *Rail {
+	i := slices.IndexFunc(s.Rails, func(r Rail) bool { return r.Host == host && r.Name == name })
+	if i < 0 {
+		i = len(s.Rails)
+		s.Rails = append(s.Rails, Rail{Host: host, Name: name})
+	}
+	return &s.Rails[i]
+}
+
+// findings are those of all processes. What torch prints of NCCL's last error is left out
+// where NCCL's own log has it.
+func findings(processes []Process) []Finding {
+	var result []Finding
+	named := map[Name]bool{}
+	for _, p := range processes {
+		if p.Host != "" {
+			for _, finding := range p.Findings {
+				named[finding.Name] = true
+				result = append(result, finding)
+			}
+		}
+	}
+	for _, p := range processes {
+		for _, finding := range p.Findings {
+			if p.Host == "" && !named[finding.Name] {
+				result = append(result, finding)
+			}
+		}
+	}
+	return result
+}
+
+func sortFindings(findings []Finding) {
+	slices.SortStableFunc(findings, func(a, b Finding) int {
+		if a.Consequence != b.Consequence {
+			if b.Consequence {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// mtuMismatch compares the MTUs of all ports of one link layer. NCCL itself connects two such
+// ports with the smaller one; the frames of the larger one still get lost where they meet
+// a switch, or an interface, that is not set for them.
+func mtuMismatch(rails []Rail) (Finding, bool) {
+	for i, a := range rails {
+		for _, b := range rails[i+1:] {
+			if a.Device.MTU == 0 || b.Device.MTU == 0 || a.Device.Link != b.Device.Link || a.Device.MTU == b.Device.MTU {
+				continue
+			}
+			smaller := a
+			if b.Device.MTU < a.Device.MTU {
+				smaller = b
+			}
+			finding := newFinding(MTUMismatch, fmt.Sprintf("MTU %d on %s of %s, %d on %s of %s",
+				a.Device.MTU, a.Name, a.Host, b.Device.MTU, b.Name, b.Host))
+			finding.Host, finding.Device = smaller.Host, smaller.Name
+			return finding, true
+		}
+	}
+	return Finding{}, false
+}

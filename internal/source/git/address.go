@@ -1,0 +1,161 @@
+package git
+
+import (
+	"net"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// address is where a repository lies.
+type address struct {
+	// scheme is https, http or ssh.
+	scheme string
+	// host has no brackets; port is empty for the scheme's own.
+	host, port string
+	// path begins with a slash but for ssh where it is relative to the user's home.
+	path           string
+	user, password string
+}
+
+// String shows the address without the user.
+func (a address) String() string {
+	host := a.host
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	if a.port != "" {
+		host += ":" + a.port
+	}
+	return a.scheme + "://" + host + "/" + strings.TrimPrefix(a.path, "/")
+}
+
+// Shown is a repository's URL as anybody may see it, without a user, however it was written; ""
+// where it is none.
+func Shown(url string) string {
+	a, err := parseAddress(url)
+	if err != nil {
+		return ""
+	}
+	return a.String()
+}
+
+// url is the address for HTTP, without the user.
+func (a address) url() *url.URL {
+	host := a.host
+	if a.port != "" {
+		host = net.JoinHostPort(a.host, a.port)
+	} else if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return &url.URL{Scheme: a.scheme, Host: host, Path: a.path}
+}
+
+// dial is host and port for ssh.
+func (a address) dial() string {
+	port := a.port
+	if port == "" {
+		port = "22"
+	}
+	return net.JoinHostPort(a.host, port)
+}
+
+// CheckURL says what is wrong with a repository's URL, as InvalidInput.
+func CheckURL(url string) error {
+	_, err := parseAddress(url)
+	return err
+}
+
+// parseAddress reads a repository's URL. Its errors do not show user info.
+func parseAddress(text string) (address, error) {
+	wrong := func(seen string) (address, error) {
+		return address{}, fail.Becausef(fail.InvalidInput,
+			"reading repository URL %q: %s: want https://HOST/PATH, ssh://HOST/PATH or USER@HOST:PATH", withoutUser(text), seen)
+	}
+	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+		return wrong("it has control characters")
+	}
+	if !strings.Contains(text, "://") {
+		return parseScp(text, wrong)
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return wrong("it is no URL")
+	}
+	a := address{scheme: u.Scheme, host: strings.ToLower(u.Hostname()), port: u.Port(), path: path.Clean("/" + u.Path)}
+	if u.User != nil {
+		a.user = u.User.Username()
+		a.password, _ = u.User.Password()
+	}
+	switch {
+	case u.Scheme == "git+ssh" || u.Scheme == "ssh+git":
+		a.scheme = "ssh"
+	case u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ssh":
+		return wrong("its scheme is " + u.Scheme)
+	case u.RawQuery != "" || u.Fragment != "":
+		return wrong("it has a query or a fragment")
+	}
+	if a.scheme == "ssh" && strings.HasPrefix(a.path, "/~") {
+		a.path = a.path[1:]
+	}
+	if a.host == "" || a.path == "/" {
+		return wrong("it has no host or no path")
+	}
+	return a, nil
+}
+
+// parseScp reads USER@HOST:PATH.
+func parseScp(text string, wrong func(string) (address, error)) (address, error) {
+	head, rest, ok := strings.Cut(text, ":")
+	if !ok || strings.Contains(head, "/") {
+		return wrong("it is a path on this machine")
+	}
+	if strings.HasPrefix(rest, ":") {
+		return wrong("it names a helper program")
+	}
+	a := address{scheme: "ssh", host: strings.ToLower(head), path: path.Clean(rest)}
+	if at := strings.LastIndex(head, "@"); at >= 0 {
+		a.user, a.host = head[:at], strings.ToLower(head[at+1:])
+	}
+	if a.host == "" || rest == "" || a.path == "/" {
+		return wrong("it has no host or no path")
+	}
+	return a, nil
+}
+
+// withoutUser removes user info from what may be a URL.
+func withoutUser(text string) string {
+	scheme, rest, ok := strings.Cut(text, "://")
+	if !ok {
+		return text[strings.LastIndex(text, "@")+1:]
+	}
+	rest, _, _ = strings.Cut(rest, "?")
+	host, tail, slash := strings.Cut(rest, "/")
+	if !strings.Contains(host, "@") && strings.Contains(tail, "@") {
+		// A slash in an unescaped password.
+		host, slash = rest[strings.LastIndex(rest, "@"):], false
+	}
+	shown := scheme + "://" + host[strings.LastIndex(host, "@")+1:]
+	if slash {
+		shown += "/" + tail
+	}
+	return shown
+}
+
+// submodule returns the address that a URL in .gitmodules means; one that
+// begins with ./ or ../ is relative to this repository's.
+func (a address) submodule(text string) (address, error) {
+	if !strings.HasPrefix(text, "./") && !strings.HasPrefix(text, "../") {
+		return parseAddress(text)
+	}
+	up := a
+	up.path = path.Join(a.path, text)
+	// Joining to a path that begins with a slash stops there without a word.
+	relative := path.Join(strings.TrimPrefix(a.path, "/"), text)
+	if relative == "." || relative == ".." || strings.HasPrefix(relative, "../") {
+		return address{}, fail.Becausef(fail.InvalidInput, "resolving submodule URL %q against %s: it leaves the host", text, a)
+	}
+	return up, nil
+}

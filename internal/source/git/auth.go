@@ -1,0 +1,193 @@
+package git
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
+)
+
+// tokenUser is sent with a token that came without a user name. GitHub and
+// GitLab take any name with one, Bitbucket this.
+const tokenUser = "x-token-auth"
+
+// Auth is how a user is known to git servers. Its zero value is anonymous.
+type Auth struct {
+	user, password string
+	key            ssh.Signer
+	// knownHosts is the path of a file in OpenSSH's format, empty for none.
+	knownHosts string
+	roots      *x509.CertPool
+}
+
+// String shows no secret.
+func (a Auth) String() string {
+	var has []string
+	if a.password != "" {
+		has = append(has, "password")
+	}
+	if a.key != nil {
+		has = append(has, "ssh key")
+	}
+	if a.knownHosts != "" {
+		has = append(has, "known hosts")
+	}
+	if a.roots != nil {
+		has = append(has, "CA")
+	}
+	return "auth(" + strings.Join(has, ", ") + ")"
+}
+
+// GoString shows no secret.
+func (a Auth) GoString() string { return a.String() }
+
+// AuthFromDir reads a mounted Secret: username, password or token for HTTPS,
+// ssh-privatekey and known_hosts for ssh. Any of these keys will do; an empty name
+// is anonymous, and so is the folder none. The reason of its errors is InvalidInput.
+func AuthFromDir(dir string) (Auth, error) {
+	values, err := secretdir.Read(dir)
+	if err != nil || values == nil {
+		return Auth{}, err
+	}
+	for key, value := range values {
+		values[key] = strings.TrimSpace(value)
+	}
+	a := Auth{user: values["username"], password: values["password"]}
+	if a.password == "" {
+		a.password = values["token"]
+	}
+	if a.user == "" && a.password != "" {
+		a.user = tokenUser
+	}
+	if _, ok := values["known_hosts"]; ok {
+		a.knownHosts = filepath.Join(dir, "known_hosts")
+	}
+	if key := values["ssh-privatekey"]; key != "" {
+		// The parser wants the newline that trimming took.
+		signer, err := ssh.ParsePrivateKey([]byte(key + "\n"))
+		if missing := (*ssh.PassphraseMissingError)(nil); errors.As(err, &missing) {
+			return Auth{}, fail.Advise(
+				fail.Because(fail.InvalidInput, errors.New("reading git secret: ssh-privatekey has a passphrase: want a key without one")),
+				"ssh-keygen -t ed25519 -N '' -f deploy-key   # and add deploy-key.pub to the repository")
+		}
+		if err != nil {
+			return Auth{}, fail.Because(fail.InvalidInput, errors.New("reading git secret: ssh-privatekey: it is no private key in PEM or OpenSSH form"))
+		}
+		a.key = signer
+	}
+	return a, nil
+}
+
+// WithCAFile trusts the certificates of a PEM bundle too, beside the system's.
+// A missing file, or an empty name, adds none.
+func (a Auth) WithCAFile(path string) (Auth, error) {
+	if path == "" {
+		return a, nil
+	}
+	bundle, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(bytes.TrimSpace(bundle)) == 0 {
+		return a, nil
+	}
+	if err != nil {
+		return Auth{}, fail.Because(fail.InvalidInput, fmt.Errorf("reading CA file: %w", err))
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if !pool.AppendCertsFromPEM(bundle) {
+		return Auth{}, fail.Becausef(fail.InvalidInput, "reading CA file %s: it has no certificate: want PEM", path)
+	}
+	a.roots = pool
+	return a, nil
+}
+
+// keyring gives credentials to their own host alone.
+type keyring struct {
+	auth Auth
+	home address
+}
+
+// newKeyring takes the user info of the URL where the Secret has none.
+func newKeyring(auth Auth, home address) keyring {
+	if home.scheme != "ssh" && auth.password == "" && (home.user != "" || home.password != "") {
+		auth.user, auth.password = home.user, home.password
+		if auth.password == "" {
+			// https://TOKEN@HOST/
+			auth.user, auth.password = tokenUser, home.user
+		}
+	}
+	return keyring{auth: auth, home: home}
+}
+
+// basic returns user and password for a URL's host.
+func (k keyring) basic(scheme, host, port string) (user, password string, ok bool) {
+	if k.auth.password == "" || !strings.EqualFold(host, k.home.host) {
+		return "", "", false
+	}
+	if k.home.scheme == "ssh" {
+		// Another service of the same host, as for LFS: encrypted only.
+		ok = scheme == "https"
+	} else {
+		ok = portOf(scheme, port) == portOf(k.home.scheme, k.home.port) && scheme == k.home.scheme
+	}
+	return k.auth.user, k.auth.password, ok
+}
+
+// signer returns the ssh key for a host.
+func (k keyring) signer(host string) (ssh.Signer, bool) {
+	if k.auth.key == nil || !strings.EqualFold(host, k.home.host) {
+		return nil, false
+	}
+	return k.auth.key, true
+}
+
+// clean makes what a server says fit to be shown: short, printable, without
+// the secrets that were sent to it.
+func (k keyring) clean(text string) string {
+	if k.auth.password != "" {
+		text = strings.ReplaceAll(text, k.auth.password, "***")
+	}
+	return printable(text)
+}
+
+// maxShown is how many bytes of a server's text are shown.
+const maxShown = 500
+
+func printable(text string) string {
+	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")
+	text = strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || r == '\r' {
+			return ' '
+		}
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return -1
+		}
+		return r
+	}, text)
+	if len(text) > maxShown {
+		text = strings.ToValidUTF8(text[:maxShown], "") + "…"
+	}
+	return text
+}
+
+func portOf(scheme, port string) string {
+	switch {
+	case port != "":
+		return port
+	case scheme == "https":
+		return "443"
+	case scheme == "http":
+		return "80"
+	}
+	return "22"
+}

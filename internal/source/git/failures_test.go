@@ -1,0 +1,193 @@
+package git
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+func TestFetchUnavailableHTTPS(t *testing.T) {
+	root := t.TempDir()
+	commit(t, newRepository(t, root, "repo"), "first")
+	server := newWebServer(t, root)
+	good := server.goodAuth(t)
+	page := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<html>Sign in</html>"))
+	}))
+	defer page.Close()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	for _, test := range []struct {
+		name       string
+		source     Source
+		auth       Auth
+		text, next string
+	}{
+		{"anonymous", server.source("repo", ""), server.auth(t, nil), "401 Unauthorized: no entry with, and no credentials for this host were given", "--from-literal=token=TOKEN"},
+		{"wrong token", server.source("repo", ""), server.auth(t, map[string]string{"username": testUser, "password": "wr0ng"}),
+			"401 Unauthorized: no entry with *** to the given credentials", "has not expired"},
+		{"no such repository", server.source("other", ""), good, "404 Not Found: no repository there that this user may see", "check the path in repo-url"},
+		{"certificate", server.source("repo", ""), Auth{}, "the server's certificate is not trusted: x509: certificate signed by unknown authority", "mlenv-trusted-ca"},
+		{"no such host", Source{URL: "https://" + testUser + ":" + testToken + "@nowhere.invalid/repo"}, Auth{}, "no address for the name nowhere.invalid", "getent hosts nowhere.invalid"},
+		{"nobody listens", Source{URL: closed.URL + "/repo"}, Auth{}, "no connection: connection refused", "check the host and port"},
+		{"a page", Source{URL: page.URL + "/repo"}, good, "the server answers with text/html: want application/x-git-upload-pack-advertisement", "git ls-remote"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.source.Auth = test.auth
+			_, _, log, err := fetchInto(t, test.source)
+			wantFailure(t, err, fail.RepositoryUnavailable, test.text, test.next)
+			for _, secret := range []string{testToken, "wr0ng"} {
+				if strings.Contains(log, secret) || strings.Contains(err.Error(), secret) {
+					t.Errorf("a secret is shown: %s\n%s", err, log)
+				}
+			}
+		})
+	}
+}
+
+func TestFetchUnavailableSSH(t *testing.T) {
+	t.Setenv("HOME", "")
+	root := t.TempDir()
+	commit(t, newRepository(t, root, "repo"), "first")
+	server := newSSHServer(t, root)
+	_, otherKey := newKey(t)
+	otherHost, _ := newKey(t)
+	host, port, _ := net.SplitHostPort(server.address)
+	scan := "ssh-keyscan -p " + port + " " + host + " >known_hosts"
+	for _, test := range []struct {
+		name       string
+		repository string
+		keys       map[string]string
+		reason     fail.Reason
+		text, next string
+	}{
+		{"no known hosts", "repo", map[string]string{"ssh-privatekey": server.clientKey}, fail.HostKeyUnknown, "no known_hosts to check its host key with", scan},
+		{"other host known", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": knownhosts.Line([]string{"elsewhere"}, server.hostKey.PublicKey())},
+			fail.HostKeyUnknown, "known_hosts has no key of this host", scan},
+		{"other key known", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": knownhosts.Line([]string{server.address}, otherHost.PublicKey())},
+			fail.HostKeyUnknown, "the server has a new key, or somebody else answers in its place", scan},
+		{"revoked", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": "@revoked " + server.knownHosts()}, fail.HostKeyUnknown, "it is revoked", scan},
+		{"no key", "repo", map[string]string{"known_hosts": server.knownHosts()}, fail.RepositoryUnavailable, "no ssh key: want ssh-privatekey", "--from-file=ssh-privatekey"},
+		{"key refused", "repo", map[string]string{"ssh-privatekey": otherKey, "known_hosts": server.knownHosts()}, fail.RepositoryUnavailable, "the server does not take the ssh key", "deploy key"},
+		{"no such repository", "other", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": server.knownHosts()},
+			fail.RepositoryUnavailable, "does not appear to be a git repository", "check the path"},
+		{"no known_hosts syntax", "repo", map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": "one two three four"}, fail.InvalidInput, "known_hosts", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			source := server.source(test.repository, "")
+			source.Auth = secret(t, test.keys)
+			_, _, _, err := fetchInto(t, source)
+			wantFailure(t, err, test.reason, test.text, test.next)
+		})
+	}
+}
+
+// A server with several host keys must show the one that is known.
+func TestFetchKnownHostKeyOfSeveral(t *testing.T) {
+	root := t.TempDir()
+	commit(t, newRepository(t, root, "repo"), "first")
+	rsaKey := newRSAKey(t)
+	server := newSSHServer(t, root, rsaKey)
+	for name, line := range map[string]string{
+		"ed25519": server.knownHosts(),
+		"rsa":     knownhosts.Line([]string{server.address}, rsaKey.PublicKey()),
+		"hashed":  knownhosts.HashHostname(knownhosts.Normalize(server.address)) + " " + strings.SplitN(server.knownHosts(), " ", 2)[1],
+	} {
+		t.Run(name, func(t *testing.T) {
+			source := server.source("repo", "")
+			source.Auth = secret(t, map[string]string{"ssh-privatekey": server.clientKey, "known_hosts": line})
+			if _, _, _, err := fetchInto(t, source); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestFetchUserInfoOfURL(t *testing.T) {
+	root := t.TempDir()
+	commit(t, newRepository(t, root, "repo"), "first")
+	server := newWebServer(t, root)
+	source := server.source("repo", "")
+	source.Auth = server.auth(t, nil)
+	source.URL = strings.Replace(source.URL, "https://", "https://"+testUser+":"+testToken+"@", 1)
+	_, _, log, err := fetchInto(t, source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(log, testToken) || strings.Contains(log, testUser) {
+		t.Errorf("user info is shown:\n%s", log)
+	}
+}
+
+// Credentials are not sent to where a server redirects.
+func TestFetchRedirect(t *testing.T) {
+	root := t.TempDir()
+	repo := newRepository(t, root, "repo")
+	want := commit(t, repo, "first")
+	target := newWebServer(t, root)
+	target.open = true
+	gate := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != testToken {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		http.Redirect(w, r, target.URL+strings.Replace(r.URL.Path, "/old", "/repo", 1)+"?"+r.URL.RawQuery, http.StatusMovedPermanently)
+	}))
+	defer gate.Close()
+	_, got, _, err := fetchInto(t, Source{URL: gate.URL + "/old", Auth: target.goodAuth(t)})
+	if err != nil || got != want {
+		t.Errorf("got %s, %v: want %s", got, err, want)
+	}
+	if len(target.seen) > 0 {
+		t.Errorf("another host got credentials: %q", target.seen)
+	}
+}
+
+func TestFetchCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	server := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		cancel()
+		<-r.Context().Done()
+	}))
+	defer server.Close()
+	logger, _ := logged()
+	dir := t.TempDir()
+	web := &webServer{Server: server}
+	_, err := Fetch(ctx, logger, dir, Source{URL: server.URL + "/repo", Auth: web.auth(t, nil)})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v: want %v", err, context.Canceled)
+	}
+	if got := listing(t, dir); len(got) > 0 {
+		t.Errorf("the folder has %v: want nothing", got)
+	}
+}
+
+func TestFetchSilentServer(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-advertisement")
+		w.(http.Flusher).Flush()
+		<-release
+	}))
+	defer server.Close()
+	defer close(release)
+	a, err := parseAddress(server.URL + "/repo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger, _ := logged()
+	keys := newKeyring((&webServer{Server: server}).auth(t, nil), a)
+	r := &remote{log: logger, client: newHTTPClient(keys), keys: keys, address: a, scratch: t.TempDir(), silence: 20 * time.Millisecond}
+	_, _, err = r.fetch(t.Context(), "")
+	wantFailure(t, err, fail.RepositoryUnavailable, "the server said nothing for 20ms", "")
+}

@@ -1,0 +1,181 @@
+package git
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// heavyVariable makes TestFetchMemory as large as what must be possible:
+// 2 GB in files of 100 MB, and an LFS object of 1 GB.
+const heavyVariable = "MLENV_TEST_HEAVY"
+
+// childVariable makes this binary fetch alone, from the words URL, CA file, folder.
+const childVariable = "MLENV_TEST_FETCH"
+
+func TestMain(m *testing.M) {
+	if words := os.Getenv(childVariable); words != "" {
+		if err := fetchAlone(strings.Fields(words)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// fetchAlone fetches and prints the most memory that this process ever had.
+func fetchAlone(words []string) error {
+	auth, err := Auth{}.WithCAFile(words[1])
+	if err != nil {
+		return err
+	}
+	log := step.TextLog(os.Stdout)
+	if _, err := Fetch(context.Background(), log, words[2], Source{URL: words[0], LFS: true, Auth: auth}); err != nil {
+		return err
+	}
+	status, err := os.ReadFile("/proc/self/status")
+	fmt.Printf("%s\n", status)
+	return err
+}
+
+// noise is content that cannot be compressed, the same for the same seed.
+func noise(seed byte, size int64) io.Reader {
+	return io.LimitReader(rand.NewChaCha8([32]byte{seed}), size)
+}
+
+func putNoise(t *testing.T, file string, seed byte, size int64, end string) {
+	t.Helper()
+	out, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, io.MultiReader(noise(seed, size), strings.NewReader(end))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Memory does not grow with the files: the default is a tenth of the heavy one,
+// for the same bar.
+func TestFetchMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes hundreds of megabytes")
+	}
+	const maxResident = 128 << 20
+	files, fileSize, lfsSize := 5, int64(40_000_000), int64(100_000_000)
+	if os.Getenv(heavyVariable) != "" {
+		files, fileSize, lfsSize = 20, 100_000_000, 1_000_000_000
+	}
+	root := t.TempDir()
+	repo := newRepository(t, root, "repo")
+	git(t, repo, "", "config", "core.compression", "0")
+	git(t, repo, "", "config", "core.bigFileThreshold", "1m")
+	for i := range files {
+		putNoise(t, filepath.Join(repo, fmt.Sprint("file", i)), byte(i), fileSize, "")
+	}
+	server := newWebServer(t, root)
+	server.open = true
+	hash := sha256.New()
+	if _, err := io.Copy(hash, noise(200, lfsSize)); err != nil {
+		t.Fatal(err)
+	}
+	id := hex.EncodeToString(hash.Sum(nil))
+	server.objects[id] = nil
+	server.lfsAnswer = func(w http.ResponseWriter, _ string) { _, _ = io.Copy(w, noise(200, lfsSize)) }
+	put(t, repo, "model.bin", pointerTo(id, lfsSize))
+	commit(t, repo, "first")
+
+	dir := t.TempDir()
+	start := time.Now()
+	resident := fetchResident(t, server, dir)
+	t.Logf("%d files of %d MB and an LFS object of %d MB: peak of %d MiB in %s",
+		files, fileSize/1e6, lfsSize/1e6, resident>>20, time.Since(start).Round(time.Millisecond))
+	if resident > maxResident {
+		t.Errorf("resident memory: got %d MiB: want at most %d", resident>>20, maxResident>>20)
+	}
+	for i := range files {
+		wantNoise(t, filepath.Join(dir, fmt.Sprint("file", i)), byte(i), fileSize)
+	}
+	wantNoise(t, filepath.Join(dir, "model.bin"), 200, lfsSize)
+}
+
+// Large files that a server stores as deltas of each other are not held either.
+func TestFetchMemoryOfDeltas(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes hundreds of megabytes")
+	}
+	const maxResident = 128 << 20
+	const fileSize = 60_000_000
+	root := t.TempDir()
+	repo := newRepository(t, root, "repo")
+	for i := range 2 {
+		putNoise(t, filepath.Join(repo, fmt.Sprint("file", i)), 1, fileSize, fmt.Sprint("end ", i))
+	}
+	git(t, repo, "", "config", "core.compression", "0")
+	commit(t, repo, "first")
+	git(t, repo, "", "repack", "-adfq", "--window=1")
+	server := newWebServer(t, root)
+	server.open = true
+	dir := t.TempDir()
+	resident := fetchResident(t, server, dir)
+	if resident > maxResident {
+		t.Errorf("resident memory: got %d MiB: want at most %d", resident>>20, maxResident>>20)
+	}
+}
+
+// fetchResident fetches in a process of its own and returns its peak of
+// resident memory in bytes.
+func fetchResident(t *testing.T, server *webServer, dir string) int64 {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = []string{childVariable + "=" + strings.Join([]string{server.URL + "/repo", server.caFile(t), dir}, " ")}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	peak := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(out)
+	if peak == nil {
+		t.Skipf("this system does not tell a process's peak of memory: %s", out)
+	}
+	before, _, _ := strings.Cut(string(out), "Name:")
+	t.Log(before)
+	kib, err := strconv.ParseInt(string(peak[1]), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kib << 10
+}
+
+func wantNoise(t *testing.T, file string, seed byte, size int64) {
+	t.Helper()
+	in, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	got, want := sha256.New(), sha256.New()
+	if _, err := io.Copy(got, in); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(want, noise(seed, size)); err != nil {
+		t.Fatal(err)
+	}
+	if string(got.Sum(nil)) != string(want.Sum(nil)) {
+		t.Errorf("%s: got other content than was committed", filepath.Base(file))
+	}
+}

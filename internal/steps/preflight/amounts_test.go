@@ -1,0 +1,56 @@
+package preflight
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+)
+
+// TestAsked is what two nodes of Barcelona ask of a quota, each with claims of 100Gi
+// and 500Gi and with init containers that ask less than the training.
+func TestAsked(t *testing.T) {
+	w, file := barcelona(t)
+	p, err := newProbe(t.Context(), w.options(file, Auto))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := p.total(t.Context())
+	for name, want := range map[corev1.ResourceName]string{
+		"pods": "2", "count/pods": "2", "cpu": "64", "requests.cpu": "64", "limits.cpu": "128", "requests.memory": "256Gi", "limits.memory": "512Gi",
+		"requests.nvidia.com/gpu": "8", "requests.openshift.io/eno5np0rdma": "2", "persistentvolumeclaims": "4", "requests.storage": "1200Gi",
+		"ocs-external-storagecluster-ceph-rbd.storageclass.storage.k8s.io/requests.storage": "1200Gi",
+		"nfs-csi.storageclass.storage.k8s.io/requests.storage":                              "0",
+	} {
+		got, ok := a.of(name)
+		if !ok || got.String() != want {
+			t.Errorf("%s: %s, %t; want %s", name, got.String(), ok, want)
+		}
+	}
+	if _, ok := a.of("services"); ok {
+		t.Error("services are asked for")
+	}
+}
+
+func TestMemoryLock(t *testing.T) {
+	capabilities := &corev1.Capabilities{Add: []corev1.Capability{"IPC_LOCK"}}
+	tests := []struct {
+		name string
+		pod  *corev1.PodSecurityContext
+		c    *corev1.SecurityContext
+		want Verdict
+	}{
+		{"privileged root", nil, &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0))}, OK},
+		{"IPC_LOCK and root by the pod", &corev1.PodSecurityContext{RunAsUser: new(int64(0))}, &corev1.SecurityContext{Capabilities: capabilities}, OK},
+		{"IPC_LOCK and another user", nil, &corev1.SecurityContext{Capabilities: capabilities, RunAsUser: new(int64(1000660000))}, Warning},
+		{"IPC_LOCK and not root", &corev1.PodSecurityContext{RunAsNonRoot: new(true)}, &corev1.SecurityContext{Capabilities: capabilities}, Warning},
+		{"nothing", nil, nil, Unknown},
+	}
+	for _, test := range tests {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: test.pod, Containers: []corev1.Container{{Name: objects.TrainContainer, SecurityContext: test.c}}}}
+		if got := (&probe{}).memoryLock(pod); got.Verdict != test.want {
+			t.Errorf("%s: %+v, want %s", test.name, got, test.want)
+		}
+	}
+}

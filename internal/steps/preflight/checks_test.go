@@ -1,0 +1,459 @@
+package preflight
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+)
+
+// want is what a check is to say.
+type want struct {
+	check     string
+	verdict   Verdict
+	seen, fix string
+}
+
+// TestChecks changes one thing of a cluster that is as it should be.
+func TestChecks(t *testing.T) {
+	tests := []struct {
+		name    string
+		cluster func(*testing.T) (*world, cluster.File)
+		change  func(*world, *Options)
+		mode    string
+		want    []want
+		// decided is the mode; reason that of the error, "" for none.
+		decided objects.Mode
+		reason  fail.Reason
+	}{
+		{
+			"no Tekton and no builds", barcelona, func(w *world, _ *Options) { w.groups = []string{securityGroup, attachmentGroup} }, Auto,
+			[]want{
+				{"API groups", Warning, "there is no tekton.dev: steps run by hand alone", "OpenShift Pipelines"},
+				{"API groups", Blocked, "there is no build.openshift.io: no image can be built", "--image"},
+			}, objects.RDMA, fail.BuildUnavailable,
+		},
+		{
+			"no Multus", barcelona, func(w *world, _ *Options) { w.groups = []string{tektonGroup, buildGroup, imageGroup, securityGroup} }, Auto,
+			[]want{{"API groups", BlockedRDMA, "there is no k8s.cni.cncf.io", "Multus"}}, objects.TCP, "",
+		},
+		{
+			"Kubernetes alone", cairo, func(w *world, o *Options) {
+				w.groups = []string{tektonGroup}
+				o.Request.Image = "quay.io/me/training:1"
+			}, Auto,
+			[]want{
+				{"API groups", OK, "without security.openshift.io (pod security levels decide", ""},
+				{"security", OK, "no security context constraint is named", ""},
+				{"image", Unknown, "quay.io/me/training:1: its registry was not asked", ""},
+			}, objects.RDMA, "",
+		},
+		{
+			"routes without Routes", cairo, func(w *world, o *Options) {
+				w.groups = []string{tektonGroup, buildGroup, imageGroup, securityGroup}
+				o.Request.Routes, o.Request.Services = true, []string{"jupyter"}
+			}, Auto,
+			[]want{{"API groups", Blocked, "there is no route.openshift.io", "leave --routes out"}}, objects.RDMA, fail.InvalidInput,
+		},
+		{
+			"one right is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"patch statefulsets", "delete statefulsets"} }, Auto,
+			[]want{{"permissions", Blocked, "system:serviceaccount:nccl-test:mlenv-pipeline may not patch, delete statefulsets.apps in namespace nccl-test",
+				"oc create role ml-dev-env-patch-delete-statefulsets -n nccl-test --verb=patch,delete --resource=statefulsets.apps\noc create rolebinding ml-dev-env-patch-delete-statefulsets -n nccl-test --role=ml-dev-env-patch-delete-statefulsets --serviceaccount=nccl-test:mlenv-pipeline"}},
+			objects.RDMA, fail.PermissionDenied,
+		},
+		{
+			"many are missing, of another account", barcelona, func(w *world, o *Options) {
+				o.ServiceAccount = "pipeline"
+				w.forbidden = []string{"create leases", "create services", "create secrets", "create configmaps"}
+			}, Auto,
+			[]want{{"permissions", Blocked, "system:serviceaccount:nccl-test:pipeline may not create leases", "mlenv install clusters/barcelona.yaml -n nccl-test --steps-image=IMAGE --service-account=pipeline"}},
+			objects.RDMA, fail.PermissionDenied,
+		},
+		{
+			"the right to look is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"create pods", "list limitranges"} }, Auto,
+			[]want{
+				{"permissions to look", Warning, "may not create pods; list limitranges", "--verb=create --resource=pods"},
+				{"pod (rdma)", Unknown, "a dry run wants the right to create pods", "--resource=pods"},
+				{"limit ranges", Unknown, "may not be read", "--resource=limitranges"},
+			}, objects.RDMA, "",
+		},
+		{
+			"who asks may not ask about others", cairo, func(w *world, o *Options) {
+				o.ServiceAccount = "mlenv-pipeline"
+				w.forbidden = []string{"create localsubjectaccessreviews"}
+			}, Auto,
+			[]want{{"permissions", Unknown, "may not be read", "localsubjectaccessreviews"}}, objects.RDMA, "",
+		},
+		{
+			"not tried, but not allowed what it is pinned to", cairo, func(w *world, _ *Options) { w.forbidden, w.uses = []string{"create pods"}, nil }, Auto,
+			[]want{{"pod (rdma)", BlockedRDMA, "pinned to security context constraint privileged, which service account ml-dev-sa may not use", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
+			objects.TCP, "",
+		},
+		{
+			"service account is yet to be made", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa") }, Auto,
+			[]want{
+				{"service account", OK, "ml-dev-sa is not there yet; a dry run makes it", ""},
+				{"pod (rdma)", Unknown, "the pod cannot be tried as ml-dev-sa, which is not there yet, but may use security context constraint privileged", "oc create serviceaccount ml-dev-sa -n nccl-test"},
+				{"pod (tcp)", OK, "as service account default, for ml-dev-sa is not there yet", ""},
+			}, objects.RDMA, "",
+		},
+		{
+			"and has no right yet", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa"); w.uses = nil }, Auto,
+			[]want{{"pod (rdma)", BlockedRDMA, "a dry run is refused", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}}, objects.TCP, "",
+		},
+		{
+			"no such namespace", cairo, func(w *world, _ *Options) { w.without("ml-dev-sa"); w.noNamespace = true }, Auto,
+			[]want{{"namespace", Blocked, `namespaces "nccl-test" not found`, "oc new-project nccl-test"}}, objects.RDMA, fail.InvalidInput,
+		},
+		{
+			"privileged, mode rdma", cairo, func(w *world, _ *Options) { w.uses = nil }, "rdma",
+			[]want{{"pod (rdma)", BlockedRDMA, "the pod is pinned to privileged", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
+			objects.RDMA, fail.RDMAUnavailable,
+		},
+		{
+			"mode tcp asks nothing of RDMA", cairo, func(w *world, _ *Options) { w.uses = nil }, "tcp",
+			[]want{{"pod (tcp)", OK, "a dry run is admitted", ""}}, objects.TCP, "",
+		},
+		{
+			"admitted by the rights of who asks", cairo, func(w *world, _ *Options) { w.uses = map[string][]string{stepsUser: {"privileged"}} }, Auto,
+			[]want{{"security", BlockedRDMA, "by the rights of whoever asks: service account ml-dev-sa, which the nodes' pods have, may not use it", "oc adm policy add-scc-to-user privileged -z ml-dev-sa"}},
+			objects.TCP, "",
+		},
+		{
+			"named by the constraint itself", cairo, func(w *world, _ *Options) {
+				w.uses = map[string][]string{stepsUser: {"privileged"}}
+				w.others[constraints] = []*unstructured.Unstructured{{Object: map[string]any{
+					"apiVersion": "security.openshift.io/v1", "kind": "SecurityContextConstraints", "metadata": map[string]any{"name": "privileged"},
+					"users": []any{"system:serviceaccount:nccl-test:ml-dev-sa"},
+				}}}
+			}, Auto,
+			[]want{{"security", OK, "it names service account ml-dev-sa itself", ""}}, objects.RDMA, "",
+		},
+		{
+			"IPC_LOCK is not allowed", barcelona, func(_ *world, o *Options) { o.Request.Cluster.Security.IPCLock = true }, Auto,
+			[]want{{"pod (rdma)", BlockedRDMA, "restricted-v2 refuses capabilities.add IPC_LOCK of container train: capability may not be added", "oc adm policy add-scc-to-user privileged -z ml-dev-sa -n nccl-test"}},
+			objects.TCP, "",
+		},
+		{
+			"the constraint does not exist", barcelona, func(w *world, o *Options) {
+				o.Request.Cluster.Security.SCC = "nccl-scc"
+				w.refuse = func(pod *corev1.Pod) string {
+					if pod.Annotations[objects.SCCAnnotation] == "" {
+						return ""
+					}
+					return `failed to retrieve the required SCC "nccl-scc": securitycontextconstraints.security.openshift.io "nccl-scc" not found`
+				}
+			}, Auto,
+			[]want{{"pod (rdma)", BlockedRDMA, `failed to retrieve the required SCC "nccl-scc"`, ""}}, objects.TCP, "",
+		},
+		{
+			"a webhook refuses every pod", barcelona, func(w *world, _ *Options) {
+				w.refuse = func(*corev1.Pod) string {
+					return `admission webhook "policy.example.com" denied the request: no GPUs on Sundays`
+				}
+			}, Auto,
+			[]want{{"pod (tcp)", Blocked, "admission webhook policy.example.com refuses it: no GPUs on Sundays", "webhookconfigurations"}}, objects.TCP, fail.SecurityRefused,
+		},
+		{
+			"quota is full now", barcelona, func(w *world, _ *Options) {
+				w.objects = append(w.objects, quota("gpus", "requests.nvidia.com/gpu", "16", "12"))
+				w.refuse = func(*corev1.Pod) string {
+					return "exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, used: requests.nvidia.com/gpu=12, limited: requests.nvidia.com/gpu=16"
+				}
+			}, Auto,
+			[]want{
+				{"pod (rdma)", Warning, "quota gpus is exceeded: requests.nvidia.com/gpu: each asks 4, used 12 of 16", ""},
+				{"quota", Warning, "gpus: requests.nvidia.com/gpu: the environment asks 8 more, used 12 of 16", "oc describe quota gpus -n nccl-test"},
+			}, objects.RDMA, "",
+		},
+		{
+			"quota is too small", barcelona, func(w *world, _ *Options) {
+				w.objects = append(w.objects, quota("gpus", "requests.nvidia.com/gpu", "4", "0"), quota("claims", "requests.storage", "1Ti", "0"))
+			}, Auto,
+			[]want{
+				{"quota", Blocked, "gpus: requests.nvidia.com/gpu: the environment asks 8 more, used 0 of 4", "--nodes"},
+				// Each of two nodes has claims of 100Gi and 500Gi.
+				{"quota", Blocked, "claims: requests.storage: the environment asks 1200Gi more, used 0 of 1Ti", "storage in the cluster file"},
+			}, objects.RDMA, fail.QuotaExceeded,
+		},
+		{
+			"limit range", barcelona, func(w *world, _ *Options) {
+				w.objects = append(w.objects, &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "small", Namespace: "nccl-test"}, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{
+					{Type: corev1.LimitTypeContainer, Max: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("64Gi")}},
+				}}})
+			}, "tcp",
+			[]want{{"limit ranges", Blocked, "small: memory of container train is 256Gi, at most 64Gi", "oc describe limitrange small -n nccl-test"}}, objects.TCP, fail.QuotaExceeded,
+		},
+		{
+			"attachments may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"get network-attachment-definitions"} }, Auto,
+			[]want{{"attachment default/eno5np0-network", Unknown, "it may not be read", "--resource=network-attachment-definitions.k8s.cni.cncf.io"}}, objects.RDMA, "",
+		},
+		{
+			"a range is too small", barcelona, func(w *world, o *Options) {
+				w.attach("eno5np0", "openshift.io/eno5np0rdma", "10.0.103.0/30")
+				o.Request.Nodes = 4
+			}, Auto,
+			[]want{{"attachment default/eno5np0-network", BlockedRDMA, "its range 10.0.103.0/30 has 2 addresses, and 4 nodes want one each", "larger range"}}, objects.TCP, "",
+		},
+		{
+			"a resource without an attachment", barcelona, func(_ *world, o *Options) {
+				o.Request.Cluster.Network.RDMA.Attachments = o.Request.Cluster.Network.RDMA.Attachments[:3]
+			}, Auto,
+			[]want{{"attachments", Warning, "no attachment is of resource openshift.io/eno8np0rdma", "network.rdma.attachments"}}, objects.RDMA, "",
+		},
+		{
+			"no attachment is referenced", barcelona, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Attachments = nil }, Auto,
+			[]want{{"attachments", Warning, "Bootstrap : no socket interface found", "mlenv admin clusters/barcelona.yaml -n "}}, objects.RDMA, "",
+		},
+		{
+			"nodes may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"list nodes"} }, Auto,
+			[]want{{"nodes", Unknown, "the nodes may not be read", "--resource=nodes"}, {"iommu", Unknown, "the nodes may not be read", ""}}, objects.RDMA, "",
+		},
+		{
+			"pods elsewhere may not be read", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"list everywhere pods"} }, Auto,
+			[]want{
+				{"node moc-r4pcc02u17-nairr", OK, "nvidia.com/gpu 4, free unknown", ""},
+				{"free devices", Unknown, "the pods of other namespaces may not be read", "oc create clusterrole ml-dev-env-list-pods"},
+			}, objects.RDMA, "",
+		},
+		{
+			"GPUs are held now", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, holder("big", "moc-r4pcc02u15", "4")) }, Auto,
+			[]want{
+				{"node moc-r4pcc02u15", Warning, "nvidia.com/gpu 4, 0 free (others/big holds 4)", ""},
+				{"nodes", Warning, "2 can be used, want 2; of these 1 at this moment", "ask its holders"},
+			}, objects.RDMA, "",
+		},
+		{
+			"GPUs that the environment holds itself", cairo, func(w *world, _ *Options) {
+				own := holder("ml-dev-env-0", "moc-r4pcc02u15", "4")
+				own.Namespace, own.Labels = "nccl-test", objects.Labels("ml-dev-env")
+				w.objects = append(w.objects, own)
+			}, Auto,
+			[]want{{"nodes", OK, "2 can be used, want 2", ""}}, objects.RDMA, "",
+		},
+		{
+			"too few GPUs at any time", cairo, func(w *world, _ *Options) {
+				w.each(func(n *corev1.Node) { n.Status.Allocatable[gpu] = resource.MustParse("2") })
+			}, Auto,
+			[]want{{"nodes", Blocked, "0 can be used, want 2: moc-r4pcc02u15: ready; nvidia.com/gpu 2 (want 4)", "--gpus-per-node"}}, objects.RDMA, fail.GPUsUnavailable,
+		},
+		{
+			"a taint", cairo, func(w *world, _ *Options) {
+				w.each(func(n *corev1.Node) {
+					n.Spec.Taints = []corev1.Taint{{Key: "team", Value: "a", Effect: corev1.TaintEffectNoExecute}}
+				})
+			}, Auto,
+			[]want{{"nodes", Blocked, "0 can be used, want 2", "add to nodes.tolerations in the cluster file"}}, objects.RDMA, fail.NodeTainted,
+		},
+		{
+			"a listed node is gone", cairo, func(w *world, _ *Options) { w.without("moc-r4pcc02u16") }, Auto,
+			[]want{{"node moc-r4pcc02u16", Warning, "the cluster has no such node; its nodes with GPUs: moc-r4pcc02u15", "correct nodes.gpu_nodes"}, {"nodes", Blocked, "1 can be used, want 2", ""}},
+			objects.RDMA, fail.NodesUnavailable,
+		},
+		{
+			"a node is not ready", cairo, func(w *world, _ *Options) {
+				w.each(func(n *corev1.Node) {
+					if n.Name == "moc-r4pcc02u16" {
+						n.Status.Conditions[0].Status = corev1.ConditionFalse
+					}
+				})
+			}, Auto,
+			[]want{{"node moc-r4pcc02u16", Warning, "it is not ready", "oc describe node"}, {"nodes", Warning, "of these 1 at this moment", ""}}, objects.RDMA, "",
+		},
+		{
+			"too few nodes have the rails", barcelona, func(w *world, o *Options) {
+				o.Request.Nodes = 5
+				w.each(func(n *corev1.Node) {
+					if n.Name == "moc-r4pcc02u25-nairr" {
+						delete(n.Status.Allocatable, "openshift.io/eno6np0rdma")
+					}
+				})
+			}, Auto,
+			[]want{{"rails", BlockedRDMA, "4 nodes have the resources of network.rdma.resources, want 5", "sriovnetworknodestates"}, {"nodes", OK, "5 can be used", ""}}, objects.TCP, "",
+		},
+		{
+			"another configuration comes", cairo, func(w *world, _ *Options) {
+				w.each(func(n *corev1.Node) { n.Annotations[desiredConfig] = "rendered-worker-2" })
+			}, Auto,
+			[]want{{"iommu", OK, "booted with iommu=pt (rendered-worker-1); another configuration is being rolled out", ""}}, objects.RDMA, "",
+		},
+		{
+			"no machine configurations", cairo, func(w *world, _ *Options) { w.each(func(n *corev1.Node) { n.Annotations = nil }) }, Auto,
+			[]want{{"iommu", Unknown, "no machine configuration is named", "mlenv rdma"}}, objects.RDMA, "",
+		},
+		{
+			"the class does not exist", cairo, func(w *world, _ *Options) { w.without("nfs-csi") }, Auto,
+			[]want{{"storage", Blocked, "class nfs-csi (storage.class_rwx) does not exist; the cluster has ocs-external-storagecluster-ceph-rbd", "correct storage.class_rwx"}}, objects.RDMA, fail.ClaimUnbound,
+		},
+		{
+			"auto takes the other class", cairo, func(w *world, o *Options) { w.without("nfs-csi"); o.Request.Storage = cluster.AutoStorage }, Auto,
+			[]want{{"storage", Warning, "storage auto takes volumeClaimTemplates then", ""}}, objects.RDMA, "",
+		},
+		{
+			"the class cannot share", cairo, func(_ *world, o *Options) {
+				o.Request.Cluster.Storage.ClassRWX = "ocs-external-storagecluster-ceph-rbd"
+			}, Auto,
+			[]want{{"storage", Blocked, "openshift-storage.rbd.csi.ceph.com gives no ReadWriteMany filesystems", "--storage=volumeClaimTemplates"}}, objects.RDMA, fail.ClaimUnbound,
+		},
+		{
+			"an unknown provisioner", cairo, func(w *world, o *Options) {
+				w.objects = append(w.objects, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "ours"}, Provisioner: "storage.example.com"})
+				o.Request.Cluster.Storage.ClassRWX = "ours"
+			}, Auto,
+			[]want{{"storage", Unknown, "whether it can is not known of this provisioner", "--storage=auto"}}, objects.RDMA, "",
+		},
+		{
+			"claims are bound already", cairo, func(w *world, _ *Options) {
+				w.without("nfs-csi")
+				w.objects = append(w.objects, claim("ml-dev-workspace", corev1.ClaimBound), claim("ml-dev-datasets", corev1.ClaimBound))
+			}, Auto,
+			[]want{{"storage", OK, "claims ml-dev-workspace, ml-dev-datasets are there and bound", ""}}, objects.RDMA, "",
+		},
+		{
+			"a claim is lost", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, claim("ml-dev-datasets", corev1.ClaimLost)) }, Auto,
+			[]want{{"storage", Blocked, "claim ml-dev-datasets was bound to volume", "oc describe pvc"}}, objects.RDMA, fail.ClaimUnbound,
+		},
+		{
+			"the cluster has no RDMA", cairo, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Enabled = false }, Auto,
+			[]want{{"rdma", BlockedRDMA, "network.rdma.enabled is false", "network.rdma.enabled"}}, objects.TCP, "",
+		},
+		{
+			"and RDMA is wanted", cairo, func(_ *world, o *Options) { o.Request.Cluster.Network.RDMA.Enabled = false }, "rdma",
+			[]want{{"rdma", BlockedRDMA, "network.rdma.enabled is false", ""}}, objects.RDMA, fail.RDMAUnavailable,
+		},
+		{
+			"host devices without privilege", cairo, func(_ *world, o *Options) { o.Request.Cluster.Security.RequiresPrivilegedSCC = false }, Auto,
+			[]want{{"rdma", BlockedRDMA, "security.requires_privileged_scc", ""}}, objects.TCP, "",
+		},
+		{
+			"one node", cairo, func(_ *world, o *Options) { o.Request.Nodes = 1 }, Auto,
+			[]want{{"rdma", BlockedRDMA, "one node has nobody to talk to", ""}}, objects.TCP, "",
+		},
+		{
+			"a request that cannot be", cairo, func(_ *world, o *Options) { o.Request.Nodes = 3 }, Auto,
+			[]want{{"request", Blocked, "lists 2 nodes in nodes.gpu_nodes; want 1 to 2", ""}}, objects.RDMA, fail.InvalidInput,
+		},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			w, file := test.cluster(t)
+			asked := Options{Request: objects.Request{Cluster: file}}
+			test.change(w, &asked)
+			o := w.options(asked.Request.Cluster, test.mode)
+			o.ServiceAccount = asked.ServiceAccount
+			o.Request.Image, o.Request.Routes, o.Request.Services = asked.Request.Image, asked.Request.Routes, asked.Request.Services
+			o.Request.Nodes, o.Request.Storage = asked.Request.Nodes, asked.Request.Storage
+			report := Run(t.Context(), o)
+			for _, want := range test.want {
+				if !said(report, want) {
+					t.Errorf("want %s %s %q, fix %q in\n%s", want.check, want.verdict, want.seen, want.fix, print(report))
+				}
+			}
+			if mode, why := report.Mode(); mode != test.decided {
+				t.Errorf("mode %s because %s, want %s", mode, why, test.decided)
+			}
+			err := report.Err()
+			if (err != nil) != (test.reason != "") || err != nil && fail.ReasonOf(err) != test.reason {
+				t.Errorf("error %v, want reason %q", err, test.reason)
+			}
+			if t.Failed() {
+				t.Log(print(report))
+			}
+		})
+	}
+}
+
+func said(r Report, w want) bool {
+	for _, check := range r.Checks {
+		if check.Name == w.check && check.Verdict == w.verdict && strings.Contains(check.Seen, w.seen) && strings.Contains(check.Fix, w.fix) {
+			return true
+		}
+	}
+	return false
+}
+
+func quota(name string, of corev1.ResourceName, hard, used string) *corev1.ResourceQuota {
+	return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "nccl-test"}, Status: corev1.ResourceQuotaStatus{
+		Hard: corev1.ResourceList{of: resource.MustParse(hard)}, Used: corev1.ResourceList{of: resource.MustParse(used)},
+	}}
+}
+
+func claim(name string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "nccl-test"}, Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
+}
+
+// TestTriedPod: what is tried is the pod of node 0, with the claims that its
+// StatefulSet adds, under a name that no node has.
+func TestTriedPod(t *testing.T) {
+	w, file := barcelona(t)
+	Run(t.Context(), w.options(file, Auto))
+	if len(w.asked) != 1 {
+		t.Fatalf("%d pods were tried, want one", len(w.asked))
+	}
+	pod := w.asked[0]
+	var claims []string
+	for _, volume := range pod.Spec.Volumes {
+		if volume.PersistentVolumeClaim != nil {
+			claims = append(claims, volume.Name+"="+volume.PersistentVolumeClaim.ClaimName)
+		}
+	}
+	got := []string{pod.Name, pod.GenerateName, pod.Spec.Hostname, pod.Spec.Subdomain, pod.Annotations["k8s.v1.cni.cncf.io/networks"], strings.Join(claims, " ")}
+	want := []string{"", "ml-dev-env-preflight-", "ml-dev-env-0", "ml-dev-env-headless",
+		"default/eno5np0-network,default/eno6np0-network,default/eno7np0-network,default/eno8np0-network",
+		"ml-dev-workspace=ml-dev-workspace-ml-dev-env-0 ml-dev-datasets=ml-dev-datasets-ml-dev-env-0"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestDocument(t *testing.T) {
+	w, file := cairo(t)
+	w.uses = nil
+	var out bytes.Buffer
+	if err := json.NewEncoder(&out).Encode(Run(t.Context(), w.options(file, "rdma"))); err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Verdict string
+		Blocked bool
+		Checks  []struct{ Check, Verdict, Evidence, Fix, Reason string }
+	}
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if !got.Blocked || !strings.HasPrefix(got.Verdict, "blocked because of pod (rdma): a dry run is refused: ") || len(got.Checks) < 10 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestUnanswered: a cluster that does not answer leaves answers unknown, and says no.
+func TestUnanswered(t *testing.T) {
+	if got := unread("nodes", "the nodes", errors.New("connection refused")); got != (Check{Name: "nodes", Verdict: Unknown, Seen: "the nodes: connection refused"}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestRunning(t *testing.T) {
+	tests := []struct {
+		mode rdma.IOMMUMode
+		want Verdict
+	}{{rdma.IOMMUPassthrough, OK}, {rdma.IOMMUOff, OK}, {rdma.IOMMUTranslated, Warning}, {rdma.IOMMUUnknown, Unknown}}
+	for _, test := range tests {
+		if got := (&probe{}).kernel("node-1", rdma.IOMMU{Mode: test.mode, CommandLine: "iommu=pt"}); got.Verdict != test.want {
+			t.Errorf("%s: %+v, want %s", test.mode, got, test.want)
+		}
+	}
+}

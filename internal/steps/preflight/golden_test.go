@@ -1,0 +1,93 @@
+package preflight
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+)
+
+// TestGolden shows whole reports: the shipped clusters as they should be, and with
+// what went wrong on them.
+func TestGolden(t *testing.T) {
+	for name, make := range map[string]func(*testing.T) (*world, cluster.File){
+		"barcelona": barcelona, "cairo": cairo, "barcelona-wrong": wrongBarcelona, "cairo-wrong": wrongCairo,
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, file := make(t)
+			golden.File(t, filepath.Join("testdata", name+".txt"), print(Run(t.Context(), w.options(file, Auto))))
+		})
+	}
+}
+
+// TestPlans shows what would be made of the same clusters, and where.
+func TestPlans(t *testing.T) {
+	last := receipt.Receipt{Run: "train-1", Fabric: &fabric.Report{Expected: 194 * rdma.GBps, Bandwidth: 187 * rdma.GBps}}
+	for name, test := range map[string]struct {
+		make func(*testing.T) (*world, cluster.File)
+		// expected is the cluster file's bandwidth, 0 for none.
+		expected cluster.Bandwidth
+		ran      bool
+	}{
+		"barcelona-plan": {make: barcelona}, "barcelona-plan-ran": {make: barcelona, ran: true},
+		"cairo-plan": {make: cairo, expected: 200_000_000_000, ran: true}, "cairo-wrong-plan": {make: wrongCairo},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, file := test.make(t)
+			file.Network.RDMA.ExpectedBandwidth = test.expected
+			options := w.options(file, Auto)
+			if test.ran {
+				last.Namespace, last.Environment = options.Request.Namespace, options.Request.Name
+				if err := receipt.Write(t.Context(), options.Clients.Kube, last); err != nil {
+					t.Fatal(err)
+				}
+			}
+			made := planOf(t.Context(), options.Clients.Kube, Run(t.Context(), options))
+			var text strings.Builder
+			made.print(&text)
+			golden.File(t, filepath.Join("testdata", name+".txt"), text.String())
+		})
+	}
+}
+
+// wrongBarcelona has four attachments with one range, as they were copied once, a
+// wrong resource name, an attachment missing, GPUs that others hold, a taint, and no
+// ClusterRole to see other pods.
+func wrongBarcelona(t *testing.T) (*world, cluster.File) {
+	w, file := barcelona(t)
+	w.attach("eno6np0", "openshift.io/eno6np0rdma", "10.0.103.0/24")
+	w.attach("eno7np0", "openshift.io/mlx7", "10.0.105.0/24")
+	w.detach("eno8np0")
+	w.objects = append(w.objects, holder("notebook-0", "moc-r4pcc02u18-nairr", "3"))
+	w.each(func(n *corev1.Node) {
+		switch n.Name {
+		case "moc-r4pcc02u15-yunshi":
+			n.Spec.Taints = []corev1.Taint{{Key: "nerc.mghpcc.org/project", Value: "yunshi", Effect: corev1.TaintEffectNoSchedule}}
+		case "moc-r4pcc02u16-yunshi":
+			n.Spec.Unschedulable = true
+		case "moc-r4pcc02u25-nairr":
+			n.Status.Allocatable["openshift.io/eno8np0rdma"] = resource.MustParse("0")
+		}
+	})
+	w.configure("rendered-worker-1", "quiet")
+	return w, file
+}
+
+// wrongCairo: the service account may not be privileged, and the NFS server's own
+// claim has no storage class.
+func wrongCairo(t *testing.T) (*world, cluster.File) {
+	w, file := cairo(t)
+	w.uses = nil
+	w.without("nfs-server-root")
+	w.objects = append(w.objects, serverClaim(nil, corev1.ClaimPending))
+	w.forbidden = []string{"list everywhere pods", "get machineconfigs"}
+	return w, file
+}

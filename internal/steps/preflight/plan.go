@@ -1,0 +1,148 @@
+package preflight
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// PlanCommand is mlenv plan.
+func PlanCommand() *cobra.Command {
+	var o options
+	cmd := &cobra.Command{
+		Use:   "plan --cluster-file FILE",
+		Short: "Say what a run would make, whether it would start, where, and how its nodes would talk",
+		Long: `Say what a run, or mlenv up, would make on the cluster as it is now: the objects, the nodes, how these would talk and
+why, what bandwidth is expected between them and how that is known, and what keeps it from starting. mlenv preflight has
+every check with its evidence. Nothing is changed.
+
+Exit code 0: it would start, as far as is known; 1: it would not; 2: wrong usage.`,
+		Example: `  mlenv plan --cluster-file=clusters/barcelona.yaml --nodes=4
+  mlenv plan --cluster-file=clusters/cairo.yaml --mode=rdma --output=json`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("argument %q: want flags only", args[0])
+			}
+			return o.check()
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			options, err := o.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			report := Run(cmd.Context(), options)
+			plan := planOf(cmd.Context(), options.Clients.Kube, report)
+			if o.output == "json" {
+				err = step.WriteJSON(cmd.OutOrStdout(), plan)
+			} else {
+				plan.print(cmd.OutOrStdout())
+			}
+			if err != nil {
+				return err
+			}
+			return report.Err()
+		},
+	}
+	o.addTo(cmd.Flags())
+	return cmd
+}
+
+// plan is what would happen.
+type plan struct {
+	Verdict     string       `json:"verdict"`
+	Environment string       `json:"environment"`
+	Namespace   string       `json:"namespace"`
+	Mode        objects.Mode `json:"mode"`
+	Why         string       `json:"why"`
+	Nodes       int          `json:"nodes"`
+	GPUsPerNode int          `json:"gpusPerNode"`
+	// FreeNodes are those that the pods can be on at this moment.
+	FreeNodes []string `json:"freeNodes"`
+	// Objects are kinds and names, in the order in which they are made.
+	Objects []string `json:"objects"`
+	// Expected is 0 where nothing is; Whence says how it is known, or why not.
+	Expected rdma.BytesPerSecond `json:"expectedBytesPerSecond,omitempty"`
+	Whence   string              `json:"expectedBy"`
+}
+
+func planOf(ctx context.Context, client kubernetes.Interface, r Report) plan {
+	mode, why := r.Mode()
+	p := plan{
+		Verdict: r.Verdict(), Environment: r.request.Name, Namespace: r.request.Namespace, Mode: mode, Why: why,
+		Nodes: r.request.Nodes, GPUsPerNode: r.request.GPUsPerNode, FreeNodes: r.free,
+	}
+	planned, there := r.objects[mode]
+	if there {
+		p.Objects = append(p.Objects, "Lease "+objects.NamesOf(p.Environment).Lease)
+		names := objects.NamesOf(p.Environment)
+		p.Objects = append(p.Objects, "Secret "+names.ServerSecret, "Secret "+names.ClientSecret)
+		for _, object := range planned.InOrder() {
+			text := object.GetObjectKind().GroupVersionKind().Kind + " " + object.GetName()
+			if claim, ok := object.(*corev1.PersistentVolumeClaim); ok {
+				text += fmt.Sprintf(", %s, unless it is there", claim.Spec.Resources.Requests.Storage())
+			}
+			p.Objects = append(p.Objects, text)
+		}
+		for _, claim := range planned.StatefulSet.Spec.VolumeClaimTemplates {
+			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it is there", claim.Name, claim.Spec.Resources.Requests.Storage()))
+		}
+	}
+	network := r.request.Cluster.Network.RDMA
+	switch {
+	case !there:
+		p.Whence = "not known"
+	case mode == objects.TCP:
+		p.Whence = "nothing is expected of TCP"
+	case network.ExpectedBandwidth > 0:
+		p.Expected, p.Whence = rdma.BytesPerSecond(network.ExpectedBandwidth), "network.rdma.expected_bandwidth of the cluster file"
+	default:
+		p.Expected, p.Whence = expectedBefore(ctx, client, p)
+	}
+	return p
+}
+
+// expectedBefore is what the latest run of the environment was to reach.
+func expectedBefore(ctx context.Context, client kubernetes.Interface, p plan) (expected rdma.BytesPerSecond, whence string) {
+	last, ok, err := receipt.Latest(ctx, client, p.Namespace, p.Environment)
+	switch {
+	case err != nil:
+		return 0, fmt.Sprintf("not known: %v", err)
+	case ok && last.Fabric != nil && last.Fabric.Expected > 0:
+		return last.Fabric.Expected, fmt.Sprintf("the ports and PCIe links of the nodes that run %s had; it reached %s", last.Run, last.Fabric.Bandwidth)
+	}
+	return 0, "not known before the nodes run: check-fabric derives it from their ports and PCIe links"
+}
+
+func (p plan) print(w io.Writer) {
+	row := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
+	}
+	row("environment", "%s/%s", p.Namespace, p.Environment)
+	row("nodes", "%s with %s each; free now: %s", humanize.Count(p.Nodes, "node"), humanize.Count(p.GPUsPerNode, "GPU"), cmp.Or(strings.Join(p.FreeNodes, ", "), "none, or not known"))
+	row("transport", "%s because %s", p.Mode, p.Why)
+	if p.Expected > 0 {
+		row("bandwidth", "%s, by %s", p.Expected, p.Whence)
+	} else {
+		row("bandwidth", "%s", p.Whence)
+	}
+	for i, object := range p.Objects {
+		name := ""
+		if i == 0 {
+			name = "objects"
+		}
+		row(name, "%s", object)
+	}
+	fmt.Fprintf(w, "\nVerdict: %s.\n", p.Verdict)
+}

@@ -1,0 +1,324 @@
+package preflight
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
+)
+
+// stepsUser is who asks: the steps' account.
+const stepsUser = "system:serviceaccount:nccl-test:mlenv-pipeline"
+
+// world is a cluster. The fake API server validates and admits nothing by itself:
+// the reactors below choose a constraint as OpenShift's words have it, refuse what is
+// forbidden, and fail the test where something is not a dry run.
+type world struct {
+	t      *testing.T
+	groups []string
+	// objects are typed; attachments and the like are others, by resource.
+	objects []runtime.Object
+	others  map[schema.GroupVersionResource][]*unstructured.Unstructured
+	// forbidden are "verb resource" that the one who asks may not do.
+	forbidden []string
+	// uses are the constraints that an account may use, by user name.
+	uses map[string][]string
+	// noNamespace is true where the namespace does not exist.
+	noNamespace bool
+	// refuse is what admission says to a pod that is to be refused, "" to any other.
+	refuse func(*corev1.Pod) string
+
+	mu sync.Mutex
+	// asked are the pods that were tried.
+	asked []*corev1.Pod
+}
+
+func (w *world) options(file cluster.File, mode string) Options {
+	client := kubefake.NewClientset(w.objects...)
+	for _, group := range w.groups {
+		client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: group + "/v1"})
+	}
+	client.PrependReactor("*", "*", w.forbid)
+	client.PrependReactor("create", "pods", w.admit)
+	client.PrependReactor("create", "serviceaccounts", w.makeAccount)
+	client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
+		review.Status.Allowed = w.allowed(stepsUser, review.Spec.ResourceAttributes)
+		return true, review, nil
+	})
+	client.PrependReactor("create", "localsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if slices.Contains(w.forbidden, "create localsubjectaccessreviews") {
+			return false, nil, nil
+		}
+		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.LocalSubjectAccessReview).DeepCopy()
+		review.Status.Allowed = w.allowed(review.Spec.User, review.Spec.ResourceAttributes)
+		return true, review, nil
+	})
+	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: stepsUser}}}, nil
+	})
+	kinds := map[schema.GroupVersionResource]string{
+		attachment.Resource(): "NetworkAttachmentDefinitionList", machineConfigs: "MachineConfigList", constraints: "SecurityContextConstraintsList",
+	}
+	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	for where, objects := range w.others {
+		for _, object := range objects {
+			if _, err := others.Resource(where).Namespace(object.GetNamespace()).Create(w.t.Context(), object, metav1.CreateOptions{}); err != nil {
+				w.t.Fatal(err)
+			}
+		}
+	}
+	others.PrependReactor("*", "*", w.forbid)
+	return Options{
+		Clients: &kube.Clients{Kube: client, Namespace: file.Cluster.Namespace}, Dynamic: others, Mode: mode,
+		Request: objects.Request{Cluster: file, Name: objects.DefaultName, Namespace: file.Cluster.Namespace},
+	}
+}
+
+// forbid answers as RBAC does.
+func (w *world) forbid(action clienttesting.Action) (bool, runtime.Object, error) {
+	what := action.GetVerb() + " " + action.GetResource().Resource
+	elsewhere := action.GetVerb() + " everywhere " + action.GetResource().Resource
+	if !slices.Contains(w.forbidden, what) && (action.GetNamespace() != "" || !slices.Contains(w.forbidden, elsewhere)) {
+		return false, nil, nil
+	}
+	where := "at the cluster scope"
+	if action.GetNamespace() != "" {
+		where = fmt.Sprintf("in the namespace %q", action.GetNamespace())
+	}
+	return true, nil, apierrors.NewForbidden(action.GetResource().GroupResource(), "", fmt.Errorf("User %q cannot %s resource %q in API group %q %s",
+		stepsUser, action.GetVerb(), action.GetResource().Resource, action.GetResource().Group, where))
+}
+
+func (w *world) allowed(user string, a *authorizationv1.ResourceAttributes) bool {
+	if a.Verb == "use" {
+		return slices.Contains(w.uses[user], a.Name)
+	}
+	resource := a.Resource
+	if a.Subresource != "" {
+		resource += "/" + a.Subresource
+	}
+	return !slices.Contains(w.forbidden, a.Verb+" "+resource)
+}
+
+func (w *world) dry(action clienttesting.Action) {
+	if options := action.(clienttesting.CreateActionImpl).CreateOptions; !slices.Equal(options.DryRun, []string{metav1.DryRunAll}) {
+		w.t.Errorf("%s %s is not a dry run", action.GetVerb(), action.GetResource().Resource)
+	}
+}
+
+func (w *world) makeAccount(action clienttesting.Action) (bool, runtime.Object, error) {
+	w.dry(action)
+	if w.noNamespace {
+		return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "namespaces"}, action.GetNamespace())
+	}
+	return true, action.(clienttesting.CreateAction).GetObject(), nil
+}
+
+// admit is OpenShift's admission as far as the pods of these tests go: the required
+// constraint, else restricted-v2 for those that ask for nothing special.
+func (w *world) admit(action clienttesting.Action) (bool, runtime.Object, error) {
+	if slices.Contains(w.forbidden, "create pods") {
+		return false, nil, nil
+	}
+	w.dry(action)
+	pod := action.(clienttesting.CreateAction).GetObject().(*corev1.Pod).DeepCopy()
+	w.mu.Lock()
+	w.asked = append(w.asked, pod.DeepCopy())
+	w.mu.Unlock()
+	refused := func(text string) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, pod.GenerateName, fmt.Errorf("%s", text))
+	}
+	if w.refuse != nil {
+		if text := w.refuse(pod); text != "" {
+			return refused(text)
+		}
+	}
+	if !slices.Contains(w.groups, securityGroup) {
+		return true, pod, nil
+	}
+	scc := pod.Annotations[objects.SCCAnnotation]
+	train := pod.Spec.Containers[0].SecurityContext
+	if scc == "" {
+		scc = "restricted-v2"
+		if train.Capabilities != nil && len(train.Capabilities.Add) > 0 {
+			return refused(`unable to validate against any security context constraint: [provider "anyuid": Forbidden: not usable by user or serviceaccount, provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, provider "privileged": Forbidden: not usable by user or serviceaccount]`)
+		}
+	}
+	account := "system:serviceaccount:" + pod.Namespace + ":" + pod.Spec.ServiceAccountName
+	subject := ""
+	for _, user := range []string{stepsUser, account} {
+		if slices.Contains(w.uses[user], scc) {
+			subject = map[bool]string{true: "serviceaccount", false: "user"}[user == account]
+		}
+	}
+	if scc != "restricted-v2" && subject == "" {
+		return refused(fmt.Sprintf(`unable to validate against any security context constraint: [provider %q: Forbidden: not usable by user or serviceaccount]`, scc))
+	}
+	if scc == "restricted-v2" {
+		subject = "serviceaccount"
+		train.RunAsUser = new(int64(1000660000))
+	}
+	if pod.Annotations == nil {
+		pod.Annotations = map[string]string{}
+	}
+	maps.Copy(pod.Annotations, map[string]string{objects.AdmittedByAnnotation: scc, admittedFor: subject})
+	return true, pod, nil
+}
+
+var openshift = []string{tektonGroup, buildGroup, imageGroup, routeGroup, securityGroup, attachmentGroup}
+
+// barcelona is as it should be for the shipped cluster file.
+func barcelona(t *testing.T) (*world, cluster.File) {
+	file := load(t, "barcelona")
+	w := &world{t: t, groups: openshift, uses: map[string][]string{"system:serviceaccount:nccl-test:ml-dev-sa": {"restricted-v2"}}, others: map[schema.GroupVersionResource][]*unstructured.Unstructured{}}
+	w.objects = append(w.objects, account(file), class(file.Storage.ClassRWO, "openshift-storage.rbd.csi.ceph.com", ""), class(file.Storage.ClassRWX, "openshift-storage.cephfs.csi.ceph.com", ""))
+	rails := []corev1.ResourceName{}
+	for i, nic := range []string{"eno5np0", "eno6np0", "eno7np0", "eno8np0"} {
+		rails = append(rails, corev1.ResourceName("openshift.io/"+nic+"rdma"))
+		w.attach(nic, "openshift.io/"+nic+"rdma", fmt.Sprintf("10.0.%d.0/24", 103+i))
+	}
+	for _, name := range file.Nodes.GPUNodes {
+		w.objects = append(w.objects, node(name, rails...))
+	}
+	w.configure("rendered-worker-1", "intel_iommu=on", "iommu=pt")
+	return w, file
+}
+
+// cairo is as it should be: privileged pods, the host's devices, an NFS server.
+func cairo(t *testing.T) (*world, cluster.File) {
+	file := load(t, "cairo")
+	w := &world{t: t, groups: openshift, uses: map[string][]string{"system:serviceaccount:nccl-test:ml-dev-sa": {"restricted-v2", "privileged"}}, others: map[schema.GroupVersionResource][]*unstructured.Unstructured{}}
+	w.objects = append(w.objects, account(file), class(file.Storage.ClassRWO, "openshift-storage.rbd.csi.ceph.com", ""),
+		class(file.Storage.ClassRWX, "nfs.csi.k8s.io", "nfs-server.nfs.svc.cluster.local"), serverClaim(new(file.Storage.ClassRWO), corev1.ClaimBound))
+	for _, name := range file.Nodes.GPUNodes {
+		w.objects = append(w.objects, node(name))
+	}
+	w.configure("rendered-worker-1", "intel_iommu=on iommu=pt")
+	return w, file
+}
+
+func (w *world) attach(nic, resource, addresses string) {
+	name := nic + "-network"
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+		"metadata": map[string]any{"name": name, "namespace": "default", "annotations": map[string]any{attachment.ResourceAnnotation: resource}},
+		"spec": map[string]any{"config": fmt.Sprintf(`{"cniVersion":"1.0.0","name":%q,"type":"sriov","vlan":0,"spoofchk":"off","trust":"on","link_state":"enable",`+
+			`"ipam":{"type":"whereabouts","range":%q}}`, name, addresses)},
+	}}
+	w.detach(nic)
+	w.others[attachment.Resource()] = append(w.others[attachment.Resource()], object)
+}
+
+func (w *world) detach(nic string) {
+	w.others[attachment.Resource()] = slices.DeleteFunc(w.others[attachment.Resource()], func(o *unstructured.Unstructured) bool { return o.GetName() == nic+"-network" })
+}
+
+func (w *world) configure(name string, arguments ...any) {
+	w.others[machineConfigs] = []*unstructured.Unstructured{{Object: map[string]any{
+		"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "MachineConfig", "metadata": map[string]any{"name": name},
+		"spec": map[string]any{"kernelArguments": arguments},
+	}}}
+}
+
+func (w *world) each(change func(*corev1.Node)) {
+	for _, object := range w.objects {
+		if n, ok := object.(*corev1.Node); ok {
+			change(n)
+		}
+	}
+}
+
+func load(t *testing.T, name string) cluster.File {
+	t.Helper()
+	path := filepath.Join("../../clusters", name+".yaml")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := cluster.Load(path, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func account(file cluster.File) *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: file.Security.ServiceAccount, Namespace: file.Cluster.Namespace}}
+}
+
+func class(name, provisioner, server string) *storagev1.StorageClass {
+	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
+	if server != "" {
+		c.Parameters = map[string]string{"server": server}
+	}
+	return c
+}
+
+// serverClaim is that of Cairo's NFS server.
+func serverClaim(class *string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: "nfs-server-root", Namespace: "nfs"},
+		Spec:       corev1.PersistentVolumeClaimSpec{StorageClassName: class}, Status: corev1.PersistentVolumeClaimStatus{Phase: phase},
+	}
+}
+
+func node(name string, rails ...corev1.ResourceName) *corev1.Node {
+	has := corev1.ResourceList{gpu: resource.MustParse("4"), corev1.ResourceCPU: resource.MustParse("128"), corev1.ResourceMemory: resource.MustParse("1Ti")}
+	for _, rail := range rails {
+		has[rail] = resource.MustParse("1")
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}, Annotations: map[string]string{currentConfig: "rendered-worker-1", desiredConfig: "rendered-worker-1"}},
+		Status: corev1.NodeStatus{
+			Capacity: has, Allocatable: has.DeepCopy(),
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+		},
+	}
+}
+
+// holder is a pod of somebody else with GPUs of a node.
+func holder(name, node, gpus string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "others"},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
+			Name: "main", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{gpu: resource.MustParse(gpus)}},
+		}}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+// without takes the objects of a name away.
+func (w *world) without(name string) {
+	w.objects = slices.DeleteFunc(w.objects, func(o runtime.Object) bool { return o.(metav1.Object).GetName() == name })
+}
+
+// print is the report as people see it.
+func print(r Report) string {
+	var out strings.Builder
+	r.Print(&out)
+	return out.String()
+}

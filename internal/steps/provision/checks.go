@@ -1,0 +1,183 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// resolveTime is how long names may take to be known everywhere.
+const resolveTime = time.Minute
+
+// checkNodes asks every agent what it has, proves that the nodes share storage and
+// find each other by name, and prepares their network. All problems are told at once.
+func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credentials) error {
+	set := nodes.New(p.clients, p.request.Name, p.request.Nodes, credentials)
+	defer set.Close()
+	facts := make([]agent.Facts, len(set))
+	err := set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return nodes.Retry(ctx, func() (err error) {
+			facts[client.Node()], err = client.Facts(ctx)
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	var problems []error
+	for _, f := range facts {
+		p.log.Info("  " + describe(f))
+		for _, gpu := range f.GPUs {
+			if len(gpu.Throttled) > 0 {
+				p.log.Warn(fmt.Sprintf("GPU %d of node %d (%s) is held back by %s at %d °C; all nodes will wait for it.",
+					gpu.Index, f.Node, f.KubernetesNode, strings.Join(gpu.Throttled, " and "), gpu.Temperature))
+			}
+		}
+		problems = append(problems, checkGPUs(f, p.request.Cluster.GPUs.Type))
+	}
+	problems = append(problems, checkStorage(facts, p.request.Storage), p.checkNames(ctx, set), p.prepareNetwork(ctx, set, facts))
+	return errors.Join(problems...)
+}
+
+// prepareNetwork has each node's agent set what the mode needs.
+func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts []agent.Facts) error {
+	names := make([]string, len(facts))
+	for i, f := range facts {
+		names[i] = f.KubernetesNode
+	}
+	settings := network.Of(p.request.Cluster, string(p.request.Mode))
+	settings.Racks = network.Racks(ctx, p.clients.Kube, p.request.Cluster.Nodes, names)
+	prepared, err := network.Prepare(ctx, set, settings)
+	if err != nil {
+		return err
+	}
+	prepared.Tell(p.log)
+	return nil
+}
+
+func describe(f agent.Facts) string {
+	text := fmt.Sprintf("node %d on %s: %s", f.Node, f.KubernetesNode, humanize.Count(len(f.GPUs), "GPU"))
+	if len(f.GPUs) > 0 {
+		text += fmt.Sprintf(" (%s, driver %s)", f.GPUs[0].Model, f.GPUs[0].Driver)
+	}
+	text += ", " + humanize.Count(f.CPUs, "CPU")
+	if f.MemoryLimit > 0 {
+		text += fmt.Sprintf(", %.1f GiB memory", gib(f.MemoryLimit))
+	}
+	return text + fmt.Sprintf(", workspace %.1f GiB free of %.1f", gib(f.Workspace.Free), gib(f.Workspace.Size))
+}
+
+func gib(b agent.Bytes) float64 { return float64(b) / (1 << 30) }
+
+// checkGPUs compares what processes of the node can use with what it was given.
+func checkGPUs(f agent.Facts, model string) error {
+	where := fmt.Sprintf("checking the GPUs of node %d (%s on %s)", f.Node, f.Pod, f.KubernetesNode)
+	next := func(err error) error {
+		return fail.Advise(err, "have the node looked at, and leave it out meanwhile: remove it from nodes.gpu_nodes, or oc adm cordon %s", f.KubernetesNode)
+	}
+	if f.GPUProblem != "" {
+		return next(fail.Becausef(fail.GPUMissing, "%s: they cannot be read: %s", where, f.GPUProblem))
+	}
+	if len(f.GPUs) < f.GPUsExpected {
+		return next(fail.Becausef(fail.GPUMissing, "%s: %d can be used, want %d%s", where, len(f.GPUs), f.GPUsExpected, present(f.GPUs)))
+	}
+	for _, gpu := range f.GPUs {
+		if gpu.Fault != "" {
+			return next(fail.Becausef(fail.GPUMissing, "%s: GPU %d (%s): %s", where, gpu.Index, gpu.UUID, gpu.Fault))
+		}
+		if model != "" && gpu.Model != model {
+			return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: GPU %d is a %s, want %s", where, gpu.Index, gpu.Model, model), "correct gpus.type in the cluster file, or leave the node out")
+		}
+	}
+	return nil
+}
+
+func present(gpus []agent.GPU) string {
+	if len(gpus) == 0 {
+		return ""
+	}
+	var seen []string
+	for _, gpu := range gpus {
+		seen = append(seen, fmt.Sprintf("%d (%s)", gpu.Index, gpu.UUID))
+	}
+	return "; there are " + strings.Join(seen, ", ")
+}
+
+// checkStorage compares the identities that the nodes see on their volumes.
+func checkStorage(facts []agent.Facts, mode cluster.StorageMode) error {
+	var problems []error
+	for _, mount := range []struct {
+		path string
+		of   func(agent.Facts) agent.Volume
+	}{
+		{agent.Workspace, func(f agent.Facts) agent.Volume { return f.Workspace }},
+		{agent.Datasets, func(f agent.Facts) agent.Volume { return f.Datasets }},
+	} {
+		seen, first := map[string]int{}, -1
+		for _, f := range facts {
+			volume := mount.of(f)
+			if volume.ID == "" {
+				problems = append(problems, fail.Becausef(fail.StorageNotShared, "checking %s on node %d (%s): it cannot be written: %s", mount.path, f.Node, f.KubernetesNode, volume.Problem))
+				continue
+			}
+			other, same := seen[volume.ID]
+			if same && mode == cluster.NodeStorage {
+				problems = append(problems, fail.Becausef(fail.StorageNotShared, "checking %s: nodes %d and %d have the same volume, want one each", mount.path, other, f.Node))
+			}
+			if !same && first >= 0 && mode == cluster.SharedStorage {
+				problems = append(problems, fail.Advise(fail.Becausef(fail.StorageNotShared, "checking %s: node %d does not see the files of node %d, want one shared volume", mount.path, f.Node, first),
+					"check storage.class_rwx of the cluster file, or use --storage=volumeClaimTemplates"))
+			}
+			if first < 0 {
+				first = f.Node
+			}
+			if !same {
+				seen[volume.ID] = f.Node
+			}
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// checkNames has each node look up itself, the master and its neighbours in a
+// ring: every name is looked up from elsewhere, without all looking up all.
+func (p *provisioner) checkNames(ctx context.Context, set nodes.Set) error {
+	ctx, cancel := context.WithTimeout(ctx, resolveTime)
+	defer cancel()
+	names := objects.NamesOf(p.request.Name)
+	return set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		var wanted []string
+		for _, node := range []int{0, client.Node(), (client.Node() + 1) % len(set), (client.Node() + len(set) - 1) % len(set)} {
+			if name := names.TLSName(p.request.Namespace, node); !slices.Contains(wanted, name) {
+				wanted = append(wanted, name)
+			}
+		}
+		// A name that was asked for too early is remembered as unknown for a while.
+		err := nodes.Retry(ctx, func() error {
+			answer, err := client.Resolve(ctx, wanted)
+			if err != nil {
+				return err
+			}
+			for name, problem := range answer.Problems {
+				return fail.Becausef(fail.AgentUnreachable, "resolving %s: %s", name, problem)
+			}
+			return nil
+		})
+		if err != nil {
+			return fail.Advise(fail.Because(fail.NameResolution, fmt.Errorf("checking names on node %d: %w", client.Node(), err)),
+				"oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", p.request.Namespace, names.Service)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,305 @@
+// Package provision makes a training environment and proves that it can be used.
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	routeclient "github.com/openshift/client-go/route/clientset/versioned/typed/route/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
+)
+
+// releaseTime bounds the clean-up after a failure; a pod that is told to end has
+// 30 s itself.
+const releaseTime = 25 * time.Second
+
+type provisioner struct {
+	options options
+	clients *kube.Clients
+	leases  lease.Client
+	routes  routeclient.RoutesGetter
+	// hosts are those that Routes were given, by the Routes' names.
+	hosts   map[string]string
+	request objects.Request
+	log     *slog.Logger
+	now     func() time.Time
+}
+
+// outcome is what later steps and people want to know.
+type outcome struct {
+	name        string
+	mode        objects.Mode
+	storage     cluster.StorageMode
+	nodes       int
+	imageDigest string
+	services    []agent.ServiceStatus
+}
+
+func inputError(format string, args ...any) error {
+	return fail.Becausef(fail.InvalidInput, format, args...)
+}
+
+// run makes the environment. Where it fails, or is told to end, what it made is
+// released; an environment that could be used before is left as it was.
+func (p *provisioner) run(ctx context.Context) (outcome, error) {
+	if err := p.checkPlace(ctx); err != nil {
+		return outcome{}, err
+	}
+	p.decideMode(ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, p.options.startTimeout, fmt.Errorf("the start-timeout of %s has passed", p.options.startTimeout))
+	defer cancel()
+	began := p.now()
+	take := p.leases.Take
+	if p.options.onBusy == "wait" {
+		take = p.leases.TakeWhenFree
+	}
+	held, err := take(ctx, p.leaseRequest())
+	if err != nil {
+		if held == nil {
+			return outcome{}, err
+		}
+		return outcome{}, errors.Join(err, p.release(ctx, held))
+	}
+	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.options.holder()))
+	stopRenewing := held.Renewing(ctx)
+	defer stopRenewing()
+	result, usable, err := p.make(ctx, held)
+	if err != nil {
+		stopRenewing()
+		if usable {
+			return outcome{}, err
+		}
+		return outcome{}, errors.Join(err, p.release(ctx, held))
+	}
+	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
+		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode))
+	p.sayServices(result.services)
+	return result, nil
+}
+
+// decideMode is for who has not asked preflight: in a pipeline it has decided.
+func (p *provisioner) decideMode(ctx context.Context) {
+	if p.options.mode != preflight.Auto || !p.request.Cluster.Network.RDMA.Enabled {
+		return
+	}
+	report := preflight.Run(ctx, preflight.Options{Clients: p.clients, Request: p.request, Mode: preflight.Auto})
+	mode, why := report.Mode()
+	p.request.Mode = mode
+	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows all that was looked at.)", mode, why))
+}
+
+// checkPlace refuses a wrong cluster, and a run that cannot live long enough.
+func (p *provisioner) checkPlace(ctx context.Context) error {
+	if err := p.clients.CheckCluster(ctx, p.request.Cluster.Cluster.API, p.log); err != nil {
+		return err
+	}
+	if p.options.run.Name == "" {
+		return nil
+	}
+	r, err := run.Of(ctx, p.clients.Tekton, p.request.Namespace, p.options.run.Name)
+	if err != nil {
+		return err
+	}
+	needs := run.Needs{Start: p.options.startTimeout, Training: p.options.trainingTimeout, Teardown: run.TeardownTime}
+	if p.options.keepFor > 0 {
+		needs.Training, needs.Teardown = 0, p.options.keepFor+run.TeardownTime
+	}
+	return run.CheckTimeouts(r, needs, p.now())
+}
+
+// release gives everything back that the environment holds but claims.
+func (p *provisioner) release(ctx context.Context, held *lease.Held) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	p.log.Info(fmt.Sprintf("Releasing environment %s/%s.", p.request.Namespace, p.request.Name))
+	if err := p.leases.Delete(ctx, p.request.Name, held.UID()); err != nil {
+		return err
+	}
+	return kube.WaitGone(ctx, p.clients.Kube, p.request.Namespace, objects.Selector(p.request.Name).String(), func([]*corev1.Pod) {})
+}
+
+// make applies the objects and waits for the nodes. usable is true while there is,
+// as it was before, an environment that can be used; of an error also where that is
+// not known.
+func (p *provisioner) make(ctx context.Context, held *lease.Held) (result outcome, usable bool, err error) {
+	live, err := p.live(ctx, held)
+	if err != nil {
+		// A StatefulSet that is somebody else's is no environment of this Lease.
+		return outcome{}, fail.ReasonOf(err) != fail.EnvironmentDiffers, err
+	}
+	if usable, err = p.runs(ctx, live); err != nil {
+		return outcome{}, true, err
+	}
+	if err := p.decideStorage(ctx, held, live); err != nil {
+		return outcome{}, usable, err
+	}
+	certs, credentials, err := p.certificates(ctx, live)
+	if err != nil {
+		return outcome{}, usable, err
+	}
+	objects, err := objects.Build(p.request, held.Owner(), certs)
+	if err != nil {
+		return outcome{}, usable, err
+	}
+	if live != nil {
+		changed, err := p.change(ctx, live, objects.StatefulSet, credentials)
+		usable = usable && !changed
+		if err != nil {
+			return outcome{}, usable, err
+		}
+	}
+	if err := p.apply(ctx, objects); err != nil {
+		return outcome{}, usable, err
+	}
+	pods, err := p.waitReady(ctx, credentials)
+	if err != nil {
+		return outcome{}, usable, err
+	}
+	if err := p.checkNodes(ctx, credentials); err != nil {
+		return outcome{}, usable, err
+	}
+	return outcome{
+		name: p.request.Name, mode: p.request.Mode, storage: p.request.Storage, nodes: p.request.Nodes, imageDigest: digest(pods, p.request.Image),
+		services: p.waitServices(ctx, credentials),
+	}, usable, nil
+}
+
+// runs is true where nodes of the environment run. The status of the StatefulSet
+// says so some seconds after its pods.
+func (p *provisioner) runs(ctx context.Context, live *appsv1.StatefulSet) (bool, error) {
+	if live == nil || live.Status.ReadyReplicas > 0 {
+		return live != nil, nil
+	}
+	pods, err := p.clients.Kube.CoreV1().Pods(live.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.Selector(p.request.Name).String()})
+	if err != nil {
+		return false, kube.Problem(fmt.Errorf("listing the pods of environment %s/%s: %w", live.Namespace, p.request.Name, err))
+	}
+	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool {
+		return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+	}), nil
+}
+
+// digest is the image that the nodes really run.
+func digest(pods []*corev1.Pod, image string) string {
+	for _, pod := range pods {
+		for _, status := range pod.Status.ContainerStatuses {
+			if id := status.ImageID[strings.LastIndex(status.ImageID, "://")+1:]; strings.Contains(id, "@sha256:") {
+				return strings.TrimPrefix(id, "//")
+			}
+		}
+	}
+	return image
+}
+
+// live is the environment's StatefulSet, if this Lease has one. One that nobody
+// made by this program is not touched.
+func (p *provisioner) live(ctx context.Context, held *lease.Held) (*appsv1.StatefulSet, error) {
+	name := objects.NamesOf(p.request.Name).StatefulSet
+	found, err := p.clients.Kube.AppsV1().StatefulSets(p.request.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, kube.Problem(fmt.Errorf("getting statefulset %s/%s: %w", p.request.Namespace, name, err))
+	}
+	for _, owner := range found.OwnerReferences {
+		if owner.UID == held.UID() {
+			return found, nil
+		}
+	}
+	return nil, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "making environment %s/%s: there is a statefulset of that name that ml-dev-env did not make", p.request.Namespace, p.request.Name),
+		"choose another --name, or delete it: oc delete statefulset %s -n %s", name, p.request.Namespace)
+}
+
+// apply makes all objects. The ServiceAccount may be shared, and claims are
+// never changed.
+func (p *provisioner) apply(ctx context.Context, objects objects.Objects) error {
+	if err := p.applyServiceAccount(ctx, objects.ServiceAccount); err != nil {
+		return err
+	}
+	if err := p.applyServices(ctx, objects.Services); err != nil {
+		return err
+	}
+	for _, object := range objects.InOrder() {
+		var err error
+		switch o := object.(type) {
+		case *corev1.ServiceAccount:
+		case *corev1.PersistentVolumeClaim:
+			err = p.applyClaim(ctx, o)
+		default:
+			err = kube.Apply(ctx, p.clients.Kube, o)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applyServiceAccount leaves an account that an administrator made as it is, and
+// keeps the other environments that live among the owners of ours.
+func (p *provisioner) applyServiceAccount(ctx context.Context, want *corev1.ServiceAccount) error {
+	found, err := p.clients.Kube.CoreV1().ServiceAccounts(want.Namespace).Get(ctx, want.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return kube.Apply(ctx, p.clients.Kube, want)
+	case err != nil:
+		return kube.Problem(fmt.Errorf("getting serviceaccount %s/%s: %w", want.Namespace, want.Name, err))
+	case len(found.OwnerReferences) == 0:
+		return nil
+	}
+	want = want.DeepCopy()
+	for _, owner := range found.OwnerReferences {
+		other, err := p.clients.Kube.CoordinationV1().Leases(want.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+		if err == nil && other.UID == owner.UID && owner.UID != want.OwnerReferences[0].UID {
+			want.OwnerReferences = append(want.OwnerReferences, owner)
+		}
+	}
+	return kube.Apply(ctx, p.clients.Kube, want)
+}
+
+// applyClaim adopts what is there: people's data is in it.
+func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) error {
+	found, err := p.clients.Kube.CoreV1().PersistentVolumeClaims(want.Namespace).Get(ctx, want.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return kube.Apply(ctx, p.clients.Kube, want)
+	} else if err != nil {
+		return kube.Problem(fmt.Errorf("getting claim %s/%s: %w", want.Namespace, want.Name, err))
+	}
+	if found.DeletionTimestamp != nil {
+		return fail.Advise(fail.Becausef(fail.ClaimUnbound, "using claim %s/%s: it is being deleted since %s", want.Namespace, want.Name, found.DeletionTimestamp),
+			"wait until it is gone, or see what uses it: oc describe pvc %s -n %s", want.Name, want.Namespace)
+	}
+	if !sharedClaim(found) && p.request.Nodes > 1 {
+		return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "using claim %s/%s for %d nodes: its access modes are %v, want ReadWriteMany", want.Namespace, want.Name, p.request.Nodes, found.Spec.AccessModes),
+			"use --storage=volumeClaimTemplates, or another --name")
+	}
+	had, wants := found.Spec.Resources.Requests[corev1.ResourceStorage], want.Spec.Resources.Requests[corev1.ResourceStorage]
+	if had.Cmp(wants) != 0 {
+		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s; %s was asked for.", want.Name, had.String(), wants.String()))
+	} else {
+		p.log.Info(fmt.Sprintf("Claim %s is there already and is used as it is.", want.Name))
+	}
+	return nil
+}
+
+func sharedClaim(claim *corev1.PersistentVolumeClaim) bool {
+	return slices.Contains(claim.Spec.AccessModes, corev1.ReadWriteMany)
+}

@@ -1,0 +1,433 @@
+package provision
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+func day() *v1.TimeoutFields {
+	return &v1.TimeoutFields{Pipeline: &metav1.Duration{Duration: 24 * time.Hour}}
+}
+
+func whole() []string {
+	return []string{"claim env-datasets", "claim env-workspace", "lease env lease-1", "pod env-0", "pod env-1", "statefulset env"}
+}
+
+func claims() []string { return []string{"claim env-datasets", "claim env-workspace"} }
+
+func TestCheckPlace(t *testing.T) {
+	// Its certificate is for example.com and 127.0.0.1.
+	other := httptest.NewTLSServer(http.NotFoundHandler())
+	defer other.Close()
+	for _, tc := range []struct {
+		name     string
+		timeouts *v1.TimeoutFields
+		change   func(*provisioner)
+		want     fail.Reason // "" for success
+		words    string
+		next     string
+	}{
+		{"fits", day(), func(p *provisioner) { p.options.trainingTimeout = 20 * time.Hour }, "", "", ""},
+		{"by hand", nil, func(p *provisioner) { p.options.run.Name, p.options.trainingTimeout = "", 20*time.Hour }, "", "", ""},
+		{"another cluster", day(), func(p *provisioner) { p.clients.Config = &rest.Config{Host: other.URL} }, fail.WrongCluster, "example.com", "oc whoami --show-server"},
+		{"a cluster that cannot be told", day(), func(p *provisioner) { p.clients.Config = &rest.Config{Host: "http://127.0.0.1:1"} }, "", "", ""},
+		{"the default timeout is too short", nil, func(p *provisioner) { p.options.trainingTimeout = 24 * time.Hour }, fail.TimeoutTooShort,
+			"pipeline 1h, want 24h", "tkn pipeline start ... --pipeline-timeout=24h11m --tasks-timeout=24h6m --finally-timeout=5m"},
+		{"a kept environment is waited for in finally", day(), func(p *provisioner) { p.options.trainingTimeout, p.options.keepFor = time.Hour, 48*time.Hour }, fail.TimeoutTooShort,
+			"pipeline 24h, want 48h", "tkn pipeline start ... --pipeline-timeout=48h11m --tasks-timeout=6m --finally-timeout=48h5m"},
+		{"no such run", nil, func(p *provisioner) { p.options.run.Name = "other" }, fail.Internal, "pipelinerun ns/other", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t).withRun(tc.timeouts)
+			step := p.provisioner(tc.change)
+			// The run has started some milliseconds ago, which would be rounded up.
+			step.now = func() time.Time { return time.Now().Add(-time.Second) }
+			err := step.checkPlace(t.Context())
+			if tc.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil || fail.ReasonOf(err) != tc.want || !strings.Contains(err.Error(), tc.words) {
+				t.Errorf("got %s: %v; want %s with %q", fail.ReasonOf(err), err, tc.want, tc.words)
+			}
+			if next := fail.NextOf(err); !strings.Contains(next, tc.next) || strings.HasPrefix(tc.next, "tkn") && next != tc.next {
+				t.Errorf("advice %q, want %q", next, tc.next)
+			}
+		})
+	}
+}
+
+func TestProvisionTwice(t *testing.T) {
+	p := newPlace(t).withRun(day())
+	want := outcome{name: "env", mode: objects.TCP, storage: cluster.SharedStorage, nodes: 2, imageDigest: "registry.test/train@sha256:" + strings.Repeat("1", 64)}
+	for i, message := range []string{"2 nodes, 2 GPUs each, storage rwx, mode tcp", "The environment is there already, as it is asked for."} {
+		got, err := p.provisioner().run(t.Context())
+		if err != nil {
+			t.Fatalf("time %d: %v\n%s", i+1, err, p.messages())
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(outcome{})); diff != "" {
+			t.Errorf("time %d: outcome (-want +got):\n%s", i+1, diff)
+		}
+		if diff := cmp.Diff(whole(), p.left()); diff != "" {
+			t.Errorf("time %d: objects (-want +got):\n%s", i+1, diff)
+		}
+		if !strings.Contains(p.messages(), message) {
+			t.Errorf("time %d: log %s\nwant %q in it", i+1, p.messages(), message)
+		}
+	}
+}
+
+func TestBusyEnvironment(t *testing.T) {
+	theirs := func() *coordinationv1.Lease {
+		now := metav1.NowMicro()
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "theirs", Annotations: map[string]string{lease.HolderName: "H. Kim", lease.HolderKind: "Person"}},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: new("h-kim"), LeaseDurationSeconds: new(int32(3600)), RenewTime: &now, AcquireTime: &now}}
+	}
+	t.Run("fail", func(t *testing.T) {
+		p := newPlace(t, theirs()).withRun(day())
+		_, err := p.provisioner().run(t.Context())
+		if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), "held by H. Kim") {
+			t.Errorf("got %s: %v, want EnvironmentBusy", fail.ReasonOf(err), err)
+		}
+		if diff := cmp.Diff([]string{"lease env theirs"}, p.left()); diff != "" {
+			t.Errorf("objects (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("wait in vain", func(t *testing.T) {
+		p := newPlace(t, theirs()).withRun(day())
+		_, err := p.provisioner(func(s *provisioner) { s.options.onBusy, s.options.startTimeout = "wait", 300*time.Millisecond }).run(t.Context())
+		if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), "held by H. Kim") {
+			t.Errorf("got %s: %v, want EnvironmentBusy", fail.ReasonOf(err), err)
+		}
+		if diff := cmp.Diff([]string{"lease env theirs"}, p.left()); diff != "" {
+			t.Errorf("objects (-want +got):\n%s", diff)
+		}
+	})
+	t.Run("wait", func(t *testing.T) {
+		p := newPlace(t, theirs()).withRun(day())
+		var once sync.Once
+		// The fake does not replay what happened before a watch began; a request made
+		// here waits until it has.
+		p.kube.PrependWatchReactor("leases", func(clienttesting.Action) (bool, watch.Interface, error) {
+			once.Do(func() {
+				go func() {
+					p.must(p.kube.CoordinationV1().Leases("ns").Delete(context.Background(), "env", metav1.DeleteOptions{}))
+				}()
+			})
+			return false, nil, nil
+		})
+		if _, err := p.provisioner(func(s *provisioner) { s.options.onBusy = "wait" }).run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(whole(), p.left()); diff != "" {
+			t.Errorf("objects (-want +got):\n%s", diff)
+		}
+		if !strings.Contains(p.messages(), "Waiting for environment env: it is held by H. Kim") {
+			t.Errorf("log %s, want it to say who is waited for", p.messages())
+		}
+	})
+}
+
+// What an earlier step left that was killed at once is taken over, by the same
+// holder, with whatever it had made so far.
+func TestHalfFinishedEnvironmentIsAdopted(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		applied int // objects that were applied, in their order
+	}{{"lease", 0}, {"secrets", 3}, {"claims", 5}, {"statefulset", 7}} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t).withRun(day())
+			killed := p.provisioner()
+			held, err := killed.leases.Take(t.Context(), killed.leaseRequest())
+			if err != nil {
+				t.Fatal(err)
+			}
+			made, err := certs.New("ns", "env", time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects, err := objects.Build(killed.request, held.Owner(), made)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, object := range objects.InOrder()[:tc.applied] {
+				if claim, ok := object.(*corev1.PersistentVolumeClaim); ok {
+					claim.Status.Phase = corev1.ClaimBound
+				}
+				// The StatefulSet has no pods yet: its controller was slow.
+				if err := p.kube.Tracker().Add(object); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := p.provisioner().run(t.Context()); err != nil {
+				t.Fatalf("%v\n%s", err, p.messages())
+			}
+			if diff := cmp.Diff(whole(), p.left()); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestChangedRequest(t *testing.T) {
+	running := func(p *place) {
+		_, err := p.agents[1].Client.StartJob(context.Background(), "job-7", agent.JobSpec{Run: "train-0", Launcher: agent.Command, Script: "sleep", Args: []string{"1000"}, Nodes: 2, RanksPerNode: 1})
+		p.must(err)
+	}
+	image := func(s *provisioner) { s.request.Image = "127.0.0.1:1/train:2" }
+	templates := func(s *provisioner) { s.request.Storage = cluster.NodeStorage }
+	recreate := func(s *provisioner) { s.options.onChange = "recreate" }
+	soon := func(s *provisioner) { s.options.startTimeout = 700 * time.Millisecond }
+	for _, tc := range []struct {
+		name   string
+		before func(*place)
+		change []func(*provisioner)
+		want   fail.Reason // "" for success
+		words  []string
+		left   []string
+	}{
+		{"is refused", nil, []func(*provisioner){image, templates}, fail.EnvironmentDiffers,
+			[]string{"image: 127.0.0.1:1/train:1 -> 127.0.0.1:1/train:2 (needs new pods)", "storage mode: rwx -> volumeClaimTemplates (immutable: needs a new StatefulSet)"}, whole()},
+		{"is made anew on demand", nil, []func(*provisioner){image, recreate}, "", nil, whole()},
+		{"not while a job runs", running, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node 1 runs job-7"}, whole()},
+		{"made anew and not ready in time", func(p *place) { p.notReady = true }, []func(*provisioner){image, recreate, soon}, fail.GPUsUnavailable, nil, claims()},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t).withRun(day())
+			if _, err := p.provisioner().run(t.Context()); err != nil {
+				t.Fatalf("%v\n%s", err, p.messages())
+			}
+			if tc.before != nil {
+				tc.before(p)
+			}
+			_, err := p.provisioner(tc.change...).run(t.Context())
+			if tc.want == "" && err != nil || tc.want != "" && fail.ReasonOf(err) != tc.want {
+				t.Errorf("got %v, want reason %q\n%s", err, tc.want, p.messages())
+			}
+			for _, words := range tc.words {
+				if err != nil && !strings.Contains(err.Error(), words) {
+					t.Errorf("error %v, want %q in it", err, words)
+				}
+			}
+			if diff := cmp.Diff(tc.left, p.left()); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Whatever goes wrong with a new environment, nothing of it but claims stays.
+func TestFailureReleasesEverything(t *testing.T) {
+	soon := func(s *provisioner) { s.options.startTimeout = 700 * time.Millisecond }
+	second := func(f *agent.Facts, change func()) {
+		if f.Node == 1 {
+			change()
+		}
+	}
+	for _, tc := range []struct {
+		name   string
+		place  func(*place)
+		change func(*provisioner)
+		want   fail.Reason
+		words  []string
+	}{
+		{"not ready in time", func(p *place) { p.notReady = true }, soon, fail.GPUsUnavailable, []string{"the start-timeout of 700ms has passed"}},
+		{"a GPU is missing", func(p *place) { p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs = f.GPUs[1:] }) } }, nil, fail.GPUMissing,
+			[]string{"node 1 (env-1 on node-1): 1 can be used, want 2; there are 1 (GPU-b)"}},
+		{"GPUs cannot be read", func(p *place) {
+			p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs, f.GPUProblem = nil, "exit status 9" }) }
+		}, nil, fail.GPUMissing, []string{"node 1", "they cannot be read: exit status 9"}},
+		{"a GPU is faulty", func(p *place) {
+			p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs[0].Fault = "the driver asks for recovery: Reset" }) }
+		}, nil, fail.GPUMissing, []string{"node 1", "GPU 0 (GPU-a): the driver asks for recovery: Reset"}},
+		{"another GPU", func(p *place) { p.wrong = func(f *agent.Facts) { second(f, func() { f.GPUs[1].Model = "NVIDIA L4" }) } }, nil, fail.GPUMissing,
+			[]string{"GPU 1 is a NVIDIA L4, want NVIDIA H100 80GB HBM3"}},
+		{"storage is not shared", func(p *place) { p.separate = true }, nil, fail.StorageNotShared,
+			[]string{"checking /workspace: node 1 does not see the files of node 0", "checking /datasets: node 1 does not see the files of node 0"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t).withRun(day())
+			tc.place(p)
+			change := tc.change
+			if change == nil {
+				change = func(*provisioner) {}
+			}
+			_, err := p.provisioner(change).run(t.Context())
+			if err == nil || fail.ReasonOf(err) != tc.want || fail.NextOf(err) == "" {
+				t.Fatalf("got %s: %v; want %s with advice", fail.ReasonOf(err), err, tc.want)
+			}
+			for _, words := range tc.words {
+				if !strings.Contains(err.Error(), words) {
+					t.Errorf("error %v, want %q in it", err, words)
+				}
+			}
+			if diff := cmp.Diff(claims(), p.left()); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// overdue is a context whose deadline passes when it is told so.
+type overdue struct {
+	context.Context
+	passed chan struct{}
+}
+
+func (o overdue) Done() <-chan struct{} { return o.passed }
+
+func (o overdue) Err() error {
+	select {
+	case <-o.passed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
+// A test's resolver knows no environment; time is over when both nodes have asked.
+func TestNamesThatAreUnknown(t *testing.T) {
+	p := newPlace(t).withRun(day())
+	ctx := overdue{t.Context(), make(chan struct{})}
+	var mu sync.Mutex
+	var once sync.Once
+	asked := [2]int{}
+	p.nameless = func(node int) {
+		mu.Lock()
+		defer mu.Unlock()
+		if asked[node]++; asked[0] >= 2 && asked[1] >= 2 {
+			once.Do(func() { close(ctx.passed) })
+		}
+	}
+	_, err := p.provisioner().run(ctx)
+	if fail.ReasonOf(err) != fail.NameResolution || !strings.Contains(fail.NextOf(err), "endpointslices -n ns -l kubernetes.io/service-name=env-headless") {
+		t.Fatalf("got %s: %v, want NameResolution with advice", fail.ReasonOf(err), err)
+	}
+	for _, words := range []string{"checking names on node 0: ", "checking names on node 1: ", ".env-headless.ns.svc"} {
+		if !strings.Contains(err.Error(), words) {
+			t.Errorf("error %v, want %q in it", err, words)
+		}
+	}
+	if diff := cmp.Diff(claims(), p.left()); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}
+
+func TestToldToEnd(t *testing.T) {
+	p := newPlace(t).withRun(day())
+	p.notReady = true
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	p.said = func(message string) {
+		if strings.HasPrefix(message, "  ") { // the first word of the pods
+			cancel()
+		}
+	}
+	_, err := p.provisioner().run(ctx)
+	if fail.ReasonOf(err) != fail.Cancelled {
+		t.Errorf("got %s: %v, want Cancelled", fail.ReasonOf(err), err)
+	}
+	if diff := cmp.Diff(claims(), p.left()); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}
+
+// A StatefulSet that somebody else made is in the way: it stays, and the Lease
+// that was taken for nothing does not.
+func TestForeignStatefulSet(t *testing.T) {
+	p := newPlace(t, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "foreign"}}).withRun(day())
+	_, err := p.provisioner().run(t.Context())
+	if fail.ReasonOf(err) != fail.EnvironmentDiffers || !strings.Contains(err.Error(), "did not make") {
+		t.Errorf("got %s: %v, want EnvironmentDiffers", fail.ReasonOf(err), err)
+	}
+	if diff := cmp.Diff([]string{"statefulset env"}, p.left()); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
+	}
+}
+
+func TestCheckStorage(t *testing.T) {
+	facts := func(ids ...string) (facts []agent.Facts) {
+		for i, id := range ids {
+			volume := agent.Volume{ID: id}
+			if id == "" {
+				volume.Problem = "read-only file system"
+			}
+			facts = append(facts, agent.Facts{Node: i, KubernetesNode: fmt.Sprintf("node-%d", i), Workspace: volume, Datasets: agent.Volume{ID: "d" + id}})
+			if id != "" && ids[0] != id && i > 0 {
+				facts[i].Datasets.ID = facts[0].Datasets.ID
+			}
+		}
+		return facts
+	}
+	for _, tc := range []struct {
+		name  string
+		mode  cluster.StorageMode
+		facts []agent.Facts
+		want  string
+	}{
+		{"shared", cluster.SharedStorage, facts("a", "a", "a"), ""},
+		{"one is apart", cluster.SharedStorage, facts("a", "b", "a"), "checking /workspace: node 1 does not see the files of node 0, want one shared volume"},
+		{"two are apart", cluster.SharedStorage, facts("a", "b", "b"), "checking /workspace: node 1 does not see the files of node 0, want one shared volume"},
+		{"cannot be written", cluster.SharedStorage, []agent.Facts{{Node: 0, KubernetesNode: "node-0", Workspace: agent.Volume{Problem: "read-only file system"}, Datasets: agent.Volume{ID: "d"}}},
+			"checking /workspace on node 0 (node-0): it cannot be written: read-only file system"},
+		{"each its own", cluster.NodeStorage, []agent.Facts{{Workspace: agent.Volume{ID: "a"}, Datasets: agent.Volume{ID: "c"}}, {Node: 1, Workspace: agent.Volume{ID: "b"}, Datasets: agent.Volume{ID: "d"}}}, ""},
+		{"shared by mistake", cluster.NodeStorage, []agent.Facts{{Workspace: agent.Volume{ID: "a"}, Datasets: agent.Volume{ID: "c"}}, {Node: 1, Workspace: agent.Volume{ID: "a"}, Datasets: agent.Volume{ID: "d"}}},
+			"checking /workspace: nodes 0 and 1 have the same volume, want one each"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := "", checkStorage(tc.facts, tc.mode)
+			if err != nil {
+				got = err.Error()
+				if fail.ReasonOf(err) != fail.StorageNotShared {
+					t.Errorf("reason %s, want StorageNotShared", fail.ReasonOf(err))
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestRunsBeforeTheStatefulSetSaysSo(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "env-0", Namespace: "team", Labels: objects.Labels("env")}}
+	client := fake.NewClientset(pod)
+	p := &provisioner{clients: &kube.Clients{Kube: client}, request: objects.Request{Name: "env"}}
+	live := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "env", Namespace: "team"}}
+	for _, want := range []bool{false, true} {
+		if got, err := p.runs(t.Context(), live); got != want || err != nil {
+			t.Errorf("runs() = %t, %v; want %t", got, err, want)
+		}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: objects.TrainContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		if err := client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, pod.Namespace); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package provision
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	routev1 "github.com/openshift/api/route/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1apply "k8s.io/client-go/applyconfigurations/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// credentialManager owns the passwords and tokens, so that what else is applied to
+// their Secret leaves them as they are.
+const credentialManager = kube.FieldManager + "-credentials"
+
+// applyServices makes what services need, and takes away what they do not any more.
+func (p *provisioner) applyServices(ctx context.Context, objects objects.ServiceObjects) error {
+	if err := p.applyServicesSecret(ctx, objects.Secret); err != nil {
+		return err
+	}
+	owner := objects.Secret.OwnerReferences[0]
+	if err := p.applyNodeZero(ctx, objects.NodeZero, owner); err != nil {
+		return err
+	}
+	return p.applyRoutes(ctx, objects.Routes, owner)
+}
+
+// applyServicesSecret applies the list of services, and makes the passwords and
+// tokens that are not there. It learns which are from the answer: no right to read
+// a Secret is needed. Those of an earlier environment, which somebody else may know
+// and whose Secret is still being collected, are not kept.
+func (p *provisioner) applyServicesSecret(ctx context.Context, want *corev1.Secret) error {
+	secrets := p.clients.Kube.CoreV1().Secrets(want.Namespace)
+	problem := func(err error) error {
+		return kube.Problem(fmt.Errorf("applying secret %s/%s: %w", want.Namespace, want.Name, err))
+	}
+	apply := corev1apply.Secret(want.Name, want.Namespace).WithLabels(want.Labels).WithType(want.Type).WithData(want.Data)
+	for _, owner := range want.OwnerReferences {
+		apply = apply.WithOwnerReferences(metav1apply.OwnerReference().WithAPIVersion(owner.APIVersion).WithKind(owner.Kind).
+			WithName(owner.Name).WithUID(owner.UID).WithBlockOwnerDeletion(*owner.BlockOwnerDeletion))
+	}
+	found, err := secrets.Apply(ctx, apply, metav1.ApplyOptions{FieldManager: kube.FieldManager, Force: true})
+	if err != nil {
+		return problem(err)
+	}
+	anew, made := len(found.OwnerReferences) > len(want.OwnerReferences), false
+	credentials := map[string][]byte{}
+	for _, s := range agent.Services() {
+		credentials[s.Key] = found.Data[s.Key]
+		if anew || len(found.Data[s.Key]) == 0 {
+			credentials[s.Key], made = []byte(rand.Text()), true
+		}
+	}
+	if !made {
+		return nil
+	}
+	_, err = secrets.Apply(ctx, corev1apply.Secret(want.Name, want.Namespace).WithData(credentials), metav1.ApplyOptions{FieldManager: credentialManager, Force: true})
+	if err != nil {
+		return problem(err)
+	}
+	return nil
+}
+
+// ours is true of an object of this environment; owner is the Lease.
+func (p *provisioner) ours(found metav1.Object, owner metav1.OwnerReference) bool {
+	return found.GetLabels()[objects.EnvironmentLabel] == p.request.Name ||
+		slices.ContainsFunc(found.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
+}
+
+// theirs is the error of an object whose name an environment needs and that is
+// somebody else's.
+func (p *provisioner) theirs(kind, name string) error {
+	return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "making environment %s/%s: there is a %s %s that ml-dev-env did not make", p.request.Namespace, p.request.Name, kind, name),
+		"choose another --name, or delete it: oc delete %s %s -n %s", kind, name, p.request.Namespace)
+}
+
+// applyNodeZero makes the Service of node 0, or takes it away where no service is
+// asked for any more.
+func (p *provisioner) applyNodeZero(ctx context.Context, want *corev1.Service, owner metav1.OwnerReference) error {
+	name := objects.NamesOf(p.request.Name).NodeZero
+	services := p.clients.Kube.CoreV1().Services(p.request.Namespace)
+	found, err := services.Get(ctx, name, metav1.GetOptions{})
+	switch isOurs := err == nil && p.ours(found, owner); {
+	case err != nil && !apierrors.IsNotFound(err):
+		return kube.Problem(fmt.Errorf("getting service %s/%s: %w", p.request.Namespace, name, err))
+	case err == nil && !isOurs && want != nil:
+		return p.theirs("service", name)
+	case want != nil:
+		return kube.Apply(ctx, p.clients.Kube, want)
+	case !isOurs:
+		return nil
+	}
+	err = services.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &found.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return kube.Problem(fmt.Errorf("deleting service %s/%s: %w", p.request.Namespace, name, err))
+	}
+	return nil
+}
+
+// applyRoutes makes the Routes that are asked for and takes the others away. A
+// cluster that is not OpenShift has none, and needs no right to have none.
+func (p *provisioner) applyRoutes(ctx context.Context, want []*routev1.Route, owner metav1.OwnerReference) error {
+	routes := p.routes.Routes(p.request.Namespace)
+	for _, s := range agent.Services() {
+		name := objects.NamesOf(p.request.Name).Route(s.Name)
+		i := slices.IndexFunc(want, func(r *routev1.Route) bool { return r.Name == name })
+		found, err := routes.Get(ctx, name, metav1.GetOptions{})
+		switch isOurs := err == nil && p.ours(found, owner); {
+		case i < 0 && !isOurs:
+			continue
+		case i < 0:
+			err = routes.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &found.UID}})
+			if apierrors.IsNotFound(err) {
+				err = nil
+			}
+		case err == nil && !isOurs:
+			return p.theirs("route", name)
+		case err == nil || apierrors.IsNotFound(err):
+			err = p.applyRoute(ctx, want[i])
+		}
+		if err != nil {
+			return kube.Problem(fmt.Errorf("making route %s/%s: %w", p.request.Namespace, name, err))
+		}
+	}
+	return nil
+}
+
+// servicesTime is how long services may take to answer. The kubelet hands a changed
+// Secret to a pod that runs within some 90 s.
+const servicesTime = 2 * time.Minute
+
+// waitServices waits until the services that are asked for answer, or until it is
+// known that they will not. That they do not is no failure: the nodes can be used.
+func (p *provisioner) waitServices(ctx context.Context, credentials agent.Credentials) []agent.ServiceStatus {
+	if len(p.request.Services) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, servicesTime)
+	defer cancel()
+	set := nodes.New(p.clients, p.request.Name, 1, credentials)
+	defer set.Close()
+	ticks := time.NewTicker(time.Second)
+	defer ticks.Stop()
+	for began, said := p.now(), false; ; {
+		facts, err := set[0].Facts(ctx)
+		if err == nil && settled(p.request.Services, facts.Services) {
+			return facts.Services
+		}
+		const patience = 5 * time.Second
+		if !said && p.now().Sub(began) > patience {
+			said = true
+			p.log.Info("  Waiting for the services " + strings.Join(p.request.Services, ", ") + "; nodes that live take up a change within two minutes.")
+		}
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			return facts.Services
+		}
+	}
+}
+
+// settled is true where waiting changes nothing.
+func settled(want []string, services []agent.ServiceStatus) bool {
+	var names []string
+	for _, s := range services {
+		// One that ends again and again may still come up, but nobody should wait for it.
+		const often = 3
+		if !s.Answers && s.State != agent.ServiceAbsent && s.State != agent.ServiceRefused && s.Restarts < often {
+			return false
+		}
+		names = append(names, s.Name)
+	}
+	return slices.Equal(slices.Sorted(slices.Values(want)), names)
+}
+
+// sayServices says how people reach the services. It shows the command that shows a
+// password, never the password.
+func (p *provisioner) sayServices(services []agent.ServiceStatus) {
+	if len(p.request.Services) == 0 {
+		return
+	}
+	names, namespace := objects.NamesOf(p.request.Name), p.request.Namespace
+	var ports []string
+	for _, s := range agent.Services() {
+		if slices.Contains(p.request.Services, s.Name) {
+			ports = append(ports, fmt.Sprint(s.Port))
+		}
+	}
+	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), namespace))
+	for _, s := range agent.Services() {
+		if !slices.Contains(p.request.Services, s.Name) {
+			continue
+		}
+		i := slices.IndexFunc(services, func(status agent.ServiceStatus) bool { return status.Name == s.Name })
+		switch {
+		case i < 0:
+			p.log.Warn(fmt.Sprintf("The node has not started service %s within %s.", s.Name, servicesTime))
+			continue
+		case !services[i].Answers:
+			p.log.Warn(fmt.Sprintf("Service %s %s.", s.Name, describeService(services[i])))
+			continue
+		}
+		where := fmt.Sprintf("http://localhost:%d%s", s.Port, s.Path)
+		if host := p.hosts[names.Route(s.Name)]; host != "" {
+			where += " or https://" + host + s.Path
+		}
+		p.log.Info(fmt.Sprintf("  %s: %s with the %s that this shows: %s", s.Name, where, s.Credential, names.ShowCredential(namespace, s)))
+	}
+}
+
+func describeService(s agent.ServiceStatus) string {
+	switch {
+	case s.State == agent.ServiceAbsent:
+		return "is not there: " + s.Problem
+	case s.Problem == "":
+		return fmt.Sprintf("does not answer yet; its log is %s on node 0", s.Log)
+	case s.Log == "" || s.State == agent.ServiceRefused:
+		return "is not started: " + s.Problem
+	}
+	return fmt.Sprintf("does not answer: %s; its log is %s on node 0", s.Problem, s.Log)
+}

@@ -1,0 +1,192 @@
+package provision
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	routev1 "github.com/openshift/api/route/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// withServices asks for all of them.
+func withServices(list string, routes bool) func(*provisioner) {
+	return func(s *provisioner) { s.request.Services, s.request.Routes = objects.ParseServices(list), routes }
+}
+
+// answering is what node 0 says of services that run.
+func answering(f *agent.Facts) {
+	for i := range f.Services {
+		if f.Services[i].Name != agent.TensorBoard {
+			f.Services[i].State, f.Services[i].Answers = agent.ServiceRunning, true
+		}
+	}
+}
+
+// credentials is the Secret of the services.
+func (p *place) credentials() map[string]string {
+	p.t.Helper()
+	found, err := p.kube.CoreV1().Secrets("ns").Get(context.Background(), "env-services", metav1.GetOptions{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	data := map[string]string{}
+	for key, value := range found.Data {
+		data[key] = string(value)
+	}
+	return data
+}
+
+// people are the Service of node 0, by its ports, and the Routes.
+func (p *place) people() (names []string) {
+	p.t.Helper()
+	service, err := p.kube.CoreV1().Services("ns").Get(context.Background(), "env", metav1.GetOptions{})
+	if err == nil {
+		for _, port := range service.Spec.Ports {
+			names = append(names, "port "+port.Name)
+		}
+	} else if !apierrors.IsNotFound(err) {
+		p.t.Fatal(err)
+	}
+	routes, err := p.routes.RouteV1().Routes("ns").List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, route := range routes.Items {
+		names = append(names, "route "+route.Name)
+	}
+	return names
+}
+
+// TestServices: they are asked for, changed and taken away without another pod, and
+// their passwords stay.
+func TestServices(t *testing.T) {
+	p := newPlace(t).withRun(day())
+	p.wrong = answering
+	p.routes.PrependReactor("patch", "routes", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		handled, obj, err := clienttesting.ObjectReaction(p.routes.Tracker())(action)
+		if err == nil {
+			obj.(*routev1.Route).Spec.Host = action.(clienttesting.PatchAction).GetName() + ".apps.test"
+		}
+		return handled, obj, err
+	})
+	if _, err := p.provisioner(withServices("all", true)).run(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, p.messages())
+	}
+	first := p.credentials()
+	if first["services"] != "code-server,jupyter,tensorboard" || len(first) != 4 {
+		t.Errorf("the Secret has %v", slices.Sorted(maps.Keys(first)))
+	}
+	for _, s := range agent.Services() {
+		value := first[s.Key]
+		if len(value) < 20 || strings.Contains(p.messages(), value) {
+			t.Errorf("%s: %q is too short, or told", s.Key, value)
+		}
+	}
+	want := []string{"port code-server", "port jupyter", "port tensorboard", "route env-code-server", "route env-jupyter", "route env-tensorboard"}
+	if diff := cmp.Diff(want, p.people()); diff != "" {
+		t.Errorf("for people (-want +got):\n%s", diff)
+	}
+	for _, line := range []string{
+		"Services on node 0 are reached by: oc port-forward service/env 8080 8888 6006 -n ns",
+		`code-server: http://localhost:8080/ or https://env-code-server.apps.test/ with the password that this shows: oc get secret env-services -n ns -o go-template='{{index .data "code-server-password" | base64decode}}'`,
+		"jupyter: http://localhost:8888/lab or https://env-jupyter.apps.test/lab with the token",
+		"Service tensorboard is not there: the image has no tensorboard.",
+	} {
+		if !strings.Contains(p.messages(), line) {
+			t.Errorf("log %s\nwant %q in it", p.messages(), line)
+		}
+	}
+
+	// Another list, on nodes that live on.
+	p.wrong = func(f *agent.Facts) { f.Services = f.Services[:min(1, len(f.Services))]; answering(f) }
+	if _, err := p.provisioner(withServices("code-server", false)).run(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, p.messages())
+	}
+	second := p.credentials()
+	first["services"] = "code-server"
+	if diff := cmp.Diff(first, second); diff != "" {
+		t.Errorf("the Secret after a second provision (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"port code-server"}, p.people()); diff != "" {
+		t.Errorf("for people (-want +got):\n%s", diff)
+	}
+	if !strings.Contains(p.messages(), "The environment is there already, as it is asked for.") {
+		t.Errorf("log %s\nwant no difference", p.messages())
+	}
+	if _, err := p.provisioner().run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := p.people(); len(got) != 0 || p.credentials()["services"] != "" {
+		t.Errorf("without services there are %v", got)
+	}
+}
+
+// TestCredentialsOfAnEarlierEnvironmentAreNotKept: somebody else may know them.
+func TestCredentialsOfAnEarlierEnvironmentAreNotKept(t *testing.T) {
+	p := newPlace(t, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-services", OwnerReferences: []metav1.OwnerReference{objects.LeaseReference("env", "gone")}},
+		Data:       map[string][]byte{"jupyter-token": []byte("known")},
+	}).withRun(day())
+	if _, err := p.provisioner().run(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, p.messages())
+	}
+	if got := p.credentials()["jupyter-token"]; got == "known" || got == "" {
+		t.Errorf("the token is %q, want a new one", got)
+	}
+}
+
+func TestServicesThatCannotBe(t *testing.T) {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "web", Port: 80}}}}
+	noRoutes := func(p *place) {
+		missing := func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewNotFound(routev1.Resource("routes"), "env-jupyter")
+		}
+		p.routes.PrependReactor("*", "routes", missing)
+	}
+	for _, tc := range []struct {
+		name    string
+		objects []runtime.Object
+		place   func(*place)
+		routes  bool
+		list    string
+		want    fail.Reason // "" for success
+		words   string
+	}{
+		{"somebody's service", []runtime.Object{service}, nil, false, "jupyter", fail.EnvironmentDiffers, "there is a service env that ml-dev-env did not make"},
+		{"somebody's service, and none asked for", []runtime.Object{service}, nil, false, "none", "", ""},
+		{"no OpenShift", nil, noRoutes, true, "jupyter", fail.InvalidInput, "this cluster has no Routes"},
+		{"no OpenShift, and none asked for", nil, noRoutes, false, "none", "", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t, tc.objects...).withRun(day())
+			if tc.place != nil {
+				tc.place(p)
+			}
+			_, err := p.provisioner(withServices(tc.list, tc.routes)).run(t.Context())
+			if tc.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+			} else if fail.ReasonOf(err) != tc.want || !strings.Contains(err.Error(), tc.words) {
+				t.Errorf("got %s: %v, want %s with %q", fail.ReasonOf(err), err, tc.want, tc.words)
+			}
+			if len(tc.objects) > 0 {
+				if diff := cmp.Diff([]string{"port web"}, p.people()); diff != "" {
+					t.Errorf("their service (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}

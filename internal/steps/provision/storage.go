@@ -1,0 +1,145 @@
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// bindTime is how long a class has to give a claim before auto takes templates.
+const bindTime = time.Minute
+
+// decideStorage replaces auto by what the class really gives, and says why.
+func (p *provisioner) decideStorage(ctx context.Context, held *lease.Held, live *appsv1.StatefulSet) error {
+	if p.request.Storage != cluster.AutoStorage {
+		return nil
+	}
+	decided, why, err := p.bestStorage(ctx, held, live)
+	if err != nil {
+		return err
+	}
+	p.request.Storage = decided
+	p.log.Info(fmt.Sprintf("Storage %s: %s.", decided, why))
+	return nil
+}
+
+func (p *provisioner) bestStorage(ctx context.Context, held *lease.Held, live *appsv1.StatefulSet) (cluster.StorageMode, string, error) {
+	names, file := objects.NamesOf(p.request.Name), p.request.Cluster
+	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
+	switch {
+	case live != nil && len(live.Spec.VolumeClaimTemplates) > 0:
+		return cluster.NodeStorage, "the environment that is there has claims of its own for each node", nil
+	case live != nil:
+		return cluster.SharedStorage, "the environment that is there shares its claims", nil
+	case file.Storage.ClassRWX == "":
+		return cluster.NodeStorage, "the cluster file names no storage.class_rwx", nil
+	}
+	found, err := claims.Get(ctx, names.Workspace, metav1.GetOptions{})
+	switch {
+	case err == nil && sharedClaim(found) && found.Status.Phase == corev1.ClaimBound:
+		return cluster.SharedStorage, fmt.Sprintf("claim %s is there and is ReadWriteMany", names.Workspace), nil
+	case err == nil && !sharedClaim(found) && p.request.Nodes > 1:
+		return cluster.NodeStorage, fmt.Sprintf("claim %s is there and is not ReadWriteMany", names.Workspace), nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, names.Workspace, err))
+	}
+	// A claim of its own, the Lease's, tries it out: it goes with the environment,
+	// and people's claims are never deleted.
+	probe := probeClaim(p.request, held)
+	if err := kube.Apply(ctx, p.clients.Kube, probe); err != nil {
+		return "", "", err
+	}
+	p.log.Info(fmt.Sprintf("Trying whether class %s gives a ReadWriteMany claim.", file.Storage.ClassRWX))
+	why, bound, err := p.binds(ctx, probe.Name)
+	switch {
+	case err != nil:
+		return "", "", err
+	case bound:
+		return cluster.SharedStorage, why, nil
+	case file.Storage.ClassRWO == "":
+		return "", "", inputError("choosing the storage: class %s gives no ReadWriteMany claim (%s), and the cluster file names no storage.class_rwo", file.Storage.ClassRWX, why)
+	}
+	return cluster.NodeStorage, fmt.Sprintf("class %s gives no ReadWriteMany claim: %s", file.Storage.ClassRWX, why), nil
+}
+
+// probeClaim is as small as classes commonly make them.
+func probeClaim(r objects.Request, held *lease.Held) *corev1.PersistentVolumeClaim {
+	class := r.Cluster.Storage.ClassRWX
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: r.Name + "-storage-probe", Namespace: r.Namespace, Labels: objects.Labels(r.Name), OwnerReferences: []metav1.OwnerReference{held.Owner()}},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}, StorageClassName: &class,
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+		},
+	}
+}
+
+// binds watches a claim until it is bound or known not to be. A class that waits
+// for the first pod is believed.
+func (p *provisioner) binds(ctx context.Context, name string) (why string, bound bool, err error) {
+	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
+	claim, err := claims.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return "", false, kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, name, err))
+	}
+	trying, cancel := context.WithTimeout(ctx, bindTime)
+	defer cancel()
+	// That a claim is bound is told by the claim alone, and why it is not by events alone.
+	watching, tell := context.WithCancelCause(trying)
+	defer tell(nil)
+	go func() {
+		options := metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim,involvedObject.name=" + name}
+		_ = kube.Until(watching, "the events of claim "+name, p.clients.Kube.CoreV1().Events(p.request.Namespace), options, func(seen []*corev1.Event) (bool, error) {
+			for _, event := range seen {
+				if event.InvolvedObject.UID != claim.UID {
+					continue
+				}
+				switch event.Reason {
+				case "WaitForFirstConsumer":
+					tell(&told{"its class makes the volume when the first pod wants it", true})
+				case "ProvisioningFailed":
+					tell(&told{event.Message, false})
+				}
+			}
+			return false, nil
+		})
+	}()
+	err = kube.Until(watching, "claim "+name, claims, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()},
+		func(seen []*corev1.PersistentVolumeClaim) (bool, error) {
+			return slices.ContainsFunc(seen, func(c *corev1.PersistentVolumeClaim) bool {
+				return c.Name == name && c.Status.Phase == corev1.ClaimBound
+			}), nil
+		})
+	var event *told
+	switch {
+	case err == nil:
+		return fmt.Sprintf("class %s gives ReadWriteMany claims", *claim.Spec.StorageClassName), true, nil
+	case errors.As(err, &event):
+		return event.why, event.bound, nil
+	case trying.Err() != nil && ctx.Err() == nil:
+		return fmt.Sprintf("claim %s was not bound within %s", name, bindTime), false, nil
+	}
+	return "", false, err
+}
+
+// told is what an event says of a claim; it ends the waiting.
+type told struct {
+	why   string
+	bound bool
+}
+
+func (t *told) Error() string { return t.why }

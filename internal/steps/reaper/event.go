@@ -1,0 +1,36 @@
+package reaper
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
+)
+
+// eventReason is what oc get events shows.
+const eventReason = "EnvironmentReaped"
+
+// event tells what happened to the Lease; an hour is how long clusters keep events.
+func (r *reaper) event(ctx context.Context, a teardown.Abandoned, failed error) error {
+	kind, message := corev1.EventTypeNormal, fmt.Sprintf("environment %s was given back, because %s", a.Lease.Name, a.Why)
+	if failed != nil {
+		kind, message = corev1.EventTypeWarning, message+": "+failed.Error()
+	}
+	now := metav1.NewTime(r.now())
+	_, err := r.clients.Kube.CoreV1().Events(a.Lease.Namespace).Create(ctx, &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: a.Lease.Name + "-reaped-", Namespace: a.Lease.Namespace},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Namespace: a.Lease.Namespace, Name: a.Lease.Name, UID: a.Lease.UID,
+		},
+		Reason: eventReason, Message: message, Type: kind, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Source: corev1.EventSource{Component: "ml-dev-env-reaper"},
+	}, metav1.CreateOptions{FieldManager: kube.FieldManager})
+	if err != nil {
+		return kube.Problem(fmt.Errorf("telling that environment %s/%s was given back: %w", a.Lease.Namespace, a.Lease.Name, err))
+	}
+	return nil
+}

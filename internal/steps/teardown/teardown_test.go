@@ -1,0 +1,412 @@
+package teardown
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"knative.dev/pkg/apis"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+)
+
+func TestMain(m *testing.M) { agenttest.Main(m) }
+
+func start() time.Time { return time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC) }
+
+func about(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-of-" + name), Labels: objects.Labels("env")}
+}
+
+// task is a TaskRun of train-1 that has ended.
+func task(name, reason string, change func(*v1.TaskRun), results ...string) *v1.TaskRun {
+	t := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1-" + name, Labels: map[string]string{"tekton.dev/pipelineRun": "train-1", "tekton.dev/pipelineTask": name},
+		OwnerReferences: []metav1.OwnerReference{{UID: "uid-1"}}}}
+	t.Status.StartTime, t.Status.CompletionTime = &metav1.Time{Time: start()}, &metav1.Time{Time: start().Add(90 * time.Second)}
+	status := corev1.ConditionFalse
+	if reason == "Succeeded" {
+		status = corev1.ConditionTrue
+	}
+	t.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: status, Reason: reason, Message: "Tekton's words"})
+	for i := 0; i < len(results); i += 2 {
+		t.Status.Results = append(t.Status.Results, v1.TaskRunResult{Name: results[i], Value: *v1.NewStructuredValues(results[i+1])})
+	}
+	if change != nil {
+		change(t)
+	}
+	return t
+}
+
+func pipelineRun(change ...func(*v1.PipelineRun)) *v1.PipelineRun {
+	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", UID: "uid-1"}}
+	r.Status.StartTime = &metav1.Time{Time: start()}
+	for _, c := range change {
+		c(r)
+	}
+	return r
+}
+
+// place is a cluster with environment env, held by holder. The fake checks no
+// UIDs and collects no garbage; here a Lease's UID is checked, and its
+// StatefulSet and pods go with it, unless stuck.
+type place struct {
+	*teardown
+	kube  *fake.Clientset
+	stuck bool
+}
+
+func newPlace(t *testing.T, tasks []runtime.Object, objects ...runtime.Object) *place {
+	t.Helper()
+	client := fake.NewClientset(objects...)
+	p := &place{kube: client}
+	client.PrependReactor("delete", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		deletion := action.(clienttesting.DeleteActionImpl)
+		found, err := client.Tracker().Get(action.GetResource(), "ns", deletion.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		if want := deletion.DeleteOptions.Preconditions; want == nil || *want.UID != found.(*coordinationv1.Lease).UID {
+			return true, nil, apierrors.NewConflict(action.GetResource().GroupResource(), deletion.Name, errors.New("another UID"))
+		}
+		if !p.stuck {
+			p.collect()
+		}
+		return false, nil, nil
+	})
+	log := slog.New(slog.DiscardHandler)
+	clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(tasks...), Namespace: "ns", InCluster: true}
+	p.teardown = &teardown{clients: clients, log: log, now: func() time.Time { return start().Add(time.Hour) },
+		leases: lease.Client{Kube: client, Tekton: clients.Tekton, Namespace: "ns", Now: time.Now, Log: log}}
+	p.options.name, p.options.timeout = "env", 10*time.Second
+	p.options.run.Name, p.options.run.UID, p.options.run.Task = "train-1", "uid-1", "teardown"
+	return p
+}
+
+func (p *place) collect() {
+	_ = p.kube.Tracker().Delete(appsv1.SchemeGroupVersion.WithResource("statefulsets"), "ns", "env")
+	for i := range 2 {
+		_ = p.kube.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "ns", fmt.Sprint("env-", i))
+	}
+}
+
+// held is the Lease of a holder that ended it some time ago.
+func held(by string) *coordinationv1.Lease {
+	renewed := metav1.NewMicroTime(start())
+	l := &coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &by, RenewTime: &renewed, LeaseDurationSeconds: new(int32(600))}}
+	l.Annotations = map[string]string{lease.HolderName: "holder " + by, lease.HolderKind: "PipelineRun"}
+	return l
+}
+
+// live are the environment's objects with real agents in its pods.
+func live(t *testing.T, by string) ([]runtime.Object, []*agenttest.Node) {
+	t.Helper()
+	agents := agenttest.Start(t, 2)
+	made := agents[0].Certificates()
+	objects := []runtime.Object{held(by),
+		&appsv1.StatefulSet{ObjectMeta: about("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2)), VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}},
+		&corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}},
+		&corev1.PersistentVolumeClaim{ObjectMeta: about("env-workspace-env-0")},
+	}
+	for _, node := range agents {
+		objects = append(objects, &corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
+	}
+	return objects, agents
+}
+
+// left are the Lease, StatefulSet, pods and claims that there are.
+func (p *place) left(t *testing.T) (names []string) {
+	t.Helper()
+	ctx := context.Background()
+	leases, err1 := p.kube.CoordinationV1().Leases("ns").List(ctx, metav1.ListOptions{})
+	sets, err2 := p.kube.AppsV1().StatefulSets("ns").List(ctx, metav1.ListOptions{})
+	pods, err3 := p.kube.CoreV1().Pods("ns").List(ctx, metav1.ListOptions{})
+	claims, err4 := p.kube.CoreV1().PersistentVolumeClaims("ns").List(ctx, metav1.ListOptions{})
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range leases.Items {
+		names = append(names, "lease "+o.Name)
+	}
+	for _, o := range sets.Items {
+		names = append(names, "statefulset "+o.Name)
+	}
+	for _, o := range pods.Items {
+		names = append(names, "pod "+o.Name)
+	}
+	for _, o := range claims.Items {
+		names = append(names, "claim "+o.Name)
+	}
+	return names
+}
+
+func TestVerdict(t *testing.T) {
+	done := func(name string, results ...string) *v1.TaskRun { return task(name, "Succeeded", nil, results...) }
+	byTimeout := func(c *v1.TaskRun) { c.Spec.StatusMessage = v1.TaskRunCancelledByPipelineTimeoutMsg }
+	type verdict struct {
+		Verdict         receipt.Verdict
+		Reason, Message string
+	}
+	for _, tc := range []struct {
+		name  string
+		tasks []runtime.Object
+		want  verdict
+	}{
+		{"all went well", []runtime.Object{pipelineRun(), done("provision"), done("train"), task("teardown", "Running", nil)}, verdict{receipt.Succeeded, "", ""}},
+		{"the step says why", []runtime.Object{pipelineRun(), done("provision"), task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 3 exited with 1")},
+			verdict{receipt.Failed, "RankFailed", "rank 3 exited with 1"}},
+		{"the step could not say", []runtime.Object{pipelineRun(), task("provision", "TaskRunImagePullFailed", nil)}, verdict{receipt.Failed, "ImageUnavailable", "Tekton's words"}},
+		{"the task's timeout", []runtime.Object{pipelineRun(), task("train", "TaskRunTimeout", nil)}, verdict{receipt.Failed, "TrainingTimeout", "Tekton's words"}},
+		{"the run's timeout", []runtime.Object{pipelineRun(), task("train", "TaskRunCancelled", byTimeout)}, verdict{receipt.Failed, "TrainingTimeout", "Tekton's words"}},
+		{"cancelled in a task", []runtime.Object{pipelineRun(), task("train", "TaskRunCancelled", nil)}, verdict{receipt.Failed, "Cancelled", "Tekton's words"}},
+		{"cancelled between tasks", []runtime.Object{pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally }), done("provision")},
+			verdict{receipt.Failed, "Cancelled", "the run was cancelled"}},
+		{"nothing is known", nil, verdict{receipt.Failed, "Internal", `getting pipelinerun ns/train-1: pipelineruns.tekton.dev "train-1" not found`}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newPlace(t, tc.tasks).account(t.Context(), nil)
+			if diff := cmp.Diff(tc.want, verdict{r.Verdict, r.Reason, r.Message}); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// The whole way: an environment in which a rank has failed, torn down twice.
+func from(url string) func(*v1.TaskRun) {
+	return func(t *v1.TaskRun) {
+		t.Spec.Params = v1.Params{{Name: "repo-url", Value: *v1.NewStructuredValues(url)}}
+	}
+}
+
+// Which folder somebody sent is in no receipt: runs of it are compared whatever has changed in it.
+func TestRepositoryOfFolder(t *testing.T) {
+	if got := repository("folder:" + strings.Repeat("a", 64)); got != receipt.Folder {
+		t.Errorf("got %q, want %q", got, receipt.Folder)
+	}
+}
+
+func TestTeardownTwice(t *testing.T) {
+	objects, agents := live(t, "uid-1")
+	for _, node := range agents {
+		script := "echo \"hello from $NODE_RANK\"\n" + `[ $NODE_RANK = 1 ] || echo '{"step":7,"loss":2.5}' >> $MLENV_METRICS_FILE` + "\nif [ $NODE_RANK = 1 ]; then printf 'Traceback (most recent call last):\\n  File \"train.py\", line 9, in step\\nZeroDivisionError: division by zero\\n'; exit 3; fi\n"
+		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1}
+		if _, err := node.Client.StartJob(t.Context(), "uid-1", spec); err != nil {
+			t.Fatal(err)
+		}
+		if err := node.Client.WatchJob(t.Context(), "uid-1", func(agent.JobStatus) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// On node 1 alone: a check takes the first node that answers.
+	for name, content := range map[string]string{agent.FabricReport: `{"verdict":"pass"}`, agent.FabricSVG: "<svg/>"} {
+		if err := agents[1].Client.WriteRecord(t.Context(), "uid-1", name, []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := newPlace(t, []runtime.Object{pipelineRun(),
+		task("provision", "Succeeded", nil, "image-digest", "registry.test/train@sha256:1", "storage", "volumeClaimTemplates", "mode", "tcp"),
+		task("sync-repo", "Succeeded", from("https://me:hush@git.example.com/team/model.git"), "commit", "abc", "tree", "def"),
+		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3", "metrics", `{"loss":2.5}`),
+	}, objects...)
+	p.options.artifacts = filepath.Join(t.TempDir(), "artifacts")
+
+	var first receipt.Receipt
+	for _, when := range []string{"at first", "again"} {
+		name, got, err := p.run(t.Context())
+		if err != nil || name != "train-1-receipt" {
+			t.Fatalf("%s: %q, %v", when, name, err)
+		}
+		if diff := cmp.Diff([]string{"claim env-workspace-env-0"}, p.left(t)); diff != "" {
+			t.Errorf("%s: objects (-want +got):\n%s", when, diff)
+		}
+		written, err := receipt.Read(t.Context(), p.kube, "ns", "train-1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		asJSON := func(r receipt.Receipt) string { text, _ := json.Marshal(r); return string(text) }
+		if diff := cmp.Diff(asJSON(got), asJSON(written)); diff != "" {
+			t.Errorf("%s: what is written differs from what is returned (-returned +written):\n%s", when, diff)
+		}
+		if when == "at first" {
+			first = written
+		} else if diff := cmp.Diff(asJSON(first), asJSON(written)); diff != "" {
+			t.Errorf("what the first one knew is lost (-first +again):\n%s", diff)
+		}
+	}
+
+	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were given back" || first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
+		t.Errorf("receipt %+v", first)
+	}
+	if want := "https://git.example.com/team/model.git"; first.Repository != want {
+		t.Errorf("repository %q: want %q, without the user", first.Repository, want)
+	}
+	if first.Fabric == nil || first.Fabric.Verdict != "pass" || string(first.Pictures[agent.FabricSVG]) != "<svg/>" {
+		t.Errorf("fabric %+v with %d pictures, want what is in the record", first.Fabric, len(first.Pictures))
+	}
+	var nodes, ranks []string
+	for _, n := range first.Nodes {
+		nodes = append(nodes, fmt.Sprint(n.Node, " ", n.Pod, " ", n.KubernetesNode))
+	}
+	for _, r := range first.Ranks {
+		ranks = append(ranks, fmt.Sprint(r.Rank, " ", r.Node, " ", r.Exit.Code, " ", len(r.Tail)))
+	}
+	if diff := cmp.Diff([]string{"0 env-0 node-0", "1 env-1 node-1"}, nodes); diff != "" {
+		t.Errorf("nodes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"0 0 0 0", "1 1 3 4"}, ranks); diff != "" {
+		t.Errorf("rank, node, exit code, lines kept (-want +got):\n%s", diff)
+	}
+	if first.Cause == nil || first.Cause.Rank != 1 || first.Cause.Python == nil || first.Cause.Python.Type != "ZeroDivisionError" {
+		t.Errorf("cause %+v, want the ZeroDivisionError of rank 1", first.Cause)
+	}
+	if c := first.Curve; c == nil || len(c.Points) != 1 || *c.Points[0].Loss != 2.5 {
+		t.Errorf("curve %+v, want the loss of step 7", c)
+	}
+	if diff := cmp.Diff(&receipt.Training{Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1}, first.Training); diff != "" {
+		t.Errorf("training (-want +got):\n%s", diff)
+	}
+	if first.Record == nil || !slices.Equal(first.Record.Claims, []string{"env-workspace-env-0", "env-workspace-env-1"}) {
+		t.Errorf("record %+v, want the claims of both nodes", first.Record)
+	}
+	for rank := range 2 {
+		content, err := os.ReadFile(filepath.Join(p.options.artifacts, fmt.Sprintf("rank-%d.log", rank)))
+		if want := fmt.Sprintf("hello from %d\n", rank); err != nil || !strings.HasPrefix(string(content), want) {
+			t.Errorf("the copied log of rank %d is %q, %v", rank, content, err)
+		}
+	}
+}
+
+func TestWhoseEnvironment(t *testing.T) {
+	person := lease.Person().ID
+	for _, tc := range []struct {
+		name   string
+		holder string // "" for no Lease
+		change func(*place)
+		left   []string
+		want   fail.Reason // "" for success
+	}{
+		{"nothing is there", "", nil, nil, ""},
+		{"this run's", "uid-1", nil, nil, ""},
+		{"another run's is left alone", "uid-2", nil, []string{"lease env"}, ""},
+		{"a person tears a run's down", "uid-2", func(p *place) { p.options.run.Name, p.options.run.UID = "", "" }, []string{"lease env"}, fail.EnvironmentBusy},
+		{"by force", "uid-2", func(p *place) { p.options.run.Name, p.options.run.UID, p.options.force = "", "", true }, nil, ""},
+		{"a person's own", person, func(p *place) { p.options.run.Name, p.options.run.UID = "", "" }, nil, ""},
+		{"replaced meanwhile", "uid-1", func(p *place) {
+			p.kube.PrependReactor("delete", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				other := held("uid-2")
+				other.UID = "another"
+				return false, nil, p.kube.Tracker().Update(action.GetResource(), other, "ns")
+			})
+		}, []string{"lease env"}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var objects []runtime.Object
+			if tc.holder != "" {
+				objects = append(objects, held(tc.holder))
+			}
+			p := newPlace(t, []runtime.Object{pipelineRun()}, objects...)
+			if tc.change != nil {
+				tc.change(p)
+			}
+			_, r, err := p.run(t.Context())
+			if tc.want == "" && (err != nil || r.Verdict != receipt.Succeeded) || tc.want != "" && (fail.ReasonOf(err) != tc.want || fail.NextOf(err) == "") {
+				t.Errorf("got %s, %v; want %q", r.Verdict, err, tc.want)
+			}
+			if diff := cmp.Diff(tc.left, p.left(t)); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Pods that stay hold GPUs: that is no success, whoever asks again.
+func TestPodsThatStay(t *testing.T) {
+	p := newPlace(t, []runtime.Object{pipelineRun()}, held("uid-1"), &corev1.Pod{ObjectMeta: about("env-0")})
+	p.stuck, p.options.timeout = true, 200*time.Millisecond
+	for _, when := range []string{"at first", "again, without a Lease"} {
+		_, r, err := p.run(t.Context())
+		if fail.ReasonOf(err) != fail.TeardownIncomplete || !strings.Contains(err.Error(), "pod env-0 still there") {
+			t.Errorf("%s: got %s: %v, want TeardownIncomplete of env-0", when, fail.ReasonOf(err), err)
+		}
+		if r.Verdict != receipt.Failed || r.Reason != "TeardownIncomplete" || !strings.Contains(r.Teardown, "pod env-0 still there") {
+			t.Errorf("%s: receipt %s, %s, %q", when, r.Verdict, r.Reason, r.Teardown)
+		}
+	}
+	p.collect()
+	if _, r, err := p.run(t.Context()); err != nil || r.Verdict != receipt.Succeeded {
+		t.Errorf("when they are gone: %s, %v", r.Verdict, err)
+	}
+}
+
+func TestKeep(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		tasks []runtime.Object
+		now   time.Time
+		end   bool // told to end while it waits
+		says  bool // that the environment is kept
+	}{
+		{"until the lease ends", []runtime.Object{pipelineRun()}, start().Add(601 * time.Second), false, true},
+		{"until it is told to end", []runtime.Object{pipelineRun()}, start(), true, true},
+		{"not where something failed", []runtime.Object{pipelineRun(), task("sync-repo", "Failed", nil)}, start(), false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t, tc.tasks, held("uid-1"))
+			p.options.keep, p.now = true, func() time.Time { return tc.now }
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			says := false
+			p.log = slog.New(saying(func(message string) {
+				if strings.Contains(message, "is kept until 2026-07-01T12:10:00Z") {
+					says = true
+					if tc.end {
+						cancel()
+					}
+				}
+			}))
+			if _, _, err := p.run(ctx); err != nil {
+				t.Error(err)
+			}
+			if says != tc.says || len(p.left(t)) != 0 {
+				t.Errorf("it says that the environment is kept: %t, want %t; left is %v", says, tc.says, p.left(t))
+			}
+		})
+	}
+}
+
+// saying calls itself with every message.
+type saying func(string)
+
+func (s saying) Enabled(context.Context, slog.Level) bool      { return true }
+func (s saying) Handle(_ context.Context, r slog.Record) error { s(r.Message); return nil }
+func (s saying) WithAttrs([]slog.Attr) slog.Handler            { return s }
+func (s saying) WithGroup(string) slog.Handler                 { return s }

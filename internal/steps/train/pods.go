@@ -1,0 +1,83 @@
+package train
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// clusterPods asks the API server about an environment's pods.
+type clusterPods struct {
+	client          kubernetes.Interface
+	namespace, name string
+	// uids are those of the pods when the training began, by node.
+	uids map[int]types.UID
+}
+
+func newPods(ctx context.Context, client kubernetes.Interface, namespace, name string, count int) (*clusterPods, error) {
+	p := &clusterPods{client: client, namespace: namespace, name: name, uids: map[int]types.UID{}}
+	for node := range count {
+		pod, err := p.get(ctx, node)
+		if err != nil {
+			return nil, fail.Because(fail.EnvironmentMissing, err)
+		}
+		p.uids[node] = pod.UID
+	}
+	return p, nil
+}
+
+func (p *clusterPods) get(ctx context.Context, node int) (*corev1.Pod, error) {
+	name := objects.NamesOf(p.name).PodName(node)
+	pod, err := p.client.CoreV1().Pods(p.namespace).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("getting pod %s/%s: %w", p.namespace, name, err)
+	}
+	return pod, nil
+}
+
+// Lost implements Pods. An API server that does not answer proves nothing.
+func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
+	pod, err := p.get(ctx, client.Node())
+	switch {
+	case apierrors.IsNotFound(err):
+		return gone(client, "its pod was deleted")
+	case err != nil:
+		return nil //nolint:nilerr // it may be there
+	case pod.UID != p.uids[client.Node()]:
+		return gone(client, "its pod was deleted and another one made in its place")
+	case pod.DeletionTimestamp != nil:
+		return gone(client, "its pod is being deleted")
+	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+		return gone(client, "its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
+	}
+	return nil
+}
+
+// Restarted implements Pods.
+func (p *clusterPods) Restarted(ctx context.Context, client *agent.Client) error {
+	reason, how := fail.ContainerRestarted, "for an unknown cause"
+	if pod, err := p.get(ctx, client.Node()); err == nil {
+		for _, container := range pod.Status.ContainerStatuses {
+			if ended := container.LastTerminationState.Terminated; ended != nil {
+				how = fmt.Sprintf("after it had ended with %s (exit code %d)", ended.Reason, ended.ExitCode)
+				if ended.Reason == "OOMKilled" {
+					reason = fail.OutOfMemory
+				}
+			}
+		}
+	}
+	err := fail.Becausef(reason, "training: the container of node %d was restarted under the job %s; the job is not started again by itself", client.Node(), how)
+	if reason == fail.OutOfMemory {
+		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
+	}
+	return fail.Advise(err, "oc describe pod %s -n %s; then start the run again, with the last checkpoint if there is one", objects.NamesOf(p.name).PodName(client.Node()), p.namespace)
+}

@@ -1,0 +1,137 @@
+package train
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+)
+
+// progress turns the training's own metrics into one line for people now and
+// then. The file's format is in docs/metrics.md.
+type progress struct {
+	mu   sync.Mutex
+	last map[string]any
+	// first and latest are the steps between which rates are counted.
+	first, latest point
+	// said is what the last line was about.
+	said point
+}
+
+type point struct {
+	at                    time.Time
+	step, samples, tokens float64
+}
+
+// add takes one object of the metrics file. It returns true for the first step.
+func (p *progress) add(value map[string]any, now time.Time) (first bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last == nil {
+		p.last = map[string]any{}
+	}
+	maps.Copy(p.last, value)
+	step, ok := metrics.Number(value, "step")
+	if !ok {
+		return false
+	}
+	at := now
+	if written, ok := metrics.Time(value); ok {
+		at = written
+	}
+	// A line of its own, as of an evaluation, may not count them.
+	samples, _ := metrics.Number(p.last, "samples")
+	tokens, _ := metrics.Number(p.last, "tokens")
+	p.latest = point{at: at, step: step, samples: samples, tokens: tokens}
+	if first = p.first.at.IsZero(); first {
+		p.first = p.latest
+	}
+	return first
+}
+
+// line is the state now, "" where there is nothing new since the last call.
+func (p *progress) line(gpu string) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.latest == p.said {
+		return ""
+	}
+	p.said = p.latest
+	parts := []string{fmt.Sprintf("step %.0f", p.latest.step)}
+	steps, known := metrics.Number(p.last, "steps")
+	if known {
+		parts[0] += fmt.Sprintf(" of %.0f", steps)
+	}
+	if loss, ok := metrics.Number(p.last, "loss"); ok {
+		parts = append(parts, fmt.Sprintf("loss %.4g", loss))
+	} else if loss, ok := p.last["loss"].(string); ok {
+		parts = append(parts, "loss "+loss)
+	}
+	elapsed := p.latest.at.Sub(p.first.at).Seconds()
+	if elapsed > 0 {
+		if tokens := p.latest.tokens - p.first.tokens; tokens > 0 {
+			parts = append(parts, fmt.Sprintf("%s tokens/s", short(tokens/elapsed)))
+		} else if samples := p.latest.samples - p.first.samples; samples > 0 {
+			parts = append(parts, fmt.Sprintf("%s samples/s", short(samples/elapsed)))
+		}
+		if done := p.latest.step - p.first.step; known && done > 0 && steps > p.latest.step {
+			left := time.Duration(elapsed / done * (steps - p.latest.step) * float64(time.Second))
+			parts = append(parts, "about "+left.Round(time.Second).String()+" left")
+		}
+	}
+	if gpu != "" {
+		parts = append(parts, gpu)
+	}
+	return "progress: " + strings.Join(parts, ", ")
+}
+
+// final is the last value of every metric as one JSON object of at most so many
+// bytes: those that have a meaning first, then the others by name.
+func (p *progress) final(most int) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var parts []string
+	size := 2
+	for _, key := range slices.SortedFunc(maps.Keys(p.last), func(a, b string) int {
+		return cmp.Or(place(a)-place(b), strings.Compare(a, b))
+	}) {
+		part, err := json.Marshal(map[string]any{key: p.last[key]})
+		if err != nil || size+len(part)-1 > most {
+			continue
+		}
+		size += len(part) - 1
+		parts = append(parts, string(part[1:len(part)-1]))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+// place of a metric among those that have a meaning, after them all for others.
+func place(key string) int {
+	known := []string{"step", "steps", "loss", "tokens", "samples", "time"}
+	if i := slices.Index(known, key); i >= 0 {
+		return i
+	}
+	return len(known)
+}
+
+// short is a rate as people say it, as in 12.3k.
+func short(n float64) string {
+	for _, unit := range []struct {
+		size float64
+		name string
+	}{{1e9, "G"}, {1e6, "M"}, {1e3, "k"}} {
+		if n >= unit.size {
+			return fmt.Sprintf("%.1f%s", n/unit.size, unit.name)
+		}
+	}
+	return fmt.Sprintf("%.1f", n)
+}

@@ -1,0 +1,89 @@
+package train
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+)
+
+func TestProgress(t *testing.T) {
+	began := time.Unix(1_790_000_000, 0)
+	for _, tc := range []struct {
+		name    string
+		metrics string // what the training writes, arriving 10 s after it began
+		line    string
+		final   string
+	}{
+		{"nothing", "", "", ""},
+		{"no steps", `{"loss":1}` + "\n", "", `{"loss":1}`},
+		{"one step", `{"step":1,"steps":500,"loss":10.8257}` + "\n", "progress: step 1 of 500, loss 10.83", `{"step":1,"steps":500,"loss":10.8257}`},
+		{"tokens a second and the time left", `{"step":100,"steps":500,"loss":3,"tokens":1000000,"time":1790000000}
+{"step":120,"steps":500,"loss":2.5,"tokens":1250000,"time":1790000010.0}
+`, "progress: step 120 of 500, loss 2.5, 25.0k tokens/s, about 3m10s left", `{"step":120,"steps":500,"loss":2.5,"tokens":1250000,"time":1790000010}`},
+		{"samples a second", `{"step":1,"samples":8,"time":1790000000}
+{"step":5,"samples":40,"time":1790000016}
+`, "progress: step 5, 2.0 samples/s", `{"step":5,"samples":40,"time":1790000016}`},
+		{"a line that counts no tokens", `{"step":1,"tokens":100,"time":1790000000}
+{"step":5,"tokens":500,"time":1790000010}
+{"step":5,"heldout_loss":2.25,"time":1790000010}
+`, "progress: step 5, 40.0 tokens/s", `{"step":5,"tokens":500,"time":1790000010,"heldout_loss":2.25}`},
+		{"a loss that has diverged, as Python writes it", `{"step": 1, "loss": 3.5}
+{"step": 2, "loss": NaN, "grads": [1.0, -Infinity]}
+`, "progress: step 2, loss NaN", `{"step":2,"loss":"NaN","grads":[1,"-Infinity"]}`},
+		{"the last step", `{"step":1,"steps":2,"time":1790000000}
+{"step":2,"steps":2,"time":1790000001}
+`, "progress: step 2 of 2", `{"step":2,"steps":2,"time":1790000001}`},
+		{"started again at an earlier step", `{"step":9,"steps":20,"tokens":900,"time":1790000000}
+{"step":5,"steps":20,"tokens":500,"time":1790000009}
+`, "progress: step 5 of 20", `{"step":5,"steps":20,"tokens":500,"time":1790000009}`},
+		{"what is no object is passed over", "epoch 1\n[1]\nnull\n\"x\"\n{\"step\":1}\r\n{\"step\":2", "progress: step 1", `{"step":1}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := &progress{}
+			lines := &metrics.Lines{Each: func(value map[string]any) { p.add(value, began.Add(10*time.Second)) }}
+			// However it is cut on its way.
+			for i := range len(tc.metrics) {
+				if _, err := lines.Write([]byte(tc.metrics[i : i+1])); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(tc.line, p.line("")); diff != "" {
+				t.Errorf("line (-want +got):\n%s", diff)
+			}
+			if again := p.line("GPUs 90% busy"); again != "" {
+				t.Errorf("nothing is new, and it says %q", again)
+			}
+			if diff := cmp.Diff(tc.final, p.final(600)); diff != "" {
+				t.Errorf("final (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestProgressSaysEveryStep(t *testing.T) {
+	p := &progress{}
+	now := time.Unix(1_790_000_000, 0)
+	if !p.add(map[string]any{"step": 1.0}, now) || p.add(map[string]any{"step": 2.0}, now) {
+		t.Error("want the first step told as the first, and no other")
+	}
+	if got := p.line("GPUs 90% busy"); got != "progress: step 2, GPUs 90% busy" {
+		t.Errorf("got %q", got)
+	}
+	// Whole seconds are all that some trainings write.
+	p.add(map[string]any{"step": 3.0}, now)
+	if got := p.line(""); got != "progress: step 3" {
+		t.Errorf("a step in the same second: %q", got)
+	}
+}
+
+// A pod's results share 4 KB.
+func TestFinalIsBounded(t *testing.T) {
+	p := &progress{}
+	p.add(map[string]any{"a": 1.0, "long": string(make([]byte, 100)), "z": 2.0}, time.Unix(0, 0))
+	if got, want := p.final(30), `{"a":1,"z":2}`; got != want {
+		t.Errorf("got %s, want %s: whole values, and what fits", got, want)
+	}
+}

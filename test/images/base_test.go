@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestBaseIsKept runs base.py as a Dockerfile does, and between its two runs
-// changes what it guards.
+// TestBaseIsKept runs base.py as a Dockerfile does, and between its two runs changes a package
+// that base.py must keep.
 func TestBaseIsKept(t *testing.T) {
 	t.Parallel()
 	context, err := filepath.Abs(filepath.Join(flavours, "pytorch-2.8-numpy1"))

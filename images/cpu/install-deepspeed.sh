@@ -21,7 +21,7 @@ PYTHON
 }
 
 if ! built "$@" 2>/dev/null; then
-  # Debugging information, which Python's own flags ask for, makes each file take twice as long.
+  # -g0, because Python's own flags request debugging information, which doubles the compile time of each file.
   cat > /tmp/c++ <<'SH'
 #!/bin/sh
 exec g++ "$@" -g0
@@ -35,6 +35,6 @@ SH
   pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps "$deepspeed"
   rm /tmp/c++
 fi
-# What it needs, and a look at whether it is as wanted.
+# Install DeepSpeed's requirements, and check that its ops are compiled.
 pip install --quiet --no-cache-dir -c "$constraints" "$deepspeed"
 built "$@"

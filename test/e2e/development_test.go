@@ -32,7 +32,7 @@ func devLoop(u trainer) {
 			}
 		}
 		all := append([]string{args[0], "--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, args[1:dash]...)
-		got := step.Run(u.Context(), root, append(all, args[dash:]...), &out, &problems)
+		got := step.RunCommands(u.Context(), root, append(all, args[dash:]...), &out, &problems)
 		if got != code {
 			u.Fatalf("mlenv %s: exit code %d, want %d:\n%s%s", strings.Join(args, " "), got, code, out.String(), problems.String())
 		}

@@ -176,7 +176,7 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("ARG BASE_IMAGE=a\nFROM ${BASE_IMAGE}\nARG MIRROR")}}
 	var out bytes.Buffer
 	code := step.Run(t.Context(), Command(images), []string{
-		"--cluster-file=../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
+		"--cluster-file=../../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
 	}, &out, &out)
 	for _, want := range []string{"--build-timeout -1s", "--training-timeout -1s", `--env "Y"`, "want one of them", "--run-name and --run-uid"} {
 		if !strings.Contains(out.String(), want) {

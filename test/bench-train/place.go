@@ -190,7 +190,7 @@ func (p *place) agents(ctx context.Context, of []node) (nodes.Set, error) {
 		if err != nil {
 			return nil, err
 		}
-		dial := kube.PodDialer(p.clients.Kube, p.name, n.environment)
+		dial := nodes.PodDialer(p.clients.Kube, p.name, n.environment)
 		set = append(set, agent.NewClient(i, objects.NamesOf(n.environment).TLSName(p.name, n.ordinal), credentials,
 			func(ctx context.Context, _ int) (net.Conn, error) { return dial(ctx, n.ordinal) }))
 	}

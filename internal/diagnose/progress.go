@@ -90,7 +90,7 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 
 // pulling is the image that is being pulled, and since when. The kubelet's
 // events say when a pull begins and when it is over.
-func pulling(events []happened) (image string, at time.Time, ok bool) {
+func pulling(events []event) (image string, at time.Time, ok bool) {
 	for _, ev := range events {
 		rest, began := strings.CutPrefix(ev.text, "Pulling image ")
 		switch {

@@ -111,7 +111,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	clients.Namespace = o.kube.NamespaceOf(clients, file.Cluster.Namespace)
-	report, err := detect(ctx, clients, o.name, network.Of(file, agent.RDMA))
+	report, err := detect(ctx, clients, o.name, network.FromFile(file, agent.RDMA))
 	if err != nil {
 		return err
 	}

@@ -109,9 +109,9 @@ func (e *explainer) pod(pod *corev1.Pod) []Finding {
 		return nil
 	}
 	var found []Finding
-	found = append(found, e.ended(pod)...)
-	found = append(found, e.nodeUnder(pod)...)
-	if over(pod) {
+	found = append(found, e.podEnd(pod)...)
+	found = append(found, e.nodeProblem(pod)...)
+	if hasFinished(pod) {
 		return found
 	}
 	if problems := e.containers(pod); len(problems) > 0 {

@@ -67,7 +67,7 @@ func ofClaim(pod *corev1.Pod, volume string) bool {
 // mountTrouble is the last failure to attach or mount that nothing has mended
 // since. One that names its cause is preferred to one that lists what is missing.
 func (e *explainer) mountTrouble(pod *corev1.Pod) (event, bool) {
-	if begun(pod) {
+	if hasStarted(pod) {
 		return event{}, false
 	}
 	events := e.podEvents(pod)

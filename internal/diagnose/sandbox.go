@@ -18,7 +18,7 @@ var (
 
 // sandbox is why the node cannot give the pod its network.
 func (e *explainer) sandbox(pod *corev1.Pod) []Finding {
-	if begun(pod) {
+	if hasStarted(pod) {
 		return nil
 	}
 	events := e.podEvents(pod)

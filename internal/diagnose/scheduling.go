@@ -12,20 +12,20 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// unscheduled is a pod that waits for a node, and what the scheduler says.
-type unscheduled struct {
+// pendingPod is a pod that waits for a node, and what the scheduler says.
+type pendingPod struct {
 	pod     *corev1.Pod
-	verdict verdict
+	message schedulerMessage
 	since   time.Time
 }
 
 // waitsForNode is false of a pod that has a node, or that the scheduler has not
 // spoken of yet.
-func (e *explainer) waitsForNode(pod *corev1.Pod) (unscheduled, bool) {
-	if pod.Spec.NodeName != "" || over(pod) {
-		return unscheduled{}, false
+func (e *explainer) waitsForNode(pod *corev1.Pod) (pendingPod, bool) {
+	if pod.Spec.NodeName != "" || hasFinished(pod) {
+		return pendingPod{}, false
 	}
-	u := unscheduled{pod: pod}
+	u := pendingPod{pod: pod}
 	text := ""
 	if ev, ok := latest(e.podEvents(pod), "FailedScheduling"); ok {
 		text, u.since = ev.text, ev.first
@@ -34,7 +34,7 @@ func (e *explainer) waitsForNode(pod *corev1.Pod) (unscheduled, bool) {
 	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		text, u.since = cmp.Or(c.Message, text), c.LastTransitionTime.Time
 	}
-	u.verdict = readVerdict(text)
+	u.message = readSchedulerMessage(text)
 	return u, text != ""
 }
 
@@ -62,7 +62,7 @@ func (e *explainer) scheduling(claims bool) []Finding {
 		causes = append(causes, volumes...)
 		if len(causes) == 0 && !aboutVolumes {
 			causes = append(causes, Finding{
-				Reason: fail.NodesUnavailable, Seen: "no node fits: " + u.verdict.all,
+				Reason: fail.NodesUnavailable, Seen: "no node fits: " + u.message.text,
 				Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
 			})
 		}
@@ -77,7 +77,7 @@ func (e *explainer) scheduling(claims bool) []Finding {
 // gated is about a pod that something holds back from the scheduler, as Kueue does.
 func (e *explainer) gated(pod *corev1.Pod) (Finding, bool) {
 	c := condition(pod, corev1.PodScheduled)
-	if over(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated {
+	if hasFinished(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated {
 		return Finding{}, false
 	}
 	var gates []string
@@ -94,12 +94,12 @@ func (e *explainer) gated(pod *corev1.Pod) (Finding, bool) {
 
 // byWords goes by the scheduler's words alone, because nodes may not be read:
 // some of what it says is about nodes that are none of the environment's.
-func (e *explainer) byWords(u unscheduled) []Finding {
+func (e *explainer) byWords(u pendingPod) []Finding {
 	var found []Finding
-	v := u.verdict
+	v := u.message
 	for _, name := range v.short() {
 		resource := corev1.ResourceName(name)
-		ask := asks(&u.pod.Spec, resource)
+		ask := podRequest(&u.pod.Spec, resource)
 		f := Finding{
 			Reason: fail.NodesUnavailable,
 			Seen: fmt.Sprintf("the pod asks %s %s and %d of %d nodes have too little left (how much is unknown: nodes may not be read)",
@@ -122,7 +122,7 @@ func (e *explainer) byWords(u unscheduled) []Finding {
 	}
 	found = append(found, taintsByWords(u, len(found) > 0)...)
 	if len(found) == 0 && v.count("node affinity/selector", "anti-affinity") > 0 {
-		f := Finding{Reason: fail.NodesUnavailable, Seen: "no node fits: " + v.all, Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec))}
+		f := Finding{Reason: fail.NodesUnavailable, Seen: "no node fits: " + v.text, Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec))}
 		if names := namesAsked(&u.pod.Spec); names != nil {
 			f.Seen += "; nodes.gpu_nodes allows " + list(names, 8)
 			f.Final = len(names) < e.replicas()
@@ -134,13 +134,13 @@ func (e *explainer) byWords(u unscheduled) []Finding {
 
 // taintsByWords leaves out the taints of nodes with another role, which are
 // always among the refused, where there is another cause.
-func taintsByWords(u unscheduled, explained bool) []Finding {
+func taintsByWords(u pendingPod, explained bool) []Finding {
 	var found []Finding
-	for _, r := range u.verdict.refused {
+	for _, r := range u.message.rejections {
 		if !strings.Contains(r.why, "taint") || strings.Contains(r.why, "node.kubernetes.io/") {
 			continue
 		}
-		f := Finding{Reason: fail.NodeTainted, Seen: fmt.Sprintf("%d of %d nodes: %s", r.nodes, u.verdict.nodes, r.why)}
+		f := Finding{Reason: fail.NodeTainted, Seen: fmt.Sprintf("%d of %d nodes: %s", r.nodes, u.message.nodes, r.why)}
 		m := tainted.FindStringSubmatch(r.why)
 		switch {
 		case m != nil && strings.HasPrefix(m[1], "node-role.kubernetes.io/"):
@@ -162,23 +162,23 @@ func taintsByWords(u unscheduled, explained bool) []Finding {
 // byVolumes is about volumes that tie a pod to nodes, or are not there. about is
 // true where that is the scheduler's reason, though there may be no finding in it:
 // it is explained already, or has lasted no longer than making a volume takes.
-func (e *explainer) byVolumes(u unscheduled, claims bool) (found []Finding, about bool) {
+func (e *explainer) byVolumes(u pendingPod, claims bool) (found []Finding, about bool) {
 	f := Finding{
 		Reason: fail.ClaimUnbound,
 		Next:   fmt.Sprintf("oc describe pvc%s -n %s", joined(claimsOf(&u.pod.Spec)), u.pod.Namespace),
 	}
-	whole := strings.ToLower(u.verdict.whole)
+	whole := strings.ToLower(u.message.whole)
 	switch {
 	case has(whole, "persistentvolumeclaim"):
-		f.Seen, f.Final = u.verdict.whole, has(whole, "non-existent")
+		f.Seen, f.Final = u.message.whole, has(whole, "non-existent")
 		if claims || !f.Final && e.now.Sub(u.since) < provisionTime {
 			return nil, true
 		}
-	case u.verdict.count("volume node affinity conflict", "didn't match persistentvolume's node affinity") > 0:
-		f.Seen = "its volume can be used on other nodes only: " + u.verdict.all
-	case u.verdict.count("didn't find available persistent volumes to bind", "did not have enough free storage",
+	case u.message.count("volume node affinity conflict", "didn't match persistentvolume's node affinity") > 0:
+		f.Seen = "its volume can be used on other nodes only: " + u.message.text
+	case u.message.count("didn't find available persistent volumes to bind", "did not have enough free storage",
 		"non-existent pv", "max volume count", "readwriteoncepod", "no available volume zone") > 0:
-		f.Seen = "its volumes fit no node: " + u.verdict.all
+		f.Seen = "its volumes fit no node: " + u.message.text
 	default:
 		return nil, false
 	}

@@ -152,8 +152,8 @@ func likelihoodOf(name Name) int {
 	return len(all)
 }
 
-// found is a finding as its name says that it is.
-func found(name Name, object, evidence, next string) Finding {
+// newFinding is a finding as its name says that it is.
+func newFinding(name Name, object, evidence, next string) Finding {
 	f := Finding{Name: name, Severity: Suspicious, Flow: Hang, Object: object, Evidence: evidence, Next: next}
 	if all := symptoms(); likelihoodOf(name) < len(all) {
 		s := all[likelihoodOf(name)]

@@ -20,7 +20,7 @@ func (e *examination) network() []Finding {
 	for _, j := range e.jobs {
 		all = append(all, e.printed(j)...)
 	}
-	return slices.Concat(all, e.devices(), e.settings(), e.unused())
+	return slices.Concat(all, e.devices(), e.settings(), e.unusedRails())
 }
 
 // printed is what NCCL's logs of a job show. Of a job that has ended well its errors were
@@ -68,7 +68,7 @@ func (e *examination) fromNCCL(j job, same []nccl.Finding) Finding {
 	if more := len(same) - 1; more > 0 {
 		evidence += fmt.Sprintf(" (and %s like it)", humanize.Count(more, "finding"))
 	}
-	f := found(Name(first.Name), strings.Join(hosts, ", "), evidence, first.Fix)
+	f := newFinding(Name(first.Name), strings.Join(hosts, ", "), evidence, first.Fix)
 	if first.Consequence {
 		f = f.as(Note)
 	}
@@ -133,19 +133,19 @@ func (e *examination) detected() (all []rdma.Facts, numbers []int) {
 
 func (e *examination) plan(n *node) rdma.Plan {
 	all, _ := e.detected()
-	told := e.told()
+	told := e.settingsInUse()
 	return rdma.NewPlan(all, n.number, told.Expected, told.Forced)
 }
 
-// told is what the nodes that answer were told of their network.
-func (e *examination) told() network.Settings {
+// settingsInUse is what the nodes that answer were told of their network.
+func (e *examination) settingsInUse() network.Settings {
 	var facts []agent.Facts
 	for _, n := range e.nodes {
 		if n.facts != nil {
 			facts = append(facts, *n.facts)
 		}
 	}
-	return network.Told(facts)
+	return network.SettingsOf(facts)
 }
 
 // devices is what the RDMA devices of the nodes are like. In mode tcp nobody needs any.
@@ -174,7 +174,7 @@ func (e *examination) devices() []Finding {
 
 func fromRDMA(f rdma.Finding, object, show string) Finding {
 	severity := map[rdma.Severity]Severity{rdma.Broken: Broken, rdma.Degraded: Suspicious, rdma.Note: Note}[f.Severity]
-	return found(Name(f.Kind), object, f.Text, cmp.Or(f.Next, strings.Join(strings.Fields(show), " "))).as(severity)
+	return newFinding(Name(f.Kind), object, f.Text, cmp.Or(f.Next, strings.Join(strings.Fields(show), " "))).as(severity)
 }
 
 // settings compares NCCL's variables on the nodes with what follows from their devices now:
@@ -198,7 +198,7 @@ func (e *examination) settings() []Finding {
 			if v.Name == "NCCL_CROSS_NIC" && v.Value == "0" {
 				name = CrossNIC
 			}
-			all = append(all, found(name, n.String(), fmt.Sprintf("%s is %s: want %s: %s", v.Name, orUnset(has), orUnset(v.Value), v.Reason), next))
+			all = append(all, newFinding(name, n.String(), fmt.Sprintf("%s is %s: want %s: %s", v.Name, orUnset(has), orUnset(v.Value), v.Reason), next))
 		}
 	}
 	return all
@@ -206,8 +206,8 @@ func (e *examination) settings() []Finding {
 
 func orUnset(value string) string { return cmp.Or(value, "unset") }
 
-// unused is about rails that a training over TCP does not use.
-func (e *examination) unused() []Finding {
+// unusedRails is about rails that a training over TCP does not use.
+func (e *examination) unusedRails() []Finding {
 	facts, numbers := e.detected()
 	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 {
 		return nil
@@ -217,7 +217,7 @@ func (e *examination) unused() []Finding {
 			return nil
 		}
 	}
-	return []Finding{found(RDMAUnused, "environment "+e.name,
-		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.told().Expected)),
+	return []Finding{newFinding(RDMAUnused, "environment "+e.name,
+		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.settingsInUse().Expected)),
 		"provision it with --mode=rdma; in mode auto the log of the run and its receipt say why it became tcp")}
 }

@@ -32,8 +32,8 @@ type Settings struct {
 	Racks []string
 }
 
-// Of is what a cluster file says. Racks are for the caller to find.
-func Of(file cluster.File, mode string) Settings {
+// FromFile is what a cluster file says. Racks are for the caller to find.
+func FromFile(file cluster.File, mode string) Settings {
 	r := file.Network.RDMA
 	return Settings{Mode: mode, Forced: file.NCCL.Env, Expected: rdma.Expected{
 		Devices: r.Devices, Interfaces: r.Interfaces, GIDIndex: r.GIDIndex, GDRLevel: r.GDRLevel, CrossNIC: r.CrossNIC,
@@ -41,9 +41,9 @@ func Of(file cluster.File, mode string) Settings {
 	}}
 }
 
-// Told is what the nodes were told before, as their facts have it. An environment of
+// SettingsOf is what the nodes were told before, as their facts have it. An environment of
 // which the agents know nothing is in mode TCP.
-func Told(facts []agent.Facts) Settings {
+func SettingsOf(facts []agent.Facts) Settings {
 	s := Settings{Mode: agent.TCP, Racks: make([]string, len(facts))}
 	for i, f := range facts {
 		if f.Network == nil {
@@ -94,7 +94,7 @@ func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, er
 	var mu sync.Mutex
 	return n, set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return nodes.Retry(ctx, func() error {
-			environment, err := client.SetNetwork(ctx, n.of(client.Node()))
+			environment, err := client.SetNetwork(ctx, n.agentNetwork(client.Node()))
 			mu.Lock()
 			defer mu.Unlock()
 			n.Environments[client.Node()] = environment
@@ -103,8 +103,8 @@ func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, er
 	})
 }
 
-// of is what a node's agent is told.
-func (n Network) of(node int) agent.Network {
+// agentNetwork is what a node's agent is told.
+func (n Network) agentNetwork(node int) agent.Network {
 	told := agent.Network{Mode: n.Mode, Expected: n.Expected, Forced: n.Forced, Set: maps.Clone(n.Forced)}
 	if node < len(n.Racks) {
 		told.Rack = n.Racks[node]
@@ -147,8 +147,8 @@ func (n Network) Bandwidth() rdma.BytesPerSecond {
 	return rdma.ExpectedBandwidth(n.Facts, n.Expected)
 }
 
-// Tell says what was set on each node, and what is worth knowing about it.
-func (n Network) Tell(log *slog.Logger) {
+// Log says what was set on each node, and what is worth knowing about it.
+func (n Network) Log(log *slog.Logger) {
 	if n.Plans == nil {
 		return
 	}

@@ -61,7 +61,7 @@ func environment(t *testing.T, facts ...rdma.Facts) ([]*agenttest.Node, nodes.Se
 
 func TestEachNodeGetsItsOwn(t *testing.T) {
 	agents, set := environment(t, detected(0, "mlx5_6", "mlx5_7"), detected(1, "mlx5_2", "mlx5_3"))
-	settings := Of(cluster.File{
+	settings := FromFile(cluster.File{
 		Network: cluster.Network{RDMA: cluster.RDMA{Enabled: true, IBTimeout: "22"}}, NCCL: cluster.NCCL{Env: map[string]string{"NCCL_IB_TC": "106"}},
 	}, agent.RDMA)
 	settings.Racks = []string{"02", "04"}
@@ -100,7 +100,7 @@ func TestEachNodeGetsItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff(settings, Told(facts)); diff != "" {
+	if diff := cmp.Diff(settings, SettingsOf(facts)); diff != "" {
 		t.Errorf("the nodes do not know what they were told (-want +got):\n%s", diff)
 	}
 }

@@ -47,7 +47,7 @@ type Ending struct {
 // deadlines are computed too. now is compared with Tekton's clock on another
 // machine: a deadline that passes within five seconds counts as passed.
 func EndingOf(ctx context.Context, client versioned.Interface, namespace, name string, uid types.UID, task string, now time.Time) (Ending, error) {
-	r, err := Of(ctx, client, namespace, name)
+	r, err := Get(ctx, client, namespace, name)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && r.UID != uid:
 		return Ending{Deleted, fmt.Sprintf("pipelinerun %s was deleted", name), true}, nil

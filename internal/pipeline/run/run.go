@@ -44,16 +44,16 @@ type Run struct {
 	Schedule string
 	// Done is true where it has ended, finally tasks included.
 	Done bool
-	// Missed are the tasks that were to run and did not, with Tekton's words why. A task that its own when
+	// Skipped are the tasks that were to run and did not, with Tekton's words why. A task that its own when
 	// leaves out is not among them.
-	Missed []Missed
+	Skipped []SkippedTask
 	// Reason is Tekton's word for where it is, as Running, Failed or PipelineRunTimeout; Message says more.
 	Reason  string
 	Message string
 }
 
-// Missed is a task that did not run though it should have.
-type Missed struct {
+// SkippedTask is a task that did not run though it should have.
+type SkippedTask struct {
 	Task   string
 	Reason string
 	// TimedOut is true where there was no time left for it.
@@ -69,17 +69,17 @@ type Timeouts struct {
 	Finally time.Duration
 }
 
-// Of reads a PipelineRun. A run that does not exist is an error that
+// Get reads a PipelineRun. A run that does not exist is an error that
 // apierrors.IsNotFound knows; else PermissionDenied.
-func Of(ctx context.Context, client versioned.Interface, namespace, name string) (*Run, error) {
+func Get(ctx context.Context, client versioned.Interface, namespace, name string) (*Run, error) {
 	found, err := client.TektonV1().PipelineRuns(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", namespace, name, err))
 	}
-	return of(found), nil
+	return fromPipelineRun(found), nil
 }
 
-func of(found *v1.PipelineRun) *Run {
+func fromPipelineRun(found *v1.PipelineRun) *Run {
 	r := &Run{
 		Namespace: found.Namespace,
 		Name:      found.Name,
@@ -98,7 +98,7 @@ func of(found *v1.PipelineRun) *Run {
 	}
 	for _, skipped := range found.Status.SkippedTasks {
 		if skipped.Reason != v1.WhenExpressionsSkip {
-			r.Missed = append(r.Missed, Missed{Task: skipped.Name, Reason: string(skipped.Reason),
+			r.Skipped = append(r.Skipped, SkippedTask{Task: skipped.Name, Reason: string(skipped.Reason),
 				TimedOut: skipped.Reason == v1.PipelineTimedOutSkip || skipped.Reason == v1.TasksTimedOutSkip})
 		}
 	}

@@ -172,7 +172,7 @@ func (c *Check) ask(ctx context.Context) error {
 	if err = cmp.Or(err, c.cutOff(silent)); err != nil {
 		return err
 	}
-	c.settings = network.Told(c.facts)
+	c.settings = network.SettingsOf(c.facts)
 	c.settings.Mode = cmp.Or(c.Mode, c.settings.Mode)
 	silent, err = c.each(ctx, func(ctx context.Context, i int) (err error) {
 		c.devices[i], err = c.Nodes[i].RDMA(ctx, c.settings.Expected)

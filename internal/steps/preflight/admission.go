@@ -102,7 +102,7 @@ func (p *probe) try(ctx context.Context, mode objects.Mode, account string) tria
 	default:
 		// What others fill now is told apart from what is too small at any time.
 		quotas, _ := p.quotas()
-		refused := diagnose.Refused(set, quotas, err)
+		refused := diagnose.ExplainRejection(set, quotas, err)
 		t.refused, t.answer = &refused, err.Error()
 	}
 	return t

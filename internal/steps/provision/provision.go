@@ -114,7 +114,7 @@ func (p *provisioner) checkPlace(ctx context.Context) error {
 	if p.options.run.Name == "" {
 		return nil
 	}
-	r, err := run.Of(ctx, p.clients.Tekton, p.request.Namespace, p.options.run.Name)
+	r, err := run.Get(ctx, p.clients.Tekton, p.request.Namespace, p.options.run.Name)
 	if err != nil {
 		return err
 	}

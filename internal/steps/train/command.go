@@ -176,7 +176,7 @@ func (o *options) train(ctx context.Context, cmd *cobra.Command) (Result, error)
 			return Result{}, err
 		}
 	}
-	t.Network.Tell(log)
+	t.Network.Log(log)
 	t.Told = o.told(ctx, clients)
 	result, err := t.Run(ctx)
 	if ctx.Err() != nil {
@@ -239,7 +239,7 @@ func (o *options) spec(ctx context.Context, set nodes.Set, secrets map[string]st
 	if err != nil {
 		return spec, prepared, err
 	}
-	told := network.Told(facts)
+	told := network.SettingsOf(facts)
 	if prepared, err = network.Prepare(ctx, set, told); err != nil {
 		return spec, prepared, err
 	}

@@ -38,8 +38,8 @@ func TestPlaces(t *testing.T) {
 		Lasts  bool
 	}
 	var got []seen
-	for _, place := range Places(nodes, spec) {
-		got = append(got, seen{place.Name, place.Reason, place.Lasts})
+	for _, place := range Candidates(nodes, spec) {
+		got = append(got, seen{place.Name, place.Reason, place.Final})
 	}
 	want := []seen{{"a-fit", "", false}, {"b-cordoned", fail.NodesUnavailable, true}, {"c-tainted", fail.NodeTainted, true}, {"d-lost", fail.NodesUnavailable, false}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -71,7 +71,7 @@ func TestRefused(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, Refused(set, nil, errors.New(test.text))); diff != "" {
+			if diff := cmp.Diff(test.want, ExplainRejection(set, nil, errors.New(test.text))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -21,8 +21,8 @@ const (
 
 var fewDevices = regexp.MustCompile(`requested number of devices unavailable for (\S+)\. Requested: (\d+), Available: (\d+)`)
 
-// ended is about a pod that its node refused or threw out, or that does not go.
-func (e *explainer) ended(pod *corev1.Pod) []Finding {
+// podEnd is about a pod that its node refused or threw out, or that does not go.
+func (e *explainer) podEnd(pod *corev1.Pod) []Finding {
 	if pod.DeletionTimestamp != nil {
 		if e.now.Sub(pod.DeletionTimestamp.Time) < endTime {
 			return nil
@@ -36,7 +36,7 @@ func (e *explainer) ended(pod *corev1.Pod) []Finding {
 	if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason == "" {
 		return nil
 	}
-	f := rejected(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
+	f := rejectionFinding(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
 	f.Object = "pod " + pod.Name
 	if c := condition(pod, corev1.DisruptionTarget); c != nil {
 		f.Since = c.LastTransitionTime.Time
@@ -60,7 +60,7 @@ func (e *explainer) rejections() []Finding {
 			if e.StatefulSet != nil && ev.last.Before(e.StatefulSet.CreationTimestamp.Time) {
 				continue
 			}
-			f := rejected(ev.reason, ev.text, ev.node)
+			f := rejectionFinding(ev.reason, ev.text, ev.node)
 			f.Object, f.Since = "pod "+name, ev.first
 			found = append(found, f)
 		}
@@ -72,8 +72,8 @@ func isRejection(reason string) bool {
 	return reason == "UnexpectedAdmissionError" || reason == "Evicted" || reason == "Preempted" || strings.HasPrefix(reason, "OutOf")
 }
 
-// rejected words why a node would not run the pod, or not any more.
-func rejected(reason, message, node string) Finding {
+// rejectionFinding words why a node would not run the pod, or not any more.
+func rejectionFinding(reason, message, node string) Finding {
 	if node == "" {
 		node = "NODE"
 	}
@@ -101,8 +101,8 @@ func rejected(reason, message, node string) Finding {
 	return f
 }
 
-// nodeUnder is about the node that the pod is on.
-func (e *explainer) nodeUnder(pod *corev1.Pod) []Finding {
+// nodeProblem is about the node that the pod is on.
+func (e *explainer) nodeProblem(pod *corev1.Pod) []Finding {
 	node := pod.Spec.NodeName
 	seen := ""
 	var from time.Time

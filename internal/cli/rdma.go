@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -94,7 +95,7 @@ type rdmaNode struct {
 type rdmaReport struct {
 	Nodes []rdmaNode `json:"nodes"`
 	// Between are the findings between nodes.
-	Between []rdma.Finding `json:"between,omitempty"`
+	Between rdma.Findings `json:"between,omitempty"`
 }
 
 func (o *rdmaOptions) run(cmd *cobra.Command) error {
@@ -175,7 +176,7 @@ func (r rdmaReport) fine() bool {
 		}
 	}
 	for _, finding := range r.Between {
-		if finding.Severity != rdma.Note {
+		if finding.Level != fail.Note {
 			return false
 		}
 	}
@@ -200,6 +201,6 @@ func (r rdmaReport) print(w io.Writer, brief bool) {
 	}
 	if len(r.Between) > 0 {
 		fmt.Fprintln(w, "between the nodes:")
-		rdma.PrintFindings(w, r.Between)
+		r.Between.Print(w)
 	}
 }

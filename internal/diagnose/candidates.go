@@ -90,7 +90,7 @@ func RequestOf(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity
 
 // ExplainRejection explains what the API server says when it refuses a pod of a set that is
 // not there yet.
-func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) Finding {
+func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) fail.Finding {
 	f := newExplainer(Snapshot{StatefulSet: set, Quotas: quotas}, time.Time{}).refusal(err.Error())
 	if strings.HasPrefix(f.Next, "oc describe statefulset ") {
 		f.Next = "" // there is none to describe
@@ -105,7 +105,7 @@ func ServerNamespace(class *storagev1.StorageClass) string { return serverNamesp
 // StorageServerWaits says why a class can give nothing: the server that it is served by
 // waits for a claim of its own. claims are those of the server's namespace; ours is
 // the namespace of the claims that are to be served.
-func StorageServerWaits(class *storagev1.StorageClass, classes []storagev1.StorageClass, claims []corev1.PersistentVolumeClaim, ours string) (Finding, bool) {
+func StorageServerWaits(class *storagev1.StorageClass, classes []storagev1.StorageClass, claims []corev1.PersistentVolumeClaim, ours string) (fail.Finding, bool) {
 	set := &appsv1.StatefulSet{}
 	set.Namespace = ours
 	f, waits := newExplainer(Snapshot{StatefulSet: set, Classes: classes, Claims: claims}, time.Time{}).storageServer(class.Name, class)

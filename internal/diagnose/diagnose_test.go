@@ -54,7 +54,7 @@ func TestFindingsThatWaitingCannotHelpComeFirst(t *testing.T) {
 }
 
 func TestErrHasReasonAndAdvice(t *testing.T) {
-	err := Finding{Reason: fail.GPUsUnavailable, Object: "pod ml-dev-env-1", Seen: "none free", Next: "oc get nodes 100%"}.Err()
+	err := fail.Finding{Reason: fail.GPUsUnavailable, Object: "pod ml-dev-env-1", Seen: "none free", Next: "oc get nodes 100%"}.Err("waiting for")
 	got := []string{string(fail.ReasonOf(err)), err.Error(), fail.NextOf(err)}
 	want := []string{"GPUsUnavailable", "waiting for pod ml-dev-env-1: none free", "oc get nodes 100%"}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -65,24 +65,24 @@ func (e *explainer) countNodes(spec *corev1.PodSpec) nodeCounts {
 
 // byNodes looks at the nodes themselves: which may be used, and why each of them
 // takes no pod now.
-func (e *explainer) byNodes(u pendingPod) []Finding {
+func (e *explainer) byNodes(u pendingPod) []fail.Finding {
 	p := e.countNodes(&u.pod.Spec)
 	found := e.shortages(u, p)
 	for _, g := range p.tainted {
-		found = append(found, Finding{
+		found = append(found, fail.Finding{
 			Reason: fail.NodeTainted, Final: len(p.usable)+len(p.down) == 0, Next: toleration(g.taint),
 			Seen: fmt.Sprintf("%s: the pod does not tolerate the taint %s", list(g.names, 8), g.why),
 		})
 	}
 	for _, g := range p.down {
-		f := Finding{Reason: fail.NodesUnavailable, Seen: list(g.names, 8) + ": " + g.why, Next: "oc describe node" + joined(g.names)}
+		f := fail.Finding{Reason: fail.NodesUnavailable, Seen: list(g.names, 8) + ": " + g.why, Next: "oc describe node" + joined(g.names)}
 		if g.why == cordoned {
 			f.Next = "oc adm uncordon" + joined(g.names)
 		}
 		found = append(found, f)
 	}
 	if absent := e.absent(&u.pod.Spec); len(absent) > 0 {
-		found = append(found, Finding{
+		found = append(found, fail.Finding{
 			Reason: fail.NodesUnavailable, Final: p.allowed < e.replicas(),
 			Seen: fmt.Sprintf("nodes.gpu_nodes lists %s, which the cluster does not have; its nodes with GPUs: %s", list(absent, 8), e.gpuNodes()),
 			Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)",
@@ -133,8 +133,8 @@ func (e *explainer) gpuNodes() string {
 }
 
 // tooFew is where every node that may be used has a pod of the environment.
-func (e *explainer) tooFew(u pendingPod, p nodeCounts) Finding {
-	f := Finding{
+func (e *explainer) tooFew(u pendingPod, p nodeCounts) fail.Finding {
+	f := fail.Finding{
 		Reason: fail.NodesUnavailable,
 		Seen:   fmt.Sprintf("%d nodes are asked and %d may be used; the scheduler says: %s", e.replicas(), p.allowed, u.message.text),
 		Next:   "ask for fewer with --nodes, or list more in nodes.gpu_nodes of the cluster file",
@@ -149,8 +149,8 @@ func (e *explainer) tooFew(u pendingPod, p nodeCounts) Finding {
 }
 
 // shortages are the resources that too little is left of on the usable nodes.
-func (e *explainer) shortages(u pendingPod, p nodeCounts) []Finding {
-	var found []Finding
+func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
+	var found []fail.Finding
 	// Nodes that may yet become usable, and pods that have none.
 	later := 0
 	for _, g := range slices.Concat(p.down, p.tainted) {
@@ -173,7 +173,7 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []Finding {
 			parts = append(parts, e.describeUsage(node, name))
 			names = append(names, node.Name)
 		}
-		f := Finding{
+		f := fail.Finding{
 			Reason: fail.NodesUnavailable,
 			Seen:   fmt.Sprintf("the pod asks %s %s; %s", ask.String(), name, strings.Join(parts, "; ")),
 			Next:   describeNodes(names),

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 var (
@@ -16,7 +18,7 @@ var (
 
 // quotaDetail words a quota's refusal by resource, and tells a quota that others
 // fill now from one that is too small for the environment at any time.
-func (e *explainer) quotaDetail(text string, f *Finding) {
+func (e *explainer) quotaDetail(text string, f *fail.Finding) {
 	if m := limitPer.FindStringSubmatch(text); m != nil {
 		f.Next = fmt.Sprintf("set %s in the cluster file within the limit range (oc describe limitrange -n %s)", limitedKey(m), e.namespace())
 		return

@@ -22,12 +22,12 @@ const (
 var fewDevices = regexp.MustCompile(`requested number of devices unavailable for (\S+)\. Requested: (\d+), Available: (\d+)`)
 
 // podEnd is about a pod that its node refused or threw out, or that does not go.
-func (e *explainer) podEnd(pod *corev1.Pod) []Finding {
+func (e *explainer) podEnd(pod *corev1.Pod) []fail.Finding {
 	if pod.DeletionTimestamp != nil {
 		if e.now.Sub(pod.DeletionTimestamp.Time) < endTime {
 			return nil
 		}
-		return []Finding{{
+		return []fail.Finding{{
 			Reason: fail.PodsNotReady, Object: "pod " + pod.Name, Since: pod.DeletionTimestamp.Time,
 			Seen: "an earlier pod of this name should be gone and is still there on node " + pod.Spec.NodeName,
 			Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
@@ -41,13 +41,13 @@ func (e *explainer) podEnd(pod *corev1.Pod) []Finding {
 	if c := condition(pod, corev1.DisruptionTarget); c != nil {
 		f.Since = c.LastTransitionTime.Time
 	}
-	return []Finding{f}
+	return []fail.Finding{f}
 }
 
 // rejections are those of pods that the StatefulSet has made anew already, which
 // may go on for ever: only their events are left.
-func (e *explainer) rejections() []Finding {
-	var found []Finding
+func (e *explainer) rejections() []fail.Finding {
+	var found []fail.Finding
 	for _, name := range e.podNames() {
 		pod := e.podNamed(name)
 		if pod != nil && (ready(pod) || pod.Status.Phase == corev1.PodFailed) {
@@ -73,12 +73,12 @@ func isRejection(reason string) bool {
 }
 
 // rejectionFinding words why a node would not run the pod, or not any more.
-func rejectionFinding(reason, message, node string) Finding {
+func rejectionFinding(reason, message, node string) fail.Finding {
 	if node == "" {
 		node = "NODE"
 	}
 	text := oneLine(strings.TrimPrefix(message, "Pod was rejected: "))
-	f := Finding{
+	f := fail.Finding{
 		Reason: fail.NodesUnavailable, Next: "oc describe node " + node,
 		Seen: fmt.Sprintf("node %s: %s: %s", node, reason, text),
 	}
@@ -102,7 +102,7 @@ func rejectionFinding(reason, message, node string) Finding {
 }
 
 // nodeProblem is about the node that the pod is on.
-func (e *explainer) nodeProblem(pod *corev1.Pod) []Finding {
+func (e *explainer) nodeProblem(pod *corev1.Pod) []fail.Finding {
 	node := pod.Spec.NodeName
 	seen := ""
 	var from time.Time
@@ -130,7 +130,7 @@ func (e *explainer) nodeProblem(pod *corev1.Pod) []Finding {
 	if seen == "" {
 		return nil
 	}
-	return []Finding{{
+	return []fail.Finding{{
 		Reason: fail.NodesUnavailable, Object: "pod " + pod.Name, Seen: seen, Since: from, Next: "oc describe node " + node,
 	}}
 }

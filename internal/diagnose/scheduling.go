@@ -40,8 +40,8 @@ func (e *explainer) waitsForNode(pod *corev1.Pod) (pendingPod, bool) {
 
 // scheduling is why pods have no node. claims is true where it is explained
 // already that claims are not bound: the scheduler would only repeat it.
-func (e *explainer) scheduling(claims bool) []Finding {
-	var found []Finding
+func (e *explainer) scheduling(claims bool) []fail.Finding {
+	var found []fail.Finding
 	for i := range e.Pods {
 		pod := &e.Pods[i]
 		if f, gated := e.gated(pod); gated {
@@ -52,7 +52,7 @@ func (e *explainer) scheduling(claims bool) []Finding {
 		if !ok {
 			continue
 		}
-		var causes []Finding
+		var causes []fail.Finding
 		if e.Nodes != nil {
 			causes = e.byNodes(u)
 		} else {
@@ -61,7 +61,7 @@ func (e *explainer) scheduling(claims bool) []Finding {
 		volumes, aboutVolumes := e.byVolumes(u, claims)
 		causes = append(causes, volumes...)
 		if len(causes) == 0 && !aboutVolumes {
-			causes = append(causes, Finding{
+			causes = append(causes, fail.Finding{
 				Reason: fail.NodesUnavailable, Seen: "no node fits: " + u.message.text,
 				Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
 			})
@@ -75,16 +75,16 @@ func (e *explainer) scheduling(claims bool) []Finding {
 }
 
 // gated is about a pod that something holds back from the scheduler, as Kueue does.
-func (e *explainer) gated(pod *corev1.Pod) (Finding, bool) {
+func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 	c := condition(pod, corev1.PodScheduled)
 	if hasFinished(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated {
-		return Finding{}, false
+		return fail.Finding{}, false
 	}
 	var gates []string
 	for _, g := range pod.Spec.SchedulingGates {
 		gates = append(gates, g.Name)
 	}
-	return Finding{
+	return fail.Finding{
 		Reason: fail.QuotaExceeded, Object: "pod " + pod.Name,
 		Seen:  "its queue has not admitted it: scheduling gate " + cmp.Or(list(gates, 3), "unknown"),
 		Next:  "oc get workloads.kueue.x-k8s.io -n " + pod.Namespace,
@@ -94,13 +94,13 @@ func (e *explainer) gated(pod *corev1.Pod) (Finding, bool) {
 
 // byWords goes by the scheduler's words alone, because nodes may not be read:
 // some of what it says is about nodes that are none of the environment's.
-func (e *explainer) byWords(u pendingPod) []Finding {
-	var found []Finding
+func (e *explainer) byWords(u pendingPod) []fail.Finding {
+	var found []fail.Finding
 	v := u.message
 	for _, name := range v.short() {
 		resource := corev1.ResourceName(name)
 		ask := podRequest(&u.pod.Spec, resource)
-		f := Finding{
+		f := fail.Finding{
 			Reason: fail.NodesUnavailable,
 			Seen: fmt.Sprintf("the pod asks %s %s and %d of %d nodes have too little left (how much is unknown: nodes may not be read)",
 				ask.String(), name, v.count("insufficient "+strings.ToLower(name)), v.nodes),
@@ -115,14 +115,14 @@ func (e *explainer) byWords(u pendingPod) []Finding {
 		found = append(found, f)
 	}
 	if n := v.count("were unschedulable", "node.kubernetes.io/"); n > 0 {
-		found = append(found, Finding{
+		found = append(found, fail.Finding{
 			Reason: fail.NodesUnavailable, Seen: fmt.Sprintf("%d of %d nodes are cordoned or not ready", n, v.nodes),
 			Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec)),
 		})
 	}
 	found = append(found, taintsByWords(u, len(found) > 0)...)
 	if len(found) == 0 && v.count("node affinity/selector", "anti-affinity") > 0 {
-		f := Finding{Reason: fail.NodesUnavailable, Seen: "no node fits: " + v.text, Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec))}
+		f := fail.Finding{Reason: fail.NodesUnavailable, Seen: "no node fits: " + v.text, Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec))}
 		if names := namesAsked(&u.pod.Spec); names != nil {
 			f.Seen += "; nodes.gpu_nodes allows " + list(names, 8)
 			f.Final = len(names) < e.replicas()
@@ -134,13 +134,13 @@ func (e *explainer) byWords(u pendingPod) []Finding {
 
 // taintsByWords leaves out the taints of nodes with another role, which are
 // always among the refused, where there is another cause.
-func taintsByWords(u pendingPod, explained bool) []Finding {
-	var found []Finding
+func taintsByWords(u pendingPod, explained bool) []fail.Finding {
+	var found []fail.Finding
 	for _, r := range u.message.rejections {
 		if !strings.Contains(r.why, "taint") || strings.Contains(r.why, "node.kubernetes.io/") {
 			continue
 		}
-		f := Finding{Reason: fail.NodeTainted, Seen: fmt.Sprintf("%d of %d nodes: %s", r.nodes, u.message.nodes, r.why)}
+		f := fail.Finding{Reason: fail.NodeTainted, Seen: fmt.Sprintf("%d of %d nodes: %s", r.nodes, u.message.nodes, r.why)}
 		m := tainted.FindStringSubmatch(r.why)
 		switch {
 		case m != nil && strings.HasPrefix(m[1], "node-role.kubernetes.io/"):
@@ -162,8 +162,8 @@ func taintsByWords(u pendingPod, explained bool) []Finding {
 // byVolumes is about volumes that tie a pod to nodes, or are not there. about is
 // true where that is the scheduler's reason, though there may be no finding in it:
 // it is explained already, or has lasted no longer than making a volume takes.
-func (e *explainer) byVolumes(u pendingPod, claims bool) (found []Finding, about bool) {
-	f := Finding{
+func (e *explainer) byVolumes(u pendingPod, claims bool) (found []fail.Finding, about bool) {
+	f := fail.Finding{
 		Reason: fail.ClaimUnbound,
 		Next:   fmt.Sprintf("oc describe pvc%s -n %s", joined(claimsOf(&u.pod.Spec)), u.pod.Namespace),
 	}
@@ -182,7 +182,7 @@ func (e *explainer) byVolumes(u pendingPod, claims bool) (found []Finding, about
 	default:
 		return nil, false
 	}
-	return []Finding{f}, true
+	return []fail.Finding{f}, true
 }
 
 // describeNodes shows what is taken of nodes; of all nodes with GPUs if no names

@@ -120,14 +120,14 @@ func (e *examination) unreadable() []Finding {
 	switch {
 	case fail.ReasonOf(e.agentsErr) == fail.EnvironmentMissing || apierrors.IsNotFound(e.agentsErr):
 		all = append(all, newFinding(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach them without it", e.namespace, secret),
-			fmt.Sprintf("oc delete lease %s -n %s, and provision it again: the secrets are made with the environment", e.name, e.namespace)).as(Broken))
+			fmt.Sprintf("oc delete lease %s -n %s, and provision it again: the secrets are made with the environment", e.name, e.namespace)).as(fail.Broken))
 	default:
 		add("all agents (none was asked)", e.agentsErr)
 	}
 	// Where nothing at all was seen, nobody shall take it for a good sign.
 	if e.clusterErr != nil && e.agentsErr != nil {
 		for i := range all {
-			all[i] = all[i].as(Broken)
+			all[i] = all[i].as(fail.Broken)
 		}
 	}
 	return all

@@ -41,11 +41,11 @@ func (e *examination) hang() []Finding {
 func (e *examination) silent(n *node) []Finding {
 	switch {
 	case fail.ReasonOf(n.healthErr) == fail.AgentVersion:
-		return []Finding{newFinding(Name(fail.AgentVersion), n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
+		return []Finding{newFinding(fail.AgentVersion, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
 	case apierrors.IsForbidden(n.healthErr):
 		return []Finding{newFinding(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
 	case n.healthErr != nil && (n.running() || e.clusterErr != nil):
-		return []Finding{newFinding(Name(fail.AgentUnreachable), n.String(), n.healthErr.Error(),
+		return []Finding{newFinding(fail.AgentUnreachable, n.String(), n.healthErr.Error(),
 			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.namespace, n.pod, e.namespace))}
 	case n.factsErr != nil:
 		return []Finding{newFinding(AgentStuck, n.String(),
@@ -67,14 +67,14 @@ func (e *examination) restarted(n *node) []Finding {
 		if end == nil || c.State.Running == nil {
 			continue
 		}
-		f := newFinding(Name(fail.ContainerRestarted), n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and was started again, %s in all",
+		f := newFinding(fail.ContainerRestarted, n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and was started again, %s in all",
 			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)), humanize.Count(int(c.RestartCount), "time")),
 			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.namespace, c.Name))
 		if end.Reason == "OOMKilled" {
 			f.Next = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
 		}
 		if !slices.ContainsFunc(e.jobs, func(j job) bool { s, ok := j.on(n.number); return ok && s.State == agent.Restarted }) {
-			f = f.as(Suspicious)
+			f = f.as(fail.Suspicious)
 		}
 		all = append(all, f)
 	}
@@ -89,7 +89,7 @@ func (e *examination) endedRanks(j job) []Finding {
 		if j.running() {
 			evidence += "\nthe job still runs elsewhere, and what runs waits for that rank"
 		}
-		return []Finding{newFinding(Name(fail.ReasonOf(err)), j.title(), evidence, fail.NextOf(err)).as(Broken)}
+		return []Finding{newFinding(fail.ReasonOf(err), j.title(), evidence, fail.NextOf(err)).as(fail.Broken)}
 	}
 	if !j.running() {
 		return nil
@@ -134,7 +134,7 @@ func (e *examination) quiet(j job) []Finding {
 	next := fmt.Sprintf("%s, and so for a rank of each node (PID %s): the rank whose stack differs is the one that the others wait for",
 		e.nodes[0].exec(e.namespace, "py-spy dump --pid PID"), j.processes())
 	if rank := j.spec().DebugRank; rank != nil {
-		return []Finding{newFinding(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or is in one", evidence, *rank), "attach to it, or let it go on").as(Note)}
+		return []Finding{newFinding(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or is in one", evidence, *rank), "attach to it, or let it go on").as(fail.Note)}
 	}
 	if busy := e.utilization(); busy != "" {
 		evidence += "; GPUs in percent: " + busy + " (all near 100 is how waiting in a collective looks, all near 0 is waiting for data or in Python)"
@@ -162,11 +162,11 @@ func (e *examination) resolution() []Finding {
 		for _, other := range e.nodes {
 			name := names.TLSName(e.namespace, other.number)
 			if problem := n.names.Problems[name]; problem != "" && other.running() {
-				all = append(all, newFinding(Name(fail.NameResolution), n.String(), fmt.Sprintf("%s: %s", name, problem), next))
+				all = append(all, newFinding(fail.NameResolution, n.String(), fmt.Sprintf("%s: %s", name, problem), next))
 			}
 			addresses := n.names.Addresses[name]
 			if len(addresses) > 0 && other.running() && other.object.Status.PodIP != "" && !hasAddress(addresses, other.object) {
-				all = append(all, newFinding(Name(fail.NameResolution), n.String(), fmt.Sprintf("%s resolves to %s: want %s, which the pod has", name, strings.Join(addresses, " "), other.object.Status.PodIP), next))
+				all = append(all, newFinding(fail.NameResolution, n.String(), fmt.Sprintf("%s resolves to %s: want %s, which the pod has", name, strings.Join(addresses, " "), other.object.Status.PodIP), next))
 			}
 		}
 	}

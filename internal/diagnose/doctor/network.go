@@ -9,6 +9,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -40,13 +41,13 @@ func (e *examination) printed(j job) []Finding {
 	if !j.succeeded() {
 		printed = slices.Concat(nccl.Merge(summaries...).Findings, against)
 	}
-	byName := map[nccl.Name][]nccl.Finding{}
+	byReason := map[fail.Reason][]nccl.Finding{}
 	for _, f := range printed {
-		byName[f.Name] = append(byName[f.Name], f)
+		byReason[f.Reason] = append(byReason[f.Reason], f)
 	}
 	var all []Finding
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		all = append(all, e.fromNCCL(j, byName[name]))
+	for _, reason := range slices.Sorted(maps.Keys(byReason)) {
+		all = append(all, e.fromNCCL(j, byReason[reason]))
 	}
 	return all
 }
@@ -61,16 +62,16 @@ func (e *examination) fromNCCL(j job, same []nccl.Finding) Finding {
 			hosts = append(hosts, host)
 		}
 	}
-	evidence := fmt.Sprintf("%s; NCCL in %s: %s", first.Cause, j.title(), first.Evidence)
-	if first.Device != "" && !strings.Contains(first.Evidence, first.Device) {
+	evidence := fmt.Sprintf("%s; NCCL in %s: %s", first.Cause, j.title(), first.Seen)
+	if first.Device != "" && !strings.Contains(first.Seen, first.Device) {
 		evidence += " (" + first.Device + ")"
 	}
 	if more := len(same) - 1; more > 0 {
 		evidence += fmt.Sprintf(" (and %s like it)", humanize.Count(more, "finding"))
 	}
-	f := newFinding(Name(first.Name), strings.Join(hosts, ", "), evidence, first.Fix)
+	f := newFinding(first.Reason, strings.Join(hosts, ", "), evidence, first.Next)
 	if first.Consequence {
-		f = f.as(Note)
+		f = f.as(fail.Note)
 	}
 	return f
 }
@@ -172,9 +173,12 @@ func (e *examination) devices() []Finding {
 	return all
 }
 
-func fromRDMA(f rdma.Finding, object, show string) Finding {
-	severity := map[rdma.Severity]Severity{rdma.Broken: Broken, rdma.Degraded: Suspicious, rdma.Note: Note}[f.Severity]
-	return newFinding(Name(f.Kind), object, f.Text, cmp.Or(f.Next, strings.Join(strings.Fields(show), " "))).as(severity)
+func fromRDMA(f fail.Finding, object, show string) Finding {
+	level := f.Level
+	if level == fail.Degraded {
+		level = fail.Suspicious
+	}
+	return newFinding(f.Reason, object, f.Seen, cmp.Or(f.Next, strings.Join(strings.Fields(show), " "))).as(level)
 }
 
 // settings compares NCCL's variables on the nodes with what follows from their devices now:

@@ -45,7 +45,7 @@ func (n *node) gpus(namespace string) []Finding {
 	case f.GPUProblem != "":
 		all = append(all, newFinding(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave))
 	case len(f.GPUs) < f.GPUsExpected:
-		missing := newFinding(Name(fail.GPUMissing), n.String(), fmt.Sprintf("GPUs that can be used: %d, want %d", len(f.GPUs), f.GPUsExpected), leave)
+		missing := newFinding(fail.GPUMissing, n.String(), fmt.Sprintf("GPUs that can be used: %d, want %d", len(f.GPUs), f.GPUsExpected), leave)
 		missing.Flow = Hang
 		all = append(all, missing)
 	}
@@ -71,7 +71,7 @@ func (n *node) memory(namespace string) []Finding {
 	}
 	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
 		all = append(all, newFinding("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)), humanize.Bytes(int64(room.Size))),
-			n.exec(namespace, "ls -lS /dev/shm (files of ranks that are gone can be removed; data loaders want fewer workers)")).as(Suspicious))
+			n.exec(namespace, "ls -lS /dev/shm (files of ranks that are gone can be removed; data loaders want fewer workers)")).as(fail.Suspicious))
 	}
 	return all
 }
@@ -91,7 +91,7 @@ func (n *node) volumes(namespace string) []Finding {
 		case mount.path == agent.Workspace && v.Size > 0 && float64(v.Free) < littleRoom*float64(v.Size):
 			f := newFinding(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint that does not fit ends the training", mount.path, humanize.Bytes(int64(v.Free)), humanize.Bytes(int64(v.Size))), look)
 			if v.Free == 0 {
-				f.Severity, f.Flow = Broken, Hang
+				f.Level, f.Flow = fail.Broken, Hang
 			}
 			all = append(all, f)
 		}
@@ -142,7 +142,7 @@ func (e *examination) unshared() []Finding {
 		case first == nil:
 			first = n
 		case n.facts.Workspace.ID != first.facts.Workspace.ID:
-			all = append(all, newFinding(Name(fail.StorageNotShared), n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim", agent.Workspace, first.number),
+			all = append(all, newFinding(fail.StorageNotShared, n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim", agent.Workspace, first.number),
 				"check storage.class_rwx of the cluster file: its class must give one volume to all nodes"))
 		}
 	}

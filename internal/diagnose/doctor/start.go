@@ -7,6 +7,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // start is why pods do not start: what the cluster says of them, in its own words.
@@ -18,7 +19,7 @@ func (e *examination) start() []Finding {
 		if !f.Since.IsZero() {
 			evidence += fmt.Sprintf(" (since %s)", age(e.now.Sub(f.Since)))
 		}
-		finding := newFinding(Name(f.Reason), f.Object, evidence, f.Next).as(Broken)
+		finding := newFinding(f.Reason, f.Object, evidence, f.Next).as(fail.Broken)
 		finding.Flow = Start
 		all = append(all, finding)
 	}

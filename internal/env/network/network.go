@@ -4,6 +4,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,7 +63,7 @@ type Network struct {
 	Facts []rdma.Facts
 	Plans []rdma.Plan
 	// Between are the findings between nodes.
-	Between []rdma.Finding
+	Between []fail.Finding
 	// Environments are what the nodes give their processes, by the node.
 	Environments map[int]map[string]string
 }
@@ -118,25 +119,20 @@ func (n Network) agentNetwork(node int) agent.Network {
 // unusable is the error of nodes that cannot use RDMA, each with what is in its way.
 func (n Network) unusable() error {
 	var problems []error
-	refuse := func(where string, findings []rdma.Finding) {
+	refuse := func(doing, object string, findings []fail.Finding) {
 		for _, finding := range findings {
-			if finding.Severity == rdma.Broken {
-				problems = append(problems, fail.Advise(fail.Becausef(fail.RDMAUnavailable, "%s: %s", where, finding.Text), "%s", next(finding)))
+			if finding.Level == fail.Broken {
+				finding.Reason, finding.Object = fail.RDMAUnavailable, object
+				finding.Next = cmp.Or(finding.Next, "mlenv rdma shows all that was detected; mode=tcp trains without RDMA")
+				problems = append(problems, finding.Err(doing))
 			}
 		}
 	}
 	for node, facts := range n.Facts {
-		refuse(fmt.Sprintf("using RDMA on node %d", node), facts.Findings)
+		refuse("using RDMA on", fmt.Sprintf("node %d", node), facts.Findings)
 	}
-	refuse("using RDMA between the nodes", n.Between)
+	refuse("using RDMA between", "the nodes", n.Between)
 	return errors.Join(problems...)
-}
-
-func next(finding rdma.Finding) string {
-	if finding.Next != "" {
-		return finding.Next
-	}
-	return "mlenv rdma shows all that was detected; mode=tcp trains without RDMA"
 }
 
 // Bandwidth is what a ring over the nodes should reach, 0 where that is not known.
@@ -163,13 +159,13 @@ func (n Network) Log(log *slog.Logger) {
 	log.Info(fmt.Sprintf("Mode rdma: %s join all nodes; a ring over them should reach %s.", humanize.Count(n.commonRails(), "network"), n.Bandwidth()))
 }
 
-func warn(log *slog.Logger, where string, findings []rdma.Finding) {
+func warn(log *slog.Logger, where string, findings []fail.Finding) {
 	for _, finding := range findings {
-		text := where + finding.Text
+		text := where + finding.Seen
 		if finding.Next != "" {
 			text += "\n  next: " + finding.Next
 		}
-		if finding.Severity == rdma.Note {
+		if finding.Level == fail.Note {
 			log.Info("  " + text)
 			continue
 		}

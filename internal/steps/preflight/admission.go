@@ -85,7 +85,7 @@ type trial struct {
 	asked, answered *corev1.Pod
 	// refused is there where admission says no, and answer are its words; unknown where the
 	// pod could not be tried.
-	refused *diagnose.Finding
+	refused *fail.Finding
 	answer  string
 	unknown error
 }

@@ -186,12 +186,12 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	if code != step.WrongUsage {
 		t.Errorf("exit code %d, want %d", code, step.WrongUsage)
 	}
-	o := options{clusterFile: "../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, buildArgs: []string{"MIROR=x"}}
-	if _, err := o.check(t.Context(), images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
+	o := Options{Timeout: 1, PodTimeout: 1, Flavour: "cpu", BuildArgs: []string{"MIROR=x"}}
+	if err := o.Check(images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
 		t.Errorf("an argument that nobody reads: %v", err)
 	}
-	o = options{clusterFile: "../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, image: "a"}
-	if asked, err := o.check(t.Context(), images); asked.definition != nil || err != nil {
+	o = Options{Timeout: 1, PodTimeout: 1, Image: "a"}
+	if asked, err := o.request(images); asked.definition != nil || err != nil || o.Check(images) != nil {
 		t.Errorf("a finished image: %v, %v; want nothing to build", asked.definition, err)
 	}
 	if got := fail.ReasonOf((&builder{definition: &Definition{}}).noBuildAPI(nil)); got != fail.BuildUnavailable {

@@ -26,6 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -98,7 +99,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		if task.Task == t.options.Run.Task {
 			continue
 		}
-		phase := receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: task.Results["reason"], Retries: task.Retries, Started: task.Started.UTC(), Ended: task.Ended.UTC()}
+		phase := receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Retries: task.Retries, Started: task.Started.UTC(), Ended: task.Ended.UTC()}
 		if !task.Started.IsZero() && !task.Ended.IsZero() {
 			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
 		}
@@ -114,8 +115,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		}
 		if task.Status != run.Succeeded && r.Verdict == receipt.Succeeded {
 			r.Verdict = receipt.Failed
-			r.Reason = cmp.Or(task.Results["reason"], tektonReason(task))
-			r.Message = cmp.Or(task.Results["message"], task.Message)
+			r.Reason, r.Message = string(cmp.Or(task.Reason, fail.Internal)), task.Message
 		}
 	}
 	if r.Verdict != receipt.Succeeded {
@@ -124,11 +124,8 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	// A run can end between two tasks, with all that began a success.
 	if len(pipelineRun.Missed) > 0 {
 		missed := pipelineRun.Missed[0]
-		r.Verdict, r.Reason = receipt.Failed, string(fail.Internal)
-		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
-		if missed.TimedOut {
-			r.Reason = string(fail.TrainingTimeout)
-		}
+		r.Verdict, r.Reason = receipt.Failed, string(cmp.Or(kube.ReasonFor(missed.Word), fail.Internal))
+		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Word)
 	}
 	if pipelineRun.Cancelled {
 		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"
@@ -142,22 +139,6 @@ func repository(url string) string {
 		return receipt.Folder
 	}
 	return git.Shown(url)
-}
-
-// tektonReason is Tekton's word in ours, of a step that could not say its own.
-func tektonReason(task run.TaskRun) string {
-	switch task.Reason {
-	case "TaskRunCancelled":
-		if task.TimedOut {
-			return string(fail.TrainingTimeout)
-		}
-		return string(fail.Cancelled)
-	case "TaskRunTimeout":
-		return string(fail.TrainingTimeout)
-	case "TaskRunImagePullFailed":
-		return string(fail.ImageUnavailable)
-	}
-	return string(fail.Internal)
 }
 
 // addNodes asks the agents what they are and how the job's ranks ended.

@@ -18,7 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -176,7 +178,7 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("ARG BASE_IMAGE=a\nFROM ${BASE_IMAGE}\nARG MIRROR")}}
 	var out bytes.Buffer
 	code := step.Run(t.Context(), Command(images), []string{
-		"--cluster-file=../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
+		"--cluster-file=../../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
 	}, &out, &out)
 	for _, want := range []string{"--build-timeout -1s", "--training-timeout -1s", `--env "Y"`, "want one of them", "--run-name and --run-uid"} {
 		if !strings.Contains(out.String(), want) {
@@ -186,11 +188,15 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	if code != step.WrongUsage {
 		t.Errorf("exit code %d, want %d", code, step.WrongUsage)
 	}
-	o := Options{Timeout: 1, PodTimeout: 1, Flavour: "cpu", BuildArgs: []string{"MIROR=x"}}
+	file, err := clusterfile.Load(t.Context(), "../../../clusters/local.yaml", kube.Flags{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Cluster: file, Timeout: 1, PodTimeout: 1, BuildArgs: []string{"MIROR=x"}}
 	if err := o.Check(images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
 		t.Errorf("an argument that nobody reads: %v", err)
 	}
-	o = Options{Timeout: 1, PodTimeout: 1, Image: "a"}
+	o = Options{Cluster: file, Timeout: 1, PodTimeout: 1, Image: "a"}
 	if asked, err := o.request(images); asked.definition != nil || err != nil || o.Check(images) != nil {
 		t.Errorf("a finished image: %v, %v; want nothing to build", asked.definition, err)
 	}

@@ -52,35 +52,35 @@ func (f Findings) Print(w io.Writer) {
 const (
 	// NoDevice: the pod has no RDMA device.
 	NoDevice fail.Reason = "NoDevice"
-	// DeviceMissing: a device plugin gave a function that has no RDMA device.
+	// DeviceMissing: a function from the device plugin has no RDMA device.
 	DeviceMissing fail.Reason = "DeviceMissing"
-	// DeviceRenamed: a device plugin's name for a device is not its name.
+	// DeviceRenamed: the device plugin's name for a device is not the device's name.
 	DeviceRenamed fail.Reason = "DeviceRenamed"
-	// DeviceFileMissing: the container has no file to open the device by.
+	// DeviceFileMissing: the container has no device file for an RDMA device.
 	DeviceFileMissing fail.Reason = "DeviceFileMissing"
-	// VariableUnreadable: a device plugin's variable is in no form that is known.
+	// VariableUnreadable: a device plugin's variable has an unknown form.
 	VariableUnreadable fail.Reason = "VariableUnreadable"
 	// InterfacesUnknown: the network interfaces could not be listed.
 	InterfacesUnknown fail.Reason = "InterfacesUnknown"
-	// NoRail: not one port of the devices can be used.
+	// NoRail: no port of the devices is usable.
 	NoRail fail.Reason = "NoRail"
 	// PortDown: a port is not active.
 	PortDown fail.Reason = "PortDown"
 	// NoGID: a RoCE port has no RoCE v2 GID with an IPv4 address of the pod.
 	NoGID fail.Reason = "NoGID"
-	// GIDChoice: NCCL would choose another GID than the pod's, and cannot be told better.
+	// GIDChoice: NCCL would choose another GID than the pod's, and no setting can change that.
 	GIDChoice fail.Reason = "GIDChoice"
 	// LinkLayersMixed: some ports are InfiniBand and some Ethernet.
 	LinkLayersMixed fail.Reason = "LinkLayersMixed"
 	// RatesMixed: the ports have different rates.
 	RatesMixed fail.Reason = "RatesMixed"
-	// PCIeBelowMaximum: a card's link is slower or narrower than the card can.
+	// PCIeBelowMaximum: a card's PCIe link is slower or narrower than the card supports.
 	PCIeBelowMaximum fail.Reason = "PCIeBelowMaximum"
-	// PCIeBelowPort: a card's link carries less than its port.
+	// PCIeBelowPort: a card's PCIe link is slower than its port.
 	PCIeBelowPort fail.Reason = "PCIeBelowPort"
 	// SubnetShared: several RoCE ports of a node are in one subnet.
 	SubnetShared fail.Reason = "SubnetShared"
-	// MemoryLimited: too little memory can be locked.
+	// MemoryLimited: the memory that can be locked is too small.
 	MemoryLimited fail.Reason = "MemoryLimited"
 	// IOMMUTranslates: the IOMMU translates the devices' addresses.
 	IOMMUTranslates fail.Reason = "IOMMUTranslates"
@@ -90,24 +90,24 @@ const (
 
 // The reasons of findings where detection and the cluster file differ.
 const (
-	// DevicesDiffer: other devices than network.rdma.devices.
+	// DevicesDiffer: the detected devices are not those of network.rdma.devices.
 	DevicesDiffer fail.Reason = "DevicesDiffer"
-	// InterfacesDiffer: other interfaces than network.rdma.interfaces.
+	// InterfacesDiffer: the detected interfaces are not those of network.rdma.interfaces.
 	InterfacesDiffer fail.Reason = "InterfacesDiffer"
-	// SettingDiffers: a number of network.rdma does not go with what was detected.
+	// SettingDiffers: a value of network.rdma does not match the detected devices.
 	SettingDiffers fail.Reason = "SettingDiffers"
 )
 
 // The reasons of findings between nodes.
 const (
-	// RailMissing: a node has fewer ports on a network than another.
+	// RailMissing: a node has fewer ports on a network than another node.
 	RailMissing fail.Reason = "RailMissing"
-	// NoCommonRail: no network has ports of all nodes.
+	// NoCommonRail: no network has ports on all nodes.
 	NoCommonRail fail.Reason = "NoCommonRail"
 	// RailDiffers: the ports of a network differ in rate or MTU.
 	RailDiffers fail.Reason = "RailDiffers"
-	// RailOrder: the nodes have isolated rails in different order on PCIe.
+	// RailOrder: the nodes have isolated rails in a different order on PCIe.
 	RailOrder fail.Reason = "RailOrder"
-	// AddressTwice: two ports have one address.
+	// AddressTwice: two ports have the same address.
 	AddressTwice fail.Reason = "AddressTwice"
 )

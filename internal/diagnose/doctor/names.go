@@ -14,45 +14,45 @@ const (
 	NotReadable fail.Reason = "NotReadable"
 	// PodsStarting: pods are on their way.
 	PodsStarting fail.Reason = "PodsStarting"
-	// HolderGone: whose run the environment was made for does not need it any more.
+	// HolderGone: the run that the environment was created for no longer needs it.
 	HolderGone fail.Reason = "HolderGone"
-	// BeingDeleted: the environment is being taken down.
+	// BeingDeleted: the environment is being deleted.
 	BeingDeleted fail.Reason = "BeingDeleted"
-	// AttachmentMissing: a pod has not the networks that it asks for.
+	// AttachmentMissing: a pod lacks a network that it requests.
 	AttachmentMissing fail.Reason = "AttachmentMissing"
-	// AgentStuck: an agent answers, but not when it must look at GPUs or volumes.
+	// AgentStuck: an agent answers, except to requests about GPUs or volumes.
 	AgentStuck fail.Reason = "AgentStuck"
-	// JobMissing: a node knows nothing of a job that runs on others.
+	// JobMissing: a node does not know a job that runs on others.
 	JobMissing fail.Reason = "JobMissing"
-	// RankEnded: a rank has ended well while others run.
+	// RankEnded: a rank has exited with 0 while others run.
 	RankEnded fail.Reason = "RankEnded"
-	// NoProgress: nothing has been printed for long.
+	// NoProgress: no rank has printed anything for a long time.
 	NoProgress fail.Reason = "NoProgress"
-	// TrafficBarred: network policies do not let the nodes talk to each other.
+	// TrafficBarred: network policies block traffic between the nodes.
 	TrafficBarred fail.Reason = "TrafficBarred"
 	// GPUFaulty: a GPU has a fault.
 	GPUFaulty fail.Reason = "GPUFaulty"
-	// GPUThrottled: a GPU is held back by heat, power or its board.
+	// GPUThrottled: heat, power or its board slows a GPU down.
 	GPUThrottled fail.Reason = "GPUThrottled"
 	// RankSlow: a rank takes longer for its own part of a step than the others.
 	RankSlow fail.Reason = "RankSlow"
 	// GPUsDiffer: nodes have GPUs of different models or drivers.
 	GPUsDiffer fail.Reason = "GPUsDiffer"
-	// GPUsIdle: GPUs have little to do while a job runs.
+	// GPUsIdle: GPUs are mostly idle while a job runs.
 	GPUsIdle fail.Reason = "GPUsIdle"
 	// CrossNIC: NCCL may send from one rail to another that it cannot reach.
 	CrossNIC fail.Reason = "CrossNIC"
-	// SettingsStale: NCCL's settings do not follow from the devices that there are.
+	// SettingsStale: NCCL's settings do not match the current devices.
 	SettingsStale fail.Reason = "SettingsStale"
-	// RDMAUnused: there are rails, and the environment is of mode tcp.
+	// RDMAUnused: the nodes have rails, but the environment's mode is tcp.
 	RDMAUnused fail.Reason = "RDMAUnused"
 	// RacksInterleaved: neighbours in the order of ranks are in different racks.
 	RacksInterleaved fail.Reason = "RacksInterleaved"
-	// CPUThrottled: the container's limit of processor time holds it back.
+	// CPUThrottled: the container's CPU limit slows it down.
 	CPUThrottled fail.Reason = "CPUThrottled"
-	// MemoryNearLimit: a container has nearly all the memory that it may have.
+	// MemoryNearLimit: a container uses nearly all of its memory limit.
 	MemoryNearLimit fail.Reason = "MemoryNearLimit"
-	// VolumeFull: a claim's volume has hardly any room.
+	// VolumeFull: a claim's volume is almost full.
 	VolumeFull fail.Reason = "VolumeFull"
 	// VolumeUnusable: a claim's volume cannot be written or read.
 	VolumeUnusable fail.Reason = "VolumeUnusable"

@@ -8,26 +8,26 @@ import (
 
 // The reasons of findings that a log may show by itself. The list is closed; each has a cause and a fix.
 const (
-	// MemoryLockLimit: a device could not lock the memory that it was to use.
+	// MemoryLockLimit: a device could not lock the memory that it needs.
 	MemoryLockLimit fail.Reason = "MemoryLockLimit"
-	// GPUMemoryRefused: a device could not be given the memory of a GPU.
+	// GPUMemoryRefused: a device could not map the memory of a GPU.
 	GPUMemoryRefused fail.Reason = "GPUMemoryRefused"
-	// DMARefused: this node's device was not let into its own memory (completion status 4).
+	// DMARefused: this node's device was denied access to its memory (completion status 4).
 	DMARefused fail.Reason = "DMARefused"
-	// PeerDMARefused: the peer's device was not let into the peer's memory (status 10 and 11).
+	// PeerDMARefused: the peer's device was denied access to the peer's memory (status 10 and 11).
 	PeerDMARefused fail.Reason = "PeerDMARefused"
 	// GPUPeerAccessOff: GPUs of one node cannot reach each other over PCIe.
 	GPUPeerAccessOff fail.Reason = "GPUPeerAccessOff"
 
-	// NoSocketInterface: none of the interfaces that NCCL was told to use exists.
+	// NoSocketInterface: none of the interfaces in NCCL's settings exists.
 	NoSocketInterface fail.Reason = "NoSocketInterface"
 	// VerbsLibraryMissing: the image has no libibverbs.
 	VerbsLibraryMissing fail.Reason = "VerbsLibraryMissing"
-	// DeviceUnavailable: an RDMA device is there but cannot be opened or asked.
+	// DeviceUnavailable: an RDMA device exists but cannot be opened or queried.
 	DeviceUnavailable fail.Reason = "DeviceUnavailable"
-	// NetworkMissing: NCCL was told to use a network that it does not have.
+	// NetworkMissing: NCCL's settings name a network that NCCL does not have.
 	NetworkMissing fail.Reason = "NetworkMissing"
-	// GIDUnusable: a port's address of the chosen index is wrong or missing.
+	// GIDUnusable: a port's GID at the chosen index is wrong or missing.
 	GIDUnusable fail.Reason = "GIDUnusable"
 	// GIDChanged: a port got another address during the run.
 	GIDChanged fail.Reason = "GIDChanged"
@@ -35,7 +35,7 @@ const (
 	MTUMismatch fail.Reason = "MTUMismatch"
 	// LinkTypesMixed: InfiniBand and RoCE ports cannot be connected to each other.
 	LinkTypesMixed fail.Reason = "LinkTypesMixed"
-	// DevicesMismatched: nodes have different devices at the same place.
+	// DevicesMismatched: nodes have different devices at the same position.
 	DevicesMismatched fail.Reason = "DevicesMismatched"
 	// PortDown: a port lost its link.
 	PortDown fail.Reason = "PortDown"
@@ -44,33 +44,33 @@ const (
 	// VerbsFailed: another call to the RDMA library failed.
 	VerbsFailed fail.Reason = "VerbsFailed"
 
-	// RailUnreachable: there is no way to the peer's port.
+	// RailUnreachable: the peer's port has no route.
 	RailUnreachable fail.Reason = "RailUnreachable"
-	// RailsCrossed: a port of one subnet sends to one of another, and no answer comes.
+	// RailsCrossed: a port sends to a port of another subnet, and no answer comes.
 	RailsCrossed fail.Reason = "RailsCrossed"
 	// RetryExceeded: the peer's port does not answer (status 12).
 	RetryExceeded fail.Reason = "RetryExceeded"
-	// ReceiverNotReady: the peer's port answers, its process does not take what comes (status 13).
+	// ReceiverNotReady: the peer's port answers, but its process does not receive (status 13).
 	ReceiverNotReady fail.Reason = "ReceiverNotReady"
 	// TransferFailed: a transfer ended with another completion status.
 	TransferFailed fail.Reason = "TransferFailed"
-	// TransferFlushed: a transfer was thrown away because one before it failed (status 5).
+	// TransferFlushed: a transfer was discarded because an earlier one failed (status 5).
 	TransferFlushed fail.Reason = "TransferFlushed"
 
 	// NameUnresolved: a host's name could not be resolved.
 	NameUnresolved fail.Reason = "NameUnresolved"
-	// ConnectionRefused: nobody listens at a peer's address.
+	// ConnectionRefused: no process listens at a peer's address.
 	ConnectionRefused fail.Reason = "ConnectionRefused"
 	// PeerUnreachable: packets to a peer's address get lost.
 	PeerUnreachable fail.Reason = "PeerUnreachable"
-	// ConnectionRetried: a connection is being tried again.
+	// ConnectionRetried: NCCL retries a connection.
 	ConnectionRetried fail.Reason = "ConnectionRetried"
-	// ForeignConnection: something that is no rank of this run connected to NCCL.
+	// ForeignConnection: a program that is not a rank of this run connected to NCCL.
 	ForeignConnection fail.Reason = "ForeignConnection"
 	// PeerGone: a peer closed its connection.
 	PeerGone fail.Reason = "PeerGone"
 
-	// SharedMemoryFull: /dev/shm has no room.
+	// SharedMemoryFull: /dev/shm is full.
 	SharedMemoryFull fail.Reason = "SharedMemoryFull"
 	// TooManyFiles: the limit of open files is reached.
 	TooManyFiles fail.Reason = "TooManyFiles"
@@ -80,27 +80,27 @@ const (
 	DuplicateGPU fail.Reason = "DuplicateGPU"
 	// CollectiveMismatch: ranks called different collectives, or with different sizes.
 	CollectiveMismatch fail.Reason = "CollectiveMismatch"
-	// CollectiveTimeout: torch waited in vain for a collective to end.
+	// CollectiveTimeout: torch's timeout for a collective expired.
 	CollectiveTimeout fail.Reason = "CollectiveTimeout"
 	// CUDAFailed: a call to CUDA failed.
 	CUDAFailed fail.Reason = "CUDAFailed"
-	// SystemError: NCCL's word for any failed call to the system or a library.
+	// SystemError: NCCL's error for any failed call to the system or a library.
 	SystemError fail.Reason = "SystemError"
-	// RemoteError: NCCL's word for any failure elsewhere.
+	// RemoteError: NCCL's error for any failure on another rank.
 	RemoteError fail.Reason = "RemoteError"
 )
 
 // What is found by comparing with what was wanted.
 const (
-	// SocketsInsteadOfRDMA: ranks talk over TCP though RDMA was wanted.
+	// SocketsInsteadOfRDMA: ranks use TCP although the mode is RDMA.
 	SocketsInsteadOfRDMA fail.Reason = "SocketsInsteadOfRDMA"
-	// HostMemoryInsteadOfGPU: RDMA goes through host memory though GPUDirect was wanted.
+	// HostMemoryInsteadOfGPU: RDMA goes through host memory although GPUDirect was expected.
 	HostMemoryInsteadOfGPU fail.Reason = "HostMemoryInsteadOfGPU"
-	// NoRDMADevice: NCCL found no RDMA device though one was wanted.
+	// NoRDMADevice: NCCL found no RDMA device although one was expected.
 	NoRDMADevice fail.Reason = "NoRDMADevice"
 	// DeviceNotUsed: NCCL does not use a device that it should.
 	DeviceNotUsed fail.Reason = "DeviceNotUsed"
-	// SettingChanged: a rank has another value of a NCCL_* variable than it was given.
+	// SettingChanged: a rank's NCCL_* variable differs from the value that the agent set.
 	SettingChanged fail.Reason = "SettingChanged"
 )
 

@@ -1,11 +1,10 @@
 #!/bin/sh
-# Installs DeepSpeed into the virtual environment with CPU ops compiled: an op
-# that is compiled at first use is compiled by every rank of every run, which
-# needs a compiler.
+# Installs DeepSpeed into the virtual environment with compiled CPU ops. Every
+# rank of every run would compile a missing op at first use, and need a compiler.
 #
 #   install-deepspeed.sh FOLDER OP...   OP is shm_comm, cpu_adam or fused_adam
 #
-# base.py has written its record to FOLDER.
+# FOLDER has the record of base.py.
 set -eu
 
 constraints=$1/constraints.txt
@@ -21,7 +20,7 @@ PYTHON
 }
 
 if ! built "$@" 2>/dev/null; then
-  # Debugging information, which Python's own flags ask for, makes each file take twice as long.
+  # -g0, because Python's own flags request debugging information, which doubles the compile time of each file.
   cat > /tmp/c++ <<'SH'
 #!/bin/sh
 exec g++ "$@" -g0
@@ -35,6 +34,6 @@ SH
   pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps "$deepspeed"
   rm /tmp/c++
 fi
-# What it needs, and a look at whether it is as wanted.
+# Install DeepSpeed's requirements, and check that its ops are compiled.
 pip install --quiet --no-cache-dir -c "$constraints" "$deepspeed"
 built "$@"

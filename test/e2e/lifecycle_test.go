@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testLifecycle does to the running cluster what happens to one.
+// testLifecycle does to the running cluster what happens to clusters: a second up, killed
+// components, a reboot.
 func testLifecycle(t *testing.T) {
 	t.Run("a second up changes nothing", func(t *testing.T) {
 		before := components(t)
@@ -36,7 +37,7 @@ func testLifecycle(t *testing.T) {
 			"containerd@node-1", "kubelet@node-2", "kube-proxy@control", "gpu@node-1", "csi@node-2"} {
 			pid, ok := before[name]
 			if !ok {
-				t.Fatalf("there is no component %s; there are %v", name, before)
+				t.Fatalf("component %s not found; components: %v", name, before)
 			}
 			if err := kill(pid); err != nil {
 				t.Fatalf("killing %s: %v", name, err)
@@ -52,14 +53,14 @@ func testLifecycle(t *testing.T) {
 		}
 	})
 	t.Run("up rebuilds what cannot be repaired", func(t *testing.T) {
-		// A reboot ends every process and takes the network along; this is the
-		// nearest that a test can come to one.
+		// A reboot ends every process and removes the network; this is the closest that a test can
+		// get to one.
 		if err := os.WriteFile(stateDir+"/boot-id", []byte("of another boot"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		out := localcluster(t, "up")
 		if !strings.Contains(out, "rebuilding: the machine was restarted") {
-			t.Errorf("up did not say that it rebuilds:\n%s", out)
+			t.Errorf("up did not report that it rebuilds the cluster:\n%s", out)
 		}
 	})
 	t.Run("up goes on after Ctrl-C", func(t *testing.T) {
@@ -72,7 +73,7 @@ func testLifecycle(t *testing.T) {
 	t.Run("GPU faults come and go", gpuFaults)
 }
 
-// kill returns when the process is gone.
+// kill kills a process and returns when it is gone.
 func kill(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -88,7 +89,7 @@ func kill(pid int) error {
 	return err
 }
 
-// interruptUp runs up and interrupts it when it has finished the stage.
+// interruptUp runs up and interrupts it after the stage.
 func interruptUp(t *testing.T, stage string) {
 	t.Helper()
 	cmd := exec.Command(localclusterProgram(t), "up")
@@ -109,7 +110,7 @@ func interruptUp(t *testing.T, stage string) {
 		}
 	}
 	if err := cmd.Wait(); exitCode(err) != 1 || !strings.Contains(stderr.String(), "interrupted; run localcluster up again") {
-		t.Errorf("an interrupted up ended by %v and said %q", err, stderr.String())
+		t.Errorf("an interrupted up ended with %v and printed %q", err, stderr.String())
 	}
 }
 
@@ -129,7 +130,7 @@ func gpuFaults(t *testing.T) {
 	out := u.kubectl("logs", "all-four")
 	u.mustContain(out, "Active", "3 devices")
 	if got := strings.Count(out, "GPU-00000001-"); got != 3 {
-		t.Errorf("nvidia-smi shows %d of 4 GPUs of which one is missing:\n%s", got, out)
+		t.Errorf("nvidia-smi shows %d GPUs, although one of 4 is missing:\n%s", got, out)
 	}
 	localcluster(t, "up", "--gpu-fault=none")
 	wantAllocatable("node-2", "4")
@@ -137,7 +138,7 @@ func gpuFaults(t *testing.T) {
 
 var componentLine = regexp.MustCompile(`(?m)^(\S+)\s+(\d+)\s+running$`)
 
-// components are the running components' process numbers by name.
+// components returns the process numbers of the running components by name.
 func components(t *testing.T) map[string]int {
 	t.Helper()
 	out, _ := run(t, nil, localclusterProgram(t), "status")

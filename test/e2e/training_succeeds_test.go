@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// metrics are the last of examples/transformer's own.
+// metrics are the last metrics of examples/transformer.
 type metrics struct {
 	Step           int
 	Passed         bool
@@ -25,7 +25,7 @@ type metrics struct {
 	WeightsAgree   bool    `json:"weights_agree"`
 }
 
-// metrics are read from the receipt; the run's result says the same.
+// metrics reads the metrics from the receipt and compares them with the run's result.
 func (e ending) metrics() metrics {
 	e.Helper()
 	var m metrics
@@ -56,9 +56,8 @@ func (u trainer) transformer(config string, args []string, flags ...string) stri
 		"--param=nodes=2", "--param=gpus-per-node=2", "--param=ranks-per-node=2", "--param=script-args=" + strings.Join(args, ",")}, flags...)...)
 }
 
-// deepspeedShared trains on two nodes with shared storage what one process in a
-// development environment trained before, and then without exchanging gradients,
-// which must be noticed.
+// deepspeedShared trains the same on two nodes with shared storage as one process in a development
+// environment before. Then it trains without gradient exchange, and the run must fail.
 func deepspeedShared(u trainer) {
 	args := []string{"--steps=150", "--global-batch=4"}
 	reference := u.singleProcess(args...)
@@ -76,7 +75,7 @@ func deepspeedShared(u trainer) {
 
 	e = u.end(u.transformer("ds_zero2.json", append(args, "--no-gradient-exchange"))).failed("train", fail.RankFailed, "exited with 1")
 	if m := e.metrics(); m.Passed || m.WeightsAgree {
-		e.Errorf("without gradient exchange it ended with %+v", m)
+		e.Errorf("without gradient exchange the training ended with %+v", m)
 	}
 	e.mustContain(e.log("train"), "comparing the weights' SHA-256", fmt.Sprintf("of the reference: want within 5%% of %.4f", reference))
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
@@ -84,8 +83,8 @@ func deepspeedShared(u trainer) {
 
 var heldoutLoss = regexp.MustCompile(`held-out loss ([0-9.]+), unigram entropy`)
 
-// singleProcess trains in a development environment of one node, in a shell as
-// people have it, and returns the held-out loss in nats a byte.
+// singleProcess trains in a development environment of one node, in a user's shell, and returns
+// the held-out loss in nats per byte.
 func (u trainer) singleProcess(args ...string) float64 {
 	u.Helper()
 	name := u.startTkn("pipeline", "dev-environment", "--param=repo-url="+u.repo, "--param=nodes=1", oneGPU)
@@ -95,28 +94,27 @@ func (u trainer) singleProcess(args ...string) float64 {
 		"cd "+agent.Current+" && exec python3 transformer/train.py --single --checkpoint-dir= "+strings.Join(args, " "))
 	found := heldoutLoss.FindStringSubmatch(out)
 	if found == nil {
-		u.Fatalf("the single process said no loss:\n%s", out)
+		u.Fatalf("the single process printed no loss:\n%s", out)
 	}
 	loss, err := strconv.ParseFloat(found[1], 64)
 	if err != nil {
 		u.Fatal(err)
 	}
-	// What the log says to end it.
+	// The log prints this command to release the environment.
 	u.kubectl("delete", "lease", "ml-dev-env")
 	e := u.end(name).succeeded()
 	e.mustContain(e.log("teardown"), "To end it now: oc delete lease ml-dev-env -n "+u.namespace)
 	return loss
 }
 
-// deepspeedNodeStorage stops and goes on from checkpoints that lie on claims of
-// each node's own.
+// deepspeedNodeStorage stops and resumes from checkpoints on each node's own claim.
 func deepspeedNodeStorage(u trainer) {
 	const folder = "checkpoints/e2e"
 	args := []string{"--steps=60", "--global-batch=4", "--node-local-checkpoints", "--checkpoint-dir=/workspace/" + folder}
 	perNode := "--param=storage=volumeClaimTemplates"
 	first := u.end(u.transformer("ds_zero3.json", append(args, "--stop-at=30"), perNode)).succeeded().ranks(4)
 	if m := first.metrics(); m.Step != 30 {
-		u.Errorf("it stopped after %+v, want step 30", m)
+		u.Errorf("the training stopped after %+v, want step 30", m)
 	}
 	first.equal("the receipt's storage", first.receipt.Storage, string(cluster.NodeStorage))
 	workspaces := []string{"ml-dev-workspace-ml-dev-env-0", "ml-dev-workspace-ml-dev-env-1"}
@@ -131,12 +129,12 @@ func deepspeedNodeStorage(u trainer) {
 	second := u.end(u.transformer("ds_zero3.json", append(args, "--resume"), perNode)).succeeded()
 	second.mustContain(second.log("train"), "resumed from /workspace/"+folder+" at step 30")
 	if m := second.metrics(); m.Step != 60 || !m.Passed || m.HeldoutLoss >= m.UnigramEntropy {
-		u.Errorf("it ended with %+v, want step 60 and a loss below the entropy", m)
+		u.Errorf("the training ended with %+v, want step 60 and a loss below the entropy", m)
 	}
 }
 
-// torchrunScript runs a shell script that calls torchrun by itself, under the
-// random user ID of the namespace.
+// torchrunScript runs a shell script that calls torchrun, under the random user ID of the
+// namespace.
 func torchrunScript(u trainer) {
 	e := u.end(u.start("e2e/torchrun.sh", byShell, "--param=gpus-per-node=2")).succeeded().ranks(2)
 	uids := u.kubectl("get", "namespace", u.namespace, `--output=jsonpath={.metadata.annotations.openshift\.io/sa\.scc\.uid-range}`)

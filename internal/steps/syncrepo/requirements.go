@@ -125,7 +125,7 @@ func (r requirements) installOn(ctx context.Context, client *agent.Client, id st
 	}
 	what := "pip failed"
 	switch {
-	case last.StopReason == "deadline":
+	case last.StopCause == agent.StopDeadline:
 		what = fmt.Sprintf("pip had not ended after %s", r.timeout)
 	case last.State != agent.Exited:
 		what = strings.TrimSuffix(fmt.Sprintf("pip did not end by itself: %s: %s", last.State, last.StopReason), ": ")

@@ -170,12 +170,16 @@ func first(err error) error {
 	return err
 }
 
-// Stop tells every node to end its part; it does not wait.
+// Stop stops every node's part; it does not wait.
 func (t *Training) Stop(ctx context.Context, reason string) {
+	t.stop(ctx, agent.Stop{Reason: reason, Grace: grace})
+}
+
+func (t *Training) stop(ctx context.Context, stop agent.Stop) {
 	var group sync.WaitGroup
 	for _, client := range t.Nodes {
 		group.Go(func() {
-			err := client.StopJob(ctx, t.ID, agent.Stop{Reason: reason, Grace: grace})
+			err := client.StopJob(ctx, t.ID, stop)
 			if err != nil && !agent.IsNotFound(err) && ctx.Err() == nil {
 				t.Log.Warn(fmt.Sprintf("Node %d could not be told to stop: %v", client.Node(), err))
 			}
@@ -430,12 +434,12 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 		return first(failure)
 	}
 	for _, status := range statuses {
-		if status.StopReason == "deadline" {
+		switch status.StopCause {
+		case agent.StopDeadline:
 			return fail.Advise(fail.Becausef(fail.TrainingTimeout, "training: it had not ended after %s", status.Ended.Sub(status.Started).Round(time.Second)),
 				"give it more time with the param timeout, and the PipelineRun with --pipeline-timeout")
-		}
-		if status.StopReason == replaced {
-			return fail.Becausef(fail.Cancelled, "training: %s", replaced)
+		case agent.StopReplaced:
+			return fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
 		}
 	}
 	if found, failed := cause.Find(statuses); failed {

@@ -105,7 +105,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		image := Image{URL: o.image, Reference: o.image}
 		log := step.Log(cmd)
 		if asked.definition == nil {
-			log.Info(fmt.Sprintf("Nothing is built: image %s is named.", o.image))
+			log.Info(fmt.Sprintf("Nothing is built: image %s is named.", o.image), "image", o.image)
 			_, image.Digest, _ = strings.Cut(o.image, "@")
 		} else {
 			clients, err := o.kube.Connect()

@@ -161,7 +161,7 @@ func (o *options) execute(cmd *cobra.Command, to results) error {
 	}
 	if o.run.UID != "" {
 		if err := keep(ctx, set, o.run.UID, report); err != nil {
-			log.Warn(fmt.Sprintf("What was found will not be in the receipt: %v", err))
+			log.Warn(fmt.Sprintf("What was found will not be in the receipt: %v", err), "error", err)
 		}
 	}
 	return o.end(cmd, log, to, report, report, err)

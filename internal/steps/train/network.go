@@ -43,7 +43,7 @@ func (n *shown) look(statuses []agent.JobStatus) error {
 			n.found = map[string]bool{}
 		}
 		n.found[key] = true
-		n.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Name, finding.Cause, finding.Evidence, finding.Fix))
+		n.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Name, finding.Cause, finding.Evidence, finding.Fix), "host", finding.Host, "finding", finding.Name, "cause", finding.Cause, "evidence", finding.Evidence, "fix", finding.Fix)
 	}
 	return n.onSockets(summary)
 }

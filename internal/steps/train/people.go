@@ -53,7 +53,7 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 			"wait for its end, or stop it with --replace")
 	}
 	for _, id := range running {
-		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id))
+		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id), "job", id)
 		other := &Training{Nodes: t.Nodes, ID: id, Log: t.Log}
 		other.stop(ctx, agent.Stop{Cause: agent.StopReplaced, Reason: "another training was started in its place", Grace: grace})
 		err = errors.Join(err, other.waitEnd(ctx))

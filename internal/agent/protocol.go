@@ -3,8 +3,10 @@
 package agent
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -20,6 +22,26 @@ const Port = 7443
 
 // MasterPort is where the ranks meet.
 const MasterPort = 29500
+
+// World is a group of ranks, as their environment describes it.
+type World struct {
+	// Master is the host where the ranks meet, Port the port, MasterPort if it is 0.
+	Master string
+	Port   int
+	Nodes  int
+	// RanksPerNode is the number of GPUs of a node unless the job has another.
+	RanksPerNode int
+}
+
+// Variables are the same on all nodes. NODE_RANK is each node's own.
+func (w World) Variables() map[string]string {
+	return map[string]string{
+		"MASTER_ADDR": w.Master,
+		"MASTER_PORT": strconv.Itoa(cmp.Or(w.Port, MasterPort)),
+		"NUM_NODES":   strconv.Itoa(w.Nodes),
+		"WORLD_SIZE":  strconv.Itoa(w.Nodes * w.RanksPerNode),
+	}
+}
 
 // DebugPort is where a rank waits for its debugger, on loopback alone: debugpy lets
 // everybody in who can connect.
@@ -256,7 +278,7 @@ const (
 	Running JobState = "running"
 	// Exited: all processes have ended by themselves.
 	Exited JobState = "exited"
-	// Stopped: ended by us; StopReason says why.
+	// Stopped: ended by us; StopCause and StopReason say why.
 	Stopped JobState = "stopped"
 	// Restarted: the container was restarted under the job. It is not started again.
 	Restarted JobState = "container-restarted"
@@ -276,7 +298,8 @@ type JobStatus struct {
 	Ended   time.Time `json:"ended,omitzero"`
 	// Launcher is how the launcher itself ended.
 	Launcher Exit `json:"launcher"`
-	// StopReason is of a stopped job: deadline, or the words of the stop request.
+	// StopCause and StopReason are those of the request that stopped the job.
+	StopCause  StopCause    `json:"stopCause,omitempty"`
 	StopReason string       `json:"stopReason,omitempty"`
 	Ranks      []RankStatus `json:"ranks"`
 	// NCCL is what the logs of the node's ranks show, without channels; nil where
@@ -370,8 +393,21 @@ type PythonError struct {
 	Traceback []string `json:"traceback,omitempty"`
 }
 
+// StopCause is why a job was stopped, for programs. It is empty unless it is one of these.
+type StopCause string
+
+// The causes.
+const (
+	// StopDeadline: the job's deadline passed, and the agent stopped it.
+	StopDeadline StopCause = "deadline"
+	// StopReplaced: another job took its place.
+	StopReplaced StopCause = "replaced"
+)
+
 // Stop is the body of POST /v1/jobs/ID/stop.
 type Stop struct {
+	Cause StopCause `json:"cause,omitempty"`
+	// Reason is a sentence for people.
 	Reason string        `json:"reason"`
 	Grace  time.Duration `json:"grace,omitempty"`
 }

@@ -30,16 +30,16 @@ func TestValidate(t *testing.T) {
 		{"one of two is wrong", []string{"validate", wrong, right}, 1, "barcelona.yaml: valid", `wrong.yaml:1:11: cluster.nam: unknown key; did you mean "name"?`},
 		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "/nowhere.yaml"},
 		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
-		{"every mistake of rdma", []string{"rdma", "first", "--output=xml"}, 2, "", `node "first": want its number in the environment, 0 and up
-  --output "xml": want text or json`},
+		{"every mistake of rdma", []string{"rdma", "first"}, 2, "", `node "first": want its number in the environment, 0 and up`},
 		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, ": NotReadable: pods and events", ""},
-		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--output=xml", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
-  --output "xml": want text or json
+		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
   --quiet-after 0s: want more than nothing`},
-		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--apply", "--output=yaml", "--attachments=move", "--scc=anyuid"}, 2, "",
-			`--output "yaml": want one of [text json]
-  --attachments "move": want none or copy
+		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--attachments=move", "--scc=anyuid"}, 2, "",
+			`--attachments "move": want none or copy
   --namespace "My_Team": `},
+		{"admin applies or prints", []string{"admin", right, "--apply", "--output=yaml"}, 2, "", "--apply with --output=yaml: the latter prints the objects and changes nothing: want one of the two"},
+		{"an output that rdma lacks", []string{"rdma", "--output=xml"}, 2, "", `invalid argument "xml" for "-o, --output" flag: want text, json or yaml`},
+		{"an output that render lacks", []string{"render", "-o", "text"}, 2, "", `invalid argument "text" for "-o, --output" flag: want yaml or json`},
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
 		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
 		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
-	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -25,7 +24,7 @@ type options struct {
 	stepsImage     string
 	serviceAccount string
 	admin, dryRun  bool
-	output         string
+	output         step.OutputFlag
 	carry          Carry
 }
 
@@ -57,7 +56,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
   mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps:v1
   mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps@sha256:... --output=yaml | oc apply --server-side -f -`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if o.dryRun && o.output == "yaml" {
+			if o.dryRun && o.output.Is(step.YAML) {
 				return errors.New("--dry-run with --output=yaml: the latter prints the objects and changes nothing anyway: want one of the two")
 			}
 			return cobra.ExactArgs(1)(cmd, args)
@@ -71,7 +70,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		"ServiceAccount to give the rights to; with that of the namespace's runs, on OpenShift pipeline, runs need not name it")
 	cmd.Flags().BoolVar(&o.admin, "admin", false, "let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster too (a ClusterRole)")
 	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would change, by the API server's own answer, and change nothing")
-	cmd.Flags().Var((*outputFormat)(&o.output), "output", "yaml prints the objects instead of applying them; json tells the changes")
+	o.output.AddUse(cmd.Flags(), "yaml prints the objects instead of applying them; json prints the changes", step.Text, step.YAML, step.JSON)
 	if err := cmd.MarkFlagRequired("steps-image"); err != nil {
 		panic(err) // the flag is made above
 	}
@@ -94,8 +93,8 @@ func (o *options) run(cmd *cobra.Command, clusterFile string, files fs.FS) error
 	if err != nil {
 		return err
 	}
-	if o.output == "yaml" {
-		return WriteYAML(cmd.OutOrStdout(), objects)
+	if o.output.Is(step.YAML) {
+		return step.WriteObjects(cmd.OutOrStdout(), objects)
 	}
 	clients, err := Connect(cmd.Context(), cmd.ErrOrStderr(), o.flags, request.Cluster.Cluster)
 	if err != nil {
@@ -107,26 +106,18 @@ func (o *options) run(cmd *cobra.Command, clusterFile string, files fs.FS) error
 	}
 	objects = append(objects, carried...)
 	report, err := Install(cmd.Context(), clients, request.Namespace, objects, o.dryRun)
-	if printErr := o.print(cmd.OutOrStdout(), report); err == nil {
+	// After an error the report has what was done before it.
+	if printErr := o.output.Print(cmd.OutOrStdout(), report, report.Print); err == nil {
 		err = printErr
 	}
-	if err == nil && o.output == "" && !o.dryRun {
+	if err == nil && o.output.ForPeople() && !o.dryRun {
 		explain(cmd.OutOrStdout(), request)
 	}
 	return err
 }
 
-// print tells the report, which after an error has what was done before it.
-func (o *options) print(out io.Writer, report Report) error {
-	if o.output == "json" {
-		return step.WriteJSON(out, report)
-	}
-	report.Print(out)
-	return nil
-}
-
 // Print writes the report for people: a line an object, and below it its diff.
-func (r Report) Print(out io.Writer) {
+func (r Report) Print(out io.Writer) error {
 	for _, change := range r.Changes {
 		fmt.Fprintf(out, "%s %s\n", change.Object, change.Outcome)
 		if r.DryRun {
@@ -139,18 +130,6 @@ func (r Report) Print(out io.Writer) {
 	if r.DryRun {
 		fmt.Fprintln(out, "nothing was changed: this was a dry run")
 	}
-}
-
-// outputFormat is a flag that knows two words.
-type outputFormat string
-
-func (o *outputFormat) String() string { return string(*o) }
-func (o *outputFormat) Type() string   { return "yaml|json" }
-func (o *outputFormat) Set(s string) error {
-	if s != "yaml" && s != "json" {
-		return errors.New("want yaml or json")
-	}
-	*o = outputFormat(s)
 	return nil
 }
 
@@ -164,20 +143,6 @@ func read(name string) (Request, error) {
 		return Request{}, fail.Because(fail.InvalidInput, err)
 	}
 	return Request{Cluster: file, ClusterFile: content, Namespace: file.Cluster.Namespace}, nil
-}
-
-// WriteYAML prints objects as oc apply takes them.
-func WriteYAML(out io.Writer, objects []*unstructured.Unstructured) error {
-	for _, object := range objects {
-		text, err := yaml.Marshal(object.Object)
-		if err != nil {
-			return fmt.Errorf("printing %s %s: %w", object.GetKind(), object.GetName(), err)
-		}
-		if _, err := fmt.Fprintf(out, "---\n%s", text); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Connect makes the clients of the cluster that the file is about. That it cannot be

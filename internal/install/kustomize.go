@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/cronjob"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Names within the kustomizations.
@@ -209,7 +210,7 @@ resources:
 
 func put(made map[string][]byte, at string, objects []*unstructured.Unstructured) error {
 	var text bytes.Buffer
-	if err := WriteYAML(&text, objects); err != nil {
+	if err := step.WriteObjects(&text, objects); err != nil {
 		return err
 	}
 	made[at] = []byte(generated + strings.TrimPrefix(text.String(), "---\n"))

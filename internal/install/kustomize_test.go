@@ -17,6 +17,7 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // kustomizations is the folder that kubectl apply -k takes them from.
@@ -153,7 +154,7 @@ func TestOutputIsStable(t *testing.T) {
 	outputs := make([]string, 3)
 	for i := range outputs {
 		var out strings.Builder
-		if err := WriteYAML(&out, render(t, request(t))); err != nil {
+		if err := step.WriteObjects(&out, render(t, request(t))); err != nil {
 			t.Fatal(err)
 		}
 		outputs[i] = out.String()

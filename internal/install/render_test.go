@@ -12,6 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 const stepsImage = "registry.example.com/steps@sha256:1111111111111111111111111111111111111111111111111111111111111111"
@@ -57,7 +58,7 @@ func TestRenderBesideBundle(t *testing.T) {
 				}
 			}
 			var got strings.Builder
-			if err := WriteYAML(&got, beside); err != nil {
+			if err := step.WriteObjects(&got, beside); err != nil {
 				t.Fatal(err)
 			}
 			path := filepath.Join("testdata", name)

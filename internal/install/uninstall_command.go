@@ -17,7 +17,7 @@ func UninstallCommand() *cobra.Command {
 	var (
 		flags   kube.Flags
 		removal Removal
-		output  string
+		output  step.OutputFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "uninstall [CLUSTER.yaml]",
@@ -46,14 +46,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			}
 			removal.Namespace = namespace
 			report, err := Uninstall(cmd.Context(), clients, removal)
-			if output == "json" {
-				if printErr := step.WriteJSON(cmd.OutOrStdout(), report); err == nil {
-					err = printErr
-				}
-				return err
+			if printErr := output.Print(cmd.OutOrStdout(), report, report.Print); err == nil {
+				err = printErr
 			}
-			report.Print(cmd.OutOrStdout())
-			if err == nil && len(report.Changes) == 0 {
+			if err == nil && output.ForPeople() && len(report.Changes) == 0 {
 				fmt.Fprintf(cmd.OutOrStdout(), "nothing of ml-dev-env is installed in namespace %s\n", namespace)
 			}
 			return err
@@ -65,21 +61,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().BoolVar(&removal.Admin, "admin", false, "delete what install --admin made too, which wants a cluster administrator")
 	cmd.Flags().BoolVar(&removal.EndRuns, "end-runs", false, "cancel runs that go on, without their teardown, and delete environments; claims stay")
 	cmd.Flags().BoolVar(&removal.DryRun, "dry-run", false, "show what would be deleted, and change nothing")
-	cmd.Flags().Var((*jsonOutput)(&output), "output", "json for machines")
+	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
 	return cmd
-}
-
-// jsonOutput is a flag that knows one word.
-type jsonOutput string
-
-func (o *jsonOutput) String() string { return string(*o) }
-func (o *jsonOutput) Type() string   { return "json" }
-func (o *jsonOutput) Set(s string) error {
-	if s != "json" {
-		return fmt.Errorf("want json")
-	}
-	*o = jsonOutput(s)
-	return nil
 }
 
 // where is the cluster and the namespace that are meant.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -111,11 +110,7 @@ func (p *planner) devices() {
 	p.set("NCCL_IB_DISABLE", "0", "there are usable RDMA devices")
 	var names []string
 	for _, rail := range p.ports {
-		name := rail.Device.Name
-		if len(rail.Device.Ports) > 1 {
-			name += ":" + strconv.Itoa(rail.Port.Number)
-		}
-		names = append(names, name)
+		names = append(names, rail.HCA())
 	}
 	reason := "the usable ports that the pod was given, by exact name"
 	if left := len(p.own.Rails()) - len(p.ports); left > 0 {

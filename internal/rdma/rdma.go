@@ -6,6 +6,7 @@ package rdma
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -120,6 +121,14 @@ func (p Port) Network() netip.Prefix {
 type RailPort struct {
 	Device *Device
 	Port   *Port
+}
+
+// HCA is how NCCL names the port: its device, and the port's number if the device has several.
+func (r RailPort) HCA() string {
+	if len(r.Device.Ports) > 1 {
+		return r.Device.Name + ":" + strconv.Itoa(r.Port.Number)
+	}
+	return r.Device.Name
 }
 
 // Rails are the usable ports of the devices that can be opened, in the order of Devices.

@@ -32,7 +32,13 @@ func AddLogFormat(cmd *cobra.Command) {
 }
 
 // Log writes to the command's standard output. A message is a whole sentence
-// for people; attributes are shown in JSON only.
+// for people; attributes are the facts in it for programs, and are shown in JSON only.
+//
+// Names of attributes are those of the JSON of receipts: camel case, with the unit in the name.
+//   - objects: namespace, environment, run, task, job, pod, container, node (its number), kubernetesNode,
+//     rank, gpu, claim, lease, service, build, image, tree, commit
+//   - amounts: seconds, bytes, bytesPerSecond, nodes, ranks, ranksPerNode, gpusPerNode, pods
+//   - why: reason (one of docs/reasons.md), why (a sentence), error
 func Log(cmd *cobra.Command) *slog.Logger { return newLog(cmd.OutOrStdout(), IsJSON(cmd)) }
 
 func newLog(out io.Writer, json bool) *slog.Logger {

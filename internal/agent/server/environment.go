@@ -23,13 +23,9 @@ func (c Config) additions() map[string]string {
 	cache := filepath.Join(state, "cache")
 	// Compilers' caches are not safe to share between nodes.
 	own := filepath.Join(cache, fmt.Sprintf("node-%d", c.Node))
-	return map[string]string{
-		"MASTER_ADDR":             c.Host(0),
-		"MASTER_PORT":             strconv.Itoa(agent.MasterPort),
+	added := map[string]string{
 		"NODE_RANK":               strconv.Itoa(c.Node),
-		"NUM_NODES":               strconv.Itoa(c.Nodes),
 		"GPUS_PER_NODE":           strconv.Itoa(c.GPUs),
-		"WORLD_SIZE":              strconv.Itoa(c.Nodes * c.GPUs),
 		"DEEPSPEED_HOSTFILE":      c.Paths.hostfile(),
 		"HOME":                    filepath.Join(state, "home"),
 		"USER":                    "mlenv",
@@ -43,6 +39,8 @@ func (c Config) additions() map[string]string {
 		"GLOO_SOCKET_IFNAME":      interfaceOf(c.PodIP),
 		"MLENV_AGENT":             c.Program,
 	}
+	maps.Copy(added, agent.World{Master: c.Host(0), Nodes: c.Nodes, RanksPerNode: c.GPUs}.Variables())
+	return added
 }
 
 // interfaceOf is the interface that has the address, "" if none has. gloo wants

@@ -152,7 +152,7 @@ func (j *job) readRank(rank int) {
 func (j *job) wait(launcher *exec.Cmd) {
 	deadline := j.status.Spec.Deadline
 	if !deadline.IsZero() {
-		timer := time.AfterFunc(time.Until(deadline), func() { j.stop(agent.Stop{Reason: "deadline"}) })
+		timer := time.AfterFunc(time.Until(deadline), func() { j.stop(agent.Stop{Cause: agent.StopDeadline, Reason: "deadline"}) })
 		defer timer.Stop()
 	}
 	err := launcher.Wait()
@@ -232,7 +232,7 @@ func (j *job) stop(stop agent.Stop) {
 	first := !j.stopping && j.status.Ended.IsZero()
 	if first {
 		j.stopping = true
-		j.status.StopReason = stop.Reason
+		j.status.StopCause, j.status.StopReason = stop.Cause, stop.Reason
 	}
 	grace, processes := j.status.Spec.Grace, part{j.status.ID, j.status.Node}
 	j.mu.Unlock()

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // launch is what starts a node's ranks.
@@ -28,16 +30,10 @@ type launch struct {
 // plan makes the launch of a job on this node.
 func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) (launch, error) {
 	l := launch{dir: dir, ranks: spec.Ranks(c.Node)}
-	port := spec.MasterPort
-	if port == 0 {
-		port = agent.MasterPort
-	}
-	l.env = c.environment(spec.Env, spec.SecretEnv, map[string]string{
-		"MASTER_ADDR":        c.Host(0),
-		"MASTER_PORT":        strconv.Itoa(port),
+	port := cmp.Or(spec.MasterPort, agent.MasterPort)
+	world := agent.World{Master: c.Host(0), Port: port, Nodes: spec.Nodes, RanksPerNode: spec.RanksPerNode}
+	l.env = c.environment(spec.Env, spec.SecretEnv, world.Variables(), map[string]string{
 		"NODE_RANK":          strconv.Itoa(spec.Position(c.Node)),
-		"NUM_NODES":          strconv.Itoa(spec.Nodes),
-		"WORLD_SIZE":         strconv.Itoa(spec.Nodes * spec.RanksPerNode),
 		"RANKS_PER_NODE":     strconv.Itoa(spec.RanksPerNode),
 		"MLENV_RUN":          spec.Run,
 		rank.RunDirVariable:  recorded,
@@ -46,7 +42,8 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 		rank.NodeVariable:    strconv.Itoa(c.Node),
 		"PYTHONUNBUFFERED":   "1",
 	})
-	logNCCL(l.env, record.Dir(recorded), c.Node)
+	// The agent reads there which network the ranks really use.
+	nccl.LogTo(l.env, record.Dir(recorded).NCCLLogs(c.Node))
 	if venv != "" {
 		l.env["VIRTUAL_ENV"] = venv
 		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]
@@ -70,13 +67,13 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 	process = append([]string{c.Program, "rank", "--"}, process...)
 	switch spec.Launcher {
 	case agent.DeepSpeed:
-		world := map[string][]int{}
+		ranks := map[string][]int{}
 		for node := range spec.Nodes {
 			for local := range spec.RanksPerNode {
-				world[c.Host(node)] = append(world[c.Host(node)], local)
+				ranks[c.Host(node)] = append(ranks[c.Host(node)], local)
 			}
 		}
-		info, err := json.Marshal(world)
+		info, err := json.Marshal(ranks)
 		if err != nil {
 			return l, err
 		}

@@ -17,28 +17,6 @@ import (
 // maxNCCLLogs is how many files are read: one a rank and some for its children.
 const maxNCCLLogs = 256
 
-// ncclSubsystems are those of which the log shows who talks to whom over what.
-const ncclSubsystems = "INIT,BOOTSTRAP,ENV,NET"
-
-// logNCCL has NCCL write what it does into the job's record, where the agent reads
-// which network the ranks are really on. A file that somebody has named himself stays.
-func logNCCL(env map[string]string, dir record.Dir, node int) {
-	if env["NCCL_DEBUG_FILE"] != "" {
-		return
-	}
-	// NCCL puts host and process ID in.
-	env["NCCL_DEBUG_FILE"] = dir.NCCLLogs(node) + "%h-%p.log"
-	if level := strings.ToUpper(env["NCCL_DEBUG"]); level != "INFO" && level != "ABORT" && level != "TRACE" {
-		env["NCCL_DEBUG"] = "INFO"
-	}
-	switch given := env["NCCL_DEBUG_SUBSYS"]; {
-	case given == "":
-		env["NCCL_DEBUG_SUBSYS"] = ncclSubsystems
-	case !strings.HasPrefix(given, "^"):
-		env["NCCL_DEBUG_SUBSYS"] = ncclSubsystems + "," + given
-	}
-}
-
 // ncclLogs are those of a job's processes on this node.
 type ncclLogs struct {
 	prefix string

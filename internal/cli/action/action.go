@@ -68,7 +68,7 @@ func (a *action) run(ctx context.Context, w wanted) error {
 		return err
 	}
 	started, err := launch.Start(ctx, a.clients, launch.Request{
-		Namespace: w.namespace, Name: name, ServiceAccount: w.account, Values: valuesOf(pipeline, w.params), Annotations: a.origin(),
+		Namespace: w.namespace, Installed: pipeline, Name: name, ServiceAccount: w.account, Values: valuesOf(pipeline, w.params), Annotations: a.origin(),
 	})
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ func forward(ctx context.Context, log *slog.Logger, wished int, dial dialer) (po
 			}
 			group.Go(func() {
 				if err := carry(ctx, conn, dial); err != nil && ctx.Err() == nil {
-					log.Warn(fmt.Sprintf("A connection to port %d was not forwarded: %v", wished, err))
+					log.Warn(fmt.Sprintf("A connection to port %d was not forwarded: %v", wished, err), "port", wished, "error", err)
 				}
 			})
 		}

@@ -155,10 +155,10 @@ func (o *opening) routeHost(ctx context.Context, namespace string, routes routec
 }
 
 func (o *opening) show(log *slog.Logger, address, credential string) {
-	log.Info(fmt.Sprintf("%s: %s with %s", o.service.Name, address, credential))
+	log.Info(fmt.Sprintf("%s: %s with %s", o.service.Name, address, credential), "service", o.service.Name, "url", address)
 	if o.browser && term.IsTerminal(int(os.Stdout.Fd())) {
 		if err := startBrowser(address); err != nil {
-			log.Info(fmt.Sprintf("No browser was started: %v", err))
+			log.Info(fmt.Sprintf("No browser was started: %v", err), "error", err)
 		}
 	}
 }

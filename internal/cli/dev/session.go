@@ -122,12 +122,12 @@ func (s *session) tell(ctx context.Context, err error) {
 		return
 	}
 	if err != nil {
-		s.log.Error(fmt.Sprintf("%s: %v", fail.ReasonOf(err), err))
+		s.log.Error(fmt.Sprintf("%s: %v", fail.ReasonOf(err), err), "reason", fail.ReasonOf(err), "error", err)
 		if next := fail.NextOf(err); next != "" {
 			s.log.Info("  next: " + next)
 		}
 	}
-	s.log.Info(fmt.Sprintf("Waiting for a change in %s, or Enter, to do it again; Ctrl-C ends it.", s.dir))
+	s.log.Info(fmt.Sprintf("Waiting for a change in %s, or Enter, to do it again; Ctrl-C ends it.", s.dir), "folder", s.dir)
 }
 
 // enters tells of every Enter on the terminal; nil where there is none.
@@ -162,7 +162,7 @@ func (s *session) forwardDebugger(ctx context.Context, clients *kube.Clients, se
 	if err != nil {
 		return err
 	}
-	s.log.Info(fmt.Sprintf("A debugger on node %d is reached at localhost:%d.", node, port))
+	s.log.Info(fmt.Sprintf("A debugger on node %d is reached at localhost:%d.", node, port), "node", node, "port", port)
 	return nil
 }
 

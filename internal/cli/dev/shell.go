@@ -125,7 +125,7 @@ func (s *shell) run(cmd *cobra.Command) error {
 func attend(ctx context.Context, log *slog.Logger, client *agent.Client, id string) (leave func()) {
 	if err := client.KeepShell(ctx, id); err != nil {
 		// Whoever looks for what is wrong with an agent must get in.
-		log.Warn(fmt.Sprintf("The agent of node %d does not attend this shell, so one whose connection breaks may go on there: %v", client.Node(), err))
+		log.Warn(fmt.Sprintf("The agent of node %d does not attend this shell, so one whose connection breaks may go on there: %v", client.Node(), err), "node", client.Node(), "error", err)
 		return func() {}
 	}
 	attending, stop := context.WithCancel(context.WithoutCancel(ctx))

@@ -119,15 +119,15 @@ func (s *syncing) run(ctx context.Context, log *slog.Logger) error {
 	if err := s.send(ctx, log, set); err != nil {
 		return err
 	}
-	log.Info(fmt.Sprintf("Watching %s; what changes is sent at once. Ctrl-C ends it.", s.dir))
+	log.Info(fmt.Sprintf("Watching %s; what changes is sent at once. Ctrl-C ends it.", s.dir), "folder", s.dir)
 	for change := range changes {
 		log.Info(change.String() + ".")
 		if change.Problem != nil {
-			log.Warn(fmt.Sprintf("Not all of it is watched: %v", change.Problem))
+			log.Warn(fmt.Sprintf("Not all of it is watched: %v", change.Problem), "error", change.Problem)
 		}
 		// A file that is half written, or a bad ignore file, is mended by the next change.
 		if err := s.send(ctx, log, set); err != nil && ctx.Err() == nil {
-			log.Warn(fmt.Sprintf("The nodes still have what was sent before: %v", err))
+			log.Warn(fmt.Sprintf("The nodes still have what was sent before: %v", err), "error", err)
 		}
 	}
 	return nil

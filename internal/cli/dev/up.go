@@ -93,7 +93,7 @@ func (u *up) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	log.Info(fmt.Sprintf("It is kept until %s; each command of mlenv that works in it begins its time anew. To give it back now: %s",
-		time.Now().Add(options.KeepFor).UTC().Format("2006-01-02 15:04 UTC"), u.downCommandLine(clients.Namespace)))
+		time.Now().Add(options.KeepFor).UTC().Format("2006-01-02 15:04 UTC"), u.downCommandLine(clients.Namespace)), "until", time.Now().Add(options.KeepFor).UTC())
 	return nil
 }
 
@@ -144,7 +144,7 @@ func (u *up) complete(ctx context.Context, log *slog.Logger, clients *kube.Clien
 	if err != nil {
 		return fail.Advise(err, "build it: %s; or name an image with --image", build)
 	}
-	log.Info(fmt.Sprintf("The image is %s, which was built of flavour %s of the cluster file.", built.Reference, flavour))
+	log.Info(fmt.Sprintf("The image is %s, which was built of flavour %s of the cluster file.", built.Reference, flavour), "image", built.Reference, "flavour", flavour)
 	request.Image = built.Reference
 	return nil
 }

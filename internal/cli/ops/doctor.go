@@ -3,6 +3,7 @@ package ops
 import (
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,7 @@ import (
 type doctorOptions struct {
 	kube       kube.Flags
 	name       string
-	output     string
+	output     step.OutputFlag
 	quietAfter time.Duration
 }
 
@@ -43,7 +44,7 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 	cmd.Args = func(_ *cobra.Command, args []string) error { return o.parse(args, flags.Changed("name")) }
 	o.kube.AddTo(flags)
 	flags.StringVar(&o.name, "name", objects.DefaultName, "name of the environment, as the argument")
-	flags.StringVar(&o.output, "output", "text", "text for people, json for machines")
+	o.output.AddTo(flags, step.Text, step.JSON, step.YAML)
 	flags.DurationVar(&o.quietAfter, "quiet-after", 10*time.Minute, "how long a training may print nothing before that is a finding")
 	return cmd
 }
@@ -59,9 +60,6 @@ func (o *doctorOptions) parse(args []string, named bool) error {
 		}
 		o.name = args[0]
 	}
-	if o.output != "text" && o.output != "json" {
-		problems = append(problems, fmt.Errorf("--output %q: want text or json", o.output))
-	}
 	if o.quietAfter <= 0 {
 		problems = append(problems, fmt.Errorf("--quiet-after %s: want more than nothing", o.quietAfter))
 	}
@@ -74,12 +72,12 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	report := doctor.Examine(cmd.Context(), clients, o.name, doctor.Options{QuietAfter: o.quietAfter})
-	if o.output == "json" {
-		if err := step.WriteJSON(cmd.OutOrStdout(), report); err != nil {
-			return err
-		}
-	} else {
-		report.Print(cmd.OutOrStdout())
+	err = o.output.Print(cmd.OutOrStdout(), report, func(out io.Writer) error {
+		report.Print(out)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if report.Broken() {
 		return &step.Exit{Code: step.Failed}

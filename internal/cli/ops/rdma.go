@@ -29,7 +29,7 @@ type rdmaOptions struct {
 	name        string
 	clusterFile string
 	check       bool
-	output      string
+	output      step.OutputFlag
 	// node is -1 for all.
 	node int
 }
@@ -57,7 +57,7 @@ Exit code 0: shown; 1: it cannot be read, or with --check something is wrong; 2:
 	flags.StringVar(&o.name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.clusterFile, "cluster-file", "", "cluster file whose network.rdma is compared with what is there (default: nothing is)")
 	flags.BoolVar(&o.check, "check", false, "print one line a node, and exit with 1 where something is wrong")
-	flags.StringVar(&o.output, "output", "text", "text for people, json for machines")
+	o.output.AddTo(flags, step.Text, step.JSON, step.YAML)
 	return cmd
 }
 
@@ -72,9 +72,6 @@ func (o *rdmaOptions) parse(args []string) error {
 			problems = append(problems, fmt.Errorf("node %q: want its number in the environment, 0 and up", args[0]))
 		}
 		o.node = node
-	}
-	if o.output != "text" && o.output != "json" {
-		problems = append(problems, fmt.Errorf("--output %q: want text or json", o.output))
 	}
 	return errors.Join(problems...)
 }
@@ -120,12 +117,12 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 	if o.node >= 0 {
 		report = rdmaReport{Nodes: report.Nodes[o.node : o.node+1]}
 	}
-	if o.output == "json" {
-		if err := step.WriteJSON(cmd.OutOrStdout(), report); err != nil {
-			return err
-		}
-	} else {
-		report.print(cmd.OutOrStdout(), o.check)
+	err = o.output.Print(cmd.OutOrStdout(), report, func(out io.Writer) error {
+		report.print(out, o.check)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if o.check && !report.fine() {
 		return &step.Exit{Code: step.Failed}

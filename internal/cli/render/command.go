@@ -5,13 +5,11 @@ package render
 import (
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
@@ -26,7 +24,7 @@ const leaseUID = "00000000-0000-0000-0000-000000000000"
 type options struct {
 	cluster, namespace, name string
 	mode, storage, services  string
-	output                   string
+	output                   step.OutputFlag
 	request                  objects.Request
 }
 
@@ -65,7 +63,7 @@ Exit code 0: printed; 1: no environment can be made of this; 2: wrong usage.`,
 	flags.StringVar(&o.request.StepsImage, "steps-image", "", "image of the steps, which the nodes get their agent from")
 	flags.StringVar(&o.services, "services", objects.NoServices, "programs to develop with on node 0: code-server, jupyter and tensorboard, with commas, or all or none")
 	flags.BoolVar(&o.request.Routes, "routes", false, "an OpenShift Route to each service too")
-	flags.StringVar(&o.output, "output", "yaml", "yaml, or json for one list")
+	o.output.AddUse(flags, "yaml, or json for one list", step.YAML, step.JSON)
 	return cmd
 }
 
@@ -83,9 +81,6 @@ func (o *options) parse(args []string, named bool) error {
 	if !slices.Contains([]string{"auto", string(objects.TCP), string(objects.RDMA)}, o.mode) {
 		problems = append(problems, fmt.Errorf("--mode %q: want auto, tcp or rdma", o.mode))
 	}
-	if o.output != "yaml" && o.output != "json" {
-		problems = append(problems, fmt.Errorf("--output %q: want yaml or json", o.output))
-	}
 	if o.cluster == "" {
 		problems = append(problems, errors.New("--cluster-file is missing: want a file as in clusters/"))
 	}
@@ -101,10 +96,10 @@ func (o *options) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if o.output == "json" {
+	if o.output.Is(step.JSON) {
 		return step.WriteJSON(cmd.OutOrStdout(), map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
 	}
-	return writeYAML(cmd.OutOrStdout(), objects)
+	return step.WriteObjects(cmd.OutOrStdout(), objects)
 }
 
 // objects are those of the environment, the Lease first. Errors: InvalidInput.
@@ -138,17 +133,4 @@ func (o *options) objects(file cluster.File) ([]objects.Object, error) {
 		ObjectMeta: metav1.ObjectMeta{Name: objects.NamesOf(r.Name).Lease, Namespace: r.Namespace, Labels: objects.Labels(r.Name)},
 	}
 	return slices.Concat([]objects.Object{lease}, made.Services.All(), made.InOrder()), nil
-}
-
-func writeYAML(out io.Writer, objects []objects.Object) error {
-	for _, object := range objects {
-		text, err := yaml.Marshal(object)
-		if err != nil {
-			return fmt.Errorf("printing %s: %w", object.GetName(), err)
-		}
-		if _, err := fmt.Fprintf(out, "---\n%s", text); err != nil {
-			return err
-		}
-	}
-	return nil
 }

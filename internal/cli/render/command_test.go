@@ -67,7 +67,7 @@ func render(t *testing.T, args string) []byte {
 
 func TestRenderRefuses(t *testing.T) {
 	for args, want := range map[string]string{
-		"a b --mode=fast --output=xml": "arguments [\"a\" \"b\"]: want one environment or none\n--mode \"fast\": want auto, tcp or rdma\n--output \"xml\": want yaml or json\n--cluster-file is missing",
+		"a b --mode=fast": "arguments [\"a\" \"b\"]: want one environment or none\n--mode \"fast\": want auto, tcp or rdma\n--cluster-file is missing",
 		"--cluster-file=../../../clusters/local.yaml --nodes=9 --image=x --mode=tcp": "steps-image: is missing",
 	} {
 		cmd := Command()

@@ -31,7 +31,9 @@ const requirementsTime = 20 * time.Minute
 // folder is what a run trains from in place of a repository: a copy, because the
 // person goes on working while the nodes come up.
 type folder struct {
-	dir          string
+	dir string
+	// manifest is of dir.
+	manifest     tree.Manifest
 	requirements string
 	environment  string
 }
@@ -74,7 +76,7 @@ func packFolder(ctx context.Context, values map[string][]string) (*folder, error
 		return nil, err
 	}
 	// Of the copy: somebody may have saved a file between the two.
-	if manifest, err = tree.Scan(ctx, copied, nil); err != nil {
+	if f.manifest, err = tree.Scan(ctx, copied, nil); err != nil {
 		f.remove()
 		return nil, err
 	}
@@ -86,7 +88,7 @@ func packFolder(ctx context.Context, values map[string][]string) (*folder, error
 			return nil, err
 		}
 	}
-	values["repo-url"] = []string{syncrepo.SentURL(manifest.Hash(), requirements)}
+	values["repo-url"] = []string{syncrepo.SentURL(f.manifest.Hash(), requirements)}
 	if values["revision"] == nil {
 		values["revision"] = []string{describeFolder(ctx, dir)}
 	}
@@ -252,7 +254,7 @@ func (s *sender) sendTo(ctx context.Context) error {
 	defer set.Close()
 	began := time.Now()
 	_, err = syncrepo.SendFolder(ctx, step.TextLog(sayer{s.display}), set, syncrepo.Folder{
-		Dir: s.folder.dir, Requirements: s.folder.requirements, RequirementsTimeout: requirementsTime,
+		Dir: s.folder.dir, Manifest: s.folder.manifest, Requirements: s.folder.requirements, RequirementsTimeout: requirementsTime,
 	})
 	if err == nil {
 		s.display.say("== sent in %s", humanize.Duration(time.Since(began)))

@@ -15,12 +15,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // ListCommand is mlenv runs.
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
-	var shown output
+	var output step.OutputFlag
 	cmd := &cobra.Command{
 		Use:   "runs",
 		Short: "List the runs of a namespace, also those of which only the receipt is left",
@@ -40,7 +41,7 @@ Exit code 0: they are listed; 1: they cannot be read; 2: wrong usage.`,
 			if err != nil {
 				return err
 			}
-			return shown.write(cmd.OutOrStdout(), found, func() error {
+			return output.Print(cmd.OutOrStdout(), found, func(out io.Writer) error {
 				if len(found) == 0 {
 					if err := kube.NoNamespace(cmd.Context(), clients.Kube, clients.Namespace); err != nil {
 						return err
@@ -48,21 +49,33 @@ Exit code 0: they are listed; 1: they cannot be read; 2: wrong usage.`,
 					fmt.Fprintf(cmd.ErrOrStderr(), "No runs in namespace %s.\n", clients.Namespace)
 					return nil
 				}
-				return table(cmd.OutOrStdout(), found, time.Now())
+				return table(out, found, time.Now())
 			})
 		},
 	}
 	flags.AddTo(cmd.Flags())
-	shown.addTo(cmd.Flags())
+	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
 	return cmd
 }
 
-func summaries(ctx context.Context, clients *kube.Clients) ([]summary, error) {
+// summaryList are runs, the newest first.
+type summaryList []summary
+
+// Names implements step.Named.
+func (l summaryList) Names() []string {
+	names := make([]string, len(l))
+	for i, s := range l {
+		names[i] = s.Name
+	}
+	return names
+}
+
+func summaries(ctx context.Context, clients *kube.Clients) (summaryList, error) {
 	all, err := list(ctx, clients)
 	if err != nil {
 		return nil, err
 	}
-	found := make([]summary, 0, len(all))
+	found := make(summaryList, 0, len(all))
 	for _, k := range all {
 		// Where a run is, only its tasks tell; how one ended, its receipt does.
 		if k.run != nil && k.receipt == nil {

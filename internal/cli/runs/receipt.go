@@ -16,12 +16,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // ReceiptCommand is mlenv receipt.
 func ReceiptCommand() *cobra.Command {
 	var flags kube.Flags
-	var shown output
+	var output step.OutputFlag
 	var page string
 	cmd := &cobra.Command{
 		Use:   "receipt RUN",
@@ -49,11 +50,11 @@ Exit code 0: it is shown, whatever the verdict; 1: there is none (yet); 2: wrong
 			if page != "" {
 				return writePage(cmd.OutOrStdout(), page, *k.receipt)
 			}
-			return shown.write(cmd.OutOrStdout(), k.receipt, func() error { return printReceipt(cmd.OutOrStdout(), *k.receipt) })
+			return output.Print(cmd.OutOrStdout(), k.receipt, func(out io.Writer) error { return printReceipt(out, *k.receipt) })
 		},
 	}
 	flags.AddTo(cmd.Flags())
-	shown.addTo(cmd.Flags())
+	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
 	cmd.Flags().StringVar(&page, "html", "", "write the report as a page into this file; - is standard output")
 	cmd.MarkFlagsMutuallyExclusive("html", "output")
 	return cmd

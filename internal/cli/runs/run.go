@@ -154,6 +154,7 @@ func (o *runOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	request.Installed = pipeline
 	var upload *folder
 	if isFolder(request.Values) {
 		if upload, err = packFolder(ctx, request.Values); err != nil {

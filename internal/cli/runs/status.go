@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // askTime is what the nodes have to answer.
@@ -62,7 +63,7 @@ type live struct {
 // StatusCommand is mlenv status.
 func StatusCommand() *cobra.Command {
 	var flags kube.Flags
-	var shown output
+	var output step.OutputFlag
 	cmd := &cobra.Command{
 		Use:   "status RUN",
 		Short: "Show where a run is: its phases, its nodes, how far the training is, and why it failed",
@@ -79,11 +80,11 @@ Exit code 0: it is shown, whatever the run's state; 1: it cannot be read; 2: wro
 				return err
 			}
 			s := k.status(cmd.Context(), clients)
-			return shown.write(cmd.OutOrStdout(), s, func() error { return s.print(cmd.OutOrStdout(), time.Now()) })
+			return output.Print(cmd.OutOrStdout(), s, func(out io.Writer) error { return s.print(out, time.Now()) })
 		},
 	}
 	flags.AddTo(cmd.Flags())
-	shown.addTo(cmd.Flags())
+	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
 	return cmd
 }
 

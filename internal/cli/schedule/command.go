@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -42,7 +43,7 @@ and final loss with the median of the last ten runs of the schedule that succeed
 func installCommand() *cobra.Command {
 	var flags kube.Flags
 	var params []string
-	var output string
+	var output step.OutputFlag
 	var image string
 	s := Schedule{}
 	cmd := &cobra.Command{
@@ -71,7 +72,7 @@ Exit code 0: done; 1: it failed, and the reason is told; 2: wrong usage.`,
 	f.StringVar(&s.OnBusy, "on-busy", "skip", "what to do where somebody else holds the environment: skip the night, or wait")
 	f.StringVar(&s.ServiceAccount, "service-account", launch.ServiceAccount, "ServiceAccount of the runs")
 	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")
-	f.StringVarP(&output, "output", "o", "", "yaml prints the objects instead of applying them")
+	output.AddUse(f, "yaml prints the objects instead of applying them", step.Text, step.YAML)
 	s.Tolerance = trend.AddTolerances(f)
 	if err := cmd.MarkFlagRequired("at"); err != nil {
 		panic(err) // the flag is made above
@@ -79,9 +80,6 @@ Exit code 0: done; 1: it failed, and the reason is told; 2: wrong usage.`,
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s.Name = nameOf(args)
 		err := errors.Join(s.Check(), s.setValues(params))
-		if output != "" && output != "yaml" {
-			err = errors.Join(err, fmt.Errorf("--output %q: want yaml", output))
-		}
 		if err != nil {
 			return &step.Exit{Code: step.WrongUsage, Err: err}
 		}
@@ -89,7 +87,7 @@ Exit code 0: done; 1: it failed, and the reason is told; 2: wrong usage.`,
 		if err != nil {
 			return err
 		}
-		return s.install(cmd, clients, image, output == "yaml")
+		return s.install(cmd, clients, image, output.Is(step.YAML))
 	}
 	return cmd
 }
@@ -131,7 +129,7 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 		return err
 	}
 	if print {
-		return install.WriteYAML(cmd.OutOrStdout(), objects)
+		return step.WriteObjects(cmd.OutOrStdout(), objects)
 	}
 	client, err := dynamic.NewForConfig(clients.Config)
 	if err != nil {
@@ -151,16 +149,13 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 
 func showCommand() *cobra.Command {
 	var flags kube.Flags
-	var output string
+	var output step.OutputFlag
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "List the schedules of a namespace",
 		Long:  "List the schedules of a namespace.\n\nExit code 0: listed; 1: they cannot be read; 2: wrong usage.",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != "table" && output != "json" {
-				return &step.Exit{Code: step.WrongUsage, Err: fmt.Errorf("--output %q: want table or json", output)}
-			}
 			clients, err := flags.Connect()
 			if err != nil {
 				return err
@@ -169,7 +164,7 @@ func showCommand() *cobra.Command {
 			if err != nil {
 				return kube.Problem(fmt.Errorf("listing schedules in %s: %w", clients.Namespace, err))
 			}
-			all := []Schedule{}
+			all := schedules{}
 			for i := range found.Items {
 				s, err := of(&found.Items[i])
 				if err != nil {
@@ -177,15 +172,24 @@ func showCommand() *cobra.Command {
 				}
 				all = append(all, s)
 			}
-			if output == "json" {
-				return step.WriteJSON(cmd.OutOrStdout(), all)
-			}
-			return list(cmd, all, found.Items)
+			return output.Print(cmd.OutOrStdout(), all, func(io.Writer) error { return list(cmd, all, found.Items) })
 		},
 	}
 	flags.AddTo(cmd.Flags())
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table for people, json for machines")
+	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
 	return cmd
+}
+
+// schedules of a namespace.
+type schedules []Schedule
+
+// Names implements step.Named.
+func (s schedules) Names() []string {
+	names := make([]string, len(s))
+	for i := range s {
+		names[i] = s[i].Name
+	}
+	return names
 }
 
 func list(cmd *cobra.Command, all []Schedule, jobs []batchv1.CronJob) error {

@@ -74,7 +74,7 @@ func (f *firing) fire(ctx context.Context, name, job string) error {
 	case started.Labels[run.ScheduleLabel] != s.Name:
 		return fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: there is one of that name: want one of schedule %s, or none", f.clients.Namespace, request.Name, s.Name)
 	}
-	f.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name, scheduled.UTC().Format(time.RFC3339)))
+	f.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name, scheduled.UTC().Format(time.RFC3339)), "namespace", started.Namespace, "run", started.Name, "scheduled", scheduled.UTC())
 	outcome, err := launch.FollowTasks(ctx, f.clients, started, f.observe)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -145,11 +145,11 @@ func (f *firing) skips(ctx context.Context, s Schedule) (string, error) {
 func (f *firing) observe(e launch.Event) {
 	switch e.Kind {
 	case launch.TaskStarted:
-		f.log.Info(fmt.Sprintf("  %s started", e.Task))
+		f.log.Info(fmt.Sprintf("  %s started", e.Task), "task", e.Task)
 	case launch.TaskWaiting:
-		f.log.Info(fmt.Sprintf("  %s waits: %s", e.Task, e.Text))
+		f.log.Info(fmt.Sprintf("  %s waits: %s", e.Task, e.Text), "task", e.Task, "why", e.Text)
 	case launch.TaskEnded:
-		f.log.Info(fmt.Sprintf("  %s %s", e.Task, e.Ended.Status))
+		f.log.Info(fmt.Sprintf("  %s %s", e.Task, e.Ended.Status), "task", e.Task, "status", e.Ended.Status)
 	case launch.Line, launch.LogLost:
 	}
 }
@@ -161,7 +161,7 @@ func (f *firing) compare(ctx context.Context, s Schedule, of *v1.PipelineRun, re
 	}
 	history, err := receipt.History(ctx, f.clients.Kube, f.clients.Namespace, reached.Environment)
 	if err != nil {
-		f.log.Warn(fmt.Sprintf("Not all earlier runs are compared: %v", err))
+		f.log.Warn(fmt.Sprintf("Not all earlier runs are compared: %v", err), "error", err)
 	}
 	var own []receipt.Receipt
 	for _, r := range history {
@@ -170,7 +170,7 @@ func (f *firing) compare(ctx context.Context, s Schedule, of *v1.PipelineRun, re
 		}
 	}
 	comparisons := trend.Judge(*reached, own, s.Tolerance)
-	f.log.Info(fmt.Sprintf("Run %s succeeded.", of.Name))
+	f.log.Info(fmt.Sprintf("Run %s succeeded.", of.Name), "run", of.Name)
 	for _, c := range comparisons {
 		f.log.Info("  " + c.String())
 	}

@@ -96,7 +96,7 @@ func (h *Held) KeepRenewed(ctx context.Context, every time.Duration) error {
 			}
 			next = min(every, RetryEvery)
 			if !warned {
-				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.name, next, err))
+				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.name, next, err), "environment", h.name, "retrySeconds", next.Seconds(), "error", err)
 			}
 			warned = true
 		} else {
@@ -116,7 +116,7 @@ func (h *Held) Renewing(ctx context.Context) (stop func()) {
 	ctx, stop = context.WithCancel(ctx)
 	go func() {
 		if err := h.KeepRenewed(ctx, RenewEvery); err != nil {
-			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.name, err))
+			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.name, err), "environment", h.name, "error", err)
 		}
 	}()
 	return stop

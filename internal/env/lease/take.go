@@ -78,7 +78,7 @@ func (c Client) Take(ctx context.Context, r Request) (*Held, error) {
 			if !busy.Replaceable() {
 				return nil, busy.problem()
 			}
-			c.Log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and made anew.", r.Name, busy.Holder))
+			c.Log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and made anew.", r.Name, busy.Holder), "environment", r.Name, "holder", busy.Holder.String())
 			if err := c.Delete(ctx, found.Name, found.UID); err != nil {
 				return nil, err
 			}

@@ -48,9 +48,9 @@ func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, 
 		if err != nil || !ending.NoFinally {
 			return // a teardown follows, or may
 		}
-		log.Info(fmt.Sprintf("No teardown follows, for %s: environment %s is given back now; its claims stay.", ending.Message, name))
+		log.Info(fmt.Sprintf("No teardown follows, for %s: environment %s is given back now; its claims stay.", ending.Message, name), "why", ending.Message, "environment", name)
 		if err := leases.Delete(ctx, name, held.UID()); err != nil {
-			log.Warn(fmt.Sprintf("It was not given back: %v", err))
+			log.Warn(fmt.Sprintf("It was not given back: %v", err), "error", err)
 		}
 	}, nil
 }

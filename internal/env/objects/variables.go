@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // variables are the container's: the agent reads them, and what people start with
@@ -23,14 +25,11 @@ func (b builder) variables() []corev1.EnvVar {
 		field("POD_IP", "status.podIP"),
 		field("NODE_NAME", "spec.nodeName"),
 		field("NODE_RANK", "metadata.labels['apps.kubernetes.io/pod-index']"),
-		{Name: "NUM_NODES", Value: strconv.Itoa(b.Nodes)},
 		{Name: "GPUS_PER_NODE", Value: strconv.Itoa(b.GPUsPerNode)},
-		{Name: "WORLD_SIZE", Value: strconv.Itoa(b.Nodes * b.GPUsPerNode)},
-		{Name: "MASTER_ADDR", Value: b.names.TLSName(b.Namespace, 0)},
-		{Name: "MASTER_PORT", Value: strconv.Itoa(agent.MasterPort)},
 		{Name: "DEEPSPEED_HOSTFILE", Value: agent.Hostfile},
 	}
-	return slices.Concat(vars, b.networkVariables(), b.caVariables(), b.proxyVariables())
+	world := agent.World{Master: b.names.TLSName(b.Namespace, 0), Nodes: b.Nodes, RanksPerNode: b.GPUsPerNode}
+	return slices.Concat(vars, variables(world.Variables()), b.networkVariables(), b.caVariables(), b.proxyVariables())
 }
 
 func field(name, path string) corev1.EnvVar {
@@ -41,28 +40,20 @@ func field(name, path string) corev1.EnvVar {
 // from what each node has.
 func (b builder) networkVariables() []corev1.EnvVar {
 	tcp := b.Cluster.Network.TCP
+	vars := slices.Concat(variable("NCCL_DEBUG", b.Cluster.NCCL.Debug), variable("NCCL_P2P_LEVEL", tcp.P2PLevel))
 	if b.Mode == RDMA {
-		return slices.Concat(variable("NCCL_DEBUG", b.Cluster.NCCL.Debug), variable("NCCL_P2P_LEVEL", tcp.P2PLevel))
+		return vars
 	}
-	return slices.Concat(
-		variable("NCCL_DEBUG", b.Cluster.NCCL.Debug),
-		variable("NCCL_IB_DISABLE", "1"),
-		variable("NCCL_SOCKET_IFNAME", tcp.InterfaceExclude),
-		variable("NCCL_P2P_LEVEL", tcp.P2PLevel),
-		variable("GLOO_SOCKET_IFNAME", glooInterface(tcp.InterfaceExclude)),
-	)
+	return append(vars, variables(nccl.SocketsOnly(tcp.InterfaceExclude))...)
 }
 
-// glooInterface is the interface for gloo where NCCL's setting names one. gloo
-// takes one whole name, NCCL a list of prefixes ("eth"), of names ("=eth0") or of
-// exclusions ("^lo,docker0"). What an exclusion leaves over differs by node: there
-// the agent finds the interface that has the pod's address.
-func glooInterface(nccl string) string {
-	if strings.HasPrefix(nccl, "^") {
-		return ""
+// variables are sorted by name: a map has no order, and the order of a pod's variables is part of its template.
+func variables(env map[string]string) []corev1.EnvVar {
+	vars := make([]corev1.EnvVar, 0, len(env))
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		vars = append(vars, corev1.EnvVar{Name: name, Value: env[name]})
 	}
-	first, _, _ := strings.Cut(strings.TrimPrefix(nccl, "="), ",")
-	return first
+	return vars
 }
 
 // variable is none where there is no value.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -27,13 +26,12 @@ type options struct {
 	kube        kube.Flags
 	request     Request
 	attachments string
-	output      string
-	formats     []string
+	output      step.OutputFlag
 }
 
 // Command is mlenv admin.
 func Command() *cobra.Command {
-	o := &options{formats: []string{"text", "yaml", "json"}}
+	o := &options{}
 	apply := false
 	cmd := &cobra.Command{
 		Use:   "admin CLUSTER.yaml",
@@ -49,8 +47,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
   mlenv admin clusters/cairo.yaml --output=yaml > for-the-administrator.yaml
   mlenv admin clusters/cairo.yaml --apply --reboot-pool=worker && mlenv admin status clusters/cairo.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if apply {
-				o.formats = []string{"text", "json"}
+			if apply && o.output.Is(step.YAML) {
+				return errors.New("--apply with --output=yaml: the latter prints the objects and changes nothing: want one of the two")
 			}
 			if o.request.Reboot = cmd.Flags().Changed("reboot-pool"); !o.request.Reboot {
 				o.request.Pool = DefaultPool
@@ -65,6 +63,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		},
 	}
 	o.addTo(cmd)
+	o.output.AddUse(cmd.Flags(), "text for people, json for machines, yaml for the objects alone", step.Text, step.JSON, step.YAML)
 	cmd.Flags().StringVar(&o.request.Pool, "reboot-pool", "",
 		"MachineConfigPool that the MachineConfigs are for: with --apply they are applied, and EVERY NODE OF IT REBOOTS, one after the other")
 	cmd.Flags().BoolVar(&apply, "apply", false, "apply it; without --reboot-pool no node reboots")
@@ -73,7 +72,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 }
 
 func statusCommand() *cobra.Command {
-	o := &options{formats: []string{"text", "json"}}
+	o := &options{}
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "status CLUSTER.yaml",
@@ -88,6 +87,7 @@ Exit code 0: everything is in place; 1: something is missing, or cannot be read;
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.status(cmd, timeout) },
 	}
 	o.addTo(cmd)
+	o.output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
 	cmd.Flags().StringVar(&o.request.Pool, "pool", DefaultPool, "MachineConfigPool of the GPU nodes")
 	cmd.Flags().DurationVar(&timeout, "timeout", rolloutTime, "how long to follow a roll-out; 0 does not follow")
 	return cmd
@@ -99,7 +99,6 @@ func (o *options) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.request.ServiceAccount, "service-account", "", "service account of the pods (default: security.service_account of the file)")
 	cmd.Flags().StringVar(&o.request.SCC, "scc", "", "constraint that the cluster has and that is bound (default: security.scc of the file, else privileged or "+OwnSCC+" where the pods need it)")
 	cmd.Flags().StringVar(&o.attachments, "attachments", "none", "copy makes copies of the file's network attachments in the namespace")
-	cmd.Flags().StringVar(&o.output, "output", "text", strings.Join(o.formats, ", "))
 }
 
 // read completes the request. Errors: InvalidInput with every mistake.
@@ -109,9 +108,6 @@ func (o *options) read(ctx context.Context, args []string) error {
 	}
 	file, fileErr := clusterfile.Load(ctx, args[0], o.kube)
 	var problems []error
-	if !slices.Contains(o.formats, o.output) {
-		problems = append(problems, fmt.Errorf("--output %q: want one of %v", o.output, o.formats))
-	}
 	if o.attachments != "none" && o.attachments != "copy" {
 		problems = append(problems, fmt.Errorf("--attachments %q: want none or copy", o.attachments))
 	}
@@ -147,16 +143,13 @@ func (o *options) print(cmd *cobra.Command) error {
 		return err
 	}
 	out := cmd.OutOrStdout()
-	switch o.output {
-	case "yaml":
+	if o.output.Is(step.YAML) {
 		for _, warning := range plan.Warnings {
 			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
 		}
 		return plan.printYAML(out)
-	case "json":
-		return step.WriteJSON(out, plan)
 	}
-	return plan.Print(out)
+	return o.output.Print(out, plan, plan.Print)
 }
 
 func (o *options) apply(cmd *cobra.Command) error {
@@ -168,16 +161,16 @@ func (o *options) apply(cmd *cobra.Command) error {
 	changes := []install.Change{}
 	plan, err := Apply(cmd.Context(), clients, r, func(change install.Change) {
 		changes = append(changes, change)
-		if o.output == "text" {
+		if o.output.ForPeople() {
 			fmt.Fprintln(out, change.Object, change.Outcome)
 		}
 	})
-	if o.output == "json" && len(changes) > 0 {
+	if !o.output.ForPeople() && len(changes) > 0 {
 		if err := step.WriteJSON(out, map[string]any{"changes": changes, "warnings": plan.Warnings}); err != nil {
 			return err
 		}
 	}
-	if err != nil || o.output == "json" {
+	if err != nil || !o.output.ForPeople() {
 		return err
 	}
 	tell(out, r, changes, plan.Warnings)
@@ -215,23 +208,22 @@ func (o *options) status(cmd *cobra.Command, timeout time.Duration) error {
 		return err
 	}
 	out, progress := cmd.OutOrStdout(), cmd.OutOrStdout()
-	if o.output == "json" {
-		progress = cmd.ErrOrStderr()
-	} else {
+	if o.output.ForPeople() {
 		status.print(out)
+	} else {
+		progress = cmd.ErrOrStderr()
 	}
 	var followErr error
 	if status.rolling() && timeout > 0 {
 		ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not all nodes are updated after %s", timeout))
 		defer cancel()
 		*status.Pool, followErr = Follow(ctx, clients, *status.Pool, status.configs, func(line string) { fmt.Fprintln(progress, line) })
-	} else if status.Pool != nil && o.output == "text" {
+	} else if status.Pool != nil && o.output.ForPeople() {
 		fmt.Fprintln(out, *status.Pool)
 	}
-	if o.output == "json" {
-		if err := step.WriteJSON(out, status); err != nil {
-			return err
-		}
+	// For people it is printed before the roll-out, whose progress follows.
+	if err := o.output.Print(out, status, func(io.Writer) error { return nil }); err != nil {
+		return err
 	}
 	if followErr != nil {
 		return followErr

@@ -5,7 +5,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/install"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // lineWidth is where explanations are broken.
@@ -63,7 +64,7 @@ func (i Item) printCommands(w io.Writer) error {
 	commands := i.Commands
 	if len(commands) == 0 && len(i.Objects) > 0 {
 		var text strings.Builder
-		if err := install.WriteYAML(&text, i.Objects); err != nil {
+		if err := step.WriteObjects(&text, i.Objects); err != nil {
 			return err
 		}
 		commands = []string{"oc apply --server-side -f - <<'EOF'\n" + text.String() + "EOF"}
@@ -92,7 +93,7 @@ func (p Plan) printYAML(w io.Writer) error {
 			continue
 		}
 		var text strings.Builder
-		if err := install.WriteYAML(&text, item.Objects); err != nil {
+		if err := step.WriteObjects(&text, item.Objects); err != nil {
 			return err
 		}
 		fmt.Fprintf(w, "# %s\n", item.What)

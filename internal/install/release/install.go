@@ -8,6 +8,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 const (
@@ -36,7 +37,7 @@ func (r *Release) writeInstall() error {
 		}
 	}
 	var out bytes.Buffer
-	if err := install.WriteYAML(&out, objects); err != nil {
+	if err := step.WriteObjects(&out, objects); err != nil {
 		return err
 	}
 	return r.write(installFile, out.Bytes())

@@ -31,6 +31,8 @@ type Request struct {
 	Namespace string
 	// Pipeline by name; "" is the constant Pipeline.
 	Pipeline string
+	// Installed is that pipeline if the caller has read it. If it is nil, Start reads it.
+	Installed *v1.Pipeline
 	// Name of the PipelineRun. A run of that name that is there already is adopted if it was asked for the
 	// same. With "" the API server makes one, of GenerateName, or else of the pipeline's name.
 	Name         string
@@ -62,9 +64,12 @@ func NewName() string {
 // errors: PermissionDenied.
 func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.PipelineRun, error) {
 	request = request.withDefaults(clients)
-	pipeline, err := Installed(ctx, clients, request.Namespace, request.Pipeline)
-	if err != nil {
-		return nil, err
+	pipeline := request.Installed
+	if pipeline == nil {
+		var err error
+		if pipeline, err = Installed(ctx, clients, request.Namespace, request.Pipeline); err != nil {
+			return nil, err
+		}
 	}
 	wanted, err := request.pipelineRun(pipeline)
 	if err != nil {

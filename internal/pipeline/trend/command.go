@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -57,7 +56,7 @@ func Command() *cobra.Command {
 		schedule string
 		like     string
 		picture  string
-		output   string
+		output   step.OutputFlag
 	)
 	cmd := &cobra.Command{
 		Use:   "trend",
@@ -76,9 +75,6 @@ Exit code 0: shown; 1: it cannot be read; 2: wrong usage.`,
 			if len(args) > 0 {
 				problems = append(problems, fmt.Errorf("arguments %q: want flags only", args))
 			}
-			if output != "table" && output != "json" && output != "yaml" {
-				problems = append(problems, fmt.Errorf("--output %q: want table, json or yaml", output))
-			}
 			return errors.Join(problems...)
 		},
 	}
@@ -87,7 +83,7 @@ Exit code 0: shown; 1: it cannot be read; 2: wrong usage.`,
 	cmd.Flags().StringVar(&schedule, "schedule", "", "only runs that this schedule has started")
 	cmd.Flags().StringVar(&like, "like", "", "runs of the same kind as this one (default: the newest)")
 	cmd.Flags().StringVar(&picture, "svg", "", "write the picture into this file, as SVG")
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table for people, json or yaml for machines")
+	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
 	tolerances := AddTolerances(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		clients, err := flags.Connect()
@@ -110,18 +106,7 @@ Exit code 0: shown; 1: it cannot be read; 2: wrong usage.`,
 				return fmt.Errorf("writing the picture: %w", err)
 			}
 		}
-		switch output {
-		case "json":
-			return step.WriteJSON(cmd.OutOrStdout(), t)
-		case "yaml":
-			text, err := yaml.Marshal(t)
-			if err != nil {
-				return err
-			}
-			_, err = cmd.OutOrStdout().Write(text)
-			return err
-		}
-		return t.Print(cmd.OutOrStdout())
+		return output.Print(cmd.OutOrStdout(), t, t.Print)
 	}
 	return cmd
 }

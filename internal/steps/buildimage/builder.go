@@ -78,7 +78,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 	}
 	if image, ok := b.built(ctx, found); ok {
 		b.log.Info(fmt.Sprintf("Nothing is built: %s was built from the same Dockerfile, folder, arguments and base on %s. --force builds it again. (%.1f s)",
-			image.Reference, found.CreationTimestamp.UTC().Format("2006-01-02 15:04 MST"), b.now().Sub(began).Seconds()))
+			image.Reference, found.CreationTimestamp.UTC().Format("2006-01-02 15:04 MST"), b.now().Sub(began).Seconds()), "image", image.Reference, "built", found.CreationTimestamp.UTC(), "seconds", b.now().Sub(began).Seconds())
 		return image, nil
 	}
 	if err := b.enough(ctx); err != nil {
@@ -92,7 +92,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		err = b.follow(ctx, build, started)
 		var other *cancelledByOther
 		if errors.As(err, &other) && attempt < attempts {
-			b.log.Warn(fmt.Sprintf("Build %s, which somebody else had started, was cancelled. Building it anew.", build.Name))
+			b.log.Warn(fmt.Sprintf("Build %s, which somebody else had started, was cancelled. Building it anew.", build.Name), "build", build.Name)
 			continue
 		}
 		if err != nil {
@@ -100,7 +100,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		}
 		image, err := b.result(ctx, build.Name)
 		if err == nil {
-			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, b.now().Sub(began).Seconds()))
+			b.log.Info(fmt.Sprintf("Built %s in %.0f s.", image.Reference, b.now().Sub(began).Seconds()), "image", image.Reference, "seconds", b.now().Sub(began).Seconds())
 		}
 		return image, err
 	}
@@ -125,7 +125,7 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 		group.Go(func() error {
 			digest, err := b.registry.digest(ctx, base)
 			if err != nil && ctx.Err() == nil {
-				b.log.Warn(fmt.Sprintf("Which image %s is now could not be read; the build will see. (%v)", base, firstLine(err)))
+				b.log.Warn(fmt.Sprintf("Which image %s is now could not be read; the build will see. (%v)", base, firstLine(err)), "image", base, "error", err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -204,21 +204,21 @@ func (b *builder) built(ctx context.Context, tag *imagev1.ImageStreamTag) (Image
 	unresolved := b.plan.inputs.unresolved()
 	switch {
 	case labels[inputsLabel] == "":
-		b.log.Info(fmt.Sprintf("There is an image %s that this was not built by; building.", tag.Name))
+		b.log.Info(fmt.Sprintf("There is an image %s that this was not built by; building.", tag.Name), "image", tag.Name)
 		return Image{}, false
 	case labels[inputsLabel] == b.plan.inputs.fingerprint():
 	case len(unresolved) > 0 && labels[inputsWithoutBasesLabel] == b.plan.inputs.withoutBases():
-		b.log.Warn(fmt.Sprintf("Whether %s is still the image that %s was built on is not known; the image of then is taken.", strings.Join(unresolved, " and "), tag.Name))
+		b.log.Warn(fmt.Sprintf("Whether %s is still the image that %s was built on is not known; the image of then is taken.", strings.Join(unresolved, " and "), tag.Name), "images", unresolved, "image", tag.Name)
 	case labels[inputsWithoutBasesLabel] == b.plan.inputs.withoutBases():
-		b.log.Info(fmt.Sprintf("The base has changed: it was %s, it is %s now; building.", labels[baseDigestsLabel], b.plan.inputs.basesText()))
+		b.log.Info(fmt.Sprintf("The base has changed: it was %s, it is %s now; building.", labels[baseDigestsLabel], b.plan.inputs.basesText()), "earlierBase", labels[baseDigestsLabel], "base", b.plan.inputs.basesText())
 		return Image{}, false
 	default:
-		b.log.Info(fmt.Sprintf("The Dockerfile, its folder or its arguments have changed since %s was built; building.", tag.Name))
+		b.log.Info(fmt.Sprintf("The Dockerfile, its folder or its arguments have changed since %s was built; building.", tag.Name), "image", tag.Name)
 		return Image{}, false
 	}
 	image := imageOf(tag)
 	if b.registry.gone(ctx, image.Reference) {
-		b.log.Info(fmt.Sprintf("Image %s is not in the registry any more; building.", image.Reference))
+		b.log.Info(fmt.Sprintf("Image %s is not in the registry any more; building.", image.Reference), "image", image.Reference)
 		return Image{}, false
 	}
 	return image, true

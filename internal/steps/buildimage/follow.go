@@ -54,7 +54,7 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started bool
 	select {
 	case <-read:
 	case <-time.After(logTime):
-		b.log.Warn(fmt.Sprintf("The end of the log of build %s could not be read.", build.Name))
+		b.log.Warn(fmt.Sprintf("The end of the log of build %s could not be read.", build.Name), "build", build.Name)
 		stop()
 		<-read
 	case <-ctx.Done():
@@ -84,7 +84,7 @@ func (b *builder) interrupted(ctx context.Context, name string, started bool) er
 func (b *builder) cancelNow(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
-	b.log.Info(fmt.Sprintf("Cancelling build %s.", name))
+	b.log.Info(fmt.Sprintf("Cancelling build %s.", name), "build", name)
 	if err := b.cancel(ctx, name); err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build) (last *buildv1
 			if pod := b.pod(ctx, now); pod != nil && pod.Spec.NodeName != "" {
 				node = " on node " + pod.Spec.NodeName
 			}
-			b.log.Info(fmt.Sprintf("Build %s runs%s.", now.Name, node))
+			b.log.Info(fmt.Sprintf("Build %s runs%s.", now.Name, node), "build", now.Name)
 			return false, nil
 		case now.Status.Reason == buildv1.StatusReasonMissingPushSecret:
 			return false, b.waitsForPushSecret(now)

@@ -62,7 +62,7 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 			return nil, false, kube.Problem(fmt.Errorf("listing builds of buildconfig %s/%s: %w", b.namespace, name, err))
 		}
 		if build := b.running(found.Items); build != nil && !b.force {
-			b.log.Info(fmt.Sprintf("Build %s builds the same already, since %s; following it.", build.Name, build.CreationTimestamp.UTC().Format("15:04:05 MST")))
+			b.log.Info(fmt.Sprintf("Build %s builds the same already, since %s; following it.", build.Name, build.CreationTimestamp.UTC().Format("15:04:05 MST")), "build", build.Name, "created", build.CreationTimestamp.UTC())
 			return build, false, nil
 		}
 		if other := readClaim(config); !b.force && other.Inputs == b.plan.inputs.fingerprint() && other.Holder != b.holder {
@@ -123,7 +123,7 @@ func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Durat
 		return build != nil, nil
 	})
 	if build != nil {
-		b.log.Info(fmt.Sprintf("%s has just started build %s of the same; following it.", other.Holder, build.Name))
+		b.log.Info(fmt.Sprintf("%s has just started build %s of the same; following it.", other.Holder, build.Name), "holder", other.Holder, "build", build.Name)
 		return build, nil
 	}
 	if ctx.Err() == nil && waiting.Err() != nil {
@@ -170,7 +170,7 @@ func (b *builder) start(ctx context.Context, before []buildv1.Build) (*buildv1.B
 	if err := b.definition.pack(&folder); err != nil {
 		return nil, err
 	}
-	b.log.Info(fmt.Sprintf("Sending the folder of %s (%s) to buildconfig %s.", b.plan.flavour, humanize.Bytes(int64(folder.Len())), name))
+	b.log.Info(fmt.Sprintf("Sending the folder of %s (%s) to buildconfig %s.", b.plan.flavour, humanize.Bytes(int64(folder.Len())), name), "flavour", b.plan.flavour, "bytes", folder.Len(), "buildConfig", name)
 	sending, cancel := context.WithCancelCause(ctx)
 	go func() {
 		sent, err := b.send(ctx, name, folder.Bytes())

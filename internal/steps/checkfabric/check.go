@@ -97,7 +97,7 @@ func (c *Check) check(ctx context.Context, r *fabric.Report) error {
 	}
 	const mainPart = 0.6 // of the bound; the rest is for finding who is at fault
 	main := c.whole(r, c.left(mainPart))
-	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"), humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.Bound))
+	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"), humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.Bound), "nodes", len(c.Nodes), "ranksPerNode", r.RanksPerNode, "backend", r.Backend, "limitSeconds", c.Bound.Seconds())
 	if len(rails) > 1 {
 		names := railNames(rails)
 		main.also(func(node int, input *fabric.Input, _ map[string]string) { input.Rails = names[node] })
@@ -143,7 +143,7 @@ func (c *Check) withoutGPU(r *fabric.Report, out outcome) error {
 		return fail.Advise(fail.Becausef(fail.GPUMissing, "checking the fabric: torch sees no GPU on %s, and does on others", c.named(out.withoutGPU)),
 			"compare the nodes: nvidia-smi in each pod; the driver there may be another one")
 	}
-	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not go with the driver. Measured by gloo instead.", r.RanksPerNode))
+	c.Log.Warn(fmt.Sprintf("Torch sees no GPU though the nodes have %d each: the image's torch is for CPUs, or does not go with the driver. Measured by gloo instead.", r.RanksPerNode), "gpusPerNode", r.RanksPerNode)
 	r.Backend, r.RanksPerNode = fabric.Gloo, min(r.RanksPerNode, ranksWithoutGPU)
 	return nil
 }

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strconv"
+	"maps"
 	"sync"
 	"time"
 
@@ -69,11 +69,7 @@ func (r rail) only(node int, input *fabric.Input, env map[string]string) {
 		env["GLOO_SOCKET_IFNAME"] = port.Port.Netdev
 		return
 	}
-	name := port.Device.Name
-	if len(port.Device.Ports) > 1 {
-		name += ":" + strconv.Itoa(port.Port.Number)
-	}
-	env["NCCL_IB_HCA"] = nccl.ExactHCA(name)
+	env["NCCL_IB_HCA"] = nccl.ExactHCA(port.HCA())
 }
 
 // measureRails measures all rails at once, each by one rank a node with a GPU of its own:
@@ -140,10 +136,12 @@ func (c *Check) compareTCP(ctx context.Context, r *fabric.Report) error {
 	j.id = c.ID + "-tcp"
 	j.input.Pairs, j.input.Others, j.input.Inside = nil, false, false
 	j.also(func(node int, _ *fabric.Input, env map[string]string) {
-		env["NCCL_IB_DISABLE"], env["NCCL_NET"] = "1", "Socket"
+		interfaces := ""
 		if pod := c.devices[node].PodInterface; pod != "" {
-			env["NCCL_SOCKET_IFNAME"], env["GLOO_SOCKET_IFNAME"] = "="+pod, pod
+			interfaces = "=" + pod
 		}
+		maps.Copy(env, nccl.SocketsOnly(interfaces))
+		env["NCCL_NET"] = "Socket"
 	})
 	out, err := j.do(ctx)
 	if err != nil {

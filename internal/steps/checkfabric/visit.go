@@ -64,11 +64,11 @@ func (c *checker) visit(ctx context.Context) (fabric.Report, error) {
 // tellPods says which node of the report is which pod.
 func tellPods(log *slog.Logger, pods []podagent.Pod) {
 	for i, pod := range pods {
-		log.Info(fmt.Sprintf("Node %d is pod %s (%s) on %s, container %s.", i, pod.Name, pod.IP, pod.Node, pod.Container))
+		log.Info(fmt.Sprintf("Node %d is pod %s (%s) on %s, container %s.", i, pod.Name, pod.IP, pod.Node, pod.Container), "node", i, "pod", pod.Name, "address", pod.IP, "kubernetesNode", pod.Node, "container", pod.Container)
 	}
 	together := podagent.Together(pods)
 	for _, node := range slices.Sorted(maps.Keys(together)) {
-		log.Warn(fmt.Sprintf("Pods %s are on one node, %s: what they send each other does not leave it.", strings.Join(together[node], " and "), node))
+		log.Warn(fmt.Sprintf("Pods %s are on one node, %s: what they send each other does not leave it.", strings.Join(together[node], " and "), node), "pods", together[node], "kubernetesNode", node)
 	}
 }
 
@@ -119,7 +119,7 @@ func prepare(ctx context.Context, set nodes.Set, mode string, log *slog.Logger) 
 		if mode != "" || fail.ReasonOf(err) != fail.RDMAUnavailable {
 			return "", err
 		}
-		log.Warn(fmt.Sprintf("Mode tcp, though all pods have RDMA devices: %v", err))
+		log.Warn(fmt.Sprintf("Mode tcp, though all pods have RDMA devices: %v", err), "error", err)
 	} else if mode == "" {
 		log.Info("Mode tcp: not all pods have RDMA devices.")
 	}
@@ -133,7 +133,7 @@ func tellOverruled(log *slog.Logger, own []agent.Facts, prepared network.Network
 		for _, name := range slices.Sorted(maps.Keys(facts.Environment)) {
 			was, is := facts.Environment[name], prepared.Environments[node][name]
 			if strings.HasPrefix(name, "NCCL_") && was != is {
-				log.Warn(fmt.Sprintf("Pod %s sets %s=%s; it is measured with %q, by what was detected.", facts.Pod, name, was, is))
+				log.Warn(fmt.Sprintf("Pod %s sets %s=%s; it is measured with %q, by what was detected.", facts.Pod, name, was, is), "pod", facts.Pod, "variable", name, "previous", was, "value", is)
 			}
 		}
 	}

@@ -83,7 +83,7 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 		return false, kube.Problem(fmt.Errorf("deleting statefulset %s/%s: %w", live.Namespace, live.Name, err))
 	}
 	return true, kube.WaitGone(ctx, p.clients.Kube, live.Namespace, objects.Selector(p.request.Name).String(), func(left []*corev1.Pod) {
-		p.log.Info(fmt.Sprintf("Waiting until %d old pods are gone.", len(left)))
+		p.log.Info(fmt.Sprintf("Waiting until %d old pods are gone.", len(left)), "pods", len(left))
 	})
 }
 

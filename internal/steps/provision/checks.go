@@ -41,7 +41,7 @@ func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credenti
 		for _, gpu := range f.GPUs {
 			if len(gpu.Throttled) > 0 {
 				p.log.Warn(fmt.Sprintf("GPU %d of node %d (%s) is held back by %s at %d °C; all nodes will wait for it.",
-					gpu.Index, f.Node, f.KubernetesNode, strings.Join(gpu.Throttled, " and "), gpu.Temperature))
+					gpu.Index, f.Node, f.KubernetesNode, strings.Join(gpu.Throttled, " and "), gpu.Temperature), "gpu", gpu.Index, "node", f.Node, "kubernetesNode", f.KubernetesNode, "throttled", gpu.Throttled, "celsius", gpu.Temperature)
 			}
 		}
 		problems = append(problems, checkGPUs(f, p.request.Cluster.GPUs.Type))

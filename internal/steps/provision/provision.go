@@ -159,7 +159,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		}
 		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
-	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.options.holder()))
+	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.options.holder()), "namespace", p.request.Namespace, "environment", p.request.Name, "holder", p.options.holder().String())
 	stopRenewing := held.Renewing(ctx)
 	defer stopRenewing()
 	result, usable, err := p.make(ctx, held)
@@ -171,7 +171,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
 	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
-		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode))
+		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "namespace", p.request.Namespace, "environment", p.request.Name, "seconds", p.now().Sub(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode", p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
 	p.sayServices(result.Services)
 	return result, nil
 }
@@ -184,7 +184,7 @@ func (p *provisioner) decideMode(ctx context.Context) {
 	report := preflight.Examine(ctx, preflight.Deps{Clients: p.clients}, preflight.Options{Request: p.request, Mode: preflight.Auto})
 	mode, why := report.Mode()
 	p.request.Mode = mode
-	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows all that was looked at.)", mode, why))
+	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows all that was looked at.)", mode, why), "mode", mode, "why", why)
 }
 
 // checkPlace refuses a wrong cluster, and a run that cannot live long enough.
@@ -210,7 +210,7 @@ func (p *provisioner) checkPlace(ctx context.Context) error {
 func (p *provisioner) release(ctx context.Context, held *lease.Held) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
-	p.log.Info(fmt.Sprintf("Releasing environment %s/%s.", p.request.Namespace, p.request.Name))
+	p.log.Info(fmt.Sprintf("Releasing environment %s/%s.", p.request.Namespace, p.request.Name), "namespace", p.request.Namespace, "environment", p.request.Name)
 	if err := p.leases.Delete(ctx, p.request.Name, held.UID()); err != nil {
 		return err
 	}
@@ -374,9 +374,9 @@ func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVol
 	}
 	had, wants := found.Spec.Resources.Requests[corev1.ResourceStorage], want.Spec.Resources.Requests[corev1.ResourceStorage]
 	if had.Cmp(wants) != 0 {
-		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s; %s was asked for.", want.Name, had.String(), wants.String()))
+		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s; %s was asked for.", want.Name, had.String(), wants.String()), "claim", want.Name, "size", had.String(), "wantedSize", wants.String())
 	} else {
-		p.log.Info(fmt.Sprintf("Claim %s is there already and is used as it is.", want.Name))
+		p.log.Info(fmt.Sprintf("Claim %s is there already and is used as it is.", want.Name), "claim", want.Name)
 	}
 	return nil
 }

@@ -187,7 +187,7 @@ func (p *provisioner) sayServices(services []agent.ServiceStatus) {
 			ports = append(ports, fmt.Sprint(s.Port))
 		}
 	}
-	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), namespace))
+	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), namespace), "service", names.NodeZero, "ports", ports, "namespace", namespace)
 	for _, s := range agent.Services() {
 		if !slices.Contains(p.request.Services, s.Name) {
 			continue
@@ -195,17 +195,17 @@ func (p *provisioner) sayServices(services []agent.ServiceStatus) {
 		i := slices.IndexFunc(services, func(status agent.ServiceStatus) bool { return status.Name == s.Name })
 		switch {
 		case i < 0:
-			p.log.Warn(fmt.Sprintf("The node has not started service %s within %s.", s.Name, servicesTime))
+			p.log.Warn(fmt.Sprintf("The node has not started service %s within %s.", s.Name, servicesTime), "service", s.Name, "seconds", servicesTime.Seconds())
 			continue
 		case !services[i].Answers:
-			p.log.Warn(fmt.Sprintf("Service %s %s.", s.Name, describeService(services[i])))
+			p.log.Warn(fmt.Sprintf("Service %s %s.", s.Name, describeService(services[i])), "service", s.Name, "state", describeService(services[i]))
 			continue
 		}
 		where := fmt.Sprintf("http://localhost:%d%s", s.Port, s.Path)
 		if host := p.hosts[names.Route(s.Name)]; host != "" {
 			where += " or https://" + host + s.Path
 		}
-		p.log.Info(fmt.Sprintf("  %s: %s with the %s that this shows: %s", s.Name, where, s.Credential, names.ShowCredential(namespace, s)))
+		p.log.Info(fmt.Sprintf("  %s: %s with the %s that this shows: %s", s.Name, where, s.Credential, names.ShowCredential(namespace, s)), "service", s.Name, "url", where)
 	}
 }
 

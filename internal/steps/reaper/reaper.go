@@ -84,7 +84,7 @@ func (r *reaper) pass(ctx context.Context) error {
 	}
 	held := len(found.Items) - len(abandoned) - len(doubtful) - len(problems.all)
 	r.log.Info(fmt.Sprintf("%s in %s: %d held, %d abandoned, %d whose lease has ended.",
-		humanize.Count(len(found.Items), "environment"), r.clients.Namespace, held, len(abandoned), len(doubtful)))
+		humanize.Count(len(found.Items), "environment"), r.clients.Namespace, held, len(abandoned), len(doubtful)), "environments", len(found.Items), "namespace", r.clients.Namespace, "held", held, "abandoned", len(abandoned), "expired", len(doubtful))
 	var all sync.WaitGroup
 	for _, each := range abandoned {
 		all.Go(func() { problems.add(r.giveBack(ctx, each)) })
@@ -135,11 +135,11 @@ func (r *reaper) lookAnew(ctx context.Context, old *coordinationv1.Lease) (live 
 func (r *reaper) giveBack(ctx context.Context, a teardown.Abandoned) error {
 	name := fmt.Sprintf("%s/%s", a.Lease.Namespace, a.Lease.Name)
 	if r.dryRun {
-		r.log.Info(fmt.Sprintf("Environment %s would be given back, because %s.", name, a.Why))
+		r.log.Info(fmt.Sprintf("Environment %s would be given back, because %s.", name, a.Why), "environment", name, "why", a.Why)
 		return nil
 	}
 	for range attempts {
-		r.log.Info(fmt.Sprintf("Environment %s is given back, because %s.", name, a.Why))
+		r.log.Info(fmt.Sprintf("Environment %s is given back, because %s.", name, a.Why), "environment", name, "why", a.Why)
 		err := teardown.GiveBack(ctx, r.clients, r.log, r.now, a)
 		if !errors.Is(err, lease.ErrChanged) {
 			return errors.Join(err, r.event(ctx, a, err))
@@ -149,7 +149,7 @@ func (r *reaper) giveBack(ctx context.Context, a teardown.Abandoned) error {
 			return err
 		}
 		if !s.abandoned || s.mayReturn {
-			r.log.Info(fmt.Sprintf("Environment %s was renewed or taken meanwhile, and is kept.", name))
+			r.log.Info(fmt.Sprintf("Environment %s was renewed or taken meanwhile, and is kept.", name), "environment", name)
 			return nil
 		}
 		a.Lease, a.Why = live, s.why

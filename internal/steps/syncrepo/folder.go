@@ -15,6 +15,9 @@ type Folder struct {
 	Dir string
 	// Ignore says what of it is left out.
 	Ignore *tree.Ignore
+	// Manifest is of the folder if the caller has scanned it and nobody has changed it since. If it has no
+	// entries, SendFolder scans the folder.
+	Manifest tree.Manifest
 	// Requirements is the path in it of a pip file to install, "" for none, and
 	// RequirementsTimeout the time for that.
 	Requirements        string
@@ -25,9 +28,12 @@ type Folder struct {
 // fetched. Returned is the tree's hash, which every node confirmed. Errors: UnsafeTree,
 // SyncFailed, AgentUnreachable, RequirementsFailed.
 func SendFolder(ctx context.Context, log *slog.Logger, set nodes.Set, f Folder) (tree.Digest, error) {
-	m, err := tree.Scan(ctx, f.Dir, f.Ignore)
-	if err != nil {
-		return "", err
+	m := f.Manifest
+	if len(m.Entries) == 0 {
+		var err error
+		if m, err = tree.Scan(ctx, f.Dir, f.Ignore); err != nil {
+			return "", err
+		}
 	}
 	needs := requirements{name: f.Requirements, program: agent.Program, venvs: agent.State + "/venvs", timeout: f.RequirementsTimeout}
 	return sender{nodes: set, log: log}.deliver(ctx, f.Dir, m, needs)

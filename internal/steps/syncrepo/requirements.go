@@ -80,7 +80,7 @@ func (r requirements) digest() tree.Digest {
 // once: it is named by the hash of the file and those that it includes.
 func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (venv string, err error) {
 	venv = fmt.Sprintf("%s/%s", r.venvs, r.digest())
-	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is there already.", r.name, venv))
+	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is there already.", r.name, venv), "requirements", r.name, "venv", venv)
 	volumes, _, err := s.volumes(ctx)
 	if err != nil {
 		return "", err
@@ -125,7 +125,7 @@ func (r requirements) installOn(ctx context.Context, client *agent.Client, id st
 	}
 	what := "pip failed"
 	switch {
-	case last.StopReason == "deadline":
+	case last.StopCause == agent.StopDeadline:
 		what = fmt.Sprintf("pip had not ended after %s", r.timeout)
 	case last.State != agent.Exited:
 		what = strings.TrimSuffix(fmt.Sprintf("pip did not end by itself: %s: %s", last.State, last.StopReason), ": ")

@@ -72,7 +72,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s.", commit, time.Since(began).Seconds(), describe(manifest)))
+	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s.", commit, time.Since(began).Seconds(), describe(manifest)), "commit", commit, "seconds", time.Since(began).Seconds(), "contents", describe(manifest))
 	needs := requirements{name: o.Requirements, program: agent.Program, venvs: agent.State + "/venvs", timeout: o.RequirementsTimeout, run: o.Run.Name}
 	hash, err := sender{nodes: set, log: log}.deliver(ctx, dir, manifest, needs)
 	if err != nil {

@@ -54,7 +54,7 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 		return "", err
 	}
 	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s.",
-		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume")))
+		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume")), "tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes))
 	return p.hash, nil
 }
 
@@ -158,7 +158,7 @@ func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t 
 		default:
 			return t.err
 		}
-		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), t.err))
+		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), t.err), "node", client.Node(), "error", t.err)
 		if t.plan, t.err = client.PlanTree(ctx, p.hash, p.manifest); t.err == nil && !t.plan.Present {
 			t.err = s.stream(ctx, nodes.Set{client}, p, t.plan.Missing)[client]
 		}
@@ -192,7 +192,7 @@ func (s sender) progress(ctx context.Context, sent *atomic.Int64) func() {
 		for {
 			select {
 			case <-ticker.C:
-				s.log.Info(fmt.Sprintf("  %s sent", humanize.Bytes(sent.Load())))
+				s.log.Info(fmt.Sprintf("  %s sent", humanize.Bytes(sent.Load())), "bytes", sent.Load())
 			case <-ctx.Done():
 				return
 			}
@@ -209,7 +209,7 @@ func (s sender) switchTo(ctx context.Context, hash tree.Digest, venv string) err
 		return err
 	})
 	if err == nil {
-		s.log.Info(fmt.Sprintf("%s is tree %.12s on all nodes now.", agent.Current, hash))
+		s.log.Info(fmt.Sprintf("%s is tree %.12s on all nodes now.", agent.Current, hash), "tree", hash)
 	}
 	return err
 }

@@ -68,7 +68,7 @@ func (s sent) on(state agent.TreeState) bool {
 func await(ctx context.Context, log *slog.Logger, set nodes.Set, of sent, limit time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	log.Info(fmt.Sprintf("Waiting for tree %.12s, which whoever started the run sends to the nodes.", of.tree))
+	log.Info(fmt.Sprintf("Waiting for tree %.12s, which whoever started the run sends to the nodes.", of.tree), "tree", of.tree)
 	err := set.Each(waiting, func(ctx context.Context, client *agent.Client) error {
 		for {
 			state, err := client.CurrentTree(ctx)
@@ -87,7 +87,7 @@ func await(ctx context.Context, log *slog.Logger, set nodes.Set, of sent, limit 
 	})
 	switch {
 	case err == nil:
-		log.Info(fmt.Sprintf("%s is tree %.12s on all nodes now.", agent.Current, of.tree))
+		log.Info(fmt.Sprintf("%s is tree %.12s on all nodes now.", agent.Current, of.tree), "tree", of.tree)
 		return nil
 	case ctx.Err() == nil && errors.Is(waiting.Err(), context.DeadlineExceeded):
 		return fail.Advise(fail.Becausef(fail.SyncFailed, "waiting for tree %s: it is not on all nodes after %s", of.tree, humanize.Duration(limit)),

@@ -50,12 +50,12 @@ func (t *teardown) account(ctx context.Context, held *coordinationv1.Lease) rece
 		if err := t.addTasks(ctx, &r); err != nil {
 			// A run of which nothing is known has not succeeded.
 			r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.ReasonOf(err)), err.Error()
-			t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err))
+			t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err), "error", err)
 		}
 	}
 	if held != nil {
 		if err := t.addNodes(ctx, &r); err != nil {
-			t.log.Warn(fmt.Sprintf("Not all of the nodes' account is in the receipt: %v", err))
+			t.log.Warn(fmt.Sprintf("Not all of the nodes' account is in the receipt: %v", err), "error", err)
 		}
 	}
 	if t.options.Run.Name != "" {

@@ -123,10 +123,10 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 		return "", r, problems
 	}
 	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.Name, r.Schedule); err != nil {
-		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err))
+		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err), "error", err)
 	}
 	name := receipt.Name(t.options.Run.Name)
-	t.log.Info(fmt.Sprintf("Verdict: %s. The receipt is configmap %s/%s.", verdict(r), t.clients.Namespace, name))
+	t.log.Info(fmt.Sprintf("Verdict: %s. The receipt is configmap %s/%s.", verdict(r), t.clients.Namespace, name), "verdict", r.Verdict, "reason", r.Reason, "namespace", t.clients.Namespace, "configMap", name)
 	return name, r, problems
 }
 
@@ -142,7 +142,7 @@ func verdict(r receipt.Receipt) string {
 func (t *teardown) mine(ctx context.Context) (held *coordinationv1.Lease, free bool, err error) {
 	found, err := t.leases.Find(ctx, t.options.Name)
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
-		t.log.Info(fmt.Sprintf("There is no environment %s/%s.", t.clients.Namespace, t.options.Name))
+		t.log.Info(fmt.Sprintf("There is no environment %s/%s.", t.clients.Namespace, t.options.Name), "namespace", t.clients.Namespace, "environment", t.options.Name)
 		return nil, true, nil
 	} else if err != nil {
 		return nil, false, err
@@ -153,7 +153,7 @@ func (t *teardown) mine(ctx context.Context) (held *coordinationv1.Lease, free b
 		return found, false, nil
 	case t.options.Run.UID != "" && holder.ID != t.options.Run.UID:
 		// A run that never got the environment has nothing to give back.
-		t.log.Info(fmt.Sprintf("Environment %s/%s is held by %s and is left alone.", t.clients.Namespace, t.options.Name, holder))
+		t.log.Info(fmt.Sprintf("Environment %s/%s is held by %s and is left alone.", t.clients.Namespace, t.options.Name, holder), "namespace", t.clients.Namespace, "environment", t.options.Name, "holder", holder)
 		return nil, false, nil
 	case t.options.Run.UID == "" && holder.ID != lease.Person().ID:
 		return nil, false, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace, t.options.Name, holder),
@@ -172,7 +172,7 @@ func (t *teardown) waitLeaseEnds(ctx context.Context, held *coordinationv1.Lease
 		}
 		ends := lease.Ends(found[0])
 		if !ends.Equal(said) {
-			t.log.Info(fmt.Sprintf("The environment is kept until %s. To end it now: oc delete lease %s -n %s", ends.UTC().Format(time.RFC3339), held.Name, held.Namespace))
+			t.log.Info(fmt.Sprintf("The environment is kept until %s. To end it now: oc delete lease %s -n %s", ends.UTC().Format(time.RFC3339), held.Name, held.Namespace), "until", ends.UTC(), "lease", held.Name, "namespace", held.Namespace)
 			said = ends
 		}
 		return !ends.IsZero() && t.now().After(ends), nil
@@ -192,14 +192,14 @@ func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease) erro
 // waitReleased waits until what a deleted Lease owned is gone.
 func (t *teardown) waitReleased(ctx context.Context, held *coordinationv1.Lease, began time.Time) error {
 	ctx = context.WithoutCancel(ctx)
-	t.log.Info(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name))
+	t.log.Info(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name), "namespace", held.Namespace, "lease", held.Name)
 	if err := t.waitGone(ctx); err != nil {
 		return err
 	}
 	if err := t.waitLeaseGone(ctx, held.UID); err != nil {
 		return err
 	}
-	t.log.Info(fmt.Sprintf("All pods are gone and their GPUs free after %.1f s.", t.now().Sub(began).Seconds()))
+	t.log.Info(fmt.Sprintf("All pods are gone and their GPUs free after %.1f s.", t.now().Sub(began).Seconds()), "seconds", t.now().Sub(began).Seconds())
 	return nil
 }
 

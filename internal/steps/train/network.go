@@ -43,7 +43,7 @@ func (n *shown) look(statuses []agent.JobStatus) error {
 			n.found = map[string]bool{}
 		}
 		n.found[key] = true
-		n.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen, finding.Next))
+		n.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen, finding.Next), "host", finding.Host, "reason", finding.Reason, "cause", finding.Cause, "seen", finding.Seen, "next", finding.Next)
 	}
 	return n.onSockets(summary)
 }

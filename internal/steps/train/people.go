@@ -12,9 +12,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// replaced is why a training was stopped that another one took the place of.
-const replaced = "another training was started in its place"
-
 // clear looks for trainings that run on the nodes already: two would want the same port and
 // the same GPUs. With replace it stops those of people and waits for their end. Else, and where one is of a
 // run, which somebody else waits for, it is EnvironmentBusy.
@@ -56,9 +53,9 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 			"wait for its end, or stop it with --replace")
 	}
 	for _, id := range running {
-		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id))
+		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id), "job", id)
 		other := &Training{Nodes: t.Nodes, ID: id, Log: t.Log}
-		other.Stop(ctx, replaced)
+		other.stop(ctx, agent.Stop{Cause: agent.StopReplaced, Reason: "another training was started in its place", Grace: grace})
 		err = errors.Join(err, other.waitEnd(ctx))
 	}
 	return err

@@ -105,7 +105,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 		return result, a.interrupted(ctx, t)
 	}
 	if err == nil {
-		log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(len(set)*t.Spec.RanksOfNode(), "rank"), result.Statuses[0].Record))
+		log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(len(set)*t.Spec.RanksOfNode(), "rank"), result.Statuses[0].Record), "ranks", len(set)*t.Spec.RanksOfNode(), "record", result.Statuses[0].Record)
 	}
 	return result, err
 }
@@ -191,7 +191,7 @@ func (a *attempt) interrupted(ctx context.Context, t *Training) error {
 		var err error
 		why, err = run.EndingOf(ending, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID), a.Run.Task, time.Now())
 		if err != nil {
-			a.Log.Warn(fmt.Sprintf("It is not known why this step was told to end, so the training goes on: %v", err))
+			a.Log.Warn(fmt.Sprintf("It is not known why this step was told to end, so the training goes on: %v", err), "error", err)
 			return fail.Becausef(fail.Cancelled, "training: the step was told to end; job %s goes on", t.ID)
 		}
 	}

@@ -94,11 +94,11 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 	again := found.over && t.Told
 	switch {
 	case again:
-		t.Log.Info(fmt.Sprintf("Job %s has ended, as was told already; its whole output is in the record.", t.ID))
+		t.Log.Info(fmt.Sprintf("Job %s has ended, as was told already; its whole output is in the record.", t.ID), "job", t.ID)
 	case found.attached:
-		t.Log.Info(fmt.Sprintf("Attached to job %s, which is there already.", t.ID))
+		t.Log.Info(fmt.Sprintf("Attached to job %s, which is there already.", t.ID), "job", t.ID)
 	default:
-		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, humanize.Count(len(t.Nodes), "node"), humanize.Count(t.Spec.RanksOfNode(), "rank"), t.ID))
+		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, humanize.Count(len(t.Nodes), "node"), humanize.Count(t.Spec.RanksOfNode(), "rank"), t.ID), "script", t.Spec.Script, "launcher", t.Spec.Launcher, "nodes", len(t.Nodes), "ranksPerNode", t.Spec.RanksOfNode(), "job", t.ID)
 	}
 	following, stopFollowing := context.WithCancel(ctx)
 	defer stopFollowing()
@@ -170,14 +170,18 @@ func first(err error) error {
 	return err
 }
 
-// Stop tells every node to end its part; it does not wait.
+// Stop stops every node's part; it does not wait.
 func (t *Training) Stop(ctx context.Context, reason string) {
+	t.stop(ctx, agent.Stop{Reason: reason, Grace: grace})
+}
+
+func (t *Training) stop(ctx context.Context, stop agent.Stop) {
 	var group sync.WaitGroup
 	for _, client := range t.Nodes {
 		group.Go(func() {
-			err := client.StopJob(ctx, t.ID, agent.Stop{Reason: reason, Grace: grace})
+			err := client.StopJob(ctx, t.ID, stop)
 			if err != nil && !agent.IsNotFound(err) && ctx.Err() == nil {
-				t.Log.Warn(fmt.Sprintf("Node %d could not be told to stop: %v", client.Node(), err))
+				t.Log.Warn(fmt.Sprintf("Node %d could not be told to stop: %v", client.Node(), err), "node", client.Node(), "error", err)
 			}
 		})
 	}
@@ -213,7 +217,7 @@ func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan
 		}
 		if since.IsZero() {
 			since = time.Now()
-			t.Log.Warn(fmt.Sprintf("Node %d does not answer; the training may go on. Trying again. (%v)", client.Node(), err))
+			t.Log.Warn(fmt.Sprintf("Node %d does not answer; the training may go on. Trying again. (%v)", client.Node(), err), "node", client.Node(), "error", err)
 		}
 		if lost := t.lost(ctx, client, since); lost != nil {
 			_ = send(update{node: client.Node(), err: lost})
@@ -261,7 +265,7 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, show *progress, began time.Time) {
 	lines := &metrics.Lines{Each: func(value map[string]any) {
 		if show.add(value, time.Now()) && !began.IsZero() {
-			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()))
+			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()), "step", value["step"], "seconds", time.Since(began).Seconds())
 		}
 	}}
 	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.RetryUntilDone(ctx)) })
@@ -344,12 +348,12 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 			}
 			if !started && slices.ContainsFunc(u.status.Ranks, func(r agent.RankStatus) bool { return !r.Started.IsZero() }) {
 				started = true
-				t.Log.Info(fmt.Sprintf("The first rank started %.1f s after the launch.", time.Since(began).Seconds()))
+				t.Log.Info(fmt.Sprintf("The first rank started %.1f s after the launch.", time.Since(began).Seconds()), "seconds", time.Since(began).Seconds())
 			}
 			if i := slices.IndexFunc(u.status.Ranks, waits); i >= 0 && !waiting {
 				waiting = true
 				t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is reached by: %s",
-					u.status.Ranks[i].Rank, u.node, t.Spec.Deadline.UTC().Format("2006-01-02 15:04 MST"), t.Forward(u.node, u.status.Ranks[i].DebugPort)))
+					u.status.Ranks[i].Rank, u.node, t.Spec.Deadline.UTC().Format("2006-01-02 15:04 MST"), t.Forward(u.node, u.status.Ranks[i].DebugPort)), "rank", u.status.Ranks[i].Rank, "node", u.node, "deadline", t.Spec.Deadline.UTC(), "port", u.status.Ranks[i].DebugPort)
 			}
 			switch {
 			case u.status.State == agent.Restarted:
@@ -430,12 +434,12 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 		return first(failure)
 	}
 	for _, status := range statuses {
-		if status.StopReason == "deadline" {
+		switch status.StopCause {
+		case agent.StopDeadline:
 			return fail.Advise(fail.Becausef(fail.TrainingTimeout, "training: it had not ended after %s", status.Ended.Sub(status.Started).Round(time.Second)),
 				"give it more time with the param timeout, and the PipelineRun with --pipeline-timeout")
-		}
-		if status.StopReason == replaced {
-			return fail.Becausef(fail.Cancelled, "training: %s", replaced)
+		case agent.StopReplaced:
+			return fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
 		}
 	}
 	if found, failed := cause.Find(statuses); failed {
@@ -481,6 +485,6 @@ func (t *Training) drain(logs *sync.WaitGroup) {
 	select {
 	case <-done:
 	case <-time.After(drain):
-		t.Log.Warn(fmt.Sprintf("Not all output has arrived within %s; the whole of it is in the record on the nodes.", drain))
+		t.Log.Warn(fmt.Sprintf("Not all output has arrived within %s; the whole of it is in the record on the nodes.", drain), "seconds", drain.Seconds())
 	}
 }

@@ -1,0 +1,135 @@
+package step
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
+)
+
+// Format is a value of the flag --output.
+type Format string
+
+// The formats. Each command allows some of them.
+const (
+	// Text is for people.
+	Text Format = "text"
+	JSON Format = "json"
+	YAML Format = "yaml"
+	// Names prints one name a line, for xargs.
+	Names Format = "name"
+)
+
+// OutputFlag is the flag --output of a command. It implements pflag.Value.
+type OutputFlag struct {
+	format  Format
+	allowed []Format
+}
+
+// AddTo adds the flag to a command that allows Text, JSON and YAML, and perhaps Names. The first is the default.
+func (o *OutputFlag) AddTo(flags *pflag.FlagSet, allowed ...Format) {
+	use := "text for people, json or yaml for machines"
+	if slices.Contains(allowed, Names) {
+		use += ", name for one name a line"
+	}
+	o.AddUse(flags, use, allowed...)
+}
+
+// AddUse is AddTo for a command that allows other formats, or uses them in its own way.
+func (o *OutputFlag) AddUse(flags *pflag.FlagSet, use string, allowed ...Format) {
+	o.format, o.allowed = allowed[0], allowed
+	flags.VarP(o, "output", "o", use)
+}
+
+func (o *OutputFlag) String() string { return string(o.format) }
+
+// Type implements pflag.Value: the formats that are allowed.
+func (o *OutputFlag) Type() string { return strings.Join(o.names(), "|") }
+
+// Set implements pflag.Value.
+func (o *OutputFlag) Set(s string) error {
+	if !slices.Contains(o.allowed, Format(s)) {
+		return fmt.Errorf("want %s", orList(o.names()))
+	}
+	o.format = Format(s)
+	return nil
+}
+
+func (o *OutputFlag) names() []string {
+	names := make([]string, len(o.allowed))
+	for i, format := range o.allowed {
+		names[i] = string(format)
+	}
+	return names
+}
+
+// orList is "a, b or c".
+func orList(words []string) string {
+	last := len(words) - 1
+	if last < 1 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// Is reports whether the format was chosen.
+func (o *OutputFlag) Is(format Format) bool { return o.format == format }
+
+// ForPeople reports whether people read the output.
+func (o *OutputFlag) ForPeople() bool { return o.format == Text || o.format == "" }
+
+// Print writes a value in the chosen format. text writes it for people. A command that allows Names prints a
+// value that implements Named.
+func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error) error {
+	switch o.format {
+	case JSON:
+		return WriteJSON(out, value)
+	case YAML:
+		return writeYAML(out, value)
+	case Names:
+		for _, name := range value.(Named).Names() {
+			if _, err := fmt.Fprintln(out, name); err != nil {
+				return err
+			}
+		}
+		return nil
+	case Text:
+	}
+	return text(out)
+}
+
+// Named is a value that Names can print.
+type Named interface{ Names() []string }
+
+// WriteJSON writes a value as --output=json shows it: indented, for eyes too.
+func WriteJSON(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}
+
+// WriteObjects writes objects as oc apply takes them: one YAML document each.
+func WriteObjects[T any](w io.Writer, objects []T) error {
+	for _, object := range objects {
+		if _, err := fmt.Fprintln(w, "---"); err != nil {
+			return err
+		}
+		if err := writeYAML(w, object); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func writeYAML(w io.Writer, value any) error {
+	text, err := yaml.Marshal(value)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(text)
+	return err
+}

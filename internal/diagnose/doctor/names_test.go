@@ -70,7 +70,7 @@ func TestNames(t *testing.T) {
 		seen[s.name] = true
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", s.name, s.flow, s.level, known[s.name])
 	}
-	const path = "../../docs/doctor.md"
+	const path = "../../../docs/doctor.md"
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -26,11 +26,6 @@ var layers = [][]string{
 	{"fail", "humanize", "version", "golden"},
 }
 
-// exceptions are imports against the layers, each with its reason.
-var exceptions = map[string]string{
-	"kube -> agent": "the dialers that connect to agents are in kube",
-}
-
 // stepImports are the only imports between steps.
 var stepImports = map[string]string{
 	"steps/provision -> steps/preflight":  "provision asks preflight for the mode if no other task has",
@@ -75,9 +70,7 @@ func TestLayers(t *testing.T) {
 			}
 			edge := from + " -> " + to
 			if layerOf(to) < layerOf(from) {
-				if used[edge] = true; exceptions[edge] == "" {
-					t.Errorf("%s is an import upwards", edge)
-				}
+				t.Errorf("%s is an import upwards", edge)
 			}
 			if from == "steps" {
 				edge = "steps -> steps/*"
@@ -89,11 +82,9 @@ func TestLayers(t *testing.T) {
 			}
 		}
 	}
-	for _, allowed := range []map[string]string{exceptions, stepImports} {
-		for edge := range allowed {
-			if !used[edge] {
-				t.Errorf("%s is allowed and does not exist", edge)
-			}
+	for edge := range stepImports {
+		if !used[edge] {
+			t.Errorf("%s is allowed and does not exist", edge)
 		}
 	}
 }

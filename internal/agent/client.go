@@ -219,12 +219,12 @@ func (c *Client) Log(ctx context.Context, id, name string, offset int64, follow 
 	return c.stream(ctx, "/v1/jobs/"+url.PathEscape(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode())
 }
 
-// WriteRecord puts one of RecordFiles into the record of a run, in place of an earlier one.
+// WriteRecord puts a file, FabricReport, into the record of a run, in place of an earlier one.
 func (c *Client) WriteRecord(ctx context.Context, id, name string, content []byte) error {
 	return c.do(ctx, http.MethodPut, recordPath(id, name), "application/octet-stream", bytes.NewReader(content), nil)
 }
 
-// ReadRecord reads one of RecordFiles. One that is not there is IsNotFound.
+// ReadRecord reads a file, FabricReport, of the record of a run. One that is not there is IsNotFound.
 func (c *Client) ReadRecord(ctx context.Context, id, name string) ([]byte, error) {
 	body, err := c.stream(ctx, recordPath(id, name))
 	if err != nil {

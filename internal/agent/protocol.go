@@ -391,15 +391,9 @@ const (
 const (
 	// FabricReport is what check-fabric found, JSON.
 	FabricReport = "fabric.json"
-	// FabricSVG and FabricPNG are its picture.
-	FabricSVG = "fabric.svg"
-	FabricPNG = "fabric.png"
 	// MaxRecordFile is how large one may be, in bytes.
 	MaxRecordFile = 1 << 20
 )
-
-// RecordFiles are the names of all of them.
-func RecordFiles() []string { return []string{FabricReport, FabricSVG, FabricPNG} }
 
 // Problem is the body of every answer that is not 2xx.
 type Problem struct {

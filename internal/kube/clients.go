@@ -1,5 +1,5 @@
 // Package kube is the way to a cluster: clients, server-side apply, watches,
-// connections to the nodes of an environment, and the API server's errors
+// commands and connections in pods, and the API server's errors
 // turned into reasons.
 package kube
 

@@ -72,5 +72,5 @@ func (e Exec) Run(ctx context.Context, clients *Clients) error {
 	case refusedRequest.MatchString(err.Error()):
 		return denied(fmt.Errorf("running a command in pod %s/%s: %w", e.Namespace, e.Pod, err))
 	}
-	return unreachable(e.Namespace, e.Pod, err)
+	return Unreachable(e.Namespace, e.Pod, err)
 }

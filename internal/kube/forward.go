@@ -17,29 +17,25 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // hangUpAfter is how long a closed connection may take to hand over what was
 // written to it.
 const hangUpAfter = 5 * time.Second
 
-// ForwardDialer connects through the API server's port-forward, as kubectl
-// port-forward does but without listening anywhere: over WebSockets, or SPDY where
-// the API server or something on the way takes no WebSockets.
+// DialPod connects to a port of a pod through the API server's port-forward, over WebSockets, or
+// over SPDY if the API server or a proxy on the way refuses WebSockets.
 //
-// Every connection has an upgraded request of its own. Streams that share one
-// also share its one reader, and one that is not read stops all the others.
+// It uses client-go's dialers, but not its PortForwarder, for three reasons. PortForwarder sends
+// all connections over one upgraded request with one reader: a stream that nobody reads stops the
+// others, and the error of one stream closes them all. It prints the pod's error, for example
+// "connection refused", where DialPod's caller gets it. And it listens on a port of the machine that
+// every local user can connect to. Each connection of DialPod has a request of its own, and
+// lasts until one end closes it.
 //
-// The upgrade succeeds before anything reached the pod: that nobody listens
-// there is the first Read's error. Errors: AgentUnreachable, PermissionDenied.
-func ForwardDialer(clients *Clients, namespace, name string) agent.Dialer {
-	return func(ctx context.Context, node int) (net.Conn, error) {
-		return DialPod(ctx, clients, namespace, podName(name, node), agent.Port)
-	}
-}
-
-// DialPod connects to any port of a pod in that way, as ForwardDialer does to the agent's.
+// The upgrade succeeds before anything reaches the pod: if no process listens on the port, the first
+// Read returns that error. Errors: AgentUnreachable, PermissionDenied.
 func DialPod(ctx context.Context, clients *Clients, namespace, pod string, port int) (net.Conn, error) {
 	target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
 		Namespace(namespace).Name(pod).SubResource("portforward").URL()
@@ -58,7 +54,7 @@ func forwardProblem(namespace, pod string, err error) error {
 	if refusedRequest.MatchString(err.Error()) {
 		return denied(fmt.Errorf("forwarding to pod %s/%s: %w", namespace, pod, err))
 	}
-	return unreachable(namespace, pod, err)
+	return Unreachable(namespace, pod, err)
 }
 
 // openInTime is open, given up at the end of ctx: the upgrade takes no context.
@@ -206,4 +202,10 @@ func (f *forwarded) Close() error {
 		f.hangUp()
 	}()
 	return err
+}
+
+// Unreachable is the error of a pod whose agent does not answer.
+func Unreachable(namespace, pod string, err error) error {
+	return fail.Advise(fail.Because(fail.AgentUnreachable, fmt.Errorf("connecting to the agent of pod %s/%s: %w", namespace, pod, err)),
+		"oc get pod %s -n %s -o wide", pod, namespace)
 }

@@ -60,7 +60,7 @@ func apiServer(t *testing.T, serve func(data, problems httpstream.Stream)) *Clie
 	return &Clients{Kube: client, Config: config}
 }
 
-func TestForwardDialerCarriesBothWays(t *testing.T) {
+func TestDialPodCarriesBothWays(t *testing.T) {
 	var served sync.WaitGroup
 	served.Add(1)
 	clients := apiServer(t, func(data, problems httpstream.Stream) {
@@ -69,7 +69,7 @@ func TestForwardDialerCarriesBothWays(t *testing.T) {
 		data.Close()
 		problems.Close()
 	})
-	conn, err := ForwardDialer(clients, "ns", "env")(t.Context(), 1)
+	conn, err := DialPod(t.Context(), clients, "ns", "env-1", 7443)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,13 +96,13 @@ func TestForwardDialerCarriesBothWays(t *testing.T) {
 	}
 }
 
-func TestForwardDialerSaysWhatThePodSaid(t *testing.T) {
+func TestDialPodSaysWhatThePodSaid(t *testing.T) {
 	clients := apiServer(t, func(data, problems httpstream.Stream) {
 		_, _ = io.WriteString(problems, "failed to connect to localhost:7443: connection refused")
 		problems.Close()
 		data.Close()
 	})
-	conn, err := ForwardDialer(clients, "ns", "env")(t.Context(), 1)
+	conn, err := DialPod(t.Context(), clients, "ns", "env-1", 7443)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestForwardDialerSaysWhatThePodSaid(t *testing.T) {
 	}
 }
 
-func TestForwardDialerErrors(t *testing.T) {
+func TestDialPodErrors(t *testing.T) {
 	refused := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":` +
 		`"pods \"env-1\" is forbidden: User \"h-kim\" cannot create resource \"pods/portforward\" in API group \"\" in the namespace \"ns\""}`
 	for _, tc := range []struct {
@@ -133,7 +133,7 @@ func TestForwardDialerErrors(t *testing.T) {
 			server := httptest.NewServer(tc.handler)
 			defer server.Close()
 			config := &rest.Config{Host: server.URL}
-			_, err := ForwardDialer(&Clients{Kube: kubernetes.NewForConfigOrDie(config), Config: config}, "ns", "env")(t.Context(), 1)
+			_, err := DialPod(t.Context(), &Clients{Kube: kubernetes.NewForConfigOrDie(config), Config: config}, "ns", "env-1", 7443)
 			if got := fail.ReasonOf(err); got != tc.want {
 				t.Errorf("got %s (%v), want %s", got, err, tc.want)
 			}

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
@@ -17,8 +15,8 @@ import (
 // recordFile is where a file of a run's record lies. The agent's own files are none of those.
 func (s *Server) recordFile(r *http.Request) (string, error) {
 	id, name := r.PathValue("id"), r.PathValue("name")
-	if !jobID.MatchString(id) || !slices.Contains(agent.RecordFiles(), name) {
-		return "", fail.Becausef(fail.InvalidInput, "finding file %q of record %q: want one of %s", name, id, strings.Join(agent.RecordFiles(), ", "))
+	if !jobID.MatchString(id) || name != agent.FabricReport {
+		return "", fail.Becausef(fail.InvalidInput, "finding file %q of record %q: want %s", name, id, agent.FabricReport)
 	}
 	return filepath.Join(s.config.Paths.runs(), id, name), nil
 }

@@ -23,8 +23,8 @@ func TestRecordFiles(t *testing.T) {
 	}
 	for _, wrong := range []struct{ id, name, content string }{
 		{"run", "node-0.json", "{}"},
-		{".hidden", agent.FabricSVG, "<svg/>"},
-		{"run", agent.FabricPNG, string(make([]byte, agent.MaxRecordFile+1))},
+		{".hidden", agent.FabricReport, "{}"},
+		{"run", agent.FabricReport, string(make([]byte, agent.MaxRecordFile+1))},
 	} {
 		if err := client.WriteRecord(t.Context(), wrong.id, wrong.name, []byte(wrong.content)); fail.ReasonOf(err) != fail.InvalidInput {
 			t.Errorf("writing %s/%s: %v, want InvalidInput", wrong.id, wrong.name, err)

@@ -44,7 +44,7 @@ func Connect(ctx context.Context, clients *kube.Clients, name, certs string) (Se
 
 // New makes the clients of an environment of count nodes.
 func New(clients *kube.Clients, name string, count int, credentials agent.Credentials) Set {
-	dial := kube.NodeDialer(clients, clients.Namespace, name)
+	dial := Dialer(clients, clients.Namespace, name)
 	var set Set
 	for node := range count {
 		set = append(set, agent.NewClient(node, objects.NamesOf(name).TLSName(clients.Namespace, node), credentials, dial))

@@ -1,9 +1,6 @@
 // Package chart draws lines as SVG that reads well on a phone, on paper, in the dark and
 // without colours: text scales with the page, a series has a dash as well as a colour, and
 // the style is one sheet that follows the reader's preference.
-//
-// The pictures of internal/fabric/picture are PNG too, for places that show no SVG, and
-// have fixed colours.
 package chart
 
 import "math"

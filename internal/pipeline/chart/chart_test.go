@@ -98,11 +98,7 @@ func TestText(t *testing.T) {
 			{Name: "all_reduce", Marked: true, Points: []Point{{X: 8, Y: 0.1}, {X: 1 << 20, Y: 90}, {X: 1 << 30, Y: 188, Label: "1.1 GB: 188 GB/s"}}},
 			{Name: "broad\"cast</svg><script>alert(1)</script>", Points: []Point{{X: 8, Y: 0.1}}},
 		}}
-	var file strings.Builder
-	if err := c.Write(&file); err != nil {
-		t.Fatal(err)
-	}
-	for _, svg := range []string{c.SVG(), file.String()} {
+	for _, svg := range []string{c.SVG(), c.File()} {
 		elements, texts := parse(t, svg)
 		if elements["script"] != 0 {
 			t.Error("a series' name has become an element")

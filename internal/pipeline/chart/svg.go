@@ -3,7 +3,6 @@ package chart
 import (
 	"encoding/xml"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -51,12 +50,11 @@ func (c *Chart) SVG() string {
 	return b.String()
 }
 
-// Write writes the picture as a file of its own, with its style and a background.
-func (c *Chart) Write(w io.Writer) error {
+// File is the picture as a file of its own, with its style and a background.
+func (c *Chart) File() string {
 	var b strings.Builder
 	c.draw(&b, "<style>"+CSS+"</style><rect width=\"100%\" height=\"100%\" style=\"fill:var(--chart-paper)\"/>\n")
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // canvas is a chart while it is drawn.

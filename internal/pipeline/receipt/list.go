@@ -11,7 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// List are all receipts of a namespace, by the names of their runs, without pictures.
+// List are all receipts of a namespace, by the names of their runs.
 func List(ctx context.Context, client kubernetes.Interface, namespace string) (map[string]Receipt, error) {
 	found, err := client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{LabelSelector: Label + "=true"})
 	if err != nil {

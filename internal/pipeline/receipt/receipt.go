@@ -61,8 +61,6 @@ type Receipt struct {
 	Network *nccl.Summary `json:"network,omitempty"`
 	// Fabric is what check-fabric found, nil where there was none.
 	Fabric *fabric.Report `json:"fabric,omitempty"`
-	// Pictures are files beside the JSON, by name.
-	Pictures map[string][]byte `json:"-"`
 	// Metrics are the last values of the training's own.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	// Cause is the rank that failed first by an error of its own.

@@ -3,11 +3,9 @@ package receipt
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,8 +24,7 @@ const (
 	key   = "receipt.json"
 	// Keep is how many receipts of one environment are kept.
 	Keep = 30
-	// maxSize keeps a receipt within what a ConfigMap holds, 1 MiB. Pictures are stored
-	// as base64, which takes a third more.
+	// maxSize keeps a receipt within what a ConfigMap holds, 1 MiB.
 	maxSize = 900 << 10
 )
 
@@ -39,14 +36,6 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	content, err := encode(r)
 	if err != nil {
 		return err
-	}
-	pictures := map[string][]byte{}
-	left := maxSize - len(content)
-	for _, name := range slices.Sorted(maps.Keys(r.Pictures)) {
-		if size := base64.StdEncoding.EncodedLen(len(r.Pictures[name])); size <= left {
-			left -= size
-			pictures[name] = r.Pictures[name]
-		}
 	}
 	labels := map[string]string{
 		"app.kubernetes.io/managed-by": "ml-dev-env",
@@ -62,7 +51,6 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
 		ObjectMeta: metav1.ObjectMeta{Name: Name(r.Run), Namespace: r.Namespace, Labels: labels},
 		Data:       map[string]string{key: string(content)},
-		BinaryData: pictures,
 	})
 }
 
@@ -100,7 +88,6 @@ func Read(ctx context.Context, client kubernetes.Interface, namespace, name stri
 	if err := json.Unmarshal([]byte(found.Data[key]), &r); err != nil {
 		return r, fmt.Errorf("reading the receipt of %s/%s: %w", namespace, name, err)
 	}
-	r.Pictures = found.BinaryData
 	return r, nil
 }
 

@@ -22,7 +22,7 @@ import (
 
 func TestWriteTwiceAndRead(t *testing.T) {
 	client := fake.NewClientset()
-	r := Receipt{Fabric: &fabric.Report{Verdict: fabric.Pass, Bandwidth: 194_600_000_000}, Pictures: map[string][]byte{"fabric.png": {0x89, 'P', 'N', 'G'}}, Run: "train-1", RunUID: "uid-1", Namespace: "ns", Environment: "env", Verdict: Succeeded, Commit: "abc", Metrics: []byte(`{"loss":2.5}`),
+	r := Receipt{Fabric: &fabric.Report{Verdict: fabric.Pass, Bandwidth: 194_600_000_000}, Run: "train-1", RunUID: "uid-1", Namespace: "ns", Environment: "env", Verdict: Succeeded, Commit: "abc", Metrics: []byte(`{"loss":2.5}`),
 		Ranks: []Rank{{Rank: 1, Node: 1, Exit: agent.Exit{Code: 3}, Started: time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC), Seconds: 1.5, Tail: []string{"boom"}}}}
 	for _, verdict := range []Verdict{Succeeded, Failed} {
 		r.Verdict = verdict
@@ -50,7 +50,7 @@ func TestWriteTwiceAndRead(t *testing.T) {
 // A ConfigMap holds 1 MiB: what can be read in the record is left out first.
 func TestLargeReceipt(t *testing.T) {
 	client := fake.NewClientset()
-	r := Receipt{Run: "train-1", Namespace: "ns", Pictures: map[string][]byte{"a.png": make([]byte, 800<<10), "b.svg": {'<'}}}
+	r := Receipt{Run: "train-1", Namespace: "ns"}
 	for rank := range 64 {
 		r.Ranks = append(r.Ranks, Rank{Rank: rank, Tail: slices.Repeat([]string{strings.Repeat("x", 1000)}, 20)})
 	}
@@ -60,9 +60,6 @@ func TestLargeReceipt(t *testing.T) {
 	got, err := Read(t.Context(), client, "ns", "train-1")
 	if err != nil || len(got.Ranks) != 64 || len(got.Ranks[0].Tail) != 0 {
 		t.Errorf("got %d ranks, %v; want 64 without their tails", len(got.Ranks), err)
-	}
-	if len(got.Pictures) != 1 || len(got.Pictures["b.svg"]) != 1 {
-		t.Errorf("got %d pictures, want the small one", len(got.Pictures))
 	}
 	if len(r.Ranks[0].Tail) != 20 {
 		t.Error("the caller's receipt was changed")

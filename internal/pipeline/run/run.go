@@ -47,16 +47,16 @@ type Run struct {
 	// Skipped are the tasks that were to run and did not, with Tekton's words why. A task that its own when
 	// leaves out is not among them.
 	Skipped []SkippedTask
-	// Word is Tekton's for where it is, as Running, Failed or PipelineRunTimeout; Message says more.
-	Word    string
+	// Reason is Tekton's word for where it is, as Running, Failed or PipelineRunTimeout; Message says more.
+	Reason  string
 	Message string
 }
 
 // SkippedTask is a task that did not run though it should have.
 type SkippedTask struct {
 	Task string
-	// Word is Tekton's.
-	Word string
+	// Reason is Tekton's word.
+	Reason string
 }
 
 // Timeouts of a PipelineRun, counted from its start; zero is none.
@@ -97,11 +97,11 @@ func fromPipelineRun(found *v1.PipelineRun) *Run {
 	}
 	for _, skipped := range found.Status.SkippedTasks {
 		if skipped.Reason != v1.WhenExpressionsSkip {
-			r.Skipped = append(r.Skipped, SkippedTask{Task: skipped.Name, Word: string(skipped.Reason)})
+			r.Skipped = append(r.Skipped, SkippedTask{Task: skipped.Name, Reason: string(skipped.Reason)})
 		}
 	}
 	if condition := found.Status.GetCondition("Succeeded"); condition != nil {
-		r.Word, r.Message = condition.Reason, condition.Message
+		r.Reason, r.Message = condition.Reason, condition.Message
 	}
 	return r
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/chart"
 )
 
-// SVG draws all measures in one picture, each in percent of its median, so that they have
+// SVG draws all measures in one file, each in percent of its median, so that they have
 // one axis: bandwidth should stay up, step time and loss down.
 func (t Trend) SVG() string {
 	c := chart.Chart{
@@ -32,7 +32,7 @@ func (t Trend) SVG() string {
 			c.Series = append(c.Series, series)
 		}
 	}
-	return c.SVG()
+	return c.File()
 }
 
 // ticks are the days on which a run started.

@@ -18,7 +18,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/podagent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
-	"github.com/ml-dev-env/ml-dev-env/internal/fabric/picture"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -220,48 +219,24 @@ func (o *options) judged(log *slog.Logger, report fabric.Report, err error) erro
 	return nil
 }
 
-// keep puts the report into the run's record, on the first node that takes it.
+// keep writes the report into the run's record, on the first node that takes it.
 func keep(ctx context.Context, set nodes.Set, id string, report fabric.Report) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	files, err := recordFiles(report)
+	content, err := json.MarshalIndent(report, "", "  ")
 	if err != nil {
-		return err
+		return fmt.Errorf("encoding the report: %w", err)
 	}
 	for _, client := range set {
-		if err = keepOn(ctx, client, id, files); err == nil {
+		if err = keepOn(ctx, client, id, content); err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-func keepOn(ctx context.Context, client *agent.Client, id string, files map[string][]byte) error {
+func keepOn(ctx context.Context, client *agent.Client, id string, content []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	for _, name := range agent.RecordFiles() {
-		if content, ok := files[name]; ok {
-			if err := client.WriteRecord(ctx, id, name, content); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// recordFiles are the report's files by their names in the record.
-func recordFiles(report fabric.Report) (map[string][]byte, error) {
-	content, err := json.MarshalIndent(report, "", "  ")
-	if err != nil {
-		return nil, fmt.Errorf("encoding the report: %w", err)
-	}
-	files, err := picture.Files(report)
-	if err != nil {
-		return nil, err
-	}
-	if files == nil {
-		files = map[string][]byte{}
-	}
-	files[agent.FabricReport] = content
-	return files, nil
+	return client.WriteRecord(ctx, id, agent.FabricReport, content)
 }

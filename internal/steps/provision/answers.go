@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // answers knows which pods' agents answer. They are asked, because the kubelet
@@ -59,7 +59,7 @@ func (a *answers) wait(ctx context.Context, node int, pod *corev1.Pod) {
 	}
 	pause, most := 100*time.Millisecond, 2*time.Second
 	if !a.p.clients.InCluster {
-		dial = kube.NodeDialer(a.p.clients, pod.Namespace, a.p.request.Name)
+		dial = nodes.Dialer(a.p.clients, pod.Namespace, a.p.request.Name)
 		pause = 500 * time.Millisecond
 	}
 	client := agent.NewClient(node, objects.NamesOf(a.p.request.Name).TLSName(pod.Namespace, node), a.credentials, dial)

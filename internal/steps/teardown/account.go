@@ -75,7 +75,7 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 		r.Nodes, r.NCCL = earlier.Nodes, earlier.NCCL
 	}
 	if r.Fabric == nil {
-		r.Fabric, r.Pictures = earlier.Fabric, earlier.Pictures
+		r.Fabric = earlier.Fabric
 	}
 	if len(r.Ranks) == 0 {
 		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, earlier.Cause, earlier.Record, earlier.Network
@@ -124,8 +124,8 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	// A run can end between two tasks, with all that began a success.
 	if len(pipelineRun.Skipped) > 0 {
 		missed := pipelineRun.Skipped[0]
-		r.Verdict, r.Reason = receipt.Failed, string(cmp.Or(kube.ReasonFor(missed.Word), fail.Internal))
-		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Word)
+		r.Verdict, r.Reason = receipt.Failed, string(cmp.Or(kube.ReasonFor(missed.Reason), fail.Internal))
+		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
 	}
 	if pipelineRun.Cancelled {
 		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"
@@ -183,13 +183,13 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 			continue
 		}
 		group.Go(func() {
-			report, pictures, err := fabricOf(ctx, client, t.options.Run.UID)
+			report, err := fabricOf(ctx, client, t.options.Run.UID)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				problems = append(problems, err)
 			} else if report != nil {
-				r.Fabric, r.Pictures = report, pictures
+				r.Fabric = report
 			}
 		})
 		if client.Node() == 0 {
@@ -229,25 +229,18 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 }
 
 // fabricOf is what check-fabric has put into the run's record on a node, nil where it has not.
-func fabricOf(ctx context.Context, client *agent.Client, id string) (*fabric.Report, map[string][]byte, error) {
-	var report *fabric.Report
-	pictures := map[string][]byte{}
-	for _, name := range agent.RecordFiles() {
-		content, err := client.ReadRecord(ctx, id, name)
-		switch {
-		case agent.IsNotFound(err):
-			continue
-		case err != nil:
-			return nil, nil, err
-		case name != agent.FabricReport:
-			pictures[name] = content
-			continue
-		}
-		if err := json.Unmarshal(content, &report); err != nil {
-			return nil, nil, fmt.Errorf("reading %s of node %d: %w", name, client.Node(), err)
-		}
+func fabricOf(ctx context.Context, client *agent.Client, id string) (*fabric.Report, error) {
+	content, err := client.ReadRecord(ctx, id, agent.FabricReport)
+	if agent.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
 	}
-	return report, pictures, nil
+	report := &fabric.Report{}
+	if err := json.Unmarshal(content, report); err != nil {
+		return nil, fmt.Errorf("reading %s of node %d: %w", agent.FabricReport, client.Node(), err)
+	}
+	return report, nil
 }
 
 // curveOf is how the training's metrics went, nil where it wrote none.

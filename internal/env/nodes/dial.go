@@ -1,4 +1,4 @@
-package kube
+package nodes
 
 import (
 	"context"
@@ -12,16 +12,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// NodeDialer reaches the nodes of environment name: by their addresses in the
-// cluster, through the API server from outside.
-func NodeDialer(clients *Clients, namespace, name string) agent.Dialer {
+// Dialer connects to the agents of environment name: to the pods' addresses inside the
+// cluster, through the API server's port-forward from outside.
+func Dialer(clients *kube.Clients, namespace, name string) agent.Dialer {
 	if clients.InCluster {
 		return PodDialer(clients.Kube, namespace, name)
 	}
-	return ForwardDialer(clients, namespace, name)
+	return func(ctx context.Context, node int) (net.Conn, error) {
+		return kube.DialPod(ctx, clients, namespace, objects.NamesOf(name).PodName(node), agent.Port)
+	}
 }
 
 // PodDialer connects to the pod's address. It asks for the address every time,
@@ -33,32 +36,23 @@ func PodDialer(client kubernetes.Interface, namespace, name string) agent.Dialer
 
 func podDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
 	return func(ctx context.Context, node int) (net.Conn, error) {
-		pod := podName(name, node)
+		pod := objects.NamesOf(name).PodName(node)
 		found, err := client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			return nil, unreachable(namespace, pod, err)
+			return nil, kube.Unreachable(namespace, pod, err)
 		case err != nil:
-			return nil, Problem(fmt.Errorf("getting pod %s/%s: %w", namespace, pod, err))
+			return nil, kube.Problem(fmt.Errorf("getting pod %s/%s: %w", namespace, pod, err))
 		case found.Status.Phase == corev1.PodFailed || found.Status.Phase == corev1.PodSucceeded:
-			return nil, unreachable(namespace, pod, fmt.Errorf("it has ended: %s %s", found.Status.Phase, found.Status.Reason))
+			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("it has ended: %s %s", found.Status.Phase, found.Status.Reason))
 		case found.Status.PodIP == "":
-			return nil, unreachable(namespace, pod, fmt.Errorf("it has no address yet: %s", found.Status.Phase))
+			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("it has no address yet: %s", found.Status.Phase))
 		}
 		var dialer net.Dialer
 		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(found.Status.PodIP, strconv.Itoa(port)))
 		if err != nil {
-			return nil, unreachable(namespace, pod, err)
+			return nil, kube.Unreachable(namespace, pod, err)
 		}
 		return conn, nil
 	}
-}
-
-func podName(environment string, node int) string {
-	return environment + "-" + strconv.Itoa(node)
-}
-
-func unreachable(namespace, pod string, err error) error {
-	return fail.Advise(fail.Because(fail.AgentUnreachable, fmt.Errorf("connecting to the agent of pod %s/%s: %w", namespace, pod, err)),
-		"oc get pod %s -n %s -o wide", pod, namespace)
 }

@@ -1,4 +1,4 @@
-package kube
+package nodes
 
 import (
 	"net"
@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -19,7 +20,7 @@ func TestPodDialer(t *testing.T) {
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).Port
 	with := func(name, ip string, phase corev1.PodPhase) *corev1.Pod {
-		p := pod(name)
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
 		p.Status.PodIP, p.Status.Phase = ip, phase
 		return p
 	}

@@ -225,8 +225,8 @@ func TestExamine(t *testing.T) {
 			report, text := w.examine()
 			var got []fail.Reason
 			for _, f := range report.Findings {
-				got = append(got, f.Name)
-				if f.Evidence == "" || f.Object == "" || f.Next == "" {
+				got = append(got, f.Reason)
+				if f.Seen == "" || f.Object == "" || f.Next == "" {
 					t.Errorf("finding %+v: want an object, evidence and a next command", f)
 				}
 			}

@@ -86,7 +86,7 @@ func (e *examination) restarted(n *node) []Finding {
 func (e *examination) endedRanks(j job) []Finding {
 	if c, ok := cause.Find(j.statuses); ok && (c.Known || !c.Rank.Stopped) {
 		err := c.Err(j.statuses[0].Record)
-		evidence := err.Error()
+		evidence := fail.Details(err)
 		if j.running() {
 			evidence += "\nthe job still runs elsewhere, and what runs waits for that rank"
 		}

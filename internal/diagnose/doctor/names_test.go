@@ -29,6 +29,13 @@ func constants(t *testing.T, path string) map[fail.Reason]string {
 		if !ok {
 			return true
 		}
+		kind := spec.Type
+		if imported, ok := kind.(*ast.SelectorExpr); ok {
+			kind = imported.Sel
+		}
+		if of, ok := kind.(*ast.Ident); !ok || of.Name != "Reason" {
+			return true
+		}
 		for i := range spec.Names {
 			value, err := strconv.Unquote(spec.Values[i].(*ast.BasicLit).Value)
 			if err != nil {

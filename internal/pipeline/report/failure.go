@@ -58,10 +58,6 @@ func failureOf(r receipt.Receipt) *failure {
 		}
 	}
 	f.Tails, f.More = tails(r)
-	if len(f.Tails) > 0 {
-		// The lines follow by themselves.
-		f.Message, _, _ = strings.Cut(f.Message, cause.LastLines)
-	}
 	return f
 }
 

@@ -65,7 +65,7 @@ func TestOf(t *testing.T) {
 		{"stopped", pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusStoppedRunFinally }),
 			Run{Timeouts: Timeouts{Pipeline: time.Hour}}},
 		{"failed", pipelineRun(condition(corev1.ConditionFalse, "Failed", "Tasks Completed: 2")),
-			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Done: true, Word: "Failed", Message: "Tasks Completed: 2"}},
+			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Done: true, Reason: "Failed", Message: "Tasks Completed: 2"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.want.Namespace, tc.want.Name, tc.want.UID, tc.want.Started = "ns", "train-1", "uid-1", start()

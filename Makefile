@@ -1,21 +1,21 @@
-# The same commands serve people and CI. What they install is named in `setup`.
+# Users and CI run the same targets. `setup` lists what they install.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 LOCALCLUSTER := test/localcluster
 GOLANGCI_LINT := bin/golangci-lint-2.12.0
-# A cache of this checkout's own: one that checkouts share names files of another one, which may be gone.
+# The lint cache belongs to this checkout: a shared cache would name files of another checkout, which may be deleted.
 export GOLANGCI_LINT_CACHE := $(CURDIR)/bin/lint-cache
-# One set of flags for all that is compiled, so that tests, programs and the local cluster share the build cache.
-# Without debugging information compiling takes a tenth less time.
+# All compilations use the same flags, so that tests, programs and the local cluster share the build cache.
+# Without debugging information, compiling takes a tenth less time.
 export CGO_ENABLED := 0
 export GOFLAGS := -trimpath -buildvcs=false -gcflags=all=-dwarf=false
-# Root's own HOME, so that root's caches do not end up among the user's files.
+# sudo -H sets root's own HOME, so that root's caches do not end up among the user's files.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH)")
 
 DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins git iproute2 iptables mmdebstrap runc tini
-# What the tests use beside it: a browser, and pip to fetch a resolver with.
+# The tests also need a browser, and pip to download a resolver.
 TEST_PACKAGES := chromium python3-pip
-# The same as the first, as programs, for machines with other packages.
+# The programs of DEBIAN_PACKAGES, for systems with other packages.
 PROGRAMS := /usr/lib/cni/bridge /usr/bin/tini-static conntrack containerd git ip iptables mmdebstrap runc
 
 .PHONY: help
@@ -23,7 +23,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: ## install what the local cluster needs (Debian, root or sudo); elsewhere print what is missing
+setup: ## install what the local cluster needs (Debian, root or sudo); on other systems print the missing programs
 	@if command -v apt-get >/dev/null; then \
 	  missing=$$(for p in $(DEBIAN_PACKAGES) $(MORE_PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
 	  if [ -n "$$missing" ]; then \
@@ -37,14 +37,14 @@ setup: ## install what the local cluster needs (Debian, root or sudo); elsewhere
 	@command -v go >/dev/null || { echo "Go 1.26 or newer is missing: https://go.dev/doc/install"; exit 1; }
 
 .PHONY: setup-tests
-setup-tests: ## install what the tests need beside that
+setup-tests: ## install what the local cluster and the tests need
 	@$(MAKE) --no-print-directory setup MORE_PACKAGES="$(TEST_PACKAGES)"
 
 .PHONY: build
 build: bin/localcluster ## compile the project's commands into bin/
 	go build -o bin/ ./cmd/...
 
-# go build finds out by itself what has changed.
+# Phony, because go build itself detects what has changed.
 .PHONY: bin/localcluster
 bin/localcluster:
 	@mkdir -p bin
@@ -66,11 +66,11 @@ unit: ## run the tests that need no cluster
 	cd $(LOCALCLUSTER) && go test ./internal/... ./cmd/nvidia-smi/... ./cmd/openshift-apiserver/... ./cmd/openshift-builder/... ./cmd/pause/...
 
 .PHONY: e2e
-e2e: bin/localcluster ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 keeps it and uses the one that is up
+e2e: bin/localcluster ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 uses the running cluster and keeps it
 	$(SUDO) go test -tags e2e -count=1 -v -timeout 60m ./test/e2e
 
 .PHONY: resolve
-resolve: ## resolve the Python packages of every training image under what its base has
+resolve: ## resolve the Python packages of every training image under the versions of its base
 	go test -tags e2e -count=1 ./test/images
 
 .PHONY: browser
@@ -78,10 +78,10 @@ browser: ## open the pages of internal/pipeline/report in Chromium
 	go test -tags e2e -count=1 ./test/browser
 
 .PHONY: test
-test: setup-tests verify lint unit resolve browser e2e ## everything that CI runs
+test: setup-tests verify lint unit resolve browser e2e ## run everything that CI runs
 
 .PHONY: generate
-generate: ## rewrite what is generated (cluster file schema, reference pages and tables, install/, go.mod and go.sum, formatting)
+generate: ## rewrite generated files (cluster file schema, reference pages and tables, install/, go.mod and go.sum, formatting)
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent' -update
 	go test ./internal/cli -run TestReferenceIsCurrent -update
 	go test ./internal/install/bundle -run TestReadmeTables -update
@@ -107,44 +107,44 @@ verify: ## fail if generate would change something
 	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 
 .PHONY: cluster
-cluster: setup bin/localcluster ## bring the local cluster up, or repair it
+cluster: setup bin/localcluster ## start or repair the local cluster
 	$(SUDO) bin/localcluster up $(UP_FLAGS)
 
 .PHONY: cluster-down
-cluster-down: bin/localcluster ## take the local cluster down
+cluster-down: bin/localcluster ## remove the local cluster
 	$(SUDO) bin/localcluster down
 
 .PHONY: demo
-demo: ## bring the local cluster up, build an image on it and train a small transformer on two of its nodes
-	@# Bringing the cluster up waits for networks and disks too.
+demo: ## start the local cluster, build an image on it and train a small transformer on two of its nodes
+	@# In parallel, because starting the cluster also waits for networks and disks.
 	@$(MAKE) --no-print-directory -j2 cluster build UP_FLAGS=--training-image=false
 	$(SUDO) test/localcluster/demo/run
 
 .PHONY: bench
-bench: bench-cluster ## run every benchmark, on a machine with no cluster up; none is left running
+bench: bench-cluster ## run every benchmark, on a machine without a running cluster; remove the cluster at the end
 	@trap '$(MAKE) --no-print-directory cluster-down' EXIT; $(MAKE) --no-print-directory bench-train
 
 .PHONY: bench-cluster
-bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down (BENCH_FLAGS=-cold=false leaves the first, long up out)
+bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down (BENCH_FLAGS=-cold=false skips the first, long up)
 	$(SUDO) go run ./test/bench-cluster $(BENCH_FLAGS)
 
 .PHONY: bench-train
-bench-train: cluster ## bring the local cluster up and time sync, logs, starts and the pipeline on it; it stays up (BENCH_TRAIN_FLAGS=-parts=logs,start -runs=1 times some)
+bench-train: cluster ## start the local cluster, time sync, logs, starts and the pipeline on it, and keep it (BENCH_TRAIN_FLAGS=-parts=logs,start -runs=1 times only some)
 	@echo "timing ml-dev-env on the local cluster, in a namespace of its own; this takes some minutes"
 	$(SUDO) go run ./test/bench-train $(BENCH_TRAIN_FLAGS)
 
-# One version of Go: another compiles other bytes.
+# The exact Go version of go.mod, because another one compiles different bytes.
 .PHONY: pin release
 pin release: export GOTOOLCHAIN := go$(shell sed -n 's/^go //p' go.mod)
-pin: ## write version and steps image's digest into tasks/ and pipelines/, to be committed and tagged (VERSION=v1.2.3)
+pin: ## write the version and the steps image's digest into tasks/ and pipelines/, to commit and tag (VERSION=v1.2.3)
 	go run ./cmd/mlenv release pin --version="$(VERSION)" $(RELEASE_FLAGS)
 
-release: ## make what VERSION=v1.2.3 is published as, in dist/ (RELEASE_FLAGS=--snapshot to try it, --push to publish)
+release: ## build the files of release VERSION=v1.2.3 in dist/ (RELEASE_FLAGS=--snapshot to try it, --push to publish)
 	rm -rf dist
 	go run ./cmd/mlenv release --version="$(VERSION)" $(RELEASE_FLAGS)
 
-# What the earlier scripts' targets did, each one line; docs/from-scripts.md has them all.
-# CLUSTER is a file of clusters/ without .yaml. MLENV_FLAGS are any other flags.
+# The targets of the earlier scripts, one mlenv command each; docs/from-scripts.md lists them all.
+# CLUSTER is the name of a file in clusters/ without .yaml. MLENV_FLAGS are any other flags.
 MLENV := bin/mlenv
 CLUSTER_FILE = $(if $(CLUSTER),clusters/$(CLUSTER).yaml)
 IN = $(if $(NAMESPACE),--namespace=$(NAMESPACE)) $(MLENV_FLAGS)
@@ -152,7 +152,7 @@ AT = $(if $(CLUSTER),--cluster-file=$(CLUSTER_FILE)) $(IN)
 SIZE = $(if $(MODE),--mode=$(MODE)) $(if $(NODES),--nodes=$(NODES))
 
 .PHONY: deploy-cluster
-deploy-cluster: ## make an environment to develop in (CLUSTER= MODE= NODES= NAMESPACE=)
+deploy-cluster: ## create an environment for development (CLUSTER= MODE= NODES= NAMESPACE=)
 	$(MLENV) up $(AT) $(SIZE)
 
 .PHONY: deploy-multi-node-rdma
@@ -164,23 +164,23 @@ deploy-multi-node-tcp: ## the same over TCP
 	$(MLENV) up --mode=tcp $(AT) $(if $(NODES),--nodes=$(NODES))
 
 .PHONY: deploy
-deploy: ## make an environment of one node, with VS Code, Jupyter and TensorBoard
+deploy: ## create an environment of one node, with VS Code, Jupyter and TensorBoard
 	$(MLENV) up --nodes=1 --services=all $(AT)
 
 .PHONY: clean-cluster clean-multi-node clean
-clean-cluster clean-multi-node clean: ## give the environment back; claims stay
+clean-cluster clean-multi-node clean: ## release the environment; claims stay
 	$(MLENV) down $(AT)
 
 .PHONY: status-cluster status-multi-node status
-status-cluster status-multi-node status: ## say how the environment is, and what is wrong with it
+status-cluster status-multi-node status: ## show the state of the environment, and what is wrong with it
 	$(MLENV) doctor $(IN)
 
 .PHONY: sync-multi-node sync-once
-sync-multi-node sync-once: ## put a folder on all nodes (LOCAL_DIR=.)
+sync-multi-node sync-once: ## send a folder to all nodes (LOCAL_DIR=.)
 	$(MLENV) sync $(AT) $(LOCAL_DIR)
 
 .PHONY: sync-code
-sync-code: ## the same, again whenever something in it changes
+sync-code: ## the same, and again whenever something in the folder changes
 	$(MLENV) sync --watch $(AT) $(LOCAL_DIR)
 
 .PHONY: shell-multi-node shell
@@ -192,13 +192,13 @@ gpu-info: ## show the GPUs of a node (NODE=0)
 	$(MLENV) shell $(AT) $(NODE) -- nvidia-smi
 
 .PHONY: dev-session
-dev-session: ## sync and train, again whenever something changes (SCRIPT=train.py)
+dev-session: ## sync and train, and again whenever something in the folder changes (SCRIPT=train.py)
 	$(MLENV) dev $(AT) $(if $(LOCAL_DIR),--dir=$(LOCAL_DIR)) $(SCRIPT)
 
 .PHONY: vscode jupyter
-vscode jupyter: ## open it in the browser
+vscode jupyter: ## open VS Code or Jupyter in the browser
 	$(MLENV) open $(AT) $@
 
 .PHONY: list-clusters
-list-clusters: ## say what each cluster file is about
+list-clusters: ## describe each cluster file
 	$(MLENV) validate clusters/*.yaml

@@ -1,8 +1,8 @@
-"""Checks what a training needs of every rank: its device, a right matmul, a right all-reduce; and times them.
+"""Checks every rank's device, matmul and all-reduce, and times them.
 
     torchrun test_multi_gpu.py        deepspeed test_multi_gpu.py        python test_multi_gpu.py
 
-PyTorch alone is needed. GPUs with NCCL, or CPUs with gloo. The exit code is 1 where a result is wrong.
+The script needs only PyTorch, and uses GPUs with NCCL or CPUs with gloo. The exit code is 1 if a result is wrong.
 """
 
 import argparse
@@ -23,7 +23,7 @@ REPEATS = 5
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--local_rank", "--local-rank", type=int, default=int(os.environ.get("LOCAL_RANK", 0)))
-    parser.add_argument("--gpus-per-node", type=int, help="fail unless every node has as many GPUs")
+    parser.add_argument("--gpus-per-node", type=int, help="fail unless every node has this number of GPUs")
     args = parser.parse_args()
 
     device = pick_device(args.local_rank)
@@ -43,7 +43,7 @@ def main():
 
     line = f"rank {dist.get_rank()} on {socket.gethostname()}, {describe(device)}: matmul {teraflops:.2f} TFLOP/s"
     line += f", all-reduce of {ELEMENTS[device.type] * 4 >> 20} MiB in {seconds * 1e3:.1f} ms (bus {bus_gigabytes:.2f} GB/s)"
-    # In one write: print() writes an unbuffered line's end by itself, and other ranks print meanwhile.
+    # One write, because an unbuffered print() writes the line's end separately, and other ranks print at the same time.
     sys.stdout.write(line + "".join(f"\n  WRONG: {fault}" for fault in faults) + "\n")
     sys.stdout.flush()
     dist.barrier()
@@ -65,9 +65,9 @@ def describe(device):
 
 
 def matmul(device, faults):
-    """Returns the speed of a matmul (bf16 on GPUs, fp32 on CPUs) in TFLOP/s; its result is checked."""
+    """Returns the speed of a matmul (bf16 on GPUs, fp32 on CPUs) in TFLOP/s, and checks its result."""
     size, dtype = MATMUL[device.type], torch.bfloat16 if device.type == "cuda" else torch.float32
-    # A row of ones times a column of halves: every element is size / 2, which both types hold exactly.
+    # A row of ones times a column of halves: every element is size / 2, which both types represent exactly.
     left = torch.ones(size, size, device=device, dtype=dtype)
     right = torch.full((size, size), 0.5, device=device, dtype=dtype)
     product, seconds = timed(device, lambda: left @ right)
@@ -77,7 +77,7 @@ def matmul(device, faults):
 
 
 def all_reduce(device, faults):
-    """Returns an all-reduce's seconds and its bus bandwidth in GB/s, as nccl-tests counts it: 2 (n - 1) / n x bytes / seconds."""
+    """Returns the time of an all-reduce in seconds and its bus bandwidth in GB/s, defined as in nccl-tests: 2 (n - 1) / n x bytes / seconds."""
     world = dist.get_world_size()
     values = torch.empty(ELEMENTS[device.type], device=device)
 
@@ -93,7 +93,7 @@ def all_reduce(device, faults):
 
 
 def timed(device, work):
-    """Returns the work's last result and its mean time in seconds, after one run that is not counted."""
+    """Returns the last result of `work` and its mean time in seconds, after one run that does not count."""
     work()
     synchronize(device)
     start = time.perf_counter()
@@ -116,4 +116,4 @@ if __name__ == "__main__":
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # without destructors: gloo's in torch 2.6 can wait for ever
+    os._exit(code)  # without destructors: those of gloo in torch 2.6 can wait forever

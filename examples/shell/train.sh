@@ -1,12 +1,12 @@
 #!/bin/sh
-# Starts torchrun by itself, once on every node, from the variables that every job and shell of a node has.
-# Arguments go to train.py.
+# Starts torchrun once on every node, with the variables that every job and shell on a node has.
+# Passes its arguments to train.py.
 set -eu
 
-# RANKS_PER_NODE is what a job was asked for; a shell has the GPUs only.
+# A job has RANKS_PER_NODE, as the run requested; a shell has only the number of GPUs.
 ranks_per_node=${RANKS_PER_NODE:-$GPUS_PER_NODE}
 
-# A program "torchrun" may belong to another Python than the first one in PATH; this is torchrun with that one.
+# Runs torchrun as a module, because a program "torchrun" can belong to another Python than the first one in PATH.
 exec python3 -u -m torch.distributed.run \
   --nnodes="$NUM_NODES" \
   --node-rank="$NODE_RANK" \

@@ -1,4 +1,4 @@
-"""Checkpoints of a DeepSpeed engine that survive being killed while they are written, and lost or lagging nodes."""
+"""Checkpoints of a DeepSpeed engine that survive a kill during a write, and lost or lagging nodes."""
 
 import os
 import pathlib
@@ -8,9 +8,9 @@ import torch.distributed as dist
 
 
 def save(engine, folder, step, state):
-    """Writes a checkpoint of all ranks into `folder`, and then names it there as the newest."""
+    """Writes a checkpoint of all ranks into `folder`, and then marks it there as the newest one."""
     engine.save_checkpoint(folder, tag=_tag(step), client_state=state, save_latest=False)
-    # DeepSpeed would write `latest` before the other ranks are done, and with folders of the nodes' own on node 0 only.
+    # DeepSpeed itself would write `latest` before the other ranks are done, and only on node 0 if each node has its own folder.
     writer = engine.local_rank if engine.use_node_local_storage() else engine.global_rank
     if writer == 0:
         new = pathlib.Path(folder, "latest.new")
@@ -19,10 +19,10 @@ def save(engine, folder, step, state):
 
 
 def newest(folder, device):
-    """Returns the step of the newest checkpoint that every rank has, or None where no rank has one.
+    """Returns the step of the newest checkpoint that every rank has, or None if no rank has one.
 
-    Raises RuntimeError where only some have one. A node that was stopped before it named the newest one is no obstacle: all
-    take the one before.
+    Raises RuntimeError if only some ranks have one. If a node was stopped before it marked its newest checkpoint, all ranks
+    use the previous one.
     """
     try:
         mine = int(pathlib.Path(folder, "latest").read_text().removeprefix("step-"))
@@ -37,7 +37,7 @@ def newest(folder, device):
         found = "nothing" if mine < 0 else _tag(mine)
         raise RuntimeError(
             f"resuming from {folder}: rank {dist.get_rank()} finds {found}, another rank the opposite: want the same everywhere; "
-            "where each node has a folder of its own, checkpoints are complete only with --node-local-checkpoints"
+            "if each node has a folder of its own, checkpoints are complete only with --node-local-checkpoints"
         )
     return least.item()
 

@@ -1,7 +1,7 @@
-"""The text: the docstrings of Python's own standard library, which every image that can train has.
+"""The text: the docstrings of Python's standard library, which every training image has.
 
-About 1.4 MB of English with code in it. The same Python gives the same bytes: modules in order of their path, docstrings in
-order of their place.
+It is about 1.4 MB of English and code. The same Python gives the same bytes: modules are sorted by path, docstrings by their
+position in the module.
 """
 
 import ast
@@ -17,7 +17,7 @@ NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idlelib", "__
 def load():
     """Returns (training text, held-out text) as bytes: the docstrings of every tenth module are held out.
 
-    Raises RuntimeError where the library has been stripped of its sources or its docstrings.
+    Raises RuntimeError if the library has no sources or no docstrings.
     """
     library = pathlib.Path(sysconfig.get_paths()["stdlib"])
     modules = [path for path in library.rglob("*.py") if not NOT_LIBRARY.intersection(path.relative_to(library).parts)]
@@ -45,5 +45,5 @@ def _docstrings(path):
 
 
 def unigram_entropy(text):
-    """The entropy of the text's bytes, each taken alone, in nats a byte: no model that ignores order can do better on it."""
+    """Returns the entropy of the text's single bytes, in nats per byte. No model that ignores their order can reach a lower loss."""
     return -sum(count / len(text) * log(count / len(text)) for count in Counter(text).values())

@@ -1,11 +1,11 @@
-"""Progress of a training, as JSON lines that ml-dev-env reads. Copy this file; nothing else is needed.
+"""Writes the progress of a training as JSON lines that ml-dev-env reads. You need to copy only this file.
 
     import mlenv_metrics
     mlenv_metrics.log(step=12, steps=500, loss=2.31, tokens=49152)
 
-`step` and `steps` give the progress and the estimated end, `tokens` or `samples` (counts since the start) the speed; `loss`
-and any other number are kept in the run's record. Outside ml-dev-env, and on every rank but 0, nothing happens. A training
-never fails because of its metrics: what cannot be written is said once on stderr.
+ml-dev-env computes the progress and the estimated end from `step` and `steps`, and the speed from `tokens` or `samples` (counts
+since the start). It keeps `loss` and any other number in the run's record. Outside ml-dev-env, and on every rank except 0, log
+does nothing. A failed write never stops the training: the first one is reported on stderr.
 """
 
 import json
@@ -17,9 +17,9 @@ _complained = False
 
 
 def log(**values):
-    """Appends one line to $MLENV_METRICS_FILE. Tensors of one element are taken as numbers. A loss that is NaN is written as such: it must be seen."""
+    """Appends one line to $MLENV_METRICS_FILE. A tensor of one element counts as a number. A NaN is written as NaN, so that users see it."""
     path = os.environ.get("MLENV_METRICS_FILE")
-    rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"  # without a launcher: one process a node
+    rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"  # without a launcher: one process per node
     if not path or rank != "0":
         return
     try:
@@ -28,7 +28,7 @@ def log(**values):
             line[name] = value.item() if hasattr(value, "item") else value
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
-    except Exception as error:  # whatever it is, the training is worth more
+    except Exception as error:  # no error in metrics may stop the training
         global _complained
         if not _complained:
             _complained = True

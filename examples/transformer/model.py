@@ -1,4 +1,4 @@
-"""A small byte-level transformer in plain PyTorch: nothing in it knows of DeepSpeed or of other ranks."""
+"""A small byte-level transformer in plain PyTorch, independent of DeepSpeed and of other ranks."""
 
 import torch
 from torch import nn
@@ -8,10 +8,10 @@ SYMBOLS = 256
 
 
 def distance_bias(heads, length):
-    """What attention adds for distance (ALiBi, arXiv:2108.12409): heads x length x length, -infinity for what comes later.
+    """Returns the attention bias for distance (ALiBi, arXiv:2108.12409): heads x length x length, -infinity for later bytes.
 
-    Unlike learnt positions it makes near bytes matter from the first step on, which a training of a minute needs. The slopes
-    go from 2 (the byte before, hardly more) down by 4 a head.
+    Unlike learnt positions, it gives near bytes more weight from the first step on, which a training of a minute needs. The
+    slope is 2 for the first head, which sees little more than the previous byte, and 4 times smaller for each next head.
     """
     distance = torch.arange(length)[:, None] - torch.arange(length)
     slopes = 2.0 * 0.25 ** torch.arange(heads)
@@ -19,7 +19,7 @@ def distance_bias(heads, length):
 
 
 class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer, each behind a layer norm and beside the residual."""
+    """Causal self-attention and a feed-forward layer, each with a layer norm before it and a residual connection."""
 
     def __init__(self, width, heads, context):
         super().__init__()
@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Predicts each byte from those before it, at most `context` of them."""
+    """Predicts each byte from at most `context` previous bytes."""
 
     def __init__(self, layers, width, heads, context):
         super().__init__()
@@ -56,7 +56,7 @@ class Transformer(nn.Module):
         nn.init.normal_(self.out.weight, std=0.02)
 
     def forward(self, symbols):
-        """Returns the loss of each byte of `symbols` (batch x length) but the first of each row, in nats: batch x (length - 1)."""
+        """Returns the loss in nats of each byte of `symbols` (batch x length) except the first of each row: batch x (length - 1)."""
         given, wanted = symbols[:, :-1], symbols[:, 1:]
         logits = self.out(self.norm(self.blocks(self.symbol(given))))
         return F.cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="none").view_as(wanted)

@@ -9,41 +9,41 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def parse():
-    """Returns the parsed arguments, and under --single makes this process a world of its own. Ends with exit code 2 if they are wrong."""
+    """Returns the parsed arguments, and exits with code 2 if they are wrong. With --single this process becomes the only rank."""
     parser = argparse.ArgumentParser(description="Trains a small transformer with DeepSpeed.", allow_abbrev=False)
     add = parser.add_argument_group("training").add_argument
-    add("--steps", type=_positive, default=250, help="steps of the whole training (%(default)s)")
-    add("--global-batch", type=_positive, default=16, help="sequences a step, of all ranks together (%(default)s)")
-    add("--context", type=_positive, default=64, help="bytes that a prediction sees at most (%(default)s)")
+    add("--steps", type=_positive, default=250, help="steps of the complete training (%(default)s)")
+    add("--global-batch", type=_positive, default=16, help="sequences per step, of all ranks together (%(default)s)")
+    add("--context", type=_positive, default=64, help="maximum number of bytes that a prediction sees (%(default)s)")
     add("--layers", type=_positive, default=2, help="(%(default)s)")
     add("--width", type=_positive, default=64, help="(%(default)s)")
     add("--heads", type=_positive, default=4, help="(%(default)s)")
-    add("--seed", type=int, default=1, help="of the weights and of the order of the data (%(default)s)")
+    add("--seed", type=int, default=1, help="seed of the weights and of the order of the data (%(default)s)")
     add("--log-every", type=_positive, default=20, metavar="STEPS", help="(%(default)s)")
 
     add = parser.add_argument_group("machine").add_argument
     add("--dtype", choices=["auto", "fp32", "bf16"], default="auto", help="auto: bf16 on GPUs, fp32 on CPUs")
     add("--backend", choices=["auto", "gloo", "nccl"], default="auto", help="auto: nccl on GPUs, gloo on CPUs")
-    add("--threads", type=_positive, default=1, help="CPU threads of a rank; this model is too small for more (%(default)s)")
+    add("--threads", type=_positive, default=1, help="CPU threads per rank; this model is too small for more (%(default)s)")
 
     add = parser.add_argument_group("checkpoints").add_argument
     earlier = os.environ.get("MLENV_RESUME_FROM")
     run = earlier or os.environ.get("MLENV_RUN", "transformer")
     add("--checkpoint-dir", default=f"/workspace/checkpoints/{run}", help="(%(default)s; empty writes none)")
-    add("--checkpoint-every", type=_positive, default=100, metavar="STEPS", help="and one at the end (%(default)s)")
+    add("--checkpoint-every", type=_positive, default=100, metavar="STEPS", help="steps between checkpoints; the last step writes one too (%(default)s)")
     add("--node-local-checkpoints", action="store_true", help="each node has a --checkpoint-dir of its own")
     add("--resume", action="store_true", default=bool(earlier), help="continue from the newest checkpoint, if there is one")
-    add("--stop-at", type=_positive, metavar="STEP", help="write a checkpoint and end there, without a verdict")
+    add("--stop-at", type=_positive, metavar="STEP", help="write a checkpoint at this step and exit without a verdict")
 
     add = parser.add_argument_group("proof").add_argument
-    add("--single", action="store_true", help="one process without a launcher, to compare several ranks with")
+    add("--single", action="store_true", help="run as one process without a launcher, as a reference for several ranks")
     add("--reference-loss", type=float, metavar="NATS", help="fail unless the held-out loss is within 5%% of this one")
     add("--no-gradient-exchange", action="store_true", help="control experiment, which must fail: see the README")
 
-    add = parser.add_argument_group("given by launch lines").add_argument
+    add = parser.add_argument_group("set by launchers").add_argument
     add("--deepspeed", action="store_true", help="accepted; DeepSpeed is always used")
     add("--deepspeed_config", "--deepspeed-config", default=str(HERE / "ds_zero2.json"), help="(%(default)s)")
-    add("--local_rank", "--local-rank", type=int, help="accepted; LOCAL_RANK is what counts")
+    add("--local_rank", "--local-rank", type=int, help="accepted and ignored; the script uses LOCAL_RANK")
 
     args = parser.parse_args()
     if args.single:
@@ -72,7 +72,7 @@ def _positive(text):
 
 
 def _leave_the_others():
-    # A node's environment names the other nodes and their ports: nothing of that may stay.
+    # The variables of a node name the other nodes and their ports; replace all of them.
     with socket.socket() as any_port:
         any_port.bind(("127.0.0.1", 0))
         port = any_port.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What the ranks have to agree on."""
+"""Operations that involve all ranks: finished gathers, and digests of the weights."""
 
 import hashlib
 
@@ -8,10 +8,10 @@ import torch.distributed as dist
 
 
 def wait_for_every_gather():
-    """Makes every all-gather of DeepSpeed's a finished one when it returns.
+    """Makes every all-gather of DeepSpeed wait until it has finished.
 
-    After a checkpoint is loaded ZeRO-3 gathers the weights, one operation each, and waits for the last one alone: on GPUs they
-    end in their order. gloo ends them in any, and a forward pass would now and then read weights that are not there yet.
+    After it loads a checkpoint, ZeRO-3 gathers each weight with one operation and waits only for the last one, because on GPUs
+    they finish in order. With gloo they finish in any order, so a forward pass could read weights that are not complete yet.
     """
     for name in ("all_gather", "all_gather_into_tensor"):
         setattr(deepspeed.comm, name, _waited_for(getattr(deepspeed.comm, name)))
@@ -28,7 +28,7 @@ def _waited_for(gather):
 
 
 def weights_sha256(engine):
-    """Returns the SHA-256 of this rank's weights, in order of their names; with ZeRO-3 they are gathered for it."""
+    """Returns the SHA-256 of this rank's weights, sorted by name; with ZeRO-3 it gathers them first."""
     parameters = sorted(engine.module.named_parameters())
     digest = hashlib.sha256()
     with deepspeed.zero.GatheredParameters([p for _, p in parameters], enabled=engine.zero_optimization_partition_weights()):
@@ -39,7 +39,7 @@ def weights_sha256(engine):
 
 
 def all_digests(digest, device):
-    """Returns the digests of all ranks, by rank, in hexadecimal."""
+    """Returns the digests of all ranks in hexadecimal, ordered by rank."""
     mine = torch.tensor(list(digest), dtype=torch.uint8, device=device)
     everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyones, mine)

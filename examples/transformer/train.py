@@ -78,7 +78,7 @@ def start(args):
 
 
 def build(args, device):
-    """Returns the DeepSpeed engine. The configuration file says how; what depends on the number of ranks is filled in here."""
+    """Returns the DeepSpeed engine. Adds to the configuration file the values that depend on the number of ranks."""
     config = json.loads(pathlib.Path(args.deepspeed_config).read_text())
     config["train_batch_size"] = args.global_batch
     config["train_micro_batch_size_per_gpu"] = args.global_batch // dist.get_world_size()
@@ -88,12 +88,12 @@ def build(args, device):
     if args.node_local_checkpoints:
         config.setdefault("checkpoint", {})["use_node_local_storage"] = True
     if args.no_gradient_exchange:
-        # The other stages share the weights out and gather them: ranks that exchange no gradients would agree all the same.
+        # Stage 0, because the other stages shard and gather the weights: they would agree even without gradient exchange.
         config["zero_optimization"] = {"stage": 0}
     torch.manual_seed(args.seed)
     model = Transformer(args.layers, args.width, args.heads, args.context).to(device)
     size = sum(parameter.numel() for parameter in model.parameters())
-    deepspeed.utils.logger.setLevel(logging.ERROR)  # it warns that its own scheduler has not been stepped yet
+    deepspeed.utils.logger.setLevel(logging.ERROR)  # hides a warning that its own scheduler has not been stepped yet
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
     deepspeed.utils.logger.setLevel(logging.WARNING)
     say(f"model: {size} parameters, ZeRO-{engine.zero_optimization_stage()}")
@@ -115,24 +115,24 @@ def train(engine, text, args, first, last, state):
     """Trains from step `first` to `last`, logging and writing checkpoints on the way."""
     started = time.monotonic()
     for step in range(first + 1, last + 1):
-        told = step % args.log_every == 0 or step == last
-        begun = time.monotonic()
+        logged = step % args.log_every == 0 or step == last
+        step_started = time.monotonic()
         loss = engine(batch(text, args, step).to(engine.device)).mean()
-        if told:
+        if logged:
             get_accelerator().synchronize()
-            own_seconds = time.monotonic() - begun
+            own_seconds = time.monotonic() - step_started
         with engine.no_sync() if args.no_gradient_exchange else contextlib.nullcontext():
             engine.backward(loss)
         engine.step()
-        if told:
+        if logged:
             log(loss, own_seconds, step, args, (step - first) / (time.monotonic() - started))
         if args.checkpoint_dir and (step % args.checkpoint_every == 0 or step == last):
             checkpoint.save(engine, args.checkpoint_dir, step, state)
 
 
 def batch(text, args, step):
-    """Returns this rank's rows of the batch of `step`: the batch depends on the seed and the step alone, so that any number
-    of ranks sees the same, and a resumed training goes on where it stopped."""
+    """Returns this rank's rows of the batch of `step`. The batch depends only on the seed and the step, so that any number
+    of ranks sees the same data, and a resumed training continues where it stopped."""
     order = torch.Generator().manual_seed(args.seed * 1_000_003 + step)
     starts = torch.randint(len(text) - args.context, (args.global_batch,), generator=order)
     mine = starts.tensor_split(dist.get_world_size())[dist.get_rank()]
@@ -140,13 +140,13 @@ def batch(text, args, step):
 
 
 def log(loss, own_seconds, step, args, steps_a_second):
-    """Says and records how far the training is. `own_seconds` are this rank's for its data and forward pass: from those of
-    all ranks one sees for which of them the others wait. With ZeRO-3 they wait for each other in the forward pass too."""
+    """Prints and records the progress. `own_seconds` is the time of this rank's data and forward pass; the times of all ranks
+    show for which rank the others wait. With ZeRO-3 the ranks also wait for each other in the forward pass."""
     own = torch.tensor([own_seconds], device=loss.device)
     rank_seconds = [torch.empty_like(own) for _ in range(dist.get_world_size())]
     dist.all_gather(rank_seconds, own)
     loss = loss.detach().clone()
-    dist.all_reduce(loss)  # the metric is that of the whole batch
+    dist.all_reduce(loss)  # the metric covers the whole batch
     loss = loss.item() / dist.get_world_size()
     mlenv_metrics.log(
         step=step,
@@ -160,13 +160,13 @@ def log(loss, own_seconds, step, args, steps_a_second):
 
 @torch.no_grad()
 def heldout_loss(engine, text, context, device):
-    """Returns the mean loss of the text in nats a byte, in windows that the ranks share out."""
+    """Returns the mean loss of the text in nats per byte. Each rank evaluates a part of its windows."""
     engine.eval()
     windows = text[: (len(text) - 1) // context * context + 1].unfold(0, context + 1, context)
     total = torch.zeros(2, dtype=torch.float64, device=device)  # nats, bytes
     stride = EVALUATION_BATCH * dist.get_world_size()
     for start in range(0, len(windows), stride):
-        # With ZeRO-3 every forward pass is a collective one: a rank that has no windows left runs along with the last one.
+        # With ZeRO-3 every forward pass is a collective: a rank without windows left evaluates the last one again, uncounted.
         mine = start + dist.get_rank() * EVALUATION_BATCH + torch.arange(EVALUATION_BATCH)
         losses = engine(windows[mine.clamp(max=len(windows) - 1)].long().to(device))
         counted = losses[(mine < len(windows)).to(device)]
@@ -176,7 +176,7 @@ def heldout_loss(engine, text, context, device):
 
 
 def verdict(args, loss, entropy, digests, seconds):
-    """Says and records how the training ended. Raises RuntimeError, on every rank alike, unless it was good."""
+    """Prints and records how the training ended. Raises RuntimeError on every rank if the training failed."""
     faults = []
     if len(set(digests)) > 1:
         theirs = ", ".join(f"rank {rank} {digest[:12]}" for rank, digest in enumerate(digests))
@@ -213,8 +213,8 @@ def say(message):
 
 
 def leave(code):
-    """Ends the process without destructors. Those of gloo in torch 2.6 can wait for ever: they hold the interpreter while they
-    wait for a thread that waits for the interpreter, to free the last tensor it sent."""
+    """Ends the process without destructors. The destructors of gloo in torch 2.6 can wait forever: they hold the interpreter
+    while they join a thread that needs the interpreter to free the last tensor that it sent."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -1,14 +1,14 @@
-"""Keeps what the base image has: its torch, its numpy, what they were built with.
+"""Keeps the packages of the base image: its torch, its numpy, and what they were built with.
 
     base.py record CONTEXT FOLDER   before anything is installed
-    base.py verify CONTEXT FOLDER   when everything is
+    base.py verify CONTEXT FOLDER   after everything is installed
 
-CONTEXT is the flavour's folder, FOLDER where the record is kept. record writes
-base.json (what the base has), base-constraints.txt (the same, for pip) and
-constraints.txt (the same, what pip could not replace, and the rest of
-CONTEXT/lock.txt). verify imports what CONTEXT/base-packages names, compares it
-with the record, and looks for requirements of what the flavour added that are
-not met.
+CONTEXT is the flavour's folder, FOLDER has the record. record writes base.json
+(the packages of the base), base-constraints.txt (the same for pip) and
+constraints.txt (the same, packages that pip cannot replace, and the rest of
+CONTEXT/lock.txt). verify imports the packages in CONTEXT/base-packages,
+compares them with the record, and checks the requirements of all packages that
+the flavour added.
 """
 
 import fnmatch
@@ -25,16 +25,16 @@ from pip._vendor.packaging.specifiers import SpecifierSet
 
 
 class Refused(Exception):
-    """What the base or the finished image has is not what this flavour is made for."""
+    """The base or the finished image does not fit this flavour."""
 
 
 def name_of(distribution):
-    """The name as package indexes compare it."""
+    """Returns the normalized name, as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def rows(path):
-    """The lines of a file without comments, each split at white space."""
+    """Yields the lines of a file without comments, each split at white space."""
     for line in path.read_text().splitlines():
         fields = line.split("#")[0].split()
         if fields:
@@ -42,7 +42,7 @@ def rows(path):
 
 
 def installed():
-    """Every distribution that Python finds first, by name."""
+    """Returns the first distribution of each name that Python finds, by name."""
     found = {}
     for distribution in metadata.distributions():
         found.setdefault(name_of(distribution.metadata["Name"]), distribution)
@@ -50,7 +50,7 @@ def installed():
 
 
 def state(distribution, module):
-    """What must not change: versions, place, and the list of the installed files."""
+    """Returns what must not change: versions, location, and a hash of the list of installed files."""
     files = distribution.read_text("RECORD") or distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
     found = {
         "version": distribution.version,
@@ -66,12 +66,12 @@ def state(distribution, module):
 
 
 def base_packages(context):
-    """What CONTEXT/base-packages names and Python has: name, state, wanted version."""
+    """Yields the name and state of each installed package in CONTEXT/base-packages, and checks its version."""
     have = installed()
     for pattern, module, *wanted in rows(context / "base-packages"):
         matches = fnmatch.filter(have, pattern)
         if not matches and module != "-":
-            raise Refused(f"looking at the base image: it has no {pattern}: {pattern}{' '.join(wanted)} wanted")
+            raise Refused(f"checking the base image: {pattern} is missing; want {pattern}{' '.join(wanted)}")
         for name in matches:
             found = state(have[name], module)
             check(name, found["version"], *wanted)
@@ -79,15 +79,15 @@ def base_packages(context):
 
 
 def check(name, version, wanted=""):
-    """Refuses a version that the flavour is not made for."""
+    """Raises Refused if the version does not fit the flavour."""
     if not SpecifierSet(wanted).contains(version, prereleases=True):
-        raise Refused(f"looking at {name}: version {version} found: {wanted} wanted")
+        raise Refused(f"checking {name}: found version {version}; want {wanted}")
 
 
 def not_removable():
-    """What pip cannot replace, because the system's packages brought it and no list of its files."""
+    """Returns packages that pip cannot replace: the system's packages installed them without a list of their files."""
     if sys.prefix != sys.base_prefix:
-        return {}  # pip shadows it in a virtual environment
+        return {}  # in a virtual environment pip shadows them
     return {n: d.version for n, d in installed().items() if d.read_text("RECORD") is None}
 
 
@@ -110,9 +110,9 @@ def record(context, folder):
 def verify(context, folder):
     before = json.loads((folder / "base.json").read_text())
     now = dict(base_packages(context))
-    for name in before:  # what was added since is held by the lock
+    for name in before:  # the lock pins packages that were added later
         if now.get(name) != before[name]:
-            raise Refused(f"comparing {name} with the base image's: {now.get(name)} found: {before[name]} wanted")
+            raise Refused(f"comparing {name} with the base image's: found {now.get(name)}; want {before[name]}")
     added = [name_of(pin.split("==")[0]) for (pin,) in rows(context / "lock.txt")]
     have = installed()
     broken = [problem for name in [*before, *added] for problem in unmet(name, have)]
@@ -122,16 +122,16 @@ def verify(context, folder):
 
 
 def unmet(name, have):
-    """Requirements of a distribution that are not met among those installed."""
+    """Yields the requirements of a distribution that the installed packages do not meet."""
     if name not in have:
-        return  # of a set that was left out
+        return  # belongs to a set that the build left out
     for text in have[name].requires or []:
         requirement = Requirement(text)
         if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
             continue
         found = have.get(name_of(requirement.name))
         if found is None or not requirement.specifier.contains(found.version, prereleases=True):
-            yield f"{name} {have[name].version} wants {requirement}: {found.version if found else 'nothing'} found"
+            yield f"{name} {have[name].version} requires {requirement}; found {found.version if found else 'nothing'}"
 
 
 def main():

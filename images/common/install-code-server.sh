@@ -1,12 +1,12 @@
 #!/bin/sh
 # Installs code-server from the npm registry into /opt/code-server, with a Node
-# of its own. Wants g++, make, python3 with pip, libkrb5-dev and rg, of which
-# only rg is used afterwards. Every version is pinned: here, or by the
-# shrinkwrap files that code-server's package carries.
+# of its own. Needs g++, make, python3 with pip, libkrb5-dev and rg; at run time
+# only rg. Every version is pinned, here or in the shrinkwrap files of
+# code-server's package.
 set -eu
 
 code_server=4.100.3
-# The Node that this code-server wants, from PyPI: distributions carry others.
+# The Node version that this code-server requires, from PyPI: distributions have other versions.
 node=20.18.0
 
 target=/opt/code-server
@@ -19,8 +19,8 @@ modules=$home/lib/node_modules/npm
 chmod +x "$home/bin/node"
 PATH=$home/bin:$PATH
 npm() { node "$modules/bin/npm-cli.js" "$@"; }
-# Scripts of packages download binaries from places that a build need not reach:
-# they do not run, and what is native is compiled here.
+# The packages' install scripts download binaries from hosts that a build may not
+# reach. So they do not run, and native modules are compiled here.
 install() { npm install --ignore-scripts; }
 compile() {
   for module in "$@"; do
@@ -53,7 +53,7 @@ ln -sf browser-linux.sh bin/helpers/browser.sh
 cd "$target/lib/vscode/extensions"
 install
 
-# What compiling leaves, and npm's own records, which name the registry used.
+# Removes what compiling leaves behind, and npm's records, which name the registry.
 find "$target" -type d \( -name obj.target -o -name .deps \) -prune -exec rm -rf {} +
 find "$target" \( -name .package-lock.json -o -name npm-shrinkwrap.json -o -name '*.map' \) -delete
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages that the given files list, one a line with #
-# comments. What is there already costs nothing, not even a list of packages.
+# Installs the Debian packages that the given files list, one per line with #
+# comments. If all are installed, it does not even download the package lists.
 set -eu
 
 missing=
@@ -12,7 +12,7 @@ done
 echo "installing$missing"
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
-# dpkg's output is of use only when it fails.
+# dpkg's output matters only if it fails.
 log=$(mktemp)
 apt-get install -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 $missing >"$log" 2>&1 || { cat "$log"; exit 1; }
 apt-get clean

@@ -1,8 +1,9 @@
 """Makes LLaMAFactory, already installed without its requirements, work without torchaudio.
 
-The base has no torchaudio, the one on PyPI is built for another torch and CUDA
-and would bring them, and LLaMAFactory imports it at its start though it uses it
-for audio input only. Where the base has it, nothing is changed.
+The base has no torchaudio. The one on PyPI is built for another torch and CUDA
+and would install them. LLaMAFactory imports torchaudio at its start, although
+only audio input needs it. If the base has torchaudio, this script changes
+nothing.
 """
 
 import importlib.util
@@ -14,7 +15,7 @@ from importlib import metadata
 def replace(path, old, new):
     text = path.read_text()
     if old not in text:
-        sys.exit(f"error: changing {path}: {old!r} is not in it: another version of LLaMAFactory wants another change")
+        sys.exit(f"error: changing {path}: {old!r} not found; this version of LLaMAFactory needs another change")
     path.write_text(text.replace(old, new))
 
 

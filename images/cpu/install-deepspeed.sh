@@ -1,31 +1,40 @@
 #!/bin/sh
-# Installs DeepSpeed into the virtual environment with its CPU ops compiled:
-# compiled at first use, every rank of every run would do it, with a compiler.
-# Wants the folder that base.py has written its record to.
+# Installs DeepSpeed into the virtual environment with CPU ops compiled: an op
+# that is compiled at first use is compiled by every rank of every run, which
+# needs a compiler.
+#
+#   install-deepspeed.sh FOLDER OP...   OP is shm_comm, cpu_adam or fused_adam
+#
+# base.py has written its record to FOLDER.
 set -eu
 
 constraints=$1/constraints.txt
+shift
 deepspeed=$(grep '^deepspeed==' "$constraints")
 export DS_ACCELERATOR=cpu
 built() {
-  python3 - <<'PYTHON'
+  python3 - "$@" <<'PYTHON'
+import sys
 from deepspeed.git_version_info import installed_ops
-assert all(installed_ops[op] for op in ("deepspeed_shm_comm", "cpu_adam", "fused_adam"))
+assert all(installed_ops["deepspeed_shm_comm" if op == "shm_comm" else op] for op in sys.argv[1:])
 PYTHON
 }
 
-if ! built 2>/dev/null; then
-  # Debugging information, which Python's own flags ask for, makes each file take twice as long.
+if ! built "$@" 2>/dev/null; then
+  # -g0, because Python's own flags request debugging information, which doubles the compile time of each file.
   cat > /tmp/c++ <<'SH'
 #!/bin/sh
 exec g++ "$@" -g0
 SH
   chmod +x /tmp/c++
-  export CXX=/tmp/c++ DS_ENABLE_NINJA=1 DS_BUILD_SHM_COMM=1 DS_BUILD_CPU_ADAM=1 DS_BUILD_FUSED_ADAM=1
+  export CXX=/tmp/c++ DS_ENABLE_NINJA=1
+  for op in "$@"; do
+    export "DS_BUILD_$(echo "$op" | tr a-z A-Z)=1"
+  done
   pip install --quiet --no-cache-dir -c "$constraints" setuptools wheel ninja py-cpuinfo
   pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps "$deepspeed"
   rm /tmp/c++
 fi
-# What it needs, and a look at whether it is as wanted.
+# Install DeepSpeed's requirements, and check that its ops are compiled.
 pip install --quiet --no-cache-dir -c "$constraints" "$deepspeed"
-built
+built "$@"

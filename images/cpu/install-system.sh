@@ -1,18 +1,18 @@
 #!/bin/sh
-# Makes a system that trains on CPUs out of a Debian one.
+# Turns a Debian system into one that trains on CPUs.
 set -eu
 
 context=$(dirname "$0")
 sh "$context/install-packages.sh" "$context/packages"
 
-# Debian's torch is built without libuv and torch asks for it by default:
-# torchrun and every rank below it would fail. USE_LIBUV=0 is not read everywhere.
+# Debian's torch is built without libuv, but torch uses libuv by default: torchrun
+# and every rank below it would fail. Not all of torch reads USE_LIBUV=0.
 store=/usr/lib/python3/dist-packages/torch/distributed/__init__.py
 grep -q _tcp_store_without_libuv "$store" || cat "$context/without-libuv.py" >> "$store"
 
-# Debian's Python is managed by apt and its packages cannot be replaced by pip:
-# what pip installs goes into an environment that sees Debian's packages. Debian's
-# Python sees the environment's too, so that torchrun and further environments do.
+# apt manages Debian's Python, so pip cannot replace its packages: pip installs into
+# a virtual environment that sees Debian's packages. Debian's Python also sees the
+# packages of that environment, so that torchrun and other environments see them.
 [ -x /opt/venv/bin/python3 ] || /usr/bin/python3 -m venv --system-site-packages /opt/venv
 chmod -R g=u /opt/venv
 packages() { "$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }

@@ -81,7 +81,7 @@ func (o *doctorOptions) run(cmd *cobra.Command) error {
 		report.Print(cmd.OutOrStdout())
 	}
 	if report.Broken() {
-		return errFaulty
+		return &step.Exit{Code: step.Failed}
 	}
 	return nil
 }

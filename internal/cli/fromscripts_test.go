@@ -86,7 +86,7 @@ func makeTargets(t *testing.T) map[string]bool {
 // checkCommand finds the command and its flags; what a flag is given is not looked at.
 func checkCommand(t *testing.T, old string, words []string) {
 	t.Helper()
-	root := newRoot(func() {})
+	root := newRoot()
 	found, rest, err := root.Find(words)
 	if err != nil || found == root {
 		t.Errorf("%s: there is no command mlenv %s", old, strings.Join(words, " "))

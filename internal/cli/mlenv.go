@@ -3,7 +3,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -22,7 +21,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
@@ -35,58 +33,19 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// errInvalid has been told already.
-var errInvalid = errors.New("a cluster file is not valid")
-
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 cancelled.
 func Main(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	usage := true
-	root := newRoot(func() { usage = false })
-	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return 0
-	case errors.Is(err, errInvalid), errors.Is(err, errFaulty), errors.Is(err, admin.ErrIncomplete), errors.Is(err, action.ErrFailed):
-		return 1
-	}
-	code := step.Failed
-	if usage {
-		code = step.WrongUsage
-	}
-	if exit := (*step.Exit)(nil); errors.As(err, &exit) {
-		code = exit.Code
-		if exit.Err == nil {
-			return code
-		}
-	}
-	fmt.Fprintln(stderr, "mlenv:", err)
-	if next := fail.NextOf(err); next != "" {
-		fmt.Fprintln(stderr, "  next:", strings.ReplaceAll(next, "\n", "\n        "))
-	}
-	return code
+	return step.RunCommands(ctx, newRoot(), args, stdout, stderr)
 }
 
-// newRoot is the whole command line. began is called when a command's usage was found right.
-func newRoot(began func()) *cobra.Command {
+// newRoot is the whole command line.
+func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "mlenv",
-		Short:         "Train on the GPU nodes of an OpenShift cluster",
-		Version:       version.String(),
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			// cobra would look at these later, when it is no wrong usage any more.
-			if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
-				return err
-			}
-			began()
-			return nil
-		},
+		Use:     "mlenv",
+		Short:   "Train on the GPU nodes of an OpenShift cluster",
+		Version: version.String(),
 	}
 	root.AddCommand(runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(), runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand())
 	root.AddCommand(dev.Commands()...)
@@ -145,7 +104,7 @@ Exit code 0: all are valid; 1: one is not; 2: wrong usage.`,
 				describe(cmd.OutOrStdout(), name, file)
 			}
 			if !valid {
-				return errInvalid
+				return &step.Exit{Code: step.Failed}
 			}
 			return nil
 		},

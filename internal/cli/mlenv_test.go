@@ -31,24 +31,24 @@ func TestValidate(t *testing.T) {
 		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "/nowhere.yaml"},
 		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
 		{"every mistake of rdma", []string{"rdma", "first", "--output=xml"}, 2, "", `node "first": want its number in the environment, 0 and up
---output "xml": want text or json`},
+  --output "xml": want text or json`},
 		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, ": NotReadable: pods and events", ""},
 		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--output=xml", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
---output "xml": want text or json
---quiet-after 0s: want more than nothing`},
+  --output "xml": want text or json
+  --quiet-after 0s: want more than nothing`},
 		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--apply", "--output=yaml", "--attachments=move", "--scc=anyuid"}, 2, "",
 			`--output "yaml": want one of [text json]
---attachments "move": want none or copy
---namespace "My_Team": `},
+  --attachments "move": want none or copy
+  --namespace "My_Team": `},
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
 		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
 		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
 		{"every mistake of preflight", []string{"preflight", "--mode=fast", "--output=xml"}, 2, "", `--mode "fast": want auto, rdma or tcp
---output "xml": want text or json`},
-		{"preflight of no cluster file", []string{"preflight"}, 1, "", "--cluster-file is missing"},
+  --output "xml": want text or json`},
+		{"preflight of no cluster file", []string{"preflight"}, 1, "", "mlenv preflight failed: InvalidInput: --cluster-file is missing"},
 		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
---compare "udp": want tcp, or nothing
---timeout "1s": want at least 20s: torch alone takes some to start`},
+  --compare "udp": want tcp, or nothing
+  --timeout "1s": want at least 20s: torch alone takes some to start`},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

@@ -22,9 +22,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// errFaulty has been told already, by rdma and doctor.
-var errFaulty = errors.New("something is not as it should be")
-
 // rdmaOptions are the flags of mlenv rdma.
 type rdmaOptions struct {
 	kube        kube.Flags
@@ -129,7 +126,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 		report.print(cmd.OutOrStdout(), o.check)
 	}
 	if o.check && !report.fine() {
-		return errFaulty
+		return &step.Exit{Code: step.Failed}
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func commandsPage(t *testing.T) string {
 	var page strings.Builder
 	page.WriteString("# Commands of mlenv\n\nWritten by `make generate`: what `mlenv COMMAND --help` says. [mlenv and runs](../mlenv.md) and\n" +
 		"[development](../development.md) say how the commands go together.\n\n| command | what it does |\n| --- | --- |\n")
-	commands := shown(newRoot(func() {}))
+	commands := shown(newRoot())
 	for _, cmd := range commands {
 		fmt.Fprintf(&page, "| [%s](#%s) | %s |\n", cmd.CommandPath(), idOf(cmd.CommandPath()), cmd.Short)
 	}

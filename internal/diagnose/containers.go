@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // manyRestarts in a row is where a container is given up: the kubelet has then
@@ -28,7 +29,7 @@ func (e *explainer) containers(pod *corev1.Pod) []Finding {
 		}
 		waiting := c.State.Waiting
 		switch {
-		case waiting != nil && slices.Contains(imageTrouble, waiting.Reason):
+		case waiting != nil && kube.ReasonFor(waiting.Reason) == fail.ImageUnavailable:
 			found = append(found, e.image(pod, c))
 		case lastExit(c) != nil:
 			found = append(found, e.exited(pod, c, *lastExit(c)))
@@ -93,23 +94,24 @@ func (e *explainer) exited(pod *corev1.Pod, c container, t corev1.ContainerState
 	if c.RestartCount == 0 {
 		f.Next = strings.Replace(f.Next, " --previous", "", 1)
 	}
+	killedForMemory := kube.ReasonFor(t.Reason) == fail.OutOfMemory
 	how := fmt.Sprintf("exited with %d", t.ExitCode)
 	switch {
 	case t.Signal != 0:
 		how = fmt.Sprintf("was ended by signal %d", t.Signal)
-	case t.Reason == "OOMKilled":
+	case killedForMemory:
 		how = "was killed for memory"
 	case t.ExitCode == killedCode:
 		how += " (SIGKILL)"
 	}
-	if t.Reason != "" && t.Reason != "Error" && t.Reason != "OOMKilled" && t.Reason != "Completed" {
+	if t.Reason != "" && t.Reason != "Error" && !killedForMemory && t.Reason != "Completed" {
 		how += ", " + t.Reason
 	}
 	f.Seen = c.title() + " " + how + restarts(c.RestartCount)
 	if t.Message != "" {
 		f.Seen += ": " + lastLines(t.Message)
 	}
-	if t.Reason == "OOMKilled" {
+	if killedForMemory {
 		f.Reason = fail.OutOfMemory
 		if limit, ok := c.spec.Resources.Limits[corev1.ResourceMemory]; ok {
 			f.Seen += "; its limit is " + limit.String()

@@ -144,14 +144,14 @@ func TestReadVerdict(t *testing.T) {
 			name: "by node", text: "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {a: b}. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
 			want: verdict{
 				all: "1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {a: b}", nodes: 3,
-				refused: []refused{{1, "Insufficient nvidia.com/gpu"}, {2, "node(s) had untolerated taint {a: b}"}},
+				refused: []rejection{{1, "Insufficient nvidia.com/gpu"}, {2, "node(s) had untolerated taint {a: b}"}},
 			},
 		},
 		{
 			name: "a comma in a reason", text: "0/1 nodes are available: 1 node(s) had taint {a: b}, that the pod didn't tolerate.",
 			want: verdict{
 				all: "1 node(s) had taint {a: b}, that the pod didn't tolerate", nodes: 1,
-				refused: []refused{{1, "node(s) had taint {a: b}, that the pod didn't tolerate"}},
+				refused: []rejection{{1, "node(s) had taint {a: b}, that the pod didn't tolerate"}},
 			},
 		},
 		{
@@ -162,7 +162,7 @@ func TestReadVerdict(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, readVerdict(tt.text), cmp.AllowUnexported(verdict{}, refused{})); diff != "" {
+			if diff := cmp.Diff(tt.want, readVerdict(tt.text), cmp.AllowUnexported(verdict{}, rejection{})); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
 			}
 		})

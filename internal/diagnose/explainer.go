@@ -95,8 +95,8 @@ func (e *explainer) node(name string) *corev1.Node {
 	return &e.Nodes[i]
 }
 
-// happened is an event as findings read it.
-type happened struct {
+// event is an event as findings read it.
+type event struct {
 	reason, text string
 	first, last  time.Time
 	object       types.UID
@@ -106,8 +106,8 @@ type happened struct {
 
 // eventsOf are the events about one object, oldest first. An empty UID takes
 // those of every object that had the name.
-func (e *explainer) eventsOf(kind, name string, uid types.UID) []happened {
-	var found []happened
+func (e *explainer) eventsOf(kind, name string, uid types.UID) []event {
+	var found []event
 	for i := range e.Events {
 		ev := &e.Events[i]
 		about := ev.InvolvedObject
@@ -115,18 +115,18 @@ func (e *explainer) eventsOf(kind, name string, uid types.UID) []happened {
 			continue
 		}
 		first, last := times(ev)
-		found = append(found, happened{
+		found = append(found, event{
 			reason: ev.Reason,
 			text:   strings.TrimPrefix(ev.Message, "(combined from similar events): "),
 			first:  first, last: last, object: about.UID, node: ev.Source.Host,
 		})
 	}
-	slices.SortStableFunc(found, func(a, b happened) int { return a.last.Compare(b.last) })
+	slices.SortStableFunc(found, func(a, b event) int { return a.last.Compare(b.last) })
 	return found
 }
 
 // podEvents are the events of this very pod, not of an earlier one of its name.
-func (e *explainer) podEvents(pod *corev1.Pod) []happened {
+func (e *explainer) podEvents(pod *corev1.Pod) []event {
 	return e.eventsOf("Pod", pod.Name, pod.UID)
 }
 
@@ -149,13 +149,13 @@ func times(ev *corev1.Event) (first, last time.Time) {
 }
 
 // latest is the last event with one of the reasons.
-func latest(events []happened, reasons ...string) (happened, bool) {
+func latest(events []event, reasons ...string) (event, bool) {
 	for _, ev := range slices.Backward(events) {
 		if slices.Contains(reasons, ev.reason) {
 			return ev, true
 		}
 	}
-	return happened{}, false
+	return event{}, false
 }
 
 func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {

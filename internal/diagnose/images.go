@@ -16,12 +16,6 @@ import (
 // internalRegistry is OpenShift's own, by its Service's name.
 const internalRegistry = "image-registry.openshift-image-registry.svc"
 
-// imageTrouble are the kubelet's reasons of a container without an image.
-var imageTrouble = []string{
-	"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
-	"RegistryUnavailable", "SignatureValidationFailed",
-}
-
 var (
 	backedOff  = regexp.MustCompile(`(?s)^Back-off pulling image "[^"]*"(?:: \w+: )?`)
 	pullFailed = regexp.MustCompile(`(?s)^Failed to pull image "[^"]*": `)

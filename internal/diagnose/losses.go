@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 const (
@@ -79,7 +81,7 @@ func rejected(reason, message, node string) Finding {
 	}
 	text := oneLine(strings.TrimPrefix(message, "Pod was rejected: "))
 	f := Finding{
-		Reason: fail.NodesUnavailable, Next: "oc describe node " + node,
+		Reason: cmp.Or(kube.ReasonFor(reason), fail.NodesUnavailable), Next: "oc describe node " + node,
 		Seen: fmt.Sprintf("node %s: %s: %s", node, reason, text),
 	}
 	if node == "NODE" {
@@ -92,7 +94,7 @@ func rejected(reason, message, node string) Finding {
 		// The scheduler counted on more GPUs than are in order.
 		f.Reason = fail.GPUMissing
 		f.Next = "oc get pods -A -o wide --field-selector spec.nodeName=" + node + " | grep -e device-plugin -e gpu-operator"
-	case out && isGPU(corev1.ResourceName(resource)), reason == "Preempted":
+	case out && isGPU(corev1.ResourceName(resource)), f.Reason == fail.GPUsUnavailable:
 		f.Reason = fail.GPUsUnavailable
 		f.Next = describeNodes([]string{node})
 	case reason == "Evicted" && has(strings.ToLower(message), "low on resource: memory"):

@@ -66,20 +66,20 @@ func ofClaim(pod *corev1.Pod, volume string) bool {
 
 // mountTrouble is the last failure to attach or mount that nothing has mended
 // since. One that names its cause is preferred to one that lists what is missing.
-func (e *explainer) mountTrouble(pod *corev1.Pod) (happened, bool) {
+func (e *explainer) mountTrouble(pod *corev1.Pod) (event, bool) {
 	if begun(pod) {
-		return happened{}, false
+		return event{}, false
 	}
 	events := e.podEvents(pod)
 	if _, pulling := latest(events, "Pulling", "Pulled"); pulling {
-		return happened{}, false
+		return event{}, false
 	}
-	var cause, general happened
+	var cause, general event
 	for _, ev := range events {
 		switch ev.reason {
 		case "SuccessfulAttachVolume":
 			if cause.reason == "FailedAttachVolume" {
-				cause = happened{}
+				cause = event{}
 			}
 		case "FailedMount", "FailedAttachVolume", "FailedMapVolume":
 			if strings.HasPrefix(ev.text, "Unable to attach or mount volumes") {

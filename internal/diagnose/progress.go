@@ -2,13 +2,14 @@ package diagnose
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // Progress says of each pod, in a line, where it is.
@@ -55,7 +56,7 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 			continue
 		}
 		waiting := c.State.Waiting
-		if waiting != nil && slices.Contains(imageTrouble, waiting.Reason) {
+		if waiting != nil && kube.ReasonFor(waiting.Reason) == fail.ImageUnavailable {
 			return fmt.Sprintf("cannot pull image %s%s (%s)", c.image(), since(e.firstPullError(pod, c.image()), e.now), waiting.Reason)
 		}
 		if exit := lastExit(c); exit != nil {
@@ -89,7 +90,7 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 
 // pulling is the image that is being pulled, and since when. The kubelet's
 // events say when a pull begins and when it is over.
-func pulling(events []happened) (image string, at time.Time, ok bool) {
+func pulling(events []event) (image string, at time.Time, ok bool) {
 	for _, ev := range events {
 		rest, began := strings.CutPrefix(ev.text, "Pulling image ")
 		switch {

@@ -15,10 +15,10 @@ type verdict struct {
 	// about the whole pod, as in "pod has unbound immediate PersistentVolumeClaims".
 	whole string
 	// by node: how many nodes were refused why.
-	refused []refused
+	refused []rejection
 }
 
-type refused struct {
+type rejection struct {
 	nodes int
 	why   string
 }
@@ -54,7 +54,7 @@ func readVerdict(text string) verdict {
 		switch {
 		case c != nil:
 			n, _ := strconv.Atoi(c[1])
-			v.refused = append(v.refused, refused{nodes: n, why: c[2]})
+			v.refused = append(v.refused, rejection{nodes: n, why: c[2]})
 		case len(v.refused) > 0:
 			v.refused[len(v.refused)-1].why += ", " + part
 		case part != "":

@@ -1,54 +1,54 @@
 package fail
 
-// Reason is one word that says why something failed. The list is closed; each
-// has a row in docs/reasons.md.
+// Reason is one word that names the cause of a failure. The list is closed; each
+// reason has a row in docs/reasons.md.
 type Reason string
 
 // The reasons.
 const (
-	// InvalidInput: a param, flag or cluster file cannot be; nothing was changed.
+	// InvalidInput: a param, flag or cluster file is invalid; nothing was changed.
 	InvalidInput Reason = "InvalidInput"
-	// WrongCluster: the cluster file is about another cluster than the run is in.
+	// WrongCluster: the cluster file names another cluster than the one the run is in.
 	WrongCluster Reason = "WrongCluster"
-	// TimeoutTooShort: the PipelineRun would be ended before the work can be.
+	// TimeoutTooShort: the PipelineRun would end before the work does.
 	TimeoutTooShort Reason = "TimeoutTooShort"
-	// PermissionDenied: the API server refused; the missing permission is named.
+	// PermissionDenied: the API server refused a request; the message names the missing right.
 	PermissionDenied Reason = "PermissionDenied"
-	// EnvironmentBusy: somebody else holds the environment.
+	// EnvironmentBusy: another run or person holds the environment.
 	EnvironmentBusy Reason = "EnvironmentBusy"
-	// EnvironmentDiffers: the live environment cannot become what was asked for without being made anew.
+	// EnvironmentDiffers: the existing environment differs from the request, and changing it would end its pods.
 	EnvironmentDiffers Reason = "EnvironmentDiffers"
-	// EnvironmentMissing: there is no such environment, or it is not this run's any more.
+	// EnvironmentMissing: the environment does not exist, or no longer belongs to this run.
 	EnvironmentMissing Reason = "EnvironmentMissing"
 
-	// BuildUnavailable: the cluster has no build API, so an image must be named.
+	// BuildUnavailable: the cluster has no build API, so the run must name a finished image.
 	BuildUnavailable Reason = "BuildUnavailable"
-	// DockerfileInvalid: the Dockerfile cannot be read.
+	// DockerfileInvalid: the Dockerfile is invalid.
 	DockerfileInvalid Reason = "DockerfileInvalid"
-	// PackageNotFound: a package or a version of it does not exist where the build looks.
+	// PackageNotFound: a package or a version of it does not exist in the indexes that the build uses.
 	PackageNotFound Reason = "PackageNotFound"
-	// DependencyConflict: packages want versions of each other that do not go together.
+	// DependencyConflict: packages need versions of each other that exclude each other.
 	DependencyConflict Reason = "DependencyConflict"
-	// CertificateUntrusted: a server's certificate is signed by an authority that is not trusted.
+	// CertificateUntrusted: an authority that the build does not trust signed a server's certificate.
 	CertificateUntrusted Reason = "CertificateUntrusted"
-	// NetworkFailed: a server that is needed cannot be reached.
+	// NetworkFailed: the build cannot reach a server.
 	NetworkFailed Reason = "NetworkFailed"
 	// DiskFull: the disk that a build or a node may use is full.
 	DiskFull Reason = "DiskFull"
-	// BuildStepFailed: a RUN of the Dockerfile failed by itself.
+	// BuildStepFailed: a RUN of the Dockerfile failed.
 	BuildStepFailed Reason = "BuildStepFailed"
-	// PushRefused: the registry did not take the image.
+	// PushRefused: the registry refused the image, or the push secret is missing.
 	PushRefused Reason = "PushRefused"
 	// BuildPodLost: the build's pod was deleted or evicted.
 	BuildPodLost Reason = "BuildPodLost"
-	// BuildTimeout: the build did not end in its time.
+	// BuildTimeout: the build did not end in time.
 	BuildTimeout Reason = "BuildTimeout"
-	// BuildFailed: the build failed and the log tells no more than that.
+	// BuildFailed: the build failed, and its log shows no known cause.
 	BuildFailed Reason = "BuildFailed"
 
-	// GPUsUnavailable: not enough GPUs are free on the nodes that may be used.
+	// GPUsUnavailable: not enough GPUs are free on the allowed nodes.
 	GPUsUnavailable Reason = "GPUsUnavailable"
-	// NodesUnavailable: no node fits for another cause than GPUs: labels, names, processors, memory, not ready.
+	// NodesUnavailable: no node fits, for another cause than GPUs: labels, names, processors, memory, not ready.
 	NodesUnavailable Reason = "NodesUnavailable"
 	// NodeTainted: the nodes have a taint that the cluster file does not tolerate.
 	NodeTainted Reason = "NodeTainted"
@@ -62,39 +62,39 @@ const (
 	ImageUnavailable Reason = "ImageUnavailable"
 	// ContainerFailed: a container cannot start or exits at once.
 	ContainerFailed Reason = "ContainerFailed"
-	// PodsNotReady: the pods did not get ready in time and no cause is known.
+	// PodsNotReady: the pods were not ready in time, and no cause was found.
 	PodsNotReady Reason = "PodsNotReady"
 	// AgentUnreachable: a node's agent does not answer.
 	AgentUnreachable Reason = "AgentUnreachable"
 	// AgentVersion: a node's agent speaks another protocol version.
 	AgentVersion Reason = "AgentVersion"
-	// GPUMissing: a node has fewer usable GPUs than it was given.
+	// GPUMissing: a node has fewer usable GPUs than requested, another model, or a faulty GPU.
 	GPUMissing Reason = "GPUMissing"
-	// StorageNotShared: the nodes do not see each other's files though they should.
+	// StorageNotShared: nodes do not see each other's files although they should, or do although they should not.
 	StorageNotShared Reason = "StorageNotShared"
-	// NameResolution: a node cannot resolve another's name.
+	// NameResolution: a node cannot resolve another node's name.
 	NameResolution Reason = "NameResolution"
 
-	// RDMAUnavailable: mode rdma was asked for, and the cluster, the permissions or the devices do not give it.
+	// RDMAUnavailable: the mode is rdma, and the cluster, the permissions or the devices do not support RDMA.
 	RDMAUnavailable Reason = "RDMAUnavailable"
-	// NetworkBroken: a node or rail does not carry what ranks send over it.
+	// NetworkBroken: a node or a rail does not deliver what ranks send over it.
 	NetworkBroken Reason = "NetworkBroken"
-	// TransportWrong: ranks talk over sockets where RDMA was promised.
+	// TransportWrong: ranks use sockets although the run is in mode rdma.
 	TransportWrong Reason = "TransportWrong"
-	// NetworkSlow: the bandwidth is below what the rails should give, and that was asked to count.
+	// NetworkSlow: the bandwidth is below what the rails should deliver, and fabric-bandwidth is fail.
 	NetworkSlow Reason = "NetworkSlow"
 
-	// RepositoryUnavailable: the repository cannot be reached or does not let this user in.
+	// RepositoryUnavailable: the repository cannot be reached, or refuses this user.
 	RepositoryUnavailable Reason = "RepositoryUnavailable"
-	// HostKeyUnknown: the git server's host key is not among the known ones.
+	// HostKeyUnknown: known_hosts does not have the git server's host key.
 	HostKeyUnknown Reason = "HostKeyUnknown"
 	// RevisionNotFound: the repository has no such branch, tag or commit.
 	RevisionNotFound Reason = "RevisionNotFound"
-	// LFSPointers: the tree has Git LFS pointers and fetching their objects was not asked for or failed.
+	// LFSPointers: the tree has Git LFS pointers, and their objects were not requested or could not be fetched.
 	LFSPointers Reason = "LFSPointers"
-	// UnsafeTree: an entry of the tree would lead out of it or cannot be stored.
+	// UnsafeTree: an entry of the tree leads out of it, or cannot be stored.
 	UnsafeTree Reason = "UnsafeTree"
-	// SyncFailed: the tree did not arrive whole on every node.
+	// SyncFailed: the tree did not arrive complete on every node.
 	SyncFailed Reason = "SyncFailed"
 	// RequirementsFailed: the Python requirements could not be installed.
 	RequirementsFailed Reason = "RequirementsFailed"
@@ -105,18 +105,18 @@ const (
 	RankFailed Reason = "RankFailed"
 	// OutOfMemory: a rank or a whole container was killed for memory.
 	OutOfMemory Reason = "OutOfMemory"
-	// ContainerRestarted: a node's container was restarted under a running job.
+	// ContainerRestarted: a node's container restarted under a running job.
 	ContainerRestarted Reason = "ContainerRestarted"
-	// NodeLost: a node's pod went away under a running job.
+	// NodeLost: a node's pod disappeared under a running job.
 	NodeLost Reason = "NodeLost"
-	// TrainingTimeout: the training did not end in its time.
+	// TrainingTimeout: the training did not end in time.
 	TrainingTimeout Reason = "TrainingTimeout"
-	// Cancelled: somebody cancelled the run.
+	// Cancelled: the run was cancelled, or stopped with Ctrl-C.
 	Cancelled Reason = "Cancelled"
 
-	// Regression: a scheduled run succeeded, and is worse than those before it.
+	// Regression: a scheduled run succeeded, and is worse than the runs before it.
 	Regression Reason = "Regression"
-	// TeardownIncomplete: pods or GPUs were not given back in time.
+	// TeardownIncomplete: pods, and so GPUs, were not released in time.
 	TeardownIncomplete Reason = "TeardownIncomplete"
 	// Internal: a failure without a known cause; its text is all there is.
 	Internal Reason = "Internal"

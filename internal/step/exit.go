@@ -2,11 +2,8 @@ package step
 
 import "strconv"
 
-// Interrupted is the exit code of what somebody cancelled: 128 and SIGINT's number, as shells have it.
-const Interrupted = 130
-
-// Exit is an error that says with which code the program is to end. Err is nil
-// where what is wrong has been told already.
+// Exit is an error that decides the program's exit code. Err is nil if the command
+// has printed already what is wrong, as a report or in its log.
 type Exit struct {
 	Code int
 	Err  error
@@ -22,3 +19,10 @@ func (e *Exit) Error() string {
 
 // Unwrap implements the errors package's interface.
 func (e *Exit) Unwrap() error { return e.Err }
+
+// Printed reports whether there is nothing left to print of an error: it is an Exit
+// without Err. Joined with or wrapped by another one there is.
+func Printed(err error) bool {
+	exit, ok := err.(*Exit) //nolint:errorlint // only the error itself counts
+	return ok && exit.Err == nil
+}

@@ -25,18 +25,21 @@ func (f *format) Set(s string) error {
 	return nil
 }
 
-func logFormat(cmd *cobra.Command) {
+// AddLogFormat adds the flag that Log obeys to the command and those below it.
+func AddLogFormat(cmd *cobra.Command) {
 	f := format("text")
 	cmd.PersistentFlags().Var(&f, logFormatFlag, "how the log is written: text for people, json for machines")
 }
 
 // Log writes to the command's standard output. A message is a whole sentence
 // for people; attributes are shown in JSON only.
-func Log(cmd *cobra.Command) *slog.Logger {
-	if IsJSON(cmd) {
-		return slog.New(slog.NewJSONHandler(cmd.OutOrStdout(), nil))
+func Log(cmd *cobra.Command) *slog.Logger { return newLog(cmd.OutOrStdout(), IsJSON(cmd)) }
+
+func newLog(out io.Writer, json bool) *slog.Logger {
+	if json {
+		return slog.New(slog.NewJSONHandler(out, nil))
 	}
-	return TextLog(cmd.OutOrStdout())
+	return TextLog(out)
 }
 
 // TextLog writes messages alone, a line each.
@@ -68,6 +71,15 @@ func (h *textHandler) Handle(_ context.Context, record slog.Record) error {
 
 func (h *textHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h *textHandler) WithGroup(string) slog.Handler      { return h }
+
+// Output is where a step writes what is no log, as the output of a build or a training.
+// It is nil where the log is for machines: then that goes through the log too.
+func Output(cmd *cobra.Command) io.Writer {
+	if IsJSON(cmd) {
+		return nil
+	}
+	return cmd.OutOrStdout()
+}
 
 // IsJSON is true where the log is for machines.
 func IsJSON(cmd *cobra.Command) bool {

@@ -1,5 +1,5 @@
-// Package step is what all step binaries share: signals, logging, results, and
-// the way from an error's reason to the exit code.
+// Package step is what all programs share: signals, logging, results, and the way
+// from an error's reason to what is printed and to the exit code.
 package step
 
 import (
@@ -14,7 +14,6 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -25,8 +24,10 @@ const (
 	Done = 0
 	// Failed is a failure with a reason.
 	Failed = 1
-	// WrongUsage is a flag or argument that cannot be.
+	// WrongUsage is an invalid flag or argument.
 	WrongUsage = 2
+	// Interrupted is a cancelled run or command: 128 and SIGINT's number, as in shells.
+	Interrupted = 130
 )
 
 // Main runs a step's command and exits.
@@ -37,41 +38,20 @@ func Main(cmd *cobra.Command) {
 	os.Exit(code)
 }
 
-// Run runs a step's command and returns the exit code. The error is printed
-// with its reason and advice, and written to the results reason and message.
+// Run runs a step's command and returns the exit code. A failure is a line of the
+// step's log, and the results reason and message.
 func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	reason := NewResult(cmd, "reason", "one word that says why the step failed")
 	message := NewResult(cmd, "message", "what was expected and what was seen")
-	logFormat(cmd)
-	running := false
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	AddLogFormat(cmd)
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	inner := cmd.PersistentPreRunE
-	cmd.PersistentPreRunE = func(c *cobra.Command, args []string) error {
-		if inner != nil {
-			if err := inner(c, args); err != nil {
-				return err
-			}
-		}
-		running = true
-		return nil
-	}
-	cmd.SetArgs(args)
-	cmd.SetOut(stdout)
-	cmd.SetErr(stderr)
-	err := cmd.ExecuteContext(ctx)
+	code, err := execute(ctx, cmd, args, streams{out: stdout, err: stderr, failures: stdout})
 	if err == nil {
-		return Done
+		return code
 	}
-	code, why := Failed, fail.ReasonOf(err)
-	if running {
-		report(cmd, err)
-	} else {
-		if all := flagMistakes(cmd, args); len(all) > 1 {
-			err = errors.Join(all...)
-		}
-		code, why = WrongUsage, fail.InvalidInput
-		fmt.Fprintf(stderr, "%s: %s\nRun '%s --help' for what there is.\n", cmd.Name(), indented(err.Error()), cmd.CommandPath())
+	why := fail.ReasonOf(err)
+	if code == WrongUsage {
+		why = fail.InvalidInput
 	}
 	// A result that cannot be written must not hide the failure.
 	if err := errors.Join(reason.Write(string(why)), message.Write(err.Error())); err != nil {
@@ -80,31 +60,67 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	return code
 }
 
-// ForPeople makes a step's command one of a command line's: without the flags
-// that only Tasks give.
-func ForPeople(cmd *cobra.Command) *cobra.Command {
-	logFormat(cmd)
-	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
-		if strings.HasSuffix(flag.Name, "-result") || forTasks[flag.Name] {
-			flag.Hidden = true
-		}
-	})
-	return cmd
+// RunCommands runs the command line of a program with many commands for people,
+// as mlenv, and returns the exit code. Failures go to stderr.
+func RunCommands(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	code, _ := execute(ctx, root, args, streams{out: stdout, err: stderr, failures: stderr})
+	return code
 }
 
-// forTasks are flags that say what a step is part of, or where a Task mounts things.
-var forTasks = map[string]bool{"run-name": true, "run-uid": true, "task-name": true, "ca-file": true, "pull-secret-dir": true, "start-timeout": true, "training-timeout": true}
+type streams struct{ out, err, failures io.Writer }
 
-// flagMistakes are all flags whose values cannot be, where cobra stops at the
-// first. It sets the others, and so the files of results too.
+// execute is the only way from a command's error to what is printed and to the exit
+// code. An error that comes before the command runs is wrong usage.
+func execute(ctx context.Context, root *cobra.Command, args []string, to streams) (int, error) {
+	running := false
+	root.SilenceUsage, root.SilenceErrors = true, true
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		// cobra checks these later, when a mistake would not be wrong usage any more.
+		if err := errors.Join(cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups()); err != nil {
+			return err
+		}
+		running = true
+		return nil
+	}
+	root.SetArgs(args)
+	root.SetOut(to.out)
+	root.SetErr(to.err)
+	root.SetContext(ctx)
+	cmd, err := root.ExecuteC()
+	if err == nil {
+		return Done, nil
+	}
+	code := Failed
+	if !running {
+		code = WrongUsage
+		if all := flagMistakes(cmd, args); len(all) > 1 {
+			err = errors.Join(all...)
+		}
+	}
+	if exit := (*Exit)(nil); errors.As(err, &exit) {
+		code = exit.Code
+	}
+	switch {
+	case Printed(err):
+	case code == WrongUsage:
+		fmt.Fprintf(to.err, "%s: %s%s\nRun '%s --help' for what there is.\n", cmd.CommandPath(), indented(err.Error()), advice(err), cmd.CommandPath())
+	default:
+		report(newLog(to.failures, IsJSON(cmd)), cmd.CommandPath(), err)
+	}
+	return code, err
+}
+
+// flagMistakes are all flags with an invalid value; cobra stops at the first one.
+// It sets the others, and with them the files of results.
 func flagMistakes(cmd *cobra.Command, args []string) (mistakes []error) {
 	for _, arg := range args {
 		if arg == "--" {
 			break
 		}
-		name, value, ok := strings.Cut(arg, "=")
-		flag := cmd.Flags().Lookup(strings.TrimPrefix(name, "--"))
-		if !ok || flag == nil {
+		text, isFlag := strings.CutPrefix(arg, "--")
+		name, value, ok := strings.Cut(text, "=")
+		flag := cmd.Flags().Lookup(name)
+		if !isFlag || !ok || flag == nil {
 			continue
 		}
 		if err := flag.Value.Set(value); err != nil {
@@ -114,16 +130,29 @@ func flagMistakes(cmd *cobra.Command, args []string) (mistakes []error) {
 	return mistakes
 }
 
+// FlagsOnly is the error of a command that takes no arguments.
+func FlagsOnly(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("argument %q: want flags only", args[0])
+	}
+	return nil
+}
+
 func indented(text string) string {
 	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
 }
 
-// report prints the failure, once.
-func report(cmd *cobra.Command, err error) {
-	reason, next := fail.ReasonOf(err), fail.NextOf(err)
-	text := fmt.Sprintf("%s failed: %s: %s", cmd.Name(), reason, indented(err.Error()))
-	if next != "" {
-		text += "\n  next: " + strings.ReplaceAll(next, "\n", "\n        ")
+func advice(err error) string {
+	next := fail.NextOf(err)
+	if next == "" {
+		return ""
 	}
-	Log(cmd).Error(text, slog.String("reason", string(reason)), slog.String("next", next))
+	return "\n  next: " + strings.ReplaceAll(next, "\n", "\n        ")
+}
+
+// report prints the failure, once.
+func report(log *slog.Logger, command string, err error) {
+	reason := fail.ReasonOf(err)
+	text := fmt.Sprintf("%s failed: %s: %s%s", command, reason, indented(err.Error()), advice(err))
+	log.Error(text, slog.String("reason", string(reason)), slog.String("next", fail.NextOf(err)))
 }

@@ -59,6 +59,49 @@ func TestRun(t *testing.T) {
 	}
 }
 
+func TestRunCommands(t *testing.T) {
+	failure := fail.Advise(fail.Becausef(fail.GPUMissing, "checking node 1: 3 GPUs, want 4"), "oc adm cordon node-1")
+	const usage = "Run 'tool probe --help' for what there is.\n"
+	tests := []struct {
+		name   string
+		args   []string
+		err    error
+		code   int
+		stderr string
+	}{
+		{"done", []string{"--to=x"}, nil, Done, ""},
+		{"failed", []string{"--to=x"}, failure, Failed, "tool probe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: oc adm cordon node-1\n"},
+		{"a missing flag", nil, nil, WrongUsage, "tool probe: required flag(s) \"to\" not set\n" + usage},
+		{"several mistakes", []string{"--every=soon", "every=x", "--often=no"}, nil, WrongUsage,
+			"tool probe: --every \"soon\": time: invalid duration \"soon\"\n  --often \"no\": strconv.ParseBool: parsing \"no\": invalid syntax\n" + usage},
+		{"wrong usage that the cluster finds", []string{"--to=x"}, &Exit{Code: WrongUsage, Err: failure}, WrongUsage,
+			"tool probe: checking node 1: 3 GPUs, want 4\n  next: oc adm cordon node-1\n" + usage},
+		{"printed already", []string{"--to=x"}, &Exit{Code: Interrupted}, Interrupted, ""},
+		{"cancelled", []string{"--to=x"}, &Exit{Code: Interrupted, Err: failure}, Interrupted,
+			"tool probe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: oc adm cordon node-1\n"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			cmd := &cobra.Command{Use: "probe", RunE: func(*cobra.Command, []string) error { return test.err }}
+			cmd.Flags().Duration("every", 0, "")
+			cmd.Flags().Bool("often", false, "")
+			cmd.Flags().String("to", "", "")
+			if err := cmd.MarkFlagRequired("to"); err != nil {
+				t.Fatal(err)
+			}
+			root := &cobra.Command{Use: "tool"}
+			root.AddCommand(cmd)
+			var stdout, stderr bytes.Buffer
+			if code := RunCommands(t.Context(), root, append([]string{"probe"}, test.args...), &stdout, &stderr); code != test.code {
+				t.Errorf("exit code %d, want %d", code, test.code)
+			}
+			if diff := cmp.Diff(test.stderr, stderr.String()); diff != "" || stdout.Len() > 0 {
+				t.Errorf("stdout %q, stderr (-want +got):\n%s", stdout.String(), diff)
+			}
+		})
+	}
+}
+
 func TestResultIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r")
 	r := &Result{name: "r", path: path}

@@ -79,7 +79,7 @@ func bench(ctx context.Context, cold bool, runs int) (err error) {
 		if err != nil {
 			return err
 		}
-		// The first run pulls images; it is not counted.
+		// The first run pulls images and does not count.
 		for i := range 2 {
 			elapsed, pod, err := pipelineRun(ctx, image, fmt.Sprintf("bench-%d", i))
 			if err != nil {
@@ -109,8 +109,8 @@ func timed(into *[]time.Duration, run func() error) error {
 	return err
 }
 
-// coldUp times up with an empty cache and an empty compiler cache; modules are
-// downloaded before, for the network is not what is measured.
+// coldUp times up with an empty cache and an empty compiler cache. It downloads the modules
+// before, because it does not measure the network.
 func coldUp(ctx context.Context, work string) (time.Duration, error) {
 	env := []string{"XDG_CACHE_HOME=" + filepath.Join(work, "cache"), "GOCACHE=" + filepath.Join(work, "go-build")}
 	var elapsed []time.Duration
@@ -157,7 +157,7 @@ spec:
   containers: [{name: step, image: %q, command: [/step], args: [bench]}]
 `
 
-// preparePipeline makes the namespace and the Pipeline and returns its step's image.
+// preparePipeline creates the namespace and the Pipeline and returns its step's image.
 func preparePipeline(ctx context.Context, work string) (image string, err error) {
 	dir, err := os.MkdirTemp(work, "step-")
 	if err != nil {
@@ -177,8 +177,8 @@ func preparePipeline(ctx context.Context, work string) (image string, err error)
 	return image, kubectl(ctx, fmt.Sprintf(pipelineYAML, image), "apply", "-f", "-")
 }
 
-// pipelineRun times a PipelineRun and, beside it, a pod of the same step. The
-// name must be new: a run of an old name would find the old one's TaskRun.
+// pipelineRun times a PipelineRun, and a pod with the same step. The name must be new: a run with
+// an old name would find the TaskRun of the old run.
 func pipelineRun(ctx context.Context, image, name string) (run, pod time.Duration, err error) {
 	var elapsed []time.Duration
 	for _, object := range []struct{ yaml, wait, name string }{

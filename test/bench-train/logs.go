@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// logBytes are written in large blocks, printedBytes by a call of print a line,
-	// which is far slower by itself.
+	// logBytes is the amount written in large blocks, printedBytes the amount written with one
+	// print per line, which is far slower by itself.
 	logBytes     = 400_000_000
 	printedBytes = 20_000_000
 	lineBytes    = 100
-	// direct is what the rank writes by itself, past the agent.
+	// direct is the file that the rank writes itself, without the agent.
 	direct = agent.Workspace + "/direct.log"
 )
 
@@ -36,7 +36,7 @@ while done < size:
     done += os.write(1, text[at : at + min(block, size - done)])
 `
 
-// printLines prints lines as a training does, each by a write of its own.
+// printLines prints lines as a training does, each with a write of its own.
 const printLines = `
 import sys
 size, line = int(sys.argv[1]), int(sys.argv[2])
@@ -44,12 +44,12 @@ for number in range(size // line):
     print(f"{number:0{line - 1}d}")
 `
 
-// logTimes are rates in MB/s, a value a run.
+// logTimes has rates in MB/s, one value per run.
 type logTimes struct {
 	write, cat, file, follow, read, exec, printed, printedFile []float64
 }
 
-// benchLogs has a rank print, and reads what it has printed.
+// benchLogs makes a rank print, and reads its output.
 func benchLogs(ctx context.Context, p *place, runs int) error {
 	const name = "logs"
 	p.say("  provisioning %s", name)
@@ -86,18 +86,18 @@ func (t logTimes) report(p *place) {
 	p.measured("print(), a write a line, to a file", "MB/s", t.printedFile)
 }
 
-// aimed says how rates in MB/s stand to their aim.
+// aimed compares rates in MB/s with their aim.
 func aimed(rates []float64) string {
 	const aim = 200
 	return fmt.Sprintf("%.1f x the aim of %d MB/s", median(rates)/aim, aim)
 }
 
-// share says how many times as fast ours is.
+// share prints how many times as fast ours is.
 func share(ours, other []float64) string {
 	return fmt.Sprintf("the agent is %.2f x as fast", median(ours)/median(other))
 }
 
-// timeLogs is one round of all ways.
+// timeLogs times all ways once.
 func (p *place) timeLogs(ctx context.Context, client *agent.Client, n node, t *logTimes) error {
 	for _, way := range []struct {
 		into    *[]float64
@@ -125,7 +125,7 @@ func (p *place) timeLogs(ctx context.Context, client *agent.Client, n node, t *l
 	return p.timeFollowed(ctx, client, n, t)
 }
 
-// timeRecord times the way into the record, and then the way back.
+// timeRecord times writing into the record, then reading from it.
 func (p *place) timeRecord(ctx context.Context, client *agent.Client, n node, t *logTimes) error {
 	job, err := runJob(ctx, client, printing(`exec python3 -c "$0" "$@"`, writeLines, logBytes))
 	if err != nil {
@@ -148,7 +148,7 @@ func (p *place) timeRecord(ctx context.Context, client *agent.Client, n node, t 
 	return p.discard(ctx, n, job.Record)
 }
 
-// timeFollowed times the whole way, from the rank to a client that follows it.
+// timeFollowed times the whole path from the rank to a client that follows it.
 func (p *place) timeFollowed(ctx context.Context, client *agent.Client, n node, t *logTimes) error {
 	id := newJob()
 	if _, err := client.StartJob(ctx, id, printing(`exec python3 -c "$0" "$@"`, writeLines, logBytes)); err != nil {
@@ -178,7 +178,7 @@ func (p *place) timeFollowed(ctx context.Context, client *agent.Client, n node, 
 	return p.discard(ctx, n, job.Record)
 }
 
-// printing is a job of one rank that a shell starts, as `shell program bytes line`.
+// printing returns a job of one rank that a shell starts, as `shell program bytes line`.
 func printing(shell, program string, bytes int) agent.JobSpec {
 	return agent.JobSpec{
 		Run: "bench", Launcher: agent.Command, Nodes: 1, RanksPerNode: 1, Script: "/bin/sh",
@@ -188,7 +188,7 @@ func printing(shell, program string, bytes int) agent.JobSpec {
 
 func newJob() string { return "bench-" + rand.Text() }
 
-// runJob starts a job on one node and waits for its end.
+// runJob starts a job on one node and waits until it ends.
 func runJob(ctx context.Context, client *agent.Client, spec agent.JobSpec) (agent.JobStatus, error) {
 	id := newJob()
 	if _, err := client.StartJob(ctx, id, spec); err != nil {
@@ -197,7 +197,7 @@ func runJob(ctx context.Context, client *agent.Client, spec agent.JobSpec) (agen
 	return waitJob(ctx, client, id)
 }
 
-// waitJob waits for a job's end, which must be a good one.
+// waitJob waits until a job ends, which must succeed.
 func waitJob(ctx context.Context, client *agent.Client, id string) (last agent.JobStatus, err error) {
 	err = client.WatchJob(ctx, id, func(status agent.JobStatus) error { last = status; return nil })
 	if err != nil {
@@ -218,7 +218,7 @@ func rankTime(job agent.JobStatus) time.Duration {
 	return job.Ranks[0].Ended.Sub(job.Ranks[0].Started)
 }
 
-// rate is in MB/s.
+// rate returns MB/s.
 func rate(bytes int, took time.Duration) float64 { return float64(bytes) / 1e6 / took.Seconds() }
 
 func readLog(ctx context.Context, client *agent.Client, id string, offset, bytes int64) error {
@@ -233,7 +233,7 @@ func readLog(ctx context.Context, client *agent.Client, id string, offset, bytes
 	return nil
 }
 
-// discard makes room for the next round.
+// discard frees the disk for the next round.
 func (p *place) discard(ctx context.Context, n node, paths ...string) error {
 	_, err := p.kubectl(ctx, append([]string{"exec", n.pod(), "--", "rm", "-rf"}, paths...)...)
 	return err

@@ -1,6 +1,5 @@
-// Command bench-train times what ml-dev-env does on the local cluster that is up,
-// beside what people do without it: bringing files to the nodes, reading logs,
-// starting a training, and a whole pipeline.
+// Command bench-train times ml-dev-env on the running local cluster, next to what users do without
+// it: copying files to the nodes, reading logs, starting a training, and a whole pipeline.
 package main
 
 import (
@@ -19,7 +18,7 @@ import (
 
 func main() { os.Exit(program()) }
 
-// parts are what can be chosen, in the order in which they run.
+// parts are the values of flag -parts, in the order in which they run.
 var parts = []struct {
 	name string
 	run  func(context.Context, *place, int) error
@@ -69,7 +68,7 @@ func bench(ctx context.Context, chosen []string, runs int) (err error) {
 	if err != nil {
 		return err
 	}
-	// What was made is removed after an interruption too.
+	// The cleanup also runs after an interruption.
 	defer func() { err = errors.Join(err, p.remove(context.WithoutCancel(ctx))) }()
 	if err := p.install(ctx); err != nil {
 		return err
@@ -89,7 +88,7 @@ func bench(ctx context.Context, chosen []string, runs int) (err error) {
 	return nil
 }
 
-// loadAverage is how many threads ran, or wanted to, in the last minute.
+// loadAverage returns the machine's load average of the last minute.
 func loadAverage() (load float64, err error) {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -15,24 +15,23 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// phases are the tasks of the pipeline, which follow each other but for the first
-// two: these run side by side.
+// phases are the tasks of the pipeline in their order; the first two run in parallel.
 var phases = []string{"build-image", "preflight", "provision", "sync-repo", "check-fabric", "train", "teardown"}
 
-// phaseTimes are seconds, a value a run. What is neither its pod's start nor what
-// it waits for is a phase's own.
+// phaseTimes has seconds, one value per run. A phase's own time excludes its pod's start and the
+// time that it waits.
 type phaseTimes struct{ took, pod, inner, own []float64 }
 
 type pipelineTimes struct {
 	phases map[string]*phaseTimes
-	// between is what Tekton needs between the tasks.
+	// between is the time that Tekton needs between the tasks.
 	total, between, pods, training, own []float64
 	first, step                         []float64
-	// Verdicts, from the last rank's end.
+	// Times of the verdicts, from the end of the last rank.
 	train, receipt, run []float64
 }
 
-// benchPipeline runs train-multi-node and divides its time up.
+// benchPipeline runs train-multi-node and splits its time into phases.
 func benchPipeline(ctx context.Context, p *place, runs int) error {
 	t := pipelineTimes{phases: map[string]*phaseTimes{}}
 	for _, phase := range phases {
@@ -74,7 +73,7 @@ func (t pipelineTimes) report(p *place) {
 	p.measured("  to the end of the run, everything given back", "s", t.run)
 }
 
-// timePipeline is one run in an environment of its own name.
+// timePipeline times one run in an environment with a name of its own.
 func (p *place) timePipeline(ctx context.Context, name string, t *pipelineTimes) error {
 	created := time.Now()
 	if _, err := p.clients.Tekton.TektonV1().PipelineRuns(p.name).Create(ctx, p.pipelineRun(name), metav1.CreateOptions{}); err != nil {
@@ -114,8 +113,8 @@ func (p *place) pipelineRun(name string) *v1.PipelineRun {
 	return r
 }
 
-// addPhases divides the run's time up. The phases follow each other, so that what
-// is in none of them is between them; of the first two the longer one counts.
+// addPhases splits the run's time into phases. The phases follow each other, so the rest of the
+// time lies between them. Of the first two, which run in parallel, the longer one counts.
 func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time) error {
 	var problems []error
 	span := func(kind, name, from, to string) float64 {
@@ -126,7 +125,8 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 	}
 	first, last := ranks(written)
 	training := last.Sub(first).Seconds()
-	// The environment's pods start at once: from the first one's creation to the last one's readiness.
+	// The environment's pods start in parallel: from the creation of the first one until the last
+	// one is ready.
 	waited := 0.0
 	for ordinal := range 2 {
 		waited = max(waited, span("pod", node{environment, ordinal}.pod(), "made", "ready"))
@@ -161,7 +161,7 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 	return errors.Join(problems...)
 }
 
-// addMoments is what the steps by themselves are timed for too.
+// addMoments adds the times that benchStart also measures for the single steps.
 func (t *pipelineTimes) addMoments(line *timeline, tasks []run.TaskRun, written receipt.Receipt, name string) error {
 	first, last := ranks(written)
 	step, err := stepTime(written.Metrics)
@@ -185,7 +185,7 @@ func (t *pipelineTimes) addMoments(line *timeline, tasks []run.TaskRun, written 
 	return errors.Join(problems...)
 }
 
-// ranks are when the first rank started and the last one ended.
+// ranks returns when the first rank started and the last one ended.
 func ranks(r receipt.Receipt) (first, last time.Time) {
 	for _, rank := range r.Ranks {
 		if first.IsZero() || rank.Started.Before(first) {

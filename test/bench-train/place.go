@@ -26,22 +26,22 @@ const (
 	kubeconfig  = stateDir + "/kubeconfig"
 	clusterFile = "clusters/local.yaml"
 	registry    = "10.223.0.2:5000"
-	// trainingImage is there from the start: what is timed is not how it is built.
+	// trainingImage exists from the start, because its build is not timed.
 	trainingImage = registry + "/training:latest"
 	gitServer     = "10.223.0.2"
 )
 
-// repository is what is trained from.
+// repository holds the script of the trainings.
 //
 //go:embed repository/train.py
 var repository embed.FS
 
-// place is a namespace of this run's own, with the product installed.
+// place is a namespace of this run's own, with ml-dev-env installed.
 type place struct {
 	table
 	// work is a folder on this machine.
 	work string
-	// name of the namespace, and of the repository on the cluster's git server.
+	// name is the name of the namespace, and of the repository on the cluster's git server.
 	name    string
 	image   string
 	clients *kube.Clients
@@ -60,14 +60,13 @@ func newPlace() (*place, error) {
 	return p, err
 }
 
-// say tells people what goes on.
+// say prints progress.
 func (p *place) say(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
-// install compiles the product as it is in this folder, and brings it and a
-// repository to the cluster. Its images are on the nodes then, as they are from
-// the second use on.
+// install compiles ml-dev-env from this folder, and installs it and a repository on the cluster.
+// It pulls the images to the nodes, where they are from the second use on.
 func (p *place) install(ctx context.Context) error {
 	p.say("compiling, and installing into namespace %s", p.name)
 	if _, err := p.output(ctx, "go", "build", "-trimpath", "-o", p.work+"/", "./cmd/steps", "./cmd/mlenv"); err != nil {
@@ -95,7 +94,7 @@ func (p *place) install(ctx context.Context) error {
 	return p.teardown(ctx, first)
 }
 
-// publish puts the repository on the cluster's git server.
+// publish adds the repository to the cluster's git server.
 func (p *place) publish(ctx context.Context) error {
 	dir := filepath.Join(p.work, "repository")
 	files, err := fs.Sub(repository, "repository")
@@ -120,7 +119,7 @@ func (p *place) publish(ctx context.Context) error {
 
 func (p *place) gitFolder() string { return stateDir + "/git/repositories/" + p.name + ".git" }
 
-// remove takes everything away that was made.
+// remove deletes everything that the benchmark created.
 func (p *place) remove(ctx context.Context) error {
 	p.say("removing namespace %s", p.name)
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
@@ -129,7 +128,7 @@ func (p *place) remove(ctx context.Context) error {
 	return errors.Join(err, os.RemoveAll(p.gitFolder()), os.RemoveAll(p.work))
 }
 
-// output runs a program; what it prints on stderr is shown where it fails.
+// output runs a program; the error contains its stderr if it fails.
 func (p *place) output(ctx context.Context, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -151,12 +150,12 @@ func (p *place) kubectlArgs(args ...string) []string {
 	return append([]string{"--kubeconfig=" + kubeconfig, "--namespace=" + p.name}, args...)
 }
 
-// step runs a step's own program on this machine, as a person would.
+// step runs a step's own program on this machine, as a user would.
 func (p *place) step(ctx context.Context, step string, args ...string) (string, error) {
 	return p.output(ctx, p.work+"/steps", append([]string{step, "--kubeconfig=" + kubeconfig, "--namespace=" + p.name}, args...)...)
 }
 
-// provision makes an environment of two nodes with a GPU each.
+// provision creates an environment of two nodes with one GPU each.
 func (p *place) provision(ctx context.Context, name, storage string) error {
 	_, err := p.step(ctx, "provision", "--name="+name, "--cluster-file="+clusterFile, "--nodes=2", "--gpus-per-node=1",
 		"--storage="+storage, "--image="+trainingImage, "--steps-image="+p.image)
@@ -168,7 +167,7 @@ func (p *place) teardown(ctx context.Context, name string) error {
 	return err
 }
 
-// sync fetches the repository and brings it to the nodes.
+// sync fetches the repository and copies it to the nodes.
 func (p *place) sync(ctx context.Context, name string) error {
 	_, err := p.step(ctx, "sync-repo", "--name="+name, "--repo-url=https://"+gitServer+"/"+p.name+".git", "--ca-file="+stateDir+"/pki/ca.crt")
 	return err
@@ -182,8 +181,8 @@ type node struct {
 
 func (n node) pod() string { return objects.NamesOf(n.environment).PodName(n.ordinal) }
 
-// agents connects to nodes of several environments as to those of one, by the
-// pods' addresses, as a step in the cluster does.
+// agents connects to nodes of several environments as if they were one, by the pods' addresses, as
+// a step in the cluster does.
 func (p *place) agents(ctx context.Context, of []node) (nodes.Set, error) {
 	var set nodes.Set
 	for i, n := range of {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// table is the result, a line a measurement, printed as it comes.
+// table prints the result, one line per measurement, as soon as it is there.
 type table struct{}
 
 // part begins a part of the table.
@@ -18,8 +18,7 @@ func (table) part(title string, notes ...string) {
 	}
 }
 
-// measured is one line: the median of values in unit, their range, and what they
-// are compared with.
+// measured prints one line: the median of values in unit, their range, and comparisons.
 func (table) measured(what, unit string, values []float64, compared ...string) {
 	line := fmt.Sprintf("  %-66s %8s %-4s", what, number(median(values)), unit)
 	if len(values) > 1 {
@@ -30,7 +29,7 @@ func (table) measured(what, unit string, values []float64, compared ...string) {
 	fmt.Println(strings.TrimRight(line+"  "+strings.Join(compared, "; "), " "))
 }
 
-// number has three digits that count.
+// number formats with three significant digits.
 func number(v float64) string {
 	switch {
 	case v >= 100:
@@ -41,18 +40,18 @@ func number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// median of values, of which there is at least one.
+// median returns the median of at least one value.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/2]
 }
 
-// less says how a time, or another amount that is to be small, stands to its aim.
+// less compares a time, or another value that should be small, with its aim.
 func less(values []float64, aim float64, of string) string {
 	return fmt.Sprintf("%.2f of %s", median(values)/aim, of)
 }
 
-// times says how many times as long, or as fast, another was.
+// times prints how many times as long, or as fast, another way took.
 func times(other, ours []float64, aim float64, what string) string {
 	text := fmt.Sprintf("%.1f x %s", median(other)/median(ours), what)
 	if aim > 0 {

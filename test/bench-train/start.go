@@ -14,15 +14,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 )
 
-// training is when the moments of one training were.
+// training has the times of the events of one training.
 type training struct {
-	// began is when the step was started; first and ended are of the ranks, step is
-	// when the first training step was done, verdict when the step had ended.
+	// began is when the step train was started, first when the first rank started, ended when the
+	// last rank ended, step when the first training step was done, verdict when the step train had
+	// ended.
 	began, first, step, ended, verdict time.Time
 }
 
-// ways are the launchers that a training is launched by again. Of command there
-// is nothing but the rank itself to start.
+// ways are the launchers with which a training is launched again. With launcher command only the
+// rank itself starts.
 var ways = []struct {
 	launcher agent.Launcher
 	args     []string
@@ -32,23 +33,23 @@ var ways = []struct {
 	{agent.DeepSpeed, []string{"--", "--deepspeed"}},
 }
 
-// startTimes are seconds, a value a run.
+// startTimes has seconds, one value per run.
 type startTimes struct {
 	ready, synced, first, step, verdict, teardown []float64
 	again                                         map[agent.Launcher]*struct{ first, step, verdict []float64 }
-	// agent is what the agents need of a relaunch.
+	// agent is the agents' part of a relaunch.
 	agent []float64
 }
 
-// benchStart makes an environment, trains in it, and trains in it again, with the
-// steps' own programs on this machine, as a person does.
+// benchStart creates an environment, trains in it, and trains in it again, with the steps' own
+// programs on this machine, as a user does.
 func benchStart(ctx context.Context, p *place, runs int) error {
 	t := startTimes{again: map[agent.Launcher]*struct{ first, step, verdict []float64 }{}}
 	for _, way := range ways {
 		t.again[way.launcher] = &struct{ first, step, verdict []float64 }{}
 	}
 	for i := range runs {
-		// Another name each time, and so other claims: nothing of the last one helps.
+		// A new name each time, and so new claims: nothing of the previous run helps.
 		if err := p.timeStart(ctx, "start-"+strconv.Itoa(i), &t); err != nil {
 			return err
 		}
@@ -82,7 +83,7 @@ func (t startTimes) report(p *place) {
 	p.measured("again, as asked of the agents alone: to the first rank", "s", t.agent, less(t.agent, 0.3, "the aim of 0.3 s"))
 }
 
-// timeStart is one environment, from nothing to nothing.
+// timeStart times one environment, from its creation to its deletion.
 func (p *place) timeStart(ctx context.Context, name string, t *startTimes) error {
 	began := time.Now()
 	if err := p.provision(ctx, name, "rwx"); err != nil {
@@ -127,7 +128,7 @@ func (p *place) timeStart(ctx context.Context, name string, t *startTimes) error
 	return nil
 }
 
-// timeAgents times what a launch costs without the step around it.
+// timeAgents times a launch without the step around it.
 func timeAgents(ctx context.Context, set nodes.Set, t *startTimes) error {
 	id := newJob()
 	spec := agent.JobSpec{Run: "bench", Launcher: agent.Command, Nodes: len(set), RanksPerNode: 1, Script: "true"}
@@ -146,10 +147,10 @@ func timeAgents(ctx context.Context, set nodes.Set, t *startTimes) error {
 	return nil
 }
 
-// jobName is what train calls a job of a person's.
+// jobName matches the name that train gives to a user's job.
 var jobName = regexp.MustCompile(`by-hand-[a-z0-9]+`)
 
-// train runs the step train and reads from the job's record when what was.
+// train runs the step train and reads the times of the events from the job's record.
 func (p *place) train(ctx context.Context, set nodes.Set, name string, launcher agent.Launcher, args ...string) (training, error) {
 	began := time.Now()
 	out, err := p.step(ctx, "train", append([]string{"--name=" + name, "--script=train.py", "--ranks-per-node=1", "--launcher=" + string(launcher)}, args...)...)
@@ -170,8 +171,7 @@ func (p *place) train(ctx context.Context, set nodes.Set, name string, launcher 
 	return job, err
 }
 
-// momentsOf reads when the first rank started and the last one ended. It waits
-// for the job's end.
+// momentsOf reads when the first rank started and the last one ended. It waits until the job ends.
 func momentsOf(ctx context.Context, set nodes.Set, id string) (training, error) {
 	var t training
 	for _, client := range set {
@@ -205,7 +205,7 @@ func firstStep(ctx context.Context, client *agent.Client, id string) (time.Time,
 	return stepTime(line)
 }
 
-// stepTime is when the step that the metrics are of was done.
+// stepTime returns when the step in the metrics was done.
 func stepTime(metrics []byte) (time.Time, error) {
 	var step struct {
 		Time float64 `json:"time"`

@@ -27,8 +27,8 @@ const (
 	treeBytes = 20_000_000
 )
 
-// benchSync brings a tree to four nodes in several ways. Each time it is a new
-// tree, for the nodes would know an old one.
+// benchSync copies a tree to four nodes in several ways. Each time the tree is new, because the
+// nodes would recognize an old one.
 func benchSync(ctx context.Context, p *place, runs int) error {
 	environments := []string{"tree-a", "tree-b"}
 	var of []node
@@ -66,7 +66,8 @@ func benchSync(ctx context.Context, p *place, runs int) error {
 			}},
 			{"kubectl cp of that file", &file, func() error { return p.copyToAll(ctx, filepath.Join(dir, changedFile), of, "file-"+strconv.Itoa(i)) }},
 		}
-		// The disk is still busy with what the way before has written: another one is the first each time.
+		// Each round begins with another way, because the disk is still busy with the files of the
+		// previous way.
 		const wholeTree = 3
 		first := i % wholeTree
 		for _, way := range slices.Concat(ways[first:wholeTree], ways[:first], ways[wholeTree:]) {
@@ -77,7 +78,8 @@ func benchSync(ctx context.Context, p *place, runs int) error {
 			*way.into = append(*way.into, since(start))
 			p.say("  %d of %d: %s took %.2f s", i+1, runs, way.what, since(start))
 		}
-		// Nothing is removed meanwhile: ext4 is slow to make files where it has just removed others.
+		// Nothing is deleted until the end, because ext4 creates files slowly right after deleting
+		// others.
 	}
 	p.part(fmt.Sprintf("sync of %d MB in %d files to 4 nodes", treeBytes/1_000_000, treeFiles),
 		"the nodes are the pods of two environments of two nodes on two Kubernetes nodes, each pod with a volume of its own; text, new each time",
@@ -97,7 +99,7 @@ func benchSync(ctx context.Context, p *place, runs int) error {
 
 const changedFile = "package-3/module-33.py"
 
-// writeTree writes source-like text: it compresses as text does, and no two files are alike.
+// writeTree writes source-like text: it compresses as text does, and no two files are equal.
 func writeTree(dir string, seed uint64) error {
 	random := rand.New(rand.NewPCG(seed, 1))
 	words := strings.Fields("def return self import torch tensor for in range if else None True False model loss batch size rank step = + ( ) [ ] : , . config data")
@@ -128,7 +130,7 @@ func sendTree(ctx context.Context, set nodes.Set, dir string) error {
 	return err
 }
 
-// copyToAll is kubectl cp to one pod after another.
+// copyToAll runs kubectl cp to one pod after another.
 func (p *place) copyToAll(ctx context.Context, from string, to []node, name string) error {
 	for _, n := range to {
 		if _, err := p.kubectl(ctx, "cp", from, p.name+"/"+n.pod()+":/workspace/"+name); err != nil {
@@ -138,7 +140,7 @@ func (p *place) copyToAll(ctx context.Context, from string, to []node, name stri
 	return nil
 }
 
-// tarToAll is tar | kubectl exec, for all pods at once.
+// tarToAll runs tar | kubectl exec for all pods in parallel.
 func (p *place) tarToAll(ctx context.Context, from string, to []node, name string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range to {

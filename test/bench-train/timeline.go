@@ -17,15 +17,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// timeline is what happens to a namespace's objects, each with the moment at which
-// a watch first told it: Kubernetes itself writes down whole seconds only.
+// timeline has the events of a namespace's objects, each with the time at which a watch first
+// reported it: Kubernetes itself records only whole seconds.
 type timeline struct {
 	mu  sync.Mutex
 	at  map[event]time.Time
 	run *v1.PipelineRun
 }
 
-// event is something that happens once to an object.
+// event is something that happens to an object once.
 type event struct{ kind, name, what string }
 
 func (t *timeline) saw(at time.Time, kind, name, what string) {
@@ -36,7 +36,7 @@ func (t *timeline) saw(at time.Time, kind, name, what string) {
 	}
 }
 
-// moment is an error where it was never seen.
+// moment returns an error if the event was never seen.
 func (t *timeline) moment(kind, name, what string) (time.Time, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,8 +47,8 @@ func (t *timeline) moment(kind, name, what string) (time.Time, error) {
 	return at, nil
 }
 
-// follow watches the namespace until the run has ended. Objects of other runs
-// are seen too; they have other names.
+// follow watches the namespace until the run has ended. It also sees objects of other runs; they
+// have other names.
 func (p *place) follow(ctx context.Context, run string) (*timeline, error) {
 	t := &timeline{at: map[event]time.Time{}}
 	group, ctx := errgroup.WithContext(ctx)
@@ -80,8 +80,8 @@ func (p *place) follow(ctx context.Context, run string) (*timeline, error) {
 	return t, group.Wait()
 }
 
-// sawPod notes when a pod was made, when its containers were ready, and when
-// Tekton let its step start.
+// sawPod records when a pod was created, when its containers were ready, and when Tekton started
+// its step.
 func (t *timeline) sawPod(pod *corev1.Pod) {
 	t.saw(time.Now(), "pod", pod.Name, "made")
 	for _, condition := range pod.Status.Conditions {
@@ -93,7 +93,7 @@ func (t *timeline) sawPod(pod *corev1.Pod) {
 		if container.State.Terminated == nil {
 			continue
 		}
-		// Tekton's entrypoint leaves the moment here, in milliseconds.
+		// Tekton's entrypoint writes the time here, in milliseconds.
 		var results []struct{ Key, Value string }
 		if json.Unmarshal([]byte(container.State.Terminated.Message), &results) != nil {
 			continue
@@ -106,7 +106,7 @@ func (t *timeline) sawPod(pod *corev1.Pod) {
 	}
 }
 
-// watchUntil has the group call each for every state of every object until ctx is done.
+// watchUntil makes the group call each for every state of every object until ctx is done.
 func watchUntil[T metav1.Object, L runtime.Object](ctx context.Context, group *errgroup.Group, what string, source kube.Source[L], each func(T)) {
 	group.Go(func() error {
 		err := kube.Until(ctx, what, source, metav1.ListOptions{}, func(objects []T) (bool, error) {
@@ -116,7 +116,7 @@ func watchUntil[T metav1.Object, L runtime.Object](ctx context.Context, group *e
 			return false, nil
 		})
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // it was to end
+			return nil //nolint:nilerr // the end of ctx is no error
 		}
 		return err
 	})

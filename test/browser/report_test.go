@@ -1,7 +1,7 @@
 //go:build e2e
 
-// Package browser opens pages that are made for people in Debian's Chromium. It fails where
-// there is none: make setup-tests installs it.
+// Package browser opens the project's HTML pages in Debian's Chromium. It fails if Chromium is
+// missing; make setup-tests installs it.
 package browser
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// start returns a browser's context.
+// start starts a browser and returns its context.
 func start(t *testing.T) context.Context {
 	t.Helper()
 	// A container has no user namespaces for Chromium's sandbox.
@@ -29,18 +29,19 @@ func start(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	// The browser lives as long as the context of the first run does.
+	// The browser runs until the context of the first run is done.
 	if err := chromedp.Run(ctx); err != nil {
 		t.Fatalf("starting Chromium: %v; make setup-tests installs it", err)
 	}
 	return ctx
 }
 
-// tab is a page that is open, with what it has done.
+// tab is an open page, with everything that it has done.
 type tab struct {
 	*testing.T
 	ctx context.Context
-	// mu guards did: requests of others than the page itself, and what the console says.
+	// mu guards did: requests for anything other than the page itself, and messages of the
+	// console.
 	mu  sync.Mutex
 	did []string
 }
@@ -92,7 +93,7 @@ func open(t *testing.T, browser context.Context, path string, width int64, schem
 	return opened
 }
 
-// look is what a reader would complain about: text that runs out of the page or of its
+// look finds what a reader would complain about: text that does not fit into the page or its
 // picture, that is too small, or too pale on its background (WCAG 2, 4.5 to 1).
 const look = `(() => {
 	const wrong = [], channel = v => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
@@ -173,7 +174,7 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// still fails where the page has done anything but to be there.
+// still fails if the page has sent a request or a message to the console.
 func (t *tab) still() {
 	t.Helper()
 	t.mu.Lock()

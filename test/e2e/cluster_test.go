@@ -1,6 +1,6 @@
 //go:build e2e
 
-// Package e2e uses the local cluster with the real clients: kubectl, tkn and git.
+// Package e2e tests the project on the local cluster with the real clients: kubectl, tkn and git.
 package e2e
 
 import (
@@ -16,22 +16,21 @@ import (
 	"time"
 )
 
-// Where the local cluster is; its own README documents these.
+// Paths and addresses of the local cluster, which its README documents.
 const (
 	stateDir     = "/var/lib/ml-dev-env-localcluster"
 	kubeconfig   = stateDir + "/kubeconfig"
 	registryHost = "10.223.0.2:5000"
-	// gitHost is the git server's name in pods, gitAddress where this machine finds it.
+	// gitHost is the git server's name in pods, gitAddress its address on this machine.
 	gitHost    = "git.localcluster.local"
 	gitAddress = "10.223.0.2"
 )
 
-// keepVariable, if set, leaves the cluster running after the tests and uses
-// the one that is there.
+// keepVariable, if set, makes the tests use the running cluster and keep it.
 const keepVariable = "E2E_KEEP_CLUSTER"
 
-// TestCluster is one test because the order matters: the machine before, the
-// cluster and its repair, its uses side by side, the machine after.
+// TestCluster is one test because the order matters: the machine before, the cluster and its
+// repair, its uses in parallel, the machine after.
 func TestCluster(t *testing.T) {
 	keep := os.Getenv(keepVariable) != ""
 	if !keep {
@@ -58,11 +57,11 @@ func TestCluster(t *testing.T) {
 		if diff := difference(before, machine(t)); diff != "" {
 			t.Errorf("the machine is not as it was before up:\n%s", diff)
 		}
-		localcluster(t, "down") // on nothing
+		localcluster(t, "down") // without a cluster
 	})
 }
 
-// repository is the checkout's root.
+// repository is the root folder of the checkout.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs(filepath.Join("..", ".."))
@@ -76,8 +75,8 @@ func localclusterProgram(t *testing.T) string {
 	return filepath.Join(repository(t), "bin", "localcluster")
 }
 
-// localcluster runs the command, shows what it says as it says it, for an up
-// may take long, and returns what it printed as its result.
+// localcluster runs the command, shows its progress while it runs, because an up may take long,
+// and returns its standard output.
 func localcluster(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(localclusterProgram(t), args...)
@@ -89,11 +88,11 @@ func localcluster(t *testing.T, args ...string) string {
 	return out.String()
 }
 
-// run runs a program to its end and returns its output.
+// run runs a program until it ends and returns its output.
 func run(t *testing.T, stdin []byte, program string, args ...string) (string, error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
-	if t.Context().Err() != nil { // in a cleanup
+	if t.Context().Err() != nil { // during a cleanup
 		cmd = exec.Command(program, args...)
 	}
 	cmd.Stdin = bytes.NewReader(stdin)
@@ -102,13 +101,13 @@ func run(t *testing.T, stdin []byte, program string, args ...string) (string, er
 	return string(out), err
 }
 
-// user is somebody with kubectl and tkn and a namespace of their own.
+// user has kubectl, tkn and a namespace of its own.
 type user struct {
 	*testing.T
 	namespace string
 }
 
-// newUser makes a namespace and deletes it when the test is over.
+// newUser creates a namespace and deletes it when the test ends.
 func newUser(t *testing.T) user {
 	t.Helper()
 	name := strings.ToLower(t.Name()[strings.LastIndex(t.Name(), "/")+1:])
@@ -131,7 +130,7 @@ func newUserIn(t *testing.T, namespace string) user {
 	return u
 }
 
-// dump shows what a failed test leaves to look at.
+// dump logs the namespace of a failed test.
 func (u user) dump() {
 	for _, args := range [][]string{
 		{"get", "pods,pvc,taskruns", "--output=wide"},
@@ -191,13 +190,13 @@ func (u user) applyText(text string) {
 	}
 }
 
-// waitFor watches until the object meets the condition, as kubectl wait has it.
+// waitFor watches until the object meets the condition, in the syntax of kubectl wait.
 func (u user) waitFor(condition, object string) {
 	u.Helper()
 	u.kubectl("wait", "--for="+condition, "--timeout=5m", object)
 }
 
-// waitEvent watches the namespace's events until one of the object holds the text.
+// waitEvent watches the namespace's events until one of the object contains the text.
 func (u user) waitEvent(object, text string) {
 	u.Helper()
 	ctx, cancel := context.WithTimeout(u.Context(), 3*time.Minute)
@@ -213,7 +212,7 @@ func (u user) waitEvent(object, text string) {
 	}
 }
 
-// finder is a writer that stops its source when it has seen a text.
+// finder is a writer that stops its source after it has seen a text.
 type finder struct {
 	text string
 	done func()
@@ -222,7 +221,7 @@ type finder struct {
 }
 
 func (f *finder) Write(p []byte) (int, error) {
-	from := max(0, f.all.Len()-len(f.text)) // what is before was searched
+	from := max(0, f.all.Len()-len(f.text)) // the text before was already searched
 	f.all.Write(p)
 	if !f.seen && bytes.Contains(f.all.Bytes()[from:], []byte(f.text)) {
 		f.seen = true
@@ -231,7 +230,7 @@ func (f *finder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// mustContain fails unless the text holds every part.
+// mustContain fails unless the text contains every part.
 func (u user) mustContain(text string, parts ...string) {
 	u.Helper()
 	for _, part := range parts {
@@ -241,7 +240,7 @@ func (u user) mustContain(text string, parts ...string) {
 	}
 }
 
-// exitCode is a finished program's, or -1.
+// exitCode returns the exit code of a finished program, or -1.
 func exitCode(err error) int {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

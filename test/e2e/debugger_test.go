@@ -39,7 +39,7 @@ type message struct {
 	Body       map[string]any `json:"body,omitempty"`
 }
 
-// attach attaches to the program at the address and lets it go on.
+// attach attaches to the program at the address and lets it continue.
 func (u user) attach(ctx context.Context, address string) *editor {
 	u.Helper()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
@@ -78,7 +78,7 @@ func (e *editor) send(command string, arguments map[string]any) {
 	if err != nil {
 		e.Fatal(err)
 	}
-	fmt.Fprintf(e.conn, "Content-Length: %d\r\n\r\n%s", len(body), body) // read tells of what is broken
+	fmt.Fprintf(e.conn, "Content-Length: %d\r\n\r\n%s", len(body), body) // read reports a broken connection
 }
 
 func (e *editor) read() (m message, err error) {
@@ -106,7 +106,7 @@ func (e *editor) next() message {
 	return m
 }
 
-// taskPod is the pod of a TaskRun that was started alone, once its step runs.
+// taskPod returns the pod of a TaskRun that was started alone, as soon as its step runs.
 func (u trainer) taskPod(ctx context.Context, run, task string) (pod string) {
 	u.Helper()
 	options := metav1.ListOptions{LabelSelector: "tekton.dev/taskRun=" + run}

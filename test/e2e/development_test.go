@@ -15,14 +15,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// devLoop is a person's hour on an environment that is kept.
+// devLoop does what a user does in an hour on a kept environment.
 func devLoop(u trainer) {
 	mlenv := func(code int, says string, args ...string) {
 		u.Helper()
 		root := &cobra.Command{Use: "mlenv"}
 		root.AddCommand(dev.Commands()...)
 		root.AddCommand(datasets.Command())
-		// Two, for a shell's output and its errors come at once.
+		// Two buffers, because a shell's output and errors arrive at the same time.
 		var out, problems bytes.Buffer
 		dash := len(args)
 		for i, arg := range args {
@@ -32,7 +32,7 @@ func devLoop(u trainer) {
 			}
 		}
 		all := append([]string{args[0], "--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, args[1:dash]...)
-		got := step.Run(u.Context(), root, append(all, args[dash:]...), &out, &problems)
+		got := step.RunCommands(u.Context(), root, append(all, args[dash:]...), &out, &problems)
 		if got != code {
 			u.Fatalf("mlenv %s: exit code %d, want %d:\n%s%s", strings.Join(args, " "), got, code, out.String(), problems.String())
 		}

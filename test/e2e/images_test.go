@@ -33,7 +33,7 @@ import (
 // smallBase has a shell and little else.
 const smallBase = registryHost + "/builder"
 
-// folder is a build's folder with this Dockerfile.
+// folder returns a build folder with this Dockerfile.
 func (u trainer) folder(dockerfile string) string {
 	u.Helper()
 	dir := u.TempDir()
@@ -55,7 +55,7 @@ func (u trainer) build(flags ...string) build {
 	return build{code, out.String()}
 }
 
-// built fails unless the build gave an image.
+// built fails unless the build produced an image.
 func (u trainer) built(b build, parts ...string) build {
 	u.Helper()
 	if b.code != step.Done {
@@ -65,7 +65,7 @@ func (u trainer) built(b build, parts ...string) build {
 	return b
 }
 
-// notBuilt fails unless the build failed for the reason.
+// notBuilt fails unless the build failed with the reason.
 func (u trainer) notBuilt(name string, b build, reason fail.Reason, parts ...string) {
 	u.Helper()
 	if b.code != step.Failed && b.code != step.WrongUsage {
@@ -82,7 +82,7 @@ func (u trainer) notBuilt(name string, b build, reason fail.Reason, parts ...str
 	}
 }
 
-// buildFailures causes each failure by an input that does.
+// buildFailures causes each failure by its input.
 func buildFailures(u trainer) {
 	file := "--cluster-file=" + u.clusterFile()
 	smallMemory := u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n  build_resources:\n    limits:\n      memory: 300Mi\n")
@@ -126,7 +126,7 @@ func buildFailures(u trainer) {
 	u.noBuildPods()
 }
 
-// noBuildPods fails while a build's pod runs.
+// noBuildPods fails if a build's pod is running.
 func (u trainer) noBuildPods() {
 	u.Helper()
 	pods, err := u.clients.Kube.CoreV1().Pods(u.namespace).List(u.Context(), metav1.ListOptions{LabelSelector: buildv1.BuildLabel, FieldSelector: "status.phase=Running"})
@@ -138,8 +138,8 @@ func (u trainer) noBuildPods() {
 	}
 }
 
-// privateBase is an image that the registry gives to those alone who show the
-// credentials that the local cluster made.
+// privateBase is an image that the registry serves only with the credentials that the local
+// cluster created.
 func (u trainer) privateBase() string {
 	u.Helper()
 	const private = registryHost + "/private/e2e-base:1"
@@ -160,7 +160,7 @@ func (u trainer) registryCredentials() (username, password string) {
 	return username, password
 }
 
-// buildDisk: the disk that a build may use is full.
+// buildDisk tests a build whose disk is full.
 func buildDisk(u trainer) {
 	u.kubectl("annotate", "namespace", u.namespace, "localcluster/build-disk-size=1500Mi")
 	u.notBuilt("disk", u.build("--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN dd if=/dev/zero of=/big bs=1M count=3000\n"), "--flavour=disk"),
@@ -168,7 +168,7 @@ func buildDisk(u trainer) {
 	u.noBuildPods()
 }
 
-// buildPush: the account that builds may not push.
+// buildPush tests a build whose account may not push.
 func buildPush(u trainer) {
 	u.kubectl("delete", "rolebinding", "system:image-builders")
 	u.notBuilt("push", u.build("--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=push"),
@@ -176,8 +176,8 @@ func buildPush(u trainer) {
 	u.noBuildPods()
 }
 
-// builtOnce is an image from a base that wants a secret; the same again builds
-// nothing, a base that has changed under its tag does.
+// builtOnce builds an image from a base that needs a secret. The same inputs build nothing again;
+// a base that changed under its tag builds.
 func builtOnce(u trainer) {
 	username, password := u.registryCredentials()
 	u.kubectl("create", "secret", "docker-registry", "base", "--docker-server="+registryHost, "--docker-username="+username, "--docker-password="+password)
@@ -201,8 +201,8 @@ func builtOnce(u trainer) {
 	u.leavesNoTrace()
 }
 
-// leavesNoTrace: proxy and certificates are there while it is built, and neither
-// in the image's settings and history nor in its files afterwards.
+// leavesNoTrace tests that a build has proxy and certificates, and that the image has none of them
+// in its settings, history and files.
 func (u trainer) leavesNoTrace() {
 	u.Helper()
 	const proxy = "http://proxy.invalid:3128"
@@ -259,7 +259,7 @@ func imageIn(b build) string {
 	return ""
 }
 
-// buildInterrupted: by Ctrl-C, by cancelling the run, and by deleting the pod.
+// buildInterrupted interrupts builds by Ctrl-C, by cancelling the run, and by deleting the pod.
 func buildInterrupted(u trainer) {
 	file := "--cluster-file=" + u.clusterFile()
 	slow := "--folder=" + u.folder("FROM "+smallBase+"\nRUN echo sleeping && sleep 300\n")
@@ -280,7 +280,7 @@ func buildInterrupted(u trainer) {
 	u.kubectl("delete", "pod", "ml-dev-env-pod-deleted-1-build", "--wait=false")
 	u.notBuilt("pod deleted", <-done, fail.BuildPodLost, "deleted its pod")
 
-	// The flavour that the cluster file names; its build is not waited for.
+	// Builds the cluster file's flavour; the test does not wait for the end of this build.
 	u.install("../../clusters/local.yaml")
 	name := u.start("e2e/quick.sh", byShell, oneGPU, "--param=build-timeout=15m", "--param=timeout=10m")
 	u.waitOutput(name, "build-image", "Build ml-dev-env-cpu-1 runs on node ")
@@ -300,7 +300,7 @@ func (u trainer) waitBuild(name, text string) {
 	u.waitLog(pod, "docker-build", text)
 }
 
-// phaseIs waits until the build has ended and compares how.
+// phaseIs waits until the build has ended and compares its phase.
 func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 	u.Helper()
 	ctx, cancel := u.within(time.Minute)
@@ -318,9 +318,9 @@ func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 	}
 }
 
-// builtByRuns: two runs want the same image, of the flavour that the cluster
-// file names, at the same time: it is built once, and both train in it. Then
-// people develop in it.
+// builtByRuns starts two runs at the same time that need the same image, of the cluster file's
+// flavour. One build runs and both train in its image. Then the development scenarios use the
+// image.
 func builtByRuns(u trainer) {
 	u.install("../../clusters/local.yaml")
 	flags := []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=1h", "--param=build-timeout=30m", "--param=timeout=5m", "--param=start-timeout=10m"}
@@ -341,8 +341,8 @@ func builtByRuns(u trainer) {
 	developmentServices(first.results["image"])(u)
 }
 
-// apiServerAway: a build goes on while the API server is away, and is followed
-// to its end.
+// apiServerAway tests that a build continues while the API server is down, and that build-image
+// follows it until it ends.
 func apiServerAway(u trainer) {
 	done := make(chan build, 1)
 	folder := u.folder("FROM " + smallBase + "\nRUN echo sleeping && sleep 45 && echo awake\n")
@@ -351,7 +351,7 @@ func apiServerAway(u trainer) {
 	if err := kill(components(u.T)["kube-apiserver"]); err != nil {
 		u.Fatal(err)
 	}
-	// This long it shall be away; there is nothing to watch.
+	// The API server is down for this time; there is nothing to watch.
 	time.Sleep(20 * time.Second)
 	localcluster(u.T, "up")
 	b := u.built(<-done, "Built ")

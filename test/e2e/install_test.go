@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
-// command runs one of mlenv's and returns what it printed.
+// command runs a command of mlenv and returns its output.
 func (u trainer) command(cmd *cobra.Command, args ...string) (string, error) {
 	u.Helper()
 	var out bytes.Buffer
@@ -27,8 +27,9 @@ func (u trainer) command(cmd *cobra.Command, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// installUninstallInit: a cluster file that mlenv init writes is what preflight wants, kubectl
-// finds nothing to change after mlenv install, and uninstall takes everything back but a claim.
+// installUninstallInit tests that preflight accepts the cluster file of mlenv init, that kubectl
+// finds nothing to change after mlenv install, and that uninstall removes everything except a
+// claim.
 func installUninstallInit(u trainer) {
 	file := filepath.Join(u.TempDir(), "found.yaml")
 	if out, err := u.command(initcluster.Command(), "found", "--file="+file); err != nil {

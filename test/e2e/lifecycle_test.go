@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// testLifecycle does to the running cluster what happens to one.
+// testLifecycle does to the running cluster what happens to clusters: a second up, killed
+// components, a reboot.
 func testLifecycle(t *testing.T) {
 	t.Run("a second up changes nothing", func(t *testing.T) {
 		before := components(t)
@@ -52,8 +53,8 @@ func testLifecycle(t *testing.T) {
 		}
 	})
 	t.Run("up rebuilds what cannot be repaired", func(t *testing.T) {
-		// A reboot ends every process and takes the network along; this is the
-		// nearest that a test can come to one.
+		// A reboot ends every process and removes the network; this is the closest that a test can
+		// get to one.
 		if err := os.WriteFile(stateDir+"/boot-id", []byte("of another boot"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +73,7 @@ func testLifecycle(t *testing.T) {
 	t.Run("GPU faults come and go", gpuFaults)
 }
 
-// kill returns when the process is gone.
+// kill kills a process and returns when it is gone.
 func kill(pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -88,7 +89,7 @@ func kill(pid int) error {
 	return err
 }
 
-// interruptUp runs up and interrupts it when it has finished the stage.
+// interruptUp runs up and interrupts it after the stage.
 func interruptUp(t *testing.T, stage string) {
 	t.Helper()
 	cmd := exec.Command(localclusterProgram(t), "up")
@@ -137,7 +138,7 @@ func gpuFaults(t *testing.T) {
 
 var componentLine = regexp.MustCompile(`(?m)^(\S+)\s+(\d+)\s+running$`)
 
-// components are the running components' process numbers by name.
+// components returns the process numbers of the running components by name.
 func components(t *testing.T) map[string]int {
 	t.Helper()
 	out, _ := run(t, nil, localclusterProgram(t), "status")

@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// machine lists what a cluster could leave behind: its processes, and every
-// namespace, mount, cgroup, firewall rule, interface, kernel setting and file
-// in the folders that such programs write to.
+// machine lists what a cluster could leave behind: its processes, and every namespace, mount,
+// cgroup, firewall rule, interface, kernel setting and file in folders that such programs write
+// to.
 func machine(t *testing.T) map[string]bool {
 	t.Helper()
 	seen := map[string]bool{}
@@ -30,7 +30,7 @@ func machine(t *testing.T) map[string]bool {
 		add("file "+dir, names(t, dir)...)
 	}
 	err := filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
-		// Other programs of the machine make and leave cgroups of their own.
+		// Other programs of the machine create cgroups of their own and leave them.
 		if err == nil && d.IsDir() && strings.Contains(path, "ml-dev-env") {
 			add("cgroup", path)
 		}
@@ -115,7 +115,7 @@ func processes(t *testing.T) []string {
 	return list
 }
 
-// difference lists what is in one and not in the other.
+// difference lists what is in only one of the two.
 func difference(before, after map[string]bool) string {
 	var lines []string
 	for s := range after {

@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// runDetached: somebody leaves a run alone, and looks at it while it goes on.
+// runDetached detaches from a run and looks at it while it is in progress.
 func runDetached(u trainer) {
 	const script = "i=0\nuntil test -e /workspace/enough; do echo \"line $i of $NODE_RANK\"; i=$((i+1)); sleep 0.1; done\necho it is enough\n"
 	dir := u.project(map[string]string{"train.sh": script})
@@ -18,7 +18,7 @@ func runDetached(u trainer) {
 		u.Errorf("run --detach printed %q, want the name alone", out)
 	}
 
-	// It waits for the rank, which may not run yet.
+	// logs --follow waits for the rank, which may not run yet.
 	ctx, cancel := u.within(patience)
 	defer cancel()
 	follow := u.mlenvIn(ctx, dir, "logs", "detached", "--follow", "--rank=1")

@@ -22,16 +22,16 @@ func runFlags() []string {
 	return []string{"--launcher=command", "--gpus-per-node=1", "--check-fabric=false"}
 }
 
-// mlenvIn is the program as people run it, in dir.
+// mlenvIn returns the command of mlenv, as users run it, in dir.
 func (u trainer) mlenvIn(ctx context.Context, dir string, args ...string) *exec.Cmd {
-	// Behind "--" they would be the script's.
+	// After "--" they would be arguments of the script.
 	args = slices.Insert(slices.Clone(args), 1, "--kubeconfig="+kubeconfig, "--namespace="+u.namespace)
 	cmd := exec.CommandContext(ctx, u.mlenvProgram, args...)
 	cmd.Dir = dir
 	return cmd
 }
 
-// says runs it to its end, and wants the exit code.
+// says runs the command until it ends, and compares the exit code.
 func (u trainer) says(dir string, code int, args ...string) (stdout, stderr string) {
 	u.Helper()
 	ctx, cancel := u.within(patience)
@@ -57,7 +57,7 @@ func codeOf(err error) int {
 	return 0
 }
 
-// project is a folder of somebody with changes that are not committed.
+// project creates a git folder with uncommitted changes.
 func (u trainer) project(files map[string]string) string {
 	u.Helper()
 	dir := u.TempDir()
@@ -69,7 +69,8 @@ func (u trainer) project(files map[string]string) string {
 	return dir
 }
 
-// runByMlenv: from a folder to files on this machine, after everything was given back.
+// runByMlenv trains from a folder, and fetches files to this machine after the environment is
+// released.
 func runByMlenv(u trainer) {
 	dir := u.project(map[string]string{
 		"train.sh":   "test ! -e ignored || exit 3\necho \"args $*\"\nmkdir -p /workspace/out\necho weights > /workspace/out/model-$NODE_RANK\n",
@@ -102,7 +103,8 @@ func runByMlenv(u trainer) {
 	u.says(dir, step.WrongUsage, "status", "no-such-run")
 }
 
-// runCancelledByCtrlC: SIGINT without a terminal cancels, waits for the teardown, and says so.
+// runCancelledByCtrlC tests that SIGINT without a terminal cancels the run, waits for the
+// teardown, and reports it.
 func runCancelledByCtrlC(u trainer) {
 	ctx, cancel := u.within(patience)
 	defer cancel()
@@ -128,7 +130,7 @@ func runCancelledByCtrlC(u trainer) {
 	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were given back")
 }
 
-// watched tells when a text has come.
+// watched is a writer that reports when a text has arrived.
 type watched struct {
 	wanted string
 	seen   chan struct{}

@@ -19,17 +19,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 )
 
-// used is a request of a run's steps as the API server's audit log has it.
+// used is a request of a run's steps in the API server's audit log.
 type used struct {
 	Verb      string
 	User      struct{ Username string }
 	ObjectRef struct{ APIGroup, Resource, Subresource, Namespace, Name string }
-	// Annotations say whether RBAC allowed it: a 403 may be admission's too.
+	// Annotations show whether RBAC allowed the request: a 403 can also come from admission.
 	Annotations              map[string]string
 	RequestReceivedTimestamp time.Time
 }
 
-// right is what is asked for: group, resource with subresource, and verb.
+// right is what a request needs: group, resource with subresource, and verb.
 type right struct{ group, resource, verb string }
 
 func (u used) right() right {
@@ -40,10 +40,10 @@ func (u used) right() right {
 	return r
 }
 
-// testRights compares what the runs since then asked of the API server with what the Role
-// gives: nothing that it does not give was allowed, what was refused is only what the
-// optional ClusterRole gives, and a right that no run used has a reason. The last is only
-// looked at where whole says that all scenarios were told.
+// testRights compares the requests of the runs since then with the Role: the API server allowed
+// nothing outside the Role, refused only what the optional ClusterRole grants, and every right
+// that no run used has a reason. It checks the last point only if whole is set, that is, if all
+// scenarios ran.
 func testRights(t *testing.T, since time.Time, whole bool) {
 	needed, looking := install.Rules()
 	role, observer := rightsOf(slices.Concat(needed, looking)), rightsOf(install.ObserverRules())
@@ -95,16 +95,16 @@ func rightsOf(rules []rbacv1.PolicyRule) map[right]bool {
 	return all
 }
 
-// everybodys is true of what Kubernetes lets every account do: the API's groups, and
-// questions about oneself.
+// everybodys reports whether Kubernetes allows the request to every account: the API's groups, and
+// questions about the caller itself.
 func everybodys(asked right) bool {
 	return asked.resource == "" || strings.HasPrefix(asked.resource, "selfsubject")
 }
 
-// requestsOf are those of the service accounts of that name, in all namespaces.
+// requestsOf returns the requests of the service accounts of that name, in all namespaces.
 func requestsOf(t *testing.T, name string, since time.Time) []used {
 	t.Helper()
-	// The log is rotated to audit-TIME.log.
+	// The API server rotates the log to audit-TIME.log.
 	logs, err := filepath.Glob(stateDir + "/logs/audit*.log")
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func requestsOf(t *testing.T, name string, since time.Time) []used {
 	return requests
 }
 
-// wholeSuite is true where no part of the tests was chosen, and nothing has failed.
+// wholeSuite reports whether all tests were selected and none has failed.
 func wholeSuite(t *testing.T) bool {
 	chosen := flag.Lookup("test.run")
 	return !t.Failed() && (chosen == nil || chosen.Value.String() == "" || chosen.Value.String() == "TestCluster")

@@ -20,11 +20,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// allServices asks for all of them.
+// allServices requests all services.
 const allServices = "--param=services=all"
 
-// developmentServices uses everything that the agent offers beside jobs, in an
-// image that has it: with a real browser, and with a debugger.
+// developmentServices uses all services of the agent, in an image that has them, with a real
+// browser and a debugger.
 func developmentServices(image string) func(trainer) {
 	return func(u trainer) {
 		d := desk{trainer: u, image: image}
@@ -48,17 +48,17 @@ func developmentServices(image string) func(trainer) {
 	}
 }
 
-// desk is an environment that somebody develops in.
+// desk is an environment for development.
 type desk struct {
 	trainer
 	image string
-	// secrets are the passwords and tokens by their keys.
+	// secrets has the passwords and tokens by key.
 	secrets map[string]string
 }
 
 func (d *desk) names() objects.Names { return objects.NamesOf(objects.DefaultName) }
 
-// task runs a Task alone, which must succeed, and returns its log.
+// task runs a single Task, which must succeed, and returns its log.
 func (u trainer) task(name string, flags ...string) string {
 	u.Helper()
 	started := u.startTkn("task", name, flags...)
@@ -69,13 +69,13 @@ func (u trainer) task(name string, flags ...string) string {
 	return u.kubectl("logs", ended.Status.PodName, "--container=step-"+name)
 }
 
-// provision is the same request each time but for its flags.
+// provision sends the same request each time, except for its flags.
 func (d *desk) provision(flags ...string) string {
 	d.Helper()
 	return d.task("provision", append([]string{"--param=nodes=2", oneGPU, "--param=keep-for=30m", "--param=image=" + d.image}, flags...)...)
 }
 
-// credentials reads the passwords and tokens by the commands that provision printed.
+// credentials reads the passwords and tokens with the commands that provision printed.
 func (d *desk) credentials(log string) {
 	d.Helper()
 	d.mustContain(log, "Services on node 0 are reached by: oc port-forward service/ml-dev-env 8080 8888 6006 -n "+d.namespace,
@@ -92,8 +92,8 @@ func (d *desk) credentials(log string) {
 	}
 }
 
-// reachedThroughTheService asks from the other node by the Service's name: nobody
-// is let in without the password or token.
+// reachedThroughTheService connects from the other node by the Service's name: every service
+// requires its password or token.
 func (d *desk) reachedThroughTheService() {
 	d.Helper()
 	const ask = `
@@ -132,7 +132,7 @@ for line in sys.stdin:
 	expect(at(8888)+"/api/contents?token="+jupyter, "", "", "200 ")
 	expect(at(6006)+"/data/environment", tensorboard, "", "200 ")
 	expect(at(6006)+"/data/environment", jupyter, "", "401 ")
-	// Workers have none.
+	// Workers have no services.
 	for _, port := range []int{8080, 8888, 6006} {
 		expect(fmt.Sprintf("http://ml-dev-env-1.ml-dev-env-headless:%d/", port), "", "", "[Errno 111] Connection refused")
 	}
@@ -145,7 +145,7 @@ for line in sys.stdin:
 	d.equal("answers through the Service", string(out), strings.Join(want, "\n")+"\n")
 }
 
-// changedWithoutAnotherPod provisions again: with two services, and with all.
+// changedWithoutAnotherPod provisions again with two services, then with all, and keeps the pods.
 func (d *desk) changedWithoutAnotherPod() {
 	d.Helper()
 	pods := func() string {
@@ -161,8 +161,8 @@ func (d *desk) changedWithoutAnotherPod() {
 	d.equal("the pods", pods(), before)
 }
 
-// forward runs kubectl port-forward to ports of a pod or Service and returns the
-// ports of this machine; end ends it.
+// forward runs kubectl port-forward to ports of a pod or Service and returns the ports on this
+// machine; end ends it.
 func (u user) forward(to string, ports ...int) (local map[int]string, end func()) {
 	u.Helper()
 	args := []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "port-forward", "--address=127.0.0.1", to}
@@ -180,7 +180,7 @@ func (u user) forward(to string, ports ...int) (local map[int]string, end func()
 	}
 	end = func() {
 		cancel()
-		_ = cmd.Wait() // killed: its error is ours
+		_ = cmd.Wait() // the test itself killed it
 	}
 	u.Cleanup(end)
 	local = map[int]string{}
@@ -199,7 +199,7 @@ func (u user) forward(to string, ports ...int) (local map[int]string, end func()
 	return local, end
 }
 
-// startedAgain kills a service, which comes back.
+// startedAgain kills a service and waits until it answers again.
 func (d *desk) startedAgain(jupyter string) {
 	d.Helper()
 	d.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "python3", "-c", `
@@ -230,7 +230,7 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 	d.mustContain(d.kubectl("logs", "ml-dev-env-0", "--container=train"), "Service jupyter is started again in 1s: it ended with signal: killed")
 }
 
-// taken provisions without services, and waits until none answers.
+// taken provisions without services, and waits until no service answers.
 func (d *desk) taken(param string) {
 	d.Helper()
 	d.provision("--param=" + param)
@@ -240,7 +240,7 @@ func (d *desk) taken(param string) {
 	d.waitLog("ml-dev-env-0", "train", "Service code-server is stopped")
 }
 
-// inTheBrowser logs in to all three and uses them.
+// inTheBrowser logs in to all three services and uses them.
 func (d *desk) inTheBrowser(ports map[int]string) {
 	d.Helper()
 	// A container has no user namespaces for Chromium's sandbox.
@@ -249,12 +249,12 @@ func (d *desk) inTheBrowser(ports map[int]string) {
 	defer cancel()
 	ctx, cancel = chromedp.NewContext(ctx)
 	defer cancel()
-	// The browser lives as long as the context of the first run does.
+	// The browser runs until the context of the first run is done.
 	if err := chromedp.Run(ctx); err != nil {
 		d.Fatalf("starting Chromium: %v", err)
 	}
 	tab := ctx
-	// Another tab: an editor asks whether one really wants to leave its page.
+	// Another tab, because an editor asks for confirmation before it leaves its page.
 	newTab := func() {
 		var cancel context.CancelFunc
 		tab, cancel = chromedp.NewContext(ctx)
@@ -282,7 +282,7 @@ func (d *desk) inTheBrowser(ports map[int]string) {
 	do("a terminal of code-server",
 		chromedp.WaitVisible(`.explorer-viewlet .monaco-list-row`),
 		chromedp.KeyEvent("`", chromedp.KeyModifiers(input.ModifierCtrl)),
-		// It has the shell's name when the shell runs.
+		// The tab has the shell's name when the shell runs.
 		chromedp.WaitReady(`.xterm-helper-textarea[aria-label*="bash"]`),
 		chromedp.Focus(`.xterm-helper-textarea`),
 		input.InsertText(terminal+" > /workspace/terminal.new && mv /workspace/terminal.new /workspace/terminal"),
@@ -318,7 +318,7 @@ func (d *desk) inTheBrowser(ports map[int]string) {
 	)
 }
 
-// awaited waits for what is promised.
+// awaited waits for a promise.
 func awaited(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }
 
 // runSeen waits until TensorBoard has read the run.
@@ -338,7 +338,7 @@ const kernelSays = `new Promise(async (resolve, reject) => {
 	socket.onmessage = m => { const said = JSON.parse(m.data); if (said.msg_type === "stream") resolve(said.content.text); if (said.msg_type === "error") reject(said.content.evalue); };
 })`
 
-// terminalSays runs a line in a new terminal, until the line after it is there.
+// terminalSays runs a line in a new terminal and waits for the next line of output.
 const terminalSays = `new Promise(async (resolve, reject) => {
 	const terminal = await (await fetch("/api/terminals", {method: "POST", body: "{}"})).json();
 	const socket = new WebSocket("ws://" + location.host + "/terminals/websocket/" + terminal.name);
@@ -348,7 +348,7 @@ const terminalSays = `new Promise(async (resolve, reject) => {
 	socket.onmessage = m => { const [kind, said] = JSON.parse(m.data); if (kind === "stdout") text += said; if (text.includes("end")) resolve(text); };
 })`
 
-// debugger has one of two ranks wait, and attaches to it as an editor does.
+// debugger makes one of two ranks wait, and attaches to it as an editor does.
 func (d *desk) debugger() {
 	d.Helper()
 	d.task("sync-repo", "--param=repo-url="+d.repo)

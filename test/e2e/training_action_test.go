@@ -22,8 +22,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// githubAction runs the steps of action.yml as a runner does: a run that succeeds, one
-// that fails, one whose job is cancelled half way, and inputs that are wrong.
+// githubAction runs the steps of action.yml as a runner does: a run that succeeds, one that fails,
+// one whose job is cancelled in the middle, and wrong inputs.
 func githubAction(u trainer) {
 	u.kubectl("apply", "--filename=../../examples/github/rights.yaml", "--namespace="+u.namespace)
 	r := newRunner(u)
@@ -66,10 +66,10 @@ func githubAction(u trainer) {
 	if !e.run.IsGracefullyCancelled() {
 		u.Errorf("the run has spec.status %q, want it cancelled with its finally tasks", e.run.Spec.Status)
 	}
-	r.step("end").succeeded() // there is nothing more to end
+	r.step("end").succeeded() // no run is left to end
 }
 
-// runner is a folder laid out as a runner's, in which steps run.
+// runner is a folder with the layout of a GitHub runner, in which steps run.
 type runner struct {
 	trainer
 	dir              string
@@ -132,7 +132,7 @@ func newRunner(u trainer) *runner {
 	return r
 }
 
-// did is what a step did.
+// did is the result of a step.
 type did struct {
 	*runner
 	id, log, summary string
@@ -140,14 +140,14 @@ type did struct {
 	err              error
 }
 
-// step runs a step to its end.
+// step runs a step until it ends.
 func (r *runner) step(id string) did {
 	r.Helper()
 	return r.start(id, nil)
 }
 
-// cancelled runs step train until its log has the text, and cancels the job as GitHub
-// does: the step is interrupted, and killed when it takes too long.
+// cancelled runs step train until its log contains the text, and cancels the job as GitHub does:
+// it interrupts the step, and kills it if it takes too long.
 func (r *runner) cancelled(text string) did {
 	r.Helper()
 	return r.start("train", func(log string, process *os.Process) error {
@@ -164,7 +164,7 @@ func (r *runner) cancelled(text string) did {
 	})
 }
 
-// start runs a step as a runner does. watch sees what the log has so far.
+// start runs a step as a runner does. watch gets the log so far.
 func (r *runner) start(id string, watch func(log string, process *os.Process) error) did {
 	r.Helper()
 	step := r.steps[id]
@@ -224,10 +224,10 @@ func (r *runner) start(id string, watch func(log string, process *os.Process) er
 	return d
 }
 
-// expression is one of GitHub's.
+// expression matches an expression of GitHub.
 var expression = regexp.MustCompile(`\$\{\{ (.*?) \}\}`)
 
-// expand is a value of action.yml with its expressions evaluated.
+// expand evaluates the expressions in a value of action.yml.
 func (r *runner) expand(value string) string {
 	return expression.ReplaceAllStringFunc(value, func(found string) string {
 		switch name := expression.FindStringSubmatch(found)[1]; name {
@@ -255,7 +255,7 @@ func (r *runner) expand(value string) string {
 	})
 }
 
-// outputValue is a name and a value as a step writes it.
+// outputValue matches a name and a value in the form in which a step writes them.
 var outputValue = regexp.MustCompile(`(?s)(\S+)<<(\S+)\n(.*?)\n(\S+)\n`)
 
 func (d *did) readOutputs(text string) {
@@ -283,7 +283,7 @@ func (d did) failed(parts ...string) {
 	d.says(parts...)
 }
 
-// says checks the log, in which no secret may be but where it is masked.
+// says checks the log, which may contain a secret only where it is masked.
 func (d did) says(parts ...string) {
 	d.Helper()
 	d.mustContain(d.log, parts...)

@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
-// tasksAlone uses each Task by itself, as a person who keeps an environment does.
+// tasksAlone runs each Task alone, as a user who keeps an environment does.
 func tasksAlone(u trainer) {
 	task := func(name string, flags ...string) map[string]string {
 		u.Helper()
@@ -25,7 +25,7 @@ func tasksAlone(u trainer) {
 		}
 		return results
 	}
-	task("teardown") // of nothing
+	task("teardown") // without an environment
 	made := task("provision", "--param=nodes=2", oneGPU, "--param=keep-for=30m")
 	u.equal("nodes", made["nodes"], "2")
 	u.equal("environment", made["environment"], "ml-dev-env")
@@ -40,8 +40,8 @@ func tasksAlone(u trainer) {
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
-// stepsByHand runs the steps' own programs on this machine: with a kubeconfig,
-// through the API server's port-forward, and each of them twice.
+// stepsByHand runs the steps' programs on this machine, with a kubeconfig and through the API
+// server's port-forward, each of them twice.
 func stepsByHand(u trainer) {
 	hand := func(cmd *cobra.Command, code int, says string, args ...string) {
 		u.Helper()

@@ -21,9 +21,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// releaseBundle pushes the Tekton bundles, has the real tkn list them, and runs
-// each Task's and Pipeline's own test from there: it ends at once, after the
-// bundle was resolved and the steps' image started on a node.
+// releaseBundle pushes the Tekton bundles, lists them with the real tkn, and runs the test of each
+// Task and Pipeline from the bundle. Such a test ends right after Tekton has resolved the bundle
+// and started the steps' image on a node.
 func releaseBundle(u trainer) {
 	at, err := name.NewTag(registryHost + "/e2e/tasks:1")
 	if err != nil {
@@ -50,7 +50,7 @@ func releaseBundle(u trainer) {
 		u.Fatalf("tkn bundle list: %v\n%s", err, listed)
 	}
 
-	// All at once: each takes the time of a pod.
+	// In parallel, because each takes the time of a pod.
 	started := map[string]bool{}
 	for _, object := range objects {
 		switch object.GetKind() {
@@ -69,7 +69,7 @@ func releaseBundle(u trainer) {
 	}
 	for _, pipeline := range []string{"dev-environment", "train-multi-node"} {
 		u.waitFor("condition=Succeeded=False", "pipelinerun/"+pipeline)
-		// The Pipeline found its Tasks, in a bundle of their own.
+		// The Pipeline found its Tasks in their own bundle.
 		_, results := u.taskEnd(pipeline + "-preflight")
 		u.equal("reason of "+pipeline+"'s preflight", results["reason"], string(fail.InvalidInput))
 	}
@@ -111,7 +111,7 @@ func (u trainer) startTest(kind, named, from string) {
 	}
 }
 
-// sameFromElsewhere compiles the sources in another folder: the image is the same.
+// sameFromElsewhere tests that sources in another folder compile to the same image.
 func (u trainer) sameFromElsewhere(pushed name.Digest) {
 	u.Helper()
 	elsewhere := copySources(u.T)
@@ -131,7 +131,7 @@ func (u trainer) sameFromElsewhere(pushed name.Digest) {
 	u.equal("image of the sources in "+elsewhere, fmt.Sprint(got), fmt.Sprint(manifest.Manifests[0].Digest))
 }
 
-// copySources copies what programs are compiled from.
+// copySources copies the sources of the programs.
 func copySources(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

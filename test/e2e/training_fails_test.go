@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// rankFails: rank 3 of four fails by an error of its own and is the last to end.
+// rankFails tests a run in which rank 3 of four fails with an error of its own and ends last.
 func rankFails(u trainer) {
 	e := u.end(u.start("e2e/fail.py", "--param=launcher=torchrun", "--param=gpus-per-node=2")).failed("train", fail.RankFailed,
 		"rank 3 on node 1 exited with 7", "ValueError: the loss is nan at step 12 (", "e2e/fail.py:", "its last lines:\n  Traceback").ranks(4)
@@ -31,7 +31,7 @@ func rankFails(u trainer) {
 	e.mustContain(u.recorded(e.run.UID, "rank-3.log"), "ValueError: the loss is nan at step 12")
 }
 
-// outOfMemory: the kernel ends one of two ranks.
+// outOfMemory tests a run in which the kernel kills one of two ranks.
 func outOfMemory(u trainer) {
 	u.installChanged("memory: 1Gi", "memory: 256Mi", "memory: 4Gi", "memory: 512Mi")
 	e := u.end(u.start("e2e/memory.py", byShell, oneGPU)).failed("train", fail.OutOfMemory, "node 1", "memory")
@@ -50,8 +50,8 @@ func scriptMissing(u trainer) {
 	u.end(u.start("e2e/nowhere.py", "--param=launcher=torchrun", oneGPU)).failed("train", fail.ScriptNotFound, `"e2e/nowhere.py"`, "quick.sh")
 }
 
-// imageMissing: the registry is asked before anything is made, and where that was not
-// done the kubelets find out.
+// imageMissing tests that the registry is asked for the image before anything is created, and that
+// the error of the kubelets is found if it was not asked.
 func imageMissing(u trainer) {
 	image := registryHost + "/e2e/no-such-image:1"
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+image)).failed("preflight", fail.ImageUnavailable, image)
@@ -61,8 +61,8 @@ func imageMissing(u trainer) {
 	u.mustContain(results["message"], image)
 }
 
-// tooMany asks for more than the cluster file has, and then for what a cluster
-// file has and the cluster does not.
+// tooMany requests more than the cluster file allows, and then what the cluster file allows and
+// the cluster does not have.
 func tooMany(u trainer) {
 	u.end(u.start("e2e/quick.sh", byShell, "--param=gpus-per-node=5", "--param=nodes=3")).
 		failed("preflight", fail.InvalidInput, "gpus-per-node: 5", "want 1 to 4", "nodes: 3", "lists 2 nodes")
@@ -73,14 +73,14 @@ func tooMany(u trainer) {
 		failed("provision", fail.GPUsUnavailable, "8 nvidia.com/gpu")
 }
 
-// gpusHeld: somebody else has GPUs of both nodes, and whoever may see other
-// namespaces is told who.
+// gpusHeld tests a run while another namespace holds GPUs of both nodes. With the right to read
+// other namespaces the message names the holder.
 func gpusHeld(u trainer) {
 	other := newUserIn(u.T, u.namespace+"-other")
 	other.apply("gpu-holders.yaml", map[string]string{"REGISTRY": registryHost})
 	other.waitFor("condition=Ready", "pod/holder-1")
 	other.waitFor("condition=Ready", "pod/holder-2")
-	u.Cleanup(func() { // what belongs to no namespace
+	u.Cleanup(func() { // objects that belong to no namespace
 		u.kubectl("delete", "clusterrolebinding/mlenv-observer-"+u.namespace, "clusterrole/mlenv-observer")
 	})
 	u.install(u.clusterFile(), "--admin")
@@ -95,12 +95,12 @@ func quotaExceeded(u trainer) {
 
 var advisedTimeouts = regexp.MustCompile(`--pipeline-timeout=\S+ --tasks-timeout=\S+ --finally-timeout=\S+`)
 
-// timeoutTooShort: a training of two hours is refused at once in a run of one,
-// and starts with the flags that the refusal names.
+// timeoutTooShort tests that a training of two hours fails at once in a run of one hour, and
+// starts with the flags in that message.
 func timeoutTooShort(u trainer) {
 	flags := []string{byShell, oneGPU, "--param=timeout=2h"}
 	e := u.end(u.start("e2e/quick.sh", flags...)).failed("provision", fail.TimeoutTooShort, "pipeline 1h, want 2h", "2h of training")
-	u.claimsAre() // nothing was made
+	u.claimsAre() // nothing was created
 	if took := e.tasks["provision"].Ended.Sub(e.tasks["provision"].Started); took > 30*time.Second {
 		e.Errorf("it was refused after %s", took)
 	}
@@ -111,7 +111,7 @@ func timeoutTooShort(u trainer) {
 	u.end(u.start("e2e/quick.sh", append(flags, strings.Fields(advised)...)...)).succeeded()
 }
 
-// gpuMissing: a GPU of one node has fallen off the bus.
+// gpuMissing tests a node of which one GPU has fallen off the bus.
 func gpuMissing(u trainer) {
 	u.Cleanup(func() { localcluster(u.T, "up", "--gpu-fault=none") })
 	localcluster(u.T, "up", "--gpu-fault=node-1:0=missing")

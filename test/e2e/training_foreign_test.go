@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// foreignPods: check-fabric measures pods that this project did not make, and leaves no
-// process and no file in them, also where it is killed in the middle.
+// foreignPods tests that check-fabric measures pods that this project did not create, and leaves
+// no process and no file in them, even if it is killed in the middle.
 func foreignPods(u trainer) {
 	u.apply("foreign-pods.yaml", map[string]string{"REGISTRY": registryHost})
 	u.waitFor("condition=Ready", "pod/foreign-1")
@@ -29,7 +29,7 @@ func foreignPods(u trainer) {
 		u.untouched(pod)
 	}
 
-	// Nobody tells the agents of this.
+	// The agents get no notice of this.
 	ctx, cancel := context.WithTimeout(u.Context(), time.Minute)
 	defer cancel()
 	killed := check("--idle=10s")
@@ -59,12 +59,11 @@ func foreignPods(u trainer) {
 	}
 }
 
-// untouched wants a pod to have its own process alone, no dead one beside it, and no file
-// of an agent.
+// untouched fails unless a pod has only its own process, no zombie, and no file of an agent.
 func (u trainer) untouched(pod string) {
 	u.Helper()
 	processes := strings.Fields(u.kubectl("exec", pod, "--", "sh", "-c", "echo /proc/[0-9]*"))
-	if len(processes) != 2 { // sleep, and the shell that looks
+	if len(processes) != 2 { // sleep, and the shell that lists them
 		u.Errorf("processes in %s: %v, want its own and the one that looks\n%s", pod, processes, u.kubectl("exec", pod, "--", "sh", "-c", "head -n 3 /proc/[0-9]*/status"))
 	}
 	u.equal("files in "+pod, u.kubectl("exec", pod, "--", "sh", "-c", "find / -path /proc -prune -o -name 'mlenv-guest-*' -print 2>/dev/null; :"), "")

@@ -18,8 +18,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// holding starts a script that holds its environment, and returns when it runs
-// on both nodes.
+// holding starts a script that holds its environment, and returns when the script runs on both
+// nodes.
 func (u trainer) holding() (name string) {
 	u.Helper()
 	name = u.start("e2e/hold.sh", byShell, oneGPU)
@@ -36,15 +36,14 @@ func (u trainer) runUID(name string) types.UID {
 	return found.UID
 }
 
-// stepPodDeleted deletes the pod that follows four ranks in the middle of 100,000
-// lines of each.
+// stepPodDeleted deletes the pod that follows four ranks, while each prints 100,000 lines.
 func stepPodDeleted(u trainer) {
 	name := u.start("e2e/lines.py", "--param=launcher=torchrun", "--param=gpus-per-node=2")
 	u.waitOutput(name, "train", "[0 0] rank 0 line 49999\n")
 	pod := u.startedPod(name, "train", "")
 	deleted := time.Now()
 	u.kubectl("delete", "pod", pod.Name, "--wait=false")
-	u.release("ml-dev-env-0", "middle") // while nobody follows
+	u.release("ml-dev-env-0", "middle") // while no step follows
 	u.startedPod(name, "train", pod.UID)
 	u.release("ml-dev-env-0", "end")
 	e := u.end(name).succeeded().ranks(4)
@@ -66,7 +65,7 @@ func stepPodDeleted(u trainer) {
 	}
 }
 
-// firstDifference says where two long texts part.
+// firstDifference describes where two long texts begin to differ.
 func firstDifference(got, want string) string {
 	gotLines, wantLines := strings.Split(got, "\n"), strings.Split(want, "\n")
 	for i := range min(len(gotLines), len(wantLines)) {
@@ -77,8 +76,7 @@ func firstDifference(got, want string) string {
 	return fmt.Sprintf("%d lines, want %d", len(gotLines), len(wantLines))
 }
 
-// runCancelled: whoever cancels with the finally tasks has everything back, and a
-// receipt.
+// runCancelled tests that a cancel with finally tasks releases everything and writes a receipt.
 func runCancelled(u trainer) {
 	name := u.holding()
 	u.tkn("pipelinerun", "cancel", name, "--grace=CancelledRunFinally")
@@ -92,8 +90,8 @@ func runCancelled(u trainer) {
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
-// runCancelledOutright: Tekton skips the finally tasks, so the step that is told to
-// end gives everything back.
+// runCancelledOutright tests a plain cancel: Tekton skips the finally tasks, so the running step
+// releases everything.
 func runCancelledOutright(u trainer) {
 	name := u.holding()
 	u.tkn("pipelinerun", "cancel", name)
@@ -101,7 +99,7 @@ func runCancelledOutright(u trainer) {
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
-// runDeleted: nothing but claims outlives a run that is deleted.
+// runDeleted tests that only claims outlive a deleted run.
 func runDeleted(u trainer) {
 	name := u.holding()
 	uid := u.runUID(name)
@@ -113,8 +111,7 @@ func runDeleted(u trainer) {
 	}
 }
 
-// containerKilled kills a node's container from outside, as a container runtime
-// that fails does.
+// containerKilled kills a node's container from outside, as a failing container runtime does.
 func containerKilled(u trainer) {
 	name := u.holding()
 	if err := syscall.Kill(u.agentProcess("ml-dev-env-1"), syscall.SIGKILL); err != nil {
@@ -124,7 +121,7 @@ func containerKilled(u trainer) {
 	e.mustContain(e.recorded(e.run.UID, "rank-0.log"), "node 0 was told to stop")
 }
 
-// agentProcess is the number on this machine of the process that is PID 1 of a node.
+// agentProcess returns the number on this machine of the process that is PID 1 of a node.
 func (u trainer) agentProcess(pod string) int {
 	u.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")

@@ -24,8 +24,8 @@ import (
 // ours selects every object of every environment.
 const ours = "app.kubernetes.io/name=ml-dev-env"
 
-// nothingLeft fails unless every environment of the namespace is gone, and every
-// claim that there ever was is still there.
+// nothingLeft fails unless every environment of the namespace is gone and every claim still
+// exists.
 func (u trainer) nothingLeft() {
 	u.Helper()
 	core := u.clients.Kube.CoreV1()
@@ -52,8 +52,8 @@ func (u trainer) nothingLeft() {
 	}
 }
 
-// mustGo watches until nothing of a kind is left; two minutes are what the design
-// allows.
+// mustGo watches until no object of a kind is left, for at most two minutes, the limit of the
+// design.
 func mustGo[T metav1.Object, L runtime.Object](u trainer, kind string, source kube.Source[L]) {
 	u.Helper()
 	ctx, cancel := u.within(2 * time.Minute)
@@ -86,8 +86,7 @@ type auditEvent struct {
 	RequestReceivedTimestamp time.Time
 }
 
-// audited is what was asked of the API server about the user's namespace, since
-// there is this one of its name.
+// audited returns the requests to the API server about the user's namespace since its creation.
 func (u user) audited() []auditEvent {
 	u.Helper()
 	made, err := time.Parse(time.RFC3339, u.kubectl("get", "namespace", u.namespace, "--output=jsonpath={.metadata.creationTimestamp}"))
@@ -115,13 +114,13 @@ func (u user) audited() []auditEvent {
 	return events
 }
 
-// volume is the folder on this machine that the claim's volume is.
+// volume returns the folder on this machine that is the claim's volume.
 func (u trainer) volume(claim string) string {
 	u.Helper()
 	return filepath.Join(stateDir, "volumes", u.kubectl("get", "persistentvolumeclaim", claim, "--output=jsonpath={.spec.volumeName}"))
 }
 
-// recorded is a file of a run's record on the shared claim of ml-dev-env.
+// recorded returns a file of a run's record on the shared claim of ml-dev-env.
 func (u trainer) recorded(runUID types.UID, file string) string {
 	u.Helper()
 	content, err := os.ReadFile(filepath.Join(u.volume("ml-dev-workspace"), ".mlenv", "runs", string(runUID), file))

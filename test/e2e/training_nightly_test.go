@@ -25,16 +25,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// nightlyName is the schedule's CronJob and account.
+// nightlyName is the name of the schedule's CronJob and account.
 const nightlyName = "mlenv-nightly"
 
-// nightly: the CronJob controller starts a night's run, which an interrupted Job and a second one for
-// the same time find again, and beside which none other starts. The first night leaves a receipt;
-// after three of them a slower one ends in Regression. A schedule goes on with the image that is
-// installed next, and is uninstalled with the rest.
+// nightly tests that the CronJob controller starts a night's run, that an interrupted Job and a
+// second Job for the same time find this run again, and that no other run starts in parallel. The
+// first night writes a receipt; after three of them a slower night ends with Regression. A
+// schedule uses the image that is installed next, and uninstall removes it too.
 func nightly(u trainer) {
 	began := time.Now()
-	// One that is past is made up for: the controller need not be waited for until the minute is over.
+	// The controller catches up on a time in the past, so the test need not wait for the next
+	// minute.
 	at := began.Add(-3 * time.Minute).Truncate(time.Minute)
 	u.schedule(at, "0.05")
 
@@ -45,7 +46,7 @@ func nightly(u trainer) {
 	u.due(at)
 	night := nightRun(at)
 	u.runStarted(night)
-	job := fmt.Sprintf("%s-%d", nightlyName, at.Unix()/60) // as the controller names it
+	job := fmt.Sprintf("%s-%d", nightlyName, at.Unix()/60) // the name that the controller gives it
 	u.kubectl("delete", "pod", "--selector="+batchv1.JobNameLabel+"="+job, "--wait=false")
 	u.schedule(at.Add(time.Minute), "0.05")
 	u.due(at.Add(time.Minute))
@@ -84,7 +85,7 @@ func nightly(u trainer) {
 	u.equal("what uninstall left", u.kubectl("get", "cronjobs,roles,rolebindings,serviceaccounts", "--selector="+install.PartLabel, "--output=name"), "")
 }
 
-// schedule is mlenv schedule install, of a script whose steps take pace seconds.
+// schedule runs mlenv schedule install for a script whose steps take pace seconds.
 func (u trainer) schedule(at time.Time, pace string) {
 	u.Helper()
 	zone, err := time.LoadLocation("Asia/Kolkata")
@@ -95,7 +96,7 @@ func (u trainer) schedule(at time.Time, pace string) {
 		"--param=repo-url="+u.repo, "--param=script=e2e/pace.py", "--param=launcher=command", "--param=gpus-per-node=1", "--param=check-fabric=false", "--param=env=PACE="+pace)
 }
 
-// takenBy has a person hold the environment until they give it back.
+// takenBy makes a user hold the environment until the returned function releases it.
 func (u trainer) takenBy(person string) (giveBack func()) {
 	u.Helper()
 	client := lease.Client{Kube: u.clients.Kube, Tekton: u.clients.Tekton, Namespace: u.namespace, Now: time.Now, Log: step.TextLog(u.Output())}
@@ -110,14 +111,14 @@ func (u trainer) takenBy(person string) (giveBack func()) {
 	}
 }
 
-// due has the CronJob controller believe that it was away when the time came.
+// due makes the CronJob controller believe that it missed the scheduled time.
 func (u trainer) due(at time.Time) {
 	u.Helper()
 	u.kubectl("patch", "cronjob", nightlyName, "--subresource=status", "--type=merge",
 		fmt.Sprintf(`--patch={"status":{"lastScheduleTime":%q}}`, at.Add(-time.Minute).UTC().Format(time.RFC3339)))
 }
 
-// runStarted waits until there is the PipelineRun.
+// runStarted waits until the PipelineRun exists.
 func (u trainer) runStarted(name string) {
 	u.Helper()
 	ctx, cancel := u.within(patience)
@@ -130,7 +131,7 @@ func (u trainer) runStarted(name string) {
 	}
 }
 
-// leaseTaken waits until somebody holds the environment.
+// leaseTaken waits until the environment has a holder.
 func (u trainer) leaseTaken() {
 	u.Helper()
 	ctx, cancel := u.within(patience)
@@ -143,7 +144,7 @@ func (u trainer) leaseTaken() {
 	}
 }
 
-// jobByHand starts the schedule as people do, and returns the log of the Job that is complete.
+// jobByHand starts the schedule as users do, and returns the log of the completed Job.
 func (u trainer) jobByHand(name string) string {
 	u.Helper()
 	u.kubectl("create", "job", name, "--from=cronjob/"+nightlyName)
@@ -151,7 +152,7 @@ func (u trainer) jobByHand(name string) string {
 	return u.kubectl("logs", "job/"+name)
 }
 
-// jobAgain makes another Job for a scheduled time, as the controller makes them, and returns its log.
+// jobAgain creates another Job for a scheduled time, as the controller does, and returns its log.
 func (u trainer) jobAgain(at time.Time) string {
 	u.Helper()
 	cron, err := u.clients.Kube.BatchV1().CronJobs(u.namespace).Get(u.Context(), nightlyName, metav1.GetOptions{})
@@ -166,7 +167,7 @@ func (u trainer) jobAgain(at time.Time) string {
 	return u.kubectl("logs", "job/again")
 }
 
-// runOf is the name of the run of a Job that was made by hand.
+// runOf returns the name of the run of a Job that was created by hand.
 func (u trainer) runOf(job string) string {
 	u.Helper()
 	made, err := time.Parse(time.RFC3339, u.kubectl("get", "job", job, "--output=jsonpath={.metadata.creationTimestamp}"))
@@ -176,10 +177,10 @@ func (u trainer) runOf(job string) string {
 	return nightRun(made)
 }
 
-// nightRun is the name of the run of a scheduled time.
+// nightRun returns the name of the run of a scheduled time.
 func nightRun(at time.Time) string { return nightlyName + "-" + at.UTC().Format("20060102-150405") }
 
-// nightsBefore leaves receipts as that of one night, of nights before it.
+// nightsBefore copies the receipt of one night as the receipts of earlier nights.
 func (u trainer) nightsBefore(r receipt.Receipt, n int) {
 	u.Helper()
 	for i := range n {
@@ -191,7 +192,8 @@ func (u trainer) nightsBefore(r receipt.Receipt, n int) {
 	}
 }
 
-// nightlyRights: the schedule's account was refused nothing, and used all that its Role gives.
+// nightlyRights fails unless the schedule's account was refused nothing and used every right of
+// its Role.
 func (u trainer) nightlyRights(since time.Time) {
 	u.Helper()
 	var role rbacv1.Role
@@ -199,7 +201,8 @@ func (u trainer) nightlyRights(since time.Time) {
 		u.Fatal(err)
 	}
 	given := rightsOf(role.Rules)
-	// Server-side apply of what is not there is authorized as create too, and logged as patch alone.
+	// Server-side apply of a missing object needs the right to create too, but the audit log has
+	// only the patch.
 	delete(given, right{"", "configmaps", "create"})
 	for _, request := range requestsOf(u.T, nightlyName, since) {
 		if request.ObjectRef.Namespace != u.namespace {

@@ -15,15 +15,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// rails are what a cluster file says of the local cluster's RDMA devices, as that of
-// Barcelona does.
+// rails is the part of a cluster file about the local cluster's RDMA devices, as in Barcelona's.
 const rails = `  rdma:
     enabled: true
     attachments: [default/eno5np0-network, default/eno6np0-network, default/eno7np0-network, default/eno8np0-network]
     resources: {openshift.io/eno5np0rdma: 1, openshift.io/eno6np0rdma: 1, openshift.io/eno7np0rdma: 1, openshift.io/eno8np0rdma: 1}
 `
 
-// ncclSCC has pods lock memory as on the clusters: by the SCC that is there for it.
+// ncclSCC lets pods lock memory as on the clusters, with the same SCC.
 const ncclSCC = `security:
   ipc_lock: true
   scc: nccl-scc
@@ -31,13 +30,14 @@ const ncclSCC = `security:
 resources:
 `
 
-// withRails is a cluster file with RDMA, changed as oldNew says, and the security block.
+// withRails returns a cluster file with RDMA and the security block, with the replacements in
+// oldNew.
 func (u trainer) withRails(security string, oldNew ...string) string {
 	changed := strings.NewReplacer(oldNew...).Replace(rails)
 	return u.clusterFile("  rdma:\n    enabled: false\n", changed, "resources:\n  requests", security+"  requests")
 }
 
-// mlenv is the command as people have it. It returns what was printed, and the exit code.
+// mlenv runs the command as users do. It returns its output and exit code.
 func (u trainer) mlenv(args ...string) (out string, code int) {
 	u.Helper()
 	var output bytes.Buffer
@@ -46,7 +46,7 @@ func (u trainer) mlenv(args ...string) (out string, code int) {
 	return output.String(), code
 }
 
-// prepare is what an administrator does once.
+// prepare does what an administrator does once.
 func (u trainer) prepare(file string) {
 	u.Helper()
 	if out, code := u.mlenv("admin", file, "--apply"); code != 0 {
@@ -54,12 +54,12 @@ func (u trainer) prepare(file string) {
 	}
 }
 
-// railLine is what the script rails.sh prints.
+// railLine matches the output of the script rails.sh.
 var railLine = regexp.MustCompile(`node (\d): NCCL_IB_HCA (\S+), gloo on (\S+), net1 has received (\d+) bytes`)
 
-// rdmaByAdmin is environment h-kim in a namespace that an administrator prepares: mode
-// auto is RDMA there, each node has devices of its own names, and what ranks send each
-// other goes over net1.
+// rdmaByAdmin tests environment h-kim in a namespace that an administrator prepared: mode auto
+// uses RDMA there, each node has devices with names of its own, and the traffic of the ranks uses
+// net1.
 func rdmaByAdmin(u trainer) {
 	file := u.withRails(ncclSCC)
 	u.install(file)
@@ -87,7 +87,7 @@ func rdmaByAdmin(u trainer) {
 	for _, line := range railLine.FindAllStringSubmatch(out, -1) {
 		devices = append(devices, line[2])
 		u.equal("gloo's interface on node "+line[1], line[3], "net1")
-		// More than check-fabric's largest message once.
+		// More than one of check-fabric's largest messages.
 		if received, err := strconv.Atoi(line[4]); err != nil || received < 1<<20 {
 			u.Errorf("node %s has received %s bytes on net1: what ranks sent went elsewhere", line[1], line[4])
 		}
@@ -98,8 +98,8 @@ func rdmaByAdmin(u trainer) {
 	}
 }
 
-// rdmaNotAllowed: without the right to lock memory mode auto is TCP, and says why; mode
-// rdma is refused, with the command that grants the right.
+// rdmaNotAllowed tests a namespace without the right to lock memory: mode auto uses TCP with the
+// reason; mode rdma fails with the command that grants the right.
 func rdmaNotAllowed(u trainer) {
 	u.install(u.withRails(ncclSCC))
 	grants := "oc adm policy add-scc-to-user nccl-scc -z ml-dev-sa -n " + u.namespace
@@ -114,8 +114,8 @@ func rdmaNotAllowed(u trainer) {
 	u.equal("mode", e.receipt.Mode, "tcp")
 	u.mustContain(e.tasks["preflight"].Results["why"], "nccl-scc")
 
-	// With nothing pinned it is OpenShift's own words; an administrator, who may use
-	// everything, is told of the service account all the same.
+	// Without a pinned SCC the message is OpenShift's own. An administrator, who may use every
+	// SCC, also gets the answer for the service account.
 	unpinned := u.withRails(strings.Replace(ncclSCC, "  scc: nccl-scc\n", "", 1))
 	out, code := u.mlenv("preflight", "--mode=rdma", "--gpus-per-node=1", "--cluster-file="+unpinned)
 	u.equal("exit code of mlenv preflight", strconv.Itoa(code), "1")
@@ -125,7 +125,7 @@ func rdmaNotAllowed(u trainer) {
 	u.mustContain(results["message"], "IPC_LOCK", "capability may not be added")
 }
 
-// rdmaAttachments: what is wrong with attachments is found before anything is made.
+// rdmaAttachments tests that faults of attachments are found before anything is created.
 func rdmaAttachments(u trainer) {
 	attachment := func(name, resource, subnet string) {
 		u.Helper()
@@ -158,7 +158,7 @@ spec: {config: ` + string(config) + `}
 		u.equal("exit code of mlenv preflight with "+attached, strconv.Itoa(code), "1")
 		u.mustContain(out, says...)
 	}
-	// Past preflight: what the scheduler finds Insufficient.
+	// Faults that preflight cannot find: the scheduler reports Insufficient.
 	wrong := u.withRails("resources:\n", all, own("wrong-resource"), "openshift.io/eno5np0rdma: 1", "openshift.io/eno9np0rdma: 1")
 	u.install(wrong)
 	waiting := u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma", "--param=start-timeout=30s")
@@ -171,7 +171,7 @@ spec: {config: ` + string(config) + `}
 	u.mustContain(results["message"], "the pod asks 1 openshift.io/eno9np0rdma and 2 of 2 nodes have too little left")
 }
 
-// rdmaMemlock: without IPC_LOCK what may be locked is the node's limit, and too little.
+// rdmaMemlock tests pods without IPC_LOCK: the node's limit applies, which is too low.
 func rdmaMemlock(u trainer) {
 	u.install(u.withRails("resources:\n"))
 	_, results := u.taskEnd(u.startTkn("task", "provision", "--param=nodes=2", oneGPU, "--param=mode=rdma"))
@@ -179,8 +179,8 @@ func rdmaMemlock(u trainer) {
 	u.mustContain(results["message"], "8 MiB")
 }
 
-// rdmaCapabilities: SYS_RESOURCE, by which people try to raise memlock, is refused by
-// nccl-scc, which allows IPC_LOCK, in OpenShift's own words.
+// rdmaCapabilities tests that nccl-scc, which allows IPC_LOCK, refuses SYS_RESOURCE, with which
+// users try to raise memlock, with OpenShift's own message.
 func rdmaCapabilities(u trainer) {
 	u.prepare(u.withRails(ncclSCC))
 	file := u.withRails(strings.Replace(ncclSCC, "ipc_lock: true", "ipc_lock: true\n  capabilities: [SYS_RESOURCE]", 1))
@@ -196,8 +196,8 @@ func rdmaCapabilities(u trainer) {
 	u.mustContain(u.kubectl("logs", ended.Status.PodName, "--container=step-provision"), fix)
 }
 
-// rdmaUnreferenced: pods that are given devices and no attachment have no net1, which
-// whoever tells ranks to use it finds out.
+// rdmaUnreferenced tests pods with devices but without attachments: they have no net1, and ranks
+// that are configured to use it fail.
 func rdmaUnreferenced(u trainer) {
 	const attachments = "    attachments: [default/eno5np0-network, default/eno6np0-network, default/eno7np0-network, default/eno8np0-network]\n"
 	file := u.withRails(ncclSCC, attachments, "", "openshift.io/eno8np0rdma: 1}\n", "openshift.io/eno8np0rdma: 1}\n  tcp:\n    interface_exclude: net1\n")
@@ -217,8 +217,8 @@ func rdmaUnreferenced(u trainer) {
 	u.task("teardown")
 }
 
-// rdmaTraining: over the rails DeepSpeed trains, and little else goes anywhere. Afterwards
-// what hangs is told of by doctor.
+// rdmaTraining tests that DeepSpeed trains over the rails and sends little anywhere else. Then
+// doctor reports a training that hangs.
 func rdmaTraining(u trainer) {
 	file := u.withRails(ncclSCC)
 	u.prepare(file)
@@ -260,10 +260,10 @@ func rdmaTraining(u trainer) {
 	u.task("teardown")
 }
 
-// ratio is how check-fabric compares with sockets.
+// ratio matches check-fabric's comparison with sockets.
 var ratio = regexp.MustCompile(`over TCP sockets: [0-9.]+ GB/s \(.*\); without them it is [0-9.]+ times that`)
 
-// received are the bytes that each of two nodes has received on net1 and on eth0.
+// received returns the bytes that each of two nodes has received on net1 and on eth0.
 func (u trainer) received() (nodes [2][2]int) {
 	u.Helper()
 	for node := range nodes {
@@ -280,9 +280,9 @@ func (u trainer) received() (nodes [2][2]int) {
 	return nodes
 }
 
-// rdmaFaults: a rail that is down is left out and told of, and so are devices that the
-// cluster file does not expect; a cable that is cut while the network is measured is named
-// within the check's bound.
+// rdmaFaults tests that a rail that is down, and devices that the cluster file does not expect,
+// are reported and not used, and that check-fabric names a cable that is cut during the
+// measurement within its timeout.
 func rdmaFaults(u trainer) {
 	file := u.withRails(ncclSCC, "enabled: true", "enabled: true\n    devices: mlx5_0,mlx5_1")
 	u.install(file)
@@ -315,8 +315,8 @@ func rdmaFaults(u trainer) {
 	}
 }
 
-// rdmaSlowNode: of three nodes the one whose network is slowed down is named. The third
-// is there for as long as this takes, and for nobody else.
+// rdmaSlowNode tests that check-fabric names the slow node of three. The third node exists only
+// during this scenario.
 func rdmaSlowNode(u trainer) {
 	u.Cleanup(func() { localcluster(u.T, "up", "--nodes=2") })
 	localcluster(u.T, "up", "--nodes=3")

@@ -11,14 +11,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 )
 
-// reaped: an environment whose run has ended, so that neither its steps nor its teardown
-// come back for it, is given back by the CronJob that was installed, and the run's
-// receipt says so.
+// reaped tests that the installed CronJob releases an environment whose run has ended without
+// teardown, and that the run's receipt records it.
 func reaped(u trainer) {
 	missing := registryHost + "/e2e/no-such-image:1"
 	name := u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+missing)
 	u.end(name).failed("preflight", fail.ImageUnavailable, missing)
-	// The reaper may come before the nodes are ready: how this ends is not looked at.
+	// The reaper may run before the nodes are ready, so the test ignores how this ends.
 	var out bytes.Buffer
 	step.Run(u.Context(), provision.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--cluster-file=" + u.clusterFile(),
 		"--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--run-name=" + name, "--run-uid=" + string(u.runUID(name))}, &out, &out)

@@ -26,19 +26,18 @@ import (
 	pipelinerun "github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// patience is how long anything of a training may take here.
+// patience is how long any part of a training may take here.
 const patience = 6 * time.Minute
 
-// Params of most scenarios: a shell script is all that is trained, on one GPU of
-// each node.
+// Params of most scenarios: they run only a shell script, on one GPU of each node.
 const (
 	byShell = "--param=launcher=command"
 	oneGPU  = "--param=gpus-per-node=1"
 )
 
-// start starts train-multi-node with the script by the real tkn and returns the
-// run's name. More flags follow, as "--param=nodes=1". The network is measured only
-// where that is asked for: it takes its time.
+// start starts train-multi-node with the script by the real tkn and returns the run's name. flags
+// adds more flags, such as "--param=nodes=1". The run measures the network only if a flag requests
+// it, because that takes time.
 func (u trainer) start(script string, flags ...string) string {
 	u.Helper()
 	if !slices.ContainsFunc(flags, func(flag string) bool { return strings.HasPrefix(flag, "--param=check-fabric=") }) {
@@ -65,10 +64,10 @@ func (u trainer) startTkn(kind, name string, flags ...string) string {
 	return started
 }
 
-// runStarted is what tkn says of a PipelineRun or TaskRun.
+// runStarted matches tkn's message about a started PipelineRun or TaskRun.
 var runStarted = regexp.MustCompile(`Run started: (\S+)`)
 
-// ending is all that is known of a run that has ended.
+// ending has everything about a run that has ended.
 type ending struct {
 	trainer
 	run     *v1.PipelineRun
@@ -77,14 +76,14 @@ type ending struct {
 	receipt receipt.Receipt
 }
 
-// end waits until the run has ended, by watching it. What every run's results
-// and receipt must say alike is checked here.
+// end watches the run until it has ended, and checks what must be equal in the results and receipt
+// of every run.
 func (u trainer) end(name string) ending {
 	u.Helper()
 	return u.endWithin(name, patience)
 }
 
-// endWithin is end for a run that takes long.
+// endWithin is end for a run that takes longer.
 func (u trainer) endWithin(name string, patience time.Duration) ending {
 	u.Helper()
 	e := ending{trainer: u, tasks: map[string]pipelinerun.TaskRun{}, results: map[string]string{}}
@@ -120,7 +119,7 @@ func (u trainer) endWithin(name string, patience time.Duration) ending {
 	return e
 }
 
-// succeeded is a run that trained from the repository's commit.
+// succeeded fails unless the run trained from the repository's commit.
 func (e ending) succeeded() ending {
 	e.Helper()
 	if !e.run.IsSuccessful() {
@@ -141,7 +140,7 @@ func (e ending) succeeded() ending {
 	return e
 }
 
-// ranks checks how many there were, on both nodes.
+// ranks checks the number of ranks, on both nodes.
 func (e ending) ranks(want int) ending {
 	e.Helper()
 	if len(e.receipt.Nodes) != 2 || len(e.receipt.Ranks) != want {
@@ -150,8 +149,8 @@ func (e ending) ranks(want int) ending {
 	return e
 }
 
-// failed is a run that the task ended for the reason, with the parts in its
-// message.
+// failed fails unless the task ended the run with the reason and a message that contains the
+// parts.
 func (e ending) failed(task string, reason fail.Reason, parts ...string) ending {
 	e.Helper()
 	if !e.run.IsDone() || e.run.IsSuccessful() {
@@ -174,13 +173,13 @@ func (u user) equal(what, got, want string) {
 	}
 }
 
-// log is what all attempts at a task of the run have printed.
+// log returns the output of all attempts of a task of the run.
 func (e ending) log(task string) string {
 	e.Helper()
 	return e.kubectl("logs", "--selector=tekton.dev/pipelineRun="+e.run.Name+",tekton.dev/pipelineTask="+task, "--container=step-"+task, "--tail=-1")
 }
 
-// waitOutput follows the log of a running task until it holds every text.
+// waitOutput follows the log of a running task until it contains every text.
 func (u trainer) waitOutput(name, task string, texts ...string) {
 	u.Helper()
 	pod := u.startedPod(name, task, "").Name
@@ -189,7 +188,7 @@ func (u trainer) waitOutput(name, task string, texts ...string) {
 	}
 }
 
-// waitLog follows a container's log until it holds the text.
+// waitLog follows a container's log until it contains the text.
 func (u trainer) waitLog(pod, container, text string) {
 	u.Helper()
 	ctx, cancel := u.within(patience)
@@ -204,8 +203,8 @@ func (u trainer) waitLog(pod, container, text string) {
 	}
 }
 
-// startedPod waits until the task's step runs, in another pod than the one
-// given, and returns its pod.
+// startedPod waits until the task's step runs in a pod other than the given one, and returns that
+// pod.
 func (u trainer) startedPod(name, task string, other types.UID) (pod *corev1.Pod) {
 	u.Helper()
 	ctx, cancel := u.within(patience)
@@ -253,7 +252,7 @@ func (u trainer) taskEnd(name string) (ended *v1.TaskRun, results map[string]str
 	return ended, results
 }
 
-// release lets scripts of a shared workspace go on that wait for the file.
+// release creates the file for which scripts on a shared workspace wait.
 func (u trainer) release(pod, file string) {
 	u.Helper()
 	u.kubectl("exec", pod, "--container=train", "--", "touch", "/workspace/"+file)
@@ -267,7 +266,7 @@ func named(name string) metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 }
 
-// shortened is the end of a long text.
+// shortened returns the end of a long text.
 func shortened(text string) string {
 	const most = 30_000
 	if len(text) <= most {

@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// envSecret: the keys of a Secret reach the ranks and are found nowhere else.
+// envSecret tests that the keys of a Secret reach the ranks and appear nowhere else.
 func envSecret(u trainer) {
 	const value = "e2e-secret-5f2b81c09d"
 	u.kubectl("create", "secret", "generic", "my-keys", "--from-literal=E2E_TOKEN="+value)
@@ -37,8 +37,8 @@ func envSecret(u trainer) {
 	}
 }
 
-// nowhereBut fails if the value is in an object that is not its Secret, in a log or
-// in a file of the agents.
+// nowhereBut fails if the value appears in an object other than its Secret, in a log, or in a file
+// of the agents.
 func (u trainer) nowhereBut(secret, value string) {
 	u.Helper()
 	encoded := base64.StdEncoding.EncodeToString([]byte(value))

@@ -4,8 +4,8 @@ package e2e
 
 import "github.com/ml-dev-env/ml-dev-env/internal/fail"
 
-// busyEnvironment: of a second and a third run of a busy environment one fails
-// and one waits, by choice, and the first one does not notice.
+// busyEnvironment starts a second and a third run of a busy environment: one is configured to
+// fail, the other to wait, and neither disturbs the first run.
 func busyEnvironment(u trainer) {
 	first := u.holding()
 	second := u.start("e2e/quick.sh", byShell, oneGPU)
@@ -21,7 +21,7 @@ func busyEnvironment(u trainer) {
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
-// twoEnvironments: two people train at once, each in their own namespace.
+// twoEnvironments tests two users who train at the same time, each in a namespace of their own.
 func twoEnvironments(u trainer) {
 	other := u.trainer(newUserIn(u.T, u.namespace+"-h-kim"))
 	one := u.start("e2e/hold.sh", byShell, oneGPU)

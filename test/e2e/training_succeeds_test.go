@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// metrics are the last of examples/transformer's own.
+// metrics are the last metrics of examples/transformer.
 type metrics struct {
 	Step           int
 	Passed         bool
@@ -25,7 +25,7 @@ type metrics struct {
 	WeightsAgree   bool    `json:"weights_agree"`
 }
 
-// metrics are read from the receipt; the run's result says the same.
+// metrics reads the metrics from the receipt and compares them with the run's result.
 func (e ending) metrics() metrics {
 	e.Helper()
 	var m metrics
@@ -56,9 +56,8 @@ func (u trainer) transformer(config string, args []string, flags ...string) stri
 		"--param=nodes=2", "--param=gpus-per-node=2", "--param=ranks-per-node=2", "--param=script-args=" + strings.Join(args, ",")}, flags...)...)
 }
 
-// deepspeedShared trains on two nodes with shared storage what one process in a
-// development environment trained before, and then without exchanging gradients,
-// which must be noticed.
+// deepspeedShared trains the same on two nodes with shared storage as one process in a development
+// environment before. Then it trains without gradient exchange, and the run must fail.
 func deepspeedShared(u trainer) {
 	args := []string{"--steps=150", "--global-batch=4"}
 	reference := u.singleProcess(args...)
@@ -84,8 +83,8 @@ func deepspeedShared(u trainer) {
 
 var heldoutLoss = regexp.MustCompile(`held-out loss ([0-9.]+), unigram entropy`)
 
-// singleProcess trains in a development environment of one node, in a shell as
-// people have it, and returns the held-out loss in nats a byte.
+// singleProcess trains in a development environment of one node, in a user's shell, and returns
+// the held-out loss in nats per byte.
 func (u trainer) singleProcess(args ...string) float64 {
 	u.Helper()
 	name := u.startTkn("pipeline", "dev-environment", "--param=repo-url="+u.repo, "--param=nodes=1", oneGPU)
@@ -101,15 +100,14 @@ func (u trainer) singleProcess(args ...string) float64 {
 	if err != nil {
 		u.Fatal(err)
 	}
-	// What the log says to end it.
+	// The log prints this command to release the environment.
 	u.kubectl("delete", "lease", "ml-dev-env")
 	e := u.end(name).succeeded()
 	e.mustContain(e.log("teardown"), "To end it now: oc delete lease ml-dev-env -n "+u.namespace)
 	return loss
 }
 
-// deepspeedNodeStorage stops and goes on from checkpoints that lie on claims of
-// each node's own.
+// deepspeedNodeStorage stops and resumes from checkpoints on each node's own claim.
 func deepspeedNodeStorage(u trainer) {
 	const folder = "checkpoints/e2e"
 	args := []string{"--steps=60", "--global-batch=4", "--node-local-checkpoints", "--checkpoint-dir=/workspace/" + folder}
@@ -135,8 +133,8 @@ func deepspeedNodeStorage(u trainer) {
 	}
 }
 
-// torchrunScript runs a shell script that calls torchrun by itself, under the
-// random user ID of the namespace.
+// torchrunScript runs a shell script that calls torchrun, under the random user ID of the
+// namespace.
 func torchrunScript(u trainer) {
 	e := u.end(u.start("e2e/torchrun.sh", byShell, "--param=gpus-per-node=2")).succeeded().ranks(2)
 	uids := u.kubectl("get", "namespace", u.namespace, `--output=jsonpath={.metadata.annotations.openshift\.io/sa\.scc\.uid-range}`)

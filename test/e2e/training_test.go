@@ -24,48 +24,47 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// gpusOfNode is how many stand-in GPUs each of the two nodes has.
+// gpusOfNode is the number of stand-in GPUs of each of the two nodes.
 const gpusOfNode = 4
 
-// lanes is how many scenarios, beside one that trains in earnest, two processors
-// bear at once without anything being late.
+// lanes is the number of scenarios that two processors can run in parallel with a real training
+// without timeouts.
 const lanes = 2
 
-// training is what all scenarios share.
+// training has what all scenarios share.
 type training struct {
 	clients *kube.Clients
 	builds  buildclient.BuildV1Interface
-	// steps is the image of the steps, made from the working tree; program is what
-	// is in it.
+	// steps is the image of the steps, built from the working tree; program is the program in it.
 	steps, program string
-	// mlenvProgram is mlenv, made from the working tree too.
+	// mlenvProgram is mlenv, also built from the working tree.
 	mlenvProgram string
-	// repo is the URL of a repository with the examples, and below e2e/ the
-	// scripts of testdata/repo; commit is its only one.
+	// repo is the URL of a repository with the examples, and with the scripts of testdata/repo
+	// below e2e/; commit is its only commit.
 	repo, commit string
 }
 
-// scenario is one story of training, told in a namespace of its own.
+// scenario is one use of training, in a namespace of its own.
 type scenario struct {
 	name string
-	// gpus is how many of a node's it holds at most.
+	// gpus is the maximum number of a node's GPUs that the scenario holds.
 	gpus int64
 	tell func(trainer)
 }
 
-// testTraining runs the pipelines, and the Tasks alone, as people do, and looks
-// at what is left of each run.
+// testTraining runs the pipelines, and single Tasks, as users do, and checks what each run leaves
+// behind.
 func testTraining(t *testing.T) {
 	began := time.Now()
 	shared := newTraining(t)
-	// These compute: one at a time is enough.
+	// These scenarios need much CPU time, so they run one at a time.
 	earnest := queue(
 		scenario{"deepspeed-zero2", 2, deepspeedShared},
 		scenario{"deepspeed-node-storage", 2, deepspeedNodeStorage},
 		scenario{"torchrun-script", 2, torchrunScript},
 		scenario{"built-by-runs", 2, builtByRuns},
 	)
-	// The long ones first, so that they are not what is waited for at the end.
+	// The longest scenarios come first, so that no lane ends late.
 	others := queue(
 		scenario{"numbered-lines", 2, stepPodDeleted},
 		scenario{"nightly", 1, nightly},
@@ -129,12 +128,12 @@ func testTraining(t *testing.T) {
 		all.Go(lane(others))
 	}
 	all.Wait()
-	// These break something of the whole cluster.
+	// These scenarios break a part of the whole cluster.
 	t.Run("rdma-faults", func(t *testing.T) { shared.tell(t, rdmaFaults) })
 	t.Run("rdma-slow-node", func(t *testing.T) { shared.tell(t, rdmaSlowNode) })
 	t.Run("gpu-missing", func(t *testing.T) { shared.tell(t, gpuMissing) })
 	t.Run("api-server-away", func(t *testing.T) { shared.tell(t, apiServerAway) })
-	// What all of them asked for.
+	// The requests of all scenarios.
 	whole := wholeSuite(t)
 	t.Run("rights", func(t *testing.T) { testRights(t, began, whole) })
 }
@@ -148,7 +147,7 @@ func queue(scenarios ...scenario) <-chan scenario {
 	return waiting
 }
 
-// tell tells one scenario, after which nothing may be left of it.
+// tell runs one scenario, which must leave nothing behind.
 func (s training) tell(t *testing.T, story func(trainer)) {
 	t.Helper()
 	u := s.trainer(newUser(t))
@@ -175,7 +174,7 @@ func newTraining(t *testing.T) training {
 	return s
 }
 
-// pushSteps makes the image of the steps as mlenv bundle does.
+// pushSteps builds and pushes the image of the steps as mlenv bundle does.
 func pushSteps(t *testing.T) (pushed, program string) {
 	t.Helper()
 	contents, image := stepsImage(t, repository(t))
@@ -193,7 +192,7 @@ func pushSteps(t *testing.T) (pushed, program string) {
 	return pushed, contents.Program
 }
 
-// stepsImage is the one for this machine, made from the sources in the folder.
+// stepsImage builds the steps' image for this machine from the sources in the folder.
 func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 	t.Helper()
 	source := bundle.Source{Dir: sources, Version: "e2e"}
@@ -214,7 +213,7 @@ func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 	return contents, image
 }
 
-// serveRepository puts a repository where the cluster's git server finds it.
+// serveRepository adds a repository to the cluster's git server.
 func serveRepository(t *testing.T) (url, commit string) {
 	t.Helper()
 	work := t.TempDir()
@@ -226,7 +225,7 @@ func serveRepository(t *testing.T) (url, commit string) {
 			t.Fatal(err)
 		}
 	}
-	// A name of its own: another test may be at work.
+	// A unique name, because another test may be running.
 	served, err := os.MkdirTemp(filepath.Join(stateDir, "git", "repositories"), "e2e-training-*.git")
 	if err != nil {
 		t.Fatal(err)
@@ -250,13 +249,13 @@ func serveRepository(t *testing.T) (url, commit string) {
 	return "https://" + gitHost + "/" + filepath.Base(served), git("rev-parse", "HEAD")
 }
 
-// trainer is a user in whose namespace the product is installed.
+// trainer is a user whose namespace has ml-dev-env installed.
 type trainer struct {
 	user
 	training
 }
 
-// trainer installs the product into the user's namespace.
+// trainer installs ml-dev-env into the user's namespace.
 func (s training) trainer(u user) trainer {
 	u.Helper()
 	made := trainer{u, s}
@@ -264,8 +263,8 @@ func (s training) trainer(u user) trainer {
 	return made
 }
 
-// install is mlenv install; it can be done again, with more of its flags or with
-// another cluster file.
+// install runs mlenv install. A test can call it again, with more flags or with another cluster
+// file.
 func (u trainer) install(clusterFile string, flags ...string) {
 	u.Helper()
 	cmd := install.Command(mldevenv.Bundle, schedule.Carry)
@@ -278,12 +277,12 @@ func (u trainer) install(clusterFile string, flags ...string) {
 	}
 }
 
-// trainingImage is one that the local cluster has from the start: not every
-// scenario shall build its own.
+// trainingImage is an image that the local cluster has from the start, so that not every scenario
+// builds its own.
 const trainingImage = registryHost + "/training:latest"
 
-// installChanged installs a cluster file that differs from clusters/local.yaml,
-// and in which the image is a finished one.
+// installChanged installs a changed copy of clusters/local.yaml, in which the image is
+// trainingImage.
 func (u trainer) installChanged(oldNew ...string) {
 	u.Helper()
 	u.install(u.clusterFile(oldNew...))
@@ -303,5 +302,5 @@ func (u trainer) clusterFile(oldNew ...string) (path string) {
 	return path
 }
 
-// buildsImage is what clusters/local.yaml says of its image.
+// buildsImage is the image block of clusters/local.yaml.
 var buildsImage = regexp.MustCompile(`(?m)^image:\n(  .*\n)+`)

@@ -21,11 +21,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// listener is the EventListener of examples/triggers, and so the name of all that comes with it.
+// listener is the name of the EventListener of examples/triggers, and of its other objects.
 const listener = "mlenv-github"
 
-// webhook installs examples/triggers: a push that is signed with the secret starts a run, and
-// no other event does. The run of examples/pipelines-as-code waits for that one.
+// webhook installs examples/triggers: only a push that is signed with the secret starts a run. The
+// run of examples/pipelines-as-code waits for that run.
 func webhook(u trainer) {
 	const secret = "it's a secret to everybody"
 	u.installTriggers(secret)
@@ -59,7 +59,8 @@ func webhook(u trainer) {
 	u.mustContain(out, name, waiting)
 }
 
-// installTriggers applies the example with a script that is quick, and waits for it.
+// installTriggers applies the example with a quick script, and waits until its EventListener is
+// ready.
 func (u trainer) installTriggers(secret string) {
 	u.Helper()
 	u.kubectl("create", "secret", "generic", listener, "--from-literal=secret="+secret)
@@ -76,12 +77,12 @@ func (u trainer) installTriggers(secret string) {
 	u.kubectl("apply", "--filename=../../examples/triggers/rights.yaml")
 	u.applyText(u.quickExample("triggers/github.yaml"))
 	u.waitFor("condition=Ready", "eventlistener/"+listener)
-	// An EventListener says Ready before its pod is.
+	// An EventListener reports Ready before its pod is ready.
 	u.waitFor("condition=Available", "deployment/el-"+listener)
 }
 
-// startedByPipelinesAsCode starts examples/pipelines-as-code as it does: with the values of
-// the event, and a name of the run's own.
+// startedByPipelinesAsCode starts examples/pipelines-as-code as Pipelines as Code does: with the
+// values of the event, and a unique name.
 func (u trainer) startedByPipelinesAsCode() (name string) {
 	u.Helper()
 	text := strings.NewReplacer("  name: train\n", "  generateName: train-\n", "{{ repo_url }}", u.repo, "{{ revision }}", u.commit,
@@ -93,7 +94,8 @@ func (u trainer) startedByPipelinesAsCode() (name string) {
 	return u.kubectl("create", "--filename="+file, "--output=jsonpath={.metadata.name}")
 }
 
-// quickExample is one of examples/ whose run trains a shell script on one GPU of each node.
+// quickExample returns a file of examples/ whose run starts a shell script on one GPU of each
+// node.
 func (u trainer) quickExample(file string) string {
 	u.Helper()
 	content, err := os.ReadFile("../../examples/" + file)
@@ -106,10 +108,10 @@ func (u trainer) quickExample(file string) string {
 	return quick
 }
 
-// nodesParam is a line of the examples.
+// nodesParam is a line of the examples that quickExample replaces.
 var nodesParam = regexp.MustCompile(`(\n *- ){name: nodes, value: "2"}`)
 
-// push is what GitHub's webhook sends for one, as far as it is read.
+// push has the fields of GitHub's webhook for a push that the example reads.
 func (u trainer) push(ref string) string {
 	u.Helper()
 	body, err := json.Marshal(map[string]any{
@@ -123,16 +125,16 @@ func (u trainer) push(ref string) string {
 	return string(body)
 }
 
-// signed is the header X-Hub-Signature-256 of the body.
+// signed returns the header X-Hub-Signature-256 of the body.
 func signed(body, secret string) string {
 	sum := hmac.New(sha256.New, []byte(secret))
 	sum.Write([]byte(body))
 	return "sha256=" + hex.EncodeToString(sum.Sum(nil))
 }
 
-// send posts an event to the EventListener's pod, through the API server, which may know the
-// endpoints of a Service a little later. It returns the id that the event was given; the answer
-// says nothing of what becomes of it.
+// send posts an event to the EventListener's pod through the API server, which may learn the
+// endpoints of a Service a little later. It returns the event's id; the response does not tell the
+// outcome.
 func (u trainer) send(event, body, signature string) (id string) {
 	u.Helper()
 	pod := u.kubectl("get", "pods", "--selector=eventlistener="+listener, "--output=jsonpath={.items[0].metadata.name}")
@@ -152,7 +154,7 @@ func (u trainer) send(event, body, signature string) (id string) {
 	return answer.EventID
 }
 
-// refusal follows the EventListener's log until it says why the event starts nothing.
+// refusal follows the EventListener's log until the log explains why the event starts nothing.
 func (u trainer) refusal(id string) string {
 	u.Helper()
 	ctx, cancel := u.within(patience)
@@ -167,7 +169,7 @@ func (u trainer) refusal(id string) string {
 	}
 	defer func() {
 		cancel()
-		_ = cmd.Wait() // it was ended
+		_ = cmd.Wait() // the test itself ended it
 	}()
 	lines := bufio.NewScanner(log)
 	for lines.Scan() {

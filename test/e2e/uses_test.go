@@ -21,8 +21,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/stepimage"
 )
 
-// testUses runs side by side, each test in a namespace of its own, what the
-// project and its users do with a cluster.
+// testUses runs what the project and its users do with a cluster, in parallel, each test in a
+// namespace of its own.
 func testUses(t *testing.T) {
 	step := loadStep(t)
 	images := map[string]string{"STEP": step, "REGISTRY": registryHost}
@@ -46,7 +46,7 @@ func testUses(t *testing.T) {
 	}
 }
 
-// loadStep makes the tests' step image and loads it into the cluster.
+// loadStep builds the tests' step image and loads it into the cluster.
 func loadStep(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -61,7 +61,7 @@ func loadStep(t *testing.T) string {
 	return reference
 }
 
-// pipelineByTkn: a PipelineRun whose second task fails runs its finally task.
+// pipelineByTkn tests that a PipelineRun whose second task fails runs its finally task.
 func pipelineByTkn(u user, images map[string]string) {
 	u.apply("pipeline.yaml", images)
 	out := u.tkn("pipeline", "start", "two-and-finally", "--param=greeting=good-morning", "--showlog")
@@ -93,8 +93,8 @@ func taskFromBundle(u user, images map[string]string) {
 	u.mustContain(u.tkn("taskrun", "logs", "bundled-run"), "[say] from-a-bundle uid=")
 }
 
-// twoNodes: a StatefulSet on two nodes as the product makes them, with what
-// people do to its pods, and DeepSpeed's rendezvous over the two.
+// twoNodes tests a StatefulSet on two nodes as ml-dev-env creates it: what users do to its pods,
+// and DeepSpeed's rendezvous between the two.
 func twoNodes(u user, images map[string]string) {
 	u.apply("two-nodes.yaml", images)
 	u.kubectl("rollout", "status", "statefulset/two", "--timeout=8m")
@@ -130,7 +130,7 @@ func twoNodes(u user, images map[string]string) {
 
 var forwarding = regexp.MustCompile(`Forwarding from (127\.0\.0\.1:\d+)`)
 
-// getThroughPortForward fetches a path of the pod's server by kubectl port-forward.
+// getThroughPortForward gets a path from the pod's server through kubectl port-forward.
 func (u user) getThroughPortForward(pod, path string) string {
 	u.Helper()
 	ctx, cancel := context.WithTimeout(u.Context(), time.Minute)
@@ -145,7 +145,7 @@ func (u user) getThroughPortForward(pod, path string) string {
 	}
 	defer func() {
 		cancel()
-		_ = cmd.Wait() // killed: its error is ours
+		_ = cmd.Wait() // the test itself killed it
 	}()
 	buffer := make([]byte, 4096)
 	n, err := stdout.Read(buffer)
@@ -209,7 +209,7 @@ func storage(u user, images map[string]string) {
 	u.waitEvent("wrong-mode", "multi node access modes are only supported on rbd `block` type volumes")
 	u.mustContain(u.kubectl("get", "pvc", "wrong-mode", "--output=jsonpath={.status.phase}"), "Pending")
 
-	// Of two at once either could have the volume.
+	// One after the other, because either of two pods could get the volume.
 	u.waitFor("condition=Ready", "pod/holder")
 	u.apply("storage-waiter.yaml", images)
 	u.waitEvent("waiter", "Multi-Attach error for volume")
@@ -276,8 +276,8 @@ func packages(u user, images map[string]string) {
 	u.mustContain(u.kubectl("logs", "packages"), "pip brought six 1.17.0", "apt brought hello_")
 }
 
-// listening: nothing of the cluster listens but on loopback and on its own
-// addresses on the bridge, and only the registry speaks plain HTTP there.
+// listening tests that the cluster listens only on loopback and on its own addresses on the
+// bridge, and that only the registry uses plain HTTP there.
 func listening(u user, _ map[string]string) {
 	for _, ns := range []string{"mlenv-control", "mlenv-node-1", "mlenv-node-2"} {
 		out, err := exec.Command("ip", "netns", "exec", ns, "ss", "-Htln").Output()
@@ -298,8 +298,8 @@ func listening(u user, _ map[string]string) {
 	}
 }
 
-// handshake speaks TLS to the address, without a client certificate; a server
-// that asks for one and then hangs up has spoken TLS too.
+// handshake does a TLS handshake with the address, without a client certificate. A server that
+// requests a certificate and then closes the connection has used TLS too.
 func handshake(address string) error {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	conn, err := tls.DialWithDialer(dialer, "tcp", address, &tls.Config{InsecureSkipVerify: true})

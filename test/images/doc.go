@@ -1,3 +1,3 @@
-// Package images tests the flavours below images/ as far as that is possible
-// where their base images cannot be pulled.
+// Package images tests the flavours below images/ as far as that is possible without their base
+// images.
 package images

@@ -10,7 +10,7 @@ import (
 
 const flavours = "../../images"
 
-// folders of the flavours, by name.
+// folders has the folders of the flavours, by name.
 func folders(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(flavours, "*", "Dockerfile"))
@@ -33,7 +33,7 @@ func read(t *testing.T, path ...string) string {
 	return string(content)
 }
 
-// lines of a file of packages, without comments.
+// lines returns the lines of a file of packages, without comments.
 func lines(content string) []string {
 	var found []string
 	for line := range strings.Lines(content) {
@@ -45,7 +45,7 @@ func lines(content string) []string {
 	return found
 }
 
-// The GPU flavours differ in versions that their bases ask for, and in nothing else.
+// The GPU flavours differ only in versions that their bases require.
 func TestGPUFlavoursAreAlike(t *testing.T) {
 	for _, name := range []string{"build-packages", "packages", "requirements.txt", "requirements-llamafactory.txt"} {
 		if read(t, flavours, "pytorch-2.9-numpy2", name) != read(t, flavours, "pytorch-2.8-numpy1", name) {
@@ -55,7 +55,7 @@ func TestGPUFlavoursAreAlike(t *testing.T) {
 }
 
 func TestDockerfiles(t *testing.T) {
-	// Given by builds where they need them; a default would stay in the image.
+	// Builds set these if they need them; a default would stay in the image.
 	given := []string{
 		"PIP_CERT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
 		"PIP_INDEX_URL", "PIP_TRUSTED_HOST", "NPM_CONFIG_REGISTRY",
@@ -114,7 +114,7 @@ func TestRequirementsArePinned(t *testing.T) {
 	}
 }
 
-// Programs embed the folders, and go:embed leaves such names out.
+// Programs embed the folders, and go:embed skips such names.
 func TestNoHiddenFiles(t *testing.T) {
 	all := folders(t)
 	all["common"] = filepath.Join(flavours, "common")

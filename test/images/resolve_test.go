@@ -17,17 +17,17 @@ import (
 
 var update = flag.Bool("update", false, "write what the requirements resolve to now into lock.txt")
 
-const lockHeader = `# Every version that pip may choose. Made from the requirements files: see "Changing versions" in images/README.md.`
+const lockHeader = `# Every version that pip may install, written from the requirements files: see "Changing versions" in images/README.md.`
 
-// uvVersion of the resolver, from PyPI.
+// uvVersion is the version of the resolver, from PyPI.
 const uvVersion = "0.13.9"
 
-// sourceOnly are the distributions that PyPI has no wheel of.
+// sourceOnly are the distributions for which PyPI has no wheel.
 var sourceOnly = []string{"deepspeed"}
 
-// TestPythonSetsResolve resolves every flavour's requirements for its Python and
-// platform under what its base has, which stand-in wheels of the same names,
-// versions and requirements represent. The result must be the flavour's lock.
+// TestPythonSetsResolve resolves every flavour's requirements for its Python and platform under
+// the versions of its base. Stand-in wheels with the same names, versions and requirements
+// represent the base. The result must be the flavour's lock.
 func TestPythonSetsResolve(t *testing.T) {
 	t.Parallel()
 	uv := installUV(t)
@@ -53,7 +53,7 @@ func TestPythonSetsResolve(t *testing.T) {
 			if !*update {
 				constraints = append(constraints, lines(read(t, lock))...)
 			}
-			// As without-torchaudio.py changes LLaMAFactory.
+			// The same change as without-torchaudio.py makes to LLaMAFactory.
 			args = append(args, "--constraints", write(t, work, "constraints.txt", constraints),
 				"--override", write(t, work, "override.txt", []string{"torchaudio; sys_platform == 'never'"}))
 			requirements, err := filepath.Glob(filepath.Join(flavours, test.flavour, "requirements*.txt"))
@@ -79,7 +79,7 @@ func TestPythonSetsResolve(t *testing.T) {
 	}
 }
 
-// compile resolves; what does not fit together fails the test in the resolver's words.
+// compile resolves the requirements. A conflict fails the test with the resolver's message.
 func compile(t *testing.T, uv string, args ...string) string {
 	t.Helper()
 	return run(t, uv, append([]string{"pip", "compile", "--quiet", "--no-header", "--no-annotate"}, args...)...)

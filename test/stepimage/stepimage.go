@@ -1,5 +1,5 @@
-// Package stepimage makes an image of the tests' own Tekton step: one static
-// Go binary and nothing else, as the product's are.
+// Package stepimage builds an image of the tests' own Tekton step, which contains only one static
+// Go binary.
 package stepimage
 
 import (

@@ -23,10 +23,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
-
-// ErrFailed is that of a run that did not succeed, which the workflow has been told.
-var ErrFailed = errors.New("the run did not succeed")
 
 // cancelTime bounds how long a run that was cancelled is waited for: what GitHub gives
 // the steps of a cancelled job.
@@ -177,7 +175,7 @@ func (a *action) tell(o launch.Outcome) error {
 	}
 	if o.Verdict != receipt.Succeeded {
 		a.log.say(fmt.Sprintf("%s failed: %s: %s", r.Run, r.Reason, r.Message))
-		return ErrFailed
+		return &step.Exit{Code: step.Failed}
 	}
 	a.gh.Infof("%s succeeded.", r.Run)
 	return nil
@@ -201,7 +199,7 @@ func (a *action) end(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := a.ended(outcome); !errors.Is(err, ErrFailed) {
+	if err := a.ended(outcome); !step.Printed(err) {
 		return err
 	}
 	return nil // the job is cancelled, whatever this step says

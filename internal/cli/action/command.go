@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Command is mlenv action, which action.yml calls.
@@ -49,7 +50,7 @@ Exit code 0: the run succeeded; 1: it did not, or could not be started.`,
 
 // told annotates the job with an error that nobody was told of yet.
 func told(gh *githubactions.Action, err error) error {
-	if err == nil || err == ErrFailed { //nolint:errorlint // joined with another it is not all that is to be told
+	if err == nil || step.Printed(err) {
 		return err
 	}
 	text := err.Error()
@@ -57,5 +58,5 @@ func told(gh *githubactions.Action, err error) error {
 		text += "\nnext: " + next
 	}
 	gh.WithFieldsMap(map[string]string{"title": string(fail.ReasonOf(err))}).Errorf("%s", text)
-	return ErrFailed
+	return &step.Exit{Code: step.Failed}
 }

@@ -57,11 +57,11 @@ func TestInputsAreTheParams(t *testing.T) {
 		}
 		wanted := input{Description: param.Description, Default: &empty}
 		if param.Type == tekton.ParamTypeArray {
-			wanted.Description += " One a line."
+			wanted.Description += " One per line."
 		}
 		switch param.Name {
 		case "repo-url":
-			wanted.Description += " Empty is the repository that the workflow runs in, at its commit."
+			wanted.Description += " Empty means the repository that the workflow runs in, at its commit."
 		case "script":
 			wanted.Required, wanted.Default = true, nil
 		}

@@ -23,7 +23,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // tellEvery is how often it is said how much has been sent.
@@ -174,7 +173,7 @@ func (o *options) run(cmd *cobra.Command) error {
 	claims, err := fetch.Claims(ctx, clients, names, names.Datasets)
 	if err != nil {
 		if fail.ReasonOf(err) == fail.InvalidInput {
-			return fail.Advise(&step.Exit{Code: step.Failed, Err: err}, "mlenv up -n %s (makes them; mlenv down leaves them)", clients.Namespace)
+			return fail.Advise(err, "mlenv up -n %s (makes them; mlenv down leaves them)", clients.Namespace)
 		}
 		return err
 	}

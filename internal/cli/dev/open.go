@@ -64,7 +64,8 @@ Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong u
 	o.addTo(flags)
 	flags.BoolVar(&o.showPassword, "show-password", false, "print the password or token itself, which wants the right to read the Secret")
 	flags.BoolVar(&o.browser, "browser", true, "start the browser, where there is a terminal")
-	return step.ForPeople(cmd)
+	step.AddLogFormat(cmd)
+	return cmd
 }
 
 func (o *opening) run(ctx context.Context, log *slog.Logger) error {

@@ -22,60 +22,44 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
-	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
 func devCommand() *cobra.Command {
-	cmd := ofStep(train.ForPeople())
-	cmd.Use = "dev SCRIPT [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]"
-	cmd.Short = "Sync a folder, train, and again whenever something changes"
-	cmd.Long = `Put a folder on all nodes of an environment that is up, as mlenv sync does, and train, as mlenv train does; then again
+	var s session
+	s.options.Replace = true
+	cmd := &cobra.Command{
+		Use:   "dev SCRIPT [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
+		Short: "Sync a folder, train, and again whenever something changes",
+		Long: `Put a folder on all nodes of an environment that is up, as mlenv sync does, and train, as mlenv train does; then again
 when something in the folder changes, or Enter is pressed, a training that still runs being stopped first. Port 5678 of this machine
 leads to the debugger's on node 0, or on the node of --debug-rank. Ctrl-C ends it, and the training.
 
-Exit code 0: it was ended; 1: the environment or the folder cannot be used; 2: wrong usage.`
-	cmd.Example = `  mlenv dev train.py
-  mlenv dev train.py --dir=../model --debug-rank=0 -- --steps 100`
+Exit code 0: it was ended; 1: the environment or the folder cannot be used; 2: wrong usage.`,
+		Example: `  mlenv dev train.py
+  mlenv dev train.py --dir=../model --debug-rank=0 -- --steps 100`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return errors.Join(append(s.check(), s.parse(cmd, args))...)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s.log, s.out = step.Log(cmd), step.Output(cmd)
+			return s.run(cmd.Context())
+		},
+	}
 	flags := cmd.Flags()
-	setDefault(flags, "replace", "true", flags.Lookup("replace").Usage)
-	var s session
+	s.training.addTo(flags)
 	flags.StringVar(&s.dir, "dir", ".", "the folder")
 	s.folder.addTo(flags)
-	check := cmd.Args
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		return errors.Join(append(s.check(), check(cmd, args))...)
-	}
-	run := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s.place = place{
-			kube:        kube.Flags{Namespace: value(flags, "namespace"), Kubeconfig: value(flags, "kubeconfig"), Context: value(flags, "context")},
-			environment: value(flags, nameFlag), cluster: value(flags, clusterFileFlag),
-		}
-		var err error
-		if s.debugRank, err = flags.GetInt("debug-rank"); err != nil {
-			return err
-		}
-		if s.ranksPerNode, err = flags.GetInt("ranks-per-node"); err != nil {
-			return err
-		}
-		s.log = step.Log(cmd)
-		ctx := cmd.Context()
-		s.train = func(ctx context.Context) error {
-			cmd.SetContext(ctx)
-			return run(cmd, args)
-		}
-		return s.run(ctx)
-	}
+	step.AddLogFormat(cmd)
 	return cmd
 }
 
 // session is one of mlenv dev.
 type session struct {
-	place
+	training
 	folder
-	debugRank, ranksPerNode int
-	log                     *slog.Logger
-	train                   func(context.Context) error
+	log *slog.Logger
+	// out gets the output of trainings, as train.Deps has it.
+	out io.Writer
 }
 
 func (s *session) run(ctx context.Context) error {
@@ -95,7 +79,7 @@ func (s *session) run(ctx context.Context) error {
 		if err := s.send(ctx, s.log, set); err != nil {
 			return err
 		}
-		return s.train(ctx)
+		return s.train(ctx, s.log, s.out)
 	}, changes, enters())
 	return nil
 }
@@ -184,7 +168,7 @@ func (s *session) forwardDebugger(ctx context.Context, clients *kube.Clients, se
 
 // debuggedNode is the node of the rank that waits for a debugger, or node 0.
 func (s *session) debuggedNode(ctx context.Context, set nodes.Set) (int, error) {
-	if s.debugRank < 0 {
+	if s.options.DebugRank < 0 {
 		return 0, nil
 	}
 	facts := make([]agent.Facts, len(set))
@@ -196,14 +180,14 @@ func (s *session) debuggedNode(ctx context.Context, set nodes.Set) (int, error) 
 		return 0, err
 	}
 	// As train will have it.
-	spec := agent.JobSpec{Nodes: len(set), RanksPerNode: s.ranksPerNode, Order: network.Order(network.Told(facts).Racks)}
+	spec := agent.JobSpec{Nodes: len(set), RanksPerNode: s.options.RanksPerNode, Order: network.Order(network.Told(facts).Racks)}
 	if spec.RanksPerNode == 0 {
 		spec.RanksPerNode = max(1, facts[0].GPUsExpected)
 	}
 	for node := range set {
-		if slices.Contains(spec.Ranks(node), s.debugRank) {
+		if slices.Contains(spec.Ranks(node), s.options.DebugRank) {
 			return node, nil
 		}
 	}
-	return 0, fail.Becausef(fail.InvalidInput, "--debug-rank %d: there are %d ranks", s.debugRank, len(set)*spec.RanksPerNode)
+	return 0, fail.Becausef(fail.InvalidInput, "--debug-rank %d: there are %d ranks", s.options.DebugRank, len(set)*spec.RanksPerNode)
 }

@@ -27,9 +27,6 @@ import (
 // times within agent.ShellPatience.
 const attendEvery = agent.ShellPatience / 4
 
-// interrupted is the exit code of a command that Ctrl-C ended, as shells have it.
-const interrupted = 128 + 2
-
 type shell struct {
 	place
 	node    int
@@ -115,7 +112,7 @@ func (s *shell) run(cmd *cobra.Command) error {
 	})()
 	err = run.Run(running, clients)
 	if ctx.Err() != nil {
-		return &step.Exit{Code: interrupted}
+		return &step.Exit{Code: step.Interrupted}
 	}
 	if exited := (*kube.ExitError)(nil); errors.As(err, &exited) {
 		return &step.Exit{Code: exited.Code} // the command has said what there is to say

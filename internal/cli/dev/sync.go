@@ -98,7 +98,8 @@ Exit code 0: the nodes have it; 1: they do not; 2: wrong usage.`,
 	s.place.addTo(cmd.Flags())
 	s.folder.addTo(cmd.Flags())
 	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "go on, and send what changes at once")
-	return step.ForPeople(cmd)
+	step.AddLogFormat(cmd)
+	return cmd
 }
 
 func (s *syncing) run(ctx context.Context, log *slog.Logger) error {

@@ -1,7 +1,6 @@
 package runs
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -108,7 +107,7 @@ func endOf(t *run.TaskRun) string {
 	if t.Status == run.Succeeded {
 		return t.Task + " done" + took
 	}
-	return fmt.Sprintf("%s failed%s: %s", t.Task, took, cmp.Or(t.Results["reason"], t.Reason))
+	return fmt.Sprintf("%s failed%s: %s", t.Task, took, t.Reason)
 }
 
 // say prints a line of our own.

@@ -91,7 +91,7 @@ func (k known) status(ctx context.Context, clients *kube.Clients) status {
 	s := status{summary: k.summary(clients.Namespace)}
 	training := false
 	for _, task := range k.tasks {
-		s.Tasks = append(s.Tasks, phase{Name: task.Task, Status: string(task.Status), Reason: reasonOf(task), Started: task.Started, Ended: task.Ended, Retries: task.Retries})
+		s.Tasks = append(s.Tasks, phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Started: task.Started, Ended: task.Ended, Retries: task.Retries})
 		s.Commit = cmp.Or(s.Commit, task.Results["commit"])
 		s.Image = cmp.Or(s.Image, task.Results["image-digest"])
 		s.Mode = cmp.Or(task.Results["mode"], s.Mode)
@@ -100,7 +100,7 @@ func (k known) status(ctx context.Context, clients *kube.Clients) status {
 			s.Progress = lastProgress(ctx, clients, k.run, task)
 		}
 		if task.Status == run.Failed && s.State != cancelled {
-			s.Message = cmp.Or(s.Message, task.Results["message"], task.Message)
+			s.Message = cmp.Or(s.Message, task.Message)
 		}
 	}
 	if training {
@@ -119,13 +119,6 @@ func (k known) status(ctx context.Context, clients *kube.Clients) status {
 
 // trainTask is the training's task in the pipeline.
 const trainTask = "train"
-
-func reasonOf(task run.TaskRun) string {
-	if task.Status != run.Failed {
-		return ""
-	}
-	return cmp.Or(task.Results["reason"], task.Reason)
-}
 
 // lastProgress is "" where there is none; status shows much else.
 func lastProgress(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task run.TaskRun) (last string) {

@@ -7,6 +7,8 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -85,13 +87,13 @@ func (k known) summary(namespace string) summary {
 	}
 	for _, task := range k.tasks {
 		if task.Status == run.Failed {
-			s.Phases, s.Reason = []string{task.Task}, cmp.Or(task.Results["reason"], task.Reason)
+			s.Phases, s.Reason = []string{task.Task}, string(task.Reason)
 			break
 		}
 	}
 	if k.receipt == nil {
 		if condition := k.run.Status.GetCondition("Succeeded"); condition != nil {
-			s.Reason = cmp.Or(s.Reason, condition.Reason)
+			s.Reason = cmp.Or(s.Reason, string(kube.ReasonFor(condition.Reason)), string(fail.Internal))
 		}
 		return s
 	}

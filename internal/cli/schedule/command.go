@@ -280,13 +280,8 @@ func fireCommand() *cobra.Command {
 // nightOver is the error of a night, with an exit code after which the Job starts another pod where
 // the API server only was away: it finds the run, or starts it.
 func nightOver(err error) error {
-	if err == nil {
-		return nil
-	}
-	// The reason is in the last lines, which kubectl describe shows.
-	told := fmt.Errorf("%s: %w", fail.ReasonOf(err), err)
 	if kube.Transient(err) {
-		return &step.Exit{Code: step.Interrupted, Err: told}
+		return &step.Exit{Code: step.Interrupted, Err: err}
 	}
-	return told
+	return err
 }

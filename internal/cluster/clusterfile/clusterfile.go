@@ -5,9 +5,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,20 +42,30 @@ func Load(ctx context.Context, path string, flags kube.Flags) (cluster.File, err
 	return file, nil
 }
 
+// Installed returns the text of every cluster file that is installed in the clients'
+// namespace, by the name of its cluster.
+func Installed(ctx context.Context, clients *kube.Clients) (map[string]string, error) {
+	configs, err := clients.Kube.CoreV1().ConfigMaps(clients.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, kube.Problem(fmt.Errorf("listing configmaps in %s: %w", clients.Namespace, err))
+	}
+	installed := map[string]string{}
+	for _, config := range configs.Items {
+		if name, ok := strings.CutPrefix(config.Name, cluster.ConfigMapPrefix); ok {
+			installed[name] = config.Data["cluster.yaml"]
+		}
+	}
+	return installed, nil
+}
+
 func notInstalled(ctx context.Context, path string, flags kube.Flags, err error) error {
 	clients, connectErr := flags.Connect()
 	if connectErr != nil || !clients.InCluster {
 		return err
 	}
 	installed := "which are is not known"
-	if found, err := clients.Kube.CoreV1().ConfigMaps(clients.Namespace).List(ctx, metav1.ListOptions{}); err == nil {
-		var names []string
-		for _, config := range found.Items {
-			if name, ok := strings.CutPrefix(config.Name, cluster.ConfigMapPrefix); ok {
-				names = append(names, name)
-			}
-		}
-		installed = "installed are: " + cmp.Or(strings.Join(names, ", "), "none")
+	if found, err := Installed(ctx, clients); err == nil {
+		installed = "installed are: " + cmp.Or(strings.Join(slices.Sorted(maps.Keys(found)), ", "), "none")
 	}
 	name := filepath.Base(filepath.Dir(path))
 	return fail.Advise(fail.Becausef(fail.InvalidInput, "%w: cluster %q is not installed in namespace %s; %s", err, name, clients.Namespace, installed),

@@ -15,6 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // endedFor is for how long ranks may differ without anything being wrong: they neither
@@ -70,7 +71,7 @@ func (e *examination) restarted(n *node) []Finding {
 		f := found(Name(fail.ContainerRestarted), n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and was started again, %s in all",
 			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)), humanize.Count(int(c.RestartCount), "time")),
 			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.namespace, c.Name))
-		if end.Reason == "OOMKilled" {
+		if kube.ReasonFor(end.Reason) == fail.OutOfMemory {
 			f.Next = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
 		}
 		if !slices.ContainsFunc(e.jobs, func(j job) bool { s, ok := j.on(n.number); return ok && s.State == agent.Restarted }) {

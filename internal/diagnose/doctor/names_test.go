@@ -53,8 +53,8 @@ func constants(t *testing.T, path, typeName string) map[Name]string {
 // TestNames: whatever NCCL's log and the devices may show has its place among the symptoms,
 // every symptom is a word that exists, and docs/doctor.md has the table of all.
 func TestNames(t *testing.T) {
-	known := constants(t, "../fail/reasons.go", "Reason")
-	for _, source := range []struct{ path, typeName string }{{"names.go", "Name"}, {"../rdma/finding.go", "Kind"}, {"../nccl/finding.go", "Name"}} {
+	known := constants(t, "../../fail/reasons.go", "Reason")
+	for _, source := range []struct{ path, typeName string }{{"names.go", "Name"}, {"../../rdma/finding.go", "Kind"}, {"../../rdma/nccl/finding.go", "Name"}} {
 		for name, meaning := range constants(t, source.path, source.typeName) {
 			known[name] = meaning
 			if !slices.ContainsFunc(symptoms(), func(s symptom) bool { return s.name == name }) {
@@ -72,7 +72,7 @@ func TestNames(t *testing.T) {
 		seen[s.name] = true
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", s.name, s.flow, s.severity, known[s.name])
 	}
-	const path = "../../docs/doctor.md"
+	const path = "../../../docs/doctor.md"
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -19,9 +19,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// ErrIncomplete is that of a status with something missing, which has been told.
-var ErrIncomplete = errors.New("not everything is in place")
-
 // rolloutTime is how long the nodes of a pool may take: about ten minutes each.
 const rolloutTime = 2 * time.Hour
 
@@ -240,7 +237,7 @@ func (o *options) status(cmd *cobra.Command, timeout time.Duration) error {
 		return followErr
 	}
 	if !status.complete() {
-		return ErrIncomplete
+		return &step.Exit{Code: step.Failed}
 	}
 	return nil
 }

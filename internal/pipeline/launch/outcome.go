@@ -54,26 +54,27 @@ func OutcomeOf(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) (
 	}
 	for _, task := range tasks {
 		if task.Status == run.Failed {
-			o.Reason = fail.Reason(cmp.Or(task.Results["reason"], string(o.tektons())))
-			o.Message = task.Task + ": " + cmp.Or(task.Results["message"], task.Message)
+			o.Reason, o.Message = task.Reason, task.Task+": "+task.Message
+			if o.Reason == fail.Internal {
+				o.Reason = o.tektonReason()
+			}
 			return o, nil
 		}
 	}
-	o.Reason = o.tektons()
+	o.Reason = o.tektonReason()
 	if condition := of.Status.GetCondition("Succeeded"); condition != nil {
 		o.Message = condition.Reason + ": " + condition.Message
 	}
 	return o, nil
 }
 
-// tektons is the reason where no step could say its own.
-func (o Outcome) tektons() fail.Reason {
-	condition := o.Run.Status.GetCondition("Succeeded")
-	switch {
-	case o.Cancelled:
+// tektonReason translates Tekton's word for the run, for a failure that no task explains.
+func (o Outcome) tektonReason() fail.Reason {
+	if o.Cancelled {
 		return fail.Cancelled
-	case condition != nil && condition.Reason == string(v1.PipelineRunReasonTimedOut):
-		return fail.TrainingTimeout
+	}
+	if condition := o.Run.Status.GetCondition("Succeeded"); condition != nil {
+		return cmp.Or(kube.ReasonFor(condition.Reason), fail.Internal)
 	}
 	return fail.Internal
 }

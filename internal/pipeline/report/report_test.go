@@ -116,7 +116,7 @@ func TestWhatIsMissing(t *testing.T) {
 		{"a node is gone", receipt.Receipt{Run: "train-1", Nodes: []receipt.Node{{Node: 0, Pod: "env-0"}}, Ranks: []receipt.Rank{{Rank: 0}, {Rank: 1, Node: 1, Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}}}},
 			[]string{"Node 1", "✗ 1"}},
 		{"an unknown reason", receipt.Receipt{Run: "train-1", Verdict: receipt.Failed, Reason: "Novel", Message: "it is new"}, []string{"Failed: Novel", "it is new"}},
-		{"a reason's row", receipt.Receipt{Run: "train-1", Verdict: receipt.Failed, Reason: "EnvironmentBusy"}, []string{"EnvironmentBusy", "somebody else holds the environment", "wait with on-busy=wait"}},
+		{"a reason's row", receipt.Receipt{Run: "train-1", Verdict: receipt.Failed, Reason: "EnvironmentBusy"}, []string{"EnvironmentBusy", "another run or person holds the environment", "wait with on-busy=wait"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			_, root := render(t, tc.receipt)

@@ -57,8 +57,8 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 		return Ending{Deleted, fmt.Sprintf("pipelinerun %s is being deleted", name), true}, nil
 	case r.Cancelled:
 		return Ending{Cancelled, fmt.Sprintf("pipelinerun %s was cancelled", name), r.NoFinally}, nil
-	case r.Reason == string(v1.PipelineRunReasonTimedOut), r.Reason == string(v1.PipelineRunReasonTimedOutRunningFinally):
-		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message), r.Reason == string(v1.PipelineRunReasonTimedOut)}, nil
+	case r.Word == string(v1.PipelineRunReasonTimedOut), r.Word == string(v1.PipelineRunReasonTimedOutRunningFinally):
+		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message), r.Word == string(v1.PipelineRunReasonTimedOut)}, nil
 	case passed(r.Started, r.Timeouts.Pipeline, now):
 		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its pipeline timeout of %s", name, compact(r.Timeouts.Pipeline)), true}, nil
 	}

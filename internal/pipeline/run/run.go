@@ -47,17 +47,16 @@ type Run struct {
 	// Missed are the tasks that were to run and did not, with Tekton's words why. A task that its own when
 	// leaves out is not among them.
 	Missed []Missed
-	// Reason is Tekton's word for where it is, as Running, Failed or PipelineRunTimeout; Message says more.
-	Reason  string
+	// Word is Tekton's for where it is, as Running, Failed or PipelineRunTimeout; Message says more.
+	Word    string
 	Message string
 }
 
 // Missed is a task that did not run though it should have.
 type Missed struct {
-	Task   string
-	Reason string
-	// TimedOut is true where there was no time left for it.
-	TimedOut bool
+	Task string
+	// Word is Tekton's.
+	Word string
 }
 
 // Timeouts of a PipelineRun, counted from its start; zero is none.
@@ -98,12 +97,11 @@ func of(found *v1.PipelineRun) *Run {
 	}
 	for _, skipped := range found.Status.SkippedTasks {
 		if skipped.Reason != v1.WhenExpressionsSkip {
-			r.Missed = append(r.Missed, Missed{Task: skipped.Name, Reason: string(skipped.Reason),
-				TimedOut: skipped.Reason == v1.PipelineTimedOutSkip || skipped.Reason == v1.TasksTimedOutSkip})
+			r.Missed = append(r.Missed, Missed{Task: skipped.Name, Word: string(skipped.Reason)})
 		}
 	}
 	if condition := found.Status.GetCondition("Succeeded"); condition != nil {
-		r.Reason, r.Message = condition.Reason, condition.Message
+		r.Word, r.Message = condition.Reason, condition.Message
 	}
 	return r
 }

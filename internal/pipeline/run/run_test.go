@@ -65,7 +65,7 @@ func TestOf(t *testing.T) {
 		{"stopped", pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusStoppedRunFinally }),
 			Run{Timeouts: Timeouts{Pipeline: time.Hour}}},
 		{"failed", pipelineRun(condition(corev1.ConditionFalse, "Failed", "Tasks Completed: 2")),
-			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Done: true, Reason: "Failed", Message: "Tasks Completed: 2"}},
+			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Done: true, Word: "Failed", Message: "Tasks Completed: 2"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.want.Namespace, tc.want.Name, tc.want.UID, tc.want.Started = "ns", "train-1", "uid-1", start()
@@ -262,7 +262,7 @@ func TestTaskRuns(t *testing.T) {
 		{Task: "provision", Name: "train-1-provision", Status: Succeeded, Started: at(0).Time, Ended: at(1).Time,
 			Results: map[string]string{"nodes": "2", "names": `["a","b"]`}},
 		{Task: "train", Name: "train-1-train", Pod: "train-1-train-pod", Status: Failed, Started: at(2).Time, Ended: at(9).Time, Retries: 1, Earlier: map[string]string{"reason": "Cancelled"},
-			Results: map[string]string{"reason": "RankFailed"}, Reason: "Failed", Message: "step train exited with code 1"},
+			Results: map[string]string{"reason": "RankFailed"}, Reason: fail.RankFailed, Message: "step train exited with code 1"},
 		{Task: "teardown", Name: "train-1-teardown", Status: Running, Started: at(10).Time, Results: none},
 		{Task: "waiting", Name: "train-1-waiting", Status: Running, Results: none},
 	}

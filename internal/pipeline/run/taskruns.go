@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -48,8 +49,6 @@ type TaskRun struct {
 	// Started and Ended are zero before they happened.
 	Started time.Time
 	Ended   time.Time
-	// TimedOut is true where a timeout of the run, not of the task, ended it.
-	TimedOut bool
 	// Retries is how often it was tried again.
 	Retries int
 	// RepoURL is its param repo-url, "" for a task without.
@@ -58,9 +57,9 @@ type TaskRun struct {
 	Results map[string]string
 	// Earlier are the results of the attempt before this one, if it was tried again.
 	Earlier map[string]string
-	// Reason is Tekton's word of a failure, as Failed, TaskRunTimeout or TaskRunCancelled; Message says more.
-	// The step's own are in the results reason and message.
-	Reason  string
+	// Reason and Message of a failure are the step's own results of these names. If the step wrote none,
+	// they are Tekton's, the reason translated.
+	Reason  fail.Reason
 	Message string
 }
 
@@ -104,13 +103,12 @@ func TaskOf(found *v1.TaskRun) string { return found.Labels[taskLabel] }
 // TaskRunOf is what a TaskRun says of itself.
 func TaskRunOf(found *v1.TaskRun) TaskRun {
 	t := TaskRun{
-		Task:     TaskOf(found),
-		Name:     found.Name,
-		Pod:      found.Status.PodName,
-		Status:   Running,
-		Retries:  len(found.Status.RetriesStatus),
-		TimedOut: found.Spec.StatusMessage == v1.TaskRunCancelledByPipelineTimeoutMsg,
-		Results:  results(found.Status.Results),
+		Task:    TaskOf(found),
+		Name:    found.Name,
+		Pod:     found.Status.PodName,
+		Status:  Running,
+		Retries: len(found.Status.RetriesStatus),
+		Results: results(found.Status.Results),
 	}
 	for _, param := range found.Spec.Params {
 		if param.Name == repoParam {
@@ -131,10 +129,20 @@ func TaskRunOf(found *v1.TaskRun) TaskRun {
 		case corev1.ConditionTrue:
 			t.Status = Succeeded
 		case corev1.ConditionFalse:
-			t.Status, t.Reason, t.Message = Failed, condition.Reason, condition.Message
+			t.Status = Failed
+			t.Reason = cmp.Or(fail.Reason(t.Results["reason"]), tektonReason(found, condition.Reason), fail.Internal)
+			t.Message = cmp.Or(t.Results["message"], condition.Message)
 		}
 	}
 	return t
+}
+
+// tektonReason translates Tekton's word for a failure. Tekton cancels a task if the time of the whole run is over.
+func tektonReason(found *v1.TaskRun, word string) fail.Reason {
+	if found.Spec.StatusMessage == v1.TaskRunCancelledByPipelineTimeoutMsg && word == string(v1.TaskRunReasonCancelled) {
+		word = string(v1.TaskRunReasonTimedOut)
+	}
+	return kube.ReasonFor(word)
 }
 
 func results(found []v1.TaskRunResult) map[string]string {

@@ -1,6 +1,7 @@
 package buildimage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -202,7 +203,7 @@ func (b *builder) pending(ctx context.Context, build *buildv1.Build) (why string
 	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
 		if waiting := status.State.Waiting; waiting != nil && waiting.Reason != "PodInitializing" && waiting.Reason != "ContainerCreating" {
 			return fmt.Sprintf("Container %s of the build's pod waits: %s: %s", status.Name, waiting.Reason, waiting.Message),
-				fail.Becausef(fail.ContainerFailed, "waiting for pod %s of build %s: container %s: %s: %s", pod.Name, build.Name, status.Name, waiting.Reason, waiting.Message)
+				fail.Becausef(cmp.Or(kube.ReasonFor(waiting.Reason), fail.ContainerFailed), "waiting for pod %s of build %s: container %s: %s: %s", pod.Name, build.Name, status.Name, waiting.Reason, waiting.Message)
 		}
 	}
 	return fmt.Sprintf("Pod %s of the build starts.", pod.Name), nil

@@ -25,7 +25,7 @@ import (
 // client's are read where they are mounted; the server's are in the cluster.
 func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet) (objects.Certificates, agent.Credentials, error) {
 	if live != nil {
-		credentials, err := nodes.Credentials(ctx, p.clients, p.request.Name, p.options.certs)
+		credentials, err := nodes.Credentials(ctx, p.clients, p.request.Name, p.options.ClientCerts)
 		if err == nil {
 			return objects.Certificates{}, credentials, nil
 		}
@@ -64,7 +64,7 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 		}
 	}
 	list := strings.Join(text, "\n  ")
-	if p.options.onChange != "recreate" {
+	if p.options.OnChange != "recreate" {
 		return false, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "making environment %s/%s: it lives and differs from what is asked for:\n  %s", p.request.Namespace, p.request.Name, list),
 			"ask for what is there, tear it down first, or let its pods be made anew with --on-change=recreate")
 	}

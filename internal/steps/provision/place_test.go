@@ -287,8 +287,8 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 		p.t.Fatal(err)
 	}
 	log := slog.New(p)
-	o := options{mode: "auto", startTimeout: time.Minute, onBusy: "fail", onChange: "fail"}
-	o.run.Name, o.run.UID = "train-1", "uid-1"
+	o := Options{Mode: "auto", StartTimeout: time.Minute, OnBusy: "fail", OnChange: "fail"}
+	o.Run.Name, o.Run.UID = "train-1", "uid-1"
 	step := &provisioner{
 		options: o, log: log, now: time.Now, routes: p.routes.RouteV1(), hosts: map[string]string{},
 		clients: &kube.Clients{Kube: p.kube, Tekton: p.tekton, Config: &rest.Config{Host: "https://api.test:6443"}, Namespace: "ns", InCluster: true},

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
@@ -32,7 +33,7 @@ import (
 const releaseTime = 25 * time.Second
 
 type provisioner struct {
-	options options
+	options Options
 	clients *kube.Clients
 	leases  lease.Client
 	routes  routeclient.RoutesGetter
@@ -43,40 +44,120 @@ type provisioner struct {
 	now     func() time.Time
 }
 
-// outcome is what later steps and people want to know.
-type outcome struct {
-	name        string
-	mode        objects.Mode
-	storage     cluster.StorageMode
-	nodes       int
-	imageDigest string
-	services    []agent.ServiceStatus
+// Options say which environment is to be there, and how long everything may take.
+type Options struct {
+	// Run is the PipelineRun that gets the environment; without it a person does.
+	Run run.Flags
+	// ClientCerts is the folder of the mounted client Secret that an earlier run of this step made, "" for none.
+	ClientCerts string
+	// Request has the cluster file. Its Namespace, Mode and Services are decided by Run.
+	Request objects.Request
+	// Mode is auto, tcp or rdma.
+	Mode string
+	// Services are the names of programs on node 0, as objects.ParseServices takes them.
+	Services string
+	// StartTimeout is the time for all nodes to start, waiting for a busy environment included.
+	StartTimeout time.Duration
+	// OnBusy is fail or wait: what to do if somebody else holds the environment.
+	OnBusy string
+	// OnChange is fail or recreate: what to do if the environment is there and differs.
+	OnChange string
+	// TrainingTimeout is the time of a training, for which the PipelineRun must last; 0 for none.
+	TrainingTimeout time.Duration
+	// KeepFor is how long the lease lasts; 0 for as long as steps renew it.
+	KeepFor time.Duration
+}
+
+// Deps are what Run works with. The environment is made in the clients' namespace.
+type Deps struct {
+	Clients *kube.Clients
+	Log     *slog.Logger
+}
+
+// Result is the environment that can be used now.
+type Result struct {
+	Name    string
+	Mode    objects.Mode
+	Storage cluster.StorageMode
+	Nodes   int
+	// ImageDigest is the training image by digest.
+	ImageDigest string
+	Services    []agent.ServiceStatus
+}
+
+// Run makes the environment and waits until it can be used. Where it fails, or is told to
+// end, what it made is released; an environment that could be used before is left as it was.
+// The whole request is checked before anything is asked of the cluster.
+func Run(ctx context.Context, d Deps, o Options) (Result, error) {
+	request, err := o.request(d.Clients.Namespace)
+	if err != nil {
+		return Result{}, err
+	}
+	routes, err := routeclient.NewForConfig(d.Clients.Config)
+	if err != nil {
+		return Result{}, inputError("making a client for Routes: %w", err)
+	}
+	p := &provisioner{
+		options: o, clients: d.Clients, request: request, log: d.Log, now: time.Now, routes: routes, hosts: map[string]string{},
+		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: time.Now, Log: d.Log},
+	}
+	return p.run(ctx)
+}
+
+// request is what is asked for, with the cluster file's defaults, checked.
+func (o *Options) request(namespace string) (objects.Request, error) {
+	request := o.Request
+	request.Namespace, request.Mode = namespace, objects.Mode(o.Mode)
+	if o.Mode == preflight.Auto {
+		request.Mode = objects.TCP // until it is decided
+	}
+	request.Services = objects.ParseServices(o.Services)
+	request = request.WithDefaults()
+	return request, request.Validate()
+}
+
+// holder is the PipelineRun, or the person at the keyboard.
+func (o *Options) holder() lease.Holder {
+	if o.Run.UID != "" {
+		return lease.Holder{ID: o.Run.UID, Display: o.Run.Name, Run: true}
+	}
+	return lease.Person()
+}
+
+func (p *provisioner) leaseRequest() lease.Request {
+	r := lease.Request{Name: p.request.Name, Holder: p.options.holder(), Duration: lease.Duration}
+	if p.options.KeepFor > 0 {
+		r.Duration = p.options.KeepFor
+	}
+	if p.options.Run.UID != "" {
+		owner := run.OwnerReference(p.options.Run.Name, types.UID(p.options.Run.UID))
+		r.Owner = &owner
+	}
+	return r
 }
 
 func inputError(format string, args ...any) error {
 	return fail.Becausef(fail.InvalidInput, format, args...)
 }
 
-// run makes the environment. Where it fails, or is told to end, what it made is
-// released; an environment that could be used before is left as it was.
-func (p *provisioner) run(ctx context.Context) (outcome, error) {
+func (p *provisioner) run(ctx context.Context) (Result, error) {
 	if err := p.checkPlace(ctx); err != nil {
-		return outcome{}, err
+		return Result{}, err
 	}
 	p.decideMode(ctx)
-	ctx, cancel := context.WithTimeoutCause(ctx, p.options.startTimeout, fmt.Errorf("the start-timeout of %s has passed", p.options.startTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, p.options.StartTimeout, fmt.Errorf("the start-timeout of %s has passed", p.options.StartTimeout))
 	defer cancel()
 	began := p.now()
 	take := p.leases.Take
-	if p.options.onBusy == "wait" {
+	if p.options.OnBusy == "wait" {
 		take = p.leases.TakeWhenFree
 	}
 	held, err := take(ctx, p.leaseRequest())
 	if err != nil {
 		if held == nil {
-			return outcome{}, err
+			return Result{}, err
 		}
-		return outcome{}, errors.Join(err, p.release(ctx, held))
+		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
 	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.options.holder()))
 	stopRenewing := held.Renewing(ctx)
@@ -85,19 +166,19 @@ func (p *provisioner) run(ctx context.Context) (outcome, error) {
 	if err != nil {
 		stopRenewing()
 		if usable {
-			return outcome{}, err
+			return Result{}, err
 		}
-		return outcome{}, errors.Join(err, p.release(ctx, held))
+		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
 	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
 		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode))
-	p.sayServices(result.services)
+	p.sayServices(result.Services)
 	return result, nil
 }
 
 // decideMode is for who has not asked preflight: in a pipeline it has decided.
 func (p *provisioner) decideMode(ctx context.Context) {
-	if p.options.mode != preflight.Auto || !p.request.Cluster.Network.RDMA.Enabled {
+	if p.options.Mode != preflight.Auto || !p.request.Cluster.Network.RDMA.Enabled {
 		return
 	}
 	report := preflight.Run(ctx, preflight.Options{Clients: p.clients, Request: p.request, Mode: preflight.Auto})
@@ -111,16 +192,16 @@ func (p *provisioner) checkPlace(ctx context.Context) error {
 	if err := p.clients.CheckCluster(ctx, p.request.Cluster.Cluster.API, p.log); err != nil {
 		return err
 	}
-	if p.options.run.Name == "" {
+	if p.options.Run.Name == "" {
 		return nil
 	}
-	r, err := run.Of(ctx, p.clients.Tekton, p.request.Namespace, p.options.run.Name)
+	r, err := run.Of(ctx, p.clients.Tekton, p.request.Namespace, p.options.Run.Name)
 	if err != nil {
 		return err
 	}
-	needs := run.Needs{Start: p.options.startTimeout, Training: p.options.trainingTimeout, Teardown: run.TeardownTime}
-	if p.options.keepFor > 0 {
-		needs.Training, needs.Teardown = 0, p.options.keepFor+run.TeardownTime
+	needs := run.Needs{Start: p.options.StartTimeout, Training: p.options.TrainingTimeout, Teardown: run.TeardownTime}
+	if p.options.KeepFor > 0 {
+		needs.Training, needs.Teardown = 0, p.options.KeepFor+run.TeardownTime
 	}
 	return run.CheckTimeouts(r, needs, p.now())
 }
@@ -139,46 +220,46 @@ func (p *provisioner) release(ctx context.Context, held *lease.Held) error {
 // make applies the objects and waits for the nodes. usable is true while there is,
 // as it was before, an environment that can be used; of an error also where that is
 // not known.
-func (p *provisioner) make(ctx context.Context, held *lease.Held) (result outcome, usable bool, err error) {
+func (p *provisioner) make(ctx context.Context, held *lease.Held) (result Result, usable bool, err error) {
 	live, err := p.live(ctx, held)
 	if err != nil {
 		// A StatefulSet that is somebody else's is no environment of this Lease.
-		return outcome{}, fail.ReasonOf(err) != fail.EnvironmentDiffers, err
+		return Result{}, fail.ReasonOf(err) != fail.EnvironmentDiffers, err
 	}
 	if usable, err = p.runs(ctx, live); err != nil {
-		return outcome{}, true, err
+		return Result{}, true, err
 	}
 	if err := p.decideStorage(ctx, held, live); err != nil {
-		return outcome{}, usable, err
+		return Result{}, usable, err
 	}
 	certs, credentials, err := p.certificates(ctx, live)
 	if err != nil {
-		return outcome{}, usable, err
+		return Result{}, usable, err
 	}
 	objects, err := objects.Build(p.request, held.Owner(), certs)
 	if err != nil {
-		return outcome{}, usable, err
+		return Result{}, usable, err
 	}
 	if live != nil {
 		changed, err := p.change(ctx, live, objects.StatefulSet, credentials)
 		usable = usable && !changed
 		if err != nil {
-			return outcome{}, usable, err
+			return Result{}, usable, err
 		}
 	}
 	if err := p.apply(ctx, objects); err != nil {
-		return outcome{}, usable, err
+		return Result{}, usable, err
 	}
 	pods, err := p.waitReady(ctx, credentials)
 	if err != nil {
-		return outcome{}, usable, err
+		return Result{}, usable, err
 	}
 	if err := p.checkNodes(ctx, credentials); err != nil {
-		return outcome{}, usable, err
+		return Result{}, usable, err
 	}
-	return outcome{
-		name: p.request.Name, mode: p.request.Mode, storage: p.request.Storage, nodes: p.request.Nodes, imageDigest: digest(pods, p.request.Image),
-		services: p.waitServices(ctx, credentials),
+	return Result{
+		Name: p.request.Name, Mode: p.request.Mode, Storage: p.request.Storage, Nodes: p.request.Nodes, ImageDigest: digest(pods, p.request.Image),
+		Services: p.waitServices(ctx, credentials),
 	}, usable, nil
 }
 

@@ -52,15 +52,15 @@ func TestCheckPlace(t *testing.T) {
 		words    string
 		next     string
 	}{
-		{"fits", day(), func(p *provisioner) { p.options.trainingTimeout = 20 * time.Hour }, "", "", ""},
-		{"by hand", nil, func(p *provisioner) { p.options.run.Name, p.options.trainingTimeout = "", 20*time.Hour }, "", "", ""},
+		{"fits", day(), func(p *provisioner) { p.options.TrainingTimeout = 20 * time.Hour }, "", "", ""},
+		{"by hand", nil, func(p *provisioner) { p.options.Run.Name, p.options.TrainingTimeout = "", 20*time.Hour }, "", "", ""},
 		{"another cluster", day(), func(p *provisioner) { p.clients.Config = &rest.Config{Host: other.URL} }, fail.WrongCluster, "example.com", "oc whoami --show-server"},
 		{"a cluster that cannot be told", day(), func(p *provisioner) { p.clients.Config = &rest.Config{Host: "http://127.0.0.1:1"} }, "", "", ""},
-		{"the default timeout is too short", nil, func(p *provisioner) { p.options.trainingTimeout = 24 * time.Hour }, fail.TimeoutTooShort,
+		{"the default timeout is too short", nil, func(p *provisioner) { p.options.TrainingTimeout = 24 * time.Hour }, fail.TimeoutTooShort,
 			"pipeline 1h, want 24h", "tkn pipeline start ... --pipeline-timeout=24h11m --tasks-timeout=24h6m --finally-timeout=5m"},
-		{"a kept environment is waited for in finally", day(), func(p *provisioner) { p.options.trainingTimeout, p.options.keepFor = time.Hour, 48*time.Hour }, fail.TimeoutTooShort,
+		{"a kept environment is waited for in finally", day(), func(p *provisioner) { p.options.TrainingTimeout, p.options.KeepFor = time.Hour, 48*time.Hour }, fail.TimeoutTooShort,
 			"pipeline 24h, want 48h", "tkn pipeline start ... --pipeline-timeout=48h11m --tasks-timeout=6m --finally-timeout=48h5m"},
-		{"no such run", nil, func(p *provisioner) { p.options.run.Name = "other" }, fail.Internal, "pipelinerun ns/other", ""},
+		{"no such run", nil, func(p *provisioner) { p.options.Run.Name = "other" }, fail.Internal, "pipelinerun ns/other", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t).withRun(tc.timeouts)
@@ -86,14 +86,14 @@ func TestCheckPlace(t *testing.T) {
 
 func TestProvisionTwice(t *testing.T) {
 	p := newPlace(t).withRun(day())
-	want := outcome{name: "env", mode: objects.TCP, storage: cluster.SharedStorage, nodes: 2, imageDigest: "registry.test/train@sha256:" + strings.Repeat("1", 64)}
+	want := Result{Name: "env", Mode: objects.TCP, Storage: cluster.SharedStorage, Nodes: 2, ImageDigest: "registry.test/train@sha256:" + strings.Repeat("1", 64)}
 	for i, message := range []string{"2 nodes, 2 GPUs each, storage rwx, mode tcp", "The environment is there already, as it is asked for."} {
 		got, err := p.provisioner().run(t.Context())
 		if err != nil {
 			t.Fatalf("time %d: %v\n%s", i+1, err, p.messages())
 		}
-		if diff := cmp.Diff(want, got, cmp.AllowUnexported(outcome{})); diff != "" {
-			t.Errorf("time %d: outcome (-want +got):\n%s", i+1, diff)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("time %d: result (-want +got):\n%s", i+1, diff)
 		}
 		if diff := cmp.Diff(whole(), p.left()); diff != "" {
 			t.Errorf("time %d: objects (-want +got):\n%s", i+1, diff)
@@ -122,7 +122,7 @@ func TestBusyEnvironment(t *testing.T) {
 	})
 	t.Run("wait in vain", func(t *testing.T) {
 		p := newPlace(t, theirs()).withRun(day())
-		_, err := p.provisioner(func(s *provisioner) { s.options.onBusy, s.options.startTimeout = "wait", 300*time.Millisecond }).run(t.Context())
+		_, err := p.provisioner(func(s *provisioner) { s.options.OnBusy, s.options.StartTimeout = "wait", 300*time.Millisecond }).run(t.Context())
 		if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), "held by H. Kim") {
 			t.Errorf("got %s: %v, want EnvironmentBusy", fail.ReasonOf(err), err)
 		}
@@ -143,7 +143,7 @@ func TestBusyEnvironment(t *testing.T) {
 			})
 			return false, nil, nil
 		})
-		if _, err := p.provisioner(func(s *provisioner) { s.options.onBusy = "wait" }).run(t.Context()); err != nil {
+		if _, err := p.provisioner(func(s *provisioner) { s.options.OnBusy = "wait" }).run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(whole(), p.left()); diff != "" {
@@ -203,8 +203,8 @@ func TestChangedRequest(t *testing.T) {
 	}
 	image := func(s *provisioner) { s.request.Image = "127.0.0.1:1/train:2" }
 	templates := func(s *provisioner) { s.request.Storage = cluster.NodeStorage }
-	recreate := func(s *provisioner) { s.options.onChange = "recreate" }
-	soon := func(s *provisioner) { s.options.startTimeout = 700 * time.Millisecond }
+	recreate := func(s *provisioner) { s.options.OnChange = "recreate" }
+	soon := func(s *provisioner) { s.options.StartTimeout = 700 * time.Millisecond }
 	for _, tc := range []struct {
 		name   string
 		before func(*place)
@@ -245,7 +245,7 @@ func TestChangedRequest(t *testing.T) {
 
 // Whatever goes wrong with a new environment, nothing of it but claims stays.
 func TestFailureReleasesEverything(t *testing.T) {
-	soon := func(s *provisioner) { s.options.startTimeout = 700 * time.Millisecond }
+	soon := func(s *provisioner) { s.options.StartTimeout = 700 * time.Millisecond }
 	second := func(f *agent.Facts, change func()) {
 		if f.Node == 1 {
 			change()

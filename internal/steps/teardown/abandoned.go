@@ -34,7 +34,7 @@ type Abandoned struct {
 // the receipt is written all the same.
 func GiveBack(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Abandoned) error {
 	t := &teardown{
-		options: options{name: a.Lease.Name, timeout: a.Timeout}, clients: clients, log: log, now: now,
+		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now,
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},
 	}
 	began := now()
@@ -49,7 +49,7 @@ func GiveBack(ctx context.Context, clients *kube.Clients, log *slog.Logger, now 
 	if !holder.Run {
 		return err
 	}
-	t.options.run = run.Flags{Name: holder.Display, UID: holder.ID}
+	t.options.Run = run.Flags{Name: holder.Display, UID: holder.ID}
 	told := "all pods and GPUs were given back by the reaper, because " + a.Why
 	if err != nil {
 		told = fmt.Sprintf("the reaper gave the environment back, because %s: %v", a.Why, err)
@@ -60,13 +60,13 @@ func GiveBack(ctx context.Context, clients *kube.Clients, log *slog.Logger, now 
 // tell puts what was given back into the run's receipt. Of a run that is gone and left
 // none nothing is known.
 func (t *teardown) tell(ctx context.Context, told string) error {
-	r, err := receipt.Read(ctx, t.clients.Kube, t.clients.Namespace, t.options.run.Name)
+	r, err := receipt.Read(ctx, t.clients.Kube, t.clients.Namespace, t.options.Run.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if err != nil || r.RunUID != t.options.run.UID {
-		found, err := run.Of(ctx, t.clients.Tekton, t.clients.Namespace, t.options.run.Name)
-		if apierrors.IsNotFound(err) || err == nil && string(found.UID) != t.options.run.UID {
+	if err != nil || r.RunUID != t.options.Run.UID {
+		found, err := run.Of(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
+		if apierrors.IsNotFound(err) || err == nil && string(found.UID) != t.options.Run.UID {
 			return nil
 		}
 		r = t.account(ctx, nil)

@@ -26,6 +26,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -42,10 +43,10 @@ const askTime = 10 * time.Second
 // and told; it never stops the teardown.
 func (t *teardown) account(ctx context.Context, held *coordinationv1.Lease) receipt.Receipt {
 	r := receipt.Receipt{
-		Run: t.options.run.Name, RunUID: t.options.run.UID, Namespace: t.clients.Namespace, Environment: t.options.name,
+		Run: t.options.Run.Name, RunUID: t.options.Run.UID, Namespace: t.clients.Namespace, Environment: t.options.Name,
 		Verdict: receipt.Succeeded, Mode: string(objects.TCP),
 	}
-	if t.options.run.Name != "" {
+	if t.options.Run.Name != "" {
 		if err := t.addTasks(ctx, &r); err != nil {
 			// A run of which nothing is known has not succeeded.
 			r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.ReasonOf(err)), err.Error()
@@ -57,7 +58,7 @@ func (t *teardown) account(ctx context.Context, held *coordinationv1.Lease) rece
 			t.log.Warn(fmt.Sprintf("Not all of the nodes' account is in the receipt: %v", err))
 		}
 	}
-	if t.options.run.Name != "" {
+	if t.options.Run.Name != "" {
 		t.addEarlier(ctx, &r)
 	}
 	return r
@@ -84,21 +85,21 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 
 // addTasks reads the phases, and what the steps have said in results.
 func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
-	uid := types.UID(t.options.run.UID)
-	pipelineRun, err := run.Of(ctx, t.clients.Tekton, t.clients.Namespace, t.options.run.Name)
+	uid := types.UID(t.options.Run.UID)
+	pipelineRun, err := run.Of(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
 	if err != nil {
 		return err
 	}
 	r.Started, r.Schedule = pipelineRun.Started.UTC(), pipelineRun.Schedule
-	tasks, err := run.TaskRuns(ctx, t.clients.Tekton, t.clients.Namespace, t.options.run.Name, uid)
+	tasks, err := run.TaskRuns(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name, uid)
 	if err != nil {
 		return err
 	}
 	for _, task := range tasks {
-		if task.Task == t.options.run.Task {
+		if task.Task == t.options.Run.Task {
 			continue
 		}
-		phase := receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: task.Results["reason"], Retries: task.Retries, Started: task.Started.UTC(), Ended: task.Ended.UTC()}
+		phase := receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Retries: task.Retries, Started: task.Started.UTC(), Ended: task.Ended.UTC()}
 		if !task.Started.IsZero() && !task.Ended.IsZero() {
 			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
 		}
@@ -114,8 +115,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		}
 		if task.Status != run.Succeeded && r.Verdict == receipt.Succeeded {
 			r.Verdict = receipt.Failed
-			r.Reason = cmp.Or(task.Results["reason"], tektonReason(task))
-			r.Message = cmp.Or(task.Results["message"], task.Message)
+			r.Reason, r.Message = string(cmp.Or(task.Reason, fail.Internal)), task.Message
 		}
 	}
 	if r.Verdict != receipt.Succeeded {
@@ -124,11 +124,8 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	// A run can end between two tasks, with all that began a success.
 	if len(pipelineRun.Missed) > 0 {
 		missed := pipelineRun.Missed[0]
-		r.Verdict, r.Reason = receipt.Failed, string(fail.Internal)
-		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
-		if missed.TimedOut {
-			r.Reason = string(fail.TrainingTimeout)
-		}
+		r.Verdict, r.Reason = receipt.Failed, string(cmp.Or(kube.ReasonFor(missed.Word), fail.Internal))
+		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Word)
 	}
 	if pipelineRun.Cancelled {
 		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"
@@ -144,32 +141,16 @@ func repository(url string) string {
 	return git.Shown(url)
 }
 
-// tektonReason is Tekton's word in ours, of a step that could not say its own.
-func tektonReason(task run.TaskRun) string {
-	switch task.Reason {
-	case "TaskRunCancelled":
-		if task.TimedOut {
-			return string(fail.TrainingTimeout)
-		}
-		return string(fail.Cancelled)
-	case "TaskRunTimeout":
-		return string(fail.TrainingTimeout)
-	case "TaskRunImagePullFailed":
-		return string(fail.ImageUnavailable)
-	}
-	return string(fail.Internal)
-}
-
 // addNodes asks the agents what they are and how the job's ranks ended.
 func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	names := objects.NamesOf(t.options.name)
+	names := objects.NamesOf(t.options.Name)
 	set, err := t.clients.Kube.AppsV1().StatefulSets(t.clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("getting statefulset %s/%s: %w", t.clients.Namespace, names.StatefulSet, err)
 	}
-	clients, err := nodes.Connect(ctx, t.clients, t.options.name, t.options.certs)
+	clients, err := nodes.Connect(ctx, t.clients, t.options.Name, t.options.ClientCerts)
 	if err != nil {
 		return err
 	}
@@ -198,11 +179,11 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 				r.NCCL = network(facts.Environment)
 			}
 		})
-		if t.options.run.UID == "" {
+		if t.options.Run.UID == "" {
 			continue
 		}
 		group.Go(func() {
-			report, err := fabricOf(ctx, client, t.options.run.UID)
+			report, err := fabricOf(ctx, client, t.options.Run.UID)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -213,7 +194,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		})
 		if client.Node() == 0 {
 			group.Go(func() {
-				curve, err := curveOf(ctx, client, t.options.run.UID)
+				curve, err := curveOf(ctx, client, t.options.Run.UID)
 				mu.Lock()
 				defer mu.Unlock()
 				problems = append(problems, err)
@@ -221,7 +202,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 			})
 		}
 		group.Go(func() {
-			status, err := client.Job(ctx, t.options.run.UID)
+			status, err := client.Job(ctx, t.options.Run.UID)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -240,7 +221,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		spec := statuses[0].Spec
 		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode()}
 		r.Record = &receipt.Record{Folder: statuses[0].Record, Claims: claims(set, names)}
-		if t.options.artifacts != "" {
+		if t.options.Artifacts != "" {
 			problems = append(problems, t.copyLogs(ctx, clients, statuses))
 		}
 	}
@@ -350,9 +331,9 @@ func claims(set *appsv1.StatefulSet, names objects.Names) (result []string) {
 
 // copyLogs copies the whole logs, a file a rank.
 func (t *teardown) copyLogs(ctx context.Context, clients nodes.Set, statuses []agent.JobStatus) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.timeout/2)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.Timeout/2)
 	defer cancel()
-	if err := os.MkdirAll(t.options.artifacts, 0o775); err != nil {
+	if err := os.MkdirAll(t.options.Artifacts, 0o775); err != nil {
 		return fmt.Errorf("copying the logs: %w", err)
 	}
 	errs := make([]error, len(statuses))
@@ -361,7 +342,7 @@ func (t *teardown) copyLogs(ctx context.Context, clients nodes.Set, statuses []a
 		group.Go(func() {
 			for _, rank := range status.Ranks {
 				name := agent.RankLog + strconv.Itoa(rank.Rank)
-				errs[i] = errors.Join(errs[i], copyLog(ctx, clients[status.Node], status.ID, name, filepath.Join(t.options.artifacts, name+".log")))
+				errs[i] = errors.Join(errs[i], copyLog(ctx, clients[status.Node], status.ID, name, filepath.Join(t.options.Artifacts, name+".log")))
 			}
 		})
 	}

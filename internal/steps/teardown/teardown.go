@@ -21,10 +21,53 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
+// Options say which environment is released, and whose it may be.
+type Options struct {
+	// Run is the PipelineRun whose receipt is written; without it a person releases the environment.
+	Run run.Flags
+	// Name is the environment.
+	Name string
+	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
+	ClientCerts string
+	// Artifacts is a folder to copy the whole logs of all ranks into, "" for none.
+	Artifacts string
+	// Timeout is the time for pods and GPUs to become free.
+	Timeout time.Duration
+	// Keep keeps the environment of a successful run until its lease ends.
+	Keep bool
+	// Force releases an environment that somebody else holds, too.
+	Force bool
+}
+
+// Deps are what Run works with.
+type Deps struct {
+	Clients *kube.Clients
+	Log     *slog.Logger
+}
+
+// Result is what the run was.
+type Result struct {
+	// Name is the receipt's, "" if there was no run to write one for.
+	Name    string
+	Receipt receipt.Receipt
+}
+
+// Run writes the receipt, releases the environment and waits until its pods are gone.
+// The result is valid with an error too.
+func Run(ctx context.Context, d Deps, o Options) (Result, error) {
+	t := &teardown{
+		options: o, clients: d.Clients, log: d.Log, now: time.Now,
+		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: time.Now, Log: d.Log},
+	}
+	name, written, err := t.run(ctx)
+	return Result{Name: name, Receipt: written}, err
+}
+
 type teardown struct {
-	options options
+	options Options
 	clients *kube.Clients
 	leases  lease.Client
 	log     *slog.Logger
@@ -42,14 +85,14 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 	}
 	r := t.account(ctx, held)
 	write := func(ctx context.Context) error {
-		if t.options.run.Name == "" {
+		if t.options.Run.Name == "" {
 			return nil
 		}
 		return receipt.Write(ctx, t.clients.Kube, r)
 	}
 	// Nothing may keep the GPUs from being given back: what else fails is told after.
 	problems := write(ctx)
-	if t.options.keep && r.Verdict == receipt.Succeeded && held != nil && problems == nil {
+	if t.options.Keep && r.Verdict == receipt.Succeeded && held != nil && problems == nil {
 		if err := t.waitLeaseEnds(ctx, held); err != nil && ctx.Err() == nil {
 			problems = errors.Join(problems, err)
 		}
@@ -76,13 +119,13 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 	writing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	problems = errors.Join(problems, write(writing))
-	if t.options.run.Name == "" {
+	if t.options.Run.Name == "" {
 		return "", r, problems
 	}
-	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.name, r.Schedule); err != nil {
+	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.Name, r.Schedule); err != nil {
 		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err))
 	}
-	name := receipt.Name(t.options.run.Name)
+	name := receipt.Name(t.options.Run.Name)
 	t.log.Info(fmt.Sprintf("Verdict: %s. The receipt is configmap %s/%s.", verdict(r), t.clients.Namespace, name))
 	return name, r, problems
 }
@@ -97,23 +140,23 @@ func verdict(r receipt.Receipt) string {
 // mine is the Lease that this run or person holds, nil where there is none (then
 // free is true) or it is another run's.
 func (t *teardown) mine(ctx context.Context) (held *coordinationv1.Lease, free bool, err error) {
-	found, err := t.leases.Find(ctx, t.options.name)
+	found, err := t.leases.Find(ctx, t.options.Name)
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
-		t.log.Info(fmt.Sprintf("There is no environment %s/%s.", t.clients.Namespace, t.options.name))
+		t.log.Info(fmt.Sprintf("There is no environment %s/%s.", t.clients.Namespace, t.options.Name))
 		return nil, true, nil
 	} else if err != nil {
 		return nil, false, err
 	}
 	holder := lease.HolderOf(found)
 	switch {
-	case t.options.force, holder.ID == "":
+	case t.options.Force, holder.ID == "":
 		return found, false, nil
-	case t.options.run.UID != "" && holder.ID != t.options.run.UID:
+	case t.options.Run.UID != "" && holder.ID != t.options.Run.UID:
 		// A run that never got the environment has nothing to give back.
-		t.log.Info(fmt.Sprintf("Environment %s/%s is held by %s and is left alone.", t.clients.Namespace, t.options.name, holder))
+		t.log.Info(fmt.Sprintf("Environment %s/%s is held by %s and is left alone.", t.clients.Namespace, t.options.Name, holder))
 		return nil, false, nil
-	case t.options.run.UID == "" && holder.ID != lease.Person().ID:
-		return nil, false, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace, t.options.name, holder),
+	case t.options.Run.UID == "" && holder.ID != lease.Person().ID:
+		return nil, false, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace, t.options.Name, holder),
 			"ask them, or use --force")
 	}
 	return found, false, nil
@@ -162,10 +205,10 @@ func (t *teardown) waitReleased(ctx context.Context, held *coordinationv1.Lease,
 
 // waitGone waits until no pod of the environment is left.
 func (t *teardown) waitGone(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.Timeout)
 	defer cancel()
 	last := -1
-	return kube.WaitGone(ctx, t.clients.Kube, t.clients.Namespace, objects.Selector(t.options.name).String(), func(left []*corev1.Pod) {
+	return kube.WaitGone(ctx, t.clients.Kube, t.clients.Namespace, objects.Selector(t.options.Name).String(), func(left []*corev1.Pod) {
 		if len(left) != last && len(left) > 0 {
 			t.log.Info("  " + humanize.Count(len(left), "pod") + " still there")
 		}
@@ -175,11 +218,11 @@ func (t *teardown) waitGone(ctx context.Context) error {
 
 // waitLeaseGone proves that the root itself is gone.
 func (t *teardown) waitLeaseGone(ctx context.Context, uid types.UID) error {
-	found, err := t.clients.Kube.CoordinationV1().Leases(t.clients.Namespace).Get(ctx, t.options.name, metav1.GetOptions{})
+	found, err := t.clients.Kube.CoordinationV1().Leases(t.clients.Namespace).Get(ctx, t.options.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && found.UID != uid {
 		return nil
 	} else if err != nil {
-		return kube.Problem(fmt.Errorf("getting lease %s/%s: %w", t.clients.Namespace, t.options.name, err))
+		return kube.Problem(fmt.Errorf("getting lease %s/%s: %w", t.clients.Namespace, t.options.Name, err))
 	}
 	return fail.Becausef(fail.TeardownIncomplete, "deleting lease %s/%s: it is still there; finalizers: %v", found.Namespace, found.Name, found.Finalizers)
 }

@@ -103,8 +103,8 @@ func newPlace(t *testing.T, tasks []runtime.Object, objects ...runtime.Object) *
 	clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(tasks...), Namespace: "ns", InCluster: true}
 	p.teardown = &teardown{clients: clients, log: log, now: func() time.Time { return start().Add(time.Hour) },
 		leases: lease.Client{Kube: client, Tekton: clients.Tekton, Namespace: "ns", Now: time.Now, Log: log}}
-	p.options.name, p.options.timeout = "env", 10*time.Second
-	p.options.run.Name, p.options.run.UID, p.options.run.Task = "train-1", "uid-1", "teardown"
+	p.options.Name, p.options.Timeout = "env", 10*time.Second
+	p.options.Run.Name, p.options.Run.UID, p.options.Run.Task = "train-1", "uid-1", "teardown"
 	return p
 }
 
@@ -235,7 +235,7 @@ func TestTeardownTwice(t *testing.T) {
 		task("sync-repo", "Succeeded", from("https://me:hush@git.example.com/team/model.git"), "commit", "abc", "tree", "def"),
 		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3", "metrics", `{"loss":2.5}`),
 	}, objects...)
-	p.options.artifacts = filepath.Join(t.TempDir(), "artifacts")
+	p.options.Artifacts = filepath.Join(t.TempDir(), "artifacts")
 
 	var first receipt.Receipt
 	for _, when := range []string{"at first", "again"} {
@@ -296,7 +296,7 @@ func TestTeardownTwice(t *testing.T) {
 		t.Errorf("record %+v, want the claims of both nodes", first.Record)
 	}
 	for rank := range 2 {
-		content, err := os.ReadFile(filepath.Join(p.options.artifacts, fmt.Sprintf("rank-%d.log", rank)))
+		content, err := os.ReadFile(filepath.Join(p.options.Artifacts, fmt.Sprintf("rank-%d.log", rank)))
 		if want := fmt.Sprintf("hello from %d\n", rank); err != nil || !strings.HasPrefix(string(content), want) {
 			t.Errorf("the copied log of rank %d is %q, %v", rank, content, err)
 		}
@@ -315,9 +315,9 @@ func TestWhoseEnvironment(t *testing.T) {
 		{"nothing is there", "", nil, nil, ""},
 		{"this run's", "uid-1", nil, nil, ""},
 		{"another run's is left alone", "uid-2", nil, []string{"lease env"}, ""},
-		{"a person tears a run's down", "uid-2", func(p *place) { p.options.run.Name, p.options.run.UID = "", "" }, []string{"lease env"}, fail.EnvironmentBusy},
-		{"by force", "uid-2", func(p *place) { p.options.run.Name, p.options.run.UID, p.options.force = "", "", true }, nil, ""},
-		{"a person's own", person, func(p *place) { p.options.run.Name, p.options.run.UID = "", "" }, nil, ""},
+		{"a person tears a run's down", "uid-2", func(p *place) { p.options.Run.Name, p.options.Run.UID = "", "" }, []string{"lease env"}, fail.EnvironmentBusy},
+		{"by force", "uid-2", func(p *place) { p.options.Run.Name, p.options.Run.UID, p.options.Force = "", "", true }, nil, ""},
+		{"a person's own", person, func(p *place) { p.options.Run.Name, p.options.Run.UID = "", "" }, nil, ""},
 		{"replaced meanwhile", "uid-1", func(p *place) {
 			p.kube.PrependReactor("delete", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
 				other := held("uid-2")
@@ -349,7 +349,7 @@ func TestWhoseEnvironment(t *testing.T) {
 // Pods that stay hold GPUs: that is no success, whoever asks again.
 func TestPodsThatStay(t *testing.T) {
 	p := newPlace(t, []runtime.Object{pipelineRun()}, held("uid-1"), &corev1.Pod{ObjectMeta: about("env-0")})
-	p.stuck, p.options.timeout = true, 200*time.Millisecond
+	p.stuck, p.options.Timeout = true, 200*time.Millisecond
 	for _, when := range []string{"at first", "again, without a Lease"} {
 		_, r, err := p.run(t.Context())
 		if fail.ReasonOf(err) != fail.TeardownIncomplete || !strings.Contains(err.Error(), "pod env-0 still there") {
@@ -379,7 +379,7 @@ func TestKeep(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t, tc.tasks, held("uid-1"))
-			p.options.keep, p.now = true, func() time.Time { return tc.now }
+			p.options.Keep, p.now = true, func() time.Time { return tc.now }
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			says := false

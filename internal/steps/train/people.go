@@ -8,32 +8,12 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/spf13/cobra"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // replaced is why a training was stopped that another one took the place of.
 const replaced = "another training was started in its place"
-
-// ForPeople is the step with the script as its first argument, as mlenv train has it. It
-// launches nothing beside another training.
-func ForPeople() *cobra.Command {
-	o := &options{exclusive: true}
-	cmd := o.command()
-	cmd.Use = "train SCRIPT [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]"
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		o.env, o.args = atDash(cmd, args)
-		if !cmd.Flags().Changed("script") && len(o.env) > 0 && !strings.Contains(o.env[0], "=") {
-			o.script, o.env = o.env[0], o.env[1:]
-		}
-		return o.check("an argument is missing: want the training script")
-	}
-	cmd.Flags().BoolVar(&o.replace, "replace", false, "stop a training of a person that still runs on these nodes first")
-	cmd.Flags().Lookup("script").Hidden = true
-	return cmd
-}
 
 // clear looks for trainings that run on the nodes already: two would want the same port and
 // the same GPUs. With replace it stops those of people and waits for their end. Else, and where one is of a

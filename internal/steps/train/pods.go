@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // clusterPods asks the API server about an environment's pods.
@@ -69,7 +70,7 @@ func (p *clusterPods) Restarted(ctx context.Context, client *agent.Client) error
 		for _, container := range pod.Status.ContainerStatuses {
 			if ended := container.LastTerminationState.Terminated; ended != nil {
 				how = fmt.Sprintf("after it had ended with %s (exit code %d)", ended.Reason, ended.ExitCode)
-				if ended.Reason == "OOMKilled" {
+				if kube.ReasonFor(ended.Reason) == fail.OutOfMemory {
 					reason = fail.OutOfMemory
 				}
 			}

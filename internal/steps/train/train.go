@@ -50,9 +50,8 @@ type Training struct {
 	// Forward is the command that makes a port of a node reachable for a person.
 	Forward func(node, port int) string
 	Log     *slog.Logger
-	// Out gets the ranks' output. With JSON it goes through Log instead.
-	Out  io.Writer
-	JSON bool
+	// Out gets the ranks' output; without it each line is a record of Log.
+	Out io.Writer
 	// Told is true where an earlier attempt of the step has told how the job ended.
 	Told bool
 	// Every is how often progress is shown.
@@ -243,7 +242,7 @@ func (t *Training) lost(ctx context.Context, client *agent.Client, since time.Ti
 // until watch has decided that the node is lost, which ends ctx.
 func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 	output := &merged{out: t.Out}
-	if t.JSON {
+	if t.Out == nil {
 		output.log = t.Log
 	}
 	for _, client := range t.Nodes {

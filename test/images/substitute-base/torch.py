@@ -1,5 +1,5 @@
 
-# What DeepSpeed's set-up asks torch for, on a machine without a GPU.
+# The parts of torch that DeepSpeed's setup uses on a machine without a GPU.
 import sys
 import types
 

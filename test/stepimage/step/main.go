@@ -1,5 +1,5 @@
-// Command step is a Tekton step for the end-to-end tests: it prints what it is
-// told, shows who it runs as and can fail.
+// Command step is a Tekton step for the end-to-end tests: it prints a text, shows the user that it
+// runs as, and can fail.
 package main
 
 import (

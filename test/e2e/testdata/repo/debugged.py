@@ -1,4 +1,4 @@
-"""Every rank waits for the others before it is done: also for one that waits for a debugger."""
+"""Every rank waits for the others before it exits, also for a rank that waits for a debugger."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Rank 3 fails by an error of its own. It is slow to end: all others end before it, because they lost it."""
+"""Rank 3 fails with an error of its own. It ends slowly: all others end before it, because they lost it."""
 
 import os
 import pathlib
@@ -24,7 +24,7 @@ def train():
     raise RuntimeError(f"[../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.{rank}]:4711")
 
 
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends the others of its node
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun stops the other ranks of its node
 try:
     train()
 except Exception:
@@ -33,7 +33,7 @@ except Exception:
 if rank == 3:
     (marks / "failed").touch()
     wait_for("gone-0", "gone-1", "gone-2")
-    time.sleep(0.3)  # the mark is a moment older than the end of its writer
+    time.sleep(0.3)  # a rank writes its mark a moment before it ends
     os._exit(7)
 (marks / f"gone-{rank}").touch()
 os._exit(1)

@@ -1,4 +1,4 @@
-"""Rank 1 never comes to the collective in which rank 0 waits for it."""
+"""Rank 1 never joins the collective in which rank 0 waits for it."""
 
 import pathlib
 import time

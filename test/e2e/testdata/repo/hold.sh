@@ -1,5 +1,5 @@
 #!/bin/sh
-# Holds its environment until /workspace/release is there.
+# Holds its environment until /workspace/release exists.
 trap 'echo "node $NODE_RANK was told to stop"; exit 143' TERM
 echo "node $NODE_RANK holds the environment"
 until [ -e /workspace/release ]; do sleep 0.2; done

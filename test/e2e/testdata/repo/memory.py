@@ -1,4 +1,4 @@
-"""Rank 1 takes memory until the kernel ends it."""
+"""Rank 1 allocates memory until the kernel kills it."""
 
 import os
 import signal

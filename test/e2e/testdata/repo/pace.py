@@ -1,4 +1,4 @@
-"""Ten steps, each of which takes $PACE seconds, and the loss that they end with."""
+"""Runs ten steps of $PACE seconds each, and logs their final loss."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Says what it was given, and is done."""
+"""Prints its arguments and exits."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Calls torchrun itself, by nothing but the agent's variables.
+# Calls torchrun itself, with only the agent's variables.
 set -eu
 echo "node $NODE_RANK of $NUM_NODES: $GPUS_PER_NODE GPUs, $WORLD_SIZE ranks in all; uid $(id -u) gid $(id -g)"
 sed 's/^/hostfile: /' "$DEEPSPEED_HOSTFILE"

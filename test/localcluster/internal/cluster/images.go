@@ -119,6 +119,11 @@ var rootfsImages = []rootfsImage{
 		Cmd:        []string{"python3"},
 		WorkingDir: "/",
 	}},
+	// What the steps' image is built on.
+	{"base/git:latest", v1.Config{
+		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
+		WorkingDir: "/",
+	}},
 	{builderImage, v1.Config{
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 		Cmd: []string{"buildah", "version"},

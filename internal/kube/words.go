@@ -1,0 +1,89 @@
+package kube
+
+import (
+	"strings"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// words are the reasons that Kubernetes and Tekton give, in ours. A word that names no cause,
+// as Failed or Error, is missing.
+var words = map[string]fail.Reason{
+	// The kubelet and the container runtime: a container that waits or has terminated.
+	"CrashLoopBackOff":           fail.ContainerFailed,
+	"ContainerCannotRun":         fail.ContainerFailed,
+	"CreateContainerConfigError": fail.ContainerFailed, // Tekton uses the word too
+	"CreateContainerError":       fail.ContainerFailed,
+	"PostStartHookError":         fail.ContainerFailed,
+	"PreCreateHookError":         fail.ContainerFailed,
+	"PreStartHookError":          fail.ContainerFailed,
+	"RunContainerError":          fail.ContainerFailed,
+	"StartError":                 fail.ContainerFailed,
+	"ErrImageNeverPull":          fail.ImageUnavailable,
+	"ErrImagePull":               fail.ImageUnavailable,
+	"ImageInspectError":          fail.ImageUnavailable,
+	"ImagePullBackOff":           fail.ImageUnavailable,
+	"InvalidImageName":           fail.ImageUnavailable,
+	"RegistryUnavailable":        fail.ImageUnavailable,
+	"SignatureValidationFailed":  fail.ImageUnavailable,
+	"OOMKilled":                  fail.OutOfMemory,
+
+	// The kubelet and the scheduler: a pod that its node refused or ended.
+	"Evicted":                  fail.NodesUnavailable,
+	"NodeShutdown":             fail.NodesUnavailable,
+	"UnexpectedAdmissionError": fail.NodesUnavailable,
+	"Preempted":                fail.GPUsUnavailable,
+
+	// Tekton, of the pod of a TaskRun.
+	"ExceededNodeResources":                       fail.NodesUnavailable,
+	"ExceededResourceQuota":                       fail.QuotaExceeded,
+	"PodAdmissionFailed":                          fail.SecurityRefused,
+	"PullImageFailed":                             fail.ImageUnavailable,
+	string(v1.TaskRunReasonImagePullFailed):       fail.ImageUnavailable,
+	string(v1.TaskRunReasonInitContainerFailed):   fail.ContainerFailed,
+	string(v1.TaskRunReasonInitContainerOOM):      fail.OutOfMemory,
+	string(v1.TaskRunReasonPodCreationFailed):     fail.ContainerFailed,
+	string(v1.TaskRunReasonPodEvicted):            fail.NodesUnavailable,
+	string(v1.TaskRunReasonSidecarFailed):         fail.ContainerFailed,
+	string(v1.TaskRunReasonSidecarOOM):            fail.OutOfMemory,
+	string(v1.TaskRunReasonStepOOM):               fail.OutOfMemory,
+	string(v1.PipelineRunReasonInvalidParamValue): fail.InvalidInput, // of a TaskRun too
+
+	// Tekton, of a TaskRun.
+	string(v1.TaskRunReasonCancelled):            fail.Cancelled,
+	string(v1.TaskRunReasonTimedOut):             fail.TrainingTimeout,
+	string(v1.TaskRunReasonFailedResolution):     fail.InvalidInput,
+	string(v1.TaskRunReasonFailedValidation):     fail.InvalidInput,
+	string(v1.TaskRunReasonTaskFailedValidation): fail.InvalidInput,
+
+	// Tekton, of a PipelineRun.
+	string(v1.PipelineRunReasonCancelled):                 fail.Cancelled,
+	string(v1.PipelineRunReasonCancelledRunningFinally):   fail.Cancelled,
+	string(v1.PipelineRunReasonTimedOut):                  fail.TrainingTimeout,
+	string(v1.PipelineRunReasonTimedOutRunningFinally):    fail.TrainingTimeout,
+	string(v1.PipelineRunReasonCouldntGetPipeline):        fail.InvalidInput,
+	string(v1.PipelineRunReasonCouldntGetTask):            fail.InvalidInput,
+	string(v1.PipelineRunReasonFailedValidation):          fail.InvalidInput,
+	string(v1.PipelineRunReasonInvalidWorkspaceBinding):   fail.InvalidInput,
+	string(v1.PipelineRunReasonParamArrayIndexingInvalid): fail.InvalidInput,
+	string(v1.PipelineRunReasonParameterMissing):          fail.InvalidInput,
+	string(v1.PipelineRunReasonParameterTypeMismatch):     fail.InvalidInput,
+
+	// Tekton, of a task that it skipped.
+	string(v1.FinallyTimedOutSkip):     fail.TrainingTimeout,
+	string(v1.PipelineTimedOutSkip):    fail.TrainingTimeout,
+	string(v1.TasksTimedOutSkip):       fail.TrainingTimeout,
+	string(v1.GracefullyCancelledSkip): fail.Cancelled,
+}
+
+// ReasonFor translates a word of Kubernetes or Tekton: the reason of a condition, of a waiting or terminated
+// container, of a pod, or of a skipped task. It is "" for a word that names no cause.
+func ReasonFor(word string) fail.Reason {
+	// The kubelet refuses a pod with OutOf and the name of the resource.
+	if resource, found := strings.CutPrefix(word, "OutOf"); found && resource != "" {
+		return fail.NodesUnavailable
+	}
+	return words[word]
+}

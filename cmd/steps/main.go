@@ -9,11 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps"
 )
 
 func main() {
+	git.Helper()
 	if path.Base(os.Args[0]) == "mlenv" {
 		os.Exit(cli.Main(os.Args[1:], os.Stdout, os.Stderr))
 	}

@@ -2,8 +2,12 @@
 package main
 
 import (
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
-func main() { step.Main(syncrepo.Command()) }
+func main() {
+	git.Helper()
+	step.Main(syncrepo.Command())
+}

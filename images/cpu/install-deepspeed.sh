@@ -1,11 +1,10 @@
 #!/bin/sh
-# Installs DeepSpeed into the virtual environment with CPU ops compiled: an op
-# that is compiled at first use is compiled by every rank of every run, which
-# needs a compiler.
+# Installs DeepSpeed into the virtual environment with compiled CPU ops. Every
+# rank of every run would compile a missing op at first use, and need a compiler.
 #
 #   install-deepspeed.sh FOLDER OP...   OP is shm_comm, cpu_adam or fused_adam
 #
-# base.py has written its record to FOLDER.
+# FOLDER has the record of base.py.
 set -eu
 
 constraints=$1/constraints.txt

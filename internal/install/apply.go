@@ -51,13 +51,9 @@ func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.U
 	before, err := objects.Get(ctx, object.GetName(), metav1.GetOptions{})
 	isNew := apierrors.IsNotFound(err)
 	if err != nil && !isNew {
-		return change, problem(object, err)
+		return change, problem(object, fmt.Errorf("reading %s: %w", Title(object), err))
 	}
-	options := metav1.ApplyOptions{FieldManager: fieldManager, Force: true}
-	if dryRun {
-		options.DryRun = []string{metav1.DryRunAll}
-	}
-	after, err := objects.Apply(ctx, object.GetName(), object, options)
+	after, err := kube.ApplyTo(ctx, objects, object, kube.ApplyOptions{Manager: fieldManager, DryRun: dryRun})
 	if err != nil {
 		return change, problem(object, err)
 	}
@@ -116,11 +112,10 @@ func bindsOneOf(binding *unstructured.Unstructured, objects []*unstructured.Unst
 // problem gives the API server's error its reason.
 func problem(object *unstructured.Unstructured, err error) error {
 	kind := object.GroupVersionKind()
-	wrapped := fmt.Errorf("applying %s %s: %w", kind.Kind, object.GetName(), err)
 	if next := bringer(kind.Group); next != "" && missingResource(err) {
-		return fail.Advise(fail.Because(fail.InvalidInput, wrapped), "the cluster has no %s: %s", kind.GroupVersion(), next)
+		return fail.Advise(fail.Because(fail.InvalidInput, err), "the cluster has no %s: %s", kind.GroupVersion(), next)
 	}
-	return kube.Problem(wrapped)
+	return kube.Problem(err)
 }
 
 // bringer is what a cluster without an API group lacks; "" for groups that all have.
@@ -139,6 +134,6 @@ func bringer(group string) string {
 // missingResource is true where the API server does not know the kind at all; an
 // object or a namespace that is missing has details.
 func missingResource(err error) bool {
-	status, ok := err.(apierrors.APIStatus)
-	return ok && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
 }

@@ -1,14 +1,17 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -25,63 +28,100 @@ type Object interface {
 	runtime.Object
 }
 
-// Apply makes the live object have what obj says, and leaves alone what it does
-// not say, by server-side apply. It never reads the object, so a Secret needs the
-// verbs patch and create only. obj is not changed; its status and its empty
-// fields are not sent.
+// ApplyOptions of one object. The zero value is the environment's: FieldManager, and no dry run.
+type ApplyOptions struct {
+	// Manager owns the fields that are sent. FieldManager if empty.
+	Manager string
+	// DryRun has the API server check the object and change nothing.
+	DryRun bool
+}
+
+// Patcher is a typed or dynamic client of one kind.
+type Patcher[T any] interface {
+	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, options metav1.PatchOptions, subresources ...string) (T, error)
+}
+
+// ApplyTo makes the live object have what object says, and leaves alone what it does not say, by server-side
+// apply. object is an object or an apply configuration and is not changed; its status and its empty fields are
+// not sent. ApplyTo never reads the object, so a Secret needs the verbs patch and create only. It takes over fields of
+// other managers, and tries again if it meets another writer.
+//
+// The API server's error is wrapped with the object's name and has no reason yet: see Problem.
+func ApplyTo[T any](ctx context.Context, client Patcher[T], object any, options ApplyOptions) (T, error) {
+	var applied T
+	fields, err := fieldsOf(object)
+	if err != nil {
+		return applied, fmt.Errorf("applying %T: %w", object, err)
+	}
+	sent := &unstructured.Unstructured{Object: fields}
+	patch, err := json.Marshal(fields)
+	if err != nil {
+		return applied, fmt.Errorf("applying %s %s: %w", sent.GetKind(), FullName(sent), err)
+	}
+	to := metav1.PatchOptions{FieldManager: cmp.Or(options.Manager, FieldManager), Force: new(true)}
+	if options.DryRun {
+		to.DryRun = []string{metav1.DryRunAll}
+	}
+	// AlreadyExists and Conflict mean that two writers met; the second try finds the object.
+	met := func(err error) bool { return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) }
+	err = retry.OnError(retry.DefaultBackoff, met, func() error {
+		applied, err = client.Patch(ctx, sent.GetName(), types.ApplyPatchType, patch, to)
+		return err
+	})
+	if err != nil {
+		return applied, fmt.Errorf("applying %s %s: %w", sent.GetKind(), FullName(sent), err)
+	}
+	return applied, nil
+}
+
+// FullName is NAMESPACE/NAME, or NAME if the object has no namespace.
+func FullName(object metav1.Object) string {
+	return strings.TrimPrefix(object.GetNamespace()+"/"+object.GetName(), "/")
+}
+
+// Apply is ApplyTo for the kinds that an environment is made of.
 //
 // Errors: PermissionDenied, QuotaExceeded, SecurityRefused, EnvironmentDiffers
 // where a field cannot be changed.
 func Apply(ctx context.Context, client kubernetes.Interface, obj Object) error {
-	patch, kind, err := applyPatch(obj)
-	if err != nil {
-		return err
-	}
-	// AlreadyExists and Conflict mean that two writers met; the second try finds the object.
-	met := func(err error) bool { return apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) }
-	err = retry.OnError(retry.DefaultBackoff, met, func() error { return send(ctx, client, obj, patch) })
-	if err != nil {
-		return Problem(fmt.Errorf("applying %s %s/%s: %w", kind, obj.GetNamespace(), obj.GetName(), err))
-	}
-	return nil
-}
-
-func send(ctx context.Context, client kubernetes.Interface, obj Object, patch []byte) error {
-	namespace, name := obj.GetNamespace(), obj.GetName()
-	force := true
-	options := metav1.PatchOptions{FieldManager: FieldManager, Force: &force}
+	namespace := obj.GetNamespace()
 	var err error
 	switch obj.(type) {
 	case *corev1.ServiceAccount:
-		_, err = client.CoreV1().ServiceAccounts(namespace).Patch(ctx, name, types.ApplyPatchType, patch, options)
+		_, err = ApplyTo(ctx, client.CoreV1().ServiceAccounts(namespace), obj, ApplyOptions{})
 	case *corev1.Secret:
-		_, err = client.CoreV1().Secrets(namespace).Patch(ctx, name, types.ApplyPatchType, patch, options)
+		_, err = ApplyTo(ctx, client.CoreV1().Secrets(namespace), obj, ApplyOptions{})
 	case *corev1.ConfigMap:
-		_, err = client.CoreV1().ConfigMaps(namespace).Patch(ctx, name, types.ApplyPatchType, patch, options)
+		_, err = ApplyTo(ctx, client.CoreV1().ConfigMaps(namespace), obj, ApplyOptions{})
 	case *corev1.Service:
-		_, err = client.CoreV1().Services(namespace).Patch(ctx, name, types.ApplyPatchType, patch, options)
+		_, err = ApplyTo(ctx, client.CoreV1().Services(namespace), obj, ApplyOptions{})
 	case *corev1.PersistentVolumeClaim:
-		_, err = client.CoreV1().PersistentVolumeClaims(namespace).Patch(ctx, name, types.ApplyPatchType, patch, options)
+		_, err = ApplyTo(ctx, client.CoreV1().PersistentVolumeClaims(namespace), obj, ApplyOptions{})
 	case *appsv1.StatefulSet:
-		_, err = client.AppsV1().StatefulSets(namespace).Patch(ctx, name, types.ApplyPatchType, patch, options)
+		_, err = ApplyTo(ctx, client.AppsV1().StatefulSets(namespace), obj, ApplyOptions{})
 	default:
-		err = fmt.Errorf("%T is not a kind that is applied", obj)
+		err = fmt.Errorf("applying %T %s: it is not a kind that is applied", obj, FullName(obj))
 	}
-	return err
+	return Problem(err)
 }
 
-// applyPatch is obj as server-side apply wants it: with its kind, and without the
+// fieldsOf is an object as server-side apply wants it: with its kind, and without the
 // zero values that Go types send for fields nobody set, which would be owned.
-func applyPatch(obj Object) (patch []byte, kind string, err error) {
-	kinds, _, err := scheme.Scheme.ObjectKinds(obj)
-	if err != nil {
-		return nil, "", fmt.Errorf("applying %T %s/%s: %w", obj, obj.GetNamespace(), obj.GetName(), err)
+func fieldsOf(object any) (map[string]any, error) {
+	if shared, is := object.(*unstructured.Unstructured); is {
+		object = shared.DeepCopy()
 	}
-	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {
-		return nil, "", fmt.Errorf("applying %s %s/%s: %w", kinds[0].Kind, obj.GetNamespace(), obj.GetName(), err)
+		return nil, err
 	}
-	fields["apiVersion"], fields["kind"] = kinds[0].GroupVersion().String(), kinds[0].Kind
+	if obj, typed := object.(runtime.Object); typed && fields["kind"] == nil {
+		kinds, _, err := scheme.Scheme.ObjectKinds(obj)
+		if err != nil {
+			return nil, err
+		}
+		fields["apiVersion"], fields["kind"] = kinds[0].GroupVersion().String(), kinds[0].Kind
+	}
 	delete(fields, "status")
 	if spec, ok := fields["spec"].(map[string]any); ok {
 		if templates, ok := spec["volumeClaimTemplates"].([]any); ok {
@@ -91,11 +131,7 @@ func applyPatch(obj Object) (patch []byte, kind string, err error) {
 		}
 	}
 	dropNulls(fields)
-	patch, err = json.Marshal(fields)
-	if err != nil {
-		return nil, "", fmt.Errorf("applying %s %s/%s: %w", kinds[0].Kind, obj.GetNamespace(), obj.GetName(), err)
-	}
-	return patch, kinds[0].Kind, nil
+	return fields, nil
 }
 
 func dropNulls(value any) {

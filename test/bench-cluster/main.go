@@ -24,8 +24,8 @@ const stateDir = "/var/lib/ml-dev-env-localcluster"
 func main() { os.Exit(run()) }
 
 func run() int {
-	cold := flag.Bool("cold", true, "time the first up too, which compiles everything and makes the images (about 15 minutes on 2 cores)")
-	runs := flag.Int("runs", 3, "how often everything else is timed; the median is printed")
+	cold := flag.Bool("cold", true, "also time the first up, which compiles everything and builds the images (about 15 minutes on 2 cores)")
+	runs := flag.Int("runs", 3, "how often to time everything else; the result is the median")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -41,7 +41,7 @@ func bench(ctx context.Context, cold bool, runs int) (err error) {
 		return errors.New("-runs must be at least 1")
 	}
 	if _, err := os.Stat(stateDir); err == nil {
-		return errors.New("a local cluster is up; take it down first: make cluster-down")
+		return errors.New("a local cluster is running; remove it first: make cluster-down")
 	}
 	work, err := os.MkdirTemp("", "bench-cluster-")
 	if err != nil {

@@ -79,11 +79,11 @@ func (t logTimes) report(p *place) {
 	p.measured("through the agent's pipe into the record", "MB/s", t.write, aimed(t.write))
 	p.measured("the same program's stdout to a file", "MB/s", t.file, share(t.write, t.file))
 	p.measured("the same program's stdout through cat to a file", "MB/s", t.cat, share(t.write, t.cat))
-	p.measured("into the record while a client follows it, until it has all", "MB/s", t.follow, aimed(t.follow))
-	p.measured("a client reads it back by offset, broken off halfway", "MB/s", t.read, aimed(t.read))
+	p.measured("into the record while a client follows it, until the client has everything", "MB/s", t.follow, aimed(t.follow))
+	p.measured("a client reads it back by offset, interrupted halfway", "MB/s", t.read, aimed(t.read))
 	p.measured("kubectl exec cat of the same file", "MB/s", t.exec, share(t.read, t.exec))
-	p.measured("print(), a write a line, into the record", "MB/s", t.printed, share(t.printed, t.printedFile)+" to a file")
-	p.measured("print(), a write a line, to a file", "MB/s", t.printedFile)
+	p.measured("print(), one write per line, into the record", "MB/s", t.printed, share(t.printed, t.printedFile)+" to a file")
+	p.measured("print(), one write per line, to a file", "MB/s", t.printedFile)
 }
 
 // aimed compares rates in MB/s with their aim.

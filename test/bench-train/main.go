@@ -75,7 +75,7 @@ func bench(ctx context.Context, chosen []string, runs int) (err error) {
 	}
 	fmt.Printf("%d cores shared by two Kubernetes nodes, the control plane and this program; %s/%s, %s; the median of %d, and the range\n",
 		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), runs)
-	fmt.Printf("before it began, %.1f threads on average wanted a core: where that is not near 0, the sizes are of a disturbed machine\n", load)
+	fmt.Printf("before the start, %.1f threads on average needed a core; unless that is close to 0, other programs disturbed the measurement\n", load)
 	for _, part := range parts {
 		if !slices.Contains(chosen, part.name) {
 			continue

@@ -70,7 +70,7 @@ func (t pipelineTimes) report(p *place) {
 	p.measured("  to the first training step", "s", t.step, "Kubeflow Trainer, without a pipeline: 10.4 to 11.5 s")
 	p.measured("from the last rank's end to the end of task train", "s", t.train, less(t.train, 1, "the aim of 1 s"), "Kubeflow Trainer: 6 s")
 	p.measured("  to the receipt", "s", t.receipt)
-	p.measured("  to the end of the run, everything given back", "s", t.run)
+	p.measured("  to the end of the run, with everything released", "s", t.run)
 }
 
 // timePipeline times one run in an environment with a name of its own.
@@ -84,7 +84,7 @@ func (p *place) timePipeline(ctx context.Context, name string, t *pipelineTimes)
 		return err
 	}
 	if !line.run.IsSuccessful() {
-		return fmt.Errorf("it ended with %+v", line.run.Status.Conditions)
+		return fmt.Errorf("the run ended with %+v", line.run.Status.Conditions)
 	}
 	tasks, err := run.TaskRuns(ctx, p.clients.Tekton, p.name, name, line.run.UID)
 	if err != nil {
@@ -95,7 +95,7 @@ func (p *place) timePipeline(ctx context.Context, name string, t *pipelineTimes)
 		return err
 	}
 	if len(written.Ranks) != 2 {
-		return fmt.Errorf("its receipt has %d ranks, want 2", len(written.Ranks))
+		return fmt.Errorf("the receipt has %d ranks, want 2", len(written.Ranks))
 	}
 	return errors.Join(t.addPhases(line, tasks, written, name, created), t.addMoments(line, tasks, written, name))
 }

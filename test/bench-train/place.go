@@ -49,7 +49,7 @@ type place struct {
 
 func newPlace() (*place, error) {
 	if _, err := os.Stat(kubeconfig); err != nil {
-		return nil, errors.New("no local cluster is up; bring it up first: make cluster")
+		return nil, errors.New("no local cluster is running; start it first: make cluster")
 	}
 	p := &place{name: "bench-train-" + strings.ToLower(rand.Text()[:6])}
 	var err error
@@ -86,7 +86,7 @@ func (p *place) install(ctx context.Context) error {
 	if err := p.publish(ctx); err != nil {
 		return err
 	}
-	p.say("bringing the images to the nodes")
+	p.say("pulling the images to the nodes")
 	const first = "first"
 	if err := p.provision(ctx, first, "rwx"); err != nil {
 		return err

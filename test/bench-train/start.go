@@ -61,7 +61,7 @@ func benchStart(ctx context.Context, p *place, runs int) error {
 
 func (t startTimes) report(p *place) {
 	p.part("start, of a training of one step on 2 nodes x 1 rank",
-		"provision, sync-repo and train are run one after the other on this machine, as a person does, and reach the nodes through the API server",
+		"provision, sync-repo and train run one after the other on this machine, as a user runs them, and reach the nodes through the API server",
 		"images are on the nodes, claims are new; train.py imports PyTorch and steps once over gloo, with DeepSpeed where that is its launcher",
 		"the sizes of Kubeflow Trainer are those of v2.1 with such an image on such a cluster")
 	p.measured("from provision's start to a ready environment", "s", t.ready)
@@ -80,7 +80,7 @@ func (t startTimes) report(p *place) {
 		p.measured("  to the first training step", "s", again.step)
 		p.measured("  from the last rank's end to train's verdict", "s", again.verdict, less(again.verdict, 1, "the aim of 1 s"))
 	}
-	p.measured("again, as asked of the agents alone: to the first rank", "s", t.agent, less(t.agent, 0.3, "the aim of 0.3 s"))
+	p.measured("again, by the agents alone: to the first rank", "s", t.agent, less(t.agent, 0.3, "the aim of 0.3 s"))
 }
 
 // timeStart times one environment, from its creation to its deletion.
@@ -160,7 +160,7 @@ func (p *place) train(ctx context.Context, set nodes.Set, name string, launcher 
 	verdict := time.Now()
 	id := jobName.FindString(out)
 	if id == "" {
-		return training{}, fmt.Errorf("train does not say which job it is:\n%s", out)
+		return training{}, fmt.Errorf("train printed no job id:\n%s", out)
 	}
 	job, err := momentsOf(ctx, set, id)
 	if err != nil {

@@ -208,7 +208,7 @@ func (u user) waitEvent(object, text string) {
 	cmd.Stdout, cmd.Stderr = found, found
 	err := cmd.Run()
 	if !found.seen {
-		u.Fatalf("no event of %s says %q (%v); events:\n%s", object, text, err, found.all.String())
+		u.Fatalf("no event of %s contains %q (%v); events:\n%s", object, text, err, found.all.String())
 	}
 }
 

@@ -193,7 +193,7 @@ func builtOnce(u trainer) {
 	before := u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving))
 	began := time.Now()
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving), "Nothing is built: "+imageIn(before))
-	u.Logf("that there is nothing to build took %.1f s", time.Since(began).Seconds())
+	u.Logf("finding that there is nothing to build took %.1f s", time.Since(began).Seconds())
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "its arguments have changed")
 	u.moveBase(moving, registryHost+"/"+u.namespace+"/ml-dev-env:own")
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "The base has changed: it was "+moving+"@sha256:")
@@ -269,7 +269,7 @@ func buildInterrupted(u trainer) {
 	cmd.Stdout, cmd.Stderr = seen, seen
 	err := cmd.Run()
 	if exitCode(err) != step.Failed || !seen.seen {
-		u.Errorf("Ctrl-C: it ended with %v:\n%s", err, shortened(seen.all.String()))
+		u.Errorf("Ctrl-C: build-image ended with %v:\n%s", err, shortened(seen.all.String()))
 	}
 	u.mustContain(seen.all.String(), "build-image failed: Cancelled: building: interrupted; build ml-dev-env-ctrl-c-1 is cancelled")
 	u.phaseIs("ml-dev-env-ctrl-c-1", buildv1.BuildPhaseCancelled)
@@ -308,7 +308,7 @@ func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 	var phase buildv1.BuildPhase
 	err := kube.Until(ctx, "build "+name, u.builds.Builds(u.namespace), named(name), func(found []*buildv1.Build) (bool, error) {
 		if len(found) == 0 {
-			return false, fmt.Errorf("there is no build %s", name)
+			return false, fmt.Errorf("build %s not found", name)
 		}
 		phase = found[0].Status.Phase
 		return phase == want || phase == buildv1.BuildPhaseFailed || phase == buildv1.BuildPhaseComplete, nil

@@ -36,7 +36,7 @@ func installUninstallInit(u trainer) {
 		u.Fatalf("init: %v\n%s", err, out)
 	}
 	if _, err := u.command(initcluster.Command(), "found", "--file="+file); err == nil {
-		u.Error("init wrote over a file")
+		u.Error("init overwrote a file")
 	}
 	content, err := os.ReadFile(file)
 	if err != nil {

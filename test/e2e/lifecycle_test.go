@@ -37,7 +37,7 @@ func testLifecycle(t *testing.T) {
 			"containerd@node-1", "kubelet@node-2", "kube-proxy@control", "gpu@node-1", "csi@node-2"} {
 			pid, ok := before[name]
 			if !ok {
-				t.Fatalf("there is no component %s; there are %v", name, before)
+				t.Fatalf("component %s not found; components: %v", name, before)
 			}
 			if err := kill(pid); err != nil {
 				t.Fatalf("killing %s: %v", name, err)
@@ -60,7 +60,7 @@ func testLifecycle(t *testing.T) {
 		}
 		out := localcluster(t, "up")
 		if !strings.Contains(out, "rebuilding: the machine was restarted") {
-			t.Errorf("up did not say that it rebuilds:\n%s", out)
+			t.Errorf("up did not report that it rebuilds the cluster:\n%s", out)
 		}
 	})
 	t.Run("up goes on after Ctrl-C", func(t *testing.T) {
@@ -110,7 +110,7 @@ func interruptUp(t *testing.T, stage string) {
 		}
 	}
 	if err := cmd.Wait(); exitCode(err) != 1 || !strings.Contains(stderr.String(), "interrupted; run localcluster up again") {
-		t.Errorf("an interrupted up ended by %v and said %q", err, stderr.String())
+		t.Errorf("an interrupted up ended with %v and printed %q", err, stderr.String())
 	}
 }
 
@@ -130,7 +130,7 @@ func gpuFaults(t *testing.T) {
 	out := u.kubectl("logs", "all-four")
 	u.mustContain(out, "Active", "3 devices")
 	if got := strings.Count(out, "GPU-00000001-"); got != 3 {
-		t.Errorf("nvidia-smi shows %d of 4 GPUs of which one is missing:\n%s", got, out)
+		t.Errorf("nvidia-smi shows %d GPUs, although one of 4 is missing:\n%s", got, out)
 	}
 	localcluster(t, "up", "--gpu-fault=none")
 	wantAllocatable("node-2", "4")

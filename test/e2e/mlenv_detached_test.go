@@ -15,7 +15,7 @@ func runDetached(u trainer) {
 	dir := u.project(map[string]string{"train.sh": script})
 	out, _ := u.says(dir, step.Done, append([]string{"run", ".", "train.sh", "--run-name=detached", "--detach"}, runFlags()...)...)
 	if out != "detached\n" {
-		u.Errorf("run --detach printed %q, want the name alone", out)
+		u.Errorf("run --detach printed %q, want only the name", out)
 	}
 
 	// logs --follow waits for the rank, which may not run yet.

@@ -61,7 +61,7 @@ func testRights(t *testing.T, since time.Time, whole bool) {
 	}
 	for asked, namespace := range refused {
 		if !observer[asked] {
-			t.Errorf("%v was refused in namespace %q: want it in the Role, or not asked for", asked, namespace)
+			t.Errorf("%v was refused in namespace %q: add it to the Role, or do not request it", asked, namespace)
 		}
 	}
 	if len(seen) == 0 {
@@ -78,7 +78,7 @@ func testRights(t *testing.T, since time.Time, whole bool) {
 		case seen[given] && reason != "":
 			t.Logf("%v was used, though install.UnusedRights has it: %s", given, reason)
 		case !seen[given] && reason == "" && whole:
-			t.Errorf("%v was used by no run: take it out of the Role, or say in install.UnusedRights why it is there", given)
+			t.Errorf("no run used %v: remove it from the Role, or give its reason in install.UnusedRights", given)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func developmentServices(image string) func(trainer) {
 		for key, value := range d.secrets {
 			d.nowhereBut(d.names().ServicesSecret, value)
 			if strings.Contains(log, value) {
-				u.Errorf("the log of provision has %s in it", key)
+				u.Errorf("the log of provision contains %s", key)
 			}
 		}
 		d.taken("services=none")
@@ -140,7 +140,7 @@ for line in sys.stdin:
 	cmd.Stdin = strings.NewReader(strings.Join(questions, "\n") + "\n")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		d.Fatalf("asking from node 1: %v: %s", err, out)
+		d.Fatalf("connecting from node 1: %v: %s", err, out)
 	}
 	d.equal("answers through the Service", string(out), strings.Join(want, "\n")+"\n")
 }
@@ -188,7 +188,7 @@ func (u user) forward(to string, ports ...int) (local map[int]string, end func()
 		if m := forwarding.FindStringSubmatch(lines.Text()); m != nil {
 			port, err := strconv.Atoi(lines.Text()[strings.LastIndex(lines.Text(), " ")+1:])
 			if err != nil {
-				u.Fatalf("port-forward said %q", lines.Text())
+				u.Fatalf("port-forward printed %q", lines.Text())
 			}
 			local[port] = m[1]
 		}
@@ -235,7 +235,7 @@ func (d *desk) taken(param string) {
 	d.Helper()
 	d.provision("--param=" + param)
 	if out, err := d.try("get", "service", "ml-dev-env"); err == nil {
-		d.Errorf("without services there is a Service: %s", out)
+		d.Errorf("found a Service without services: %s", out)
 	}
 	d.waitLog("ml-dev-env-0", "train", "Service code-server is stopped")
 }

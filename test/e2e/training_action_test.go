@@ -288,6 +288,6 @@ func (d did) says(parts ...string) {
 	d.Helper()
 	d.mustContain(d.log, parts...)
 	if masked := strings.ReplaceAll(d.log, "::add-mask::"+d.token+"\n", ""); strings.Contains(masked, d.token) {
-		d.Errorf("the log of step %s has the token in it", d.id)
+		d.Errorf("the log of step %s contains the token", d.id)
 	}
 }

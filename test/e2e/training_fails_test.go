@@ -42,7 +42,7 @@ func wrongCommit(u trainer) {
 	const commit = "0123456789abcdef0123456789abcdef01234567"
 	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=revision="+commit)).failed("sync-repo", fail.RevisionNotFound, commit)
 	if _, ran := e.tasks["train"]; ran {
-		e.Error("it trained without a repository")
+		e.Error("the run trained without a repository")
 	}
 }
 
@@ -102,11 +102,11 @@ func timeoutTooShort(u trainer) {
 	e := u.end(u.start("e2e/quick.sh", flags...)).failed("provision", fail.TimeoutTooShort, "pipeline 1h, want 2h", "2h of training")
 	u.claimsAre() // nothing was created
 	if took := e.tasks["provision"].Ended.Sub(e.tasks["provision"].Started); took > 30*time.Second {
-		e.Errorf("it was refused after %s", took)
+		e.Errorf("the run was refused only after %s", took)
 	}
 	advised := advisedTimeouts.FindString(e.log("provision"))
 	if advised == "" {
-		e.Fatalf("no flags are advised:\n%s", e.log("provision"))
+		e.Fatalf("the log of provision proposes no flags:\n%s", e.log("provision"))
 	}
 	u.end(u.start("e2e/quick.sh", append(flags, strings.Fields(advised)...)...)).succeeded()
 }

@@ -40,14 +40,14 @@ func foreignPods(u trainer) {
 	}}
 	killed.Stdout, killed.Stderr = said, said
 	if err := killed.Run(); err == nil || !said.seen {
-		u.Fatalf("check-fabric, killed as it measured: %v\n%s", err, said.all.String())
+		u.Fatalf("check-fabric, killed during the measurement: %v\n%s", err, said.all.String())
 	}
 	agents := map[string]string{}
 	for _, pod := range []string{"foreign-1", "foreign-2"} {
 		agents[pod] = strings.TrimSpace(u.kubectl("exec", pod, "--", "sh", "-c",
 			`for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline | grep -q '[m]lenv-agent guest' && echo ${p#/proc/}; done; :`))
 		if agents[pod] == "" {
-			u.Fatalf("no agent runs in %s though its check was killed just now", pod)
+			u.Fatalf("no agent runs in %s although its check was killed just now", pod)
 		}
 	}
 	for pod, agent := range agents {
@@ -64,7 +64,7 @@ func (u trainer) untouched(pod string) {
 	u.Helper()
 	processes := strings.Fields(u.kubectl("exec", pod, "--", "sh", "-c", "echo /proc/[0-9]*"))
 	if len(processes) != 2 { // sleep, and the shell that lists them
-		u.Errorf("processes in %s: %v, want its own and the one that looks\n%s", pod, processes, u.kubectl("exec", pod, "--", "sh", "-c", "head -n 3 /proc/[0-9]*/status"))
+		u.Errorf("processes in %s: %v, want its own and the one that lists them\n%s", pod, processes, u.kubectl("exec", pod, "--", "sh", "-c", "head -n 3 /proc/[0-9]*/status"))
 	}
 	u.equal("files in "+pod, u.kubectl("exec", pod, "--", "sh", "-c", "find / -path /proc -prune -o -name 'mlenv-guest-*' -print 2>/dev/null; :"), "")
 }

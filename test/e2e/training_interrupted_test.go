@@ -48,7 +48,7 @@ func stepPodDeleted(u trainer) {
 	u.release("ml-dev-env-0", "end")
 	e := u.end(name).succeeded().ranks(4)
 	if e.tasks["train"].Retries != 1 {
-		e.Errorf("the task was tried again %d times, want once", e.tasks["train"].Retries)
+		e.Errorf("the task was retried %d times, want once", e.tasks["train"].Retries)
 	}
 	for _, rank := range e.receipt.Ranks {
 		if !rank.Started.Before(deleted) {
@@ -146,6 +146,6 @@ func (u trainer) agentProcess(pod string) int {
 			return pid
 		}
 	}
-	u.Fatalf("pod %s has no agent among the processes", pod)
+	u.Fatalf("found no agent of pod %s among the processes", pod)
 	return 0
 }

@@ -47,7 +47,7 @@ func (u trainer) nothingLeft() {
 	}
 	for _, claim := range claims.Items {
 		if claim.DeletionTimestamp != nil || len(claim.OwnerReferences) > 0 {
-			u.Errorf("claim %s is being deleted since %v and would go with %v", claim.Name, claim.DeletionTimestamp, claim.OwnerReferences)
+			u.Errorf("claim %s is being deleted since %v, or has owners: %v", claim.Name, claim.DeletionTimestamp, claim.OwnerReferences)
 		}
 	}
 }

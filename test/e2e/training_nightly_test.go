@@ -214,6 +214,6 @@ func (u trainer) nightlyRights(since time.Time) {
 		delete(given, request.right())
 	}
 	for unused := range given {
-		u.Errorf("%v was not used by the schedule: take it out of its Role", unused)
+		u.Errorf("the schedule did not use %v: remove it from its Role", unused)
 	}
 }

@@ -89,12 +89,12 @@ func rdmaByAdmin(u trainer) {
 		u.equal("gloo's interface on node "+line[1], line[3], "net1")
 		// More than one of check-fabric's largest messages.
 		if received, err := strconv.Atoi(line[4]); err != nil || received < 1<<20 {
-			u.Errorf("node %s has received %s bytes on net1: what ranks sent went elsewhere", line[1], line[4])
+			u.Errorf("node %s has received %s bytes on net1: the ranks' traffic went elsewhere", line[1], line[4])
 		}
 	}
 	slices.Sort(devices)
 	if len(devices) != 2 || !strings.HasPrefix(devices[0], "=mlx5_2") || !strings.HasPrefix(devices[1], "=mlx5_6") {
-		u.Errorf("the nodes were told devices %v, want each its own\n%s", devices, out)
+		u.Errorf("the nodes have devices %v, want different ones on each\n%s", devices, out)
 	}
 }
 
@@ -108,7 +108,7 @@ func rdmaNotAllowed(u trainer) {
 	u.equal("reason", refused.receipt.Reason, string(fail.RDMAUnavailable))
 	u.mustContain(u.tkn("pipelinerun", "logs", refused.run.Name), grants)
 	if _, provisioned := refused.tasks["provision"]; provisioned {
-		u.Error("an environment was made though RDMA was refused")
+		u.Error("an environment was created although RDMA was refused")
 	}
 	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU)).succeeded()
 	u.equal("mode", e.receipt.Mode, "tcp")

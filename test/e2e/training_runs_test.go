@@ -52,7 +52,7 @@ func (u trainer) startTkn(kind, name string, flags ...string) string {
 	out := u.tkn(append([]string{kind, "start", name, "--serviceaccount=" + install.DefaultServiceAccount, "--use-param-defaults", "--skip-optional-workspace"}, flags...)...)
 	match := runStarted.FindStringSubmatch(out)
 	if match == nil {
-		u.Fatalf("starting %s %s: tkn said %q", kind, name, out)
+		u.Fatalf("starting %s %s: tkn printed %q", kind, name, out)
 	}
 	started := match[1]
 	u.Cleanup(func() {

@@ -30,10 +30,10 @@ func envSecret(u trainer) {
 	u.nowhereBut("my-keys", value)
 
 	task, results := u.taskEnd(u.startTkn("task", "train", "--param=script=e2e/quick.sh", "--param=env-secret=my-kyes"))
-	u.equal("reason of a Secret that is not there", results["reason"], string(fail.InvalidInput))
+	u.equal("reason of a missing Secret", results["reason"], string(fail.InvalidInput))
 	u.mustContain(results["message"], "my-kyes")
 	if task.IsSuccessful() {
-		u.Error("a Secret that is not there was no obstacle")
+		u.Error("the run succeeded with a missing Secret")
 	}
 }
 

@@ -75,7 +75,7 @@ func deepspeedShared(u trainer) {
 
 	e = u.end(u.transformer("ds_zero2.json", append(args, "--no-gradient-exchange"))).failed("train", fail.RankFailed, "exited with 1")
 	if m := e.metrics(); m.Passed || m.WeightsAgree {
-		e.Errorf("without gradient exchange it ended with %+v", m)
+		e.Errorf("without gradient exchange the training ended with %+v", m)
 	}
 	e.mustContain(e.log("train"), "comparing the weights' SHA-256", fmt.Sprintf("of the reference: want within 5%% of %.4f", reference))
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
@@ -94,7 +94,7 @@ func (u trainer) singleProcess(args ...string) float64 {
 		"cd "+agent.Current+" && exec python3 transformer/train.py --single --checkpoint-dir= "+strings.Join(args, " "))
 	found := heldoutLoss.FindStringSubmatch(out)
 	if found == nil {
-		u.Fatalf("the single process said no loss:\n%s", out)
+		u.Fatalf("the single process printed no loss:\n%s", out)
 	}
 	loss, err := strconv.ParseFloat(found[1], 64)
 	if err != nil {
@@ -114,7 +114,7 @@ func deepspeedNodeStorage(u trainer) {
 	perNode := "--param=storage=volumeClaimTemplates"
 	first := u.end(u.transformer("ds_zero3.json", append(args, "--stop-at=30"), perNode)).succeeded().ranks(4)
 	if m := first.metrics(); m.Step != 30 {
-		u.Errorf("it stopped after %+v, want step 30", m)
+		u.Errorf("the training stopped after %+v, want step 30", m)
 	}
 	first.equal("the receipt's storage", first.receipt.Storage, string(cluster.NodeStorage))
 	workspaces := []string{"ml-dev-workspace-ml-dev-env-0", "ml-dev-workspace-ml-dev-env-1"}
@@ -129,7 +129,7 @@ func deepspeedNodeStorage(u trainer) {
 	second := u.end(u.transformer("ds_zero3.json", append(args, "--resume"), perNode)).succeeded()
 	second.mustContain(second.log("train"), "resumed from /workspace/"+folder+" at step 30")
 	if m := second.metrics(); m.Step != 60 || !m.Passed || m.HeldoutLoss >= m.UnigramEntropy {
-		u.Errorf("it ended with %+v, want step 60 and a loss below the entropy", m)
+		u.Errorf("the training ended with %+v, want step 60 and a loss below the entropy", m)
 	}
 }
 

@@ -177,7 +177,7 @@ func (u trainer) refusal(id string) string {
 			return lines.Text()
 		}
 	}
-	u.Fatalf("the EventListener's log does not say what became of event %s: %v", id, lines.Err())
+	u.Fatalf("the EventListener's log does not report the outcome of event %s: %v", id, lines.Err())
 	return ""
 }
 

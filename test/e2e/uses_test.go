@@ -119,7 +119,7 @@ func twoNodes(u user, images map[string]string) {
 	u.kubectl("cp", "two-0:/shared/two-1", filepath.Join(dir, "copied"))
 	copied, err := os.ReadFile(filepath.Join(dir, "copied"))
 	if err != nil || string(copied) != "written by two-1" {
-		u.Errorf("kubectl cp brought %q, %v", copied, err)
+		u.Errorf("kubectl cp copied %q, %v", copied, err)
 	}
 	u.kubectl("cp", filepath.Join(dir, "copied"), "two-1:/shared/back")
 	u.mustContain(u.kubectl("exec", "two-0", "--", "cat", "/shared/back"), "written by two-1")
@@ -151,7 +151,7 @@ func (u user) getThroughPortForward(pod, path string) string {
 	n, err := stdout.Read(buffer)
 	m := forwarding.FindSubmatch(buffer[:n])
 	if m == nil {
-		u.Fatalf("port-forward said %q, %v", buffer[:n], err)
+		u.Fatalf("port-forward printed %q, %v", buffer[:n], err)
 	}
 	response, err := http.Get("http://" + string(m[1]) + path)
 	if err != nil {
@@ -266,7 +266,7 @@ func gitClones(u user, images map[string]string) {
 	u.mustContain(u.kubectl("logs", "clone"), "hello from the public repository", "refused without a token",
 		"refused with another key", "# Public", "version https://git-lfs.github.com/spec/v1", "fetched by SHA")
 	if got := strings.Count(u.kubectl("logs", "clone"), "hello from the private repository"); got != 2 {
-		u.Errorf("the private repository was cloned %d times, want by token and by key", got)
+		u.Errorf("the private repository was cloned %d times, want twice: by token and by key", got)
 	}
 }
 
@@ -287,7 +287,7 @@ func listening(u user, _ map[string]string) {
 		for line := range strings.Lines(string(out)) {
 			local := strings.Fields(line)[3]
 			if !strings.HasPrefix(local, "127.0.0.1:") && !strings.HasPrefix(local, "10.223.0.") {
-				u.Errorf("%s: %s is listened on", ns, local)
+				u.Errorf("%s: something listens on %s", ns, local)
 			}
 			if strings.HasPrefix(local, "10.223.0.") && local != registryHost && !strings.HasSuffix(local, ":22") {
 				if err := handshake(local); err != nil {
@@ -319,7 +319,7 @@ func auditLog(u user, _ map[string]string) {
 			return
 		}
 	}
-	u.Error("the audit log does not mention the ConfigMap that was made")
+	u.Error("the audit log does not contain the created ConfigMap")
 }
 
 func wrongArguments(u user, _ map[string]string) {

@@ -53,6 +53,28 @@ func (a address) url() *url.URL {
 	return &url.URL{Scheme: a.scheme, Host: host, Path: a.path}
 }
 
+// forGit is the address as git reads it. It has the user for ssh only.
+func (a address) forGit() string {
+	if a.scheme != "ssh" {
+		return a.url().String()
+	}
+	user := a.user
+	if user == "" {
+		user = "git"
+	}
+	if !strings.HasPrefix(a.path, "/") && !strings.HasPrefix(a.path, "~") {
+		// Relative to the user's home: a URL cannot express it.
+		host := a.host
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]"
+		}
+		return user + "@" + host + ":" + a.path
+	}
+	u := a.url()
+	u.User, u.Path = url.User(user), "/"+strings.TrimPrefix(a.path, "/")
+	return u.String()
+}
+
 // dial is host and port for ssh.
 func (a address) dial() string {
 	port := a.port

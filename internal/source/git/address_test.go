@@ -85,27 +85,3 @@ func TestSubmoduleAddress(t *testing.T) {
 		}
 	}
 }
-
-func TestParseConfig(t *testing.T) {
-	got := parseConfig(`# a comment
-[submodule "a \"quoted\" name"] path = one
-	url = "https://git.example/x#y" ; a comment
-[LFS]
-	URL=https://git.example/lfs  # why
-	flag
-	long = first \
-second
-	path = c:\\x
-`)
-	want := []setting{
-		{"submodule", `a "quoted" name`, "path", "one"},
-		{"submodule", `a "quoted" name`, "url", "https://git.example/x#y"},
-		{"lfs", "", "url", "https://git.example/lfs"},
-		{"lfs", "", "flag", "true"},
-		{"lfs", "", "long", "first second"},
-		{"lfs", "", "path", `c:\x`},
-	}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(setting{})); diff != "" {
-		t.Errorf("settings (-want +got):\n%s", diff)
-	}
-}

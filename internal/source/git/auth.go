@@ -24,9 +24,12 @@ const tokenUser = "x-token-auth"
 type Auth struct {
 	user, password string
 	key            ssh.Signer
+	// dir is the Secret's folder, empty for none.
+	dir string
 	// knownHosts is the path of a file in OpenSSH's format, empty for none.
 	knownHosts string
-	roots      *x509.CertPool
+	// roots are more certificate authorities, PEM.
+	roots string
 }
 
 // String shows no secret.
@@ -41,7 +44,7 @@ func (a Auth) String() string {
 	if a.knownHosts != "" {
 		has = append(has, "known hosts")
 	}
-	if a.roots != nil {
+	if a.roots != "" {
 		has = append(has, "CA")
 	}
 	return "auth(" + strings.Join(has, ", ") + ")"
@@ -61,7 +64,7 @@ func AuthFromDir(dir string) (Auth, error) {
 	for key, value := range values {
 		values[key] = strings.TrimSpace(value)
 	}
-	a := Auth{user: values["username"], password: values["password"]}
+	a := Auth{user: values["username"], password: values["password"], dir: dir}
 	if a.password == "" {
 		a.password = values["token"]
 	}
@@ -100,15 +103,34 @@ func (a Auth) WithCAFile(path string) (Auth, error) {
 	if err != nil {
 		return Auth{}, fail.Because(fail.InvalidInput, fmt.Errorf("reading CA file: %w", err))
 	}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool()
-	}
-	if !pool.AppendCertsFromPEM(bundle) {
+	if !x509.NewCertPool().AppendCertsFromPEM(bundle) {
 		return Auth{}, fail.Becausef(fail.InvalidInput, "reading CA file %s: it has no certificate: want PEM", path)
 	}
-	a.roots = pool
+	a.roots = string(bundle)
 	return a, nil
+}
+
+// systemRoots are the files where systems keep certificate authorities; the
+// first that exists is read.
+var systemRoots = []string{
+	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
+}
+
+// writeRoots writes the system's authorities and the given ones to a file, for
+// git takes one only. It returns "" if the system's are enough.
+func (a Auth) writeRoots(file string) (string, error) {
+	if a.roots == "" {
+		return "", nil
+	}
+	var system []byte
+	for _, name := range append([]string{os.Getenv("SSL_CERT_FILE")}, systemRoots...) {
+		if content, err := os.ReadFile(name); err == nil {
+			system = append(content, '\n')
+			break
+		}
+	}
+	return file, os.WriteFile(file, append(system, a.roots...), 0o600)
 }
 
 // keyring gives credentials to their own host alone.

@@ -4,265 +4,175 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"log/slog"
-	"net/http"
 	"os"
-	"path"
-	"slices"
+	"path/filepath"
+	"strconv"
 	"strings"
-	"syscall"
-	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/source/git/pack"
 )
 
-// checkout is a tree in the making: all repositories are fetched and judged
-// before the first file is written.
+// checkout is a tree in the making.
 type checkout struct {
-	log     *slog.Logger
-	root    *os.Root
-	scratch string
-	source  Source
-	keys    keyring
-	client  *http.Client
-	// pause is before the second try of a download; it grows with each.
-	pause time.Duration
+	log      *slog.Logger
+	programs *programs
+	root     *os.Root
+	source   Source
 
 	modules []*module
-	// links are all symbolic links, path to target.
-	links map[string]string
-	// unsafe says what the tree must not have.
-	unsafe []string
-	// entries counts all there is in all trees.
-	entries int
+	// files counts those of all modules, bytes their sizes.
+	files int
+	bytes int64
 }
 
 // module is the repository or one submodule.
 type module struct {
-	address address
+	*repository
 	// prefix is its folder, empty or with a slash at its end.
 	prefix string
-	pack   *pack.Pack
-	commit pack.Hash
-	files  []file
-	// folders are those of submodules, and of others that would be empty.
-	folders  []string
-	pointers []pointerFile
-	// lfsURL is what .lfsconfig says, empty for the usual place.
-	lfsURL string
+	commit string
+	// small are the paths of files that are small enough for an LFS pointer.
+	small      []string
+	submodules []submodule
 }
 
-// file is one to write.
-type file struct {
-	path       string
-	content    pack.Hash
-	executable bool
+// submodule is a commit of another repository in a tree.
+type submodule struct {
+	// path is relative to the module's own root.
+	path   string
+	commit string
 }
 
-func newCheckout(log *slog.Logger, root *os.Root, scratch string, s Source, home address) *checkout {
-	keys := newKeyring(s.Auth, home)
-	if user, _, ok := keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" {
-		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", printable(user), home))
-	}
-	return &checkout{
-		log: log, root: root, scratch: scratch, source: s, keys: keys,
-		client: newHTTPClient(keys), pause: time.Second, links: map[string]string{},
-	}
-}
-
-// close removes the packs.
-func (c *checkout) close() {
-	for _, m := range c.modules {
-		m.close()
-	}
-}
-
-func (m *module) close() {
-	if m.pack != nil {
-		m.pack.Close()
-		m.pack = nil
-	}
-}
-
-// load fetches a repository's commit, and its submodules'.
+// load fetches a repository's commit and writes its files, then those of its
+// submodules.
 func (c *checkout) load(ctx context.Context, a address, revision, prefix string, depth int) error {
-	r := &remote{log: c.log, client: c.client, keys: c.keys, address: a, scratch: c.scratch, silence: maxSilence}
-	got, commit, err := r.fetch(ctx, revision)
+	r, err := c.programs.open(ctx, a, fmt.Sprintf("repository-%d", len(c.modules)), filepath.Join(c.root.Name(), prefix))
+	if err != nil {
+		return r.explain(ctx, err)
+	}
+	commit, err := r.fetch(ctx, revision)
 	if err != nil {
 		return err
 	}
-	m := &module{address: a, prefix: prefix, pack: got, commit: commit}
+	m := &module{repository: r, prefix: prefix, commit: commit}
 	c.modules = append(c.modules, m)
-	submodules, err := c.survey(m)
+	if err := c.list(ctx, m); err != nil {
+		return r.explain(ctx, err)
+	}
+	// Pack and files need room at the same time.
+	if c.bytes > c.programs.limits.disk-folderSize(c.programs.scratch) {
+		return r.explain(ctx, c.programs.tooLarge())
+	}
+	if _, err := m.git(ctx, "checkout", "--progress", "--force", "--detach", commit); err != nil {
+		return r.explain(ctx, err)
+	}
+	if !c.source.Submodules || len(m.submodules) == 0 {
+		return nil
+	}
+	return c.loadSubmodules(ctx, m, depth)
+}
+
+// list reads what is in a module's commit.
+func (c *checkout) list(ctx context.Context, m *module) error {
+	text, err := m.git(ctx, "ls-tree", "-r", "-z", "--long", "--full-tree", m.commit)
 	if err != nil {
-		return fmt.Errorf("reading commit %s of %s: %w", commit, a, err)
+		return err
 	}
-	if !c.source.Submodules || len(submodules) == 0 {
-		return nil
-	}
-	return c.loadSubmodules(ctx, m, submodules, depth)
-}
-
-// refuse fails if the tree has what must not be, with all of it at once.
-func (c *checkout) refuse() error {
-	bad := append(slices.Clone(c.unsafe), badLinks(c.links)...)
-	if len(bad) > 0 {
-		const shown = 20
-		text := strings.Join(bad[:min(len(bad), shown)], "\n")
-		if len(bad) > shown {
-			text += fmt.Sprintf("\nand %d more", len(bad)-shown)
+	for line := range strings.SplitSeq(strings.TrimSuffix(text, "\x00"), "\x00") {
+		// MODE KIND HASH SIZE, a tab, and the path.
+		about, path, _ := strings.Cut(line, "\t")
+		fields := strings.Fields(about)
+		if len(fields) != 4 {
+			continue // an empty tree
 		}
-		return fail.Advise(
-			fail.Becausef(fail.UnsafeTree, "checking the tree of %s: want names and links that stay inside it:\n%s", c.modules[0].address, text),
-			"remove or rename these in the repository; data outside it belongs under /datasets")
-	}
-	if c.source.LFS {
-		return nil
-	}
-	return c.refusePointers()
-}
-
-// write writes the files, then LFS objects in the place of their pointers, and
-// the links last, so that nothing is ever written through one.
-func (c *checkout) write(ctx context.Context) error {
-	files := 0
-	for _, m := range c.modules {
-		files += len(m.files) + len(m.pointers)
-		if err := c.writeFiles(ctx, m); err != nil {
-			return storable(fmt.Errorf("writing the files of %s: %w", m.address, err))
+		if fields[1] == "commit" {
+			m.submodules = append(m.submodules, submodule{path: path, commit: fields[2]})
+			continue
 		}
-		m.close()
-	}
-	for _, m := range c.modules {
-		if err := c.fetchObjects(ctx, m); err != nil {
-			return err
+		size, err := strconv.ParseInt(fields[3], 10, 64)
+		if err != nil {
+			return fmt.Errorf("listing files: %q: %w", line, err)
+		}
+		c.files++
+		c.bytes += size
+		if size <= maxPointer && fields[0] != "120000" {
+			m.small = append(m.small, path)
 		}
 	}
-	for link, target := range c.links {
-		if err := errors.Join(c.makeFolder(path.Dir(link)), c.root.Symlink(target, link)); err != nil {
-			return storable(fmt.Errorf("writing link: %w", err))
-		}
-	}
-	c.log.Info(fmt.Sprintf("Wrote %s and %s.", humanize.Count(files, "file"), humanize.Count(len(c.links), "link")))
 	return nil
 }
 
-// storable gives a name that the filesystem refuses its reason.
-func storable(err error) error {
-	if errors.Is(err, syscall.ENAMETOOLONG) || errors.Is(err, syscall.EILSEQ) || errors.Is(err, syscall.EINVAL) {
-		return fail.Because(fail.UnsafeTree, err)
-	}
-	return local(err)
-}
-
-// local advises about a full disk.
-func local(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return fail.Advise(err, "df -h   # the pack and the files need room at the same time")
-	}
-	return err
-}
-
-func (c *checkout) writeFiles(ctx context.Context, m *module) error {
-	folders := map[string]bool{".": true}
-	for _, folder := range m.folders {
-		if err := c.makeFolder(folder); err != nil {
-			return err
-		}
-	}
-	// The files of one content lie together.
-	slices.SortFunc(m.files, func(a, b file) int {
-		return strings.Compare(string(a.content[:])+a.path, string(b.content[:])+b.path)
-	})
-	var contents []pack.Hash
-	for i, f := range m.files {
-		if i == 0 || f.content != m.files[i-1].content {
-			contents = append(contents, f.content)
-		}
-		if dir := path.Dir(f.path); !folders[dir] {
-			folders[dir] = true
-			if err := c.makeFolder(dir); err != nil {
-				return err
-			}
-		}
-	}
-	p := newProgress(c.log)
-	return m.pack.Extract(ctx, contents, func(h pack.Hash) (io.WriteCloser, error) {
-		first, _ := slices.BinarySearchFunc(m.files, h, func(f file, h pack.Hash) int {
-			return strings.Compare(string(f.content[:]), string(h[:]))
-		})
-		end := first + 1
-		for end < len(m.files) && m.files[end].content == h {
-			end++
-		}
-		return c.create(m.files[first:end], p)
-	})
-}
-
-func (c *checkout) makeFolder(name string) error {
-	if name == "." || name == "" {
-		return nil
-	}
-	return c.root.MkdirAll(name, 0o777)
-}
-
-// create opens the first of the files of one content; closing copies it to the others.
-func (c *checkout) create(files []file, p *progress) (io.WriteCloser, error) {
-	out, err := c.open(files[0].path, files[0].executable)
-	if err != nil {
+// config reads a file of the commit in git's configuration format. It is empty
+// if the commit does not have the file; the last of several values counts.
+func (m *module) config(ctx context.Context, name string) (map[string]string, error) {
+	kind, err := m.git(ctx, "ls-tree", "--full-tree", m.commit, "--", name)
+	if err != nil || !strings.HasPrefix(kind, "100") {
 		return nil, err
 	}
-	return &output{File: out, checkout: c, files: files, progress: p}, nil
-}
-
-func (c *checkout) open(name string, executable bool) (*os.File, error) {
-	mode := fs.FileMode(0o666)
-	if executable {
-		mode = 0o777
+	text, err := m.git(ctx, "config", "--blob", m.commit+":"+name, "--no-includes", "--null", "--list")
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", m.prefix+name, err)
 	}
-	return c.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-}
-
-type output struct {
-	*os.File
-	checkout *checkout
-	files    []file
-	progress *progress
-}
-
-func (o *output) Write(b []byte) (int, error) {
-	o.progress.add(len(b), func(done, rate string) string {
-		return fmt.Sprintf("Writing files: %s, %s/s.", done, rate)
-	})
-	return o.File.Write(b)
-}
-
-func (o *output) Close() error {
-	if err := o.File.Close(); err != nil {
-		return err
+	settings := map[string]string{}
+	for entry := range strings.SplitSeq(text, "\x00") {
+		key, value, _ := strings.Cut(entry, "\n")
+		settings[key] = value
 	}
-	for _, f := range o.files[1:] {
-		if err := o.checkout.copy(o.files[0].path, f); err != nil {
+	return settings, nil
+}
+
+// fetchPointers replaces all LFS pointers, or refuses them.
+func (c *checkout) fetchPointers(ctx context.Context) error {
+	var found []pointerFile
+	for _, m := range c.modules {
+		var own []pointerFile
+		for _, path := range m.small {
+			content, err := c.root.ReadFile(m.prefix + path)
+			if err != nil {
+				return err
+			}
+			if p, ok := parsePointer(content); ok {
+				own = append(own, pointerFile{p, m.prefix + path})
+				c.bytes += p.size
+			}
+		}
+		if c.bytes > c.programs.limits.disk {
+			return m.explain(ctx, c.programs.tooLarge())
+		}
+		if c.source.LFS && len(own) > 0 {
+			if err := c.fetchObjects(ctx, m, own); err != nil {
+				return m.explainLFS(ctx, err)
+			}
+		}
+		found = append(found, own...)
+	}
+	c.log.Info(fmt.Sprintf("Wrote %s.", humanize.Count(c.files, "file")))
+	if c.source.LFS || len(found) == 0 {
+		return nil
+	}
+	return refusePointers(c.modules[0].address, found)
+}
+
+// place moves an LFS object to the paths of its pointers.
+func (c *checkout) place(object string, paths []string) error {
+	for i, path := range paths {
+		pointer, err := c.root.Lstat(path)
+		if err != nil {
+			return err
+		}
+		if err := c.root.Remove(path); err != nil {
+			return err
+		}
+		at := filepath.Join(c.root.Name(), filepath.FromSlash(path))
+		if i < len(paths)-1 {
+			err = copyFile(at, object)
+		} else {
+			err = os.Rename(object, at)
+		}
+		if err := errors.Join(err, c.root.Chmod(path, pointer.Mode().Perm())); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func (c *checkout) copy(from string, to file) error {
-	in, err := c.root.Open(from)
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	out, err := c.open(to.path, to.executable)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
 }

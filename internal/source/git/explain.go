@@ -2,68 +2,150 @@ package git
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// explain gives a failure to reach a repository its reason and advice. An error
-// that has a reason keeps it; so does the end of the caller's own context.
-func explain(ctx context.Context, keys keyring, a address, err error) error {
+// Messages of git, of libcurl with OpenSSL or GnuTLS, and of git-lfs, all in the
+// C locale. This file alone knows them.
+var (
+	messageNoHost       = regexp.MustCompile(`Could not resolve host: (\S+)|lookup (\S+?)(?: on \S+)?: no such host`)
+	messageNoConnection = regexp.MustCompile(`Failed to connect to .*|[Cc]onnection refused`)
+	messageUntrusted    = regexp.MustCompile(`server certificate verification failed[^\n]*|SSL certificate problem: [^\n]*|x509: [^\n"]*|no alternative certificate subject name[^\n]*`)
+	messageNoLogin      = regexp.MustCompile(`could not read (Username|Password) for|Git credentials for \S+ not found|no credentials for|unable to read askpass`)
+	messageBadLogin     = regexp.MustCompile(`Authentication failed for|Authentication required|[Aa]uthorization error`)
+	messageStatus       = regexp.MustCompile(`returned error: (\d{3})|HTTP (\d{3})|Client error: .*from HTTP (\d{3})`)
+	messageNotFound     = regexp.MustCompile(`fatal: repository '[^']*' not found`)
+	messageNoGit        = regexp.MustCompile(`dumb http transport|not valid: is this a git repository|invalid server response|expected service|invalid content-type (\S+)`)
+	messageSilent       = regexp.MustCompile(`Operation too slow|i/o timeout|Operation timed out`)
+	messageNoMemory     = regexp.MustCompile(`[Oo]ut of memory|Cannot allocate memory|failed to map`)
+	messageDiskFull     = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
+	messageInsecure     = regexp.MustCompile(`Protocol "?http"? (?:not supported|disabled)|refusing insecure redirect`)
+	messageNotOurRef    = regexp.MustCompile(`not our ref|couldn't find remote ref|no such remote ref`)
+	messageUnadvertised = regexp.MustCompile(`does not allow request for unadvertised object`)
+	messageNoShallow    = regexp.MustCompile(`does not support shallow`)
+	messageNoFilter     = "filtering not recognized by server"
+	messageUnstorable   = regexp.MustCompile(`File name too long|Invalid or incomplete multibyte|Illegal byte sequence|unable to create symlink|invalid path`)
+	messageNoise        = regexp.MustCompile(`^(remote: )?(Enumerating|Counting|Compressing) objects|^(remote: )?Total \d|^fetch: Fetching reference|^From |^HEAD is now at`)
+	messageUnsafe       = regexp.MustCompile(`object [0-9a-f]{40}: (\w+: [^\n]*)`)
+)
+
+const adviseUnsafe = "remove or rename these in the repository; data outside it belongs under /datasets"
+
+// said reports whether a program failed with a message.
+func said(err error, message *regexp.Regexp) bool {
+	var exit *exitError
+	return errors.As(err, &exit) && message.MatchString(exit.text)
+}
+
+// explain gives a failure to fetch from a repository its reason and advice. An
+// error that has a reason keeps it; so does the end of the caller's own context.
+func (r *repository) explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+	a := r.address
 	if ctx.Err() != nil {
 		return fmt.Errorf("fetching %s: %w", a, context.Cause(ctx))
 	}
-	if known := (*fail.Error)(nil); errors.As(err, &known) {
-		return known
+	if left := readFailure(r.scratch); left != nil {
+		return left
 	}
-	if disk := (*fs.PathError)(nil); errors.As(err, &disk) {
+	if known := (*fail.Error)(nil); errors.As(err, &known) {
+		return fail.Advise(fail.Because(known.Reason, fmt.Errorf("fetching %s: %w", a, known)), "%s", known.Next)
+	}
+	exit := (*exitError)(nil)
+	if !errors.As(err, &exit) {
 		return local(fmt.Errorf("fetching %s: %w", a, err))
 	}
 	seen := func(format string, args ...any) error {
 		return fail.Becausef(fail.RepositoryUnavailable, "fetching %s: %s", a, fmt.Sprintf(format, args...))
 	}
-	var (
-		dns    *net.DNSError
-		status *statusError
-		said   *serverError
-		dial   *net.OpError
-	)
+	text := exit.text
+	found := func(message *regexp.Regexp) string { return printable(r.keys.clean(message.FindString(text))) }
 	switch {
-	case errors.As(err, &dns):
-		return fail.Advise(seen("no address for the name %s: want a host that the cluster can resolve", dns.Name),
-			"check the host in repo-url; inside a cluster, try: getent hosts %s", dns.Name)
-	case untrusted(err):
-		return fail.Advise(seen("the server's certificate is not trusted: %s", root(err)),
+	case messageUnstorable.MatchString(text):
+		return fail.Advise(fail.Becausef(fail.UnsafeTree, "writing the files of %s: %s", a, r.server(text)), adviseUnsafe)
+	case messageUnsafe.MatchString(text):
+		return fail.Advise(fail.Becausef(fail.UnsafeTree, "checking the objects of %s: want names that stay inside the tree: %s", a, found(messageUnsafe)), adviseUnsafe)
+	case messageNoHost.MatchString(text):
+		return fail.Advise(seen("no address for the name %s: want a host that the cluster can resolve", a.host),
+			"check the host in repo-url; inside a cluster, try: getent hosts %s", a.host)
+	case messageUntrusted.MatchString(text):
+		return fail.Advise(seen("the server's certificate is not trusted: %s", found(messageUntrusted)),
 			"openssl s_client -showcerts -connect %s   # put the CA that signed it, as PEM, under ca-bundle.crt into the ConfigMap mlenv-trusted-ca, or pass --ca-file", a.url().Host)
-	case errors.As(err, &status):
-		return explainStatus(keys, a, status, seen)
-	case strings.Contains(err.Error(), "ssh: unable to authenticate"):
-		return fail.Advise(seen("the server does not take the ssh key: want one that may read the repository"),
-			"add the public half of ssh-privatekey (ssh-keygen -yf KEYFILE) to the repository as a deploy key")
-	case errors.As(err, &said):
-		return fail.Advise(seen("the server says: %s", keys.clean(said.text)),
-			"check the path in repo-url, and that this user may read it")
-	case errors.As(err, &dial) && dial.Op == "dial":
-		return fail.Advise(seen("no connection: %s: want a server that answers", root(err)),
+	case messageInsecure.MatchString(text):
+		return seen("it is redirected to a server without TLS: want https")
+	case messageNoMemory.MatchString(text):
+		return fail.Advise(seen("git needs more than %d MiB of memory: %s", r.limits.memory>>20, found(messageNoMemory)),
+			"keep large files out of git's history: put them into Git LFS or under /datasets")
+	case messageDiskFull.MatchString(text):
+		return local(fmt.Errorf("fetching %s: %w", a, syscall.ENOSPC))
+	case messageSilent.MatchString(text):
+		return seen("the server sent nothing for %s", r.limits.silence)
+	case messageNoConnection.MatchString(text):
+		return fail.Advise(seen("no connection: %s: want a server that answers", found(messageNoConnection)),
 			"check the host and port in repo-url, and that the namespace's egress rules and proxy let it through")
+	case messageNoLogin.MatchString(text):
+		return r.explainStatus(http.StatusUnauthorized, seen, text)
+	case messageBadLogin.MatchString(text):
+		return r.explainStatus(http.StatusUnauthorized, seen, text)
+	case messageNotFound.MatchString(text):
+		return r.explainStatus(http.StatusNotFound, seen, text)
+	case messageStatus.MatchString(text):
+		return r.explainStatus(status(text), seen, text)
+	case messageNoGit.MatchString(text):
+		return fail.Advise(seen("no git repository is served there"), "git ls-remote %s", a)
+	case a.scheme == "ssh":
+		return fail.Advise(seen("the server says: %s", r.server(text)), "check the path in repo-url, and that this user may read it")
 	}
-	return fail.Advise(seen("%s", keys.clean(err.Error())), "git ls-remote %s", a)
+	return fail.Advise(seen("git failed: %s", r.server(text)), "git ls-remote %s", a)
 }
 
-func explainStatus(keys keyring, a address, status *statusError, seen func(string, ...any) error) error {
-	text := keys.clean(status.Error())
-	_, _, known := keys.basic(a.scheme, a.host, a.port)
-	switch status.code {
+// status is the HTTP status in a message, 0 if none.
+func status(text string) int {
+	m := messageStatus.FindStringSubmatch(text)
+	if m == nil {
+		return 0
+	}
+	code, _ := strconv.Atoi(m[1] + m[2] + m[3]) // digits
+	return code
+}
+
+// server is what the server said, or else git itself.
+func (r *repository) server(text string) string {
+	var remote, other []string
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		switch rest, ok := strings.CutPrefix(line, "remote: "); {
+		case messageNoise.MatchString(line):
+		case ok:
+			remote = append(remote, rest)
+		case line != "":
+			other = append(other, line)
+		}
+	}
+	if len(remote) > 0 {
+		return r.keys.clean(strings.Join(remote, " "))
+	}
+	return r.keys.clean(strings.Join(other, " "))
+}
+
+func (r *repository) explainStatus(code int, seen func(string, ...any) error, output string) error {
+	text := fmt.Sprintf("the server answers %d %s", code, http.StatusText(code))
+	if strings.Contains(output, "remote: ") {
+		text += ": " + r.server(output)
+	}
+	_, _, known := r.keys.basic(r.address.scheme, r.address.host, r.address.port)
+	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		if !known {
 			return fail.Advise(seen("%s, and no credentials for this host were given: want a user who may read the repository", text),
@@ -78,27 +160,73 @@ func explainStatus(keys keyring, a address, status *statusError, seen func(strin
 		}
 		return fail.Advise(seen("%s: no repository there that this user may see", text), "%s", advice)
 	}
-	return fail.Advise(seen("%s", text), "git ls-remote %s", a)
+	return fail.Advise(seen("%s", text), "git ls-remote %s", r.address)
 }
 
-// untrusted says whether a certificate was refused.
-func untrusted(err error) bool {
-	var (
-		check   *tls.CertificateVerificationError
-		unknown x509.UnknownAuthorityError
-		host    x509.HostnameError
-		invalid x509.CertificateInvalidError
-	)
-	return errors.As(err, &check) || errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &invalid)
-}
-
-// root is the text of an error without what wraps it.
-func root(err error) string {
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return printable(err.Error())
-		}
-		err = inner
+// explainDial gives a failure to log in by ssh its reason and advice.
+func explainDial(keys keyring, a address, err error) error {
+	if known := (*fail.Error)(nil); errors.As(err, &known) {
+		return known
 	}
+	seen := func(format string, args ...any) error {
+		return fail.Becausef(fail.RepositoryUnavailable, "connecting to %s: %s", a.host, fmt.Sprintf(format, args...))
+	}
+	var (
+		dns     *net.DNSError
+		dial    *net.OpError
+		timeout net.Error
+	)
+	switch {
+	case errors.As(err, &dns):
+		return fail.Advise(seen("no address for the name %s: want a host that the cluster can resolve", dns.Name),
+			"check the host in repo-url; inside a cluster, try: getent hosts %s", dns.Name)
+	case strings.Contains(err.Error(), "ssh: unable to authenticate"):
+		return fail.Advise(seen("the server does not take the ssh key: want one that may read the repository"),
+			"add the public half of ssh-privatekey (ssh-keygen -yf KEYFILE) to the repository as a deploy key")
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return fail.Advise(seen("no connection: %s: want a server that answers", printable(dial.Err.Error())),
+			"check the host and port in repo-url, and that the namespace's egress rules and proxy let it through")
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return seen("the server sends nothing")
+	}
+	return seen("%s", keys.clean(err.Error()))
+}
+
+// explainLFS gives a failure to get objects its reason and advice.
+func (r *repository) explainLFS(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("fetching LFS objects of %s: %w", r.address, context.Cause(ctx))
+	}
+	if left := readFailure(r.scratch); left != nil {
+		return left
+	}
+	if known := (*fail.Error)(nil); errors.As(err, &known) {
+		return fmt.Errorf("fetching LFS objects of %s: %w", r.address, err)
+	}
+	exit := (*exitError)(nil)
+	if !errors.As(err, &exit) {
+		return local(fmt.Errorf("fetching LFS objects of %s: %w", r.address, err))
+	}
+	if messageDiskFull.MatchString(exit.text) {
+		return local(fmt.Errorf("fetching LFS objects of %s: %w", r.address, syscall.ENOSPC))
+	}
+	next := "git lfs fetch --all && git lfs push --all origin   # in a clone that has the objects"
+	code := status(exit.text)
+	switch {
+	case messageUntrusted.MatchString(exit.text):
+		next = "put the CA of the LFS server, as PEM, under ca-bundle.crt into the ConfigMap mlenv-trusted-ca, or pass --ca-file"
+	case code == http.StatusUnauthorized, code == http.StatusForbidden, messageNoLogin.MatchString(exit.text), messageBadLogin.MatchString(exit.text):
+		next = "give the git secret a username and a token that may read the repository's LFS objects, for " + r.keys.home.host
+	case code == http.StatusNotFound && !strings.Contains(exit.text, "bject does not exist"):
+		next = "if the LFS server is elsewhere, name it in .lfsconfig: git config -f .lfsconfig lfs.url https://HOST/PATH"
+	}
+	return fail.Advise(fail.Becausef(fail.LFSPointers, "fetching LFS objects of %s: %s", r.address, r.server(exit.text)), "%s", next)
+}
+
+// local advises about a full disk.
+func local(err error) error {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || said(err, messageDiskFull) {
+		return fail.Advise(fail.Because(fail.DiskFull, err), "df -h   # the pack and the files need room at the same time")
+	}
+	return err
 }

@@ -22,7 +22,7 @@ func TestFetchUnavailableHTTPS(t *testing.T) {
 	good := server.goodAuth(t)
 	page := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
-		_, _ = w.Write([]byte("<html>Sign in</html>"))
+		_, _ = w.Write([]byte("<html>\nSign in\n</html>\n"))
 	}))
 	defer page.Close()
 	closed := httptest.NewServer(nil)
@@ -33,14 +33,14 @@ func TestFetchUnavailableHTTPS(t *testing.T) {
 		auth       Auth
 		text, next string
 	}{
-		{"anonymous", server.source("repo", ""), server.auth(t, nil), "401 Unauthorized: no entry with, and no credentials for this host were given", "--from-literal=token=TOKEN"},
+		{"anonymous", server.source("repo", ""), server.auth(t, nil), "401 Unauthorized, and no credentials for this host were given", "--from-literal=token=TOKEN"},
 		{"wrong token", server.source("repo", ""), server.auth(t, map[string]string{"username": testUser, "password": "wr0ng"}),
 			"401 Unauthorized: no entry with *** to the given credentials", "has not expired"},
 		{"no such repository", server.source("other", ""), good, "404 Not Found: no repository there that this user may see", "check the path in repo-url"},
-		{"certificate", server.source("repo", ""), Auth{}, "the server's certificate is not trusted: x509: certificate signed by unknown authority", "mlenv-trusted-ca"},
+		{"certificate", server.source("repo", ""), Auth{}, "the server's certificate is not trusted: ", "mlenv-trusted-ca"},
 		{"no such host", Source{URL: "https://" + testUser + ":" + testToken + "@nowhere.invalid/repo"}, Auth{}, "no address for the name nowhere.invalid", "getent hosts nowhere.invalid"},
-		{"nobody listens", Source{URL: closed.URL + "/repo"}, Auth{}, "no connection: connection refused", "check the host and port"},
-		{"a page", Source{URL: page.URL + "/repo"}, good, "the server answers with text/html: want application/x-git-upload-pack-advertisement", "git ls-remote"},
+		{"nobody listens", Source{URL: closed.URL + "/repo"}, Auth{}, "no connection: ", "check the host and port"},
+		{"a page", Source{URL: page.URL + "/repo"}, good, "no git repository is served there", "git ls-remote"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.source.Auth = test.auth
@@ -138,6 +138,7 @@ func TestFetchRedirect(t *testing.T) {
 	target.open = true
 	gate := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); password != testToken {
+			w.Header().Set("WWW-Authenticate", `Basic realm="git"`)
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -181,13 +182,8 @@ func TestFetchSilentServer(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(release)
-	a, err := parseAddress(server.URL + "/repo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	logger, _ := logged()
-	keys := newKeyring((&webServer{Server: server}).auth(t, nil), a)
-	r := &remote{log: logger, client: newHTTPClient(keys), keys: keys, address: a, scratch: t.TempDir(), silence: 20 * time.Millisecond}
-	_, _, err = r.fetch(t.Context(), "")
-	wantFailure(t, err, fail.RepositoryUnavailable, "the server said nothing for 20ms", "")
+	limits := usualLimits
+	limits.silence = time.Second
+	_, _, _, err := fetchInto(t, Source{URL: server.URL + "/repo", Auth: (&webServer{Server: server}).auth(t, nil), limits: limits})
+	wantFailure(t, err, fail.RepositoryUnavailable, "the server sent nothing for 1s", "")
 }

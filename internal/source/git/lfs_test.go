@@ -2,8 +2,6 @@ package git
 
 import (
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -84,61 +82,33 @@ func TestFetchLFSFails(t *testing.T) {
 		name   string
 		answer func(w http.ResponseWriter, id string, try int)
 		text   string // of the error, empty for none
-		tries  int
 	}{
-		{"refused", func(w http.ResponseWriter, _ string, _ int) { http.Error(w, "no, "+testToken, http.StatusForbidden) }, "403 Forbidden: no, ***", 1},
-		{"wrong content", func(w http.ResponseWriter, _ string, _ int) { _, _ = w.Write([]byte("weighty")) }, "got 7 bytes with SHA-256", 3},
-		{"too much", func(w http.ResponseWriter, _ string, _ int) { _, _ = w.Write(make([]byte, 1<<20)) }, "got 8 bytes with SHA-256", 3},
+		{"refused", func(w http.ResponseWriter, _ string, _ int) { http.Error(w, "no, "+testToken, http.StatusForbidden) }, "Authorization error"},
+		{"wrong content", func(w http.ResponseWriter, _ string, _ int) { _, _ = w.Write([]byte("weighty")) }, "after 7 bytes written"},
+		{"too much", func(w http.ResponseWriter, _ string, _ int) { _, _ = w.Write(make([]byte, 1<<20)) }, "expected OID"},
 		{"better the second time", func(w http.ResponseWriter, id string, try int) {
 			if try == 1 {
 				panic(http.ErrAbortHandler)
 			}
 			_, _ = w.Write(server.objects[id])
-		}, "", 2},
+		}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			tries := 0
 			server.lfsAnswer = func(w http.ResponseWriter, id string) { tries++; test.answer(w, id, tries) }
-			err := fetchImpatiently(t, source)
+			_, _, _, err := fetchInto(t, source)
 			if test.text != "" {
 				wantFailure(t, err, fail.LFSPointers, test.text, "")
 			} else if err != nil {
 				t.Error(err)
-			}
-			if tries != test.tries {
-				t.Errorf("tries: got %d: want %d", tries, test.tries)
 			}
 		})
 	}
 	t.Run("missing", func(t *testing.T) {
 		clear(server.objects)
 		_, _, _, err := fetchInto(t, source)
-		wantFailure(t, err, fail.LFSPointers, "404 Object does not exist", "git lfs push --all origin")
+		wantFailure(t, err, fail.LFSPointers, "Object does not exist", "git lfs push --all origin")
 	})
-}
-
-// fetchImpatiently tries again at once.
-func fetchImpatiently(t *testing.T, s Source) error {
-	t.Helper()
-	dir := t.TempDir()
-	put(t, dir, scratchName+"/x", "")
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = root.Close() }()
-	home, err := parseAddress(s.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	logger, _ := logged()
-	c := newCheckout(logger, root, filepath.Join(dir, scratchName), s, home)
-	defer c.close()
-	c.pause = 0
-	if err := c.load(t.Context(), home, "", "", 0); err != nil {
-		t.Fatal(err)
-	}
-	return c.write(t.Context())
 }
 
 // The LFS server of .lfsconfig is asked, but another host gets no credentials.

@@ -14,9 +14,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -28,6 +30,7 @@ const heavyVariable = "MLENV_TEST_HEAVY"
 const childVariable = "MLENV_TEST_FETCH"
 
 func TestMain(m *testing.M) {
+	Helper()
 	if words := os.Getenv(childVariable); words != "" {
 		if err := fetchAlone(strings.Fields(words)); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -38,7 +41,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fetchAlone fetches and prints the most memory that this process ever had.
+// fetchAlone fetches and prints the most memory that this process and the
+// largest of its children ever had.
 func fetchAlone(words []string) error {
 	auth, err := Auth{}.WithCAFile(words[1])
 	if err != nil {
@@ -49,7 +53,11 @@ func fetchAlone(words []string) error {
 		return err
 	}
 	status, err := os.ReadFile("/proc/self/status")
-	fmt.Printf("%s\n", status)
+	var children syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &children); err != nil {
+		return err
+	}
+	fmt.Printf("%s\nChildren:\t%d kB\n", status, children.Maxrss)
 	return err
 }
 
@@ -114,13 +122,14 @@ func TestFetchMemory(t *testing.T) {
 	wantNoise(t, filepath.Join(dir, "model.bin"), 200, lfsSize)
 }
 
-// Large files that a server stores as deltas of each other are not held either.
+// Large files that a server stores as deltas of each other are in memory three
+// times at most: the base, the delta and the result.
 func TestFetchMemoryOfDeltas(t *testing.T) {
 	if testing.Short() {
 		t.Skip("writes hundreds of megabytes")
 	}
-	const maxResident = 128 << 20
 	const fileSize = 60_000_000
+	const maxResident = 3*fileSize + 64<<20
 	root := t.TempDir()
 	repo := newRepository(t, root, "repo")
 	for i := range 2 {
@@ -138,27 +147,86 @@ func TestFetchMemoryOfDeltas(t *testing.T) {
 	}
 }
 
-// fetchResident fetches in a process of its own and returns its peak of
-// resident memory in bytes.
+// A small pack can hold more than any disk: the same content under many names.
+func TestFetchLimitsDisk(t *testing.T) {
+	root := t.TempDir()
+	repo := newRepository(t, root, "repo")
+	blob := git(t, repo, strings.Repeat("0", 1<<20), "hash-object", "-w", "--stdin")
+	var entries []string
+	for i := range 100 {
+		entries = append(entries, fmt.Sprintf("100644 %s copy%02d", blob, i))
+	}
+	commitTree(t, repo, entries...)
+	server := newWebServer(t, root)
+	source := server.source("repo", "")
+	source.Auth = server.goodAuth(t)
+	source.limits = usualLimits
+	source.limits.disk = 50 << 20
+	_, _, _, err := fetchInto(t, source)
+	wantFailure(t, err, fail.DiskFull, "the repository needs more than 52.4 MB of disk", "/datasets")
+}
+
+// A server that sends without an end is stopped.
+func TestFetchLimitsPack(t *testing.T) {
+	root := t.TempDir()
+	repo := newRepository(t, root, "repo")
+	git(t, repo, "", "config", "core.compression", "0")
+	putNoise(t, filepath.Join(repo, "large"), 1, 64<<20, "")
+	commit(t, repo, "first")
+	server := newWebServer(t, root)
+	source := server.source("repo", "")
+	source.Auth = server.goodAuth(t)
+	source.limits = usualLimits
+	source.limits.disk = 8 << 20
+	_, _, _, err := fetchInto(t, source)
+	wantFailure(t, err, fail.DiskFull, "the repository needs more than", "/datasets")
+}
+
+// git fails with a message if it would need too much memory.
+func TestFetchLimitsMemory(t *testing.T) {
+	root := t.TempDir()
+	repo := newRepository(t, root, "repo")
+	for i := range 2 {
+		putNoise(t, filepath.Join(repo, fmt.Sprint("file", i)), 1, 32<<20, fmt.Sprint("end ", i))
+	}
+	git(t, repo, "", "config", "core.compression", "0")
+	commit(t, repo, "first")
+	git(t, repo, "", "repack", "-adfq", "--window=1")
+	server := newWebServer(t, root)
+	source := server.source("repo", "")
+	source.Auth = server.goodAuth(t)
+	source.limits = usualLimits
+	source.limits.memory = 48 << 20
+	_, _, _, err := fetchInto(t, source)
+	wantFailure(t, err, fail.RepositoryUnavailable, "git needs more than 48 MiB of memory", "Git LFS")
+}
+
+// fetchResident fetches in a process of its own and returns the peaks of
+// resident memory, its own and that of the largest process of git, in bytes.
 func fetchResident(t *testing.T, server *webServer, dir string) int64 {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = []string{childVariable + "=" + strings.Join([]string{server.URL + "/repo", server.caFile(t), dir}, " ")}
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), childVariable + "=" + strings.Join([]string{server.URL + "/repo", server.caFile(t), dir}, " ")}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	peak := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(out)
-	if peak == nil {
+	peaks := regexp.MustCompile(`(?:VmHWM|Children):\s+(\d+) kB`).FindAllSubmatch(out, -1)
+	if len(peaks) != 2 {
 		t.Skipf("this system does not tell a process's peak of memory: %s", out)
 	}
 	before, _, _ := strings.Cut(string(out), "Name:")
 	t.Log(before)
-	kib, err := strconv.ParseInt(string(peak[1]), 10, 64)
-	if err != nil {
-		t.Fatal(err)
+	var sum int64
+	for _, peak := range peaks {
+		kib, err := strconv.ParseInt(string(peak[1]), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s", peak[0])
+		sum += kib << 10
 	}
-	return kib << 10
+	return sum
 }
 
 func wantNoise(t *testing.T, file string, seed byte, size int64) {

@@ -27,7 +27,7 @@ type pointer struct {
 // pointerFile is a file that has a pointer in place of its content.
 type pointerFile struct {
 	pointer
-	file file
+	path string
 }
 
 // parsePointer reads a pointer in the form of Git LFS's specification,
@@ -63,18 +63,13 @@ func parsePointer(content []byte) (pointer, bool) {
 	return p, p.id != "" && p.size >= 0
 }
 
-// refusePointers fails if there are pointers.
-func (c *checkout) refusePointers() error {
+// refusePointers lists the pointers, which nobody asked to replace.
+func refusePointers(a address, found []pointerFile) error {
 	var names []string
 	var bytes int64
-	for _, m := range c.modules {
-		for _, p := range m.pointers {
-			names = append(names, strconv.Quote(p.file.path))
-			bytes += p.size
-		}
-	}
-	if len(names) == 0 {
-		return nil
+	for _, p := range found {
+		names = append(names, strconv.Quote(p.path))
+		bytes += p.size
 	}
 	slices.Sort(names)
 	const shown = 5
@@ -84,22 +79,8 @@ func (c *checkout) refusePointers() error {
 	}
 	return fail.Advise(
 		fail.Becausef(fail.LFSPointers, "checking the tree of %s: %s in place of files, for %s: %s: want files, or to be told to fetch them",
-			c.modules[0].address, humanize.Count(len(names), "Git LFS pointer"), humanize.Bytes(bytes), text),
+			a, humanize.Count(len(names), "Git LFS pointer"), humanize.Bytes(bytes), text),
 		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
-}
-
-// lfsURL reads the LFS server's URL of a .lfsconfig.
-func lfsURL(config string) string {
-	found := ""
-	for _, s := range parseConfig(config) {
-		switch {
-		case s.section == "lfs" && s.name == "" && s.key == "url":
-			return s.value
-		case s.section == "remote" && s.name == "origin" && s.key == "lfsurl":
-			found = s.value
-		}
-	}
-	return found
 }
 
 // lfsEndpoint is where a repository's LFS server is expected.

@@ -1,48 +1,90 @@
 package git
 
 import (
+	"bytes"
+	"fmt"
 	"log/slog"
-	"sync"
+	"regexp"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// progressEvery is how often a long work says how far it is.
+// progressEvery is how often a long command reports how far it is.
 const progressEvery = 5 * time.Second
 
-// progress says now and then how far a work is.
-type progress struct {
-	log   *slog.Logger
-	start time.Time
+// progressLine is a line of git's progress, as
+//
+//	Receiving objects:  45% (450/1000), 1.20 MiB | 3.00 MiB/s
+//
+// or of that of git-lfs, which begins with Downloading LFS objects.
+var progressLine = regexp.MustCompile(`^([A-Z][A-Za-z ]+): +(\d+)% \((\d+)/(\d+)\)(?:, ([0-9.]+ [a-zA-Z]+) \| [^,]*)?(, done\.?)?$`)
 
-	mu   sync.Mutex
-	last time.Time
-	done int64
+// report reads what git writes to stderr: it logs progress and keeps the rest.
+type report struct {
+	log     *slog.Logger
+	address address
+	// onLine is called with each line that is not progress.
+	onLine  func(line string)
+	started time.Time
+	last    time.Time
+	rest    []byte
+	said    tail
 }
 
-func newProgress(log *slog.Logger) *progress {
-	now := time.Now()
-	return &progress{log: log, start: now, last: now}
+func (r *report) Write(b []byte) (int, error) {
+	if r.started.IsZero() {
+		r.started = time.Now()
+		r.last = r.started
+	}
+	r.rest = append(r.rest, b...)
+	for {
+		end := bytes.IndexAny(r.rest, "\r\n")
+		if end < 0 {
+			break
+		}
+		r.line(string(r.rest[:end]))
+		r.rest = r.rest[end+1:]
+	}
+	if len(r.rest) > maxLine {
+		r.end()
+	}
+	return len(b), nil
 }
 
-// add counts bytes and, when it is time, logs the sentence made of them and of
-// the bytes a second.
-func (p *progress) add(n int, sentence func(done, rate string) string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.done += int64(n)
-	now := time.Now()
-	if now.Sub(p.last) < progressEvery {
+// maxLine bounds a line that has no end.
+const maxLine = 64 << 10
+
+// end takes a last line without a newline.
+func (r *report) end() {
+	r.line(string(r.rest))
+	r.rest = nil
+}
+
+func (r *report) line(text string) {
+	text = strings.TrimSpace(text)
+	m := progressLine.FindStringSubmatch(text)
+	if m == nil {
+		if text != "" && !progressLine.MatchString(strings.TrimPrefix(text, "remote: ")) {
+			_, _ = r.said.Write([]byte(text + "\n")) // it never fails
+			r.onLine(text)
+		}
 		return
 	}
-	p.last = now
-	p.log.Info(sentence(humanize.Bytes(p.done), humanize.Bytes(int64(float64(p.done)/now.Sub(p.start).Seconds()))), slog.Int64("bytes", p.done))
-}
-
-// total is how many bytes were counted.
-func (p *progress) total() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.done
+	what, percent, done, total, size := m[1], m[2], m[3], m[4], m[5]
+	objects, _ := strconv.Atoi(total) // digits
+	if what == "Receiving objects" && m[6] != "" {
+		r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", humanize.Count(objects, "object"), size, time.Since(r.started).Round(time.Millisecond)))
+		return
+	}
+	if now := time.Now(); now.Sub(r.last) >= progressEvery {
+		r.last = now
+		sentence := fmt.Sprintf("%s of %s: %s%%, %s of %s", what, r.address, percent, done, total)
+		if size != "" {
+			sentence += ", " + size
+		}
+		r.log.Info(sentence + ".")
+	}
 }

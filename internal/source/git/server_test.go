@@ -82,6 +82,24 @@ func commit(t testing.TB, dir, message string) string {
 	return git(t, dir, "", "rev-parse", "HEAD")
 }
 
+// The LFS batch API's objects.
+type (
+	lfsObject struct {
+		ID      string               `json:"oid"`
+		Size    int64                `json:"size"`
+		Actions map[string]lfsAction `json:"actions,omitempty"`
+		Error   *lfsFailure          `json:"error,omitempty"`
+	}
+	lfsAction struct {
+		Href   string            `json:"href"`
+		Header map[string]string `json:"header"`
+	}
+	lfsFailure struct {
+		Code    int    `json:"code"`
+		Message string `json:"message"`
+	}
+)
+
 // webServer is git http-backend over TLS, with an LFS server beside each repository.
 type webServer struct {
 	*httptest.Server
@@ -165,7 +183,7 @@ func (s *webServer) serveLFS(w http.ResponseWriter, r *http.Request, repository,
 			Header: map[string]string{"Authorization": r.Header.Get("Authorization")},
 		}}
 	}
-	w.Header().Set("Content-Type", lfsType)
+	w.Header().Set("Content-Type", "application/vnd.git-lfs+json")
 	_ = json.NewEncoder(w).Encode(map[string]any{"objects": ask.Objects})
 }
 

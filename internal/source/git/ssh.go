@@ -5,7 +5,6 @@ import (
 	"crypto/ed25519"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -20,27 +19,37 @@ import (
 )
 
 // dialSSH logs in at the address's host. The connection ends with the context.
-func dialSSH(ctx context.Context, a address, keys keyring) (*ssh.Client, error) {
+// It fails if the server sends nothing for too long.
+func dialSSH(ctx context.Context, a address, keys keyring, silence time.Duration) (*ssh.Client, error) {
 	config, err := sshConfig(a, keys)
 	if err != nil {
 		return nil, err
 	}
-	const handshake = 30 * time.Second
-	dialer := net.Dialer{Timeout: handshake}
+	dialer := net.Dialer{Timeout: 30 * time.Second}
 	conn, err := dialer.DialContext(ctx, "tcp", a.dial())
 	if err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(handshake)); err != nil {
-		return nil, err
-	}
-	secure, channels, requests, err := ssh.NewClientConn(conn, a.dial(), config)
+	secure, channels, requests, err := ssh.NewClientConn(&patientConn{conn, silence}, a.dial(), config)
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
-	return ssh.NewClient(secure, channels, requests), conn.SetDeadline(time.Time{})
+	return ssh.NewClient(secure, channels, requests), nil
+}
+
+// patientConn is a connection whose other side may be silent for so long.
+type patientConn struct {
+	net.Conn
+	silence time.Duration
+}
+
+func (c *patientConn) Read(b []byte) (int, error) {
+	if err := c.SetReadDeadline(time.Now().Add(c.silence)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(b)
 }
 
 func sshConfig(a address, keys keyring) (*ssh.ClientConfig, error) {
@@ -151,83 +160,6 @@ func hostKeyAlgorithms(file string, known ssh.HostKeyCallback, a address) ([]str
 	}
 	slices.Sort(algorithms)
 	return slices.Compact(algorithms), nil
-}
-
-// sshLink is a conversation with git-upload-pack over ssh.
-type sshLink struct {
-	ctx      context.Context
-	patience *patience
-	address  address
-	keys     keyring
-
-	client *ssh.Client
-	shell  *ssh.Session
-	stdin  io.Writer
-	out    *lineReader
-	said   tail
-}
-
-func (l *sshLink) open() (*lineReader, error) {
-	client, err := dialSSH(l.ctx, l.address, l.keys)
-	if err != nil {
-		return nil, err
-	}
-	l.client = client
-	if l.shell, err = client.NewSession(); err != nil {
-		return nil, err
-	}
-	// Many servers take no variables; they speak an earlier version then.
-	_ = l.shell.Setenv("GIT_PROTOCOL", "version=2")
-	l.shell.Stderr = &l.said
-	if l.stdin, err = l.shell.StdinPipe(); err != nil {
-		return nil, err
-	}
-	stdout, err := l.shell.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := l.shell.Start("git-upload-pack " + quote(l.address.path)); err != nil {
-		return nil, err
-	}
-	l.out = newLineReader(l.patience.reader(stdout))
-	// A server that refuses says why on its other channel and leaves.
-	if _, err := l.out.in.Peek(1); err != nil {
-		return nil, l.refused(err)
-	}
-	return l.out, nil
-}
-
-func (l *sshLink) send(message []byte) (*lineReader, error) {
-	if _, err := l.stdin.Write(message); err != nil {
-		return nil, l.refused(err)
-	}
-	return l.out, nil
-}
-
-// refused returns what the server said before it left.
-func (l *sshLink) refused(err error) error {
-	if !errors.Is(err, io.EOF) {
-		return err
-	}
-	exit := l.shell.Wait()
-	if text := l.said.String(); text != "" {
-		return &serverError{text}
-	}
-	if exit != nil {
-		return fmt.Errorf("git-upload-pack on the server: %w", exit)
-	}
-	return io.ErrUnexpectedEOF
-}
-
-func (l *sshLink) close() {
-	if l.client != nil {
-		_ = l.client.Close() // nothing more is wanted of it
-	}
-}
-
-// quote makes one word of a path for the server's shell.
-func quote(path string) string {
-	return "'" + strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(path) + "'"
 }
 
 // tail keeps the last of what was written.

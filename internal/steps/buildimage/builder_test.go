@@ -176,7 +176,7 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	images := fstest.MapFS{"cpu/Dockerfile": {Data: []byte("ARG BASE_IMAGE=a\nFROM ${BASE_IMAGE}\nARG MIRROR")}}
 	var out bytes.Buffer
 	code := step.Run(t.Context(), Command(images), []string{
-		"--cluster-file=../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
+		"--cluster-file=../../../clusters/local.yaml", "--build-timeout=-1s", "--build-arg=X", "--env=Y", "--image=a", "--folder=b", "--training-timeout=-1s", "--run-name=r",
 	}, &out, &out)
 	for _, want := range []string{"--build-timeout -1s", "--training-timeout -1s", `--env "Y"`, "want one of them", "--run-name and --run-uid"} {
 		if !strings.Contains(out.String(), want) {
@@ -186,11 +186,11 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	if code != step.WrongUsage {
 		t.Errorf("exit code %d, want %d", code, step.WrongUsage)
 	}
-	o := options{clusterFile: "../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, buildArgs: []string{"MIROR=x"}}
+	o := options{clusterFile: "../../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, buildArgs: []string{"MIROR=x"}}
 	if _, err := o.check(t.Context(), images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
 		t.Errorf("an argument that nobody reads: %v", err)
 	}
-	o = options{clusterFile: "../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, image: "a"}
+	o = options{clusterFile: "../../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, image: "a"}
 	if asked, err := o.check(t.Context(), images); asked.definition != nil || err != nil {
 		t.Errorf("a finished image: %v, %v; want nothing to build", asked.definition, err)
 	}

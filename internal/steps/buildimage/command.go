@@ -275,7 +275,7 @@ func (o *options) enough(clients *kube.Clients) func(context.Context) error {
 		if o.run.Name == "" {
 			return nil
 		}
-		r, err := run.Of(ctx, clients.Tekton, clients.Namespace, o.run.Name)
+		r, err := run.Get(ctx, clients.Tekton, clients.Namespace, o.run.Name)
 		if err != nil {
 			return err
 		}

@@ -134,14 +134,11 @@ func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Durat
 
 // apply makes the ImageStream and the BuildConfig what they shall be.
 func (b *builder) apply(ctx context.Context) error {
-	options := metav1.ApplyOptions{FieldManager: kube.FieldManager, Force: true}
-	if _, err := b.images.ImageStreams(b.namespace).Apply(ctx, b.plan.imageStream(), options); err != nil {
-		return kube.Problem(fmt.Errorf("applying imagestream %s/%s: %w", b.namespace, StreamName, err))
+	if _, err := kube.ApplyTo(ctx, b.images.ImageStreams(b.namespace), b.plan.imageStream(), kube.ApplyOptions{}); err != nil {
+		return kube.Problem(err)
 	}
-	if _, err := b.builds.BuildConfigs(b.namespace).Apply(ctx, b.plan.buildConfig(), options); err != nil {
-		return kube.Problem(fmt.Errorf("applying buildconfig %s/%s: %w", b.namespace, configName(b.plan.flavour), err))
-	}
-	return nil
+	_, err := kube.ApplyTo(ctx, b.builds.BuildConfigs(b.namespace), b.plan.buildConfig(), kube.ApplyOptions{})
+	return kube.Problem(err)
 }
 
 // claim writes ours, if the BuildConfig is still as it was read.

@@ -76,14 +76,14 @@ func (o *options) visit(cmd *cobra.Command, clients *kube.Clients, log *slog.Log
 		return err
 	}
 	tellPods(log, pods)
-	guests := &podagent.Guests{Cluster: podagent.Of(clients), Pods: pods, Agent: o.agent, Idle: o.idle}
+	guests := &podagent.Agents{Cluster: podagent.NewCluster(clients), Pods: pods, Agent: o.agent, Idle: o.idle}
 	report, err := o.measure(ctx, guests, log)
 	if err != nil && ctx.Err() != nil {
 		err = fail.Becausef(fail.Cancelled, "checking pods %s: interrupted", o.pods.Pods)
 	}
 	if left := guests.Remove(ctx); left != nil {
 		err = errors.Join(err, left)
-	} else if guests.Came() {
+	} else if guests.Started() {
 		log.Info("The agents are gone from the pods.")
 	}
 	if report.Verdict == "" {
@@ -104,7 +104,7 @@ func tellPods(log *slog.Logger, pods []podagent.Pod) {
 }
 
 // measure brings the agents, and checks. The caller removes them.
-func (o *options) measure(ctx context.Context, guests *podagent.Guests, log *slog.Logger) (fabric.Report, error) {
+func (o *options) measure(ctx context.Context, guests *podagent.Agents, log *slog.Logger) (fabric.Report, error) {
 	log.Info("Copying the agent into the pods.")
 	set, err := guests.Start(ctx)
 	if err != nil {
@@ -143,7 +143,7 @@ func prepare(ctx context.Context, set nodes.Set, mode string, log *slog.Logger) 
 	if mode == "" && !slices.Contains(devices, 0) || mode == agent.RDMA {
 		prepared, err := network.Prepare(ctx, set, network.Settings{Mode: agent.RDMA})
 		if err == nil {
-			prepared.Tell(log)
+			prepared.Log(log)
 			tellOverruled(log, own, prepared)
 			return agent.RDMA, nil
 		}

@@ -55,7 +55,7 @@ func TestCommand(t *testing.T) {
 			if err := os.WriteFile(config, fmt.Appendf(nil, kubeconfig, test.server), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			args := append([]string{"--kubeconfig=" + config, "--cluster-file=../../clusters/cairo.yaml", "--image=127.0.0.1:1/training:1"}, test.args...)
+			args := append([]string{"--kubeconfig=" + config, "--cluster-file=../../../clusters/cairo.yaml", "--image=127.0.0.1:1/training:1"}, test.args...)
 			for _, result := range []string{"mode", "why", "reason", "message"} {
 				args = append(args, "--"+result+"-result="+filepath.Join(dir, result))
 			}

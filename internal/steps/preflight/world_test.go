@@ -254,7 +254,7 @@ func (w *world) each(change func(*corev1.Node)) {
 
 func load(t *testing.T, name string) cluster.File {
 	t.Helper()
-	path := filepath.Join("../../clusters", name+".yaml")
+	path := filepath.Join("../../../clusters", name+".yaml")
 	content, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

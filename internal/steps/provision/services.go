@@ -12,8 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
-	metav1apply "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -44,17 +42,9 @@ func (p *provisioner) applyServices(ctx context.Context, objects objects.Service
 // and whose Secret is still being collected, are not kept.
 func (p *provisioner) applyServicesSecret(ctx context.Context, want *corev1.Secret) error {
 	secrets := p.clients.Kube.CoreV1().Secrets(want.Namespace)
-	problem := func(err error) error {
-		return kube.Problem(fmt.Errorf("applying secret %s/%s: %w", want.Namespace, want.Name, err))
-	}
-	apply := corev1apply.Secret(want.Name, want.Namespace).WithLabels(want.Labels).WithType(want.Type).WithData(want.Data)
-	for _, owner := range want.OwnerReferences {
-		apply = apply.WithOwnerReferences(metav1apply.OwnerReference().WithAPIVersion(owner.APIVersion).WithKind(owner.Kind).
-			WithName(owner.Name).WithUID(owner.UID).WithBlockOwnerDeletion(*owner.BlockOwnerDeletion))
-	}
-	found, err := secrets.Apply(ctx, apply, metav1.ApplyOptions{FieldManager: kube.FieldManager, Force: true})
+	found, err := kube.ApplyTo(ctx, secrets, want, kube.ApplyOptions{})
 	if err != nil {
-		return problem(err)
+		return kube.Problem(err)
 	}
 	anew, made := len(found.OwnerReferences) > len(want.OwnerReferences), false
 	credentials := map[string][]byte{}
@@ -67,11 +57,9 @@ func (p *provisioner) applyServicesSecret(ctx context.Context, want *corev1.Secr
 	if !made {
 		return nil
 	}
-	_, err = secrets.Apply(ctx, corev1apply.Secret(want.Name, want.Namespace).WithData(credentials), metav1.ApplyOptions{FieldManager: credentialManager, Force: true})
-	if err != nil {
-		return problem(err)
-	}
-	return nil
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: want.Name, Namespace: want.Namespace}, Data: credentials}
+	_, err = kube.ApplyTo(ctx, secrets, secret, kube.ApplyOptions{Manager: credentialManager})
+	return kube.Problem(err)
 }
 
 // ours is true of an object of this environment; owner is the Lease.

@@ -1,0 +1,112 @@
+// Package git fetches the files of one commit of a git repository. It calls the
+// programs git and git-lfs with none of the user's configuration. This program
+// is their ssh and answers their questions for credentials (see Helper), because
+// OpenSSH refuses a UID without a passwd entry and because credentials must not
+// appear in arguments or environments.
+package git
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Source is what to fetch.
+type Source struct {
+	// URL is https://, http://, ssh:// or user@host:path. User info in it is
+	// used if Auth has none, and is never shown.
+	URL string
+	// Revision is a branch, a tag, a commit's hash, whole or shortened, or a full
+	// name as refs/pull/7/head. Empty is the remote's HEAD.
+	Revision string
+	// Submodules fetches them too, at any depth. Without it their folders stay empty.
+	Submodules bool
+	// LFS fetches the objects that Git LFS pointers stand for. Without it a
+	// pointer is an error.
+	LFS bool
+	// Auth is sent to the URL's own host only.
+	Auth Auth
+
+	// limits are the usual ones unless a test sets them.
+	limits limits
+}
+
+// limits bound what a server can use of this machine.
+type limits struct {
+	// disk is for the objects and the files together, in bytes.
+	disk int64
+	// memory is for each process of git, in bytes; it is enforced on Linux only.
+	memory uint64
+	// silence is how long a server may send nothing. git servers send something
+	// every 5 s while they work.
+	silence time.Duration
+}
+
+var usualLimits = limits{disk: 200 << 30, memory: 640 << 20, silence: 2 * time.Minute}
+
+// scratchName is the folder for temporary files. No tree can have it.
+const scratchName = ".git"
+
+// Fetch writes the files of a commit to dir, which must be empty, and returns
+// the commit's hash. Links may lead anywhere: package tree checks them. Attributes that change content on checkout, as eol, are
+// not applied. On failure dir is empty again. The reasons are InvalidInput,
+// RepositoryUnavailable, HostKeyUnknown, RevisionNotFound, LFSPointers, DiskFull
+// and UnsafeTree.
+func Fetch(ctx context.Context, log *slog.Logger, dir string, s Source) (string, error) {
+	home, err := parseAddress(s.URL)
+	if err != nil {
+		return "", err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", fmt.Errorf("fetching %s: %w", home, err)
+	}
+	if len(entries) > 0 {
+		return "", fmt.Errorf("fetching %s into %s: it has %q: want an empty folder", home, dir, entries[0].Name())
+	}
+	if s.limits == (limits{}) {
+		s.limits = usualLimits
+	}
+	commit, err := fetch(ctx, log, dir, s, home)
+	if err != nil {
+		return "", errors.Join(err, empty(dir))
+	}
+	return commit, nil
+}
+
+func fetch(ctx context.Context, log *slog.Logger, dir string, s Source, home address) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	programs, err := newPrograms(log, filepath.Join(dir, scratchName), s, home)
+	if err != nil {
+		return "", fmt.Errorf("fetching %s: %w", home, err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = root.Close() }()
+	c := &checkout{log: log, programs: programs, root: root, source: s}
+	if err := c.load(ctx, home, s.Revision, "", 0); err != nil {
+		return "", err
+	}
+	if err := c.fetchPointers(ctx); err != nil {
+		return "", err
+	}
+	return c.modules[0].commit, os.RemoveAll(programs.scratch)
+}
+
+// empty removes what is in a folder.
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, entry := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, entry.Name())))
+	}
+	return err
+}

@@ -1,0 +1,208 @@
+package git
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// The names under which git and git-lfs call this program.
+const (
+	askpassName = "mlenv-git-askpass"
+	sshName     = "mlenv-git-ssh"
+)
+
+// Files in the scratch folder, which helperVariable names.
+const (
+	helperVariable = "MLENV_GIT_SCRATCH"
+	helperFileName = "helper.json"
+	failureName    = "failure.json"
+)
+
+// helperFile is what the helpers have to know. Only its owner can read the
+// file: the URL may have a password.
+type helperFile struct {
+	URL     string        `json:"url"`
+	AuthDir string        `json:"authDir"`
+	Silence time.Duration `json:"silence"`
+}
+
+// failure is why a helper failed. git's own messages do not carry it.
+type failure struct {
+	Reason fail.Reason `json:"reason"`
+	Text   string      `json:"text"`
+	Next   string      `json:"next"`
+}
+
+// Helper reports whether git called this program as its helper, and then does
+// what git wants and exits. A main function that may fetch calls it first.
+func Helper() {
+	var help func(scratch string, keys keyring, silence time.Duration) error
+	switch filepath.Base(os.Args[0]) {
+	case askpassName:
+		help = askpass
+	case sshName:
+		help = sshCommand
+	default:
+		return
+	}
+	scratch := os.Getenv(helperVariable)
+	keys, silence, err := readHelperFile(scratch)
+	if err == nil {
+		err = help(scratch, keys, silence)
+	}
+	exit := (*ssh.ExitError)(nil)
+	switch {
+	case errors.As(err, &exit):
+		os.Exit(exit.ExitStatus())
+	case err != nil:
+		fmt.Fprintln(os.Stderr, keys.clean(err.Error()))
+		os.Exit(255)
+	}
+	os.Exit(0)
+}
+
+func readHelperFile(scratch string) (keyring, time.Duration, error) {
+	content, err := os.ReadFile(filepath.Join(scratch, helperFileName))
+	if err != nil {
+		return keyring{}, 0, err
+	}
+	var file helperFile
+	if err := json.Unmarshal(content, &file); err != nil {
+		return keyring{}, 0, err
+	}
+	home, err := parseAddress(file.URL)
+	if err != nil {
+		return keyring{}, 0, err
+	}
+	auth, err := AuthFromDir(file.AuthDir)
+	return newKeyring(auth, home), file.Silence, err
+}
+
+// askpass answers a question as
+//
+//	Password for 'https://user@host:port':
+//
+// git asks so, and git-lfs with other quotes.
+func askpass(_ string, keys keyring, _ time.Duration) error {
+	if len(os.Args) != 2 {
+		return fmt.Errorf("%s: want a question", askpassName)
+	}
+	what, where, ok := strings.Cut(os.Args[1], " for ")
+	at, err := url.Parse(strings.Trim(where, `'": `))
+	if !ok || err != nil {
+		return fmt.Errorf("%s: not a question for a user or a password", askpassName)
+	}
+	user, password, ok := keys.basic(at.Scheme, at.Hostname(), at.Port())
+	switch {
+	case !ok:
+		return fmt.Errorf("%s: no credentials for %s", askpassName, at.Host)
+	case what == "Username":
+		fmt.Println(user)
+	case what == "Password":
+		fmt.Println(password)
+	}
+	return nil
+}
+
+// sshCommand is called as OpenSSH is:
+//
+//	mlenv-git-ssh [-o OPTION] [-p PORT] [USER@]HOST COMMAND
+func sshCommand(scratch string, keys keyring, silence time.Duration) error {
+	a, command, err := parseSSH(os.Args[1:])
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	client, err := dialSSH(ctx, a, keys, silence)
+	if err != nil {
+		return errors.Join(err, writeFailure(scratch, explainDial(keys, a, err)))
+	}
+	defer client.Close()
+	session, err := client.NewSession()
+	if err != nil {
+		return err
+	}
+	if protocol := os.Getenv("GIT_PROTOCOL"); protocol != "" {
+		// Many servers take no variables; they speak an earlier version then.
+		_ = session.Setenv("GIT_PROTOCOL", protocol)
+	}
+	stdin, err := session.StdinPipe()
+	if err != nil {
+		return err
+	}
+	session.Stdout, session.Stderr = os.Stdout, os.Stderr
+	if err := session.Start(command); err != nil {
+		return err
+	}
+	go func() {
+		_, _ = io.Copy(stdin, os.Stdin) // the server's exit status tells
+		_ = stdin.Close()
+	}()
+	err = session.Wait()
+	if err != nil && strings.HasPrefix(command, "git-lfs-authenticate ") {
+		// Not every server has the command; git-lfs then tries the usual place.
+		fmt.Println("{}")
+		return nil
+	}
+	return err
+}
+
+func parseSSH(args []string) (a address, command string, err error) {
+	a.scheme = "ssh"
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		switch option := args[0]; {
+		case option == "--":
+		case (option == "-p" || option == "-o") && len(args) > 1:
+			if option == "-p" {
+				a.port = args[1]
+			}
+			args = args[1:]
+		case option != "-4" && option != "-6" && option != "-T" && !strings.HasPrefix(option, "-o"):
+			return a, "", fmt.Errorf("%s: unknown option %q", sshName, option)
+		}
+		args = args[1:]
+	}
+	if len(args) < 2 {
+		return a, "", fmt.Errorf("%s: want a host and a command", sshName)
+	}
+	a.host = args[0]
+	if at := strings.LastIndex(args[0], "@"); at >= 0 {
+		a.user, a.host = args[0][:at], args[0][at+1:]
+	}
+	a.host = strings.ToLower(strings.Trim(a.host, "[]"))
+	return a, strings.Join(args[1:], " "), nil
+}
+
+// writeFailure leaves a reason for the process that called git.
+func writeFailure(scratch string, err error) error {
+	content, errMarshal := json.Marshal(failure{Reason: fail.ReasonOf(err), Text: err.Error(), Next: fail.NextOf(err)})
+	if errMarshal != nil {
+		return errMarshal
+	}
+	return os.WriteFile(filepath.Join(scratch, failureName), content, 0o600)
+}
+
+// readFailure returns what a helper left, nil if none failed.
+func readFailure(scratch string) error {
+	content, err := os.ReadFile(filepath.Join(scratch, failureName))
+	var left failure
+	if err != nil || json.Unmarshal(content, &left) != nil {
+		return nil //nolint:nilerr // there is none
+	}
+	return &fail.Error{Reason: left.Reason, Err: errors.New(left.Text), Next: left.Next}
+}

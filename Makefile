@@ -42,7 +42,7 @@ setup-tests: ## install what the local cluster and the tests need
 
 .PHONY: build
 build: bin/localcluster ## compile the project's commands into bin/
-	go build -o bin/ ./cmd/...
+	go build -o bin/ ./cmd/mlenv ./cmd/mlenv-agent ./cmd/steps
 
 # Phony, because go build itself detects what has changed.
 .PHONY: bin/localcluster
@@ -90,12 +90,10 @@ browser: ## open the pages of internal/pipeline/report in Chromium
 test: setup-tests verify lint unit resolve browser e2e ## run everything that CI runs
 
 .PHONY: generate
-generate: ## rewrite generated files (cluster file schema, reference pages and tables, install/, go.mod and go.sum, formatting)
+generate: ## rewrite generated files (cluster file schema, reference pages and tables, go.mod and go.sum, formatting)
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent' -update
 	go test ./internal/cli -run TestReferenceIsCurrent -update
 	go test ./internal/install/bundle -run TestReadmeTables -update
-	go test ./internal/install -run TestKustomizationsAreCurrent -update
-	go test ./internal/cli/schedule -run TestComponentIsCurrent -update
 	go mod tidy
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
@@ -107,8 +105,6 @@ verify: ## fail if generate would change something
 	go test ./internal/cluster -run 'Test(Schema|Reference)IsCurrent'
 	go test ./internal/cli -run TestReferenceIsCurrent
 	go test ./internal/install/bundle -run TestReadmeTables
-	go test ./internal/install -run TestKustomizationsAreCurrent
-	go test ./internal/cli/schedule -run TestComponentIsCurrent
 	go mod tidy -diff
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff

@@ -6,6 +6,8 @@ package rdma
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // Facts are what was detected in one node. They are reported as JSON.
@@ -26,7 +28,7 @@ type Facts struct {
 	Memory       Memlock   `json:"memlock"`
 	IOMMU        IOMMU     `json:"iommu"`
 	GPUDirect    GPUDirect `json:"gpuDirect"`
-	Findings     []Finding `json:"findings,omitempty"`
+	Findings     Findings  `json:"findings,omitempty"`
 }
 
 // Device is one RDMA device, as in /sys/class/infiniband.
@@ -149,5 +151,5 @@ func (d Device) NearestGPU() Distance {
 
 // Broken is true where the node cannot use RDMA.
 func (f Facts) Broken() bool {
-	return slices.ContainsFunc(f.Findings, func(finding Finding) bool { return finding.Severity == Broken })
+	return slices.ContainsFunc(f.Findings, func(finding fail.Finding) bool { return finding.Level == fail.Broken })
 }

@@ -81,6 +81,14 @@ func Output(cmd *cobra.Command) io.Writer {
 	return cmd.OutOrStdout()
 }
 
+// ReportOutput is where a report is written: Output, unless format asks for a json document.
+func ReportOutput(cmd *cobra.Command, format string) io.Writer {
+	if format == "json" {
+		return cmd.OutOrStdout()
+	}
+	return Output(cmd)
+}
+
 // IsJSON is true where the log is for machines.
 func IsJSON(cmd *cobra.Command) bool {
 	f := cmd.Flag(logFormatFlag)

@@ -204,7 +204,7 @@ func newTraining(t *testing.T) training {
 func pushSteps(t *testing.T) (pushed, program string) {
 	t.Helper()
 	contents, image := stepsImage(t, repository(t))
-	index, err := bundle.StepsIndex(contents.Source, []v1.Image{image})
+	index, err := bundle.StepsIndex(contents.Source, contents.Base, []v1.Image{image})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,6 +230,9 @@ func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 		t.Fatal(err)
 	}
 	if contents.Roots, err = bundle.HostRoots(); err != nil {
+		t.Fatal(err)
+	}
+	if contents.Base, err = bundle.ResolveBase(t.Context(), registryHost+"/base/git:latest"); err != nil {
 		t.Fatal(err)
 	}
 	image, err := bundle.StepsImage(contents)

@@ -103,7 +103,7 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 		return boolean(a.Consequence) - boolean(b.Consequence)
 	})
 	for _, f := range all {
-		title := string(f.Name)
+		title := string(f.Reason)
 		for _, of := range []string{f.Host, f.Device, f.Peer} {
 			if of != "" {
 				title += ", " + of
@@ -112,7 +112,7 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 		if f.Consequence {
 			title += " (follows from another failure)"
 		}
-		next := finding{Title: cut(title, mostLine), Evidence: cut(f.Evidence, mostText), Cause: cut(f.Cause, mostText), Fix: cut(f.Fix, mostText)}
+		next := finding{Title: cut(title, mostLine), Evidence: cut(f.Seen, mostText), Cause: cut(f.Cause, mostText), Fix: cut(f.Next, mostText)}
 		if !slices.Contains(result, next) {
 			result = append(result, next)
 		}

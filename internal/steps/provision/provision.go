@@ -181,7 +181,7 @@ func (p *provisioner) decideMode(ctx context.Context) {
 	if p.options.Mode != preflight.Auto || !p.request.Cluster.Network.RDMA.Enabled {
 		return
 	}
-	report := preflight.Run(ctx, preflight.Options{Clients: p.clients, Request: p.request, Mode: preflight.Auto})
+	report := preflight.Examine(ctx, preflight.Deps{Clients: p.clients}, preflight.Options{Request: p.request, Mode: preflight.Auto})
 	mode, why := report.Mode()
 	p.request.Mode = mode
 	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows all that was looked at.)", mode, why))
@@ -195,7 +195,7 @@ func (p *provisioner) checkPlace(ctx context.Context) error {
 	if p.options.Run.Name == "" {
 		return nil
 	}
-	r, err := run.Of(ctx, p.clients.Tekton, p.request.Namespace, p.options.Run.Name)
+	r, err := run.Get(ctx, p.clients.Tekton, p.request.Namespace, p.options.Run.Name)
 	if err != nil {
 		return err
 	}

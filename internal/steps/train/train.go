@@ -249,7 +249,7 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 		for _, rank := range t.Spec.Ranks(client.Node()) {
 			group.Go(func() {
 				to := output.writer(client.Node(), rankName(t.Spec.Launcher, rank))
-				_ = nodes.FollowLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), to, nodes.GoOn(ctx))
+				_ = nodes.FollowLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), to, nodes.RetryUntilDone(ctx))
 				_ = to.Close()
 			})
 		}
@@ -264,7 +264,7 @@ func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, sho
 			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()))
 		}
 	}}
-	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.GoOn(ctx)) })
+	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.RetryUntilDone(ctx)) })
 	go t.showProgress(ctx, show)
 }
 

@@ -1,4 +1,4 @@
-package cli
+package ops
 
 import (
 	"cmp"
@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -33,7 +34,8 @@ type rdmaOptions struct {
 	node int
 }
 
-func rdmaCommand() *cobra.Command {
+// RDMACommand is mlenv rdma.
+func RDMACommand() *cobra.Command {
 	o := rdmaOptions{node: -1}
 	cmd := &cobra.Command{
 		Use:   "rdma [NODE]",
@@ -91,7 +93,7 @@ type rdmaNode struct {
 type rdmaReport struct {
 	Nodes []rdmaNode `json:"nodes"`
 	// Between are the findings between nodes.
-	Between []rdma.Finding `json:"between,omitempty"`
+	Between rdma.Findings `json:"between,omitempty"`
 }
 
 func (o *rdmaOptions) run(cmd *cobra.Command) error {
@@ -108,7 +110,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	clients.Namespace = o.kube.NamespaceOf(clients, file.Cluster.Namespace)
-	report, err := detect(ctx, clients, o.name, network.Of(file, agent.RDMA))
+	report, err := detect(ctx, clients, o.name, network.FromFile(file, agent.RDMA))
 	if err != nil {
 		return err
 	}
@@ -172,7 +174,7 @@ func (r rdmaReport) fine() bool {
 		}
 	}
 	for _, finding := range r.Between {
-		if finding.Severity != rdma.Note {
+		if finding.Level != fail.Note {
 			return false
 		}
 	}
@@ -197,6 +199,6 @@ func (r rdmaReport) print(w io.Writer, brief bool) {
 	}
 	if len(r.Between) > 0 {
 		fmt.Fprintln(w, "between the nodes:")
-		rdma.PrintFindings(w, r.Between)
+		r.Between.Print(w)
 	}
 }

@@ -30,6 +30,9 @@ func TestValidateNamesEveryMistake(t *testing.T) {
 			t.Errorf("Validate = %v, want %q in it", err, want)
 		}
 	}
+	if err := (Options{Nodes: 2, Triggers: true, NoTekton: true}).Validate(); err == nil || !strings.Contains(err.Error(), "--triggers needs Tekton") {
+		t.Errorf("Triggers without Tekton: %v", err)
+	}
 	if err := DefaultOptions.Validate(); err != nil {
 		t.Errorf("the default options: %v", err)
 	}
@@ -191,6 +194,20 @@ func TestRenderTriggers(t *testing.T) {
 	}
 	if strings.Contains(all, "ko://") || strings.Contains(all, `"devel"`) || !strings.Contains(all, "registry/eventlistenersink@sha256:1") {
 		t.Error("Triggers' manifests have not our images, or not the version")
+	}
+}
+
+func TestRenderWithoutTekton(t *testing.T) {
+	modules, err := manifestModules(t.Context(), "../..", Options{NoTekton: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := render(map[string]string{}, nil, "", modules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(got, "namespace: tekton-pipelines") || !strings.Contains(got, "name: coredns") {
+		t.Error("without Tekton, the manifests have objects of Tekton's namespaces, or lack CoreDNS")
 	}
 }
 

@@ -87,6 +87,14 @@ func Output(cmd *cobra.Command) io.Writer {
 	return cmd.OutOrStdout()
 }
 
+// ReportOutput is where a report is written: Output, unless --output asks for a document.
+func ReportOutput(cmd *cobra.Command, output OutputFlag) io.Writer {
+	if !output.ForPeople() {
+		return cmd.OutOrStdout()
+	}
+	return Output(cmd)
+}
+
 // IsJSON is true where the log is for machines.
 func IsJSON(cmd *cobra.Command) bool {
 	f := cmd.Flag(logFormatFlag)

@@ -18,7 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -186,12 +188,16 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	if code != step.WrongUsage {
 		t.Errorf("exit code %d, want %d", code, step.WrongUsage)
 	}
-	o := options{clusterFile: "../../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, buildArgs: []string{"MIROR=x"}}
-	if _, err := o.check(t.Context(), images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
+	file, err := clusterfile.Load(t.Context(), "../../../clusters/local.yaml", kube.Flags{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Cluster: file, Timeout: 1, PodTimeout: 1, BuildArgs: []string{"MIROR=x"}}
+	if err := o.Check(images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
 		t.Errorf("an argument that nobody reads: %v", err)
 	}
-	o = options{clusterFile: "../../../clusters/local.yaml", timeout: 1, podTimeout: 1, startTimeout: 1, image: "a"}
-	if asked, err := o.check(t.Context(), images); asked.definition != nil || err != nil {
+	o = Options{Cluster: file, Timeout: 1, PodTimeout: 1, Image: "a"}
+	if asked, err := o.request(images); asked.definition != nil || err != nil || o.Check(images) != nil {
 		t.Errorf("a finished image: %v, %v; want nothing to build", asked.definition, err)
 	}
 	if got := fail.ReasonOf((&builder{definition: &Definition{}}).noBuildAPI(nil)); got != fail.BuildUnavailable {

@@ -15,6 +15,10 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
 )
 
 // registryTime is what a registry has to answer. What it would say only saves a
@@ -34,6 +38,24 @@ type Registry struct {
 	token     string
 	internal  string
 	transport http.RoundTripper
+}
+
+// RegistryFor is the registry client of a step: with the mounted pull secret, "" for the machine's own
+// keys, and for the cluster's own registry with the pod's token. Errors: InvalidInput.
+func RegistryFor(clients *kube.Clients, pullSecretDir, caFile string) (*Registry, error) {
+	secret, err := secretdir.Read(pullSecretDir)
+	if err != nil {
+		return nil, err
+	}
+	token := ""
+	if clients.InCluster {
+		token = clients.Config.BearerToken
+	}
+	registry, err := NewRegistry(secret, token, caFile)
+	if err != nil {
+		return nil, fail.Because(fail.InvalidInput, err)
+	}
+	return registry, nil
 }
 
 // NewRegistry reads the keys of a mounted pull secret, nil for the machine's own,

@@ -9,9 +9,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
@@ -19,39 +16,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/podagent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// checkPods finds every mistake of the flags of pods that are no environment.
-func (o *options) checkPods(cmd *cobra.Command) (problems []error) {
-	changed := cmd.Flags().Changed
-	if !changed("pods") {
-		for _, name := range []string{"container", "agent", "idle"} {
-			if changed(name) {
-				problems = append(problems, fmt.Errorf("--%s: want --pods with it", name))
-			}
-		}
-		return problems
-	}
-	if err := o.pods.Check(); err != nil {
-		problems = append(problems, err)
-	}
-	for _, name := range []string{"name", "client-certs", "run-name", "run-uid"} {
-		// A Task gives all of its params.
-		if flag := cmd.Flag(name); flag != nil && flag.Value.String() != flag.DefValue {
-			problems = append(problems, fmt.Errorf("--%s %q: it is of an environment, want it without --pods", name, flag.Value))
-		}
-	}
-	const least = 5 * time.Second
-	if o.idle < least {
-		problems = append(problems, fmt.Errorf("--idle %s: want at least %s", o.idle, least))
-	}
-	return problems
-}
-
 // next is what to do about pods at fault.
-func (o *options) next() string {
-	if o.pods.Pods == "" {
+func (c *checker) next() string {
+	if c.Pods.Pods == "" {
 		return ""
 	}
 	return "leave the pod out of --pods to see whether the others are well; " +
@@ -66,30 +35,30 @@ type visited struct {
 }
 
 // visit checks pods that are no environment, and leaves them as they were.
-func (o *options) visit(cmd *cobra.Command, clients *kube.Clients, log *slog.Logger, to results) error {
-	ctx := cmd.Context()
-	if err := podagent.Allowed(ctx, clients.Kube, clients.Namespace, o.pods); err != nil {
-		return err
+func (c *checker) visit(ctx context.Context) (fabric.Report, error) {
+	clients := c.Clients
+	if err := podagent.Allowed(ctx, clients.Kube, clients.Namespace, c.Pods); err != nil {
+		return fabric.Report{}, err
 	}
-	pods, err := podagent.Find(ctx, clients.Kube, clients.Namespace, o.pods)
+	pods, err := podagent.Find(ctx, clients.Kube, clients.Namespace, c.Pods)
 	if err != nil {
-		return err
+		return fabric.Report{}, err
 	}
-	tellPods(log, pods)
-	guests := &podagent.Guests{Cluster: podagent.Of(clients), Pods: pods, Agent: o.agent, Idle: o.idle}
-	report, err := o.measure(ctx, guests, log)
+	tellPods(c.Log, pods)
+	guests := &podagent.Guests{Cluster: podagent.Of(clients), Pods: pods, Agent: c.Agent, Idle: c.Idle}
+	report, err := c.measure(ctx, guests)
 	if err != nil && ctx.Err() != nil {
-		err = fail.Becausef(fail.Cancelled, "checking pods %s: interrupted", o.pods.Pods)
+		err = fail.Becausef(fail.Cancelled, "checking pods %s: interrupted", c.Pods.Pods)
 	}
 	if left := guests.Remove(ctx); left != nil {
 		err = errors.Join(err, left)
 	} else if guests.Came() {
-		log.Info("The agents are gone from the pods.")
+		c.Log.Info("The agents are gone from the pods.")
 	}
 	if report.Verdict == "" {
-		return err
+		return report, err
 	}
-	return o.end(cmd, log, to, report, visited{report, pods}, err)
+	return report, c.end(report, visited{report, pods}, err)
 }
 
 // tellPods says which node of the report is which pod.
@@ -104,23 +73,23 @@ func tellPods(log *slog.Logger, pods []podagent.Pod) {
 }
 
 // measure brings the agents, and checks. The caller removes them.
-func (o *options) measure(ctx context.Context, guests *podagent.Guests, log *slog.Logger) (fabric.Report, error) {
-	log.Info("Copying the agent into the pods.")
+func (c *checker) measure(ctx context.Context, guests *podagent.Guests) (fabric.Report, error) {
+	c.Log.Info("Copying the agent into the pods.")
 	set, err := guests.Start(ctx)
 	if err != nil {
 		return fabric.Report{}, err
 	}
-	mode, err := prepare(ctx, set, o.mode, log)
+	mode, err := prepare(ctx, set, c.Mode, c.Log)
 	if err != nil {
 		return fabric.Report{}, err
 	}
 	// Something in the pods may listen where environments' ranks meet.
 	const first, ports = 20000, 9000
-	c := &Check{
-		Nodes: set, Hosts: guests.Hosts(), Mode: mode, ID: jobsOf(""), Bound: o.timeout, CompareTCP: o.compare != "", Log: log,
-		FirstPort: first + rand.IntN(ports), Next: o.next(),
+	check := &Check{
+		Nodes: set, Hosts: guests.Hosts(), Mode: mode, ID: jobsOf(""), Bound: c.Timeout, CompareTCP: c.Compare != "", Log: c.Log,
+		FirstPort: first + rand.IntN(ports), Next: c.next(),
 	}
-	return c.Run(ctx)
+	return check.Run(ctx)
 }
 
 // prepare sets how the pods' ranks talk, as provision does it for an environment: mode ""

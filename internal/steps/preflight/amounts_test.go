@@ -12,7 +12,7 @@ import (
 // and 500Gi and with init containers that ask less than the training.
 func TestAsked(t *testing.T) {
 	w, file := barcelona(t)
-	p, err := newProbe(t.Context(), w.options(file, Auto))
+	p, err := newProbe(t.Context(), w.deps(file), optionsOf(file, Auto))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -352,11 +352,11 @@ func TestChecks(t *testing.T) {
 			w, file := test.cluster(t)
 			asked := Options{Request: objects.Request{Cluster: file}}
 			test.change(w, &asked)
-			o := w.options(asked.Request.Cluster, test.mode)
-			o.ServiceAccount = asked.ServiceAccount
-			o.Request.Image, o.Request.Routes, o.Request.Services = asked.Request.Image, asked.Request.Routes, asked.Request.Services
-			o.Request.Nodes, o.Request.Storage = asked.Request.Nodes, asked.Request.Storage
-			report := Run(t.Context(), o)
+			report := w.examine(asked.Request.Cluster, test.mode, func(_ *Deps, o *Options) {
+				o.ServiceAccount = asked.ServiceAccount
+				o.Request.Image, o.Request.Routes, o.Request.Services = asked.Request.Image, asked.Request.Routes, asked.Request.Services
+				o.Request.Nodes, o.Request.Storage = asked.Request.Nodes, asked.Request.Storage
+			})
 			for _, want := range test.want {
 				if !said(report, want) {
 					t.Errorf("want %s %s %q, fix %q in\n%s", want.check, want.verdict, want.seen, want.fix, print(report))
@@ -399,7 +399,7 @@ func claim(name string, phase corev1.PersistentVolumeClaimPhase) *corev1.Persist
 // StatefulSet adds, under a name that no node has.
 func TestTriedPod(t *testing.T) {
 	w, file := barcelona(t)
-	Run(t.Context(), w.options(file, Auto))
+	w.examine(file, Auto)
 	if len(w.asked) != 1 {
 		t.Fatalf("%d pods were tried, want one", len(w.asked))
 	}
@@ -423,7 +423,7 @@ func TestDocument(t *testing.T) {
 	w, file := cairo(t)
 	w.uses = nil
 	var out bytes.Buffer
-	if err := json.NewEncoder(&out).Encode(Run(t.Context(), w.options(file, "rdma"))); err != nil {
+	if err := json.NewEncoder(&out).Encode(w.examine(file, "rdma")); err != nil {
 		t.Fatal(err)
 	}
 	var got struct {

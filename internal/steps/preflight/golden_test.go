@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/client-go/kubernetes"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -23,7 +25,7 @@ func TestGolden(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, file := make(t)
-			golden.File(t, filepath.Join("testdata", name+".txt"), print(Run(t.Context(), w.options(file, Auto))))
+			golden.File(t, filepath.Join("testdata", name+".txt"), print(w.examine(file, Auto)))
 		})
 	}
 }
@@ -43,16 +45,19 @@ func TestPlans(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, file := test.make(t)
 			file.Network.RDMA.ExpectedBandwidth = test.expected
-			options := w.options(file, Auto)
-			if test.ran {
-				last.Namespace, last.Environment = options.Request.Namespace, options.Request.Name
-				if err := receipt.Write(t.Context(), options.Clients.Kube, last); err != nil {
+			var client kubernetes.Interface
+			report := w.examine(file, Auto, func(d *Deps, o *Options) {
+				client = d.Clients.Kube
+				last.Namespace, last.Environment = o.Request.Namespace, o.Request.Name
+				if !test.ran {
+					return
+				}
+				if err := receipt.Write(t.Context(), client, last); err != nil {
 					t.Fatal(err)
 				}
-			}
-			made := planOf(t.Context(), options.Clients.Kube, Run(t.Context(), options))
+			})
 			var text strings.Builder
-			made.print(&text)
+			PlanOf(t.Context(), client, report).Print(&text)
 			golden.File(t, filepath.Join("testdata", name+".txt"), text.String())
 		})
 	}

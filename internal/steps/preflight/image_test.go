@@ -46,9 +46,10 @@ func TestImage(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			w, file := cairo(t)
-			o := w.options(file, Auto)
-			o.Request.Image, o.Flavour, o.Registry = test.image, test.flavour, asked
-			for _, check := range Run(t.Context(), o).Checks {
+			report := w.examine(file, Auto, func(d *Deps, o *Options) {
+				o.Request.Image, o.Flavour, d.Registry = test.image, test.flavour, asked
+			})
+			for _, check := range report.Checks {
 				if check.Name == "image" && (check.Verdict != test.want || check.Reason != test.reason) {
 					t.Errorf("got %+v, want %s %s", check, test.want, test.reason)
 				}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -15,52 +14,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// PlanCommand is mlenv plan.
-func PlanCommand() *cobra.Command {
-	var o options
-	cmd := &cobra.Command{
-		Use:   "plan --cluster-file FILE",
-		Short: "Say what a run would make, whether it would start, where, and how its nodes would talk",
-		Long: `Say what a run, or mlenv up, would make on the cluster as it is now: the objects, the nodes, how these would talk and
-why, what bandwidth is expected between them and how that is known, and what keeps it from starting. mlenv preflight has
-every check with its evidence. Nothing is changed.
-
-Exit code 0: it would start, as far as is known; 1: it would not; 2: wrong usage.`,
-		Example: `  mlenv plan --cluster-file=clusters/barcelona.yaml --nodes=4
-  mlenv plan --cluster-file=clusters/cairo.yaml --mode=rdma --output=json`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("argument %q: want flags only", args[0])
-			}
-			return o.check()
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			options, err := o.connect(cmd.Context())
-			if err != nil {
-				return err
-			}
-			report := Run(cmd.Context(), options)
-			plan := planOf(cmd.Context(), options.Clients.Kube, report)
-			if o.output == "json" {
-				err = step.WriteJSON(cmd.OutOrStdout(), plan)
-			} else {
-				plan.print(cmd.OutOrStdout())
-			}
-			if err != nil {
-				return err
-			}
-			return report.Err()
-		},
-	}
-	o.addTo(cmd.Flags())
-	return cmd
-}
-
-// plan is what would happen.
-type plan struct {
+// Plan is what a run would make on the cluster as it is now.
+type Plan struct {
 	Verdict     string       `json:"verdict"`
 	Environment string       `json:"environment"`
 	Namespace   string       `json:"namespace"`
@@ -77,9 +34,10 @@ type plan struct {
 	Whence   string              `json:"expectedBy"`
 }
 
-func planOf(ctx context.Context, client kubernetes.Interface, r Report) plan {
+// PlanOf is what follows from a report. The client reads the receipts of earlier runs.
+func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 	mode, why := r.Mode()
-	p := plan{
+	p := Plan{
 		Verdict: r.Verdict(), Environment: r.request.Name, Namespace: r.request.Namespace, Mode: mode, Why: why,
 		Nodes: r.request.Nodes, GPUsPerNode: r.request.GPUsPerNode, FreeNodes: r.free,
 	}
@@ -114,7 +72,7 @@ func planOf(ctx context.Context, client kubernetes.Interface, r Report) plan {
 }
 
 // expectedBefore is what the latest run of the environment was to reach.
-func expectedBefore(ctx context.Context, client kubernetes.Interface, p plan) (expected rdma.BytesPerSecond, whence string) {
+func expectedBefore(ctx context.Context, client kubernetes.Interface, p Plan) (expected rdma.BytesPerSecond, whence string) {
 	last, ok, err := receipt.Latest(ctx, client, p.Namespace, p.Environment)
 	switch {
 	case err != nil:
@@ -125,7 +83,8 @@ func expectedBefore(ctx context.Context, client kubernetes.Interface, p plan) (e
 	return 0, "not known before the nodes run: check-fabric derives it from their ports and PCIe links"
 }
 
-func (p plan) print(w io.Writer) {
+// Print writes the plan for people.
+func (p Plan) Print(w io.Writer) {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))
 	}

@@ -6,6 +6,8 @@ package preflight
 import (
 	"context"
 	"fmt"
+	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -20,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 )
 
@@ -36,12 +39,8 @@ const (
 	stepsToName  = "registry.invalid/ml-dev-env/steps:to-be-named"
 )
 
-// Options say what is asked for, and with what it is looked at.
+// Options say what is asked for.
 type Options struct {
-	Clients *kube.Clients
-	// Dynamic reads network attachments, machine configurations and security context
-	// constraints; nil for one made of the Clients' configuration.
-	Dynamic dynamic.Interface
 	// Request is the environment. Its Mode is not looked at; its images may be missing.
 	Request objects.Request
 	// Mode is auto, rdma or tcp.
@@ -50,13 +49,27 @@ type Options struct {
 	Flavour string
 	// ServiceAccount is the one that the steps run as, "" for whoever asks.
 	ServiceAccount string
+	// Output is how Run shows the report.
+	Output step.OutputFlag
+}
+
+// Deps are what Run and Examine work with.
+type Deps struct {
+	Clients *kube.Clients
+	// Dynamic reads network attachments, machine configurations and security context
+	// constraints; nil for one made of the Clients' configuration.
+	Dynamic dynamic.Interface
 	// Registry answers whether the image is there; nil leaves that unknown.
 	Registry *buildimage.Registry
+	// Out gets the report of Run; without it each check is a record of Log.
+	Out io.Writer
+	Log *slog.Logger
 }
 
 // probe is the preflight of one request.
 type probe struct {
 	Options
+	Deps
 	file cluster.File
 	// rdma is false where RDMA is not looked at.
 	rdma bool
@@ -75,12 +88,32 @@ type probe struct {
 	quotas func() ([]corev1.ResourceQuota, error)
 }
 
-// Run makes all checks at once, within ten seconds. That something is wrong is in
-// the report.
-func Run(ctx context.Context, o Options) Report {
+// Run makes all checks and shows the report. The error says why no environment can start.
+func Run(ctx context.Context, d Deps, o Options) (Report, error) {
+	report := Examine(ctx, d, o)
+	switch {
+	case d.Out == nil:
+		for _, check := range report.Checks {
+			d.Log.Info("checked "+check.Name, slog.String("verdict", string(check.Verdict)), slog.String("evidence", check.Seen), slog.String("fix", check.Fix))
+		}
+		d.Log.Info("Verdict: " + report.Verdict() + ".")
+	default:
+		err := o.Output.Print(d.Out, report, func(out io.Writer) error {
+			report.Print(out)
+			return nil
+		})
+		if err != nil {
+			return report, err
+		}
+	}
+	return report, report.Err()
+}
+
+// Examine makes all checks at once, within ten seconds. What is wrong is in the report.
+func Examine(ctx context.Context, d Deps, o Options) Report {
 	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
-	p, err := newProbe(ctx, o)
+	p, err := newProbe(ctx, d, o)
 	if err != nil {
 		return Report{Asked: o.Mode, Checks: []Check{{
 			Name: "request", Verdict: Blocked, Seen: oneLine(err.Error()), Fix: fail.NextOf(err), Reason: fail.ReasonOf(err),
@@ -117,8 +150,8 @@ func causes(checks []Check) []Check {
 	return slices.DeleteFunc(checks, func(c Check) bool { return c.Name == neededCheck || c.Name == lookingCheck })
 }
 
-func newProbe(ctx context.Context, o Options) (*probe, error) {
-	p := &probe{Options: o, objects: map[objects.Mode]objects.Objects{}}
+func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
+	p := &probe{Options: o, Deps: d, objects: map[objects.Mode]objects.Objects{}}
 	if p.Dynamic == nil {
 		var err error
 		if p.Dynamic, err = dynamic.NewForConfig(p.Clients.Config); err != nil {

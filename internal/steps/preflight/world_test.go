@@ -56,7 +56,20 @@ type world struct {
 	asked []*corev1.Pod
 }
 
-func (w *world) options(file cluster.File, mode string) Options {
+// examine is Examine of a request, changed by change.
+func (w *world) examine(file cluster.File, mode string, change ...func(*Deps, *Options)) Report {
+	d, o := w.deps(file), optionsOf(file, mode)
+	for _, c := range change {
+		c(&d, &o)
+	}
+	return Examine(w.t.Context(), d, o)
+}
+
+func optionsOf(file cluster.File, mode string) Options {
+	return Options{Mode: mode, Request: objects.Request{Cluster: file, Name: objects.DefaultName, Namespace: file.Cluster.Namespace}}
+}
+
+func (w *world) deps(file cluster.File) Deps {
 	client := kubefake.NewClientset(w.objects...)
 	for _, group := range w.groups {
 		client.Resources = append(client.Resources, &metav1.APIResourceList{GroupVersion: group + "/v1"})
@@ -92,10 +105,7 @@ func (w *world) options(file cluster.File, mode string) Options {
 		}
 	}
 	others.PrependReactor("*", "*", w.forbid)
-	return Options{
-		Clients: &kube.Clients{Kube: client, Namespace: file.Cluster.Namespace}, Dynamic: others, Mode: mode,
-		Request: objects.Request{Cluster: file, Name: objects.DefaultName, Namespace: file.Cluster.Namespace},
-	}
+	return Deps{Clients: &kube.Clients{Kube: client, Namespace: file.Cluster.Namespace}, Dynamic: others}
 }
 
 // forbid answers as RBAC does.

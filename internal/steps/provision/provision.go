@@ -181,7 +181,7 @@ func (p *provisioner) decideMode(ctx context.Context) {
 	if p.options.Mode != preflight.Auto || !p.request.Cluster.Network.RDMA.Enabled {
 		return
 	}
-	report := preflight.Run(ctx, preflight.Options{Clients: p.clients, Request: p.request, Mode: preflight.Auto})
+	report := preflight.Examine(ctx, preflight.Deps{Clients: p.clients}, preflight.Options{Request: p.request, Mode: preflight.Auto})
 	mode, why := report.Mode()
 	p.request.Mode = mode
 	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows all that was looked at.)", mode, why), "mode", mode, "why", why)

@@ -1,8 +1,6 @@
 package reaper
 
 import (
-	"time"
-
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -11,8 +9,8 @@ import (
 
 // Command is the program reap.
 func Command() *cobra.Command {
-	var flags kube.Flags
-	var dryRun bool
+	var o Options
+	var where kube.Flags
 	cmd := &cobra.Command{
 		Use:   "reap",
 		Short: "Give back the environments of a namespace that nobody holds any more",
@@ -25,15 +23,14 @@ mlenv install has it run every minute.`,
   reap --dry-run   # say what would be given back, and why`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := flags.Connect()
+			clients, err := where.Connect()
 			if err != nil {
 				return err
 			}
-			r := &reaper{clients: clients, log: step.Log(cmd), now: time.Now, dryRun: dryRun}
-			return r.pass(cmd.Context())
+			return Run(cmd.Context(), Deps{Clients: clients, Log: step.Log(cmd)}, o)
 		},
 	}
-	flags.AddTo(cmd.Flags())
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be given back, and change nothing")
+	where.AddTo(cmd.Flags())
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "say what would be given back, and change nothing")
 	return cmd
 }

@@ -36,6 +36,24 @@ const (
 // that ends may still renew it.
 const attempts = 3
 
+// Options of one pass over a namespace.
+type Options struct {
+	// DryRun changes nothing, and logs what would be released and why.
+	DryRun bool
+}
+
+// Deps are what Run works with.
+type Deps struct {
+	Clients *kube.Clients
+	Log     *slog.Logger
+}
+
+// Run looks once at all environments of the clients' namespace and releases the abandoned ones.
+func Run(ctx context.Context, d Deps, o Options) error {
+	r := &reaper{clients: d.Clients, log: d.Log, now: time.Now, dryRun: o.DryRun}
+	return r.pass(ctx)
+}
+
 type reaper struct {
 	clients *kube.Clients
 	log     *slog.Logger

@@ -1,4 +1,4 @@
-package cli
+package ops
 
 import (
 	"cmp"
@@ -33,7 +33,8 @@ type rdmaOptions struct {
 	node int
 }
 
-func rdmaCommand() *cobra.Command {
+// RDMACommand is mlenv rdma.
+func RDMACommand() *cobra.Command {
 	o := rdmaOptions{node: -1}
 	cmd := &cobra.Command{
 		Use:   "rdma [NODE]",

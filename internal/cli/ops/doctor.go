@@ -1,4 +1,4 @@
-package cli
+package ops
 
 import (
 	"errors"
@@ -22,7 +22,8 @@ type doctorOptions struct {
 	quietAfter time.Duration
 }
 
-func doctorCommand() *cobra.Command {
+// DoctorCommand is mlenv doctor.
+func DoctorCommand() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{
 		Use:   "doctor [ENVIRONMENT]",

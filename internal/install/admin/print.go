@@ -5,7 +5,6 @@ import (
 	"io"
 	"strings"
 
-
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 

@@ -44,7 +44,7 @@ type Options struct {
 	Compare string
 	// Timeout is the time for the check, without the comparison.
 	Timeout time.Duration
-	Output step.OutputFlag
+	Output  step.OutputFlag
 	// Pods are pods that somebody else made.
 	Pods podagent.Selection
 	// Agent is the file with the agent's program for them, "" to look for it.

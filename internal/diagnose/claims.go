@@ -22,8 +22,8 @@ const defaultClass = "storageclass.kubernetes.io/is-default-class"
 var classNotFound = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]*)" not found`)
 
 // claims is why the environment's claims are not bound.
-func (e *explainer) claims() []Finding {
-	var found []Finding
+func (e *explainer) claims() []fail.Finding {
+	var found []fail.Finding
 	for i := range e.Claims {
 		claim := &e.Claims[i]
 		if claim.Namespace != e.namespace() {
@@ -42,24 +42,24 @@ func (e *explainer) claims() []Finding {
 	return found
 }
 
-func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (Finding, bool) {
+func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bool) {
 	remove := fmt.Sprintf("oc delete pvc %s -n %s", claim.Name, claim.Namespace)
 	describe := fmt.Sprintf("oc describe pvc %s -n %s", claim.Name, claim.Namespace)
 	switch {
 	case claim.Status.Phase == corev1.ClaimLost:
-		return Finding{
+		return fail.Finding{
 			Seen:  fmt.Sprintf("it was bound to volume %s, which does not exist any more: its files are lost", claim.Spec.VolumeName),
 			Next:  remove + " (the next run makes it anew)",
 			Final: true,
 		}, true
 	case claim.DeletionTimestamp != nil:
-		return Finding{
+		return fail.Finding{
 			Seen:  "it is being deleted and waits for the pods that use it",
 			Next:  describe + " (see Used By)",
 			Since: claim.DeletionTimestamp.Time,
 		}, true
 	case claim.Status.Phase == corev1.ClaimBound:
-		return Finding{}, false
+		return fail.Finding{}, false
 	}
 
 	events := e.eventsOf("PersistentVolumeClaim", claim.Name, claim.UID)
@@ -67,14 +67,14 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (Finding, bool) {
 	name := claim.Spec.StorageClassName
 	if name == nil && slices.ContainsFunc(e.Classes, isDefault) {
 		// It is about to be given that one.
-		return Finding{}, false
+		return fail.Finding{}, false
 	}
 	if name == nil || *name == "" {
 		return e.classless(claim), true
 	}
 	class := e.class(*name)
 	if e.Classes != nil && class == nil || hasFailed && classNotFound.MatchString(failed.text) {
-		return Finding{
+		return fail.Finding{
 			Seen:  fmt.Sprintf("storage class %s does not exist%s", *name, e.classNames()),
 			Next:  fmt.Sprintf("correct %s in the cluster file (oc get storageclass), then: %s", classKey(claim), remove),
 			Final: true,
@@ -88,7 +88,7 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (Finding, bool) {
 		return f, true
 	}
 	if hasFailed {
-		f := Finding{
+		f := fail.Finding{
 			Seen:  fmt.Sprintf("class %s: %s", *name, provisioning(failed.text)),
 			Next:  describe,
 			Since: failed.first,
@@ -103,13 +103,13 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (Finding, bool) {
 	// none is explained elsewhere.
 	asked, ok := latest(events, "ExternalProvisioning")
 	if !ok || e.now.Sub(asked.first) < provisionTime {
-		return Finding{}, false
+		return fail.Finding{}, false
 	}
 	provisioner := "its provisioner"
 	if class != nil {
 		provisioner = "provisioner " + class.Provisioner
 	}
-	f := Finding{
+	f := fail.Finding{
 		Seen:  fmt.Sprintf("class %s: %s was asked for a volume and has not answered", *name, provisioner),
 		Next:  describe,
 		Since: asked.first,
@@ -121,8 +121,8 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (Finding, bool) {
 }
 
 // classless is about a claim that names no class in a cluster without a default one.
-func (e *explainer) classless(claim *corev1.PersistentVolumeClaim) Finding {
-	f := Finding{
+func (e *explainer) classless(claim *corev1.PersistentVolumeClaim) fail.Finding {
+	f := fail.Finding{
 		Seen: "it has no storage class, and the cluster has no default one" + e.classNames(),
 		Next: e.patchClass(claim),
 	}
@@ -136,10 +136,10 @@ func (e *explainer) classless(claim *corev1.PersistentVolumeClaim) Finding {
 
 // storageServer is about a class that is served from within the cluster by a
 // server that waits for a claim of its own.
-func (e *explainer) storageServer(name string, class *storagev1.StorageClass) (Finding, bool) {
+func (e *explainer) storageServer(name string, class *storagev1.StorageClass) (fail.Finding, bool) {
 	namespace := serverNamespace(class)
 	if namespace == "" {
-		return Finding{}, false
+		return fail.Finding{}, false
 	}
 	for i := range e.Claims {
 		own := &e.Claims[i]
@@ -158,9 +158,9 @@ func (e *explainer) storageServer(name string, class *storagev1.StorageClass) (F
 		default:
 			seen += " (class " + *class + ")"
 		}
-		return Finding{Seen: seen, Next: next}, true
+		return fail.Finding{Seen: seen, Next: next}, true
 	}
-	return Finding{}, false
+	return fail.Finding{}, false
 }
 
 func isDefault(c storagev1.StorageClass) bool { return c.Annotations[defaultClass] == "true" }

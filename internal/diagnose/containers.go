@@ -21,8 +21,8 @@ const manyRestarts = 3
 const killedCode = 137
 
 // containers is what keeps the pod's containers from running.
-func (e *explainer) containers(pod *corev1.Pod) []Finding {
-	var found []Finding
+func (e *explainer) containers(pod *corev1.Pod) []fail.Finding {
+	var found []fail.Finding
 	for _, c := range containersOf(pod) {
 		if c.init && c.Ready || c.State.Running != nil && c.Ready {
 			continue
@@ -57,9 +57,9 @@ var (
 )
 
 // notCreated is a container that the kubelet or the runtime could not make.
-func (e *explainer) notCreated(pod *corev1.Pod, c container) Finding {
+func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 	w := c.State.Waiting
-	f := Finding{
+	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name,
 		Seen: fmt.Sprintf("%s: %s: %s", c.title(), w.Reason, oneLine(w.Message)),
 		Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
@@ -85,8 +85,8 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) Finding {
 }
 
 // exited is a container that ran and ended, or whose process could not be started.
-func (e *explainer) exited(pod *corev1.Pod, c container, t corev1.ContainerStateTerminated) Finding {
-	f := Finding{
+func (e *explainer) exited(pod *corev1.Pod, c container, t corev1.ContainerStateTerminated) fail.Finding {
+	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: t.FinishedAt.Time,
 		Next:  fmt.Sprintf("oc logs %s -c %s --previous -n %s", pod.Name, c.Name, pod.Namespace),
 		Final: c.RestartCount >= manyRestarts && c.State.Running == nil,
@@ -134,7 +134,7 @@ func restarts(n int32) string {
 }
 
 // badProgram recognises a program that can never be started.
-func (e *explainer) badProgram(pod *corev1.Pod, c container, text string, f *Finding) {
+func (e *explainer) badProgram(pod *corev1.Pod, c container, text string, f *fail.Finding) {
 	lower := strings.ToLower(text)
 	switch {
 	case has(lower, "exec format error"):
@@ -162,7 +162,7 @@ func lastLines(text string) string {
 const unansweredTime = time.Minute
 
 // unanswered is a container that runs and whose agent does not get ready.
-func (e *explainer) unanswered(pod *corev1.Pod) []Finding {
+func (e *explainer) unanswered(pod *corev1.Pod) []fail.Finding {
 	for _, c := range containersOf(pod) {
 		if c.init || c.State.Running == nil || c.Ready || e.now.Sub(c.State.Running.StartedAt.Time) < unansweredTime {
 			continue
@@ -171,7 +171,7 @@ func (e *explainer) unanswered(pod *corev1.Pod) []Finding {
 		if ev, ok := latest(e.podEvents(pod), "Unhealthy"); ok {
 			seen += ": " + oneLine(ev.text)
 		}
-		return []Finding{{
+		return []fail.Finding{{
 			Reason: fail.AgentUnreachable, Object: "pod " + pod.Name, Seen: seen, Since: c.State.Running.StartedAt.Time,
 			Next: fmt.Sprintf("oc logs %s -c %s -n %s", pod.Name, c.Name, pod.Namespace),
 		}}

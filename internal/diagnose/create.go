@@ -25,12 +25,12 @@ var (
 )
 
 // creation is why the StatefulSet cannot make its pods or their claims.
-func (e *explainer) creation() []Finding {
+func (e *explainer) creation() []fail.Finding {
 	if e.StatefulSet == nil {
 		return nil
 	}
 	// Of each object the last refusal counts.
-	last := map[string]Finding{}
+	last := map[string]fail.Finding{}
 	var order []string
 	for _, ev := range e.eventsOf("StatefulSet", e.StatefulSet.Name, e.StatefulSet.UID) {
 		if ev.reason != "FailedCreate" {
@@ -56,7 +56,7 @@ func (e *explainer) creation() []Finding {
 		}
 		last[object] = f
 	}
-	var found []Finding
+	var found []fail.Finding
 	for _, object := range order {
 		found = append(found, last[object])
 	}
@@ -64,7 +64,7 @@ func (e *explainer) creation() []Finding {
 }
 
 // refusal is what the API server says when a pod or a claim cannot be made.
-func (e *explainer) refusal(text string) Finding {
+func (e *explainer) refusal(text string) fail.Finding {
 	namespace := e.namespace()
 	body := text
 	for _, prefix := range []*regexp.Regexp{forbidden, invalid} {
@@ -74,7 +74,7 @@ func (e *explainer) refusal(text string) Finding {
 		}
 	}
 	if refused := kube.Refusal(errors.New(text), kube.Place{Namespace: namespace, ServiceAccount: e.serviceAccount(), SCC: e.pinned()}); refused != nil {
-		f := Finding{Reason: fail.ReasonOf(refused), Seen: oneLine(body), Next: fail.NextOf(refused), Final: true}
+		f := fail.Finding{Reason: fail.ReasonOf(refused), Seen: oneLine(body), Next: fail.NextOf(refused), Final: true}
 		if security := e.securityConstraints(body); security != "" {
 			f.Seen = security
 			if pinned := e.pinned(); pinned != "" && strings.Contains(security, notUsable) {
@@ -93,21 +93,21 @@ func (e *explainer) refusal(text string) Finding {
 		return f
 	}
 	if strings.Contains(body, "status unknown for quota") {
-		return Finding{
+		return fail.Finding{
 			Reason: fail.QuotaExceeded,
 			Seen:   "the quota's use has not been counted yet: " + oneLine(body),
 			Next:   "oc describe quota -n " + namespace,
 		}
 	}
 	if m := noServiceAccount.FindStringSubmatch(text); m != nil {
-		return Finding{
+		return fail.Finding{
 			Reason: fail.SecurityRefused,
 			Seen:   fmt.Sprintf("service account %s does not exist in namespace %s", m[1], namespace),
 			Next:   fmt.Sprintf("oc create serviceaccount %s -n %s", m[1], namespace),
 		}
 	}
 	if m := webhookDenied.FindStringSubmatch(body); m != nil {
-		return Finding{
+		return fail.Finding{
 			Reason: fail.SecurityRefused,
 			Seen:   fmt.Sprintf("admission webhook %s refuses it%s", m[1], oneLine(m[2])),
 			Next:   "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide (whose webhook is " + m[1] + "?)",
@@ -115,13 +115,13 @@ func (e *explainer) refusal(text string) Finding {
 		}
 	}
 	if m := webhookDown.FindStringSubmatch(text); m != nil {
-		return Finding{
+		return fail.Finding{
 			Reason: fail.PodsNotReady,
 			Seen:   "admission webhook " + m[1] + " does not answer: " + oneLine(body),
 			Next:   "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide (are the pods of " + m[1] + " running?)",
 		}
 	}
-	f := Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it and does not say why"), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
+	f := fail.Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it and does not say why"), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
 	if invalid.MatchString(text) {
 		f.Reason, f.Final = fail.InvalidInput, true
 	}

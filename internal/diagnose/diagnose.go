@@ -44,38 +44,13 @@ type Snapshot struct {
 	ImageSizes map[string]agent.Bytes
 }
 
-// Finding is one cause that keeps pods from starting.
-type Finding struct {
-	Reason fail.Reason
-	// Object is whom it keeps waiting, as in "pod ml-dev-env-1" or "pods
-	// ml-dev-env-0 and ml-dev-env-1".
-	Object string
-	// Seen is the evidence.
-	Seen string
-	// Next is the command or the change that would show or fix it.
-	Next string
-	// Final is true where waiting longer cannot help by itself.
-	Final bool
-	// Since is when it was first seen, zero where that is not known.
-	Since time.Time
-}
-
-// Err is the finding as an error with its reason and advice.
-func (f Finding) Err() error {
-	err := fail.Becausef(f.Reason, "waiting for %s: %s", f.Object, f.Seen)
-	if f.Next == "" {
-		return err
-	}
-	return fail.Advise(err, "%s", f.Next)
-}
-
 // Explain finds what keeps pods from starting. Findings that waiting cannot
 // help come first; of the others, causes come before their consequences. What
 // only takes its time, such as a long pull, is no finding: none at all means
 // that nothing is known to be wrong. Pods with the same cause share a finding.
-func Explain(s Snapshot, now time.Time) []Finding {
+func Explain(s Snapshot, now time.Time) []fail.Finding {
 	e := newExplainer(s, now)
-	var found []Finding
+	var found []fail.Finding
 	found = append(found, e.creation()...)
 	for i := range e.Pods {
 		found = append(found, e.pod(&e.Pods[i])...)
@@ -86,7 +61,7 @@ func Explain(s Snapshot, now time.Time) []Finding {
 	found = append(found, claims...)
 	found = append(found, e.scheduling(len(claims) > 0)...)
 	found = merge(found)
-	slices.SortStableFunc(found, func(a, b Finding) int {
+	slices.SortStableFunc(found, func(a, b fail.Finding) int {
 		switch {
 		case a.Final == b.Final:
 			return 0
@@ -104,14 +79,14 @@ func Explain(s Snapshot, now time.Time) []Finding {
 }
 
 // pod is what is wrong with one that a node was found for.
-func (e *explainer) pod(pod *corev1.Pod) []Finding {
+func (e *explainer) pod(pod *corev1.Pod) []fail.Finding {
 	if ready(pod) || pod.Spec.NodeName == "" {
 		return nil
 	}
-	var found []Finding
-	found = append(found, e.ended(pod)...)
-	found = append(found, e.nodeUnder(pod)...)
-	if over(pod) {
+	var found []fail.Finding
+	found = append(found, e.podEnd(pod)...)
+	found = append(found, e.nodeProblem(pod)...)
+	if hasFinished(pod) {
 		return found
 	}
 	if problems := e.containers(pod); len(problems) > 0 {
@@ -143,11 +118,11 @@ func (e *explainer) waitingPods() string {
 
 // merge makes one finding of those that differ in their object alone. It keeps the
 // first one's next command, which may name that object.
-func merge(found []Finding) []Finding {
-	var merged []Finding
+func merge(found []fail.Finding) []fail.Finding {
+	var merged []fail.Finding
 	objects := map[int][]string{}
 	for _, f := range found {
-		same := slices.IndexFunc(merged, func(m Finding) bool {
+		same := slices.IndexFunc(merged, func(m fail.Finding) bool {
 			return m.Reason == f.Reason && m.Seen == f.Seen && kind(m.Object) == kind(f.Object)
 		})
 		if same < 0 {

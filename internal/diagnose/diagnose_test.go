@@ -54,7 +54,7 @@ func TestFindingsThatWaitingCannotHelpComeFirst(t *testing.T) {
 }
 
 func TestErrHasReasonAndAdvice(t *testing.T) {
-	err := Finding{Reason: fail.GPUsUnavailable, Object: "pod ml-dev-env-1", Seen: "none free", Next: "oc get nodes 100%"}.Err()
+	err := fail.Finding{Reason: fail.GPUsUnavailable, Object: "pod ml-dev-env-1", Seen: "none free", Next: "oc get nodes 100%"}.Err("waiting for")
 	got := []string{string(fail.ReasonOf(err)), err.Error(), fail.NextOf(err)}
 	want := []string{"GPUsUnavailable", "waiting for pod ml-dev-env-1: none free", "oc get nodes 100%"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -138,31 +138,31 @@ func TestTimesOfEvents(t *testing.T) {
 func TestReadVerdict(t *testing.T) {
 	tests := []struct {
 		name, text string
-		want       verdict
+		want       schedulerMessage
 	}{
 		{
 			name: "by node", text: "0/3 nodes are available: 1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {a: b}. preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.",
-			want: verdict{
-				all: "1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {a: b}", nodes: 3,
-				refused: []rejection{{1, "Insufficient nvidia.com/gpu"}, {2, "node(s) had untolerated taint {a: b}"}},
+			want: schedulerMessage{
+				text: "1 Insufficient nvidia.com/gpu, 2 node(s) had untolerated taint {a: b}", nodes: 3,
+				rejections: []rejection{{1, "Insufficient nvidia.com/gpu"}, {2, "node(s) had untolerated taint {a: b}"}},
 			},
 		},
 		{
 			name: "a comma in a reason", text: "0/1 nodes are available: 1 node(s) had taint {a: b}, that the pod didn't tolerate.",
-			want: verdict{
-				all: "1 node(s) had taint {a: b}, that the pod didn't tolerate", nodes: 1,
-				refused: []rejection{{1, "node(s) had taint {a: b}, that the pod didn't tolerate"}},
+			want: schedulerMessage{
+				text: "1 node(s) had taint {a: b}, that the pod didn't tolerate", nodes: 1,
+				rejections: []rejection{{1, "node(s) had taint {a: b}, that the pod didn't tolerate"}},
 			},
 		},
 		{
 			name: "the whole pod", text: `0/2 nodes are available: persistentvolumeclaim "a" is being deleted. preemption: not eligible`,
-			want: verdict{all: `persistentvolumeclaim "a" is being deleted`, nodes: 2, whole: `persistentvolumeclaim "a" is being deleted`},
+			want: schedulerMessage{text: `persistentvolumeclaim "a" is being deleted`, nodes: 2, whole: `persistentvolumeclaim "a" is being deleted`},
 		},
-		{name: "no nodes at all", text: "no nodes available to schedule pods", want: verdict{all: "no nodes available to schedule pods", whole: "no nodes available to schedule pods"}},
+		{name: "no nodes at all", text: "no nodes available to schedule pods", want: schedulerMessage{text: "no nodes available to schedule pods", whole: "no nodes available to schedule pods"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, readVerdict(tt.text), cmp.AllowUnexported(verdict{}, rejection{})); diff != "" {
+			if diff := cmp.Diff(tt.want, readSchedulerMessage(tt.text), cmp.AllowUnexported(schedulerMessage{}, rejection{})); diff != "" {
 				t.Errorf("verdict (-want +got):\n%s", diff)
 			}
 		})

@@ -171,8 +171,8 @@ func ready(pod *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
 }
 
-// over is true of a pod that will run no more.
-func over(pod *corev1.Pod) bool {
+// hasFinished is true of a pod that will run no more.
+func hasFinished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded || pod.DeletionTimestamp != nil
 }
 
@@ -217,9 +217,9 @@ func (c container) image() string {
 	return c.Image
 }
 
-// begun is true once some container of the pod has run: its sandbox, its
+// hasStarted is true once some container of the pod has run: its sandbox, its
 // network and its volumes are there.
-func begun(pod *corev1.Pod) bool {
+func hasStarted(pod *corev1.Pod) bool {
 	for _, c := range containersOf(pod) {
 		if c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil {
 			return true

@@ -23,10 +23,10 @@ var (
 )
 
 // image is why the container's image is not on the node.
-func (e *explainer) image(pod *corev1.Pod, c container) Finding {
+func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	waiting := c.State.Waiting
 	text := e.pullError(pod, c, waiting.Message)
-	f := Finding{Reason: fail.ImageUnavailable, Object: "pod " + pod.Name, Since: e.firstPullError(pod, c.image())}
+	f := fail.Finding{Reason: fail.ImageUnavailable, Object: "pod " + pod.Name, Since: e.firstPullError(pod, c.image())}
 	registry, repository := parts(c.image())
 	host := "https://" + registry + "/v2/"
 	node := pod.Spec.NodeName

@@ -17,12 +17,12 @@ var (
 )
 
 // mounts is why the pod's volumes are not attached or mounted on its node.
-func (e *explainer) mounts(pod *corev1.Pod) []Finding {
+func (e *explainer) mounts(pod *corev1.Pod) []fail.Finding {
 	ev, ok := e.mountTrouble(pod)
 	if !ok {
 		return nil
 	}
-	f := Finding{
+	f := fail.Finding{
 		Reason: fail.ClaimUnbound, Object: "pod " + pod.Name, Since: ev.first, Seen: oneLine(ev.text),
 		Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
 	}
@@ -50,7 +50,7 @@ func (e *explainer) mounts(pod *corev1.Pod) []Finding {
 		f.Next = fmt.Sprintf("oc get pvc%s -n %s -o custom-columns=NAME:.metadata.name,CLASS:.spec.storageClassName,VOLUME:.spec.volumeName (is the class's server up, and may %s reach it?)",
 			joined(claimsOf(&pod.Spec)), pod.Namespace, pod.Spec.NodeName)
 	}
-	return []Finding{f}
+	return []fail.Finding{f}
 }
 
 // ofClaim is false of a volume that is a Secret or the like. Those go by the
@@ -67,7 +67,7 @@ func ofClaim(pod *corev1.Pod, volume string) bool {
 // mountTrouble is the last failure to attach or mount that nothing has mended
 // since. One that names its cause is preferred to one that lists what is missing.
 func (e *explainer) mountTrouble(pod *corev1.Pod) (event, bool) {
-	if begun(pod) {
+	if hasStarted(pod) {
 		return event{}, false
 	}
 	events := e.podEvents(pod)

@@ -10,9 +10,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// places are the nodes that a pod's selector and affinity allow, each by what
+// nodeCounts are the nodes that a pod's selector and affinity allow, each by what
 // else is to be said of it.
-type places struct {
+type nodeCounts struct {
 	allowed int
 	// usable nodes would take the pod if they had enough left.
 	usable []*corev1.Node
@@ -29,7 +29,7 @@ type group struct {
 	names []string
 }
 
-func grouped(groups []group, g group, node string) []group {
+func addToGroup(groups []group, g group, node string) []group {
 	i := slices.IndexFunc(groups, func(other group) bool { return other.why == g.why })
 	if i < 0 {
 		groups, i = append(groups, g), len(groups)
@@ -38,21 +38,21 @@ func grouped(groups []group, g group, node string) []group {
 	return groups
 }
 
-func (e *explainer) places(spec *corev1.PodSpec) places {
-	var p places
+func (e *explainer) countNodes(spec *corev1.PodSpec) nodeCounts {
+	var p nodeCounts
 	for i := range e.Nodes {
 		node := &e.Nodes[i]
-		if !wanted(node, spec) {
+		if !isCandidate(node, spec) {
 			continue
 		}
 		p.allowed++
 		taints := untolerated(node, spec)
 		switch why := unfit(node); {
 		case why != "":
-			p.down = grouped(p.down, group{why: why}, node.Name)
+			p.down = addToGroup(p.down, group{why: why}, node.Name)
 		case len(taints) > 0:
 			for _, t := range taints {
-				p.tainted = grouped(p.tainted, group{why: t.ToString(), taint: t}, node.Name)
+				p.tainted = addToGroup(p.tainted, group{why: t.ToString(), taint: t}, node.Name)
 			}
 		case e.ours(node.Name):
 			p.ours = append(p.ours, node.Name)
@@ -65,24 +65,24 @@ func (e *explainer) places(spec *corev1.PodSpec) places {
 
 // byNodes looks at the nodes themselves: which may be used, and why each of them
 // takes no pod now.
-func (e *explainer) byNodes(u unscheduled) []Finding {
-	p := e.places(&u.pod.Spec)
+func (e *explainer) byNodes(u pendingPod) []fail.Finding {
+	p := e.countNodes(&u.pod.Spec)
 	found := e.shortages(u, p)
 	for _, g := range p.tainted {
-		found = append(found, Finding{
+		found = append(found, fail.Finding{
 			Reason: fail.NodeTainted, Final: len(p.usable)+len(p.down) == 0, Next: toleration(g.taint),
 			Seen: fmt.Sprintf("%s: the pod does not tolerate the taint %s", list(g.names, 8), g.why),
 		})
 	}
 	for _, g := range p.down {
-		f := Finding{Reason: fail.NodesUnavailable, Seen: list(g.names, 8) + ": " + g.why, Next: "oc describe node" + joined(g.names)}
+		f := fail.Finding{Reason: fail.NodesUnavailable, Seen: list(g.names, 8) + ": " + g.why, Next: "oc describe node" + joined(g.names)}
 		if g.why == cordoned {
 			f.Next = "oc adm uncordon" + joined(g.names)
 		}
 		found = append(found, f)
 	}
 	if absent := e.absent(&u.pod.Spec); len(absent) > 0 {
-		found = append(found, Finding{
+		found = append(found, fail.Finding{
 			Reason: fail.NodesUnavailable, Final: p.allowed < e.replicas(),
 			Seen: fmt.Sprintf("nodes.gpu_nodes lists %s, which the cluster does not have; its nodes with GPUs: %s", list(absent, 8), e.gpuNodes()),
 			Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)",
@@ -133,10 +133,10 @@ func (e *explainer) gpuNodes() string {
 }
 
 // tooFew is where every node that may be used has a pod of the environment.
-func (e *explainer) tooFew(u unscheduled, p places) Finding {
-	f := Finding{
+func (e *explainer) tooFew(u pendingPod, p nodeCounts) fail.Finding {
+	f := fail.Finding{
 		Reason: fail.NodesUnavailable,
-		Seen:   fmt.Sprintf("%d nodes are asked and %d may be used; the scheduler says: %s", e.replicas(), p.allowed, u.verdict.all),
+		Seen:   fmt.Sprintf("%d nodes are asked and %d may be used; the scheduler says: %s", e.replicas(), p.allowed, u.message.text),
 		Next:   "ask for fewer with --nodes, or list more in nodes.gpu_nodes of the cluster file",
 		Final:  namesAsked(&u.pod.Spec) != nil && p.allowed < e.replicas(),
 	}
@@ -149,20 +149,20 @@ func (e *explainer) tooFew(u unscheduled, p places) Finding {
 }
 
 // shortages are the resources that too little is left of on the usable nodes.
-func (e *explainer) shortages(u unscheduled, p places) []Finding {
-	var found []Finding
+func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
+	var found []fail.Finding
 	// Nodes that may yet become usable, and pods that have none.
 	later := 0
 	for _, g := range slices.Concat(p.down, p.tainted) {
 		later += len(g.names)
 	}
 	homeless := e.replicas() - len(p.ours)
-	for _, name := range u.verdict.short() {
+	for _, name := range u.message.short() {
 		name := corev1.ResourceName(name)
 		if len(p.usable) == 0 {
 			break
 		}
-		ask := asks(&u.pod.Spec, name)
+		ask := podRequest(&u.pod.Spec, name)
 		var parts, names []string
 		fitting := 0
 		for _, node := range p.usable {
@@ -170,10 +170,10 @@ func (e *explainer) shortages(u unscheduled, p places) []Finding {
 			if has.Cmp(ask) >= 0 {
 				fitting++
 			}
-			parts = append(parts, e.account(node, name))
+			parts = append(parts, e.describeUsage(node, name))
 			names = append(names, node.Name)
 		}
-		f := Finding{
+		f := fail.Finding{
 			Reason: fail.NodesUnavailable,
 			Seen:   fmt.Sprintf("the pod asks %s %s; %s", ask.String(), name, strings.Join(parts, "; ")),
 			Next:   describeNodes(names),

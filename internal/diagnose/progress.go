@@ -42,7 +42,7 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 		if !ok {
 			return "waiting for a node"
 		}
-		return "waiting for a node" + since(u.since, e.now) + ": " + u.verdict.essence()
+		return "waiting for a node" + since(u.since, e.now) + ": " + u.message.essence()
 	case ready(pod):
 		return "on " + node + ", ready"
 	}

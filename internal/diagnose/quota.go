@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 var (
@@ -16,7 +18,7 @@ var (
 
 // quotaDetail words a quota's refusal by resource, and tells a quota that others
 // fill now from one that is too small for the environment at any time.
-func (e *explainer) quotaDetail(text string, f *Finding) {
+func (e *explainer) quotaDetail(text string, f *fail.Finding) {
 	if m := limitPer.FindStringSubmatch(text); m != nil {
 		f.Next = fmt.Sprintf("set %s in the cluster file within the limit range (oc describe limitrange -n %s)", limitedKey(m), e.namespace())
 		return
@@ -31,8 +33,8 @@ func (e *explainer) quotaDetail(text string, f *Finding) {
 		return
 	}
 	name := m[1]
-	asked, used, hard := amounts(m[2]), amounts(m[3]), amounts(m[4])
-	e.quotaNow(name, used, hard)
+	asked, used, hard := parseQuantities(m[2]), parseQuantities(m[3]), parseQuantities(m[4])
+	e.refreshQuota(name, used, hard)
 	f.Final = false
 	var parts []string
 	for _, a := range strings.Split(strings.TrimRight(m[2], ","), ",") {
@@ -42,7 +44,7 @@ func (e *explainer) quotaDetail(text string, f *Finding) {
 		if !strings.Contains(text, "ersistentvolumeclaims") || e.StatefulSet != nil && len(e.StatefulSet.Spec.VolumeClaimTemplates) > 0 {
 			total = multiply(asked[r], e.replicas())
 		}
-		part := fmt.Sprintf("%s: each asks %s, used %s of %s", resource, show(asked, r), show(used, r), show(hard, r))
+		part := fmt.Sprintf("%s: each asks %s, used %s of %s", resource, amount(asked, r), amount(used, r), amount(hard, r))
 		if limit, known := hard[r]; known && total.Cmp(limit) > 0 {
 			part += fmt.Sprintf(", and %d of them ask %s in all", e.replicas(), total.String())
 			f.Final = true

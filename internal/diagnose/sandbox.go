@@ -17,8 +17,8 @@ var (
 )
 
 // sandbox is why the node cannot give the pod its network.
-func (e *explainer) sandbox(pod *corev1.Pod) []Finding {
-	if begun(pod) {
+func (e *explainer) sandbox(pod *corev1.Pod) []fail.Finding {
+	if hasStarted(pod) {
 		return nil
 	}
 	events := e.podEvents(pod)
@@ -30,7 +30,7 @@ func (e *explainer) sandbox(pod *corev1.Pod) []Finding {
 		return nil
 	}
 	node := pod.Spec.NodeName
-	f := Finding{
+	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: ev.first,
 		Seen: fmt.Sprintf("node %s cannot make the pod's network: %s", node, oneLine(noSandbox.ReplaceAllString(ev.text, ""))),
 		Next: fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e multus -e ovn -e cni", node),
@@ -50,5 +50,5 @@ func (e *explainer) sandbox(pod *corev1.Pod) []Finding {
 		f.Final = true
 		f.Next = "oc get runtimeclass"
 	}
-	return []Finding{f}
+	return []fail.Finding{f}
 }

@@ -12,20 +12,20 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// unscheduled is a pod that waits for a node, and what the scheduler says.
-type unscheduled struct {
+// pendingPod is a pod that waits for a node, and what the scheduler says.
+type pendingPod struct {
 	pod     *corev1.Pod
-	verdict verdict
+	message schedulerMessage
 	since   time.Time
 }
 
 // waitsForNode is false of a pod that has a node, or that the scheduler has not
 // spoken of yet.
-func (e *explainer) waitsForNode(pod *corev1.Pod) (unscheduled, bool) {
-	if pod.Spec.NodeName != "" || over(pod) {
-		return unscheduled{}, false
+func (e *explainer) waitsForNode(pod *corev1.Pod) (pendingPod, bool) {
+	if pod.Spec.NodeName != "" || hasFinished(pod) {
+		return pendingPod{}, false
 	}
-	u := unscheduled{pod: pod}
+	u := pendingPod{pod: pod}
 	text := ""
 	if ev, ok := latest(e.podEvents(pod), "FailedScheduling"); ok {
 		text, u.since = ev.text, ev.first
@@ -34,14 +34,14 @@ func (e *explainer) waitsForNode(pod *corev1.Pod) (unscheduled, bool) {
 	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		text, u.since = cmp.Or(c.Message, text), c.LastTransitionTime.Time
 	}
-	u.verdict = readVerdict(text)
+	u.message = readSchedulerMessage(text)
 	return u, text != ""
 }
 
 // scheduling is why pods have no node. claims is true where it is explained
 // already that claims are not bound: the scheduler would only repeat it.
-func (e *explainer) scheduling(claims bool) []Finding {
-	var found []Finding
+func (e *explainer) scheduling(claims bool) []fail.Finding {
+	var found []fail.Finding
 	for i := range e.Pods {
 		pod := &e.Pods[i]
 		if f, gated := e.gated(pod); gated {
@@ -52,7 +52,7 @@ func (e *explainer) scheduling(claims bool) []Finding {
 		if !ok {
 			continue
 		}
-		var causes []Finding
+		var causes []fail.Finding
 		if e.Nodes != nil {
 			causes = e.byNodes(u)
 		} else {
@@ -61,8 +61,8 @@ func (e *explainer) scheduling(claims bool) []Finding {
 		volumes, aboutVolumes := e.byVolumes(u, claims)
 		causes = append(causes, volumes...)
 		if len(causes) == 0 && !aboutVolumes {
-			causes = append(causes, Finding{
-				Reason: fail.NodesUnavailable, Seen: "no node fits: " + u.verdict.all,
+			causes = append(causes, fail.Finding{
+				Reason: fail.NodesUnavailable, Seen: "no node fits: " + u.message.text,
 				Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
 			})
 		}
@@ -75,16 +75,16 @@ func (e *explainer) scheduling(claims bool) []Finding {
 }
 
 // gated is about a pod that something holds back from the scheduler, as Kueue does.
-func (e *explainer) gated(pod *corev1.Pod) (Finding, bool) {
+func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 	c := condition(pod, corev1.PodScheduled)
-	if over(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated {
-		return Finding{}, false
+	if hasFinished(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated {
+		return fail.Finding{}, false
 	}
 	var gates []string
 	for _, g := range pod.Spec.SchedulingGates {
 		gates = append(gates, g.Name)
 	}
-	return Finding{
+	return fail.Finding{
 		Reason: fail.QuotaExceeded, Object: "pod " + pod.Name,
 		Seen:  "its queue has not admitted it: scheduling gate " + cmp.Or(list(gates, 3), "unknown"),
 		Next:  "oc get workloads.kueue.x-k8s.io -n " + pod.Namespace,
@@ -94,13 +94,13 @@ func (e *explainer) gated(pod *corev1.Pod) (Finding, bool) {
 
 // byWords goes by the scheduler's words alone, because nodes may not be read:
 // some of what it says is about nodes that are none of the environment's.
-func (e *explainer) byWords(u unscheduled) []Finding {
-	var found []Finding
-	v := u.verdict
+func (e *explainer) byWords(u pendingPod) []fail.Finding {
+	var found []fail.Finding
+	v := u.message
 	for _, name := range v.short() {
 		resource := corev1.ResourceName(name)
-		ask := asks(&u.pod.Spec, resource)
-		f := Finding{
+		ask := podRequest(&u.pod.Spec, resource)
+		f := fail.Finding{
 			Reason: fail.NodesUnavailable,
 			Seen: fmt.Sprintf("the pod asks %s %s and %d of %d nodes have too little left (how much is unknown: nodes may not be read)",
 				ask.String(), name, v.count("insufficient "+strings.ToLower(name)), v.nodes),
@@ -115,14 +115,14 @@ func (e *explainer) byWords(u unscheduled) []Finding {
 		found = append(found, f)
 	}
 	if n := v.count("were unschedulable", "node.kubernetes.io/"); n > 0 {
-		found = append(found, Finding{
+		found = append(found, fail.Finding{
 			Reason: fail.NodesUnavailable, Seen: fmt.Sprintf("%d of %d nodes are cordoned or not ready", n, v.nodes),
 			Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec)),
 		})
 	}
 	found = append(found, taintsByWords(u, len(found) > 0)...)
 	if len(found) == 0 && v.count("node affinity/selector", "anti-affinity") > 0 {
-		f := Finding{Reason: fail.NodesUnavailable, Seen: "no node fits: " + v.all, Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec))}
+		f := fail.Finding{Reason: fail.NodesUnavailable, Seen: "no node fits: " + v.text, Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec))}
 		if names := namesAsked(&u.pod.Spec); names != nil {
 			f.Seen += "; nodes.gpu_nodes allows " + list(names, 8)
 			f.Final = len(names) < e.replicas()
@@ -134,13 +134,13 @@ func (e *explainer) byWords(u unscheduled) []Finding {
 
 // taintsByWords leaves out the taints of nodes with another role, which are
 // always among the refused, where there is another cause.
-func taintsByWords(u unscheduled, explained bool) []Finding {
-	var found []Finding
-	for _, r := range u.verdict.refused {
+func taintsByWords(u pendingPod, explained bool) []fail.Finding {
+	var found []fail.Finding
+	for _, r := range u.message.rejections {
 		if !strings.Contains(r.why, "taint") || strings.Contains(r.why, "node.kubernetes.io/") {
 			continue
 		}
-		f := Finding{Reason: fail.NodeTainted, Seen: fmt.Sprintf("%d of %d nodes: %s", r.nodes, u.verdict.nodes, r.why)}
+		f := fail.Finding{Reason: fail.NodeTainted, Seen: fmt.Sprintf("%d of %d nodes: %s", r.nodes, u.message.nodes, r.why)}
 		m := tainted.FindStringSubmatch(r.why)
 		switch {
 		case m != nil && strings.HasPrefix(m[1], "node-role.kubernetes.io/"):
@@ -162,27 +162,27 @@ func taintsByWords(u unscheduled, explained bool) []Finding {
 // byVolumes is about volumes that tie a pod to nodes, or are not there. about is
 // true where that is the scheduler's reason, though there may be no finding in it:
 // it is explained already, or has lasted no longer than making a volume takes.
-func (e *explainer) byVolumes(u unscheduled, claims bool) (found []Finding, about bool) {
-	f := Finding{
+func (e *explainer) byVolumes(u pendingPod, claims bool) (found []fail.Finding, about bool) {
+	f := fail.Finding{
 		Reason: fail.ClaimUnbound,
 		Next:   fmt.Sprintf("oc describe pvc%s -n %s", joined(claimsOf(&u.pod.Spec)), u.pod.Namespace),
 	}
-	whole := strings.ToLower(u.verdict.whole)
+	whole := strings.ToLower(u.message.whole)
 	switch {
 	case has(whole, "persistentvolumeclaim"):
-		f.Seen, f.Final = u.verdict.whole, has(whole, "non-existent")
+		f.Seen, f.Final = u.message.whole, has(whole, "non-existent")
 		if claims || !f.Final && e.now.Sub(u.since) < provisionTime {
 			return nil, true
 		}
-	case u.verdict.count("volume node affinity conflict", "didn't match persistentvolume's node affinity") > 0:
-		f.Seen = "its volume can be used on other nodes only: " + u.verdict.all
-	case u.verdict.count("didn't find available persistent volumes to bind", "did not have enough free storage",
+	case u.message.count("volume node affinity conflict", "didn't match persistentvolume's node affinity") > 0:
+		f.Seen = "its volume can be used on other nodes only: " + u.message.text
+	case u.message.count("didn't find available persistent volumes to bind", "did not have enough free storage",
 		"non-existent pv", "max volume count", "readwriteoncepod", "no available volume zone") > 0:
-		f.Seen = "its volumes fit no node: " + u.verdict.all
+		f.Seen = "its volumes fit no node: " + u.message.text
 	default:
 		return nil, false
 	}
-	return []Finding{f}, true
+	return []fail.Finding{f}, true
 }
 
 // describeNodes shows what is taken of nodes; of all nodes with GPUs if no names

@@ -34,16 +34,9 @@ func (r *Report) Print(w io.Writer) error {
 		fmt.Fprintf(w, "over TCP sockets: %s; without them it is %.1f times that\n", r.Sockets, r.Ratio())
 	}
 	for _, f := range r.Findings {
-		fmt.Fprintf(w, "%s%s: %s\n  seen: %s\n  next: %s\n", f.Name, on(f.Host), f.Cause, f.Evidence, f.Fix)
+		f.Explained().Print(w)
 	}
 	return nil
-}
-
-func on(host string) string {
-	if host == "" {
-		return ""
-	}
-	return " on " + host
 }
 
 // Ratio is how many times as fast as sockets the network is, 0 where these were not measured.

@@ -5,6 +5,7 @@ package fail
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Error is a failure with its reason.
@@ -14,6 +15,8 @@ type Error struct {
 	Err error
 	// Next is the one command or action that would show or fix it. It may be empty.
 	Next string
+	// Tail are the last lines that the program printed that failed, if one did.
+	Tail []string
 }
 
 // Error implements error. The reason and the next step are shown apart.
@@ -35,6 +38,26 @@ func Becausef(reason Reason, format string, args ...any) error {
 // Advise adds what to do next. It keeps the reason that err has, if any.
 func Advise(err error, format string, args ...any) error {
 	return &Error{Reason: ReasonOf(err), Err: err, Next: fmt.Sprintf(format, args...)}
+}
+
+// WithTail adds the last lines of the program that failed.
+func WithTail(err error, lines []string) error {
+	return &Error{Reason: ReasonOf(err), Err: err, Tail: lines}
+}
+
+// Details is the text of err with the last lines of the program that failed, for people.
+func Details(err error) string {
+	for inner := err; inner != nil; {
+		var e *Error
+		if !errors.As(inner, &e) {
+			break
+		}
+		if len(e.Tail) > 0 {
+			return err.Error() + "\nits last lines:\n  " + strings.Join(e.Tail, "\n  ")
+		}
+		inner = e.Err
+	}
+	return err.Error()
 }
 
 // ReasonOf is the outermost reason in err's chain, Internal if it has none.

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // allotment is one PCI function that a device plugin gave the pod.
@@ -47,8 +49,8 @@ type pluginInfo struct {
 // PCIDEVICE_X holds addresses joined by commas and PCIDEVICE_X_INFO says JSON of the
 // same. A resource may itself be called y_info, so the values tell them apart, not the
 // names. What _INFO says of an address wins.
-func allotments(environ []string) ([]allotment, []Finding) {
-	var findings []Finding
+func allotments(environ []string) ([]allotment, []fail.Finding) {
+	var findings []fail.Finding
 	given := map[string]allotment{}
 	for _, entry := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(entry, "=")
@@ -58,7 +60,7 @@ func allotments(environ []string) ([]allotment, []Finding) {
 		case strings.HasPrefix(value, "{"):
 			told, err := readInfo(name, value)
 			if err != nil {
-				findings = append(findings, Finding{Severity: Note, Kind: VariableUnreadable, Text: fmt.Sprintf("reading %s: %v: want the JSON of the SR-IOV device plugin", name, err)})
+				findings = append(findings, fail.Finding{Level: fail.Note, Reason: VariableUnreadable, Seen: fmt.Sprintf("reading %s: %v: want the JSON of the SR-IOV device plugin", name, err)})
 			}
 			for _, a := range told {
 				given[a.address] = a
@@ -67,7 +69,7 @@ func allotments(environ []string) ([]allotment, []Finding) {
 			for address := range strings.SplitSeq(value, ",") {
 				address = strings.ToLower(strings.TrimSpace(address))
 				if !pciAddress.MatchString(address) {
-					findings = append(findings, Finding{Severity: Note, Kind: VariableUnreadable, Text: fmt.Sprintf("reading %s: %q: want PCI addresses, as in 0000:03:00.2", name, address)})
+					findings = append(findings, fail.Finding{Level: fail.Note, Reason: VariableUnreadable, Seen: fmt.Sprintf("reading %s: %q: want PCI addresses, as in 0000:03:00.2", name, address)})
 				} else if _, ok := given[address]; !ok {
 					given[address] = allotment{address: address, variable: name}
 				}

@@ -6,12 +6,14 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // check adds the findings about what was detected.
 func (d *detector) check(expected Expected) {
 	if len(d.facts.Devices) == 0 {
-		d.found(Broken, NoDevice, "", "looking for RDMA devices: %s: want one that the pod was given", d.seen())
+		d.found(fail.Broken, NoDevice, "", "looking for RDMA devices: %s: want one that the pod was given", d.seen())
 	}
 	for _, device := range d.facts.Devices {
 		d.checkDevice(device)
@@ -22,7 +24,7 @@ func (d *detector) check(expected Expected) {
 		if len(d.facts.Interfaces) > 0 && slices.ContainsFunc(d.facts.Devices, withoutAddress) {
 			next = "see that the attachments of these devices are in network.rdma.attachments of the cluster file, and in the pod's annotation k8s.v1.cni.cncf.io/network-status: they give it net1 and so on with an address each"
 		}
-		d.found(Broken, NoRail, next, "looking for ports that can be used: the pod's devices (%d) have none: want at least one", len(d.facts.Devices))
+		d.found(fail.Broken, NoRail, next, "looking for ports that can be used: the pod's devices (%d) have none: want at least one", len(d.facts.Devices))
 	}
 	if len(rails) > 0 {
 		d.checkRails(rails)
@@ -50,13 +52,13 @@ func withoutAddress(device Device) bool {
 
 func (d *detector) checkDevice(device Device) {
 	if device.Uverbs == "" {
-		d.found(Degraded, DeviceFileMissing, "delete the pod, so that the device plugin gives it anew",
+		d.found(fail.Degraded, DeviceFileMissing, "delete the pod, so that the device plugin gives it anew",
 			"opening %s, given by %s: the container has no %s/uverbsN of it: want one", device.Name, device.GivenBy, deviceFiles)
 	}
 	// Of all the host's devices not every one is meant for training.
-	severity := Degraded
+	severity := fail.Degraded
 	if device.GivenBy == GivenByDev {
-		severity = Note
+		severity = fail.Note
 	}
 	for _, port := range device.Ports {
 		name := fmt.Sprintf("%s port %d", device.Name, port.Number)
@@ -68,11 +70,11 @@ func (d *detector) checkDevice(device Device) {
 				"%s: of its %d GIDs none is of type RoCE v2 with an IPv4 address of this pod: want one", name, len(port.GIDs))
 		}
 		if carries := device.PCIe.Rate(); carries > 0 && carries < port.Rate {
-			d.found(Note, PCIeBelowPort, "", "%s: the port's rate is %s, its PCIe link of %s carries %s", name, port.Rate, device.PCIe, carries)
+			d.found(fail.Note, PCIeBelowPort, "", "%s: the port's rate is %s, its PCIe link of %s carries %s", name, port.Rate, device.PCIe, carries)
 		}
 	}
 	if device.PCIe != (Link{}) && (device.PCIe.Speed < device.PCIeMaximum.Speed || device.PCIe.Width < device.PCIeMaximum.Width) {
-		d.found(Degraded, PCIeBelowMaximum, "", "%s at %s: its PCIe link is %s: want %s, as the card can: look at the slot, its settings and the seat of the card",
+		d.found(fail.Degraded, PCIeBelowMaximum, "", "%s at %s: its PCIe link is %s: want %s, as the card can: look at the slot, its settings and the seat of the card",
 			device.Name, device.PCI, device.PCIe, device.PCIeMaximum)
 	}
 }
@@ -83,7 +85,7 @@ func (d *detector) checkRails(rails []RailPort) {
 	onNetwork := map[netip.Prefix][]string{}
 	for _, rail := range rails {
 		if rail.Port.LinkLayer != rails[0].Port.LinkLayer {
-			d.found(Degraded, LinkLayersMixed, "name the devices of one of them in network.rdma.devices, or in NCCL_IB_HCA in the nccl block",
+			d.found(fail.Degraded, LinkLayersMixed, "name the devices of one of them in network.rdma.devices, or in NCCL_IB_HCA in the nccl block",
 				"%s is %s and %s is %s: want one link layer for a training", rails[0].Device.Name, rails[0].Port.LinkLayer, rail.Device.Name, rail.Port.LinkLayer)
 			return
 		}
@@ -98,12 +100,12 @@ func (d *detector) checkRails(rails []RailPort) {
 		}
 	}
 	if slow.Port.Rate < fast.Port.Rate {
-		d.found(Degraded, RatesMixed, "", "%s has %s and %s has %s: want the same: NCCL gives all rails the same load, and waits for the slowest",
+		d.found(fail.Degraded, RatesMixed, "", "%s has %s and %s has %s: want the same: NCCL gives all rails the same load, and waits for the slowest",
 			slow.Device.Name, slow.Port.Rate, fast.Device.Name, fast.Port.Rate)
 	}
 	for _, network := range slices.SortedFunc(maps.Keys(onNetwork), netip.Prefix.Compare) {
 		if names := onNetwork[network]; len(names) > 1 {
-			d.found(Degraded, SubnetShared, "oc get network-attachment-definitions -A -o yaml (and look at their ranges)",
+			d.found(fail.Degraded, SubnetShared, "oc get network-attachment-definitions -A -o yaml (and look at their ranges)",
 				"%s are all in %s: want a subnet for each rail: replies may leave by another rail than requests came in", strings.Join(names, ", "), network)
 		}
 	}
@@ -112,15 +114,15 @@ func (d *detector) checkRails(rails []RailPort) {
 // checkNode looks at what the devices of the node share.
 func (d *detector) checkNode() {
 	if memory := d.facts.Memory; !memory.Enough() {
-		d.found(Broken, MemoryLimited, "give the pod's service account an SCC that allows IPC_LOCK and root, or raise CRI-O's default_ulimits to memlock=-1:-1",
+		d.found(fail.Broken, MemoryLimited, "give the pod's service account an SCC that allows IPC_LOCK and root, or raise CRI-O's default_ulimits to memlock=-1:-1",
 			"locking memory: %s: want IPC_LOCK to be effective, or a hard limit of %s or more: registering memory would fail with ENOMEM", memory, leastLocked)
 	}
 	if iommu := d.facts.IOMMU; iommu.Mode == IOMMUTranslated {
-		d.found(Degraded, IOMMUTranslates, "boot the node's kernel with iommu=pt (by a MachineConfig)",
+		d.found(fail.Degraded, IOMMUTranslates, "boot the node's kernel with iommu=pt (by a MachineConfig)",
 			"IOMMU: it translates the devices' addresses (command line %q): want passthrough: GPUDirect may end with IBV_WC_LOC_PROT_ERR", iommu.CommandLine)
 	}
 	if direct := d.facts.GPUDirect; len(d.facts.GPUs) > 0 && !direct.Peermem && direct.DMABUF == No {
-		d.found(Degraded, NoGPUDirect, "load nvidia_peermem, or install the open kernel modules of the GPU's driver", "GPUDirect: %s: want one of the two", direct)
+		d.found(fail.Degraded, NoGPUDirect, "load nvidia_peermem, or install the open kernel modules of the GPU's driver", "GPUDirect: %s: want one of the two", direct)
 	}
 }
 
@@ -134,14 +136,14 @@ func (d *detector) compare(expected Expected, rails []RailPort) {
 		}
 	}
 	if len(expected.Devices) > 0 && len(rails) > 0 && !sameNames(names, expected.Devices) {
-		severity := Note
+		severity := fail.Note
 		if len(names) < len(expected.Devices) {
-			severity = Degraded
+			severity = fail.Degraded
 		}
 		d.found(severity, DevicesDiffer, "", "network.rdma.devices has %s: usable are %s: what was detected is used", strings.Join(expected.Devices, ","), strings.Join(names, ","))
 	}
 	if len(expected.Interfaces) > 0 && len(rails) > 0 && !sameNames(netdevs, expected.Interfaces) {
-		d.found(Note, InterfacesDiffer, "", "network.rdma.interfaces has %s: the rails have %s: what was detected is used", strings.Join(expected.Interfaces, ","), orNone(netdevs))
+		d.found(fail.Note, InterfacesDiffer, "", "network.rdma.interfaces has %s: the rails have %s: what was detected is used", strings.Join(expected.Interfaces, ","), orNone(netdevs))
 	}
 }
 
@@ -159,10 +161,10 @@ func orNone(names []string) string {
 // Check says in one line what the node has, and whether it is as it should be: a note
 // is no fault.
 func (f Facts) Check() (line string, fine bool) {
-	var worst []Finding
-	for _, severity := range []Severity{Broken, Degraded} {
+	var worst []fail.Finding
+	for _, severity := range []fail.Level{fail.Broken, fail.Degraded} {
 		for _, finding := range f.Findings {
-			if finding.Severity == severity {
+			if finding.Level == severity {
 				worst = append(worst, finding)
 			}
 		}
@@ -174,7 +176,7 @@ func (f Facts) Check() (line string, fine bool) {
 	if len(worst) > 1 {
 		more = fmt.Sprintf(" (and %d more)", len(worst)-1)
 	}
-	return fmt.Sprintf("%s: %s: %s%s", worst[0].Severity, worst[0].Kind, worst[0].Text, more), false
+	return fmt.Sprintf("%s: %s: %s%s", worst[0].Level, worst[0].Reason, worst[0].Seen, more), false
 }
 
 // summary is "rails mlx5_6 (400 Gb/s, Ethernet), ...; expected 194.0 GB/s ...".

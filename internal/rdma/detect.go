@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // Options are what a node is looked at through.
@@ -41,7 +43,7 @@ func Detect(o Options) Facts {
 	d := detector{tree: tree{o.Root}, facts: Facts{SysRoot: o.SysRoot}}
 	interfaces, err := o.Interfaces()
 	if err != nil {
-		d.found(Degraded, InterfacesUnknown, "", "listing the network interfaces: %v", err)
+		d.found(fail.Degraded, InterfacesUnknown, "", "listing the network interfaces: %v", err)
 	}
 	d.facts.Interfaces = interfaces
 	d.routes = d.readRoutes()
@@ -64,8 +66,8 @@ type detector struct {
 	allotted int
 }
 
-func (d *detector) found(severity Severity, kind Kind, next, format string, args ...any) {
-	d.facts.Findings = append(d.facts.Findings, Finding{Severity: severity, Kind: kind, Text: fmt.Sprintf(format, args...), Next: next})
+func (d *detector) found(level fail.Level, reason fail.Reason, next, format string, args ...any) {
+	d.facts.Findings = append(d.facts.Findings, fail.Finding{Level: level, Reason: reason, Seen: fmt.Sprintf(format, args...), Next: next})
 }
 
 const (
@@ -112,14 +114,14 @@ func (d *detector) deviceOf(a allotment) string {
 	case len(byAddress) == 0 && named != "" && d.exists(classInfiniBand, named):
 		return named
 	case len(byAddress) == 0 && (a.rdma || named != ""):
-		d.found(Degraded, DeviceMissing, "delete the pod, so that the device plugin gives it another function; where that does not help, restart the SR-IOV device plugin on the node",
+		d.found(fail.Degraded, DeviceMissing, "delete the pod, so that the device plugin gives it another function; where that does not help, restart the SR-IOV device plugin on the node",
 			"looking for the RDMA device of %s, which %s gives: there is none below /%s/%s/infiniband: want one", a.address, a.variable, pciDevices, a.address)
 		return ""
 	case len(byAddress) == 0:
-		d.found(Note, DeviceMissing, "", "looking for the RDMA device of %s, which %s gives: there is none: it is a device of another kind, or its driver has no RDMA", a.address, a.variable)
+		d.found(fail.Note, DeviceMissing, "", "looking for the RDMA device of %s, which %s gives: there is none: it is a device of another kind, or its driver has no RDMA", a.address, a.variable)
 		return ""
 	case named != "" && !slices.Contains(byAddress, named):
-		d.found(Note, DeviceRenamed, "", "reading %s: it calls %s %s, which is %s now", a.variable, a.address, named, byAddress[0])
+		d.found(fail.Note, DeviceRenamed, "", "reading %s: it calls %s %s, which is %s now", a.variable, a.address, named, byAddress[0])
 	case named != "":
 		return named
 	}

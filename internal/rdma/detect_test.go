@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 var names4 = []string{"mlx5_6", "mlx5_7", "mlx5_10", "mlx5_11"}
@@ -27,10 +29,10 @@ func usable(f Facts) []string {
 }
 
 // kinds are the findings as "severity Kind", sorted.
-func kinds(findings []Finding) []string {
+func kinds(findings []fail.Finding) []string {
 	var result []string
 	for _, finding := range findings {
-		result = append(result, string(finding.Severity)+" "+string(finding.Kind))
+		result = append(result, string(finding.Level)+" "+string(finding.Reason))
 	}
 	slices.Sort(result)
 	return result

@@ -1,91 +1,113 @@
 package rdma
 
-// Finding is something that people should know of a node, or of several together.
-type Finding struct {
-	Severity Severity `json:"severity"`
-	Kind     Kind     `json:"kind"`
-	// Text names the object, what was seen and what was wanted.
-	Text string `json:"text"`
-	// Next is what would show or mend it. It may be empty.
-	Next string `json:"next,omitempty"`
+import (
+	"encoding/json"
+	"io"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// Findings are what people should know of a node, or of several together. Their JSON has the
+// keys of the agents' protocol.
+type Findings []fail.Finding
+
+// jsonFinding is a finding in the agents' protocol.
+type jsonFinding struct {
+	Level  fail.Level  `json:"severity"`
+	Reason fail.Reason `json:"kind"`
+	Text   string      `json:"text"`
+	Next   string      `json:"next,omitempty"`
 }
 
-// Severity says what a finding means for a training.
-type Severity string
+// MarshalJSON implements json.Marshaler.
+func (f Findings) MarshalJSON() ([]byte, error) {
+	list := make([]jsonFinding, len(f))
+	for i, finding := range f {
+		list[i] = jsonFinding{finding.Level, finding.Reason, finding.Evidence(), finding.Next}
+	}
+	return json.Marshal(list)
+}
 
-// The severities.
-const (
-	// Broken: RDMA cannot be used, or ends with an error.
-	Broken Severity = "broken"
-	// Degraded: RDMA works, and not as it could.
-	Degraded Severity = "degraded"
-	// Note: nothing is wrong by itself.
-	Note Severity = "note"
-)
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *Findings) UnmarshalJSON(data []byte) error {
+	var list []jsonFinding
+	if err := json.Unmarshal(data, &list); err != nil {
+		return err
+	}
+	*f = nil
+	for _, finding := range list {
+		*f = append(*f, fail.Finding{Level: finding.Level, Reason: finding.Reason, Seen: finding.Text, Next: finding.Next})
+	}
+	return nil
+}
 
-// Kind is one word that says what a finding is about.
-type Kind string
+// Print writes the findings for people.
+func (f Findings) Print(w io.Writer) {
+	for _, finding := range f {
+		finding.Print(w)
+	}
+}
 
-// The kinds of findings in one node.
+// The reasons of findings in one node.
 const (
 	// NoDevice: the pod has no RDMA device.
-	NoDevice Kind = "NoDevice"
-	// DeviceMissing: a device plugin gave a function that has no RDMA device.
-	DeviceMissing Kind = "DeviceMissing"
-	// DeviceRenamed: a device plugin's name for a device is not its name.
-	DeviceRenamed Kind = "DeviceRenamed"
-	// DeviceFileMissing: the container has no file to open the device by.
-	DeviceFileMissing Kind = "DeviceFileMissing"
-	// VariableUnreadable: a device plugin's variable is in no form that is known.
-	VariableUnreadable Kind = "VariableUnreadable"
+	NoDevice fail.Reason = "NoDevice"
+	// DeviceMissing: a function from the device plugin has no RDMA device.
+	DeviceMissing fail.Reason = "DeviceMissing"
+	// DeviceRenamed: the device plugin's name for a device is not the device's name.
+	DeviceRenamed fail.Reason = "DeviceRenamed"
+	// DeviceFileMissing: the container has no device file for an RDMA device.
+	DeviceFileMissing fail.Reason = "DeviceFileMissing"
+	// VariableUnreadable: a device plugin's variable has an unknown form.
+	VariableUnreadable fail.Reason = "VariableUnreadable"
 	// InterfacesUnknown: the network interfaces could not be listed.
-	InterfacesUnknown Kind = "InterfacesUnknown"
-	// NoRail: not one port of the devices can be used.
-	NoRail Kind = "NoRail"
+	InterfacesUnknown fail.Reason = "InterfacesUnknown"
+	// NoRail: no port of the devices is usable.
+	NoRail fail.Reason = "NoRail"
 	// PortDown: a port is not active.
-	PortDown Kind = "PortDown"
+	PortDown fail.Reason = "PortDown"
 	// NoGID: a RoCE port has no RoCE v2 GID with an IPv4 address of the pod.
-	NoGID Kind = "NoGID"
-	// GIDChoice: NCCL would choose another GID than the pod's, and cannot be told better.
-	GIDChoice Kind = "GIDChoice"
+	NoGID fail.Reason = "NoGID"
+	// GIDChoice: NCCL would choose another GID than the pod's, and no setting can change that.
+	GIDChoice fail.Reason = "GIDChoice"
 	// LinkLayersMixed: some ports are InfiniBand and some Ethernet.
-	LinkLayersMixed Kind = "LinkLayersMixed"
+	LinkLayersMixed fail.Reason = "LinkLayersMixed"
 	// RatesMixed: the ports have different rates.
-	RatesMixed Kind = "RatesMixed"
-	// PCIeBelowMaximum: a card's link is slower or narrower than the card can.
-	PCIeBelowMaximum Kind = "PCIeBelowMaximum"
-	// PCIeBelowPort: a card's link carries less than its port.
-	PCIeBelowPort Kind = "PCIeBelowPort"
+	RatesMixed fail.Reason = "RatesMixed"
+	// PCIeBelowMaximum: a card's PCIe link is slower or narrower than the card supports.
+	PCIeBelowMaximum fail.Reason = "PCIeBelowMaximum"
+	// PCIeBelowPort: a card's PCIe link is slower than its port.
+	PCIeBelowPort fail.Reason = "PCIeBelowPort"
 	// SubnetShared: several RoCE ports of a node are in one subnet.
-	SubnetShared Kind = "SubnetShared"
-	// MemoryLimited: too little memory can be locked.
-	MemoryLimited Kind = "MemoryLimited"
+	SubnetShared fail.Reason = "SubnetShared"
+	// MemoryLimited: the memory that can be locked is too small.
+	MemoryLimited fail.Reason = "MemoryLimited"
 	// IOMMUTranslates: the IOMMU translates the devices' addresses.
-	IOMMUTranslates Kind = "IOMMUTranslates"
+	IOMMUTranslates fail.Reason = "IOMMUTranslates"
 	// NoGPUDirect: data between GPU and NIC is copied through the host's memory.
-	NoGPUDirect Kind = "NoGPUDirect"
+	NoGPUDirect fail.Reason = "NoGPUDirect"
 )
 
-// The kinds of findings where detection and the cluster file differ.
+// The reasons of findings where detection and the cluster file differ.
 const (
-	// DevicesDiffer: other devices than network.rdma.devices.
-	DevicesDiffer Kind = "DevicesDiffer"
-	// InterfacesDiffer: other interfaces than network.rdma.interfaces.
-	InterfacesDiffer Kind = "InterfacesDiffer"
-	// SettingDiffers: a number of network.rdma does not go with what was detected.
-	SettingDiffers Kind = "SettingDiffers"
+	// DevicesDiffer: the detected devices are not those of network.rdma.devices.
+	DevicesDiffer fail.Reason = "DevicesDiffer"
+	// InterfacesDiffer: the detected interfaces are not those of network.rdma.interfaces.
+	InterfacesDiffer fail.Reason = "InterfacesDiffer"
+	// SettingDiffers: a value of network.rdma does not match the detected devices.
+	SettingDiffers fail.Reason = "SettingDiffers"
 )
 
-// The kinds of findings between nodes.
+// The reasons of findings between nodes.
 const (
-	// RailMissing: a node has fewer ports on a network than another.
-	RailMissing Kind = "RailMissing"
-	// NoCommonRail: no network has ports of all nodes.
-	NoCommonRail Kind = "NoCommonRail"
+	// RailMissing: a node has fewer ports on a network than another node.
+	RailMissing fail.Reason = "RailMissing"
+	// NoCommonRail: no network has ports on all nodes.
+	NoCommonRail fail.Reason = "NoCommonRail"
 	// RailDiffers: the ports of a network differ in rate or MTU.
-	RailDiffers Kind = "RailDiffers"
-	// RailOrder: the nodes have isolated rails in different order on PCIe.
-	RailOrder Kind = "RailOrder"
-	// AddressTwice: two ports have one address.
-	AddressTwice Kind = "AddressTwice"
+	RailDiffers fail.Reason = "RailDiffers"
+	// RailOrder: the nodes have isolated rails in a different order on PCIe.
+	RailOrder fail.Reason = "RailOrder"
+	// AddressTwice: two ports have the same address.
+	AddressTwice fail.Reason = "AddressTwice"
 )

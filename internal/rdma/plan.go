@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
@@ -31,7 +32,7 @@ const (
 // Plan is NCCL's environment on one node.
 type Plan struct {
 	Variables []Variable `json:"variables"`
-	Findings  []Finding  `json:"findings,omitempty"`
+	Findings  Findings   `json:"findings,omitempty"`
 }
 
 // Environment is what is to be set.
@@ -99,7 +100,7 @@ func (p *planner) fromFile(name, value string) {
 }
 
 func (p *planner) differs(key, seen, reason string) {
-	p.Findings = append(p.Findings, Finding{Severity: Note, Kind: SettingDiffers, Text: fmt.Sprintf("network.rdma.%s is %s: %s: what was detected is used", key, seen, reason)})
+	p.Findings = append(p.Findings, fail.Finding{Level: fail.Note, Reason: SettingDiffers, Seen: fmt.Sprintf("network.rdma.%s is %s: %s: what was detected is used", key, seen, reason)})
 }
 
 // devices names each port exactly: NCCL_IB_HCA=mlx5_1 would match mlx5_10 too. A port

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // gid sets the index only where NCCL would choose another GID than the pod's: left to
@@ -35,8 +37,8 @@ func (p *planner) gid() {
 		p.set(name, strconv.Itoa(p.ports[0].Port.GIDIndex), "left to itself, NCCL would take a GID that is not the pod's")
 	default:
 		p.set(name, "", "the rails need different ones: %s", all)
-		p.Findings = append(p.Findings, Finding{Severity: Broken, Kind: GIDChoice,
-			Text: "choosing GIDs: NCCL would take some that are not the pod's, and one index for all does not fit: the rails need " + all})
+		p.Findings = append(p.Findings, fail.Finding{Level: fail.Broken, Reason: GIDChoice,
+			Seen: "choosing GIDs: NCCL would take some that are not the pod's, and one index for all does not fit: the rails need " + all})
 	}
 }
 

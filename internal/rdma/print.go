@@ -32,7 +32,7 @@ func (f Facts) Print(w io.Writer) {
 		table.row("expected", f.ExpectedBandwidth().String())
 	}
 	table.flush()
-	PrintFindings(w, f.Findings)
+	f.Findings.Print(w)
 }
 
 func (f Facts) printPorts(w io.Writer) {
@@ -113,17 +113,7 @@ func (p Plan) Print(w io.Writer) {
 		table.row(v.Name, cmp.Or(v.Value, "(unset)"), string(v.Source), v.Reason)
 	}
 	table.flush()
-	PrintFindings(w, p.Findings)
-}
-
-// PrintFindings writes findings, each on a line of its own, and what to do next below it.
-func PrintFindings(w io.Writer, findings []Finding) {
-	for _, finding := range findings {
-		fmt.Fprintf(w, "%s: %s: %s\n", finding.Severity, finding.Kind, finding.Text)
-		if finding.Next != "" {
-			fmt.Fprintf(w, "  next: %s\n", finding.Next)
-		}
-	}
+	p.Findings.Print(w)
 }
 
 // columns writes a table.

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // Rail is one network of a training and the ports that the nodes have on it. Ports of
@@ -54,7 +56,7 @@ func commonPorts(nodes []Facts, node int) []RailPort {
 
 // Compare finds what does not fit between the nodes of a training. Findings of single
 // nodes are in their facts.
-func Compare(nodes []Facts) []Finding {
+func Compare(nodes []Facts) []fail.Finding {
 	var numbers []int
 	for n := range nodes {
 		numbers = append(numbers, n)
@@ -64,13 +66,13 @@ func Compare(nodes []Facts) []Finding {
 
 // CompareSome is Compare of some nodes of a training, as of those that answer: numbers are
 // theirs in it.
-func CompareSome(nodes []Facts, numbers []int) []Finding {
+func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 	if len(nodes) < 2 {
 		return nil
 	}
-	var findings []Finding
-	found := func(severity Severity, kind Kind, format string, args ...any) {
-		findings = append(findings, Finding{Severity: severity, Kind: kind, Text: fmt.Sprintf(format, args...)})
+	var findings []fail.Finding
+	found := func(level fail.Level, reason fail.Reason, format string, args ...any) {
+		findings = append(findings, fail.Finding{Level: level, Reason: reason, Seen: fmt.Sprintf(format, args...)})
 	}
 	rails := Rails(nodes)
 	if !slices.ContainsFunc(rails, Rail.Common) {
@@ -78,7 +80,7 @@ func CompareSome(nodes []Facts, numbers []int) []Finding {
 		for _, rail := range rails {
 			networks = append(networks, rail.Network.String())
 		}
-		found(Broken, NoCommonRail, "matching the rails of %d nodes: no network has ports of all of them, seen are %s: want at least one", len(nodes), orNone(networks))
+		found(fail.Broken, NoCommonRail, "matching the rails of %d nodes: no network has ports of all of them, seen are %s: want at least one", len(nodes), orNone(networks))
 	}
 	for _, rail := range rails {
 		most, first := 0, RailPort{}
@@ -89,16 +91,16 @@ func CompareSome(nodes []Facts, numbers []int) []Finding {
 					first = port
 				}
 				if port.Port.Rate != first.Port.Rate {
-					found(Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail.Network, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
+					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail.Network, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
 				}
 				if port.Port.MTU != first.Port.MTU {
-					found(Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang where it differs", rail.Network, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
+					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang where it differs", rail.Network, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
 				}
 			}
 		}
 		for n, ports := range rail.Ports {
 			if len(ports) < most {
-				found(Degraded, RailMissing, "rail %s: node %d has %d usable ports on it, another has %d: want the same on every node", rail.Network, numbers[n], len(ports), most)
+				found(fail.Degraded, RailMissing, "rail %s: node %d has %d usable ports on it, another has %d: want the same on every node", rail.Network, numbers[n], len(ports), most)
 			}
 		}
 	}
@@ -108,7 +110,7 @@ func CompareSome(nodes []Facts, numbers []int) []Finding {
 // railOrder compares in which order the nodes have their isolated rails on PCIe. NCCL
 // joins devices by their place in the node and does not look at their subnets
 // (https://github.com/NVIDIA/nccl/issues/1755).
-func railOrder(nodes []Facts, numbers []int) []Finding {
+func railOrder(nodes []Facts, numbers []int) []fail.Finding {
 	if !Isolated(nodes) {
 		return nil
 	}
@@ -121,18 +123,18 @@ func railOrder(nodes []Facts, numbers []int) []Finding {
 		}
 		return strings.Join(networks, ", ")
 	}
-	var findings []Finding
+	var findings []fail.Finding
 	for n := 1; n < len(nodes); n++ {
 		if first, other := order(0), order(n); first != other {
-			findings = append(findings, Finding{Severity: Degraded, Kind: RailOrder,
-				Text: fmt.Sprintf("by PCI address node %d has the rails %s, node %d has %s: want the same order: NCCL joins devices by their place, and these have no route to each other", numbers[0], first, numbers[n], other)})
+			findings = append(findings, fail.Finding{Level: fail.Degraded, Reason: RailOrder,
+				Seen: fmt.Sprintf("by PCI address node %d has the rails %s, node %d has %s: want the same order: NCCL joins devices by their place, and these have no route to each other", numbers[0], first, numbers[n], other)})
 		}
 	}
 	return findings
 }
 
 // addressesTwice finds ports with one address, as attachments with overlapping ranges give them.
-func addressesTwice(nodes []Facts, numbers []int) []Finding {
+func addressesTwice(nodes []Facts, numbers []int) []fail.Finding {
 	holders := map[netip.Addr][]string{}
 	var order []netip.Addr
 	for n, node := range nodes {
@@ -145,11 +147,11 @@ func addressesTwice(nodes []Facts, numbers []int) []Finding {
 			}
 		}
 	}
-	var findings []Finding
+	var findings []fail.Finding
 	for _, address := range order {
 		if at := holders[address]; len(at) > 1 {
-			findings = append(findings, Finding{Severity: Broken, Kind: AddressTwice, Next: "oc get network-attachment-definitions -A -o yaml (and look for ranges that overlap)",
-				Text: fmt.Sprintf("address %s is that of %s: want an address for each port", address, strings.Join(at, " and of "))})
+			findings = append(findings, fail.Finding{Level: fail.Broken, Reason: AddressTwice, Next: "oc get network-attachment-definitions -A -o yaml (and look for ranges that overlap)",
+				Seen: fmt.Sprintf("address %s is that of %s: want an address for each port", address, strings.Join(at, " and of "))})
 		}
 	}
 	return findings

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // matched shows rails as "network: names on node 0 | names on node 1".
@@ -143,7 +145,7 @@ func TestExpectedBandwidth(t *testing.T) {
 // Of nodes that do not all answer, findings name those that do by their own numbers.
 func TestCompareSome(t *testing.T) {
 	findings := CompareSome(pair(barcelona(0, names4...), newHost()), []int{0, 2})
-	if len(findings) == 0 || !slices.ContainsFunc(findings, func(f Finding) bool { return strings.Contains(f.Text, "node 2 has 0 usable ports") }) {
+	if len(findings) == 0 || !slices.ContainsFunc(findings, func(f fail.Finding) bool { return strings.Contains(f.Seen, "node 2 has 0 usable ports") }) {
 		t.Errorf("got %v, want what node 2 lacks", findings)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // Facts are what was detected in one node. They are reported as JSON.
@@ -27,7 +29,7 @@ type Facts struct {
 	Memory       Memlock   `json:"memlock"`
 	IOMMU        IOMMU     `json:"iommu"`
 	GPUDirect    GPUDirect `json:"gpuDirect"`
-	Findings     []Finding `json:"findings,omitempty"`
+	Findings     Findings  `json:"findings,omitempty"`
 }
 
 // Device is one RDMA device, as in /sys/class/infiniband.
@@ -158,5 +160,5 @@ func (d Device) NearestGPU() Distance {
 
 // Broken is true where the node cannot use RDMA.
 func (f Facts) Broken() bool {
-	return slices.ContainsFunc(f.Findings, func(finding Finding) bool { return finding.Severity == Broken })
+	return slices.ContainsFunc(f.Findings, func(finding fail.Finding) bool { return finding.Level == fail.Broken })
 }

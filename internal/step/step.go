@@ -153,6 +153,6 @@ func advice(err error) string {
 // report prints the failure, once.
 func report(log *slog.Logger, command string, err error) {
 	reason := fail.ReasonOf(err)
-	text := fmt.Sprintf("%s failed: %s: %s%s", command, reason, indented(err.Error()), advice(err))
+	text := fmt.Sprintf("%s failed: %s: %s%s", command, reason, indented(fail.Details(err)), advice(err))
 	log.Error(text, slog.String("reason", string(reason)), slog.String("next", fail.NextOf(err)))
 }

@@ -72,7 +72,7 @@ func (p *place) install(ctx context.Context) error {
 	if _, err := p.output(ctx, "go", "build", "-trimpath", "-o", p.work+"/", "./cmd/steps", "./cmd/mlenv"); err != nil {
 		return err
 	}
-	image, err := p.output(ctx, p.work+"/mlenv", "bundle", "steps-image", "--push="+registry+"/bench-train/steps:latest", "--platforms=linux/amd64")
+	image, err := p.output(ctx, p.work+"/mlenv", "bundle", "steps-image", "--push="+registry+"/bench-train/steps:latest", "--base="+registry+"/base/git:latest", "--platforms=linux/amd64")
 	if err != nil {
 		return err
 	}

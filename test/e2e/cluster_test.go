@@ -38,6 +38,9 @@ func TestCluster(t *testing.T) {
 	}
 	before := machine(t)
 	start := time.Now()
+	times := &durations{}
+	// The first cleanup runs last: these are the last lines before the test runner's own.
+	t.Cleanup(func() { times.printSlowest(os.Stdout, 10) })
 	t.Cleanup(func() {
 		if !keep {
 			localcluster(t, "down")
@@ -47,8 +50,8 @@ func TestCluster(t *testing.T) {
 	t.Logf("up took %s", time.Since(start).Round(time.Second))
 
 	t.Run("lifecycle", testLifecycle)
-	t.Run("uses", testUses)
-	t.Run("training", testTraining)
+	t.Run("uses", func(t *testing.T) { testUses(t, times) })
+	t.Run("training", func(t *testing.T) { testTraining(t, times) })
 	if keep {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -318,15 +319,22 @@ func (u trainer) phaseIs(name string, want buildv1.BuildPhase) {
 	}
 }
 
+// buildingFlags are those of a run that builds its image.
+var buildingFlags = []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=1h", "--param=build-timeout=30m", "--param=timeout=5m", "--param=start-timeout=10m"}
+
+// smallImage leaves out of flavour cpu what a training script does not need.
+const smallImage = "--param=build-args=WITH_SERVICES=false,WITH_LIBRARIES=false,DEEPSPEED_OPS=shm_comm"
+
+// building is the maximum time of a run that builds its image.
+const building = 30 * time.Minute
+
 // builtByRuns starts two runs at the same time that need the same image, of the cluster file's
-// flavour. One build runs and both train in its image. Then the development scenarios use the
-// image.
+// flavour. One build runs and both train in its image.
 func builtByRuns(u trainer) {
 	u.install("../../clusters/local.yaml")
-	flags := []string{byShell, "--param=gpus-per-node=1", "--pipeline-timeout=1h", "--param=build-timeout=30m", "--param=timeout=5m", "--param=start-timeout=10m"}
+	flags := append(slices.Clone(buildingFlags), smallImage)
 	one := u.start("e2e/torchrun.sh", append(flags, "--param=name=one")...)
 	other := u.start("e2e/torchrun.sh", append(flags, "--param=name=other")...)
-	const building = 30 * time.Minute
 	first, second := u.endWithin(one, building).succeeded().ranks(2), u.endWithin(other, building).succeeded().ranks(2)
 	u.equal("the image of both", first.results["image"], second.results["image"])
 	builds, err := u.builds.Builds(u.namespace).List(u.Context(), metav1.ListOptions{})
@@ -337,8 +345,14 @@ func builtByRuns(u trainer) {
 		u.Errorf("there were %d builds, want one, complete: %+v", len(builds.Items), builds.Items)
 	}
 	u.mustContain(first.log("build-image")+second.log("build-image"), "Sending the folder of cpu", "; following it.")
+}
+
+// builtInFull trains in an image of the whole flavour. Then the development scenarios use the image.
+func builtInFull(u trainer) {
+	u.install("../../clusters/local.yaml")
+	e := u.endWithin(u.start("e2e/torchrun.sh", buildingFlags...), building).succeeded().ranks(2)
 	u.nothingLeft()
-	developmentServices(first.results["image"])(u)
+	developmentServices(e.results["image"])(u)
 }
 
 // apiServerAway tests that a build continues while the API server is down, and that build-image

@@ -15,8 +15,8 @@ import (
 // rankFails tests a run in which rank 3 of four fails with an error of its own and ends last.
 func rankFails(u trainer) {
 	e := u.end(u.start("e2e/fail.py", "--param=launcher=torchrun", "--param=gpus-per-node=2")).failed("train", fail.RankFailed,
-		"rank 3 on node 1 exited with 7", "ValueError: the loss is nan at step 12 (", "e2e/fail.py:", "its last lines:\n  Traceback").ranks(4)
-	e.mustContain(e.log("train"), "[1 3] ValueError: the loss is nan at step 12", "[0 0] RuntimeError: ", "/rank-3.log on node 1")
+		"rank 3 on node 1 exited with 7", "ValueError: the loss is nan at step 12 (", "e2e/fail.py:").ranks(4)
+	e.mustContain(e.log("train"), "[1 3] ValueError: the loss is nan at step 12", "[0 0] RuntimeError: ", "its last lines:\n    Traceback", "/rank-3.log on node 1")
 	cause := e.receipt.Cause
 	if cause == nil || cause.Rank != 3 || cause.Node != 1 || cause.Exit.Code != 7 || cause.Python == nil || cause.Python.Type != "ValueError" {
 		e.Fatalf("the receipt's cause is %+v, want rank 3 with its ValueError", cause)

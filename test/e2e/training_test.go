@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,18 +53,33 @@ type scenario struct {
 	tell func(trainer)
 }
 
+// setVariable chooses the scenarios: nightlySet adds nightlyScenarios to the others.
+const (
+	setVariable = "E2E_SET"
+	nightlySet  = "nightly"
+)
+
+// nightlyScenarios are slow, and test what changes rarely.
+var nightlyScenarios = []scenario{
+	{"built-in-full", 2, builtInFull},
+}
+
 // testTraining runs the pipelines, and single Tasks, as users do, and checks what each run leaves
 // behind.
-func testTraining(t *testing.T) {
+func testTraining(t *testing.T, times *durations) {
 	began := time.Now()
 	shared := newTraining(t)
 	// These scenarios need much CPU time, so they run one at a time.
-	earnest := queue(
-		scenario{"deepspeed-zero2", 2, deepspeedShared},
-		scenario{"deepspeed-node-storage", 2, deepspeedNodeStorage},
-		scenario{"torchrun-script", 2, torchrunScript},
-		scenario{"built-by-runs", 2, builtByRuns},
-	)
+	heavy := []scenario{
+		{"built-by-runs", 2, builtByRuns},
+		{"deepspeed-zero2", 2, deepspeedShared},
+		{"deepspeed-node-storage", 2, deepspeedNodeStorage},
+		{"torchrun-script", 2, torchrunScript},
+	}
+	if os.Getenv(setVariable) == nightlySet {
+		heavy = slices.Concat(nightlyScenarios, heavy)
+	}
+	earnest := queue(heavy...)
 	// The longest scenarios come first, so that no lane ends late.
 	others := queue(
 		scenario{"numbered-lines", 2, stepPodDeleted},
@@ -117,7 +133,10 @@ func testTraining(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				t.Run(s.name, func(t *testing.T) { shared.tell(t, s.tell) })
+				t.Run(s.name, func(t *testing.T) {
+					times.note(t)
+					shared.tell(t, s.tell)
+				})
 				gpus.Release(s.gpus)
 			}
 		}
@@ -129,10 +148,17 @@ func testTraining(t *testing.T) {
 	}
 	all.Wait()
 	// These scenarios break a part of the whole cluster.
-	t.Run("rdma-faults", func(t *testing.T) { shared.tell(t, rdmaFaults) })
-	t.Run("rdma-slow-node", func(t *testing.T) { shared.tell(t, rdmaSlowNode) })
-	t.Run("gpu-missing", func(t *testing.T) { shared.tell(t, gpuMissing) })
-	t.Run("api-server-away", func(t *testing.T) { shared.tell(t, apiServerAway) })
+	for _, s := range []scenario{
+		{"rdma-faults", 1, rdmaFaults},
+		{"rdma-slow-node", 1, rdmaSlowNode},
+		{"gpu-missing", 1, gpuMissing},
+		{"api-server-away", 1, apiServerAway},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			times.note(t)
+			shared.tell(t, s.tell)
+		})
+	}
 	// The requests of all scenarios.
 	whole := wholeSuite(t)
 	t.Run("rights", func(t *testing.T) { testRights(t, began, whole) })
@@ -178,7 +204,7 @@ func newTraining(t *testing.T) training {
 func pushSteps(t *testing.T) (pushed, program string) {
 	t.Helper()
 	contents, image := stepsImage(t, repository(t))
-	index, err := bundle.StepsIndex(contents.Source, []v1.Image{image})
+	index, err := bundle.StepsIndex(contents.Source, contents.Base, []v1.Image{image})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,6 +230,9 @@ func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 		t.Fatal(err)
 	}
 	if contents.Roots, err = bundle.HostRoots(); err != nil {
+		t.Fatal(err)
+	}
+	if contents.Base, err = bundle.ResolveBase(t.Context(), registryHost+"/base/git:latest"); err != nil {
 		t.Fatal(err)
 	}
 	image, err := bundle.StepsImage(contents)

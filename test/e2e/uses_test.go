@@ -23,7 +23,7 @@ import (
 
 // testUses runs what the project and its users do with a cluster, in parallel, each test in a
 // namespace of its own.
-func testUses(t *testing.T) {
+func testUses(t *testing.T, times *durations) {
 	step := loadStep(t)
 	images := map[string]string{"STEP": step, "REGISTRY": registryHost}
 	for name, use := range map[string]func(user, map[string]string){
@@ -41,6 +41,7 @@ func testUses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			times.note(t)
 			use(newUser(t), images)
 		})
 	}

@@ -31,7 +31,7 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 	case command == "list" && len(rest) > 1:
 		return listFiles(ctx, rest[0], rest[1:], stdout)
 	case command == "send" && len(rest) == 1:
-		var wanted agent.FilesWanted
+		var wanted agent.FileRequest
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading which files are wanted: %w", err)
 		}
@@ -45,7 +45,7 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading what is to be downloaded: %w", err)
 		}
-		return download(ctx, &http.Client{Transport: impatient{http.DefaultTransport, silence}}, rest[0], wanted, stdout)
+		return download(ctx, &http.Client{Transport: idleTransport{http.DefaultTransport, silence}}, rest[0], wanted, stdout)
 	}
 	return fmt.Errorf("files %q: want hold, list DIR PATH..., send DIR, missing DIR, land DIR or download DIR", args)
 }
@@ -141,7 +141,7 @@ func land(ctx context.Context, dir string, m tree.Manifest) (*tree.Landing, erro
 }
 
 func listFiles(ctx context.Context, dir string, paths []string, stdout io.Writer) error {
-	var found agent.FilesFound
+	var found agent.FileListing
 	var there []string
 	for _, path := range paths {
 		if !filepath.IsLocal(path) {

@@ -111,8 +111,8 @@ func lookup(environ []string, name string) (string, bool) {
 	return "", false
 }
 
-// started is when the agent started, for facts.
-type started struct {
+// startTime is when the agent started, for facts.
+type startTime struct {
 	at       time.Time
 	instance string
 }

@@ -105,9 +105,9 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 	return result
 }
 
-// shown is the part of the environment that facts report: nothing that could be
+// publicEnvironment is the part of the environment that facts report: nothing that could be
 // a secret.
-func (c Config) shown() map[string]string {
+func (c Config) publicEnvironment() map[string]string {
 	shown, additions := map[string]string{}, c.additions()
 	for key, value := range c.environment() {
 		if _, ours := additions[key]; ours || strings.HasPrefix(key, "NCCL_") || strings.HasPrefix(key, "GLOO_") {

@@ -108,7 +108,7 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 		GPUsExpected: s.config.GPUs, CPUs: cpus(), MemoryLimit: memory.Limit, MemoryUsed: memory.Used, MemoryCache: memory.Cache,
 		CPUPeriods: cpu.Periods, CPUThrottled: cpu.Throttled, SharedMemory: facts.Space("/dev/shm"),
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),
-		MemlockLimit: memlock(), Environment: s.config.shown(), Network: s.config.network(), Running: s.jobs.running(),
+		MemlockLimit: memlock(), Environment: s.config.publicEnvironment(), Network: s.config.network(), Running: s.jobs.running(),
 	}
 	if s.services != nil {
 		f.Services = s.services.Status()
@@ -144,7 +144,7 @@ func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("setting the node's network: %w", err)
 	}
 	s.networkIsSet()
-	return answer(w, s.config.shown())
+	return answer(w, s.config.publicEnvironment())
 }
 
 func (s *Server) networkIsSet() { s.tellOnce.Do(func() { close(s.told) }) }

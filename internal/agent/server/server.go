@@ -30,7 +30,7 @@ import (
 type Server struct {
 	config  Config
 	log     *slog.Logger
-	started started
+	started startTime
 	trees   *treestore.Store
 	jobs    *jobs
 	shells  *shells
@@ -58,7 +58,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: config, log: log, started: started{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js, shells: newShells(), told: make(chan struct{})}
+	s := &Server{config: config, log: log, started: startTime{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js, shells: newShells(), told: make(chan struct{})}
 	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
 		s.networkIsSet()
 	}

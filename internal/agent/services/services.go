@@ -86,15 +86,15 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// wanted are the credentials of the services that are asked for, by name.
-type wanted map[string]string
+// requests are the credentials of the services that are asked for, by name.
+type requests map[string]string
 
-func (m *Manager) read() (wanted, error) {
+func (m *Manager) read() (requests, error) {
 	list, err := os.ReadFile(filepath.Join(m.options.Dir, agent.ServicesKey))
 	if err != nil {
 		return nil, err
 	}
-	result := wanted{}
+	result := requests{}
 	for _, name := range strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' }) {
 		known, ok := agent.FindService(name)
 		if !ok {
@@ -112,7 +112,7 @@ func (m *Manager) read() (wanted, error) {
 
 // adopt stops what is not wanted, or wanted with another credential, and starts
 // what is.
-func (m *Manager) adopt(ctx context.Context, want wanted) {
+func (m *Manager) adopt(ctx context.Context, want requests) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var ending []*service

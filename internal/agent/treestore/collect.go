@@ -49,7 +49,7 @@ func (s *Store) collect(keep int, pinned func(tree.Digest) bool) (removed []tree
 			continue
 		}
 		// From here on it is no whole tree, whatever happens.
-		if err := os.Rename(s.beside(t.hash, indexSuffix), s.beside(t.hash, removingSuffix)); err != nil {
+		if err := os.Rename(s.sibling(t.hash, indexSuffix), s.sibling(t.hash, removingSuffix)); err != nil {
 			return removed, err
 		}
 		if err := s.remove(t.hash); err != nil {
@@ -63,7 +63,7 @@ func (s *Store) collect(keep int, pinned func(tree.Digest) bool) (removed []tree
 // remove takes away a tree whose index is the one of removal.
 func (s *Store) remove(hash tree.Digest) error {
 	r := remover{store: s, dir: s.treeDir(hash), ours: make(map[string]tree.Entry), folders: map[string]bool{".": true}, stamps: make(map[string]stamp)}
-	if known, err := readIndex(s.beside(hash, removingSuffix)); err == nil { // without it files are read
+	if known, err := readIndex(s.sibling(hash, removingSuffix)); err == nil { // without it files are read
 		for _, f := range known.records {
 			r.stamps[f.path] = f.stamp
 		}
@@ -72,7 +72,7 @@ func (s *Store) remove(hash tree.Digest) error {
 	if err != nil {
 		m = tree.Manifest{} // lost in a crash: nobody knows what is ours, so all stays
 	}
-	n, err := nameEntries(m)
+	n, err := nameManifest(m)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *Store) remove(hash tree.Digest) error {
 		return err
 	}
 	for _, suffix := range []string{metaSuffix, manifestSuffix, removingSuffix} {
-		if err := removeFile(s.beside(hash, suffix)); err != nil {
+		if err := removeFile(s.sibling(hash, suffix)); err != nil {
 			return err
 		}
 	}

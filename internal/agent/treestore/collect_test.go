@@ -22,7 +22,7 @@ func (w workspace) age(t *testing.T, hash tree.Digest, age time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-age)
 	for _, suffix := range []string{indexSuffix, metaSuffix} {
-		if err := os.Chtimes(w.beside(hash, suffix), at, at); err != nil {
+		if err := os.Chtimes(w.sibling(hash, suffix), at, at); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,14 +48,14 @@ func TestCollect(t *testing.T) {
 			trees = append(trees, w.synced(t, files{"a": text, "d/same": "same", "l": "->a", "e/f/": ""}))
 			w.age(t, trees[i], time.Duration(10-i)*time.Hour)
 		}
-		times, err := os.Stat(w.beside(trees[test.current], metaSuffix))
+		times, err := os.Stat(w.sibling(trees[test.current], metaSuffix))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := w.Switch(trees[test.current], ""); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chtimes(w.beside(trees[test.current], metaSuffix), times.ModTime(), times.ModTime()); err != nil {
+		if err := os.Chtimes(w.sibling(trees[test.current], metaSuffix), times.ModTime(), times.ModTime()); err != nil {
 			t.Fatal(err)
 		}
 		removed, err := w.Collect(test.keep, func(hash tree.Digest) bool {
@@ -148,7 +148,7 @@ func TestCollectAfterCrash(t *testing.T) {
 	hash, _ := receive(t, w.Store, dir, m)
 	crash := func() {
 		t.Helper()
-		err := errors.Join(os.Rename(w.beside(hash, indexSuffix), w.beside(hash, removingSuffix)), os.Remove(filepath.Join(w.treeDir(hash), "a")))
+		err := errors.Join(os.Rename(w.sibling(hash, indexSuffix), w.sibling(hash, removingSuffix)), os.Remove(filepath.Join(w.treeDir(hash), "a")))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestCollectDropsScraps(t *testing.T) {
 	if _, _, err := w.Receive(t.Context(), m.Hash(), stream(t, dir, m, missing[:1])); err == nil {
 		t.Fatal("half of the contents made a tree")
 	}
-	n, err := nameEntries(m)
+	n, err := nameManifest(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestCollectDropsScraps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scraps := []string{left.dir, w.kept(missing[0]), w.beside(m.Hash(), manifestSuffix)}
+	scraps := []string{left.dir, w.kept(missing[0]), w.sibling(m.Hash(), manifestSuffix)}
 	if _, err := w.Collect(1, nobody); err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func (x index) encode() []byte {
 
 // index is a tree's, empty if there is none that can be read: then its files are.
 func (s *Store) index(hash tree.Digest) index {
-	known, err := readIndex(s.beside(hash, indexSuffix))
+	known, err := readIndex(s.sibling(hash, indexSuffix))
 	if err != nil {
 		return index{}
 	}

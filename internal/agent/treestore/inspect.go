@@ -37,8 +37,8 @@ func inParallel(n int, f func(i int) error) error {
 	return group.Wait()
 }
 
-// named is a manifest with the names that its paths mean.
-type named struct {
+// namedManifest is a manifest with the names that its paths mean.
+type namedManifest struct {
 	tree.Manifest
 	// names are those of the entries.
 	names []string
@@ -46,9 +46,9 @@ type named struct {
 	folders []string
 }
 
-// nameEntries takes a manifest that was checked.
-func nameEntries(m tree.Manifest) (named, error) {
-	n := named{Manifest: m, names: make([]string, len(m.Entries))}
+// nameManifest takes a manifest that was checked.
+func nameManifest(m tree.Manifest) (namedManifest, error) {
+	n := namedManifest{Manifest: m, names: make([]string, len(m.Entries))}
 	seen := map[string]bool{".": true}
 	folder := func(name string) {
 		for ; !seen[name]; name = filepath.Dir(name) {
@@ -86,7 +86,7 @@ func (i inspection) whole() bool { return i.folders && !slices.Contains(i.right,
 // inspect compares what lies in a tree's place with its manifest. Files are read
 // unless they can be recognised by the known index; what else lies there does not
 // matter. The store is locked.
-func (s *Store) inspect(hash tree.Digest, m named, known index) (inspection, error) {
+func (s *Store) inspect(hash tree.Digest, m namedManifest, known index) (inspection, error) {
 	dir := s.treeDir(hash)
 	found := inspection{folders: true, right: make([]bool, len(m.Entries)), stamps: make([]stamp, len(m.Entries))}
 	info, err := os.Lstat(dir)
@@ -134,7 +134,7 @@ func isFolder(path string) bool {
 
 // certify makes a tree that is whole one that can be used: the index says so. The
 // store is locked.
-func (s *Store) certify(hash tree.Digest, m named, stamps []stamp, known index) error {
+func (s *Store) certify(hash tree.Digest, m namedManifest, stamps []stamp, known index) error {
 	now := index{boot: s.boot}
 	for i, e := range m.Entries {
 		if e.Kind == tree.File {
@@ -142,11 +142,11 @@ func (s *Store) certify(hash tree.Digest, m named, stamps []stamp, known index) 
 		}
 	}
 	if known.boot != now.boot || !slices.Equal(known.records, now.records) {
-		if err := s.replace(s.beside(hash, indexSuffix), now.encode()); err != nil {
+		if err := s.replace(s.sibling(hash, indexSuffix), now.encode()); err != nil {
 			return err
 		}
 	}
-	return removeFile(s.beside(hash, removingSuffix))
+	return removeFile(s.sibling(hash, removingSuffix))
 }
 
 // removeFile is content if there is none.

@@ -24,23 +24,23 @@ func (s *Store) land(hash tree.Digest, st *stage) error {
 	if err != nil {
 		return err
 	}
-	return s.certify(hash, st.named, st.stamps, index{})
+	return s.certify(hash, st.namedManifest, st.stamps, index{})
 }
 
 // mend replaces in a tree's place what is not as it should be. The store is locked.
 func (s *Store) mend(hash tree.Digest, st *stage) error {
 	known := s.index(hash)
-	found, err := s.inspect(hash, st.named, known)
+	found, err := s.inspect(hash, st.namedManifest, known)
 	if err != nil {
 		return err
 	}
 	if found.whole() {
-		return s.certify(hash, st.named, found.stamps, known)
+		return s.certify(hash, st.namedManifest, found.stamps, known)
 	}
-	if err := removeFile(s.beside(hash, indexSuffix)); err != nil {
+	if err := removeFile(s.sibling(hash, indexSuffix)); err != nil {
 		return err
 	}
-	dir, away := s.treeDir(hash), s.beside(hash, changedInfix+time.Now().UTC().Format("20060102T150405.000000000"))
+	dir, away := s.treeDir(hash), s.sibling(hash, changedInfix+time.Now().UTC().Format("20060102T150405.000000000"))
 	for _, folder := range st.folders {
 		if path := filepath.Join(dir, folder); !isFolder(path) {
 			if err := moveAway(dir, folder, away); err != nil {
@@ -51,7 +51,7 @@ func (s *Store) mend(hash tree.Digest, st *stage) error {
 			}
 		}
 	}
-	if found, err = s.inspect(hash, st.named, known); err != nil { // again: folders that are new have nothing yet
+	if found, err = s.inspect(hash, st.namedManifest, known); err != nil { // again: folders that are new have nothing yet
 		return err
 	}
 	for i, name := range st.names {
@@ -66,7 +66,7 @@ func (s *Store) mend(hash tree.Digest, st *stage) error {
 		}
 		found.stamps[i] = st.stamps[i]
 	}
-	return s.certify(hash, st.named, found.stamps, index{})
+	return s.certify(hash, st.namedManifest, found.stamps, index{})
 }
 
 // moveAway saves what a program made of an entry, if there is anything.

@@ -23,7 +23,7 @@ func (s *Store) Plan(m tree.Manifest, hash tree.Digest) (present bool, missing [
 }
 
 func (s *Store) plan(m tree.Manifest, hash tree.Digest) (present bool, missing []tree.Digest, err error) {
-	n, err := nameEntries(m)
+	n, err := nameManifest(m)
 	if err != nil {
 		return false, nil, err
 	}
@@ -37,7 +37,7 @@ func (s *Store) plan(m tree.Manifest, hash tree.Digest) (present bool, missing [
 	return false, missing, err
 }
 
-func (s *Store) lockedPresent(hash tree.Digest, m named) (bool, error) {
+func (s *Store) lockedPresent(hash tree.Digest, m namedManifest) (bool, error) {
 	unlock, err := s.lock()
 	if err != nil {
 		return false, err

@@ -41,7 +41,7 @@ func (s *Store) receive(ctx context.Context, hash tree.Digest, body io.Reader) (
 	if err != nil {
 		return 0, 0, err
 	}
-	n, err := nameEntries(m)
+	n, err := nameManifest(m)
 	if err != nil {
 		return 0, 0, err
 	}

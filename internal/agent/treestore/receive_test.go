@@ -264,7 +264,7 @@ func TestIndexIsLost(t *testing.T) {
 		w := newWorkspace(t)
 		dir, m := newSource(t, all)
 		hash, _ := receive(t, w.Store, dir, m)
-		if err := lose(w.beside(hash, indexSuffix)); err != nil {
+		if err := lose(w.sibling(hash, indexSuffix)); err != nil {
 			t.Fatal(err)
 		}
 		if present, _, err := w.Plan(m, hash); !present || err != nil {

@@ -92,7 +92,7 @@ func (s *Store) trees() ([]storedTree, error) {
 			continue
 		}
 		for _, suffix := range []string{indexSuffix, metaSuffix} {
-			if info, err := os.Stat(s.beside(t.hash, suffix)); err == nil && info.ModTime().After(t.used) {
+			if info, err := os.Stat(s.sibling(t.hash, suffix)); err == nil && info.ModTime().After(t.used) {
 				t.used = info.ModTime()
 			}
 		}

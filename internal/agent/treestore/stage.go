@@ -17,7 +17,7 @@ import (
 
 // stage is a tree being built where nobody looks.
 type stage struct {
-	named
+	namedManifest
 	store *Store
 	// dir is the stage's own folder, top the tree's within.
 	dir, top string
@@ -34,13 +34,13 @@ type stage struct {
 	arrived []int
 }
 
-func (s *Store) newStage(m named) (*stage, error) {
+func (s *Store) newStage(m namedManifest) (*stage, error) {
 	dir, err := os.MkdirTemp(filepath.Join(s.root, stagingFolder), "tree-")
 	if err != nil {
 		return nil, err
 	}
 	return &stage{
-		named: m, store: s, dir: dir, top: filepath.Join(dir, "tree"),
+		namedManifest: m, store: s, dir: dir, top: filepath.Join(dir, "tree"),
 		modified: time.Now().Add(-restless).Truncate(time.Second),
 		stamps:   make([]stamp, len(m.Entries)),
 		awaited:  make(map[tree.Digest][]int),

@@ -97,14 +97,14 @@ func makeFolder(path string) error {
 
 func (s *Store) treeDir(hash tree.Digest) string { return filepath.Join(s.root, string(hash)) }
 
-func (s *Store) beside(hash tree.Digest, suffix string) string { return s.treeDir(hash) + suffix }
+func (s *Store) sibling(hash tree.Digest, suffix string) string { return s.treeDir(hash) + suffix }
 
 // Path is the folder of a whole tree.
 func (s *Store) Path(hash tree.Digest) (string, error) {
 	if !hash.Valid() {
 		return "", fail.Becausef(fail.SyncFailed, "finding tree %q: no such name: want 64 lower-case hex digits", hash)
 	}
-	if _, err := os.Stat(s.beside(hash, indexSuffix)); err != nil {
+	if _, err := os.Stat(s.sibling(hash, indexSuffix)); err != nil {
 		return "", fail.Becausef(fail.SyncFailed, "finding tree %s: not on this node: sync it first: %w", hash, err)
 	}
 	return s.treeDir(hash), nil
@@ -121,7 +121,7 @@ type meta struct {
 // Venv is the virtual environment that the tree was switched to with, "" for none.
 func (s *Store) Venv(hash tree.Digest) string {
 	var m meta
-	if content, err := os.ReadFile(s.beside(hash, metaSuffix)); err != nil || json.Unmarshal(content, &m) != nil {
+	if content, err := os.ReadFile(s.sibling(hash, metaSuffix)); err != nil || json.Unmarshal(content, &m) != nil {
 		return ""
 	}
 	return m.Venv
@@ -150,12 +150,12 @@ func (s *Store) saveManifest(hash tree.Digest, m tree.Manifest) error {
 	if err != nil {
 		return err
 	}
-	return s.replace(s.beside(hash, manifestSuffix), content)
+	return s.replace(s.sibling(hash, manifestSuffix), content)
 }
 
 // manifest reads what saveManifest wrote, and trusts it no more than the network.
 func (s *Store) manifest(hash tree.Digest) (m tree.Manifest, err error) {
-	content, err := os.ReadFile(s.beside(hash, manifestSuffix))
+	content, err := os.ReadFile(s.sibling(hash, manifestSuffix))
 	if err != nil {
 		return m, err
 	}

@@ -43,7 +43,7 @@ func (s *Store) switchTo(dir string, hash tree.Digest, venv string, previous tre
 	if err != nil {
 		return err
 	}
-	if err := s.replace(s.beside(hash, metaSuffix), content); err != nil {
+	if err := s.replace(s.sibling(hash, metaSuffix), content); err != nil {
 		return err
 	}
 	target, err := filepath.Rel(filepath.Dir(s.current), dir)

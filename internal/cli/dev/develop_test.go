@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"testing"
 
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
@@ -117,6 +119,31 @@ func TestInstalled(t *testing.T) {
 	clients.Namespace = "nowhere"
 	if _, err := installedImage(t.Context(), clients); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "looking for namespace nowhere") {
 		t.Errorf("without a namespace: got %v", err)
+	}
+}
+
+// What the flags of mlenv up leave out comes from the cluster, the cluster file as a value.
+func TestUpCompletesTheRequest(t *testing.T) {
+	text, err := os.ReadFile("../../../clusters/cairo.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := &pipelinev1.Task{ObjectMeta: metav1.ObjectMeta{Name: "provision", Namespace: "ns"}, Spec: pipelinev1.TaskSpec{
+		Params: pipelinev1.ParamSpecs{{Name: "steps-image", Default: pipelinev1.NewStructuredValues("registry.test/steps@sha256:1")}}}}
+	for content, problem := range map[string]string{string(text): "", "cluster: {nam: x}\n": "mlenv-cluster-cairo:1:11: cluster.nam: unknown key"} {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-cluster-cairo", Namespace: "ns"}, Data: map[string]string{"cluster.yaml": content}}
+		clients := &kube.Clients{Kube: fake.NewClientset(config), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
+		request := objects.Request{Image: "registry.test/train:1"}
+		err := new(up).complete(t.Context(), slog.New(slog.DiscardHandler), clients, &request)
+		if problem != "" {
+			if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), problem) {
+				t.Errorf("got %v, want %q", err, problem)
+			}
+			continue
+		}
+		if err != nil || request.StepsImage != "registry.test/steps@sha256:1" || request.Cluster.Cluster.API == "" || request.Image != "registry.test/train:1" {
+			t.Errorf("got steps image %s, cluster %+v, image %s, %v", request.StepsImage, request.Cluster.Cluster, request.Image, err)
+		}
 	}
 }
 

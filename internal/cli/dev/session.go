@@ -180,7 +180,7 @@ func (s *session) debuggedNode(ctx context.Context, set nodes.Set) (int, error) 
 		return 0, err
 	}
 	// As train will have it.
-	spec := agent.JobSpec{Nodes: len(set), RanksPerNode: s.options.RanksPerNode, Order: network.Order(network.Told(facts).Racks)}
+	spec := agent.JobSpec{Nodes: len(set), RanksPerNode: s.options.RanksPerNode, Order: network.Order(network.SettingsOf(facts).Racks)}
 	if spec.RanksPerNode == 0 {
 		spec.RanksPerNode = max(1, facts[0].GPUsExpected)
 	}

@@ -233,7 +233,7 @@ func (s *source) run(ctx context.Context, stdin io.Reader, stdout io.Writer, arg
 }
 
 // list is what lies at the paths. Paths at which nothing lies are absent.
-func (s *source) list(ctx context.Context, paths []string) (found agent.FilesFound, err error) {
+func (s *source) list(ctx context.Context, paths []string) (found agent.FileListing, err error) {
 	var out bytes.Buffer
 	if err := s.run(ctx, nil, &out, append([]string{"list", mounted}, paths...)...); err != nil {
 		return found, fmt.Errorf("listing files: %w", err)
@@ -246,7 +246,7 @@ func (s *source) list(ctx context.Context, paths []string) (found agent.FilesFou
 
 // send calls each with the contents that are missing; each is verified as it is read.
 func (s *source) send(ctx context.Context, m tree.Manifest, missing []tree.Digest, each func(tree.Digest, io.Reader) error) error {
-	wanted, err := json.Marshal(agent.FilesWanted{Manifest: m, Missing: missing})
+	wanted, err := json.Marshal(agent.FileRequest{Manifest: m, Missing: missing})
 	if err != nil {
 		return err
 	}

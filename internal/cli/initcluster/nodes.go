@@ -92,7 +92,7 @@ func (f Facts) state(node *corev1.Node) string {
 	has := node.Status.Allocatable[gpu]
 	text := humanize.Count(int(has.Value()), "GPU")
 	if f.Unknown[podsSubject] == nil {
-		held := diagnose.Holds(node.Name, f.Pods, gpu)
+		held := diagnose.UsageOf(node.Name, f.Pods, gpu)
 		free := has.DeepCopy()
 		free.Sub(held.Amount)
 		text = fmt.Sprintf("%d of %d GPUs free", max(0, free.Value()), has.Value())
@@ -100,7 +100,7 @@ func (f Facts) state(node *corev1.Node) string {
 			text += ": " + strings.Join(held.Holders, ", ")
 		}
 	}
-	if places := diagnose.Places([]corev1.Node{*node}, &corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}); len(places) > 0 && places[0].Problem != "" {
+	if places := diagnose.Candidates([]corev1.Node{*node}, &corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}); len(places) > 0 && places[0].Problem != "" {
 		text += "; " + places[0].Problem
 	}
 	return humanize.OneLine(text, 200)

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -89,7 +90,7 @@ type rdmaNode struct {
 type rdmaReport struct {
 	Nodes []rdmaNode `json:"nodes"`
 	// Between are the findings between nodes.
-	Between []rdma.Finding `json:"between,omitempty"`
+	Between rdma.Findings `json:"between,omitempty"`
 }
 
 func (o *rdmaOptions) run(cmd *cobra.Command) error {
@@ -106,7 +107,7 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	clients.Namespace = o.kube.NamespaceOf(clients, file.Cluster.Namespace)
-	report, err := detect(ctx, clients, o.name, network.Of(file, agent.RDMA))
+	report, err := detect(ctx, clients, o.name, network.FromFile(file, agent.RDMA))
 	if err != nil {
 		return err
 	}
@@ -170,7 +171,7 @@ func (r rdmaReport) fine() bool {
 		}
 	}
 	for _, finding := range r.Between {
-		if finding.Severity != rdma.Note {
+		if finding.Level != fail.Note {
 			return false
 		}
 	}
@@ -195,6 +196,6 @@ func (r rdmaReport) print(w io.Writer, brief bool) {
 	}
 	if len(r.Between) > 0 {
 		fmt.Fprintln(w, "between the nodes:")
-		rdma.PrintFindings(w, r.Between)
+		r.Between.Print(w)
 	}
 }

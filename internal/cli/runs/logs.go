@@ -207,7 +207,7 @@ func (o *logsOptions) liveLog(ctx context.Context, out, progress io.Writer, clie
 		return false, err
 	}
 	if o.follow {
-		err := nodes.FollowLog(ctx, set[node], k.uid(), name, out, nodes.GoOn(ctx))
+		err := nodes.FollowLog(ctx, set[node], k.uid(), name, out, nodes.RetryUntilDone(ctx))
 		if errors.Is(err, context.Canceled) {
 			return true, nil
 		}

@@ -53,12 +53,11 @@ func installCommand() *cobra.Command {
 installed in the namespace; the CronJob uses the same image of the steps.
 
 No two runs of a schedule go on at once. Where somebody else holds the environment at its time, the night is skipped, or
-with --on-busy=wait the run waits within its start-timeout. No run starts in a blackout.
+with --on-busy=wait the run waits within its start-timeout.
 
 Exit code 0: done; 1: it failed, and the reason is told; 2: wrong usage.`,
 		Example: `  mlenv schedule install --at=02:30 --time-zone=Europe/Madrid --days=mon-fri \
-    --param=repo-url=https://github.com/me/model.git --param=script=train.py --param=nodes=2 \
-    --blackout=2026-12-20/2027-01-07
+    --param=repo-url=https://github.com/me/model.git --param=script=train.py --param=nodes=2
   mlenv schedule install --at=02:30 ... --output=yaml | oc apply -f -`,
 		Args: cobra.MaximumNArgs(1),
 	}
@@ -66,8 +65,7 @@ Exit code 0: done; 1: it failed, and the reason is told; 2: wrong usage.`,
 	f := cmd.Flags()
 	f.StringVar(&s.At, "at", "", "time of day at which to start, as in 02:30")
 	f.StringVar(&s.Days, "days", "*", "days on which to start, as in mon-fri or sat,sun; * is all")
-	f.StringVar(&s.TimeZone, "time-zone", "UTC", "time zone of --at and --blackout, as in Europe/Madrid")
-	f.StringArrayVar(&s.Blackouts, "blackout", nil, "day, or FROM/TO of days or times, in which no run starts, as in 2026-12-20/2027-01-07 or 2026-12-20T18:00/2026-12-21T06:00. Can be given several times.")
+	f.StringVar(&s.TimeZone, "time-zone", "UTC", "time zone of --at, as in Europe/Madrid")
 	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline. Can be given several times, of an array once for each value.")
 	f.StringVar(&s.OnBusy, "on-busy", "skip", "what to do where somebody else holds the environment: skip the night, or wait")
 	f.StringVar(&s.ServiceAccount, "service-account", launch.ServiceAccount, "ServiceAccount of the runs")
@@ -194,13 +192,13 @@ func (s schedules) Names() []string {
 
 func list(cmd *cobra.Command, all []Schedule, jobs []batchv1.CronJob) error {
 	table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tAT\tDAYS\tTIME ZONE\tLAST\tBLACKOUTS\tPARAMS")
+	fmt.Fprintln(table, "NAME\tAT\tDAYS\tTIME ZONE\tLAST\tPARAMS")
 	for i, s := range all {
 		last := "-"
 		if at := jobs[i].Status.LastScheduleTime; at != nil {
 			last = at.UTC().Format(time.RFC3339)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.At, s.Days, s.TimeZone, last, cmp.Or(strings.Join(s.Blackouts, " "), "-"), s.paramsText())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Name, s.At, s.Days, s.TimeZone, last, s.paramsText())
 	}
 	return table.Flush()
 }

@@ -107,15 +107,6 @@ func (f *firing) scheduled(ctx context.Context, name string) (time.Time, error) 
 
 // skips says why no run is to start now, "" where one is.
 func (f *firing) skips(ctx context.Context, s Schedule) (string, error) {
-	blackouts, err := s.blackouts()
-	if err != nil {
-		return "", err
-	}
-	for _, b := range blackouts {
-		if b.contains(f.now()) {
-			return fmt.Sprintf("it is %s, within the blackout %s", f.now().In(b.From.Location()).Format(time.RFC3339), b.text), nil
-		}
-	}
 	if s.OnBusy == "wait" {
 		return "", nil // the step provision waits
 	}

@@ -45,8 +45,6 @@ type Schedule struct {
 	At       string `json:"at"`
 	Days     string `json:"days"`
 	TimeZone string `json:"timeZone"`
-	// Blackouts are texts for ParseBlackout, in the time zone.
-	Blackouts []string `json:"blackouts,omitempty"`
 	// Values are the pipeline's params.
 	Values map[string][]string `json:"values"`
 	// OnBusy is skip or wait.
@@ -77,7 +75,7 @@ func (s Schedule) Check() error {
 	if s.OnBusy != "skip" && s.OnBusy != "wait" {
 		problems = append(problems, fmt.Errorf("--on-busy %q: want skip or wait", s.OnBusy))
 	}
-	if _, err := s.blackouts(); err != nil {
+	if _, err := s.zone(); err != nil {
 		problems = append(problems, err)
 	}
 	if err := errors.Join(problems...); err != nil {
@@ -93,20 +91,6 @@ func (s Schedule) zone() (*time.Location, error) {
 		return nil, fmt.Errorf("--time-zone %q: want a name of the time zone database, as in Europe/Madrid", s.TimeZone)
 	}
 	return zone, nil
-}
-
-func (s Schedule) blackouts() (all []Blackout, err error) {
-	zone, err := s.zone()
-	if err != nil {
-		return nil, err
-	}
-	var problems []error
-	for _, text := range s.Blackouts {
-		b, err := ParseBlackout(text, zone)
-		problems = append(problems, err)
-		all = append(all, b)
-	}
-	return all, errors.Join(problems...)
 }
 
 // cron is the schedule's line; At is known to be good.

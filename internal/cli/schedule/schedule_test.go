@@ -68,43 +68,6 @@ func TestCheckKeepsWhatInstallMakes(t *testing.T) {
 	}
 }
 
-func TestBlackouts(t *testing.T) {
-	madrid, err := time.LoadLocation("Europe/Madrid")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tc := range []struct {
-		text, at string // RFC 3339
-		within   bool
-	}{
-		{"2026-12-25", "2026-12-24T22:59:59Z", false},
-		{"2026-12-25", "2026-12-24T23:00:00Z", true}, // midnight in Madrid
-		{"2026-12-25", "2026-12-25T22:59:59Z", true},
-		{"2026-12-25", "2026-12-25T23:00:00Z", false},
-		{"2026-12-20/2027-01-07", "2027-01-07T12:00:00Z", true},
-		{"2026-12-20T18:00/2026-12-21T06:00", "2026-12-20T16:59:00Z", false},
-		{"2026-12-20T18:00/2026-12-21T06:00", "2026-12-20T17:00:00Z", true},
-		{"2026-12-20T18:00/2026-12-21T06:00", "2026-12-21T05:00:00Z", false},
-	} {
-		b, err := ParseBlackout(tc.text, madrid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		at, err := time.Parse(time.RFC3339, tc.at)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := b.contains(at); got != tc.within {
-			t.Errorf("%s in %s: %t, want %t", tc.at, tc.text, got, tc.within)
-		}
-	}
-	for _, text := range []string{"", "christmas", "2026-12-25/2026-12-20", "2026-12-20T18:00/2026-12-20T18:00", "2026-13-01"} {
-		if _, err := ParseBlackout(text, madrid); err == nil {
-			t.Errorf("%q is allowed", text)
-		}
-	}
-}
-
 // night is the 10th of March 2026, 02:30 in Madrid.
 func night() time.Time { return time.Date(2026, 3, 10, 1, 30, 0, 0, time.UTC) }
 
@@ -199,15 +162,12 @@ func TestFireSkips(t *testing.T) {
 		l.Annotations = map[string]string{lease.HolderName: "H. Kim", lease.HolderKind: "Person"}
 		return l
 	}
-	blackout := nightly()
-	blackout.Blackouts = []string{"2026-03-10"}
 	for _, tc := range []struct {
 		name     string
 		schedule Schedule
 		objects  []runtime.Object
 		want     string
 	}{
-		{"a blackout", blackout, nil, "Skipped: it is 2026-03-10T02:30:00+01:00, within the blackout 2026-03-10."},
 		{"held by a person", nightly(), []runtime.Object{held(time.Minute)}, "Skipped: environment env is taken: it is held by H. Kim; it becomes free at 2026-03-10T01:39:00Z."},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -308,7 +268,6 @@ func TestOf(t *testing.T) {
 		"":                                  "annotation ml-dev-env/schedule-spec",
 		`{"name": "nightly", "at": "3 am"}`: `--at "3 am"`,
 		`{"name": "nights", "at": "03:15"}`: `name "nights"`,
-		`{"name": "nightly", "at": "03:15", "blackouts": ["easter"]}`: `blackout "easter"`,
 	} {
 		job.Annotations[annotation] = text
 		if _, err := of(job); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), want) {

@@ -93,11 +93,8 @@ func isOwn(rank agent.RankStatus) bool {
 	return !rank.Stopped && !collateral.MatchString(strings.Join(rank.Tail[max(0, len(rank.Tail)-words):], "\n"))
 }
 
-// LastLines is where the rank's last lines begin in the text of Err.
-const LastLines = "\nits last lines:"
-
-// Err is the cause as an error for people: who, how, its last words, and where
-// in the code.
+// Err is the cause as an error: which rank, how it ended, where in the code, and its last
+// lines as the error's tail. record is the folder of the rank's log.
 func (c Cause) Err(record string) error {
 	reason := fail.RankFailed
 	if c.Rank.Exit.OutOfMemory {
@@ -114,11 +111,15 @@ func (c Cause) Err(record string) error {
 	if !c.Known {
 		text.WriteString("; it lost its peers, and no rank shows an error of its own")
 	}
-	if len(c.Rank.Tail) > 0 {
-		fmt.Fprintf(&text, "%s\n  %s", LastLines, strings.Join(c.Rank.Tail, "\n  "))
-	}
 	// People know the files of the repository by their paths in it.
 	err := fail.Because(reason, errors.New(InTree(text.String())))
+	if len(c.Rank.Tail) > 0 {
+		tail := make([]string, len(c.Rank.Tail))
+		for i, line := range c.Rank.Tail {
+			tail[i] = InTree(line)
+		}
+		err = fail.WithTail(err, tail)
+	}
 	if reason == fail.OutOfMemory {
 		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
 	}

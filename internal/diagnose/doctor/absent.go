@@ -21,7 +21,7 @@ func (e *examination) absent(ctx context.Context) []Finding {
 	defer cancel()
 	all := e.unreadable()
 	if err := kube.NoNamespace(ctx, e.clients.Kube, e.namespace); err != nil {
-		return append(all, found(Name(fail.EnvironmentMissing), "environment "+e.name, err.Error(), fail.NextOf(err)))
+		return append(all, newFinding(fail.EnvironmentMissing, "environment "+e.name, err.Error(), fail.NextOf(err)))
 	}
 	evidence := []string{fmt.Sprintf("there is no environment %s in namespace %s", e.name, e.namespace)}
 	next := fmt.Sprintf("mlenv up %s -n %s", e.name, e.namespace)
@@ -32,7 +32,7 @@ func (e *examination) absent(ctx context.Context) []Finding {
 	evidence = append(evidence, e.others(ctx))
 	switch last, ok, err := receipt.Latest(ctx, e.clients.Kube, e.namespace, e.name); {
 	case err != nil:
-		all = append(all, found(NotReadable, "receipts", err.Error(), fail.NextOf(err)))
+		all = append(all, newFinding(NotReadable, "receipts", err.Error(), fail.NextOf(err)))
 	case ok:
 		how := string(last.Verdict)
 		if last.Reason != "" {
@@ -43,7 +43,7 @@ func (e *examination) absent(ctx context.Context) []Finding {
 			next = fmt.Sprintf("oc get configmap %s -n %s -o jsonpath='{.data.receipt\\.json}' (docs/reasons.md says what to do about %s)", receipt.Name(last.Run), e.namespace, last.Reason)
 		}
 	}
-	return append(all, found(Name(fail.EnvironmentMissing), "environment "+e.name, strings.Join(evidence, "\n"), next))
+	return append(all, newFinding(fail.EnvironmentMissing, "environment "+e.name, strings.Join(evidence, "\n"), next))
 }
 
 // others names the environments that there are.

@@ -9,24 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
-
-// Severity says what a finding means for a training.
-type Severity string
-
-// The severities, the worst first.
-const (
-	// Broken: pods do not start, or a training ends or hangs.
-	Broken Severity = "broken"
-	// Suspicious: it may be why something is slow or hangs, and may be harmless.
-	Suspicious Severity = "suspicious"
-	// Note: nothing is wrong by itself.
-	Note Severity = "note"
-)
-
-// order sorts severities.
-func (s Severity) order() int { return slices.Index([]Severity{Broken, Suspicious, Note}, s) }
 
 // Flow is the question that a finding answers.
 type Flow string
@@ -40,15 +25,8 @@ const (
 
 // Finding is something that may be why an environment does not do what it should.
 type Finding struct {
-	Name     Name     `json:"name"`
-	Severity Severity `json:"severity"`
-	Flow     Flow     `json:"flow"`
-	// Object is what it is about, as in "node 1 (ml-dev-env-1 on gpu-b)".
-	Object string `json:"object"`
-	// Evidence is what was seen, and what was wanted.
-	Evidence string `json:"evidence"`
-	// Next is the command or change that would show or mend it.
-	Next string `json:"next,omitempty"`
+	fail.Finding
+	Flow Flow `json:"flow"`
 }
 
 // Node is how one node of the environment was found.
@@ -79,7 +57,7 @@ type Report struct {
 
 // Broken is true where one of the findings is.
 func (r Report) Broken() bool {
-	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Severity == Broken })
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Level == fail.Broken })
 }
 
 // Options say how long is waited.
@@ -120,7 +98,7 @@ func Examine(ctx context.Context, clients *kube.Clients, name string, o Options)
 func (e *examination) report(found []Finding) Report {
 	found = merge(found)
 	slices.SortStableFunc(found, func(a, b Finding) int {
-		return cmp.Or(a.Severity.order()-b.Severity.order(), likelihoodOf(a.Name)-likelihoodOf(b.Name))
+		return cmp.Or(a.Level.Compare(b.Level), likelihoodOf(a.Reason)-likelihoodOf(b.Reason))
 	})
 	if found == nil {
 		found = []Finding{} // a list in JSON too

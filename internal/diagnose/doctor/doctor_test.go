@@ -16,6 +16,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
@@ -25,7 +26,7 @@ import (
 type asked struct {
 	name string
 	make func(*world)
-	want []Name
+	want []fail.Reason
 }
 
 // worlds are what the doctor is asked about, and the names of what it must find, in order.
@@ -41,25 +42,25 @@ func worlds() []asked {
 			for i := range 2 {
 				w.event("StatefulSet", "env", "FailedCreate", fmt.Sprintf(`create Pod env-%d in StatefulSet env failed error: pods "env-%d" is forbidden: unable to validate against any security context constraint: [provider restricted-v2: .containers[0].capabilities.add: Invalid value: "IPC_LOCK": capability may not be added, provider "nccl-scc": Forbidden: not usable by user or serviceaccount]`, i, i))
 			}
-		}, []Name{"SecurityRefused"}},
+		}, []fail.Reason{"SecurityRefused"}},
 		{"a resource that no node has", func(w *world) {
 			w.pending(1)
 			w.pods[1].Spec = corev1.PodSpec{Containers: []corev1.Container{{Name: "train", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"openshift.io/eno5np0rdma": resource.MustParse("1")}}}}}
 			w.pods[1].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, LastTransitionTime: ago(time.Minute),
 				Message: "0/5 nodes are available: 2 Insufficient openshift.io/eno5np0rdma, 3 node(s) didn't match Pod's node affinity/selector."}}
-		}, []Name{"NodesUnavailable"}},
+		}, []fail.Reason{"NodesUnavailable"}},
 		{"an attachment is missing", func(w *world) {
 			w.pending(1)
 			w.event("Pod", "env-1", "FailedCreatePodSandBox", `Failed to create pod sandbox: rpc error: code = Unknown desc = Multus: [ns/env-1/uid]: error loading k8s delegates k8s args: TryLoadPodDelegates: error in getting k8s network for pod: GetNetworkDelegates: failed getting the delegate: getKubernetesDelegate: cannot find a network-attachment-definition (eno5np0-network) in namespace (default): not found`)
-		}, []Name{"ContainerFailed"}},
+		}, []fail.Reason{"ContainerFailed"}},
 		{"an attachment was not given", func(w *world) {
 			w.pods[0].Annotations = map[string]string{objects.NetworksAnnotation: "default/eno5np0-network, default/eno6np0-network",
 				networksGiven: `[{"name":"ovn-kubernetes","default":true},{"name":"default/eno5np0-network","interface":"net1"}]`}
-		}, []Name{"AttachmentMissing"}},
-		{"starting", func(w *world) { w.pending(0); w.pending(1) }, []Name{"PodsStarting"}},
+		}, []fail.Reason{"AttachmentMissing"}},
+		{"starting", func(w *world) { w.pending(0); w.pending(1) }, []fail.Reason{"PodsStarting"}},
 		{"its run has ended", func(w *world) {
 			w.run, w.lease.Spec.RenewTime, w.lease.Spec.LeaseDurationSeconds = nil, w.lease.Spec.AcquireTime, new(int32(600))
-		}, []Name{"HolderGone"}},
+		}, []fail.Reason{"HolderGone"}},
 
 		// A training hangs.
 		{"half of it does not answer", func(w *world) {
@@ -67,19 +68,19 @@ func worlds() []asked {
 			w.nodes[1].dead = true
 			w.nodes[0].facts.GPUs[1].Throttled = []string{"hardware thermal slowdown"}
 			w.nodes[0].facts.GPUs[1].Temperature = 89
-		}, []Name{"AgentUnreachable", "GPUThrottled"}},
+		}, []fail.Reason{"AgentUnreachable", "GPUThrottled"}},
 		{"a driver hangs", func(w *world) {
 			w.options.Patience = time.Second
 			w.job(runs)
 			w.nodes[1].stuck = true
-		}, []Name{"AgentStuck"}},
+		}, []fail.Reason{"AgentStuck"}},
 		{"nothing is printed", func(w *world) {
 			w.job(func(node int, s *agent.JobStatus) { s.Quiet = time.Duration(20+node) * time.Minute })
 			w.nodes[0].facts.GPUs[0].Utilization = 100
-		}, []Name{"NoProgress"}},
+		}, []fail.Reason{"NoProgress"}},
 		{"it waits for a debugger", func(w *world) {
 			w.job(func(_ int, s *agent.JobStatus) { s.Quiet, s.Spec.DebugRank = 20*time.Minute, new(2) })
-		}, []Name{"NoProgress"}},
+		}, []fail.Reason{"NoProgress"}},
 		{"a rank failed while others wait", func(w *world) {
 			w.job(func(node int, s *agent.JobStatus) {
 				if node == 1 {
@@ -87,14 +88,14 @@ func worlds() []asked {
 					s.Ranks[1].Python = &agent.PythonError{Type: "ValueError", Message: "the loss is nan", File: "train.py", Line: 11, Seen: now.Add(-4 * time.Minute)}
 				}
 			})
-		}, []Name{"RankFailed"}},
+		}, []fail.Reason{"RankFailed"}},
 		{"a rank ended early", func(w *world) {
 			w.job(func(node int, s *agent.JobStatus) {
 				if node == 1 {
 					s.Ranks[1].Ended = now.Add(-4 * time.Minute)
 				}
 			})
-		}, []Name{"RankEnded"}},
+		}, []fail.Reason{"RankEnded"}},
 		{"a container was killed for memory", func(w *world) {
 			w.job(func(node int, s *agent.JobStatus) {
 				if node == 1 {
@@ -103,18 +104,18 @@ func worlds() []asked {
 			})
 			w.pods[1].Status.ContainerStatuses[0].RestartCount = 1
 			w.pods[1].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: ago(3 * time.Minute)}
-		}, []Name{"ContainerRestarted"}},
-		{"a pod was made anew", func(w *world) { w.job(runs); w.nodes[1].job, w.nodes[1].facts.Running = agent.JobStatus{}, nil }, []Name{"JobMissing"}},
+		}, []fail.Reason{"ContainerRestarted"}},
+		{"a pod was made anew", func(w *world) { w.job(runs); w.nodes[1].job, w.nodes[1].facts.Running = agent.JobStatus{}, nil }, []fail.Reason{"JobMissing"}},
 		{"names", func(w *world) {
 			first, second := objects.NamesOf("env").TLSName("ns", 0), objects.NamesOf("env").TLSName("ns", 1)
 			w.nodes[0].names.Problems[second] = "lookup " + second + ": no such host"
 			delete(w.nodes[0].names.Addresses, second)
 			w.nodes[1].names.Addresses[first] = []string{"10.128.3.3"}
-		}, []Name{"NameResolution", "NameResolution"}},
+		}, []fail.Reason{"NameResolution", "NameResolution"}},
 		{"a network policy", func(w *world) {
 			deny := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "deny-all"}, Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
 			w.others = append(w.others, deny)
-		}, []Name{"TrafficBarred"}},
+		}, []fail.Reason{"TrafficBarred"}},
 		{"a network policy that lets them", func(w *world) {
 			deny := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "deny-all"}, Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
 			allow := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "same-namespace"}, Spec: networkingv1.NetworkPolicySpec{
@@ -126,44 +127,44 @@ func worlds() []asked {
 			w.job(func(node int, s *agent.JobStatus) {
 				s.NCCL = printed(node, "NCCL_SOCKET_IFNAME set by environment to net1", "NET/Socket : no interface found", "Bootstrap : no socket interface found")
 			})
-		}, []Name{"NoSocketInterface", "SettingChanged"}},
+		}, []fail.Reason{"NoSocketInterface", "SettingChanged"}},
 		{"the IOMMU", func(w *world) {
 			w.overRDMA()
-			w.nodes[1].rdma.Findings = []rdma.Finding{{Severity: rdma.Degraded, Kind: rdma.IOMMUTranslates, Text: "IOMMU: it translates the devices' addresses", Next: "boot the node's kernel with iommu=pt (by a MachineConfig)"}}
+			w.nodes[1].rdma.Findings = rdma.Findings{{Level: fail.Degraded, Reason: rdma.IOMMUTranslates, Seen: "IOMMU: it translates the devices' addresses", Next: "boot the node's kernel with iommu=pt (by a MachineConfig)"}}
 			w.job(func(node int, s *agent.JobStatus) {
 				s.NCCL = printed(node, "NET/IB: Got completion from peer 10.129.0.21<54862> with status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_SEND(0) reqSize=65536 vendor_err=81 req_type=Send localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.103.8 hca mlx5_6")
 			})
-		}, []Name{"DMARefused", "IOMMUTranslates"}},
+		}, []fail.Reason{"DMARefused", "IOMMUTranslates"}},
 		{"memory lock and an address twice", func(w *world) {
 			w.overRDMA()
 			w.nodes[1].rdma.Devices[0].Ports[0].Address = w.nodes[0].rdma.Devices[0].Ports[0].Address
-			w.nodes[1].rdma.Findings = []rdma.Finding{{Severity: rdma.Broken, Kind: rdma.MemoryLimited, Text: "locking memory: 8 MiB: IPC_LOCK is not effective: registering memory would fail with ENOMEM"}}
-		}, []Name{"MemoryLimited", "AddressTwice"}},
+			w.nodes[1].rdma.Findings = rdma.Findings{{Level: fail.Broken, Reason: rdma.MemoryLimited, Seen: "locking memory: 8 MiB: IPC_LOCK is not effective: registering memory would fail with ENOMEM"}}
+		}, []fail.Reason{"MemoryLimited", "AddressTwice"}},
 		{"rails differ while a node is silent", func(w *world) {
 			w.third()
 			w.overRDMA()
 			w.nodes[1].dead = true
 			w.nodes[2].rdma.Devices[0].Ports[0].MTU = 1500
 			w.nodes[2].rdma.Devices = w.nodes[2].rdma.Devices[:1]
-		}, []Name{"AgentUnreachable", "RailMissing", "RailDiffers"}},
+		}, []fail.Reason{"AgentUnreachable", "RailMissing", "RailDiffers"}},
 
 		// A training is slow.
 		{"sockets though RDMA was wanted", func(w *world) {
 			w.overRDMA()
 			w.job(func(node int, s *agent.JobStatus) { s.NCCL = printed(node, sockets()...) })
-		}, []Name{"SocketsInsteadOfRDMA", "NoRDMADevice"}},
+		}, []fail.Reason{"SocketsInsteadOfRDMA", "NoRDMADevice"}},
 		{"NCCL's settings are of other devices", func(w *world) {
 			w.overRDMA()
 			w.nodes[0].facts.Environment["NCCL_IB_HCA"] = "=mlx5_2,mlx5_3"
 			delete(w.nodes[1].facts.Environment, "NCCL_CROSS_NIC")
-		}, []Name{"CrossNIC", "SettingsStale"}},
+		}, []fail.Reason{"CrossNIC", "SettingsStale"}},
 		{"racks are interleaved", func(w *world) {
 			w.third()
 			w.job(func(_ int, s *agent.JobStatus) { s.Spec.Nodes = 3 })
 			for i, n := range w.nodes {
 				n.facts.Network = &agent.Network{Mode: agent.TCP, Rack: []string{"r4", "r5", "r4"}[i]}
 			}
-		}, []Name{"RacksInterleaved"}},
+		}, []fail.Reason{"RacksInterleaved"}},
 		{"racks side by side", func(w *world) {
 			w.third()
 			w.job(func(_ int, s *agent.JobStatus) { s.Spec.Nodes, s.Spec.Order = 3, []int{0, 2, 1} })
@@ -171,7 +172,7 @@ func worlds() []asked {
 				n.facts.Network = &agent.Network{Mode: agent.TCP, Rack: []string{"r4", "r5", "r4"}[i]}
 			}
 		}, nil},
-		{"rails are not used", func(w *world) { w.overRDMA(); w.set.Annotations[objects.ModeAnnotation] = "tcp" }, []Name{"RDMAUnused"}},
+		{"rails are not used", func(w *world) { w.overRDMA(); w.set.Annotations[objects.ModeAnnotation] = "tcp" }, []fail.Reason{"RDMAUnused"}},
 		{"GPUs", func(w *world) {
 			w.job(runs)
 			a, b := &w.nodes[0].facts, &w.nodes[1].facts
@@ -179,14 +180,14 @@ func worlds() []asked {
 			a.GPUs[1].Fault = "the driver asks for recovery: Reset; 2 uncorrected memory errors"
 			b.GPUs = b.GPUs[:1]
 			b.GPUs[0].Driver = "570.10"
-		}, []Name{"GPUMissing", "GPUFaulty", "GPUThrottled", "GPUsDiffer"}},
+		}, []fail.Reason{"GPUMissing", "GPUFaulty", "GPUThrottled", "GPUsDiffer"}},
 		{"a rank is slow", func(w *world) {
 			w.job(func(node int, s *agent.JobStatus) {
 				if runs(node, s); node == 0 {
 					s.RankSeconds = []float64{0.4, 0.41, 0.9, 0.42}
 				}
 			})
-		}, []Name{"RankSlow"}},
+		}, []fail.Reason{"RankSlow"}},
 		{"ranks that differ a little", func(w *world) {
 			w.job(func(node int, s *agent.JobStatus) { runs(node, s); s.RankSeconds = []float64{0.4, 0.41, 0.5, 0.42} })
 		}, nil},
@@ -195,24 +196,24 @@ func worlds() []asked {
 			for _, n := range w.nodes {
 				n.facts.GPUs[0].Utilization, n.facts.GPUs[1].Utilization = 0, 3
 			}
-		}, []Name{"GPUsIdle"}},
+		}, []fail.Reason{"GPUsIdle"}},
 		{"limits are near", func(w *world) {
 			a, b := &w.nodes[0].facts, &w.nodes[1].facts
 			a.MemoryCache, a.SharedMemory.Free, a.CPUThrottled = 0, 1e9, 40_000
 			a.Workspace.Free, b.Workspace.Free = 2e10, 0
 			b.Workspace.ID, b.Datasets = "another", agent.Volume{Problem: "permission denied"}
-		}, []Name{"StorageNotShared", "VolumeUnusable", "VolumeFull", "SharedMemoryFull", "VolumeFull", "MemoryNearLimit", "CPUThrottled"}},
+		}, []fail.Reason{"StorageNotShared", "VolumeUnusable", "VolumeFull", "SharedMemoryFull", "VolumeFull", "MemoryNearLimit", "CPUThrottled"}},
 
 		// Not everything may be read.
-		{"the Secret may not be read", func(w *world) { w.forbidden = []string{"secrets"} }, []Name{"NotReadable"}},
-		{"the Secret is gone", func(w *world) { w.secret = nil }, []Name{"NotReadable"}},
+		{"the Secret may not be read", func(w *world) { w.forbidden = []string{"secrets"} }, []fail.Reason{"NotReadable"}},
+		{"the Secret is gone", func(w *world) { w.secret = nil }, []fail.Reason{"NotReadable"}},
 		{"pods may not be read", func(w *world) {
 			w.forbidden = []string{"pods"}
 			w.job(runs)
 			w.nodes[0].facts.GPUs[0].Fault = "1 uncorrected memory error"
-		}, []Name{"NotReadable", "NotReadable", "NotReadable"}},
-		{"the API server is away", func(w *world) { w.away = true }, []Name{"NotReadable"}},
-		{"nothing may be read", func(w *world) { w.forbidden = []string{"leases", "secrets", "statefulsets"} }, []Name{"NotReadable", "NotReadable", "NotReadable"}},
+		}, []fail.Reason{"NotReadable", "NotReadable", "NotReadable"}},
+		{"the API server is away", func(w *world) { w.away = true }, []fail.Reason{"NotReadable"}},
+		{"nothing may be read", func(w *world) { w.forbidden = []string{"leases", "secrets", "statefulsets"} }, []fail.Reason{"NotReadable", "NotReadable", "NotReadable"}},
 	}
 }
 
@@ -222,10 +223,10 @@ func TestExamine(t *testing.T) {
 			w := newWorld(t)
 			tc.make(w)
 			report, text := w.examine()
-			var got []Name
+			var got []fail.Reason
 			for _, f := range report.Findings {
-				got = append(got, f.Name)
-				if f.Evidence == "" || f.Object == "" || f.Next == "" {
+				got = append(got, f.Reason)
+				if f.Seen == "" || f.Object == "" || f.Next == "" {
 					t.Errorf("finding %+v: want an object, evidence and a next command", f)
 				}
 			}

@@ -110,7 +110,7 @@ func (e *examination) unreadable() []Finding {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fail.Advise(fmt.Errorf("the API server did not answer within %s", e.Patience), "oc get --raw /readyz (is the API server up, and reachable from here?)")
 		}
-		all = append(all, found(NotReadable, object, err.Error(), fail.NextOf(err)))
+		all = append(all, newFinding(NotReadable, object, err.Error(), fail.NextOf(err)))
 	}
 	add("pods and events", e.clusterErr)
 	if fail.ReasonOf(e.leaseErr) != fail.EnvironmentMissing {
@@ -119,15 +119,15 @@ func (e *examination) unreadable() []Finding {
 	secret := objects.NamesOf(e.name).ClientSecret
 	switch {
 	case fail.ReasonOf(e.agentsErr) == fail.EnvironmentMissing || apierrors.IsNotFound(e.agentsErr):
-		all = append(all, found(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach them without it", e.namespace, secret),
-			fmt.Sprintf("oc delete lease %s -n %s, and provision it again: the secrets are made with the environment", e.name, e.namespace)).as(Broken))
+		all = append(all, newFinding(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach them without it", e.namespace, secret),
+			fmt.Sprintf("oc delete lease %s -n %s, and provision it again: the secrets are made with the environment", e.name, e.namespace)).as(fail.Broken))
 	default:
 		add("all agents (none was asked)", e.agentsErr)
 	}
 	// Where nothing at all was seen, nobody shall take it for a good sign.
 	if e.clusterErr != nil && e.agentsErr != nil {
 		for i := range all {
-			all[i] = all[i].as(Broken)
+			all[i] = all[i].as(fail.Broken)
 		}
 	}
 	return all

@@ -30,11 +30,11 @@ func (e *examination) hang() []Finding {
 		all = append(all, e.restarted(n)...)
 	}
 	for _, j := range e.jobs {
-		all = append(all, e.ended(j)...)
+		all = append(all, e.endedRanks(j)...)
 		all = append(all, e.unknown(j)...)
 		all = append(all, e.quiet(j)...)
 	}
-	return slices.Concat(all, e.resolution(), e.barred())
+	return slices.Concat(all, e.resolution(), e.blockedTraffic())
 }
 
 // silent is about an agent that does not answer, or not whole. A pod that does not run is
@@ -42,14 +42,14 @@ func (e *examination) hang() []Finding {
 func (e *examination) silent(n *node) []Finding {
 	switch {
 	case fail.ReasonOf(n.healthErr) == fail.AgentVersion:
-		return []Finding{found(Name(fail.AgentVersion), n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
+		return []Finding{newFinding(fail.AgentVersion, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
 	case apierrors.IsForbidden(n.healthErr):
-		return []Finding{found(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
+		return []Finding{newFinding(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
 	case n.healthErr != nil && (n.running() || e.clusterErr != nil):
-		return []Finding{found(Name(fail.AgentUnreachable), n.String(), n.healthErr.Error(),
+		return []Finding{newFinding(fail.AgentUnreachable, n.String(), n.healthErr.Error(),
 			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.namespace, n.pod, e.namespace))}
 	case n.factsErr != nil:
-		return []Finding{found(AgentStuck, n.String(),
+		return []Finding{newFinding(AgentStuck, n.String(),
 			fmt.Sprintf("its agent answers, but not when it must look at GPUs and volumes: %v", n.factsErr),
 			n.exec(e.namespace, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
 				" (what hangs is the GPU's driver, or a volume's server)")}
@@ -68,29 +68,29 @@ func (e *examination) restarted(n *node) []Finding {
 		if end == nil || c.State.Running == nil {
 			continue
 		}
-		f := found(Name(fail.ContainerRestarted), n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and was started again, %s in all",
+		f := newFinding(fail.ContainerRestarted, n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and was started again, %s in all",
 			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)), humanize.Count(int(c.RestartCount), "time")),
 			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.namespace, c.Name))
 		if kube.ReasonFor(end.Reason) == fail.OutOfMemory {
 			f.Next = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
 		}
 		if !slices.ContainsFunc(e.jobs, func(j job) bool { s, ok := j.on(n.number); return ok && s.State == agent.Restarted }) {
-			f = f.as(Suspicious)
+			f = f.as(fail.Suspicious)
 		}
 		all = append(all, f)
 	}
 	return all
 }
 
-// ended is about ranks that have ended, for whom others wait.
-func (e *examination) ended(j job) []Finding {
+// endedRanks is about ranks that have ended, for whom others wait.
+func (e *examination) endedRanks(j job) []Finding {
 	if c, ok := cause.Find(j.statuses); ok && (c.Known || !c.Rank.Stopped) {
 		err := c.Err(j.statuses[0].Record)
-		evidence := err.Error()
+		evidence := fail.Details(err)
 		if j.running() {
 			evidence += "\nthe job still runs elsewhere, and what runs waits for that rank"
 		}
-		return []Finding{found(Name(fail.ReasonOf(err)), j.title(), evidence, fail.NextOf(err)).as(Broken)}
+		return []Finding{newFinding(fail.ReasonOf(err), j.title(), evidence, fail.NextOf(err)).as(fail.Broken)}
 	}
 	if !j.running() {
 		return nil
@@ -106,7 +106,7 @@ func (e *examination) ended(j job) []Finding {
 	if done == nil {
 		return nil
 	}
-	return []Finding{found(RankEnded, j.title(), fmt.Sprintf("exited with 0 while others run: %s", strings.Join(done, ", ")),
+	return []Finding{newFinding(RankEnded, j.title(), fmt.Sprintf("exited with 0 while others run: %s", strings.Join(done, ", ")),
 		"see that the script ends on all ranks after the same number of steps: one with less data leaves the others waiting in a collective")}
 }
 
@@ -118,7 +118,7 @@ func (e *examination) unknown(j job) []Finding {
 	var all []Finding
 	for _, n := range e.nodes[:min(j.spec().Nodes, len(e.nodes))] {
 		if _, ok := j.on(n.number); !ok && n.jobs != nil {
-			all = append(all, found(JobMissing, n.String(), j.title()+" runs on other nodes, and this one does not know it: its pod was made anew, or the launch did not reach it",
+			all = append(all, newFinding(JobMissing, n.String(), j.title()+" runs on other nodes, and this one does not know it: its pod was made anew, or the launch did not reach it",
 				"start the training again from its last checkpoint: the ranks that run wait in vain"))
 		}
 	}
@@ -135,12 +135,12 @@ func (e *examination) quiet(j job) []Finding {
 	next := fmt.Sprintf("%s, and so for a rank of each node (PID %s): the rank whose stack differs is the one that the others wait for",
 		e.nodes[0].exec(e.namespace, "py-spy dump --pid PID"), j.processes())
 	if rank := j.spec().DebugRank; rank != nil {
-		return []Finding{found(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or is in one", evidence, *rank), "attach to it, or let it go on").as(Note)}
+		return []Finding{newFinding(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or is in one", evidence, *rank), "attach to it, or let it go on").as(fail.Note)}
 	}
 	if busy := e.utilization(); busy != "" {
 		evidence += "; GPUs in percent: " + busy + " (all near 100 is how waiting in a collective looks, all near 0 is waiting for data or in Python)"
 	}
-	return []Finding{found(NoProgress, j.title(), evidence, next)}
+	return []Finding{newFinding(NoProgress, j.title(), evidence, next)}
 }
 
 // processes are the first ranks' of each node.
@@ -163,11 +163,11 @@ func (e *examination) resolution() []Finding {
 		for _, other := range e.nodes {
 			name := names.TLSName(e.namespace, other.number)
 			if problem := n.names.Problems[name]; problem != "" && other.running() {
-				all = append(all, found(Name(fail.NameResolution), n.String(), fmt.Sprintf("%s: %s", name, problem), next))
+				all = append(all, newFinding(fail.NameResolution, n.String(), fmt.Sprintf("%s: %s", name, problem), next))
 			}
 			addresses := n.names.Addresses[name]
 			if len(addresses) > 0 && other.running() && other.object.Status.PodIP != "" && !hasAddress(addresses, other.object) {
-				all = append(all, found(Name(fail.NameResolution), n.String(), fmt.Sprintf("%s resolves to %s: want %s, which the pod has", name, strings.Join(addresses, " "), other.object.Status.PodIP), next))
+				all = append(all, newFinding(fail.NameResolution, n.String(), fmt.Sprintf("%s resolves to %s: want %s, which the pod has", name, strings.Join(addresses, " "), other.object.Status.PodIP), next))
 			}
 		}
 	}

@@ -8,67 +8,62 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// Name is what a finding is called. The list is closed: docs/doctor.md has a row for each.
-// Where another part of the product has a word for it, that word is used: a reason of
-// internal/fail, a finding of internal/rdma/nccl, a kind of internal/rdma.
-type Name string
-
-// The names that no other part has.
+// The reasons of findings that no other part has. All reasons of findings are in docs/doctor.md.
 const (
 	// NotReadable: something could not be read.
-	NotReadable Name = "NotReadable"
+	NotReadable fail.Reason = "NotReadable"
 	// PodsStarting: pods are on their way.
-	PodsStarting Name = "PodsStarting"
-	// HolderGone: whose run the environment was made for does not need it any more.
-	HolderGone Name = "HolderGone"
-	// BeingDeleted: the environment is being taken down.
-	BeingDeleted Name = "BeingDeleted"
-	// AttachmentMissing: a pod has not the networks that it asks for.
-	AttachmentMissing Name = "AttachmentMissing"
-	// AgentStuck: an agent answers, but not when it must look at GPUs or volumes.
-	AgentStuck Name = "AgentStuck"
-	// JobMissing: a node knows nothing of a job that runs on others.
-	JobMissing Name = "JobMissing"
-	// RankEnded: a rank has ended well while others run.
-	RankEnded Name = "RankEnded"
-	// NoProgress: nothing has been printed for long.
-	NoProgress Name = "NoProgress"
-	// TrafficBarred: network policies do not let the nodes talk to each other.
-	TrafficBarred Name = "TrafficBarred"
+	PodsStarting fail.Reason = "PodsStarting"
+	// HolderGone: the run that the environment was created for no longer needs it.
+	HolderGone fail.Reason = "HolderGone"
+	// BeingDeleted: the environment is being deleted.
+	BeingDeleted fail.Reason = "BeingDeleted"
+	// AttachmentMissing: a pod lacks a network that it requests.
+	AttachmentMissing fail.Reason = "AttachmentMissing"
+	// AgentStuck: an agent answers, except to requests about GPUs or volumes.
+	AgentStuck fail.Reason = "AgentStuck"
+	// JobMissing: a node does not know a job that runs on others.
+	JobMissing fail.Reason = "JobMissing"
+	// RankEnded: a rank has exited with 0 while others run.
+	RankEnded fail.Reason = "RankEnded"
+	// NoProgress: no rank has printed anything for a long time.
+	NoProgress fail.Reason = "NoProgress"
+	// TrafficBarred: network policies block traffic between the nodes.
+	TrafficBarred fail.Reason = "TrafficBarred"
 	// GPUFaulty: a GPU has a fault.
-	GPUFaulty Name = "GPUFaulty"
-	// GPUThrottled: a GPU is held back by heat, power or its board.
-	GPUThrottled Name = "GPUThrottled"
+	GPUFaulty fail.Reason = "GPUFaulty"
+	// GPUThrottled: heat, power or its board slows a GPU down.
+	GPUThrottled fail.Reason = "GPUThrottled"
 	// RankSlow: a rank takes longer for its own part of a step than the others.
-	RankSlow Name = "RankSlow"
+	RankSlow fail.Reason = "RankSlow"
 	// GPUsDiffer: nodes have GPUs of different models or drivers.
-	GPUsDiffer Name = "GPUsDiffer"
-	// GPUsIdle: GPUs have little to do while a job runs.
-	GPUsIdle Name = "GPUsIdle"
+	GPUsDiffer fail.Reason = "GPUsDiffer"
+	// GPUsIdle: GPUs are mostly idle while a job runs.
+	GPUsIdle fail.Reason = "GPUsIdle"
 	// CrossNIC: NCCL may send from one rail to another that it cannot reach.
-	CrossNIC Name = "CrossNIC"
-	// SettingsStale: NCCL's settings do not follow from the devices that there are.
-	SettingsStale Name = "SettingsStale"
-	// RDMAUnused: there are rails, and the environment is of mode tcp.
-	RDMAUnused Name = "RDMAUnused"
+	CrossNIC fail.Reason = "CrossNIC"
+	// SettingsStale: NCCL's settings do not match the current devices.
+	SettingsStale fail.Reason = "SettingsStale"
+	// RDMAUnused: the nodes have rails, but the environment's mode is tcp.
+	RDMAUnused fail.Reason = "RDMAUnused"
 	// RacksInterleaved: neighbours in the order of ranks are in different racks.
-	RacksInterleaved Name = "RacksInterleaved"
-	// CPUThrottled: the container's limit of processor time holds it back.
-	CPUThrottled Name = "CPUThrottled"
-	// MemoryNearLimit: a container has nearly all the memory that it may have.
-	MemoryNearLimit Name = "MemoryNearLimit"
-	// VolumeFull: a claim's volume has hardly any room.
-	VolumeFull Name = "VolumeFull"
+	RacksInterleaved fail.Reason = "RacksInterleaved"
+	// CPUThrottled: the container's CPU limit slows it down.
+	CPUThrottled fail.Reason = "CPUThrottled"
+	// MemoryNearLimit: a container uses nearly all of its memory limit.
+	MemoryNearLimit fail.Reason = "MemoryNearLimit"
+	// VolumeFull: a claim's volume is almost full.
+	VolumeFull fail.Reason = "VolumeFull"
 	// VolumeUnusable: a claim's volume cannot be written or read.
-	VolumeUnusable Name = "VolumeUnusable"
+	VolumeUnusable fail.Reason = "VolumeUnusable"
 )
 
 // symptom is what is known of a name.
 type symptom struct {
-	name Name
+	name fail.Reason
 	flow Flow
-	// severity is the usual one; what finds it may know better.
-	severity Severity
+	// level is the usual one; the code that finds it may know better.
+	level fail.Level
 }
 
 // symptoms are all names by their likelihood. Of findings of one severity, the one that stands
@@ -93,58 +88,49 @@ type symptom struct {
 // before limits that are near.
 func symptoms() []symptom {
 	var all []symptom
-	add := func(flow Flow, severity Severity, names ...Name) {
+	add := func(flow Flow, level fail.Level, names ...fail.Reason) {
 		for _, name := range names {
-			all = append(all, symptom{name, flow, severity})
+			all = append(all, symptom{name, flow, level})
 		}
 	}
-	add(Start, Broken, of(fail.EnvironmentMissing)...)
-	add(Start, Broken, BeingDeleted)
-	add(Start, Broken, of(fail.SecurityRefused, fail.GPUsUnavailable, fail.NodesUnavailable, fail.NodeTainted, fail.QuotaExceeded, fail.ClaimUnbound,
-		fail.ImageUnavailable, fail.ContainerFailed, fail.OutOfMemory, fail.GPUMissing, fail.InvalidInput, fail.PermissionDenied, fail.PodsNotReady)...)
-	add(Start, Broken, AttachmentMissing)
+	add(Start, fail.Broken, fail.EnvironmentMissing)
+	add(Start, fail.Broken, BeingDeleted)
+	add(Start, fail.Broken, fail.SecurityRefused, fail.GPUsUnavailable, fail.NodesUnavailable, fail.NodeTainted, fail.QuotaExceeded, fail.ClaimUnbound,
+		fail.ImageUnavailable, fail.ContainerFailed, fail.OutOfMemory, fail.GPUMissing, fail.InvalidInput, fail.PermissionDenied, fail.PodsNotReady)
+	add(Start, fail.Broken, AttachmentMissing)
 
-	add(Hang, Broken, of(fail.RankFailed, fail.ContainerRestarted, fail.AgentUnreachable, fail.AgentVersion)...)
-	add(Hang, Broken, AgentStuck, JobMissing, GPUFaulty)
-	add(Hang, Broken, of(nccl.MemoryLockLimit, nccl.DMARefused, nccl.PeerDMARefused, nccl.NoSocketInterface, nccl.GIDUnusable, nccl.NameUnresolved,
-		nccl.RailsCrossed, nccl.RailUnreachable, nccl.RetryExceeded, nccl.PortDown, nccl.DeviceFatal, nccl.GPUMemoryRefused)...)
-	add(Hang, Broken, of(nccl.GIDChanged, nccl.LinkTypesMixed, nccl.DevicesMismatched, nccl.DeviceUnavailable, nccl.NetworkMissing, nccl.VerbsFailed,
+	add(Hang, fail.Broken, fail.RankFailed, fail.ContainerRestarted, fail.AgentUnreachable, fail.AgentVersion)
+	add(Hang, fail.Broken, AgentStuck, JobMissing, GPUFaulty)
+	add(Hang, fail.Broken, nccl.MemoryLockLimit, nccl.DMARefused, nccl.PeerDMARefused, nccl.NoSocketInterface, nccl.GIDUnusable, nccl.NameUnresolved,
+		nccl.RailsCrossed, nccl.RailUnreachable, nccl.RetryExceeded, nccl.PortDown, nccl.DeviceFatal, nccl.GPUMemoryRefused)
+	add(Hang, fail.Broken, nccl.GIDChanged, nccl.LinkTypesMixed, nccl.DevicesMismatched, nccl.DeviceUnavailable, nccl.NetworkMissing, nccl.VerbsFailed,
 		nccl.SharedMemoryFull, nccl.VersionMismatch, nccl.DuplicateGPU, nccl.CollectiveMismatch, nccl.CUDAFailed, nccl.TooManyFiles,
-		nccl.PeerUnreachable, nccl.ConnectionRefused, nccl.ForeignConnection, nccl.ReceiverNotReady, nccl.TransferFailed)...)
-	add(Hang, Broken, of(fail.NameResolution, fail.StorageNotShared)...)
-	add(Hang, Broken, of(rdma.MemoryLimited, rdma.NoDevice, rdma.NoRail, rdma.NoCommonRail, rdma.AddressTwice)...)
-	add(Hang, Broken, VolumeUnusable)
-	add(Hang, Suspicious, TrafficBarred)
-	add(Hang, Suspicious, of(nccl.MTUMismatch, nccl.ConnectionRetried, nccl.GPUPeerAccessOff)...)
-	add(Hang, Suspicious, of(rdma.RailMissing, rdma.RailDiffers, rdma.NoGID, rdma.DeviceMissing, rdma.DeviceFileMissing, rdma.IOMMUTranslates, rdma.RailOrder,
-		rdma.SubnetShared, rdma.LinkLayersMixed, rdma.GIDChoice)...)
-	add(Hang, Suspicious, CrossNIC, SettingsStale, RankEnded, NoProgress)
-	add(Start, Suspicious, NotReadable, HolderGone)
+		nccl.PeerUnreachable, nccl.ConnectionRefused, nccl.ForeignConnection, nccl.ReceiverNotReady, nccl.TransferFailed)
+	add(Hang, fail.Broken, fail.NameResolution, fail.StorageNotShared)
+	add(Hang, fail.Broken, rdma.MemoryLimited, rdma.NoDevice, rdma.NoRail, rdma.NoCommonRail, rdma.AddressTwice)
+	add(Hang, fail.Broken, VolumeUnusable)
+	add(Hang, fail.Suspicious, TrafficBarred)
+	add(Hang, fail.Suspicious, nccl.MTUMismatch, nccl.ConnectionRetried, nccl.GPUPeerAccessOff)
+	add(Hang, fail.Suspicious, rdma.RailMissing, rdma.RailDiffers, rdma.NoGID, rdma.DeviceMissing, rdma.DeviceFileMissing, rdma.IOMMUTranslates, rdma.RailOrder,
+		rdma.SubnetShared, rdma.LinkLayersMixed, rdma.GIDChoice)
+	add(Hang, fail.Suspicious, CrossNIC, SettingsStale, RankEnded, NoProgress)
+	add(Start, fail.Suspicious, NotReadable, HolderGone)
 
-	add(Slow, Suspicious, of(nccl.SocketsInsteadOfRDMA, nccl.NoRDMADevice, nccl.VerbsLibraryMissing, nccl.HostMemoryInsteadOfGPU, nccl.DeviceNotUsed)...)
-	add(Slow, Suspicious, of(rdma.NoGPUDirect)...)
-	add(Slow, Suspicious, GPUThrottled, RankSlow)
-	add(Slow, Suspicious, of(rdma.PCIeBelowMaximum, rdma.RatesMixed, rdma.PCIeBelowPort)...)
-	add(Slow, Suspicious, of(nccl.SettingChanged)...)
-	add(Slow, Suspicious, VolumeFull, MemoryNearLimit, CPUThrottled, GPUsDiffer, RacksInterleaved)
-	add(Slow, Note, RDMAUnused, GPUsIdle)
-	add(Slow, Note, of(rdma.DeviceRenamed, rdma.VariableUnreadable, rdma.InterfacesUnknown, rdma.DevicesDiffer, rdma.InterfacesDiffer, rdma.SettingDiffers)...)
-	add(Start, Note, PodsStarting)
-	add(Hang, Note, of(nccl.TransferFlushed, nccl.PeerGone, nccl.CollectiveTimeout, nccl.SystemError, nccl.RemoteError)...)
+	add(Slow, fail.Suspicious, nccl.SocketsInsteadOfRDMA, nccl.NoRDMADevice, nccl.VerbsLibraryMissing, nccl.HostMemoryInsteadOfGPU, nccl.DeviceNotUsed)
+	add(Slow, fail.Suspicious, rdma.NoGPUDirect)
+	add(Slow, fail.Suspicious, GPUThrottled, RankSlow)
+	add(Slow, fail.Suspicious, rdma.PCIeBelowMaximum, rdma.RatesMixed, rdma.PCIeBelowPort)
+	add(Slow, fail.Suspicious, nccl.SettingChanged)
+	add(Slow, fail.Suspicious, VolumeFull, MemoryNearLimit, CPUThrottled, GPUsDiffer, RacksInterleaved)
+	add(Slow, fail.Note, RDMAUnused, GPUsIdle)
+	add(Slow, fail.Note, rdma.DeviceRenamed, rdma.VariableUnreadable, rdma.InterfacesUnknown, rdma.DevicesDiffer, rdma.InterfacesDiffer, rdma.SettingDiffers)
+	add(Start, fail.Note, PodsStarting)
+	add(Hang, fail.Note, nccl.TransferFlushed, nccl.PeerGone, nccl.CollectiveTimeout, nccl.SystemError, nccl.RemoteError)
 	return all
 }
 
-// of are the words of other parts as names.
-func of[T ~string](words ...T) []Name {
-	var names []Name
-	for _, word := range words {
-		names = append(names, Name(word))
-	}
-	return names
-}
-
 // likelihoodOf is the place of a name, the most likely being 0.
-func likelihoodOf(name Name) int {
+func likelihoodOf(name fail.Reason) int {
 	all := symptoms()
 	if i := slices.IndexFunc(all, func(s symptom) bool { return s.name == name }); i >= 0 {
 		return i
@@ -152,18 +138,18 @@ func likelihoodOf(name Name) int {
 	return len(all)
 }
 
-// found is a finding as its name says that it is.
-func found(name Name, object, evidence, next string) Finding {
-	f := Finding{Name: name, Severity: Suspicious, Flow: Hang, Object: object, Evidence: evidence, Next: next}
+// newFinding is a finding as its name says that it is.
+func newFinding(name fail.Reason, object, evidence, next string) Finding {
+	f := Finding{fail.Finding{Reason: name, Level: fail.Suspicious, Object: object, Seen: evidence, Next: next}, Hang}
 	if all := symptoms(); likelihoodOf(name) < len(all) {
 		s := all[likelihoodOf(name)]
-		f.Severity, f.Flow = s.severity, s.flow
+		f.Level, f.Flow = s.level, s.flow
 	}
 	return f
 }
 
-// as gives a finding another severity than its name has mostly.
-func (f Finding) as(s Severity) Finding {
-	f.Severity = s
+// as is the finding with another level than its reason has mostly.
+func (f Finding) as(l fail.Level) Finding {
+	f.Level = l
 	return f
 }

@@ -12,23 +12,28 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
 
-// constants are those of a file whose type has that name, with what their comments say.
-func constants(t *testing.T, path, typeName string) map[Name]string {
+// constants are the reasons of a file, with the meanings that their comments give.
+func constants(t *testing.T, path string) map[fail.Reason]string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
-	meanings := map[Name]string{}
+	meanings := map[fail.Reason]string{}
 	ast.Inspect(file, func(node ast.Node) bool {
 		spec, ok := node.(*ast.ValueSpec)
 		if !ok {
 			return true
 		}
-		if of, ok := spec.Type.(*ast.Ident); !ok || of.Name != typeName {
+		kind := spec.Type
+		if imported, ok := kind.(*ast.SelectorExpr); ok {
+			kind = imported.Sel
+		}
+		if of, ok := kind.(*ast.Ident); !ok || of.Name != "Reason" {
 			return true
 		}
 		for i := range spec.Names {
@@ -40,12 +45,12 @@ func constants(t *testing.T, path, typeName string) map[Name]string {
 			if !ok {
 				t.Errorf("%s: constant %s: want a comment that begins with its name and a colon", path, value)
 			}
-			meanings[Name(value)] = strings.TrimSuffix(strings.Join(strings.Fields(meaning), " "), ".")
+			meanings[fail.Reason(value)] = strings.TrimSuffix(strings.Join(strings.Fields(meaning), " "), ".")
 		}
 		return true
 	})
 	if len(meanings) == 0 {
-		t.Fatalf("%s has no constant of type %s", path, typeName)
+		t.Fatalf("%s has no constants", path)
 	}
 	return meanings
 }
@@ -53,24 +58,24 @@ func constants(t *testing.T, path, typeName string) map[Name]string {
 // TestNames: whatever NCCL's log and the devices may show has its place among the symptoms,
 // every symptom is a word that exists, and docs/doctor.md has the table of all.
 func TestNames(t *testing.T) {
-	known := constants(t, "../../fail/reasons.go", "Reason")
-	for _, source := range []struct{ path, typeName string }{{"names.go", "Name"}, {"../../rdma/finding.go", "Kind"}, {"../../rdma/nccl/finding.go", "Name"}} {
-		for name, meaning := range constants(t, source.path, source.typeName) {
+	known := constants(t, "../../fail/reasons.go")
+	for _, source := range []string{"names.go", "../../rdma/finding.go", "../../rdma/nccl/finding.go"} {
+		for name, meaning := range constants(t, source) {
 			known[name] = meaning
 			if !slices.ContainsFunc(symptoms(), func(s symptom) bool { return s.name == name }) {
-				t.Errorf("%s of %s has no place among the symptoms", name, source.path)
+				t.Errorf("%s of %s has no place among the symptoms", name, source)
 			}
 		}
 	}
 	var table strings.Builder
 	table.WriteString("| finding | question | mostly | what it means |\n| --- | --- | --- | --- |\n")
-	seen := map[Name]bool{}
+	seen := map[fail.Reason]bool{}
 	for _, s := range symptoms() {
 		if known[s.name] == "" || seen[s.name] {
 			t.Errorf("symptom %s: is it a word of this or another package, and there once? (its meaning: %q)", s.name, known[s.name])
 		}
 		seen[s.name] = true
-		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", s.name, s.flow, s.severity, known[s.name])
+		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", s.name, s.flow, s.level, known[s.name])
 	}
 	const path = "../../../docs/doctor.md"
 	content, err := os.ReadFile(path)

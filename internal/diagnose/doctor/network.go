@@ -9,6 +9,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -20,7 +21,7 @@ func (e *examination) network() []Finding {
 	for _, j := range e.jobs {
 		all = append(all, e.printed(j)...)
 	}
-	return slices.Concat(all, e.devices(), e.settings(), e.unused())
+	return slices.Concat(all, e.devices(), e.settings(), e.unusedRails())
 }
 
 // printed is what NCCL's logs of a job show. Of a job that has ended well its errors were
@@ -40,13 +41,13 @@ func (e *examination) printed(j job) []Finding {
 	if !j.succeeded() {
 		printed = slices.Concat(nccl.Merge(summaries...).Findings, against)
 	}
-	byName := map[nccl.Name][]nccl.Finding{}
+	byReason := map[fail.Reason][]nccl.Finding{}
 	for _, f := range printed {
-		byName[f.Name] = append(byName[f.Name], f)
+		byReason[f.Reason] = append(byReason[f.Reason], f)
 	}
 	var all []Finding
-	for _, name := range slices.Sorted(maps.Keys(byName)) {
-		all = append(all, e.fromNCCL(j, byName[name]))
+	for _, reason := range slices.Sorted(maps.Keys(byReason)) {
+		all = append(all, e.fromNCCL(j, byReason[reason]))
 	}
 	return all
 }
@@ -61,16 +62,16 @@ func (e *examination) fromNCCL(j job, same []nccl.Finding) Finding {
 			hosts = append(hosts, host)
 		}
 	}
-	evidence := fmt.Sprintf("%s; NCCL in %s: %s", first.Cause, j.title(), first.Evidence)
-	if first.Device != "" && !strings.Contains(first.Evidence, first.Device) {
+	evidence := fmt.Sprintf("%s; NCCL in %s: %s", first.Cause, j.title(), first.Seen)
+	if first.Device != "" && !strings.Contains(first.Seen, first.Device) {
 		evidence += " (" + first.Device + ")"
 	}
 	if more := len(same) - 1; more > 0 {
 		evidence += fmt.Sprintf(" (and %s like it)", humanize.Count(more, "finding"))
 	}
-	f := found(Name(first.Name), strings.Join(hosts, ", "), evidence, first.Fix)
+	f := newFinding(first.Reason, strings.Join(hosts, ", "), evidence, first.Next)
 	if first.Consequence {
-		f = f.as(Note)
+		f = f.as(fail.Note)
 	}
 	return f
 }
@@ -133,19 +134,19 @@ func (e *examination) detected() (all []rdma.Facts, numbers []int) {
 
 func (e *examination) plan(n *node) rdma.Plan {
 	all, _ := e.detected()
-	told := e.told()
+	told := e.settingsInUse()
 	return rdma.NewPlan(all, n.number, told.Expected, told.Forced)
 }
 
-// told is what the nodes that answer were told of their network.
-func (e *examination) told() network.Settings {
+// settingsInUse is what the nodes that answer were told of their network.
+func (e *examination) settingsInUse() network.Settings {
 	var facts []agent.Facts
 	for _, n := range e.nodes {
 		if n.facts != nil {
 			facts = append(facts, *n.facts)
 		}
 	}
-	return network.Told(facts)
+	return network.SettingsOf(facts)
 }
 
 // devices is what the RDMA devices of the nodes are like. In mode tcp nobody needs any.
@@ -172,9 +173,12 @@ func (e *examination) devices() []Finding {
 	return all
 }
 
-func fromRDMA(f rdma.Finding, object, show string) Finding {
-	severity := map[rdma.Severity]Severity{rdma.Broken: Broken, rdma.Degraded: Suspicious, rdma.Note: Note}[f.Severity]
-	return found(Name(f.Kind), object, f.Text, cmp.Or(f.Next, strings.Join(strings.Fields(show), " "))).as(severity)
+func fromRDMA(f fail.Finding, object, show string) Finding {
+	level := f.Level
+	if level == fail.Degraded {
+		level = fail.Suspicious
+	}
+	return newFinding(f.Reason, object, f.Seen, cmp.Or(f.Next, strings.Join(strings.Fields(show), " "))).as(level)
 }
 
 // settings compares NCCL's variables on the nodes with what follows from their devices now:
@@ -198,7 +202,7 @@ func (e *examination) settings() []Finding {
 			if v.Name == "NCCL_CROSS_NIC" && v.Value == "0" {
 				name = CrossNIC
 			}
-			all = append(all, found(name, n.String(), fmt.Sprintf("%s is %s: want %s: %s", v.Name, orUnset(has), orUnset(v.Value), v.Reason), next))
+			all = append(all, newFinding(name, n.String(), fmt.Sprintf("%s is %s: want %s: %s", v.Name, orUnset(has), orUnset(v.Value), v.Reason), next))
 		}
 	}
 	return all
@@ -206,8 +210,8 @@ func (e *examination) settings() []Finding {
 
 func orUnset(value string) string { return cmp.Or(value, "unset") }
 
-// unused is about rails that a training over TCP does not use.
-func (e *examination) unused() []Finding {
+// unusedRails is about rails that a training over TCP does not use.
+func (e *examination) unusedRails() []Finding {
 	facts, numbers := e.detected()
 	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 {
 		return nil
@@ -217,7 +221,7 @@ func (e *examination) unused() []Finding {
 			return nil
 		}
 	}
-	return []Finding{found(RDMAUnused, "environment "+e.name,
-		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.told().Expected)),
+	return []Finding{newFinding(RDMAUnused, "environment "+e.name,
+		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.settingsInUse().Expected)),
 		"provision it with --mode=rdma; in mode auto the log of the run and its receipt say why it became tcp")}
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// barred is about network policies that do not let the nodes talk to each other on all ports,
+// blockedTraffic is about network policies that do not let the nodes talk to each other on all ports,
 // as ranks must: they listen on ports that the kernel chooses. Policies add up, so
 // one that allows it is enough. What RDMA sends is not seen by them, but ranks meet over TCP.
-func (e *examination) barred() []Finding {
+func (e *examination) blockedTraffic() []Finding {
 	if len(e.nodes) < 2 || e.cluster.StatefulSet == nil {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (e *examination) barred() []Finding {
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	return []Finding{found(TrafficBarred, "environment "+e.name,
+	return []Finding{newFinding(TrafficBarred, "environment "+e.name,
 		fmt.Sprintf("network policies (%s) apply to the pods, and none of them lets the environment's pods talk to each other on all ports", strings.Join(names, ", ")),
 		fmt.Sprintf("oc get networkpolicy %s -n %s -o yaml; add one whose podSelector, ingress.from and egress.to are the label %s=%s", names[0], e.namespace, objects.EnvironmentLabel, e.name))}
 }

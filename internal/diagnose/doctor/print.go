@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -33,14 +32,7 @@ func (r Report) Print(w io.Writer) {
 		fmt.Fprintln(w, "nothing is wrong that can be seen from here")
 	}
 	for i, f := range r.Findings {
-		fmt.Fprintf(w, "finding %d of %d: %s: %s (%s: %s)\n", i+1, len(r.Findings), f.Name, f.Object, f.Severity, f.Flow)
-		fmt.Fprintf(w, "  seen: %s\n", indented(f.Evidence))
-		if f.Next != "" {
-			fmt.Fprintf(w, "  next: %s\n", indented(f.Next))
-		}
+		fmt.Fprintf(w, "finding %d of %d: ", i+1, len(r.Findings))
+		f.Print(w, string(f.Flow))
 	}
-}
-
-func indented(text string) string {
-	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n        ")
 }

@@ -50,7 +50,7 @@ func (e *examination) slowRanksOf(j job, seconds []float64) []Finding {
 	if first != nil {
 		next = first.exec(e.namespace, "sh -c 'nvidia-smi; top -bn1 | head -20'") + " (a slow GPU, or a data loader without processors? Ranks with longer samples take longer too)"
 	}
-	return []Finding{found(RankSlow, j.title(), fmt.Sprintf("%s for its own part of a step, the median is %s: all others wait", strings.Join(slow, ", "), stepTime(median)), next)}
+	return []Finding{newFinding(RankSlow, j.title(), fmt.Sprintf("%s for its own part of a step, the median is %s: all others wait", strings.Join(slow, ", "), stepTime(median)), next)}
 }
 
 func stepTime(seconds float64) time.Duration {

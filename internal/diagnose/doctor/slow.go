@@ -43,19 +43,19 @@ func (n *node) gpus(namespace string) []Finding {
 	leave := fmt.Sprintf("have the node looked at (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | grep -i xid), and leave it out meanwhile: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
 	switch {
 	case f.GPUProblem != "":
-		all = append(all, found(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave))
+		all = append(all, newFinding(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave))
 	case len(f.GPUs) < f.GPUsExpected:
-		missing := found(Name(fail.GPUMissing), n.String(), fmt.Sprintf("GPUs that can be used: %d, want %d", len(f.GPUs), f.GPUsExpected), leave)
+		missing := newFinding(fail.GPUMissing, n.String(), fmt.Sprintf("GPUs that can be used: %d, want %d", len(f.GPUs), f.GPUsExpected), leave)
 		missing.Flow = Hang
 		all = append(all, missing)
 	}
 	for _, gpu := range f.GPUs {
 		which := fmt.Sprintf("GPU %d of %s", gpu.Index, n)
 		if gpu.Fault != "" {
-			all = append(all, found(GPUFaulty, which, fmt.Sprintf("%s (%s)", gpu.Fault, gpu.UUID), leave))
+			all = append(all, newFinding(GPUFaulty, which, fmt.Sprintf("%s (%s)", gpu.Fault, gpu.UUID), leave))
 		}
 		if len(gpu.Throttled) > 0 {
-			all = append(all, found(GPUThrottled, which, fmt.Sprintf("it is held back by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
+			all = append(all, newFinding(GPUThrottled, which, fmt.Sprintf("it is held back by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
 				n.exec(namespace, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat is of the node's cooling, a power brake of its supply)", gpu.Index))))
 		}
 	}
@@ -66,12 +66,12 @@ func (n *node) memory(namespace string) []Finding {
 	f := n.facts
 	var all []Finding
 	if used := f.MemoryUsed - f.MemoryCache; f.MemoryLimit > 0 && float64(used) > nearMemory*float64(f.MemoryLimit) {
-		all = append(all, found(MemoryNearLimit, n.String(), fmt.Sprintf("its container has %s of the %s that it may have, without the cache of files: over the limit it is killed with all ranks", humanize.Bytes(int64(used)), humanize.Bytes(int64(f.MemoryLimit))),
+		all = append(all, newFinding(MemoryNearLimit, n.String(), fmt.Sprintf("its container has %s of the %s that it may have, without the cache of files: over the limit it is killed with all ranks", humanize.Bytes(int64(used)), humanize.Bytes(int64(f.MemoryLimit))),
 			"raise resources.limits.memory in the cluster file, or use fewer workers of data loaders; what is in /dev/shm counts too"))
 	}
 	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
-		all = append(all, found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)), humanize.Bytes(int64(room.Size))),
-			n.exec(namespace, "ls -lS /dev/shm (files of ranks that are gone can be removed; data loaders want fewer workers)")).as(Suspicious))
+		all = append(all, newFinding("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)), humanize.Bytes(int64(room.Size))),
+			n.exec(namespace, "ls -lS /dev/shm (files of ranks that are gone can be removed; data loaders want fewer workers)")).as(fail.Suspicious))
 	}
 	return all
 }
@@ -86,12 +86,12 @@ func (n *node) volumes(namespace string) []Finding {
 		v := mount.volume
 		switch {
 		case v.Problem != "":
-			all = append(all, found(VolumeUnusable, n.String(), mount.path+": "+v.Problem, look))
+			all = append(all, newFinding(VolumeUnusable, n.String(), mount.path+": "+v.Problem, look))
 		// Nothing that trains writes into datasets.
 		case mount.path == agent.Workspace && v.Size > 0 && float64(v.Free) < littleRoom*float64(v.Size):
-			f := found(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint that does not fit ends the training", mount.path, humanize.Bytes(int64(v.Free)), humanize.Bytes(int64(v.Size))), look)
+			f := newFinding(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint that does not fit ends the training", mount.path, humanize.Bytes(int64(v.Free)), humanize.Bytes(int64(v.Size))), look)
 			if v.Free == 0 {
-				f.Severity, f.Flow = Broken, Hang
+				f.Level, f.Flow = fail.Broken, Hang
 			}
 			all = append(all, f)
 		}
@@ -104,7 +104,7 @@ func (n *node) cpus() []Finding {
 	if f.CPUPeriods < enoughPeriods || float64(f.CPUThrottled) < manyThrottled*float64(f.CPUPeriods) {
 		return nil
 	}
-	return []Finding{found(CPUThrottled, n.String(), fmt.Sprintf("its limit of processor time held the container back in %d%% of the periods in which it ran, since it started", 100*f.CPUThrottled/f.CPUPeriods),
+	return []Finding{newFinding(CPUThrottled, n.String(), fmt.Sprintf("its limit of processor time held the container back in %d%% of the periods in which it ran, since it started", 100*f.CPUThrottled/f.CPUPeriods),
 		"raise resources.limits.cpu in the cluster file, or use fewer workers of data loaders (and OMP_NUM_THREADS)")}
 }
 
@@ -125,7 +125,7 @@ func (e *examination) differing() []Finding {
 	if len(kinds) < 2 {
 		return nil
 	}
-	return []Finding{found(GPUsDiffer, "between the nodes", strings.Join(seen, "; ")+": all ranks wait for the slowest", "set gpus.type, or nodes.gpu_nodes to nodes of one kind, in the cluster file")}
+	return []Finding{newFinding(GPUsDiffer, "between the nodes", strings.Join(seen, "; ")+": all ranks wait for the slowest", "set gpus.type, or nodes.gpu_nodes to nodes of one kind, in the cluster file")}
 }
 
 // unshared is about nodes that do not see each other's files though they mount one claim.
@@ -142,7 +142,7 @@ func (e *examination) unshared() []Finding {
 		case first == nil:
 			first = n
 		case n.facts.Workspace.ID != first.facts.Workspace.ID:
-			all = append(all, found(Name(fail.StorageNotShared), n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim", agent.Workspace, first.number),
+			all = append(all, newFinding(fail.StorageNotShared, n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim", agent.Workspace, first.number),
 				"check storage.class_rwx of the cluster file: its class must give one volume to all nodes"))
 		}
 	}
@@ -176,7 +176,7 @@ func (e *examination) idle() []Finding {
 			return nil
 		}
 	}
-	return []Finding{found(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
+	return []Finding{newFinding(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
 		"run it again in a minute; then look at the data loaders, and at how fast /datasets is: "+e.nodes[0].exec(e.namespace, "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))}
 }
 
@@ -194,7 +194,7 @@ func (e *examination) racks() []Finding {
 			}
 		}
 		if !slices.Contains(racks, "") && network.Order(racks) != nil {
-			all = append(all, found(RacksInterleaved, j.title(), fmt.Sprintf("in the order of ranks the nodes are in racks %s: want those of a rack side by side, so that a ring leaves each rack once", strings.Join(racks, ", ")),
+			all = append(all, newFinding(RacksInterleaved, j.title(), fmt.Sprintf("in the order of ranks the nodes are in racks %s: want those of a rack side by side, so that a ring leaves each rack once", strings.Join(racks, ", ")),
 				"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)"))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // start is why pods do not start: what the cluster says of them, in its own words.
@@ -18,18 +19,18 @@ func (e *examination) start() []Finding {
 		if !f.Since.IsZero() {
 			evidence += fmt.Sprintf(" (since %s)", age(e.now.Sub(f.Since)))
 		}
-		finding := found(Name(f.Reason), f.Object, evidence, f.Next).as(Broken)
+		finding := newFinding(f.Reason, f.Object, evidence, f.Next).as(fail.Broken)
 		finding.Flow = Start
 		all = append(all, finding)
 	}
 	if starting := e.starting(); len(causes) == 0 && starting != "" {
-		all = append(all, found(PodsStarting, "environment "+e.name, starting,
+		all = append(all, newFinding(PodsStarting, "environment "+e.name, starting,
 			e.watch()))
 	}
 	for _, n := range e.nodes {
 		all = append(all, n.attachments(e.namespace)...)
 	}
-	return append(all, e.held()...)
+	return append(all, e.leaseState()...)
 }
 
 // starting says where the pods are that do not answer yet, though nothing is known to be wrong.
@@ -48,14 +49,14 @@ func (e *examination) watch() string {
 	return fmt.Sprintf("oc get pods -n %s -l %s=%s -w", e.namespace, objects.EnvironmentLabel, e.name)
 }
 
-// held is about who the environment is for.
-func (e *examination) held() []Finding {
+// leaseState is about who the environment is for.
+func (e *examination) leaseState() []Finding {
 	free := fmt.Sprintf("oc delete lease %s -n %s (this gives pods and GPUs back; claims stay)", e.name, e.namespace)
 	switch {
 	case e.ending:
-		return []Finding{found(BeingDeleted, "environment "+e.name, "its lease is being deleted, and with it all but the claims", e.watch())}
+		return []Finding{newFinding(BeingDeleted, "environment "+e.name, "its lease is being deleted, and with it all but the claims", e.watch())}
 	case e.lease != nil && e.lease.Replaceable():
-		return []Finding{found(HolderGone, "environment "+e.name, e.lease.State(), free)}
+		return []Finding{newFinding(HolderGone, "environment "+e.name, e.lease.State(), free)}
 	}
 	return nil
 }
@@ -79,7 +80,7 @@ func (n *node) attachments(namespace string) []Finding {
 	}
 	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, namespace, networksGiven)
 	if err := json.Unmarshal([]byte(n.object.Annotations[networksGiven]), &given); err != nil {
-		return []Finding{found(AttachmentMissing, n.String(),
+		return []Finding{newFinding(AttachmentMissing, n.String(),
 			fmt.Sprintf("the pod asks for %s, and its annotation %s says nothing of what it was given: does the cluster have Multus?", strings.Join(asked, ", "), networksGiven), next)}
 	}
 	attached := map[string]bool{}
@@ -100,5 +101,5 @@ func (n *node) attachments(namespace string) []Finding {
 	if len(missing) == 0 {
 		return nil
 	}
-	return []Finding{found(AttachmentMissing, n.String(), fmt.Sprintf("the pod asks for %s and was not given %s", strings.Join(asked, ", "), strings.Join(missing, ", ")), next)}
+	return []Finding{newFinding(AttachmentMissing, n.String(), fmt.Sprintf("the pod asks for %s and was not given %s", strings.Join(asked, ", "), strings.Join(missing, ", ")), next)}
 }

@@ -103,7 +103,7 @@ func (c Client) Look(ctx context.Context, lease *coordinationv1.Lease) *Busy {
 }
 
 func (c Client) runState(ctx context.Context, namespace string, holder Holder) RunState {
-	r, err := run.Of(ctx, c.Tekton, namespace, holder.Display)
+	r, err := run.Get(ctx, c.Tekton, namespace, holder.Display)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && string(r.UID) != holder.ID:
 		return RunGone

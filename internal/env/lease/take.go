@@ -160,7 +160,7 @@ func (c Client) waitDeleted(ctx context.Context, lease *coordinationv1.Lease) er
 
 // waitGone waits until no StatefulSet and pod of earlier environments is left.
 func (c Client) waitGone(ctx context.Context, name string) error {
-	say := c.sayer()
+	say := c.logOnChange()
 	return kube.WaitGone(ctx, c.Kube, c.Namespace, objects.Selector(name).String(), func(left []*corev1.Pod) {
 		if len(left) == 0 {
 			say(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", name))
@@ -177,7 +177,7 @@ func (c Client) waitGone(ctx context.Context, name string) error {
 // waitFree waits until the environment that is busy can be taken, which another
 // may still do first.
 func (c Client) waitFree(ctx context.Context, busy *Busy) error {
-	say := c.sayer()
+	say := c.logOnChange()
 	err := c.watch(ctx, busy.Name, func(live *coordinationv1.Lease) (bool, error) {
 		if live == nil || HolderOf(live).ID == "" {
 			return true, nil
@@ -210,8 +210,8 @@ func (c Client) watch(ctx context.Context, name string, done func(*coordinationv
 		})
 }
 
-// sayer logs what is new at once, and what is not every now and then.
-func (c Client) sayer() func(string) {
+// logOnChange logs what is new at once, and what is not every now and then.
+func (c Client) logOnChange() func(string) {
 	var said string
 	var when time.Time
 	return func(message string) {

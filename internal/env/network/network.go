@@ -4,6 +4,7 @@
 package network
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,8 +33,8 @@ type Settings struct {
 	Racks []string
 }
 
-// Of is what a cluster file says. Racks are for the caller to find.
-func Of(file cluster.File, mode string) Settings {
+// FromFile is what a cluster file says. Racks are for the caller to find.
+func FromFile(file cluster.File, mode string) Settings {
 	r := file.Network.RDMA
 	return Settings{Mode: mode, Forced: file.NCCL.Env, Expected: rdma.Expected{
 		Devices: r.Devices, Interfaces: r.Interfaces, GIDIndex: r.GIDIndex, GDRLevel: r.GDRLevel, CrossNIC: r.CrossNIC,
@@ -41,9 +42,9 @@ func Of(file cluster.File, mode string) Settings {
 	}}
 }
 
-// Told is what the nodes were told before, as their facts have it. An environment of
+// SettingsOf is what the nodes were told before, as their facts have it. An environment of
 // which the agents know nothing is in mode TCP.
-func Told(facts []agent.Facts) Settings {
+func SettingsOf(facts []agent.Facts) Settings {
 	s := Settings{Mode: agent.TCP, Racks: make([]string, len(facts))}
 	for i, f := range facts {
 		if f.Network == nil {
@@ -62,7 +63,7 @@ type Network struct {
 	Facts []rdma.Facts
 	Plans []rdma.Plan
 	// Between are the findings between nodes.
-	Between []rdma.Finding
+	Between []fail.Finding
 	// Environments are what the nodes give their processes, by the node.
 	Environments map[int]map[string]string
 }
@@ -94,7 +95,7 @@ func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, er
 	var mu sync.Mutex
 	return n, set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return nodes.Retry(ctx, func() error {
-			environment, err := client.SetNetwork(ctx, n.of(client.Node()))
+			environment, err := client.SetNetwork(ctx, n.agentNetwork(client.Node()))
 			mu.Lock()
 			defer mu.Unlock()
 			n.Environments[client.Node()] = environment
@@ -103,8 +104,8 @@ func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, er
 	})
 }
 
-// of is what a node's agent is told.
-func (n Network) of(node int) agent.Network {
+// agentNetwork is what a node's agent is told.
+func (n Network) agentNetwork(node int) agent.Network {
 	told := agent.Network{Mode: n.Mode, Expected: n.Expected, Forced: n.Forced, Set: maps.Clone(n.Forced)}
 	if node < len(n.Racks) {
 		told.Rack = n.Racks[node]
@@ -118,25 +119,20 @@ func (n Network) of(node int) agent.Network {
 // unusable is the error of nodes that cannot use RDMA, each with what is in its way.
 func (n Network) unusable() error {
 	var problems []error
-	refuse := func(where string, findings []rdma.Finding) {
+	refuse := func(doing, object string, findings []fail.Finding) {
 		for _, finding := range findings {
-			if finding.Severity == rdma.Broken {
-				problems = append(problems, fail.Advise(fail.Becausef(fail.RDMAUnavailable, "%s: %s", where, finding.Text), "%s", next(finding)))
+			if finding.Level == fail.Broken {
+				finding.Reason, finding.Object = fail.RDMAUnavailable, object
+				finding.Next = cmp.Or(finding.Next, "mlenv rdma shows all that was detected; mode=tcp trains without RDMA")
+				problems = append(problems, finding.Err(doing))
 			}
 		}
 	}
 	for node, facts := range n.Facts {
-		refuse(fmt.Sprintf("using RDMA on node %d", node), facts.Findings)
+		refuse("using RDMA on", fmt.Sprintf("node %d", node), facts.Findings)
 	}
-	refuse("using RDMA between the nodes", n.Between)
+	refuse("using RDMA between", "the nodes", n.Between)
 	return errors.Join(problems...)
-}
-
-func next(finding rdma.Finding) string {
-	if finding.Next != "" {
-		return finding.Next
-	}
-	return "mlenv rdma shows all that was detected; mode=tcp trains without RDMA"
 }
 
 // Bandwidth is what a ring over the nodes should reach, 0 where that is not known.
@@ -147,8 +143,8 @@ func (n Network) Bandwidth() rdma.BytesPerSecond {
 	return rdma.ExpectedBandwidth(n.Facts, n.Expected)
 }
 
-// Tell says what was set on each node, and what is worth knowing about it.
-func (n Network) Tell(log *slog.Logger) {
+// Log says what was set on each node, and what is worth knowing about it.
+func (n Network) Log(log *slog.Logger) {
 	if n.Plans == nil {
 		return
 	}
@@ -163,13 +159,13 @@ func (n Network) Tell(log *slog.Logger) {
 	log.Info(fmt.Sprintf("Mode rdma: %s join all nodes; a ring over them should reach %s.", humanize.Count(n.commonRails(), "network"), n.Bandwidth()), "networks", n.commonRails(), "bytesPerSecond", float64(n.Bandwidth()))
 }
 
-func warn(log *slog.Logger, where string, findings []rdma.Finding) {
+func warn(log *slog.Logger, where string, findings []fail.Finding) {
 	for _, finding := range findings {
-		text := where + finding.Text
+		text := where + finding.Seen
 		if finding.Next != "" {
 			text += "\n  next: " + finding.Next
 		}
-		if finding.Severity == rdma.Note {
+		if finding.Level == fail.Note {
 			log.Info("  " + text)
 			continue
 		}

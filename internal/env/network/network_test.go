@@ -61,7 +61,7 @@ func environment(t *testing.T, facts ...rdma.Facts) ([]*agenttest.Node, nodes.Se
 
 func TestEachNodeGetsItsOwn(t *testing.T) {
 	agents, set := environment(t, detected(0, "mlx5_6", "mlx5_7"), detected(1, "mlx5_2", "mlx5_3"))
-	settings := Of(cluster.File{
+	settings := FromFile(cluster.File{
 		Network: cluster.Network{RDMA: cluster.RDMA{Enabled: true, IBTimeout: "22"}}, NCCL: cluster.NCCL{Env: map[string]string{"NCCL_IB_TC": "106"}},
 	}, agent.RDMA)
 	settings.Racks = []string{"02", "04"}
@@ -100,14 +100,14 @@ func TestEachNodeGetsItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff(settings, Told(facts)); diff != "" {
+	if diff := cmp.Diff(settings, SettingsOf(facts)); diff != "" {
 		t.Errorf("the nodes do not know what they were told (-want +got):\n%s", diff)
 	}
 }
 
 func TestWhatIsInTheWay(t *testing.T) {
 	memory := detected(0, "mlx5_6")
-	memory.Findings = []rdma.Finding{{Severity: rdma.Broken, Kind: rdma.MemoryLimited, Text: "locking memory: 8 MiB", Next: "give the pod an SCC"}}
+	memory.Findings = rdma.Findings{{Level: fail.Broken, Reason: rdma.MemoryLimited, Seen: "locking memory: 8 MiB", Next: "give the pod an SCC"}}
 	tests := []struct {
 		name  string
 		facts []rdma.Facts

@@ -27,9 +27,9 @@ func FollowLog(ctx context.Context, client *agent.Client, id, name string, w io.
 	}
 }
 
-// GoOn is for FollowLog's lost, and for watching a job: it waits a little after a broken
+// RetryUntilDone is for FollowLog's lost, and for watching a job: it waits a little after a broken
 // connection. It gives up where the job is not known, and when ctx is done.
-func GoOn(ctx context.Context) func(error) error {
+func RetryUntilDone(ctx context.Context) func(error) error {
 	return func(err error) error {
 		if agent.IsNotFound(err) {
 			return err

@@ -61,8 +61,8 @@ type comparison struct{ found []Difference }
 // compare goes through what is wanted; of keyed elements also through what is there.
 func (c *comparison) compare(path string, live, want any) {
 	switch want := want.(type) {
-	case keyed:
-		live, _ := live.(keyed)
+	case keyedList:
+		live, _ := live.(keyedList)
 		for _, key := range slices.Sorted(maps.Keys(union(live, want))) {
 			old, isThere := live[key]
 			wanted, isWanted := want[key]
@@ -87,7 +87,7 @@ func (c *comparison) compare(path string, live, want any) {
 }
 
 func (c *comparison) add(path, live, want string) {
-	what := inWords(path)
+	what := describePath(path)
 	// GPUs stand under requests and under limits.
 	told := slices.ContainsFunc(c.found, func(d Difference) bool { return d.What == what })
 	if live != want && !told {
@@ -106,10 +106,10 @@ func changeOf(path string) Change {
 	return Immutable
 }
 
-func union(a, b keyed) keyed {
+func union(a, b keyedList) keyedList {
 	all := maps.Clone(a)
 	if all == nil {
-		all = keyed{}
+		all = keyedList{}
 	}
 	maps.Copy(all, b)
 	return all

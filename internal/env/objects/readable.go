@@ -13,9 +13,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
-// keyed are elements of a list by their key. Nobody but us adds elements to the
+// keyedList are elements of a list by their key. Nobody but us adds elements to the
 // lists of a StatefulSet, so one that is not wanted is a difference.
-type keyed map[string]any
+type keyedList map[string]any
 
 // keyOf are the lists that have one.
 var keyOf = map[string]string{
@@ -30,7 +30,7 @@ func readable(set *appsv1.StatefulSet) map[string]any {
 		// A Kubernetes type that is no JSON object would be a bug in its library.
 		panic(fmt.Sprintf("reading the spec of statefulset %s: %v", set.Name, err))
 	}
-	templates := keyed{}
+	templates := keyedList{}
 	for _, template := range list(spec["volumeClaimTemplates"]) {
 		template := template.(map[string]any)
 		name := template["metadata"].(map[string]any)["name"].(string)
@@ -56,7 +56,7 @@ func list(value any) []any {
 
 func readableValue(name string, value any) any {
 	switch value := value.(type) {
-	case keyed:
+	case keyedList:
 		return value
 	case map[string]any:
 		result := map[string]any{}
@@ -66,7 +66,7 @@ func readableValue(name string, value any) any {
 			}
 		}
 		if name == "requests" || name == "limits" {
-			return keyed(result)
+			return keyedList(result)
 		}
 		return result
 	case []any:
@@ -77,7 +77,7 @@ func readableValue(name string, value any) any {
 		if !ok {
 			return brief(value)
 		}
-		elements := keyed{}
+		elements := keyedList{}
 		for _, element := range value {
 			element := element.(map[string]any)
 			elements[fmt.Sprint(element[key])] = readableValue("", element)
@@ -87,8 +87,8 @@ func readableValue(name string, value any) any {
 	return value
 }
 
-func variablesOf(env []any) keyed {
-	variables := keyed{}
+func variablesOf(env []any) keyedList {
+	variables := keyedList{}
 	for _, v := range env {
 		v := v.(map[string]any)
 		value, _ := v["value"].(string)
@@ -117,7 +117,7 @@ func brief(value any) string {
 		return none
 	case map[string]any:
 		return briefMap(value)
-	case keyed:
+	case keyedList:
 		return briefMap(value)
 	case []any:
 		parts := make([]string, len(value))
@@ -152,8 +152,8 @@ func storageMode(set *appsv1.StatefulSet) string {
 
 // dropClaims leaves out the volumes that follow from the storage mode.
 func dropClaims(spec map[string]any) {
-	spec["volumeClaimTemplates"] = keyed{}
-	volumes := spec["template"].(map[string]any)["spec"].(map[string]any)["volumes"].(keyed)
+	spec["volumeClaimTemplates"] = keyedList{}
+	volumes := spec["template"].(map[string]any)["spec"].(map[string]any)["volumes"].(keyedList)
 	maps.DeleteFunc(volumes, func(_ string, volume any) bool {
 		_, isClaim := volume.(map[string]any)["persistentVolumeClaim"]
 		return isClaim

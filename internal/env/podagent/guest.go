@@ -51,8 +51,8 @@ type Cluster struct {
 	Forward func(ctx context.Context, pod Pod, port int) (net.Conn, error)
 }
 
-// Of is a real one.
-func Of(clients *kube.Clients) Cluster {
+// NewCluster is a real one.
+func NewCluster(clients *kube.Clients) Cluster {
 	return Cluster{
 		Exec: func(ctx context.Context, pod Pod, command []string, stdin io.Reader, stdout, stderr io.Writer) error {
 			return kube.Exec{
@@ -65,8 +65,8 @@ func Of(clients *kube.Clients) Cluster {
 	}
 }
 
-// Guests are agents, one in each of some pods.
-type Guests struct {
+// Agents are agents, one in each of some pods.
+type Agents struct {
 	Cluster Cluster
 	Pods    []Pod
 	// Agent is a file with the agent's program, "" for the one beside this program.
@@ -84,8 +84,8 @@ type Guests struct {
 	stop    context.CancelFunc
 }
 
-// order is what the helper is told.
-type order struct {
+// command is what the helper is told.
+type command struct {
 	Do           string            `json:"do"`
 	Folders      []string          `json:"folders"`
 	Mounts       bool              `json:"mounts"`
@@ -95,8 +95,8 @@ type order struct {
 	Arguments    []string          `json:"arguments,omitempty"`
 }
 
-func (g *Guests) order(do string, bound time.Duration) order {
-	o := order{Do: do, Folders: g.Folders, Seconds: bound.Seconds()}
+func (g *Agents) order(do string, bound time.Duration) command {
+	o := command{Do: do, Folders: g.Folders, Seconds: bound.Seconds()}
 	if o.Folders == nil {
 		// What a variable names that is not set begins with $, and is no folder.
 		o.Folders, o.Mounts = []string{"$TMPDIR", "/tmp", "/var/tmp", "/dev/shm", "$HOME"}, true
@@ -105,7 +105,7 @@ func (g *Guests) order(do string, bound time.Duration) order {
 }
 
 // run runs the helper in a pod.
-func (g *Guests) run(ctx context.Context, i int, o order, program []byte, stdout io.Writer) error {
+func (g *Agents) run(ctx context.Context, i int, o command, program []byte, stdout io.Writer) error {
 	line, err := json.Marshal(o)
 	if err != nil {
 		return fmt.Errorf("encoding an order: %w", err)
@@ -120,12 +120,12 @@ func (g *Guests) run(ctx context.Context, i int, o order, program []byte, stdout
 }
 
 // folder is the name of one agent's. Pods may share the volume that it is on.
-func (g *Guests) folder(i int) string { return fmt.Sprintf("%s-%d", g.name, i) }
+func (g *Agents) folder(i int) string { return fmt.Sprintf("%s-%d", g.name, i) }
 
 // Start brings an agent into each pod and waits until all answer. Whatever the error,
 // Remove must be called: InvalidInput with everything that the pods lack,
 // ContainerFailed, PermissionDenied, AgentUnreachable.
-func (g *Guests) Start(ctx context.Context) (nodes.Set, error) {
+func (g *Agents) Start(ctx context.Context) (nodes.Set, error) {
 	g.name = "mlenv-guest-" + strings.ToLower(rand.Text()[:10])
 	machines, err := g.look(ctx)
 	if err != nil {
@@ -180,7 +180,7 @@ func (g *Guests) Start(ctx context.Context) (nodes.Set, error) {
 }
 
 // arguments of an agent.
-func (g *Guests) arguments(i int) []string {
+func (g *Agents) arguments(i int) []string {
 	var addresses []string
 	for _, pod := range g.Pods {
 		addresses = append(addresses, pod.IP)
@@ -192,7 +192,7 @@ func (g *Guests) arguments(i int) []string {
 }
 
 // each calls f for all pods at once, and joins the errors in their order.
-func (g *Guests) each(f func(i int) error) error {
+func (g *Agents) each(f func(i int) error) error {
 	errs := make([]error, len(g.Pods))
 	var group sync.WaitGroup
 	for i := range g.Pods {
@@ -203,7 +203,7 @@ func (g *Guests) each(f func(i int) error) error {
 }
 
 // look asks what the containers have, and returns their processors.
-func (g *Guests) look(ctx context.Context) (machines []string, err error) {
+func (g *Agents) look(ctx context.Context) (machines []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, looking)
 	defer cancel()
 	machines = make([]string, len(g.Pods))
@@ -246,7 +246,7 @@ func noPython(pod Pod, err error) error {
 // arrive starts the agent and returns its port. The request lasts as long as the agent,
 // for what a container's runtime has started it collects when it ends; an agent goes on
 // without it.
-func (g *Guests) arrive(ctx, running context.Context, i int, o order, program []byte) (port int, err error) {
+func (g *Agents) arrive(ctx, running context.Context, i int, o command, program []byte) (port int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, movingIn)
 	defer cancel()
 	running, give := context.WithCancel(running)
@@ -292,7 +292,7 @@ func (g *Guests) arrive(ctx, running context.Context, i int, o order, program []
 }
 
 // talk tells the agents that somebody is there, until ctx is done.
-func (g *Guests) talk(ctx context.Context) {
+func (g *Agents) talk(ctx context.Context) {
 	for _, client := range g.nodes {
 		go func() {
 			often := time.NewTicker(g.Idle / 4)
@@ -310,14 +310,14 @@ func (g *Guests) talk(ctx context.Context) {
 	}
 }
 
-// Came is true once anything was brought into the pods.
-func (g *Guests) Came() bool { return g.stop != nil }
+// Started is true once anything was brought into the pods.
+func (g *Agents) Started() bool { return g.stop != nil }
 
 // Remove ends the agents and removes what they have written. It works after ctx has ended
 // too, and may be called whatever Start has come to. Error: TeardownIncomplete with what
 // is left in which pod.
-func (g *Guests) Remove(ctx context.Context) error {
-	if !g.Came() {
+func (g *Agents) Remove(ctx context.Context) error {
+	if !g.Started() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removing)
@@ -329,7 +329,7 @@ func (g *Guests) Remove(ctx context.Context) error {
 	return err
 }
 
-func (g *Guests) remove(ctx context.Context, i int) error {
+func (g *Agents) remove(ctx context.Context, i int) error {
 	var out bytes.Buffer
 	err := g.run(ctx, i, g.order("remove", ending), nil, &out)
 	var left struct {
@@ -350,7 +350,7 @@ func (g *Guests) remove(ctx context.Context, i int) error {
 }
 
 // Hosts are the addresses by which the pods' ranks reach each other, as URLs have them.
-func (g *Guests) Hosts() (hosts []string) {
+func (g *Agents) Hosts() (hosts []string) {
 	for _, pod := range g.Pods {
 		host := pod.IP
 		if strings.Contains(host, ":") {

@@ -74,10 +74,10 @@ func local(t *testing.T, environ ...string) Cluster {
 	}
 }
 
-func guests(t *testing.T, cluster Cluster, program string) (*Guests, string) {
+func guests(t *testing.T, cluster Cluster, program string) (*Agents, string) {
 	t.Helper()
 	folder := t.TempDir()
-	g := &Guests{Cluster: cluster, Agent: program, Idle: time.Hour, Folders: []string{"/proc", folder}, Pods: []Pod{
+	g := &Agents{Cluster: cluster, Agent: program, Idle: time.Hour, Folders: []string{"/proc", folder}, Pods: []Pod{
 		{Name: "a-0", Container: "main", Node: "wrk-1", IP: "127.0.0.1", GPUs: 2}, {Name: "a-1", Container: "main", Node: "wrk-2", IP: "127.0.0.1", GPUs: 2},
 	}}
 	t.Cleanup(func() {
@@ -236,26 +236,26 @@ func whatPodsLack(t *testing.T, program string) {
 	empty := t.TempDir()
 	for _, test := range []struct {
 		name   string
-		change func(g *Guests)
+		change func(g *Agents)
 		reason fail.Reason
 		words  []string
 	}{
-		{"no python3", func(g *Guests) {
+		{"no python3", func(g *Agents) {
 			g.Cluster.Exec = func(context.Context, Pod, []string, io.Reader, io.Writer, io.Writer) error {
 				return errors.New(`OCI runtime exec failed: exec: "python3": executable file not found in $PATH`)
 			}
 		}, fail.InvalidInput, []string{"pod a-0: container main has no python3 in its PATH", "pod a-1: container main has no python3"}},
-		{"no torch", func(g *Guests) { g.Cluster = local(t, "PYTHONPATH="+empty) }, fail.InvalidInput, []string{"pod a-0: python3 in container main has no torch", "pod a-1: "}},
-		{"nowhere to write", func(g *Guests) { g.Folders = []string{"/proc", "/sys", "/nowhere"} }, fail.ContainerFailed,
+		{"no torch", func(g *Agents) { g.Cluster = local(t, "PYTHONPATH="+empty) }, fail.InvalidInput, []string{"pod a-0: python3 in container main has no torch", "pod a-1: "}},
+		{"nowhere to write", func(g *Agents) { g.Folders = []string{"/proc", "/sys", "/nowhere"} }, fail.ContainerFailed,
 			[]string{"pod a-0: container main has no folder that can be written and run from: /proc: ", "; /sys: ", "pod a-1: "}},
-		{"an agent for another machine", func(g *Guests) { g.Agent = "/dev/null" }, fail.InvalidInput, []string{"/dev/null is no Linux program: want one, built for Linux on "}},
-		{"no agent", func(g *Guests) { g.Agent = "" }, fail.InvalidInput, []string{"mlenv-agent: no such file", "want one, built for Linux on "}},
+		{"an agent for another machine", func(g *Agents) { g.Agent = "/dev/null" }, fail.InvalidInput, []string{"/dev/null is no Linux program: want one, built for Linux on "}},
+		{"no agent", func(g *Agents) { g.Agent = "" }, fail.InvalidInput, []string{"mlenv-agent: no such file", "want one, built for Linux on "}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.name == "no torch" && exec.Command("python3", "-c", "import torch").Run() == nil {
 				t.Skip("python3 has torch here")
 			}
-			own := &Guests{Cluster: g.Cluster, Pods: g.Pods, Agent: g.Agent, Idle: g.Idle, Folders: g.Folders}
+			own := &Agents{Cluster: g.Cluster, Pods: g.Pods, Agent: g.Agent, Idle: g.Idle, Folders: g.Folders}
 			test.change(own)
 			_, err := own.Start(t.Context())
 			if fail.ReasonOf(err) != test.reason {

@@ -26,18 +26,20 @@ func Command(files fs.FS) *cobra.Command {
 }
 
 func stepsImageCommand() *cobra.Command {
-	var push, output, source, roots string
+	var push, output, source, roots, base string
 	var platforms []string
 	cmd := &cobra.Command{
 		Use:   "steps-image --push=IMAGE",
 		Short: "Compile the steps and push their image, printed by digest",
 		Long: `Steps-image compiles the steps and the agent from a checkout for each platform, puts them, the licences of all they
-are linked from and the certificate authorities of this machine into an image, pushes it and prints its reference by digest, as
-mlenv install wants it. The bill of materials (SPDX) hangs on it, for oras discover. The same sources give the same digest.
+are linked from and the certificate authorities of this machine on a base image, pushes the result and prints its reference by digest, as
+mlenv install wants it. The base needs git and git-lfs, which sync-repo runs; its digest is recorded in the annotation
+org.opencontainers.image.base.digest. The bill of materials (SPDX) hangs on it, for oras discover. The same sources and the same base give the same digest.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv bundle steps-image --push=quay.io/me/steps:v1
   mlenv bundle steps-image --push=registry.local:5000/steps:try --platforms=linux/amd64
+  mlenv bundle steps-image --push=registry.local:5000/steps:try --base=registry.local:5000/base/git:latest
   mlenv bundle steps-image --output=steps-image   # an OCI layout, for skopeo, crane or oras`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -46,7 +48,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err := errors.Join(errPush, errPlatforms); err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
-			made, err := compileSteps(cmd.Context(), cmd.ErrOrStderr(), source, roots, chosen)
+			made, err := compileSteps(cmd.Context(), cmd.ErrOrStderr(), source, base, roots, chosen)
 			if err != nil {
 				return err
 			}
@@ -69,6 +71,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&push, "push", "", "image to push to, as REGISTRY/REPOSITORY:TAG")
 	cmd.Flags().StringVar(&output, "output", "", "folder to write the image into, as an OCI layout")
 	cmd.Flags().StringVar(&source, "source", ".", "folder of the sources")
+	cmd.Flags().StringVar(&base, "base", DefaultBase, "image to build on; it needs git and git-lfs")
 	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+hostRoots+" where there is one)")
 	cmd.Flags().StringSliceVar(&platforms, "platforms", platformNames(), "platforms to compile for")
 	cmd.MarkFlagsOneRequired("push", "output")
@@ -76,7 +79,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 }
 
 // compileSteps makes the image in memory; the programs are thrown away.
-func compileSteps(ctx context.Context, progress io.Writer, source, rootsFile string, platforms []v1.Platform) (StepsRelease, error) {
+func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, rootsFile string, platforms []v1.Platform) (StepsRelease, error) {
 	roots, err := HostRoots()
 	if rootsFile != "" {
 		roots, err = os.ReadFile(rootsFile)
@@ -84,12 +87,17 @@ func compileSteps(ctx context.Context, progress io.Writer, source, rootsFile str
 	if err != nil {
 		return StepsRelease{}, fmt.Errorf("reading certificate authorities: %w", err)
 	}
+	base, err := ResolveBase(ctx, baseImage)
+	if err != nil {
+		return StepsRelease{}, err
+	}
+	fmt.Fprintf(progress, "building on %s\n", base.Reference())
 	dir, err := os.MkdirTemp("", "mlenv-steps-")
 	if err != nil {
 		return StepsRelease{}, err
 	}
 	defer os.RemoveAll(dir)
-	return Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, roots)
+	return Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, base, roots)
 }
 
 func platformNames() []string {

@@ -17,6 +17,8 @@ import (
 // StepsRelease is the steps image of several platforms and what hangs on it.
 type StepsRelease struct {
 	Index v1.ImageIndex
+	// Base is what the image is built on.
+	Base Base
 	// SBOM is the bill of materials of all platforms.
 	SBOM []byte
 	// Referrers hang the bill on the index and on each platform's image.
@@ -25,7 +27,7 @@ type StepsRelease struct {
 
 // BuildSteps compiles the programs for the platforms into folders below dir and
 // makes the image of them. What goes on is told on progress.
-func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, platforms []v1.Platform, roots []byte) (StepsRelease, error) {
+func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, platforms []v1.Platform, base Base, roots []byte) (StepsRelease, error) {
 	var images []v1.Image
 	var products []Product
 	var programs []string
@@ -42,7 +44,7 @@ func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, 
 		if contents.Licences, err = s.Licences(ctx, contents.Program, contents.Agent); err != nil {
 			return StepsRelease{}, err
 		}
-		contents.Roots = roots
+		contents.Base, contents.Roots = base, roots
 		image, err := StepsImage(contents)
 		if err != nil {
 			return StepsRelease{}, err
@@ -59,8 +61,8 @@ func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, 
 	if err != nil {
 		return StepsRelease{}, err
 	}
-	release := StepsRelease{}
-	if release.Index, err = StepsIndex(s, images); err != nil {
+	release := StepsRelease{Base: base}
+	if release.Index, err = StepsIndex(s, base, images); err != nil {
 		return StepsRelease{}, err
 	}
 	if release.SBOM, err = s.SBOM(products, licences); err != nil {

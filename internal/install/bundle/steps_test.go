@@ -63,7 +63,7 @@ func main() { fmt.Println(version.String(), new(errgroup.Group).Wait()) }
 
 func buildSteps(t *testing.T) (bundle.StepsRelease, v1.Hash) {
 	t.Helper()
-	made, err := sources(t).BuildSteps(t.Context(), io.Discard, t.TempDir(), bundle.Platforms(), []byte("roots"))
+	made, err := sources(t).BuildSteps(t.Context(), io.Discard, t.TempDir(), bundle.Platforms(), bundle.Base{}, []byte("roots"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,8 @@ func Links() []string { return append(Steps(), "mlenv", "reap") }
 type Contents struct {
 	Source   Source
 	Platform v1.Platform
+	// Base is the image below; it has git and git-lfs.
+	Base Base
 	// Program is the file of the program of all steps, Agent of what runs in the
 	// nodes: static ones.
 	Program, Agent string
@@ -46,8 +48,8 @@ type Contents struct {
 }
 
 // StepsImage makes the image that Tasks run and that brings the agent to the
-// nodes. There is nothing else in it: no shell, no other user's files. The same
-// contents make the same digest.
+// nodes. Nothing but the base is in it besides. The same contents make the same
+// digest.
 func StepsImage(contents Contents) (v1.Image, error) {
 	image, err := stepsImage(contents)
 	if err != nil {
@@ -80,7 +82,13 @@ func stepsImage(contents Contents) (v1.Image, error) {
 	}
 	layers = append(layers, program)
 
-	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	var image v1.Image = empty.Image
+	if contents.Base.image != nil {
+		if image, err = contents.Base.image(contents.Platform); err != nil {
+			return nil, err
+		}
+	}
+	image = mutate.ConfigMediaType(mutate.MediaType(image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	for _, entries := range layers {
 		layer, err := newLayer(folders(entries))
 		if err != nil {
@@ -97,16 +105,17 @@ func stepsImage(contents Contents) (v1.Image, error) {
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Variant = contents.Platform.OS, contents.Platform.Architecture, contents.Platform.Variant
 	config.Created = v1.Time{Time: contents.Source.Changed}
+	labels := contents.Base.labels(contents.Source.labels("ml-dev-env steps"))
 	config.Config = v1.Config{
 		User:       user,
 		Entrypoint: []string{"/" + stepsProgram},
-		Env:        []string{"PATH=/ko-app"},
-		Labels:     contents.Source.labels("ml-dev-env steps"),
+		Env:        environment(config.Config.Env),
+		Labels:     labels,
 	}
 	if image, err = mutate.ConfigFile(image, config); err != nil {
 		return nil, err
 	}
-	return mutate.Annotations(image, contents.Source.labels("ml-dev-env steps")).(v1.Image), nil
+	return mutate.Annotations(image, labels).(v1.Image), nil
 }
 
 // labels are OCI's annotations, which images have as labels too. What is not
@@ -127,7 +136,7 @@ func (s Source) labels(title string) map[string]string {
 }
 
 // StepsIndex is the image of all platforms; a node pulls what is made for it.
-func StepsIndex(source Source, images []v1.Image) (v1.ImageIndex, error) {
+func StepsIndex(source Source, base Base, images []v1.Image) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {
 		config, err := image.ConfigFile()
@@ -136,5 +145,5 @@ func StepsIndex(source Source, images []v1.Image) (v1.ImageIndex, error) {
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: config.Platform()}})
 	}
-	return mutate.Annotations(index, source.labels("ml-dev-env steps")).(v1.ImageIndex), nil
+	return mutate.Annotations(index, base.labels(source.labels("ml-dev-env steps"))).(v1.ImageIndex), nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
@@ -128,6 +129,76 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 		if layer.MediaType != types.OCILayer {
 			t.Errorf("layer of type %s, want %s", layer.MediaType, types.OCILayer)
 		}
+	}
+}
+
+// The base's files and PATH stay, and its digest is recorded.
+func TestStepsImageOnBase(t *testing.T) {
+	some := contents(t)
+	base, err := random.Image(100, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := base.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = some.Platform.OS, some.Platform.Architecture
+	config.Config = v1.Config{Env: []string{"PATH=/usr/bin", "LANG=C.UTF-8"}, Cmd: []string{"git"}, User: "root"}
+	if base, err = mutate.ConfigFile(base, config); err != nil {
+		t.Fatal(err)
+	}
+	to := registryTag(t, "base/git:latest")
+	pushed, err := bundle.Push(t.Context(), to, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if some.Base, err = bundle.ResolveBase(t.Context(), to.Name()); err != nil {
+		t.Fatal(err)
+	}
+	digest := strings.Split(pushed, "@")[1]
+	if got, want := some.Base.Reference(), to.Name()+"@"+digest; got != want {
+		t.Errorf("base %s, want %s", got, want)
+	}
+	image := stepsImage(t, some)
+	layers, err := image.Layers()
+	if err != nil || len(layers) != 2+4 {
+		t.Errorf("%d layers, %v: want the base's 2 and 4", len(layers), err)
+	}
+	made, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"PATH=/ko-app:/usr/bin", "LANG=C.UTF-8"}, made.Config.Env); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+	if made.Config.User != "65532:0" || made.Config.Cmd != nil {
+		t.Errorf("user %s, command %q: want 65532:0 and none", made.Config.User, made.Config.Cmd)
+	}
+	manifest, err := image.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{"org.opencontainers.image.base.name": to.Name(), "org.opencontainers.image.base.digest": digest} {
+		if manifest.Annotations[key] != want || made.Config.Labels[key] != want {
+			t.Errorf("%s: annotation %q, label %q: want %q", key, manifest.Annotations[key], made.Config.Labels[key], want)
+		}
+	}
+	// By digest it is the same image.
+	if some.Base, err = bundle.ResolveBase(t.Context(), to.Name()+"@"+digest); err != nil {
+		t.Fatal(err)
+	}
+	again, err := stepsImage(t, some).Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first, err := image.Digest(); err != nil || again != first {
+		t.Errorf("by tag %s, %v, by digest %s: want one digest", first, err, again)
+	}
+	some.Platform.Architecture = "amd64"
+	if _, err := bundle.StepsImage(some); err == nil || !strings.Contains(err.Error(), "it is for linux/arm64: want linux/amd64") {
+		t.Errorf("another platform: got %v", err)
 	}
 }
 

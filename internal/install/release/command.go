@@ -68,6 +68,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	for _, each := range []*cobra.Command{cmd, pin} {
 		each.Flags().StringVar(&version, "version", "", "version, as v1.2.3")
 		each.Flags().StringVar(&source, "source", ".", "folder of the sources")
+		each.Flags().StringVar(&request.Base, "base", "", "image to build the steps image on (default: for pin "+bundle.DefaultBase+", for a release the one that pin recorded)")
 		each.Flags().StringVar(&request.Repository, "repository", defaultRepository, "below what the images are: REPOSITORY/steps and REPOSITORY/tasks")
 		if err := each.MarkFlagRequired("version"); err != nil {
 			panic(err) // the flag is made above

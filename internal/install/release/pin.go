@@ -25,8 +25,9 @@ var (
 	stepsDefault = regexp.MustCompile(`(?m)^(  - name: steps-image\n    description: [^\n]*\n    default: )\S+$`)
 )
 
-// Pin compiles the steps image and writes its digest and the version into the
-// Tasks and Pipelines of the sources: what git resolvers and Artifact Hub read
+// Pin compiles the steps image on the newest base image, records the base's
+// digest in install/steps-base, and writes the image's digest and the version into
+// the Tasks and Pipelines of the sources: what git resolvers and Artifact Hub read
 // then names the very image. The image is not made of them, so that it stays the
 // same.
 func Pin(ctx context.Context, progress io.Writer, request Request) (name.Digest, error) {
@@ -35,8 +36,15 @@ func Pin(ctx context.Context, progress io.Writer, request Request) (name.Digest,
 		return name.Digest{}, err
 	}
 	defer os.RemoveAll(work)
-	_, image, err := request.steps(ctx, progress, work)
+	if request.Base == "" {
+		request.Base = bundle.DefaultBase
+	}
+	steps, image, err := request.steps(ctx, progress, work)
 	if err != nil {
+		return name.Digest{}, err
+	}
+	recorded := filepath.Join(request.Source.Dir, baseFile)
+	if err := os.WriteFile(recorded, []byte(steps.Base.Reference()+"\n"), 0o644); err != nil {
 		return name.Digest{}, err
 	}
 	return image, writePins(request.Source, image)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -27,6 +28,9 @@ type Request struct {
 	Repository string
 	// Output is a folder that is not there yet, or empty.
 	Output string
+	// Base is the image that the steps image is built on, empty for the one that
+	// pin recorded.
+	Base string
 	// Snapshot is of sources whose Tasks do not name the image yet, to try it.
 	Snapshot bool
 }
@@ -78,7 +82,12 @@ func (r Request) steps(ctx context.Context, progress io.Writer, dir string) (bun
 	if err != nil {
 		return bundle.StepsRelease{}, name.Digest{}, err
 	}
-	steps, err := r.Source.BuildSteps(ctx, progress, dir, bundle.Platforms(), roots)
+	base, err := r.base(ctx)
+	if err != nil {
+		return bundle.StepsRelease{}, name.Digest{}, err
+	}
+	fmt.Fprintf(progress, "building on %s\n", base.Reference())
+	steps, err := r.Source.BuildSteps(ctx, progress, dir, bundle.Platforms(), base, roots)
 	if err != nil {
 		return bundle.StepsRelease{}, name.Digest{}, err
 	}
@@ -91,6 +100,26 @@ func (r Request) steps(ctx context.Context, progress io.Writer, dir string) (bun
 		return bundle.StepsRelease{}, name.Digest{}, fail.Becausef(fail.InvalidInput, "reading --repository: %w", err)
 	}
 	return steps, image, nil
+}
+
+// baseFile of the sources has the base image of the newest release by digest.
+const baseFile = "install/steps-base"
+
+// base resolves the base image: the given one, the recorded one, or the default.
+func (r Request) base(ctx context.Context) (bundle.Base, error) {
+	reference := r.Base
+	if reference == "" {
+		recorded, err := os.ReadFile(filepath.Join(r.Source.Dir, baseFile))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			reference = bundle.DefaultBase
+		case err != nil:
+			return bundle.Base{}, err
+		default:
+			reference = strings.TrimSpace(string(recorded))
+		}
+	}
+	return bundle.ResolveBase(ctx, reference)
 }
 
 // Make fills the folder of the request. What goes on is told on progress.

@@ -130,7 +130,7 @@ type task struct {
 	streams map[string]*stream
 }
 
-func (f *follower) tell(e Event) {
+func (f *follower) emit(e Event) {
 	f.telling.Lock()
 	defer f.telling.Unlock()
 	f.observe(e)
@@ -222,7 +222,7 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 		for _, s := range known.streams {
 			s.end()
 		}
-		f.tell(Event{Kind: TaskStarted, Time: found.Status.StartTime.Time, Task: name, Retry: attempt})
+		f.emit(Event{Kind: TaskStarted, Time: found.Status.StartTime.Time, Task: name, Retry: attempt})
 	}
 	ran := false
 	for _, step := range found.Status.Steps {
@@ -251,7 +251,7 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 		f.endTask(known, found)
 	case !ran && stuck(condition.Reason, condition.Message) && condition.Message != known.waiting:
 		known.waiting = condition.Message
-		f.tell(Event{Kind: TaskWaiting, Time: condition.LastTransitionTime.Inner.Time, Task: name, Text: condition.Message})
+		f.emit(Event{Kind: TaskWaiting, Time: condition.LastTransitionTime.Inner.Time, Task: name, Text: condition.Message})
 	}
 }
 
@@ -280,7 +280,7 @@ func (f *follower) endTask(known *task, found *v1.TaskRun) {
 			<-s.done
 		}
 		if f.ctx.Err() == nil {
-			f.tell(Event{Kind: TaskEnded, Time: ended.Ended, Task: ended.Task, Retry: ended.Retries, Ended: &ended})
+			f.emit(Event{Kind: TaskEnded, Time: ended.Ended, Task: ended.Task, Retry: ended.Retries, Ended: &ended})
 		}
 	})
 }
@@ -291,10 +291,10 @@ func (f *follower) startStream(taskName, pod, container string) *stream {
 	f.logs.Go(func() {
 		defer close(s.done)
 		err := s.follow(f.ctx, func(at time.Time, line string) {
-			f.tell(Event{Kind: Line, Time: at, Task: taskName, Text: line})
+			f.emit(Event{Kind: Line, Time: at, Task: taskName, Text: line})
 		})
 		if err != nil && f.ctx.Err() == nil {
-			f.tell(Event{Kind: LogLost, Time: time.Now(), Task: taskName, Text: err.Error()})
+			f.emit(Event{Kind: LogLost, Time: time.Now(), Task: taskName, Text: err.Error()})
 		}
 	})
 	return s

@@ -73,7 +73,7 @@ func TestStart(t *testing.T) {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
 	// What it was given is what the first step finds enough, also when it starts late.
-	of, err := run.Of(t.Context(), clients.Tekton, "ns", "mine")
+	of, err := run.Get(t.Context(), clients.Tekton, "ns", "mine")
 	if err != nil {
 		t.Fatal(err)
 	}

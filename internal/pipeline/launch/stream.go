@@ -125,7 +125,7 @@ func (s *stream) read(ctx context.Context, over bool, tell func(time.Time, strin
 			case at.Equal(from) && again > 0:
 				again--
 			default:
-				s.told(at)
+				s.advance(at)
 				tell(at, text)
 			}
 		}
@@ -138,7 +138,7 @@ func (s *stream) read(ctx context.Context, over bool, tell func(time.Time, strin
 	}
 }
 
-func (s *stream) told(at time.Time) {
+func (s *stream) advance(at time.Time) {
 	switch {
 	case at.After(s.last):
 		s.last, s.same = at, 1

@@ -58,10 +58,6 @@ func failureOf(r receipt.Receipt) *failure {
 		}
 	}
 	f.Tails, f.More = tails(r)
-	if len(f.Tails) > 0 {
-		// The lines follow by themselves.
-		f.Message, _, _ = strings.Cut(f.Message, cause.LastLines)
-	}
 	return f
 }
 
@@ -103,7 +99,7 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 		return boolean(a.Consequence) - boolean(b.Consequence)
 	})
 	for _, f := range all {
-		title := string(f.Name)
+		title := string(f.Reason)
 		for _, of := range []string{f.Host, f.Device, f.Peer} {
 			if of != "" {
 				title += ", " + of
@@ -112,7 +108,7 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 		if f.Consequence {
 			title += " (follows from another failure)"
 		}
-		next := finding{Title: cut(title, mostLine), Evidence: cut(f.Evidence, mostText), Cause: cut(f.Cause, mostText), Fix: cut(f.Fix, mostText)}
+		next := finding{Title: cut(title, mostLine), Evidence: cut(f.Seen, mostText), Cause: cut(f.Cause, mostText), Fix: cut(f.Next, mostText)}
 		if !slices.Contains(result, next) {
 			result = append(result, next)
 		}

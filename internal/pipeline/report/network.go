@@ -33,7 +33,7 @@ func networkOf(r receipt.Receipt) network {
 	if r.Network == nil {
 		result.NotLogged = notLogged(r)
 	} else {
-		result.Training = known([]fact{
+		result.Training = withValues([]fact{
 			{Name: "Transport of the slowest rank", Value: r.Network.Transport.Words()},
 			{Name: "NCCL", Value: strings.Join(r.Network.Versions, ", ")},
 			{Name: "NCCL's network", Value: strings.Join(r.Network.Networks, ", ")},
@@ -104,7 +104,7 @@ func fabricFacts(f *fabric.Report) []fact {
 	if len(f.FaultyRails) > 0 {
 		list = append(list, fact{Name: "Rails at fault", Value: strings.Join(f.FaultyRails, ", ")})
 	}
-	return known(append(list, fact{Name: "Measured with", Value: fmt.Sprintf("%s, %s of %s each", f.Backend, humanize.Count(f.Nodes, "node"), humanize.Count(f.RanksPerNode, "rank"))}))
+	return withValues(append(list, fact{Name: "Measured with", Value: fmt.Sprintf("%s, %s of %s each", f.Backend, humanize.Count(f.Nodes, "node"), humanize.Count(f.RanksPerNode, "rank"))}))
 }
 
 func bandwidthChart(f *fabric.Report) chart.Chart {

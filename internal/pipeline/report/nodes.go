@@ -50,7 +50,7 @@ func nodesOf(r receipt.Receipt) nodes {
 	result := nodes{More: more}
 	left := mostRanks
 	for _, n := range shown {
-		c := card{Title: fmt.Sprintf("Node %d", n.Node), Facts: known([]fact{
+		c := card{Title: fmt.Sprintf("Node %d", n.Node), Facts: withValues([]fact{
 			{Name: "Pod", Value: n.Pod},
 			{Name: "On", Value: n.KubernetesNode},
 			{Name: "Rack", Value: n.Rack},

@@ -115,11 +115,11 @@ func facts(r receipt.Receipt) []fact {
 	if f := r.Fabric; f != nil && f.Bandwidth > 0 {
 		list = append(list, fact{Name: "Bus bandwidth", Value: f.Bandwidth.String()})
 	}
-	return known(list)
+	return withValues(list)
 }
 
-// known leaves out facts without a value, and cuts the others short.
-func known(list []fact) (result []fact) {
+// withValues leaves out facts without a value, and cuts the others short.
+func withValues(list []fact) (result []fact) {
 	for _, f := range list {
 		if f.Value != "" {
 			result = append(result, fact{cut(f.Name, mostLine), cut(f.Value, mostText), f.Code})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -206,7 +207,7 @@ func TestLarge(t *testing.T) {
 	r.Fabric.Rails = slices.Repeat(r.Fabric.Rails, 500)
 	r.Network.Findings = slices.Repeat(r.Network.Findings, 500)
 	for i := range r.Network.Findings {
-		r.Network.Findings[i].Line, r.Network.Findings[i].Evidence = int64(i), long
+		r.Network.Findings[i].Line, r.Network.Findings[i].Seen = int64(i), long
 	}
 	r.Cause.Python.Traceback = tail
 	r.Curve.Ranks = slices.Repeat(r.Curve.Ranks, 500)
@@ -252,8 +253,8 @@ func full() receipt.Receipt {
 	}
 	r.Ranks = []receipt.Rank{{Rank: 0, Node: 0, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Started: at(160), Seconds: 400, Tail: []string{"waiting"}},
 		{Rank: 1, Node: 1, Exit: exit, Started: at(160), Seconds: 399, Tail: []string{"loading", "ValueError: no such layer"}}}
-	r.Network.Findings = []nccl.Finding{{Name: nccl.PeerGone, Evidence: "connection closed by remote peer", Cause: "a peer ended", Fix: "look at it", Consequence: true, Count: 1},
-		{Name: nccl.HostMemoryInsteadOfGPU, Host: "ml-dev-env-1", Device: "mlx5_6", Evidence: "via NET/IB/0", Cause: "GPUDirect is off", Fix: "load nvidia_peermem", Count: 2}}
+	r.Network.Findings = []nccl.Finding{{Finding: fail.Finding{Reason: nccl.PeerGone, Seen: "connection closed by remote peer", Next: "look at it"}, Cause: "a peer ended", Consequence: true, Count: 1},
+		{Finding: fail.Finding{Reason: nccl.HostMemoryInsteadOfGPU, Seen: "via NET/IB/0", Next: "load nvidia_peermem"}, Host: "ml-dev-env-1", Device: "mlx5_6", Cause: "GPUDirect is off", Count: 2}}
 	for i := range 60 {
 		p := metrics.Point{Step: float64(10 * (i + 1)), StepTime: time.Duration(400+i%7*5) * time.Millisecond, PerSecond: 81920 - float64(i%5)*900, Slowest: 390 * time.Millisecond}
 		if i >= 30 && i < 33 {

@@ -31,7 +31,7 @@ func settings(r receipt.Receipt) []fact {
 	for _, name := range names {
 		list = append(list, fact{Name: name, Value: r.NCCL[name], Code: true})
 	}
-	return known(append(list, fact{Name: "And", Value: more}))
+	return withValues(append(list, fact{Name: "And", Value: more}))
 }
 
 // places are where the run's things lie.
@@ -44,5 +44,5 @@ func places(r receipt.Receipt) []fact {
 	if r.Ended.IsZero() {
 		list = append(list, fact{Name: "Unfinished", Value: "The run's teardown had not ended when this receipt was written."})
 	}
-	return known(list)
+	return withValues(list)
 }

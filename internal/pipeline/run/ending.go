@@ -47,7 +47,7 @@ type Ending struct {
 // deadlines are computed too. now is compared with Tekton's clock on another
 // machine: a deadline that passes within five seconds counts as passed.
 func EndingOf(ctx context.Context, client versioned.Interface, namespace, name string, uid types.UID, task string, now time.Time) (Ending, error) {
-	r, err := Of(ctx, client, namespace, name)
+	r, err := Get(ctx, client, namespace, name)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && r.UID != uid:
 		return Ending{Deleted, fmt.Sprintf("pipelinerun %s was deleted", name), true}, nil
@@ -57,8 +57,8 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 		return Ending{Deleted, fmt.Sprintf("pipelinerun %s is being deleted", name), true}, nil
 	case r.Cancelled:
 		return Ending{Cancelled, fmt.Sprintf("pipelinerun %s was cancelled", name), r.NoFinally}, nil
-	case r.Word == string(v1.PipelineRunReasonTimedOut), r.Word == string(v1.PipelineRunReasonTimedOutRunningFinally):
-		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message), r.Word == string(v1.PipelineRunReasonTimedOut)}, nil
+	case r.Reason == string(v1.PipelineRunReasonTimedOut), r.Reason == string(v1.PipelineRunReasonTimedOutRunningFinally):
+		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s timed out: %s", name, r.Message), r.Reason == string(v1.PipelineRunReasonTimedOut)}, nil
 	case passed(r.Started, r.Timeouts.Pipeline, now):
 		return Ending{TimedOut, fmt.Sprintf("pipelinerun %s reached its pipeline timeout of %s", name, compact(r.Timeouts.Pipeline)), true}, nil
 	}

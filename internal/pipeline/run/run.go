@@ -44,19 +44,19 @@ type Run struct {
 	Schedule string
 	// Done is true where it has ended, finally tasks included.
 	Done bool
-	// Missed are the tasks that were to run and did not, with Tekton's words why. A task that its own when
+	// Skipped are the tasks that were to run and did not, with Tekton's words why. A task that its own when
 	// leaves out is not among them.
-	Missed []Missed
-	// Word is Tekton's for where it is, as Running, Failed or PipelineRunTimeout; Message says more.
-	Word    string
+	Skipped []SkippedTask
+	// Reason is Tekton's word for where it is, as Running, Failed or PipelineRunTimeout; Message says more.
+	Reason  string
 	Message string
 }
 
-// Missed is a task that did not run though it should have.
-type Missed struct {
+// SkippedTask is a task that did not run though it should have.
+type SkippedTask struct {
 	Task string
-	// Word is Tekton's.
-	Word string
+	// Reason is Tekton's word.
+	Reason string
 }
 
 // Timeouts of a PipelineRun, counted from its start; zero is none.
@@ -68,17 +68,17 @@ type Timeouts struct {
 	Finally time.Duration
 }
 
-// Of reads a PipelineRun. A run that does not exist is an error that
+// Get reads a PipelineRun. A run that does not exist is an error that
 // apierrors.IsNotFound knows; else PermissionDenied.
-func Of(ctx context.Context, client versioned.Interface, namespace, name string) (*Run, error) {
+func Get(ctx context.Context, client versioned.Interface, namespace, name string) (*Run, error) {
 	found, err := client.TektonV1().PipelineRuns(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", namespace, name, err))
 	}
-	return of(found), nil
+	return fromPipelineRun(found), nil
 }
 
-func of(found *v1.PipelineRun) *Run {
+func fromPipelineRun(found *v1.PipelineRun) *Run {
 	r := &Run{
 		Namespace: found.Namespace,
 		Name:      found.Name,
@@ -97,11 +97,11 @@ func of(found *v1.PipelineRun) *Run {
 	}
 	for _, skipped := range found.Status.SkippedTasks {
 		if skipped.Reason != v1.WhenExpressionsSkip {
-			r.Missed = append(r.Missed, Missed{Task: skipped.Name, Word: string(skipped.Reason)})
+			r.Skipped = append(r.Skipped, SkippedTask{Task: skipped.Name, Reason: string(skipped.Reason)})
 		}
 	}
 	if condition := found.Status.GetCondition("Succeeded"); condition != nil {
-		r.Word, r.Message = condition.Reason, condition.Message
+		r.Reason, r.Message = condition.Reason, condition.Message
 	}
 	return r
 }

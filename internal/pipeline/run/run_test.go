@@ -65,11 +65,11 @@ func TestOf(t *testing.T) {
 		{"stopped", pipelineRun(func(r *v1.PipelineRun) { r.Spec.Status = v1.PipelineRunSpecStatusStoppedRunFinally }),
 			Run{Timeouts: Timeouts{Pipeline: time.Hour}}},
 		{"failed", pipelineRun(condition(corev1.ConditionFalse, "Failed", "Tasks Completed: 2")),
-			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Done: true, Word: "Failed", Message: "Tasks Completed: 2"}},
+			Run{Timeouts: Timeouts{Pipeline: time.Hour}, Done: true, Reason: "Failed", Message: "Tasks Completed: 2"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			tc.want.Namespace, tc.want.Name, tc.want.UID, tc.want.Started = "ns", "train-1", "uid-1", start()
-			got, err := Of(t.Context(), fake.NewSimpleClientset(tc.run), "ns", "train-1")
+			got, err := Get(t.Context(), fake.NewSimpleClientset(tc.run), "ns", "train-1")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,7 +78,7 @@ func TestOf(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Of(t.Context(), fake.NewSimpleClientset(), "ns", "train-1"); !apierrors.IsNotFound(err) {
+	if _, err := Get(t.Context(), fake.NewSimpleClientset(), "ns", "train-1"); !apierrors.IsNotFound(err) {
 		t.Errorf("no such run: got %v", err)
 	}
 }
@@ -101,7 +101,7 @@ func TestCheckTimeouts(t *testing.T) {
 		{"what was advised", v1.TimeoutFields{Pipeline: d(24*time.Hour + 23*time.Minute), Tasks: d(24*time.Hour + 18*time.Minute), Finally: d(5 * time.Minute)}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := CheckTimeouts(of(pipelineRun(timeouts(tc.timeouts))), need, start().Add(2*time.Minute+30*time.Second))
+			err := CheckTimeouts(fromPipelineRun(pipelineRun(timeouts(tc.timeouts))), need, start().Add(2*time.Minute+30*time.Second))
 			if tc.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -143,7 +143,7 @@ func TestFabricTakesTime(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			found := pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(57 * time.Minute)}))
 			found.Spec.Params, found.Status.PipelineSpec = tc.params, tc.pipeline
-			err := CheckTimeouts(of(found), need, start().Add(time.Minute))
+			err := CheckTimeouts(fromPipelineRun(found), need, start().Add(time.Minute))
 			if tc.want == "" {
 				if err != nil {
 					t.Error(err)

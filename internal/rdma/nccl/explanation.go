@@ -1,5 +1,7 @@
 package nccl
 
+import "github.com/ml-dev-env/ml-dev-env/internal/fail"
+
 // explanation is what a finding means to people.
 type explanation struct {
 	consequence bool
@@ -8,7 +10,7 @@ type explanation struct {
 
 // explanations has each name's. What is said of memlock and IOMMU was found on H100 nodes with
 // ConnectX-7 cards: they are two failures, and the second is not cured by the first's cure.
-var explanations = map[Name]explanation{
+var explanations = map[fail.Reason]explanation{
 	MemoryLockLimit: {
 		cause: "an RDMA device must lock the memory that it uses, and the process has locked as much as its limit (ulimit -l) allows while IPC_LOCK is not effective",
 		fix:   "make IPC_LOCK effective (root or a container that runs as root, under an SCC that allows it) or raise the limit: in CRI-O default_ulimits = [\"memlock=-1:-1\"]; see it by: grep -e 'Max locked' /proc/1/limits; grep CapEff /proc/1/status (bit 14 is IPC_LOCK)",

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // TestEveryNameIsExplained keeps the list of names and their explanations the same.
@@ -15,7 +17,7 @@ func TestEveryNameIsExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := map[Name]bool{}
+	names := map[fail.Reason]bool{}
 	ast.Inspect(file, func(node ast.Node) bool {
 		spec, ok := node.(*ast.ValueSpec)
 		if !ok {
@@ -26,7 +28,7 @@ func TestEveryNameIsExplained(t *testing.T) {
 			if err != nil || value != name.Name {
 				t.Errorf("name %s has the value %q, want its own", name.Name, value)
 			}
-			names[Name(name.Name)] = true
+			names[fail.Reason(name.Name)] = true
 		}
 		return true
 	})

@@ -1,109 +1,113 @@
 package nccl
 
-// Name is what a finding is called. The list is closed; each has a cause and a fix.
-type Name string
+import (
+	"encoding/json"
 
-// What a log may show, by itself.
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// The reasons of findings that a log may show by itself. The list is closed; each has a cause and a fix.
 const (
-	// MemoryLockLimit: a device could not lock the memory that it was to use.
-	MemoryLockLimit Name = "MemoryLockLimit"
-	// GPUMemoryRefused: a device could not be given the memory of a GPU.
-	GPUMemoryRefused Name = "GPUMemoryRefused"
-	// DMARefused: this node's device was not let into its own memory (completion status 4).
-	DMARefused Name = "DMARefused"
-	// PeerDMARefused: the peer's device was not let into the peer's memory (status 10 and 11).
-	PeerDMARefused Name = "PeerDMARefused"
+	// MemoryLockLimit: a device could not lock the memory that it needs.
+	MemoryLockLimit fail.Reason = "MemoryLockLimit"
+	// GPUMemoryRefused: a device could not map the memory of a GPU.
+	GPUMemoryRefused fail.Reason = "GPUMemoryRefused"
+	// DMARefused: this node's device was denied access to its memory (completion status 4).
+	DMARefused fail.Reason = "DMARefused"
+	// PeerDMARefused: the peer's device was denied access to the peer's memory (status 10 and 11).
+	PeerDMARefused fail.Reason = "PeerDMARefused"
 	// GPUPeerAccessOff: GPUs of one node cannot reach each other over PCIe.
-	GPUPeerAccessOff Name = "GPUPeerAccessOff"
+	GPUPeerAccessOff fail.Reason = "GPUPeerAccessOff"
 
-	// NoSocketInterface: none of the interfaces that NCCL was told to use exists.
-	NoSocketInterface Name = "NoSocketInterface"
+	// NoSocketInterface: none of the interfaces in NCCL's settings exists.
+	NoSocketInterface fail.Reason = "NoSocketInterface"
 	// VerbsLibraryMissing: the image has no libibverbs.
-	VerbsLibraryMissing Name = "VerbsLibraryMissing"
-	// DeviceUnavailable: an RDMA device is there but cannot be opened or asked.
-	DeviceUnavailable Name = "DeviceUnavailable"
-	// NetworkMissing: NCCL was told to use a network that it does not have.
-	NetworkMissing Name = "NetworkMissing"
-	// GIDUnusable: a port's address of the chosen index is wrong or missing.
-	GIDUnusable Name = "GIDUnusable"
+	VerbsLibraryMissing fail.Reason = "VerbsLibraryMissing"
+	// DeviceUnavailable: an RDMA device exists but cannot be opened or queried.
+	DeviceUnavailable fail.Reason = "DeviceUnavailable"
+	// NetworkMissing: NCCL's settings name a network that NCCL does not have.
+	NetworkMissing fail.Reason = "NetworkMissing"
+	// GIDUnusable: a port's GID at the chosen index is wrong or missing.
+	GIDUnusable fail.Reason = "GIDUnusable"
 	// GIDChanged: a port got another address during the run.
-	GIDChanged Name = "GIDChanged"
+	GIDChanged fail.Reason = "GIDChanged"
 	// MTUMismatch: ports of one link layer have different MTUs.
-	MTUMismatch Name = "MTUMismatch"
+	MTUMismatch fail.Reason = "MTUMismatch"
 	// LinkTypesMixed: InfiniBand and RoCE ports cannot be connected to each other.
-	LinkTypesMixed Name = "LinkTypesMixed"
-	// DevicesMismatched: nodes have different devices at the same place.
-	DevicesMismatched Name = "DevicesMismatched"
+	LinkTypesMixed fail.Reason = "LinkTypesMixed"
+	// DevicesMismatched: nodes have different devices at the same position.
+	DevicesMismatched fail.Reason = "DevicesMismatched"
 	// PortDown: a port lost its link.
-	PortDown Name = "PortDown"
+	PortDown fail.Reason = "PortDown"
 	// DeviceFatal: a device reported an error that it does not recover from.
-	DeviceFatal Name = "DeviceFatal"
+	DeviceFatal fail.Reason = "DeviceFatal"
 	// VerbsFailed: another call to the RDMA library failed.
-	VerbsFailed Name = "VerbsFailed"
+	VerbsFailed fail.Reason = "VerbsFailed"
 
-	// RailUnreachable: there is no way to the peer's port.
-	RailUnreachable Name = "RailUnreachable"
-	// RailsCrossed: a port of one subnet sends to one of another, and no answer comes.
-	RailsCrossed Name = "RailsCrossed"
+	// RailUnreachable: the peer's port has no route.
+	RailUnreachable fail.Reason = "RailUnreachable"
+	// RailsCrossed: a port sends to a port of another subnet, and no answer comes.
+	RailsCrossed fail.Reason = "RailsCrossed"
 	// RetryExceeded: the peer's port does not answer (status 12).
-	RetryExceeded Name = "RetryExceeded"
-	// ReceiverNotReady: the peer's port answers, its process does not take what comes (status 13).
-	ReceiverNotReady Name = "ReceiverNotReady"
+	RetryExceeded fail.Reason = "RetryExceeded"
+	// ReceiverNotReady: the peer's port answers, but its process does not receive (status 13).
+	ReceiverNotReady fail.Reason = "ReceiverNotReady"
 	// TransferFailed: a transfer ended with another completion status.
-	TransferFailed Name = "TransferFailed"
-	// TransferFlushed: a transfer was thrown away because one before it failed (status 5).
-	TransferFlushed Name = "TransferFlushed"
+	TransferFailed fail.Reason = "TransferFailed"
+	// TransferFlushed: a transfer was discarded because an earlier one failed (status 5).
+	TransferFlushed fail.Reason = "TransferFlushed"
 
 	// NameUnresolved: a host's name could not be resolved.
-	NameUnresolved Name = "NameUnresolved"
-	// ConnectionRefused: nobody listens at a peer's address.
-	ConnectionRefused Name = "ConnectionRefused"
+	NameUnresolved fail.Reason = "NameUnresolved"
+	// ConnectionRefused: no process listens at a peer's address.
+	ConnectionRefused fail.Reason = "ConnectionRefused"
 	// PeerUnreachable: packets to a peer's address get lost.
-	PeerUnreachable Name = "PeerUnreachable"
-	// ConnectionRetried: a connection is being tried again.
-	ConnectionRetried Name = "ConnectionRetried"
-	// ForeignConnection: something that is no rank of this run connected to NCCL.
-	ForeignConnection Name = "ForeignConnection"
+	PeerUnreachable fail.Reason = "PeerUnreachable"
+	// ConnectionRetried: NCCL retries a connection.
+	ConnectionRetried fail.Reason = "ConnectionRetried"
+	// ForeignConnection: a program that is not a rank of this run connected to NCCL.
+	ForeignConnection fail.Reason = "ForeignConnection"
 	// PeerGone: a peer closed its connection.
-	PeerGone Name = "PeerGone"
+	PeerGone fail.Reason = "PeerGone"
 
-	// SharedMemoryFull: /dev/shm has no room.
-	SharedMemoryFull Name = "SharedMemoryFull"
+	// SharedMemoryFull: /dev/shm is full.
+	SharedMemoryFull fail.Reason = "SharedMemoryFull"
 	// TooManyFiles: the limit of open files is reached.
-	TooManyFiles Name = "TooManyFiles"
+	TooManyFiles fail.Reason = "TooManyFiles"
 	// VersionMismatch: ranks have different versions of NCCL.
-	VersionMismatch Name = "VersionMismatch"
+	VersionMismatch fail.Reason = "VersionMismatch"
 	// DuplicateGPU: two ranks use one GPU.
-	DuplicateGPU Name = "DuplicateGPU"
+	DuplicateGPU fail.Reason = "DuplicateGPU"
 	// CollectiveMismatch: ranks called different collectives, or with different sizes.
-	CollectiveMismatch Name = "CollectiveMismatch"
-	// CollectiveTimeout: torch waited in vain for a collective to end.
-	CollectiveTimeout Name = "CollectiveTimeout"
+	CollectiveMismatch fail.Reason = "CollectiveMismatch"
+	// CollectiveTimeout: torch's timeout for a collective expired.
+	CollectiveTimeout fail.Reason = "CollectiveTimeout"
 	// CUDAFailed: a call to CUDA failed.
-	CUDAFailed Name = "CUDAFailed"
-	// SystemError: NCCL's word for any failed call to the system or a library.
-	SystemError Name = "SystemError"
-	// RemoteError: NCCL's word for any failure elsewhere.
-	RemoteError Name = "RemoteError"
+	CUDAFailed fail.Reason = "CUDAFailed"
+	// SystemError: NCCL's error for any failed call to the system or a library.
+	SystemError fail.Reason = "SystemError"
+	// RemoteError: NCCL's error for any failure on another rank.
+	RemoteError fail.Reason = "RemoteError"
 )
 
 // What is found by comparing with what was wanted.
 const (
-	// SocketsInsteadOfRDMA: ranks talk over TCP though RDMA was wanted.
-	SocketsInsteadOfRDMA Name = "SocketsInsteadOfRDMA"
-	// HostMemoryInsteadOfGPU: RDMA goes through host memory though GPUDirect was wanted.
-	HostMemoryInsteadOfGPU Name = "HostMemoryInsteadOfGPU"
-	// NoRDMADevice: NCCL found no RDMA device though one was wanted.
-	NoRDMADevice Name = "NoRDMADevice"
+	// SocketsInsteadOfRDMA: ranks use TCP although the mode is RDMA.
+	SocketsInsteadOfRDMA fail.Reason = "SocketsInsteadOfRDMA"
+	// HostMemoryInsteadOfGPU: RDMA goes through host memory although GPUDirect was expected.
+	HostMemoryInsteadOfGPU fail.Reason = "HostMemoryInsteadOfGPU"
+	// NoRDMADevice: NCCL found no RDMA device although one was expected.
+	NoRDMADevice fail.Reason = "NoRDMADevice"
 	// DeviceNotUsed: NCCL does not use a device that it should.
-	DeviceNotUsed Name = "DeviceNotUsed"
-	// SettingChanged: a rank has another value of a NCCL_* variable than it was given.
-	SettingChanged Name = "SettingChanged"
+	DeviceNotUsed fail.Reason = "DeviceNotUsed"
+	// SettingChanged: a rank's NCCL_* variable differs from the value that the agent set.
+	SettingChanged fail.Reason = "SettingChanged"
 )
 
 // Finding is something in the log that explains a failure or a slow run.
 type Finding struct {
-	Name Name `json:"name"`
+	// Finding has the first line that shows it, without its header, and what to do next.
+	fail.Finding
 	// Host and PID are the process's that printed it, Host empty where the line does not tell.
 	Host string `json:"host,omitempty"`
 	PID  int    `json:"pid,omitempty"`
@@ -111,8 +115,6 @@ type Finding struct {
 	Device string `json:"device,omitempty"`
 	// Peer is the other end's address, where the line names one.
 	Peer string `json:"peer,omitempty"`
-	// Evidence is the first line that shows it, without its header.
-	Evidence string `json:"evidence"`
 	// Line is the number of that line in its log.
 	Line int64 `json:"line,omitempty"`
 	// Count is how many lines show it.
@@ -120,20 +122,51 @@ type Finding struct {
 	// Consequence: it follows from another failure, here or on another rank.
 	Consequence bool   `json:"consequence,omitempty"`
 	Cause       string `json:"cause"`
-	// Fix is what to do, or to look at, next.
-	Fix string `json:"fix"`
+}
+
+// MarshalJSON writes Next as fix, its name in receipts and in the agents' protocol.
+func (f Finding) MarshalJSON() ([]byte, error) {
+	type plain Finding
+	next := f.Next
+	f.Next = ""
+	return json.Marshal(struct {
+		plain
+		Fix string `json:"fix"`
+	}{plain(f), next})
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *Finding) UnmarshalJSON(data []byte) error {
+	type plain Finding
+	read := struct {
+		*plain
+		Fix string `json:"fix"`
+	}{plain: (*plain)(f)}
+	if err := json.Unmarshal(data, &read); err != nil {
+		return err
+	}
+	f.Next = read.Fix
+	return nil
+}
+
+// Explained is the finding with its cause, and who saw it as its object.
+func (f Finding) Explained() fail.Finding {
+	explained := f.Finding
+	explained.Object = f.Host
+	explained.Seen = f.Cause + "; NCCL's log: " + f.Seen
+	return explained
 }
 
 // findingKey tells findings of a process apart.
 type findingKey struct {
-	name   Name
+	name   fail.Reason
 	device string
 }
 
 // newFinding is a finding with its explanation.
-func newFinding(name Name, evidence string) Finding {
+func newFinding(name fail.Reason, evidence string) Finding {
 	e := explanations[name]
-	return Finding{Name: name, Evidence: clip(evidence), Count: 1, Consequence: e.consequence, Cause: e.cause, Fix: e.fix}
+	return Finding{Finding: fail.Finding{Reason: name, Seen: clip(evidence), Next: e.fix}, Count: 1, Consequence: e.consequence, Cause: e.cause}
 }
 
 // takeFinding notes what a message shows.
@@ -157,7 +190,7 @@ func (p *process) takePlain(text string, line int64, isError bool) {
 
 // note adds a finding, or counts it where it is known.
 func (p *process) note(finding Finding, line int64) {
-	key := findingKey{finding.Name, finding.Device}
+	key := findingKey{finding.Reason, finding.Device}
 	if i, known := p.findings[key]; known {
 		p.Findings[i].Count++
 		return

@@ -223,7 +223,7 @@ func (p *process) snapshot() Process {
 	result.Findings = nil
 	for _, finding := range p.Findings {
 		// What was tried again went well in the end.
-		if finding.Name != ConnectionRetried || !ready {
+		if finding.Reason != ConnectionRetried || !ready {
 			result.Findings = append(result.Findings, finding)
 		}
 	}

@@ -3,11 +3,13 @@ package nccl
 import (
 	"regexp"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // rule recognizes a finding by the words of a message.
 type rule struct {
-	name Name
+	name fail.Reason
 	// words are all in it, in this order.
 	words []string
 	// info: NCCL prints it as INFO too.
@@ -109,12 +111,12 @@ func recognize(text string, warning bool) (Finding, bool) {
 	}
 	if m := namedPeer.FindStringSubmatch(text); m != nil {
 		finding.Peer = clip(m[1])
-		finding.Fix = strings.NewReplacer("ADDRESS", finding.Peer, "PORT", m[2]).Replace(finding.Fix)
+		finding.Next = strings.NewReplacer("ADDRESS", finding.Peer, "PORT", m[2]).Replace(finding.Next)
 	}
 	return finding, true
 }
 
-func nameOf(text string, warning bool) Name {
+func nameOf(text string, warning bool) fail.Reason {
 	if name := nameOfVerbs(text, warning); name != "" {
 		return name
 	}
@@ -153,7 +155,7 @@ var connection = regexp.MustCompile(`(?:[Cc]onnect|socketPollConnect).*(Connecti
 
 // nameOfConnection recognizes connections over TCP. "exceeded retries" and "exceeded timeouts"
 // (until 2.23) do not name the peer: the first counts refusals, the second timeouts.
-func nameOfConnection(text string, warning bool) Name {
+func nameOfConnection(text string, warning bool) fail.Reason {
 	if !strings.Contains(text, "onnect") || strings.Contains(text, "ibv_") {
 		return ""
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
@@ -184,18 +185,18 @@ func (s *Summary) rail(host, name string) *Rail {
 // where NCCL's own log has it.
 func findings(processes []Process) []Finding {
 	var result []Finding
-	named := map[Name]bool{}
+	named := map[fail.Reason]bool{}
 	for _, p := range processes {
 		if p.Host != "" {
 			for _, finding := range p.Findings {
-				named[finding.Name] = true
+				named[finding.Reason] = true
 				result = append(result, finding)
 			}
 		}
 	}
 	for _, p := range processes {
 		for _, finding := range p.Findings {
-			if p.Host == "" && !named[finding.Name] {
+			if p.Host == "" && !named[finding.Reason] {
 				result = append(result, finding)
 			}
 		}
@@ -211,7 +212,7 @@ func sortFindings(findings []Finding) {
 			}
 			return 1
 		}
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Reason, b.Reason))
 	})
 }
 

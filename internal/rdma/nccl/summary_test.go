@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
 
@@ -50,26 +51,26 @@ func TestVerdicts(t *testing.T) {
 		log      string
 		want     Transport
 		verdict  string
-		findings []Name
-		against  []Name
+		findings []fail.Reason
+		against  []fail.Reason
 	}{
 		{"roce-gpudirect-2.27", gpu, "RDMA with GPUDirect, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7", nil, nil},
 		{"roce-gpudirect-2.16", gpu, "RDMA with GPUDirect, 2 ranks, on mlx5_6", nil, nil},
 		{"hpcx-infiniband-2.21", gpu, "RDMA with GPUDirect, 4 ranks, on mlx5_0 mlx5_1", nil, nil},
 		{"roce-host-memory-2.27", gpu, "RDMA through host memory, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7", nil,
-			[]Name{HostMemoryInsteadOfGPU, HostMemoryInsteadOfGPU, HostMemoryInsteadOfGPU, HostMemoryInsteadOfGPU}},
+			[]fail.Reason{HostMemoryInsteadOfGPU, HostMemoryInsteadOfGPU, HostMemoryInsteadOfGPU, HostMemoryInsteadOfGPU}},
 		{"roce-host-memory-2.27", RDMAHost, "RDMA through host memory, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7", nil, nil},
-		{"roce-mtu-2.27", gpu, "RDMA with GPUDirect, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7", []Name{MTUMismatch}, nil},
+		{"roce-mtu-2.27", gpu, "RDMA with GPUDirect, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7", []fail.Reason{MTUMismatch}, nil},
 		{"sockets-no-device-2.28", gpu, "TCP sockets, 2 ranks, on eth0", nil,
-			[]Name{NoRDMADevice, SocketsInsteadOfRDMA, NoRDMADevice, SocketsInsteadOfRDMA}},
+			[]fail.Reason{NoRDMADevice, SocketsInsteadOfRDMA, NoRDMADevice, SocketsInsteadOfRDMA}},
 		{"sockets-no-device-2.28", Sockets, "TCP sockets, 2 ranks, on eth0", nil, nil},
-		{"sockets-chosen-2.28", gpu, "TCP sockets, 2 ranks", nil, []Name{SocketsInsteadOfRDMA, SocketsInsteadOfRDMA}},
+		{"sockets-chosen-2.28", gpu, "TCP sockets, 2 ranks", nil, []fail.Reason{SocketsInsteadOfRDMA, SocketsInsteadOfRDMA}},
 		{"within-node-2.32", gpu, "within the node only, 2 ranks", nil, nil},
 		{"address-conflict-2.27", gpu, "RDMA with GPUDirect, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7",
-			[]Name{RetryExceeded, TransferFlushed, PeerGone, RemoteError}, nil},
-		{"iommu-2.28", gpu, "RDMA with GPUDirect, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7", []Name{DMARefused, TransferFlushed}, nil},
-		{"memlock-2.27", gpu, "unknown, 1 rank", []Name{MemoryLockLimit, SystemError}, nil},
-		{"bootstrap-hangs-2.26", gpu, "unknown, 1 rank", []Name{ConnectionRetried}, nil},
+			[]fail.Reason{RetryExceeded, TransferFlushed, PeerGone, RemoteError}, nil},
+		{"iommu-2.28", gpu, "RDMA with GPUDirect, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7", []fail.Reason{DMARefused, TransferFlushed}, nil},
+		{"memlock-2.27", gpu, "unknown, 1 rank", []fail.Reason{MemoryLockLimit, SystemError}, nil},
+		{"bootstrap-hangs-2.26", gpu, "unknown, 1 rank", []fail.Reason{ConnectionRetried}, nil},
 	} {
 		t.Run(test.log+" wanted "+string(test.want), func(t *testing.T) {
 			s := readFile(t, "testdata/logs/"+test.log+".log")
@@ -86,10 +87,10 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-func namesOf(findings []Finding) []Name {
-	var names []Name
+func namesOf(findings []Finding) []fail.Reason {
+	var names []fail.Reason
 	for _, finding := range findings {
-		names = append(names, finding.Name)
+		names = append(names, finding.Reason)
 	}
 	return names
 }
@@ -131,7 +132,7 @@ func TestAgainstSaysWhy(t *testing.T) {
 		var got []string
 		for _, finding := range readFile(t, "testdata/logs/"+test.log+".log").Against(test.wanted) {
 			if finding.Host == test.host {
-				got = append(got, string(finding.Name)+": "+finding.Cause+": "+finding.Evidence)
+				got = append(got, string(finding.Reason)+": "+finding.Cause+": "+finding.Seen)
 			}
 		}
 		if !slices.Contains(got, test.want) {
@@ -210,7 +211,7 @@ func TestRealLogs(t *testing.T) {
 		if got := s.Processes[1].Environment["NCCL_SOCKET_IFNAME"]; got != "net1,net2" {
 			t.Errorf("%s: NCCL_SOCKET_IFNAME is %q, want net1,net2", log, got)
 		}
-		for i, want := range []Name{CUDAFailed, NoSocketInterface, NameUnresolved} {
+		for i, want := range []fail.Reason{CUDAFailed, NoSocketInterface, NameUnresolved} {
 			if got := namesOf(s.Processes[i].Findings); !slices.Contains(got, want) {
 				t.Errorf("%s: process %d shows %v, want %s", log, i, got, want)
 			}
@@ -224,11 +225,11 @@ func TestRealLogs(t *testing.T) {
 // TestFixesNameWhatTheyAreAbout: a fix with an address can be typed as it stands.
 func TestFixesNameWhatTheyAreAbout(t *testing.T) {
 	s := read(t, "node-0:1:2 [0] misc/socket.cc:575 NCCL WARN socketStartConnect: connect to 10.128.2.15<45763> returned No route to host, exceeded error retry count after 35 attempts\n")
-	if got, want := s.Findings[0].Fix, "nc -vz 10.128.2.15 45763"; !strings.Contains(got, want) {
+	if got, want := s.Findings[0].Next, "nc -vz 10.128.2.15 45763"; !strings.Contains(got, want) {
 		t.Errorf("fix %q, want it to contain %q", got, want)
 	}
 	against := readFile(t, "testdata/logs/roce-gpudirect-2.27.log").Against(Wanted{Devices: map[string][]string{"ml-dev-env-0": {"mlx5_8"}}})
-	if got, want := against[0].Fix, "/sys/class/infiniband/mlx5_8/ports/1/state"; !strings.Contains(got, want) {
+	if got, want := against[0].Next, "/sys/class/infiniband/mlx5_8/ports/1/state"; !strings.Contains(got, want) {
 		t.Errorf("fix %q, want it to contain %q", got, want)
 	}
 }

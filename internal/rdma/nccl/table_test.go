@@ -123,15 +123,15 @@ func TestFindings(t *testing.T) {
 		var words []string
 		for _, p := range form.read(t).Processes {
 			for _, finding := range p.Findings {
-				words = []string{string(finding.Name)}
+				words = []string{string(finding.Reason)}
 				if finding.Device != "" || finding.Peer != "" {
 					words = append(words, dash(finding.Device))
 				}
 				if finding.Peer != "" {
 					words = append(words, finding.Peer)
 				}
-				if !strings.Contains(strings.Join(form.lines, "\n"), finding.Evidence) {
-					t.Errorf("findings.txt:%d: the evidence %q is not in the lines", form.at, finding.Evidence)
+				if !strings.Contains(strings.Join(form.lines, "\n"), finding.Seen) {
+					t.Errorf("findings.txt:%d: the evidence %q is not in the lines", form.at, finding.Seen)
 				}
 			}
 		}

@@ -1,9 +1,13 @@
 package nccl
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
 
 func TestFromTorch(t *testing.T) {
-	for text, want := range map[string]Name{
+	for text, want := range map[string]fail.Reason{
 		"RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/device.cc:83] ifa != nullptr. Unable to find address for: net1":                        NoSocketInterface,
 		"[W socket.cpp:601] [c10d] The IPv6 network addresses of (env-0.env-headless.ns.svc, 29500) cannot be retrieved (gai error: -2 - Name or service not known).": NameUnresolved,
 		"RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:28703: Connection refused":                                            ConnectionRefused,
@@ -15,11 +19,11 @@ func TestFromTorch(t *testing.T) {
 		"ValueError: the loss is nan": "",
 	} {
 		finding, found := FromTorch(text)
-		if finding.Name != want || found != (want != "") {
-			t.Errorf("%q: got %q, want %q", text, finding.Name, want)
+		if finding.Reason != want || found != (want != "") {
+			t.Errorf("%q: got %q, want %q", text, finding.Reason, want)
 		}
-		if found && (finding.Cause == "" || finding.Fix == "") {
-			t.Errorf("%q: %s has no explanation", text, finding.Name)
+		if found && (finding.Cause == "" || finding.Next == "") {
+			t.Errorf("%q: %s has no explanation", text, finding.Reason)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // verbsCall: "Call to ibv_reg_mr failed with error Cannot allocate memory", "Call to ibv_modify_qp
@@ -13,7 +15,7 @@ var verbsCall = regexp.MustCompile(`Call to ((?:ibv|mlx5dv)_\w+) failed(?: with 
 
 // nameOfVerbs recognizes failed calls to libibverbs by the call and the C library's words for
 // its error.
-func nameOfVerbs(text string, warning bool) Name {
+func nameOfVerbs(text string, warning bool) fail.Reason {
 	if !warning || !strings.Contains(text, "Call to ") {
 		return ""
 	}
@@ -42,7 +44,7 @@ func nameOfVerbs(text string, warning bool) Name {
 
 // nameOfModify is why two ports' queues cannot be connected. For RoCE the kernel looks up the
 // route and the neighbour of the peer's address then (linux:drivers/infiniband/core/addr.c).
-func nameOfModify(failure string) Name {
+func nameOfModify(failure string) fail.Reason {
 	switch failure {
 	case "Connection timed out", "Network is unreachable", "No route to host", "Host is unreachable":
 		return RailUnreachable
@@ -58,7 +60,7 @@ func nameOfModify(failure string) Name {
 var completion = regexp.MustCompile(`Got completion from peer .*?(?:status=|error )(?:IBV_WC_\w+\()?(\d+)`)
 
 // statusNames are what values of libibverbs' enum ibv_wc_status mean here.
-var statusNames = map[int]Name{
+var statusNames = map[int]fail.Reason{
 	4:  DMARefused,       // IBV_WC_LOC_PROT_ERR
 	5:  TransferFlushed,  // IBV_WC_WR_FLUSH_ERR
 	10: PeerDMARefused,   // IBV_WC_REM_ACCESS_ERR
@@ -68,7 +70,7 @@ var statusNames = map[int]Name{
 }
 
 // nameOfCompletion recognizes transfers that failed by their completion status.
-func nameOfCompletion(text string, warning bool) Name {
+func nameOfCompletion(text string, warning bool) fail.Reason {
 	if !warning {
 		return ""
 	}
@@ -113,7 +115,7 @@ var asyncEvent = regexp.MustCompile(`^NET/IB : (?:([^\s:]+):\d+ )?(?:Got (?:non-
 
 // nameOfEvent recognizes what a device reports by itself. Ports that come back, and news of
 // the subnet's manager, are no failure.
-func nameOfEvent(text string, warning bool) Name {
+func nameOfEvent(text string, warning bool) fail.Reason {
 	m := asyncEvent.FindStringSubmatch(text)
 	switch {
 	case m == nil:

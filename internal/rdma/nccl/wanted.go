@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // Wanted is what a run was set up for.
@@ -37,11 +39,11 @@ func (s Summary) Against(wanted Wanted) []Finding {
 }
 
 // about makes a finding one of the process.
-func (p *Process) about(name Name, evidence, device string) Finding {
+func (p *Process) about(name fail.Reason, evidence, device string) Finding {
 	finding := newFinding(name, evidence)
 	finding.Host, finding.PID, finding.Device = p.Host, p.PID, device
 	if device != "" {
-		finding.Fix = strings.ReplaceAll(finding.Fix, "DEVICE", device)
+		finding.Next = strings.ReplaceAll(finding.Next, "DEVICE", device)
 	}
 	return finding
 }
@@ -143,8 +145,8 @@ func (p *Process) settingShown(name string) string {
 	return fmt.Sprintf(" (%s=%s)", name, value)
 }
 
-func (p *Process) has(name Name) bool {
-	return slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Name == name })
+func (p *Process) has(name fail.Reason) bool {
+	return slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Reason == name })
 }
 
 // environmentAgainst compares the variables that NCCL shows. It shows a variable only if

@@ -224,7 +224,7 @@ func (o *Options) enough(clients *kube.Clients) func(context.Context) error {
 		if o.Run.Name == "" {
 			return nil
 		}
-		r, err := run.Of(ctx, clients.Tekton, clients.Namespace, o.Run.Name)
+		r, err := run.Get(ctx, clients.Tekton, clients.Namespace, o.Run.Name)
 		if err != nil {
 			return err
 		}

@@ -172,7 +172,7 @@ func (c *Check) ask(ctx context.Context) error {
 	if err = cmp.Or(err, c.cutOff(silent)); err != nil {
 		return err
 	}
-	c.settings = network.Told(c.facts)
+	c.settings = network.SettingsOf(c.facts)
 	c.settings.Mode = cmp.Or(c.Mode, c.settings.Mode)
 	silent, err = c.each(ctx, func(ctx context.Context, i int) (err error) {
 		c.devices[i], err = c.Nodes[i].RDMA(ctx, c.settings.Expected)
@@ -359,7 +359,7 @@ func (c *Check) wrongTransport(r *fabric.Report) error {
 	next := cmp.Or(c.Next, "mlenv rdma shows devices, ports, memlock and capabilities of each node")
 	for _, f := range r.Findings {
 		if !f.Consequence {
-			text, next = text+": "+f.Cause, f.Fix
+			text, next = text+": "+f.Cause, f.Next
 			break
 		}
 	}
@@ -384,7 +384,7 @@ func (c *Check) notTheNetwork(r *fabric.Report, out outcome) error {
 	if !found.Known {
 		return nil
 	}
-	if slices.ContainsFunc(r.Findings, func(f nccl.Finding) bool { return !f.Consequence && f.Name != nccl.SettingChanged }) {
+	if slices.ContainsFunc(r.Findings, func(f nccl.Finding) bool { return !f.Consequence && f.Reason != nccl.SettingChanged }) {
 		return nil
 	}
 	return found.Err(out.statuses[0].Record)

@@ -9,6 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
@@ -87,7 +88,7 @@ func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, who
 	}
 	for _, f := range r.Findings {
 		if !f.Consequence {
-			what += fmt.Sprintf("; %s: %s", f.Name, f.Cause)
+			what += fmt.Sprintf("; %s: %s", f.Reason, f.Cause)
 			break
 		}
 	}
@@ -149,13 +150,13 @@ func (c *Check) explain(r *fabric.Report, out outcome) {
 			found = append(found, finding)
 		}
 	}
-	known := map[nccl.Name]bool{}
+	known := map[fail.Reason]bool{}
 	for _, f := range r.Findings {
-		known[f.Name] = true
+		known[f.Reason] = true
 	}
 	for _, f := range found {
-		if !known[f.Name] {
-			known[f.Name] = true
+		if !known[f.Reason] {
+			known[f.Reason] = true
 			r.Findings = append(r.Findings, f)
 		}
 	}

@@ -152,7 +152,7 @@ func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- news)
 			return ctx.Err()
 		}
 	}
-	again := nodes.GoOn(ctx)
+	again := nodes.RetryUntilDone(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
 		reader, writer := io.Pipe()

@@ -45,14 +45,14 @@ func (c *checker) visit(ctx context.Context) (fabric.Report, error) {
 		return fabric.Report{}, err
 	}
 	tellPods(c.Log, pods)
-	guests := &podagent.Guests{Cluster: podagent.Of(clients), Pods: pods, Agent: c.Agent, Idle: c.Idle}
+	guests := &podagent.Agents{Cluster: podagent.NewCluster(clients), Pods: pods, Agent: c.Agent, Idle: c.Idle}
 	report, err := c.measure(ctx, guests)
 	if err != nil && ctx.Err() != nil {
 		err = fail.Becausef(fail.Cancelled, "checking pods %s: interrupted", c.Pods.Pods)
 	}
 	if left := guests.Remove(ctx); left != nil {
 		err = errors.Join(err, left)
-	} else if guests.Came() {
+	} else if guests.Started() {
 		c.Log.Info("The agents are gone from the pods.")
 	}
 	if report.Verdict == "" {
@@ -73,7 +73,7 @@ func tellPods(log *slog.Logger, pods []podagent.Pod) {
 }
 
 // measure brings the agents, and checks. The caller removes them.
-func (c *checker) measure(ctx context.Context, guests *podagent.Guests) (fabric.Report, error) {
+func (c *checker) measure(ctx context.Context, guests *podagent.Agents) (fabric.Report, error) {
 	c.Log.Info("Copying the agent into the pods.")
 	set, err := guests.Start(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func prepare(ctx context.Context, set nodes.Set, mode string, log *slog.Logger) 
 	if mode == "" && !slices.Contains(devices, 0) || mode == agent.RDMA {
 		prepared, err := network.Prepare(ctx, set, network.Settings{Mode: agent.RDMA})
 		if err == nil {
-			prepared.Tell(log)
+			prepared.Log(log)
 			tellOverruled(log, own, prepared)
 			return agent.RDMA, nil
 		}

@@ -85,7 +85,7 @@ type trial struct {
 	asked, answered *corev1.Pod
 	// refused is there where admission says no, and answer are its words; unknown where the
 	// pod could not be tried.
-	refused *diagnose.Finding
+	refused *fail.Finding
 	answer  string
 	unknown error
 }
@@ -102,7 +102,7 @@ func (p *probe) try(ctx context.Context, mode objects.Mode, account string) tria
 	default:
 		// What others fill now is told apart from what is too small at any time.
 		quotas, _ := p.quotas()
-		refused := diagnose.Refused(set, quotas, err)
+		refused := diagnose.ExplainRejection(set, quotas, err)
 		t.refused, t.answer = &refused, err.Error()
 	}
 	return t

@@ -22,17 +22,17 @@ import (
 const gpu = corev1.ResourceName("nvidia.com/gpu")
 
 // listPlaces are the nodes that the pods may be on.
-func (p *probe) listPlaces(ctx context.Context) ([]diagnose.Place, error) {
+func (p *probe) listPlaces(ctx context.Context) ([]diagnose.Candidate, error) {
 	list, err := p.Clients.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	return diagnose.Places(list.Items, p.spec()), nil
+	return diagnose.Candidates(list.Items, p.spec()), nil
 }
 
 // seat is a node, with what the pods want of it.
 type seat struct {
-	diagnose.Place
+	diagnose.Candidate
 	// small are resources that the node has too little of at any time, short those
 	// that others hold now.
 	small, short []corev1.ResourceName
@@ -77,16 +77,16 @@ func (p *probe) counted() []corev1.ResourceName {
 	return names
 }
 
-func (p *probe) seat(ctx context.Context, place diagnose.Place) seat {
-	s := seat{Place: place}
+func (p *probe) seat(ctx context.Context, place diagnose.Candidate) seat {
+	s := seat{Candidate: place}
 	if place.Node == nil {
 		return s
 	}
 	var pods []corev1.Pod
 	pods, s.unknown = p.podsOn(ctx, place.Name)
 	for _, name := range p.counted() {
-		ask, has := diagnose.Asks(p.spec(), name), place.Node.Status.Allocatable[name]
-		held := diagnose.Holds(place.Name, pods, name)
+		ask, has := diagnose.RequestOf(p.spec(), name), place.Node.Status.Allocatable[name]
+		held := diagnose.UsageOf(place.Name, pods, name)
 		free := has.DeepCopy()
 		free.Sub(held.Amount)
 		text := fmt.Sprintf("%s %s", name, has.String())
@@ -111,7 +111,7 @@ func (p *probe) seat(ctx context.Context, place diagnose.Place) seat {
 		s.devices = append(s.devices, text)
 	}
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		ask, has := diagnose.Asks(p.spec(), name), place.Node.Status.Allocatable[name]
+		ask, has := diagnose.RequestOf(p.spec(), name), place.Node.Status.Allocatable[name]
 		if has.Cmp(ask) < 0 {
 			s.small = append(s.small, name)
 			s.devices = append(s.devices, fmt.Sprintf("%s %s (want %s)", name, has.String(), ask.String()))
@@ -157,7 +157,7 @@ func (p *probe) enough(seats []seat) []Check {
 		}
 		return names
 	}
-	lasting := func(s seat) bool { return s.Problem != "" && s.Lasts }
+	lasting := func(s seat) bool { return s.Problem != "" && s.Final }
 	rails := func(name corev1.ResourceName) bool {
 		_, rail := p.file.Network.RDMA.Resources[string(name)]
 		return rail

@@ -82,7 +82,7 @@ type probe struct {
 
 	// groups are the API groups that the cluster has.
 	groups map[string]bool
-	places func() ([]diagnose.Place, error)
+	places func() ([]diagnose.Candidate, error)
 	// free are the nodes that the pods can be on at this moment, of check nodes.
 	free   []string
 	quotas func() ([]corev1.ResourceQuota, error)
@@ -176,7 +176,7 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 	if p.groups, err = p.listGroups(ctx); err != nil {
 		return nil, kube.Problem(fmt.Errorf("asking the API server for its groups: %w", err))
 	}
-	p.places = sync.OnceValues(func() ([]diagnose.Place, error) { return p.listPlaces(ctx) })
+	p.places = sync.OnceValues(func() ([]diagnose.Candidate, error) { return p.listPlaces(ctx) })
 	p.quotas = sync.OnceValues(func() ([]corev1.ResourceQuota, error) { return p.listQuotas(ctx) })
 	return p, nil
 }

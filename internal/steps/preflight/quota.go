@@ -108,7 +108,7 @@ func (p *probe) claims() []corev1.PersistentVolumeClaim {
 // (kubernetes:pkg/quota/v1/evaluator/core). ok is false of what is not asked for here.
 func (a ask) of(name corev1.ResourceName) (asked resource.Quantity, ok bool) {
 	pods := func(spec *corev1.PodSpec, name corev1.ResourceName) (resource.Quantity, bool) {
-		q := diagnose.Asks(spec, name)
+		q := diagnose.RequestOf(spec, name)
 		q.Mul(a.pods)
 		return q, true
 	}
@@ -227,7 +227,7 @@ func (p *probe) outside(item corev1.LimitRangeItem, a ask) (texts []string) {
 		}
 	case corev1.LimitTypePod:
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-			compare("the pod", name, diagnose.Asks(a.spec, name), diagnose.Asks(a.limits, name))
+			compare("the pod", name, diagnose.RequestOf(a.spec, name), diagnose.RequestOf(a.limits, name))
 		}
 	case corev1.LimitTypePersistentVolumeClaim:
 		for _, claim := range a.claims {

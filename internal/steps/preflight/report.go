@@ -93,11 +93,7 @@ func (r Report) Err() error {
 }
 
 func (c Check) err(reason fail.Reason) error {
-	err := fail.Becausef(reason, "checking %s: %s", c.Name, c.Seen)
-	if c.Fix == "" {
-		return err
-	}
-	return fail.Advise(err, "%s", c.Fix)
+	return fail.Finding{Reason: reason, Object: c.Name, Seen: c.Seen, Next: c.Fix}.Err("checking")
 }
 
 // Verdict is the whole report in a sentence: "rdma because ...", "tcp because

@@ -145,7 +145,7 @@ func (p *probe) served(ctx context.Context, class *storagev1.StorageClass, class
 	if err != nil && !apierrors.IsNotFound(err) {
 		return []Check{unread(check.Name, "the claims in namespace "+namespace, err)}
 	}
-	if f, waits := diagnose.ServerWaits(class, classes, claims.Items, p.Request.Namespace); waits {
+	if f, waits := diagnose.StorageServerWaits(class, classes, claims.Items, p.Request.Namespace); waits {
 		check = Check{Name: check.Name, Verdict: Blocked, Seen: f.Seen, Fix: f.Next, Reason: f.Reason}
 	}
 	return []Check{check}

@@ -56,13 +56,13 @@ func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts [
 	for i, f := range facts {
 		names[i] = f.KubernetesNode
 	}
-	settings := network.Of(p.request.Cluster, string(p.request.Mode))
+	settings := network.FromFile(p.request.Cluster, string(p.request.Mode))
 	settings.Racks = network.Racks(ctx, p.clients.Kube, p.request.Cluster.Nodes, names)
 	prepared, err := network.Prepare(ctx, set, settings)
 	if err != nil {
 		return err
 	}
-	prepared.Tell(p.log)
+	prepared.Log(p.log)
 	return nil
 }
 

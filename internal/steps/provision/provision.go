@@ -195,7 +195,7 @@ func (p *provisioner) checkPlace(ctx context.Context) error {
 	if p.options.Run.Name == "" {
 		return nil
 	}
-	r, err := run.Of(ctx, p.clients.Tekton, p.request.Namespace, p.options.Run.Name)
+	r, err := run.Get(ctx, p.clients.Tekton, p.request.Namespace, p.options.Run.Name)
 	if err != nil {
 		return err
 	}

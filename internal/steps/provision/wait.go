@@ -98,7 +98,7 @@ func (p *provisioner) notReady(ctx context.Context, cause error) error {
 	}
 	findings := diagnose.Explain(snapshot, p.now())
 	if len(findings) > 0 {
-		return withCause(findings[0].Err(), cause)
+		return withCause(findings[0].Err("waiting for"), cause)
 	}
 	progress := diagnose.Progress(snapshot, p.now())
 	return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for environment %s/%s: %w: %v", p.request.Namespace, p.request.Name, cause, progress),
@@ -134,12 +134,12 @@ func (r *reporter) look(ctx context.Context) error {
 	r.mu.Unlock()
 	now := r.p.now()
 	findings := diagnose.Explain(snapshot, now)
-	if i := slices.IndexFunc(findings, func(f diagnose.Finding) bool { return f.Final }); i >= 0 {
-		return findings[i].Err()
+	if i := slices.IndexFunc(findings, func(f fail.Finding) bool { return f.Final }); i >= 0 {
+		return findings[i].Err("waiting for")
 	}
 	lines := diagnose.Progress(snapshot, now)
 	for _, finding := range findings {
-		lines = append(lines, fmt.Sprintf("%s: %s", finding.Reason, finding.Err()))
+		lines = append(lines, fmt.Sprintf("%s: %s", finding.Reason, finding.Err("waiting for")))
 	}
 	for _, line := range lines {
 		if !slices.Contains(r.said, line) && (now.Sub(r.at) > sayEvery || !similar(r.said, line)) {

@@ -46,7 +46,7 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (standing, e
 	case !holder.Run:
 		return standing{}, nil
 	}
-	found, err := run.Of(ctx, r.clients.Tekton, l.Namespace, holder.Display)
+	found, err := run.Get(ctx, r.clients.Tekton, l.Namespace, holder.Display)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && string(found.UID) != holder.ID:
 		return standing{abandoned: true, why: holder.String() + " does not exist any more"}, nil

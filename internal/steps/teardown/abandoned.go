@@ -65,7 +65,7 @@ func (t *teardown) tell(ctx context.Context, told string) error {
 		return err
 	}
 	if err != nil || r.RunUID != t.options.Run.UID {
-		found, err := run.Of(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
+		found, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
 		if apierrors.IsNotFound(err) || err == nil && string(found.UID) != t.options.Run.UID {
 			return nil
 		}

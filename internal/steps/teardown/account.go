@@ -86,7 +86,7 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 // addTasks reads the phases, and what the steps have said in results.
 func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	uid := types.UID(t.options.Run.UID)
-	pipelineRun, err := run.Of(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
+	pipelineRun, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
 	if err != nil {
 		return err
 	}
@@ -122,10 +122,10 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		return nil
 	}
 	// A run can end between two tasks, with all that began a success.
-	if len(pipelineRun.Missed) > 0 {
-		missed := pipelineRun.Missed[0]
-		r.Verdict, r.Reason = receipt.Failed, string(cmp.Or(kube.ReasonFor(missed.Word), fail.Internal))
-		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Word)
+	if len(pipelineRun.Skipped) > 0 {
+		missed := pipelineRun.Skipped[0]
+		r.Verdict, r.Reason = receipt.Failed, string(cmp.Or(kube.ReasonFor(missed.Reason), fail.Internal))
+		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
 	}
 	if pipelineRun.Cancelled {
 		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"

@@ -35,7 +35,7 @@ func (n *shown) look(statuses []agent.JobStatus) error {
 		n.log.Info("NCCL's logs show: " + summary.String() + ".")
 	}
 	for _, finding := range summary.Findings {
-		key := fmt.Sprint(finding.Name, finding.Host, finding.Device)
+		key := fmt.Sprint(finding.Reason, finding.Host, finding.Device)
 		if finding.Consequence || n.found[key] {
 			continue
 		}
@@ -43,7 +43,7 @@ func (n *shown) look(statuses []agent.JobStatus) error {
 			n.found = map[string]bool{}
 		}
 		n.found[key] = true
-		n.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Name, finding.Cause, finding.Evidence, finding.Fix), "host", finding.Host, "finding", finding.Name, "cause", finding.Cause, "evidence", finding.Evidence, "fix", finding.Fix)
+		n.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen, finding.Next), "host", finding.Host, "reason", finding.Reason, "cause", finding.Cause, "seen", finding.Seen, "next", finding.Next)
 	}
 	return n.onSockets(summary)
 }
@@ -51,11 +51,11 @@ func (n *shown) look(statuses []agent.JobStatus) error {
 // onSockets names the first host with ranks on sockets where that is a finding, and
 // counts those ranks that are known to be.
 func (n *shown) onSockets(summary nccl.Summary) error {
-	i := slices.IndexFunc(summary.Findings, func(f nccl.Finding) bool { return f.Name == nccl.SocketsInsteadOfRDMA })
+	i := slices.IndexFunc(summary.Findings, func(f nccl.Finding) bool { return f.Reason == nccl.SocketsInsteadOfRDMA })
 	if i < 0 {
 		return nil
 	}
 	finding := summary.Findings[i]
 	return fail.Advise(fail.Becausef(fail.TransportWrong, "training: %d of %d ranks talk over TCP sockets, want RDMA, which mode rdma promises: first on %s: %s: %s",
-		len(summary.On(nccl.Sockets)), n.ranks, finding.Host, finding.Cause, finding.Evidence), "%s", finding.Fix)
+		len(summary.On(nccl.Sockets)), n.ranks, finding.Host, finding.Cause, finding.Seen), "%s", finding.Next)
 }

@@ -98,7 +98,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 			return Result{}, err
 		}
 	}
-	t.Network.Tell(log)
+	t.Network.Log(log)
 	t.Told = a.told(ctx)
 	result, err := t.Run(ctx)
 	if ctx.Err() != nil {
@@ -161,7 +161,7 @@ func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, 
 	if err != nil {
 		return spec, prepared, err
 	}
-	told := network.Told(facts)
+	told := network.SettingsOf(facts)
 	if prepared, err = network.Prepare(ctx, set, told); err != nil {
 		return spec, prepared, err
 	}

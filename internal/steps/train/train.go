@@ -253,7 +253,7 @@ func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 		for _, rank := range t.Spec.Ranks(client.Node()) {
 			group.Go(func() {
 				to := output.writer(client.Node(), rankName(t.Spec.Launcher, rank))
-				_ = nodes.FollowLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), to, nodes.GoOn(ctx))
+				_ = nodes.FollowLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), to, nodes.RetryUntilDone(ctx))
 				_ = to.Close()
 			})
 		}
@@ -268,7 +268,7 @@ func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, sho
 			t.Log.Info(fmt.Sprintf("Step %v, the first that is reported, was done %.1f s after the launch.", value["step"], time.Since(began).Seconds()), "step", value["step"], "seconds", time.Since(began).Seconds())
 		}
 	}}
-	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.GoOn(ctx)) })
+	group.Go(func() { _ = nodes.FollowLog(ctx, t.Nodes[0], t.ID, agent.MetricsLog, lines, nodes.RetryUntilDone(ctx)) })
 	go t.showProgress(ctx, show)
 }
 
@@ -462,17 +462,17 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 func (t *Training) launcherFailed(status agent.JobStatus) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	tail := ""
+	var tail []string
 	if log, err := t.Nodes[status.Node].Log(ctx, t.ID, agent.LauncherLog, 0, false); err == nil {
 		defer log.Close()
 		if content, err := io.ReadAll(io.LimitReader(log, 1<<20)); err == nil {
 			lines := strings.Split(strings.TrimSpace(string(content)), "\n")
-			tail = "\nits last lines:\n  " + strings.Join(lines[max(0, len(lines)-20):], "\n  ")
+			tail = lines[max(0, len(lines)-20):]
 		}
 	}
-	return fail.Advise(fail.Becausef(fail.RankFailed, "training: launcher %s of node %d %s and started %d of %d ranks%s",
-		t.Spec.Launcher, status.Node, cause.Describe(status.Launcher), len(status.Ranks), t.Spec.RanksOfNode(), tail),
-		"the launcher's log is %s/launcher-%d.log on node %d", status.Record, status.Node, status.Node)
+	err := fail.Becausef(fail.RankFailed, "training: launcher %s of node %d %s and started %d of %d ranks",
+		t.Spec.Launcher, status.Node, cause.Describe(status.Launcher), len(status.Ranks), t.Spec.RanksOfNode())
+	return fail.Advise(fail.WithTail(err, tail), "the launcher's log is %s/launcher-%d.log on node %d", status.Record, status.Node, status.Node)
 }
 
 // drain waits until the logs are complete, within bounds.

@@ -32,28 +32,31 @@ type Set struct {
 	Variables []string
 }
 
-// Sets are everything that the cluster runs and that Go builds. Module tools and
-// the project's own require the same versions of what both import: it is
-// compiled once, which saves minutes where nothing is cached.
+// Sets are what every cluster runs and Go builds. Module tools and the project's
+// own module require the same versions of what both import, so that it is compiled once.
 var Sets = []Set{
 	{Name: "kubernetes", Module: ".", Packages: []string{"./cmd/kube", "./cmd/etcd"}, Variables: kubernetesVersion()},
 	{Name: "openshift", Module: ".", Packages: []string{"./cmd/openshift-apiserver", "./cmd/openshift-builder"},
 		Sources: []string{"internal/buildapi", "internal/buildcontroller", "internal/builder", "internal/buildstatus"}, Variables: kubernetesVersion()},
 	{Name: "sriov", Module: ".", Packages: []string{"./cmd/sriov"}, Sources: []string{"internal/rdma", "internal/rdma/cni", "internal/gpu", "internal/topology"}},
 	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi"}, Sources: []string{"internal/gpu"}},
-	{Name: "tekton", Module: "tools", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms)},
 	// Whereabouts' command has no name of its own: its program is called cmd.
 	{Name: "networks", Module: "tools", Packages: []string{
 		"gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus", "github.com/k8snetworkplumbingwg/whereabouts/cmd",
 	}},
-	{Name: "tkn", Module: "tools", Packages: []string{"./tkn"}, Variables: []string{
-		"github.com/tektoncd/cli/pkg/cmd/version.clientVersion=0.45.0",
-	}},
 }
 
-// Triggers is compiled where it is asked for. Its module is one of its own: tkn requires
-// a later version, and v0.33.0 a knative.dev/pkg from before that had no package metrics any
-// more. Of all else it requires what module tools does, so that most is compiled once.
+// Tekton is Tekton Pipelines.
+var Tekton = Set{Name: "tekton", Module: "tools", Packages: commands("github.com/tektoncd/pipeline", TektonPrograms)}
+
+// Tkn is Tekton's command line.
+var Tkn = Set{Name: "tkn", Module: "tools", Packages: []string{"./tkn"}, Variables: []string{
+	"github.com/tektoncd/cli/pkg/cmd/version.clientVersion=0.45.0",
+}}
+
+// Triggers is Tekton Triggers. It has a module of its own: tkn requires a later version
+// of Triggers, and v0.33.0 requires a knative.dev/pkg that still had the package metrics.
+// All its other requirements are those of module tools, so most is compiled once.
 var Triggers = Set{Name: "triggers", Module: "tools/triggers", Packages: commands("github.com/tektoncd/triggers", TriggersPrograms)}
 
 // TektonPrograms and TriggersPrograms are the commands that the manifests of Tekton

@@ -67,17 +67,19 @@ func command(parsed func()) *cobra.Command {
 
 func upCommand() *cobra.Command {
 	var nodes, gpus int
-	var training, triggers bool
+	var triggers, tekton bool
+	var extras cluster.Extras
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up, or repair it",
 		Long: `Bring the cluster up, or repair the one that is there: what has died is
 started, and what a reboot has taken is built anew. The first time compiles
 Kubernetes, Tekton and tkn and makes the images, which takes about 15 minutes
-on two cores; after that they come from the cache.`,
+on two cores; after that they come from the cache. --tekton=false, --tkn=false
+and --training-image=false leave parts out, which a later up adds.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			options, err := chosenOptions(cmd, nodes, gpus, triggers)
+			options, err := chosenOptions(cmd, nodes, gpus, triggers, tekton)
 			if err != nil {
 				return err
 			}
@@ -89,12 +91,14 @@ on two cores; after that they come from the cache.`,
 			if err != nil {
 				return err
 			}
-			return cluster.Up(cmd.Context(), options, training, os.Stdout)
+			return cluster.Up(cmd.Context(), options, extras, os.Stdout)
 		},
 	}
 	cmd.Flags().IntVar(&nodes, "nodes", cluster.DefaultOptions.Nodes, "number of nodes, 1 to 8")
 	cmd.Flags().IntVar(&gpus, "gpus", cluster.DefaultOptions.GPUs, "stand-in GPUs of each node, 0 to 8")
-	cmd.Flags().BoolVar(&training, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one did not")
+	cmd.Flags().BoolVar(&tekton, "tekton", true, "Tekton; a later up adds it if this one does not, and none takes it away")
+	cmd.Flags().BoolVar(&extras.Tkn, "tkn", true, "tkn, Tekton's command line; a later up adds it if this one does not")
+	cmd.Flags().BoolVar(&extras.TrainingImage, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one does not")
 	cmd.Flags().BoolVar(&triggers, "triggers", false, "Tekton Triggers too, which the first time compiles. Works on a running cluster, and stays until down")
 	cmd.Flags().StringArray("gpu-fault", nil,
 		"a faulty GPU: NODE:INDEX=missing, =throttled or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
@@ -104,7 +108,7 @@ on two cores; after that they come from the cache.`,
 }
 
 // chosenOptions are the flags over the running cluster's options over the defaults.
-func chosenOptions(cmd *cobra.Command, nodes, gpus int, triggers bool) (cluster.Options, error) {
+func chosenOptions(cmd *cobra.Command, nodes, gpus int, triggers, tekton bool) (cluster.Options, error) {
 	options, ok, err := cluster.Stored()
 	if err != nil {
 		return options, err
@@ -121,6 +125,8 @@ func chosenOptions(cmd *cobra.Command, nodes, gpus int, triggers bool) (cluster.
 	if cmd.Flags().Changed("triggers") {
 		options.Triggers = triggers
 	}
+	// A cluster that has Tekton keeps it.
+	options.NoTekton = !tekton && (!ok || options.NoTekton)
 	return options, nil
 }
 

@@ -27,11 +27,10 @@ func programImages(programs map[string]string) []programImage {
 		{name: "pause", file: filepath.Join(inPod, "pause"), target: "/pause", entrypoint: []string{"/pause"}},
 		{name: "coredns", file: filepath.Join(inPod, "coredns"), target: "/coredns", entrypoint: []string{"/coredns"}},
 	}
-	tektons := map[string][]string{"tekton": build.TektonPrograms}
-	if programs[build.Triggers.Name] != "" {
-		tektons[build.Triggers.Name] = build.TriggersPrograms
-	}
-	for set, names := range tektons {
+	for set, names := range map[string][]string{build.Tekton.Name: build.TektonPrograms, build.Triggers.Name: build.TriggersPrograms} {
+		if programs[set] == "" {
+			continue // not asked for
+		}
 		for _, p := range names {
 			target := "/ko-app/" + p
 			images = append(images, programImage{name: set + "/" + p, file: filepath.Join(programs[set], p), target: target, entrypoint: []string{target}})

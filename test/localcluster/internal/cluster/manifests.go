@@ -34,7 +34,7 @@ type tekton struct {
 }
 
 var (
-	pipelines = tekton{module: "github.com/tektoncd/pipeline", version: "v1.15.0", set: "tekton"}
+	pipelines = tekton{module: "github.com/tektoncd/pipeline", version: "v1.15.0", set: build.Tekton.Name}
 	triggers  = tekton{module: "github.com/tektoncd/triggers", version: "v0.33.0", set: build.Triggers.Name, oldNew: []string{
 		// As OpenShift Pipelines' operator does: the user of an EventListener's pod is to
 		// come from its namespace's range, which the fixed one is outside of.
@@ -108,6 +108,9 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 	if err != nil {
 		return "", err
 	}
+	if modules[pipelines.module] == "" {
+		return strings.Join(documents, separator), nil
+	}
 	// Tekton's own way to trust more certificates; its place in the order is
 	// after the empty ConfigMap of that name.
 	for _, namespace := range []string{"tekton-pipelines", "tekton-pipelines-resolvers"} {
@@ -172,7 +175,11 @@ func (t tekton) render(images map[string]string, config string) ([]string, error
 // manifestModules returns the folders of the modules that manifests come from, by
 // their paths. source is the folder of the localcluster module.
 func manifestModules(ctx context.Context, source string, options Options) (map[string]string, error) {
-	modules, err := moduleFolders(ctx, filepath.Join(source, "tools"), pipelines.module, attachmentModule, whereaboutsModule)
+	tools := []string{attachmentModule, whereaboutsModule}
+	if !options.NoTekton {
+		tools = append(tools, pipelines.module)
+	}
+	modules, err := moduleFolders(ctx, filepath.Join(source, "tools"), tools...)
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,17 @@ type Options struct {
 	RDMAFaults []rdma.NodeFault
 	// Triggers is whether Tekton Triggers is there.
 	Triggers bool
+	// NoTekton is whether Tekton is missing; a later up adds it.
+	NoTekton bool
+}
+
+// Extras are parts that nothing else of the cluster needs. A later up makes what
+// an earlier one left out.
+type Extras struct {
+	// TrainingImage is the image that the end-to-end tests train in.
+	TrainingImage bool
+	// Tkn is Tekton's command line.
+	Tkn bool
 }
 
 // DefaultOptions are those of an up without flags.
@@ -36,6 +47,9 @@ func (o Options) Validate() error {
 	}
 	if o.GPUs < 0 || o.GPUs > 8 {
 		problems = append(problems, fmt.Errorf("--gpus is %d; it can be 0 to 8", o.GPUs))
+	}
+	if o.Triggers && o.NoTekton {
+		problems = append(problems, errors.New("--triggers needs Tekton; leave --tekton=false out"))
 	}
 	known := map[string]bool{}
 	for _, n := range topology.Nodes(max(0, min(o.Nodes, topology.MaxNodes))) {

@@ -8,7 +8,7 @@ import (
 )
 
 // heartbeat is how often a stage that takes long says that it is still at work.
-const heartbeat = 20 * time.Second
+const heartbeat = 10 * time.Second
 
 // progress prints the stages of a command with their times. Stages may run
 // side by side.

@@ -31,8 +31,7 @@ import (
 
 // Up makes the cluster what the options say, from whatever is there: nothing,
 // a running cluster, or the remains of one.
-// Without training the training image is not made where it is missing.
-func Up(ctx context.Context, options Options, training bool, out io.Writer) error {
+func Up(ctx context.Context, options Options, extras Extras, out io.Writer) error {
 	if err := options.Validate(); err != nil {
 		return err
 	}
@@ -55,7 +54,7 @@ func Up(ctx context.Context, options Options, training bool, out io.Writer) erro
 	defer unlock()
 
 	p := &progress{out: out}
-	u := &upper{options: options, training: training, cacheDir: cacheDir, progress: p}
+	u := &upper{options: options, extras: extras, cacheDir: cacheDir, progress: p}
 	start := time.Now()
 	if err := u.discardRemains(ctx); err != nil {
 		return err
@@ -90,7 +89,7 @@ func lock(cacheDir string) (unlock func(), err error) {
 
 type upper struct {
 	options  Options
-	training bool
+	extras   Extras
 	cacheDir string
 	progress *progress
 
@@ -203,7 +202,7 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		for _, i := range rootfsImages {
-			if i.name == trainingImage && !u.training {
+			if i.name == trainingImage && !u.extras.TrainingImage {
 				continue
 			}
 			if err := u.assembleRootfs(ctx, work, logDir, i); err != nil {
@@ -274,8 +273,14 @@ func (u *upper) compile(ctx context.Context, logDir string) error {
 	builder := build.Builder{Source: u.source, Cache: u.cacheDir}
 	u.programs = map[string]string{}
 	sets := slices.Clone(build.Sets)
+	if !u.options.NoTekton {
+		sets = append(sets, build.Tekton)
+	}
 	if u.options.Triggers {
 		sets = append(sets, build.Triggers)
+	}
+	if u.extras.Tkn {
+		sets = append(sets, build.Tkn)
 	}
 	for _, set := range sets {
 		folder, err := builder.Folder(set)
@@ -365,7 +370,11 @@ func (u *upper) prepareFiles(ctx context.Context) error {
 		return err
 	}
 	kube := filepath.Join(u.programs["kubernetes"], "kube")
-	for name, target := range map[string]string{"kubectl": kube, "tkn": filepath.Join(u.programs["tkn"], "tkn")} {
+	clients := map[string]string{"kubectl": kube}
+	if u.extras.Tkn {
+		clients["tkn"] = filepath.Join(u.programs[build.Tkn.Name], "tkn")
+	}
+	for name, target := range clients {
 		if err := link(target, topology.State("bin", name)); err != nil {
 			return err
 		}
@@ -486,10 +495,10 @@ func (u *upper) startAll(ctx context.Context) error {
 		return u.progress.stage("nodes", func() error { return waitNodes(groupCtx, u.options, starter.started) })
 	})
 	group.Go(func() error {
-		if err := u.progress.stage("Tekton, DNS and networks applied", func() error { return u.apply(groupCtx) }); err != nil {
+		if err := u.progress.stage("manifests applied", func() error { return u.apply(groupCtx) }); err != nil {
 			return err
 		}
-		return u.progress.stage("Tekton, DNS and builds ready", func() error { return waitReady(groupCtx, u.options) })
+		return u.progress.stage("services of the cluster ready", func() error { return waitReady(groupCtx, u.options) })
 	})
 	if err := group.Wait(); err != nil {
 		return starter.explain(err)

@@ -136,11 +136,13 @@ func waitDeployments(ctx context.Context, options Options) error {
 		return err
 	}
 	missing := map[string]bool{
-		"kube-system/coredns":                                          true,
-		"tekton-pipelines/tekton-pipelines-controller":                 true,
-		"tekton-pipelines/tekton-pipelines-webhook":                    true,
-		"tekton-pipelines/tekton-events-controller":                    true,
-		"tekton-pipelines-resolvers/tekton-pipelines-remote-resolvers": true,
+		"kube-system/coredns": true,
+	}
+	if !options.NoTekton {
+		for _, name := range []string{"pipelines-controller", "pipelines-webhook", "events-controller"} {
+			missing["tekton-pipelines/tekton-"+name] = true
+		}
+		missing["tekton-pipelines-resolvers/tekton-pipelines-remote-resolvers"] = true
 	}
 	if options.Triggers {
 		for _, name := range []string{"controller", "webhook", "core-interceptors"} {

@@ -13,14 +13,14 @@ import (
 // files after it wait until the pod's end.
 const silence = 2 * time.Minute
 
-// impatient ends requests to a server that says nothing for a while, its answer's body included.
-type impatient struct {
+// idleTransport ends requests to a server that says nothing for a while, its answer's body included.
+type idleTransport struct {
 	next     http.RoundTripper
 	patience time.Duration
 }
 
 // RoundTrip implements http.RoundTripper.
-func (i impatient) RoundTrip(r *http.Request) (*http.Response, error) {
+func (i idleTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	timer := time.AfterFunc(i.patience, func() { cancel(fmt.Errorf("the server said nothing for %s", i.patience)) })
 	response, err := i.next.RoundTrip(r.WithContext(ctx))
@@ -30,12 +30,12 @@ func (i impatient) RoundTrip(r *http.Request) (*http.Response, error) {
 		cancel(nil)
 		return nil, err
 	}
-	response.Body = &attended{ReadCloser: response.Body, ctx: ctx, cancel: cancel, timer: timer, patience: i.patience}
+	response.Body = &idleBody{ReadCloser: response.Body, ctx: ctx, cancel: cancel, timer: timer, patience: i.patience}
 	return response, nil
 }
 
-// attended is a body of which something is to come all the time.
-type attended struct {
+// idleBody is a body of which something is to come all the time.
+type idleBody struct {
 	io.ReadCloser
 	ctx      context.Context //nolint:containedctx // it says why reading ended
 	cancel   context.CancelCauseFunc
@@ -43,7 +43,7 @@ type attended struct {
 	patience time.Duration
 }
 
-func (a *attended) Read(p []byte) (int, error) {
+func (a *idleBody) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
 	if n > 0 {
 		a.timer.Reset(a.patience)
@@ -54,7 +54,7 @@ func (a *attended) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (a *attended) Close() error {
+func (a *idleBody) Close() error {
 	a.timer.Stop()
 	err := a.ReadCloser.Close()
 	a.cancel(nil)

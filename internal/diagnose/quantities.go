@@ -13,8 +13,8 @@ import (
 // could write 1e-999999999.
 var sane = regexp.MustCompile(`^[+-]?[0-9.]{1,30}(?:[kKMGTPEmnu]i?|[eE][0-9]{1,2})?$`)
 
-// amounts reads "pods=1,requests.nvidia.com/gpu=4". What is no quantity is left out.
-func amounts(text string) corev1.ResourceList {
+// parseQuantities reads "pods=1,requests.nvidia.com/gpu=4". What is no quantity is left out.
+func parseQuantities(text string) corev1.ResourceList {
 	found := corev1.ResourceList{}
 	for _, part := range strings.Split(text, ",") {
 		name, value, ok := strings.Cut(part, "=")
@@ -28,8 +28,8 @@ func amounts(text string) corev1.ResourceList {
 	return found
 }
 
-// quotaNow puts the quota's present numbers in place of an older event's.
-func (e *explainer) quotaNow(name string, used, hard corev1.ResourceList) {
+// refreshQuota puts the quota's present numbers in place of an older event's.
+func (e *explainer) refreshQuota(name string, used, hard corev1.ResourceList) {
 	for _, quota := range e.Quotas {
 		if quota.Name != name || quota.Namespace != e.namespace() {
 			continue
@@ -45,8 +45,8 @@ func (e *explainer) quotaNow(name string, used, hard corev1.ResourceList) {
 	}
 }
 
-// show is a resource's amount, "unknown" where the list has none.
-func show(list corev1.ResourceList, name corev1.ResourceName) string {
+// amount is a resource's amount, "unknown" where the list has none.
+func amount(list corev1.ResourceList, name corev1.ResourceName) string {
 	q, ok := list[name]
 	if !ok {
 		return "unknown"
@@ -61,9 +61,9 @@ func multiply(q resource.Quantity, n int) resource.Quantity {
 	return total
 }
 
-// asks is what a pod takes of its node: the most of any init container, or all
+// podRequest is what a pod takes of its node: the most of any init container, or all
 // containers together with the init containers that keep running.
-func asks(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity {
+func podRequest(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity {
 	var running, most resource.Quantity
 	for _, c := range spec.InitContainers {
 		q := request(c, name)

@@ -23,13 +23,13 @@ const (
 
 var fewDevices = regexp.MustCompile(`requested number of devices unavailable for (\S+)\. Requested: (\d+), Available: (\d+)`)
 
-// ended is about a pod that its node refused or threw out, or that does not go.
-func (e *explainer) ended(pod *corev1.Pod) []Finding {
+// podEnd is about a pod that its node refused or threw out, or that does not go.
+func (e *explainer) podEnd(pod *corev1.Pod) []fail.Finding {
 	if pod.DeletionTimestamp != nil {
 		if e.now.Sub(pod.DeletionTimestamp.Time) < endTime {
 			return nil
 		}
-		return []Finding{{
+		return []fail.Finding{{
 			Reason: fail.PodsNotReady, Object: "pod " + pod.Name, Since: pod.DeletionTimestamp.Time,
 			Seen: "an earlier pod of this name should be gone and is still there on node " + pod.Spec.NodeName,
 			Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
@@ -38,18 +38,18 @@ func (e *explainer) ended(pod *corev1.Pod) []Finding {
 	if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason == "" {
 		return nil
 	}
-	f := rejected(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
+	f := rejectionFinding(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
 	f.Object = "pod " + pod.Name
 	if c := condition(pod, corev1.DisruptionTarget); c != nil {
 		f.Since = c.LastTransitionTime.Time
 	}
-	return []Finding{f}
+	return []fail.Finding{f}
 }
 
 // rejections are those of pods that the StatefulSet has made anew already, which
 // may go on for ever: only their events are left.
-func (e *explainer) rejections() []Finding {
-	var found []Finding
+func (e *explainer) rejections() []fail.Finding {
+	var found []fail.Finding
 	for _, name := range e.podNames() {
 		pod := e.podNamed(name)
 		if pod != nil && (ready(pod) || pod.Status.Phase == corev1.PodFailed) {
@@ -62,7 +62,7 @@ func (e *explainer) rejections() []Finding {
 			if e.StatefulSet != nil && ev.last.Before(e.StatefulSet.CreationTimestamp.Time) {
 				continue
 			}
-			f := rejected(ev.reason, ev.text, ev.node)
+			f := rejectionFinding(ev.reason, ev.text, ev.node)
 			f.Object, f.Since = "pod "+name, ev.first
 			found = append(found, f)
 		}
@@ -74,13 +74,13 @@ func isRejection(reason string) bool {
 	return reason == "UnexpectedAdmissionError" || reason == "Evicted" || reason == "Preempted" || strings.HasPrefix(reason, "OutOf")
 }
 
-// rejected words why a node would not run the pod, or not any more.
-func rejected(reason, message, node string) Finding {
+// rejectionFinding words why a node would not run the pod, or not any more.
+func rejectionFinding(reason, message, node string) fail.Finding {
 	if node == "" {
 		node = "NODE"
 	}
 	text := oneLine(strings.TrimPrefix(message, "Pod was rejected: "))
-	f := Finding{
+	f := fail.Finding{
 		Reason: cmp.Or(kube.ReasonFor(reason), fail.NodesUnavailable), Next: "oc describe node " + node,
 		Seen: fmt.Sprintf("node %s: %s: %s", node, reason, text),
 	}
@@ -103,8 +103,8 @@ func rejected(reason, message, node string) Finding {
 	return f
 }
 
-// nodeUnder is about the node that the pod is on.
-func (e *explainer) nodeUnder(pod *corev1.Pod) []Finding {
+// nodeProblem is about the node that the pod is on.
+func (e *explainer) nodeProblem(pod *corev1.Pod) []fail.Finding {
 	node := pod.Spec.NodeName
 	seen := ""
 	var from time.Time
@@ -132,7 +132,7 @@ func (e *explainer) nodeUnder(pod *corev1.Pod) []Finding {
 	if seen == "" {
 		return nil
 	}
-	return []Finding{{
+	return []fail.Finding{{
 		Reason: fail.NodesUnavailable, Object: "pod " + pod.Name, Seen: seen, Since: from, Next: "oc describe node " + node,
 	}}
 }

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// verdict is what the scheduler says of a pod that it found no node for.
-type verdict struct {
-	// all is what it said, in its own words.
-	all string
+// schedulerMessage is what the scheduler says of a pod that it found no node for.
+type schedulerMessage struct {
+	// text is what it said, in its own words.
+	text string
 	// nodes of the cluster, 0 where it did not say.
 	nodes int
 	// about the whole pod, as in "pod has unbound immediate PersistentVolumeClaims".
 	whole string
 	// by node: how many nodes were refused why.
-	refused []rejection
+	rejections []rejection
 }
 
 type rejection struct {
@@ -30,14 +30,14 @@ var (
 	tainted = regexp.MustCompile(`taint \{([^:}]+): ?([^}]*)\}`)
 )
 
-// readVerdict reads "0/5 nodes are available: 1 Insufficient nvidia.com/gpu, 4
+// readSchedulerMessage reads "0/5 nodes are available: 1 Insufficient nvidia.com/gpu, 4
 // node(s) didn't match Pod's node affinity/selector. preemption: ...". Text in
 // any other form is about the whole pod.
-func readVerdict(text string) verdict {
-	v := verdict{all: oneLine(text)}
+func readSchedulerMessage(text string) schedulerMessage {
+	v := schedulerMessage{text: oneLine(text)}
 	m := noNodes.FindStringSubmatch(text)
 	if m == nil {
-		v.whole = strings.TrimSuffix(v.all, ".")
+		v.whole = strings.TrimSuffix(v.text, ".")
 		return v
 	}
 	v.nodes, _ = strconv.Atoi(m[1])
@@ -47,16 +47,16 @@ func readVerdict(text string) verdict {
 	body = strings.TrimRight(strings.TrimSpace(body), ".,")
 	// What follows a verdict on the whole pod is about a preemption that was not tried.
 	body = strings.TrimSuffix(body, ". not found")
-	v.all = oneLine(body)
+	v.text = oneLine(body)
 	for _, part := range strings.Split(body, ", ") {
 		part = strings.TrimSpace(part)
 		c := counted.FindStringSubmatch(part)
 		switch {
 		case c != nil:
 			n, _ := strconv.Atoi(c[1])
-			v.refused = append(v.refused, rejection{nodes: n, why: c[2]})
-		case len(v.refused) > 0:
-			v.refused[len(v.refused)-1].why += ", " + part
+			v.rejections = append(v.rejections, rejection{nodes: n, why: c[2]})
+		case len(v.rejections) > 0:
+			v.rejections[len(v.rejections)-1].why += ", " + part
 		case part != "":
 			if v.whole != "" {
 				v.whole += ", "
@@ -69,23 +69,23 @@ func readVerdict(text string) verdict {
 
 // essence is the verdict less the nodes that never come into question, unless
 // there are no others.
-func (v verdict) essence() string {
+func (v schedulerMessage) essence() string {
 	var parts []string
-	for _, r := range v.refused {
+	for _, r := range v.rejections {
 		if !strings.Contains(r.why, "node affinity/selector") && !strings.Contains(r.why, "node-role.kubernetes.io/") {
 			parts = append(parts, strconv.Itoa(r.nodes)+" "+r.why)
 		}
 	}
 	if parts == nil {
-		return v.all
+		return v.text
 	}
 	return oneLine(strings.Join(parts, ", "))
 }
 
 // count is how many nodes were refused for a reason with one of the signs.
-func (v verdict) count(signs ...string) int {
+func (v schedulerMessage) count(signs ...string) int {
 	n := 0
-	for _, r := range v.refused {
+	for _, r := range v.rejections {
 		if has(strings.ToLower(r.why), signs...) {
 			n += r.nodes
 		}
@@ -94,9 +94,9 @@ func (v verdict) count(signs ...string) int {
 }
 
 // short are the resources that some nodes have too little of.
-func (v verdict) short() []string {
+func (v schedulerMessage) short() []string {
 	var names []string
-	for _, r := range v.refused {
+	for _, r := range v.rejections {
 		if name, ok := strings.CutPrefix(r.why, "Insufficient "); ok {
 			names = append(names, name)
 		}

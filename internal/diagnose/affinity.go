@@ -35,9 +35,9 @@ func requiredAffinity(spec *corev1.PodSpec) *corev1.NodeSelector {
 	return spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// wanted is true of a node that the pod's selector and affinity allow, and that
+// isCandidate is true of a node that the pod's selector and affinity allow, and that
 // is of the kind that has GPUs where the pod asks for some.
-func wanted(node *corev1.Node, spec *corev1.PodSpec) bool {
+func isCandidate(node *corev1.Node, spec *corev1.PodSpec) bool {
 	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(node.Labels)) {
 		return false
 	}

@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// account is what a node has of a resource, what is left, and who has it. Of
+// describeUsage is what a node has of a resource, what is left, and who has it. Of
 // other resources than GPUs only what it has is known.
-func (e *explainer) account(node *corev1.Node, name corev1.ResourceName) string {
+func (e *explainer) describeUsage(node *corev1.Node, name corev1.ResourceName) string {
 	has := node.Status.Allocatable[name]
 	text := fmt.Sprintf("%s has %s", node.Name, has.String())
 	if !isGPU(name) {
@@ -25,7 +25,7 @@ func (e *explainer) account(node *corev1.Node, name corev1.ResourceName) string 
 			if pods[i].Spec.NodeName != node.Name || released(&pods[i]) {
 				continue
 			}
-			if q := asks(&pods[i].Spec, name); !q.IsZero() {
+			if q := podRequest(&pods[i].Spec, name); !q.IsZero() {
 				free.Sub(q)
 				holders = append(holders, holder(&pods[i], q))
 			}
@@ -50,7 +50,7 @@ func (e *explainer) holdersHere(name corev1.ResourceName) string {
 	var holders []string
 	for i := range e.OtherPods {
 		pod := &e.OtherPods[i]
-		if q := asks(&pod.Spec, name); !q.IsZero() && pod.Spec.NodeName != "" && !released(pod) {
+		if q := podRequest(&pod.Spec, name); !q.IsZero() && pod.Spec.NodeName != "" && !released(pod) {
 			holders = append(holders, holder(pod, q)+" on "+pod.Spec.NodeName)
 		}
 	}

@@ -28,8 +28,8 @@ var phrases = []struct {
 	{regexp.MustCompile(`\.serviceAccountName$`), "service account"},
 }
 
-// inWords is the path itself where there are no words for it.
-func inWords(path string) string {
+// describePath is the path itself where there are no words for it.
+func describePath(path string) string {
 	for _, phrase := range phrases {
 		if match := phrase.path.FindStringSubmatchIndex(path); match != nil {
 			return string(phrase.path.ExpandString(nil, phrase.words, path, match))

@@ -25,7 +25,7 @@ func TestDownloadFromAServerThatFallsSilent(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(release)
-	client := &http.Client{Transport: impatient{http.DefaultTransport, 100 * time.Millisecond}}
+	client := &http.Client{Transport: idleTransport{http.DefaultTransport, 100 * time.Millisecond}}
 	var out strings.Builder
 	err := download(t.Context(), client, t.TempDir(), []agent.Download{{URL: server.URL + "/silent", Path: "a"}, {URL: server.URL + "/whole", Path: "b"}}, &out)
 	if err == nil || !strings.Contains(err.Error(), "said nothing for 100ms") {

@@ -38,8 +38,8 @@ func TestPlaces(t *testing.T) {
 		Lasts  bool
 	}
 	var got []seen
-	for _, place := range Places(nodes, spec) {
-		got = append(got, seen{place.Name, place.Reason, place.Lasts})
+	for _, place := range Candidates(nodes, spec) {
+		got = append(got, seen{place.Name, place.Reason, place.Final})
 	}
 	want := []seen{{"a-fit", "", false}, {"b-cordoned", fail.NodesUnavailable, true}, {"c-tainted", fail.NodeTainted, true}, {"d-lost", fail.NodesUnavailable, false}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -53,25 +53,25 @@ func TestRefused(t *testing.T) {
 	set.Spec.Template.Annotations = map[string]string{objects.SCCAnnotation: "nccl-scc"}
 	tests := []struct {
 		name, text string
-		want       Finding
+		want       fail.Finding
 	}{
 		{
 			"pinned to what may not be used", `pods "e-" is forbidden: unable to validate against any security context constraint: [provider "nccl-scc": Forbidden: not usable by user or serviceaccount]`,
-			Finding{Reason: fail.SecurityRefused, Final: true, Seen: "the pod is pinned to nccl-scc, which is not usable by user or service account sa", Next: "oc adm policy add-scc-to-user nccl-scc -z sa -n team"},
+			fail.Finding{Reason: fail.SecurityRefused, Final: true, Seen: "the pod is pinned to nccl-scc, which is not usable by user or service account sa", Next: "oc adm policy add-scc-to-user nccl-scc -z sa -n team"},
 		},
 		{
 			"pinned to what refuses one thing", `pods "e-" is forbidden: unable to validate against any security context constraint: provider nccl-scc: .containers[0].capabilities.add: Invalid value: "SYS_RESOURCE": capability may not be added`,
-			Finding{Reason: fail.SecurityRefused, Final: true, Seen: "nccl-scc refuses capabilities.add SYS_RESOURCE of containers[0]: capability may not be added", Next: "leave SYS_RESOURCE out of security.capabilities in the cluster file: RDMA does not need it, where IPC_LOCK is effective the memlock limit does not count; or have it allowed: oc describe scc nccl-scc"},
+			fail.Finding{Reason: fail.SecurityRefused, Final: true, Seen: "nccl-scc refuses capabilities.add SYS_RESOURCE of containers[0]: capability may not be added", Next: "leave SYS_RESOURCE out of security.capabilities in the cluster file: RDMA does not need it, where IPC_LOCK is effective the memlock limit does not count; or have it allowed: oc describe scc nccl-scc"},
 		},
 		{
 			"pinned to what refuses", `pods "e-" is forbidden: unable to validate against any security context constraint: [provider nccl-scc: .containers[0].capabilities.add: Invalid value: "SYS_RESOURCE": capability may not be added]`,
-			Finding{Reason: fail.SecurityRefused, Final: true, Seen: "nccl-scc refuses capabilities.add SYS_RESOURCE of containers[0]: capability may not be added", Next: "leave SYS_RESOURCE out of security.capabilities in the cluster file: RDMA does not need it, where IPC_LOCK is effective the memlock limit does not count; or have it allowed: oc describe scc nccl-scc"},
+			fail.Finding{Reason: fail.SecurityRefused, Final: true, Seen: "nccl-scc refuses capabilities.add SYS_RESOURCE of containers[0]: capability may not be added", Next: "leave SYS_RESOURCE out of security.capabilities in the cluster file: RDMA does not need it, where IPC_LOCK is effective the memlock limit does not count; or have it allowed: oc describe scc nccl-scc"},
 		},
-		{"in words of its own", `pods "e-" is forbidden: because`, Finding{Reason: fail.PodsNotReady, Seen: `pods "e-" is forbidden: because`}},
+		{"in words of its own", `pods "e-" is forbidden: because`, fail.Finding{Reason: fail.PodsNotReady, Seen: `pods "e-" is forbidden: because`}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, Refused(set, nil, errors.New(test.text))); diff != "" {
+			if diff := cmp.Diff(test.want, ExplainRejection(set, nil, errors.New(test.text))); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

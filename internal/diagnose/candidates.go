@@ -14,8 +14,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Place is a node that pods are meant for, looked at before there are any.
-type Place struct {
+// Candidate is a node that pods are meant for, looked at before there are any.
+type Candidate struct {
 	// Node is nil where the cluster has none of that name.
 	Node *corev1.Node
 	Name string
@@ -23,59 +23,59 @@ type Place struct {
 	Problem, Next string
 	// Reason is there with a Problem.
 	Reason fail.Reason
-	// Lasts is true of a problem that does not go away by itself.
-	Lasts bool
+	// Final is true of a problem that does not go away by itself.
+	Final bool
 }
 
-// Places are the nodes that the pod's selector and affinity allow, and those that
+// Candidates are the nodes that the pod's selector and affinity allow, and those that
 // its affinity names and the cluster has not, sorted by name. What is left of their
 // resources is not looked at.
-func Places(nodes []corev1.Node, spec *corev1.PodSpec) []Place {
-	var found []Place
+func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
+	var found []Candidate
 	for i := range nodes {
 		node := &nodes[i]
-		if !wanted(node, spec) {
+		if !isCandidate(node, spec) {
 			continue
 		}
-		place := Place{Node: node, Name: node.Name}
+		place := Candidate{Node: node, Name: node.Name}
 		why, taints := unfit(node), untolerated(node, spec)
 		switch {
 		case why == cordoned:
-			place.Problem, place.Next, place.Reason, place.Lasts = why, "oc adm uncordon "+node.Name, fail.NodesUnavailable, true
+			place.Problem, place.Next, place.Reason, place.Final = why, "oc adm uncordon "+node.Name, fail.NodesUnavailable, true
 		case why != "":
 			place.Problem, place.Next, place.Reason = why, "oc describe node "+node.Name, fail.NodesUnavailable
 		case len(taints) > 0:
 			place.Problem, place.Next = "the pods do not tolerate its taint "+taints[0].ToString(), toleration(taints[0])
-			place.Reason, place.Lasts = fail.NodeTainted, true
+			place.Reason, place.Final = fail.NodeTainted, true
 		}
 		found = append(found, place)
 	}
 	e := newExplainer(Snapshot{Nodes: nodes}, time.Time{})
 	for _, name := range e.absent(spec) {
-		found = append(found, Place{
+		found = append(found, Candidate{
 			Name: name, Problem: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(),
-			Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)", Reason: fail.NodesUnavailable, Lasts: true,
+			Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)", Reason: fail.NodesUnavailable, Final: true,
 		})
 	}
-	slices.SortFunc(found, func(a, b Place) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(found, func(a, b Candidate) int { return cmp.Compare(a.Name, b.Name) })
 	return found
 }
 
-// Held is what pods of a node hold of a resource.
-type Held struct {
+// Usage is what pods of a node hold of a resource.
+type Usage struct {
 	Amount resource.Quantity
 	// Holders say who holds how much of it.
 	Holders []string
 }
 
-// Holds adds up what the pods on a node hold of a resource.
-func Holds(node string, pods []corev1.Pod, name corev1.ResourceName) Held {
-	var held Held
+// UsageOf adds up what the pods on a node hold of a resource.
+func UsageOf(node string, pods []corev1.Pod, name corev1.ResourceName) Usage {
+	var held Usage
 	for i := range pods {
 		if pods[i].Spec.NodeName != node || released(&pods[i]) {
 			continue
 		}
-		if q := asks(&pods[i].Spec, name); !q.IsZero() {
+		if q := podRequest(&pods[i].Spec, name); !q.IsZero() {
 			held.Amount.Add(q)
 			held.Holders = append(held.Holders, holder(&pods[i], q))
 		}
@@ -83,12 +83,14 @@ func Holds(node string, pods []corev1.Pod, name corev1.ResourceName) Held {
 	return held
 }
 
-// Asks is what a pod takes of its node.
-func Asks(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity { return asks(spec, name) }
+// RequestOf is what a pod takes of its node.
+func RequestOf(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity {
+	return podRequest(spec, name)
+}
 
-// Refused explains what the API server says when it refuses a pod of a set that is
+// ExplainRejection explains what the API server says when it refuses a pod of a set that is
 // not there yet.
-func Refused(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) Finding {
+func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) fail.Finding {
 	f := newExplainer(Snapshot{StatefulSet: set, Quotas: quotas}, time.Time{}).refusal(err.Error())
 	if strings.HasPrefix(f.Next, "oc describe statefulset ") {
 		f.Next = "" // there is none to describe
@@ -100,10 +102,10 @@ func Refused(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) 
 // the cluster, "" for any other class.
 func ServerNamespace(class *storagev1.StorageClass) string { return serverNamespace(class) }
 
-// ServerWaits says why a class can give nothing: the server that it is served by
+// StorageServerWaits says why a class can give nothing: the server that it is served by
 // waits for a claim of its own. claims are those of the server's namespace; ours is
 // the namespace of the claims that are to be served.
-func ServerWaits(class *storagev1.StorageClass, classes []storagev1.StorageClass, claims []corev1.PersistentVolumeClaim, ours string) (Finding, bool) {
+func StorageServerWaits(class *storagev1.StorageClass, classes []storagev1.StorageClass, claims []corev1.PersistentVolumeClaim, ours string) (fail.Finding, bool) {
 	set := &appsv1.StatefulSet{}
 	set.Namespace = ours
 	f, waits := newExplainer(Snapshot{StatefulSet: set, Classes: classes, Claims: claims}, time.Time{}).storageServer(class.Name, class)

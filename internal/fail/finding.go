@@ -1,0 +1,107 @@
+package fail
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Level says what a finding means for a training.
+type Level string
+
+// The levels, the worst first.
+const (
+	// Broken: pods do not start, or a training ends or hangs.
+	Broken Level = "broken"
+	// Degraded: it works, but not as well as it could.
+	Degraded Level = "degraded"
+	// Suspicious: it may be why something is slow or hangs, and may be harmless.
+	Suspicious Level = "suspicious"
+	// Note: nothing is wrong by itself.
+	Note Level = "note"
+)
+
+// Compare is negative if l is worse than other.
+func (l Level) Compare(other Level) int {
+	levels := []Level{Broken, Degraded, Suspicious, Note}
+	return cmp.Compare(slices.Index(levels, l), slices.Index(levels, other))
+}
+
+// Finding is one thing that is wrong, or worth knowing, whichever part of the product found it.
+type Finding struct {
+	// Reason is one of this package's, or a name that the finding's package adds to them.
+	Reason Reason `json:"name"`
+	// Level is empty if the package that finds it has only one.
+	Level Level `json:"severity,omitempty"`
+	// Object is what it is about, as in "pod ml-dev-env-1" or "node 1 (ml-dev-env-1 on gpu-b)".
+	Object string `json:"object,omitempty"`
+	// Seen is the evidence.
+	Seen string `json:"evidence"`
+	// Wanted is what should be there instead. It may be empty, or part of Seen.
+	Wanted string `json:"wanted,omitempty"`
+	// Next is the command or the change that would show or fix it. It may be empty.
+	Next string `json:"next,omitempty"`
+	// Since is when it was first seen, zero if that is not known.
+	Since time.Time `json:"since,omitzero"`
+	// Final is true if waiting longer cannot help by itself.
+	Final bool `json:"-"`
+}
+
+// Evidence is what was seen and what was wanted, in one text.
+func (f Finding) Evidence() string {
+	if f.Wanted == "" {
+		return f.Seen
+	}
+	return f.Seen + ": want " + f.Wanted
+}
+
+// Err is the finding as an error with its reason and advice. doing is what was done to the
+// object when it was found, as in "waiting for".
+func (f Finding) Err(doing string) error {
+	return &Error{Reason: f.Reason, Err: &findingError{f, doing}, Next: f.Next}
+}
+
+// FindingOf is the finding that err was made from; of any other error it is one with its
+// reason, text and advice.
+func FindingOf(err error) Finding {
+	var e *findingError
+	if errors.As(err, &e) {
+		return e.Finding
+	}
+	return Finding{Reason: ReasonOf(err), Seen: err.Error(), Next: NextOf(err)}
+}
+
+type findingError struct {
+	Finding
+	doing string
+}
+
+// Error implements error.
+func (e *findingError) Error() string {
+	return strings.TrimSpace(e.doing+" "+e.Object) + ": " + e.Evidence()
+}
+
+// Print writes the finding for people: its reason and object, what was seen, and what to do
+// next. remarks follow the level.
+func (f Finding) Print(w io.Writer, remarks ...string) {
+	fmt.Fprint(w, f.Reason)
+	if f.Object != "" {
+		fmt.Fprintf(w, ": %s", f.Object)
+	}
+	if f.Level != "" {
+		fmt.Fprintf(w, " (%s)", strings.Join(append([]string{string(f.Level)}, remarks...), ": "))
+	}
+	fmt.Fprintf(w, "\n  seen: %s\n", indent(f.Evidence()))
+	if f.Next != "" {
+		fmt.Fprintf(w, "  next: %s\n", indent(f.Next))
+	}
+}
+
+// indent puts the lines after the first below it.
+func indent(text string) string {
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n        ")
+}

@@ -43,8 +43,7 @@ func TestValidate(t *testing.T) {
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
 		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
 		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
-		{"every mistake of preflight", []string{"preflight", "--mode=fast", "--output=xml"}, 2, "", `--mode "fast": want auto, rdma or tcp
-  --output "xml": want text or json`},
+		{"every mistake of preflight", []string{"preflight", "--mode=fast"}, 2, "", `--mode "fast": want auto, rdma or tcp`},
 		{"preflight of no cluster file", []string{"preflight"}, 1, "", "mlenv preflight failed: InvalidInput: --cluster-file is missing"},
 		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
   --compare "udp": want tcp, or nothing

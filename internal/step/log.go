@@ -87,9 +87,9 @@ func Output(cmd *cobra.Command) io.Writer {
 	return cmd.OutOrStdout()
 }
 
-// ReportOutput is where a report is written: Output, unless format asks for a json document.
-func ReportOutput(cmd *cobra.Command, format string) io.Writer {
-	if format == "json" {
+// ReportOutput is where a report is written: Output, unless --output asks for a document.
+func ReportOutput(cmd *cobra.Command, output OutputFlag) io.Writer {
+	if !output.ForPeople() {
 		return cmd.OutOrStdout()
 	}
 	return Output(cmd)

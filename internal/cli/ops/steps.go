@@ -4,6 +4,7 @@ package ops
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 
 	"github.com/spf13/cobra"
@@ -75,9 +76,11 @@ func PlanCommand() *cobra.Command {
 	cmd := examining(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
 		report := preflight.Examine(cmd.Context(), d, o)
 		plan := preflight.PlanOf(cmd.Context(), d.Clients.Kube, report)
-		if o.Output != "json" {
-			plan.Print(cmd.OutOrStdout())
-		} else if err := step.WriteJSON(cmd.OutOrStdout(), plan); err != nil {
+		err := o.Output.Print(cmd.OutOrStdout(), plan, func(out io.Writer) error {
+			plan.Print(out)
+			return nil
+		})
+		if err != nil {
 			return err
 		}
 		return report.Err()

@@ -78,7 +78,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Bandwidth, "bandwidth", warn, "what a bandwidth below the expected one means: warn or fail")
 	flags.StringVar(&o.Compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
 	flags.DurationVar(&o.Timeout, "timeout", 90*time.Second, "time for the check; what cannot be measured in it is left out")
-	flags.StringVar(&o.Output, "output", "text", "text for people, json for machines")
+	o.Output.AddTo(flags, step.Text, step.JSON, step.YAML)
 	flags.StringVar(&o.Pods.Pods, "pods", "", "check these pods, which need not be an environment: names with commas, or a label selector")
 	flags.StringVar(&o.Pods.Container, "container", "", "with --pods: the container of each (default: the one that kubectl takes)")
 	flags.StringVar(&o.Agent, "agent", "", "with --pods: file with the agent's program (default: mlenv-agent beside this program, or that of the steps image)")
@@ -103,9 +103,6 @@ func (o *Options) Check() error {
 	const least = 20 * time.Second
 	if o.Timeout < least {
 		wrong("timeout", o.Timeout.String(), "at least "+least.String()+": torch alone takes some to start")
-	}
-	if o.Output != "text" && o.Output != "json" {
-		wrong("output", o.Output, "text or json")
 	}
 	if err := o.Run.Check(); err != nil {
 		problems = append(problems, err)

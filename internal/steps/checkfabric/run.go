@@ -44,8 +44,7 @@ type Options struct {
 	Compare string
 	// Timeout is the time for the check, without the comparison.
 	Timeout time.Duration
-	// Output is text or json.
-	Output string
+	Output  step.OutputFlag
 	// Pods are pods that somebody else made.
 	Pods podagent.Selection
 	// Agent is the file with the agent's program for them, "" to look for it.
@@ -71,7 +70,7 @@ type checker struct {
 // Run checks the network, shows the report and puts it into the run's record. The report has
 // no Verdict if nothing was found; it is valid with an error too.
 func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
-	if o.Output == "json" {
+	if !o.Output.ForPeople() {
 		d.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &checker{d, o}
@@ -93,7 +92,7 @@ func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 	}
 	if o.Run.UID != "" {
 		if err := keep(ctx, set, o.Run.UID, report); err != nil {
-			d.Log.Warn(fmt.Sprintf("What was found will not be in the receipt: %v", err))
+			d.Log.Warn(fmt.Sprintf("What was found will not be in the receipt: %v", err), "error", err)
 		}
 	}
 	return report, c.end(report, report, err)
@@ -113,14 +112,11 @@ func (c *checker) end(report fabric.Report, whole any, err error) error {
 }
 
 func (c *checker) show(report fabric.Report, whole any) error {
-	if c.Output == "json" {
-		return step.WriteJSON(c.Out, whole)
-	}
 	if c.Out == nil {
 		c.Log.Info(report.Summary(), slog.Any("report", whole))
 		return nil
 	}
-	if err := report.Print(c.Out); err != nil {
+	if err := c.Output.Print(c.Out, whole, report.Print); err != nil {
 		return err
 	}
 	c.Log.Info("Fabric: " + report.Summary() + ".")

@@ -81,7 +81,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.BoolVar(&o.Request.Routes, "routes", false, "whether OpenShift Routes to services will be asked for")
 	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image of the steps, which the nodes get their agent from")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its own, else "+install.DefaultServiceAccount+")")
-	flags.StringVar(&o.Output, "output", "text", "text for people, json for machines")
+	o.Output.AddTo(flags, step.Text, step.JSON, step.YAML)
 }
 
 // Check finds every mistake that needs no cluster file.
@@ -89,9 +89,6 @@ func (o *Options) Check() error {
 	var problems []error
 	if o.Mode != Auto && o.Mode != string(objects.RDMA) && o.Mode != string(objects.TCP) {
 		problems = append(problems, fmt.Errorf("--mode %q: want auto, rdma or tcp", o.Mode))
-	}
-	if o.Output != "text" && o.Output != "json" {
-		problems = append(problems, fmt.Errorf("--output %q: want text or json", o.Output))
 	}
 	return errors.Join(problems...)
 }

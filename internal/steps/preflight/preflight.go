@@ -49,8 +49,8 @@ type Options struct {
 	Flavour string
 	// ServiceAccount is the one that the steps run as, "" for whoever asks.
 	ServiceAccount string
-	// Output is how Run shows the report: text for people, json for machines.
-	Output string
+	// Output is how Run shows the report.
+	Output step.OutputFlag
 }
 
 // Deps are what Run and Examine work with.
@@ -92,17 +92,19 @@ type probe struct {
 func Run(ctx context.Context, d Deps, o Options) (Report, error) {
 	report := Examine(ctx, d, o)
 	switch {
-	case o.Output == "json":
-		if err := step.WriteJSON(d.Out, report); err != nil {
-			return report, err
-		}
 	case d.Out == nil:
 		for _, check := range report.Checks {
 			d.Log.Info("checked "+check.Name, slog.String("verdict", string(check.Verdict)), slog.String("evidence", check.Seen), slog.String("fix", check.Fix))
 		}
 		d.Log.Info("Verdict: " + report.Verdict() + ".")
 	default:
-		report.Print(d.Out)
+		err := o.Output.Print(d.Out, report, func(out io.Writer) error {
+			report.Print(out)
+			return nil
+		})
+		if err != nil {
+			return report, err
+		}
 	}
 	return report, report.Err()
 }

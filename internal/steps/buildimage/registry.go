@@ -4,17 +4,18 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/authn/kubernetes"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -34,7 +35,7 @@ const openshiftRegistry = "image-registry.openshift-image-registry.svc:5000"
 // Registry asks image registries what they have.
 type Registry struct {
 	keys authn.Keychain
-	// token is the cluster's own registry's password, of the account we are.
+	// token is the step's service account token, the password for the registry internal.
 	token     string
 	internal  string
 	transport http.RoundTripper
@@ -80,8 +81,26 @@ func NewRegistry(pullSecret map[string]string, token string, bundles ...string) 
 	}
 	plain := http.DefaultTransport.(*http.Transport).Clone()
 	plain.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	r.transport = plain
+	r.transport = tokenGuard{plain, r}
 	return r, nil
+}
+
+// tokenGuard removes the service account token from requests to any other host than the
+// internal registry's, and from requests without TLS. A registry names the host that
+// exchanges passwords for bearer tokens itself, so Resolve alone cannot keep the token.
+type tokenGuard struct {
+	next     http.RoundTripper
+	registry *Registry
+}
+
+// RoundTrip implements http.RoundTripper.
+func (g tokenGuard) RoundTrip(request *http.Request) (*http.Response, error) {
+	_, password, _ := request.BasicAuth()
+	if password != "" && password == g.registry.token && (request.URL.Scheme != "https" || request.URL.Host != g.registry.internal) {
+		request = request.Clone(request.Context())
+		request.Header.Del("Authorization")
+	}
+	return g.next.RoundTrip(request)
 }
 
 // Resolve implements authn.Keychain: the cluster's own registry takes the token.
@@ -113,9 +132,6 @@ func (r *Registry) digest(ctx context.Context, image string) (string, error) {
 // gone is true where the registry says that it has no such image; not where it
 // does not answer, or not to us.
 func (r *Registry) gone(ctx context.Context, image string) bool {
-	if ref, err := name.ParseReference(image); err == nil {
-		r.internal = ref.Context().RegistryStr()
-	}
 	found, err := r.Has(ctx, image)
 	return err == nil && !found
 }
@@ -137,42 +153,22 @@ func (r *Registry) Has(ctx context.Context, image string) (bool, error) {
 	return err == nil, err
 }
 
-// dockerConfig is the content of a Secret of type kubernetes.io/dockerconfigjson.
-type dockerConfig struct {
-	Auths map[string]authn.AuthConfig `json:"auths"`
-}
-
-// Resolve implements authn.Keychain: the most specific entry counts, as for the kubelet.
-func (c dockerConfig) Resolve(resource authn.Resource) (authn.Authenticator, error) {
-	best, found := "", authn.Anonymous
-	for key, auth := range c.Auths {
-		at := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://"), "/")
-		at = strings.TrimSuffix(strings.TrimSuffix(at, "/v1"), "/v2")
-		whole := resource.String()
-		if at != resource.RegistryStr() && at != whole && !strings.HasPrefix(whole, at+"/") {
+// readKeys is the keychain of a pull secret. An entry's key is a registry, with or without a path, as for
+// the kubelet.
+func readKeys(secret map[string]string) (authn.Keychain, error) {
+	for key, kind := range map[string]corev1.SecretType{
+		corev1.DockerConfigJsonKey: corev1.SecretTypeDockerConfigJson,
+		corev1.DockerConfigKey:     corev1.SecretTypeDockercfg,
+	} {
+		text, found := secret[key]
+		if !found {
 			continue
 		}
-		if len(at) > len(best) {
-			best, found = at, authn.FromConfig(auth)
+		keys, err := kubernetes.NewFromPullSecrets(context.Background(), []corev1.Secret{{Type: kind, Data: map[string][]byte{key: []byte(text)}}})
+		if err != nil {
+			return nil, fmt.Errorf("reading the pull secret: its %s is invalid", key) // err may quote it
 		}
-	}
-	return found, nil
-}
-
-func readKeys(secret map[string]string) (authn.Keychain, error) {
-	if text, ok := secret[".dockerconfigjson"]; ok {
-		var config dockerConfig
-		if err := json.Unmarshal([]byte(text), &config); err != nil {
-			return nil, errors.New("reading the pull secret: its .dockerconfigjson is no JSON")
-		}
-		return config, nil
-	}
-	if text, ok := secret[".dockercfg"]; ok {
-		var config dockerConfig
-		if err := json.Unmarshal([]byte(text), &config.Auths); err != nil {
-			return nil, errors.New("reading the pull secret: its .dockercfg is no JSON")
-		}
-		return config, nil
+		return keys, nil
 	}
 	return nil, errors.New("reading the pull secret: it has neither .dockerconfigjson nor .dockercfg: want one made by `oc create secret docker-registry`")
 }

@@ -2,11 +2,15 @@ package buildimage
 
 import (
 	"encoding/base64"
+	"encoding/pem"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -89,7 +93,8 @@ func TestDigest(t *testing.T) {
 
 func TestGone(t *testing.T) {
 	host, digest := serve(t)
-	r, err := NewRegistry(map[string]string{".dockerconfigjson": "{}"}, "token")
+	auth := base64.StdEncoding.EncodeToString([]byte("me:secret"))
+	r, err := NewRegistry(map[string]string{".dockerconfigjson": `{"auths":{"` + host + `":{"auth":"` + auth + `"}}}`}, "token")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,5 +110,73 @@ func TestGone(t *testing.T) {
 	}
 	if stranger.gone(t.Context(), host+"/team/image:2") || stranger.gone(t.Context(), "127.0.0.1:1/team/image:2") {
 		t.Error("what may not be asked, or does not answer, is gone")
+	}
+}
+
+// TestTokenStays: the service account token reaches the internal registry over TLS, and no other address.
+func TestTokenStays(t *testing.T) {
+	tests := []struct {
+		name string
+		// internal: the registry that is asked is the cluster's own.
+		internal, tls bool
+		// realm: it names another host that exchanges passwords.
+		realm bool
+		want  bool
+	}{
+		{name: "the internal registry", internal: true, tls: true, want: true},
+		{name: "the internal registry without TLS", internal: true},
+		{name: "the internal registry with a realm elsewhere", internal: true, tls: true, realm: true},
+		{name: "a foreign registry", tls: true},
+		{name: "a foreign registry with a realm elsewhere", tls: true, realm: true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			var received atomic.Bool
+			record := func(r *http.Request) {
+				if _, password, _ := r.BasicAuth(); password == "token" || strings.Contains(r.Header.Get("Authorization"), "token") {
+					received.Store(true)
+				}
+			}
+			start := httptest.NewServer
+			if test.tls {
+				start = httptest.NewTLSServer
+			}
+			elsewhere := start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				record(r)
+				w.WriteHeader(http.StatusUnauthorized)
+			}))
+			defer elsewhere.Close()
+			server := start(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				record(r)
+				challenge := `Basic realm="test"`
+				if test.realm {
+					challenge = `Bearer realm="` + elsewhere.URL + `/token",service="test"`
+				}
+				w.Header().Set("WWW-Authenticate", challenge)
+				w.WriteHeader(http.StatusUnauthorized)
+			}))
+			defer server.Close()
+			var bundle []string
+			if test.tls {
+				file := filepath.Join(t.TempDir(), "ca.pem")
+				// Both servers have the same certificate.
+				if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				bundle = []string{file}
+			}
+			r, err := NewRegistry(map[string]string{".dockerconfigjson": "{}"}, "token", bundle...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			host := server.Listener.Addr().String()
+			if test.internal {
+				r.internal = host
+			}
+			r.gone(t.Context(), host+"/team/image:1")
+			if received.Load() != test.want {
+				t.Errorf("the token was sent: %t, want %t", received.Load(), test.want)
+			}
+		})
 	}
 }

@@ -35,7 +35,7 @@ func TestPrintFinding(t *testing.T) {
 }
 
 func TestLevelsAreOrdered(t *testing.T) {
-	if Broken.Compare(Note) >= 0 || Suspicious.Compare(Degraded) <= 0 || Note.Compare(Note) != 0 {
+	if Broken.Compare(Note) >= 0 || Suspicious.Compare(Degraded) <= 0 || Note.Compare(Level("note")) != 0 {
 		t.Error("want broken, degraded, suspicious, note")
 	}
 }

@@ -82,7 +82,7 @@ func stepsImage(contents Contents) (v1.Image, error) {
 	}
 	layers = append(layers, program)
 
-	var image v1.Image = empty.Image
+	image := empty.Image
 	if contents.Base.image != nil {
 		if image, err = contents.Base.image(contents.Platform); err != nil {
 			return nil, err

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
@@ -126,7 +127,7 @@ func (a Auth) writeRoots(file string) (string, error) {
 	var system []byte
 	for _, name := range append([]string{os.Getenv("SSL_CERT_FILE")}, systemRoots...) {
 		if content, err := os.ReadFile(name); err == nil {
-			system = append(content, '\n')
+			system = slices.Concat(content, []byte{'\n'})
 			break
 		}
 	}

@@ -132,7 +132,7 @@ func sshCommand(scratch string, keys keyring, silence time.Duration) error {
 	if err != nil {
 		return errors.Join(err, writeFailure(scratch, explainDial(keys, a, err)))
 	}
-	defer client.Close()
+	defer func() { _ = client.Close() }() // the session has reported what matters
 	session, err := client.NewSession()
 	if err != nil {
 		return err

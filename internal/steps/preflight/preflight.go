@@ -91,20 +91,19 @@ type probe struct {
 // Run makes all checks and shows the report. The error says why no environment can start.
 func Run(ctx context.Context, d Deps, o Options) (Report, error) {
 	report := Examine(ctx, d, o)
-	switch {
-	case d.Out == nil:
+	if d.Out == nil {
 		for _, check := range report.Checks {
 			d.Log.Info("checked "+check.Name, slog.String("verdict", string(check.Verdict)), slog.String("evidence", check.Seen), slog.String("fix", check.Fix))
 		}
 		d.Log.Info("Verdict: " + report.Verdict() + ".")
-	default:
-		err := o.Output.Print(d.Out, report, func(out io.Writer) error {
-			report.Print(out)
-			return nil
-		})
-		if err != nil {
-			return report, err
-		}
+		return report, report.Err()
+	}
+	err := o.Output.Print(d.Out, report, func(out io.Writer) error {
+		report.Print(out)
+		return nil
+	})
+	if err != nil {
+		return report, err
 	}
 	return report, report.Err()
 }

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"unicode"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -96,7 +97,7 @@ func parseAddress(text string) (address, error) {
 		return address{}, fail.Becausef(fail.InvalidInput,
 			"reading repository URL %q: %s: want https://HOST/PATH, ssh://HOST/PATH or USER@HOST:PATH", withoutUser(text), seen)
 	}
-	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+	if strings.ContainsFunc(text, unicode.IsControl) {
 		return wrong("it has control characters")
 	}
 	if !strings.Contains(text, "://") {
@@ -125,6 +126,9 @@ func parseAddress(text string) (address, error) {
 	if a.host == "" || a.path == "/" {
 		return wrong("it has no host or no path")
 	}
+	if strings.ContainsFunc(a.user+a.host+a.path, unicode.IsControl) {
+		return wrong("it has escaped control characters")
+	}
 	return a, nil
 }
 
@@ -133,6 +137,9 @@ func parseScp(text string, wrong func(string) (address, error)) (address, error)
 	head, rest, ok := strings.Cut(text, ":")
 	if !ok || strings.Contains(head, "/") {
 		return wrong("it is a path on this machine")
+	}
+	if !strings.Contains(head, "@") && strings.Contains(rest, "@") {
+		return wrong("it has a user behind the host, or no scheme")
 	}
 	if strings.HasPrefix(rest, ":") {
 		return wrong("it names a helper program")

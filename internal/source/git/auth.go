@@ -3,11 +3,14 @@ package git
 import (
 	"bytes"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -60,6 +63,10 @@ func (a Auth) GoString() string { return a.String() }
 func AuthFromDir(dir string) (Auth, error) {
 	values, err := secretdir.Read(dir)
 	if err != nil || values == nil {
+		return Auth{}, err
+	}
+	// The helpers, which read the folder again, run in another one.
+	if dir, err = filepath.Abs(dir); err != nil {
 		return Auth{}, err
 	}
 	for key, value := range values {
@@ -178,10 +185,18 @@ func (k keyring) signer(host string) (ssh.Signer, bool) {
 // the secrets that were sent to it.
 func (k keyring) clean(text string) string {
 	if k.auth.password != "" {
-		text = strings.ReplaceAll(text, k.auth.password, "***")
+		basic := base64.StdEncoding.EncodeToString([]byte(k.auth.user + ":" + k.auth.password))
+		for _, secret := range []string{k.auth.password, url.QueryEscape(k.auth.password), basic} {
+			text = strings.ReplaceAll(text, secret, "***")
+		}
 	}
-	return printable(text)
+	return printable(withoutQueries(text))
 }
+
+// urlQuery is the query of a URL. That of an LFS object can be a signature, which opens it.
+var urlQuery = regexp.MustCompile(`(https?://[^\s"'?]*)\?[^\s"']*`)
+
+func withoutQueries(text string) string { return urlQuery.ReplaceAllString(text, "$1?...") }
 
 // maxShown is how many bytes of a server's text are shown.
 const maxShown = 500

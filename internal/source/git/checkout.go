@@ -134,11 +134,12 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 			}
 			if p, ok := parsePointer(content); ok {
 				own = append(own, pointerFile{p, m.prefix + path})
+				// Compared before it is added: sizes are whatever a pointer says.
+				if p.size > c.programs.limits.disk-c.bytes {
+					return m.explain(ctx, c.programs.tooLarge())
+				}
 				c.bytes += p.size
 			}
-		}
-		if c.bytes > c.programs.limits.disk {
-			return m.explain(ctx, c.programs.tooLarge())
 		}
 		if c.source.LFS && len(own) > 0 {
 			if err := c.fetchObjects(ctx, m, own); err != nil {

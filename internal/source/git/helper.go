@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -101,22 +102,48 @@ func askpass(_ string, keys keyring, _ time.Duration) error {
 	if len(os.Args) != 2 {
 		return fmt.Errorf("%s: want a question", askpassName)
 	}
-	what, where, ok := strings.Cut(os.Args[1], " for ")
-	at, err := url.Parse(strings.Trim(where, `'": `))
-	if !ok || err != nil {
-		return fmt.Errorf("%s: not a question for a user or a password", askpassName)
+	text, err := keys.answer(os.Args[1])
+	if err != nil {
+		return fmt.Errorf("%s: %w", askpassName, err)
 	}
-	user, password, ok := keys.basic(at.Scheme, at.Hostname(), at.Port())
-	switch {
-	case !ok:
-		return fmt.Errorf("%s: no credentials for %s", askpassName, at.Host)
-	case what == "Username":
-		fmt.Println(user)
-	case what == "Password":
-		fmt.Println(password)
-	}
+	fmt.Println(text)
 	return nil
 }
+
+// answer answers a question of git. A redirect can put a user into the question,
+// and some versions of git print it as it is: https://HOST/@evil.example would read
+// as HOST. So only our own user may stand before the host, and nothing behind it.
+func (k keyring) answer(question string) (string, error) {
+	what, where, ok := strings.Cut(question, " for ")
+	scheme, host, isURL := strings.Cut(strings.Trim(where, `'": `), "://")
+	for _, user := range []string{k.auth.user, url.User(k.auth.user).String(), url.PathEscape(k.auth.user), url.QueryEscape(k.auth.user)} {
+		if rest, found := strings.CutPrefix(host, user+"@"); user != "" && found {
+			host = rest
+			break
+		}
+	}
+	if !ok || !isURL || strings.ContainsAny(host, `@\?#/%`) {
+		return "", errors.New("not a question for a user or a password")
+	}
+	at, err := url.Parse(scheme + "://" + host)
+	if err != nil {
+		return "", errors.New("not a question for a user or a password")
+	}
+	user, password, ok := k.basic(at.Scheme, at.Hostname(), at.Port())
+	switch {
+	case !ok:
+		return "", fmt.Errorf("no credentials for %s", at.Host)
+	case what == "Username":
+		return user, nil
+	case what == "Password":
+		return password, nil
+	}
+	return "", errors.New("not a question for a user or a password")
+}
+
+// remoteCommand matches all that git and git-lfs have to run on a server. git quotes the
+// path; git-lfs does not, and a repository's .lfsconfig can name the path.
+var remoteCommand = regexp.MustCompile(`^(git-upload-pack '([^'!]|'\\['!]')*'|git-lfs-authenticate [A-Za-z0-9/~_.][A-Za-z0-9/~_.+@%,=:-]* download)$`)
 
 // sshCommand is called as OpenSSH is:
 //
@@ -125,6 +152,9 @@ func sshCommand(scratch string, keys keyring, silence time.Duration) error {
 	a, command, err := parseSSH(os.Args[1:])
 	if err != nil {
 		return err
+	}
+	if !remoteCommand.MatchString(command) {
+		return fmt.Errorf("%s: refusing to run %q on %s: want git-upload-pack or git-lfs-authenticate with a plain path", sshName, command, a.host)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()

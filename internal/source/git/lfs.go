@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
@@ -34,6 +35,10 @@ func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []point
 	}
 	for p, at := range paths {
 		object := filepath.Join(m.dir, "lfs", "objects", p.id[:2], p.id[2:4], p.id)
+		if info, err := os.Lstat(object); err != nil || info.Size() != p.size {
+			return fail.Becausef(fail.LFSPointers, "object %s of %q, %s: git-lfs did not fetch it: want one pointer to it in the form of Git LFS's specification",
+				p.id, at[0], humanize.Bytes(p.size))
+		}
 		if err := c.place(object, at); err != nil {
 			return fmt.Errorf("object %s: %w", p.id, err)
 		}

@@ -176,14 +176,15 @@ type repository struct {
 // errAborted is how git ends after the message that aborts it.
 var errAborted = errors.New("aborted")
 
-// open makes an empty repository for one remote.
+// open makes an empty repository for one remote. It returns the repository with an
+// error too, because that explains the error.
 func (p *programs) open(ctx context.Context, a address, name, worktree string) (*repository, error) {
 	r := &repository{programs: p, address: a, dir: filepath.Join(p.scratch, name), worktree: worktree}
 	if _, err := r.git(ctx, "init", "--quiet", "--template="); err != nil {
-		return nil, err
+		return r, err
 	}
 	if err := os.MkdirAll(filepath.Join(r.dir, "info"), 0o700); err != nil {
-		return nil, err
+		return r, err
 	}
 	// The file overrides the tree's own attributes: content stays as committed.
 	const attributes = "* -text -eol -ident -filter -working-tree-encoding\n"
@@ -237,6 +238,10 @@ func (r *repository) run(ctx context.Context, config [][2]string, args ...string
 	}
 	go r.watchDisk(ctx, cancel)
 	err := cmd.Wait()
+	if err != nil {
+		// git may have died alone; its children would still write.
+		_ = cmd.Cancel()
+	}
 	stderr.end()
 	if cause := context.Cause(ctx); cause != nil {
 		return "", cause

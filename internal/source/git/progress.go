@@ -68,7 +68,7 @@ func (r *report) line(text string) {
 	m := progressLine.FindStringSubmatch(text)
 	if m == nil {
 		if text != "" && !progressLine.MatchString(strings.TrimPrefix(text, "remote: ")) {
-			_, _ = r.said.Write([]byte(text + "\n")) // it never fails
+			_, _ = r.said.Write([]byte(withoutQueries(text) + "\n")) // it never fails
 			r.onLine(text)
 		}
 		return

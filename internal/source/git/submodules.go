@@ -11,10 +11,16 @@ import (
 // maxDepth is how deep submodules may lie in each other.
 const maxDepth = 20
 
+// maxModules is how many repositories a tree may be made of.
+const maxModules = 1000
+
 // loadSubmodules fetches a module's submodules, each at the commit that the tree names.
 func (c *checkout) loadSubmodules(ctx context.Context, m *module, depth int) error {
 	if depth == maxDepth {
 		return fail.Becausef(fail.UnsafeTree, "fetching submodules of %s: they lie more than %d deep in each other", m.address, maxDepth)
+	}
+	if len(c.modules)+len(m.submodules) > maxModules {
+		return fail.Becausef(fail.UnsafeTree, "fetching submodules of %s: the tree has more than %d repositories", m.address, maxModules)
 	}
 	urls, err := m.submoduleURLs(ctx)
 	if err != nil {

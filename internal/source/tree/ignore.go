@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -39,7 +38,7 @@ type rule struct {
 // LoadIgnore reads the ignore file of the tree at dir; there need not be one. A
 // pattern that cannot be is InvalidInput.
 func LoadIgnore(dir string) (*Ignore, error) {
-	content, err := os.ReadFile(filepath.Join(dir, IgnoreFile))
+	content, err := readIgnore(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -47,6 +46,26 @@ func LoadIgnore(dir string) (*Ignore, error) {
 		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
 	}
 	return ParseIgnore(content)
+}
+
+// maxIgnore bounds an ignore file, in bytes.
+const maxIgnore = 1 << 20
+
+// readIgnore reads the ignore file below dir. A link of a repository must not lead to
+// a file of this machine, whose lines the errors would show.
+func readIgnore(dir string) ([]byte, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	switch info, err := root.Stat(IgnoreFile); {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular() || info.Size() > maxIgnore:
+		return nil, fmt.Errorf("%s: %s of %d bytes: want a file of at most %d bytes", IgnoreFile, info.Mode().Type(), info.Size(), maxIgnore)
+	}
+	return root.ReadFile(IgnoreFile)
 }
 
 // ParseIgnore reads the content of an ignore file. All bad lines, of reason

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -118,6 +119,36 @@ func TestIgnoreRefuses(t *testing.T) {
 	_, err := ParseIgnore([]byte("ok\n[a\n[[:alpha:]]x\n"))
 	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), `.mlenvignore:2: "[a"`) || !strings.Contains(err.Error(), `.mlenvignore:3: "[[:alpha:]]x"`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestLoadIgnoreStaysInside: the file is one of the tree, of bounded size.
+func TestLoadIgnoreStaysInside(t *testing.T) {
+	outside := filepath.Join(t.TempDir(), "token")
+	write(t, outside, "[secret\n")
+	for name, prepare := range map[string]func(path string) error{
+		"a link out":   func(path string) error { return os.Symlink(outside, path) },
+		"a device":     func(path string) error { return os.Symlink("/dev/zero", path) },
+		"a pipe":       func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"a large file": func(path string) error { return os.WriteFile(path, make([]byte, maxIgnore+1), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := prepare(filepath.Join(dir, IgnoreFile)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := LoadIgnore(dir); fail.ReasonOf(err) != fail.InvalidInput || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got %v, want InvalidInput without the content", err)
+			}
+		})
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "sub", "ignore"), "*.log\n")
+	if err := os.Symlink("sub/ignore", filepath.Join(dir, IgnoreFile)); err != nil {
+		t.Fatal(err)
+	}
+	if ignore, err := LoadIgnore(dir); err != nil || ignore == nil {
+		t.Errorf("a link inside: got %v, %v", ignore, err)
 	}
 }
 

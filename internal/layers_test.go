@@ -35,6 +35,20 @@ var stepImports = map[string]string{
 	"steps -> steps/*":                    "one program holds all steps",
 }
 
+// TestStepsProgram fails if the steps' program links the whole command line: that embeds the
+// Tasks, which name the image of the program by its digest, so no release could be made.
+func TestStepsProgram(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "../cmd/steps").Output()
+	if err != nil {
+		t.Fatalf("listing packages: %v", err)
+	}
+	for name := range strings.Lines(string(out)) {
+		if strings.TrimSpace(name) == module+"cli" {
+			t.Errorf("cmd/steps links %s", module+"cli")
+		}
+	}
+}
+
 func layerOf(name string) int {
 	layer, longest := -1, -1
 	for i, folders := range layers {

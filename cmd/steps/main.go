@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/cli"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps"
@@ -17,7 +17,7 @@ import (
 func main() {
 	git.Helper()
 	if path.Base(os.Args[0]) == "mlenv" {
-		os.Exit(cli.Main(os.Args[1:], os.Stdout, os.Stderr))
+		os.Exit(schedule.Main(os.Args[1:], os.Stdout, os.Stderr))
 	}
 	var command *cobra.Command
 	command, os.Args = steps.Pick(os.Args)

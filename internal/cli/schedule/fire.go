@@ -33,8 +33,8 @@ type firing struct {
 }
 
 // fire starts the night's run, or finds the one that an earlier pod of the Job has started, follows it to its
-// end, and compares what it reached with the nights before. A night that is in a blackout, or
-// on which somebody else holds the environment, is skipped, which is no error.
+// end, and compares what it reached with the nights before. A night on which another
+// run or person holds the environment is skipped, which is no error.
 //
 // When ctx ends the run goes on; the exit code is another one than that of a failure, so that
 // the Job's next pod follows on.

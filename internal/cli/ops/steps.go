@@ -35,16 +35,7 @@ func BuildCommand(images fs.FS) *cobra.Command {
 			return errors.Join(err, o.Check(images))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := where.Connect()
-			if err != nil {
-				return err
-			}
-			clients.Namespace = where.NamespaceOf(clients, o.Cluster.Cluster.Namespace)
-			registry, err := buildimage.RegistryFor(clients, "", "")
-			if err != nil {
-				return err
-			}
-			_, err = buildimage.Run(cmd.Context(), buildimage.Deps{Clients: clients, Images: images, Registry: registry, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
+			_, err := buildimage.Run(cmd.Context(), buildimage.Deps{Connect: buildimage.Connect(where, o.Cluster, "", ""), Images: images, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
 			return err
 		},
 	}

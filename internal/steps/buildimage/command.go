@@ -56,16 +56,7 @@ func Command(images fs.FS) *cobra.Command {
 	digest := step.NewResult(cmd, "IMAGE_DIGEST", "its digest, as in sha256:...")
 	reference := step.NewResult(cmd, "image", "the image by digest, as a pod takes it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		clients, err := where.Connect()
-		if err != nil {
-			return err
-		}
-		clients.Namespace = where.NamespaceOf(clients, o.Cluster.Cluster.Namespace)
-		registry, err := RegistryFor(clients, pullSecretDir, caFile)
-		if err != nil {
-			return err
-		}
-		image, err := Run(cmd.Context(), Deps{Clients: clients, Images: images, Registry: registry, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
+		image, err := Run(cmd.Context(), Deps{Connect: Connect(where, o.Cluster, pullSecretDir, caFile), Images: images, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
@@ -57,6 +58,20 @@ func RegistryFor(clients *kube.Clients, pullSecretDir, caFile string) (*Registry
 		return nil, fail.Because(fail.InvalidInput, err)
 	}
 	return registry, nil
+}
+
+// Connect returns what Deps.Connect has to be: clients whose namespace is that of the flags or else of the cluster file,
+// and the registry client of RegistryFor.
+func Connect(where kube.Flags, file cluster.File, pullSecretDir, caFile string) func() (*kube.Clients, *Registry, error) {
+	return func() (*kube.Clients, *Registry, error) {
+		clients, err := where.Connect()
+		if err != nil {
+			return nil, nil, err
+		}
+		clients.Namespace = where.NamespaceOf(clients, file.Cluster.Namespace)
+		registry, err := RegistryFor(clients, pullSecretDir, caFile)
+		return clients, registry, err
+	}
 }
 
 // NewRegistry reads the keys of a mounted pull secret, nil for the machine's own,

@@ -55,13 +55,13 @@ type Options struct {
 	StartTimeout, TrainingTimeout time.Duration
 }
 
-// Deps are what Run works with. It builds in the clients' namespace.
+// Deps are what Run works with.
 type Deps struct {
-	Clients *kube.Clients
+	// Connect is called only if an image is to be built or found. The image is built in the clients' namespace.
+	Connect func() (*kube.Clients, *Registry, error)
 	// Images holds the flavours, a folder each.
-	Images   fs.FS
-	Registry *Registry
-	Log      *slog.Logger
+	Images fs.FS
+	Log    *slog.Logger
 	// Out gets the build's output; without it each line is a record of Log.
 	Out io.Writer
 }
@@ -77,10 +77,14 @@ func Run(ctx context.Context, d Deps, o Options) (Image, error) {
 		_, digest, _ := strings.Cut(asked.image, "@")
 		return Image{URL: asked.image, Reference: asked.image, Digest: digest}, nil
 	}
-	if err := d.Clients.CheckCluster(ctx, o.Cluster.Cluster.API, d.Log); err != nil {
+	clients, registry, err := d.Connect()
+	if err != nil {
 		return Image{}, err
 	}
-	b, err := o.builder(d, asked)
+	if err := clients.CheckCluster(ctx, o.Cluster.Cluster.API, d.Log); err != nil {
+		return Image{}, err
+	}
+	b, err := o.builder(d, clients, registry, asked)
 	if err != nil {
 		return Image{}, err
 	}
@@ -192,12 +196,12 @@ func undeclared(d *Definition, args []Arg) error {
 }
 
 // builder asks nothing of the cluster yet.
-func (o *Options) builder(d Deps, asked request) (*builder, error) {
-	builds, err := buildclient.NewForConfig(d.Clients.Config)
+func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, asked request) (*builder, error) {
+	builds, err := buildclient.NewForConfig(clients.Config)
 	if err != nil {
 		return nil, fail.Becausef(fail.InvalidInput, "making a client for builds: %w", err)
 	}
-	images, err := imageclient.NewForConfig(d.Clients.Config)
+	images, err := imageclient.NewForConfig(clients.Config)
 	if err != nil {
 		return nil, fail.Becausef(fail.InvalidInput, "making a client for images: %w", err)
 	}
@@ -212,8 +216,8 @@ func (o *Options) builder(d Deps, asked request) (*builder, error) {
 	return &builder{
 		definition: asked.definition, buildArgs: asked.args, env: asked.env, proxies: proxies(file.Network.Proxy), trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA),
 		pullSecret: pullSecret, pushSecret: o.PushSecret, resources: file.Image.BuildResources,
-		force: o.Force, podTimeout: o.PodTimeout, timeout: o.Timeout, holder: o.holder(), enough: o.enough(d.Clients),
-		namespace: d.Clients.Namespace, builds: builds.BuildV1(), images: images.ImageV1(), kube: d.Clients.Kube, registry: d.Registry, log: d.Log, out: out, now: time.Now,
+		force: o.Force, podTimeout: o.PodTimeout, timeout: o.Timeout, holder: o.holder(), enough: o.enough(clients),
+		namespace: clients.Namespace, builds: builds.BuildV1(), images: images.ImageV1(), kube: clients.Kube, registry: registry, log: d.Log, out: out, now: time.Now,
 	}, nil
 }
 

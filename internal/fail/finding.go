@@ -2,7 +2,6 @@ package fail
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -63,16 +62,6 @@ func (f Finding) Evidence() string {
 // object when it was found, as in "waiting for".
 func (f Finding) Err(doing string) error {
 	return &Error{Reason: f.Reason, Err: &findingError{f, doing}, Next: f.Next}
-}
-
-// FindingOf is the finding that err was made from; of any other error it is one with its
-// reason, text and advice.
-func FindingOf(err error) Finding {
-	var e *findingError
-	if errors.As(err, &e) {
-		return e.Finding
-	}
-	return Finding{Reason: ReasonOf(err), Seen: err.Error(), Next: NextOf(err)}
 }
 
 type findingError struct {

@@ -122,7 +122,7 @@ func (s *session) tell(ctx context.Context, err error) {
 		return
 	}
 	if err != nil {
-		s.log.Error(fmt.Sprintf("%s: %v", fail.ReasonOf(err), err), "reason", fail.ReasonOf(err), "error", err)
+		s.log.Error(fmt.Sprintf("%s: %s", fail.ReasonOf(err), fail.Details(err)), "reason", fail.ReasonOf(err), "error", err)
 		if next := fail.NextOf(err); next != "" {
 			s.log.Info("  next: " + next)
 		}

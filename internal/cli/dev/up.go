@@ -57,7 +57,9 @@ Exit code 0: it can be used; 1: it cannot, and nothing is held; 2: wrong usage.`
   mlenv up --nodes=1 --services=all   # with VS Code, Jupyter and TensorBoard, see mlenv open`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			u.options.Request.Cluster, u.noFile = u.load(cmd.Context())
-			if err := errors.Join(u.parse(cmd, args), u.options.Check()); err != nil {
+			err := u.parse(cmd, args)
+			u.options.Request.Name = u.environment
+			if err := errors.Join(err, u.options.Check()); err != nil {
 				return errors.Join(err, u.noFile)
 			}
 			return nil
@@ -81,7 +83,6 @@ func (u *up) run(ctx context.Context, log *slog.Logger) error {
 		return u.noFile
 	}
 	options := u.options
-	options.Request.Name = u.environment
 	clients, err := u.connectTo(options.Request.Cluster)
 	if err != nil {
 		return err

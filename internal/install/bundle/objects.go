@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -72,17 +71,4 @@ func SetDefaults(object *unstructured.Unstructured, defaults []Default) error {
 		}
 	}
 	return unstructured.SetNestedSlice(object.Object, params, "spec", "params")
-}
-
-// HasDefault is true where SetDefaults would look at a param of the object for d.
-func HasDefault(object *unstructured.Unstructured, d Default) (bool, error) {
-	params, _, err := unstructured.NestedSlice(object.Object, "spec", "params")
-	if err != nil {
-		return false, fmt.Errorf("reading the params of %s %s: %w", object.GetKind(), object.GetName(), err)
-	}
-	return slices.ContainsFunc(params, func(item any) bool {
-		param, _ := item.(map[string]any)
-		now, has := param["default"].(string)
-		return has && param["name"] == d.Param && (d.Replaces == "" || d.Replaces == now)
-	}), nil
 }

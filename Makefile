@@ -123,7 +123,7 @@ cluster-down: bin/localcluster ## remove the local cluster
 demo: ## start the local cluster, build an image on it and train a small transformer on two of its nodes
 	@echo "This compiles Kubernetes, the build API and mlenv, and starts a cluster with two nodes. Then it builds a"
 	@echo "training image on the cluster, compiles Tekton at the same time, and trains a small transformer on two nodes."
-	@echo "On two cores, the first time takes about 20 minutes, later times take about 2. Progress is shown throughout."
+	@echo "On two cores, the first time takes 20 to 30 minutes, later times take about 3. Progress is shown throughout."
 	@# In parallel, because starting the cluster also waits for networks and disks.
 	@$(MAKE) --no-print-directory -j2 cluster bin/mlenv UP_FLAGS="--tekton=false --tkn=false --training-image=false"
 	$(SUDO) test/localcluster/demo/run

@@ -21,6 +21,7 @@ func UnusedRights() []Unused {
 		{"apps", "statefulsets", []string{"create"}, byApply},
 		{"apps", "statefulsets", []string{"delete"}, byOwner},
 		{"", "services", []string{"create"}, byApply},
+		{"", "services", []string{"delete"}, "the Service of development services that are not asked for any more; only a nightly scenario asks for some"},
 		{"", "serviceaccounts", []string{"delete"}, byOwner},
 		{"", "configmaps", []string{"create"}, byApply},
 		{"", "configmaps", []string{"delete"}, "receipts beyond the 30 newest of an environment"},

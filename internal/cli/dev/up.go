@@ -42,10 +42,10 @@ func upCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up [ENVIRONMENT]",
 		Short: "Make an environment to develop in, and keep it",
-		Long: `Make an environment to develop in and wait until it can be used, with the code of the step provision. Its lease is
-yours, and lasts for --keep-for; every command of mlenv that works in the environment begins that time anew. When it is
-over, because you went home or your machine went away, the reaper that mlenv install brings gives the GPUs back; mlenv down
-does so at once. Claims, and so what lies in /workspace and /datasets, always stay.
+		Long: `Make an environment to develop in and wait until it can be used, with the code of the step provision. You hold its
+Lease for --keep-for; every command of mlenv that works in the environment restarts that time. After it, the reaper that
+mlenv install creates releases the GPUs; mlenv down releases them at once. Claims always stay, and with them the files in
+/workspace and /datasets.
 
 Without --cluster-file the cluster file is one that is installed in the namespace, and so is the steps' image.
 Without --image the training image is the cluster file's image.name, or the one that was last built of its image.flavour.
@@ -93,7 +93,7 @@ func (u *up) run(ctx context.Context, log *slog.Logger) error {
 	if _, err := provision.Run(ctx, provision.Deps{Clients: clients, Log: log}, options); err != nil {
 		return err
 	}
-	log.Info(fmt.Sprintf("It is kept until %s; each command of mlenv that works in it begins its time anew. To give it back now: %s",
+	log.Info(fmt.Sprintf("It is kept until %s; each command of mlenv that works in it restarts that time. To release it now: %s",
 		time.Now().Add(options.KeepFor).UTC().Format("2006-01-02 15:04 UTC"), u.downCommandLine(clients.Namespace)), "until", time.Now().Add(options.KeepFor).UTC())
 	return nil
 }

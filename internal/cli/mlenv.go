@@ -2,11 +2,7 @@
 package cli
 
 import (
-	"context"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -30,9 +26,7 @@ import (
 
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 cancelled.
 func Main(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	return step.RunCommands(ctx, newRoot(), args, stdout, stderr)
+	return step.MainCommands(newRoot(), args, stdout, stderr)
 }
 
 // newRoot is the whole command line.

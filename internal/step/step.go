@@ -60,6 +60,13 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	return code
 }
 
+// MainCommands is RunCommands with a context that SIGINT and SIGTERM end.
+func MainCommands(root *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	return RunCommands(ctx, root, args, stdout, stderr)
+}
+
 // RunCommands runs the command line of a program with many commands for people,
 // as mlenv, and returns the exit code. Failures go to stderr.
 func RunCommands(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {

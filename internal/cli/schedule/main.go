@@ -1,11 +1,7 @@
 package schedule
 
 import (
-	"context"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -17,9 +13,7 @@ import (
 // the exit code. The steps image must not contain the other commands: they embed the Tasks, and a
 // released Task names the steps image by its digest.
 func Main(args []string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	root := &cobra.Command{Use: "mlenv", Short: "Start the runs of a schedule", Version: version.String()}
 	root.AddCommand(Command())
-	return step.RunCommands(ctx, root, args, stdout, stderr)
+	return step.MainCommands(root, args, stdout, stderr)
 }

@@ -23,7 +23,7 @@ var layers = [][]string{
 	{"kube", "cluster"},
 	{"rdma", "source", "pipeline/metrics", "pipeline/chart", "install/cronjob"},
 	{"step"},
-	{"fail", "humanize", "version", "golden"},
+	{"fail", "humanize", "version", "golden", "claimfile"},
 }
 
 // stepImports are the only imports between steps.
@@ -31,7 +31,6 @@ var stepImports = map[string]string{
 	"steps/provision -> steps/preflight":  "provision asks preflight for the mode if no other task has",
 	"steps/preflight -> steps/buildimage": "preflight asks the registry as build-image does",
 	"steps/reaper -> steps/teardown":      "both release an environment in the same way",
-	"steps/teardown -> steps/syncrepo":    "the receipt names a folder that was sent",
 	"steps -> steps/*":                    "one program holds all steps",
 }
 

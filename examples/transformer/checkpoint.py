@@ -1,10 +1,11 @@
 """Checkpoints of a DeepSpeed engine that survive a kill during a write, and lost or lagging nodes."""
 
-import os
 import pathlib
 
 import torch
 import torch.distributed as dist
+
+import mlenv
 
 
 def save(engine, folder, step, state):
@@ -13,9 +14,7 @@ def save(engine, folder, step, state):
     # DeepSpeed itself would write `latest` before the other ranks are done, and only on node 0 if each node has its own folder.
     writer = engine.local_rank if engine.use_node_local_storage() else engine.global_rank
     if writer == 0:
-        new = pathlib.Path(folder, "latest.new")
-        new.write_text(_tag(step))
-        os.replace(new, pathlib.Path(folder, "latest"))
+        mlenv.finish_checkpoint(pathlib.Path(folder, _tag(step)))
 
 
 def newest(folder, device):
@@ -24,19 +23,16 @@ def newest(folder, device):
     Raises RuntimeError if only some ranks have one. If a node was stopped before it marked its newest checkpoint, all ranks
     use the previous one.
     """
-    try:
-        mine = int(pathlib.Path(folder, "latest").read_text().removeprefix("step-"))
-    except FileNotFoundError:
-        mine = -1
+    found = mlenv.last_checkpoint(folder)
+    mine = int(found.name.removeprefix("step-")) if found else -1
     least, most = (torch.tensor(mine, device=device) for _ in range(2))
     dist.all_reduce(least, dist.ReduceOp.MIN)
     dist.all_reduce(most, dist.ReduceOp.MAX)
     if most.item() < 0:
         return None
     if least.item() < 0:
-        found = "nothing" if mine < 0 else _tag(mine)
         raise RuntimeError(
-            f"resuming from {folder}: rank {dist.get_rank()} finds {found}, another rank the opposite: want the same everywhere; "
+            f"resuming from {folder}: rank {dist.get_rank()} finds {found.name if found else 'nothing'}, another rank the opposite: want the same everywhere; "
             "if each node has a folder of its own, checkpoints are complete only with --node-local-checkpoints"
         )
     return least.item()

@@ -5,6 +5,8 @@ import os
 import pathlib
 import socket
 
+import mlenv
+
 HERE = pathlib.Path(__file__).resolve().parent
 
 
@@ -27,12 +29,10 @@ def parse():
     add("--threads", type=_positive, default=1, help="CPU threads per rank; this model is too small for more (%(default)s)")
 
     add = parser.add_argument_group("checkpoints").add_argument
-    earlier = os.environ.get("MLENV_RESUME_FROM")
-    run = earlier or os.environ.get("MLENV_RUN", "transformer")
-    add("--checkpoint-dir", default=f"/workspace/checkpoints/{run}", help="(%(default)s; empty writes none)")
+    add("--checkpoint-dir", default=str(mlenv.checkpoint_folder()), help="(%(default)s; empty writes none)")
     add("--checkpoint-every", type=_positive, default=100, metavar="STEPS", help="steps between checkpoints; the last step writes one too (%(default)s)")
     add("--node-local-checkpoints", action="store_true", help="each node has a --checkpoint-dir of its own")
-    add("--resume", action="store_true", default=bool(earlier), help="continue from the newest checkpoint, if there is one")
+    add("--resume", action="store_true", default=bool(os.environ.get("MLENV_RESUME_FROM")), help="continue from the newest checkpoint, if there is one")
     add("--stop-at", type=_positive, metavar="STEP", help="write a checkpoint at this step and exit without a verdict")
 
     add = parser.add_argument_group("proof").add_argument

@@ -4,11 +4,11 @@
     base.py verify CONTEXT FOLDER   after everything is installed
 
 CONTEXT is the flavour's folder, FOLDER has the record. record writes base.json
-(the packages of the base), base-constraints.txt (the same for pip) and
+(the packages of the base), base-constraints.txt (the same for pip),
 constraints.txt (the same, packages that pip cannot replace, and the rest of
-CONTEXT/lock.txt). verify imports the packages in CONTEXT/base-packages,
-compares them with the record, and checks the requirements of all packages that
-the flavour added.
+CONTEXT/lock*.txt) and each lock*.txt without the packages that stay. verify
+imports the packages in CONTEXT/base-packages, compares them with the record,
+and checks the requirements of all packages that the flavour added.
 """
 
 import fnmatch
@@ -95,15 +95,28 @@ def pins(versions):
     return "".join(f"{name}=={version}\n" for name, version in sorted(versions.items()))
 
 
+def locks(context):
+    """Returns the files that list what pip may install: NAME==VERSION, and hashes if the flavour has them."""
+    return sorted(context.glob("lock*.txt"))
+
+
+def locked_name(row):
+    return name_of(row[0].split("==")[0])
+
+
 def record(context, folder):
     base = dict(base_packages(context))
     own = {name: found["version"] for name, found in base.items()}
     stays = not_removable() | own
-    rest = [pin for (pin,) in rows(context / "lock.txt") if name_of(pin.split("==")[0]) not in stays]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "base.json").write_text(json.dumps(base, indent=2) + "\n")
     (folder / "base-constraints.txt").write_text(pins(own))
-    (folder / "constraints.txt").write_text(pins(stays) + "".join(f"{pin}\n" for pin in rest))
+    constraints = pins(stays)
+    for path in locks(context):
+        rest = [row for row in rows(path) if locked_name(row) not in stays]
+        (folder / path.name).write_text("".join(" ".join(row) + "\n" for row in rest))
+        constraints += "".join(f"{row[0]}\n" for row in rest)
+    (folder / "constraints.txt").write_text(constraints)
     print("the base has", ", ".join(f"{name} {found['version']}" for name, found in base.items()))
 
 
@@ -113,7 +126,7 @@ def verify(context, folder):
     for name in before:  # the lock pins packages that were added later
         if now.get(name) != before[name]:
             raise Refused(f"comparing {name} with the base image's: found {now.get(name)}; want {before[name]}")
-    added = [name_of(pin.split("==")[0]) for (pin,) in rows(context / "lock.txt")]
+    added = {locked_name(row): None for path in locks(context) for row in rows(path)}
     have = installed()
     broken = [problem for name in [*before, *added] for problem in unmet(name, have)]
     if broken:

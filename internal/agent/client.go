@@ -25,7 +25,7 @@ import (
 // Dialer connects to a node's agent, by the pod's address or through the API server.
 type Dialer func(ctx context.Context, node int) (net.Conn, error)
 
-// Credentials are the client's side of the mutual TLS.
+// Credentials are one side of the mutual TLS.
 type Credentials struct {
 	Certificate tls.Certificate
 	CA          *x509.CertPool
@@ -34,22 +34,17 @@ type Credentials struct {
 // ReadCredentials reads ca.crt, tls.crt and tls.key of a mounted client Secret.
 // A folder without them is fs.ErrNotExist.
 func ReadCredentials(dir string) (Credentials, error) {
-	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
-	if err != nil {
-		return Credentials{}, err
+	var files [3][]byte
+	for i, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
+		var err error
+		if files[i], err = os.ReadFile(filepath.Join(dir, name)); err != nil {
+			return Credentials{}, err
+		}
 	}
-	cert, err := os.ReadFile(filepath.Join(dir, "tls.crt"))
-	if err != nil {
-		return Credentials{}, err
-	}
-	key, err := os.ReadFile(filepath.Join(dir, "tls.key"))
-	if err != nil {
-		return Credentials{}, err
-	}
-	return ParseCredentials(ca, cert, key)
+	return ParseCredentials(files[0], files[1], files[2])
 }
 
-// ParseCredentials reads PEM.
+// ParseCredentials reads credentials from PEM.
 func ParseCredentials(ca, cert, key []byte) (Credentials, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
@@ -60,6 +55,17 @@ func ParseCredentials(ca, cert, key []byte) (Credentials, error) {
 		return Credentials{}, fmt.Errorf("reading tls.crt and tls.key: %w", err)
 	}
 	return Credentials{Certificate: pair, CA: pool}, nil
+}
+
+// ServerTLS is the configuration of an agent: it requires a client certificate of the same CA.
+func (c Credentials) ServerTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{c.Certificate},
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientCAs:    c.CA,
+		NextProtos:   []string{"h2", "http/1.1"},
+	}
 }
 
 // Client talks to one node's agent. All requests share one connection.
@@ -80,9 +86,12 @@ func NewClient(node int, serverName string, credentials Credentials, dial Dialer
 			Certificates: []tls.Certificate{credentials.Certificate},
 		},
 		TLSHandshakeTimeout: 10 * time.Second,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 10 * time.Second},
+		// A step that talks to hundreds of nodes cannot hold 4 MiB, Go's default, of the unread answer of each.
+		HTTP2: &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 10 * time.Second, MaxReceiveBufferPerStream: 256 << 10},
 	}
-	return &Client{node: node, http: &http.Client{Transport: transport}}
+	// An agent redirects nowhere.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &Client{node: node, http: &http.Client{Transport: transport, CheckRedirect: stay}}
 }
 
 // Node is the ordinal of the node.
@@ -93,8 +102,7 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Health asks whether the agent answers. An agent of another protocol is fail.AgentVersion.
 func (c *Client) Health(ctx context.Context) (Health, error) {
-	var h Health
-	err := c.call(ctx, http.MethodGet, "/v1/health", nil, &h)
+	h, err := ask[Health](ctx, c, http.MethodGet, "/v1/health", nil)
 	return h, errors.Join(err, c.sameProtocol(h, err))
 }
 
@@ -103,51 +111,36 @@ func (c *Client) sameProtocol(h Health, err error) error {
 		return nil //nolint:nilerr // the caller joins err itself
 	}
 	return fail.Advise(fail.Becausef(fail.AgentVersion, "talking to the agent of node %d: it speaks protocol %d (version %s), this program %d",
-		c.node, h.Protocol, h.Version, Protocol),
+		c.node, h.Protocol, short(h.Version), Protocol),
 		"tear the environment down and provision it again, or use the version of the tasks that made it")
 }
 
-// Facts asks what the node is and has.
+// Facts returns what the node is and has.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
-	var f Facts
-	err := c.call(ctx, http.MethodGet, "/v1/facts", nil, &f)
+	f, err := ask[Facts](ctx, c, http.MethodGet, "/v1/facts", nil)
+	f.Confine(c.node)
 	return f, errors.Join(err, c.sameProtocol(f.Health, err))
 }
 
-// RDMA asks what RDMA devices the node was given, and how they are. expected is
-// the cluster file's.
+// RDMA returns the RDMA devices of the node and their state. expected is the cluster file's.
 func (c *Client) RDMA(ctx context.Context, expected rdma.Expected) (rdma.Facts, error) {
-	var f rdma.Facts
-	err := c.call(ctx, http.MethodPost, "/v1/rdma", expected, &f)
-	return f, err
+	return ask[rdma.Facts](ctx, c, http.MethodPost, "/v1/rdma", expected)
 }
 
-// SetNetwork sets how what the node starts from now on talks to other nodes. It returns
-// what the agent sets then for every job and shell.
+// SetNetwork configures the network of everything that the node starts from now on. It returns the variables that the agent
+// now sets for every job and shell.
 func (c *Client) SetNetwork(ctx context.Context, network Network) (environment map[string]string, err error) {
-	err = c.call(ctx, http.MethodPut, "/v1/network", network, &environment)
-	return environment, err
+	return ask[map[string]string](ctx, c, http.MethodPut, "/v1/network", network)
 }
 
-// Workspace asks for the workspace's volume alone, which costs less than Facts.
+// Workspace returns the workspace's volume alone, which costs less than Facts.
 func (c *Client) Workspace(ctx context.Context) (Volume, error) {
-	var v Volume
-	err := c.call(ctx, http.MethodGet, "/v1/workspace", nil, &v)
-	return v, err
+	return ask[Volume](ctx, c, http.MethodGet, "/v1/workspace", nil)
 }
 
-// Resolve asks the node what names resolve to there.
+// Resolve returns what names resolve to on the node.
 func (c *Client) Resolve(ctx context.Context, names []string) (Resolution, error) {
-	var r Resolution
-	err := c.call(ctx, http.MethodPost, "/v1/resolve", names, &r)
-	return r, err
-}
-
-// PlanTree tells the node what a tree consists of and learns what it needs.
-func (c *Client) PlanTree(ctx context.Context, hash tree.Digest, m tree.Manifest) (TreePlan, error) {
-	var p TreePlan
-	err := c.call(ctx, http.MethodPost, "/v1/trees/"+string(hash), m, &p)
-	return p, err
+	return ask[Resolution](ctx, c, http.MethodPost, "/v1/resolve", names)
 }
 
 // SendTree streams the missing contents, as tree.WriteContents writes them.
@@ -159,52 +152,73 @@ func (c *Client) SendTree(ctx context.Context, hash tree.Digest, contents io.Rea
 
 // SwitchTree makes a tree the current one.
 func (c *Client) SwitchTree(ctx context.Context, hash tree.Digest, s Switch) (TreeState, error) {
-	var state TreeState
-	err := c.call(ctx, http.MethodPost, "/v1/trees/"+string(hash)+"/switch", s, &state)
-	return state, err
+	return ask[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/switch", s)
 }
 
-// CurrentTree is what the stable path leads to; an empty hash where nothing was synced.
+// Tree returns a tree that the node holds, complete. For another one the error is IsNotFound.
+func (c *Client) Tree(ctx context.Context, hash tree.Digest) (TreeState, error) {
+	return ask[TreeState](ctx, c, http.MethodGet, "/v1/trees/"+string(hash), nil)
+}
+
+// CurrentTree returns the tree at the stable path. Its hash is empty before the first sync.
 func (c *Client) CurrentTree(ctx context.Context) (TreeState, error) {
-	var state TreeState
-	err := c.call(ctx, http.MethodGet, "/v1/trees/current", nil, &state)
-	return state, err
+	return ask[TreeState](ctx, c, http.MethodGet, "/v1/trees/current", nil)
 }
 
-// StartJob starts the node's part of a job. A job of that id that is there
-// already, running or ended, is answered and not started again.
+// StartJob starts the node's part of a job. If a job of that id exists, running or ended, it returns its status and starts
+// nothing.
 func (c *Client) StartJob(ctx context.Context, id string, spec JobSpec) (JobStatus, error) {
-	var s JobStatus
-	err := c.call(ctx, http.MethodPut, "/v1/jobs/"+url.PathEscape(id), spec, &s)
-	return s, err
+	return c.jobStatus(ctx, http.MethodPut, id, spec)
 }
 
 // StopJob ends a job: SIGTERM, and SIGKILL after the grace. It does not wait.
 func (c *Client) StopJob(ctx context.Context, id string, stop Stop) error {
-	return c.call(ctx, http.MethodPost, "/v1/jobs/"+url.PathEscape(id)+"/stop", stop, nil)
+	return c.call(ctx, http.MethodPost, jobPath(id)+"/stop", stop, nil)
 }
 
-// Job asks for a job's status. An unknown job is IsNotFound.
+// Job returns a job's status. An unknown job is IsNotFound.
 func (c *Client) Job(ctx context.Context, id string) (JobStatus, error) {
-	var s JobStatus
-	err := c.call(ctx, http.MethodGet, "/v1/jobs/"+url.PathEscape(id), nil, &s)
-	return s, err
+	return c.jobStatus(ctx, http.MethodGet, id, nil)
+}
+
+func jobPath(id string) string { return "/v1/jobs/" + url.PathEscape(id) }
+
+func (c *Client) jobStatus(ctx context.Context, method, id string, in any) (JobStatus, error) {
+	s, err := ask[JobStatus](ctx, c, method, jobPath(id), in)
+	if err != nil {
+		return JobStatus{}, err
+	}
+	return s, c.confine(&s, id)
+}
+
+// confine checks what an agent says of a job.
+func (c *Client) confine(s *JobStatus, id string) error {
+	if err := s.Confine(id, c.node); err != nil {
+		*s = JobStatus{ID: id, Node: c.node}
+		return c.unreachable(fmt.Errorf("reading the status of job %s: %w", id, err))
+	}
+	return nil
 }
 
 // WatchJob calls each for the job's status now and after every change, until the
 // job is over (nil), each fails, or the connection does.
 func (c *Client) WatchJob(ctx context.Context, id string, each func(JobStatus) error) error {
-	body, err := c.stream(ctx, "/v1/jobs/"+url.PathEscape(id)+"/watch")
+	body, err := c.stream(ctx, jobPath(id)+"/watch")
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	for lines := json.NewDecoder(body); ; {
+	bound := &bounded{from: body}
+	for lines := json.NewDecoder(bound); ; {
 		var status JobStatus
+		bound.allow(maxStatus)
 		if err := lines.Decode(&status); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
 			return c.unreachable(err)
+		}
+		if err := c.confine(&status, id); err != nil {
+			return err
 		}
 		if err := each(status); err != nil {
 			return err
@@ -213,18 +227,24 @@ func (c *Client) WatchJob(ctx context.Context, id string, each func(JobStatus) e
 }
 
 // Log reads one log of a job from an offset in bytes. With follow it ends when
-// the log is complete; an error other than io.EOF wants a reconnect from where it broke.
+// the log is complete. After an error other than io.EOF, read again from the last offset.
 func (c *Client) Log(ctx context.Context, id, name string, offset int64, follow bool) (io.ReadCloser, error) {
 	query := url.Values{"offset": {strconv.FormatInt(offset, 10)}, "follow": {strconv.FormatBool(follow)}}
-	return c.stream(ctx, "/v1/jobs/"+url.PathEscape(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode())
+	return c.stream(ctx, jobPath(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode())
 }
 
-// WriteRecord puts a file, FabricReport, into the record of a run, in place of an earlier one.
+// LogEnd reads the last bytes of a log, at most so many. An agent of an earlier version sends all of it.
+func (c *Client) LogEnd(ctx context.Context, id, name string, most int64) (io.ReadCloser, error) {
+	query := url.Values{"offset": {"0"}, "end": {strconv.FormatInt(most, 10)}}
+	return c.stream(ctx, jobPath(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode())
+}
+
+// WriteRecord replaces a file, FabricReport, in the record of a run.
 func (c *Client) WriteRecord(ctx context.Context, id, name string, content []byte) error {
 	return c.do(ctx, http.MethodPut, recordPath(id, name), "application/octet-stream", bytes.NewReader(content), nil)
 }
 
-// ReadRecord reads a file, FabricReport, of the record of a run. One that is not there is IsNotFound.
+// ReadRecord reads a file, FabricReport, of the record of a run. A missing one is IsNotFound.
 func (c *Client) ReadRecord(ctx context.Context, id, name string) ([]byte, error) {
 	body, err := c.stream(ctx, recordPath(id, name))
 	if err != nil {
@@ -242,19 +262,24 @@ func recordPath(id, name string) string {
 	return "/v1/records/" + url.PathEscape(id) + "/" + url.PathEscape(name)
 }
 
-// IsNotFound is true of an answer that there is no such job, log or tree.
+// IsNotFound reports whether err is an agent's answer that a job, log or tree does not exist.
 func IsNotFound(err error) bool {
 	var s *statusError
 	return errors.As(err, &s) && s.code == http.StatusNotFound
 }
 
-// statusError is an answer that is not 2xx.
+// statusError is an answer other than 2xx.
 type statusError struct {
 	code    int
 	message string
 }
 
 func (e *statusError) Error() string { return e.message }
+
+func ask[T any](ctx context.Context, c *Client, method, path string, in any) (out T, err error) {
+	err = c.call(ctx, method, path, in, &out)
+	return out, err
+}
 
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
@@ -275,10 +300,11 @@ func (c *Client) do(ctx context.Context, method, path, contentType string, body 
 	}
 	defer response.Body.Close()
 	if out == nil {
-		_, err := io.Copy(io.Discard, response.Body)
+		_, err := io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer))
 		return err
 	}
-	if err := json.NewDecoder(response.Body).Decode(out); err != nil {
+	answer := &bounded{from: response.Body}
+	if err := json.NewDecoder(answer.allow(maxBytes(out))).Decode(out); err != nil {
 		return c.unreachable(fmt.Errorf("reading the answer to %s %s: %w", method, path, err))
 	}
 	return nil
@@ -302,17 +328,16 @@ func (c *Client) request(ctx context.Context, method, path, contentType string, 
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		// The URL in it names a host that does not exist.
+		// The URL in the error names no real host.
 		var wrapped *url.Error
 		if errors.As(err, &wrapped) {
 			err = wrapped.Err
 		}
-		switch ended := ctx.Err(); {
-		case errors.Is(ended, context.Canceled):
-			return nil, ended
-		case ended != nil:
-			// Nobody gave it up: the node did not answer in time.
-			err = ended
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return nil, ctx.Err()
+		}
+		if ctx.Err() != nil {
+			err = ctx.Err() // the node did not answer in time
 		}
 		return nil, c.unreachable(err)
 	}
@@ -334,7 +359,27 @@ func (c *Client) request(ctx context.Context, method, path, contentType string, 
 	return nil, failure
 }
 
-// unreachable is an error of the connection, which may be tried again.
+// unreachable marks an error of the connection, after which the caller may retry.
 func (c *Client) unreachable(err error) error {
 	return fail.Because(fail.AgentUnreachable, fmt.Errorf("talking to the agent of node %d: %w", c.node, err))
+}
+
+// ShellVariable has the ID in the environment of `mlenv-agent exec --shell=ID`.
+const ShellVariable = "MLENV_SHELL"
+
+// ShellPatience is how long a shell outlives the last KeepShell: a container runtime may leave it running when the connection
+// has ended.
+const ShellPatience = 45 * time.Second
+
+// ShellGrace is the time between hanging up a shell and SIGKILL.
+const ShellGrace = 5 * time.Second
+
+// KeepShell keeps the shell of that id, which may not have started yet, for ShellPatience. After that the agent hangs it up.
+func (c *Client) KeepShell(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodPut, "/v1/shells/"+url.PathEscape(id), nil, nil)
+}
+
+// EndShell hangs up a shell, as the loss of its terminal does. A shell that has ended is no error.
+func (c *Client) EndShell(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/shells/"+url.PathEscape(id), nil, nil)
 }

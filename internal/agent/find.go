@@ -7,8 +7,7 @@ import (
 	"path/filepath"
 )
 
-// FindProgram looks a program up in the folders of path, which is a PATH that
-// what is to be started gets, not our own. Its error wraps fs.ErrNotExist.
+// FindProgram looks a program up in path, the PATH of the process to start. Its error wraps fs.ErrNotExist.
 func FindProgram(name, path string) (string, error) {
 	for _, dir := range filepath.SplitList(path) {
 		candidate := filepath.Join(dir, name)

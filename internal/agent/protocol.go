@@ -4,32 +4,43 @@ package agent
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// Protocol is the version of what is said over the wire. Client and server of
-// another major version do not talk.
+// Protocol is the version of the protocol. Client and server of different versions refuse each other.
 const Protocol = 1
 
 // Port is where an agent listens, on the pod's address and on loopback.
 const Port = 7443
 
-// MasterPort is where the ranks meet.
+// MasterPort is the port of the ranks' rendezvous.
 const MasterPort = 29500
+
+// ResumeVariable is set for the ranks of a run that resumes another one. It names the first run of the series, which owns
+// the folder of checkpoints.
+const ResumeVariable = "MLENV_RESUME_FROM"
+
+// CUDADevices is CUDA's variable for the GPUs that a process may use. The agent sets it, by UUIDs, in a pod that sees more GPUs
+// than it was given.
+const CUDADevices = "CUDA_VISIBLE_DEVICES"
 
 // World is a group of ranks, as their environment describes it.
 type World struct {
-	// Master is the host where the ranks meet, Port the port, MasterPort if it is 0.
+	// Master and Port are those of the rendezvous; 0 means MasterPort.
 	Master string
 	Port   int
 	Nodes  int
-	// RanksPerNode is the number of GPUs of a node unless the job has another.
+	// RanksPerNode is the number of GPUs of a node unless the job sets another one.
 	RanksPerNode int
 }
 
@@ -43,9 +54,15 @@ func (w World) Variables() map[string]string {
 	}
 }
 
-// DebugPort is where a rank waits for its debugger, on loopback alone: debugpy lets
-// everybody in who can connect.
+// DebugPort is where a rank waits for its debugger, on loopback alone, because debugpy accepts every connection.
 const DebugPort = 5678
+
+// DefaultName is the environment of a request that names none.
+const DefaultName = "ml-dev-env"
+
+// SharesClaims reports whether an environment mounts the claims of the default environment: NAME of ml-dev-env-NAME has
+// nodes of its own, and the checkpoints and datasets of all.
+func SharesClaims(name string) bool { return strings.HasPrefix(name, DefaultName+"-") }
 
 // Paths in a node.
 const (
@@ -80,18 +97,18 @@ type Bytes int64
 type Health struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"`
-	// Instance is another one after every start of the container.
+	// Instance changes at every start of the container.
 	Instance string `json:"instance"`
 }
 
-// Arrival is the line that an agent prints which is a guest in somebody else's container.
-type Arrival struct {
-	// Port on loopback at which it answers.
+// Endpoint is the line that a temporary agent prints.
+type Endpoint struct {
+	// Port on loopback on which it listens.
 	Port    int    `json:"port"`
 	Version string `json:"version"`
 }
 
-// Facts is the answer of GET /v1/facts: what the node is and has.
+// Facts is the answer of GET /v1/facts: the node and its resources.
 type Facts struct {
 	Health
 	Started time.Time `json:"started"`
@@ -103,15 +120,14 @@ type Facts struct {
 	GPUs           []GPU  `json:"gpus"`
 	// GPUsExpected is how many GPUs the node was given.
 	GPUsExpected int `json:"gpusExpected"`
-	// GPUProblem says why GPUs could not be read, "" if they could.
+	// GPUProblem is the error of reading the GPUs, "" for none.
 	GPUProblem string `json:"gpuProblem,omitempty"`
 	CPUs       int    `json:"cpus"`
-	// MemoryLimit is the container's, 0 where there is none.
+	// MemoryLimit is the container's, 0 without a limit.
 	MemoryLimit Bytes `json:"memoryLimit"`
 	// MemoryUsed is what the container uses now.
 	MemoryUsed Bytes `json:"memoryUsed"`
-	// MemoryCache is what of MemoryUsed the kernel gives up first: contents of files that
-	// nobody has read for a while.
+	// MemoryCache is the part of MemoryUsed that the kernel frees first: contents of files that were not read for a while.
 	MemoryCache Bytes `json:"memoryCache,omitempty"`
 	// CPUPeriods counts the periods, mostly of 100 ms, in which the container wanted to run
 	// under a limit, and CPUThrottled those in which the limit held it back. Both are 0
@@ -127,28 +143,31 @@ type Facts struct {
 	MemlockLimit Bytes `json:"memlockLimit"`
 	// Environment is what the agent sets for every job and shell.
 	Environment map[string]string `json:"environment"`
-	// Network is what was last set by PUT /v1/network, nil where nothing was.
+	// Network is the last one of PUT /v1/network, nil for none.
 	Network *Network `json:"network,omitempty"`
 	// Jobs that are not over.
 	Running []string `json:"running,omitempty"`
-	// Services are those that are asked for; node 0 alone has them.
+	// Services are the requested ones; only node 0 has them.
 	Services []ServiceStatus `json:"services,omitempty"`
 }
 
 // Volume is a mounted claim as a node sees it.
 type Volume struct {
-	// ID is the same on all nodes that share the volume, "" where it cannot be written.
+	// ID is the same on all nodes that share the volume, "" if it cannot be written.
 	ID string `json:"id,omitempty"`
-	// Problem says why ID is empty.
+	// Problem is the reason for an empty ID.
 	Problem string `json:"problem,omitempty"`
 	Size    Bytes  `json:"size"`
 	Free    Bytes  `json:"free"`
 }
 
-// GPU is one that processes of the container can use.
+// GPU is one that the container was given, or a MIG device of one.
 type GPU struct {
-	Index  int    `json:"index"`
-	UUID   string `json:"uuid"`
+	// Index is nvidia-smi's, which counts all GPUs that the container sees.
+	Index int    `json:"index"`
+	UUID  string `json:"uuid"`
+	// PCI is the address as sysfs has it, empty if it is unknown.
+	PCI    string `json:"pci,omitempty"`
 	Model  string `json:"model"`
 	Driver string `json:"driver"`
 	// Memory and MemoryUsed of the GPU.
@@ -160,8 +179,8 @@ type GPU struct {
 	Temperature int `json:"temperature"`
 	// Throttled lists the active slowdown reasons that are not idling or a set limit.
 	Throttled []string `json:"throttled,omitempty"`
-	// Fault says in words what is wrong with the GPU, "" if nothing is. The number of an
-	// Xid is in the kernel's log alone, which no container may read; its consequences are here.
+	// Fault describes a fault of the GPU, "" for none. It shows the consequences of an Xid; its number is only in the kernel's
+	// log, which no container may read.
 	Fault string `json:"fault,omitempty"`
 }
 
@@ -172,23 +191,22 @@ type Resolution struct {
 	Problems  map[string]string   `json:"problems,omitempty"`
 }
 
-// TreePlan is the answer of POST /v1/trees/HASH with a tree.Manifest: what of
-// the content the node does not have.
+// TreePlan is the answer of POST /v1/trees/HASH with a tree.Manifest: the contents that the node misses.
 type TreePlan struct {
-	// Present is true where the whole tree lies there already, verified.
+	// Present is true if the node has the whole tree, verified.
 	Present bool `json:"present"`
-	// Missing lists contents by their SHA-256, each once, in the order in which PUT must send them.
+	// Missing lists contents by their SHA-256, each once.
 	Missing []tree.Digest `json:"missing,omitempty"`
 }
 
-// TreeState is the answer of PUT /v1/trees/HASH/content and of the switch.
+// TreeState is the answer of GET /v1/trees/HASH, of PUT /v1/trees/HASH/content and of the switch.
 type TreeState struct {
 	Hash  tree.Digest `json:"hash"`
 	Files int         `json:"files"`
 	Bytes Bytes       `json:"bytes"`
-	// Path is where the tree lies on the node.
+	// Path of the tree on the node.
 	Path string `json:"path"`
-	// Previous is the tree that was current before a switch, "" for none.
+	// Previous is the current tree before a switch, "" for none.
 	Previous tree.Digest `json:"previous,omitempty"`
 	// Venv is the virtual environment of the current tree's jobs, "" for none.
 	Venv string `json:"venv,omitempty"`
@@ -215,13 +233,13 @@ const (
 
 // JobSpec is the body of PUT /v1/jobs/ID: the same for every node of the job.
 type JobSpec struct {
-	// Run names the job for people, as the PipelineRun's name does.
+	// Run is the job's name for users, the PipelineRun's.
 	Run      string   `json:"run"`
 	Launcher Launcher `json:"launcher"`
-	// Script is a path in the tree, or absolute. Of launcher command it may be a program in PATH.
+	// Script is a path in the tree, or absolute. With launcher command it may be a program in PATH.
 	Script string   `json:"script"`
 	Args   []string `json:"args,omitempty"`
-	// Tree is what the job runs in: pinned, whatever is synced later. Empty is /workspace.
+	// Tree is the folder of the job: pinned, whatever a later sync brings. Empty means /workspace.
 	Tree tree.Digest `json:"tree,omitempty"`
 	// Nodes the job runs on: the first of the environment.
 	Nodes        int `json:"nodes"`
@@ -235,15 +253,15 @@ type JobSpec struct {
 	Env        map[string]string `json:"env,omitempty"`
 	// SecretEnv is set for the ranks and never recorded.
 	SecretEnv map[string]string `json:"secretEnv,omitempty"`
-	// Deadline is when the agent stops the job by itself; zero for never.
+	// Deadline is when the agent stops the job; zero means never.
 	Deadline time.Time `json:"deadline,omitzero"`
-	// DebugRank is the rank that waits for a debugger, none where it is nil.
+	// DebugRank is the rank that waits for a debugger, nil for none.
 	DebugRank *int `json:"debugRank,omitempty"`
-	// Grace is what a rank has between SIGTERM and SIGKILL, in nanoseconds; 0 means 10 s.
+	// Grace is the time between SIGTERM and SIGKILL, in nanoseconds; 0 means 10 s.
 	Grace time.Duration `json:"grace,omitempty"`
 }
 
-// Position is where the ranks of a node come among those of all nodes, from 0.
+// Position is the place of a node's ranks among those of all nodes, from 0.
 func (s JobSpec) Position(node int) int {
 	if len(s.Order) == 0 {
 		return node
@@ -251,8 +269,7 @@ func (s JobSpec) Position(node int) int {
 	return slices.Index(s.Order, node)
 }
 
-// Ranks are those of a node. They follow each other. Of launcher command there is one
-// process a node, counted as its rank.
+// Ranks are the consecutive ranks of a node. With launcher command the one process of a node counts as its rank.
 func (s JobSpec) Ranks(node int) (ranks []int) {
 	perNode := s.RanksOfNode()
 	for local := range perNode {
@@ -261,7 +278,7 @@ func (s JobSpec) Ranks(node int) (ranks []int) {
 	return ranks
 }
 
-// RanksOfNode is how many processes each node has.
+// RanksOfNode is the number of processes of each node.
 func (s JobSpec) RanksOfNode() int {
 	if s.Launcher == Command {
 		return 1
@@ -269,29 +286,30 @@ func (s JobSpec) RanksOfNode() int {
 	return s.RanksPerNode
 }
 
-// JobState is where a job is.
+// JobState is the state of a job.
 type JobState string
 
 // The job states.
 const (
-	// Running: some process of the job lives.
+	// Running: a process of the job lives.
 	Running JobState = "running"
-	// Exited: all processes have ended by themselves.
+	// Exited: all processes ended by themselves.
 	Exited JobState = "exited"
-	// Stopped: ended by us; StopCause and StopReason say why.
+	// Stopped: the agent ended it, for StopCause and StopReason.
 	Stopped JobState = "stopped"
-	// Restarted: the container was restarted under the job. It is not started again.
+	// Restarted: the container restarted during the job. The agent does not start it again.
 	Restarted JobState = "container-restarted"
 )
 
 // JobStatus is one node's part of a job: the answer of GET /v1/jobs/ID, and one
-// line of GET /v1/jobs/ID/watch, which sends another whenever something changed
-// and ends with the job.
+// line of GET /v1/jobs/ID/watch, which sends a line for every change and ends with the job.
 type JobStatus struct {
-	ID    string   `json:"id"`
-	Node  int      `json:"node"`
-	State JobState `json:"state"`
-	Spec  JobSpec  `json:"spec"`
+	ID   string `json:"id"`
+	Node int    `json:"node"`
+	// Environment is the node's: several can share the workspace claim.
+	Environment string   `json:"environment,omitempty"`
+	State       JobState `json:"state"`
+	Spec        JobSpec  `json:"spec"`
 	// Record is the folder of logs, metrics and status.
 	Record  string    `json:"record"`
 	Started time.Time `json:"started"`
@@ -302,24 +320,21 @@ type JobStatus struct {
 	StopCause  StopCause    `json:"stopCause,omitempty"`
 	StopReason string       `json:"stopReason,omitempty"`
 	Ranks      []RankStatus `json:"ranks"`
-	// NCCL is what the logs of the node's ranks show, without channels; nil where
-	// there is none, as with gloo.
+	// NCCL is what the logs of the node's ranks show, without channels; nil without logs, as with gloo.
 	NCCL *nccl.Summary `json:"nccl,omitempty"`
-	// Quiet is for how long nothing has come to the logs of the node's ranks, nor to the
-	// metrics. It is in the answer to GET /v1/jobs/ID of a job that runs, and nowhere else.
+	// Quiet is how long neither a log of the node's ranks nor the metrics have grown. Only the answer to GET /v1/jobs/ID of a
+	// running job has it, and a stopped job: then it is the time until the request to stop.
 	Quiet time.Duration `json:"quiet,omitempty"`
-	// RankSeconds is what each rank took for its own part of a step, in their order, as the last
-	// metrics that have it say; nil on other nodes than 0 and where a training does not write
-	// it. It is in the same answer as Quiet.
+	// RankSeconds is how long each rank took for its own part of a step, in their order, by the latest metrics that have it.
+	// Only node 0 has it, in the same answer as Quiet, if the training writes it.
 	RankSeconds []float64 `json:"rankSeconds,omitempty"`
-	// New is true in the answer to the request that started the job, and nowhere else.
+	// New is true only in the answer to the request that started the job.
 	New bool `json:"new,omitempty"`
 }
 
-// NCCLOf is what the logs of all nodes show together, and whether there are any. Ranks
-// that are on a slower transport than the wanted one, or on which NCCL shows other
-// settings than they were given, are among the findings. environments are what nodes
-// give their ranks, by the node; those of a node that is missing are not compared.
+// NCCLOf is what the logs of all nodes show together, and whether there are any. Findings include ranks on a slower transport
+// than wanted, and ranks whose NCCL shows other settings than their environment. environments are those of the nodes' ranks, by
+// node; ranks of other nodes are not compared.
 func NCCLOf(statuses []JobStatus, wanted nccl.Transport, environments map[int]map[string]string) (summary nccl.Summary, found bool) {
 	var all []nccl.Summary
 	var against []nccl.Finding
@@ -340,7 +355,7 @@ func NCCLOf(statuses []JobStatus, wanted nccl.Transport, environments map[int]ma
 	return summary, len(all) > 0
 }
 
-// WantedTransport is the slowest that is right for the ranks of several nodes in a mode.
+// WantedTransport is the slowest acceptable transport between nodes in a mode.
 func WantedTransport(mode string, nodes int) nccl.Transport {
 	if mode == RDMA && nodes > 1 {
 		return nccl.RDMAGPU
@@ -350,17 +365,17 @@ func WantedTransport(mode string, nodes int) nccl.Transport {
 
 // Exit is how a process ended.
 type Exit struct {
-	// Code is its exit code, -1 when a signal ended it or it lives.
+	// Code is its exit code, -1 if a signal ended it or it lives.
 	Code int `json:"code"`
 	// Signal as in SIGKILL, "" for none.
 	Signal string `json:"signal,omitempty"`
-	// OutOfMemory is true where the kernel killed it for memory.
+	// OutOfMemory is true if the kernel killed it for memory.
 	OutOfMemory bool `json:"outOfMemory,omitempty"`
-	// Error is why it could not be started.
+	// Error is why it did not start.
 	Error string `json:"error,omitempty"`
 }
 
-// RankStatus is one training process. Of launcher command it is the node's one.
+// RankStatus is one training process, or the node's process of launcher command.
 type RankStatus struct {
 	// Rank is global, 0 to the world size less one.
 	Rank      int       `json:"rank"`
@@ -368,12 +383,12 @@ type RankStatus struct {
 	Node      int       `json:"node"`
 	PID       int       `json:"pid"`
 	Started   time.Time `json:"started"`
-	// DebugPort is where it waits for a debugger, 0 where it does not.
+	// DebugPort is the port on which the rank waits for a debugger, 0 if it does not wait.
 	DebugPort int `json:"debugPort,omitempty"`
 	// Ended is zero while the rank lives.
 	Ended time.Time `json:"ended,omitzero"`
 	Exit  Exit      `json:"exit"`
-	// Stopped is true where our own signal ended it.
+	// Stopped is true if a signal of the agent ended it.
 	Stopped bool `json:"stopped,omitempty"`
 	// Tail are its last lines of output.
 	Tail []string `json:"tail,omitempty"`
@@ -387,53 +402,112 @@ type PythonError struct {
 	Seen    time.Time `json:"seen"`
 	Type    string    `json:"type"`
 	Message string    `json:"message"`
-	// File and Line are of the innermost frame that is in the tree, else of the innermost.
+	// File and Line are those of the innermost frame in the tree, else of the innermost one.
 	File      string   `json:"file,omitempty"`
 	Line      int      `json:"line,omitempty"`
 	Traceback []string `json:"traceback,omitempty"`
 }
 
-// StopCause is why a job was stopped, for programs. It is empty unless it is one of these.
+// StopCause is why the agent stopped a job, for programs: one of these or empty.
 type StopCause string
 
 // The causes.
 const (
 	// StopDeadline: the job's deadline passed, and the agent stopped it.
 	StopDeadline StopCause = "deadline"
-	// StopReplaced: another job took its place.
+	// StopReplaced: another job replaced it.
 	StopReplaced StopCause = "replaced"
 )
 
 // Stop is the body of POST /v1/jobs/ID/stop.
 type Stop struct {
 	Cause StopCause `json:"cause,omitempty"`
-	// Reason is a sentence for people.
+	// Reason is a sentence for users.
 	Reason string        `json:"reason"`
 	Grace  time.Duration `json:"grace,omitempty"`
 }
 
-// The logs of a job, for GET /v1/jobs/ID/logs/NAME?offset=N&follow=true.
+// The logs of a job, for GET /v1/jobs/ID/logs/NAME?offset=N&follow=true. With end=N the answer begins N bytes before the end.
 const (
-	// LauncherLog is what the launcher itself printed.
+	// LauncherLog is the launcher's own output.
 	LauncherLog = "launcher"
-	// MetricsLog is the training's own metrics, JSON lines; node 0 has it.
+	// MetricsLog has the metrics of the training, JSON lines, on node 0.
 	MetricsLog = "metrics"
-	// RankLog is followed by the rank, as in rank-3.
+	// RankLog is the prefix of a rank, as in rank-3.
 	RankLog = "rank-"
 )
 
-// What a step may add to the record of a run, for GET and PUT /v1/records/ID/NAME. The
-// folder is that of the job of the same id, which need not have begun.
+// Files that a step may add to the record of a run, for GET and PUT /v1/records/ID/NAME. The
+// folder is that of the job of the same id, before or after its start.
 const (
-	// FabricReport is what check-fabric found, JSON.
+	// FabricReport is the report of check-fabric, JSON.
 	FabricReport = "fabric.json"
-	// MaxRecordFile is how large one may be, in bytes.
+	// MaxRecordFile bounds a file, in bytes.
 	MaxRecordFile = 1 << 20
 )
 
-// Problem is the body of every answer that is not 2xx.
+// Problem is the body of every answer other than 2xx.
 type Problem struct {
 	Reason  string `json:"reason"`
 	Message string `json:"message"`
 	Next    string `json:"next,omitempty"`
+}
+
+// The modes of a network.
+const (
+	TCP  = "tcp"
+	RDMA = "rdma"
+)
+
+// Network configures the network of a node's processes: the body of PUT /v1/network. It applies to everything that the agent
+// starts from then on, shells too, and survives a restart of the container.
+type Network struct {
+	// Mode is tcp or rdma.
+	Mode string `json:"mode"`
+	// Rack of the node, "" if unknown.
+	Rack string `json:"rack,omitempty"`
+	// Set are variables that overrule the container's own, because an image may have wrong ones; Unset are variables to remove.
+	// A job's own variables overrule both.
+	Set   map[string]string `json:"set,omitempty"`
+	Unset []string          `json:"unset,omitempty"`
+	// Expected and Forced are the inputs from which Set was derived.
+	Expected rdma.Expected     `json:"expected"`
+	Forced   map[string]string `json:"forced,omitempty"`
+}
+
+var variableName = regexp.MustCompile(`^[A-Z_][A-Z0-9_]*$`)
+
+// Validate returns the first problem of n, nil for none.
+func (n Network) Validate() error {
+	if n.Mode != TCP && n.Mode != RDMA {
+		return fmt.Errorf("mode %q: want tcp or rdma", n.Mode)
+	}
+	for _, name := range slices.Concat(slices.Sorted(maps.Keys(n.Set)), n.Unset) {
+		if !variableName.MatchString(name) {
+			return fmt.Errorf("variable %q: want capital letters, digits and underscores", name)
+		}
+	}
+	return nil
+}
+
+// FileListing is what mlenv-agent files list prints, JSON.
+type FileListing struct {
+	Manifest tree.Manifest `json:"manifest"`
+	// Absent are the paths that do not exist.
+	Absent []string `json:"absent,omitempty"`
+}
+
+// FileRequest is the input of mlenv-agent files send, JSON. Its output is that of tree.WriteContents.
+type FileRequest struct {
+	Manifest tree.Manifest `json:"manifest"`
+	Missing  []tree.Digest `json:"missing"`
+}
+
+// Download is one file for mlenv-agent files download, which reads a list of them, JSON.
+type Download struct {
+	URL string `json:"url"`
+	// Path in the folder.
+	Path string `json:"path"`
+	// Content is the SHA-256 that it must have, "" for any.
+	Content tree.Digest `json:"content,omitempty"`
 }

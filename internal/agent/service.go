@@ -9,10 +9,10 @@ import (
 // and each service's password or token under its key.
 const ServicesDir = Home + "/services"
 
-// ServicesKey is the key of the list of services that are wanted, with commas.
+// ServicesKey is the key of the comma-separated list of services.
 const ServicesKey = "services"
 
-// TensorBoardDir is what TensorBoard shows.
+// TensorBoardDir is the folder of TensorBoard's logs.
 const TensorBoardDir = Workspace + "/tensorboard"
 
 // Names of the services.
@@ -22,19 +22,18 @@ const (
 	TensorBoard = "tensorboard"
 )
 
-// Service is a program for people that the agent of node 0 runs beside jobs, where
-// it is asked for.
+// Service is a program that the agent of node 0 runs for users in parallel to jobs, on request.
 type Service struct {
 	Name string
-	// Port that people reach it on.
+	// Port for users.
 	Port int
-	// Credential is password or token, and Key where it is in the Secret.
+	// Credential is password or token, and Key its key in the Secret.
 	Credential, Key string
 	// Path of the page to open.
 	Path string
 }
 
-// Services are all that there are.
+// Services returns all services.
 func Services() []Service {
 	return []Service{
 		{Name: CodeServer, Port: 8080, Credential: "password", Key: "code-server-password", Path: "/"},
@@ -53,37 +52,37 @@ func FindService(name string) (Service, bool) {
 	return all[i], true
 }
 
-// ServiceState is where a service is.
+// ServiceState is the state of a service.
 type ServiceState string
 
 // The service states.
 const (
-	// ServiceStarting: it is being started for the first time.
+	// ServiceStarting: its first start is in progress.
 	ServiceStarting ServiceState = "starting"
 	// ServiceRunning: its process lives.
 	ServiceRunning ServiceState = "running"
-	// ServiceRestarting: it ended and is started again after a pause.
+	// ServiceRestarting: it ended and restarts after a pause.
 	ServiceRestarting ServiceState = "restarting"
 	// ServiceAbsent: the training image does not have it.
 	ServiceAbsent ServiceState = "absent"
-	// ServiceRefused: it has no password or token, and without one it is not started.
+	// ServiceRefused: it does not start without a password or token.
 	ServiceRefused ServiceState = "refused"
 )
 
-// ServiceStatus is one service that is asked for.
+// ServiceStatus is the status of a requested service.
 type ServiceStatus struct {
 	Name  string       `json:"name"`
 	Port  int          `json:"port"`
 	State ServiceState `json:"state"`
-	// Answers is true where it accepts connections.
+	// Answers is true if it accepts connections.
 	Answers bool `json:"answers,omitempty"`
-	// PID and Started are of the process that lives.
+	// PID and Started are those of the live process.
 	PID     int       `json:"pid,omitempty"`
 	Started time.Time `json:"started,omitzero"`
-	// Restarts counts how often it was started again.
+	// Restarts counts its restarts.
 	Restarts int `json:"restarts,omitempty"`
-	// Problem says why it does not run, or how it ended the last time.
+	// Problem is why it does not run, or how it ended last.
 	Problem string `json:"problem,omitempty"`
-	// Log is the file of its output.
+	// Log is the path of its output.
 	Log string `json:"log,omitempty"`
 }

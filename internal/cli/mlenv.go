@@ -2,15 +2,21 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/action"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/datasets"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/dev"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/initcluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/live"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/ops"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/render"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
@@ -29,7 +35,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return step.MainCommands(newRoot(), args, stdout, stderr)
 }
 
-// newRoot is the whole command line.
+// newRoot returns the whole command line.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "mlenv",
@@ -44,15 +50,15 @@ func newRoot() *cobra.Command {
 			runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(),
 			runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand(), schedule.Command(), trend.Command(),
 		}},
-		{"develop", "Develop in an environment that is kept:", append(dev.Commands(), datasets.Command())},
+		{"develop", "Develop in a kept environment:", append(dev.Commands(), datasets.Command(), claims.Command())},
 		{"cluster", "Check a cluster, an environment and its network:", []*cobra.Command{
-			ops.PreflightCommand(), ops.PlanCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(),
+			ops.PreflightCommand(), ops.PlanCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(), live.TopCommand(), live.UICommand(),
 		}},
 		{"administer", "Set up and administer:", []*cobra.Command{
 			initcluster.Command(), ops.ValidateCommand(), render.Command(), install.Command(mldevenv.Bundle, schedule.Carry), install.UninstallCommand(),
 			admin.Command(), ops.BuildCommand(mldevenv.Images()),
 		}},
-		{"more", "More commands:", []*cobra.Command{action.Command(), bundle.Command(mldevenv.Bundle), release.Command()}},
+		{"more", "More commands:", []*cobra.Command{action.Command(), bundle.Command(mldevenv.Bundle), release.Command(), versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, command := range group.commands {
@@ -62,5 +68,30 @@ func newRoot() *cobra.Command {
 	}
 	root.SetHelpCommandGroupID("more")
 	root.SetCompletionCommandGroupID("more")
+	root.SetFlagErrorFunc(hintAtDash)
+	completeValues(root)
 	return root
+}
+
+// hintAtDash explains where flags of a script go, if the command takes some.
+func hintAtDash(cmd *cobra.Command, err error) error {
+	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && strings.Contains(cmd.Use, "[-- ") {
+		return fmt.Errorf("%w; flags of the script or command go after --", err)
+	}
+	return err
+}
+
+func versionCommand() *cobra.Command {
+	var output step.OutputFlag
+	cmd := &cobra.Command{
+		Use: "version", Short: "Print the version", Long: "Print the version.\n\nExit code 0: printed; 2: wrong usage.", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return output.Print(cmd.OutOrStdout(), map[string]string{"version": version.String()}, func(out io.Writer) error {
+				_, err := fmt.Fprintf(out, "mlenv version %s\n", version.String())
+				return err
+			})
+		},
+	}
+	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
+	return cmd
 }

@@ -28,26 +28,34 @@ func TestValidate(t *testing.T) {
 	}{
 		{"valid, with its notes", []string{"validate", right}, 0, "5 nodes, 4 GPUs each, storage volumeClaimTemplates\n  RDMA by SR-IOV.", ""},
 		{"one of two is wrong", []string{"validate", wrong, right}, 1, "barcelona.yaml: valid", `wrong.yaml:1:11: cluster.nam: unknown key; did you mean "name"?`},
+		{"a mistake as JSON", []string{"validate", wrong, "-o", "json"}, 1, `"line": 1,
+        "column": 11,
+        "path": "cluster.nam"`, ""},
 		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "/nowhere.yaml"},
 		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
-		{"every mistake of rdma", []string{"rdma", "first"}, 2, "", `node "first": want its number in the environment, 0 and up`},
+		{"every mistake of rdma", []string{"rdma", "env", "first"}, 2, "", `node "first": want its number in the environment, 0 and up`},
 		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, ": NotReadable: pods and events", ""},
 		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
-  --quiet-after 0s: want more than nothing`},
+  --quiet-after 0s: want more than 0s`},
+		{"every mistake of top", []string{"top", "a", "b", "--every=0s"}, 2, "", `arguments ["a" "b"]: want one environment or none
+  --every 0s: want at least 1s`},
 		{"every mistake of admin", []string{"admin", right, "-n", "My_Team", "--attachments=move", "--scc=anyuid"}, 2, "",
 			`--attachments "move": want none or copy
   --namespace "My_Team": `},
-		{"admin applies or prints", []string{"admin", right, "--apply", "--output=yaml"}, 2, "", "--apply with --output=yaml: the latter prints the objects and changes nothing: want one of the two"},
+		{"admin applies or prints", []string{"admin", right, "--apply", "--output=yaml"}, 2, "", "--apply with --output=yaml, which prints the objects and changes nothing: want one of the two"},
 		{"an output that rdma lacks", []string{"rdma", "--output=xml"}, 2, "", `invalid argument "xml" for "-o, --output" flag: want text, json or yaml`},
 		{"an output that render lacks", []string{"render", "-o", "text"}, 2, "", `invalid argument "text" for "-o, --output" flag: want yaml or json`},
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
 		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
 		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
 		{"every mistake of preflight", []string{"preflight", "--mode=fast"}, 2, "", `--mode "fast": want auto, rdma or tcp`},
-		{"preflight of no cluster file", []string{"preflight"}, 1, "", "mlenv preflight failed: InvalidInput: --cluster-file is missing"},
+		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "", "mlenv preflight failed: Internal: listing configmaps in default"},
 		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
   --compare "udp": want tcp, or nothing
   --timeout "1s": want at least 20s: torch alone takes some to start`},
+		{"a script's flag without --", []string{"run", ".", "train.py", "--epochs=3"}, 2, "", "unknown flag: --epochs; flags of the script or command go after --"},
+		{"version", []string{"version"}, 0, "mlenv version ", ""},
+		{"version as JSON", []string{"version", "-o", "json"}, 0, `"version": "`, ""},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 	}
 	for _, test := range tests {

@@ -2,15 +2,15 @@ package cluster
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 
 	"github.com/invopop/jsonschema"
 )
 
-// Bandwidth is in bytes per second. It is written in GB/s, 10^9 bytes per
-// second, which nccl-tests and vendors use. GiB/s, which is 7% more, and Gb/s, an
-// eighth, are so often taken for it that they are refused by name.
+// Bandwidth is in bytes per second. It is written in GB/s, 10^9 bytes per second, which nccl-tests and vendors use. GiB/s,
+// which is 7% more, and Gb/s, an eighth, are so often taken for it that they are refused by name.
 type Bandwidth int64
 
 // GBps is 1 GB/s.
@@ -43,7 +43,7 @@ func (b *Bandwidth) UnmarshalText(text []byte) error {
 	}
 	switch unit := match[2]; unit {
 	case "GB/s":
-		*b = Bandwidth(number * float64(GBps))
+		*b = Bandwidth(math.Round(number * float64(GBps)))
 		return nil
 	case "":
 		return fmt.Errorf("has no unit; %s", want)

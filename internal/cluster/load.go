@@ -12,33 +12,42 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// Load reads a cluster file. It is strict: an unknown or repeated key, a wrong
-// type or a value that cannot be is an error, and all of them are returned at
-// once, as Problems, with their lines. name is the file's name in them.
+// Load reads a cluster file. It is strict: an unknown or repeated key, a wrong type or a value that cannot be is an error,
+// and all of them are returned at once, as Problems, with their lines. name is the file's name in them.
 func Load(name string, content []byte) (File, error) {
 	file := Default()
+	if err := Decode(name, content, &file, "cluster.name, cluster.api and cluster.namespace", file.Validate); err != nil {
+		return File{}, err
+	}
+	return file, nil
+}
+
+// Decode reads another YAML file into a struct, as strictly as Load. least are keys that the file must have, and validate
+// returns the mistakes in what was read.
+func Decode(name string, content []byte, into any, least string, validate func() field.ErrorList) error {
 	reader := &reader{file: name, nodes: map[string]*yaml.Node{}, misspelt: map[string]bool{}}
 	decoder := yaml.NewDecoder(bytes.NewReader(content))
 	var document yaml.Node
 	if err := decoder.Decode(&document); err != nil {
 		if errors.Is(err, io.EOF) {
-			return File{}, Problems{{File: name, Line: 1, Column: 1, Want: "the file is empty; want at least cluster.name, cluster.api and cluster.namespace"}}
+			return Problems{{File: name, Line: 1, Column: 1, Want: "the file is empty; want at least " + least}}
 		}
-		return File{}, Problems{{File: name, Line: lineOf(err), Column: 1, Want: "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}
+		return Problems{{File: name, Line: lineOf(err), Column: 1, Want: "not YAML: " + strings.TrimPrefix(err.Error(), "yaml: ")}}
 	}
 	var second yaml.Node
 	if err := decoder.Decode(&second); !errors.Is(err, io.EOF) {
 		reader.problem(&second, "", "", "a second document; want one a file")
 	}
-	reader.value(document.Content[0], reflect.ValueOf(&file).Elem(), "")
-	reader.validate(&file)
+	reader.value(document.Content[0], reflect.ValueOf(into).Elem(), "")
+	reader.validate(validate())
 	if len(reader.problems) > 0 {
 		reader.problems.sort()
-		return File{}, reader.problems
+		return reader.problems
 	}
-	return file, nil
+	return nil
 }
 
 // lineOf is the line that the YAML parser names in its message, or 1.
@@ -55,8 +64,7 @@ func lineOf(err error) int {
 type reader struct {
 	file  string
 	nodes map[string]*yaml.Node
-	// misspelt are the keys that were probably meant by unknown ones: they are
-	// not missing too.
+	// misspelt are the keys that were probably meant by unknown ones: they are not missing too.
 	misspelt map[string]bool
 	problems Problems
 }
@@ -77,33 +85,31 @@ func (r *reader) value(node *yaml.Node, into reflect.Value, path string) {
 	if node.Tag == "!!null" {
 		return
 	}
+	kind, want, read := yaml.ScalarNode, "one value", r.scalar
 	if text, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok {
-		if node.Kind != yaml.ScalarNode {
-			r.problem(node, path, "", "want one value, not a %s", kindName(node))
-			return
+		read = func(node *yaml.Node, _ reflect.Value, path string) {
+			if err := text.UnmarshalText([]byte(node.Value)); err != nil {
+				r.problem(node, path, node.Value, "%v", err)
+			}
 		}
-		if err := text.UnmarshalText([]byte(node.Value)); err != nil {
-			r.problem(node, path, node.Value, "%v", err)
+	} else {
+		switch into.Kind() {
+		case reflect.Struct:
+			kind, want, read = yaml.MappingNode, "keys and values", r.structure
+		case reflect.Map:
+			kind, want, read = yaml.MappingNode, "keys and values", r.mapping
+		case reflect.Slice:
+			kind, want, read = yaml.SequenceNode, "a list, as in [a, b]", r.list
 		}
+	}
+	if node.Kind != kind {
+		r.problem(node, path, node.Value, "want %s, not a %s", want, kindName(node))
 		return
 	}
-	switch into.Kind() {
-	case reflect.Struct:
-		r.structure(node, into, path)
-	case reflect.Slice:
-		r.list(node, into, path)
-	case reflect.Map:
-		r.mapping(node, into, path)
-	default:
-		r.scalar(node, into, path)
-	}
+	read(node, into, path)
 }
 
 func (r *reader) structure(node *yaml.Node, into reflect.Value, path string) {
-	if node.Kind != yaml.MappingNode {
-		r.problem(node, path, node.Value, "want keys and values, not a %s", kindName(node))
-		return
-	}
 	fields := map[string]reflect.Value{}
 	var names []string
 	for i := range into.NumField() {
@@ -135,10 +141,6 @@ func (r *reader) structure(node *yaml.Node, into reflect.Value, path string) {
 }
 
 func (r *reader) list(node *yaml.Node, into reflect.Value, path string) {
-	if node.Kind != yaml.SequenceNode {
-		r.problem(node, path, node.Value, "want a list, as in [a, b], not a %s", kindName(node))
-		return
-	}
 	list := reflect.MakeSlice(into.Type(), len(node.Content), len(node.Content))
 	for i, item := range node.Content {
 		r.value(item, list.Index(i), fmt.Sprintf("%s[%d]", path, i))
@@ -148,10 +150,6 @@ func (r *reader) list(node *yaml.Node, into reflect.Value, path string) {
 
 // mapping reads keys that the file chooses, unlike those of a structure.
 func (r *reader) mapping(node *yaml.Node, into reflect.Value, path string) {
-	if node.Kind != yaml.MappingNode {
-		r.problem(node, path, node.Value, "want keys and values, not a %s", kindName(node))
-		return
-	}
 	values := reflect.MakeMap(into.Type())
 	seen := map[string]int{}
 	for i := 0; i < len(node.Content); i += 2 {
@@ -170,10 +168,6 @@ func (r *reader) mapping(node *yaml.Node, into reflect.Value, path string) {
 }
 
 func (r *reader) scalar(node *yaml.Node, into reflect.Value, path string) {
-	if node.Kind != yaml.ScalarNode {
-		r.problem(node, path, "", "want one value, not a %s", kindName(node))
-		return
-	}
 	switch into.Kind() {
 	case reflect.String:
 		// gid_index: 3 is as good as gid_index: "3"; a name is never a boolean.

@@ -1,11 +1,9 @@
-// Package cluster reads cluster files: what ml-dev-env must know of a cluster
-// to train on it, as clusters/NAME.yaml says it.
+// Package cluster reads cluster files: what ml-dev-env must know of a cluster to train on it, as clusters/NAME.yaml says it.
 package cluster
 
 import "slices"
 
-// ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that
-// an installed cluster file is.
+// ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that an installed cluster file is.
 const ConfigMapPrefix = "mlenv-cluster-"
 
 // TrustedCA is the ConfigMap that OpenShift fills with the certificates that the
@@ -26,8 +24,7 @@ type File struct {
 	Resources Resources `json:"resources,omitempty"`
 	NCCL      NCCL      `json:"nccl,omitempty"`
 	Image     Image     `json:"image,omitempty"`
-	// Notes are for people; they are kept and shown.
-	Notes string `json:"notes,omitempty" jsonschema:"description=for people: kept and shown by mlenv validate"`
+	Notes     string    `json:"notes,omitempty" jsonschema:"description=for people: kept and shown by mlenv validate"`
 }
 
 // Cluster says which cluster the file is about.
@@ -40,10 +37,7 @@ type Cluster struct {
 
 // Nodes lists the nodes that may be used.
 type Nodes struct {
-	// GPUNodes is nil where any node with GPUs may be used.
-	GPUNodes NodeNames `json:"gpu_nodes,omitempty" jsonschema_description:"names of the nodes that may be used; null or absent for any node with GPUs"`
-	// Tolerations let pods onto nodes with these taints. That of GPU nodes,
-	// nvidia.com/gpu, is always tolerated.
+	GPUNodes    NodeNames    `json:"gpu_nodes,omitempty" jsonschema_description:"names of the nodes that may be used; null or absent for any node with GPUs"`
 	Tolerations []Toleration `json:"tolerations,omitempty" jsonschema:"description=taints of the GPU nodes beside nvidia.com/gpu (which is always tolerated)"`
 	// RackLabel and RackPattern say which rack a node is in; the label wins. Ranks of
 	// one rack are neighbours then. Both empty is topology.kubernetes.io/zone.
@@ -53,8 +47,7 @@ type Nodes struct {
 
 // Toleration has Kubernetes' own fields: what of a taint it says nothing about, it does not look at.
 type Toleration struct {
-	Key string `json:"key,omitempty" jsonschema:"description=the taint's key; absent for every key"`
-	// Operator is Exists, or Equal, which is the default.
+	Key      string `json:"key,omitempty" jsonschema:"description=the taint's key; absent for every key"`
 	Operator string `json:"operator,omitempty" jsonschema:"enum=Exists,enum=Equal,default=Equal" jsonschema_description:"whether the taint's value counts"`
 	Value    string `json:"value,omitempty" jsonschema_description:"the taint's value, with Equal"`
 	Effect   string `json:"effect,omitempty" jsonschema:"enum=NoSchedule,enum=PreferNoSchedule,enum=NoExecute,description=absent for every effect"`
@@ -85,8 +78,7 @@ const (
 	SharedStorage StorageMode = "rwx"
 	// NodeStorage makes claims of its own for each node.
 	NodeStorage StorageMode = "volumeClaimTemplates"
-	// AutoStorage is SharedStorage where class_rwx really gives a ReadWriteMany
-	// filesystem, else NodeStorage.
+	// AutoStorage is SharedStorage where class_rwx really gives a ReadWriteMany filesystem, else NodeStorage.
 	AutoStorage StorageMode = "auto"
 )
 
@@ -95,9 +87,8 @@ type Network struct {
 	RDMA  RDMA  `json:"rdma,omitempty"`
 	TCP   TCP   `json:"tcp,omitempty"`
 	Proxy Proxy `json:"proxy,omitempty"`
-	// TrustedCA names a ConfigMap whose key ca-bundle.crt holds every CA that
-	// pods shall trust, the public ones too: OpenShift fills one that is labelled
-	// config.openshift.io/inject-trusted-cabundle=true.
+	// TrustedCA names a ConfigMap whose key ca-bundle.crt holds every CA that pods shall trust, the public ones too:
+	// OpenShift fills one that is labelled config.openshift.io/inject-trusted-cabundle=true.
 	TrustedCA string `json:"trusted_ca,omitempty" jsonschema:"description=ConfigMap whose key ca-bundle.crt holds every CA to trust: the public ones too"`
 }
 
@@ -111,13 +102,15 @@ type RDMA struct {
 	GDRLevel     string `json:"gdr_level,omitempty" jsonschema_description:"NCCL_NET_GDR_LEVEL that is expected: LOC, NVL, PIX, PXB, PHB, SYS or 0 to 5; what is used is detected"`
 	CrossNIC     string `json:"cross_nic,omitempty" jsonschema_description:"NCCL_CROSS_NIC that is expected, 0 to 2"`
 	IBTimeout    string `json:"ib_timeout,omitempty" jsonschema_description:"NCCL_IB_TIMEOUT, 0 to 31"`
+	TrafficClass string `json:"traffic_class,omitempty" jsonschema_description:"NCCL_IB_TC, 0 to 255: the traffic class that the switches treat as lossless"`
+	ServiceLevel string `json:"service_level,omitempty" jsonschema_description:"NCCL_IB_SL, 0 to 15"`
 	MinNChannels string `json:"min_nchannels,omitempty" jsonschema_description:"NCCL_MIN_NCHANNELS, 1 to 64"`
-	// Attachments and Resources are how SR-IOV gives a pod its devices. Both are
-	// empty where pods use the host's devices.
+	// Attachments and Resources are how SR-IOV gives a pod its devices. Both are empty where pods use the host's devices.
 	Attachments []string       `json:"attachments,omitempty" jsonschema:"description=network attachments of a pod as namespace/name: in the order of net1 and so on"`
 	Resources   ResourceCounts `json:"resources,omitempty" jsonschema:"description=extended resources of a pod and how many of each: as in openshift.io/eno5np0rdma: 1"`
-	// ExpectedBandwidth is the bus bandwidth of a node, as nccl-tests prints it.
-	// 0 means the sum of the rates of its active devices.
+	// HostNetwork is for host devices whose RoCE addresses pods cannot use from a network namespace of their own.
+	HostNetwork bool `json:"host_network,omitempty" jsonschema_description:"whether pods in mode rdma share their host's network: for host devices over Ethernet, where pods cannot use the host's addresses otherwise; one environment per host, no NetworkPolicy applies"`
+	// ExpectedBandwidth is 0 for the sum of the rates of a node's active devices.
 	ExpectedBandwidth Bandwidth `json:"expected_bandwidth,omitempty" jsonschema:"description=bus bandwidth of a node in GB/s (10^9 bytes per second) as nccl-tests prints it: as in 200GB/s"`
 }
 
@@ -135,8 +128,7 @@ func (s Security) Adds() []string {
 	return all
 }
 
-// SRIOV is true where pods are given devices by attachments and resources, false
-// where they use the host's.
+// SRIOV is true where pods are given devices by attachments and resources, false where they use the host's.
 func (r RDMA) SRIOV() bool { return len(r.Attachments) > 0 || len(r.Resources) > 0 }
 
 // Pinned is the SCC that pods in mode RDMA are pinned to, "" for none.
@@ -149,7 +141,6 @@ func (s Security) Pinned() string {
 
 // TCP is how nodes talk without RDMA.
 type TCP struct {
-	// InterfaceExclude is NCCL_SOCKET_IFNAME, as in "^lo,docker0".
 	InterfaceExclude string `json:"interface_exclude,omitempty" jsonschema:"description=NCCL_SOCKET_IFNAME of mode tcp"`
 	P2PLevel         string `json:"p2p_level,omitempty" jsonschema:"description=NCCL_P2P_LEVEL"`
 }
@@ -158,25 +149,18 @@ type TCP struct {
 type Proxy struct {
 	HTTP  string `json:"http,omitempty" jsonschema:"description=as in http://proxy.example.com:3128"`
 	HTTPS string `json:"https,omitempty" jsonschema:"description=proxy for https:// addresses; mostly the same one"`
-	// NoProxy are hosts, domains and ranges that are reached directly. The
-	// cluster's own names always are.
+	// NoProxy need not have the cluster's own names, which are always reached directly.
 	NoProxy List `json:"no_proxy,omitempty" jsonschema:"description=hosts and domains and ranges to reach directly: separated by commas"`
 }
 
 // Image is what training runs in: a finished image, or one that is built.
 type Image struct {
-	// Name is the image of an environment that names none.
-	Name string `json:"name,omitempty" jsonschema:"description=training image of an environment that names none; not beside flavour"`
-	// PullSecret is used instead of the service account's own pull secrets, by
-	// builds for their base too.
-	PullSecret string `json:"pull_secret,omitempty" jsonschema:"description=Secret to pull images with and the bases of images; it takes the place of the service account's own"`
-	// Flavour is what is built where no image is named.
-	Flavour string `json:"flavour,omitempty" jsonschema:"description=folder below images/ to build the training image from where none is named"`
-	// Base takes the place of the base that the flavour's Dockerfile names.
-	Base string `json:"base,omitempty" jsonschema:"description=base image of the flavour: its build argument BASE_IMAGE"`
-	// BuildArgs are further build arguments, KEY=VALUE each.
-	BuildArgs []string `json:"build_args,omitempty" jsonschema:"description=build arguments of the flavour: each KEY=VALUE; no secrets as an image's history shows them"`
-	// BuildResources are the build pod's. What is absent is the cluster's own default.
+	Name           string         `json:"name,omitempty" jsonschema:"description=training image of an environment that names none; not beside flavour"`
+	PullSecret     string         `json:"pull_secret,omitempty" jsonschema:"description=Secret to pull images with and the bases of images; the pods use it in addition to those of their service account"`
+	BasePullSecret string         `json:"base_pull_secret,omitempty" jsonschema:"description=Secret with which builds pull their base (default: image.pull_secret); - means that of the service account builder"`
+	Flavour        string         `json:"flavour,omitempty" jsonschema:"description=folder below images/ to build the training image from where none is named"`
+	Base           string         `json:"base,omitempty" jsonschema:"description=base image of the flavour: its build argument BASE_IMAGE"`
+	BuildArgs      []string       `json:"build_args,omitempty" jsonschema:"description=build arguments of the flavour: each KEY=VALUE; no secrets as an image's history shows them"`
 	BuildResources BuildResources `json:"build_resources,omitempty"`
 }
 
@@ -193,8 +177,7 @@ type BuildAmounts struct {
 	EphemeralStorage Quantity `json:"ephemeral_storage,omitempty" jsonschema:"description=disk of the node; an image of 12 GB takes about 40Gi to build"`
 }
 
-// Security is what the pods may do in mode RDMA. TCP needs nothing of it but the
-// service account.
+// Security is what the pods may do in mode RDMA. TCP needs nothing of it but the service account.
 type Security struct {
 	ServiceAccount        string `json:"service_account,omitempty" jsonschema_description:"service account of the nodes' pods"`
 	RequiresPrivilegedSCC bool   `json:"requires_privileged_scc,omitempty" jsonschema_description:"whether pods in mode rdma are privileged, as the host's devices want it"`
@@ -220,9 +203,8 @@ type ResourceAmounts struct {
 
 // NCCL are settings of NCCL that no other key has.
 type NCCL struct {
-	Debug string `json:"debug,omitempty" jsonschema_description:"NCCL_DEBUG: WARN, INFO or TRACE"`
-	// Env is forced on every rank, whatever was detected.
-	Env map[string]string `json:"env,omitempty" jsonschema:"description=NCCL_* variables that are forced whatever was detected: as in NCCL_IB_TC: \"106\""`
+	Debug string            `json:"debug,omitempty" jsonschema_description:"NCCL_DEBUG: WARN, INFO or TRACE"`
+	Env   map[string]string `json:"env,omitempty" jsonschema:"description=NCCL_* variables that are forced whatever was detected: as in NCCL_IB_TC: \"106\""`
 }
 
 // Default is what a file that says nothing but its cluster means.

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// validate adds a problem for every value that is well-formed but cannot be.
-func (r *reader) validate(f *File) {
-	for _, err := range f.Validate() {
+// validate adds a problem for every value that is well-formed and invalid.
+func (r *reader) validate(errs field.ErrorList) {
+	for _, err := range errs {
 		if r.reported(err.Field) || r.misspelt[err.Field] {
 			continue // what could not be read has its default here
 		}
@@ -35,8 +35,7 @@ func (r *reader) reported(path string) bool {
 	return slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Path == path })
 }
 
-// nearestNode is the value's place or, of a value that is not there, that of
-// what it should stand in.
+// nearestNode is the value's place or, of a value that is not there, that of what it should stand in.
 func (r *reader) nearestNode(path string) *yaml.Node {
 	for {
 		if node, ok := r.nodes[path]; ok {
@@ -102,24 +101,21 @@ func (c Cluster) validate(path *field.Path) field.ErrorList {
 }
 
 func (n Nodes) validate(path *field.Path) (errs field.ErrorList) {
-	first := map[string]int{}
 	for i, node := range n.GPUNodes {
 		at := path.Child("gpu_nodes").Index(i)
-		if node == "" {
+		switch first := slices.Index(n.GPUNodes, node); {
+		case node == "":
 			errs = append(errs, field.Required(at, "the name of a node"))
-			continue
+		case first < i:
+			errs = append(errs, field.Invalid(at, node, fmt.Sprintf("is listed at gpu_nodes[%d] already; list each node once", first)))
+		default:
+			errs = append(errs, wellFormed(at, node, validation.IsDNS1123Subdomain)...)
 		}
-		if j, ok := first[node]; ok {
-			errs = append(errs, field.Invalid(at, node, fmt.Sprintf("is listed at gpu_nodes[%d] already; list each node once", j)))
-			continue
-		}
-		first[node] = i
-		errs = append(errs, wellFormed(at, node, validation.IsDNS1123Subdomain)...)
 	}
-	if n.GPUNodes != nil && len(n.GPUNodes) == 0 {
-		errs = append(errs, field.Invalid(path.Child("gpu_nodes"), "[]", "an empty list allows no node; list nodes, or write null for any node with GPUs"))
-	}
-	errs = append(errs, n.rack(path)...)
+	errs = slices.Concat(errs,
+		invalidIf(n.GPUNodes != nil && len(n.GPUNodes) == 0, path.Child("gpu_nodes"), "[]", "an empty list allows no node; list nodes, or write null for any node with GPUs"),
+		n.rack(path),
+	)
 	for i, toleration := range n.Tolerations {
 		errs = append(errs, toleration.validate(path.Child("tolerations").Index(i))...)
 	}
@@ -153,53 +149,36 @@ func (n NCCL) validate(path *field.Path) field.ErrorList {
 }
 
 func (t Toleration) validate(path *field.Path) field.ErrorList {
-	errs := slices.Concat(
+	return slices.Concat(
 		wellFormed(path.Child("key"), t.Key, validation.IsQualifiedName),
 		wellFormed(path.Child("value"), t.Value, validation.IsValidLabelValue),
 		oneOf(path.Child("operator"), t.Operator, "", "Exists", "Equal"),
 		oneOf(path.Child("effect"), t.Effect, "", "NoSchedule", "PreferNoSchedule", "NoExecute"),
+		invalidIf(t.Operator == "Exists" && t.Value != "", path.Child("value"), t.Value, "operator Exists takes any value; leave the value out, or write operator Equal"),
+		requiredIf(t.Operator != "Exists" && t.Key == "", path.Child("key"), "operator Equal needs a key; only operator Exists can do without, for every taint"),
 	)
-	if t.Operator == "Exists" && t.Value != "" {
-		errs = append(errs, field.Invalid(path.Child("value"), t.Value, "operator Exists takes any value; leave the value out, or write operator Equal"))
-	}
-	if t.Operator != "Exists" && t.Key == "" {
-		errs = append(errs, field.Required(path.Child("key"), "operator Equal needs a key; only operator Exists can do without, for every taint"))
-	}
-	return errs
 }
 
-func (g GPUs) validate(path *field.Path, nodes []string) (errs field.ErrorList) {
-	if g.PerNode < 1 {
-		errs = append(errs, field.Invalid(path.Child("per_node"), g.PerNode, "want at least 1"))
-	}
-	if g.DefaultNodes < 1 {
-		errs = append(errs, field.Invalid(path.Child("default_nodes"), g.DefaultNodes, "want at least 1"))
-	}
-	if len(nodes) > 0 && g.DefaultNodes > len(nodes) {
-		errs = append(errs, field.Invalid(path.Child("default_nodes"), g.DefaultNodes,
-			fmt.Sprintf("is more than the %d nodes of nodes.gpu_nodes; lower it or list more nodes", len(nodes))))
-	}
-	return errs
+func (g GPUs) validate(path *field.Path, nodes []string) field.ErrorList {
+	return slices.Concat(
+		invalidIf(g.PerNode < 1, path.Child("per_node"), g.PerNode, "want at least 1"),
+		invalidIf(g.DefaultNodes < 1, path.Child("default_nodes"), g.DefaultNodes, "want at least 1"),
+		invalidIf(len(nodes) > 0 && g.DefaultNodes > len(nodes), path.Child("default_nodes"), g.DefaultNodes,
+			fmt.Sprintf("is more than the %d nodes of nodes.gpu_nodes; lower it or list more nodes", len(nodes))),
+	)
 }
 
 func (s Storage) validate(path *field.Path) field.ErrorList {
-	errs := slices.Concat(
+	return slices.Concat(
 		wellFormed(path.Child("class_rwx"), s.ClassRWX, validation.IsDNS1123Subdomain),
 		wellFormed(path.Child("class_rwo"), s.ClassRWO, validation.IsDNS1123Subdomain),
 		oneOf(path.Child("mode"), string(s.Mode), string(SharedStorage), string(NodeStorage), string(AutoStorage)),
 		positive(path.Child("workspace_size"), s.WorkspaceSize),
 		positive(path.Child("datasets_size"), s.DatasetsSize),
+		requiredIf(s.Mode == SharedStorage && s.ClassRWX == "", path.Child("class_rwx"), "mode rwx needs a storage class that gives ReadWriteMany"),
+		requiredIf(s.Mode == NodeStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that gives ReadWriteOnce"),
+		requiredIf(s.Mode == AutoStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode auto needs a storage class that gives ReadWriteOnce, for where class_rwx does not serve"),
 	)
-	if s.Mode == SharedStorage && s.ClassRWX == "" {
-		errs = append(errs, field.Required(path.Child("class_rwx"), "mode rwx needs a storage class that gives ReadWriteMany"))
-	}
-	if s.Mode == NodeStorage && s.ClassRWO == "" {
-		errs = append(errs, field.Required(path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that gives ReadWriteOnce"))
-	}
-	if s.Mode == AutoStorage && s.ClassRWO == "" {
-		errs = append(errs, field.Required(path.Child("class_rwo"), "mode auto needs a storage class that gives ReadWriteOnce, for where class_rwx does not serve"))
-	}
-	return errs
 }
 
 func (r Resources) validate(path *field.Path) (errs field.ErrorList) {
@@ -208,62 +187,57 @@ func (r Resources) validate(path *field.Path) (errs field.ErrorList) {
 		requests, limit Quantity
 	}{{"memory", r.Requests.Memory, r.Limits.Memory}, {"cpu", r.Requests.CPU, r.Limits.CPU}} {
 		at := path.Child("requests", kind.name)
-		errs = append(errs, positive(at, kind.requests)...)
-		errs = append(errs, positive(path.Child("limits", kind.name), kind.limit)...)
-		if kind.requests.Cmp(kind.limit.Quantity) > 0 {
-			errs = append(errs, field.Invalid(at, kind.requests.String(), fmt.Sprintf("is more than resources.limits.%s, %s", kind.name, kind.limit.String())))
-		}
+		errs = slices.Concat(errs,
+			positive(at, kind.requests),
+			positive(path.Child("limits", kind.name), kind.limit),
+			invalidIf(kind.requests.Cmp(kind.limit.Quantity) > 0, at, kind.requests.String(), fmt.Sprintf("is more than resources.limits.%s, %s", kind.name, kind.limit.String())),
+		)
 	}
 	for where, memory := range map[string]Quantity{"requests": r.Requests.Memory, "limits": r.Limits.Memory} {
 		// 128m is 0.128 bytes, and 128 is 128 bytes.
-		if memory.Value() < 1<<20 {
-			errs = append(errs, field.Invalid(path.Child(where, "memory"), memory.String(), "is less than a mebibyte; want a suffix as in 128Gi"))
-		}
+		errs = append(errs, invalidIf(memory.Value() < 1<<20, path.Child(where, "memory"), memory.String(), "is less than a mebibyte; want a suffix as in 128Gi")...)
 	}
 	return errs
 }
 
-func required(path *field.Path, value, what string) field.ErrorList {
-	if value == "" {
-		return field.ErrorList{field.Required(path, "want "+what)}
+func invalidIf(wrong bool, path *field.Path, value any, want string) field.ErrorList {
+	if !wrong {
+		return nil
 	}
-	return nil
+	return field.ErrorList{field.Invalid(path, value, want)}
+}
+
+func requiredIf(missing bool, path *field.Path, want string) field.ErrorList {
+	if !missing {
+		return nil
+	}
+	return field.ErrorList{field.Required(path, want)}
+}
+
+func required(path *field.Path, value, what string) field.ErrorList {
+	return requiredIf(value == "", path, "want "+what)
 }
 
 // wellFormed checks an optional text by one of Kubernetes' own rules.
 func wellFormed(path *field.Path, value string, check func(string) []string) field.ErrorList {
-	if value == "" {
-		return nil
-	}
-	if problems := check(value); len(problems) > 0 {
-		return field.ErrorList{field.Invalid(path, value, strings.Join(problems, "; "))}
-	}
-	return nil
+	problems := check(value)
+	return invalidIf(value != "" && len(problems) > 0, path, value, strings.Join(problems, "; "))
 }
 
 // oneOf checks a word; "" among the allowed lets it be absent.
 func oneOf(path *field.Path, value string, allowed ...string) field.ErrorList {
-	if slices.Contains(allowed, value) {
-		return nil
-	}
+	wrong := !slices.Contains(allowed, value)
 	allowed = slices.DeleteFunc(allowed, func(s string) bool { return s == "" })
-	return field.ErrorList{field.Invalid(path, value, "want one of "+strings.Join(allowed, ", "))}
+	return invalidIf(wrong, path, value, "want one of "+strings.Join(allowed, ", "))
 }
 
 // number checks an optional whole number that the file has as text.
 func number(path *field.Path, value string, least, most int) field.ErrorList {
-	if value == "" {
-		return nil
-	}
-	if n, err := strconv.Atoi(value); err != nil || n < least || n > most {
-		return field.ErrorList{field.Invalid(path, value, fmt.Sprintf("want a whole number from %d to %d", least, most))}
-	}
-	return nil
+	n, err := strconv.Atoi(value)
+	wrong := err != nil || n < least || n > most
+	return invalidIf(value != "" && wrong, path, value, fmt.Sprintf("want a whole number from %d to %d", least, most))
 }
 
 func positive(path *field.Path, q Quantity) field.ErrorList {
-	if q.Sign() <= 0 {
-		return field.ErrorList{field.Invalid(path, q.String(), "want more than nothing")}
-	}
-	return nil
+	return invalidIf(q.Sign() <= 0, path, q.String(), "want more than nothing")
 }

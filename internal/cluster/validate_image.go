@@ -13,6 +13,7 @@ import (
 func (i Image) validate(path *field.Path) field.ErrorList {
 	return slices.Concat(
 		wellFormed(path.Child("pull_secret"), i.PullSecret, validation.IsDNS1123Subdomain),
+		wellFormed(path.Child("base_pull_secret"), i.BasePullSecret, pullSecretName),
 		imageName(path.Child("name"), i.Name),
 		wellFormed(path.Child("flavour"), i.Flavour, flavourName),
 		imageName(path.Child("base"), i.Base),
@@ -20,8 +21,15 @@ func (i Image) validate(path *field.Path) field.ErrorList {
 	)
 }
 
-// flavourName checks what becomes the tag of an image and, with dots turned to
-// dashes, a part of object names.
+// pullSecretName checks the name of a Secret; - means none.
+func pullSecretName(name string) []string {
+	if name == "-" {
+		return nil
+	}
+	return validation.IsDNS1123Subdomain(name)
+}
+
+// flavourName checks what becomes the tag of an image and, with dots turned to dashes, a part of object names.
 func flavourName(name string) []string {
 	return validation.IsDNS1123Label(strings.ReplaceAll(name, ".", "-"))
 }
@@ -34,10 +42,8 @@ func CheckFlavour(name string) error {
 	return nil
 }
 
-func (i Image) validateBuild(path *field.Path) (errs field.ErrorList) {
-	if i.Name != "" && i.Flavour != "" {
-		errs = append(errs, field.Invalid(path.Child("flavour"), i.Flavour, "image.name names a finished image, so nothing would be built; want one of the two"))
-	}
+func (i Image) validateBuild(path *field.Path) field.ErrorList {
+	errs := invalidIf(i.Name != "" && i.Flavour != "", path.Child("flavour"), i.Flavour, "image.name names a finished image, so nothing would be built; want one of the two")
 	for n, arg := range i.BuildArgs {
 		if name, _, ok := strings.Cut(arg, "="); !ok || len(validation.IsEnvVarName(name)) > 0 {
 			errs = append(errs, field.Invalid(path.Child("build_args").Index(n), arg, "want KEY=VALUE, as in WITH_LLAMAFACTORY=true"))
@@ -51,25 +57,17 @@ func (i Image) validateBuild(path *field.Path) (errs field.ErrorList) {
 		{"cpu", i.BuildResources.Requests.CPU, i.BuildResources.Limits.CPU},
 		{"ephemeral_storage", i.BuildResources.Requests.EphemeralStorage, i.BuildResources.Limits.EphemeralStorage},
 	} {
-		at := path.Child("build_resources", "requests", amount.name)
-		if !amount.limit.IsZero() && amount.requests.Cmp(amount.limit.Quantity) > 0 {
-			errs = append(errs, field.Invalid(at, amount.requests.String(), "is more than the limit, "+amount.limit.String()))
-		}
-		for at, quantity := range map[*field.Path]Quantity{at: amount.requests, path.Child("build_resources", "limits", amount.name): amount.limit} {
-			if quantity.Sign() < 0 {
-				errs = append(errs, field.Invalid(at, quantity.String(), "want more than nothing"))
-			}
-		}
+		at, limit := path.Child("build_resources", "requests", amount.name), path.Child("build_resources", "limits", amount.name)
+		errs = slices.Concat(errs,
+			invalidIf(!amount.limit.IsZero() && amount.requests.Cmp(amount.limit.Quantity) > 0, at, amount.requests.String(), "is more than the limit, "+amount.limit.String()),
+			invalidIf(amount.requests.Sign() < 0, at, amount.requests.String(), "want more than nothing"),
+			invalidIf(amount.limit.Sign() < 0, limit, amount.limit.String(), "want more than nothing"),
+		)
 	}
 	return errs
 }
 
 func imageName(path *field.Path, image string) field.ErrorList {
-	if image == "" {
-		return nil
-	}
-	if _, err := name.ParseReference(image); err != nil {
-		return field.ErrorList{field.Invalid(path, image, "want an image, as in registry.example.com/team/training:tag or ...@sha256:DIGEST")}
-	}
-	return nil
+	_, err := name.ParseReference(image)
+	return invalidIf(image != "" && err != nil, path, image, "want an image, as in registry.example.com/team/training:tag or ...@sha256:DIGEST")
 }

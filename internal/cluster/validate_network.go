@@ -14,20 +14,19 @@ import (
 func (n Network) validate(path *field.Path) field.ErrorList {
 	rdma, tcp := path.Child("rdma"), path.Child("tcp")
 	levels := []string{"LOC", "NVL", "PIX", "PXB", "PHB", "SYS"}
-	errs := slices.Concat(
+	return slices.Concat(
 		number(rdma.Child("gid_index"), n.RDMA.GIDIndex, 0, 255),
 		number(rdma.Child("ib_timeout"), n.RDMA.IBTimeout, 0, 31),
+		number(rdma.Child("traffic_class"), n.RDMA.TrafficClass, 0, 255),
+		number(rdma.Child("service_level"), n.RDMA.ServiceLevel, 0, 15),
 		number(rdma.Child("cross_nic"), n.RDMA.CrossNIC, 0, 2),
 		number(rdma.Child("min_nchannels"), n.RDMA.MinNChannels, 1, 64),
 		oneOf(tcp.Child("p2p_level"), n.TCP.P2PLevel, levels...),
+		oneOf(rdma.Child("gdr_level"), n.RDMA.GDRLevel, append([]string{"", "0", "1", "2", "3", "4", "5"}, levels...)...),
+		n.RDMA.validateDevices(rdma),
+		n.Proxy.validate(path.Child("proxy")),
+		wellFormed(path.Child("trusted_ca"), n.TrustedCA, validation.IsDNS1123Subdomain),
 	)
-	if n.RDMA.GDRLevel != "" {
-		errs = append(errs, oneOf(rdma.Child("gdr_level"), n.RDMA.GDRLevel, append([]string{"0", "1", "2", "3", "4", "5"}, levels...)...)...)
-	}
-	errs = append(errs, n.RDMA.validateDevices(rdma)...)
-	errs = append(errs, n.Proxy.validate(path.Child("proxy"))...)
-	errs = append(errs, wellFormed(path.Child("trusted_ca"), n.TrustedCA, validation.IsDNS1123Subdomain)...)
-	return errs
 }
 
 // validateDevices checks what gives a pod its devices, and what is expected of them.
@@ -48,6 +47,9 @@ func (r RDMA) validateDevices(path *field.Path) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(at, attachment, "is listed already; list each attachment once"))
 		}
 	}
+	if r.HostNetwork && r.SRIOV() {
+		errs = append(errs, field.Invalid(path.Child("host_network"), true, "is for host devices: with attachments or resources pods have networks of their own; leave out one of the two"))
+	}
 	if attachments, interfaces := len(r.Attachments), len(r.Interfaces); attachments > 0 && interfaces > 0 && attachments != interfaces {
 		errs = append(errs, field.Invalid(path.Child("interfaces"), strings.Join(r.Interfaces, ","),
 			fmt.Sprintf("are %d, but each of the %d attachments makes one", interfaces, attachments)))
@@ -67,13 +69,12 @@ func (r RDMA) validateDevices(path *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-func (p Proxy) validate(path *field.Path) (errs field.ErrorList) {
-	errs = append(errs, proxyURL(path.Child("http"), p.HTTP)...)
-	errs = append(errs, proxyURL(path.Child("https"), p.HTTPS)...)
-	if len(p.NoProxy) > 0 && p.HTTP == "" && p.HTTPS == "" {
-		errs = append(errs, field.Invalid(path.Child("no_proxy"), strings.Join(p.NoProxy, ","), "exempts from a proxy, but neither http nor https names one"))
-	}
-	return errs
+func (p Proxy) validate(path *field.Path) field.ErrorList {
+	return slices.Concat(
+		proxyURL(path.Child("http"), p.HTTP),
+		proxyURL(path.Child("https"), p.HTTPS),
+		invalidIf(len(p.NoProxy) > 0 && p.HTTP == "" && p.HTTPS == "", path.Child("no_proxy"), strings.Join(p.NoProxy, ","), "exempts from a proxy, but neither http nor https names one"),
+	)
 }
 
 func proxyURL(path *field.Path, value string) field.ErrorList {

@@ -2,22 +2,33 @@ package cluster
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/invopop/jsonschema"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Quantity is an amount in Kubernetes' notation: bytes as in "128Gi" or "1T",
-// processors as in "32" or "500m".
+// Quantity is an amount in Kubernetes' notation: bytes as in "128Gi" or "1T", processors as in "32" or "500m".
 type Quantity struct{ resource.Quantity }
 
 // MustParseQuantity is for quantities in the program itself.
 func MustParseQuantity(s string) Quantity { return Quantity{resource.MustParse(s)} }
 
+// boundedQuantity is a quantity that is quick to parse: 1e-999999999 takes minutes.
+var boundedQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,30}(?:[kKMGTPEmnu]i?|[eE][+-]?[0-9]{1,2})?$`)
+
+// ParseQuantity parses a quantity from an untrusted text.
+func ParseQuantity(text string) (resource.Quantity, error) {
+	if !boundedQuantity.MatchString(text) {
+		return resource.Quantity{}, resource.ErrFormatWrong
+	}
+	return resource.ParseQuantity(text)
+}
+
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (q *Quantity) UnmarshalText(text []byte) error {
-	parsed, err := resource.ParseQuantity(string(text))
+	parsed, err := ParseQuantity(string(text))
 	if err == nil {
 		q.Quantity = parsed
 		return nil
@@ -31,7 +42,7 @@ func (q *Quantity) UnmarshalText(text []byte) error {
 			break
 		}
 	}
-	if _, err := resource.ParseQuantity(guess); err == nil {
+	if _, err := ParseQuantity(guess); err == nil {
 		return fmt.Errorf("not a quantity; did you mean %q? %s", guess, allowed)
 	}
 	return fmt.Errorf("not a quantity; %s", allowed)

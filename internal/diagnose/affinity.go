@@ -1,16 +1,16 @@
 package diagnose
 
 import (
+	"cmp"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 )
 
-// namesAsked are the nodes that the pod's affinity names one by one, nil where
-// any node of a kind will do.
+// namesAsked are the nodes that the pod's affinity names, or nil if it names none.
 func namesAsked(spec *corev1.PodSpec) []string {
 	required := requiredAffinity(spec)
 	if required == nil {
@@ -35,8 +35,8 @@ func requiredAffinity(spec *corev1.PodSpec) *corev1.NodeSelector {
 	return spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
-// isCandidate is true of a node that the pod's selector and affinity allow, and that
-// is of the kind that has GPUs where the pod asks for some.
+// isCandidate reports whether the pod's selector and affinity allow the node, and whether it has GPUs if the pod
+// requests some.
 func isCandidate(node *corev1.Node, spec *corev1.PodSpec) bool {
 	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(node.Labels)) {
 		return false
@@ -58,61 +58,32 @@ func isCandidate(node *corev1.Node, spec *corev1.PodSpec) bool {
 }
 
 func hostname(node *corev1.Node) string {
-	if name := node.Labels[corev1.LabelHostname]; name != "" {
-		return name
-	}
-	return node.Name
+	return cmp.Or(node.Labels[corev1.LabelHostname], node.Name)
 }
 
-// matches is a term's verdict on a node. An empty term matches nothing.
+// matches reports whether a term selects a node. An empty term selects none.
 func matches(node *corev1.Node, term corev1.NodeSelectorTerm) bool {
-	if len(term.MatchExpressions)+len(term.MatchFields) == 0 {
-		return false
-	}
-	fields := map[string]string{"metadata.name": node.Name}
 	for _, r := range term.MatchExpressions {
-		if !fits(node.Labels, r) {
+		operator := selection.Operator(strings.ToLower(string(r.Operator)))
+		if r.Operator == corev1.NodeSelectorOpDoesNotExist {
+			operator = selection.DoesNotExist
+		}
+		requirement, err := labels.NewRequirement(r.Key, operator, r.Values)
+		if err != nil || !requirement.Matches(labels.Set(node.Labels)) {
 			return false
 		}
 	}
+	// Kubernetes allows the field metadata.name with In and NotIn only.
 	for _, r := range term.MatchFields {
-		if !fits(fields, r) {
+		if slices.Contains(r.Values, node.Name) != (r.Operator == corev1.NodeSelectorOpIn) {
 			return false
 		}
 	}
-	return true
+	return len(term.MatchExpressions)+len(term.MatchFields) > 0
 }
 
-func fits(values map[string]string, r corev1.NodeSelectorRequirement) bool {
-	value, there := values[r.Key]
-	switch r.Operator {
-	case corev1.NodeSelectorOpIn:
-		return there && slices.Contains(r.Values, value)
-	case corev1.NodeSelectorOpNotIn:
-		return !there || !slices.Contains(r.Values, value)
-	case corev1.NodeSelectorOpExists:
-		return there
-	case corev1.NodeSelectorOpDoesNotExist:
-		return !there
-	case corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt:
-		if !there || len(r.Values) != 1 {
-			return false
-		}
-		has, err := strconv.ParseInt(value, 10, 64)
-		bound, err2 := strconv.ParseInt(r.Values[0], 10, 64)
-		if err != nil || err2 != nil {
-			return false
-		}
-		if r.Operator == corev1.NodeSelectorOpGt {
-			return has > bound
-		}
-		return has < bound
-	}
-	return false
-}
-
-// untolerated are the node's taints that keep the pod away, less those by which
-// Kubernetes itself marks a node that is cordoned, lost or under pressure.
+// untolerated are the node's taints that keep the pod away, except the marks of Kubernetes on a node that is cordoned,
+// lost or under pressure.
 func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint) {
 	for _, taint := range node.Spec.Taints {
 		if taint.Effect == corev1.TaintEffectPreferNoSchedule || strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
@@ -137,10 +108,10 @@ func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
 	return t.Operator == corev1.TolerationOpExists || t.Value == taint.Value
 }
 
-// cordoned is unfit's word for what oc adm uncordon mends.
+// cordoned is the problem that oc adm uncordon fixes.
 const cordoned = "cordoned"
 
-// unfit says why the node takes no new pods at all, "" if it does.
+// unfit is why the node takes no new pods at all, or "".
 func unfit(node *corev1.Node) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {

@@ -14,22 +14,21 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Candidate is a node that pods are meant for, looked at before there are any.
+// Candidate is a node for pods that do not exist yet.
 type Candidate struct {
-	// Node is nil where the cluster has none of that name.
+	// Node is nil if the cluster has no node of that name.
 	Node *corev1.Node
 	Name string
-	// Problem keeps pods away, "" if nothing does; Next mends it.
+	// Problem keeps pods away; "" if nothing does. Next fixes it.
 	Problem, Next string
-	// Reason is there with a Problem.
+	// Reason is set if Problem is.
 	Reason fail.Reason
-	// Final is true of a problem that does not go away by itself.
+	// Final reports whether the problem persists until somebody fixes it.
 	Final bool
 }
 
-// Candidates are the nodes that the pod's selector and affinity allow, and those that
-// its affinity names and the cluster has not, sorted by name. What is left of their
-// resources is not looked at.
+// Candidates are the nodes that the pod's selector and affinity allow, and the missing nodes that its affinity names,
+// sorted by name. It ignores their free resources.
 func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 	var found []Candidate
 	for i := range nodes {
@@ -64,7 +63,7 @@ func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 // Usage is what pods of a node hold of a resource.
 type Usage struct {
 	Amount resource.Quantity
-	// Holders say who holds how much of it.
+	// Holders name each pod and what it holds.
 	Holders []string
 }
 
@@ -75,7 +74,7 @@ func UsageOf(node string, pods []corev1.Pod, name corev1.ResourceName) Usage {
 		if pods[i].Spec.NodeName != node || released(&pods[i]) {
 			continue
 		}
-		if q := podRequest(&pods[i].Spec, name); !q.IsZero() {
+		if q := RequestOf(&pods[i].Spec, name); !q.IsZero() {
 			held.Amount.Add(q)
 			held.Holders = append(held.Holders, holder(&pods[i], q))
 		}
@@ -83,13 +82,7 @@ func UsageOf(node string, pods []corev1.Pod, name corev1.ResourceName) Usage {
 	return held
 }
 
-// RequestOf is what a pod takes of its node.
-func RequestOf(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity {
-	return podRequest(spec, name)
-}
-
-// ExplainRejection explains what the API server says when it refuses a pod of a set that is
-// not there yet.
+// ExplainRejection explains the API server's refusal of a pod of a StatefulSet that does not exist yet.
 func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) fail.Finding {
 	f := newExplainer(Snapshot{StatefulSet: set, Quotas: quotas}, time.Time{}).refusal(err.Error())
 	if strings.HasPrefix(f.Next, "oc describe statefulset ") {
@@ -98,13 +91,8 @@ func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, er
 	return f
 }
 
-// ServerNamespace is where the server of a class runs that is served from within
-// the cluster, "" for any other class.
-func ServerNamespace(class *storagev1.StorageClass) string { return serverNamespace(class) }
-
-// StorageServerWaits says why a class can give nothing: the server that it is served by
-// waits for a claim of its own. claims are those of the server's namespace; ours is
-// the namespace of the claims that are to be served.
+// StorageServerWaits reports whether a class can provide nothing because its server waits for its own claim. claims are
+// those of the server's namespace; ours is the namespace of the new claims.
 func StorageServerWaits(class *storagev1.StorageClass, classes []storagev1.StorageClass, claims []corev1.PersistentVolumeClaim, ours string) (fail.Finding, bool) {
 	set := &appsv1.StatefulSet{}
 	set.Namespace = ours

@@ -13,15 +13,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// provisionTime is what a provisioner may take before it is worth a word.
+// provisionTime is how long a provisioner may take without a finding.
 const provisionTime = 30 * time.Second
 
-// defaultClass marks the class of claims that name none.
+// defaultClass marks the class for claims that name none.
 const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
 var classNotFound = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]*)" not found`)
 
-// claims is why the environment's claims are not bound.
+// claims has the findings about claims that are not bound.
 func (e *explainer) claims() []fail.Finding {
 	var found []fail.Finding
 	for i := range e.Claims {
@@ -49,7 +49,7 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 	case claim.Status.Phase == corev1.ClaimLost:
 		return fail.Finding{
 			Seen:  fmt.Sprintf("it was bound to volume %s, which does not exist any more: its files are lost", claim.Spec.VolumeName),
-			Next:  remove + " (the next run makes it anew)",
+			Next:  remove + " (the next run recreates it)",
 			Final: true,
 		}, true
 	case claim.DeletionTimestamp != nil:
@@ -66,13 +66,13 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 	failed, hasFailed := latest(events, "ProvisioningFailed")
 	name := claim.Spec.StorageClassName
 	if name == nil && slices.ContainsFunc(e.Classes, isDefault) {
-		// It is about to be given that one.
+		// It is about to get the default class.
 		return fail.Finding{}, false
 	}
 	if name == nil || *name == "" {
 		return e.classless(claim), true
 	}
-	class := e.class(*name)
+	class := named(e.Classes, *name)
 	if e.Classes != nil && class == nil || hasFailed && classNotFound.MatchString(failed.text) {
 		return fail.Finding{
 			Seen:  fmt.Sprintf("storage class %s does not exist%s", *name, e.classNames()),
@@ -99,8 +99,7 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 		}
 		return f, true
 	}
-	// A class that waits for a pod to have a node is no cause; that the pod has
-	// none is explained elsewhere.
+	// A class that waits for the pod's node is no cause.
 	asked, ok := latest(events, "ExternalProvisioning")
 	if !ok || e.now.Sub(asked.first) < provisionTime {
 		return fail.Finding{}, false
@@ -114,7 +113,7 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 		Next:  describe,
 		Since: asked.first,
 	}
-	if namespace := serverNamespace(class); namespace != "" {
+	if namespace := ServerNamespace(class); namespace != "" {
 		f.Next = fmt.Sprintf("oc get pvc,pods -n %s (the storage server of class %s runs there)", namespace, *name)
 	}
 	return f, true
@@ -134,10 +133,9 @@ func (e *explainer) classless(claim *corev1.PersistentVolumeClaim) fail.Finding 
 	return f
 }
 
-// storageServer is about a class that is served from within the cluster by a
-// server that waits for a claim of its own.
+// storageServer is about a class whose server runs in the cluster and waits for its own claim.
 func (e *explainer) storageServer(name string, class *storagev1.StorageClass) (fail.Finding, bool) {
-	namespace := serverNamespace(class)
+	namespace := ServerNamespace(class)
 	if namespace == "" {
 		return fail.Finding{}, false
 	}
@@ -165,8 +163,8 @@ func (e *explainer) storageServer(name string, class *storagev1.StorageClass) (f
 
 func isDefault(c storagev1.StorageClass) bool { return c.Annotations[defaultClass] == "true" }
 
-// patchClass gives a claim the class that it lacks: the cluster's default one,
-// else one that looks as if it gave such volumes.
+// patchClass is the command that sets a claim's class: the cluster's default class, otherwise one that seems to provide
+// such volumes.
 func (e *explainer) patchClass(claim *corev1.PersistentVolumeClaim) string {
 	class := "CLASS"
 	rank := 0
@@ -175,8 +173,8 @@ func (e *explainer) patchClass(claim *corev1.PersistentVolumeClaim) string {
 		points := 1
 		many := has(c.Provisioner, "nfs", "cephfs")
 		switch {
-		case serverNamespace(c) == claim.Namespace:
-			// A server cannot keep its own files on itself.
+		case ServerNamespace(c) == claim.Namespace:
+			// A server cannot provide its own volume.
 			points = 0
 		case isDefault(*c):
 			points = 3
@@ -190,9 +188,9 @@ func (e *explainer) patchClass(claim *corev1.PersistentVolumeClaim) string {
 	return fmt.Sprintf(`oc patch pvc %s -n %s -p '{"spec":{"storageClassName":"%s"}}'`, claim.Name, claim.Namespace, class)
 }
 
-// serverNamespace is where the server of a class runs, "" if it is not one with
-// a Service's name in the cluster, as csi-driver-nfs's parameter server has it.
-func serverNamespace(class *storagev1.StorageClass) string {
+// ServerNamespace is the namespace of a class's server, or "" if its parameter server (csi-driver-nfs) names no Service
+// of the cluster.
+func ServerNamespace(class *storagev1.StorageClass) string {
 	if class == nil {
 		return ""
 	}
@@ -203,15 +201,7 @@ func serverNamespace(class *storagev1.StorageClass) string {
 	return parts[1]
 }
 
-func (e *explainer) class(name string) *storagev1.StorageClass {
-	i := slices.IndexFunc(e.Classes, func(c storagev1.StorageClass) bool { return c.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &e.Classes[i]
-}
-
-// classNames is "; it has a and b", nothing where that is not known.
+// classNames is "; the cluster has a and b", or "" if the classes are unknown.
 func (e *explainer) classNames() string {
 	if e.Classes == nil {
 		return ""
@@ -236,7 +226,7 @@ func classKey(claim *corev1.PersistentVolumeClaim) string {
 
 var provisionPrefix = regexp.MustCompile(`(?s)^failed to provision volume with StorageClass "[^"]*": (?:rpc error: code = \w+ desc = )?`)
 
-// provisioning is a ProvisioningFailed event less what is said already.
+// provisioning is the provisioner's own part of a ProvisioningFailed event.
 func provisioning(text string) string {
 	return oneLine("the provisioner says: " + provisionPrefix.ReplaceAllString(text, ""))
 }

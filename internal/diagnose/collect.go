@@ -13,25 +13,27 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/pager"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// pageSize bounds one answer of a list that may be long.
-const pageSize = 500
+// activePods selects pods that hold, or may come to hold, something of a node.
+const activePods = "status.phase!=Succeeded,status.phase!=Failed"
 
-// Collect reads what may be read of environment name. Only the StatefulSet and
-// the pods must be readable; whatever else is forbidden is unknown in the
-// snapshot. The lists are read at once and so may be of slightly different times.
+// Collect reads the environment name. Only the StatefulSet and the pods must be readable; everything else that is
+// forbidden is unknown in the snapshot. The lists are read in parallel, so their times may differ slightly.
 func Collect(ctx context.Context, client kubernetes.Interface, namespace, name string) (Snapshot, error) {
 	var s Snapshot
-	var pods, everywhere, here []corev1.Pod
+	var pods, others []corev1.Pod
 	var claims []corev1.PersistentVolumeClaim
 	var events []corev1.Event
-	group, ctx := errgroup.WithContext(ctx)
+	core := client.CoreV1()
+	group, reading := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		set, err := client.AppsV1().StatefulSets(namespace).Get(ctx, name, metav1.GetOptions{})
+		set, err := client.AppsV1().StatefulSets(namespace).Get(reading, name, metav1.GetOptions{})
 		switch {
 		case err == nil:
 			s.StatefulSet = set
@@ -41,71 +43,36 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 		return nil
 	})
 	group.Go(func() error {
-		list, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: environmentLabel + "=" + name})
+		list, err := core.Pods(namespace).List(reading, metav1.ListOptions{LabelSelector: environmentLabel + "=" + name})
 		if err != nil {
 			return kube.Problem(fmt.Errorf("listing pods of environment %s/%s: %w", namespace, name, err))
 		}
 		pods = list.Items
 		return nil
 	})
-	group.Go(readable("events", func(o metav1.ListOptions) (string, error) {
-		list, err := client.CoreV1().Events(namespace).List(ctx, o)
-		if err != nil {
-			return "", err
-		}
-		events = append(events, list.Items...)
-		return list.Continue, nil
-	}))
-	group.Go(readable("claims", func(o metav1.ListOptions) (string, error) {
-		list, err := client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, o)
-		if err != nil {
-			return "", err
-		}
-		claims = append(claims, list.Items...)
-		return list.Continue, nil
-	}))
-	group.Go(readable("quotas", func(o metav1.ListOptions) (string, error) {
-		list, err := client.CoreV1().ResourceQuotas(namespace).List(ctx, o)
-		if err != nil {
-			return "", err
-		}
-		s.Quotas = append(s.Quotas, list.Items...)
-		return list.Continue, nil
-	}))
-	group.Go(readable("nodes", func(o metav1.ListOptions) (string, error) {
-		list, err := client.CoreV1().Nodes().List(ctx, o)
-		if err != nil {
-			return "", err
-		}
-		s.Nodes = append(s.Nodes, list.Items...)
-		return list.Continue, nil
-	}))
-	group.Go(readable("storage classes", func(o metav1.ListOptions) (string, error) {
-		list, err := client.StorageV1().StorageClasses().List(ctx, o)
-		if err != nil {
-			return "", err
-		}
-		// Not nil: that there is no class is known now.
-		s.Classes = append(slices.Grow(s.Classes, 1), list.Items...)
-		return list.Continue, nil
-	}))
+	group.Go(func() error { return readAll(reading, "events", core.Events(namespace), "", &events) })
+	group.Go(func() error { return readAll(reading, "claims", core.PersistentVolumeClaims(namespace), "", &claims) })
+	group.Go(func() error { return readAll(reading, "quotas", core.ResourceQuotas(namespace), "", &s.Quotas) })
+	group.Go(func() error { return readAll(reading, "nodes", core.Nodes(), "", &s.Nodes) })
 	group.Go(func() error {
-		err := pages(podPage(ctx, client, metav1.NamespaceAll, &everywhere))
-		if err == nil {
-			s.AllPods = true
-			return nil
+		return readAll(reading, "storage classes", client.StorageV1().StorageClasses(), "", &s.Classes)
+	})
+	group.Go(func() error {
+		err := readAll(reading, "pods", core.Pods(metav1.NamespaceAll), activePods, &others)
+		if s.AllPods = others != nil; err != nil || s.AllPods {
+			return err
 		}
-		if !apierrors.IsForbidden(err) {
-			return kube.Problem(fmt.Errorf("listing pods: %w", err))
-		}
-		return readable("pods", podPage(ctx, client, namespace, &here))()
+		return readAll(reading, "pods", core.Pods(namespace), activePods, &others)
 	})
 	if err := group.Wait(); err != nil {
 		return Snapshot{}, err
 	}
 
+	if len(s.Nodes) == 0 {
+		s.Nodes = nil // unknown: an API server without nodes runs no pods
+	}
 	s.Pods = ordinals(pods, name)
-	for _, pod := range slices.Concat(everywhere, here) {
+	for _, pod := range others {
 		if pod.Namespace == namespace && pod.Labels[environmentLabel] == name || len(gpusAsked(&pod.Spec)) == 0 {
 			continue
 		}
@@ -116,43 +83,35 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 	s.Claims = slices.DeleteFunc(claims, func(c corev1.PersistentVolumeClaim) bool { return !slices.Contains(used, c.Name) })
 	about := slices.Concat(e.podNames(), used, []string{name})
 	s.Events = slices.DeleteFunc(events, func(ev corev1.Event) bool { return !slices.Contains(about, ev.InvolvedObject.Name) })
+	if err := s.readAccount(ctx, client); err != nil {
+		return Snapshot{}, err
+	}
 	servers, err := serverClaims(ctx, client, s.Claims, s.Classes)
 	s.Claims = append(s.Claims, servers...)
 	return s, err
 }
 
-// readable reads all pages of a list of things that may be forbidden.
-func readable(what string, page func(metav1.ListOptions) (next string, err error)) func() error {
-	return func() error {
-		if err := pages(page); err != nil && !apierrors.IsForbidden(err) {
-			return kube.Problem(fmt.Errorf("listing %s: %w", what, err))
-		}
+// lister lists objects of one kind, as typed clients do.
+type lister[L runtime.Object] interface {
+	List(ctx context.Context, options metav1.ListOptions) (L, error)
+}
+
+// readAll reads all pages of a list. Afterwards objects is nil if the list is forbidden, and never nil otherwise.
+func readAll[T any, L runtime.Object](ctx context.Context, what string, source lister[L], fields string, objects *[]T) error {
+	found := []T{}
+	pages := pager.New(pager.SimplePageFunc(func(options metav1.ListOptions) (runtime.Object, error) { return source.List(ctx, options) }))
+	err := pages.EachListItem(ctx, metav1.ListOptions{FieldSelector: fields}, func(object runtime.Object) error {
+		found = append(found, *any(object).(*T))
 		return nil
+	})
+	switch {
+	case apierrors.IsForbidden(err):
+		return nil
+	case err != nil:
+		return kube.Problem(fmt.Errorf("listing %s: %w", what, err))
 	}
-}
-
-func pages(page func(metav1.ListOptions) (next string, err error)) error {
-	options := metav1.ListOptions{Limit: pageSize}
-	for {
-		next, err := page(options)
-		if err != nil || next == "" {
-			return err
-		}
-		options.Continue = next
-	}
-}
-
-// podPage reads pods that hold, or may come to hold, something of a node.
-func podPage(ctx context.Context, client kubernetes.Interface, namespace string, pods *[]corev1.Pod) func(metav1.ListOptions) (string, error) {
-	return func(o metav1.ListOptions) (string, error) {
-		o.FieldSelector = "status.phase!=Succeeded,status.phase!=Failed"
-		list, err := client.CoreV1().Pods(namespace).List(ctx, o)
-		if err != nil {
-			return "", err
-		}
-		*pods = append(*pods, list.Items...)
-		return list.Continue, nil
-	}
+	*objects = found
+	return nil
 }
 
 // ordinals are the StatefulSet's pods among those with its label, in order.
@@ -170,7 +129,7 @@ func ordinals(pods []corev1.Pod, name string) []corev1.Pod {
 	return pods
 }
 
-// claimNames are the claims of all pods: shared ones and those made for each.
+// claimNames are the claims of all pods: the shared ones, and those of each pod.
 func (e *explainer) claimNames() []string {
 	var names []string
 	if spec := e.template(); spec != nil {
@@ -187,8 +146,8 @@ func (e *explainer) claimNames() []string {
 	return names
 }
 
-// serverClaims are the claims beside the in-cluster servers of classes that
-// claims wait for. Namespaces that may not be read are left out.
+// serverClaims are the claims in the namespaces of the in-cluster servers of classes that claims wait for.
+// Namespaces that may not be read are left out.
 func serverClaims(ctx context.Context, client kubernetes.Interface, claims []corev1.PersistentVolumeClaim, classes []storagev1.StorageClass) ([]corev1.PersistentVolumeClaim, error) {
 	var found []corev1.PersistentVolumeClaim
 	var done []string
@@ -196,26 +155,16 @@ func serverClaims(ctx context.Context, client kubernetes.Interface, claims []cor
 		if claim.Status.Phase == corev1.ClaimBound || claim.Spec.StorageClassName == nil {
 			continue
 		}
-		i := slices.IndexFunc(classes, func(c storagev1.StorageClass) bool { return c.Name == *claim.Spec.StorageClassName })
-		if i < 0 {
-			continue
-		}
-		namespace := serverNamespace(&classes[i])
+		namespace := ServerNamespace(named(classes, *claim.Spec.StorageClassName))
 		if namespace == "" || namespace == claim.Namespace || slices.Contains(done, namespace) {
 			continue
 		}
 		done = append(done, namespace)
-		err := readable("claims in "+namespace, func(o metav1.ListOptions) (string, error) {
-			list, err := client.CoreV1().PersistentVolumeClaims(namespace).List(ctx, o)
-			if err != nil {
-				return "", err
-			}
-			found = append(found, list.Items...)
-			return list.Continue, nil
-		})()
-		if err != nil {
+		var some []corev1.PersistentVolumeClaim
+		if err := readAll(ctx, "claims in "+namespace, client.CoreV1().PersistentVolumeClaims(namespace), "", &some); err != nil {
 			return nil, err
 		}
+		found = append(found, some...)
 	}
 	return found, nil
 }

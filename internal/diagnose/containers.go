@@ -13,14 +13,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// manyRestarts in a row is where a container is given up: the kubelet has then
-// waited longer from one to the next for over a minute.
+// manyRestarts makes a container's failure final: the kubelet has retried for over a minute.
 const manyRestarts = 3
 
 // killedCode is the exit code of a process ended by SIGKILL.
 const killedCode = 137
 
-// containers is what keeps the pod's containers from running.
+// containers has the findings about containers that do not run.
 func (e *explainer) containers(pod *corev1.Pod) []fail.Finding {
 	var found []fail.Finding
 	for _, c := range containersOf(pod) {
@@ -40,8 +39,7 @@ func (e *explainer) containers(pod *corev1.Pod) []fail.Finding {
 	return found
 }
 
-// lastExit is the container's last failure. An init container that ended well
-// has none.
+// lastExit is the container's last failure. An init container that succeeded has none.
 func lastExit(c container) *corev1.ContainerStateTerminated {
 	for _, t := range []*corev1.ContainerStateTerminated{c.State.Terminated, c.LastTerminationState.Terminated} {
 		if t != nil && (t.ExitCode != 0 || !c.init) {
@@ -56,7 +54,7 @@ var (
 	noProgram  = []string{"executable file not found", "no such file or directory", "stat /"}
 )
 
-// notCreated is a container that the kubelet or the runtime could not make.
+// notCreated is about a container that the kubelet or the runtime could not create.
 func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 	w := c.State.Waiting
 	f := fail.Finding{
@@ -84,7 +82,7 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 	return f
 }
 
-// exited is a container that ran and ended, or whose process could not be started.
+// exited is about a container that exited, or whose process could not start.
 func (e *explainer) exited(pod *corev1.Pod, c container, t corev1.ContainerStateTerminated) fail.Finding {
 	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: t.FinishedAt.Time,
@@ -133,7 +131,7 @@ func restarts(n int32) string {
 	return fmt.Sprintf(", restarted %d times", n)
 }
 
-// badProgram recognises a program that can never be started.
+// badProgram recognises a program that can never start.
 func (e *explainer) badProgram(pod *corev1.Pod, c container, text string, f *fail.Finding) {
 	lower := strings.ToLower(text)
 	switch {
@@ -148,20 +146,17 @@ func (e *explainer) badProgram(pod *corev1.Pod, c container, text string, f *fai
 	}
 }
 
-// lastLines is the end of a termination message: there the error stands.
+// lastLines is the end of a termination message, which has the error.
 func lastLines(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	const most = 5
-	if len(lines) > most {
-		lines = lines[len(lines)-most:]
-	}
-	return oneLine(strings.Join(lines, " | "))
+	return oneLine(strings.Join(lines[max(0, len(lines)-most):], " | "))
 }
 
-// unansweredTime is what an agent may take from its start to its first answer.
+// unansweredTime bounds the time from an agent's start to its first answer.
 const unansweredTime = time.Minute
 
-// unanswered is a container that runs and whose agent does not get ready.
+// unanswered is about a running container whose agent does not get ready.
 func (e *explainer) unanswered(pod *corev1.Pod) []fail.Finding {
 	for _, c := range containersOf(pod) {
 		if c.init || c.State.Running == nil || c.Ready || e.now.Sub(c.State.Running.StartedAt.Time) < unansweredTime {

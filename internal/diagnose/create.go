@@ -13,25 +13,22 @@ import (
 )
 
 var (
-	// failedCreate is how the StatefulSet controller words a refusal.
+	// failedCreate matches the StatefulSet controller's event about a refusal.
 	failedCreate = regexp.MustCompile(`(?s)^create (?:Claim (\S+) for )?Pod (\S+) in StatefulSet \S+ failed error: (.*)$`)
-	// forbidden is the API server's beginning of an admission's refusal.
-	forbidden = regexp.MustCompile(`(?s)^\S+ "[^"]*" is forbidden: (.*)$`)
-	invalid   = regexp.MustCompile(`(?s)^\S+ "[^"]*" is invalid: (.*)$`)
+	// refusedObject matches the API server's refusal, by admission if the object is forbidden.
+	refusedObject = regexp.MustCompile(`(?s)^\S+ "[^"]*" is (forbidden|invalid): (.*)$`)
 
 	noServiceAccount = regexp.MustCompile(`error looking up service account [^:]+: serviceaccounts? "([^"]*)" not found`)
 	webhookDenied    = regexp.MustCompile(`(?s)^admission webhook "([^"]*)" denied the request(.*)$`)
 	webhookDown      = regexp.MustCompile(`failed calling webhook "([^"]*)"`)
 )
 
-// creation is why the StatefulSet cannot make its pods or their claims.
+// creation has the findings about pods and claims that the StatefulSet cannot create.
 func (e *explainer) creation() []fail.Finding {
 	if e.StatefulSet == nil {
 		return nil
 	}
-	// Of each object the last refusal counts.
-	last := map[string]fail.Finding{}
-	var order []string
+	var all []fail.Finding
 	for _, ev := range e.eventsOf("StatefulSet", e.StatefulSet.Name, e.StatefulSet.UID) {
 		if ev.reason != "FailedCreate" {
 			continue
@@ -41,8 +38,8 @@ func (e *explainer) creation() []fail.Finding {
 			continue
 		}
 		claim, pod, text := found[1], found[2], found[3]
-		// What exists by now was made in a later attempt.
-		if e.podNamed(pod) != nil {
+		// A later attempt succeeded.
+		if named(e.Pods, pod) != nil {
 			continue
 		}
 		object := "pod " + pod
@@ -51,27 +48,22 @@ func (e *explainer) creation() []fail.Finding {
 		}
 		f := e.refusal(text)
 		f.Object, f.Since = object, ev.first
-		if _, again := last[object]; !again {
-			order = append(order, object)
+		// The last refusal of each object counts.
+		if i := slices.IndexFunc(all, func(earlier fail.Finding) bool { return earlier.Object == object }); i >= 0 {
+			all[i] = f
+		} else {
+			all = append(all, f)
 		}
-		last[object] = f
 	}
-	var found []fail.Finding
-	for _, object := range order {
-		found = append(found, last[object])
-	}
-	return found
+	return all
 }
 
-// refusal is what the API server says when a pod or a claim cannot be made.
+// refusal explains the API server's refusal of a pod or a claim.
 func (e *explainer) refusal(text string) fail.Finding {
 	namespace := e.namespace()
-	body := text
-	for _, prefix := range []*regexp.Regexp{forbidden, invalid} {
-		if m := prefix.FindStringSubmatch(text); m != nil {
-			body = m[1]
-			break
-		}
+	body, invalid := text, false
+	if m := refusedObject.FindStringSubmatch(text); m != nil {
+		body, invalid = m[2], m[1] == "invalid"
 	}
 	if refused := kube.Refusal(errors.New(text), kube.Place{Namespace: namespace, ServiceAccount: e.serviceAccount(), SCC: e.pinned()}); refused != nil {
 		f := fail.Finding{Reason: fail.ReasonOf(refused), Seen: oneLine(body), Next: fail.NextOf(refused), Final: true}
@@ -122,7 +114,7 @@ func (e *explainer) refusal(text string) fail.Finding {
 		}
 	}
 	f := fail.Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it and does not say why"), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
-	if invalid.MatchString(text) {
+	if invalid {
 		f.Reason, f.Final = fail.InvalidInput, true
 	}
 	return f

@@ -1,5 +1,4 @@
-// Package diagnose says why the pods of an environment do not start: the
-// cluster's own words become a reason and the next command.
+// Package diagnose explains why the pods of an environment do not start, with a reason and the next command.
 package diagnose
 
 import (
@@ -16,10 +15,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Snapshot is what is known of an environment at one moment. What may not be
-// read is nil, which means unknown, never "there is none".
+// Snapshot is the state of an environment at one moment. A nil field could not be read, so it is unknown.
 type Snapshot struct {
-	// StatefulSet is nil where it does not exist.
+	// StatefulSet is nil if it does not exist.
 	StatefulSet *appsv1.StatefulSet
 	// Pods of the environment.
 	Pods []corev1.Pod
@@ -32,35 +30,40 @@ type Snapshot struct {
 	Nodes []corev1.Node
 	// OtherPods have GPUs and are not the environment's.
 	OtherPods []corev1.Pod
-	// AllPods is true where OtherPods are those of every namespace, so that what
-	// is free can be told.
+	// AllPods reports whether OtherPods are those of every namespace, so that the free resources are known.
 	AllPods bool
 	// Classes of the cluster.
 	Classes []storagev1.StorageClass
 	// Quotas of the environment's namespace.
 	Quotas []corev1.ResourceQuota
-	// ImageSizes are compressed sizes by image, as far as the caller has asked
-	// ImageSize for them. Collect leaves it nil.
+	// Account is the service account of the pods. It is read only if a pod without pull secrets cannot pull.
+	Account *corev1.ServiceAccount
+	// ImageSizes are compressed sizes by image. Callers fill it in with ImageSize.
 	ImageSizes map[string]agent.Bytes
 }
 
-// Explain finds what keeps pods from starting. Findings that waiting cannot
-// help come first; of the others, causes come before their consequences. What
-// only takes its time, such as a long pull, is no finding: none at all means
-// that nothing is known to be wrong. Pods with the same cause share a finding.
+// Replicas is the wanted number of pods.
+func (s Snapshot) Replicas() int {
+	switch {
+	case s.StatefulSet == nil:
+		return len(s.Pods)
+	case s.StatefulSet.Spec.Replicas == nil:
+		return 1
+	}
+	return int(*s.StatefulSet.Spec.Replicas)
+}
+
+// Explain finds what keeps pods from starting. Final findings come first; otherwise causes come before their
+// consequences. Normal waiting, such as a long pull, is no finding. Pods with the same cause share a finding.
 func Explain(s Snapshot, now time.Time) []fail.Finding {
 	e := newExplainer(s, now)
-	var found []fail.Finding
-	found = append(found, e.creation()...)
+	found := e.creation()
 	for i := range e.Pods {
 		found = append(found, e.pod(&e.Pods[i])...)
 	}
-	found = append(found, e.rejections()...)
-	// A claim that is not bound is why the scheduler refuses, so it comes first.
+	// An unbound claim is a cause of the scheduler's refusal, so it comes first.
 	claims := e.claims()
-	found = append(found, claims...)
-	found = append(found, e.scheduling(len(claims) > 0)...)
-	found = merge(found)
+	found = merge(slices.Concat(found, e.rejections(), claims, e.scheduling(len(claims) > 0)))
 	slices.SortStableFunc(found, func(a, b fail.Finding) int {
 		switch {
 		case a.Final == b.Final:
@@ -78,28 +81,22 @@ func Explain(s Snapshot, now time.Time) []fail.Finding {
 	return found
 }
 
-// pod is what is wrong with one that a node was found for.
+// pod has the findings about a pod that has a node.
 func (e *explainer) pod(pod *corev1.Pod) []fail.Finding {
 	if ready(pod) || pod.Spec.NodeName == "" {
 		return nil
 	}
-	var found []fail.Finding
-	found = append(found, e.podEnd(pod)...)
-	found = append(found, e.nodeProblem(pod)...)
+	found := slices.Concat(e.podEnd(pod), e.nodeProblem(pod))
 	if hasFinished(pod) {
 		return found
 	}
 	if problems := e.containers(pod); len(problems) > 0 {
 		return append(found, problems...)
 	}
-	found = append(found, e.sandbox(pod)...)
-	found = append(found, e.mounts(pod)...)
-	found = append(found, e.unanswered(pod)...)
-	return found
+	return slices.Concat(found, e.preparation(pod), e.unanswered(pod))
 }
 
-// waitingPods says which pods are ready and wait for the others, because all
-// nodes of an environment start together.
+// waitingPods names the ready pods, which wait for the others because all nodes of an environment start together.
 func (e *explainer) waitingPods() string {
 	var names []string
 	for i := range e.Pods {
@@ -116,8 +113,7 @@ func (e *explainer) waitingPods() string {
 	return fmt.Sprintf("; %s are ready and wait", list(names, 3))
 }
 
-// merge makes one finding of those that differ in their object alone. It keeps the
-// first one's next command, which may name that object.
+// merge joins findings that differ only in their object, and keeps the first one's next command.
 func merge(found []fail.Finding) []fail.Finding {
 	var merged []fail.Finding
 	objects := map[int][]string{}
@@ -150,7 +146,7 @@ func kind(object string) string {
 	return k
 }
 
-// plural makes "pods a and b" of "pod a" and "pod b".
+// plural is "pods a and b" for "pod a" and "pod b".
 func plural(objects []string) string {
 	if len(objects) == 1 {
 		return objects[0]

@@ -1,16 +1,18 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// explainer is a snapshot at a time, with the look-ups that findings need.
+// explainer looks things up in a snapshot.
 type explainer struct {
 	Snapshot
 	now time.Time
@@ -20,7 +22,7 @@ func newExplainer(s Snapshot, now time.Time) *explainer {
 	return &explainer{Snapshot: s, now: now}
 }
 
-// namespace of the environment, as it stands in commands.
+// namespace of the environment, for commands.
 func (e *explainer) namespace() string {
 	switch {
 	case e.StatefulSet != nil:
@@ -31,18 +33,12 @@ func (e *explainer) namespace() string {
 	return "NAMESPACE"
 }
 
+// serviceAccount of the environment's pods.
 func (e *explainer) serviceAccount() string {
-	name := ""
-	if spec := e.template(); spec != nil {
-		name = spec.ServiceAccountName
-	}
-	if name == "" {
-		return "default"
-	}
-	return name
+	return cmp.Or(e.template().ServiceAccountName, "default")
 }
 
-// template is what every pod is made from, nil where that is not known.
+// template is the specification of every pod, or nil if it is unknown.
 func (e *explainer) template() *corev1.PodSpec {
 	switch {
 	case e.StatefulSet != nil:
@@ -53,18 +49,7 @@ func (e *explainer) template() *corev1.PodSpec {
 	return nil
 }
 
-// replicas is how many pods there should be.
-func (e *explainer) replicas() int {
-	if e.StatefulSet == nil {
-		return len(e.Pods)
-	}
-	if e.StatefulSet.Spec.Replicas == nil {
-		return 1
-	}
-	return int(*e.StatefulSet.Spec.Replicas)
-}
-
-// podNames are those of every pod there should be, in order.
+// podNames are the names of all wanted pods, in order.
 func (e *explainer) podNames() []string {
 	var names []string
 	if e.StatefulSet == nil {
@@ -73,26 +58,23 @@ func (e *explainer) podNames() []string {
 		}
 		return names
 	}
-	for i := range e.replicas() {
+	for i := range e.Replicas() {
 		names = append(names, fmt.Sprintf("%s-%d", e.StatefulSet.Name, i))
 	}
 	return names
 }
 
-func (e *explainer) podNamed(name string) *corev1.Pod {
-	i := slices.IndexFunc(e.Pods, func(p corev1.Pod) bool { return p.Name == name })
-	if i < 0 {
-		return nil
+// named is the object of that name, or nil.
+func named[T any, P interface {
+	*T
+	metav1.Object
+}](objects []T, name string) P {
+	for i := range objects {
+		if object := P(&objects[i]); object.GetName() == name {
+			return object
+		}
 	}
-	return &e.Pods[i]
-}
-
-func (e *explainer) node(name string) *corev1.Node {
-	i := slices.IndexFunc(e.Nodes, func(n corev1.Node) bool { return n.Name == name })
-	if i < 0 {
-		return nil
-	}
-	return &e.Nodes[i]
+	return nil
 }
 
 // event is an event as findings read it.
@@ -100,12 +82,11 @@ type event struct {
 	reason, text string
 	first, last  time.Time
 	object       types.UID
-	// node whose kubelet says so, "" of others.
+	// node of the kubelet that sent the event, if a kubelet did.
 	node string
 }
 
-// eventsOf are the events about one object, oldest first. An empty UID takes
-// those of every object that had the name.
+// eventsOf are the events about one object, oldest first. An empty UID selects every object that had the name.
 func (e *explainer) eventsOf(kind, name string, uid types.UID) []event {
 	var found []event
 	for i := range e.Events {
@@ -125,19 +106,14 @@ func (e *explainer) eventsOf(kind, name string, uid types.UID) []event {
 	return found
 }
 
-// podEvents are the events of this very pod, not of an earlier one of its name.
+// podEvents are the events of this pod, without those of an earlier pod of the same name.
 func (e *explainer) podEvents(pod *corev1.Pod) []event {
 	return e.eventsOf("Pod", pod.Name, pod.UID)
 }
 
 // times of an event. The old and the new event API fill in different fields.
 func times(ev *corev1.Event) (first, last time.Time) {
-	for _, t := range []time.Time{ev.FirstTimestamp.Time, ev.EventTime.Time, ev.CreationTimestamp.Time} {
-		if !t.IsZero() {
-			first = t
-			break
-		}
-	}
+	first = cmp.Or(ev.FirstTimestamp.Time, ev.EventTime.Time, ev.CreationTimestamp.Time)
 	last = first
 	if t := ev.LastTimestamp.Time; t.After(last) {
 		last = t
@@ -171,9 +147,9 @@ func ready(pod *corev1.Pod) bool {
 	return c != nil && c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
 }
 
-// hasFinished is true of a pod that will run no more.
+// hasFinished reports whether the pod will not run any longer.
 func hasFinished(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded || pod.DeletionTimestamp != nil
+	return released(pod) || pod.DeletionTimestamp != nil
 }
 
 // container is one of a pod's, with its specification.
@@ -191,8 +167,7 @@ func (c container) title() string {
 	return "container " + c.Name
 }
 
-// containersOf are those of the pod that the kubelet has said something about,
-// in the order in which they start.
+// containersOf are the pod's containers that have a status, in the order in which they start.
 func containersOf(pod *corev1.Pod) []container {
 	var found []container
 	add := func(statuses []corev1.ContainerStatus, specs []corev1.Container, init bool) {
@@ -209,21 +184,12 @@ func containersOf(pod *corev1.Pod) []container {
 	return found
 }
 
-// image is as the pod asks for it; the status may have a resolved name.
-func (c container) image() string {
-	if c.spec.Image != "" {
-		return c.spec.Image
-	}
-	return c.Image
-}
+// image is the requested name; the status may have a resolved one.
+func (c container) image() string { return cmp.Or(c.spec.Image, c.Image) }
 
-// hasStarted is true once some container of the pod has run: its sandbox, its
-// network and its volumes are there.
+// hasStarted reports whether some container of the pod has run, so that its network and volumes exist.
 func hasStarted(pod *corev1.Pod) bool {
-	for _, c := range containersOf(pod) {
-		if c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(containersOf(pod), func(c container) bool {
+		return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
+	})
 }

@@ -30,16 +30,16 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	registry, repository := parts(c.image())
 	host := "https://" + registry + "/v2/"
 	node := pod.Spec.NodeName
-	// A name or a digest may have any word in it.
+	// The image's own name may contain any sign.
 	lower := strings.ReplaceAll(strings.ToLower(text), strings.ToLower(c.image()), "")
 	what := ""
 	switch {
 	case waiting.Reason == "InvalidImageName":
 		what, f.Final = "is no name of an image", true
-		f.Next = "correct --image"
+		f.Next = "correct the name of the image"
 	case waiting.Reason == "ErrImageNeverPull":
 		what, f.Final = "is not on node "+node+" and may not be pulled", true
-		f.Next = "correct --image"
+		f.Next = "correct the name of the image"
 	case waiting.Reason == "SignatureValidationFailed", has(lower, "signature was required", "source image rejected"):
 		what, f.Final = "is refused by the cluster's signature policy", true
 		f.Next = "oc get image.config.openshift.io/cluster -o yaml"
@@ -57,7 +57,10 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	case has(lower, "toomanyrequests", "429 too many requests", "rate limit"):
 		what = "is in a registry that limits how often it may be pulled"
 		f.Next = e.pullSecret(registry)
-	case has(lower, "unauthorized", "authentication required", "denied", "403 forbidden", "no basic auth credentials", "invalid username/password"):
+	case refused(lower) && slices.ContainsFunc(WithoutPullSecrets(e.Snapshot), func(p corev1.Pod) bool { return p.UID == pod.UID }):
+		what = "cannot be pulled, because the pod was created before service account " + e.Account.Name + " got its pull secrets"
+		f.Next = fmt.Sprintf("oc delete pod %s -n %s (the next pod has them)", pod.Name, pod.Namespace)
+	case refused(lower):
 		what = "may not be pulled without other credentials"
 		if has(lower, "may require", "does not exist") {
 			what = "does not exist or may not be pulled without other credentials"
@@ -65,7 +68,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 		f.Final = true
 		f.Next = e.pullSecret(registry)
 		if strings.HasPrefix(registry, internalRegistry) {
-			// The account's credentials are made a moment after the account.
+			// OpenShift creates the account's credentials a moment after the account.
 			f.Final = false
 			f.Next = fmt.Sprintf("oc policy add-role-to-user system:image-puller system:serviceaccount:%s:%s -n %s",
 				e.namespace(), e.serviceAccount(), repository)
@@ -97,8 +100,13 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	return f
 }
 
-// pullError is what the registry or the runtime said last. While the kubelet
-// backs off, older releases tell it in the events only.
+// refused reports whether a registry's error asks for other credentials.
+func refused(text string) bool {
+	return has(text, "unauthorized", "authentication required", "denied", "403 forbidden", "no basic auth credentials", "invalid username/password")
+}
+
+// pullError is the last error of the registry or the runtime. While the kubelet backs off, older releases have it in the
+// events only.
 func (e *explainer) pullError(pod *corev1.Pod, c container, message string) string {
 	text := backedOff.ReplaceAllString(message, "")
 	if text == "" {
@@ -124,7 +132,7 @@ func (e *explainer) firstPullError(pod *corev1.Pod, image string) time.Time {
 	return time.Time{}
 }
 
-// pullSecret makes credentials for the registry and says where to name them.
+// pullSecret is the command that creates credentials for the registry, and the key that names them.
 func (e *explainer) pullSecret(registry string) string {
 	secret := "ml-dev-pull"
 	if spec := e.template(); spec != nil && len(spec.ImagePullSecrets) > 0 {
@@ -139,7 +147,7 @@ func (e *explainer) pullSecret(registry string) string {
 
 // architecture is " (arm64)" of a node that may be read.
 func (e *explainer) architecture(node string) string {
-	if n := e.node(node); n != nil && n.Status.NodeInfo.Architecture != "" {
+	if n := named(e.Nodes, node); n != nil && n.Status.NodeInfo.Architecture != "" {
 		return " (" + n.Status.NodeInfo.Architecture + ")"
 	}
 	return ""

@@ -2,6 +2,8 @@ package diagnose
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -11,13 +13,30 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// sizeTime is what the registry has to answer. The size is only shown.
-const sizeTime = 5 * time.Second
+// The bounds of the registry's answers, which are for progress only.
+const (
+	sizeTime = 5 * time.Second
+	maxSize  = 4 << 20 // bytes; a manifest has some kilobytes
+)
 
-// ImageSize asks the image's registry, without credentials, for the image's
-// compressed size: what a node without any of its layers has to pull. It is not
-// ok where the registry does not say, for whatever cause. Of an image for several
-// processors it is the one for amd64.
+// bounded cuts answers off at maxSize.
+type bounded struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := b.RoundTripper.RoundTrip(request)
+	if err == nil {
+		response.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(response.Body, maxSize), response.Body}
+	}
+	return response, err
+}
+
+// ImageSize asks the image's registry, without credentials, for the image's compressed size. ok is false if the registry
+// does not answer. For an image of several platforms it is the size for amd64. It is meant for images that the nodes pull
+// without credentials too.
 func ImageSize(ctx context.Context, image string) (compressed agent.Bytes, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, sizeTime)
 	defer cancel()
@@ -25,7 +44,7 @@ func ImageSize(ctx context.Context, image string) (compressed agent.Bytes, ok bo
 	if err != nil {
 		return 0, false
 	}
-	found, err := remote.Image(ref, remote.WithContext(ctx), remote.WithAuth(authn.Anonymous))
+	found, err := remote.Image(ref, remote.WithContext(ctx), remote.WithAuth(authn.Anonymous), remote.WithTransport(bounded{remote.DefaultTransport}))
 	if err != nil {
 		return 0, false
 	}
@@ -37,5 +56,5 @@ func ImageSize(ctx context.Context, image string) (compressed agent.Bytes, ok bo
 	for _, layer := range manifest.Layers {
 		compressed += agent.Bytes(layer.Size)
 	}
-	return compressed, true
+	return compressed, compressed > 0 // the sizes are the registry's own words
 }

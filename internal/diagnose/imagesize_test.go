@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -46,5 +47,32 @@ func TestImageSize(t *testing.T) {
 		if got, ok := ImageSize(context.Background(), unknown); ok {
 			t.Errorf("of %s: got %d, want unknown", unknown, got)
 		}
+	}
+}
+
+// A registry, which the user chooses by naming the image, cannot fill the step's memory.
+func TestImageSizeIsBounded(t *testing.T) {
+	sent := make(chan int, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.Contains(r.URL.Path, "/manifests/") {
+			return
+		}
+		w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+		count, spaces := 0, make([]byte, 1<<20)
+		for count < 16*maxSize {
+			n, err := w.Write(spaces)
+			if count += n; err != nil {
+				break
+			}
+		}
+		sent <- count
+	}))
+	defer server.Close()
+	if got, ok := ImageSize(t.Context(), strings.TrimPrefix(server.URL, "http://")+"/training:1"); ok {
+		t.Errorf("got %d of an endless manifest", got)
+	}
+	server.CloseClientConnections()
+	if count := <-sent; count >= 16*maxSize {
+		t.Errorf("%d bytes were read, want about %d", count, maxSize)
 	}
 }

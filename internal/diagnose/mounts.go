@@ -16,9 +16,9 @@ var (
 	keyMissing    = regexp.MustCompile(`references non-existent (secret|config) key: (\S+)`)
 )
 
-// mounts is why the pod's volumes are not attached or mounted on its node.
-func (e *explainer) mounts(pod *corev1.Pod) []fail.Finding {
-	ev, ok := e.mountTrouble(pod)
+// mounts has the findings about volumes that are not attached or mounted.
+func mounts(pod *corev1.Pod, events []event) []fail.Finding {
+	ev, ok := mountTrouble(events)
 	if !ok {
 		return nil
 	}
@@ -53,8 +53,8 @@ func (e *explainer) mounts(pod *corev1.Pod) []fail.Finding {
 	return []fail.Finding{f}
 }
 
-// ofClaim is false of a volume that is a Secret or the like. Those go by the
-// names they have in the pod, a claim's goes by that of its PersistentVolume.
+// ofClaim reports whether an event's volume belongs to a claim: it then has the PersistentVolume's name, otherwise the
+// name of a volume of the pod.
 func ofClaim(pod *corev1.Pod, volume string) bool {
 	for _, v := range pod.Spec.Volumes {
 		if v.Name == volume {
@@ -64,16 +64,8 @@ func ofClaim(pod *corev1.Pod, volume string) bool {
 	return true
 }
 
-// mountTrouble is the last failure to attach or mount that nothing has mended
-// since. One that names its cause is preferred to one that lists what is missing.
-func (e *explainer) mountTrouble(pod *corev1.Pod) (event, bool) {
-	if hasStarted(pod) {
-		return event{}, false
-	}
-	events := e.podEvents(pod)
-	if _, pulling := latest(events, "Pulling", "Pulled"); pulling {
-		return event{}, false
-	}
+// mountTrouble is the last failure to attach or mount that still applies, preferably one that names its cause.
+func mountTrouble(events []event) (event, bool) {
 	var cause, general event
 	for _, ev := range events {
 		switch ev.reason {

@@ -10,13 +10,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// nodeCounts are the nodes that a pod's selector and affinity allow, each by what
-// else is to be said of it.
+// nodeCounts are the nodes that a pod's selector and affinity allow, by their state.
 type nodeCounts struct {
 	allowed int
-	// usable nodes would take the pod if they had enough left.
+	// usable nodes would take the pod if they had enough free resources.
 	usable []*corev1.Node
-	// ours have a pod of the environment: there is one on each node.
+	// ours have a pod of the environment already; a node takes one.
 	ours    []string
 	down    []group
 	tainted []group
@@ -63,8 +62,7 @@ func (e *explainer) countNodes(spec *corev1.PodSpec) nodeCounts {
 	return p
 }
 
-// byNodes looks at the nodes themselves: which may be used, and why each of them
-// takes no pod now.
+// byNodes explains by the nodes themselves why none takes the pod.
 func (e *explainer) byNodes(u pendingPod) []fail.Finding {
 	p := e.countNodes(&u.pod.Spec)
 	found := e.shortages(u, p)
@@ -83,7 +81,7 @@ func (e *explainer) byNodes(u pendingPod) []fail.Finding {
 	}
 	if absent := e.absent(&u.pod.Spec); len(absent) > 0 {
 		found = append(found, fail.Finding{
-			Reason: fail.NodesUnavailable, Final: p.allowed < e.replicas(),
+			Reason: fail.NodesUnavailable, Final: p.allowed < e.Replicas(),
 			Seen: fmt.Sprintf("nodes.gpu_nodes lists %s, which the cluster does not have; its nodes with GPUs: %s", list(absent, 8), e.gpuNodes()),
 			Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)",
 		})
@@ -94,18 +92,17 @@ func (e *explainer) byNodes(u pendingPod) []fail.Finding {
 	return found
 }
 
-// ours is true of a node that a pod of the environment is on already: each node
-// takes one.
+// ours reports whether a pod of the environment is on the node.
 func (e *explainer) ours(node string) bool {
 	return slices.ContainsFunc(e.Pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node && !released(&p) })
 }
 
-// released is true of a pod that holds nothing of its node any more.
+// released reports whether a pod no longer holds resources of its node.
 func released(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// absent are the nodes that the pod's affinity names and the cluster has not.
+// absent are the nodes that the pod's affinity names but the cluster does not have.
 func (e *explainer) absent(spec *corev1.PodSpec) []string {
 	var names []string
 	for _, name := range namesAsked(spec) {
@@ -132,13 +129,13 @@ func (e *explainer) gpuNodes() string {
 	return list(names, 8)
 }
 
-// tooFew is where every node that may be used has a pod of the environment.
+// tooFew is about an environment whose pods take all allowed nodes.
 func (e *explainer) tooFew(u pendingPod, p nodeCounts) fail.Finding {
 	f := fail.Finding{
 		Reason: fail.NodesUnavailable,
-		Seen:   fmt.Sprintf("%d nodes are asked and %d may be used; the scheduler says: %s", e.replicas(), p.allowed, u.message.text),
-		Next:   "ask for fewer with --nodes, or list more in nodes.gpu_nodes of the cluster file",
-		Final:  namesAsked(&u.pod.Spec) != nil && p.allowed < e.replicas(),
+		Seen:   fmt.Sprintf("%d nodes are asked and %d may be used; the scheduler says: %s", e.Replicas(), p.allowed, u.message.text),
+		Next:   "ask for fewer nodes, or list more in nodes.gpu_nodes of the cluster file",
+		Final:  namesAsked(&u.pod.Spec) != nil && p.allowed < e.Replicas(),
 	}
 	if p.allowed == 0 {
 		f.Next = "oc get nodes --show-labels (no node has what the pod's node affinity and GPUs ask)"
@@ -148,21 +145,21 @@ func (e *explainer) tooFew(u pendingPod, p nodeCounts) fail.Finding {
 	return f
 }
 
-// shortages are the resources that too little is left of on the usable nodes.
+// shortages are the resources that the usable nodes have too little of.
 func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 	var found []fail.Finding
-	// Nodes that may yet become usable, and pods that have none.
+	// Nodes that may become usable, and pods without a node.
 	later := 0
 	for _, g := range slices.Concat(p.down, p.tainted) {
 		later += len(g.names)
 	}
-	homeless := e.replicas() - len(p.ours)
+	homeless := e.Replicas() - len(p.ours)
 	for _, name := range u.message.short() {
 		name := corev1.ResourceName(name)
 		if len(p.usable) == 0 {
 			break
 		}
-		ask := podRequest(&u.pod.Spec, name)
+		ask := RequestOf(&u.pod.Spec, name)
 		var parts, names []string
 		fitting := 0
 		for _, node := range p.usable {
@@ -177,14 +174,14 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 			Reason: fail.NodesUnavailable,
 			Seen:   fmt.Sprintf("the pod asks %s %s; %s", ask.String(), name, strings.Join(parts, "; ")),
 			Next:   describeNodes(names),
-			// Listed nodes stay what they are; else the cluster may add some.
+			// The cluster may add nodes unless the nodes are listed.
 			Final: namesAsked(&u.pod.Spec) != nil && fitting+later < homeless,
 		}
 		switch {
 		case isGPU(name):
 			f.Reason = fail.GPUsUnavailable
 			if f.Final {
-				f.Next = "ask for what the nodes have, with --gpus-per-node or --nodes"
+				f.Next = "ask for fewer nodes, or for fewer GPUs each"
 			}
 		case isDevice(name):
 			f.Next = resourceNames(name)

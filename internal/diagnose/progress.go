@@ -12,13 +12,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Progress says of each pod, in a line, where it is.
+// Progress has a line for each pod with its state.
 func Progress(s Snapshot, now time.Time) []string {
 	e := newExplainer(s, now)
 	var lines []string
 	for _, name := range e.podNames() {
-		line := "not made yet"
-		if pod := e.podNamed(name); pod != nil {
+		line := "not created yet"
+		if pod := named(e.Pods, name); pod != nil {
 			line = e.progress(pod)
 		}
 		lines = append(lines, name+": "+line)
@@ -30,7 +30,7 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 	node := pod.Spec.NodeName
 	switch {
 	case pod.DeletionTimestamp != nil:
-		// The timestamp is when its grace ends, so it says nothing of the beginning.
+		// The timestamp is the end of the grace period.
 		return "an earlier pod of this name is ending"
 	case pod.Status.Phase == corev1.PodFailed:
 		return oneLine("failed: " + pod.Status.Reason + ": " + pod.Status.Message)
@@ -49,7 +49,7 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 	return "on " + node + ", " + e.onNode(pod)
 }
 
-// onNode is where a pod is that has a node and is not ready.
+// onNode is the state of a pod that has a node and is not ready.
 func (e *explainer) onNode(pod *corev1.Pod) string {
 	for _, c := range containersOf(pod) {
 		if c.init && c.Ready {
@@ -79,17 +79,16 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 	}
 	if _, ok := latest(events, "Pulled"); !ok {
 		if ev, ok := latest(events, "VolumePermissionChangeInProgress"); ok {
-			return "its volumes' owner is being set" + since(ev.first, e.now)
+			return "setting the owner of its volumes" + since(ev.first, e.now)
 		}
-		if ev, ok := e.mountTrouble(pod); ok {
+		if ev, ok := mountTrouble(e.preparing(pod)); ok {
 			return "waiting for its volumes" + since(ev.first, e.now)
 		}
 	}
 	return "starting"
 }
 
-// pulling is the image that is being pulled, and since when. The kubelet's
-// events say when a pull begins and when it is over.
+// pulling is the image that the kubelet pulls now, and since when, by the kubelet's events.
 func pulling(events []event) (image string, at time.Time, ok bool) {
 	for _, ev := range events {
 		rest, began := strings.CutPrefix(ev.text, "Pulling image ")

@@ -1,51 +1,45 @@
 package diagnose
 
 import (
-	"regexp"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
-// sane are quantities that can be parsed in no time: whoever may write events
-// could write 1e-999999999.
-var sane = regexp.MustCompile(`^[+-]?[0-9.]{1,30}(?:[kKMGTPEmnu]i?|[eE][0-9]{1,2})?$`)
-
-// parseQuantities reads "pods=1,requests.nvidia.com/gpu=4". What is no quantity is left out.
+// parseQuantities reads "pods=1,requests.nvidia.com/gpu=4". It omits invalid quantities.
 func parseQuantities(text string) corev1.ResourceList {
 	found := corev1.ResourceList{}
-	for _, part := range strings.Split(text, ",") {
-		name, value, ok := strings.Cut(part, "=")
-		if !ok || !sane.MatchString(value) {
-			continue
-		}
-		if q, err := resource.ParseQuantity(value); err == nil {
+	for part := range strings.SplitSeq(text, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		if q, err := cluster.ParseQuantity(value); err == nil {
 			found[corev1.ResourceName(name)] = q
 		}
 	}
 	return found
 }
 
-// refreshQuota puts the quota's present numbers in place of an older event's.
+// refreshQuota replaces an event's numbers by the quota's current ones.
 func (e *explainer) refreshQuota(name string, used, hard corev1.ResourceList) {
-	for _, quota := range e.Quotas {
-		if quota.Name != name || quota.Namespace != e.namespace() {
-			continue
+	quota := named(e.Quotas, name)
+	if quota == nil {
+		return
+	}
+	for resource := range hard {
+		if q, ok := quota.Status.Used[resource]; ok {
+			used[resource] = q
 		}
-		for resource := range hard {
-			if q, ok := quota.Status.Used[resource]; ok {
-				used[resource] = q
-			}
-			if q, ok := quota.Status.Hard[resource]; ok {
-				hard[resource] = q
-			}
+		if q, ok := quota.Status.Hard[resource]; ok {
+			hard[resource] = q
 		}
 	}
 }
 
-// amount is a resource's amount, "unknown" where the list has none.
+// amount is a resource's amount, or "unknown".
 func amount(list corev1.ResourceList, name corev1.ResourceName) string {
 	q, ok := list[name]
 	if !ok {
@@ -54,16 +48,9 @@ func amount(list corev1.ResourceList, name corev1.ResourceName) string {
 	return q.String()
 }
 
-// multiply is q, n times.
-func multiply(q resource.Quantity, n int) resource.Quantity {
-	total := q.DeepCopy()
-	total.Mul(int64(n))
-	return total
-}
-
-// podRequest is what a pod takes of its node: the most of any init container, or all
-// containers together with the init containers that keep running.
-func podRequest(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity {
+// RequestOf is what a pod takes of its node: the largest request of an init container, or the sum of all containers
+// and the init containers that keep running.
+func RequestOf(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity {
 	var running, most resource.Quantity
 	for _, c := range spec.InitContainers {
 		q := request(c, name)
@@ -85,43 +72,37 @@ func podRequest(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantit
 	return running
 }
 
-// request of a container. A limit alone is a request too.
+// request of a container, which is its limit if it has no request.
 func request(c corev1.Container, name corev1.ResourceName) resource.Quantity {
-	if q, ok := c.Resources.Requests[name]; ok {
-		return q.DeepCopy()
+	q, ok := c.Resources.Requests[name]
+	if !ok {
+		q = c.Resources.Limits[name]
 	}
-	if q, ok := c.Resources.Limits[name]; ok {
-		return q.DeepCopy()
-	}
-	return resource.Quantity{}
+	return q.DeepCopy()
 }
 
-// isGPU is true of nvidia.com/gpu, of its slices and of other makers' GPUs.
+// isGPU reports whether a resource is a GPU, a slice of one, or another maker's GPU.
 func isGPU(name corev1.ResourceName) bool {
 	domain, rest, ok := strings.Cut(string(name), "/")
 	return ok && (strings.Contains(rest, "gpu") || domain == "nvidia.com")
 }
 
-// isDevice is true of what a device plugin counts that is no GPU, such as virtual
-// functions: openshift.io/eno5np0rdma.
+// isDevice reports whether a resource is a device plugin's but no GPU, as openshift.io/eno5np0rdma.
 func isDevice(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !isGPU(name)
 }
 
-// gpusAsked are the GPU resources that a pod asks for.
+// gpusAsked are the GPU resources that a pod requests.
 func gpusAsked(spec *corev1.PodSpec) []corev1.ResourceName {
-	var names []corev1.ResourceName
-	for _, containers := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-		for _, c := range containers {
-			for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
-				for name, q := range list {
-					if isGPU(name) && !q.IsZero() && !slices.Contains(names, name) {
-						names = append(names, name)
-					}
+	names := map[corev1.ResourceName]bool{}
+	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
+		for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
+			for name, q := range list {
+				if isGPU(name) && !q.IsZero() {
+					names[name] = true
 				}
 			}
 		}
 	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(names))
 }

@@ -16,8 +16,7 @@ var (
 	limitPer      = regexp.MustCompile(`(maximum|minimum) (\S+) usage per (Container|Pod|PersistentVolumeClaim) is (\S+?)[,.] `)
 )
 
-// quotaDetail words a quota's refusal by resource, and tells a quota that others
-// fill now from one that is too small for the environment at any time.
+// quotaDetail lists the refused resources. A quota that is too small even if it were empty makes the finding final.
 func (e *explainer) quotaDetail(text string, f *fail.Finding) {
 	if m := limitPer.FindStringSubmatch(text); m != nil {
 		f.Next = fmt.Sprintf("set %s in the cluster file within the limit range (oc describe limitrange -n %s)", limitedKey(m), e.namespace())
@@ -40,13 +39,13 @@ func (e *explainer) quotaDetail(text string, f *fail.Finding) {
 	for _, a := range strings.Split(strings.TrimRight(m[2], ","), ",") {
 		resource, _, _ := strings.Cut(a, "=")
 		r := corev1.ResourceName(resource)
-		total := asked[r]
+		total := asked[r].DeepCopy()
 		if !strings.Contains(text, "ersistentvolumeclaims") || e.StatefulSet != nil && len(e.StatefulSet.Spec.VolumeClaimTemplates) > 0 {
-			total = multiply(asked[r], e.replicas())
+			total.Mul(int64(e.Replicas()))
 		}
 		part := fmt.Sprintf("%s: each asks %s, used %s of %s", resource, amount(asked, r), amount(used, r), amount(hard, r))
 		if limit, known := hard[r]; known && total.Cmp(limit) > 0 {
-			part += fmt.Sprintf(", and %d of them ask %s in all", e.replicas(), total.String())
+			part += fmt.Sprintf(", and %d of them ask %s in all", e.Replicas(), total.String())
 			f.Final = true
 		}
 		parts = append(parts, part)

@@ -14,16 +14,15 @@ import (
 )
 
 const (
-	// rejectionTime is how long a rejection counts after the pod was made anew: the
-	// next one would come sooner.
+	// rejectionTime is how long a rejection counts after the pod was recreated: another one would come sooner.
 	rejectionTime = 2 * time.Minute
-	// endTime is what a pod may take beyond its grace to be gone.
+	// endTime is how long a pod may exist after its grace period.
 	endTime = time.Minute
 )
 
 var fewDevices = regexp.MustCompile(`requested number of devices unavailable for (\S+)\. Requested: (\d+), Available: (\d+)`)
 
-// podEnd is about a pod that its node refused or threw out, or that does not go.
+// podEnd is about a pod that its node rejected or evicted, or that does not end.
 func (e *explainer) podEnd(pod *corev1.Pod) []fail.Finding {
 	if pod.DeletionTimestamp != nil {
 		if e.now.Sub(pod.DeletionTimestamp.Time) < endTime {
@@ -31,7 +30,7 @@ func (e *explainer) podEnd(pod *corev1.Pod) []fail.Finding {
 		}
 		return []fail.Finding{{
 			Reason: fail.PodsNotReady, Object: "pod " + pod.Name, Since: pod.DeletionTimestamp.Time,
-			Seen: "an earlier pod of this name should be gone and is still there on node " + pod.Spec.NodeName,
+			Seen: "an earlier pod of this name should have ended but still exists on node " + pod.Spec.NodeName,
 			Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
 		}}
 	}
@@ -46,12 +45,12 @@ func (e *explainer) podEnd(pod *corev1.Pod) []fail.Finding {
 	return []fail.Finding{f}
 }
 
-// rejections are those of pods that the StatefulSet has made anew already, which
-// may go on for ever: only their events are left.
+// rejections are about rejected pods that the StatefulSet has recreated, which may repeat for ever. Only their events
+// are left.
 func (e *explainer) rejections() []fail.Finding {
 	var found []fail.Finding
 	for _, name := range e.podNames() {
-		pod := e.podNamed(name)
+		pod := named(e.Pods, name)
 		if pod != nil && (ready(pod) || pod.Status.Phase == corev1.PodFailed) {
 			continue
 		}
@@ -74,7 +73,7 @@ func isRejection(reason string) bool {
 	return reason == "UnexpectedAdmissionError" || reason == "Evicted" || reason == "Preempted" || strings.HasPrefix(reason, "OutOf")
 }
 
-// rejectionFinding words why a node would not run the pod, or not any more.
+// rejectionFinding explains why a node rejected or evicted the pod.
 func rejectionFinding(reason, message, node string) fail.Finding {
 	if node == "" {
 		node = "NODE"
@@ -85,13 +84,13 @@ func rejectionFinding(reason, message, node string) fail.Finding {
 		Seen: fmt.Sprintf("node %s: %s: %s", node, reason, text),
 	}
 	if node == "NODE" {
-		f.Seen = fmt.Sprintf("its node refused it: %s: %s", reason, text)
+		f.Seen = fmt.Sprintf("its node rejected it: %s: %s", reason, text)
 	}
 	resource, out := strings.CutPrefix(reason, "OutOf")
 	m := fewDevices.FindStringSubmatch(message)
 	switch {
 	case m != nil && isGPU(corev1.ResourceName(m[1])):
-		// The scheduler counted on more GPUs than are in order.
+		// The scheduler expected more working GPUs.
 		f.Reason = fail.GPUMissing
 		f.Next = "oc get pods -A -o wide --field-selector spec.nodeName=" + node + " | grep -e device-plugin -e gpu-operator"
 	case out && isGPU(corev1.ResourceName(resource)), f.Reason == fail.GPUsUnavailable:
@@ -108,7 +107,7 @@ func (e *explainer) nodeProblem(pod *corev1.Pod) []fail.Finding {
 	node := pod.Spec.NodeName
 	seen := ""
 	var from time.Time
-	switch n := e.node(node); {
+	switch n := named(e.Nodes, node); {
 	case n != nil:
 		for _, c := range n.Status.Conditions {
 			if c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue {
@@ -121,7 +120,7 @@ func (e *explainer) nodeProblem(pod *corev1.Pod) []fail.Finding {
 			}
 		}
 	case e.Nodes != nil:
-		seen = "its node " + node + " does not exist any more"
+		seen = "its node " + node + " no longer exists"
 	default:
 		events := e.podEvents(pod)
 		ev, ok := latest(events, "NodeNotReady")

@@ -3,6 +3,7 @@ package diagnose
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,15 +17,23 @@ var (
 	noSandbox    = regexp.MustCompile(`^Failed to create pod sandbox: (?:rpc error: code = \w+ desc = )?`)
 )
 
-// sandbox is why the node cannot give the pod its network.
-func (e *explainer) sandbox(pod *corev1.Pod) []fail.Finding {
-	if hasStarted(pod) {
-		return nil
-	}
+// preparation has the findings about a pod whose network or volumes the node cannot provide.
+func (e *explainer) preparation(pod *corev1.Pod) []fail.Finding {
+	events := e.preparing(pod)
+	return slices.Concat(sandbox(pod, events), mounts(pod, events))
+}
+
+// preparing are the events of a pod whose images are not being pulled yet, because its network and volumes come first.
+func (e *explainer) preparing(pod *corev1.Pod) []event {
 	events := e.podEvents(pod)
-	if _, pulling := latest(events, "Pulling", "Pulled"); pulling {
+	if _, pulling := latest(events, "Pulling", "Pulled"); pulling || hasStarted(pod) {
 		return nil
 	}
+	return events
+}
+
+// sandbox has the finding about a pod whose network the node cannot create.
+func sandbox(pod *corev1.Pod, events []event) []fail.Finding {
 	ev, ok := latest(events, "FailedCreatePodSandBox", "NetworkNotReady")
 	if !ok {
 		return nil
@@ -32,7 +41,7 @@ func (e *explainer) sandbox(pod *corev1.Pod) []fail.Finding {
 	node := pod.Spec.NodeName
 	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: ev.first,
-		Seen: fmt.Sprintf("node %s cannot make the pod's network: %s", node, oneLine(noSandbox.ReplaceAllString(ev.text, ""))),
+		Seen: fmt.Sprintf("node %s cannot create the pod's network: %s", node, oneLine(noSandbox.ReplaceAllString(ev.text, ""))),
 		Next: fmt.Sprintf("oc get pods -A -o wide --field-selector spec.nodeName=%s | grep -e multus -e ovn -e cni", node),
 	}
 	lower := strings.ToLower(ev.text)
@@ -43,7 +52,7 @@ func (e *explainer) sandbox(pod *corev1.Pod) []fail.Finding {
 		f.Seen = fmt.Sprintf("network attachment %s does not exist in namespace %s", attachment[1], attachment[2])
 		f.Next = fmt.Sprintf("oc get network-attachment-definitions -n %s (and correct network.rdma.attachments in the cluster file)", attachment[2])
 	case plugin != nil:
-		f.Seen = fmt.Sprintf("node %s has no CNI plugin %s, which a network attachment of the pod asks for", node, plugin[1])
+		f.Seen = fmt.Sprintf("node %s has no CNI plugin %s, which a network attachment of the pod needs", node, plugin[1])
 	case has(lower, "could not allocate ip", "no ip addresses available", "whereabouts"):
 		f.Next = "oc get ippools.whereabouts.cni.cncf.io -A (is a range of the network attachments full?)"
 	case has(lower, "no runtime for", "runtimehandler"):

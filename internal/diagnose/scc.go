@@ -11,21 +11,19 @@ import (
 )
 
 var (
-	// sccRefusals is followed by a list in brackets or, where one constraint alone was tried
-	// and has one objection, by that.
+	// sccRefusals is followed by a list in brackets, or by the only objection of the only constraint.
 	sccRefusals = regexp.MustCompile(`(?s)unable to validate against any security context constraint: (?:\[(.*)\]|([^\[].*))`)
 	// sccItem begins each item of that list; commas stand inside items too.
-	sccItem = regexp.MustCompile(`(?:^|,\s*)(?:provider |spec\.|pod\.)`)
-	// sccProvider is an item of one constraint: its name and what it refuses.
+	sccItem = regexp.MustCompile(`(?:^|,\s*)(provider |spec\.|pod\.)`)
+	// sccProvider is an item with a constraint's name and what it refuses.
 	sccProvider = regexp.MustCompile(`(?s)^provider "?([^":]+)"?: (.*)$`)
 	// sccField is the field of an item, as in .containers[0].capabilities.add.
 	sccField = regexp.MustCompile(`(?s)^\.?(?:spec\.)?(initContainers|containers)\[(\d+)\]\.(.*)$`)
 	sccValue = regexp.MustCompile(`(?s)^(?:securityContext\.)*([\w.\[\]]+): (?:Invalid value: ((?:"[^"]*"|\[\]\w+\{[^}]*\}|[^:\s"]+)): |Forbidden: )(.*)$`)
 )
 
-// securityConstraints says what in the pod the constraints that may be used
-// refused, container by container; those that may not be used at all are many
-// and only named. It is "" for any other text.
+// securityConstraints lists what the usable constraints refuse, container by container, and names the constraints that
+// the account may not use. It is "" for any other text.
 func (e *explainer) securityConstraints(text string) string {
 	m := sccRefusals.FindStringSubmatch(text)
 	if m == nil {
@@ -33,7 +31,9 @@ func (e *explainer) securityConstraints(text string) string {
 	}
 	var refused, closed []string
 	by := ""
-	for _, item := range split(m[1]+m[2], sccItem) {
+	items := strings.TrimPrefix(sccItem.ReplaceAllString(m[1]+m[2], "\x00$1"), "\x00")
+	for item := range strings.SplitSeq(items, "\x00") {
+		item = strings.Trim(item, ", \n\t")
 		if p := sccProvider.FindStringSubmatch(item); p != nil {
 			if strings.Contains(p[2], "not usable by user or serviceaccount") {
 				closed = append(closed, p[1])
@@ -61,10 +61,10 @@ func (e *explainer) securityConstraints(text string) string {
 	return oneLine(seen)
 }
 
-// refusedCapability is one that a constraint does not let be added.
+// refusedCapability is a capability that a constraint does not allow.
 var refusedCapability = regexp.MustCompile(`capabilities\.add: Invalid value: "([^"]+)": capability may not be added`)
 
-// refusedCapabilities are those, each once.
+// refusedCapabilities are the capabilities that a text refuses, each once.
 func refusedCapabilities(text string) (names []string) {
 	for _, m := range refusedCapability.FindAllStringSubmatch(text, -1) {
 		if !slices.Contains(names, m[1]) {
@@ -74,19 +74,15 @@ func refusedCapabilities(text string) (names []string) {
 	return names
 }
 
-// notUsable is said of a constraint that a pod is pinned to and nobody has a right to.
+// notUsable describes a pinned constraint that the account may not use.
 const notUsable = "not usable by user or service account"
 
-// pinned is the only constraint that the pods may be admitted by, "" for any.
+// pinned is the only constraint that may admit the pods, or "".
 func (e *explainer) pinned() string {
-	if e.StatefulSet == nil {
-		return ""
-	}
 	return e.StatefulSet.Spec.Template.Annotations[objects.SCCAnnotation]
 }
 
-// refusedField is one refusal in words: "capabilities.add IPC_LOCK of container
-// train: capability may not be added".
+// refusedField is one refusal, as "capabilities.add IPC_LOCK of container train: capability may not be added".
 func (e *explainer) refusedField(item string) string {
 	where := "the pod"
 	if m := sccField.FindStringSubmatch(item); m != nil {
@@ -106,37 +102,13 @@ func (e *explainer) refusedField(item string) string {
 
 // containerAt names a container by its field and index in the template.
 func (e *explainer) containerAt(field, index string) string {
-	i, err := strconv.Atoi(index)
-	spec := e.template()
-	if err != nil || spec == nil {
-		return field + "[" + index + "]"
-	}
-	containers, title := spec.Containers, "container "
+	i, _ := strconv.Atoi(index) // the largest number if it does not fit
+	containers, title := e.template().Containers, "container "
 	if field == "initContainers" {
-		containers, title = spec.InitContainers, "init container "
+		containers, title = e.template().InitContainers, "init container "
 	}
 	if i >= len(containers) {
 		return field + "[" + index + "]"
 	}
 	return title + containers[i].Name
-}
-
-// split cuts text before every match of begin, less the comma of the match.
-func split(text string, begin *regexp.Regexp) []string {
-	at := begin.FindAllStringIndex(text, -1)
-	if len(at) == 0 {
-		return []string{text}
-	}
-	var items []string
-	if at[0][0] > 0 {
-		items = append(items, text[:at[0][0]])
-	}
-	for i, m := range at {
-		end := len(text)
-		if i+1 < len(at) {
-			end = at[i+1][0]
-		}
-		items = append(items, strings.Trim(text[m[0]:end], ", \n\t"))
-	}
-	return items
 }

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// schedulerMessage is what the scheduler says of a pod that it found no node for.
+// schedulerMessage is the scheduler's message about a pod for which it found no node.
 type schedulerMessage struct {
-	// text is what it said, in its own words.
+	// text is the message itself.
 	text string
-	// nodes of the cluster, 0 where it did not say.
+	// nodes of the cluster, 0 if the message has no number.
 	nodes int
 	// about the whole pod, as in "pod has unbound immediate PersistentVolumeClaims".
 	whole string
-	// by node: how many nodes were refused why.
+	// rejections count nodes by cause.
 	rejections []rejection
 }
 
@@ -30,9 +30,8 @@ var (
 	tainted = regexp.MustCompile(`taint \{([^:}]+): ?([^}]*)\}`)
 )
 
-// readSchedulerMessage reads "0/5 nodes are available: 1 Insufficient nvidia.com/gpu, 4
-// node(s) didn't match Pod's node affinity/selector. preemption: ...". Text in
-// any other form is about the whole pod.
+// readSchedulerMessage reads "0/5 nodes are available: 1 Insufficient nvidia.com/gpu, 4 node(s) didn't match Pod's node
+// affinity/selector. preemption: ...". Text in any other form is about the whole pod.
 func readSchedulerMessage(text string) schedulerMessage {
 	v := schedulerMessage{text: oneLine(text)}
 	m := noNodes.FindStringSubmatch(text)
@@ -42,10 +41,10 @@ func readSchedulerMessage(text string) schedulerMessage {
 	}
 	v.nodes, _ = strconv.Atoi(m[1])
 	body, _, _ := strings.Cut(m[2], " preemption: ")
-	// Older releases put the preemption's words without their name.
+	// Older releases have no heading before the preemption.
 	body, _, _ = strings.Cut(body, " no new claims to deallocate")
 	body = strings.TrimRight(strings.TrimSpace(body), ".,")
-	// What follows a verdict on the whole pod is about a preemption that was not tried.
+	// After a message about the whole pod this is about a preemption that was not tried.
 	body = strings.TrimSuffix(body, ". not found")
 	v.text = oneLine(body)
 	for _, part := range strings.Split(body, ", ") {
@@ -67,8 +66,7 @@ func readSchedulerMessage(text string) schedulerMessage {
 	return v
 }
 
-// essence is the verdict less the nodes that never come into question, unless
-// there are no others.
+// essence is the message without the nodes that the pod cannot use anyway, unless there are no others.
 func (v schedulerMessage) essence() string {
 	var parts []string
 	for _, r := range v.rejections {
@@ -82,7 +80,7 @@ func (v schedulerMessage) essence() string {
 	return oneLine(strings.Join(parts, ", "))
 }
 
-// count is how many nodes were refused for a reason with one of the signs.
+// count is the number of nodes rejected for a cause with one of the signs.
 func (v schedulerMessage) count(signs ...string) int {
 	n := 0
 	for _, r := range v.rejections {
@@ -93,7 +91,7 @@ func (v schedulerMessage) count(signs ...string) int {
 	return n
 }
 
-// short are the resources that some nodes have too little of.
+// short are the resources that some nodes lack.
 func (v schedulerMessage) short() []string {
 	var names []string
 	for _, r := range v.rejections {

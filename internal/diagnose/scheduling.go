@@ -12,15 +12,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// pendingPod is a pod that waits for a node, and what the scheduler says.
+// pendingPod is a pod that waits for a node, with the scheduler's message.
 type pendingPod struct {
 	pod     *corev1.Pod
 	message schedulerMessage
 	since   time.Time
 }
 
-// waitsForNode is false of a pod that has a node, or that the scheduler has not
-// spoken of yet.
+// waitsForNode reports whether a pod has no node and the scheduler has reported why.
 func (e *explainer) waitsForNode(pod *corev1.Pod) (pendingPod, bool) {
 	if pod.Spec.NodeName != "" || hasFinished(pod) {
 		return pendingPod{}, false
@@ -30,7 +29,7 @@ func (e *explainer) waitsForNode(pod *corev1.Pod) (pendingPod, bool) {
 	if ev, ok := latest(e.podEvents(pod), "FailedScheduling"); ok {
 		text, u.since = ev.text, ev.first
 	}
-	// The condition has the last attempt's words; events of it may be left out.
+	// The condition has the message of the last attempt; its event may be missing.
 	if c := condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
 		text, u.since = cmp.Or(c.Message, text), c.LastTransitionTime.Time
 	}
@@ -38,8 +37,7 @@ func (e *explainer) waitsForNode(pod *corev1.Pod) (pendingPod, bool) {
 	return u, text != ""
 }
 
-// scheduling is why pods have no node. claims is true where it is explained
-// already that claims are not bound: the scheduler would only repeat it.
+// scheduling has the findings about pods without a node. claims is true if unbound claims have findings already.
 func (e *explainer) scheduling(claims bool) []fail.Finding {
 	var found []fail.Finding
 	for i := range e.Pods {
@@ -74,7 +72,7 @@ func (e *explainer) scheduling(claims bool) []fail.Finding {
 	return found
 }
 
-// gated is about a pod that something holds back from the scheduler, as Kueue does.
+// gated is about a pod that a scheduling gate holds, as Kueue's.
 func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 	c := condition(pod, corev1.PodScheduled)
 	if hasFinished(pod) || c == nil || c.Reason != corev1.PodReasonSchedulingGated {
@@ -92,14 +90,14 @@ func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 	}, true
 }
 
-// byWords goes by the scheduler's words alone, because nodes may not be read:
-// some of what it says is about nodes that are none of the environment's.
+// byWords explains by the scheduler's message alone, because nodes may not be read. The message also counts nodes that
+// the environment does not use.
 func (e *explainer) byWords(u pendingPod) []fail.Finding {
 	var found []fail.Finding
 	v := u.message
 	for _, name := range v.short() {
 		resource := corev1.ResourceName(name)
-		ask := podRequest(&u.pod.Spec, resource)
+		ask := RequestOf(&u.pod.Spec, resource)
 		f := fail.Finding{
 			Reason: fail.NodesUnavailable,
 			Seen: fmt.Sprintf("the pod asks %s %s and %d of %d nodes have too little left (how much is unknown: nodes may not be read)",
@@ -125,15 +123,14 @@ func (e *explainer) byWords(u pendingPod) []fail.Finding {
 		f := fail.Finding{Reason: fail.NodesUnavailable, Seen: "no node fits: " + v.text, Next: "oc get nodes" + joined(namesAsked(&u.pod.Spec))}
 		if names := namesAsked(&u.pod.Spec); names != nil {
 			f.Seen += "; nodes.gpu_nodes allows " + list(names, 8)
-			f.Final = len(names) < e.replicas()
+			f.Final = len(names) < e.Replicas()
 		}
 		found = append(found, f)
 	}
 	return found
 }
 
-// taintsByWords leaves out the taints of nodes with another role, which are
-// always among the refused, where there is another cause.
+// taintsByWords omits the taints of nodes with another role, which the message always counts, if there is another cause.
 func taintsByWords(u pendingPod, explained bool) []fail.Finding {
 	var found []fail.Finding
 	for _, r := range u.message.rejections {
@@ -148,7 +145,7 @@ func taintsByWords(u pendingPod, explained bool) []fail.Finding {
 		case m != nil:
 			f.Next = toleration(corev1.Taint{Key: m[1], Value: m[2]})
 		case explained:
-			// Since 1.34 the taint has no name here: it may be the control plane's.
+			// Since 1.34 the message does not name the taint: it may be the control plane's.
 			continue
 		default:
 			f.Next = "oc get nodes" + joined(namesAsked(&u.pod.Spec)) +
@@ -159,9 +156,8 @@ func taintsByWords(u pendingPod, explained bool) []fail.Finding {
 	return found
 }
 
-// byVolumes is about volumes that tie a pod to nodes, or are not there. about is
-// true where that is the scheduler's reason, though there may be no finding in it:
-// it is explained already, or has lasted no longer than making a volume takes.
+// byVolumes is about volumes that are missing or tie a pod to nodes. about reports whether they are the scheduler's
+// reason, even without a finding: claims may have one already, or the volume may still be provisioned.
 func (e *explainer) byVolumes(u pendingPod, claims bool) (found []fail.Finding, about bool) {
 	f := fail.Finding{
 		Reason: fail.ClaimUnbound,
@@ -185,8 +181,7 @@ func (e *explainer) byVolumes(u pendingPod, claims bool) (found []fail.Finding, 
 	return []fail.Finding{f}, true
 }
 
-// describeNodes shows what is taken of nodes; of all nodes with GPUs if no names
-// are given.
+// describeNodes is the command that shows the used resources of nodes, by default of all nodes with GPUs.
 func describeNodes(names []string) string {
 	if len(names) == 0 {
 		return "oc describe nodes -l nvidia.com/gpu.present=true | grep -A8 -e ^Name: -e 'Allocated resources'"
@@ -194,13 +189,13 @@ func describeNodes(names []string) string {
 	return fmt.Sprintf("oc describe node%s | grep -A8 -e ^Name: -e 'Allocated resources'", joined(names))
 }
 
-// resourceNames shows by what name the network attachments ask for virtual functions: a
-// resource that no node has is mostly one that is called otherwise.
+// resourceNames is the command that shows the resource names of network attachments: a resource that no node has is
+// often misspelt.
 func resourceNames(resource corev1.ResourceName) string {
 	return fmt.Sprintf("oc get network-attachment-definitions -A -o yaml | grep -e ' name:' -e resourceName (is it %s there, and in network.rdma.resources of the cluster file?)", resource)
 }
 
-// joined is the names with a blank before each, to follow a command.
+// joined has a blank before each name, to follow a command.
 func joined(names []string) string {
 	if len(names) == 0 {
 		return ""
@@ -208,7 +203,7 @@ func joined(names []string) string {
 	return " " + strings.Join(names, " ")
 }
 
-// toleration is the entry of a cluster file that lets pods onto the taint.
+// toleration is the cluster file's entry that tolerates the taint.
 func toleration(taint corev1.Taint) string {
 	entry := "key: " + taint.Key
 	if taint.Value == "" {

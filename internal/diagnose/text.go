@@ -8,13 +8,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// maxWords bounds, in bytes, what is repeated of the cluster's own words.
+// maxWords bounds quoted messages, in bytes.
 const maxWords = 600
 
-// oneLine is text on one line, no longer than is useful.
+// oneLine is text on one line of bounded length.
 func oneLine(text string) string { return humanize.OneLine(text, maxWords) }
 
-// list joins the first names, "a, b and c", and counts the rest.
+// list is "a, b and c": the first names, and the number of the others.
 func list(names []string, most int) string {
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
@@ -39,7 +39,7 @@ func age(t, now time.Time) string {
 	return text
 }
 
-// since is " since 40s", nothing where the time is not known.
+// since is " since 40s", or "" if the time is unknown.
 func since(t, now time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -47,7 +47,7 @@ func since(t, now time.Time) string {
 	return " since " + age(t, now)
 }
 
-// has is true where text has one of the signs. Text is in lower case.
+// has reports whether a text in lower case contains one of the signs.
 func has(text string, signs ...string) bool {
 	for _, sign := range signs {
 		if strings.Contains(text, sign) {

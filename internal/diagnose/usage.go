@@ -2,13 +2,14 @@ package diagnose
 
 import (
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// describeUsage is what a node has of a resource, what is left, and who has it. Of
-// other resources than GPUs only what it has is known.
+// describeUsage is what a node has of a resource, what is free, and the holders. For resources other than GPUs only the
+// node's own amount is known.
 func (e *explainer) describeUsage(node *corev1.Node, name corev1.ResourceName) string {
 	has := node.Status.Allocatable[name]
 	text := fmt.Sprintf("%s has %s", node.Name, has.String())
@@ -18,19 +19,9 @@ func (e *explainer) describeUsage(node *corev1.Node, name corev1.ResourceName) s
 	if capacity := node.Status.Capacity[name]; capacity.Cmp(has) > 0 {
 		text += fmt.Sprintf(" usable of %s", capacity.String())
 	}
+	held := UsageOf(node.Name, slices.Concat(e.Pods, e.OtherPods), name)
 	free := has.DeepCopy()
-	var holders []string
-	for _, pods := range [][]corev1.Pod{e.Pods, e.OtherPods} {
-		for i := range pods {
-			if pods[i].Spec.NodeName != node.Name || released(&pods[i]) {
-				continue
-			}
-			if q := podRequest(&pods[i].Spec, name); !q.IsZero() {
-				free.Sub(q)
-				holders = append(holders, holder(&pods[i], q))
-			}
-		}
-	}
+	free.Sub(held.Amount)
 	switch {
 	case !e.AllPods:
 		text += ", free unknown because pods of other namespaces may not be read"
@@ -39,8 +30,8 @@ func (e *explainer) describeUsage(node *corev1.Node, name corev1.ResourceName) s
 	default:
 		text += fmt.Sprintf(", %s free", free.String())
 	}
-	if len(holders) > 0 {
-		text += " (" + list(holders, 6) + ")"
+	if len(held.Holders) > 0 {
+		text += " (" + list(held.Holders, 6) + ")"
 	}
 	return text
 }
@@ -50,14 +41,14 @@ func (e *explainer) holdersHere(name corev1.ResourceName) string {
 	var holders []string
 	for i := range e.OtherPods {
 		pod := &e.OtherPods[i]
-		if q := podRequest(&pod.Spec, name); !q.IsZero() && pod.Spec.NodeName != "" && !released(pod) {
+		if q := RequestOf(&pod.Spec, name); !q.IsZero() && pod.Spec.NodeName != "" && !released(pod) {
 			holders = append(holders, holder(pod, q)+" on "+pod.Spec.NodeName)
 		}
 	}
 	if holders == nil {
 		return ""
 	}
-	return "; of what may be read: " + list(holders, 6)
+	return "; readable holders: " + list(holders, 6)
 }
 
 // environmentLabel is on every pod of an environment and names it.

@@ -1,12 +1,13 @@
-// Package fabric measures the network between the nodes of an environment by
-// collectives, and judges what was measured. It only describes: internal/steps/checkfabric
-// runs it.
+// Package fabric describes how the network between the nodes of an environment is measured by
+// collectives, and judges the measurements. internal/steps/checkfabric runs it.
 package fabric
 
 import (
+	"bytes"
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
@@ -17,18 +18,18 @@ import (
 //go:embed benchmark.py
 var Benchmark string
 
-// Backend is what torch.distributed talks by.
+// Backend is the backend of torch.distributed.
 type Backend string
 
 // The backends.
 const (
 	// NCCL is for GPUs.
 	NCCL Backend = "nccl"
-	// Gloo is for nodes without.
+	// Gloo is for nodes without GPUs.
 	Gloo Backend = "gloo"
 )
 
-// Input is what the benchmark is told on one node.
+// Input is the benchmark's input on one node.
 type Input struct {
 	// Node is the node's place among the Nodes that take part, from 0: not its ordinal.
 	Node         int     `json:"node"`
@@ -40,19 +41,19 @@ type Input struct {
 	// Master and Port are where the ranks meet: on the first node that takes part.
 	Master string `json:"master"`
 	Port   int    `json:"port"`
-	// Seconds after which nothing more is begun, from the program's start.
+	// Seconds after which no measurement begins, from the program's start.
 	Seconds float64 `json:"seconds"`
-	// Sizes of all_reduce, ascending. Others are measured with the last ones. WithoutGPU
-	// is the largest where torch sees no GPU, and falls back to gloo.
+	// Sizes of all_reduce, ascending. Other operations use the last ones. WithoutGPU
+	// is the largest one if torch sees no GPU and falls back to gloo.
 	Sizes      []agent.Bytes `json:"sizes"`
 	WithoutGPU agent.Bytes   `json:"withoutGPU"`
 	// Pairs are rounds of pairs of nodes, those of a round at once; PairBytes go each way.
 	Pairs     [][]Pair    `json:"pairs,omitempty"`
 	PairBytes agent.Bytes `json:"pairBytes,omitempty"`
-	// Rails are the node's interfaces to be measured one by one, in one order on all
-	// nodes, by gloo, which alone can change them within one process.
+	// Rails are the node's interfaces to be measured one by one, in the same order on all
+	// nodes. Only gloo can change them within one process.
 	Rails []string `json:"rails,omitempty"`
-	// Others adds all_gather, reduce_scatter and broadcast, Inside the ranks of each node.
+	// Others adds all_gather, reduce_scatter and broadcast, Inside the ranks of each node and copies to its GPUs.
 	Others bool `json:"others,omitempty"`
 	Inside bool `json:"inside,omitempty"`
 }
@@ -67,24 +68,29 @@ func (i Input) Arguments() ([]string, error) {
 }
 
 // The sizes. Below a kilobyte an operation's time is its latency; the largest are what
-// rings need to fill four 400 Gb/s rails.
+// rings need to fill four 400 Gb/s rails. Sockets are as fast as they get with much less, and a network of
+// 1 Gb/s needs seconds for each all_reduce of a gigabyte.
 var (
-	gpuSizes = []agent.Bytes{8, 1 << 10, 32 << 10, 1 << 20, 16 << 20, 128 << 20, 512 << 20, 1 << 30}
-	cpuSizes = []agent.Bytes{8, 1 << 10, 32 << 10, 1 << 20, 8 << 20}
+	gpuSizes    = []agent.Bytes{8, 1 << 10, 32 << 10, 1 << 20, 16 << 20, 128 << 20, 512 << 20, 1 << 30}
+	socketSizes = []agent.Bytes{8, 1 << 10, 32 << 10, 1 << 20, 16 << 20, 64 << 20}
+	cpuSizes    = []agent.Bytes{8, 1 << 10, 32 << 10, 1 << 20, 8 << 20}
 )
 
 // LargestWithoutGPU is the largest of gloo's sizes.
 func LargestWithoutGPU() agent.Bytes { return cpuSizes[len(cpuSizes)-1] }
 
-// Sizes that are measured with a backend, and that of pairs.
-func Sizes(backend Backend) (sizes []agent.Bytes, pair agent.Bytes) {
-	if backend == NCCL {
-		return gpuSizes, 128 << 20
+// Sizes that are measured with a backend, and that of pairs. sockets is true if NCCL uses TCP between nodes.
+func Sizes(backend Backend, sockets bool) (sizes []agent.Bytes, pair agent.Bytes) {
+	switch {
+	case backend != NCCL:
+		return cpuSizes, 4 << 20
+	case sockets:
+		return socketSizes, 16 << 20
 	}
-	return cpuSizes, 4 << 20
+	return gpuSizes, 128 << 20
 }
 
-// Event is how far a node has got.
+// Event is the progress of a node.
 type Event string
 
 // The events, in their order.
@@ -95,7 +101,9 @@ const (
 	Ready Event = "ready"
 	// Joined: the node has taken part in a first collective.
 	Joined Event = "joined"
-	// OnRail: a rail's turn begins.
+	// Beat: the node has ended an iteration; there is one in half a second at most.
+	Beat Event = "beat"
+	// OnRail: the node begins to measure a rail.
 	OnRail Event = "rail"
 	// Done: all is measured.
 	Done Event = "done"
@@ -109,16 +117,16 @@ type Line struct {
 	Measurement
 }
 
-// prefix begins the benchmark's lines; others are somebody else's.
 const prefix = `{"fabric": 1, `
 
-// ParseLine reads a line of a rank's output. It is false for a line that is not the benchmark's.
+// ParseLine reads a line of a rank's output. It is false for a line that is not the benchmark's, or has
+// values that the benchmark cannot print: the image's programs write to the same log.
 func ParseLine(text []byte) (line Line, ok bool) {
-	if len(text) < len(prefix) || string(text[:len(prefix)]) != prefix {
+	if !bytes.HasPrefix(text, []byte(prefix)) || json.Unmarshal(text, &line) != nil {
 		return Line{}, false
 	}
-	if err := json.Unmarshal(text, &line); err != nil {
-		return Line{}, false
+	if line.Event == "" {
+		return line, line.valid()
 	}
-	return line, true
+	return line, slices.Contains([]Event{WithoutGPU, Ready, Joined, Beat, OnRail, Done}, line.Event)
 }

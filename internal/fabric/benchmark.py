@@ -89,14 +89,28 @@ def agree(values, op=dist.ReduceOp.MAX, group=None):
     return t.tolist()
 
 
-def timed(operation, count):
-    """The seconds of each of count calls, on this rank."""
-    if not cuda:
+last_beat = 0.0
+
+
+def beat():
+    """Says that iterations end: whoever watches cannot tell slow ranks from hanging ones otherwise."""
+    global last_beat
+    if local == 0 and time.monotonic() - last_beat > 0.5:
+        last_beat = time.monotonic()
+        say(event="beat")
+
+
+def timed(operation, count, each=True):
+    """The seconds of each of count calls, on this rank. Unless each, a GPU does not wait between the calls."""
+    if not cuda or each:
         times = []
         for _ in range(count):
             start = time.perf_counter()
             operation()
+            if cuda:
+                torch.cuda.synchronize()
             times.append(time.perf_counter() - start)
+            beat()
         return times
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
     marks[0].record()
@@ -104,7 +118,23 @@ def timed(operation, count):
         operation()
         mark.record()
     marks[-1].synchronize()
+    beat()
     return [a.elapsed_time(b) / 1000 for a, b in zip(marks, marks[1:])]
+
+
+# Of one size: a call that connects, one for the estimate, and the fewest that are measured.
+FEWEST = 3
+CALLS = 2 + FEWEST
+
+
+def fits(seconds, group=None):
+    """Whether all ranks of the group have the time."""
+    return seconds <= -agree([-left()], group=group)[0]
+
+
+def often(estimate, share, most):
+    """How often a call of so many seconds is repeated, and whether each is waited for: only where that takes no part of its time."""
+    return max(FEWEST, min(most, int(share / estimate))), estimate > 0.1
 
 
 def iterate(operation, share, group=None):
@@ -113,12 +143,10 @@ def iterate(operation, share, group=None):
     None where even the fewest would take longer than there is time.
     """
     timed(operation, 1)  # connects
-    estimate, remaining = agree([timed(operation, 1)[0], -left()], group=group)
-    estimate, remaining = max(estimate, 1e-6), -remaining
-    if estimate * 3 > remaining:
+    estimate = max(agree(timed(operation, 1), group=group)[0], 1e-6)
+    if not fits(estimate * FEWEST, group):
         return None
-    count = max(3, min(50, int(share / estimate)))
-    return agree(timed(operation, count), group=group)
+    return agree(timed(operation, *often(estimate, share, 50)), group=group)
 
 
 def operations(size, members, group):
@@ -142,19 +170,27 @@ def operations(size, members, group):
 
 
 def collective(name, sizes, members, group, share, teller, **scope):
-    """Measures one collective over sizes, as far as time goes."""
+    """Measures one collective over sizes, as far as time goes, and returns those that were measured."""
+    done, predicted = [], 0.0
     for size in sizes:
+        # On a slow network even one call of the next size may take longer than there is time, of which half is for other
+        # measurements. Below a megabyte a call's time is its latency.
+        if not fits(2 * CALLS * predicted * size / max(done[-1:] + [1 << 20]), group):
+            break
         try:
             times = iterate(operations(size, members, group)[name], share, group)
         except RuntimeError as error:
             # All ranks see this alike, and before they talk.
             if "support" in str(error):
-                return
+                break
             raise
         if times is None:
-            return
+            break
+        predicted = statistics.median(times)
+        done.append(size)
         if rank == teller:
             tell(name, size, members, times, **scope)
+    return done
 
 
 def tell(name, size, members, times, **scope):
@@ -181,14 +217,16 @@ def pairs(rounds, size, share):
     for number, together in enumerate(rounds):
         mine = next((p for p in together if node in p), None)
         operation = exchange(*mine, size) if mine else lambda: None
+        if not fits(0):
+            return
         timed(operation, 1)
-        estimate, remaining = agree([timed(operation, 1)[0], -left()])
-        if estimate * 3 > -remaining:
+        estimate = max(agree(timed(operation, 1))[0], 1e-6)
+        if not fits(estimate * FEWEST):
             return
         # As often on all, so that pairs run side by side.
-        count = max(3, min(20, int(share / max(estimate, 1e-6))))
+        count, each = often(estimate, share, 20)
         own = [0.0] * nodes
-        own[node] = statistics.median(timed(operation, count)) if mine else 0.0
+        own[node] = statistics.median(timed(operation, count, each)) if mine else 0.0
         slowest = agree(own)
         if rank == 0:
             for a, b in together:
@@ -223,6 +261,21 @@ def rails(sizes, share, turns=5):
                 tell("all_reduce", size, everyone, of_rail, scope="rail", rail=number)
 
 
+def host_copies(size):
+    """Measures copies from the host's memory to each GPU, all GPUs of a node at once; a node's figure is that of its slowest."""
+    own = [0.0] * nodes
+    try:
+        source = torch.ones(size // 4, dtype=torch.float32, pin_memory=True)
+        target = torch.ones(size // 4, dtype=torch.float32, device=device)
+        timed(lambda: target.copy_(source, non_blocking=True), 1)
+        own[node] = statistics.median(timed(lambda: target.copy_(source, non_blocking=True), 10))
+    except RuntimeError:
+        pass  # a container may not be allowed to pin memory
+    slowest = agree(own)[node]
+    if local == 0 and slowest > 0:
+        say(operation="host_copy", scope="node", node=node, bytes=size, ranks=per_node, time=int(slowest * 1e9), iterations=10)
+
+
 def on_rail(number):
     """Says whose turn it is: where all hang, it is on that rail."""
     if rank == 0:
@@ -230,16 +283,18 @@ def on_rail(number):
 
 
 everyone = list(range(ranks))
-largest = sizes[-1]
 iterate(lambda: dist.all_reduce(torch.ones(1, device=device)), 0.1)
 if local == 0:
     say(event="joined")
 # What matters most comes first; each size has its share of the time, which must be the same on
 # all ranks, as the number of iterations follows from it.
 share = max(0.05, -agree([-left()])[0] / (4 * len(sizes)))
-collective("all_reduce", sizes, everyone, None, share, 0, scope="world")
+# What takes too long for all_reduce does so for the others.
+sizes = collective("all_reduce", sizes, everyone, None, share, 0, scope="world") or sizes[:1]
+largest = sizes[-1]
 if given.get("pairs"):
-    pairs(given["pairs"], min(given["pairBytes"], largest), share)
+    # In a pair each rank sends all of it, in a ring all ranks of a node together about twice of it.
+    pairs(given["pairs"], min(given["pairBytes"], max(sizes[0], largest // per_node)), share)
 if given.get("rails") and not cuda:
     rails(sizes[-2:], share / 2)
 if given.get("others"):
@@ -250,6 +305,8 @@ if given.get("inside") and per_node > 1:
     members = [[n * per_node + i for i in range(per_node)] for n in range(nodes)]
     groups = [dist.new_group(m) for m in members]
     collective("all_reduce", [sizes[0], largest], members[node], groups[node], share / 4, members[node][0], scope="node", node=node)
+if given.get("inside") and cuda and fits(0):
+    host_copies(64 << 20)
 agree([0.0])
 if local == 0:
     say(event="done")

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"slices"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -18,9 +19,11 @@ const (
 	Broadcast     Operation = "broadcast"
 	// SendRecv sends and receives at once between each two ranks of a pair of nodes.
 	SendRecv Operation = "send_recv"
+	// HostCopy copies from the host's memory to the GPU, on all GPUs of a node at once; the slowest counts.
+	HostCopy Operation = "host_copy"
 )
 
-// Scope is which ranks take part.
+// Scope is the set of ranks that take part.
 type Scope string
 
 // The scopes.
@@ -45,16 +48,26 @@ type Measurement struct {
 	// Bytes are counted as nccl-tests does: of all_gather and reduce_scatter the whole buffer.
 	Bytes agent.Bytes `json:"bytes,omitempty"`
 	Ranks int         `json:"ranks,omitempty"`
-	// Time is the median of the iterations, in nanoseconds; that of each is its slowest rank's.
+	// Time is the median of the iterations, in nanoseconds. The time of an iteration is its slowest rank's.
 	Time       time.Duration `json:"time,omitempty"`
 	Iterations int           `json:"iterations,omitempty"`
 }
 
-// Bandwidth is the bus bandwidth: that of the algorithm, bytes by time, times what makes
-// it comparable with the hardware's whatever the operation and the number of ranks
-// (NVIDIA/nccl-tests:doc/PERFORMANCE.md). Of a pair it is what each node sends, all its ranks together.
+// maxBandwidth is more than any network has, and less than the largest BytesPerSecond.
+const maxBandwidth = 1e15
+
+// valid is false for values that no benchmark can measure.
+func (m Measurement) valid() bool {
+	return slices.Contains([]Operation{AllReduce, AllGather, ReduceScatter, Broadcast, SendRecv, HostCopy}, m.Operation) &&
+		slices.Contains([]Scope{World, InNode, InPair, ByRail}, m.Scope) && m.Node >= 0 && m.Rail >= 0 &&
+		m.Bytes >= 0 && m.Ranks > 0 && m.Time > 0
+}
+
+// Bandwidth is the bus bandwidth: bytes by time, times a factor that makes it comparable with the hardware's, whatever
+// the operation and the number of ranks (NVIDIA/nccl-tests:doc/PERFORMANCE.md). For a pair it is what each node sends,
+// all its ranks together. It is 0 for a measurement without time or ranks.
 func (m Measurement) Bandwidth() rdma.BytesPerSecond {
-	if m.Time <= 0 || m.Ranks < 1 {
+	if m.Time <= 0 || m.Ranks < 1 || m.Bytes < 0 {
 		return 0
 	}
 	n := float64(m.Ranks)
@@ -64,21 +77,19 @@ func (m Measurement) Bandwidth() rdma.BytesPerSecond {
 		factor = 2 * (n - 1) / n
 	case AllGather, ReduceScatter:
 		factor = (n - 1) / n
-	case Broadcast:
 	case SendRecv:
 		factor = n / 2
 	}
-	return rdma.BytesPerSecond(float64(m.Bytes) / m.Time.Seconds() * factor)
+	return rdma.BytesPerSecond(min(float64(m.Bytes)/m.Time.Seconds()*factor, maxBandwidth))
 }
 
 // Best is the highest bus bandwidth of all_reduce over all ranks, 0 for none.
-func Best(all []Measurement) rdma.BytesPerSecond { return best(all, AllReduce, World, nil) }
+func Best(all []Measurement) rdma.BytesPerSecond { return best(all, World, 0) }
 
-// best is the highest bandwidth of an operation in a scope that match takes, 0 for none.
-func best(all []Measurement, operation Operation, scope Scope, match func(Measurement) bool) rdma.BytesPerSecond {
-	var highest rdma.BytesPerSecond
+// best is the highest bus bandwidth of all_reduce in a scope, 0 for none. rail counts only in the scope ByRail.
+func best(all []Measurement, scope Scope, rail int) (highest rdma.BytesPerSecond) {
 	for _, m := range all {
-		if m.Operation == operation && m.Scope == scope && (match == nil || match(m)) {
+		if m.Operation == AllReduce && m.Scope == scope && (scope != ByRail || m.Rail == rail) {
 			highest = max(highest, m.Bandwidth())
 		}
 	}

@@ -11,15 +11,17 @@ type Pair [2]int
 // String is "0-1".
 func (p Pair) String() string { return fmt.Sprintf("%d-%d", p[0], p[1]) }
 
-// Has is true of the pair's two nodes.
+// Within is true if both nodes are among the first count.
+func (p Pair) Within(count int) bool { return min(p[0], p[1]) >= 0 && max(p[0], p[1]) < count }
+
+// Has is true for the pair's two nodes.
 func (p Pair) Has(node int) bool { return p[0] == node || p[1] == node }
 
-// Rounds are pairs of n nodes so that one faulty node can be told from all others:
-// those of a round have no node in common, and there are log2(n) rounds, rounded up. In
-// round r a node meets the one whose number differs in bit r.
+// Rounds are pairs of n nodes that identify one faulty node. The pairs of a round have no node in common, and there are
+// log2(n) rounds, rounded up. In round r a node meets the one whose number differs in bit r.
 //
-// Of three nodes 0 would be in all pairs, and everything slow could be its fault or
-// the network's: these have a third round.
+// With three nodes, node 0 would be in all pairs, and its fault would look like the
+// network's: three nodes have a third round.
 func Rounds(n int) [][]Pair {
 	var rounds [][]Pair
 	for bit := 1; bit < n; bit <<= 1 {
@@ -37,9 +39,8 @@ func Rounds(n int) [][]Pair {
 	return rounds
 }
 
-// Faulty names the fewest nodes that explain the bad pairs: nodes without a good pair,
-// those with the most bad ones first. Where a pair has no such node the fault is
-// between its two, which are both named, as of two nodes that have nobody else.
+// Faulty returns the fewest nodes that explain the bad pairs: nodes without a good pair, those with the most bad ones
+// first. If a pair has no such node, the fault is between its two nodes, and both are named.
 func Faulty(good, bad []Pair) []int {
 	var faulty []int
 	for len(bad) > 0 {
@@ -64,8 +65,8 @@ func Faulty(good, bad []Pair) []int {
 		if len(named) == 0 {
 			named = bad[0][:]
 		} else if !slices.ContainsFunc(bad, func(p Pair) bool { return slices.Contains(named, p[0]) && slices.Contains(named, p[1]) }) {
-			// Nodes that are in no pair with each other are faulty each by itself; of two in
-			// one pair there is no telling.
+			// Nodes without a pair between them are faulty each by itself, so take one at a time. If two are in
+			// one pair, either may be faulty.
 			slices.Sort(named)
 			named = named[:1]
 		}

@@ -39,7 +39,7 @@ func (r *Report) Print(w io.Writer) error {
 	return nil
 }
 
-// Ratio is how many times as fast as sockets the network is, 0 where these were not measured.
+// Ratio is how many times as fast as sockets the network is, 0 if sockets were not measured.
 func (r *Report) Ratio() float64 {
 	if r.Sockets == 0 {
 		return 0
@@ -47,7 +47,6 @@ func (r *Report) Ratio() float64 {
 	return float64(r.Bandwidth) / float64(r.Sockets)
 }
 
-// between is who takes part.
 func (r *Report) between(m Measurement) string {
 	switch m.Scope {
 	case InNode:
@@ -55,15 +54,14 @@ func (r *Report) between(m Measurement) string {
 	case InPair:
 		return fmt.Sprintf("nodes %d and %d", m.Pair[0], m.Pair[1])
 	case ByRail:
-		if m.Rail < len(r.Rails) {
+		if m.Rail >= 0 && m.Rail < len(r.Rails) {
 			return "all, on " + r.Rails[m.Rail].Name
 		}
-	case World:
 	}
 	return "all ranks"
 }
 
-// Sort puts measurements in the order in which they are shown.
+// Sort sorts measurements in the order of Print.
 func Sort(all []Measurement) {
 	order := []Scope{World, InPair, ByRail, InNode}
 	slices.SortStableFunc(all, func(a, b Measurement) int {

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,11 +20,11 @@ const (
 	Pass Verdict = "pass"
 	// Slow: the bandwidth, or that of a node or rail, is below what it should be.
 	Slow Verdict = "slow"
-	// WrongTransport: ranks talk over sockets though the environment is one with RDMA.
+	// WrongTransport: ranks use sockets although the environment uses RDMA.
 	WrongTransport Verdict = "wrong-transport"
 	// Broken: ranks do not reach each other, or hang.
 	Broken Verdict = "broken"
-	// NotMeasured: nothing could be measured, for no fault of the network's.
+	// NotMeasured: nothing could be measured, and not because of the network.
 	NotMeasured Verdict = "not-measured"
 )
 
@@ -34,61 +35,62 @@ type Report struct {
 	// Mode is the environment's.
 	Mode    string  `json:"mode"`
 	Backend Backend `json:"backend"`
-	// Transport is in words: NCCL's, or "gloo over net1".
+	// Transport is NCCL's in words, or "gloo over net1".
 	Transport string `json:"transport,omitempty"`
 	// Network is what NCCL's logs show, without its processes; nil with gloo.
 	Network *nccl.Summary `json:"network,omitempty"`
 	Nodes   int           `json:"nodes"`
-	// KubernetesNodes are where the nodes are, "" for one that is not known.
+	// KubernetesNodes are the Kubernetes nodes that the nodes run on, empty for an unknown one.
 	KubernetesNodes []string `json:"kubernetesNodes,omitempty"`
 	RanksPerNode    int      `json:"ranksPerNode"`
 	// Bandwidth is the highest bus bandwidth of all_reduce over all ranks.
 	Bandwidth rdma.BytesPerSecond `json:"bandwidthBytesPerSecond"`
-	// Expected is what it should be, 0 where nothing is expected.
+	// Expected is the expected bandwidth, 0 if there is none.
 	Expected rdma.BytesPerSecond `json:"expectedBytesPerSecond,omitempty"`
 	// Latency is the time of the smallest all_reduce, in nanoseconds.
 	Latency time.Duration `json:"latencyNanoseconds,omitempty"`
 	Rails   []Rail        `json:"rails,omitempty"`
-	// FaultyNodes and FaultyRails are slow ones, or those that do not answer.
+	// FaultyNodes and FaultyRails are slow, or do not answer.
 	FaultyNodes []int    `json:"faultyNodes,omitempty"`
 	FaultyRails []string `json:"faultyRails,omitempty"`
-	// Sockets is the bus bandwidth over TCP on the pod network, where it was asked for.
+	// Sockets is the bus bandwidth over TCP on the pod network, if it was measured.
 	Sockets      rdma.BytesPerSecond `json:"socketsBytesPerSecond,omitempty"`
 	Findings     []nccl.Finding      `json:"findings,omitempty"`
 	Measurements []Measurement       `json:"measurements,omitempty"`
 	Seconds      float64             `json:"seconds"`
 }
 
-// Rail is one network of the environment, and what is measured of it alone.
+// Rail is one network of the environment, with its own bandwidth.
 type Rail struct {
-	// Name is the interface or device, where the nodes differ of the first; Network its subnet.
+	// Name is the interface or device of the first node; Network is its subnet.
 	Name      string              `json:"name"`
 	Network   string              `json:"network,omitempty"`
 	Bandwidth rdma.BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
-	// Expected is what the slowest node's port should give, 0 where nothing is expected.
+	// Expected is what the slowest node's port should reach, 0 if nothing is expected.
 	Expected rdma.BytesPerSecond `json:"expectedBytesPerSecond,omitempty"`
+	// Far is true if on some node no GPU that takes part is near the port: such a rail is slower than others, and no fault.
+	Far bool `json:"far,omitempty"`
 }
 
 const (
-	// enough is the part of the expected bandwidth below which it is slow. Rings that cross
-	// between racks at every hop gave 54 to 84% of it, healthy ones 97 and more.
+	// enough is the part of the expected bandwidth below which the network is slow. Rings that cross
+	// between racks at every hop reached 54 to 84% of it, healthy ones 97% and more.
 	enough = 0.85
-	// alike is the part of the best node's or rail's bandwidth below which another is
-	// slow, where nothing is expected: links of one kind differ by less.
+	// alike is the part of the best node's or rail's bandwidth below which another one is
+	// slow if nothing is expected: links of one kind differ by less.
 	alike = 0.5
 )
 
-// Judge fills in from the measurements what was reached, and decides whether that is
-// enough. Verdict and Message that are set already stay.
+// Judge sets bandwidths and latency from the measurements, and the verdict unless there is one.
 func (r *Report) Judge() {
 	r.Bandwidth = Best(r.Measurements)
 	for _, m := range r.Measurements {
-		if m.Operation == AllReduce && m.Scope == World && (r.Latency == 0 || m.Time < r.Latency) {
+		if m.Operation == AllReduce && m.Scope == World && m.Time > 0 && (r.Latency == 0 || m.Time < r.Latency) {
 			r.Latency = m.Time
 		}
 	}
 	for i := range r.Rails {
-		r.Rails[i].Bandwidth = best(r.Measurements, AllReduce, ByRail, func(m Measurement) bool { return m.Rail == i })
+		r.Rails[i].Bandwidth = best(r.Measurements, ByRail, i)
 	}
 	if r.Verdict != "" {
 		return
@@ -96,21 +98,22 @@ func (r *Report) Judge() {
 	r.Verdict = Pass
 	var slow []string
 	if r.Expected > 0 && below(r.Bandwidth, r.Expected, enough) {
-		slow = append(slow, fmt.Sprintf("bus bandwidth %s, expected %s: %s of it", r.Bandwidth, r.Expected, percent(r.Bandwidth, r.Expected)))
+		slow = append(slow, fmt.Sprintf("bus bandwidth %s, expected %s: %.0f%% of it", r.Bandwidth, r.Expected, 100*float64(r.Bandwidth)/float64(r.Expected)))
 	}
 	slow = append(slow, r.slowNodes()...)
+	slow = append(slow, r.slowInside()...)
 	slow = append(slow, r.slowRails()...)
 	if len(slow) > 0 {
 		r.Verdict, r.Message = Slow, strings.Join(slow, "; ")
 	}
 }
 
-// slowNodes compares the pairs of nodes.
+// slowNodes compares pairs with each other. Nothing else is comparable: between two ranks NCCL uses fewer channels than in a ring.
 func (r *Report) slowNodes() []string {
 	var fastest, slowest rdma.BytesPerSecond
 	var pairs []Measurement
 	for _, m := range r.Measurements {
-		if m.Scope == InPair {
+		if m.Scope == InPair && m.Pair.Within(r.Nodes) {
 			pairs = append(pairs, m)
 			fastest = max(fastest, m.Bandwidth())
 		}
@@ -118,7 +121,7 @@ func (r *Report) slowNodes() []string {
 	var good, bad []Pair
 	for _, m := range pairs {
 		b := m.Bandwidth()
-		if below(b, fastest, alike) || r.Expected > 0 && below(b, r.Expected, enough) {
+		if below(b, fastest, alike) {
 			bad = append(bad, m.Pair)
 			if slowest == 0 || b < slowest {
 				slowest = b
@@ -128,27 +131,52 @@ func (r *Report) slowNodes() []string {
 		good = append(good, m.Pair)
 	}
 	faulty := Faulty(good, bad)
-	// Where all are slow alike it is the network, and no node.
-	if len(faulty) == 0 || len(good) == 0 && r.Nodes > 2 {
+	if len(faulty) == 0 {
 		return nil
 	}
 	r.FaultyNodes = faulty
-	if r.Nodes == 2 {
-		return []string{fmt.Sprintf("nodes 0 and 1 exchange %s", slowest)}
-	}
 	return []string{fmt.Sprintf("%s: pairs with it exchange down to %s, others up to %s", NodesAt(faulty, r.KubernetesNodes), slowest, fastest)}
 }
 
-// slowRails compares the rails with what each should give, or with each other.
+// slowInside compares what happens inside the nodes: what ranks exchange with each other, and copies to GPUs. With gloo that shows
+// how busy the processors are.
+func (r *Report) slowInside() (slow []string) {
+	if r.Backend == Gloo {
+		return nil
+	}
+	for operation, words := range map[Operation]string{AllReduce: "its ranks exchange %s with each other, those of another node %s", HostCopy: "its slowest GPU takes %s from the host's memory, that of another node %s"} {
+		inside := map[int]rdma.BytesPerSecond{}
+		var fastest rdma.BytesPerSecond
+		for _, m := range r.Measurements {
+			if m.Operation == operation && m.Scope == InNode && m.Node >= 0 && m.Node < r.Nodes {
+				inside[m.Node] = max(inside[m.Node], m.Bandwidth())
+				fastest = max(fastest, inside[m.Node])
+			}
+		}
+		for node, b := range inside {
+			if b > 0 && below(b, fastest, alike) {
+				slow = append(slow, NodesAt([]int{node}, r.KubernetesNodes)+": "+fmt.Sprintf(words, b, fastest))
+				r.FaultyNodes = append(r.FaultyNodes, node)
+			}
+		}
+	}
+	slices.Sort(slow)
+	slices.Sort(r.FaultyNodes)
+	r.FaultyNodes = slices.Compact(r.FaultyNodes)
+	return slow
+}
+
+// slowRails compares the rails with what each should give, or with others that are as near to the GPUs.
 func (r *Report) slowRails() (slow []string) {
-	var fastest rdma.BytesPerSecond
+	best := map[bool]rdma.BytesPerSecond{}
 	for _, rail := range r.Rails {
-		fastest = max(fastest, rail.Bandwidth)
+		best[rail.Far] = max(best[rail.Far], rail.Bandwidth)
 	}
 	for _, rail := range r.Rails {
+		fastest := best[rail.Far]
 		switch {
 		case rail.Bandwidth == 0:
-			continue // there was no time for it
+			continue // there was no time to measure it
 		case rail.Expected > 0 && below(rail.Bandwidth, rail.Expected, enough):
 			slow = append(slow, fmt.Sprintf("rail %s: %s, expected %s", rail, rail.Bandwidth, rail.Expected))
 		case below(rail.Bandwidth, fastest, alike):
@@ -185,12 +213,12 @@ func NodeNames(nodes []int) string {
 	}
 }
 
-// NodesAt is nodes with where they are, as far as that is known: "node 1 (wrk-97)".
+// NodesAt is nodes with the Kubernetes nodes that they run on, as far as these are known: "node 1 (wrk-97)".
 func NodesAt(nodes []int, kubernetesNodes []string) string {
 	text := NodeNames(nodes)
 	var where []string
 	for _, node := range nodes {
-		if node < len(kubernetesNodes) && kubernetesNodes[node] != "" {
+		if node >= 0 && node < len(kubernetesNodes) && kubernetesNodes[node] != "" {
 			where = append(where, kubernetesNodes[node])
 		}
 	}
@@ -202,10 +230,6 @@ func NodesAt(nodes []int, kubernetesNodes []string) string {
 
 func below(b, of rdma.BytesPerSecond, part float64) bool {
 	return float64(b) < float64(of)*part
-}
-
-func percent(b, of rdma.BytesPerSecond) string {
-	return fmt.Sprintf("%.0f%%", 100*float64(b)/float64(of))
 }
 
 // Summary is the verdict in one line for people.

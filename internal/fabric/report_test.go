@@ -1,6 +1,8 @@
 package fabric
 
 import (
+	"encoding/json"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +48,18 @@ func pair(a, b int, gbps float64) Measurement {
 	return Measurement{Operation: SendRecv, Scope: InPair, Pair: Pair{a, b}, Ranks: 2, Bytes: 1e9, Time: time.Duration(float64(time.Second) / gbps)}
 }
 
+func inside(node int, gbps float64) Measurement {
+	m := all(gbps)
+	m.Scope, m.Node = InNode, node
+	return m
+}
+
+func copies(node int, gbps float64) Measurement {
+	m := inside(node, gbps)
+	m.Operation = HostCopy
+	return m
+}
+
 func rail(i int, gbps float64) Measurement {
 	m := all(gbps)
 	m.Scope, m.Rail = ByRail, i
@@ -69,7 +83,17 @@ func TestJudge(t *testing.T) {
 		{"one rail of two", Report{Nodes: 2, Rails: []Rail{{Name: "net1"}, {Name: "net2", Network: "10.0.104.0/24"}}, Measurements: []Measurement{all(1), rail(0, 1), rail(1, 0.2)}},
 			Slow, nil, []string{"net2 (10.0.104.0/24)"}, "rail net2 (10.0.104.0/24): 0.2 GB/s"},
 		{"a rail below its rate", Report{Nodes: 2, Rails: []Rail{{Name: "mlx5_6", Expected: 48 * rdma.GBps}}, Measurements: []Measurement{all(12), rail(0, 12)}}, Slow, nil, []string{"mlx5_6"}, "expected 48.0 GB/s"},
-		{"a pair, of which nothing more is known", Report{Nodes: 2, Expected: 50 * rdma.GBps, Measurements: []Measurement{all(10), pair(0, 1, 10)}}, Slow, []int{0, 1}, nil, "nodes 0 and 1 exchange 10.0 GB/s"},
+		{"two nodes, of which nothing more is known", Report{Nodes: 2, Expected: 50 * rdma.GBps, Measurements: []Measurement{all(10), pair(0, 1, 10)}}, Slow, nil, nil, "20% of it"},
+		{"pairs are slower than a ring", Report{Nodes: 3, Expected: 194 * rdma.GBps, Measurements: []Measurement{all(190), pair(0, 1, 52), pair(0, 2, 50), pair(1, 2, 51)}}, Pass, nil, nil, ""},
+		{"what was measured on nodes with PCIe 4.0", Report{Nodes: 2, Expected: 103_918_769_230, Measurements: []Measurement{all(83.33 * 1.073741824)}}, Pass, nil, nil, ""},
+		{"inside one node of three", Report{Nodes: 3, Measurements: []Measurement{all(1), inside(0, 260), inside(1, 20), inside(2, 261)}}, Slow, []int{1}, nil, "node 1: its ranks exchange 20.0 GB/s"},
+		{"a GPU of one node", Report{Nodes: 2, Measurements: []Measurement{all(1), copies(0, 12), copies(1, 51)}}, Slow, []int{0}, nil, "node 0: its slowest GPU takes 12.0 GB/s"},
+		{"inside nodes without GPUs", Report{Nodes: 2, Backend: Gloo, Measurements: []Measurement{all(1), inside(0, 2), inside(1, 0.5)}}, Pass, nil, nil, ""},
+		{"inside nodes alike", Report{Nodes: 2, Measurements: []Measurement{all(1), inside(0, 260), inside(1, 200)}}, Pass, nil, nil, ""},
+		{"rails without a near GPU", Report{Nodes: 2, Rails: []Rail{{Name: "net1", Expected: 48 * rdma.GBps}, {Name: "net2", Far: true}, {Name: "net3", Far: true}}, Measurements: []Measurement{all(48), rail(0, 47), rail(1, 14), rail(2, 15)}},
+			Pass, nil, nil, ""},
+		{"one of the rails without a near GPU", Report{Nodes: 2, Rails: []Rail{{Name: "net1", Expected: 48 * rdma.GBps}, {Name: "net2", Far: true}, {Name: "net3", Far: true}}, Measurements: []Measurement{all(48), rail(0, 47), rail(1, 4), rail(2, 15)}},
+			Slow, nil, []string{"net2"}, "rail net2: 4.0 GB/s (3.7 GiB/s), another has 15.0 GB/s"},
 		{"all slow alike are the network's", Report{Nodes: 3, Expected: 50 * rdma.GBps, Measurements: []Measurement{all(10), pair(0, 1, 10), pair(0, 2, 10), pair(1, 2, 10)}}, Slow, nil, nil, "20% of it"},
 		{"decided already", Report{Verdict: WrongTransport, Nodes: 2, Expected: 194 * rdma.GBps, Measurements: []Measurement{all(5)}}, WrongTransport, nil, nil, ""},
 	} {
@@ -98,7 +122,10 @@ func TestParseLine(t *testing.T) {
 	if line, ok := ParseLine([]byte(`{"fabric": 1, "event": "ready", "torch": "2.9"}`)); !ok || line.Event != Ready || line.Torch != "2.9" {
 		t.Errorf("got %+v, %t; want ready", line, ok)
 	}
-	for _, other := range []string{"", "{}", `{"fabric": 1, "time": "soon"}`, "[W socket.cpp] The client socket has failed"} {
+	for _, other := range []string{
+		"", "{}", `{"fabric": 1, "time": "soon"}`, "[W socket.cpp] The client socket has failed", `{"fabric": 1, "event": "won"}`,
+		`{"fabric": 1, "operation": "all_reduce", "scope": "world", "bytes": 8, "ranks": 2, "time": -1}`, `{"fabric": 1, "operation": "all_reduce", "scope": "rail", "rail": -1, "bytes": 8, "ranks": 2, "time": 1}`,
+	} {
 		if _, ok := ParseLine([]byte(other)); ok {
 			t.Errorf("%q was taken", other)
 		}
@@ -125,5 +152,60 @@ over TCP sockets: 5.0 GB/s (4.7 GiB/s); without them it is 38.0 times that
 	}
 	if got, want := r.Summary(), "pass: 2 nodes of 4 ranks each, RDMA with GPUDirect, bus bandwidth 190.0 GB/s (177.0 GiB/s) of 194.0 GB/s (180.7 GiB/s) expected, latency 5.2632ms"; got != want {
 		t.Errorf("summary %q, want %q", got, want)
+	}
+}
+
+// FuzzParseLine: ranks may print anything. A line that is taken has values that can be judged and printed.
+func FuzzParseLine(f *testing.F) {
+	f.Add([]byte(`{"fabric": 1, "operation": "send_recv", "scope": "pair", "pair": [0, 2], "bytes": 4096, "ranks": 4, "time": 1500, "iterations": 9}`))
+	f.Add([]byte(`{"fabric": 1, "operation": "all_reduce", "scope": "rail", "rail": 9223372036854775807, "bytes": 9223372036854775807, "ranks": 2, "time": 1}`))
+	f.Add([]byte(`{"fabric": 1, "operation": "send_recv", "scope": "pair", "pair": [-5, 99], "bytes": 8, "ranks": 9223372036854775807, "time": 1}`))
+	f.Add([]byte(`{"fabric": 1, "operation": "all_reduce", "scope": "node", "node": -1, "bytes": 1, "ranks": 1, "time": -1}`))
+	f.Add([]byte(`{"fabric": 1, "event": "rail", "rail": -99}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		line, ok := ParseLine(text)
+		if !ok {
+			return
+		}
+		if line.Event == "" && (line.Bandwidth() < 0 || line.Node < 0 || line.Rail < 0 || line.Ranks < 1) {
+			t.Errorf("%s was taken with bandwidth %d", text, line.Bandwidth())
+		}
+		checkReport(t, Report{Nodes: 2, Rails: []Rail{{Name: "net1"}}, KubernetesNodes: []string{"a", "b"}, Measurements: []Measurement{line.Measurement, pair(0, 1, 1)}})
+	})
+}
+
+// FuzzReport: a report is read back from a file on the claim, which ranks can write.
+func FuzzReport(f *testing.F) {
+	f.Add([]byte(`{"nodes": 2, "rails": [{"name": "net1"}], "measurements": [{"operation": "send_recv", "scope": "pair", "pair": [-5, 99], "ranks": 1, "time": 1}]}`))
+	f.Add([]byte(`{"nodes": -1, "ranksPerNode": -4, "faultyNodes": [-1, 99], "measurements": [{"scope": "rail", "rail": -1}, {"scope": "rail", "rail": 7}]}`))
+	f.Add([]byte(`{"verdict": "slow", "expectedBytesPerSecond": -1, "socketsBytesPerSecond": 9223372036854775807, "network": {"rails": [{"channels": -1}]}, "findings": [{"name": "PortDown"}]}`))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		var r Report
+		if json.Unmarshal(content, &r) != nil {
+			return
+		}
+		checkReport(t, r)
+	})
+}
+
+// checkReport judges and prints a report: nothing of it may be out of range.
+func checkReport(t *testing.T, r Report) {
+	t.Helper()
+	r.Verdict, r.FaultyNodes = "", nil
+	Sort(r.Measurements)
+	r.Judge()
+	if r.Bandwidth < 0 || r.Latency < 0 || r.Verdict != Pass && r.Verdict != Slow {
+		t.Errorf("bandwidth %d, latency %d, verdict %q", r.Bandwidth, r.Latency, r.Verdict)
+	}
+	for _, node := range r.FaultyNodes {
+		if node < 0 || node >= r.Nodes {
+			t.Errorf("node %d of %d is at fault", node, r.Nodes)
+		}
+	}
+	if err := r.Print(io.Discard); err != nil {
+		t.Error(err)
+	}
+	if NodesAt(r.FaultyNodes, r.KubernetesNodes) == "" || NodesAt([]int{-1, 99}, r.KubernetesNodes) == "" || r.Summary() == "" {
+		t.Error("no text")
 	}
 }

@@ -1,5 +1,4 @@
-// Package fail carries why something failed: one reason of a closed list, what
-// was expected and seen, and what to do next.
+// Package fail has errors with a reason from a closed list and the next step.
 package fail
 
 import (
@@ -11,11 +10,11 @@ import (
 // Error is a failure with its reason.
 type Error struct {
 	Reason Reason
-	// Err names the object, what was expected and what was seen.
+	// Err names the object, and what was seen and expected.
 	Err error
-	// Next is the one command or action that would show or fix it. It may be empty.
+	// Next is the command or action that shows or fixes the problem. It may be empty.
 	Next string
-	// Tail are the last lines that the program printed that failed, if one did.
+	// Tail are the last lines of the program that failed, if there is one.
 	Tail []string
 }
 

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Level says what a finding means for a training.
+// Level is the effect of a finding on a training.
 type Level string
 
 // The levels, the worst first.
@@ -30,7 +30,7 @@ func (l Level) Compare(other Level) int {
 	return cmp.Compare(slices.Index(levels, l), slices.Index(levels, other))
 }
 
-// Finding is one thing that is wrong, or worth knowing, whichever part of the product found it.
+// Finding is a problem, or something worth knowing.
 type Finding struct {
 	// Reason is one of this package's, or a name that the finding's package adds to them.
 	Reason Reason `json:"name"`

@@ -21,7 +21,7 @@ const (
 	// EnvironmentMissing: the environment does not exist, or no longer belongs to this run.
 	EnvironmentMissing Reason = "EnvironmentMissing"
 
-	// BuildUnavailable: the cluster has no build API, so the run must name a finished image.
+	// BuildUnavailable: the cluster has no build API, no registry or no account for builds, so the run must name a finished image.
 	BuildUnavailable Reason = "BuildUnavailable"
 	// DockerfileInvalid: the Dockerfile is invalid.
 	DockerfileInvalid Reason = "DockerfileInvalid"

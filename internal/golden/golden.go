@@ -1,4 +1,4 @@
-// Package golden has tests compare what they make with a file of the repository.
+// Package golden compares the output of tests with files of the repository.
 package golden
 
 import (
@@ -12,8 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write the files that tests compare with")
 
-// File fails the test where the file at path has other content than got. With -update it is
-// written first, and its folder made.
+// File fails the test if the content of the file at path is not got. With -update, File writes the file first, and creates
+// its folder.
 func File(t testing.TB, path, got string) {
 	t.Helper()
 	if *update {

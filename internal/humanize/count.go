@@ -1,10 +1,9 @@
-// Package humanize is about how things are said to people: numbers, sizes, near misses.
+// Package humanize formats numbers, sizes and times for people, and finds similar words.
 package humanize
 
 import "strconv"
 
-// Count is "1 node", "2 nodes" or "0 nodes" for what is one "node". Words whose
-// plural is not made by an s are not for it.
+// Count is "1 node", "2 nodes" or "0 nodes". The plural of the word must end in s.
 func Count(n int, one string) string {
 	if n == 1 {
 		return "1 " + one

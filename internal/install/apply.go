@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// fieldManager is not the steps': what they apply is theirs.
+// fieldManager differs from the steps' field manager, which owns what the steps apply.
 const fieldManager = "ml-dev-env-install"
 
 // Outcome is what applying an object changed.
@@ -26,28 +28,24 @@ const (
 	Changed   Outcome = "changed"
 	Unchanged Outcome = "unchanged"
 	Deleted   Outcome = "deleted"
+	// Cancelled is the outcome of a run.
+	Cancelled Outcome = "cancelled"
 )
 
-// Change is what was done to an object, or in a dry run would be.
+// Change is the change of one object, or what it would be in a dry run.
 type Change struct {
 	Object  string  `json:"object"`
 	Outcome Outcome `json:"outcome"`
-	// Diff is the change of the object's YAML, in the unified format: that of a Changed object only.
+	// Diff is the change of a Changed object's YAML, in the unified format.
 	Diff string `json:"diff,omitempty"`
 }
 
-// Apply makes the cluster have the object, by server-side apply. With dryRun the
-// API server only checks it, and says what would change.
+// Apply applies an object by server-side apply. With dryRun the API server only checks it and reports what would change.
 //
-// Errors: PermissionDenied, or InvalidInput where the namespace or what brings the kind,
-// as Tekton, is missing.
+// Errors: PermissionDenied; InvalidInput if the namespace, or what provides the kind, such as Tekton, is missing.
 func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured, dryRun bool) (Change, error) {
 	change := Change{Object: Title(object)}
-	where, err := Resource(object)
-	if err != nil {
-		return change, err
-	}
-	objects := objectsOf(client, where, object.GetNamespace())
+	objects := clientOf(client, object)
 	before, err := objects.Get(ctx, object.GetName(), metav1.GetOptions{})
 	isNew := apierrors.IsNotFound(err)
 	if err != nil && !isNew {
@@ -71,10 +69,28 @@ func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.U
 	return change, nil
 }
 
-// TryAll has the API server check all objects and change nothing, admission and the
-// rule that nobody gives rights that they lack included.
+// ApplyAll applies the objects in order and reports each to done. An error names what was applied before it.
+func ApplyAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured, done func(Change)) error {
+	var applied []string
+	for _, object := range objects {
+		change, err := Apply(ctx, client, object, false)
+		switch {
+		case err != nil && len(applied) > 0:
+			return fail.Advise(fail.Because(fail.ReasonOf(err), fmt.Errorf("%w; applied before it: %s", err, strings.Join(applied, ", "))),
+				"fix that, then run the same command again: applied objects stay as they are")
+		case err != nil:
+			return err
+		}
+		applied = append(applied, change.Object)
+		done(change)
+	}
+	return nil
+}
+
+// TryAll lets the API server check all objects without changing anything, including admission and RBAC's rule
+// that a user cannot grant rights that they lack.
 //
-// Errors: those of Apply, all of them at once.
+// Errors: all those of Apply, joined.
 func TryAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
 	var changes []Change
 	var problems []error
@@ -82,8 +98,8 @@ func TryAll(ctx context.Context, client dynamic.Interface, objects []*unstructur
 		change, err := Apply(ctx, client, object, true)
 		switch {
 		case err != nil && bindsOneOf(object, objects) && apierrors.IsNotFound(err):
-			// Whoever may not bind at will is asked whether they have the rights of the role, which
-			// is not there yet: the same is asked of them for the role itself.
+			// The API server compares the rights of a user who may not bind freely with the role's, and the role
+			// does not exist yet. It makes the same comparison for the role itself.
 			change.Outcome = Created
 		case err != nil:
 			problems = append(problems, err)
@@ -97,43 +113,38 @@ func TryAll(ctx context.Context, client dynamic.Interface, objects []*unstructur
 	return changes, nil
 }
 
-// bindsOneOf is true for the binding of a role that is among the objects.
+// bindsOneOf reports whether an object binds a role that is among the objects.
 func bindsOneOf(binding *unstructured.Unstructured, objects []*unstructured.Unstructured) bool {
 	kind, _, _ := unstructured.NestedString(binding.Object, "roleRef", "kind")
 	name, _, _ := unstructured.NestedString(binding.Object, "roleRef", "name")
-	for _, object := range objects {
-		if kind != "" && object.GetKind() == kind && object.GetName() == name {
-			return true
-		}
-	}
-	return false
+	return kind != "" && contains(objects, kind, name)
 }
 
-// problem gives the API server's error its reason.
+func contains(objects []*unstructured.Unstructured, kind, name string) bool {
+	return slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name })
+}
+
+// problem adds the reason to an error of the API server.
 func problem(object *unstructured.Unstructured, err error) error {
+	var status apierrors.APIStatus
+	// If an object or a namespace is missing, the details have its name; if the kind is unknown, they have none.
+	unknownKind := errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
 	kind := object.GroupVersionKind()
-	if next := bringer(kind.Group); next != "" && missingResource(err) {
+	if next := providerOf(kind.Group); next != "" && unknownKind {
 		return fail.Advise(fail.Because(fail.InvalidInput, err), "the cluster has no %s: %s", kind.GroupVersion(), next)
 	}
 	return kube.Problem(err)
 }
 
-// bringer is what a cluster without an API group lacks; "" for groups that all have.
-func bringer(group string) string {
+// providerOf is the advice for a cluster without an API group; "" for groups that every cluster has.
+func providerOf(group string) string {
 	switch group {
 	case "tekton.dev":
 		return "install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)"
 	case "k8s.cni.cncf.io":
-		return "install Multus (on OpenShift, the SR-IOV Network Operator makes the attachments)"
+		return "install Multus (on OpenShift, the SR-IOV Network Operator creates the attachments)"
 	case "security.openshift.io", "machineconfiguration.openshift.io":
 		return "only OpenShift has it"
 	}
 	return ""
-}
-
-// missingResource is true where the API server does not know the kind at all; an
-// object or a namespace that is missing has details.
-func missingResource(err error) bool {
-	var status apierrors.APIStatus
-	return errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
 }

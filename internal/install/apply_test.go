@@ -270,10 +270,3 @@ func TestApplyRefused(t *testing.T) {
 		})
 	}
 }
-
-func TestApplyUnknownKind(t *testing.T) {
-	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "x"}}}
-	if _, err := Apply(t.Context(), nil, object, false); err == nil {
-		t.Error("a Pod was applied")
-	}
-}

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// options are the flags.
+// options are the flags of install.
 type options struct {
 	flags          kube.Flags
 	stepsImage     string
@@ -28,28 +29,27 @@ type options struct {
 	carry          Carry
 }
 
-// Carry makes those objects again, with this image of the steps, that something else than install has
-// put into the namespace and that go on without it, as schedules do.
+// Carry renders the objects of the namespace that another command created and that use the steps image, such as
+// schedules, with a new image.
 type Carry func(ctx context.Context, client dynamic.Interface, namespace, image string) ([]*unstructured.Unstructured, error)
 
-// Command is mlenv install. files is the bundle.
+// Command is mlenv install. files has tasks/ and pipelines/.
 func Command(files fs.FS, carry Carry) *cobra.Command {
 	o := &options{carry: carry}
 	cmd := &cobra.Command{
 		Use:   "install CLUSTER.yaml --steps-image=IMAGE",
-		Short: "Give a namespace the Tasks, the Pipelines and the rights to train",
-		Long: `Install gives a namespace of a cluster the Tasks and Pipelines with the cluster's defaults filled in, the cluster
-file, and a ServiceAccount with one Role that is enough for every step. Installing again brings it up to date, the
-namespace's schedules included, and deletes what an earlier version installed and this one does not have. Nothing is
-changed unless every right is there and the API server accepts every object.
+		Short: "Install the Tasks, the Pipelines and the rights to train in a namespace",
+		Long: `Install creates in a namespace the Tasks and Pipelines with the cluster's defaults, the cluster file, and a
+ServiceAccount with one Role for all steps. Installing again updates them, including the namespace's schedules, and
+deletes what an earlier version installed and this one does not have. It changes nothing unless you hold every right and
+the API server accepts every object.
 
---steps-image is the steps' image of a release, or what mlenv bundle steps-image prints in a checkout.
+--steps-image is the steps image of a release, or the image that mlenv bundle steps-image prints.
 
---dry-run shows what would change, as a diff of YAML, and changes nothing. --output=yaml prints the objects for somebody
-else to apply and asks no cluster, so schedules are not among them; a steps image by tag is looked up in its registry. --output=json tells what was, or
-with --dry-run would be, changed.
+--dry-run prints the changes as a diff of YAML. --output=yaml prints the objects for somebody else to apply and connects
+to no cluster, so it omits schedules; it looks up a steps image by tag in its registry. --output=json prints the changes.
 
-What --admin adds is for the whole cluster and wants an administrator. Installing without it leaves it as it is.
+--admin adds rights for the whole cluster and needs a cluster administrator. Without it, they stay as they are.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps:v1 --dry-run
@@ -57,7 +57,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
   mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps@sha256:... --output=yaml | oc apply --server-side -f -`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.dryRun && o.output.Is(step.YAML) {
-				return errors.New("--dry-run with --output=yaml: the latter prints the objects and changes nothing anyway: want one of the two")
+				return errors.New("--dry-run with --output=yaml, which changes nothing anyway: want one of the two")
 			}
 			return cobra.ExactArgs(1)(cmd, args)
 		},
@@ -65,15 +65,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	}
 	o.flags.AddTo(cmd.Flags())
 	cmd.Flags().Lookup("namespace").Usage = "namespace (default: cluster.namespace of the file)"
-	cmd.Flags().StringVar(&o.stepsImage, "steps-image", "", "image of the steps; a tag is turned into its digest")
+	cmd.Flags().StringVar(&o.stepsImage, "steps-image", "", "steps image; a tag is resolved to its digest")
 	cmd.Flags().StringVar(&o.serviceAccount, "service-account", DefaultServiceAccount,
-		"ServiceAccount to give the rights to; with that of the namespace's runs, on OpenShift pipeline, runs need not name it")
-	cmd.Flags().BoolVar(&o.admin, "admin", false, "let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster too (a ClusterRole)")
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would change, by the API server's own answer, and change nothing")
+		"ServiceAccount that gets the rights; runs need not name the namespace's default account of runs, on OpenShift pipeline")
+	cmd.Flags().BoolVar(&o.admin, "admin", false, "also let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster (a ClusterRole)")
+	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "print what would change, as the API server answers, and change nothing")
 	o.output.AddUse(cmd.Flags(), "yaml prints the objects instead of applying them; json prints the changes", step.Text, step.YAML, step.JSON)
-	if err := cmd.MarkFlagRequired("steps-image"); err != nil {
-		panic(err) // the flag is made above
-	}
+	_ = cmd.MarkFlagRequired("steps-image") // the flag is defined above
 	return cmd
 }
 
@@ -82,9 +80,7 @@ func (o *options) run(cmd *cobra.Command, clusterFile string, files fs.FS) error
 	if err != nil {
 		return err
 	}
-	if o.flags.Namespace != "" {
-		request.Namespace = o.flags.Namespace
-	}
+	request.Namespace = cmp.Or(o.flags.Namespace, request.Namespace)
 	request.ServiceAccount, request.ClusterRole = o.serviceAccount, o.admin
 	if request.StepsImage, err = byDigest(cmd.Context(), o.stepsImage); err != nil {
 		return err
@@ -106,17 +102,17 @@ func (o *options) run(cmd *cobra.Command, clusterFile string, files fs.FS) error
 	}
 	objects = append(objects, carried...)
 	report, err := Install(cmd.Context(), clients, request.Namespace, objects, o.dryRun)
-	// After an error the report has what was done before it.
+	// After an error the report has the changes before it.
 	if printErr := o.output.Print(cmd.OutOrStdout(), report, report.Print); err == nil {
 		err = printErr
 	}
 	if err == nil && o.output.ForPeople() && !o.dryRun {
-		explain(cmd.OutOrStdout(), request)
+		printNext(cmd.OutOrStdout(), request)
 	}
 	return err
 }
 
-// Print writes the report for people: a line an object, and below it its diff.
+// Print writes the report for people: a line for each object, and its diff below.
 func (r Report) Print(out io.Writer) error {
 	for _, change := range r.Changes {
 		fmt.Fprintf(out, "%s %s\n", change.Object, change.Outcome)
@@ -145,8 +141,7 @@ func read(name string) (Request, error) {
 	return Request{Cluster: file, ClusterFile: content, Namespace: file.Cluster.Namespace}, nil
 }
 
-// Connect makes the clients of the cluster that the file is about. That it cannot be
-// told which cluster this is is a warning.
+// Connect makes the clients of the file's cluster. If it cannot find out which cluster this is, it prints a warning.
 func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file cluster.Cluster) (Clients, error) {
 	clients, err := flags.Connect()
 	if err != nil {
@@ -154,14 +149,13 @@ func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file clu
 	}
 	err = kube.CheckCluster(ctx, clients.Config, file.API)
 	if errors.Is(err, kube.ErrClusterUnknown) {
-		fmt.Fprintf(warnings, "warning: %v; it is taken for %s\n", err, file.Name)
+		fmt.Fprintf(warnings, "warning: %v; assuming %s\n", err, file.Name)
 	} else if err != nil {
 		return Clients{}, err
 	}
 	return clientsOf(clients)
 }
 
-// clientsOf are those that are made of others.
 func clientsOf(clients *kube.Clients) (Clients, error) {
 	objects, err := dynamic.NewForConfig(clients.Config)
 	if err != nil {
@@ -170,10 +164,10 @@ func clientsOf(clients *kube.Clients) (Clients, error) {
 	return Clients{Kube: clients.Kube, Objects: objects}, nil
 }
 
-// explain says how to go on.
-func explain(out io.Writer, request Request) {
+// printNext prints the command that starts a training.
+func printNext(out io.Writer, request Request) {
 	fmt.Fprintf(out, `
-namespace %s of cluster %s can train:
+to train in namespace %s of cluster %s:
 
   tkn pipeline start train-multi-node --namespace=%s --serviceaccount=%s \
     --param=repo-url=URL --param=script=train.py --use-param-defaults --showlog

@@ -8,8 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// difference is the unified diff of two states of an object, "" where they are the
-// same but for what the API server keeps for itself.
+// difference is the unified diff of two states of an object without the API server's own fields, or "".
 func difference(before, after *unstructured.Unstructured) (string, error) {
 	old, err := readable(before)
 	if err != nil {
@@ -22,7 +21,7 @@ func difference(before, after *unstructured.Unstructured) (string, error) {
 	return string(diff.Diff("live "+Title(before), old, "installed "+Title(after), now)), nil
 }
 
-// readable is an object's YAML without what changes by itself.
+// readable is an object's YAML without the fields that change by themselves.
 func readable(object *unstructured.Unstructured) ([]byte, error) {
 	object = object.DeepCopy()
 	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"} {

@@ -10,9 +10,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// byDigest is the image's reference with its digest, asked of the registry where
-// the reference has none: Tasks must not change under a run, nor the agents of a
-// live environment.
+// byDigest is the image's reference with its digest, which it asks the registry for if necessary: neither the Tasks of a
+// run nor the agents of an environment may change later.
 func byDigest(ctx context.Context, image string) (string, error) {
 	reference, err := name.ParseReference(image)
 	if err != nil {
@@ -24,7 +23,7 @@ func byDigest(ctx context.Context, image string) (string, error) {
 	found, err := remote.Head(reference, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
 	if err != nil {
 		return "", fail.Advise(fail.Becausef(fail.ImageUnavailable, "asking for the digest of %s: %w", reference, err),
-			"give it by digest, as mlenv bundle steps-image --push printed it: --steps-image=%s@sha256:...", reference.Context())
+			"name it by digest, as mlenv bundle steps-image --push prints it: --steps-image=%s@sha256:...", reference.Context())
 	}
 	return reference.Context().Digest(found.Digest.String()).Name(), nil
 }

@@ -131,7 +131,7 @@ func TestUninstall(t *testing.T) {
 	if diff := cmp.Diff(dry.Changes, report.Changes); diff != "" {
 		t.Errorf("the dry run told something else (-dry +done):\n%s", diff)
 	}
-	for _, want := range []string{"ml-dev-workspace (100Gi)", "1 receipt stays", "clusterrolebinding/mlenv-observer-team stays"} {
+	for _, want := range []string{"ml-dev-workspace (100Gi)", "not deleted: 1 receipt", "not deleted: clusterrolebinding/mlenv-observer-team"} {
 		if !strings.Contains(text(report), want) {
 			t.Errorf("%q is missing in:\n%s", want, text(report))
 		}
@@ -172,7 +172,7 @@ func TestUninstallRefusesWhileInUse(t *testing.T) {
 	server.put(held, `{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: ml-dev-env, namespace: team, uid: u2, labels: {ml-dev-env/environment: ml-dev-env}, annotations: {ml-dev-env/holder-name: h-kim}}}`)
 	before := len(server.objects)
 	_, err := Uninstall(t.Context(), clients, Removal{Namespace: "team"})
-	want := "2 runs and environments are there: want none:\n  pipelinerun/nightly\n  environment ml-dev-env, held by h-kim"
+	want := "want no run in progress and no environment, found 2:\n  pipelinerun/nightly\n  environment ml-dev-env, held by h-kim"
 	if fail.ReasonOf(err) != fail.EnvironmentBusy || !strings.Contains(err.Error(), want) || len(server.objects) != before {
 		t.Errorf("got %v; want %q and nothing deleted", err, want)
 	}

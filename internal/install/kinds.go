@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,45 +15,22 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Resource is where the API server keeps objects of a kind. The table is fixed,
-// so that nothing is asked of the API server to find out.
-func Resource(object *unstructured.Unstructured) (schema.GroupVersionResource, error) {
+// Resource is the API resource of an object's kind. It is derived from the kind's name, without asking the API server.
+func Resource(object *unstructured.Unstructured) schema.GroupVersionResource {
 	kind := object.GroupVersionKind()
-	var name string
 	switch kind.Kind {
-	case "ConfigMap":
-		name = "configmaps"
-	case "ServiceAccount":
-		name = "serviceaccounts"
-	case "Role":
-		name = "roles"
-	case "RoleBinding":
-		name = "rolebindings"
-	case "ClusterRole":
-		name = "clusterroles"
-	case "ClusterRoleBinding":
-		name = "clusterrolebindings"
-	case "Task":
-		name = "tasks"
-	case "Pipeline":
-		name = "pipelines"
-	case "CronJob":
-		name = "cronjobs"
 	case "SecurityContextConstraints":
-		name = "securitycontextconstraints"
+		return kind.GroupVersion().WithResource("securitycontextconstraints")
 	case "NetworkAttachmentDefinition":
-		name = "network-attachment-definitions"
-	case "MachineConfig":
-		name = "machineconfigs"
-	default:
-		return schema.GroupVersionResource{}, fmt.Errorf("applying %s %s: it is not of a kind that is installed", kind, object.GetName())
+		return kind.GroupVersion().WithResource("network-attachment-definitions")
 	}
-	return kind.GroupVersion().WithResource(name), nil
+	resource, _ := meta.UnsafeGuessKindToResource(kind)
+	return resource
 }
 
-// places are where a namespace's installed objects may be, in the order in which to
-// take them away: what starts runs first, what runs need last.
-func places() []schema.GroupVersionResource {
+// installedResources are the resources of what install creates in a namespace, in the order in which to delete it:
+// what starts runs comes first, what runs need comes last.
+func installedResources() []schema.GroupVersionResource {
 	return []schema.GroupVersionResource{
 		{Group: "batch", Version: "v1", Resource: "cronjobs"},
 		{Group: "tekton.dev", Version: "v1", Resource: "pipelines"},
@@ -64,21 +42,22 @@ func places() []schema.GroupVersionResource {
 	}
 }
 
-// objectsOf is the client for objects of a resource; namespace is "" for those of the cluster.
-func objectsOf(client dynamic.Interface, where schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
-	if namespace == "" {
-		return client.Resource(where)
-	}
-	return client.Resource(where).Namespace(namespace)
+// clientOf is the client for the resource and the namespace of an object.
+func clientOf(client dynamic.Interface, object *unstructured.Unstructured) dynamic.ResourceInterface {
+	return inNamespace(client.Resource(Resource(object)), object.GetNamespace())
 }
 
-// Live is the object as the cluster has it, nil where it has none.
-func Live(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	where, err := Resource(object)
-	if err != nil {
-		return nil, err
+// inNamespace limits a client to a namespace; "" is for objects of the whole cluster.
+func inNamespace(client dynamic.NamespaceableResourceInterface, namespace string) dynamic.ResourceInterface {
+	if namespace == "" {
+		return client
 	}
-	live, err := objectsOf(client, where, object.GetNamespace()).Get(ctx, object.GetName(), metav1.GetOptions{})
+	return client.Namespace(namespace)
+}
+
+// Live is the object as the cluster has it, or nil if it does not exist.
+func Live(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	live, err := clientOf(client, object).Get(ctx, object.GetName(), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
@@ -90,4 +69,18 @@ func Live(ctx context.Context, client dynamic.Interface, object *unstructured.Un
 // Title is an object as oc names it.
 func Title(object *unstructured.Unstructured) string {
 	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
+}
+
+// accesses are what the verbs need on each of the objects.
+func accesses(objects []*unstructured.Unstructured, verbs ...string) []kube.Access {
+	var needed []kube.Access
+	for _, o := range objects {
+		needed = append(needed, kube.Access{Resource: Resource(o).GroupResource(), Namespace: o.GetNamespace(), Name: o.GetName(), Verbs: verbs})
+	}
+	return needed
+}
+
+// Accesses are all rights that applying the objects needs. Server-side apply of a missing object also needs create.
+func Accesses(objects []*unstructured.Unstructured) []kube.Access {
+	return accesses(objects, "get", "create", "patch")
 }

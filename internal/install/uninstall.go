@@ -20,54 +20,45 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// Cancelled is the outcome of a run that was ended.
-const Cancelled Outcome = "cancelled"
+// buildSelector selects what builds leave: BuildConfigs and ImageStreams.
+const buildSelector = "app.kubernetes.io/managed-by=ml-dev-env,app.kubernetes.io/part-of=ml-dev-env"
 
-// builtBy marks what builds leave: the images, and what makes them.
-const builtBy = "app.kubernetes.io/managed-by=ml-dev-env,app.kubernetes.io/part-of=ml-dev-env"
-
-// Removal says what of a namespace is to be taken back.
+// Removal is what to remove from a namespace.
 type Removal struct {
 	Namespace string
-	// Receipts deletes the accounts of runs too.
+	// Receipts also deletes the receipts of runs.
 	Receipts bool
-	// Admin deletes what --admin of install made: the namespace's binding, and the ClusterRole
-	// with the last one.
+	// Admin also deletes what install --admin created: the namespace's binding, and with the last binding the ClusterRole.
 	Admin bool
-	// EndRuns cancels runs and deletes environments that are there, in place of an error.
+	// EndRuns cancels runs and deletes environments. Without it, they are an error.
 	EndRuns bool
 	DryRun  bool
 }
 
-// Uninstall takes back what Install and builds made in the namespace. Claims are never
-// deleted. It can be repeated.
+// Uninstall deletes what Install and builds created in the namespace. It never deletes claims. It can be repeated.
 //
-// Errors: EnvironmentBusy where runs or environments are there; PermissionDenied with all
-// that is refused, before anything is changed.
+// Errors: EnvironmentBusy if runs or environments exist; PermissionDenied with all refusals, before it changes anything.
 func Uninstall(ctx context.Context, c Clients, r Removal) (Report, error) {
 	report := Report{Namespace: r.Namespace, DryRun: r.DryRun, Changes: []Change{}}
-	doomed, busy, err := r.find(ctx, c.Objects)
+	doomed, users, err := r.find(ctx, c.Objects)
 	if err != nil {
 		return report, err
 	}
-	if texts := busy.texts(); len(texts) > 0 && !r.EndRuns {
-		return report, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "uninstalling from namespace %s: %s there: want none:\n  %s",
-			r.Namespace, areThere(len(texts)), strings.Join(texts, "\n  ")),
-			"wait for them, or cancel them; --end-runs ends them at once, without their teardown: their claims stay, and they get no receipt")
+	if names := users.names(); len(names) > 0 && !r.EndRuns {
+		return report, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "uninstalling from namespace %s: want no run in progress and no environment, found %d:\n  %s",
+			r.Namespace, len(names), strings.Join(names, "\n  ")),
+			"wait for them, or cancel them; --end-runs ends them at once, without teardown and receipt; claims stay")
 	}
-	needed := append(deletions(doomed), busy.accesses()...)
+	needed := slices.Concat(accesses(doomed, "delete"), accesses(users.environments, "delete"), accesses(users.runs, "patch"))
 	if err := kube.CheckAccess(ctx, c.Kube, "uninstalling", needed); err != nil {
-		return report, fail.Advise(err, "have it done by somebody who administrates the namespace; what --admin takes back wants a cluster administrator")
+		return report, fail.Advise(err, "let an administrator of the namespace do it; --admin needs a cluster administrator")
 	}
 	if r.DryRun {
-		for _, run := range busy.runs {
-			report.Changes = append(report.Changes, Change{Object: Title(run.object), Outcome: Cancelled})
-		}
-		for _, one := range slices.Concat(busy.environments, doomed) {
-			report.Changes = append(report.Changes, Change{Object: Title(one.object), Outcome: Deleted})
-		}
+		report.Changes = slices.Concat(report.Changes, outcomes(users.runs, Cancelled), outcomes(users.environments, Deleted), outcomes(doomed, Deleted))
 	} else {
-		if report.Changes, err = busy.end(ctx, c.Objects); err != nil {
+		ended, err := users.end(ctx, c.Objects)
+		report.Changes = append(report.Changes, ended...)
+		if err != nil {
 			return report, err
 		}
 		deleted, err := deleteAll(ctx, c.Objects, doomed)
@@ -76,139 +67,105 @@ func Uninstall(ctx context.Context, c Clients, r Removal) (Report, error) {
 			return report, err
 		}
 	}
-	report.Notes, err = r.left(ctx, c, doomed)
+	report.Notes, err = r.notes(ctx, c, doomed)
 	return report, err
 }
 
-func areThere(n int) string {
-	if n == 1 {
-		return "1 run or environment is"
-	}
-	return fmt.Sprintf("%d runs and environments are", n)
-}
-
-// find is what is to be deleted, and what stands on it.
-func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []found, busy inUse, err error) {
+// find lists what to delete, and what uses it.
+func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*unstructured.Unstructured, users usage, err error) {
 	var problems []error
-	list := func(where schema.GroupVersionResource, selector string) {
-		some, err := listed(ctx, client, where, r.Namespace, selector)
+	find := func(resource schema.GroupVersionResource, selector string) {
+		some, err := list(ctx, client, resource, r.Namespace, selector)
 		problems = append(problems, err)
 		doomed = append(doomed, some...)
 	}
-	for _, where := range places() {
-		list(where, PartLabel)
+	for _, resource := range installedResources() {
+		find(resource, PartLabel)
 	}
-	list(schema.GroupVersionResource{Group: "build.openshift.io", Version: "v1", Resource: "buildconfigs"}, builtBy)
-	list(schema.GroupVersionResource{Group: "image.openshift.io", Version: "v1", Resource: "imagestreams"}, builtBy)
-	if err := errors.Join(problems...); err != nil {
-		return nil, busy, err
-	}
-	if busy, err = use(ctx, client, r.Namespace, doomed); err != nil {
-		return nil, busy, err
-	}
+	find(schema.GroupVersionResource{Group: "build.openshift.io", Version: "v1", Resource: "buildconfigs"}, buildSelector)
+	find(schema.GroupVersionResource{Group: "image.openshift.io", Version: "v1", Resource: "imagestreams"}, buildSelector)
+	users, err = usageOf(ctx, client, r.Namespace, doomed)
+	problems = append(problems, err)
 	if r.Receipts {
-		some, err := listed(ctx, client, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, r.Namespace, receipt.Label)
-		if err != nil {
-			return nil, busy, err
-		}
-		doomed = append(doomed, some...)
+		find(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, receipt.Label)
 	}
 	if r.Admin {
 		some, err := adminPart(ctx, client, r.Namespace)
-		if err != nil {
-			return nil, busy, err
-		}
+		problems = append(problems, err)
 		doomed = append(doomed, some...)
 	}
-	return doomed, busy, nil
+	return doomed, users, errors.Join(problems...)
 }
 
-// adminPart is what install --admin made for the namespace. The ClusterRole is all
-// namespaces': it goes with the last binding.
-func adminPart(ctx context.Context, client dynamic.Interface, namespace string) ([]found, error) {
+// adminPart is what install --admin created for the namespace. All namespaces share the ClusterRole: it goes with
+// the last binding.
+func adminPart(ctx context.Context, client dynamic.Interface, namespace string) ([]*unstructured.Unstructured, error) {
 	rbac := schema.GroupVersion{Group: "rbac.authorization.k8s.io", Version: "v1"}
-	bindings, err := listed(ctx, client, rbac.WithResource("clusterrolebindings"), "", PartLabel+"="+AdminPart)
+	bindings, err := list(ctx, client, rbac.WithResource("clusterrolebindings"), "", PartLabel+"="+AdminPart)
 	if err != nil {
 		return nil, err
 	}
-	own := slices.DeleteFunc(slices.Clone(bindings), func(one found) bool { return one.object.GetName() != ObserverBinding(namespace) })
+	own := slices.DeleteFunc(slices.Clone(bindings), func(b *unstructured.Unstructured) bool { return b.GetName() != ObserverBinding(namespace) })
 	if len(own) < len(bindings) {
 		return own, nil
 	}
-	roles, err := listed(ctx, client, rbac.WithResource("clusterroles"), "", PartLabel+"="+AdminPart)
+	roles, err := list(ctx, client, rbac.WithResource("clusterroles"), "", PartLabel+"="+AdminPart)
 	return append(own, roles...), err
 }
 
-// left says what stays in the namespace, and how to delete it.
-func (r Removal) left(ctx context.Context, c Clients, doomed []found) ([]string, error) {
+// notes name what stays in the namespace, and how to delete it.
+func (r Removal) notes(ctx context.Context, c Clients, doomed []*unstructured.Unstructured) ([]string, error) {
 	claims, err := c.Kube.CoreV1().PersistentVolumeClaims(r.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing claims in %s: %w", r.Namespace, err))
 	}
 	var notes []string
 	if len(claims.Items) > 0 {
-		notes = append(notes, fmt.Sprintf("claims stay, and what is on them: %s; oc delete pvc NAME -n %s", claimTexts(claims.Items), r.Namespace))
+		notes = append(notes, fmt.Sprintf("not deleted: claims %s; to delete one: oc delete pvc NAME -n %s", claimNames(claims.Items), r.Namespace))
 	}
 	receipts, err := c.Kube.CoreV1().ConfigMaps(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: receipt.Label})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing receipts in %s: %w", r.Namespace, err))
 	}
 	if n := len(receipts.Items); n > 0 && !r.Receipts {
-		notes = append(notes, fmt.Sprintf("%s %s, the accounts of runs: --receipts deletes them too", humanize.Count(n, "receipt"), stay(n)))
+		notes = append(notes, fmt.Sprintf("not deleted: %s; --receipts deletes them", humanize.Count(n, "receipt")))
 	}
 	for _, account := range foreignAccounts(doomed) {
-		notes = append(notes, fmt.Sprintf("serviceaccount/%s stays, without the rights: it is not ours", account))
+		notes = append(notes, fmt.Sprintf("not deleted: serviceaccount/%s, which install did not create; it has lost the rights", account))
 	}
 	if !r.Admin {
-		notes = append(notes, r.adminLeft(ctx, c)...)
+		name := ObserverBinding(r.Namespace)
+		if _, err := c.Kube.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			notes = append(notes, fmt.Sprintf("not deleted: clusterrolebinding/%s, if it exists; a cluster administrator deletes it: mlenv uninstall --admin -n %s", name, r.Namespace))
+		}
 	}
 	return notes, nil
 }
 
-func stay(n int) string {
-	if n == 1 {
-		return "stays"
-	}
-	return "stay"
-}
-
-// adminLeft tells of the administrator's part, as far as it may be read.
-func (r Removal) adminLeft(ctx context.Context, c Clients) []string {
-	name := ObserverBinding(r.Namespace)
-	_, err := c.Kube.RbacV1().ClusterRoleBindings().Get(ctx, name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
-		return []string{"whether clusterrolebinding/" + name + " is there may not be read; an administrator deletes it: mlenv uninstall --admin -n " + r.Namespace}
-	}
-	return []string{"clusterrolebinding/" + name + " stays; an administrator deletes it: mlenv uninstall --admin -n " + r.Namespace}
-}
-
-func claimTexts(claims []corev1.PersistentVolumeClaim) string {
-	var texts []string
+func claimNames(claims []corev1.PersistentVolumeClaim) string {
+	var names []string
 	for _, claim := range claims {
 		size := claim.Status.Capacity[corev1.ResourceStorage]
 		if size.IsZero() {
 			size = claim.Spec.Resources.Requests[corev1.ResourceStorage]
 		}
-		texts = append(texts, fmt.Sprintf("%s (%s)", claim.Name, size.String()))
+		names = append(names, fmt.Sprintf("%s (%s)", claim.Name, size.String()))
 	}
-	return strings.Join(texts, ", ")
+	return strings.Join(names, ", ")
 }
 
-// foreignAccounts are those that our bindings gave rights to and that we did not make.
-func foreignAccounts(doomed []found) []string {
+// foreignAccounts are the service accounts that install bound to the Role but did not create.
+func foreignAccounts(doomed []*unstructured.Unstructured) []string {
 	var names []string
-	for _, one := range doomed {
-		if one.object.GetKind() != "RoleBinding" {
+	for _, binding := range doomed {
+		if binding.GetKind() != "RoleBinding" {
 			continue
 		}
-		subjects, _, _ := unstructured.NestedSlice(one.object.Object, "subjects")
+		subjects, _, _ := unstructured.NestedSlice(binding.Object, "subjects")
 		for _, subject := range subjects {
 			fields, _ := subject.(map[string]any)
 			name, _ := fields["name"].(string)
-			if fields["kind"] == "ServiceAccount" && !has(doomed, "ServiceAccount", name) {
+			if fields["kind"] == "ServiceAccount" && !contains(doomed, "ServiceAccount", name) {
 				names = append(names, name)
 			}
 		}

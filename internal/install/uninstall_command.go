@@ -1,11 +1,11 @@
 package install
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -21,18 +21,17 @@ func UninstallCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "uninstall [CLUSTER.yaml]",
-		Short: "Take back what install gave a namespace, but claims and receipts",
-		Long: `Uninstall deletes what mlenv install made in a namespace (Tasks, Pipelines, Role, ServiceAccount, cluster files, schedules)
-and what builds left there (BuildConfigs, ImageStreams with their images). It says what stays: claims, which only
-"oc delete pvc" deletes; receipts, the accounts of runs, unless --receipts; what an administrator did with mlenv admin, and,
-unless --admin, with mlenv install --admin. It can be repeated.
+		Short: "Delete what install created in a namespace, except claims and receipts",
+		Long: `Uninstall deletes what mlenv install created in a namespace (Tasks, Pipelines, Role, ServiceAccount, cluster files,
+schedules) and what builds left there (BuildConfigs, ImageStreams with their images). It never deletes claims, nor what
+mlenv admin created; it deletes receipts only with --receipts, and what mlenv install --admin created only with --admin.
+It prints what stays. You can repeat it.
 
-It refuses while runs go on or environments are there. --end-runs ends them at once: runs are cancelled without their
-teardown, which would lose its rights half way, and environments are deleted with their pods. Their claims stay; they get
-no receipt.
+It fails if runs are in progress or environments exist. --end-runs ends them at once: it cancels runs without their
+teardown, which would lose its rights midway, and deletes environments. Their claims stay; the runs get no receipt.
 
-The namespace is that of --namespace, else the cluster file's, else the kubeconfig's. With a cluster file it is checked
-that this is its cluster.
+The namespace is that of --namespace, otherwise the cluster file's, otherwise the kubeconfig's. With a cluster file
+uninstall checks that this is its cluster.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv uninstall clusters/cairo.yaml --dry-run
@@ -56,30 +55,24 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		},
 	}
 	flags.AddTo(cmd.Flags())
-	cmd.Flags().Lookup("namespace").Usage = "namespace (default: cluster.namespace of the file, else the kubeconfig's)"
-	cmd.Flags().BoolVar(&removal.Receipts, "receipts", false, "delete the receipts of runs too")
-	cmd.Flags().BoolVar(&removal.Admin, "admin", false, "delete what install --admin made too, which wants a cluster administrator")
-	cmd.Flags().BoolVar(&removal.EndRuns, "end-runs", false, "cancel runs that go on, without their teardown, and delete environments; claims stay")
+	cmd.Flags().Lookup("namespace").Usage = "namespace (default: cluster.namespace of the file, otherwise the kubeconfig's)"
+	cmd.Flags().BoolVar(&removal.Receipts, "receipts", false, "also delete the receipts of runs")
+	cmd.Flags().BoolVar(&removal.Admin, "admin", false, "also delete what install --admin created, which needs a cluster administrator")
+	cmd.Flags().BoolVar(&removal.EndRuns, "end-runs", false, "cancel runs without their teardown, and delete environments; claims stay")
 	cmd.Flags().BoolVar(&removal.DryRun, "dry-run", false, "show what would be deleted, and change nothing")
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
 	return cmd
 }
 
-// where is the cluster and the namespace that are meant.
+// where returns the cluster's clients and the namespace.
 func where(cmd *cobra.Command, flags kube.Flags, args []string) (Clients, string, error) {
-	var file cluster.Cluster
 	if len(args) == 1 {
-		whole, err := clusterfile.Load(cmd.Context(), args[0], flags)
+		file, err := clusterfile.Load(cmd.Context(), args[0], flags)
 		if err != nil {
 			return Clients{}, "", fail.Because(fail.InvalidInput, err)
 		}
-		file = whole.Cluster
-		namespace := flags.Namespace
-		if namespace == "" {
-			namespace = file.Namespace
-		}
-		clients, err := Connect(cmd.Context(), cmd.ErrOrStderr(), flags, file)
-		return clients, namespace, err
+		clients, err := Connect(cmd.Context(), cmd.ErrOrStderr(), flags, file.Cluster)
+		return clients, cmp.Or(flags.Namespace, file.Cluster.Namespace), err
 	}
 	clients, err := flags.Connect()
 	if err != nil {

@@ -15,8 +15,8 @@ func Account(namespace, name string) string {
 	return "system:serviceaccount:" + namespace + ":" + name
 }
 
-// AccountMay asks whether a service account may do something in its namespace, by
-// a review that a Role in it is enough for. The reason is the API server's, "" mostly.
+// AccountMay asks whether a service account may do something in its namespace, by a review that needs only a Role there. The
+// API server's reason is mostly "".
 func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, account string, asked authorizationv1.ResourceAttributes) (allowed bool, reason string, err error) {
 	asked.Namespace = namespace
 	review, err := client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(ctx, &authorizationv1.LocalSubjectAccessReview{
@@ -32,7 +32,7 @@ func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, acc
 	return review.Status.Allowed, review.Status.Reason, nil
 }
 
-// IMay asks the same for whoever asks, which everybody may.
+// IMay asks the same for the caller, which needs no right.
 func IMay(ctx context.Context, client kubernetes.Interface, asked authorizationv1.ResourceAttributes) (bool, error) {
 	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &asked},
@@ -43,7 +43,7 @@ func IMay(ctx context.Context, client kubernetes.Interface, asked authorizationv
 	return review.Status.Allowed, nil
 }
 
-// WhoAsks is the user as the API server knows them, "USER" where it does not tell.
+// WhoAsks is the API server's name of the caller, or "USER" if it does not answer.
 func WhoAsks(ctx context.Context, client kubernetes.Interface) string {
 	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -41,15 +42,15 @@ type Patcher[T any] interface {
 	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, options metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// ApplyTo makes the live object have what object says, and leaves alone what it does not say, by server-side
-// apply. object is an object or an apply configuration and is not changed; its status and its empty fields are
-// not sent. ApplyTo never reads the object, so a Secret needs the verbs patch and create only. It takes over fields of
-// other managers, and tries again if it meets another writer.
+// ApplyTo sets the fields of object on the live object by server-side apply, and leaves all others. object is an object or an
+// apply configuration; ApplyTo does not change it, and does not send its status and empty fields. It never reads the live
+// object, so a Secret needs only the verbs patch and create. It takes over fields of other managers, and retries after a
+// conflict with another writer.
 //
 // The API server's error is wrapped with the object's name and has no reason yet: see Problem.
 func ApplyTo[T any](ctx context.Context, client Patcher[T], object any, options ApplyOptions) (T, error) {
 	var applied T
-	fields, err := fieldsOf(object)
+	fields, err := Fields(object)
 	if err != nil {
 		return applied, fmt.Errorf("applying %T: %w", object, err)
 	}
@@ -81,8 +82,7 @@ func FullName(object metav1.Object) string {
 
 // Apply is ApplyTo for the kinds that an environment is made of.
 //
-// Errors: PermissionDenied, QuotaExceeded, SecurityRefused, EnvironmentDiffers
-// where a field cannot be changed.
+// Errors: PermissionDenied, QuotaExceeded, SecurityRefused, EnvironmentDiffers where a field cannot be changed.
 func Apply(ctx context.Context, client kubernetes.Interface, obj Object) error {
 	namespace := obj.GetNamespace()
 	var err error
@@ -105,9 +105,9 @@ func Apply(ctx context.Context, client kubernetes.Interface, obj Object) error {
 	return Problem(err)
 }
 
-// fieldsOf is an object as server-side apply wants it: with its kind, and without the
-// zero values that Go types send for fields nobody set, which would be owned.
-func fieldsOf(object any) (map[string]any, error) {
+// Fields are an object's fields for server-side apply: with its kind, and without the zero values of unset fields, which the
+// manager would own otherwise.
+func Fields(object any) (map[string]any, error) {
 	if shared, is := object.(*unstructured.Unstructured); is {
 		object = shared.DeepCopy()
 	}
@@ -123,12 +123,10 @@ func fieldsOf(object any) (map[string]any, error) {
 		fields["apiVersion"], fields["kind"] = kinds[0].GroupVersion().String(), kinds[0].Kind
 	}
 	delete(fields, "status")
-	if spec, ok := fields["spec"].(map[string]any); ok {
-		if templates, ok := spec["volumeClaimTemplates"].([]any); ok {
-			for _, template := range templates {
-				delete(template.(map[string]any), "status")
-			}
-		}
+	found, _, _ := unstructured.NestedFieldNoCopy(fields, "spec", "volumeClaimTemplates")
+	templates, _ := found.([]any)
+	for _, template := range templates {
+		delete(template.(map[string]any), "status")
 	}
 	dropNulls(fields)
 	return fields, nil
@@ -137,11 +135,8 @@ func fieldsOf(object any) (map[string]any, error) {
 func dropNulls(value any) {
 	switch value := value.(type) {
 	case map[string]any:
-		for key, inner := range value {
-			if inner == nil {
-				delete(value, key)
-				continue
-			}
+		maps.DeleteFunc(value, func(_ string, inner any) bool { return inner == nil })
+		for _, inner := range value {
 			dropNulls(inner)
 		}
 	case []any:

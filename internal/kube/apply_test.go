@@ -109,7 +109,7 @@ func TestApplyPatchSendsOnlyWhatIsSet(t *testing.T) {
 			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-workspace"}}},
 		},
 	}
-	fields, err := fieldsOf(set)
+	fields, err := Fields(set)
 	if err != nil {
 		t.Fatal(err)
 	}

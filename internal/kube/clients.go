@@ -1,6 +1,5 @@
-// Package kube is the way to a cluster: clients, server-side apply, watches,
-// commands and connections in pods, and the API server's errors
-// turned into reasons.
+// Package kube connects to a cluster: clients, server-side apply, watches, commands and connections in pods, and reasons for
+// the API server's errors.
 package kube
 
 import (
@@ -9,12 +8,14 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -22,14 +23,13 @@ import (
 // namespaceFile is where a pod finds the namespace of its ServiceAccount.
 const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// Requests a second to the API server, and how many at once. client-go's own
-// default of 5 and 10 makes a step with several watches wait for itself.
+// Requests per second to the API server, and its bursts. client-go's default of 5 and 10 is too low for several watches.
 const (
 	requestsPerSecond = 50
 	requestsAtOnce    = 100
 )
 
-// Flags say which cluster and namespace is meant, as kubectl's do.
+// Flags choose the cluster and the namespace, as kubectl's flags do.
 type Flags struct {
 	Namespace  string
 	Kubeconfig string
@@ -50,13 +50,12 @@ type Clients struct {
 	Config *rest.Config
 	// Namespace is the flag's, else the pod's or the kubeconfig's.
 	Namespace string
-	// InCluster is true in a pod that uses its ServiceAccount: pods can be reached by their addresses.
+	// InCluster is true in a pod that uses its ServiceAccount, which can connect to pods directly.
 	InCluster bool
 }
 
-// Connect makes the clients without asking the API server for anything. A
-// kubeconfig named by flag or $KUBECONFIG is used even in a pod; else a pod uses
-// its ServiceAccount, and everybody else what kubectl would.
+// Connect makes the clients without a request to the API server. It prefers the kubeconfig of a flag or $KUBECONFIG, then a
+// pod's ServiceAccount, then kubectl's default.
 func (f Flags) Connect() (*Clients, error) {
 	c, err := f.find()
 	if err != nil {
@@ -68,13 +67,18 @@ func (f Flags) Connect() (*Clients, error) {
 	return c, c.make()
 }
 
-// For makes the clients for a configuration that is no kubeconfig's.
+// For makes the clients for a configuration without a kubeconfig.
 func For(config *rest.Config, namespace string) (*Clients, error) {
 	c := &Clients{Config: config, Namespace: namespace}
 	return c, c.make()
 }
 
+// silenceKlog drops the lines that client-go logs by klog to standard error: this project reports what matters of them as
+// errors. klog must not change while it is in use, so it changes once.
+var silenceKlog = sync.OnceFunc(func() { klog.SetLogger(klog.Logger{}) })
+
 func (c *Clients) make() (err error) {
+	silenceKlog()
 	c.Config.QPS, c.Config.Burst = requestsPerSecond, requestsAtOnce
 	c.Config.UserAgent = "ml-dev-env"
 	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
@@ -86,8 +90,7 @@ func (c *Clients) make() (err error) {
 	return nil
 }
 
-// NamespaceOf is where to work: in the flag's namespace, in a pod its own, and else in
-// the cluster file's, if that names one.
+// NamespaceOf is the flag's namespace, in a pod the pod's, otherwise the cluster file's if it names one.
 func (f Flags) NamespaceOf(c *Clients, clusterFile string) string {
 	if f.Namespace == "" && !c.InCluster {
 		return cmp.Or(clusterFile, c.Namespace)
@@ -123,7 +126,7 @@ func (f Flags) find() (*Clients, error) {
 
 func noConfig(err error) error {
 	if clientcmd.IsEmptyConfig(err) {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for a cluster: neither in a pod with a ServiceAccount, nor a kubeconfig: want one of them"),
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for a cluster: found neither a pod's ServiceAccount nor a kubeconfig"),
 			"oc login https://API-SERVER:6443")
 	}
 	return fail.Advise(fail.Because(fail.InvalidInput, fmt.Errorf("reading the kubeconfig: %w", err)),

@@ -1,12 +1,16 @@
 package kube
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -73,5 +77,33 @@ func TestConnect(t *testing.T) {
 				t.Errorf("Connect (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// client-go logs an API server's warnings by klog, which writes them between the lines of a command.
+func TestClientsLogNothing(t *testing.T) {
+	warned := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		warned = true
+		w.Header().Set("Warning", `299 - "v1 ComponentStatus is deprecated"`)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind": "PodList", "apiVersion": "v1"}`))
+	}))
+	defer server.Close()
+	stderr, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func(before *os.File) { os.Stderr = before }(os.Stderr)
+	os.Stderr = stderr // klog looks it up for each line
+	clients, err := For(&rest.Config{Host: server.URL}, "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := clients.Kube.CoreV1().Pods("ns").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if written, err := os.ReadFile(stderr.Name()); err != nil || len(written) > 0 || !warned {
+		t.Errorf("standard error has %q, %v; the server warned: %t", written, err, warned)
 	}
 }

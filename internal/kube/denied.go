@@ -8,25 +8,22 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// refusedRequest is how RBAC says what is missing.
+// refusedRequest matches RBAC's message about a missing right.
 var refusedRequest = regexp.MustCompile(
 	`User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?`)
 
 // denied turns a Forbidden answer into the commands that grant what is missing.
 func denied(err error) error {
-	found := refusedRequest.FindStringSubmatch(err.Error())
-	if found == nil {
-		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc auth can-i --list")
+	next := "oc auth can-i --list"
+	if found := refusedRequest.FindStringSubmatch(err.Error()); found != nil && found[1] == "system:anonymous" {
+		next = "oc login"
+	} else if found != nil {
+		next = Grant(found[1], found[2], found[3], found[4], found[5])
 	}
-	user, verb, resource, group, namespace := found[1], found[2], found[3], found[4], found[5]
-	if user == "system:anonymous" {
-		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc login")
-	}
-	return fail.Advise(fail.Because(fail.PermissionDenied, err), "%s", Grant(user, verb, resource, group, namespace))
+	return fail.Advise(fail.Because(fail.PermissionDenied, err), "%s", next)
 }
 
-// Grant are the commands that let user do verb, or several with commas; an empty
-// namespace means the whole cluster.
+// Grant are the commands that let user do verb, or several with commas; an empty namespace means the whole cluster.
 func Grant(user, verb, resource, group, namespace string) string {
 	resource, sub, isSub := strings.Cut(resource, "/")
 	name := "ml-dev-env-" + strings.ReplaceAll(verb, ",", "-") + "-" + resource
@@ -47,8 +44,7 @@ func Grant(user, verb, resource, group, namespace string) string {
 		kind, name, where, companions(verb), resource, kind, name, where, kind, name, subject(user))
 }
 
-// companions are the verbs that whoever needs verb needs too: they would be
-// refused next.
+// companions adds the verbs that the API server would refuse next.
 func companions(verb string) string {
 	switch verb {
 	case "patch":

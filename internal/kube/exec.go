@@ -13,14 +13,14 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// Exec is a command to run in a container that runs, as kubectl exec does.
+// Exec is a command to run in a running container, as kubectl exec does.
 type Exec struct {
 	Namespace, Pod, Container string
 	Command                   []string
 	// Stdin may be nil. Stderr is not used with TTY, whose output is one.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// TTY gives the command a terminal of the sizes that Sizes tells, the first one at once.
+	// TTY gives the command a terminal of the sizes from Sizes.
 	TTY   bool
 	Sizes remotecommand.TerminalSizeQueue
 }
@@ -30,9 +30,9 @@ type ExitError struct{ Code int }
 
 func (e *ExitError) Error() string { return fmt.Sprintf("the command exited with %d", e.Code) }
 
-// Run runs it over WebSockets, or SPDY where the API server or something on the way takes no
-// WebSockets. When ctx ends the connection does, which not every container runtime takes as the
-// end of the command. Errors: *ExitError, PermissionDenied, AgentUnreachable.
+// Run runs the command over WebSockets, or over SPDY if the API server or a proxy refuses WebSockets. The end of ctx closes
+// the connection, which does not end the command with every container runtime. Errors: *ExitError, PermissionDenied,
+// AgentUnreachable.
 func (e Exec) Run(ctx context.Context, clients *Clients) error {
 	target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
 		Namespace(e.Namespace).Name(e.Pod).SubResource("exec").
@@ -48,8 +48,7 @@ func (e Exec) Run(ctx context.Context, clients *Clients) error {
 	if err != nil {
 		return fmt.Errorf("running a command in pod %s/%s: %w", e.Namespace, e.Pod, err)
 	}
-	// Nothing has run where the upgrade failed, and the second one says better why: it decodes
-	// the API server's own answer.
+	// After a failed upgrade nothing has run. The second error is better: it decodes the API server's answer.
 	executor, err := remotecommand.NewFallbackExecutor(overWebSocket, overSPDY, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})

@@ -20,44 +20,33 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// hangUpAfter is how long a closed connection may take to hand over what was
-// written to it.
+// hangUpAfter bounds the time in which a closed connection sends what was written to it.
 const hangUpAfter = 5 * time.Second
 
-// DialPod connects to a port of a pod through the API server's port-forward, over WebSockets, or
-// over SPDY if the API server or a proxy on the way refuses WebSockets.
+// DialPod connects to a port of a pod through the API server's port-forward, over WebSockets, or over SPDY if the API server
+// or a proxy on the way refuses WebSockets. Each connection has a request of its own, and lasts until one end closes it.
 //
-// It uses client-go's dialers, but not its PortForwarder, for three reasons. PortForwarder sends
-// all connections over one upgraded request with one reader: a stream that nobody reads stops the
-// others, and the error of one stream closes them all. It prints the pod's error, for example
-// "connection refused", where DialPod's caller gets it. And it listens on a port of the machine that
-// every local user can connect to. Each connection of DialPod has a request of its own, and
-// lasts until one end closes it.
+// It does not use client-go's PortForwarder, which sends all connections over one request, so that an unread stream stops
+// the others and one error closes all; which prints the pod's errors; and which listens on a port for every local user.
 //
-// The upgrade succeeds before anything reaches the pod: if no process listens on the port, the first
-// Read returns that error. Errors: AgentUnreachable, PermissionDenied.
+// The upgrade succeeds before anything reaches the pod: if no process listens on the port, the first Read returns that
+// error. Errors: AgentUnreachable, PermissionDenied.
 func DialPod(ctx context.Context, clients *Clients, namespace, pod string, port int) (net.Conn, error) {
 	target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
 		Namespace(namespace).Name(pod).SubResource("portforward").URL()
 	conn, err := openInTime(ctx, func() (net.Conn, error) {
 		return forward(clients.Config, target, port)
 	})
-	if err != nil {
-		return nil, forwardProblem(namespace, pod, err)
+	switch {
+	case err == nil:
+		return conn, nil
+	case refusedRequest.MatchString(err.Error()):
+		return nil, denied(fmt.Errorf("forwarding to pod %s/%s: %w", namespace, pod, err))
 	}
-	return conn, nil
+	return nil, Unreachable(namespace, pod, err)
 }
 
-// forwardProblem gives the reason: a refused permission is not an agent that
-// does not answer.
-func forwardProblem(namespace, pod string, err error) error {
-	if refusedRequest.MatchString(err.Error()) {
-		return denied(fmt.Errorf("forwarding to pod %s/%s: %w", namespace, pod, err))
-	}
-	return Unreachable(namespace, pod, err)
-}
-
-// openInTime is open, given up at the end of ctx: the upgrade takes no context.
+// openInTime is open until the end of ctx, because the upgrade takes no context.
 func openInTime(ctx context.Context, open func() (net.Conn, error)) (net.Conn, error) {
 	type opened struct {
 		conn net.Conn
@@ -91,7 +80,7 @@ func forward(config *rest.Config, target *url.URL, port int) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whatever the first fails of, the second says better: it decodes the API server's own answer.
+	// If both fail, the second one's error is better: it decodes the API server's answer.
 	dialer := portforward.NewFallbackDialer(overWebSocket, overSPDY, func(error) bool { return true })
 	upgraded, protocol, err := dialer.Dial(portforward.PortForwardProtocolV1Name)
 	if err != nil {
@@ -108,7 +97,7 @@ func forward(config *rest.Config, target *url.URL, port int) (net.Conn, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening the error stream: %w", err), upgraded.Close())
 	}
-	// Nothing is ever written to it.
+	// This end writes nothing to it.
 	if err := errorStream.Close(); err != nil {
 		return nil, errors.Join(fmt.Errorf("opening the error stream: %w", err), upgraded.Close())
 	}
@@ -120,17 +109,17 @@ func forward(config *rest.Config, target *url.URL, port int) (net.Conn, error) {
 	return newForwarded(dataStream, errorStream, upgraded.Close), nil
 }
 
-// forwarded is a net.Conn over a data stream. A stream knows no deadlines; a
-// pipe does, so the user has one end of a pipe and the stream the other.
+// forwarded is a net.Conn over a data stream. A stream has no deadlines, but a pipe has: the caller has one end of a pipe and
+// the stream the other.
 type forwarded struct {
 	net.Conn
 	// hangUp ends the streams, once.
 	hangUp func()
-	// written is closed when all that was written has been given to the stream.
+	// written is closed when the stream has all that was written.
 	written chan struct{}
 
 	mu sync.Mutex
-	// failed is what the far end said about why it ended.
+	// failed is the far end's error.
 	failed error
 }
 
@@ -138,7 +127,7 @@ func newForwarded(data io.ReadWriteCloser, problems io.Reader, closeAll func() e
 	user, stream := net.Pipe()
 	f := &forwarded{Conn: user, written: make(chan struct{})}
 	f.hangUp = sync.OnceFunc(func() {
-		// The peer may be gone already; there is nothing to do about it.
+		// The peer may have closed already.
 		_ = closeAll()
 		stream.Close()
 	})
@@ -151,7 +140,7 @@ func newForwarded(data io.ReadWriteCloser, problems io.Reader, closeAll func() e
 		problem <- err
 	}()
 	go func() {
-		// The stream ends first and tells why on the other; the user must see the why.
+		// The data stream ends before the error stream has its error, which the caller must see.
 		_, err := io.Copy(stream, data)
 		select {
 		case said := <-problem:
@@ -170,7 +159,7 @@ func newForwarded(data io.ReadWriteCloser, problems io.Reader, closeAll func() e
 			err = data.Close()
 		}
 		close(f.written)
-		// The user's next Write fails by itself, its Read ends with the streams.
+		// The caller's next Write fails by itself, its Read ends with the streams.
 		if err != nil {
 			f.hangUp()
 		}
@@ -178,7 +167,7 @@ func newForwarded(data io.ReadWriteCloser, problems io.Reader, closeAll func() e
 	return f
 }
 
-// Read says why the far end ended, where it said so.
+// Read returns the far end's error at the end.
 func (f *forwarded) Read(p []byte) (int, error) {
 	n, err := f.Conn.Read(p)
 	if errors.Is(err, io.EOF) {
@@ -191,7 +180,7 @@ func (f *forwarded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close hands over what was written and ends the request.
+// Close sends what was written and ends the request.
 func (f *forwarded) Close() error {
 	err := f.Conn.Close()
 	go func() {

@@ -14,10 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// WaitGone waits until no StatefulSet and then no pod of the label selector is
-// left in the namespace; the order matters, because a StatefulSet that lives makes
-// its pods anew. progress gets the pods that are left, after every change and at
-// least every ten seconds; none while it is the StatefulSet that is waited for.
+// WaitGone waits until the namespace has no StatefulSet and then no pod with the labels, in this order, because an existing
+// StatefulSet recreates its pods. progress gets the remaining pods after every change and at least every ten seconds; nil
+// while the StatefulSet exists.
 //
 // After ctx's deadline the error is TeardownIncomplete and names what is left.
 func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selector string, progress func(left []*corev1.Pod)) error {
@@ -41,10 +40,10 @@ func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selec
 				return len(pods) == 0, nil
 			})
 	}
-	// Not the error is asked: a deadline may have words of its own.
+	// ctx decides, because a deadline may have its own cause.
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && len(left) > 0 {
 		return fail.Advise(fail.Because(fail.TeardownIncomplete,
-			fmt.Errorf("waiting until nothing of %s is left in %s: %s still there: %w", selector, namespace, strings.Join(left, ", "), err)),
+			fmt.Errorf("waiting until nothing of %s is left in %s: not deleted: %s: %w", selector, namespace, strings.Join(left, ", "), err)),
 			"oc get statefulsets,pods -n %s -l %s -o wide", namespace, selector)
 	}
 	return err

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -15,18 +16,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Place is whose pods a refusal is about, for commands that can be pasted.
+// Place is the owner of the refused pods, for commands that users paste.
 type Place struct {
 	Namespace      string
 	ServiceAccount string
-	// SCC is the one that the pods are pinned to, "" for none.
+	// SCC is the constraint that the pods are pinned to, or "".
 	SCC string
 }
 
-// Problem gives an error of the API server its reason, and the command that
-// would mend it. What already has a reason, an ended context and what has no
-// known cause come back as they are. The original stays in the chain, so
-// apierrors.IsNotFound and the like still answer.
+// Problem adds the reason, and the command that fixes it, to an error of the API server. It returns an error with a reason,
+// of an ended context, or without a known cause unchanged. The original stays in the chain for apierrors.IsNotFound and others.
 func Problem(err error) error { return ProblemAt(err, Place{}) }
 
 // ProblemAt is Problem for a request about pods in a known place.
@@ -63,14 +62,12 @@ var (
 	limitRange       = regexp.MustCompile(`(?:maximum|minimum) \S+ usage per \S+ is|max limit to request ratio per`)
 )
 
-// Refusal is the admission's refusal of an object that err speaks of: by a quota
-// or limit range (QuotaExceeded), or by a security context constraint or pod
-// security level (SecurityRefused). It goes by the text alone, so it reads the
-// events of a StatefulSet as well as answers of the API server. It is nil for
-// anything else.
+// Refusal adds reason and command to a refusal by admission: by a quota or limit range (QuotaExceeded), or by a security
+// context constraint or pod security level (SecurityRefused). It reads the text alone, which events of a StatefulSet and
+// answers of the API server share. It is nil for any other error.
 func Refusal(err error, at Place) error {
 	text := err.Error()
-	namespace := orWord(at.Namespace, "NAMESPACE")
+	namespace := cmp.Or(at.Namespace, "NAMESPACE")
 	switch {
 	case quota.MatchString(text):
 		return fail.Advise(fail.Because(fail.QuotaExceeded, err),
@@ -79,10 +76,10 @@ func Refusal(err error, at Place) error {
 		return fail.Advise(fail.Because(fail.QuotaExceeded, err), "oc describe limitrange -n %s", namespace)
 	case strings.Contains(text, "unable to validate against any security context constraint"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
-			"oc adm policy add-scc-to-user %s -z %s -n %s", orWord(at.SCC, NeededSCC(text)), orWord(at.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
+			"oc adm policy add-scc-to-user %s -z %s -n %s", cmp.Or(at.SCC, NeededSCC(text)), cmp.Or(at.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
 	case strings.Contains(text, "failed to retrieve the required SCC"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
-			"oc get scc (then correct security.scc in the cluster file, or have that one made)")
+			"oc get scc (then correct security.scc in the cluster file, or let an administrator create that one)")
 	case strings.Contains(text, "violates PodSecurity"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
 			"oc label namespace %s pod-security.kubernetes.io/enforce=%s --overwrite", namespace, neededLevel(text))
@@ -90,71 +87,52 @@ func Refusal(err error, at Place) error {
 	return nil
 }
 
-// forIPCLock are constraints that are made for RDMA and allow IPC_LOCK and root, nothing
-// else of note: the clusters' own, and that of mlenv admin.
-func forIPCLock() []string { return []string{"nccl-scc", "mlenv-rdma"} }
-
 // addedCapability is a capability that a constraint refuses.
 var addedCapability = regexp.MustCompile(`Invalid value: "([A-Z_]+)": capability may not be added`)
 
-// NeededSCC is the least constraint that would admit a pod refused with this text: of
-// those that the text says the cluster has and the pod may not use, one for RDMA where
-// IPC_LOCK is all that is refused, else one of OpenShift's own.
+// NeededSCC is the least constraint that would admit a pod refused with this text: a constraint for RDMA that the text
+// names, if it refuses only IPC_LOCK, otherwise one of OpenShift's own.
 func NeededSCC(text string) string {
 	if onlyIPCLock(text) {
-		for _, name := range forIPCLock() {
+		// They allow little more than IPC_LOCK and root: a cluster's own, and mlenv admin's.
+		for _, name := range []string{"nccl-scc", "mlenv-rdma"} {
 			if regexp.MustCompile(`provider "?` + name + `"?: Forbidden: not usable`).MatchString(text) {
 				return name
 			}
 		}
 	}
-	for _, sign := range []string{
-		"capability may not be added", "Privileged containers are not allowed", "Host network is not allowed",
-		"Host PID is not allowed", "Host IPC is not allowed", "hostPath volumes are not allowed",
-	} {
-		if strings.Contains(text, sign) {
-			return "privileged"
-		}
+	if hasAny(text, "capability may not be added", "Privileged containers are not allowed", "Host network is not allowed",
+		"Host PID is not allowed", "Host IPC is not allowed", "hostPath volumes are not allowed") {
+		return "privileged"
 	}
 	return "anyuid"
 }
 
-// onlyIPCLock is true where nothing needs more than a constraint for RDMA.
+// onlyIPCLock reports whether a constraint for RDMA is enough.
 func onlyIPCLock(text string) bool {
-	if strings.Contains(text, "Privileged containers are not allowed") || strings.Contains(text, "Host ") || strings.Contains(text, "hostPath volumes") {
+	if hasAny(text, "Privileged containers are not allowed", "Host ", "hostPath volumes") {
 		return false
 	}
 	added := addedCapability.FindAllStringSubmatch(text, -1)
 	return len(added) > 0 && !slices.ContainsFunc(added, func(m []string) bool { return m[1] != "IPC_LOCK" })
 }
 
-// neededLevel is the least pod security level that would admit a pod refused
-// with this text.
+// neededLevel is the least pod security level that would admit a pod refused with this text.
 func neededLevel(text string) string {
-	if strings.Contains(text, `violates PodSecurity "baseline`) {
+	// The restricted level speaks of any added capability as of IPC_LOCK, which is not in baseline's list.
+	if hasAny(text, `violates PodSecurity "baseline`, "privileged (", "non-default capabilities", "host namespaces", "hostPath volumes",
+		`must not include "IPC_LOCK"`) {
 		return "privileged"
-	}
-	for _, sign := range []string{
-		"privileged (", "non-default capabilities", "host namespaces", "hostPath volumes",
-		// The restricted level speaks of any added capability so; IPC_LOCK is not in baseline's list.
-		"must not include \"IPC_LOCK\"",
-	} {
-		if strings.Contains(text, sign) {
-			return "privileged"
-		}
 	}
 	return "baseline"
 }
 
-func orWord(value, word string) string {
-	if value == "" {
-		return word
-	}
-	return value
+func hasAny(text string, signs ...string) bool {
+	return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(text, sign) })
 }
 
-// Transient is true where the same request may succeed later: the API server
-// is starting, overloaded or not reachable, or a watch is too old.
+// Transient reports whether the same request may succeed later: the API server is starting, overloaded or unreachable, or a
+// watch is too old.
 func Transient(err error) bool {
 	var network net.Error
 	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) ||
@@ -164,9 +142,8 @@ func Transient(err error) bool {
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)
 }
 
-// identityLost is true where the server took us for nobody, though we show who
-// we are: an aggregated API server that has just started does so, as long as it
-// does not know by which certificate the API server speaks for others.
+// identityLost reports whether the server ignored our credentials. An aggregated API server does so just after its start,
+// until it knows the certificate by which the API server forwards requests.
 func identityLost(err error) bool {
 	return apierrors.IsForbidden(err) && strings.Contains(err.Error(), `User "system:anonymous"`)
 }

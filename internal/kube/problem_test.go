@@ -107,7 +107,7 @@ func TestProblem(t *testing.T) {
 		{
 			"SCC that is required and not there",
 			forbidden(`pods "ml-dev-env-0" is forbidden: failed to retrieve the required SCC "nccl-scc": securitycontextconstraints.security.openshift.io "nccl-scc" not found`),
-			fail.SecurityRefused, "oc get scc (then correct security.scc in the cluster file, or have that one made)",
+			fail.SecurityRefused, "oc get scc (then correct security.scc in the cluster file, or let an administrator create that one)",
 		},
 		{
 			"SCC in the event of a StatefulSet",

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Access is what is done to one object or, without a name, to all of a resource.
+// Access are verbs on one object or, without a name, on all objects of a resource.
 type Access struct {
 	Resource        schema.GroupResource
 	Namespace, Name string
@@ -30,8 +30,8 @@ func (a Access) String() string {
 	return text
 }
 
-// CheckAccess asks for every right before anything is used, so that nobody who lacks
-// one leaves half of the work behind. doing is the work, as in "applying".
+// CheckAccess checks every right before any is used, so that a missing one does not leave half of the work done. doing is
+// the work, as in "applying".
 //
 // Errors: PermissionDenied with all that is refused.
 func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string, needed []Access) error {
@@ -43,7 +43,7 @@ func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string,
 				Verb: verb, Group: one.Resource.Group, Resource: one.Resource.Resource, Namespace: one.Namespace, Name: one.Name,
 			})
 			if err != nil {
-				return Problem(fmt.Errorf("asking whether one may %s %s: %w", verb, one, err))
+				return Problem(fmt.Errorf("asking for the right to %s %s: %w", verb, one, err))
 			}
 			if !allowed {
 				verbs = append(verbs, verb)

@@ -2,8 +2,8 @@ package kube
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,42 +16,41 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// tick is how often Until asks done without a change, so that what is shown, and
-// what depends on the time, is not stale.
+// tick is how often Until calls done without a change, for progress and for deadlines.
 const tick = 10 * time.Second
 
-// Pauses before a broken watch is made anew.
+// Pauses before a broken watch is restarted.
 const (
 	firstPause = time.Second
 	lastPause  = 15 * time.Second
 )
 
-// Source lists and watches objects of one kind, as every typed client does. L is
-// the kind's list.
+// Source lists and watches objects of one kind, as every typed client does. L is the kind's list.
 type Source[L runtime.Object] interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 
-// Until watches the objects that options select until done says that it is over.
-// done gets all of them, sorted by name: at first, after every change, and at least
-// every ten seconds. Its error ends the watch and is returned as it is.
+// Until watches the objects that options select until done returns true. done gets all of them, sorted by name: at first,
+// after every change, and at least every ten seconds. Until returns done's error unchanged.
 //
-// A watch that breaks is made anew, also while the API server is away; what
-// happened meanwhile is seen in the objects, not as single changes. A permanent
-// error, as PermissionDenied, ends it. what names the objects in errors. After
-// the end of ctx the error wraps its cause.
+// Until restarts a broken watch, also while the API server is unavailable; done then sees the objects, not each change. A
+// permanent error, such as PermissionDenied, ends it. what names the objects in errors. After the end of ctx the error
+// wraps its cause.
 func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions, done func([]T) (bool, error)) error {
 	pause, known := firstPause, false
+	var failed error
+	ask := func(objects map[types.UID]T) (over bool) {
+		byName := func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) }
+		over, failed = done(slices.SortedFunc(maps.Values(objects), byName))
+		return over || failed != nil
+	}
 	for {
-		seen, over, err := follow(ctx, source, options, done)
+		seen, over, err := follow(ctx, source, options, ask)
 		known = known || seen
-		var asked *doneError
 		switch {
 		case over:
-			return nil
-		case errors.As(err, &asked):
-			return asked.err
+			return failed
 		case ctx.Err() != nil:
 			return fmt.Errorf("watching %s: %w", what, context.Cause(ctx))
 		case err != nil && !Transient(err) && (!known || !identityLost(err)):
@@ -69,7 +68,7 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 	}
 }
 
-// lastly keeps the cause of an end in front of what was wrong until then.
+// lastly puts the cause of the end before the last error.
 func lastly(cause, err error) error {
 	if err == nil {
 		return cause
@@ -77,14 +76,8 @@ func lastly(cause, err error) error {
 	return fmt.Errorf("%w: %w", cause, err)
 }
 
-// doneError marks an error of the caller's own.
-type doneError struct{ err error }
-
-func (e *doneError) Error() string { return e.err.Error() }
-
-// follow lists once and watches until the watch ends. seen is true where the
-// list succeeded.
-func follow[T metav1.Object, L runtime.Object](ctx context.Context, source Source[L], options metav1.ListOptions, done func([]T) (bool, error)) (seen, over bool, err error) {
+// follow lists once and watches until the watch ends or ask returns true. seen reports whether the list succeeded.
+func follow[T metav1.Object, L runtime.Object](ctx context.Context, source Source[L], options metav1.ListOptions, ask func(map[types.UID]T) bool) (seen, over bool, err error) {
 	list, err := source.List(ctx, options)
 	if err != nil {
 		return false, false, err
@@ -103,8 +96,8 @@ func follow[T metav1.Object, L runtime.Object](ctx context.Context, source Sourc
 	if err != nil {
 		return false, false, err
 	}
-	if over, err := ask(objects, done); over || err != nil {
-		return true, over, err
+	if ask(objects) {
+		return true, true, nil
 	}
 
 	options.ResourceVersion = listMeta.GetResourceVersion()
@@ -137,21 +130,8 @@ func follow[T metav1.Object, L runtime.Object](ctx context.Context, source Sourc
 				objects[object.GetUID()] = object
 			}
 		}
-		if over, err := ask(objects, done); over || err != nil {
-			return true, over, err
+		if ask(objects) {
+			return true, true, nil
 		}
 	}
-}
-
-func ask[T metav1.Object](objects map[types.UID]T, done func([]T) (bool, error)) (bool, error) {
-	sorted := make([]T, 0, len(objects))
-	for _, object := range objects {
-		sorted = append(sorted, object)
-	}
-	slices.SortFunc(sorted, func(a, b T) int { return strings.Compare(a.GetName(), b.GetName()) })
-	over, err := done(sorted)
-	if err != nil {
-		return false, &doneError{err}
-	}
-	return over, nil
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -19,24 +20,20 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// ErrClusterUnknown is returned by CheckCluster where it cannot be told which
-// cluster this is. It is worth a warning, not a failure.
-var ErrClusterUnknown = errors.New("it cannot be told which cluster this is")
+// ErrClusterUnknown means that CheckCluster could not find out which cluster this is. It is a warning, not a failure.
+var ErrClusterUnknown = errors.New("the cluster cannot be identified")
 
-// handshakeTime is what the API server has to show its certificate.
+// handshakeTime bounds the TLS handshake with the API server.
 const handshakeTime = 10 * time.Second
 
-// maxNames is how many of a certificate's names an error shows.
+// maxNames bounds the names of a certificate in an error.
 const maxNames = 3
 
-// CheckCluster compares cluster.api of a cluster file with where config leads,
-// without needing any permission. It is the same cluster where the kubeconfig
-// names the host, or where the API server, asked for the file's host by TLS's server
-// name, shows a certificate for it; "api." in front of the file's host may be left
-// out. The certificate is only read: requests verify it for themselves.
+// CheckCluster compares cluster.api of a cluster file with config's cluster, without any permission. It is the same cluster
+// if the kubeconfig names the host, or if the API server shows a certificate for the file's host as TLS server name; the
+// file may omit "api.". CheckCluster only reads the certificate: requests verify it themselves.
 //
-// Errors: WrongCluster with both names; ErrClusterUnknown where a proxy, a server
-// without TLS or the network is in the way.
+// Errors: WrongCluster with both names; ErrClusterUnknown behind a proxy, without TLS, or if the network fails.
 func CheckCluster(ctx context.Context, config *rest.Config, api string) error {
 	wanted := hostOf(api)
 	names := []string{wanted}
@@ -74,8 +71,7 @@ func CheckCluster(ctx context.Context, config *rest.Config, api string) error {
 		"choose the cluster file of this cluster, or correct its cluster.api: oc whoami --show-server")
 }
 
-// CheckCluster is the function of that name for steps: what cannot be told is a
-// warning in their log.
+// CheckCluster is the function of that name for steps: an unknown cluster is a warning in their log.
 func (c *Clients) CheckCluster(ctx context.Context, api string, log *slog.Logger) error {
 	err := CheckCluster(ctx, c.Config, api)
 	if errors.Is(err, ErrClusterUnknown) {
@@ -110,23 +106,18 @@ func proxied(config *rest.Config, server *url.URL) bool {
 	return err != nil || through != nil
 }
 
-// certificate is what the server shows to somebody who asks for name.
+// certificate is the server's certificate for the server name.
 func certificate(ctx context.Context, config *rest.Config, server *url.URL, name string) (*x509.Certificate, error) {
 	dial := config.Dial
 	if dial == nil {
 		dial = (&net.Dialer{}).DialContext
 	}
-	port := server.Port()
-	if port == "" {
-		port = "443"
-	}
-	conn, err := dial(ctx, "tcp", net.JoinHostPort(server.Hostname(), port))
+	conn, err := dial(ctx, "tcp", net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), "443")))
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	// Nothing is sent over this connection and nobody is trusted by it: a certificate
-	// of another cluster, which the CA at hand cannot verify, is just what must be read.
+	// Nothing is sent over this connection. It must also read another cluster's certificate, which the CA cannot verify.
 	secure := tls.Client(conn, &tls.Config{ServerName: name, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12})
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, err
@@ -134,8 +125,7 @@ func certificate(ctx context.Context, config *rest.Config, server *url.URL, name
 	return secure.ConnectionState().PeerCertificates[0], nil
 }
 
-// shortened are the names of a certificate: the telling ones first, those that
-// every cluster's API server has only where there are no others.
+// shortened are a certificate's names: the specific ones first, then those of every cluster's API server.
 func shortened(certificate *x509.Certificate) string {
 	var telling, common []string
 	for _, name := range certificate.DNSNames {

@@ -8,8 +8,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// words are the reasons that Kubernetes and Tekton give, in ours. A word that names no cause,
-// as Failed or Error, is missing.
+// words translates the reasons of Kubernetes and Tekton into this project's. Words without a cause, such as Failed, are missing.
 var words = map[string]fail.Reason{
 	// The kubelet and the container runtime: a container that waits or has terminated.
 	"CrashLoopBackOff":           fail.ContainerFailed,

@@ -14,11 +14,11 @@ import (
 // allotment is one PCI function that a device plugin gave the pod.
 type allotment struct {
 	address string
-	// variable is the one that says so.
+	// variable is the device plugin's variable with the address.
 	variable string
-	// device and uverbs are what the plugin calls it, "" where it does not say.
+	// device and uverbs are the plugin's names for it, empty if it gives none.
 	device, uverbs string
-	// rdma is true where the plugin gave it for RDMA.
+	// rdma is true if the plugin gave it for RDMA.
 	rdma bool
 }
 
@@ -32,10 +32,9 @@ var (
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
 )
 
-// pluginInfo is what the SR-IOV network device plugin tells of one address
-// (k8snetworkplumbingwg/sriov-network-device-plugin:pkg/infoprovider): rdma is there
-// where the pool has isRdma, and {} where the plugin found nothing to tell; rdma_dev
-// since its version 3.10.
+// pluginInfo is the SR-IOV network device plugin's information about one address
+// (k8snetworkplumbingwg/sriov-network-device-plugin:pkg/infoprovider). rdma exists if
+// the pool has isRdma, and may be {}; rdma_dev exists since its version 3.10.
 type pluginInfo struct {
 	RDMA *struct {
 		Device string `json:"rdma_dev"`
@@ -43,12 +42,11 @@ type pluginInfo struct {
 	} `json:"rdma"`
 }
 
-// allotments reads the variables of device plugins, in environ as os.Environ has it,
-// and says which of them cannot be read.
+// allotments reads the variables of device plugins, in environ as os.Environ has it. Its
+// findings are the unreadable ones.
 //
-// PCIDEVICE_X holds addresses joined by commas and PCIDEVICE_X_INFO says JSON of the
-// same. A resource may itself be called y_info, so the values tell them apart, not the
-// names. What _INFO says of an address wins.
+// PCIDEVICE_X holds addresses joined by commas, and PCIDEVICE_X_INFO JSON about the same addresses, which wins. A
+// resource may itself be called y_info, so the values distinguish them, not the names.
 func allotments(environ []string) ([]allotment, []fail.Finding) {
 	var findings []fail.Finding
 	given := map[string]allotment{}
@@ -58,11 +56,11 @@ func allotments(environ []string) ([]allotment, []fail.Finding) {
 		switch {
 		case !strings.HasPrefix(name, pluginPrefix) || value == "":
 		case strings.HasPrefix(value, "{"):
-			told, err := readInfo(name, value)
+			infos, err := readInfo(name, value)
 			if err != nil {
 				findings = append(findings, fail.Finding{Level: fail.Note, Reason: VariableUnreadable, Seen: fmt.Sprintf("reading %s: %v: want the JSON of the SR-IOV device plugin", name, err)})
 			}
-			for _, a := range told {
+			for _, a := range infos {
 				given[a.address] = a
 			}
 		default:
@@ -79,7 +77,7 @@ func allotments(environ []string) ([]allotment, []fail.Finding) {
 	return slices.SortedFunc(maps.Values(given), func(a, b allotment) int { return strings.Compare(a.address, b.address) }), findings
 }
 
-// readInfo reads the value of a PCIDEVICE_X_INFO. A name that cannot be a device's is left out.
+// readInfo reads the value of a PCIDEVICE_X_INFO, without names that no device can have.
 func readInfo(variable, value string) ([]allotment, error) {
 	var infos map[string]pluginInfo
 	if err := json.Unmarshal([]byte(value), &infos); err != nil {
@@ -92,12 +90,12 @@ func readInfo(variable, value string) ([]allotment, error) {
 			return nil, fmt.Errorf("%q is no PCI address", address)
 		}
 		a := allotment{address: address, variable: variable}
-		if told := info.RDMA; told != nil {
+		if info.RDMA != nil {
 			a.rdma = true
-			if plainName.MatchString(told.Device) {
-				a.device = told.Device
+			if plainName.MatchString(info.RDMA.Device) {
+				a.device = info.RDMA.Device
 			}
-			if uverbs, ok := strings.CutPrefix(told.Uverbs, deviceFiles+"/"); ok && plainName.MatchString(uverbs) {
+			if uverbs, ok := strings.CutPrefix(info.RDMA.Uverbs, deviceFiles+"/"); ok && plainName.MatchString(uverbs) {
 				a.uverbs = uverbs
 			}
 		}

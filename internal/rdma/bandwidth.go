@@ -1,6 +1,8 @@
 package rdma
 
-// What of a rate is left for data. Both are measured ones, on nodes of four 400 Gb/s NICs.
+import "slices"
+
+// The parts of a rate that are left for data, measured on nodes with four 400 Gb/s NICs.
 const (
 	// ringEfficiency is what a healthy ring reaches of the ports' rates: 194.6 of 200
 	// GB/s over RoCE with GPUDirect, 49.1 of 50 with one of 100 Gb/s.
@@ -13,40 +15,55 @@ const (
 // Rate is what the port and its card's PCIe link both carry. A link that is not known,
 // as in a virtual machine, does not count.
 func (r RailPort) Rate() BitsPerSecond {
+	rate := max(0, min(r.Port.Rate, maxRate))
 	if link := BitsPerSecond(float64(r.Device.PCIe.Rate()) * pcieEfficiency); link > 0 {
-		return min(r.Port.Rate, link)
+		return min(rate, link)
 	}
-	return r.Port.Rate
+	return rate
 }
 
-// ExpectedBandwidth is the bus bandwidth that rings over this port alone should reach.
-func (r RailPort) ExpectedBandwidth() BytesPerSecond { return ringBandwidth([]RailPort{r}) }
-
-// ExpectedBandwidth is the bus bandwidth that rings over all rails of the node should
-// reach, as nccl-tests prints it: the sum of what the rails carry, times what a healthy
-// ring makes of it.
-func (f Facts) ExpectedBandwidth() BytesPerSecond {
-	return ringBandwidth(f.Rails())
+// RailBandwidth is the bus bandwidth that rings over one port should reach with data of one GPU. gpu is its PCI address.
+func (f Facts) RailBandwidth(port RailPort, gpu string) BytesPerSecond {
+	return ringBandwidth([]RailPort{port}, []Link{f.GPULinks[gpu]})
 }
 
-func ringBandwidth(ports []RailPort) BytesPerSecond {
-	var sum BitsPerSecond
+// ExpectedBandwidth is the bus bandwidth that rings over all rails of the node should reach, as nccl-tests prints it.
+func (f Facts) ExpectedBandwidth() BytesPerSecond { return f.bandwidth(f.Rails()) }
+
+func (f Facts) bandwidth(ports []RailPort) BytesPerSecond {
+	var links []Link
+	for _, gpu := range f.GPUs {
+		links = append(links, f.GPULinks[gpu])
+	}
+	return ringBandwidth(ports, links)
+}
+
+// ringBandwidth is what a healthy ring makes of the lesser of what the ports carry and what the GPUs with these links can move.
+// All that crosses the network crosses the link of some GPU: one with PCIe 5.0 x16 fills one 400 Gb/s port and no second one.
+// Links that are not known do not count.
+func ringBandwidth(ports []RailPort, gpus []Link) BytesPerSecond {
+	var sum, moved BitsPerSecond
 	for _, port := range ports {
 		sum += port.Rate()
+	}
+	for _, gpu := range gpus {
+		moved += BitsPerSecond(float64(gpu.Rate()) * pcieEfficiency)
+	}
+	if len(gpus) > 0 && !slices.Contains(gpus, Link{}) {
+		sum = min(sum, moved)
 	}
 	return BytesPerSecond(float64(sum) / 8 * ringEfficiency)
 }
 
-// ExpectedBandwidth is what a training on the nodes should reach: the least of theirs,
-// as every node is in every ring, over the rails that all have. The cluster file's
-// figure, if any, wins.
+// ExpectedBandwidth is what a training on the nodes should reach: the least of theirs, as every node is in every ring,
+// over the rails that all have. The cluster file's figure, if any, wins.
 func ExpectedBandwidth(nodes []Facts, expected Expected) BytesPerSecond {
 	if expected.Bandwidth > 0 {
 		return expected.Bandwidth
 	}
 	var least BytesPerSecond
-	for i := range nodes {
-		if b := ringBandwidth(commonPorts(nodes, i)); i == 0 || b < least {
+	for i, node := range nodes {
+		if b := node.bandwidth(commonPorts(nodes, i)); i == 0 || b < least {
 			least = b
 		}
 	}

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -10,7 +11,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// check adds the findings about what was detected.
 func (d *detector) check(expected Expected) {
 	if len(d.facts.Devices) == 0 {
 		d.found(fail.Broken, NoDevice, "", "looking for RDMA devices: %s: want one that the pod was given", d.seen())
@@ -33,7 +33,7 @@ func (d *detector) check(expected Expected) {
 	d.compare(expected, rails)
 }
 
-// seen says what there is where the pod was given no device.
+// seen is what exists if the pod was given no device.
 func (d *detector) seen() string {
 	others := len(d.facts.Others)
 	switch {
@@ -45,17 +45,17 @@ func (d *detector) seen() string {
 	return "there are none in /" + classInfiniBand
 }
 
-// withoutAddress is true of a device on Ethernet whose port works and has no address of the pod.
+// withoutAddress is true for an Ethernet device whose port is active and has no address of the pod.
 func withoutAddress(device Device) bool {
 	return slices.ContainsFunc(device.Ports, func(p Port) bool { return p.Active() && p.LinkLayer != InfiniBand && p.GIDIndex < 0 })
 }
 
 func (d *detector) checkDevice(device Device) {
 	if device.Uverbs == "" {
-		d.found(fail.Degraded, DeviceFileMissing, "delete the pod, so that the device plugin gives it anew",
+		d.found(fail.Degraded, DeviceFileMissing, "delete the pod, so that the device plugin gives it another one",
 			"opening %s, given by %s: the container has no %s/uverbsN of it: want one", device.Name, device.GivenBy, deviceFiles)
 	}
-	// Of all the host's devices not every one is meant for training.
+	// Not every device of a host is meant for training.
 	severity := fail.Degraded
 	if device.GivenBy == GivenByDev {
 		severity = fail.Note
@@ -68,6 +68,9 @@ func (d *detector) checkDevice(device Device) {
 		case port.LinkLayer != InfiniBand && port.GIDIndex < 0:
 			d.found(severity, NoGID, "ip -4 address (and the network attachments of the pod)",
 				"%s: of its %d GIDs none is of type RoCE v2 with an IPv4 address of this pod: want one", name, len(port.GIDs))
+		case port.OfHost:
+			d.found(fail.Note, HostGID, "mlenv check-fabric proves whether it works",
+				"%s: its GID %d has an address of the host, %s: whether a pod can use it is unproven", name, port.GIDIndex, port.Address.Addr())
 		}
 		if carries := device.PCIe.Rate(); carries > 0 && carries < port.Rate {
 			d.found(fail.Note, PCIeBelowPort, "", "%s: the port's rate is %s, its PCIe link of %s carries %s", name, port.Rate, device.PCIe, carries)
@@ -79,21 +82,15 @@ func (d *detector) checkDevice(device Device) {
 	}
 }
 
-// checkRails compares the usable ports of the node with each other.
 func (d *detector) checkRails(rails []RailPort) {
-	slow, fast := rails[0], rails[0]
+	byRate := func(a, b RailPort) int { return cmp.Compare(a.Port.Rate, b.Port.Rate) }
+	slow, fast := slices.MinFunc(rails, byRate), slices.MaxFunc(rails, byRate)
 	onNetwork := map[netip.Prefix][]string{}
 	for _, rail := range rails {
 		if rail.Port.LinkLayer != rails[0].Port.LinkLayer {
 			d.found(fail.Degraded, LinkLayersMixed, "name the devices of one of them in network.rdma.devices, or in NCCL_IB_HCA in the nccl block",
 				"%s is %s and %s is %s: want one link layer for a training", rails[0].Device.Name, rails[0].Port.LinkLayer, rail.Device.Name, rail.Port.LinkLayer)
 			return
-		}
-		if rail.Port.Rate < slow.Port.Rate {
-			slow = rail
-		}
-		if rail.Port.Rate > fast.Port.Rate {
-			fast = rail
 		}
 		if rail.Port.LinkLayer == Ethernet {
 			onNetwork[rail.Port.Network()] = append(onNetwork[rail.Port.Network()], rail.Device.Name)
@@ -111,7 +108,6 @@ func (d *detector) checkRails(rails []RailPort) {
 	}
 }
 
-// checkNode looks at what the devices of the node share.
 func (d *detector) checkNode() {
 	if memory := d.facts.Memory; !memory.Enough() {
 		d.found(fail.Broken, MemoryLimited, "give the pod's service account an SCC that allows IPC_LOCK and root, or raise CRI-O's default_ulimits to memlock=-1:-1",
@@ -126,7 +122,6 @@ func (d *detector) checkNode() {
 	}
 }
 
-// compare sets what was detected against what the cluster file expects.
 func (d *detector) compare(expected Expected, rails []RailPort) {
 	var names, netdevs []string
 	for _, rail := range rails {
@@ -135,14 +130,17 @@ func (d *detector) compare(expected Expected, rails []RailPort) {
 			netdevs = append(netdevs, rail.Port.Netdev)
 		}
 	}
-	if len(expected.Devices) > 0 && len(rails) > 0 && !sameNames(names, expected.Devices) {
+	if len(rails) == 0 {
+		return
+	}
+	if len(expected.Devices) > 0 && !sameNames(names, expected.Devices) {
 		severity := fail.Note
 		if len(names) < len(expected.Devices) {
 			severity = fail.Degraded
 		}
 		d.found(severity, DevicesDiffer, "", "network.rdma.devices has %s: usable are %s: what was detected is used", strings.Join(expected.Devices, ","), strings.Join(names, ","))
 	}
-	if len(expected.Interfaces) > 0 && len(rails) > 0 && !sameNames(netdevs, expected.Interfaces) {
+	if len(expected.Interfaces) > 0 && !sameNames(netdevs, expected.Interfaces) {
 		d.found(fail.Note, InterfacesDiffer, "", "network.rdma.interfaces has %s: the rails have %s: what was detected is used", strings.Join(expected.Interfaces, ","), orNone(netdevs))
 	}
 }
@@ -158,20 +156,13 @@ func orNone(names []string) string {
 	return strings.Join(names, ",")
 }
 
-// Check says in one line what the node has, and whether it is as it should be: a note
-// is no fault.
+// Check is the state of the node in one line, and whether it has no fault. A note is no fault.
 func (f Facts) Check() (line string, fine bool) {
-	var worst []fail.Finding
-	for _, severity := range []fail.Level{fail.Broken, fail.Degraded} {
-		for _, finding := range f.Findings {
-			if finding.Level == severity {
-				worst = append(worst, finding)
-			}
-		}
-	}
+	worst := slices.DeleteFunc(slices.Clone(f.Findings), func(finding fail.Finding) bool { return finding.Level == fail.Note })
 	if len(worst) == 0 {
 		return "fine: " + f.summary(), true
 	}
+	slices.SortStableFunc(worst, func(a, b fail.Finding) int { return a.Level.Compare(b.Level) })
 	more := ""
 	if len(worst) > 1 {
 		more = fmt.Sprintf(" (and %d more)", len(worst)-1)

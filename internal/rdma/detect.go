@@ -9,24 +9,28 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Options are what a node is looked at through.
+// Options are the sources of what is detected.
 type Options struct {
-	// Root is the tree at /, as Root gives it. Its /proc is that of the process whose
-	// locked memory and network namespace are meant.
+	// Root is the tree at /, as the function Root returns it. Its /proc is that of the process whose
+	// locked memory and network namespace count.
 	Root fs.FS
-	// SysRoot is where Root's sysfs is from, "" for the machine's own. It is reported only.
+	// SysRoot is the folder of Root's sysfs, empty for the machine's own. It is only reported.
 	SysRoot string
 	// Environ is as os.Environ has it.
 	Environ []string
 	// Interfaces lists those of the pod's network namespace; SystemInterfaces does.
 	Interfaces func() ([]Interface, error)
+	// GPUs are the PCI addresses of those that the container was given, nil if they are not known.
+	GPUs []string
+	// NVLink is yes if NVLink joins the container's GPUs; empty is unknown.
+	NVLink Answer
 	// Expected is what the cluster file has.
 	Expected Expected
 }
 
-// Expected is what a cluster file's network.rdma says of a node: an expectation, not
-// a setting. Its devices choose only where no device plugin gives any, its numbers
-// hold only where detection leaves them open. An empty field says nothing.
+// Expected is what a cluster file's network.rdma expects of a node: an expectation, not
+// a setting. Its devices are a choice only if no device plugin gives any; its other values count
+// only if detection leaves them open. An empty field expects nothing.
 type Expected struct {
 	Devices      []string       `json:"devices,omitempty"`
 	Interfaces   []string       `json:"interfaces,omitempty"`
@@ -34,13 +38,15 @@ type Expected struct {
 	GDRLevel     string         `json:"gdrLevel,omitempty"`
 	CrossNIC     string         `json:"crossNIC,omitempty"`
 	IBTimeout    string         `json:"ibTimeout,omitempty"`
+	TrafficClass string         `json:"trafficClass,omitempty"`
+	ServiceLevel string         `json:"serviceLevel,omitempty"`
 	MinNChannels string         `json:"minNChannels,omitempty"`
 	Bandwidth    BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
 }
 
-// Detect reads what the node has. What cannot be read is absent, and a finding where it matters.
+// Detect reads the facts of a node. What cannot be read is absent, and a finding if it matters.
 func Detect(o Options) Facts {
-	d := detector{tree: tree{o.Root}, facts: Facts{SysRoot: o.SysRoot}}
+	d := detector{tree: tree{o.Root}, facts: Facts{SysRoot: o.SysRoot, NVLink: o.NVLink}}
 	interfaces, err := o.Interfaces()
 	if err != nil {
 		d.found(fail.Degraded, InterfacesUnknown, "", "listing the network interfaces: %v", err)
@@ -48,7 +54,8 @@ func Detect(o Options) Facts {
 	d.facts.Interfaces = interfaces
 	d.routes = d.readRoutes()
 	d.facts.PodInterface = defaultInterface(d.routes)
-	d.facts.GPUs = d.gpus()
+	d.facts.GPUs = d.gpus(o.GPUs)
+	d.facts.GPULinks = d.gpuLinks()
 	d.facts.GPUDirect = d.gpuDirect()
 	d.facts.Memory = d.memlock()
 	d.devices(o.Environ, o.Expected)
@@ -57,7 +64,6 @@ func Detect(o Options) Facts {
 	return d.facts
 }
 
-// detector gathers facts.
 type detector struct {
 	tree
 	facts  Facts
@@ -76,7 +82,6 @@ const (
 	pciDevices      = "sys/bus/pci/devices"
 )
 
-// devices finds the devices that the pod was given, and reads them.
 func (d *detector) devices(environ []string, expected Expected) {
 	present := d.names(classInfiniBand)
 	allotted, unreadable := allotments(environ)
@@ -100,10 +105,9 @@ func (d *detector) devices(environ []string, expected Expected) {
 	}
 }
 
-// deviceOf is the RDMA device of a function that a device plugin gave, "" where it
-// has none. The plugin's name for it is believed unless the function has a device of
-// another name, as after a renaming: the function is what was given. What hangs below
-// a physical function proves nothing, for that is all of its virtual ones.
+// deviceOf is the RDMA device of a function that a device plugin gave, empty if it has none. The plugin's name for it
+// counts, unless the function has only a device of another name, as after a renaming. All virtual functions hang below
+// their physical one, so a device below a physical function proves nothing.
 func (d *detector) deviceOf(a allotment) string {
 	named := a.device
 	if named == "" && a.uverbs != "" {
@@ -114,7 +118,7 @@ func (d *detector) deviceOf(a allotment) string {
 	case len(byAddress) == 0 && named != "" && d.exists(classInfiniBand, named):
 		return named
 	case len(byAddress) == 0 && (a.rdma || named != ""):
-		d.found(fail.Degraded, DeviceMissing, "delete the pod, so that the device plugin gives it another function; where that does not help, restart the SR-IOV device plugin on the node",
+		d.found(fail.Degraded, DeviceMissing, "delete the pod, so that the device plugin gives it another function; if that does not help, restart the SR-IOV device plugin on the node",
 			"looking for the RDMA device of %s, which %s gives: there is none below /%s/%s/infiniband: want one", a.address, a.variable, pciDevices, a.address)
 		return ""
 	case len(byAddress) == 0:
@@ -128,9 +132,9 @@ func (d *detector) deviceOf(a allotment) string {
 	return byAddress[0]
 }
 
-// hostDevices are those of a pod that no device plugin gave any: it was given those
-// whose files are in its /dev/infiniband. Among them the cluster file's choose, unless
-// not one of its names is there: names change with every maintenance.
+// hostDevices are the devices of a pod without device plugin: those with a file in its /dev/infiniband. The cluster
+// file's names choose among them if all exist. Names change with maintenance, so otherwise those on a GPU's switch count: a card
+// for storage is elsewhere. Where no device is on such a switch, or nothing is known of that, the names that exist choose.
 func (d *detector) hostDevices(present []string, expected Expected) map[string]string {
 	opened := map[string]string{}
 	for _, name := range present {
@@ -144,13 +148,31 @@ func (d *detector) hostDevices(present []string, expected Expected) map[string]s
 			chosen[name] = GivenByFile
 		}
 	}
-	if len(chosen) > 0 {
+	near := map[string]string{}
+	for name, by := range opened {
+		if d.nearGPU(name) {
+			near[name] = by
+		}
+	}
+	switch {
+	case len(chosen) > 0 && (len(chosen) == len(expected.Devices) || len(near) == 0):
 		return chosen
+	case len(near) > 0:
+		return near
 	}
 	return opened
 }
 
-// uverbs is the name of a device's file in /dev/infiniband, "" where the container has none.
+// nearGPU is true if no processor is between the device and some GPU of the machine.
+func (d *detector) nearGPU(device string) bool {
+	address := d.addressOf(device)
+	return slices.ContainsFunc(d.machineGPUs(), func(gpu string) bool {
+		distance := d.distance(address, gpu)
+		return distance == PIX || distance == PXB
+	})
+}
+
+// uverbs is the name of a device's file in /dev/infiniband, empty if the container has none.
 func (d *detector) uverbs(device string) string {
 	for _, name := range d.names(classVerbs) {
 		if d.text(classVerbs, name, "ibdev") == device && d.exists(strings.TrimPrefix(deviceFiles, "/"), name) {

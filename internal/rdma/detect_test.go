@@ -75,6 +75,11 @@ func TestDetect(t *testing.T) {
 		}
 		return h
 	}
+	nearGPUs := hostDevices()
+	for _, bus := range []string{"33", "43"} {
+		nearGPUs.gpu("pci0000:"+bus+"/0000:00:01.0", "0000:"+bus+":01.0", 0)
+	}
+	nearGPUs.gpu("pci0000:f0/0000:f0:01.0", "0000:f1:00.0", 1)
 	for _, tc := range []struct {
 		name     string
 		host     *host
@@ -121,6 +126,9 @@ func TestDetect(t *testing.T) {
 			[]string{"mlx5_2", "mlx5_3"}, 5, []string{"degraded DevicesDiffer"}},
 		{"host devices, all renamed", hostDevices(), Expected{Devices: []string{"mlx5_12", "mlx5_13"}},
 			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 0, []string{"note DevicesDiffer", "note NoGID", "note PortDown", "note PortDown"}},
+		{"host devices on GPUs' switches, all renamed", nearGPUs, Expected{Devices: []string{"mlx5_12", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"}, 5, []string{"note DevicesDiffer"}},
+		{"host devices on GPUs' switches, some renamed", nearGPUs, Expected{Devices: []string{"mlx5_2", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"}, 5, []string{"note DevicesDiffer"}},
+		{"host devices on GPUs' switches, but all names exist", nearGPUs, Expected{Devices: []string{"mlx5_4", "mlx5_5"}}, []string{"mlx5_4", "mlx5_5"}, 5, nil},
 		{"host devices that nothing chooses", hostDevices(), Expected{},
 			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 0, []string{"note NoGID", "note PortDown", "note PortDown"}},
 	} {

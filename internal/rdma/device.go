@@ -8,13 +8,9 @@ import (
 	"strings"
 )
 
-// device reads one device, and the PCI function that it is of.
 func (d *detector) device(name, givenBy string) Device {
 	device := Device{Name: name, GivenBy: givenBy, Uverbs: d.uverbs(name), NUMA: -1}
-	// /sys/class/infiniband/mlx5_6 leads to .../0000:03:00.2/infiniband/mlx5_6.
-	if address := path.Base(path.Dir(path.Dir(d.target(classInfiniBand, name)))); pciAddress.MatchString(address) {
-		device.PCI = address
-	}
+	device.PCI = d.addressOf(name)
 	for _, number := range d.names(classInfiniBand, name, "ports") {
 		if n, err := strconv.Atoi(number); err == nil {
 			device.Ports = append(device.Ports, d.port(device, n))
@@ -27,24 +23,30 @@ func (d *detector) device(name, givenBy string) Device {
 		device.PhysicalFunction = physical
 	}
 	device.NUMA = d.numa(device.PCI)
-	device.IOMMU = d.iommuGroup(device.PCI)
+	device.IOMMU = d.text(iommuGroups, path.Base(d.target(pciDevices, device.PCI, "iommu_group")), "type")
 	// The link registers of a virtual function are reserved: sysfs shows "Unknown" and 0.
 	card := device.PCI
 	if device.PhysicalFunction != "" {
 		card = device.PhysicalFunction
 	}
 	device.PCIe = parseLink(d.text(pciDevices, card, "current_link_speed"), d.text(pciDevices, card, "current_link_width"))
-	device.PCIeMaximum = parseLink(d.text(pciDevices, card, "max_link_speed"), d.text(pciDevices, card, "max_link_width"))
+	device.PCIeMaximum = d.maxLink(card)
+	device.GPUs = map[string]Distance{}
 	for _, gpu := range d.facts.GPUs {
-		if device.GPUs == nil {
-			device.GPUs = map[string]Distance{}
-		}
 		device.GPUs[gpu] = d.distance(device.PCI, gpu)
 	}
 	return device
 }
 
-// port reads one port, and finds the interface of the pod that goes with it.
+// addressOf is the PCI address of a device, empty for one in software: /sys/class/infiniband/mlx5_6 leads to
+// .../0000:03:00.2/infiniband/mlx5_6.
+func (d *detector) addressOf(device string) string {
+	if address := path.Base(path.Dir(path.Dir(d.target(classInfiniBand, device)))); pciAddress.MatchString(address) {
+		return address
+	}
+	return ""
+}
+
 func (d *detector) port(device Device, number int) Port {
 	dir := path.Join(classInfiniBand, device.Name, "ports", strconv.Itoa(number))
 	port := Port{
@@ -61,12 +63,14 @@ func (d *detector) port(device Device, number int) Port {
 		if gid.Type != RoCEv2 || !address.IsValid() {
 			continue
 		}
-		// An interface of the same name may be another one, in the host's namespace: the
-		// address tells.
+		// An interface of the same name may be another one, in the host's namespace, so the address decides.
 		if i, prefix := interfaceWith(d.facts.Interfaces, address); i != nil {
 			port.GIDIndex, port.Netdev, port.Address = gid.Index, i.Name, prefix
 			break
 		}
+	}
+	if port.GIDIndex < 0 && port.LinkLayer != InfiniBand && d.hostDevicesForm() {
+		d.hostGID(&port)
 	}
 	if netdevs := d.names(pciDevices, device.PCI, "net"); port.Netdev == "" && device.PCI != "" && len(netdevs) > 0 {
 		port.Netdev = netdevs[0]
@@ -76,7 +80,23 @@ func (d *detector) port(device Device, number int) Port {
 	return port
 }
 
-// mtu is an interface's, in bytes, 0 where there is no such one.
+// hostDevicesForm is true in a privileged pod to which no device plugin gave devices.
+func (d *detector) hostDevicesForm() bool {
+	const capSysRawIO = 17 // no runtime gives it to other pods
+	return d.allotted == 0 && d.facts.Memory.has(capSysRawIO)
+}
+
+// hostGID chooses a GID with an address of the host. The interface is the host's, so its subnet and routes are not known.
+func (d *detector) hostGID(port *Port) {
+	for _, gid := range port.GIDs {
+		if address := gid.IPv4(); gid.Type == RoCEv2 && address.IsValid() && !address.IsLinkLocalUnicast() {
+			port.GIDIndex, port.Address, port.OfHost = gid.Index, netip.PrefixFrom(address, address.BitLen()), true
+			return
+		}
+	}
+}
+
+// mtu is an interface's MTU in bytes, 0 if there is no such interface.
 func (d *detector) mtu(netdev string) int {
 	if netdev == "" {
 		return 0
@@ -111,7 +131,7 @@ type GID struct {
 	Netdev string `json:"netdev,omitempty"`
 }
 
-// IPv4 is the address that the GID is of, invalid where it is of none.
+// IPv4 is the IPv4 address in the GID, invalid if there is none.
 func (g GID) IPv4() netip.Addr {
 	if !g.GID.Is4In6() {
 		return netip.Addr{}

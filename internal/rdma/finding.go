@@ -11,7 +11,6 @@ import (
 // keys of the agents' protocol.
 type Findings []fail.Finding
 
-// jsonFinding is a finding in the agents' protocol.
 type jsonFinding struct {
 	Level  fail.Level  `json:"severity"`
 	Reason fail.Reason `json:"kind"`
@@ -68,6 +67,8 @@ const (
 	PortDown fail.Reason = "PortDown"
 	// NoGID: a RoCE port has no RoCE v2 GID with an IPv4 address of the pod.
 	NoGID fail.Reason = "NoGID"
+	// HostGID: a RoCE port's GID has an address of the host, which a pod with the host's devices may be able to use.
+	HostGID fail.Reason = "HostGID"
 	// GIDChoice: NCCL would choose another GID than the pod's, and no setting can change that.
 	GIDChoice fail.Reason = "GIDChoice"
 	// LinkLayersMixed: some ports are InfiniBand and some Ethernet.

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// GPUDirect is how a NIC can reach a GPU's memory without a copy in the host's.
+// GPUDirect describes how a NIC can reach a GPU's memory without a copy in the host's.
 type GPUDirect struct {
-	// Peermem is true where the nvidia_peermem module is loaded.
+	// Peermem is true if the nvidia_peermem module is loaded.
 	Peermem bool `json:"peermem"`
-	// DMABUF says whether the kernel and the GPU's driver can share buffers.
+	// DMABUF is yes if the kernel and the GPU's driver can share buffers.
 	DMABUF Answer `json:"dmabuf"`
-	// Why gives the grounds of DMABUF.
+	// Why is the reason for DMABUF.
 	Why string `json:"why,omitempty"`
 }
 
-// Answer is one that may not be had.
+// Answer is yes, no or unknown.
 type Answer string
 
 // The answers.
@@ -25,7 +25,7 @@ const (
 	Unknown Answer = "unknown"
 )
 
-// Way is by what: "nvidia_peermem", "DMA-BUF", both, "none" or "unknown".
+// Way is "nvidia_peermem", "DMA-BUF", both, "none" or "unknown".
 func (g GPUDirect) Way() string {
 	switch {
 	case g.Peermem && g.DMABUF == Yes:
@@ -40,7 +40,7 @@ func (g GPUDirect) Way() string {
 	return "unknown"
 }
 
-// String is the way, and the grounds.
+// String is the way, and the reason.
 func (g GPUDirect) String() string {
 	if g.Peermem {
 		return fmt.Sprintf("%s (DMA-BUF %s: %s)", g.Way(), g.DMABUF, g.Why)
@@ -48,15 +48,12 @@ func (g GPUDirect) String() string {
 	return fmt.Sprintf("%s (nvidia_peermem is not loaded; DMA-BUF %s: %s)", g.Way(), g.DMABUF, g.Why)
 }
 
-// peermemVersions are where NCCL looks for the module (NVIDIA/nccl:src/transport/net_ib.cc,
-// ncclIbGdrSupport).
+// peermemVersions are where NCCL looks for the module (NVIDIA/nccl:src/transport/net_ib.cc, ncclIbGdrSupport).
 var peermemVersions = [...]string{"sys/module/nvidia_peermem/version", "sys/kernel/mm/memory_peers/nv_mem/version", "sys/kernel/mm/memory_peers/nv_mem_nc/version"}
 
-// gpuDirect looks for the module and for what DMA-BUF needs: Linux 5.12, from which on
-// verbs can register such buffers, and the open kernel modules of NVIDIA's driver (its
-// README, "Open Linux Kernel Modules": DMABUF support for CUDA allocations), which say
-// so of themselves in their version. Vendors port such things back to older kernels, so
-// those are not known.
+// gpuDirect looks for the module and for what DMA-BUF needs: Linux 5.12, since which verbs can register such buffers,
+// and the open kernel modules of NVIDIA's driver (its README, "Open Linux Kernel Modules": DMABUF support for CUDA
+// allocations), whose version names them so. Vendors backport such features, so an older kernel is unknown.
 func (d *detector) gpuDirect() GPUDirect {
 	var g GPUDirect
 	for _, name := range peermemVersions {
@@ -73,7 +70,7 @@ func (d *detector) gpuDirect() GPUDirect {
 	case !strings.Contains(driver, "Open Kernel Module"):
 		g.DMABUF, g.Why = No, "the GPU driver's kernel modules are not the open ones"
 	case err != nil || major < 5 || major == 5 && minor < 12:
-		g.Why = fmt.Sprintf("the kernel is %q, want 5.12 or later, or one of a vendor who ported it back", release)
+		g.Why = fmt.Sprintf("the kernel is %q, want 5.12 or later, or a vendor's kernel with a backport", release)
 	default:
 		g.DMABUF, g.Why = Yes, "open kernel modules, Linux "+release
 	}

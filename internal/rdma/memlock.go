@@ -25,12 +25,10 @@ func (b Bytes) String() string {
 	return fmt.Sprintf("%.4g KiB", float64(b)/(1<<10))
 }
 
-// Memlock says whether memory can be registered with an RDMA device. Registering is
-// refused with ENOMEM when more would be pinned than RLIMIT_MEMLOCK and the process
-// lacks CAP_IPC_LOCK (linux:drivers/infiniband/core/umem.c). The capability must be
-// effective, which it is not in a container that runs as another user than root,
-// whatever its specification has; and it must be one in the first user namespace,
-// where capable() looks.
+// Memlock decides whether memory can be registered with an RDMA device. Registering fails with ENOMEM if more than
+// RLIMIT_MEMLOCK would be pinned and the process lacks CAP_IPC_LOCK (linux:drivers/infiniband/core/umem.c). The
+// capability must be effective, so the container must run as root, whatever its specification adds; and it must be held
+// in the first user namespace, which capable() checks.
 type Memlock struct {
 	// Soft and Hard are RLIMIT_MEMLOCK.
 	Soft Bytes `json:"soft"`
@@ -52,10 +50,10 @@ func (m Memlock) has(bit int) bool {
 	return err == nil && set>>bit&1 == 1 && !m.UserNamespace
 }
 
-// IPCLock is true where the limit does not count.
+// IPCLock is true if the limit does not apply.
 func (m Memlock) IPCLock() bool { return m.has(capIPCLock) }
 
-// Reach is how much can be locked, the soft limit raised as far as it can be: to the
+// Reach is how much can be locked after the soft limit is raised: to the
 // hard one, or without limit with CAP_SYS_RESOURCE.
 func (m Memlock) Reach() Bytes {
 	if m.IPCLock() || m.has(capSysResource) || m.Hard == Unlimited {
@@ -64,14 +62,14 @@ func (m Memlock) Reach() Bytes {
 	return m.Hard
 }
 
-// leastLocked is what NCCL's buffers in host memory take at the least on a node of
+// leastLocked is the least that NCCL's buffers in host memory take on a node with
 // several GPUs: a few MiB for each connection of each channel.
 const leastLocked Bytes = 1 << 30
 
-// Enough is true where NCCL can register its buffers, once the limit is raised.
+// Enough is true if NCCL can register its buffers, once the limit is raised.
 func (m Memlock) Enough() bool { return m.Reach() == Unlimited || m.Reach() >= leastLocked }
 
-// String says what counts.
+// String is the amount that can be locked, and why.
 func (m Memlock) String() string {
 	limits := fmt.Sprintf("limit %s, hard %s; CapEff %s", m.Soft, m.Hard, m.CapEff)
 	switch {
@@ -83,8 +81,7 @@ func (m Memlock) String() string {
 	return m.Reach().String() + ": IPC_LOCK is not effective (" + limits + ")"
 }
 
-// memlock reads the limits and capabilities of the process. What cannot be read
-// allows nothing.
+// memlock reads the limits and capabilities of the process. An unreadable one allows nothing.
 func (d *detector) memlock() Memlock {
 	var m Memlock
 	for line := range strings.Lines(d.text("proc/self/limits")) {

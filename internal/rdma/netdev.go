@@ -67,8 +67,8 @@ type route struct {
 }
 
 // readRoutes reads /proc/self/net/route (linux:net/ipv4/fib_trie.c, fib_route_seq_show):
-// addresses are eight hexadecimal digits of a number in the machine's byte order. Rules
-// for other tables are not in it: what only they reach counts as out of reach.
+// addresses are eight hexadecimal digits of a number in the machine's byte order. Routes
+// of other tables are missing, and count as no route.
 func (d *detector) readRoutes() []route {
 	var routes []route
 	for line := range strings.Lines(d.text("proc/self/net/route")) {
@@ -102,7 +102,7 @@ func hexAddress(digits string) (netip.Addr, bool) {
 	return netip.AddrFrom4(address), true
 }
 
-// defaultInterface has the default route of the least metric, "" where there is none.
+// defaultInterface has the default route of the least metric, empty if there is none.
 func defaultInterface(routes []route) string {
 	best := route{}
 	for _, r := range routes {
@@ -113,7 +113,6 @@ func defaultInterface(routes []route) string {
 	return best.netdev
 }
 
-// routesBy are the destinations that are reached by an interface.
 func routesBy(routes []route, netdev string) []netip.Prefix {
 	var to []netip.Prefix
 	for _, r := range routes {

@@ -72,7 +72,7 @@ func TestDistance(t *testing.T) {
 	}
 }
 
-// Sysfs has the host's GPUs; the driver's folder has the container's.
+// Sysfs has the host's GPUs; the driver's folder has the container's, unless they were injected by CDI.
 func TestGPUs(t *testing.T) {
 	h := newHost()
 	h.gpu("pci0000:00", "0000:01:00.0", 0)
@@ -80,11 +80,16 @@ func TestGPUs(t *testing.T) {
 	h.pci("pci0000:00", "0000:03:00.0", map[string]string{"vendor": "0x10de", "class": "0x068000"}) // NVSwitch
 	h.pci("pci0000:00", "0000:04:00.0", map[string]string{"vendor": "0x102b", "class": "0x030000"})
 	d := detector{tree: tree{rootfs{h.files}}}
-	if diff := cmp.Diff([]string{"0000:01:00.0", "0000:02:00.0"}, d.gpus()); diff != "" {
+	if diff := cmp.Diff([]string{"0000:01:00.0", "0000:02:00.0"}, d.gpus(nil)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+	for given, want := range map[string][]string{"0000:01:00.0": {"0000:01:00.0"}, "0000:99:00.0": {"0000:01:00.0", "0000:02:00.0"}} {
+		if diff := cmp.Diff(want, d.gpus([]string{given})); diff != "" {
+			t.Errorf("given %s (-want +got):\n%s", given, diff)
+		}
+	}
 	h.write("proc/driver/nvidia/gpus/0000:02:00.0/information", "Model: NVIDIA H100 80GB HBM3")
-	if diff := cmp.Diff([]string{"0000:02:00.0"}, d.gpus()); diff != "" {
+	if diff := cmp.Diff([]string{"0000:02:00.0"}, d.gpus(nil)); diff != "" {
 		t.Errorf("in a container (-want +got):\n%s", diff)
 	}
 }
@@ -176,7 +181,7 @@ func TestGPUDirect(t *testing.T) {
 		{"closed modules", closed, "5.14.0", "", "none (nvidia_peermem is not loaded; DMA-BUF no: the GPU driver's kernel modules are not the open ones)", []string{"degraded NoGPUDirect"}},
 		{"closed modules with peermem", closed, "5.14.0", "470.82.01", "nvidia_peermem (DMA-BUF no: the GPU driver's kernel modules are not the open ones)", nil},
 		{"both", open, "5.14.0", "580.95.05", "nvidia_peermem and DMA-BUF (DMA-BUF yes: open kernel modules, Linux 5.14.0)", nil},
-		{"an old kernel", open, "4.18.0-553.el8", "", `unknown (nvidia_peermem is not loaded; DMA-BUF unknown: the kernel is "4.18.0-553.el8", want 5.12 or later, or one of a vendor who ported it back)`, nil},
+		{"an old kernel", open, "4.18.0-553.el8", "", `unknown (nvidia_peermem is not loaded; DMA-BUF unknown: the kernel is "4.18.0-553.el8", want 5.12 or later, or a vendor's kernel with a backport)`, nil},
 		{"no driver", "", "5.14.0", "", "unknown (nvidia_peermem is not loaded; DMA-BUF unknown: /proc/driver/nvidia/version is not there)", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

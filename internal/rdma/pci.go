@@ -1,13 +1,13 @@
 package rdma
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// Distance is how far a GPU and a device are from each other on PCIe, in the words of
-// `nvidia-smi topo -m`.
+// Distance is the distance between a GPU and a device on PCIe, in the words of `nvidia-smi topo -m`.
 type Distance string
 
 // The distances, the nearest first.
@@ -24,15 +24,16 @@ const (
 	SYS Distance = "SYS"
 )
 
-// order is that of the constants, 0 for "".
-func (d Distance) order() int {
-	return 1 + slices.Index([]Distance{PIX, PXB, PHB, NODE, SYS}, d)
+// Compare orders distances, the nearest first and unknown ones last.
+func (d Distance) Compare(other Distance) int {
+	order := []Distance{PIX, PXB, PHB, NODE, SYS}
+	return cmp.Compare(uint(slices.Index(order, d)), uint(slices.Index(order, other)))
 }
 
-// Wider is true where d is farther than other.
-func (d Distance) Wider(other Distance) bool { return d.order() > other.order() }
+// Far is true if data crosses host bridges, where neither GPUDirect nor a host's memory reaches a NIC's rate.
+func (d Distance) Far() bool { return d == NODE || d == SYS }
 
-// numa is the NUMA node of a PCI function, -1 where the kernel does not know.
+// numa is the NUMA node of a PCI function, -1 if the kernel does not know.
 func (d *detector) numa(address string) int {
 	if n, err := strconv.Atoi(d.text(pciDevices, address, "numa_node")); err == nil {
 		return n
@@ -40,27 +41,63 @@ func (d *detector) numa(address string) int {
 	return -1
 }
 
-// gpus lists the PCI addresses of NVIDIA's GPUs: 3D controllers, and VGA ones. Where
-// the driver's folder is in the container, it has those alone that the container was
-// given (NVIDIA/libnvidia-container:src/nvc_mount.c); sysfs has the host's.
-func (d *detector) gpus() []string {
-	const procGPUs = "proc/driver/nvidia/gpus"
-	var gpus []string
+// machineGPUs lists the PCI addresses of NVIDIA's GPUs in sysfs: 3D controllers, and VGA ones.
+func (d *detector) machineGPUs() (gpus []string) {
 	for _, address := range d.names(pciDevices) {
 		class := d.text(pciDevices, address, "class")
-		if d.text(pciDevices, address, "vendor") != "0x10de" || !strings.HasPrefix(class, "0x0302") && !strings.HasPrefix(class, "0x0300") {
-			continue
+		if d.text(pciDevices, address, "vendor") == "0x10de" && (strings.HasPrefix(class, "0x0302") || strings.HasPrefix(class, "0x0300")) {
+			gpus = append(gpus, address)
 		}
-		if d.exists(procGPUs) && !d.exists(procGPUs, address) {
-			continue
-		}
-		gpus = append(gpus, address)
 	}
 	return gpus
 }
 
-// bridges is the way to a PCI function from its host bridge, both included:
-// pci0000:00, 0000:00:01.0, 0000:03:00.0.
+// gpus lists the PCI addresses of the container's GPUs. The driver's folder, if the container
+// has it, lists only the container's GPUs (NVIDIA/libnvidia-container:src/nvc_mount.c); sysfs lists the host's, and so does that
+// folder for GPUs that were injected by CDI: of these only those given count, if sysfs has any of them.
+func (d *detector) gpus(given []string) []string {
+	const procGPUs = "proc/driver/nvidia/gpus"
+	gpus := d.machineGPUs()
+	if d.exists(procGPUs) {
+		gpus = slices.DeleteFunc(gpus, func(address string) bool { return !d.exists(procGPUs, address) })
+	}
+	if own := slices.DeleteFunc(slices.Clone(gpus), func(address string) bool { return !slices.Contains(given, address) }); len(own) > 0 {
+		return own
+	}
+	return gpus
+}
+
+// maxLink is the fastest link that a PCI function supports.
+func (d *detector) maxLink(address string) Link {
+	return parseLink(d.text(pciDevices, address, "max_link_speed"), d.text(pciDevices, address, "max_link_width"))
+}
+
+// gpuLinks are the links of the container's GPUs that are known, nil if none is.
+func (d *detector) gpuLinks() map[string]Link {
+	var links map[string]Link
+	for _, gpu := range d.facts.GPUs {
+		if link := d.slotLink(gpu); link != (Link{}) {
+			if links == nil {
+				links = map[string]Link{}
+			}
+			links[gpu] = link
+		}
+	}
+	return links
+}
+
+// slotLink is the fastest link that a PCI function and the port above it support, the zero Link if the function's is not known.
+func (d *detector) slotLink(address string) Link {
+	link := d.maxLink(address)
+	if way := d.bridges(address); len(way) > 1 {
+		if port := d.maxLink(way[len(way)-2]); port != (Link{}) {
+			link.Speed, link.Width = min(link.Speed, port.Speed), min(link.Width, port.Width)
+		}
+	}
+	return link
+}
+
+// bridges is the path to a PCI function from its host bridge, both included: pci0000:00, 0000:00:01.0, 0000:03:00.0.
 func (d *detector) bridges(address string) []string {
 	target := d.target(pciDevices, address)
 	if _, below, ok := strings.Cut(target, "/pci"); ok {
@@ -69,9 +106,8 @@ func (d *detector) bridges(address string) []string {
 	return nil
 }
 
-// distance compares the ways to two functions. They are on one switch where no more
-// than one port of it is below the last bridge that they share, on either side. A
-// kernel without NUMA knows no node of either. It is "" where a way is not known.
+// distance compares the paths to two functions. They are on one switch if at most
+// one port of it is below the last shared bridge, on either side. It is empty if a path is not known.
 func (d *detector) distance(a, b string) Distance {
 	wayA, wayB := d.bridges(a), d.bridges(b)
 	if wayA == nil || wayB == nil {

@@ -9,16 +9,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// Variable is one of NCCL's environment, with where it comes from.
+// Variable is a variable of NCCL's environment, with its source.
 type Variable struct {
 	Name string `json:"name"`
-	// Value is "" where the variable is left to NCCL: it is not set then.
+	// Value is empty if the variable must not be set.
 	Value  string `json:"value,omitempty"`
 	Source Source `json:"source"`
 	Reason string `json:"reason"`
 }
 
-// Source is where a variable's value is from.
+// Source is the source of a variable's value.
 type Source string
 
 // The sources.
@@ -35,7 +35,7 @@ type Plan struct {
 	Findings  Findings   `json:"findings,omitempty"`
 }
 
-// Environment is what is to be set.
+// Environment has the variables to set.
 func (p Plan) Environment() map[string]string {
 	environment := map[string]string{}
 	for _, v := range p.Variables {
@@ -46,7 +46,7 @@ func (p Plan) Environment() map[string]string {
 	return environment
 }
 
-// Unset names what must not be set, though an image may have it.
+// Unset names the variables that must not be set, even if the image sets them.
 func (p Plan) Unset() []string {
 	var names []string
 	for _, v := range p.Variables {
@@ -57,10 +57,9 @@ func (p Plan) Unset() []string {
 	return names
 }
 
-// NewPlan derives NCCL's environment on a node from the facts of all nodes of the
-// training. Device names, interfaces and indexes are the node's own; what must be the
-// same on all follows from the facts of all. Overrides, the cluster file's nccl block,
-// are forced. Without a usable port on a network of all nodes there is nothing to derive.
+// NewPlan derives NCCL's environment on a node from the facts of all nodes of the training. Device names, interfaces
+// and indexes are the node's own; what must be the same on all nodes follows from the facts of all. Overrides, the
+// cluster file's nccl block, are forced. Without a usable port on a network of all nodes nothing is derived.
 //
 // The variables' meanings: NVIDIA/nccl:src/transport/net_ib.cc, src/misc/socket.cc,
 // src/graph/paths.cc, of version 2.27.
@@ -73,6 +72,8 @@ func NewPlan(nodes []Facts, node int, expected Expected, overrides map[string]st
 		p.gpuDirect()
 		p.crossNIC()
 		p.fromFile("NCCL_IB_TIMEOUT", expected.IBTimeout)
+		p.fromFile("NCCL_IB_TC", expected.TrafficClass)
+		p.fromFile("NCCL_IB_SL", expected.ServiceLevel)
 		p.fromFile("NCCL_MIN_NCHANNELS", expected.MinNChannels)
 	}
 	p.force(overrides)
@@ -103,8 +104,7 @@ func (p *planner) differs(key, seen, reason string) {
 	p.Findings = append(p.Findings, fail.Finding{Level: fail.Note, Reason: SettingDiffers, Seen: fmt.Sprintf("network.rdma.%s is %s: %s: what was detected is used", key, seen, reason)})
 }
 
-// devices names each port exactly: NCCL_IB_HCA=mlx5_1 would match mlx5_10 too. A port
-// whose rail another node lacks is left out: what is sent there waits for ever
+// devices names each port exactly. It leaves out a port whose rail another node lacks: what is sent there waits forever
 // (https://github.com/NVIDIA/nccl/issues/2428).
 func (p *planner) devices() {
 	p.set("NCCL_IB_DISABLE", "0", "there are usable RDMA devices")
@@ -119,7 +119,7 @@ func (p *planner) devices() {
 	p.set("NCCL_IB_HCA", nccl.ExactHCA(names...), "%s", reason)
 }
 
-// crossNIC keeps each ring on one rail where the rails cannot reach each other.
+// crossNIC keeps each ring on one rail if the rails cannot reach each other.
 func (p *planner) crossNIC() {
 	const name = "NCCL_CROSS_NIC"
 	switch expected := p.expected.CrossNIC; {
@@ -135,7 +135,6 @@ func (p *planner) crossNIC() {
 	}
 }
 
-// force sets the overrides, whatever was derived.
 func (p *planner) force(overrides map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(overrides)) {
 		forced := Variable{Name: name, Value: overrides[name], Source: Forced, Reason: "the cluster file's nccl block has it"}

@@ -2,16 +2,15 @@ package rdma
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// gid sets the index only where NCCL would choose another GID than the pod's: left to
-// itself, since 2.21, it takes the first one of RoCE v2 with an IPv4 address
-// (ncclIbGetGidIndex). There is one index for all devices, so where the devices need
-// different ones nothing can be set.
+// gid sets the index. There is one for all devices, so if the devices need different ones it cannot be set: then NCCL chooses, since
+// 2.21 the first one of RoCE v2 with an IPv4 address (ncclIbGetGidIndex), and older versions 0, which is of RoCE v1.
 func (p *planner) gid() {
 	const name = "NCCL_IB_GID_INDEX"
 	wanted := map[int]bool{}
@@ -31,10 +30,12 @@ func (p *planner) gid() {
 		p.differs("gid_index", expected, "the GIDs of the rails are "+all)
 	}
 	switch {
-	case chosen:
-		p.set(name, "", "NCCL finds the GIDs of the rails itself: %s", all)
+	case len(wanted) == 1 && chosen:
+		p.set(name, strconv.Itoa(p.ports[0].Port.GIDIndex), "that of all rails, which versions of NCCL before 2.21 do not find themselves")
 	case len(wanted) == 1:
-		p.set(name, strconv.Itoa(p.ports[0].Port.GIDIndex), "left to itself, NCCL would take a GID that is not the pod's")
+		p.set(name, strconv.Itoa(p.ports[0].Port.GIDIndex), "left to itself, NCCL would take a GID that is not the rails'")
+	case chosen:
+		p.set(name, "", "the rails need different ones, which NCCL finds itself since 2.21: %s", all)
 	default:
 		p.set(name, "", "the rails need different ones: %s", all)
 		p.Findings = append(p.Findings, fail.Finding{Level: fail.Broken, Reason: GIDChoice,
@@ -42,19 +43,12 @@ func (p *planner) gid() {
 	}
 }
 
-// ncclGID is the index that NCCL takes when it is not told: the first GID of RoCE v2
-// with an IPv4 address, else the first with one, else 0.
+// ncclGID is NCCL's own choice: the first GID of RoCE v2 with an IPv4 address, else the first with one, else 0.
 func (p *Port) ncclGID() int {
-	index := 0
-	for i := len(p.GIDs) - 1; i >= 0; i-- {
-		if p.GIDs[i].IPv4().IsValid() {
-			index = p.GIDs[i].Index
-		}
+	withIPv4 := slices.DeleteFunc(slices.Clone(p.GIDs), func(g GID) bool { return !g.IPv4().IsValid() })
+	if len(withIPv4) == 0 {
+		return 0
 	}
-	for i := len(p.GIDs) - 1; i >= 0; i-- {
-		if p.GIDs[i].IPv4().IsValid() && p.GIDs[i].Type == RoCEv2 {
-			index = p.GIDs[i].Index
-		}
-	}
-	return index
+	v2 := slices.IndexFunc(withIPv4, func(g GID) bool { return g.Type == RoCEv2 })
+	return withIPv4[max(0, v2)].Index
 }

@@ -6,25 +6,28 @@ import (
 	"strings"
 )
 
-// gdrLevels are NCCL_NET_GDR_LEVEL's words, as far as they are between a GPU and a NIC,
-// and what a cluster file may have for them: the numbers are NCCL's old ones. What nvidia-smi
-// calls NODE is PHB to NCCL.
+// gdrLevels are NCCL_NET_GDR_LEVEL's levels between a GPU and a NIC, and what a cluster file may have for them: the
+// numbers are NCCL's old ones. nvidia-smi's NODE is NCCL's PHB.
 var gdrLevels = [...]struct{ level, words string }{{"LOC", "0 LOC NVL"}, {"PIX", "1 PIX"}, {"PXB", "2 PXB"}, {"PHB", "3 PHB"}, {"SYS", "4 5 SYS"}}
 
-// gdrLevel is the place of a word in gdrLevels, -1 for one that is not there.
 func gdrLevel(word string) int {
 	return slices.IndexFunc(gdrLevels[:], func(l struct{ level, words string }) bool {
 		return slices.Contains(strings.Fields(l.words), word)
 	})
 }
 
-// ncclDefaultLevel is up to which distance NCCL uses GPUDirect when it is not told.
+// ncclDefaultLevel is the largest distance at which NCCL uses GPUDirect by default.
 const ncclDefaultLevel = "PXB"
 
 // gpuDirect sets how far GPUs may be from the NICs, and DMA-BUF.
 func (p *planner) gpuDirect() {
 	const name = "NCCL_NET_GDR_LEVEL"
 	needed, expected := p.neededLevel(), gdrLevel(p.expected.GDRLevel)
+	if expected > needed && needed >= 0 && p.own.NVLink == No {
+		// By NVLink, data of every GPU reaches the NIC that is near to another one. Without, GPUs would use far NICs directly.
+		p.differs("gdr_level", p.expected.GDRLevel, "NVLink does not join the GPUs, and the nearest NICs need "+gdrLevels[needed].level)
+		expected = -1
+	}
 	switch {
 	case needed < 0 && expected >= 0:
 		p.fromFile(name, gdrLevels[expected].level)
@@ -54,7 +57,7 @@ func (p *planner) gpuDirect() {
 }
 
 // neededLevel is the widest of the distances between a rail and its nearest GPU, as a
-// place in gdrLevels, -1 where none is known.
+// place in gdrLevels, -1 if none is known.
 func (p *planner) neededLevel() int {
 	needed := -1
 	for _, rail := range p.ports {

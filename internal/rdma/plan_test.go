@@ -44,6 +44,13 @@ func TestPlan(t *testing.T) {
 			n.gids = map[int][3]string{1: {mapped("192.168.0.9"), RoCEv2, "eno5np0"}, indexes[i]: {mapped(fmt.Sprintf("10.0.%d.7", 103+i)), RoCEv2, n.netdev}}
 		})
 	}
+	unlike := changed(0, func(i int, n *nic) {
+		n.gids = map[int][3]string{3 + i%2: {mapped(fmt.Sprintf("10.0.%d.7", 103+i)), RoCEv2, n.netdev}}
+	})
+	elsewhere := changed(1, func(i int, n *nic) { n.ip = fmt.Sprintf("10.0.%d.8/24", 113+i) })
+	for i := range 4 {
+		elsewhere.route(fmt.Sprintf("net%d", i+1), "10.0.0.0/16")
+	}
 	reversed := func(node int) *host {
 		h := changed(node, func(int, *nic) {})
 		for i := range h.interfaces[1:] {
@@ -59,6 +66,8 @@ func TestPlan(t *testing.T) {
 	far := newHost()
 	far.add(nic{name: "mlx5_6", uverbs: "uverbs6", address: "0000:03:00.2", netdev: "net1", ip: "10.0.103.7/24"})
 	far.gpu("pci0000:40/0000:40:01.0", "0000:41:00.0", 0)
+	without := isolated[0]
+	without.NVLink = No
 	peermem := barcelona(0, names4...)
 	peermem.write("sys/kernel/mm/memory_peers/nv_mem/version", "1.1")
 	const hca, iface, gloo, gid, level, dmabuf, cross = "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_GID_INDEX", "NCCL_NET_GDR_LEVEL", "NCCL_DMABUF_ENABLE", "NCCL_CROSS_NIC"
@@ -72,13 +81,13 @@ func TestPlan(t *testing.T) {
 		findings  []string
 	}{
 		{name: "isolated rails", nodes: isolated, want: map[string]string{
-			"NCCL_IB_DISABLE": "0", hca: "=mlx5_6,mlx5_7,mlx5_10,mlx5_11", iface: "=net1,net2,net3,net4", gloo: "net1", gid: "", level: "", dmabuf: "1", cross: "0"}},
+			"NCCL_IB_DISABLE": "0", hca: "=mlx5_6,mlx5_7,mlx5_10,mlx5_11", iface: "=net1,net2,net3,net4", gloo: "net1", gid: "3", level: "", dmabuf: "1", cross: "0"}},
 		{name: "the other node's own names", nodes: isolated, node: 1, want: map[string]string{hca: "=mlx5_2,mlx5_3,mlx5_4,mlx5_5", iface: "=net1,net2,net3,net4"}},
 		{name: "a node by itself", nodes: isolated[:1], want: map[string]string{hca: "=mlx5_6,mlx5_7,mlx5_10,mlx5_11", cross: "0"}},
-		{name: "the cluster file goes with it", nodes: isolated, expected: Expected{GIDIndex: "3", GDRLevel: "5", CrossNIC: "0", IBTimeout: "22", MinNChannels: "4"},
-			want: map[string]string{gid: "", level: "SYS", cross: "0", "NCCL_IB_TIMEOUT": "22", "NCCL_MIN_NCHANNELS": "4"}},
+		{name: "the cluster file goes with it", nodes: isolated, expected: Expected{GIDIndex: "3", GDRLevel: "5", CrossNIC: "0", IBTimeout: "22", MinNChannels: "4", TrafficClass: "106", ServiceLevel: "3"},
+			want: map[string]string{"NCCL_IB_TC": "106", "NCCL_IB_SL": "3", gid: "3", level: "SYS", cross: "0", "NCCL_IB_TIMEOUT": "22", "NCCL_MIN_NCHANNELS": "4"}},
 		{name: "the cluster file does not go with it", nodes: isolated, expected: Expected{GIDIndex: "5", CrossNIC: "1"},
-			want: map[string]string{gid: "", cross: "0"}, findings: []string{"note SettingDiffers", "note SettingDiffers"}},
+			want: map[string]string{gid: "3", cross: "0"}, findings: []string{"note SettingDiffers", "note SettingDiffers"}},
 		{name: "overrides are forced", nodes: isolated, overrides: map[string]string{hca: "=mlx5_0", "NCCL_ALGO": "Ring", gid: "3"},
 			want: map[string]string{hca: "=mlx5_0", "NCCL_ALGO": "Ring", gid: "3"}},
 		{name: "rails with routes to each other", nodes: pair(routed(0), routed(1)), want: map[string]string{cross: ""}},
@@ -91,8 +100,12 @@ func TestPlan(t *testing.T) {
 		{name: "interfaces in another order", nodes: pair(barcelona(0, names4...), reversed(1)), want: map[string]string{iface: "=net1", gloo: "net1"}},
 		{name: "interfaces in another order, there", nodes: pair(barcelona(0, names4...), reversed(1)), node: 1, want: map[string]string{iface: "=net1", gloo: "net1"}},
 		{name: "another GID is first", nodes: []Facts{shifted(5, 5, 5, 5).detect(Expected{})}, want: map[string]string{gid: "5"}},
+		{name: "each device has another index, which NCCL finds", nodes: []Facts{unlike.detect(Expected{})}, want: map[string]string{gid: ""}},
+		{name: "host devices of RoCE", nodes: pair(ofHost(0), ofHost(1)), want: map[string]string{hca: "=mlx5_0,mlx5_1", iface: "=eth0", gid: "1", cross: "0"}},
+		{name: "rails in other subnets of each node", nodes: pair(routed(0), elsewhere), want: map[string]string{hca: "=mlx5_6,mlx5_7,mlx5_10,mlx5_11", iface: "=net1,net2,net3,net4", cross: ""}},
 		{name: "other GIDs are first, differently", nodes: []Facts{shifted(5, 5, 5, 7).detect(Expected{})}, want: map[string]string{gid: ""}, findings: []string{"broken GIDChoice"}},
 		{name: "GPUs behind another host bridge", nodes: []Facts{far.detect(Expected{})}, expected: Expected{GDRLevel: "2"}, want: map[string]string{level: "PHB"}, findings: []string{"note SettingDiffers"}},
+		{name: "the file's level, without NVLink", nodes: []Facts{without}, expected: Expected{GDRLevel: "5"}, want: map[string]string{level: ""}, findings: []string{"note SettingDiffers"}},
 		{name: "no GPU known, the file's level", nodes: pair(infiniBand(), infiniBand()), expected: Expected{GDRLevel: "5"}, want: map[string]string{level: "SYS"}},
 		{name: "peermem", nodes: []Facts{peermem.detect(Expected{})}, want: map[string]string{dmabuf: ""}},
 		{name: "no device", nodes: []Facts{newHost().detect(Expected{})}, overrides: map[string]string{"NCCL_DEBUG": "INFO"}, want: map[string]string{"NCCL_DEBUG": "INFO", hca: "none"}},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 )
@@ -14,113 +15,88 @@ func (f Facts) Print(w io.Writer) {
 		fmt.Fprintf(w, "sysfs is read from %s\n\n", f.SysRoot)
 	}
 	if len(f.Devices) > 0 {
-		f.printPorts(w)
 		f.printDevices(w)
-		f.printDistances(w)
-		f.printGIDs(w)
 	}
 	if len(f.Others) > 0 {
 		fmt.Fprintf(w, "seen, but not given to this pod: %s\n", strings.Join(f.Others, ", "))
 	}
-	table := newTable(w)
-	table.row("locked memory", f.Memory.String())
-	table.row("CapEff", cmp.Or(f.Memory.CapEff, "unknown"))
-	table.row("IOMMU", strings.TrimSuffix(fmt.Sprintf("%s (command line %s)", f.IOMMU.Mode, f.IOMMU.CommandLine), " (command line )"))
-	table.row("GPUDirect", f.GPUDirect.String())
-	table.row("pod network", cmp.Or(f.PodInterface, "no default route"))
-	if len(f.Rails()) > 0 {
-		table.row("expected", f.ExpectedBandwidth().String())
+	state := table{
+		{"locked memory", f.Memory.String()},
+		{"CapEff", cmp.Or(f.Memory.CapEff, "unknown")},
+		{"IOMMU", strings.TrimSuffix(fmt.Sprintf("%s (command line %s)", f.IOMMU.Mode, f.IOMMU.CommandLine), " (command line )")},
+		{"GPUDirect", f.GPUDirect.String()},
+		{"pod network", cmp.Or(f.PodInterface, "no default route")},
 	}
-	table.flush()
+	if len(f.Rails()) > 0 {
+		state = append(state, []string{"expected", f.ExpectedBandwidth().String()})
+	}
+	state.print(w)
 	f.Findings.Print(w)
 }
 
-func (f Facts) printPorts(w io.Writer) {
-	table := newTable(w)
-	table.row("DEVICE", "PORT", "STATE", "PHYSICAL", "LINK", "RATE", "NETDEV", "ADDRESS", "MTU", "GID")
-	for _, device := range f.Devices {
-		for _, port := range device.Ports {
-			address, gid := "-", "-"
-			if port.GIDIndex >= 0 {
-				address, gid = port.Address.String(), fmt.Sprint(port.GIDIndex)
-			}
-			table.row(device.Name, fmt.Sprint(port.Number), port.State, port.PhysicalState, port.LinkLayer, port.Rate.String(),
-				cmp.Or(port.Netdev, "-"), address, strings.TrimPrefix(fmt.Sprint(port.MTU), "0"), gid)
-		}
-	}
-	table.flush()
-	fmt.Fprintln(w)
-}
-
+// printDevices writes the ports, the devices, their distances to the GPUs and their GIDs.
 func (f Facts) printDevices(w io.Writer) {
-	table := newTable(w)
-	table.row("DEVICE", "PCI", "FUNCTION", "NUMA", "PCIE", "AT MOST", "IOMMU", "GIVEN BY")
+	ports := table{{"DEVICE", "PORT", "STATE", "PHYSICAL", "LINK", "RATE", "NETDEV", "ADDRESS", "MTU", "GID"}}
+	devices := table{{"DEVICE", "PCI", "FUNCTION", "NUMA", "PCIE", "AT MOST", "IOMMU", "GIVEN BY"}}
+	distances := table{append([]string{"DISTANCE TO GPU"}, f.GPUs...)}
+	gids := table{{"DEVICE", "PORT", "INDEX", "GID", "IPV4", "TYPE", "NETDEV"}}
 	for _, device := range f.Devices {
-		function := "physical"
+		function, numa := "physical", "-"
 		if device.PhysicalFunction != "" {
 			function = "virtual of " + device.PhysicalFunction
 		}
-		numa := "-"
 		if device.NUMA >= 0 {
-			numa = fmt.Sprint(device.NUMA)
+			numa = strconv.Itoa(device.NUMA)
 		}
-		table.row(device.Name, cmp.Or(device.PCI, "-"), function, numa, device.PCIe.String(), device.PCIeMaximum.String(), cmp.Or(device.IOMMU, "-"), device.GivenBy)
-	}
-	table.flush()
-	fmt.Fprintln(w)
-}
-
-func (f Facts) printDistances(w io.Writer) {
-	if len(f.GPUs) == 0 {
-		return
-	}
-	table := newTable(w)
-	table.row(append([]string{"DISTANCE TO GPU"}, f.GPUs...)...)
-	for _, device := range f.Devices {
-		cells := []string{device.Name}
+		devices = append(devices, []string{device.Name, cmp.Or(device.PCI, "-"), function, numa, device.PCIe.String(), device.PCIeMaximum.String(), cmp.Or(device.IOMMU, "-"), device.GivenBy})
+		near := []string{device.Name}
 		for _, gpu := range f.GPUs {
-			cells = append(cells, cmp.Or(string(device.GPUs[gpu]), "-"))
+			near = append(near, cmp.Or(string(device.GPUs[gpu]), "-"))
 		}
-		table.row(cells...)
-	}
-	table.flush()
-	fmt.Fprintln(w)
-}
-
-func (f Facts) printGIDs(w io.Writer) {
-	table := newTable(w)
-	table.row("DEVICE", "PORT", "INDEX", "GID", "IPV4", "TYPE", "NETDEV")
-	for _, device := range f.Devices {
+		distances = append(distances, near)
 		for _, port := range device.Ports {
+			number, address, index := strconv.Itoa(port.Number), "-", "-"
+			if port.GIDIndex >= 0 {
+				address, index = port.Address.String(), strconv.Itoa(port.GIDIndex)
+			}
+			ports = append(ports, []string{device.Name, number, port.State, port.PhysicalState, port.LinkLayer, port.Rate.String(),
+				cmp.Or(port.Netdev, "-"), address, strings.TrimPrefix(strconv.Itoa(port.MTU), "0"), index})
 			for _, gid := range port.GIDs {
 				address := "-"
 				if a := gid.IPv4(); a.IsValid() {
 					address = a.String()
 				}
-				table.row(device.Name, fmt.Sprint(port.Number), fmt.Sprint(gid.Index), gid.GID.StringExpanded(), address, cmp.Or(gid.Type, "-"), cmp.Or(gid.Netdev, "-"))
+				gids = append(gids, []string{device.Name, number, strconv.Itoa(gid.Index), gid.GID.StringExpanded(), address, cmp.Or(gid.Type, "-"), cmp.Or(gid.Netdev, "-")})
 			}
 		}
 	}
-	table.flush()
-	fmt.Fprintln(w)
+	if len(f.GPUs) == 0 {
+		distances = nil
+	}
+	for _, t := range []table{ports, devices, distances, gids} {
+		if t != nil {
+			t.print(w)
+			fmt.Fprintln(w)
+		}
+	}
 }
 
 // Print writes the plan as a table for people.
 func (p Plan) Print(w io.Writer) {
-	table := newTable(w)
-	table.row("VARIABLE", "VALUE", "SOURCE", "REASON")
+	variables := table{{"VARIABLE", "VALUE", "SOURCE", "REASON"}}
 	for _, v := range p.Variables {
-		table.row(v.Name, cmp.Or(v.Value, "(unset)"), string(v.Source), v.Reason)
+		variables = append(variables, []string{v.Name, cmp.Or(v.Value, "(unset)"), string(v.Source), v.Reason})
 	}
-	table.flush()
+	variables.print(w)
 	p.Findings.Print(w)
 }
 
-// columns writes a table.
-type columns struct{ *tabwriter.Writer }
+type table [][]string
 
-func newTable(w io.Writer) columns { return columns{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)} }
-
-func (c columns) row(cells ...string) { fmt.Fprintln(c, strings.Join(cells, "\t")) }
-
-func (c columns) flush() { _ = c.Flush() }
+func (t table) print(w io.Writer) {
+	columns := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range t {
+		fmt.Fprintln(columns, strings.Join(row, "\t"))
+	}
+	_ = columns.Flush()
+}

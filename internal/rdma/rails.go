@@ -1,8 +1,8 @@
 package rdma
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,51 +10,116 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Rail is one network of a training and the ports that the nodes have on it. Ports of
-// different nodes belong together by the subnet of their IPv4 GIDs, on InfiniBand by
-// the fabric: never by name or position, which differ between nodes.
+// Rail is one network of a training and the ports that the nodes have on it. Ports of different nodes belong together
+// by the subnet of their IPv4 GIDs, on InfiniBand by the fabric: never by name, which differs between nodes.
 type Rail struct {
+	// Network is the ports' subnet or fabric, with Slot that of one of them.
 	Network netip.Prefix
-	// Ports are those of each node, by the node's number. On InfiniBand all ports of a
-	// node are mostly on one fabric.
+	// Slot is set for ports in different subnets with routes to each other: it is the resource that gives them to pods, or the card's
+	// PCI address where pods use the host's devices.
+	Slot string
+	// Ports are those of each node, by the node's number. On InfiniBand all ports of a node are mostly on one fabric.
 	Ports [][]RailPort
 }
 
-// Common is true where every node has a port.
+// Common is true if every node has a port.
 func (r Rail) Common() bool {
 	return !slices.ContainsFunc(r.Ports, func(ports []RailPort) bool { return len(ports) == 0 })
 }
 
-// Rails matches the usable ports of the nodes, in the order of their networks.
+// String is the rail's network or slot.
+func (r Rail) String() string { return cmp.Or(r.Slot, r.Network.String()) }
+
+// Rails matches the usable ports of the nodes, in the order of their networks. Ports on networks that not all nodes have are
+// matched by their slots.
 func Rails(nodes []Facts) []Rail {
-	rails := map[netip.Prefix]*Rail{}
-	for n, node := range nodes {
-		for _, port := range node.Rails() {
-			network := port.Port.Network()
-			if rails[network] == nil {
-				rails[network] = &Rail{Network: network, Ports: make([][]RailPort, len(nodes))}
-			}
-			rails[network].Ports[n] = append(rails[network].Ports[n], port)
+	all := func(RailPort) bool { return true }
+	byNetwork := railsBy(nodes, all, func(port RailPort) string { return port.Port.Network().String() })
+	matched := map[*Port]bool{}
+	var result []Rail
+	take := func(rail Rail) {
+		result = append(result, rail)
+		for _, port := range slices.Concat(rail.Ports...) {
+			matched[port.Port] = true
 		}
 	}
-	var result []Rail
-	for _, network := range slices.SortedFunc(maps.Keys(rails), netip.Prefix.Compare) {
-		result = append(result, *rails[network])
+	left := func(port RailPort) bool { return !matched[port.Port] }
+	for _, rail := range byNetwork {
+		if rail.Common() {
+			take(rail)
+		}
 	}
+	for slot, rail := range railsBy(nodes, left, RailPort.slot) {
+		if rail.Common() && rail.routed() {
+			rail.Slot = slot
+			take(rail)
+		}
+	}
+	for _, rail := range railsBy(nodes, left, func(port RailPort) string { return port.Port.Network().String() }) {
+		take(rail)
+	}
+	slices.SortFunc(result, func(a, b Rail) int { return cmp.Or(a.Network.Compare(b.Network), cmp.Compare(a.Slot, b.Slot)) })
 	return result
 }
 
-// commonPorts are a node's usable ports on the rails that all nodes have, in the order
-// of its devices.
-func commonPorts(nodes []Facts, node int) []RailPort {
-	common := map[netip.Prefix]bool{}
-	for _, rail := range Rails(nodes) {
-		common[rail.Network] = rail.Common()
+// railsBy groups ports by a key.
+func railsBy(nodes []Facts, counts func(RailPort) bool, key func(RailPort) string) map[string]Rail {
+	rails := map[string]Rail{}
+	for n, node := range nodes {
+		for _, port := range node.Rails() {
+			if !counts(port) {
+				continue
+			}
+			rail, seen := rails[key(port)]
+			if !seen {
+				rail = Rail{Network: port.Port.Network(), Ports: make([][]RailPort, len(nodes))}
+			}
+			rail.Ports[n] = append(rail.Ports[n], port)
+			rails[key(port)] = rail
+		}
 	}
-	return slices.DeleteFunc(nodes[node].Rails(), func(port RailPort) bool { return !common[port.Port.Network()] })
+	return rails
 }
 
-// Compare finds what does not fit between the nodes of a training. Findings of single
+// slot is the same for the ports of nodes that were set up alike.
+func (r RailPort) slot() string {
+	if resource, ok := strings.CutPrefix(r.Device.GivenBy, pluginPrefix); ok {
+		return strings.TrimSuffix(resource, "_INFO")
+	}
+	return cmp.Or(r.Device.PhysicalFunction, r.Device.PCI)
+}
+
+// routed is true if each port reaches all others of the rail. Routes of the host are not known: check-fabric tries them.
+func (r Rail) routed() bool {
+	ports := slices.Concat(r.Ports...)
+	return !slices.ContainsFunc(ports, func(from RailPort) bool {
+		return slices.ContainsFunc(ports, func(to RailPort) bool { return !from.Port.OfHost && !from.Port.reaches(to.Port.Network()) })
+	})
+}
+
+// railNames are the rails of the nodes' ports.
+func railNames(nodes []Facts) map[*Port]string {
+	names := map[*Port]string{}
+	for _, rail := range Rails(nodes) {
+		for _, port := range slices.Concat(rail.Ports...) {
+			names[port.Port] = rail.String()
+		}
+	}
+	return names
+}
+
+// commonPorts are a node's usable ports on the rails that all nodes have, in the order of its devices.
+func commonPorts(nodes []Facts, node int) []RailPort {
+	common := map[*Port]bool{}
+	for _, rail := range Rails(nodes) {
+		for _, port := range rail.Ports[node] {
+			common[port.Port] = rail.Common()
+		}
+	}
+	return slices.DeleteFunc(nodes[node].Rails(), func(port RailPort) bool { return !common[port.Port] })
+}
+
+// Compare finds the differences between the nodes of a training that matter. Findings of single
 // nodes are in their facts.
 func Compare(nodes []Facts) []fail.Finding {
 	var numbers []int
@@ -64,8 +129,7 @@ func Compare(nodes []Facts) []fail.Finding {
 	return CompareSome(nodes, numbers)
 }
 
-// CompareSome is Compare of some nodes of a training, as of those that answer: numbers are
-// theirs in it.
+// CompareSome is Compare for some nodes of a training, for example those that answer. numbers are their numbers in it.
 func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 	if len(nodes) < 2 {
 		return nil
@@ -78,7 +142,7 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 	if !slices.ContainsFunc(rails, Rail.Common) {
 		var networks []string
 		for _, rail := range rails {
-			networks = append(networks, rail.Network.String())
+			networks = append(networks, rail.String())
 		}
 		found(fail.Broken, NoCommonRail, "matching the rails of %d nodes: no network has ports of all of them, seen are %s: want at least one", len(nodes), orNone(networks))
 	}
@@ -91,35 +155,35 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 					first = port
 				}
 				if port.Port.Rate != first.Port.Rate {
-					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail.Network, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
+					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
 				}
 				if port.Port.MTU != first.Port.MTU {
-					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang where it differs", rail.Network, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
+					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang where it differs", rail, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
 				}
 			}
 		}
 		for n, ports := range rail.Ports {
 			if len(ports) < most {
-				found(fail.Degraded, RailMissing, "rail %s: node %d has %d usable ports on it, another has %d: want the same on every node", rail.Network, numbers[n], len(ports), most)
+				found(fail.Degraded, RailMissing, "rail %s: node %d has %d usable ports on it, another has %d: want the same on every node", rail, numbers[n], len(ports), most)
 			}
 		}
 	}
 	return slices.Concat(findings, addressesTwice(nodes, numbers), railOrder(nodes, numbers))
 }
 
-// railOrder compares in which order the nodes have their isolated rails on PCIe. NCCL
-// joins devices by their place in the node and does not look at their subnets
-// (https://github.com/NVIDIA/nccl/issues/1755).
+// railOrder compares the order of the nodes' isolated rails on PCIe. NCCL joins devices by their position in the node
+// and ignores their subnets (https://github.com/NVIDIA/nccl/issues/1755).
 func railOrder(nodes []Facts, numbers []int) []fail.Finding {
 	if !Isolated(nodes) {
 		return nil
 	}
+	names := railNames(nodes)
 	order := func(node int) string {
 		ports := commonPorts(nodes, node)
 		slices.SortStableFunc(ports, func(a, b RailPort) int { return strings.Compare(a.Device.PCI, b.Device.PCI) })
 		var networks []string
 		for _, port := range ports {
-			networks = append(networks, port.Port.Network().String())
+			networks = append(networks, names[port.Port])
 		}
 		return strings.Join(networks, ", ")
 	}
@@ -157,24 +221,18 @@ func addressesTwice(nodes []Facts, numbers []int) []fail.Finding {
 	return findings
 }
 
-// Isolated is true where a port of some node cannot reach the networks of the other
-// rails: its interface has no route there. A policy rule with a table of its own is
-// not seen, and counts as no route, which is the safe side.
+// Isolated is true if a port of some node cannot reach the networks of the other
+// rails: its interface has no route there. A policy rule with its own table counts as no route, which is the safe side.
 func Isolated(nodes []Facts) bool {
-	rails := Rails(nodes)
-	for _, rail := range rails {
-		for _, ports := range rail.Ports {
-			for _, port := range ports {
-				if slices.ContainsFunc(rails, func(other Rail) bool { return !port.Port.reaches(other.Network) }) {
-					return true
-				}
-			}
-		}
+	var ports []RailPort
+	for _, node := range nodes {
+		ports = append(ports, node.Rails()...)
 	}
-	return false
+	return slices.ContainsFunc(ports, func(from RailPort) bool {
+		return slices.ContainsFunc(ports, func(to RailPort) bool { return !from.Port.reaches(to.Port.Network()) })
+	})
 }
 
-// reaches is true where the port has a way to a network.
 func (p *Port) reaches(network netip.Prefix) bool {
 	if p.Network() == network {
 		return true

@@ -1,6 +1,5 @@
-// Package rdma finds out what RDMA devices a node was given, what state they are
-// in, and what NCCL has to be told about them. It reads /sys, /proc and /dev as
-// files, and asks nothing of a cluster.
+// Package rdma detects the RDMA devices of a node and their state, and derives NCCL's settings
+// from them. It reads files of /sys, /proc and /dev, and needs no cluster.
 package rdma
 
 import (
@@ -13,7 +12,7 @@ import (
 
 // Facts are what was detected in one node. They are reported as JSON.
 type Facts struct {
-	// SysRoot is where another sysfs than the machine's own was read, "" mostly.
+	// SysRoot is the folder of the sysfs, empty for the machine's own.
 	SysRoot string `json:"sysRoot,omitempty"`
 	// Devices are those that this pod was given, in the order of their names.
 	Devices []Device `json:"devices"`
@@ -22,6 +21,11 @@ type Facts struct {
 	Others []string `json:"others,omitempty"`
 	// GPUs are the PCI addresses of NVIDIA's GPUs, in order.
 	GPUs []string `json:"gpus,omitempty"`
+	// GPULinks are the fastest links that the GPUs and their slots support, by PCI address. An idle GPU lowers the speed of its link,
+	// so what a link has now shows nothing.
+	GPULinks map[string]Link `json:"gpuLinks,omitempty"`
+	// NVLink is yes if NVLink joins the GPUs, empty if that is unknown.
+	NVLink Answer `json:"nvLink,omitempty"`
 	// Interfaces are those of the pod's network namespace, in the kernel's order.
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	// PodInterface has the default route: the pod network's.
@@ -37,16 +41,15 @@ type Device struct {
 	Name string `json:"name"`
 	// PCI is the address of its function, as in 0000:03:00.2.
 	PCI string `json:"pci"`
-	// GivenBy says how it is known that the pod was given the device: the
-	// variable's name, or one of the words of this package.
+	// GivenBy is the evidence that the pod was given the device: the variable's name, or one of the constants GivenBy.
 	GivenBy string `json:"givenBy"`
 	// PhysicalFunction is the PCI address of a virtual function's physical one, ""
 	// where the device is a physical function itself.
 	PhysicalFunction string `json:"physicalFunction,omitempty"`
-	// Uverbs is the name of its file in the container's /dev/infiniband, "" where there
+	// Uverbs is the name of its file in the container's /dev/infiniband, empty if there
 	// is none: then nothing can open the device.
 	Uverbs string `json:"uverbs,omitempty"`
-	// NUMA is the node that the device is on, -1 where the kernel does not know.
+	// NUMA is the node that the device is on, -1 if the kernel does not know.
 	NUMA int `json:"numa"`
 	// PCIe and PCIeMaximum are the link of the card: a virtual function has none of its own.
 	PCIe        Link `json:"pcie"`
@@ -58,7 +61,7 @@ type Device struct {
 	Ports []Port              `json:"ports"`
 }
 
-// The ways of being given a device that are no variable.
+// The values of GivenBy that are no variables.
 const (
 	// GivenByFile: the cluster file chooses it among the host's devices.
 	GivenByFile = "network.rdma.devices"
@@ -84,29 +87,30 @@ type Port struct {
 	LinkLayer     string        `json:"linkLayer"`
 	Rate          BitsPerSecond `json:"rateBitsPerSecond"`
 	GIDs          []GID         `json:"gids,omitempty"`
-	// Netdev is the network interface of the port, "" where the pod has none.
+	// Netdev is the network interface of the port, empty if the pod has none.
 	Netdev string `json:"netdev,omitempty"`
 	// MTU of Netdev in bytes.
 	MTU int `json:"mtu,omitempty"`
-	// GIDIndex is that of the RoCE v2 GID with an IPv4 address of this pod, -1 without one.
+	// GIDIndex is that of the RoCE v2 GID with an IPv4 address of this pod, or of the host with OfHost; -1 without one.
 	GIDIndex int `json:"gidIndex"`
 	// Address is that of GIDIndex, with its subnet's length.
 	Address netip.Prefix `json:"address,omitzero"`
-	// Routes are the destinations that the kernel reaches by Netdev, beside its subnet.
+	// OfHost is true if Address is the host's, and not one of the pod: then its subnet and routes are not known.
+	OfHost bool `json:"ofHost,omitempty"`
+	// Routes are the destinations that the kernel reaches by Netdev, in addition to its subnet.
 	Routes []netip.Prefix `json:"routes,omitempty"`
 }
 
-// Active is true where traffic can pass. NCCL takes no other port.
+// Active is true if traffic can pass. NCCL uses no other port.
 func (p Port) Active() bool { return p.State == "ACTIVE" }
 
-// Usable is true where the pod can use the port: InfiniBand brings its addresses
-// with it, RoCE goes by an IPv4 address of the pod.
+// Usable is true if the pod can use the port: RoCE needs an IPv4 address of the pod, InfiniBand has its own addresses.
 func (p Port) Usable() bool {
 	return p.Active() && (p.LinkLayer == InfiniBand || p.GIDIndex >= 0)
 }
 
-// Network is what ports of other nodes are matched by: the subnet of the IPv4 GID,
-// on InfiniBand the fabric's GID prefix. It is the zero prefix of a port without.
+// Network identifies the ports of other nodes on the same rail: the subnet of the IPv4 GID,
+// on InfiniBand the fabric's GID prefix. It is the zero prefix for a port without.
 func (p Port) Network() netip.Prefix {
 	if p.LinkLayer != InfiniBand {
 		return p.Address.Masked()
@@ -117,7 +121,7 @@ func (p Port) Network() netip.Prefix {
 	return netip.PrefixFrom(p.GIDs[0].GID, 64).Masked()
 }
 
-// RailPort is a usable port and the device it is of.
+// RailPort is a usable port and its device.
 type RailPort struct {
 	Device *Device
 	Port   *Port
@@ -147,18 +151,18 @@ func (f Facts) Rails() []RailPort {
 	return rails
 }
 
-// NearestGPU is the least distance from the device to a GPU, "" where none is known.
+// NearestGPU is the least distance from the device to a GPU, empty if none is known.
 func (d Device) NearestGPU() Distance {
 	var nearest Distance
 	for _, distance := range d.GPUs {
-		if nearest == "" || distance != "" && nearest.Wider(distance) {
+		if distance.Compare(nearest) < 0 {
 			nearest = distance
 		}
 	}
 	return nearest
 }
 
-// Broken is true where the node cannot use RDMA.
+// Broken is true if the node cannot use RDMA.
 func (f Facts) Broken() bool {
 	return slices.ContainsFunc(f.Findings, func(finding fail.Finding) bool { return finding.Level == fail.Broken })
 }

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// tree reads small files of a tree at /. What is not there, or does not let itself
-// be read, is empty: sysfs differs by kernel and by what a container may see.
+// tree reads small files of a tree at /. A missing or unreadable file is empty:
+// sysfs differs by kernel and by what a container may see.
 type tree struct{ root fs.FS }
 
 // text is a file's content without the newline at its end.
@@ -41,8 +41,7 @@ func (t tree) names(elements ...string) []string {
 	return names
 }
 
-// target is where a link leads to, as a path of the tree, "" if there is no such
-// link. Sysfs' links are relative ones.
+// target is the target of a relative link, as a path of the tree, empty if there is no such link.
 func (t tree) target(elements ...string) string {
 	name := path.Join(elements...)
 	target, err := fs.ReadLink(t.root, name)
@@ -67,7 +66,7 @@ func natural(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// SysRootVariable is the variable of a container that has another sysfs than the
+// SysRootVariable is the variable of a container with another sysfs than the
 // machine's own. It is documented with mlenv-agent rdma.
 const SysRootVariable = "MLENV_SYS_ROOT"
 
@@ -81,8 +80,8 @@ func SysRootOf(environ []string) string {
 	return ""
 }
 
-// Root is the machine's own tree or, with a sysRoot, the tree there laid over it:
-// what sysRoot has is taken from it, and below sys and dev/infiniband nothing else is.
+// Root is the machine's own tree or, with a sysRoot, that tree laid over it:
+// files of sysRoot win, and only they exist below sys and dev/infiniband.
 func Root(sysRoot string) fs.FS {
 	if sysRoot == "" {
 		return os.DirFS("/")

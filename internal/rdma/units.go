@@ -9,8 +9,11 @@ import (
 // BitsPerSecond is the rate of a link. Vendors give links in Gb/s, 10^9 bits per second.
 type BitsPerSecond int64
 
-// Gbps is 1 Gb/s.
-const Gbps BitsPerSecond = 1e9
+// Gbps is 1 Gb/s. maxRate is more than any link has: agents report rates, and sums must not overflow.
+const (
+	Gbps    BitsPerSecond = 1e9
+	maxRate BitsPerSecond = 1e15
+)
 
 // String is the rate in Gb/s, as in "400 Gb/s".
 func (b BitsPerSecond) String() string {
@@ -34,7 +37,7 @@ func (b BytesPerSecond) String() string {
 // Decimal is the bandwidth as "194.6 GB/s".
 func (b BytesPerSecond) Decimal() string { return digits(float64(b)/float64(GBps)) + " GB/s" }
 
-// digits has one behind the point, and more where there would be little before it.
+// digits has one digit after the point, and more for values below 1.
 func digits(value float64) string {
 	if value < 1 && value > 0 {
 		return fmt.Sprintf("%.3g", value)
@@ -60,9 +63,8 @@ func (l Link) String() string {
 	return fmt.Sprintf("%g GT/s x%d", float64(l.Speed), l.Width)
 }
 
-// Rate is what the link carries in one direction, its encoding taken off: 8b/10b up
-// to 5 GT/s, 128b/130b up to 32, and none above (linux:drivers/pci/pci.h,
-// PCIE_SPEED2MBS_ENC). What the packets' headers take is not in it.
+// Rate is what the link carries in one direction, its encoding taken off: 8b/10b up to 5 GT/s, 128b/130b up to 32, and
+// none above (linux:drivers/pci/pci.h, PCIE_SPEED2MBS_ENC). What the packets' headers take is not in it.
 func (l Link) Rate() BitsPerSecond {
 	rate := float64(l.Speed) * float64(l.Width) * 1e9
 	switch {
@@ -71,7 +73,7 @@ func (l Link) Rate() BitsPerSecond {
 	case l.Speed <= 32:
 		rate *= 128.0 / 130
 	}
-	return BitsPerSecond(rate)
+	return BitsPerSecond(max(0, min(rate, float64(maxRate))))
 }
 
 // parseLink reads a pair of sysfs' files: "32.0 GT/s PCIe" and "16". A link that is
@@ -87,8 +89,7 @@ func parseLink(speed, width string) Link {
 	return Link{Speed: GTps(s), Width: w}
 }
 
-// parseRate reads a port's rate: "400 Gb/sec (4X NDR)", "2.5 Gb/sec (1X SDR)". It is
-// 0 where the text is none.
+// parseRate reads a port's rate: "400 Gb/sec (4X NDR)", "2.5 Gb/sec (1X SDR)". It is 0 for any other text.
 func parseRate(text string) BitsPerSecond {
 	number, _, ok := strings.Cut(text, " Gb/sec")
 	rate, err := strconv.ParseFloat(number, 64)

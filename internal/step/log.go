@@ -25,7 +25,7 @@ func (f *format) Set(s string) error {
 	return nil
 }
 
-// AddLogFormat adds the flag that Log obeys to the command and those below it.
+// AddLogFormat adds the flag for Log to the command and its subcommands.
 func AddLogFormat(cmd *cobra.Command) {
 	f := format("text")
 	cmd.PersistentFlags().Var(&f, logFormatFlag, "how the log is written: text for people, json for machines")
@@ -48,7 +48,7 @@ func newLog(out io.Writer, json bool) *slog.Logger {
 	return TextLog(out)
 }
 
-// TextLog writes messages alone, a line each.
+// TextLog writes messages for people without attributes, one per line.
 func TextLog(out io.Writer) *slog.Logger {
 	return slog.New(&textHandler{out: out})
 }
@@ -67,7 +67,7 @@ func (h *textHandler) Handle(_ context.Context, record slog.Record) error {
 	if record.Level == slog.LevelWarn {
 		line.WriteString("warning: ")
 	}
-	line.WriteString(record.Message)
+	line.WriteString(ForPeople(record.Message))
 	line.WriteByte('\n')
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,8 +78,8 @@ func (h *textHandler) Handle(_ context.Context, record slog.Record) error {
 func (h *textHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h *textHandler) WithGroup(string) slog.Handler      { return h }
 
-// Output is where a step writes what is no log, as the output of a build or a training.
-// It is nil where the log is for machines: then that goes through the log too.
+// Output is for output that is no log, such as that of a build or a training. It is nil if the log is for machines, which
+// then has this output too.
 func Output(cmd *cobra.Command) io.Writer {
 	if IsJSON(cmd) {
 		return nil
@@ -87,7 +87,7 @@ func Output(cmd *cobra.Command) io.Writer {
 	return cmd.OutOrStdout()
 }
 
-// ReportOutput is where a report is written: Output, unless --output asks for a document.
+// ReportOutput is for a report: Output, unless --output chooses a document.
 func ReportOutput(cmd *cobra.Command, output OutputFlag) io.Writer {
 	if !output.ForPeople() {
 		return cmd.OutOrStdout()
@@ -95,7 +95,7 @@ func ReportOutput(cmd *cobra.Command, output OutputFlag) io.Writer {
 	return Output(cmd)
 }
 
-// IsJSON is true where the log is for machines.
+// IsJSON reports whether the log is for machines.
 func IsJSON(cmd *cobra.Command) bool {
 	f := cmd.Flag(logFormatFlag)
 	return f != nil && f.Value.String() == "json"

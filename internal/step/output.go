@@ -99,13 +99,18 @@ func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error)
 		return nil
 	case Text:
 	}
-	return text(out)
+	var b strings.Builder
+	err := text(&b)
+	if _, failed := io.WriteString(out, ForPeople(b.String())); err == nil {
+		err = failed
+	}
+	return err
 }
 
 // Named is a value that Names can print.
 type Named interface{ Names() []string }
 
-// WriteJSON writes a value as --output=json shows it: indented, for eyes too.
+// WriteJSON writes a value as indented JSON.
 func WriteJSON(w io.Writer, value any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")

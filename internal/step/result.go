@@ -9,12 +9,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// maxResult keeps the results of a pod, which share 4096 bytes of termination
-// message with Tekton's own, within bounds.
+// maxResult bounds a result: all results of a pod share a termination message of 4096 bytes with Tekton's own.
 const maxResult = 700
 
-// Result is a Tekton result: a file named by the flag --NAME-result. Without
-// the flag it is written nowhere.
+// Result is a Tekton result: a file that the flag --NAME-result names. Without the flag it is not written.
 type Result struct {
 	name string
 	path string
@@ -27,7 +25,7 @@ func NewResult(cmd *cobra.Command, name, usage string) *Result {
 	return r
 }
 
-// Write writes the value without a newline, shortened to what a result may hold.
+// Write writes the value without a newline, shortened to maxResult.
 func (r *Result) Write(value string) error {
 	if r.path == "" {
 		return nil

@@ -97,6 +97,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	if err == nil {
 		return Done, nil
 	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil && fail.ReasonOf(err) == fail.Internal {
+		err = fail.Because(fail.Cancelled, fmt.Errorf("interrupted: %w", err))
+	}
 	code := Failed
 	if !running {
 		code = WrongUsage
@@ -110,7 +113,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	switch {
 	case Printed(err):
 	case code == WrongUsage:
-		fmt.Fprintf(to.err, "%s: %s%s\nRun '%s --help' for what there is.\n", cmd.CommandPath(), indented(err.Error()), advice(err), cmd.CommandPath())
+		fmt.Fprintf(to.err, "%s: %s\nRun '%s --help' for what there is.\n", cmd.CommandPath(), ForPeople(indented(err.Error())+advice(err)), cmd.CommandPath())
 	default:
 		report(newLog(to.failures, IsJSON(cmd)), cmd.CommandPath(), err)
 	}

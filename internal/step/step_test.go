@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ import (
 )
 
 func TestRun(t *testing.T) {
-	failure := fail.Advise(fail.Becausef(fail.GPUMissing, "checking node 1: 3 GPUs, want 4"), "oc adm cordon node-1")
+	failure := fail.Advise(fail.Becausef(fail.GPUMissing, "checking node 1: 3 GPUs, want 4"), "mlenv doctor")
 	tests := []struct {
 		name           string
 		args           []string
@@ -26,8 +27,9 @@ func TestRun(t *testing.T) {
 		reason         string
 	}{
 		{"done", nil, nil, Done, "working\n", "", ""},
-		{"failed", nil, failure, Failed, "working\nprobe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: oc adm cordon node-1\n", "", "GPUMissing"},
+		{"failed", nil, failure, Failed, "working\nprobe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n", "", "GPUMissing"},
 		{"failed without a reason", nil, errors.New("odd"), Failed, "working\nprobe failed: Internal: odd\n", "", "Internal"},
+		{"failed although a request was cancelled", nil, context.Canceled, Failed, "working\nprobe failed: Internal: context canceled\n", "", "Internal"},
 		{"unknown flag", []string{"--speed=1"}, nil, WrongUsage, "", "probe: unknown flag: --speed\nRun 'probe --help' for what there is.\n", "InvalidInput"},
 		{"unknown log format", []string{"--log-format=xml"}, nil, WrongUsage, "", "probe: invalid argument \"xml\" for \"--log-format\" flag: want text or json\nRun 'probe --help' for what there is.\n", "InvalidInput"},
 		{"several mistakes", []string{"--log-format=xml", "--every=soon"}, nil, WrongUsage, "",
@@ -59,8 +61,22 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestInterrupted: what SIGTERM or Ctrl-C ends has not failed without a known cause.
+func TestInterrupted(t *testing.T) {
+	cmd := &cobra.Command{Use: "probe", RunE: func(cmd *cobra.Command, _ []string) error {
+		<-cmd.Context().Done()
+		return fmt.Errorf("fetching: %w", cmd.Context().Err())
+	}}
+	ctx, interrupt := context.WithCancel(t.Context())
+	interrupt()
+	var out bytes.Buffer
+	if code := Run(ctx, cmd, nil, &out, &out); code != Failed || out.String() != "probe failed: Cancelled: interrupted: fetching: context canceled\n" {
+		t.Errorf("exit code %d, %q", code, out.String())
+	}
+}
+
 func TestRunCommands(t *testing.T) {
-	failure := fail.Advise(fail.Becausef(fail.GPUMissing, "checking node 1: 3 GPUs, want 4"), "oc adm cordon node-1")
+	failure := fail.Advise(fail.Becausef(fail.GPUMissing, "checking node 1: 3 GPUs, want 4"), "mlenv doctor")
 	const usage = "Run 'tool probe --help' for what there is.\n"
 	tests := []struct {
 		name   string
@@ -70,15 +86,15 @@ func TestRunCommands(t *testing.T) {
 		stderr string
 	}{
 		{"done", []string{"--to=x"}, nil, Done, ""},
-		{"failed", []string{"--to=x"}, failure, Failed, "tool probe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: oc adm cordon node-1\n"},
+		{"failed", []string{"--to=x"}, failure, Failed, "tool probe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n"},
 		{"a missing flag", nil, nil, WrongUsage, "tool probe: required flag(s) \"to\" not set\n" + usage},
 		{"several mistakes", []string{"--every=soon", "every=x", "--often=no"}, nil, WrongUsage,
 			"tool probe: --every \"soon\": time: invalid duration \"soon\"\n  --often \"no\": strconv.ParseBool: parsing \"no\": invalid syntax\n" + usage},
 		{"wrong usage that the cluster finds", []string{"--to=x"}, &Exit{Code: WrongUsage, Err: failure}, WrongUsage,
-			"tool probe: checking node 1: 3 GPUs, want 4\n  next: oc adm cordon node-1\n" + usage},
+			"tool probe: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n" + usage},
 		{"printed already", []string{"--to=x"}, &Exit{Code: Interrupted}, Interrupted, ""},
 		{"cancelled", []string{"--to=x"}, &Exit{Code: Interrupted, Err: failure}, Interrupted,
-			"tool probe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: oc adm cordon node-1\n"},
+			"tool probe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

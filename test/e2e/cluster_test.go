@@ -122,6 +122,8 @@ func newUserIn(t *testing.T, namespace string) user {
 	t.Helper()
 	u := user{T: t, namespace: namespace}
 	u.kubectl("create", "namespace", u.namespace)
+	// The local cluster creates this Secret a moment later.
+	u.kubectl("wait", "--for=create", "secret/registry-pull", "--timeout=30s")
 	t.Cleanup(func() {
 		if t.Failed() {
 			u.dump()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/datasets"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/dev"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -21,7 +22,7 @@ func devLoop(u trainer) {
 		u.Helper()
 		root := &cobra.Command{Use: "mlenv"}
 		root.AddCommand(dev.Commands()...)
-		root.AddCommand(datasets.Command())
+		root.AddCommand(datasets.Command(), claims.Command())
 		// Two buffers, because a shell's output and errors arrive at the same time.
 		var out, problems bytes.Buffer
 		dash := len(args)
@@ -69,8 +70,10 @@ func devLoop(u trainer) {
 	mlenv(step.Done, "1 file, 14 B; 1 were not there yet", "data", data, "--to=corpus")
 	mlenv(step.Done, "1 file, 14 B; 0 were not there yet", "data", data, "--to=corpus")
 	mlenv(step.Done, "of the corpus", "shell", "0", "--", "cat", "/datasets/corpus/text")
+	mlenv(step.Failed, "mounted by ml-dev-env-0, ml-dev-env-1", "claims", "delete", "ml-dev-datasets", "--yes")
 	mlenv(step.Done, "All pods are gone and their GPUs free", "down")
 	u.nothingLeft()
 	mlenv(step.Done, "There is no environment", "down")
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+	mlenv(step.Done, "ml-dev-datasets   ml-dev-env", "claims")
 }

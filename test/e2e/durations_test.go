@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// durations are how long scenarios took.
+// durations has the times of the scenarios that have ended.
 type durations struct {
 	mu    sync.Mutex
-	taken []taken
+	times []scenarioTime
 }
 
-type taken struct {
+type scenarioTime struct {
 	name string
 	time time.Duration
 }
 
-// note notes how long the scenario takes from now to the end of its cleanup.
+// note measures the scenario from now to the end of its cleanup.
 func (d *durations) note(t *testing.T) {
 	began := time.Now()
 	t.Cleanup(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.taken = append(d.taken, taken{t.Name(), time.Since(began)})
+		d.times = append(d.times, scenarioTime{t.Name(), time.Since(began)})
 	})
 }
 
@@ -36,9 +36,9 @@ func (d *durations) note(t *testing.T) {
 func (d *durations) printSlowest(out io.Writer, n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	slices.SortFunc(d.taken, func(a, b taken) int { return int(b.time - a.time) })
+	slices.SortFunc(d.times, func(a, b scenarioTime) int { return int(b.time - a.time) })
 	fmt.Fprintln(out, "the slowest scenarios:")
-	for _, s := range d.taken[:min(n, len(d.taken))] {
+	for _, s := range d.times[:min(n, len(d.times))] {
 		fmt.Fprintf(out, "%8.0f s  %s\n", s.time.Seconds(), s.name)
 	}
 }

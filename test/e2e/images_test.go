@@ -32,7 +32,7 @@ import (
 )
 
 // smallBase has a shell and little else.
-const smallBase = registryHost + "/builder"
+const smallBase = registryHost + "/base/git:latest"
 
 // folder returns a build folder with this Dockerfile.
 func (u trainer) folder(dockerfile string) string {
@@ -86,6 +86,7 @@ func (u trainer) notBuilt(name string, b build, reason fail.Reason, parts ...str
 // buildFailures causes each failure by its input.
 func buildFailures(u trainer) {
 	file := "--cluster-file=" + u.clusterFile()
+	withoutSecret := "--cluster-file=" + u.clusterFile(withPullSecret, "")
 	smallMemory := u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n  build_resources:\n    limits:\n      memory: 300Mi\n")
 	failures := []struct {
 		name, dockerfile string
@@ -95,10 +96,8 @@ func buildFailures(u trainer) {
 	}{
 		{"base-missing", "FROM " + registryHost + "/e2e/no-such-base:1\nRUN true\n", []string{file}, fail.ImageUnavailable,
 			[]string{"the base image " + registryHost + "/e2e/no-such-base:1 does not exist", "correct image.base in the cluster file"}},
-		{"base-private", "FROM " + u.privateBase() + "\nRUN true\n", []string{file}, fail.ImageUnavailable,
-			[]string{"wants to know who asks", "oc create secret docker-registry base-image --docker-server=" + registryHost}},
-		{"package-missing", "FROM " + trainingImage + "\nARG PIP_CERT\nRUN pip install no-such-package-of-anybody==1.0\n", []string{file}, fail.PackageNotFound,
-			[]string{"No matching distribution found for no-such-package-of-anybody==1.0"}},
+		{"base-private", "FROM " + u.privateBase() + "\nRUN true\n", []string{withoutSecret}, fail.ImageUnavailable,
+			[]string{"requires credentials", "kubectl create secret docker-registry base-image --docker-server=" + registryHost}},
 		{"conflict", "FROM " + trainingImage + "\nARG PIP_CERT\nRUN pip install requests==2.32.3 urllib3==1.20\n", []string{file}, fail.DependencyConflict,
 			[]string{"requests 2.32.3 depends on urllib3", "The user requested urllib3==1.20"}},
 		{"syntax", "FROM " + smallBase + "\nRUM true\n", []string{file}, fail.DockerfileInvalid, []string{"line 2: ", "unknown instruction: RUM"}},
@@ -125,6 +124,13 @@ func buildFailures(u trainer) {
 	u.notBuilt("mistakes", u.build(file, "--flavour=cpv", "--build-timeout=-1s", "--build-arg=X"), fail.InvalidInput,
 		`looking for flavour "cpv": did you mean cpu?`, "--build-timeout -1s", `--build-arg "X": want KEY=VALUE`)
 	u.noBuildPods()
+}
+
+// packageMissing needs a base with pip, which is large.
+func packageMissing(u trainer) {
+	folder := u.folder("FROM " + trainingImage + "\nARG PIP_CERT\nRUN pip install no-such-package-of-anybody==1.0\n")
+	u.notBuilt("package-missing", u.build("--cluster-file="+u.clusterFile(), "--folder="+folder, "--flavour=package-missing"), fail.PackageNotFound,
+		"No matching distribution found for no-such-package-of-anybody==1.0")
 }
 
 // noBuildPods fails if a build's pod is running.
@@ -173,7 +179,7 @@ func buildDisk(u trainer) {
 func buildPush(u trainer) {
 	u.kubectl("delete", "rolebinding", "system:image-builders")
 	u.notBuilt("push", u.build("--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=push"),
-		fail.PushRefused, "the registry did not take the image", "oc policy add-role-to-user system:image-builder -z builder -n "+u.namespace)
+		fail.PushRefused, "the registry refused the image", "oc policy add-role-to-user system:image-builder -z builder -n "+u.namespace)
 	u.noBuildPods()
 }
 
@@ -182,11 +188,16 @@ func buildPush(u trainer) {
 func builtOnce(u trainer) {
 	username, password := u.registryCredentials()
 	u.kubectl("create", "secret", "docker-registry", "base", "--docker-server="+registryHost, "--docker-username="+username, "--docker-password="+password)
-	file := "--cluster-file=" + u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n  pull_secret: base\n")
+	file := "--cluster-file=" + u.clusterFile(namedImage, "  flavour: cpu\n  pull_secret: base\n")
 	folder := "--folder=" + u.folder("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nARG SECRET_OF_A_BUILD=none\nENV KEPT=yes\nRUN echo $SECRET_OF_A_BUILD > /built\n")
 	private := u.privateBase()
+	// Two calls of one user at the same time make one build.
+	twin := make(chan build, 1)
+	go func() { twin <- u.build(file, folder, "--flavour=own", "--base-image="+private) }()
 	first := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Built "+registryHost+"/"+u.namespace+"/ml-dev-env@sha256:")
-	again := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Nothing is built: ", "Which image "+private+" is now could not be read")
+	u.equal("the image of the other call", imageIn(u.built(<-twin)), imageIn(first))
+	u.equal("the builds", strings.TrimSpace(u.kubectl("get", "builds", "--output=name", "--selector="+buildv1.BuildConfigLabel+"=ml-dev-env-own")), "build.build.openshift.io/ml-dev-env-own-1")
+	again := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Nothing is built: ", "The digest of "+private+" could not be read")
 	u.equal("the image", imageIn(again), imageIn(first))
 
 	const moving = registryHost + "/e2e/moving-base:1"
@@ -197,7 +208,7 @@ func builtOnce(u trainer) {
 	u.Logf("finding that there is nothing to build took %.1f s", time.Since(began).Seconds())
 	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "its arguments have changed")
 	u.moveBase(moving, registryHost+"/"+u.namespace+"/ml-dev-env:own")
-	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "The base has changed: it was "+moving+"@sha256:")
+	u.built(u.build(file, folder, "--flavour=moved", "--base-image="+moving, "--build-arg=SECRET_OF_A_BUILD=other"), "The base has changed from "+moving+"@sha256:")
 	u.built(u.build(file, "--image="+moving), "Nothing is built: image "+moving+" is named.")
 	u.leavesNoTrace()
 }
@@ -279,7 +290,7 @@ func buildInterrupted(u trainer) {
 	go func() { done <- u.build(file, slow, "--flavour=pod-deleted") }()
 	u.waitBuild("ml-dev-env-pod-deleted-1", "sleeping")
 	u.kubectl("delete", "pod", "ml-dev-env-pod-deleted-1-build", "--wait=false")
-	u.notBuilt("pod deleted", <-done, fail.BuildPodLost, "deleted its pod")
+	u.notBuilt("pod deleted", <-done, fail.BuildPodLost, "its pod was deleted")
 
 	// Builds the cluster file's flavour; the test does not wait for the end of this build.
 	u.install("../../clusters/local.yaml")
@@ -329,9 +340,10 @@ const smallImage = "--param=build-args=WITH_SERVICES=false,WITH_LIBRARIES=false,
 const building = 30 * time.Minute
 
 // builtByRuns starts two runs at the same time that need the same image, of the cluster file's
-// flavour. One build runs and both train in its image.
+// flavour. One build runs and both train in its image. The base already has DeepSpeed with its compiled op, because
+// compiling it takes minutes; builtInFull compiles all ops.
 func builtByRuns(u trainer) {
-	u.install("../../clusters/local.yaml")
+	u.install(u.localFile("  base: "+registryHost+"/base/debian-torch:trixie\n", "  base: "+trainingImage+"\n"))
 	flags := append(slices.Clone(buildingFlags), smallImage)
 	one := u.start("e2e/torchrun.sh", append(flags, "--param=name=one")...)
 	other := u.start("e2e/torchrun.sh", append(flags, "--param=name=other")...)

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -52,23 +53,17 @@ func testLifecycle(t *testing.T) {
 			t.Errorf("up restarted a kubelet that was alive")
 		}
 	})
-	t.Run("up rebuilds what cannot be repaired", func(t *testing.T) {
+	t.Run("up rebuilds what cannot be repaired, also after Ctrl-C", func(t *testing.T) {
 		// A reboot ends every process and removes the network; this is the closest that a test can
 		// get to one.
 		if err := os.WriteFile(stateDir+"/boot-id", []byte("of another boot"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		out := localcluster(t, "up")
+		out := interruptUp(t, "etcd and API server")
 		if !strings.Contains(out, "rebuilding: the machine was restarted") {
 			t.Errorf("up did not report that it rebuilds the cluster:\n%s", out)
 		}
-	})
-	t.Run("up goes on after Ctrl-C", func(t *testing.T) {
-		if err := os.WriteFile(stateDir+"/boot-id", []byte("of another boot"), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		interruptUp(t, "etcd and API server")
-		localcluster(t, "up")
+		localcluster(t, "up") // continues after the interruption
 	})
 	t.Run("GPU faults come and go", gpuFaults)
 }
@@ -89,8 +84,8 @@ func kill(pid int) error {
 	return err
 }
 
-// interruptUp runs up and interrupts it after the stage.
-func interruptUp(t *testing.T, stage string) {
+// interruptUp runs up, interrupts it after the stage, and returns its output.
+func interruptUp(t *testing.T, stage string) string {
 	t.Helper()
 	cmd := exec.Command(localclusterProgram(t), "up")
 	stdout, err := cmd.StdoutPipe()
@@ -102,7 +97,9 @@ func interruptUp(t *testing.T, stage string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	var out strings.Builder
 	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		fmt.Fprintln(&out, lines.Text())
 		if strings.Contains(lines.Text(), "done") && strings.Contains(lines.Text(), stage) {
 			if err := cmd.Process.Signal(os.Interrupt); err != nil {
 				t.Fatal(err)
@@ -112,6 +109,7 @@ func interruptUp(t *testing.T, stage string) {
 	if err := cmd.Wait(); exitCode(err) != 1 || !strings.Contains(stderr.String(), "interrupted; run localcluster up again") {
 		t.Errorf("an interrupted up ended with %v and printed %q", err, stderr.String())
 	}
+	return out.String()
 }
 
 func gpuFaults(t *testing.T) {

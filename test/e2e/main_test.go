@@ -9,9 +9,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
-// TestMain lets git call this program as its helper, because a scenario runs
-// sync-repo in this process.
+// TestMain lets git call this program as its helper, because a scenario runs sync-repo in this process. The tests, and
+// the programs that they start, use the registry's credentials of the local cluster.
 func TestMain(m *testing.M) {
 	git.Helper()
+	if err := os.Setenv("DOCKER_CONFIG", stateDir+"/docker"); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }

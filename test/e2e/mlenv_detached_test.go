@@ -49,7 +49,7 @@ func runDetached(u trainer) {
 	}
 	u.mustContain(log.String(), "it is enough")
 	e := u.end("detached")
-	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were given back")
+	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were released")
 	u.says(dir, step.Done, "receipt", "detached", "--html=report.html")
 	report, err := os.ReadFile(filepath.Join(dir, "report.html"))
 	if err != nil {

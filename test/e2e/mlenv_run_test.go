@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -87,7 +88,7 @@ func runByMlenv(u trainer) {
 	out, _ = u.says(dir, step.Done, "status", "by-mlenv", "--output=json")
 	u.mustContain(out, `"state": "Succeeded"`)
 	out, _ = u.says(dir, step.Done, "receipt", "by-mlenv")
-	u.mustContain(out, "all pods and GPUs were given back")
+	u.mustContain(out, "all pods and GPUs were released")
 	u.kubectl("delete", "pods", "--selector=tekton.dev/pipelineRun=by-mlenv", "--wait")
 	out, _ = u.says(dir, step.Done, "logs", "by-mlenv", "--rank=1")
 	u.mustContain(out, "args one two words")
@@ -101,6 +102,38 @@ func runByMlenv(u trainer) {
 	_, problems := u.says(dir, step.WrongUsage, "run", "https://example.com/r", "--param=nodse=2")
 	u.mustContain(problems, "want the training script")
 	u.says(dir, step.WrongUsage, "status", "no-such-run")
+}
+
+// requirementsFail trains from a folder whose requirements cannot be installed: the run fails for that reason, and is not
+// cancelled. The message names the log, which is still there after the run.
+func requirementsFail(u trainer) {
+	dir := u.project(map[string]string{"train.sh": "true\n", "pip.txt": "./no-such-file.whl\n"})
+	run := append([]string{"run", ".", "train.sh", "--run-name=unresolved", "--requirements=pip.txt"}, runFlags()...)
+	out, problems := u.says(dir, step.Failed, run...)
+	u.mustContain(problems, "Run unresolved failed", "RequirementsFailed", "installing pip.txt on node ")
+	next := regexp.MustCompile(`mlenv (fetch unresolved /workspace/\S+/(rank-\d\.log)) `).FindStringSubmatch(out)
+	if next == nil {
+		u.Fatalf("no command for the log of pip is printed:\n%s", shortened(out))
+	}
+	u.says(dir, step.Done, append(strings.Fields(next[1]), "--to=got")...)
+	var log []byte
+	err := filepath.WalkDir(filepath.Join(dir, "got"), func(path string, _ os.DirEntry, err error) error {
+		if filepath.Base(path) == next[2] {
+			log, err = os.ReadFile(path)
+		}
+		return err
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.mustContain(string(log), "pip.txt")
+
+	// The verdict of a run that has ended is reported again.
+	out, problems = u.says(dir, step.Failed, run...)
+	u.mustContain(problems, "Run unresolved failed")
+	if strings.Contains(out+problems, "mlenv up") {
+		u.Errorf("the run was followed again:\n%s%s", out, problems)
+	}
 }
 
 // runCancelledByCtrlC tests that SIGINT without a terminal cancels the run, waits for the
@@ -127,7 +160,7 @@ func runCancelledByCtrlC(u trainer) {
 	}
 	u.mustContain(out.String(), "Run ctrl-c was cancelled")
 	e := u.end("ctrl-c")
-	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were given back")
+	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were released")
 }
 
 // watched is a writer that reports when a text has arrived.

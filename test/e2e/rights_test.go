@@ -19,8 +19,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 )
 
-// used is a request of a run's steps in the API server's audit log.
-type used struct {
+// apiRequest is a request of a run's steps in the API server's audit log.
+type apiRequest struct {
 	Verb      string
 	User      struct{ Username string }
 	ObjectRef struct{ APIGroup, Resource, Subresource, Namespace, Name string }
@@ -32,7 +32,7 @@ type used struct {
 // right is what a request needs: group, resource with subresource, and verb.
 type right struct{ group, resource, verb string }
 
-func (u used) right() right {
+func (u apiRequest) right() right {
 	r := right{u.ObjectRef.APIGroup, u.ObjectRef.Resource, u.Verb}
 	if u.ObjectRef.Subresource != "" {
 		r.resource += "/" + u.ObjectRef.Subresource
@@ -68,17 +68,17 @@ func testRights(t *testing.T, since time.Time, whole bool) {
 		t.Fatal("the audit log has no request of a step")
 	}
 	why := map[right]string{}
-	for _, u := range install.UnusedRights() {
-		for _, verb := range u.Verbs {
-			why[right{u.Group, u.Resource, verb}] = u.Why
+	for _, u := range unusedRights() {
+		for _, verb := range u.verbs {
+			why[right{u.group, u.resource, verb}] = u.why
 		}
 	}
 	for given := range role {
 		switch reason := why[given]; {
 		case seen[given] && reason != "":
-			t.Logf("%v was used, though install.UnusedRights has it: %s", given, reason)
+			t.Logf("%v was used, though unusedRights has it: %s", given, reason)
 		case !seen[given] && reason == "" && whole:
-			t.Errorf("no run used %v: remove it from the Role, or give its reason in install.UnusedRights", given)
+			t.Errorf("no run used %v: remove it from the Role, or give its reason in unusedRights", given)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func everybodys(asked right) bool {
 }
 
 // requestsOf returns the requests of the service accounts of that name, in all namespaces.
-func requestsOf(t *testing.T, name string, since time.Time) []used {
+func requestsOf(t *testing.T, name string, since time.Time) []apiRequest {
 	t.Helper()
 	// The API server rotates the log to audit-TIME.log.
 	logs, err := filepath.Glob(stateDir + "/logs/audit*.log")
@@ -110,7 +110,7 @@ func requestsOf(t *testing.T, name string, since time.Time) []used {
 		t.Fatal(err)
 	}
 	account := []byte(":" + name + `"`)
-	var requests []used
+	var requests []apiRequest
 	for _, path := range logs {
 		file, err := os.Open(path)
 		if err != nil {
@@ -119,7 +119,7 @@ func requestsOf(t *testing.T, name string, since time.Time) []used {
 		lines := bufio.NewScanner(file)
 		lines.Buffer(nil, 16<<20)
 		for lines.Scan() {
-			var request used
+			var request apiRequest
 			if bytes.Contains(lines.Bytes(), account) && json.Unmarshal(lines.Bytes(), &request) == nil &&
 				strings.HasSuffix(request.User.Username, ":"+name) && !request.RequestReceivedTimestamp.Before(since) {
 				requests = append(requests, request)

@@ -78,12 +78,12 @@ func (d *desk) provision(flags ...string) string {
 // credentials reads the passwords and tokens with the commands that provision printed.
 func (d *desk) credentials(log string) {
 	d.Helper()
-	d.mustContain(log, "Services on node 0 are reached by: oc port-forward service/ml-dev-env 8080 8888 6006 -n "+d.namespace,
+	d.mustContain(log, "Services on node 0 are reached by: kubectl port-forward service/ml-dev-env 8080 8888 6006 -n "+d.namespace,
 		"code-server: http://localhost:8080/ with the password", "jupyter: http://localhost:8888/lab with the token", "tensorboard: http://localhost:6006/ with the token")
 	d.secrets = map[string]string{}
 	for _, s := range agent.Services() {
 		command := fmt.Sprintf(`get secret ml-dev-env-services -n %s -o go-template='{{index .data "%s" | base64decode}}'`, d.namespace, s.Key)
-		d.mustContain(log, "oc "+command)
+		d.mustContain(log, "kubectl "+command)
 		out, err := run(d.T, nil, "sh", "-c", stateDir+"/bin/kubectl "+command)
 		if err != nil || len(out) < 20 {
 			d.Fatalf("kubectl %s: %v: %q", command, err, out)
@@ -153,7 +153,7 @@ func (d *desk) changedWithoutAnotherPod() {
 	}
 	before := pods()
 	log := d.provision("--param=services=jupyter,tensorboard")
-	d.mustContain(log, "The environment is there already, as it is asked for.", "oc port-forward service/ml-dev-env 8888 6006 -n")
+	d.mustContain(log, "The environment exists already, as requested.", "kubectl port-forward service/ml-dev-env 8888 6006 -n")
 	d.equal("the Service's ports", d.kubectl("get", "service", "ml-dev-env", "--output=jsonpath={.spec.ports[*].port}"), "8888 6006")
 	known := d.secrets
 	d.credentials(d.provision(allServices))
@@ -356,7 +356,7 @@ func (d *desk) debugger() {
 	ctx, cancel := d.within(patience)
 	defer cancel()
 	pod := d.taskPod(ctx, started, "train")
-	command := "oc port-forward pod/ml-dev-env-1 5678 -n " + d.namespace
+	command := "kubectl port-forward pod/ml-dev-env-1 5678 -n " + d.namespace
 	d.waitLog(pod, "step-train", "Rank 1 waits on node 1 for a debugger")
 	d.mustContain(d.kubectl("logs", pod, "--container=step-train"), command)
 	ports, end := d.forward("pod/ml-dev-env-1", agent.DebugPort)

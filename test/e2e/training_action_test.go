@@ -52,7 +52,7 @@ func githubAction(u trainer) {
 		u.Fatal(err)
 	}
 	u.mustContain(string(report), e.run.Name)
-	u.mustContain(said.summary, "<h3>✅ "+e.run.Name+": Succeeded</h3>", "<td>"+u.commit+"</td>", "<td>provision</td>")
+	u.mustContain(said.summary, "<h3>✅ <code>"+e.run.Name+"</code>: Succeeded</h3>", "<td><code>"+u.commit+"</code></td>", "<td><code>provision</code></td>")
 
 	r.inputs["script"] = "e2e/error.py"
 	r.step("train").failed("::error file=e2e/error.py,line=4,title=RankFailed::", "ValueError: the loss is nan at step 12")
@@ -132,8 +132,8 @@ func newRunner(u trainer) *runner {
 	return r
 }
 
-// did is the result of a step.
-type did struct {
+// stepRun is a finished step of the action.
+type stepRun struct {
 	*runner
 	id, log, summary string
 	outputs          map[string]string
@@ -141,14 +141,14 @@ type did struct {
 }
 
 // step runs a step until it ends.
-func (r *runner) step(id string) did {
+func (r *runner) step(id string) stepRun {
 	r.Helper()
 	return r.start(id, nil)
 }
 
 // cancelled runs step train until its log contains the text, and cancels the job as GitHub does:
 // it interrupts the step, and kills it if it takes too long.
-func (r *runner) cancelled(text string) did {
+func (r *runner) cancelled(text string) stepRun {
 	r.Helper()
 	return r.start("train", func(log string, process *os.Process) error {
 		if !strings.Contains(log, text) {
@@ -165,7 +165,7 @@ func (r *runner) cancelled(text string) did {
 }
 
 // start runs a step as a runner does. watch gets the log so far.
-func (r *runner) start(id string, watch func(log string, process *os.Process) error) did {
+func (r *runner) start(id string, watch func(log string, process *os.Process) error) stepRun {
 	r.Helper()
 	step := r.steps[id]
 	if step.Shell != "bash" || step.If != "" && step.If != "${{ cancelled() }}" {
@@ -212,7 +212,7 @@ func (r *runner) start(id string, watch func(log string, process *os.Process) er
 			break
 		}
 	}
-	d := did{runner: r, id: id, err: cmd.Wait(), log: log.String(), outputs: map[string]string{}}
+	d := stepRun{runner: r, id: id, err: cmd.Wait(), log: log.String(), outputs: map[string]string{}}
 	out.Close()
 	for file, into := range map[string]func(string){"output": d.readOutputs, "summary": func(text string) { d.summary = text }} {
 		content, err := os.ReadFile(prefix + "-" + file)
@@ -258,7 +258,7 @@ func (r *runner) expand(value string) string {
 // outputValue matches a name and a value in the form in which a step writes them.
 var outputValue = regexp.MustCompile(`(?s)(\S+)<<(\S+)\n(.*?)\n(\S+)\n`)
 
-func (d *did) readOutputs(text string) {
+func (d *stepRun) readOutputs(text string) {
 	for _, match := range outputValue.FindAllStringSubmatch(text, -1) {
 		if match[2] == match[4] {
 			d.outputs[match[1]] = match[3]
@@ -266,7 +266,7 @@ func (d *did) readOutputs(text string) {
 	}
 }
 
-func (d did) succeeded(parts ...string) {
+func (d stepRun) succeeded(parts ...string) {
 	d.Helper()
 	if d.err != nil {
 		d.Fatalf("step %s: %v:\n%s", d.id, d.err, d.log)
@@ -274,7 +274,7 @@ func (d did) succeeded(parts ...string) {
 	d.says(parts...)
 }
 
-func (d did) failed(parts ...string) {
+func (d stepRun) failed(parts ...string) {
 	d.Helper()
 	var exit *exec.ExitError
 	if !errors.As(d.err, &exit) || exit.ExitCode() != 1 {
@@ -284,7 +284,7 @@ func (d did) failed(parts ...string) {
 }
 
 // says checks the log, which may contain a secret only where it is masked.
-func (d did) says(parts ...string) {
+func (d stepRun) says(parts ...string) {
 	d.Helper()
 	d.mustContain(d.log, parts...)
 	if masked := strings.ReplaceAll(d.log, "::add-mask::"+d.token+"\n", ""); strings.Contains(masked, d.token) {

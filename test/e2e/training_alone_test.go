@@ -55,7 +55,7 @@ func stepsByHand(u trainer) {
 	hand(teardown.Command(), step.Done, "There is no environment")
 	make := []string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}
 	hand(provision.Command(), step.Done, "is ready after", make...)
-	hand(provision.Command(), step.Done, "The environment is there already, as it is asked for.", make...)
+	hand(provision.Command(), step.Done, "The environment exists already, as requested.", make...)
 	hand(provision.Command(), step.Failed, "EnvironmentDiffers", append(make, "--gpus-per-node=2")...)
 	sync := []string{"--repo-url=" + strings.Replace(u.repo, gitHost, gitAddress, 1), "--ca-file=" + stateDir + "/ca-bundle.crt"}
 	hand(syncrepo.Command(), step.Done, u.commit, sync...)

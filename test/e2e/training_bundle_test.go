@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -120,7 +121,7 @@ func (u trainer) sameFromElsewhere(pushed name.Digest) {
 	if err != nil {
 		u.Fatal(err)
 	}
-	index, err := remote.Index(pushed, remote.WithContext(u.Context()))
+	index, err := remote.Index(pushed, remote.WithContext(u.Context()), remote.WithAuthFromKeychain(authn.DefaultKeychain))
 	if err != nil {
 		u.Fatal(err)
 	}

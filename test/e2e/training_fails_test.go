@@ -16,7 +16,7 @@ import (
 func rankFails(u trainer) {
 	e := u.end(u.start("e2e/fail.py", "--param=launcher=torchrun", "--param=gpus-per-node=2")).failed("train", fail.RankFailed,
 		"rank 3 on node 1 exited with 7", "ValueError: the loss is nan at step 12 (", "e2e/fail.py:").ranks(4)
-	e.mustContain(e.log("train"), "[1 3] ValueError: the loss is nan at step 12", "[0 0] RuntimeError: ", "its last lines:\n    Traceback", "/rank-3.log on node 1")
+	e.mustContain(e.log("train"), "[1 3] ValueError: the loss is nan at step 12", "[0 0] RuntimeError: ", "its last lines:\n    Traceback", "next: mlenv logs "+e.run.Name+" --rank=3 -n "+u.namespace)
 	cause := e.receipt.Cause
 	if cause == nil || cause.Rank != 3 || cause.Node != 1 || cause.Exit.Code != 7 || cause.Python == nil || cause.Python.Type != "ValueError" {
 		e.Fatalf("the receipt's cause is %+v, want rank 3 with its ValueError", cause)
@@ -40,14 +40,26 @@ func outOfMemory(u trainer) {
 
 func wrongCommit(u trainer) {
 	const commit = "0123456789abcdef0123456789abcdef01234567"
-	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=revision="+commit)).failed("sync-repo", fail.RevisionNotFound, commit)
+	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=revision="+commit)).failed("preflight", fail.RevisionNotFound, commit)
 	if _, ran := e.tasks["train"]; ran {
 		e.Error("the run trained without a repository")
 	}
 }
 
 func scriptMissing(u trainer) {
-	u.end(u.start("e2e/nowhere.py", "--param=launcher=torchrun", oneGPU)).failed("train", fail.ScriptNotFound, `"e2e/nowhere.py"`, "quick.sh")
+	u.end(u.start("e2e/nowhere.py", "--param=launcher=torchrun", oneGPU)).failed("preflight", fail.ScriptNotFound, `"e2e/nowhere.py"`, "quick.sh")
+	u.claimsAre() // nothing was created
+}
+
+// mistakesAtOnce tests that a run reports every mistake in one pass, within seconds, and holds nothing.
+func mistakesAtOnce(u trainer) {
+	e := u.end(u.start("e2e/nowhere.py", "--param=launcher=mpirun", "--param=env=A,B=1", "--param=timeout=2h", "--param=env-secret=my-keys", oneGPU)).
+		failed("preflight", fail.InvalidInput, `param launcher: "mpirun"`)
+	e.mustContain(e.log("preflight"), `param env: "A": want KEY=VALUE`, "--pipeline-timeout=", "my-keys", `"e2e/nowhere.py"`)
+	u.claimsAre()
+	if took := e.tasks["preflight"].Ended.Sub(e.tasks["preflight"].Started); took > 30*time.Second {
+		e.Errorf("the run was refused only after %s", took)
+	}
 }
 
 // imageMissing tests that the registry is asked for the image before anything is created, and that
@@ -99,14 +111,14 @@ var advisedTimeouts = regexp.MustCompile(`--pipeline-timeout=\S+ --tasks-timeout
 // starts with the flags in that message.
 func timeoutTooShort(u trainer) {
 	flags := []string{byShell, oneGPU, "--param=timeout=2h"}
-	e := u.end(u.start("e2e/quick.sh", flags...)).failed("provision", fail.TimeoutTooShort, "pipeline 1h, want 2h", "2h of training")
+	e := u.end(u.start("e2e/quick.sh", flags...)).failed("preflight", fail.TimeoutTooShort, "pipeline 1h, want 2h", "2h of training")
 	u.claimsAre() // nothing was created
-	if took := e.tasks["provision"].Ended.Sub(e.tasks["provision"].Started); took > 30*time.Second {
+	if took := e.tasks["preflight"].Ended.Sub(e.tasks["preflight"].Started); took > 30*time.Second {
 		e.Errorf("the run was refused only after %s", took)
 	}
-	advised := advisedTimeouts.FindString(e.log("provision"))
+	advised := advisedTimeouts.FindString(e.log("preflight"))
 	if advised == "" {
-		e.Fatalf("the log of provision proposes no flags:\n%s", e.log("provision"))
+		e.Fatalf("the log of preflight proposes no flags:\n%s", e.log("preflight"))
 	}
 	u.end(u.start("e2e/quick.sh", append(flags, strings.Fields(advised)...)...)).succeeded()
 }

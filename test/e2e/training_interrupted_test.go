@@ -83,7 +83,7 @@ func runCancelled(u trainer) {
 	e := u.end(name)
 	e.equal("verdict", string(e.receipt.Verdict), string(receipt.Failed))
 	e.equal("reason", e.receipt.Reason, string(fail.Cancelled))
-	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were given back")
+	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were released")
 	for node := range 2 {
 		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was told to stop", node))
 	}

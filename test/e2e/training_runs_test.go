@@ -131,7 +131,7 @@ func (e ending) succeeded() ending {
 	e.equal("the receipt's commit", e.receipt.Commit, e.commit)
 	e.equal("the receipt's image", e.receipt.Image, e.results["image"])
 	e.mustContain(e.results["image"], "@sha256:")
-	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were given back")
+	e.equal("what teardown says", e.receipt.Teardown, "all pods and GPUs were released")
 	for _, rank := range e.receipt.Ranks {
 		if rank.Exit != (agent.Exit{}) {
 			e.Errorf("rank %d ended with %+v in a run that succeeded", rank.Rank, rank.Exit)

@@ -2,14 +2,18 @@
 
 package e2e
 
-import "github.com/ml-dev-env/ml-dev-env/internal/fail"
+import (
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
 
 // busyEnvironment starts a second and a third run of a busy environment: one is configured to
-// fail, the other to wait, and neither disturbs the first run.
+// fail, the other to wait, and neither they nor the reaper disturb the first run.
 func busyEnvironment(u trainer) {
+	u.suspendReaper(false)
 	first := u.holding()
 	second := u.start("e2e/quick.sh", byShell, oneGPU)
-	e := u.end(second).failed("provision", fail.EnvironmentBusy, "it is held by", first)
+	e := u.end(second).failed("preflight", fail.EnvironmentBusy, "it is held by", first)
 	e.mustContain(e.log("teardown"), "is left alone")
 
 	third := u.start("e2e/quick.sh", byShell, oneGPU, "--param=on-busy=wait")
@@ -18,6 +22,18 @@ func busyEnvironment(u trainer) {
 	held := u.end(first).succeeded().ranks(2)
 	held.equal("metrics", compact(held, held.results["metrics"]), `{"loss":0.5,"step":3,"steps":3}`)
 	u.end(third).succeeded().ranks(2)
+	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
+}
+
+// besideAColleague tests that mlenv run uses an environment of its own while another run holds the default one, with the
+// same claims, and that neither disturbs the other's tree and job.
+func besideAColleague(u trainer) {
+	first := u.holding()
+	dir := u.project(map[string]string{"train.sh": "test -e /workspace/.mlenv/environments/$MLENV_NAME/repo/train.sh && readlink /workspace/repo\n"})
+	_, problems := u.says(dir, step.Done, append([]string{"run", ".", "train.sh"}, runFlags()...)...)
+	u.mustContain(problems, "Environment ml-dev-env is held by pipelinerun "+first, "This run uses environment ml-dev-env-")
+	u.release("ml-dev-env-0", "release")
+	u.end(first).succeeded().ranks(2)
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +18,8 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	buildclient "github.com/openshift/client-go/build/clientset/versioned/typed/build/v1"
 	"golang.org/x/sync/semaphore"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
@@ -28,9 +31,8 @@ import (
 // gpusOfNode is the number of stand-in GPUs of each of the two nodes.
 const gpusOfNode = 4
 
-// lanes is the number of scenarios that two processors can run in parallel with a real training
-// without timeouts.
-const lanes = 2
+// lanes is the number of scenarios that run in parallel with a real training. Most of their time they wait for pods.
+const lanes = 3
 
 // training has what all scenarios share.
 type training struct {
@@ -53,82 +55,108 @@ type scenario struct {
 	tell func(trainer)
 }
 
-// setVariable chooses the scenarios: nightlySet adds nightlyScenarios to the others.
+// setVariable chooses the scenarios: nightlySet adds those of nightlyHeavy and nightlyLight.
 const (
 	setVariable = "E2E_SET"
 	nightlySet  = "nightly"
 )
 
-// nightlyScenarios are slow, and test what changes rarely.
-var nightlyScenarios = []scenario{
-	{"built-in-full", 2, builtInFull},
-}
+// Nightly scenarios are slow, or variants of scenarios that always run.
+var (
+	nightlyHeavy = []scenario{
+		{"tutorials", 2, tutorials},
+		{"built-in-full", 2, builtInFull},
+		{"package-missing", 0, packageMissing},
+		{"deepspeed-node-storage", 2, deepspeedNodeStorage},
+	}
+	nightlyLight = []scenario{
+		{"build-disk", 0, buildDisk},
+		{"build-push", 0, buildPush},
+		{"rdma-not-allowed", 1, rdmaNotAllowed},
+		{"rdma-memlock", 1, rdmaMemlock},
+		{"rdma-capabilities", 1, rdmaCapabilities},
+		{"rdma-unreferenced", 1, rdmaUnreferenced},
+		{"run-detached", 1, runDetached},
+		{"run-requirements-fail", 1, requirementsFail},
+		{"cancelled-without-teardown", 1, runCancelledOutright},
+	}
+)
 
 // testTraining runs the pipelines, and single Tasks, as users do, and checks what each run leaves
 // behind.
 func testTraining(t *testing.T, times *durations) {
 	began := time.Now()
 	shared := newTraining(t)
+	// The scenario that breaks NICs runs alone among those that use them.
+	var nics sync.RWMutex
+	const breaksNICs = "rdma-faults"
 	// These scenarios need much CPU time, so they run one at a time.
 	heavy := []scenario{
-		{"built-by-runs", 2, builtByRuns},
 		{"deepspeed-zero2", 2, deepspeedShared},
-		{"deepspeed-node-storage", 2, deepspeedNodeStorage},
+		{"built-by-runs", 2, builtByRuns},
 		{"torchrun-script", 2, torchrunScript},
+		{breaksNICs, 1, rdmaFaults},
 	}
 	if os.Getenv(setVariable) == nightlySet {
-		heavy = slices.Concat(nightlyScenarios, heavy)
+		heavy = slices.Concat(nightlyHeavy, heavy)
 	}
 	earnest := queue(heavy...)
 	// The longest scenarios come first, so that no lane ends late.
-	others := queue(
-		scenario{"numbered-lines", 2, stepPodDeleted},
-		scenario{"nightly", 1, nightly},
-		scenario{"busy", 1, busyEnvironment},
-		scenario{"build-failures", 0, buildFailures},
-		scenario{"built-once", 0, builtOnce},
-		scenario{"build-interrupted", 1, buildInterrupted},
-		scenario{"two-environments", 2, twoEnvironments},
-		scenario{"build-disk", 0, buildDisk},
-		scenario{"build-push", 0, buildPush},
-		scenario{"tasks-alone", 1, tasksAlone},
-		scenario{"steps-by-hand", 1, stepsByHand},
-		scenario{"dev-loop", 1, devLoop},
-		scenario{"github-action", 1, githubAction},
-		scenario{"webhook", 1, webhook},
-		scenario{"rdma-by-admin", 1, rdmaByAdmin},
-		scenario{"rdma-not-allowed", 1, rdmaNotAllowed},
-		scenario{"rdma-attachments", 1, rdmaAttachments},
-		scenario{"rdma-memlock", 1, rdmaMemlock},
-		scenario{"fabric-foreign-pods", 0, foreignPods},
-		scenario{"rdma-capabilities", 1, rdmaCapabilities},
-		scenario{"rdma-unreferenced", 1, rdmaUnreferenced},
-		scenario{"rdma-training", 1, rdmaTraining},
-		scenario{"timeout-too-short", 1, timeoutTooShort},
-		scenario{"rank-fails", 2, rankFails},
-		scenario{"out-of-memory", 1, outOfMemory},
-		scenario{"secret", 1, envSecret},
-		scenario{"wrong-commit", 1, wrongCommit},
-		scenario{"script-missing", 1, scriptMissing},
-		scenario{"image-missing", 1, imageMissing},
-		scenario{"too-many", 0, tooMany},
-		scenario{"quota", 1, quotaExceeded},
-		scenario{"release-bundle", 0, releaseBundle},
-		scenario{"cancelled", 1, runCancelled},
-		scenario{"run-by-mlenv", 1, runByMlenv},
-		scenario{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
-		scenario{"run-detached", 1, runDetached},
-		scenario{"cancelled-without-teardown", 1, runCancelledOutright},
-		scenario{"deleted", 1, runDeleted},
-		scenario{"reaped", 1, reaped},
-		scenario{"container-killed", 1, containerKilled},
-		scenario{"gpus-held", gpusOfNode, gpusHeld},
-		scenario{"install-uninstall-init", 0, installUninstallInit},
-	)
+	light := []scenario{
+		{"rdma-training", 1, rdmaTraining},
+		{"rdma-by-admin", 1, rdmaByAdmin},
+		{"rdma-attachments", 1, rdmaAttachments},
+		{"privileged-gpus", 1, privilegedGPUs},
+		{"numbered-lines", 2, stepPodDeleted},
+		{"nightly", 1, nightly},
+		{"busy", 1, busyEnvironment},
+		{"beside-a-colleague", 2, besideAColleague},
+		{"build-failures", 0, buildFailures},
+		{"built-once", 0, builtOnce},
+		{"build-interrupted", 1, buildInterrupted},
+		{"two-environments", 2, twoEnvironments},
+		{"tasks-alone", 1, tasksAlone},
+		{"steps-by-hand", 1, stepsByHand},
+		{"dev-loop", 1, devLoop},
+		{"github-action", 1, githubAction},
+		{"webhook", 1, webhook},
+		{"fabric-foreign-pods", 0, foreignPods},
+		{"timeout-too-short", 1, timeoutTooShort},
+		{"rank-fails", 2, rankFails},
+		{"out-of-memory", 1, outOfMemory},
+		{"secret", 1, envSecret},
+		{"wrong-commit", 1, wrongCommit},
+		{"script-missing", 1, scriptMissing},
+		{"mistakes-at-once", 1, mistakesAtOnce},
+		{"image-missing", 1, imageMissing},
+		{"too-many", 0, tooMany},
+		{"quota", 1, quotaExceeded},
+		{"release-bundle", 0, releaseBundle},
+		{"cancelled", 1, runCancelled},
+		{"run-by-mlenv", 1, runByMlenv},
+		{"run-cancelled-by-ctrl-c", 1, runCancelledByCtrlC},
+		{"deleted", 1, runDeleted},
+		{"reaped", 1, reaped},
+		{"container-killed", 1, containerKilled},
+		{"gpus-held", gpusOfNode, gpusHeld},
+		{"install-uninstall-init", 0, installUninstallInit},
+	}
+	if os.Getenv(setVariable) == nightlySet {
+		light = slices.Concat(light, nightlyLight)
+	}
+	others := queue(light...)
 	gpus := semaphore.NewWeighted(gpusOfNode)
 	lane := func(scenarios <-chan scenario) func() {
 		return func() {
 			for s := range scenarios {
+				var whole sync.Locker = &sync.Mutex{}
+				switch {
+				case s.name == breaksNICs:
+					whole = &nics
+				case strings.HasPrefix(s.name, "rdma-"):
+					whole = nics.RLocker()
+				}
+				whole.Lock()
 				if err := gpus.Acquire(t.Context(), s.gpus); err != nil {
 					t.Error(err)
 					return
@@ -138,6 +166,7 @@ func testTraining(t *testing.T, times *durations) {
 					shared.tell(t, s.tell)
 				})
 				gpus.Release(s.gpus)
+				whole.Unlock()
 			}
 		}
 	}
@@ -149,7 +178,6 @@ func testTraining(t *testing.T, times *durations) {
 	all.Wait()
 	// These scenarios break a part of the whole cluster.
 	for _, s := range []scenario{
-		{"rdma-faults", 1, rdmaFaults},
 		{"rdma-slow-node", 1, rdmaSlowNode},
 		{"gpu-missing", 1, gpuMissing},
 		{"api-server-away", 1, apiServerAway},
@@ -196,7 +224,7 @@ func newTraining(t *testing.T) training {
 	if out, err := run(t, nil, "go", "build", "-C", repository(t), "-o", s.mlenvProgram, "./cmd/mlenv"); err != nil {
 		t.Fatalf("building mlenv: %v\n%s", err, out)
 	}
-	s.repo, s.commit = serveRepository(t)
+	s.repo, s.commit = serveRepository(t, map[string]string{".": filepath.Join(repository(t), "examples"), "e2e": filepath.Join("testdata", "repo")})
 	return s
 }
 
@@ -242,15 +270,12 @@ func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 	return contents, image
 }
 
-// serveRepository adds a repository to the cluster's git server.
-func serveRepository(t *testing.T) (url, commit string) {
+// serveRepository adds a repository with copies of folders, by their names in it, to the cluster's git server.
+func serveRepository(t *testing.T, folders map[string]string) (url, commit string) {
 	t.Helper()
 	work := t.TempDir()
-	for from, to := range map[string]string{
-		filepath.Join(repository(t), "examples"): work,
-		filepath.Join("testdata", "repo"):        filepath.Join(work, "e2e"),
-	} {
-		if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+	for to, from := range folders {
+		if err := os.CopyFS(filepath.Join(work, to), os.DirFS(from)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -304,6 +329,17 @@ func (u trainer) install(clusterFile string, flags ...string) {
 	if err := cmd.ExecuteContext(u.Context()); err != nil {
 		u.Fatalf("installing into %s: %v\n%s", u.namespace, err, out.String())
 	}
+	u.suspendReaper(true)
+}
+
+// suspendReaper stops or resumes the CronJob that releases abandoned environments. Its pod in every namespace in every
+// minute would be a fifth of all pods.
+func (u trainer) suspendReaper(suspend bool) {
+	u.Helper()
+	change := fmt.Sprintf(`{"spec":{"suspend":%t}}`, suspend)
+	if _, err := u.clients.Kube.BatchV1().CronJobs(u.namespace).Patch(u.Context(), "mlenv-reaper", types.MergePatchType, []byte(change), metav1.PatchOptions{}); err != nil {
+		u.Fatal(err)
+	}
 }
 
 // trainingImage is an image that the local cluster has from the start, so that not every scenario
@@ -323,13 +359,36 @@ func (u trainer) clusterFile(oldNew ...string) (path string) {
 	if err != nil {
 		u.Fatal(err)
 	}
-	named := buildsImage.ReplaceAllString(string(content), "image:\n  name: "+trainingImage+"\n")
+	// Some tests create environments without mlenv install, which creates the ConfigMap of trusted_ca.
+	return u.localFile(append([]string{buildsImage.FindString(string(content)), "image:\n" + namedImage, "  trusted_ca: mlenv-trusted-ca\n", ""}, oldNew...)...)
+}
+
+// localFile writes clusters/local.yaml with one replacement after the other.
+func (u trainer) localFile(oldNew ...string) (path string) {
+	u.Helper()
+	content, err := os.ReadFile("../../clusters/local.yaml")
+	if err != nil {
+		u.Fatal(err)
+	}
+	text := string(content)
+	for pair := range slices.Chunk(oldNew, 2) {
+		if !strings.Contains(text, pair[0]) {
+			u.Fatalf("clusters/local.yaml does not contain %q", pair[0])
+		}
+		text = strings.ReplaceAll(text, pair[0], pair[1])
+	}
 	path = filepath.Join(u.TempDir(), "local.yaml")
-	if err := os.WriteFile(path, []byte(strings.NewReplacer(oldNew...).Replace(named)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		u.Fatal(err)
 	}
 	return path
 }
+
+// namedImage is the content of the image block in cluster files of clusterFile.
+const namedImage = "  name: " + trainingImage + "\n" + withPullSecret
+
+// withPullSecret names the Secret that the local cluster creates in every namespace.
+const withPullSecret = "  pull_secret: registry-pull\n"
 
 // buildsImage is the image block of clusters/local.yaml.
 var buildsImage = regexp.MustCompile(`(?m)^image:\n(  .*\n)+`)

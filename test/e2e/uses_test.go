@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +18,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 
 	"github.com/ml-dev-env/ml-dev-env/test/stepimage"
 )
@@ -36,6 +41,8 @@ func testUses(t *testing.T, times *durations) {
 		"git":                gitClones,
 		"packages":           packages,
 		"listening":          listening,
+		"neighbour":          neighbour,
+		"registry":           registryAccess,
 		"audit-log":          auditLog,
 		"wrong-localcluster": wrongArguments,
 	} {
@@ -296,6 +303,74 @@ func listening(u user, _ map[string]string) {
 				}
 			}
 		}
+	}
+}
+
+// neighbour tests that the machine forwards nothing from another machine to the cluster. A namespace that is connected
+// to this machine, and routes the cluster's addresses through it, plays that other machine.
+func neighbour(u user, _ map[string]string) {
+	const netns, here, there = "e2e-neighbour", "198.51.100.1", "198.51.100.2"
+	ip := func(args ...string) {
+		u.Helper()
+		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+			u.Fatalf("ip %v: %v\n%s", args, err, out)
+		}
+	}
+	ip("netns", "add", netns)
+	u.Cleanup(func() { ip("netns", "delete", netns) })
+	ip("link", "add", "e2e-neighbour", "type", "veth", "peer", "name", "eth0", "netns", netns)
+	ip("addr", "add", here+"/24", "dev", "e2e-neighbour")
+	ip("link", "set", "e2e-neighbour", "up")
+	ip("-n", netns, "addr", "add", there+"/24", "dev", "eth0")
+	ip("-n", netns, "link", "set", "eth0", "up")
+	ip("-n", netns, "route", "add", "default", "via", here)
+	connect := func(address string) error {
+		host, port, err := net.SplitHostPort(address)
+		if err != nil {
+			u.Fatal(err)
+		}
+		return exec.CommandContext(u.Context(), "ip", "netns", "exec", netns, "timeout", "3", "bash", "-c", ": > /dev/tcp/"+host+"/"+port).Run()
+	}
+	for _, address := range []string{registryHost, "10.223.0.2:6443", "10.223.0.2:443", "10.223.0.11:10250"} {
+		if err := connect(address); err == nil {
+			u.Errorf("another machine connects to %s", address)
+		}
+	}
+	// Without a connection to this machine itself, the failures above would prove nothing.
+	listener, err := net.Listen("tcp", here+":0")
+	if err != nil {
+		u.Fatal(err)
+	}
+	defer listener.Close()
+	if err := connect(listener.Addr().String()); err != nil {
+		u.Errorf("the other machine does not reach this one: %v", err)
+	}
+}
+
+// registryAccess tests that the registry serves nothing to anonymous clients in a pod or on this machine.
+func registryAccess(u user, _ map[string]string) {
+	response, err := http.Get("http://" + registryHost + "/v2/training/manifests/latest")
+	if err != nil {
+		u.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusUnauthorized {
+		u.Errorf("an anonymous pull is answered with %s, want %d", response.Status, http.StatusUnauthorized)
+	}
+	reference, err := name.ParseReference(trainingImage)
+	if err != nil {
+		u.Fatal(err)
+	}
+	if _, err := remote.Head(reference, remote.WithContext(u.Context()), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+		u.Errorf("with the credentials of this machine: %v", err)
+	}
+	secrets, err := os.ReadFile(stateDir + "/docker/config.json")
+	if err != nil {
+		u.Fatal(err)
+	}
+	pull := u.kubectl("get", "secret", "registry-pull", "--output=jsonpath={.data.*}")
+	if decoded, err := base64.StdEncoding.DecodeString(pull); err != nil || strings.Contains(string(secrets), string(decoded)) {
+		u.Errorf("the Secret of a namespace has the machine's credentials (%v)", err)
 	}
 }
 

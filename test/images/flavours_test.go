@@ -87,33 +87,6 @@ func TestDockerfiles(t *testing.T) {
 	}
 }
 
-func TestRequirementsArePinned(t *testing.T) {
-	pin := regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*==[0-9][A-Za-z0-9.+!]*$`)
-	for name, folder := range folders(t) {
-		lock := lines(read(t, folder, "lock.txt"))
-		locked := map[string]bool{}
-		for _, line := range lock {
-			locked[line] = true
-		}
-		requirements, err := filepath.Glob(filepath.Join(folder, "requirements*.txt"))
-		if err != nil || len(requirements) == 0 {
-			t.Fatalf("%s: no requirements: %v", name, err)
-		}
-		for _, file := range requirements {
-			for _, line := range lines(read(t, file)) {
-				if !locked[line] {
-					t.Errorf("%s: %s is not in lock.txt", file, line)
-				}
-			}
-		}
-		for _, line := range lock {
-			if !pin.MatchString(line) {
-				t.Errorf("%s: %q in lock.txt is not NAME==VERSION", name, line)
-			}
-		}
-	}
-}
-
 // Programs embed the folders, and go:embed skips such names.
 func TestNoHiddenFiles(t *testing.T) {
 	all := folders(t)

@@ -4,7 +4,6 @@ package agenttest
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -27,9 +27,9 @@ import (
 )
 
 // Main is for a package's TestMain: it makes the test's own binary the agent's
-// program, for the rank shim and virtual environments.
+// program, for launchers, the rank shim and virtual environments.
 func Main(m *testing.M) {
-	if len(os.Args) > 1 && (os.Args[1] == "rank" || os.Args[1] == "venv") {
+	if len(os.Args) > 1 && slices.Contains([]string{"launch", "rank", "venv"}, os.Args[1]) {
 		os.Exit(program.Main(os.Args, os.Environ(), os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
@@ -231,10 +231,7 @@ func (n *Node) serveWrapped(listener net.Listener, handler http.Handler) (end fu
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	front := &http.Server{Handler: n.wrap(handler), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn), TLSConfig: &tls.Config{
-		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{credentials.Certificate},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: credentials.CA,
-	}}
+	front := &http.Server{Handler: n.wrap(handler), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelWarn), TLSConfig: credentials.ServerTLS()}
 	go func() { _ = front.ServeTLS(listener, "", "") }() // ends with front
 	return front.Close
 }

@@ -10,19 +10,19 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// Memory is what the kernel says of the container's memory.
+// Memory is the kernel's account of the container's memory.
 type Memory struct {
-	// Limit is 0 where there is none.
+	// Limit is 0 for none.
 	Limit agent.Bytes
 	Used  agent.Bytes
-	// Cache is what of Used is contents of files that nobody has read for a while.
+	// Cache is the part of Used with contents of files that were not read for a while.
 	Cache agent.Bytes
 	// Killed counts processes that the kernel killed for memory.
 	Killed int
 }
 
 // ReadMemory reads the memory cgroup of the calling container, version 2 or 1,
-// from sys, the tree at /sys/fs/cgroup. What cannot be read is 0.
+// from sys, the tree at /sys/fs/cgroup. Unreadable values are 0.
 func ReadMemory(sys fs.FS) Memory {
 	if _, err := fs.Stat(sys, "cgroup.controllers"); err == nil {
 		return Memory{
@@ -40,8 +40,7 @@ func ReadMemory(sys fs.FS) Memory {
 	}
 }
 
-// CPU is what the kernel says of the container's limit of processor time: in how many
-// periods it wanted to run, and in how many of them the limit held it back.
+// CPU counts the periods in which the container wanted to run under a limit, and those in which the limit stopped it.
 type CPU struct{ Periods, Throttled int }
 
 // ReadCPU reads the processor cgroup as ReadMemory reads memory's.
@@ -61,7 +60,7 @@ func readBytes(sys fs.FS, name string) agent.Bytes {
 		return 0
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64)
-	if err != nil || n >= 1<<60 {
+	if err != nil || n < 0 || n >= 1<<60 {
 		return 0
 	}
 	return agent.Bytes(n)
@@ -75,7 +74,7 @@ func readKey(sys fs.FS, name, key string) int {
 	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
 		if value, ok := strings.CutPrefix(lines.Text(), key+" "); ok {
 			n, _ := strconv.Atoi(value)
-			return n
+			return max(0, n)
 		}
 	}
 	return 0

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -76,12 +77,12 @@ func smi(t *testing.T, script string) {
 
 func TestGPUs(t *testing.T) {
 	h100 := func(change func(*agent.GPU)) []agent.GPU {
-		gpu := agent.GPU{Index: 0, UUID: "GPU-a", Model: "NVIDIA H100 80GB HBM3", Driver: "580.95.05", Memory: 81559 << 20, MemoryUsed: 4 << 20, Utilization: 97, Temperature: 61}
+		gpu := agent.GPU{Index: 0, UUID: "GPU-a", PCI: "0000:19:00.0", Model: "NVIDIA H100 80GB HBM3", Driver: "580.95.05", Memory: 81559 << 20, MemoryUsed: 4 << 20, Utilization: 97, Temperature: 61}
 		change(&gpu)
 		return []agent.GPU{gpu}
 	}
 	answer := func(active, recovery, errors string) string {
-		return fmt.Sprintf("echo '0, GPU-a, NVIDIA H100 80GB HBM3, 580.95.05, 81559, 4, 97, 61, %s, %s, %s'", active, recovery, errors)
+		return fmt.Sprintf("echo '0, GPU-a, NVIDIA H100 80GB HBM3, 580.95.05, 81559, 4, 97, 61, %s, %s, %s, 00000000:19:00.0, Disabled'", active, recovery, errors)
 	}
 	for _, tc := range []struct {
 		name   string
@@ -95,6 +96,7 @@ func TestGPUs(t *testing.T) {
 			h100(func(g *agent.GPU) {
 				g.Fault = "the driver asks for recovery: Drain and Reset; 2 uncorrected memory errors"
 			}), ""},
+		{"memory errors that the driver has dealt with", answer("0x0000000000000001", "None", "2"), h100(func(*agent.GPU) {}), ""},
 		{"what it cannot tell", answer("[N/A]", "[N/A]", "[N/A]"), h100(func(*agent.GPU) {}), ""},
 		{"no device", "echo 'No devices were found'; exit 6", nil, ""},
 		{"the driver is gone", "echo 'Failed to initialize NVML: Driver/library version mismatch'; exit 18", nil, "exit status 18: Failed to initialize NVML"},
@@ -102,7 +104,7 @@ func TestGPUs(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			smi(t, tc.script)
-			got, err := GPUs(context.Background())
+			got, _, err := GPUs(context.Background(), nil, 1)
 			if tc.err == "" && err != nil || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
 				t.Errorf("error %v, want %q", err, tc.err)
 			}
@@ -113,7 +115,7 @@ func TestGPUs(t *testing.T) {
 	}
 	t.Run("no nvidia-smi", func(t *testing.T) {
 		t.Setenv("PATH", t.TempDir())
-		if got, err := GPUs(context.Background()); got != nil || err != nil {
+		if got, _, err := GPUs(context.Background(), nil, 1); got != nil || err != nil {
 			t.Errorf("got %v, %v; want nothing", got, err)
 		}
 	})
@@ -125,11 +127,10 @@ func TestOlderDriver(t *testing.T) {
 	smi(t, `case "$1" in
 *gpu_recovery_action*) echo 'Field "gpu_recovery_action" is not a valid field to query.'; echo; exit 2;;
 *clocks_event_reasons.active*) echo 'Field "clocks_event_reasons.active" is not a valid field to query.'; echo; exit 2;;
-*--query-gpu=index,uuid,name,driver_version,memory.total,memory.used,utilization.gpu,temperature.gpu,ecc.errors.uncorrected.volatile.total\ *) ;;
 esac
-echo '0, GPU-a, Tesla V100-SXM2-16GB, 470.82.01, 16160, 0, 0, 30, 1'`)
-	got, err := GPUs(context.Background())
-	want := []agent.GPU{{UUID: "GPU-a", Model: "Tesla V100-SXM2-16GB", Driver: "470.82.01", Memory: 16160 << 20, Temperature: 30, Fault: "1 uncorrected memory error"}}
+echo '0, GPU-a, Tesla V100-SXM2-16GB, 470.82.01, 16160, 0, 0, 30, 1, 00000000:3B:00.0, [N/A]'`)
+	got, _, err := GPUs(context.Background(), nil, 1)
+	want := []agent.GPU{{UUID: "GPU-a", PCI: "0000:3b:00.0", Model: "Tesla V100-SXM2-16GB", Driver: "470.82.01", Memory: 16160 << 20, Temperature: 30}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
@@ -159,11 +160,28 @@ func TestVolume(t *testing.T) {
 	if gone := Volume(filepath.Join(shared, "not-mounted")); gone.ID != "" || !strings.Contains(gone.Problem, "not-mounted") {
 		t.Errorf("no volume is %+v, want its problem", gone)
 	}
-	// What a node that lost its power left is no identity.
-	if err := os.WriteFile(filepath.Join(shared, volumeID), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if empty := Volume(shared); empty.ID != "" || empty.Problem == "" {
-		t.Errorf("an empty identity is %+v, want a problem", empty)
+}
+
+// What a node that lost its power left, or a program put there, is no identity: nodes agree on another file.
+func TestVolumeIdentityIsAnotherFile(t *testing.T) {
+	path := func(dir string) string { return filepath.Join(dir, volumeID) }
+	for name, put := range map[string]func(dir string) error{
+		"empty":  func(dir string) error { return os.WriteFile(path(dir), nil, 0o644) },
+		"large":  func(dir string) error { return os.WriteFile(path(dir), make([]byte, 1<<20), 0o644) },
+		"text":   func(dir string) error { return os.WriteFile(path(dir), []byte("\x1b[31mno identity"), 0o644) },
+		"FIFO":   func(dir string) error { return syscall.Mkfifo(path(dir), 0o644) },
+		"link":   func(dir string) error { return os.Symlink("/dev/zero", path(dir)) },
+		"folder": func(dir string) error { return os.Mkdir(path(dir), 0o755) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := put(dir); err != nil {
+				t.Fatal(err)
+			}
+			first, second := Volume(dir), Volume(dir)
+			if first.ID == "" || first.Problem != "" || second.ID != first.ID {
+				t.Errorf("got %+v, then %+v; want one identity", first, second)
+			}
+		})
 	}
 }

@@ -18,11 +18,11 @@ import (
 
 // smiFields are asked of nvidia-smi. Older drivers do not know all of them.
 var smiFields = []string{"index", "uuid", "name", "driver_version", "memory.total", "memory.used", "utilization.gpu", "temperature.gpu",
-	"clocks_event_reasons.active", "gpu_recovery_action", "ecc.errors.uncorrected.volatile.total"}
+	"clocks_event_reasons.active", "gpu_recovery_action", "ecc.errors.uncorrected.volatile.total", "pci.bus_id", "mig.mode.current"}
 
 // slowdowns are the bits of clocks_event_reasons.active that mean that a GPU is
-// held back by heat, power or its board (nvml.h, nvmlClocksEventReason*). Idling,
-// clocks that somebody set and the software power cap are ordinary.
+// slowed down by heat, power or its board (nvml.h, nvmlClocksEventReason*). Idling, configured clocks and the software power cap
+// are ordinary.
 var slowdowns = []struct {
 	bit  uint64
 	name string
@@ -33,26 +33,40 @@ var slowdowns = []struct {
 	{0x80, "hardware power brake"},
 }
 
-// unknownField is what nvidia-smi says to a field that its driver does not have.
+// unknownField is nvidia-smi's error for a field that its driver does not have.
 var unknownField = regexp.MustCompile(`Field "([^"]+)" is not a valid field to query`)
 
-// GPUs lists the GPUs that processes of this container can use, as nvidia-smi
-// sees them. Without nvidia-smi there are none and no error. What an older driver
-// does not tell is left out.
-func GPUs(ctx context.Context) ([]agent.GPU, error) {
+// GPUs lists the GPUs that this container was given, by nvidia-smi and environ, and whether the container sees more. given is how
+// many it was given, 0 if that is unknown. Without nvidia-smi there are none and no error. Fields that an older driver does not
+// have stay empty. It is an error if the container sees more than it was given and nothing shows which are its own.
+func GPUs(ctx context.Context, environ []string, given int) (gpus []agent.GPU, more bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
+	shown, err := shown(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	gpus, err = own(shown, listed(environ, mountedDevices), given)
+	return gpus, len(gpus) < len(shown), err
+}
+
+// shown are the GPUs that nvidia-smi shows.
+func shown(ctx context.Context) ([]agent.GPU, error) {
 	fields := slices.Clone(smiFields)
 	for {
 		out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu="+strings.Join(fields, ","), "--format=csv,noheader,nounits").Output()
 		if err == nil {
-			return parseGPUs(string(out), fields)
+			gpus, split, err := parseGPUs(string(out), fields)
+			if err != nil {
+				return nil, err
+			}
+			return withMIG(ctx, gpus, split)
 		}
 		var exit *exec.ExitError
 		switch refused := unknownField.FindSubmatch(out); {
 		case errors.Is(err, exec.ErrNotFound):
 			return nil, nil
-		case errors.As(err, &exit) && exit.ExitCode() == 6: // there is no device
+		case errors.As(err, &exit) && exit.ExitCode() == 6: // no device
 			return nil, nil
 		case refused == nil || !slices.Contains(fields, string(refused[1])):
 			return nil, fmt.Errorf("running nvidia-smi: %w: %s", err, strings.TrimSpace(string(out)))
@@ -62,16 +76,16 @@ func GPUs(ctx context.Context) ([]agent.GPU, error) {
 	}
 }
 
-// parseGPUs reads the answer of nvidia-smi to fields.
-func parseGPUs(text string, fields []string) ([]agent.GPU, error) {
+// parseGPUs reads the answer of nvidia-smi to fields. split are the indexes of GPUs with MIG.
+func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bool, err error) {
 	lines := csv.NewReader(strings.NewReader(text))
 	lines.TrimLeadingSpace = true
 	lines.FieldsPerRecord = len(fields)
 	records, err := lines.ReadAll()
 	if err != nil {
-		return nil, fmt.Errorf("reading nvidia-smi's answer: %w", err)
+		return nil, nil, fmt.Errorf("reading nvidia-smi's answer: %w", err)
 	}
-	var gpus []agent.GPU
+	split = map[int]bool{}
 	for _, record := range records {
 		of := func(field string) string {
 			if i := slices.Index(fields, field); i >= 0 {
@@ -80,7 +94,7 @@ func parseGPUs(text string, fields []string) ([]agent.GPU, error) {
 			return "[N/A]"
 		}
 		gpu := agent.GPU{
-			Index: number(of("index")), UUID: of("uuid"), Model: of("name"), Driver: of("driver_version"),
+			Index: number(of("index")), UUID: of("uuid"), PCI: sysfsAddress(of("pci.bus_id")), Model: of("name"), Driver: of("driver_version"),
 			Memory: agent.Bytes(number(of("memory.total"))) << 20, MemoryUsed: agent.Bytes(number(of("memory.used"))) << 20,
 			Utilization: number(of("utilization.gpu")), Temperature: number(of("temperature.gpu")),
 		}
@@ -90,20 +104,30 @@ func parseGPUs(text string, fields []string) ([]agent.GPU, error) {
 				gpu.Throttled = append(gpu.Throttled, s.name)
 			}
 		}
-		var faults []string
+		// A count of memory errors alone is no fault: the GPU takes such memory out of use, and the driver says when that is not enough.
 		if action := of("gpu_recovery_action"); action != "None" && !strings.HasPrefix(action, "[") {
-			faults = append(faults, "the driver asks for recovery: "+action)
+			gpu.Fault = "the driver asks for recovery: " + action
+			if n := number(of("ecc.errors.uncorrected.volatile.total")); n > 0 {
+				gpu.Fault += "; " + humanize.Count(n, "uncorrected memory error")
+			}
 		}
-		if n := number(of("ecc.errors.uncorrected.volatile.total")); n > 0 {
-			faults = append(faults, humanize.Count(n, "uncorrected memory error"))
+		if of("mig.mode.current") == "Enabled" {
+			split[gpu.Index] = true
 		}
-		gpu.Fault = strings.Join(faults, "; ")
 		gpus = append(gpus, gpu)
 	}
-	return gpus, nil
+	return gpus, split, nil
 }
 
-// number is 0 for what nvidia-smi does not know, as in [N/A].
+// sysfsAddress is the PCI address as sysfs has it: 0000:19:00.0 for nvidia-smi's 00000000:19:00.0.
+func sysfsAddress(bus string) string {
+	if strings.HasPrefix(bus, "[") {
+		return ""
+	}
+	return strings.ToLower(strings.TrimPrefix(bus, "0000"))
+}
+
+// number is 0 for an unknown value such as [N/A].
 func number(s string) int {
 	n, _ := strconv.Atoi(s)
 	return n

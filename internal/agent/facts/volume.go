@@ -1,4 +1,4 @@
-// Package facts reads what a node is and has: its memory, GPUs and volumes.
+// Package facts reads the memory, GPUs and volumes of a node.
 package facts
 
 import (
@@ -8,37 +8,53 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 // volumeID names the file that tells volumes apart.
 const volumeID = ".mlenv-volume-id"
 
-// Volume describes the volume mounted at dir. The first node that looks writes
-// an identity into it, so that nodes can tell whether they share it.
+// Volume describes the volume mounted at dir. The first node writes an identity into it, which shows the others whether they
+// share it.
 func Volume(dir string) agent.Volume {
 	volume := Space(dir)
 	if volume.Problem != "" {
 		return volume
 	}
-	path := filepath.Join(dir, volumeID)
-	id, err := identity(path)
-	switch {
-	case err != nil:
+	var err error
+	if volume.ID, err = volumeIdentity(dir); err != nil {
 		volume.Problem = err.Error()
-	case id == "":
-		volume.Problem = path + " is empty: remove it, and it is made anew"
 	}
-	volume.ID = id
 	return volume
 }
 
-// Space is the size of the volume mounted at dir and what is free of it, without an
-// identity.
+// volumeIdentity skips what is no identity, such as an empty file that a crash left: nothing is removed, so all nodes skip the
+// same files.
+func volumeIdentity(dir string) (string, error) {
+	const most = 10
+	for i := range most {
+		path := filepath.Join(dir, volumeID)
+		if i > 0 {
+			path += fmt.Sprintf("-%d", i)
+		}
+		id, err := identity(path)
+		if validIdentity.MatchString(id) {
+			return id, nil
+		}
+		if err != nil && !errors.Is(err, claimfile.ErrNotRegular) && !errors.Is(err, claimfile.ErrTooLarge) {
+			return "", err
+		}
+	}
+	return "", fmt.Errorf("reading %s: %d files of this name hold no identity; remove them", filepath.Join(dir, volumeID), most)
+}
+
+// Space returns the size and the free space of the volume mounted at dir, without an identity.
 func Space(dir string) agent.Volume {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {
@@ -47,15 +63,18 @@ func Space(dir string) agent.Volume {
 	return agent.Volume{Size: agent.Bytes(stat.Blocks) * agent.Bytes(stat.Bsize), Free: agent.Bytes(stat.Bavail) * agent.Bytes(stat.Bsize)}
 }
 
-// identity reads the file, or makes it. It appears whole by a link, which fails
-// where another node was first, on shared file systems too.
+var validIdentity = regexp.MustCompile(`^[0-9A-Za-z-]{8,64}$`)
+
+// identity reads the file, or creates it. It appears whole by a link, which fails
+// if another node was first, on shared file systems too.
 func identity(path string) (string, error) {
-	content, err := os.ReadFile(path)
-	if err == nil {
-		return strings.TrimSpace(string(content)), nil
+	read := func() (string, error) {
+		content, err := claimfile.Read(path, 100)
+		return strings.TrimSpace(string(content)), err
 	}
+	id, err := read()
 	if !errors.Is(err, fs.ErrNotExist) {
-		return "", err
+		return id, err
 	}
 	temporary := path + "." + rand.Text()
 	defer os.Remove(temporary)
@@ -65,6 +84,5 @@ func identity(path string) (string, error) {
 	if err := os.Link(temporary, path); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
-	content, err = os.ReadFile(path)
-	return strings.TrimSpace(string(content)), err
+	return read()
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -12,21 +11,18 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"syscall"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// download brings files from URLs into the folder dir, one after the other. A file has its
-// name only when it is whole: of the SHA-256 that is wanted, or as long as its server
-// says. With a wanted SHA-256 what broke off goes on where it did, if the server can do
-// that; without one it begins anew, for it may be another file by now. A file that is there
-// with the wanted SHA-256 is not brought again.
+// download downloads files from URLs into the folder dir, one after the other. A file gets its name only when it is complete: it
+// has the wanted SHA-256, or the length that its server stated. A broken download with a wanted SHA-256 resumes, if the server
+// supports ranges. Without one it starts again, because the file may have changed. Files that have the wanted SHA-256 already are
+// not downloaded.
 func download(ctx context.Context, client *http.Client, dir string, wanted []agent.Download, out io.Writer) error {
-	// Ranks run as another user of the same group.
-	syscall.Umask(0o002)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
@@ -78,15 +74,15 @@ func downloadOne(ctx context.Context, client *http.Client, root *os.Root, one ag
 	if size, err = appendRest(ctx, client, one.URL, file, had, sum); err != nil {
 		return 0, "", err
 	}
-	digest = tree.Digest(hex.EncodeToString(sum.Sum(nil)))
+	digest = tree.DigestOf(sum)
 	if cmp.Or(one.Content, digest) != digest {
 		return 0, "", errors.Join(fmt.Errorf("it has SHA-256 %s, want %s", digest, one.Content), root.Remove(half))
 	}
 	return size, digest, root.Rename(half, one.Path)
 }
 
-// appendRest adds what comes behind the first had bytes of the URL, or begins anew where its
-// server knows no ranges. It returns the size of the whole.
+// appendRest appends everything after the first had bytes of the URL, or starts again if the server supports no ranges. It returns
+// the size of the complete file.
 func appendRest(ctx context.Context, client *http.Client, url string, file *os.File, had int64, sum hash.Hash) (int64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -103,7 +99,7 @@ func appendRest(ctx context.Context, client *http.Client, url string, file *os.F
 	switch response.StatusCode {
 	case http.StatusPartialContent:
 	case http.StatusRequestedRangeNotSatisfiable:
-		return had, nil // all of it is there, as its SHA-256 shows
+		return had, nil // the file is complete, as its SHA-256 will show
 	case http.StatusOK:
 		if _, err := file.Seek(0, io.SeekStart); err != nil {
 			return 0, err
@@ -116,7 +112,7 @@ func appendRest(ctx context.Context, client *http.Client, url string, file *os.F
 	default:
 		return 0, fmt.Errorf("the server answers %s", response.Status)
 	}
-	// A body that is shorter than the server has said is an error of the reader.
+	// The reader fails if the body is shorter than the server stated.
 	came, err := io.Copy(io.MultiWriter(file, sum), response.Body)
 	if err != nil {
 		return 0, fmt.Errorf("it broke off after %s, and goes on there when it is tried again: %w", humanize.Bytes(had+came), err)
@@ -132,5 +128,64 @@ func digestOf(root *os.Root, name string) (int64, tree.Digest, error) {
 	defer file.Close()
 	sum := sha256.New()
 	size, err := io.Copy(sum, file)
-	return size, tree.Digest(hex.EncodeToString(sum.Sum(nil))), err
+	return size, tree.DigestOf(sum), err
+}
+
+// silence is how long a server may send nothing: a server that vanished would block all later files until the pod ends.
+const silence = 2 * time.Minute
+
+// idleTransport ends requests whose server sends nothing for a while, also during the body.
+type idleTransport struct {
+	next     http.RoundTripper
+	patience time.Duration
+}
+
+// RoundTrip implements http.RoundTripper.
+func (i idleTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	timer := time.AfterFunc(i.patience, func() { cancel(fmt.Errorf("the server said nothing for %s", i.patience)) })
+	response, err := i.next.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		timer.Stop()
+		err = because(ctx, err)
+		cancel(nil)
+		return nil, err
+	}
+	response.Body = &idleBody{ReadCloser: response.Body, ctx: ctx, cancel: cancel, timer: timer, patience: i.patience}
+	return response, nil
+}
+
+// idleBody is a body that must not pause for long.
+type idleBody struct {
+	io.ReadCloser
+	ctx      context.Context //nolint:containedctx // it has the cause of the end
+	cancel   context.CancelCauseFunc
+	timer    *time.Timer
+	patience time.Duration
+}
+
+func (a *idleBody) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if n > 0 {
+		a.timer.Reset(a.patience)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = because(a.ctx, err)
+	}
+	return n, err
+}
+
+func (a *idleBody) Close() error {
+	a.timer.Stop()
+	err := a.ReadCloser.Close()
+	a.cancel(nil)
+	return err
+}
+
+// because returns the cause of the end of ctx, which err does not contain, and else err.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -19,11 +20,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// files gives what lies on a volume to somebody who asks by exec, or puts onto it what they
-// bring, a request a process.
+// files runs one of the file commands, which mlenv starts by exec to read from a volume or to write to it.
 func files(args []string, stdin io.Reader, stdout io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	// Ranks run as another user of the same group.
+	syscall.Umask(0o002)
 	switch command, rest := args[0], args[1:]; {
 	case command == "hold" && len(rest) == 0:
 		hold(ctx, time.NewTicker(holdLooks).C, alone)
@@ -37,9 +39,9 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		}
 		return tree.WriteContents(ctx, stdout, rest[0], wanted.Manifest, wanted.Missing)
 	case command == "missing" && len(rest) == 1:
-		return missingFiles(ctx, rest[0], stdin, stdout)
+		return landFiles(ctx, rest[0], stdin, stdout, false)
 	case command == "land" && len(rest) == 1:
-		return landFiles(ctx, rest[0], stdin, stdout)
+		return landFiles(ctx, rest[0], stdin, stdout, true)
 	case command == "download" && len(rest) == 1:
 		var wanted []agent.Download
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
@@ -50,15 +52,14 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 	return fmt.Errorf("files %q: want hold, list DIR PATH..., send DIR, missing DIR, land DIR or download DIR", args)
 }
 
-// Whoever made the pod asks something of it now and then, each time by a process. They may look
-// at files of their own for long in between; and a ReadWriteOnce claim, which keeps the pods of
-// other nodes waiting, is not to be held for hours because they were killed.
+// The program that created the pod starts a process in it for each request. It may read local files for a long time in between. If
+// it was killed, the pod must end soon: a ReadWriteOnce claim keeps pods on other nodes waiting.
 const (
 	holdLooks = time.Minute
 	holdFor   = 30 // looks
 )
 
-// hold waits until it is told to end, or is alone for so many looks in a row.
+// hold waits until ctx is done, or until it was alone for holdFor looks in a row.
 func hold(ctx context.Context, looks <-chan time.Time, alone func() bool) {
 	for quiet := 0; quiet < holdFor; {
 		select {
@@ -72,51 +73,41 @@ func hold(ctx context.Context, looks <-chan time.Time, alone func() bool) {
 	}
 }
 
-// alone is true where the container runs no other process.
+// alone reports whether the container runs no other process.
 func alone() bool {
 	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return false
-	}
-	for _, entry := range entries {
-		if pid, err := strconv.Atoi(entry.Name()); err == nil && pid != os.Getpid() {
-			return false
-		}
-	}
-	return true
+	return err == nil && !slices.ContainsFunc(entries, func(entry os.DirEntry) bool {
+		pid, err := strconv.Atoi(entry.Name())
+		return err == nil && pid != os.Getpid()
+	})
 }
 
-// missingFiles says which contents of a manifest are not in the folder yet, which it makes.
-func missingFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Writer) error {
-	var m tree.Manifest
-	if err := json.NewDecoder(stdin).Decode(&m); err != nil {
-		return fmt.Errorf("reading what is to come: %w", err)
-	}
-	landing, err := land(ctx, dir, m)
-	if err != nil {
-		return err
-	}
-	defer landing.Close()
-	return json.NewEncoder(stdout).Encode(landing.Missing())
-}
-
-// landFiles puts files into the folder: stdin is a manifest as JSON, a line, and the contents
-// that are missing, as send writes them.
-func landFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Writer) error {
+// landFiles reads a line with a manifest in JSON from stdin, and creates the folder. Then it writes the missing contents, which
+// follow in the form of send, and prints the number of files. Without write it prints the missing contents instead.
+func landFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Writer, write bool) error {
 	in := bufio.NewReaderSize(stdin, 1<<20)
 	line, err := in.ReadBytes('\n')
-	if err != nil {
+	if err != nil && (write || !errors.Is(err, io.EOF)) {
 		return fmt.Errorf("reading what is to come: %w", err)
 	}
 	var m tree.Manifest
 	if err := json.Unmarshal(line, &m); err != nil {
 		return fmt.Errorf("reading what is to come: %w", err)
 	}
-	landing, err := land(ctx, dir, m)
+	if err := m.Check(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	landing, err := tree.NewLanding(ctx, dir, m)
 	if err != nil {
 		return err
 	}
 	defer landing.Close()
+	if !write {
+		return json.NewEncoder(stdout).Encode(landing.Missing())
+	}
 	if len(landing.Missing()) > 0 {
 		if err := tree.ReadContents(ctx, in, m.Sizes(), landing.Put); err != nil {
 			return err
@@ -128,21 +119,9 @@ func landFiles(ctx context.Context, dir string, stdin io.Reader, stdout io.Write
 	return json.NewEncoder(stdout).Encode(landing.Landed())
 }
 
-func land(ctx context.Context, dir string, m tree.Manifest) (*tree.Landing, error) {
-	if err := m.Check(); err != nil {
-		return nil, err
-	}
-	// Ranks run as another user of the same group.
-	syscall.Umask(0o002)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return nil, err
-	}
-	return tree.NewLanding(ctx, dir, m)
-}
-
 func listFiles(ctx context.Context, dir string, paths []string, stdout io.Writer) error {
 	var found agent.FileListing
-	var there []string
+	var present []string
 	for _, path := range paths {
 		if !filepath.IsLocal(path) {
 			return fmt.Errorf("path %q: want one in the folder", path)
@@ -153,12 +132,12 @@ func listFiles(ctx context.Context, dir string, paths []string, stdout io.Writer
 		case err != nil:
 			return err
 		default:
-			there = append(there, path)
+			present = append(present, path)
 		}
 	}
-	if len(there) > 0 {
+	if len(present) > 0 {
 		var err error
-		if found.Manifest, err = tree.Scan(ctx, dir, tree.Only(there)); err != nil {
+		if found.Manifest, err = tree.Scan(ctx, dir, tree.Only(present)); err != nil {
 			return err
 		}
 	}

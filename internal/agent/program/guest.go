@@ -21,19 +21,18 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// guest answers, on loopback alone and at a port that was free, until it is told to end or
-// nobody has asked anything for a while. It ends with no process and no file left: all
-// that it writes is in its folder.
+// guest is a temporary agent, on loopback and a free port. It ends on a signal or after a while without a request, and leaves no
+// process and no file: it writes into its folder alone.
 func guest(args, environ []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mlenv-agent guest", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	dir := flags.String("dir", "", "the agent's folder, with its certificates in tls/: removed at the end")
-	addresses := flags.String("addresses", "", "addresses of all nodes, by commas")
-	node := flags.Int("node", 0, "which of them this is, from 0")
-	gpus := flags.Int("gpus", 0, "GPUs that the container was given")
+	addresses := flags.String("addresses", "", "comma-separated addresses of all nodes")
+	node := flags.Int("node", 0, "index of this node among them, from 0")
+	gpus := flags.Int("gpus", 0, "number of GPUs of the container")
 	pod := flags.String("pod", "", "name of the pod")
-	kubernetesNode := flags.String("kubernetes-node", "", "name of the node that it is on")
-	idle := flags.Duration("idle", 2*time.Minute, "end after so long without a request")
+	kubernetesNode := flags.String("kubernetes-node", "", "name of its Kubernetes node")
+	idle := flags.Duration("idle", 2*time.Minute, "time without a request after which it ends")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -47,10 +46,10 @@ func guest(args, environ []string, stdout, stderr io.Writer) int {
 		Pod: *pod, KubernetesNode: *kubernetesNode, PodIP: all[*node], Public: "127.0.0.1", Loopback: "127.0.0.1",
 		Program: filepath.Join(*dir, "mlenv-agent"),
 		Paths:   server.Paths{Workspace: filepath.Join(*dir, "workspace"), Datasets: *dir, Home: *dir, Sys: server.DefaultPaths().Sys},
-		// What Python and CUDA would leave elsewhere.
+		// Python and CUDA write nothing outside.
 		Environ: append(environ, "PYTHONDONTWRITEBYTECODE=1", "CUDA_CACHE_PATH="+filepath.Join(*dir, "cuda")),
 	}
-	err := visit(config, stdout)
+	err := serveGuest(config, stdout)
 	if err = errors.Join(err, os.RemoveAll(*dir)); err != nil {
 		fmt.Fprintln(stderr, "mlenv-agent:", err)
 		return 1
@@ -58,7 +57,7 @@ func guest(args, environ []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func visit(config server.Config, stdout io.Writer) error {
+func serveGuest(config server.Config, stdout io.Writer) error {
 	syscall.Umask(0o077)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer stop()
@@ -74,7 +73,7 @@ func visit(config server.Config, stdout io.Writer) error {
 	reaping, stopReaping := context.WithCancel(ctx)
 	defer stopReaping()
 	go server.Reap(reaping)
-	// Whoever reads the output goes, and writing to nobody would be the agent's end.
+	// The reader of stdout may be gone, and writing to a closed pipe would end the agent.
 	log, err := os.OpenFile(filepath.Join(config.Paths.Home, "agent.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
@@ -90,9 +89,9 @@ func visit(config server.Config, stdout io.Writer) error {
 	}
 	address, ok := listener.Addr().(*net.TCPAddr)
 	if !ok {
-		return fmt.Errorf("listening on loopback: %s is no TCP address", listener.Addr())
+		return fmt.Errorf("listening on loopback: %s is not a TCP address", listener.Addr())
 	}
-	if err := json.NewEncoder(stdout).Encode(agent.Arrival{Port: address.Port, Version: config.Version}); err != nil {
+	if err := json.NewEncoder(stdout).Encode(agent.Endpoint{Port: address.Port, Version: config.Version}); err != nil {
 		return err
 	}
 	return s.ServeOn(ctx, listener)

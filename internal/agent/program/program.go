@@ -1,5 +1,4 @@
-// Package program is the agent's command line. It is small on purpose: every
-// container of every environment holds it.
+// Package program is the agent's command line. It is small, because every container of every environment holds it.
 package program
 
 import (
@@ -28,23 +27,24 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
 
   mlenv-agent install DIR        copy the program into a folder (the init container)
   mlenv-agent serve              answer the steps and run jobs (PID 1 of the node)
-  mlenv-agent guest [FLAGS]      answer and run jobs for a while in a container that is somebody else's,
-                                 and leave nothing there; --help tells the flags
+  mlenv-agent guest [FLAGS]      run temporarily in another project's container and leave nothing there;
+                                 --help prints the flags
   mlenv-agent ready              exit 0 when the agent of this container answers
-  mlenv-agent rank -- COMMAND    run one rank and write down how it ended (launchers do)
+  mlenv-agent launch -- COMMAND  run the launcher of a job and end all that it leaves (the agent does)
+  mlenv-agent rank -- COMMAND    run one rank and record its end (launchers do)
   mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;
-                                 --shell=ID before it lets the agent end what nobody attends any more
+                                 --shell=ID before it lets the agent end an abandoned shell
   mlenv-agent env                print that environment as lines for a shell
-  mlenv-agent venv DIR FILE      make a virtual environment with the requirements of a file
-  mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and what is wrong with them;
-                                 --check gives a line and an exit code, --json the facts,
+  mlenv-agent venv DIR FILE      create a virtual environment with the requirements of a file
+  mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and their problems;
+                                 --check prints a line and sets the exit code, --json prints the facts,
                                  --sys-root=DIR reads another sysfs
-  mlenv-agent files hold         wait for SIGTERM, or until nobody asks anything any more: a pod that files are fetched from
-  mlenv-agent files list DIR PATH...  print what lies there, with its hashes
-  mlenv-agent files send DIR     print the contents that stdin asks for
-  mlenv-agent files missing DIR  print which contents of the manifest on stdin are not there yet
-  mlenv-agent files land DIR     put the contents that follow the manifest on stdin there, verified
-  mlenv-agent files download DIR put what lies at the URLs on stdin there, verified
+  mlenv-agent files hold         keep a pod for file transfers until SIGTERM or half an hour without one
+  mlenv-agent files list DIR PATH...  print the files with their hashes
+  mlenv-agent files send DIR     print the contents that stdin lists
+  mlenv-agent files missing DIR  print the missing contents of the manifest on stdin
+  mlenv-agent files land DIR     write the contents that follow the manifest on stdin, verified
+  mlenv-agent files download DIR write the contents of the URLs on stdin, verified
   mlenv-agent version            print the versions of the program and of its protocol
 `
 
@@ -67,6 +67,8 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		return guest(rest, environ, stdout, stderr)
 	case command == "ready" && len(rest) == 0:
 		err = ready(agent.Socket)
+	case command == "launch":
+		err = server.Supervise(rest)
 	case command == "rank":
 		return rank.Main(rest, os.DirFS(server.DefaultPaths().Sys))
 	case command == "exec":
@@ -94,8 +96,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// install copies the running program, so that the container that it is for
-// needs nothing of this one's image.
+// install copies the running program, so that the training container needs nothing of this image.
 func install(dir string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -109,7 +110,7 @@ func install(dir string) error {
 		return err
 	}
 	target := filepath.Join(dir, "mlenv-agent")
-	// A restarted init container finds the program there, and perhaps running.
+	// A restarted init container replaces a program that may run.
 	if err := os.WriteFile(target+".new", content, 0o755); err != nil {
 		return err
 	}
@@ -188,7 +189,7 @@ func printEnvironment(environ []string, stdout io.Writer) error {
 	}
 	for _, entry := range config.ShellEnvironment() {
 		key, value, _ := strings.Cut(entry, "=")
-		// Names with hyphens exist; no shell can have them.
+		// Shells do not accept these names.
 		if strings.ContainsAny(key, "-.") {
 			continue
 		}

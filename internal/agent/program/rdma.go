@@ -9,8 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// printRDMA prints what RDMA devices this container was given. With --check a
-// fault is exit code 1.
+// printRDMA prints the RDMA devices of this container. With --check a fault is exit code 1.
 func printRDMA(args, environ []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mlenv-agent rdma", flag.ContinueOnError)
 	flags.SetOutput(stderr)

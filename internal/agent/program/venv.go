@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeVenv makes the virtual environment once for the image's Python: a file in it
-// names the Python that it is complete for. It sees the image's packages, so that
-// torch is not installed again.
+// makeVenv creates the virtual environment once for the image's Python: a file in it names the Python for which it is complete. The
+// environment includes the image's packages, so that pip does not install torch again.
 func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
 	python, err := exec.Command("python3", "-c", "import sys; print(sys.version, sys.base_prefix)").Output()
 	if err != nil {
@@ -23,7 +22,7 @@ func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o2775); err != nil {
 		return err
 	}
-	// Another step, or one that was killed, may have left a pip that still works on it.
+	// A pip of another step, or of one that was killed, may still be writing to it.
 	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o664)
 	if err != nil {
 		return err
@@ -32,7 +31,7 @@ func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
 	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
 		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX)
 	}
-	if err != nil { // of a file system that cannot
+	if err != nil { // the file system has no locks
 		fmt.Fprintf(stderr, "%s is not locked: %v\n", dir, err)
 	}
 	complete := filepath.Join(dir, ".complete")

@@ -15,7 +15,7 @@ var (
 	// end is a traceback's last line: a class, dotted or not, and the message. Group errors
 	// and notes follow it indented or with a bar.
 	end = regexp.MustCompile(`^([A-Za-z_][\w.]*)(?:: (.*))?$`)
-	// rankPrefix is what torchrun and some programs put in front of a rank's lines.
+	// rankPrefix is the prefix of a rank's lines by torchrun and some programs.
 	rankPrefix = regexp.MustCompile(`^\[(?:rank|default)?\d+\]:?\s?`)
 )
 
@@ -24,8 +24,7 @@ const (
 	longest     = 40
 )
 
-// Lines splits output into lines, without what progress bars overwrote, and
-// shortens those that nobody reads.
+// Lines splits output into lines, removes what progress bars overwrote, and shortens long lines.
 func Lines(output []byte) []string {
 	text := strings.TrimRight(strings.ToValidUTF8(string(output), "\uFFFD"), "\n")
 	if text == "" {
@@ -43,8 +42,8 @@ func Lines(output []byte) []string {
 	return lines
 }
 
-// Last is the last traceback of the lines, nil if there is none. Its place is
-// the innermost frame outside of the Python installation, else the innermost.
+// Last returns the last traceback, nil for none. File and Line are those of the innermost frame outside of the Python
+// installation, else of the innermost one.
 func Last(lines []string) *agent.PythonError {
 	start := -1
 	for i, line := range lines {
@@ -86,7 +85,7 @@ func Last(lines []string) *agent.PythonError {
 	return result
 }
 
-// syntaxError is printed without a traceback when the script itself cannot be read.
+// syntaxError finds the error of a script that Python cannot parse, which has no traceback.
 func syntaxError(lines []string) *agent.PythonError {
 	for i := len(lines) - 1; i >= 0; i-- {
 		match := end.FindStringSubmatch(lines[i])

@@ -3,23 +3,23 @@ package rank
 import (
 	"bytes"
 	"io"
-	"os"
 	"sync/atomic"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/pyerror"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 var tracebackStart = []byte("Traceback (most recent call last)")
 
-// output copies what a rank prints into its log and notices when an error begins.
+// output copies a rank's output into its log and records when an error begins.
 type output struct {
 	log  io.Writer
 	seen atomic.Int64
 }
 
-// copy ends when the last writer of the pipe has closed it.
+// copy returns when the last writer has closed the pipe.
 func (o *output) copy(from io.Reader) error {
 	buffer := make([]byte, 256<<10)
 	var overlap []byte
@@ -51,31 +51,16 @@ func (o *output) tracebackSeen() time.Time {
 	return time.Time{}
 }
 
-// LastWords are the last lines of a rank's log and the last Python error in its
-// end. seen is when that error began; where it is zero the time of the last write
-// stands for it.
+// LastWords returns the last lines of a rank's log and the last Python error in them. seen is when that error began; zero means
+// the time of the last write.
 func LastWords(path string, seen time.Time) (tail []string, python *agent.PythonError) {
 	const most = 256 << 10
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, nil
-	}
-	defer file.Close()
-	info, err := file.Stat()
+	content, info, err := claimfile.Tail(path, most)
 	if err != nil {
 		return nil, nil
 	}
 	if seen.IsZero() {
 		seen = info.ModTime().UTC()
-	}
-	if info.Size() > most {
-		if _, err := file.Seek(-most, io.SeekEnd); err != nil {
-			return nil, nil
-		}
-	}
-	content, err := io.ReadAll(file)
-	if err != nil {
-		return nil, nil
 	}
 	lines := pyerror.Lines(content)
 	python = pyerror.Last(lines)

@@ -1,12 +1,13 @@
-// Package rank is the shim that every launcher runs in a training process's
-// place. It starts the process, owns its output, and writes down when and how it
-// ended, so that no launcher, connection or agent has to be believed.
+// Package rank is the shim that every launcher runs in place of a training process. It starts the process, owns its output, and
+// records when and how it ended, whatever happens to the launcher, the connection or the agent.
 package rank
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,22 +27,21 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// The variables by which the agent speaks to the shim, beside RANK and
-// LOCAL_RANK, which the launcher sets.
+// Variables that the agent sets for the shim, in addition to the launcher's RANK and LOCAL_RANK.
 const (
-	// JobVariable marks all processes of a job.
+	// JobVariable is the job's id.
 	JobVariable = "MLENV_JOB_ID"
 	// NodeVariable is the node's ordinal.
 	NodeVariable = "MLENV_NODE"
-	// LocalRankVariable asks for --local_rank=N, as DeepSpeed's launcher adds it, and says in front of which argument.
+	// LocalRankVariable is the index of the argument before which the shim inserts --local_rank=N, as DeepSpeed's launcher does.
 	LocalRankVariable = "MLENV_PASS_LOCAL_RANK"
-	// DebugVariable is the rank that waits for a debugger, and DebugAtVariable in front
-	// of which argument its script is.
+	// DebugVariable is the rank that waits for a debugger, and DebugAtVariable the index of its script.
 	DebugVariable   = "MLENV_DEBUG_RANK"
 	DebugAtVariable = "MLENV_DEBUG_AT"
-	// RunDirVariable is the record's folder.
+	// RunDirVariable is the record's folder. It marks all processes of a job.
 	RunDirVariable = "MLENV_RUN_DIR"
 )
 
@@ -66,18 +67,18 @@ func run(command []string, sys fs.FS) (int, error) {
 	if err != nil {
 		return 2, fmt.Errorf("reading %s: %w", NodeVariable, err)
 	}
-	// Of launcher command there is no RANK: the one process of a node stands for it.
+	// Launcher command sets no RANK: a node has one process.
 	status := agent.RankStatus{Node: node, Rank: variable("RANK", variable("NODE_RANK", node)), LocalRank: variable("LOCAL_RANK", 0), Exit: agent.Exit{Code: -1}}
 	if at := variable(LocalRankVariable, 0); at > 0 && at <= len(command) {
 		command = slices.Insert(slices.Clone(command), at, fmt.Sprintf("--local_rank=%d", status.LocalRank))
 	}
 	debugged := variable(DebugVariable, -1) == status.Rank
 	if at := variable(DebugAtVariable, 0); debugged && at > 0 && at <= len(command) {
-		// debugpy lets everybody in who can connect: on loopback, that is who may forward
-		// ports. It warns of modules without their source in Python, which the first switch prevents.
+		// debugpy accepts every connection: on loopback those are of users who may forward ports. The first switch prevents its
+		// warning about frozen modules.
 		command = slices.Insert(slices.Clone(command), at, "-Xfrozen_modules=off", "-m", "debugpy", "--listen", net.JoinHostPort("127.0.0.1", strconv.Itoa(agent.DebugPort)), "--wait-for-client")
 	}
-	log, err := os.OpenFile(dir.RankLog(status.Rank), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o664)
+	log, err := claimfile.Append(dir.RankLog(status.Rank))
 	if err != nil {
 		return 1, err
 	}
@@ -88,7 +89,7 @@ func run(command []string, sys fs.FS) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	// A larger pipe makes fewer, larger writes; where that is refused it works too.
+	// A larger pipe makes fewer, larger writes; it is optional.
 	_, _ = unix.FcntlInt(reader.Fd(), unix.F_SETPIPE_SZ, 1<<20)
 	// A rank must not outlive its shim, and the kernel ties that to this thread.
 	runtime.LockOSThread()
@@ -107,12 +108,12 @@ func run(command []string, sys fs.FS) (int, error) {
 	if err := record.WriteJSON(dir.RankStatus(status.Rank), status); err != nil {
 		return 1, errors.Join(err, process.Process.Kill())
 	}
-	var told atomic.Bool
+	var stopped atomic.Bool
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	go func() {
 		for s := range signals {
-			told.Store(true)
+			stopped.Store(true)
 			_ = process.Process.Signal(s)
 		}
 	}()
@@ -124,7 +125,7 @@ func run(command []string, sys fs.FS) (int, error) {
 		debugger.Go(func() {
 			if waitListening(listening, agent.DebugPort) {
 				waiting.DebugPort = agent.DebugPort
-				_ = record.WriteJSON(dir.RankStatus(waiting.Rank), waiting) // the step says less then
+				_ = record.WriteJSON(dir.RankStatus(waiting.Rank), waiting) // the step reports less then
 			}
 		})
 	}
@@ -135,15 +136,15 @@ func run(command []string, sys fs.FS) (int, error) {
 	ended := time.Now().UTC()
 	stopListening()
 	debugger.Wait()
-	// A child of the rank may hold the pipe open for ever.
+	// A child of the rank may keep the pipe open.
 	select {
 	case err = <-copied:
 	case <-time.After(2 * time.Second):
 		err = nil
 	}
-	status.Exit, status.Ended = exitOf(waited, process.ProcessState), ended
-	// SIGTERM comes from us or from the launcher that ends the others of its node.
-	status.Stopped = told.Load() || status.Exit.Signal == "SIGTERM"
+	status.Exit, status.Ended = ExitOf(waited, process.ProcessState), ended
+	// SIGTERM comes from the agent, or from the launcher that ends the other ranks of its node.
+	status.Stopped = stopped.Load() || status.Exit.Signal == "SIGTERM"
 	status.Exit.OutOfMemory = status.Exit.Signal == "SIGKILL" && facts.ReadMemory(sys).Killed > killed
 	status.Tail, status.Python = LastWords(dir.RankLog(status.Rank), output.tracebackSeen())
 	err = errors.Join(err, record.WriteJSON(dir.RankStatus(status.Rank), status))
@@ -160,7 +161,8 @@ func variable(name string, otherwise int) int {
 	return otherwise
 }
 
-func exitOf(err error, state *os.ProcessState) agent.Exit {
+// ExitOf is how a process ended, whose Wait has returned err.
+func ExitOf(err error, state *os.ProcessState) agent.Exit {
 	if state == nil {
 		return agent.Exit{Code: -1, Error: err.Error()}
 	}
@@ -169,4 +171,36 @@ func exitOf(err error, state *os.ProcessState) agent.Exit {
 		exit.Signal = unix.SignalName(wait.Signal())
 	}
 	return exit
+}
+
+// waitListening waits until a process listens on the port of loopback; it is false if ctx is done first. It does not connect,
+// because a debug server takes the first connection for its debugger.
+func waitListening(ctx context.Context, port int) bool {
+	for ticks := time.Tick(100 * time.Millisecond); ; {
+		if table, err := os.Open("/proc/net/tcp"); err == nil {
+			found := listens(table, port)
+			table.Close()
+			if found {
+				return true
+			}
+		}
+		select {
+		case <-ticks:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+// listens reads the kernel's table of sockets: number, local and remote address,
+// state, where 0A is listening. Addresses are in the machine's byte order.
+func listens(table io.Reader, port int) bool {
+	local := fmt.Sprintf("0100007F:%04X", port)
+	for lines := bufio.NewScanner(table); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) > 3 && fields[1] == local && fields[3] == "0A" {
+			return true
+		}
+	}
+	return false
 }

@@ -4,11 +4,20 @@ package record
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
+)
+
+// Bounds of the files, in bytes. The tail and traceback of a rank have bounds of their own.
+const (
+	maxNode = 16 << 20
+	maxRank = 1 << 20
 )
 
 // Dir is the folder of one job. Nodes that share a workspace share it, so the
@@ -21,14 +30,13 @@ func (d Dir) RankLog(rank int) string { return d.file("rank-%d.log", rank) }
 // RankStatus is an agent.RankStatus, written by the rank's shim.
 func (d Dir) RankStatus(rank int) string { return d.file("rank-%d.json", rank) }
 
-// LauncherLog is what a node's launcher printed itself.
+// LauncherLog is the launcher's own output on a node.
 func (d Dir) LauncherLog(node int) string { return d.file("launcher-%d.log", node) }
 
 // NodeStatus is an agent.JobStatus without ranks, written by the node's agent.
 func (d Dir) NodeStatus(node int) string { return d.file("node-%d.json", node) }
 
-// NCCLLogs begins the names of the logs of a node's processes of NCCL, of which
-// each has one of its own.
+// NCCLLogs is the prefix of NCCL's logs of a node, one for each process.
 func (d Dir) NCCLLogs(node int) string { return d.file("nccl-%d-", node) }
 
 // Metrics is written by the training itself, JSON lines.
@@ -47,56 +55,35 @@ func WriteJSON(path string, value any) error {
 	return WriteFile(path, append(content, '\n'))
 }
 
-// ReadRank reads a rank's status.
-func (d Dir) ReadRank(rank int) (agent.RankStatus, error) {
-	var status agent.RankStatus
-	return status, readJSON(d.RankStatus(rank), &status)
+// ReadRank reads a rank's status. The ranks of the job can write it too, so the caller decides which rank it is.
+func (d Dir) ReadRank(rank int) (status agent.RankStatus, err error) {
+	err = claimfile.ReadJSON(d.RankStatus(rank), maxRank, &status)
+	return status, err
 }
 
-// ReadNode reads a node's part of the job.
-func (d Dir) ReadNode(node int) (agent.JobStatus, error) {
-	return ReadNodeFile(d.NodeStatus(node))
-}
-
-// ReadNodeFile reads a node's part of a job by the path of its file.
-func ReadNodeFile(path string) (agent.JobStatus, error) {
-	var status agent.JobStatus
-	return status, readJSON(path, &status)
-}
-
-func readJSON(path string, value any) error {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
+// ReadNode reads a node's part of the job. The name of the folder is the job's id.
+func (d Dir) ReadNode(node int) (status agent.JobStatus, err error) {
+	path := d.NodeStatus(node)
+	if err := claimfile.ReadJSON(path, maxNode, &status); err != nil {
+		return status, err
 	}
-	if err := json.Unmarshal(content, value); err != nil {
-		return fmt.Errorf("reading %s: %w", path, err)
+	if err := status.Confine(filepath.Base(string(d)), node); err != nil {
+		return status, fmt.Errorf("reading %s: %w", path, err)
 	}
-	return nil
+	status.Record = string(d)
+	return status, nil
 }
 
-// WriteFile replaces a file in one step, so that readers, on other nodes too,
-// never see half of it. The folder is made where it is missing.
+// Foreign reports whether err means that a file is there and holds no record. Other errors are those of the claim.
+func Foreign(err error) bool {
+	var system syscall.Errno
+	return err != nil && !errors.As(err, &system)
+}
+
+// WriteFile replaces a file in one step, so that no reader, on this node or another, sees half of it. It creates the folder.
 func WriteFile(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o2775); err != nil {
 		return err
 	}
-	temporary, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = temporary.Write(content)
-	if err == nil {
-		err = temporary.Chmod(0o664)
-	}
-	if closing := temporary.Close(); err == nil {
-		err = closing
-	}
-	if err == nil {
-		err = os.Rename(temporary.Name(), path)
-	}
-	if err != nil {
-		os.Remove(temporary.Name())
-	}
-	return err
+	return claimfile.Replace(path, filepath.Dir(path), content)
 }

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// Config is what the agent must know of its node.
+// Config describes the node to the agent.
 type Config struct {
 	// Version of the program, for people.
 	Version string
@@ -19,29 +21,32 @@ type Config struct {
 	Name, Suffix string
 	// Node is the ordinal, Nodes how many the environment has.
 	Node, Nodes int
-	// GPUs are how many the node was given.
+	// GPUs is how many GPUs the node has.
 	GPUs int
 	// Pod and KubernetesNode are names, PodIP is the pod's address.
 	Pod, KubernetesNode, PodIP string
-	// Public is the address that services listen on for people, Loopback the one for
+	// Public is the address on which services listen for users, Loopback the one for
 	// the node itself.
 	Public, Loopback string
-	// Environ is what the container was given.
+	// Environ is the environment of the container.
 	Environ []string
 	// Program is the agent's own, for the rank shim.
 	Program string
 	Paths   Paths
-	// Guest is true in a container that is somebody else's: its HOME is kept.
+	// Guest keeps the container's own HOME: another project made the container.
 	Guest bool
-	// Addresses are the nodes' where they have no DNS names.
+	// Addresses of the nodes, if they have no DNS names.
 	Addresses []string
-	// Idle is after how long without a request Serve ends by itself; 0 for never.
+	// Idle is how long without a request Serve runs; 0 means for ever.
 	Idle time.Duration
 }
 
-// Paths are the folders of a node; tests have others than DefaultPaths.
+// Paths are the folders of a node; tests use others than DefaultPaths.
 type Paths struct {
 	Workspace, Datasets, Home, Sys string
+	// Own is the folder on the workspace claim for what environments that share it must not share, "" if the claim is the
+	// environment's own.
+	Own string
 }
 
 // DefaultPaths are those of the agent package.
@@ -49,15 +54,20 @@ func DefaultPaths() Paths {
 	return Paths{Workspace: agent.Workspace, Datasets: agent.Datasets, Home: agent.Home, Sys: "/sys/fs/cgroup"}
 }
 
-func (p Paths) state() string    { return filepath.Join(p.Workspace, ".mlenv") }
-func (p Paths) trees() string    { return filepath.Join(p.state(), "trees") }
-func (p Paths) runs() string     { return filepath.Join(p.state(), "runs") }
-func (p Paths) current() string  { return filepath.Join(p.Workspace, "repo") }
-func (p Paths) hostfile() string { return filepath.Join(p.Workspace, ".deepspeed", "hostfile") }
+func (p Paths) state() string   { return filepath.Join(p.Workspace, ".mlenv") }
+func (p Paths) trees() string   { return filepath.Join(p.state(), "trees") }
+func (p Paths) runs() string    { return filepath.Join(p.state(), "runs") }
+func (p Paths) current() string { return filepath.Join(cmp.Or(p.Own, p.Workspace), "repo") }
+func (p Paths) hostfile() string {
+	return filepath.Join(cmp.Or(p.Own, p.Workspace), ".deepspeed", "hostfile")
+}
 func (p Paths) socket() string   { return filepath.Join(p.Home, "run", "agent.sock") }
 func (p Paths) network() string  { return filepath.Join(p.Home, "run", "network.json") }
 func (p Paths) tls() string      { return filepath.Join(p.Home, "tls") }
 func (p Paths) services() string { return filepath.Join(p.Home, "services") }
+
+// private is the state that each environment has for itself.
+func (p Paths) private() string { return cmp.Or(p.Own, p.state()) }
 
 // ReadConfig reads the variables that the environment's StatefulSet sets.
 func ReadConfig(version string, environ []string) (Config, error) {
@@ -73,28 +83,40 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	number := func(name string) int {
 		value := text(name)
 		n, err := strconv.Atoi(value)
-		if err != nil && value != "" {
-			missing = append(missing, fmt.Sprintf("%s (is %q, want a number)", name, value))
+		if _, set := lookup(environ, name); set && (err != nil || n < 0) {
+			missing = append(missing, fmt.Sprintf("%s (is %q, want a number from 0)", name, value))
 		}
 		return n
 	}
 	c.Name, c.Suffix = text("MLENV_NAME"), text("MLENV_HEADLESS")
-	c.Node, c.Nodes, c.GPUs = number("NODE_RANK"), number("NUM_NODES"), number("GPUS_PER_NODE")
+	if agent.SharesClaims(c.Name) {
+		c.Paths.Own = filepath.Join(c.Paths.state(), "environments", c.Name)
+	}
 	c.Pod, c.PodIP = text("POD_NAME"), text("POD_IP")
+	if rank, set := lookup(environ, "NODE_RANK"); set && rank == "" {
+		// Clusters before Kubernetes 1.28 do not set the label that it comes from.
+		ordinal, _ := strings.CutPrefix(c.Pod, c.Name+"-")
+		environ = slices.Concat([]string{"NODE_RANK=" + ordinal}, slices.DeleteFunc(slices.Clone(environ), func(e string) bool { return e == "NODE_RANK=" }))
+		c.Environ = environ
+	}
+	c.Node, c.Nodes, c.GPUs = number("NODE_RANK"), number("NUM_NODES"), number("GPUS_PER_NODE")
+	if len(missing) == 0 && c.Node >= c.Nodes {
+		missing = append(missing, fmt.Sprintf("NODE_RANK (is %d of %d nodes)", c.Node, c.Nodes))
+	}
 	c.KubernetesNode, _ = lookup(environ, "NODE_NAME")
 	c.Public, c.Loopback = "0.0.0.0", "127.0.0.1"
 	if strings.Contains(c.PodIP, ":") {
 		c.Public = "::" // IPv4 too, where there is any
 	}
 	if len(missing) > 0 {
-		return c, fmt.Errorf("reading the environment's variables: %s: the agent runs in pods that provision made", strings.Join(missing, ", "))
+		return c, fmt.Errorf("reading the environment's variables: %s: want a pod that provision created", strings.Join(missing, ", "))
 	}
 	var err error
 	c.Program, err = os.Executable()
 	return c, err
 }
 
-// Host is the DNS name of a node, or its address where it has none.
+// Host is the DNS name of a node, or its address.
 func (c Config) Host(node int) string {
 	if node < len(c.Addresses) {
 		return c.Addresses[node]
@@ -109,10 +131,4 @@ func lookup(environ []string, name string) (string, bool) {
 		}
 	}
 	return "", false
-}
-
-// startTime is when the agent started, for facts.
-type startTime struct {
-	at       time.Time
-	instance string
 }

@@ -50,7 +50,7 @@ func TestDebugRank(t *testing.T) {
 	}{
 		{"no rank", func(s *agent.JobSpec) { s.DebugRank = new(2) }, "debugRank: 2: the job has ranks 0 to 1"},
 		{"a command", func(s *agent.JobSpec) { s.Launcher = agent.Command }, "launcher command starts programs and no ranks"},
-		{"a shell script", func(s *agent.JobSpec) { s.Script = "train.sh" }, `script "train.sh" is not Python's`},
+		{"a shell script", func(s *agent.JobSpec) { s.Script = "train.sh" }, `script "train.sh" does not end in .py`},
 		{"no debugpy", func(s *agent.JobSpec) { s.Env = map[string]string{"NO_DEBUGPY": "1"} }, "No module named debugpy"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/services"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 // additions are the variables that the agent adds to the container's, for jobs
@@ -22,7 +22,7 @@ func (c Config) additions() map[string]string {
 	state := c.Paths.state()
 	cache := filepath.Join(state, "cache")
 	// Compilers' caches are not safe to share between nodes.
-	own := filepath.Join(cache, fmt.Sprintf("node-%d", c.Node))
+	own := filepath.Join(c.Paths.private(), "cache", fmt.Sprintf("node-%d", c.Node))
 	added := map[string]string{
 		"NODE_RANK":               strconv.Itoa(c.Node),
 		"GPUS_PER_NODE":           strconv.Itoa(c.GPUs),
@@ -43,8 +43,7 @@ func (c Config) additions() map[string]string {
 	return added
 }
 
-// interfaceOf is the interface that has the address, "" if none has. gloo wants
-// one name, where NCCL takes a list of exclusions.
+// interfaceOf is the interface with the address, "" for none. gloo takes one name, NCCL a list of exclusions.
 func interfaceOf(address string) string {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -64,23 +63,25 @@ func interfaceOf(address string) string {
 	return ""
 }
 
-// network is what was last set, nil where nothing was. It is a file because shells
-// are processes of their own.
+// network returns the configured network, nil for none. It is a file because shells are processes of their own.
 func (c Config) network() *agent.Network {
-	content, err := os.ReadFile(c.Paths.network())
-	if err != nil {
-		return nil
-	}
 	var network agent.Network
-	if err := json.Unmarshal(content, &network); err != nil {
+	if claimfile.ReadJSON(c.Paths.network(), maxRequest, &network) != nil {
 		return nil
 	}
 	return &network
 }
 
-// environment is what processes get: the container's variables, the agent's, those
-// that the network needs and then those given, the later ones winning. HOME of a container that runs
-// under a random user ID is not usable, so the agent's wins there.
+// ownGPUs are the UUIDs of the node's GPUs if the pod sees others too, else nil.
+func (c Config) ownGPUs() []string {
+	if network := c.network(); network != nil && network.Set[agent.CUDADevices] != "" {
+		return strings.Split(network.Set[agent.CUDADevices], ",")
+	}
+	return nil
+}
+
+// environment merges the variables of the container, of the agent, of the network and those given; later ones win. The agent's
+// HOME wins too, because that of a container with a random user ID is unusable.
 func (c Config) environment(given ...map[string]string) map[string]string {
 	result := map[string]string{}
 	for _, entry := range c.Environ {
@@ -108,21 +109,21 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 // publicEnvironment is the part of the environment that facts report: nothing that could be
 // a secret.
 func (c Config) publicEnvironment() map[string]string {
-	shown, additions := map[string]string{}, c.additions()
-	for key, value := range c.environment() {
-		if _, ours := additions[key]; ours || strings.HasPrefix(key, "NCCL_") || strings.HasPrefix(key, "GLOO_") {
-			shown[key] = value
-		}
-	}
-	return shown
+	environment, additions := c.environment(), c.additions()
+	maps.DeleteFunc(environment, func(key, _ string) bool {
+		_, ours := additions[key]
+		return !ours && key != agent.CUDADevices && !strings.HasPrefix(key, "NCCL_") && !strings.HasPrefix(key, "GLOO_")
+	})
+	return environment
 }
 
-// list is the form that processes take, sorted.
+// list returns the environment as processes take it, sorted.
 func list(environment map[string]string) []string {
 	var result []string
-	for _, key := range slices.Sorted(maps.Keys(environment)) {
-		result = append(result, key+"="+environment[key])
+	for key, value := range environment {
+		result = append(result, key+"="+value)
 	}
+	slices.Sort(result)
 	return result
 }
 
@@ -132,17 +133,17 @@ func (c Config) ShellEnvironment() []string { return list(c.environment()) }
 // serviceOptions give services the environment of shells.
 func (c Config) serviceOptions() services.Options {
 	return services.Options{
-		Dir: c.Paths.services(), Workspace: c.Paths.Workspace, Logs: filepath.Join(c.Paths.state(), "services"), Run: filepath.Dir(c.Paths.socket()),
+		Dir: c.Paths.services(), Workspace: c.Paths.Workspace, Logs: filepath.Join(c.Paths.private(), "services"), Run: filepath.Dir(c.Paths.socket()),
 		Public: c.Public, Loopback: c.Loopback, Environ: func() map[string]string { return c.environment() },
 	}
 }
 
-// prepare makes the folders that the environment names, and the hostfile.
+// prepare creates the folders that the environment names, and the hostfile.
 func (c Config) prepare() error {
 	for key, value := range c.additions() {
 		if strings.HasSuffix(key, "_DIR") || strings.HasSuffix(key, "HOME") || key == "MPLCONFIGDIR" {
 			if err := os.MkdirAll(value, 0o2775); err != nil {
-				return fmt.Errorf("making the folder of %s: %w: the workspace claim must be writable by group 0", key, err)
+				return fmt.Errorf("creating the folder of %s: %w: the workspace claim must be writable by group 0", key, err)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,15 +19,19 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/facts"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// maxManifest bounds a request that is not a stream.
-const maxManifest = 256 << 20
+// Bounds of requests that are not streams, in bytes.
+const (
+	maxManifest = 256 << 20
+	maxRequest  = 8 << 20
+)
 
-// Handler answers the whole protocol. Who may ask is TLS's matter.
+// Handler answers the whole protocol. TLS decides who may ask.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, f func(http.ResponseWriter, *http.Request) error) {
@@ -42,6 +48,7 @@ func (s *Server) Handler() http.Handler {
 	handle("GET /v1/workspace", s.workspace)
 	handle("POST /v1/resolve", s.resolve)
 	handle("GET /v1/trees/current", s.currentTree)
+	handle("GET /v1/trees/{hash}", s.tree)
 	handle("POST /v1/trees/{hash}", s.planTree)
 	handle("PUT /v1/trees/{hash}/content", s.receiveTree)
 	handle("POST /v1/trees/{hash}/switch", s.switchTree)
@@ -63,7 +70,7 @@ func (s *Server) healthHandler() http.Handler {
 	return mux
 }
 
-// refuse answers with the error, if the answer has not begun.
+// refuse answers with the error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	code := http.StatusInternalServerError
 	problem := agent.Problem{Message: err.Error(), Next: fail.NextOf(err)}
@@ -73,7 +80,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		code = http.StatusNotFound
 	default:
-		s.log.Warn(fmt.Sprintf("%s %s: %v", r.Method, r.URL.Path, err))
+		s.log.Warn("A request failed.", "method", r.Method, "path", r.URL.Path, "error", err)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
@@ -85,15 +92,16 @@ func answer(w http.ResponseWriter, value any) error {
 	return json.NewEncoder(w).Encode(value)
 }
 
-func read(w http.ResponseWriter, r *http.Request, value any) error {
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxManifest)).Decode(value); err != nil {
-		return fail.Because(fail.InvalidInput, fmt.Errorf("reading the request %s %s: %w", r.Method, r.URL.Path, err))
+// read decodes a request of at most so many bytes.
+func read[T any](w http.ResponseWriter, r *http.Request, most int64) (value T, err error) {
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, most)).Decode(&value); err != nil {
+		return value, fail.Because(fail.InvalidInput, fmt.Errorf("reading the request %s %s: %w", r.Method, r.URL.Path, err))
 	}
-	return nil
+	return value, nil
 }
 
 func (s *Server) currentHealth() agent.Health {
-	return agent.Health{Protocol: agent.Protocol, Version: s.config.Version, Instance: s.started.instance}
+	return agent.Health{Protocol: agent.Protocol, Version: s.config.Version, Instance: s.instance}
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
@@ -104,7 +112,7 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 	cgroup := os.DirFS(s.config.Paths.Sys)
 	memory, cpu := facts.ReadMemory(cgroup), facts.ReadCPU(cgroup)
 	f := agent.Facts{
-		Health: s.currentHealth(), Started: s.started.at, Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
+		Health: s.currentHealth(), Started: s.started, Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
 		GPUsExpected: s.config.GPUs, CPUs: cpus(), MemoryLimit: memory.Limit, MemoryUsed: memory.Used, MemoryCache: memory.Cache,
 		CPUPeriods: cpu.Periods, CPUThrottled: cpu.Throttled, SharedMemory: facts.Space("/dev/shm"),
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),
@@ -114,46 +122,103 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 		f.Services = s.services.Status()
 	}
 	var err error
-	if f.GPUs, err = facts.GPUs(r.Context()); err != nil {
+	if f.GPUs, _, err = facts.GPUs(r.Context(), s.config.Environ, s.config.GPUs); err != nil {
 		f.GPUProblem = err.Error()
 	}
 	return answer(w, f)
 }
 
-// rdma looks each time: ports go down, and interfaces come late.
+// rdma detects the devices at each request: ports go down, and interfaces appear late.
 func (s *Server) rdma(w http.ResponseWriter, r *http.Request) error {
-	var expected rdma.Expected
-	if err := read(w, r, &expected); err != nil {
+	expected, err := read[rdma.Expected](w, r, maxRequest)
+	if err != nil {
 		return err
 	}
 	sysRoot := rdma.SysRootOf(s.config.Environ)
-	return answer(w, rdma.Detect(rdma.Options{
-		Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces, Expected: expected,
-	}))
+	options := rdma.Options{Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces, Expected: expected}
+	if view, err := s.view(r.Context()); err == nil { // facts report the error
+		options.NVLink = view.nvLink
+		for _, gpu := range view.gpus {
+			options.GPUs = append(options.GPUs, gpu.PCI)
+		}
+	}
+	return answer(w, rdma.Detect(options))
 }
 
 func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
-	var network agent.Network
-	if err := read(w, r, &network); err != nil {
+	network, err := read[agent.Network](w, r, maxRequest)
+	if err != nil {
 		return err
 	}
 	if err := network.Validate(); err != nil {
 		return fail.Because(fail.InvalidInput, fmt.Errorf("setting the node's network: %w", err))
 	}
+	s.adaptToGPUs(r.Context(), &network)
 	if err := record.WriteJSON(s.config.Paths.network(), network); err != nil {
 		return fmt.Errorf("setting the node's network: %w", err)
 	}
-	s.networkIsSet()
+	s.startServices()
 	return answer(w, s.config.publicEnvironment())
 }
 
-func (s *Server) networkIsSet() { s.tellOnce.Do(func() { close(s.told) }) }
+// gpuView is which GPUs the container was given. It does not change as long as the container runs.
+type gpuView struct {
+	gpus []agent.GPU
+	// more is true if the container sees others too.
+	more bool
+	// nvLink is yes if NVLink joins the GPUs, empty if that is unknown.
+	nvLink rdma.Answer
+}
+
+// view asks nvidia-smi, which takes seconds on some nodes, once.
+func (s *Server) view(ctx context.Context) (*gpuView, error) {
+	if known := s.gpus.Load(); known != nil {
+		return known, nil
+	}
+	gpus, more, err := facts.GPUs(ctx, s.config.Environ, s.config.GPUs)
+	if err != nil {
+		return nil, err
+	}
+	view := &gpuView{gpus: gpus, more: more}
+	if len(gpus) > 1 {
+		view.nvLink = facts.NVLink(ctx)
+	}
+	s.gpus.Store(view)
+	return view, nil
+}
+
+// adaptToGPUs hides from jobs, shells and services the GPUs of the node that the pod was not given: a privileged pod sees them too.
+// It removes a P2P level that would only turn off transfers over PCIe, where there is no NVLink.
+func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
+	view, err := s.view(ctx)
+	if err != nil {
+		return // provision refuses GPUs that cannot be read
+	}
+	const p2p = "NCCL_P2P_LEVEL"
+	if level, _ := lookup(s.config.Environ, p2p); level == "NVL" && network.Set[p2p] == "" && view.nvLink == rdma.No {
+		network.Unset = append(network.Unset, p2p)
+	}
+	if !view.more {
+		return
+	}
+	var uuids []string
+	for _, gpu := range view.gpus {
+		uuids = append(uuids, gpu.UUID)
+	}
+	if network.Set == nil {
+		network.Set = map[string]string{}
+	}
+	network.Set[agent.CUDADevices] = strings.Join(uuids, ",")
+}
+
+// startServices is called once the network is set.
+func (s *Server) startServices() { s.setOnce.Do(func() { close(s.networkSet) }) }
 
 func (s *Server) workspace(w http.ResponseWriter, _ *http.Request) error {
 	return answer(w, facts.Volume(s.config.Paths.Workspace))
 }
 
-// cpus are those that the container may run on.
+// cpus counts the processors that the container may run on.
 func cpus() int {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -171,9 +236,12 @@ func memlock() agent.Bytes {
 }
 
 func (s *Server) resolve(w http.ResponseWriter, r *http.Request) error {
-	var names []string
-	if err := read(w, r, &names); err != nil {
+	names, err := read[[]string](w, r, maxRequest)
+	if err != nil {
 		return err
+	}
+	if len(names) > agent.MaxNodes {
+		return fail.Becausef(fail.InvalidInput, "resolving %d names: want at most %d", len(names), agent.MaxNodes)
 	}
 	result := agent.Resolution{Addresses: map[string][]string{}, Problems: map[string]string{}}
 	var mu sync.Mutex
@@ -197,8 +265,8 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request) error {
 func hash(r *http.Request) tree.Digest { return tree.Digest(r.PathValue("hash")) }
 
 func (s *Server) planTree(w http.ResponseWriter, r *http.Request) error {
-	var manifest tree.Manifest
-	if err := read(w, r, &manifest); err != nil {
+	manifest, err := read[tree.Manifest](w, r, maxManifest)
+	if err != nil {
 		return err
 	}
 	present, missing, err := s.trees.Plan(manifest, hash(r))
@@ -221,20 +289,18 @@ func (s *Server) receiveTree(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) switchTree(w http.ResponseWriter, r *http.Request) error {
-	var request agent.Switch
-	if err := read(w, r, &request); err != nil {
+	request, err := read[agent.Switch](w, r, maxRequest)
+	if err != nil {
 		return err
 	}
 	previous, err := s.trees.Switch(hash(r), request.Venv)
 	if err != nil {
 		return err
 	}
-	// Who switches need not wait for the removal.
 	s.background.Go(func() {
-		// Some old trees are kept: going back to one costs nothing then.
-		const keep = 5
+		const keep = 5 // so that returning to an old tree costs nothing
 		if _, err := s.trees.Collect(keep, s.jobs.pinned); err != nil {
-			s.log.Warn(fmt.Sprintf("Old trees stay: %v", err))
+			s.log.Warn("Old trees stay.", "error", err)
 		}
 	})
 	path, err := s.trees.Path(hash(r))
@@ -244,13 +310,21 @@ func (s *Server) switchTree(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, agent.TreeState{Hash: hash(r), Path: path, Previous: previous})
 }
 
+func (s *Server) tree(w http.ResponseWriter, r *http.Request) error {
+	path, err := s.trees.Path(hash(r))
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("finding tree %s: %w", hash(r), fs.ErrNotExist)
+	} else if err != nil {
+		return err
+	}
+	return answer(w, agent.TreeState{Hash: hash(r), Path: path})
+}
+
 func (s *Server) currentTree(w http.ResponseWriter, _ *http.Request) error {
-	current, _ := s.trees.Current()
-	state := agent.TreeState{Hash: current}
-	if current != "" {
-		state.Venv = s.trees.Venv(current)
+	state := agent.TreeState{}
+	if state.Hash, state.Venv = s.trees.Current(); state.Hash != "" {
 		var err error
-		if state.Path, err = s.trees.Path(current); err != nil {
+		if state.Path, err = s.trees.Path(state.Hash); err != nil {
 			return err
 		}
 	}
@@ -258,8 +332,8 @@ func (s *Server) currentTree(w http.ResponseWriter, _ *http.Request) error {
 }
 
 func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
-	var spec agent.JobSpec
-	if err := read(w, r, &spec); err != nil {
+	spec, err := read[agent.JobSpec](w, r, maxRequest)
+	if err != nil {
 		return err
 	}
 	status, made, err := s.jobs.start(r.PathValue("id"), spec)
@@ -267,16 +341,25 @@ func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if status.New = made; made {
-		s.log.Info(fmt.Sprintf("Job %s of run %s started: %s %s", status.ID, spec.Run, spec.Launcher, spec.Script))
+		s.log.Info("Job started.", "job", status.ID, "run", spec.Run, "launcher", spec.Launcher, "script", spec.Script)
 		w.WriteHeader(http.StatusCreated)
 	}
 	return answer(w, status)
 }
 
-func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
+// findJob returns the status of a request's job. The job is nil unless this agent started it.
+func (s *Server) findJob(r *http.Request) (agent.JobStatus, *job, error) {
 	status, j, err := s.jobs.get(r.PathValue("id"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("finding job %s: %w", r.PathValue("id"), fs.ErrNotExist)
+	}
+	return status, j, err
+}
+
+func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
+	status, j, err := s.findJob(r)
 	if err != nil {
-		return notFound(r, err)
+		return err
 	}
 	if j != nil && !j.isOver() {
 		status.Quiet, status.RankSeconds = j.quiet(time.Now()), rankSeconds(j.dir.Metrics())
@@ -284,35 +367,28 @@ func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, status)
 }
 
-func notFound(r *http.Request, err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("finding job %s: %w", r.PathValue("id"), fs.ErrNotExist)
-	}
-	return err
-}
-
 func (s *Server) stopJob(w http.ResponseWriter, r *http.Request) error {
-	var stop agent.Stop
-	if err := read(w, r, &stop); err != nil {
+	stop, err := read[agent.Stop](w, r, maxRequest)
+	if err != nil {
 		return err
 	}
-	status, j, err := s.jobs.get(r.PathValue("id"))
+	status, j, err := s.findJob(r)
 	if err != nil {
-		return notFound(r, err)
+		return err
 	}
 	if j != nil {
-		s.log.Info(fmt.Sprintf("Job %s is stopped: %s", status.ID, stop.Reason))
+		s.log.Info("Stopping a job.", "job", status.ID, "reason", stop.Reason)
 		j.stop(stop)
 	}
 	w.WriteHeader(http.StatusAccepted)
 	return nil
 }
 
-// watchJob sends the status after every change of it. A log's growth is none.
+// watchJob sends the status after every change. Growth of a log is no change.
 func (s *Server) watchJob(w http.ResponseWriter, r *http.Request) error {
-	status, j, err := s.jobs.get(r.PathValue("id"))
+	status, j, err := s.findJob(r)
 	if err != nil {
-		return notFound(r, err)
+		return err
 	}
 	control := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "application/jsonl")
@@ -329,12 +405,9 @@ func (s *Server) watchJob(w http.ResponseWriter, r *http.Request) error {
 		}
 		if string(line) != string(last) {
 			last = line
-			if _, err := w.Write(append(line, '\n')); err != nil {
-				return nil //nolint:nilerr // whoever asked is gone
-			}
-			if err := control.Flush(); err != nil {
-				return nil //nolint:nilerr // whoever asked is gone
-			}
+			// An error means that the client is gone; the request's context ends then too.
+			_, _ = w.Write(append(line, '\n'))
+			_ = control.Flush()
 		}
 		if over {
 			return nil
@@ -348,9 +421,9 @@ func (s *Server) watchJob(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) jobLog(w http.ResponseWriter, r *http.Request) error {
-	status, j, err := s.jobs.get(r.PathValue("id"))
+	status, j, err := s.findJob(r)
 	if err != nil {
-		return notFound(r, err)
+		return err
 	}
 	path, err := logFile(status, r.PathValue("name"))
 	if err != nil {
@@ -360,11 +433,20 @@ func (s *Server) jobLog(w http.ResponseWriter, r *http.Request) error {
 	if err != nil || offset < 0 {
 		return fail.Becausef(fail.InvalidInput, "reading log %s: offset %q: want bytes", r.PathValue("name"), r.FormValue("offset"))
 	}
+	if end, err := strconv.ParseInt(r.FormValue("end"), 10, 64); err == nil && end >= 0 {
+		if info, err := os.Lstat(path); err == nil {
+			offset = max(offset, info.Size()-end)
+		}
+	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	control := http.NewResponseController(w)
 	err = copyLog(r.Context(), w, func() { _ = control.Flush() }, path, r.PathValue("name"), offset, r.FormValue("follow") == "true", j)
+	if errors.Is(err, claimfile.ErrNotRegular) {
+		s.log.Warn("Skipping a log.", "error", err)
+		return nil
+	}
 	if err != nil {
-		// The answer has begun: only breaking it off tells the reader that it is not whole.
+		// The answer has begun: only a broken connection tells the reader that it is incomplete.
 		panic(http.ErrAbortHandler)
 	}
 	return nil

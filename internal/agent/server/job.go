@@ -1,9 +1,13 @@
 package server
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -18,18 +22,20 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 const defaultGrace = 10 * time.Second
 
-// job is this node's part of a job that was started since the agent was.
+// job is this node's part of a job that this agent started.
 type job struct {
 	dir   record.Dir
 	ranks []int
 	log   *slog.Logger
-	// changed wakes whoever follows the status, grown whoever follows a log.
+	// changed wakes followers of the status, grown those of a log.
 	changed, grown broadcast
 	nccl           *ncclLogs
+	processes      *processes
 	// over is closed when no process is left and the status is written.
 	over chan struct{}
 
@@ -41,13 +47,14 @@ type job struct {
 // startJob starts the launcher and returns at once.
 func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) {
 	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, over: make(chan struct{}), status: status}
+	j.processes = &processes{record: status.Record, node: status.Node}
 	j.nccl = newNCCLLogs(j.dir, status.Node)
 	// The record is watched before anything can write into it.
 	watcher, err := fsnotify.NewBufferedWatcher(64)
 	if err != nil {
 		return nil, fmt.Errorf("watching the record of the job: %w", err)
 	}
-	output, err := os.OpenFile(j.dir.LauncherLog(status.Node), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o664)
+	output, err := claimfile.Append(j.dir.LauncherLog(status.Node))
 	if err == nil {
 		defer output.Close()
 		err = errors.Join(watcher.Add(string(j.dir)), record.WriteJSON(j.dir.NodeStatus(status.Node), status))
@@ -55,16 +62,22 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 	if err != nil {
 		return nil, errors.Join(err, watcher.Close())
 	}
-	launcher := exec.Command(l.args[0], l.args[1:]...)
-	launcher.Dir, launcher.Env = l.dir, list(l.env)
-	launcher.Stdout, launcher.Stderr = output, output
-	launcher.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := launcher.Start(); err != nil {
+	supervisor := exec.Command(l.args[0], l.args[1:]...)
+	supervisor.Dir, supervisor.Env = l.dir, list(l.env)
+	supervisor.Stdout, supervisor.Stderr = output, output
+	supervisor.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	reader, writer, err := os.Pipe()
+	if err == nil {
+		supervisor.ExtraFiles = []*os.File{writer}
+		err = errors.Join(supervisor.Start(), writer.Close())
+	}
+	if err != nil {
 		j.finish(agent.Exit{Code: -1, Error: err.Error()})
 		return j, watcher.Close()
 	}
+	j.processes.supervisor.Store(int64(supervisor.Process.Pid))
 	go j.watch(watcher)
-	go j.wait(launcher)
+	go j.wait(supervisor, reader)
 	return j, nil
 }
 
@@ -87,18 +100,18 @@ func (j *job) watch(watcher *fsnotify.Watcher) {
 			}
 			if i := slices.IndexFunc(j.ranks, func(r int) bool { return j.dir.RankStatus(r) == event.Name }); i >= 0 && !event.Has(fsnotify.Remove) {
 				j.readRank(j.ranks[i])
-				// What a rank's NCCL wrote before it ended is known with its end.
-				j.tellNCCL()
+				// The end of a rank comes with all that its NCCL wrote before.
+				j.updateNCCL()
 				j.changed.fire()
 			}
 			j.grown.fire()
 		case <-ncclSettled:
 			ncclSettled = nil
-			if j.tellNCCL() {
+			if j.updateNCCL() {
 				j.changed.fire()
 			}
 		case err := <-watcher.Errors:
-			// Too many events at once: what they were about is read again.
+			// Too many events at once.
 			j.log.Debug("Reading the whole record again.", "error", err)
 			for _, rank := range j.ranks {
 				j.readRank(rank)
@@ -111,12 +124,11 @@ func (j *job) watch(watcher *fsnotify.Watcher) {
 	}
 }
 
-// ncclPause is how long NCCL's lines are gathered before somebody is told of them.
+// ncclPause is how long the job gathers NCCL's lines before it reports a change.
 const ncclPause = 500 * time.Millisecond
 
-// tellNCCL puts what NCCL's logs show into the status. It is true where that says
-// anything new.
-func (j *job) tellNCCL() bool {
+// updateNCCL puts the summary of NCCL's logs into the status, and reports whether it changed.
+func (j *job) updateNCCL() bool {
 	summary := j.nccl.summary()
 	if summary == nil {
 		return false
@@ -132,48 +144,59 @@ func (j *job) readRank(rank int) {
 	status, err := j.dir.ReadRank(rank)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			j.log.Warn(err.Error())
+			j.log.Warn("Skipping the status of a rank.", "rank", rank, "error", err)
 		}
 		return
 	}
+	status.Confine(rank, slices.Index(j.ranks, rank), j.status.Node)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	i, found := slices.BinarySearchFunc(j.status.Ranks, rank, func(r agent.RankStatus, rank int) int { return r.Rank - rank })
-	if !found {
-		j.status.Ranks = slices.Insert(slices.Clone(j.status.Ranks), i, status)
-		return
-	}
 	ranks := slices.Clone(j.status.Ranks)
+	i, found := slices.BinarySearchFunc(ranks, rank, func(r agent.RankStatus, rank int) int { return r.Rank - rank })
+	if !found {
+		ranks = slices.Insert(ranks, i, agent.RankStatus{})
+	}
 	ranks[i] = status
 	j.status.Ranks = ranks
 }
 
-// wait ends the job when its launcher has ended: whatever is left of it is killed.
-func (j *job) wait(launcher *exec.Cmd) {
+// wait ends the job when its supervisor has ended, which leaves no process, unless it was killed itself.
+func (j *job) wait(supervisor *exec.Cmd, result *os.File) {
+	defer result.Close()
 	deadline := j.status.Spec.Deadline
 	if !deadline.IsZero() {
 		timer := time.AfterFunc(time.Until(deadline), func() { j.stop(agent.Stop{Cause: agent.StopDeadline, Reason: "deadline"}) })
 		defer timer.Stop()
 	}
-	err := launcher.Wait()
-	exit := agent.Exit{Code: -1}
-	if launcher.ProcessState != nil {
-		exit = launcherExit(launcher.ProcessState)
-	} else {
-		exit.Error = err.Error()
+	err := supervisor.Wait()
+	j.processes.supervisor.Store(0)
+	j.processes.kill(context.Background())
+	exit, reported := readExit(result)
+	if !reported {
+		exit = rank.ExitOf(err, supervisor.ProcessState)
 	}
-	part{j.status.ID, j.status.Node}.kill(context.Background())
-	for _, rank := range j.ranks {
-		j.readRank(rank)
+	for _, number := range j.ranks {
+		j.readRank(number)
 	}
 	if err := j.nccl.end(); err != nil {
 		j.log.Warn(err.Error())
 	}
-	j.tellNCCL()
+	j.updateNCCL()
 	j.finish(exit)
 }
 
-// finish writes the end down and tells everybody.
+// readExit reads how the launcher ended, which a supervisor that was killed did not write. A process that escaped from the job may
+// still have the pipe open.
+func readExit(result *os.File) (exit agent.Exit, reported bool) {
+	const most = 64 << 10
+	err := result.SetReadDeadline(time.Now().Add(time.Second))
+	if err == nil {
+		err = json.NewDecoder(io.LimitReader(result, most)).Decode(&exit)
+	}
+	return exit, err == nil
+}
+
+// finish records the end and wakes all followers.
 func (j *job) finish(exit agent.Exit) {
 	j.mu.Lock()
 	j.status.Ended = time.Now().UTC()
@@ -187,7 +210,7 @@ func (j *job) finish(exit agent.Exit) {
 	j.mu.Unlock()
 	status.Ranks = nil
 	if err := record.WriteJSON(j.dir.NodeStatus(status.Node), status); err != nil {
-		j.log.Error(fmt.Sprintf("The end of job %s is not in its record: %v", status.ID, err))
+		j.log.Error("Recording the end of a job failed.", "job", status.ID, "error", err)
 	}
 	close(j.over)
 	j.changed.fire()
@@ -228,32 +251,30 @@ func endRanks(status *agent.JobStatus, dir record.Dir) {
 
 // stop sends SIGTERM, and SIGKILL after the grace. Only the first call counts.
 func (j *job) stop(stop agent.Stop) {
+	quiet := j.quiet(time.Now()) // before the signal, which makes ranks print
 	j.mu.Lock()
 	first := !j.stopping && j.status.Ended.IsZero()
 	if first {
 		j.stopping = true
-		j.status.StopCause, j.status.StopReason = stop.Cause, stop.Reason
+		j.status.StopCause, j.status.StopReason, j.status.Quiet = stop.Cause, stop.Reason, quiet
 	}
-	grace, processes := j.status.Spec.Grace, part{j.status.ID, j.status.Node}
+	grace := j.status.Spec.Grace
 	j.mu.Unlock()
 	if !first {
 		return
 	}
-	if stop.Grace > 0 {
-		grace = stop.Grace
-	}
-	if grace == 0 {
-		grace = defaultGrace
-	}
-	processes.signal(syscall.SIGTERM)
+	grace = cmp.Or(max(stop.Grace, 0), grace, defaultGrace)
+	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		select {
-		case <-j.over:
-		case <-time.After(grace):
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			go func() { <-j.over; cancel() }()
-			processes.kill(ctx)
+		<-j.over
+		cancel()
+	}()
+	go func() {
+		graceful, done := context.WithTimeout(ctx, grace)
+		defer done()
+		j.processes.terminate(graceful)
+		if <-graceful.Done(); ctx.Err() == nil {
+			j.processes.kill(ctx)
 		}
 	}()
 }
@@ -275,15 +296,7 @@ func (j *job) isOver() bool {
 	}
 }
 
-func launcherExit(state *os.ProcessState) agent.Exit {
-	exit := agent.Exit{Code: state.ExitCode()}
-	if wait, ok := state.Sys().(syscall.WaitStatus); ok && wait.Signaled() {
-		exit.Signal = wait.Signal().String()
-	}
-	return exit
-}
-
-// broadcast wakes all who wait, at every fire.
+// broadcast wakes all waiting goroutines at every fire.
 type broadcast struct {
 	mu sync.Mutex
 	ch chan struct{}
@@ -305,4 +318,25 @@ func (b *broadcast) fire() {
 		close(b.ch)
 		b.ch = nil
 	}
+}
+
+// recentMetrics is how much of the end of the metrics is read: some hundred lines.
+const recentMetrics = 64 << 10
+
+// rankSeconds is the key rank_seconds of the last metrics that have it, nil for none.
+func rankSeconds(path string) []float64 {
+	content, _, err := claimfile.Tail(path, recentMetrics)
+	if err != nil {
+		return nil
+	}
+	for _, line := range slices.Backward(bytes.Split(content, []byte("\n"))) {
+		// The first may be the end of a line, and the last its beginning: these are no JSON.
+		var metrics struct {
+			RankSeconds []float64 `json:"rank_seconds"`
+		}
+		if json.Unmarshal(line, &metrics) == nil && metrics.RankSeconds != nil {
+			return metrics.RankSeconds
+		}
+	}
+	return nil
 }

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// jobID must be a name that can be a folder's.
+// jobID is also the name of a folder.
 var jobID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
 
 // jobs are all jobs of this node: those that this agent started, and the record
@@ -41,24 +44,20 @@ func openJobs(config Config, log *slog.Logger, trees *treestore.Store) (*jobs, e
 		return nil, err
 	}
 	for _, path := range records {
-		dir := record.Dir(filepath.Dir(path))
-		status, err := dir.ReadNode(config.Node)
+		status, err := record.Dir(filepath.Dir(path)).ReadNode(config.Node)
+		others := status.Environment != "" && status.Environment != config.Name
+		if err == nil && status.State == agent.Running && !others {
+			status.State, status.Ended = agent.Restarted, time.Now().UTC()
+			err = record.WriteJSON(path, status)
+		}
 		if err != nil {
-			log.Warn(fmt.Sprintf("The record of a job cannot be read: %v", err))
-			continue
-		}
-		if status.State != agent.Running {
-			continue
-		}
-		status.State, status.Ended = agent.Restarted, time.Now().UTC()
-		if err := record.WriteJSON(path, status); err != nil {
-			return nil, fmt.Errorf("writing the end of job %s, which ran when the container ended: %w", status.ID, err)
+			log.Warn("Skipping the record of a job.", "path", path, "error", err)
 		}
 	}
 	return js, nil
 }
 
-// start starts a job, or answers with the one of that id that is there.
+// start starts a job, or returns the existing one of that id.
 func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, made bool, err error) {
 	if err := js.check(id, spec); err != nil {
 		return status, false, err
@@ -67,14 +66,13 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 	defer js.mu.Unlock()
 	if status, err := js.find(id); err == nil {
 		if !sameJob(status.Spec, spec) {
-			return status, false, fail.Becausef(fail.InvalidInput, "starting job %s: there is a job of that id with another script, arguments or nodes already", id)
+			return status, false, fail.Becausef(fail.InvalidInput, "starting job %s: a job of that id exists with another script, arguments or nodes", id)
 		}
 		return status, false, nil
 	}
 	dir, venv := js.config.Paths.Workspace, ""
 	if spec.Tree != "" {
-		dir, err = js.trees.Path(spec.Tree)
-		if err != nil {
+		if dir, err = js.trees.Path(spec.Tree); err != nil {
 			return status, false, fail.Advise(fail.Becausef(fail.SyncFailed, "starting job %s: tree %s on node %d: %w", id, spec.Tree, js.config.Node, err), "sync the repository again")
 		}
 		venv = js.trees.Venv(spec.Tree)
@@ -87,9 +85,9 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 	if err := os.MkdirAll(recordDir, 0o2775); err != nil {
 		return status, false, err
 	}
-	// Secrets are for the processes alone.
+	// The record never holds secrets.
 	spec.SecretEnv = nil
-	status = agent.JobStatus{ID: id, Node: js.config.Node, State: agent.Running, Spec: spec, Record: recordDir, Started: time.Now().UTC(), Launcher: agent.Exit{Code: -1}}
+	status = agent.JobStatus{ID: id, Node: js.config.Node, Environment: js.config.Name, State: agent.Running, Spec: spec, Record: recordDir, Started: time.Now().UTC(), Launcher: agent.Exit{Code: -1}}
 	j, err := startJob(js.log, status, l)
 	if err != nil {
 		return status, false, err
@@ -107,37 +105,20 @@ func (js *jobs) check(id string, spec agent.JobSpec) error {
 	if spec.Script == "" {
 		problems = append(problems, errors.New("script: is empty"))
 	}
-	if spec.Nodes < 1 || spec.Nodes > js.config.Nodes {
+	if spec.Nodes > js.config.Nodes {
 		problems = append(problems, fmt.Errorf("nodes: %d: the environment has %d", spec.Nodes, js.config.Nodes))
 	}
 	if js.config.Node >= spec.Nodes && spec.Nodes >= 1 {
-		problems = append(problems, fmt.Errorf("nodes: %d: this is node %d, which is none of them", spec.Nodes, js.config.Node))
+		problems = append(problems, fmt.Errorf("nodes: %d: node %d is not one of them", spec.Nodes, js.config.Node))
 	}
-	if spec.RanksPerNode < 1 {
-		problems = append(problems, fmt.Errorf("ranksPerNode: %d: want at least 1", spec.RanksPerNode))
+	if err := spec.Validate(); err != nil {
+		problems = append(problems, err)
 	}
-	problems = append(problems, checkOrder(spec)...)
 	problems = append(problems, checkDebug(spec)...)
 	if len(problems) > 0 {
 		return fail.Because(fail.InvalidInput, fmt.Errorf("starting a job: %w", errors.Join(problems...)))
 	}
 	return nil
-}
-
-// checkOrder wants each node once, and the master first.
-func checkOrder(spec agent.JobSpec) []error {
-	if len(spec.Order) == 0 {
-		return nil
-	}
-	sorted := slices.Sorted(slices.Values(spec.Order))
-	fine := len(sorted) == spec.Nodes && spec.Order[0] == 0
-	for i, node := range sorted {
-		fine = fine && i == node
-	}
-	if fine {
-		return nil
-	}
-	return []error{fmt.Errorf("order: %v: want each of the %d nodes once, and node 0 first", spec.Order, spec.Nodes)}
 }
 
 // sameJob ignores what differs when a step attaches again.
@@ -146,7 +127,7 @@ func sameJob(a, b agent.JobSpec) bool {
 		a.Nodes == b.Nodes && a.RanksPerNode == b.RanksPerNode
 }
 
-// find answers with a live job's status, or with what the record says.
+// find returns the status of a live job, or the recorded one.
 func (js *jobs) find(id string) (agent.JobStatus, error) {
 	if j, ok := js.live[id]; ok {
 		status, _ := j.snapshot()
@@ -157,23 +138,32 @@ func (js *jobs) find(id string) (agent.JobStatus, error) {
 	}
 	dir := record.Dir(filepath.Join(js.config.Paths.runs(), id))
 	status, err := dir.ReadNode(js.config.Node)
+	if record.Foreign(err) {
+		js.log.Warn("Skipping the record of a job.", "job", id, "error", err)
+		err = fs.ErrNotExist
+	}
 	if err != nil {
 		return status, err
 	}
-	for _, rank := range status.Spec.Ranks(js.config.Node) {
+	if status.State == agent.Running {
+		// The container that ran it is gone, and openJobs could not write that.
+		status.State, status.Ended = agent.Restarted, time.Now().UTC()
+	}
+	status.Ranks = nil
+	for local, rank := range status.Spec.Ranks(js.config.Node) {
 		r, err := dir.ReadRank(rank)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		} else if err != nil {
-			return status, err
+		if err == nil {
+			r.Confine(rank, local, js.config.Node)
+			status.Ranks = append(status.Ranks, r)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			js.log.Warn("Skipping the status of a rank.", "rank", rank, "error", err)
 		}
-		status.Ranks = append(status.Ranks, r)
 	}
 	endRanks(&status, dir)
 	return status, nil
 }
 
-// get is find for callers that do not hold the lock, with the live job if it is one.
+// get is find for callers that do not hold the lock. The job is nil unless it is live.
 func (js *jobs) get(id string) (agent.JobStatus, *job, error) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
@@ -181,12 +171,13 @@ func (js *jobs) get(id string) (agent.JobStatus, *job, error) {
 	return status, js.live[id], err
 }
 
-// running lists the jobs that are not over.
+// running lists the live jobs. A job whose end a watcher may have seen is not among them, even if its record is still being
+// written.
 func (js *jobs) running() (ids []string) {
 	js.mu.Lock()
 	defer js.mu.Unlock()
 	for id, j := range js.live {
-		if !j.isOver() {
+		if status, _ := j.snapshot(); status.State == agent.Running {
 			ids = append(ids, id)
 		}
 	}
@@ -197,10 +188,7 @@ func (js *jobs) running() (ids []string) {
 // stopAll ends every job and waits, for the end of the container.
 func (js *jobs) stopAll(reason string, grace time.Duration) {
 	js.mu.Lock()
-	var live []*job
-	for _, j := range js.live {
-		live = append(live, j)
-	}
+	live := slices.Collect(maps.Values(js.live))
 	js.mu.Unlock()
 	for _, j := range live {
 		j.stop(agent.Stop{Reason: reason, Grace: grace})
@@ -210,16 +198,31 @@ func (js *jobs) stopAll(reason string, grace time.Duration) {
 	}
 }
 
-// pinned is true of trees that a job runs in, on any node: nodes that share the
-// workspace see each other's records.
+// pinned reports whether a job runs in the tree, on any node, or another environment has switched to it: nodes that share
+// the workspace read each other's records and links. What is no record pins nothing, unless the claim cannot be read.
 func (js *jobs) pinned(hash tree.Digest) bool {
+	others, _ := filepath.Glob(filepath.Join(js.config.Paths.state(), "environments", "*", "repo"))
+	for _, link := range append(others, filepath.Join(js.config.Paths.Workspace, "repo")) {
+		if target, err := os.Readlink(link); err == nil && filepath.Base(target) == string(hash) {
+			return true
+		}
+	}
 	records, err := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "node-*.json"))
 	if err != nil {
 		return true
 	}
 	for _, path := range records {
-		status, err := record.ReadNodeFile(path)
-		if err != nil || status.State == agent.Running && status.Spec.Tree == hash {
+		number := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "node-"), ".json")
+		node, err := strconv.Atoi(number)
+		if err != nil {
+			continue
+		}
+		status, err := record.Dir(filepath.Dir(path)).ReadNode(node)
+		switch {
+		case record.Foreign(err):
+			js.log.Warn("Skipping the record of a job.", "path", path, "error", err)
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil, status.State == agent.Running && status.Spec.Tree == hash:
 			return true
 		}
 	}

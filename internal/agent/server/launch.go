@@ -7,10 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
@@ -19,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// launch is what starts a node's ranks.
+// launch is the command that starts a node's ranks.
 type launch struct {
 	args  []string
 	env   map[string]string
@@ -33,16 +37,17 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 	port := cmp.Or(spec.MasterPort, agent.MasterPort)
 	world := agent.World{Master: c.Host(0), Port: port, Nodes: spec.Nodes, RanksPerNode: spec.RanksPerNode}
 	l.env = c.environment(spec.Env, spec.SecretEnv, world.Variables(), map[string]string{
-		"NODE_RANK":          strconv.Itoa(spec.Position(c.Node)),
-		"RANKS_PER_NODE":     strconv.Itoa(spec.RanksPerNode),
-		"MLENV_RUN":          spec.Run,
+		"NODE_RANK":      strconv.Itoa(spec.Position(c.Node)),
+		"RANKS_PER_NODE": strconv.Itoa(spec.RanksPerNode),
+		// Without a run each job still has a name of its own, for example for its folder of checkpoints.
+		"MLENV_RUN":          cmp.Or(spec.Run, id),
 		rank.RunDirVariable:  recorded,
 		"MLENV_METRICS_FILE": record.Dir(recorded).Metrics(),
 		rank.JobVariable:     id,
 		rank.NodeVariable:    strconv.Itoa(c.Node),
 		"PYTHONUNBUFFERED":   "1",
 	})
-	// The agent reads there which network the ranks really use.
+	// These logs show which network the ranks really use.
 	nccl.LogTo(l.env, record.Dir(recorded).NCCLLogs(c.Node))
 	if venv != "" {
 		l.env["VIRTUAL_ENV"] = venv
@@ -67,10 +72,16 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 	process = append([]string{c.Program, "rank", "--"}, process...)
 	switch spec.Launcher {
 	case agent.DeepSpeed:
-		ranks := map[string][]int{}
+		// The launcher sets CUDA_VISIBLE_DEVICES to the node's entries, and only counts those of other nodes.
+		own := c.ownGPUs()
+		ranks := map[string][]any{}
 		for node := range spec.Nodes {
 			for local := range spec.RanksPerNode {
-				ranks[c.Host(node)] = append(ranks[c.Host(node)], local)
+				var gpu any = local
+				if node == c.Node && local < len(own) {
+					gpu = own[local]
+				}
+				ranks[c.Host(node)] = append(ranks[c.Host(node)], gpu)
 			}
 		}
 		info, err := json.Marshal(ranks)
@@ -86,7 +97,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 	default:
 		return l, fail.Becausef(fail.InvalidInput, "starting the job: launcher %q: want deepspeed, torchrun or command", spec.Launcher)
 	}
-	l.args = append(l.args, process...)
+	l.args = slices.Concat([]string{c.Program, "launch", "--"}, l.args, process)
 	return l, nil
 }
 
@@ -106,7 +117,7 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 		}
 		return append([]string{program}, spec.Args...), nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: there is no %q in the tree, which has %s", script, nearby(dir, script)),
+		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: %q is not in the tree, which has %s", script, nearby(dir, script)),
 			"name the script by its path from the top of the repository")
 	case err != nil:
 		return nil, fail.Because(fail.ScriptNotFound, fmt.Errorf("starting the job: %w", err))
@@ -119,7 +130,7 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 		if python == "" {
 			return nil, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", path)
 		}
-		// The name as it was given: Python shows it in tracebacks.
+		// Python shows this name in tracebacks.
 		command = []string{python, "-u", script}
 	case ".sh":
 		shell, err := agent.FindProgram("bash", path)
@@ -131,7 +142,7 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 	return append(command, spec.Args...), nil
 }
 
-// nearby lists what lies where the script was looked for.
+// nearby lists the folder in which the script should be.
 func nearby(dir, script string) string {
 	folder := filepath.Dir(filepath.Join(dir, script))
 	entries, err := os.ReadDir(folder)
@@ -153,4 +164,43 @@ func nearby(dir, script string) string {
 		where = "its top folder"
 	}
 	return where + ": " + strings.Join(names, ", ")
+}
+
+// scriptAt is where the script is in the command line of a Python rank, after the
+// interpreter and -u.
+const scriptAt = 2
+
+// checkDebug validates the request for a debugger.
+func checkDebug(spec agent.JobSpec) (problems []error) {
+	if spec.DebugRank == nil {
+		return nil
+	}
+	if spec.Launcher == agent.Command {
+		problems = append(problems, fmt.Errorf("debugRank: %d: launcher command starts programs and no ranks; want deepspeed or torchrun", *spec.DebugRank))
+	}
+	if last := spec.Nodes*spec.RanksPerNode - 1; *spec.DebugRank < 0 || *spec.DebugRank > last {
+		problems = append(problems, fmt.Errorf("debugRank: %d: the job has ranks 0 to %d", *spec.DebugRank, last))
+	}
+	if filepath.Ext(spec.Script) != ".py" {
+		problems = append(problems, fmt.Errorf("debugRank: %d: script %q does not end in .py", *spec.DebugRank, spec.Script))
+	}
+	return problems
+}
+
+// debug makes one rank wait for a debugger, and the others for that rank.
+func (c Config) debug(spec agent.JobSpec, python string, l launch) error {
+	if slices.Contains(l.ranks, *spec.DebugRank) {
+		find := exec.Command(python, "-c", "import debugpy")
+		find.Dir, find.Env = l.dir, list(l.env)
+		if output, err := find.CombinedOutput(); err != nil {
+			return fail.Advise(fail.Becausef(fail.InvalidInput, "starting the job: rank %d cannot wait for a debugger: %s has no debugpy: %w: %s", *spec.DebugRank, python, err, output),
+				"add debugpy to the requirements file that the param requirements names, or to the image")
+		}
+	}
+	l.env[rank.DebugVariable], l.env[rank.DebugAtVariable] = strconv.Itoa(*spec.DebugRank), strconv.Itoa(scriptAt)
+	// By default DeepSpeed's ranks wait for each other 10 or 30 minutes.
+	if _, given := l.env["DEEPSPEED_TIMEOUT"]; !given && !spec.Deadline.IsZero() {
+		l.env["DEEPSPEED_TIMEOUT"] = strconv.Itoa(max(1, int(math.Ceil(time.Until(spec.Deadline).Minutes()))))
+	}
+	return nil
 }

@@ -13,9 +13,10 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// logFile is where a log of the job lies on this node.
+// logFile is the path of a log of the job on this node.
 func logFile(status agent.JobStatus, name string) (string, error) {
 	dir := record.Dir(status.Record)
 	switch name {
@@ -32,12 +33,10 @@ func logFile(status agent.JobStatus, name string) (string, error) {
 	return dir.RankLog(rank), nil
 }
 
-// copyLog writes a log from offset on. With follow it goes on until nothing more
-// can come: the rank, or for the others the job, has ended.
+// copyLog writes a log from offset on. With follow it continues until the rank, or for other logs the job, has ended.
 //
-// Whether it has ended is read before the file is, so that the last lines are
-// never lost; and a slow look every second stands behind the watch, because not
-// every file system tells of changes.
+// It checks for the end before it reads the file, so that the last lines are never lost. It also reads every second, because
+// not every file system reports changes.
 func copyLog(ctx context.Context, w io.Writer, flush func(), path, name string, offset int64, follow bool, j *job) error {
 	var file *os.File
 	defer func() {
@@ -54,8 +53,8 @@ func copyLog(ctx context.Context, w io.Writer, flush func(), path, name string, 
 			complete = j.isOver() || ended(status, name, len(j.ranks))
 		}
 		if file == nil {
-			opened, err := os.Open(path)
-			if err != nil && (!errors.Is(err, fs.ErrNotExist)) {
+			opened, err := claimfile.Open(path)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			if err == nil {
@@ -85,8 +84,8 @@ func copyLog(ctx context.Context, w io.Writer, flush func(), path, name string, 
 	}
 }
 
-// ended is true where the writers of a log are: the rank, or of metrics, which
-// rank 0 writes, all ranks of the node. The launcher may take longer.
+// ended reports whether the writers of a log have ended: the rank, or for the metrics all ranks of the node. The launcher may
+// take longer.
 func ended(status agent.JobStatus, name string, ranks int) bool {
 	count := 0
 	for _, rank := range status.Ranks {

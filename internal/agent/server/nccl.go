@@ -11,10 +11,11 @@ import (
 	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// maxNCCLLogs is how many files are read: one a rank and some for its children.
+// maxNCCLLogs bounds the files: one for each rank, and some for its children.
 const maxNCCLLogs = 256
 
 // ncclLogs are those of a job's processes on this node.
@@ -26,7 +27,7 @@ type ncclLogs struct {
 	ended bool
 }
 
-// ncclLog is one of them, read as far as its file's offset.
+// ncclLog is one of them, read up to its file's offset.
 type ncclLog struct {
 	file   *os.File
 	reader *nccl.Reader
@@ -36,10 +37,10 @@ func newNCCLLogs(dir record.Dir, node int) *ncclLogs {
 	return &ncclLogs{prefix: dir.NCCLLogs(node), files: map[string]*ncclLog{}}
 }
 
-// has is true of a file that is one of the logs.
+// has reports whether a file is one of the logs.
 func (n *ncclLogs) has(path string) bool { return strings.HasPrefix(path, n.prefix) }
 
-// read takes what is new in a log.
+// read reads new lines of a log.
 func (n *ncclLogs) read(path string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,7 +52,7 @@ func (n *ncclLogs) read(path string) error {
 		if len(n.files) == maxNCCLLogs {
 			return nil
 		}
-		file, err := os.Open(path)
+		file, err := claimfile.Open(path)
 		if err != nil {
 			return fmt.Errorf("reading NCCL's log: %w", err)
 		}
@@ -64,7 +65,7 @@ func (n *ncclLogs) read(path string) error {
 	return nil
 }
 
-// summary is what the logs show so far, nil where there is none.
+// summary is what the logs show so far, nil without a log.
 func (n *ncclLogs) summary() *nccl.Summary {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -75,13 +76,12 @@ func (n *ncclLogs) summary() *nccl.Summary {
 	for _, log := range n.files {
 		all = append(all, log.reader.Summary())
 	}
-	// Maps have no order.
 	slices.SortFunc(all, func(a, b nccl.Summary) int { return strings.Compare(a.String(), b.String()) })
-	summary := nccl.Merge(all...).WithoutChannels()
+	summary := nccl.Merge(all...)
 	return &summary
 }
 
-// end reads to the end what is there, and closes the files.
+// end reads the rest of the logs and closes them.
 func (n *ncclLogs) end() error {
 	paths, err := filepath.Glob(n.prefix + "*")
 	for _, path := range paths {

@@ -3,6 +3,8 @@ package server_test
 import (
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -41,6 +43,71 @@ func TestNetworkIsForWhateverIsStarted(t *testing.T) {
 		if _, err := n.Client.SetNetwork(t.Context(), wrong); fail.ReasonOf(err) != fail.InvalidInput {
 			t.Errorf("%+v is taken: %v", wrong, err)
 		}
+	}
+}
+
+// smi4 is the nvidia-smi of a privileged pod on a node with four GPUs.
+const smi4 = `#!/bin/sh
+[ "$1" = topo ] && exec cat "${0%/*}/topology"
+for i in 0 1 2 3; do echo "$i, GPU-$i, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:${i}9:00.0, Disabled"; done`
+
+// A privileged pod sees all GPUs of its node. Facts, jobs of every launcher and shells have those that it was given.
+func TestPrivilegedPodUsesItsOwnGPUs(t *testing.T) {
+	n := newNode(t)
+	bin := t.TempDir()
+	for name, content := range map[string]string{"topology": "GPU0 X NV18", "nvidia-smi": smi4, "python3": `#!/bin/sh
+for argument; do case "$argument" in --world_info=*) echo "${argument#*=}" | tr _- /+ | base64 -d;; esac; done`} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := bin + ":" + os.Getenv("PATH")
+	t.Setenv("PATH", path)
+	start := func(visible string) agent.Facts {
+		n.End()
+		n.Config.Environ = []string{"PATH=" + path, "NVIDIA_VISIBLE_DEVICES=" + visible, "NCCL_P2P_LEVEL=NVL"}
+		n.Restart()
+		if _, err := n.Client.SetNetwork(t.Context(), agent.Network{Mode: agent.TCP}); err != nil {
+			t.Fatal(err)
+		}
+		facts, err := n.Client.Facts(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return facts
+	}
+	facts := start("GPU-3,GPU-1")
+	if facts.Environment["NCCL_P2P_LEVEL"] != "NVL" {
+		t.Errorf("with NVLink ranks have %v, want NCCL_P2P_LEVEL=NVL", facts.Environment)
+	}
+	if len(facts.GPUs) != 2 || facts.GPUs[0].UUID != "GPU-1" || facts.GPUs[1].UUID != "GPU-3" || facts.GPUProblem != "" {
+		t.Errorf("facts have %+v, problem %q, want GPU-1 and GPU-3", facts.GPUs, facts.GPUProblem)
+	}
+	n.script("show.sh", `echo "$CUDA_VISIBLE_DEVICES"`)
+	n.run("job-1", command("show.sh"))
+	if got, want := n.log("job-1", "rank-0", 0), "GPU-1,GPU-3\n"; got != want {
+		t.Errorf("a job has %q, want %q", got, want)
+	}
+	if shell := strings.Join(n.Config.ShellEnvironment(), "\n"); !strings.Contains(shell, "CUDA_VISIBLE_DEVICES=GPU-1,GPU-3\n") {
+		t.Errorf("a shell has %s", shell)
+	}
+	// DeepSpeed's launcher sets the variable itself, from what it is given.
+	n.script("train.py", "")
+	n.run("job-2", agent.JobSpec{Run: "run", Launcher: agent.DeepSpeed, Script: "train.py", Nodes: 2, RanksPerNode: 2})
+	if got, want := n.log("job-2", agent.LauncherLog, 0), `{"env-0.env-headless.ns.svc":["GPU-1","GPU-3"],"env-1.env-headless.ns.svc":[0,1]}`; !strings.Contains(got, want) {
+		t.Errorf("the launcher got %s, want %s", got, want)
+	}
+	if facts := start("GPU-0,GPU-1,GPU-2,GPU-3"); len(facts.GPUs) != 4 || facts.Environment[agent.CUDADevices] != "" {
+		t.Errorf("a pod with all GPUs has %d, and CUDA_VISIBLE_DEVICES=%s", len(facts.GPUs), facts.Environment[agent.CUDADevices])
+	}
+	if err := os.WriteFile(filepath.Join(bin, "topology"), []byte("GPU0 X SYS"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if level, set := start("GPU-3,GPU-1").Environment["NCCL_P2P_LEVEL"]; set {
+		t.Errorf("without NVLink ranks have NCCL_P2P_LEVEL=%s", level)
+	}
+	if facts := start("void"); len(facts.GPUs) != 0 || !strings.Contains(facts.GPUProblem, "nvidia-smi shows 4 GPUs, the pod was given 2") {
+		t.Errorf("without a list there are %d GPUs, problem %q", len(facts.GPUs), facts.GPUProblem)
 	}
 }
 

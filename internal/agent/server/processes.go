@@ -3,58 +3,114 @@ package server
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 )
 
-// part is one node's part of a job.
-type part struct {
-	id   string
-	node int
+// processes are those of this node's part of a job.
+type processes struct {
+	// record is the job's folder, which names it among the jobs of all agents whose processes are in sight.
+	record string
+	node   int
+	// supervisor is the process above them, 0 if there is none.
+	supervisor atomic.Int64
 }
 
-// members are the processes of this node's part of a job: those that carry its
-// id in their environment. A process group would miss those of launchers that
-// make sessions.
-func (p part) members() []int {
-	job, node := []byte("\x00"+rank.JobVariable+"="+p.id+"\x00"), []byte("\x00"+rank.NodeVariable+"="+strconv.Itoa(p.node)+"\x00")
+// members are the descendants of the supervisor, and the processes that carry the job's record in their environment: each
+// finds what the other misses, processes that cleared their environment or whose supervisor was killed.
+func (p *processes) members() []int {
+	job, node := []byte("\x00"+rank.RunDirVariable+"="+p.record+"\x00"), []byte("\x00"+rank.NodeVariable+"="+strconv.Itoa(p.node)+"\x00")
+	supervisor := int(p.supervisor.Load())
+	all := processTable()
+	below := descendants(all, supervisor)
 	var pids []int
-	for _, pid := range processes() {
-		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-		if err != nil || pid == os.Getpid() {
+	for _, process := range all {
+		if process.dead || process.pid == supervisor || process.pid == os.Getpid() {
 			continue
 		}
-		environ = append([]byte{0}, environ...)
-		if bytes.Contains(environ, job) && bytes.Contains(environ, node) {
-			pids = append(pids, pid)
+		environ := environOf(process.pid)
+		if below[process.pid] || bytes.Contains(environ, job) && bytes.Contains(environ, node) {
+			pids = append(pids, process.pid)
 		}
 	}
 	return pids
 }
 
-func processes() []int {
+// environOf is the environment of a process, with a zero byte before and behind each variable.
+func environOf(pid int) []byte {
+	environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
+	if err != nil {
+		return nil
+	}
+	return append([]byte{0}, environ...)
+}
+
+// descendants of a process, none of process 0.
+func descendants(all []process, of int) map[int]bool {
+	if of == 0 {
+		return nil
+	}
+	below := map[int]bool{}
+	for found := true; found; {
+		found = false
+		for _, process := range all {
+			if !below[process.pid] && (process.parent == of || below[process.parent]) {
+				below[process.pid], found = true, true
+			}
+		}
+	}
+	return below
+}
+
+// process is one of those that this container shows.
+type process struct {
+	pid, parent int
+	// dead is one that its parent has not collected.
+	dead bool
+}
+
+func processTable() (all []process) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
 	}
-	var pids []int
 	for _, entry := range entries {
-		if pid, err := strconv.Atoi(entry.Name()); err == nil {
-			pids = append(pids, pid)
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
 		}
+		stat, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "stat"))
+		if err != nil {
+			continue
+		}
+		// pid (name) state parent ...; the name may hold anything.
+		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+		if len(fields) < 2 {
+			continue
+		}
+		parent, _ := strconv.Atoi(string(fields[1]))
+		all = append(all, process{pid, parent, string(fields[0]) == "Z"})
 	}
-	return pids
+	return all
 }
 
-func (p part) signal(s syscall.Signal) (count int) {
+func (p *processes) signal(s syscall.Signal) (count int) {
 	for _, pid := range p.members() {
 		if syscall.Kill(pid, s) == nil {
 			count++
@@ -63,23 +119,49 @@ func (p part) signal(s syscall.Signal) (count int) {
 	return count
 }
 
-// kill sends SIGKILL until no process is left: one may be forking.
-func (p part) kill(ctx context.Context) {
-	for p.signal(syscall.SIGKILL) > 0 && ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
+// terminate sends SIGTERM, as soon as there is a process: the supervisor of a new job may not have started the launcher.
+func (p *processes) terminate(ctx context.Context) {
+	for p.signal(syscall.SIGTERM) == 0 && pause(ctx) {
+	}
+}
+
+// supervisorTime is how long a supervisor without processes may take to end, on a busy node too.
+const supervisorTime = 5 * time.Second
+
+// kill sends SIGKILL until no process is left: one may be forking. The supervisor then ends by itself, and reports how the
+// launcher ended, unless a process of the job has stopped it, with SIGSTOP or as a debugger.
+func (p *processes) kill(ctx context.Context) {
+	for p.signal(syscall.SIGKILL) > 0 && pause(ctx) {
+	}
+	supervisor := int(p.supervisor.Load())
+	if supervisor == 0 || syscall.Kill(supervisor, syscall.SIGCONT) != nil {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(supervisorTime):
+		if p.supervisor.CompareAndSwap(int64(supervisor), 0) {
+			_ = syscall.Kill(supervisor, syscall.SIGKILL)
 		}
 	}
 }
 
-// Reap collects children that are not the agent's own until ctx is done: what a
-// container's PID 1 inherits. The agent's own are waited for at once by whoever
-// started them, so a child that is dead for some seconds is an orphan.
+// pause waits a moment; it is false once ctx is done.
+func pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(20 * time.Millisecond):
+		return true
+	}
+}
+
+// Reap collects orphans, which PID 1 or a subreaper inherits, until ctx is done. The process waits for its own children at
+// once, so a child that is dead for some seconds is an orphan.
 func Reap(ctx context.Context) {
-	children := make(chan os.Signal, 1)
-	signal.Notify(children, syscall.SIGCHLD)
-	defer signal.Stop(children)
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGCHLD)
+	defer signal.Stop(ended)
 	const patience = 3 * time.Second
 	seen := map[int]bool{}
 	var again <-chan time.Time
@@ -87,19 +169,21 @@ func Reap(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-children:
+		case <-ended:
 			if again == nil {
 				again = time.After(patience)
 			}
 		case <-again:
 			again = nil
 			dead := map[int]bool{}
-			for _, pid := range zombies() {
-				if seen[pid] {
-					_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
-					continue
+			for _, child := range children() {
+				switch {
+				case !child.dead:
+				case seen[child.pid]:
+					_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
+				default:
+					dead[child.pid] = true
 				}
-				dead[pid] = true
 			}
 			if seen = dead; len(dead) > 0 {
 				again = time.After(patience)
@@ -108,58 +192,56 @@ func Reap(ctx context.Context) {
 	}
 }
 
-// EndChildren kills what is left of this process's children and collects them, and
-// so all of what began below it where Adopt was called. It gives up at the end of ctx.
+// EndChildren kills and collects the children of this process until none is left or ctx is done. After Adopt these are all
+// of its descendants.
 func EndChildren(ctx context.Context) {
-	for ctx.Err() == nil {
+	for {
 		left := children()
 		for _, child := range left {
-			// Who is dead already is collected all the same.
 			_ = syscall.Kill(child.pid, syscall.SIGKILL)
 			_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
 		}
-		if len(left) == 0 {
+		if len(left) == 0 || !pause(ctx) {
 			return
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond):
-		}
 	}
 }
 
-// Adopt makes what loses its parent below this process its children, as those of
-// PID 1 are in a container of the agent's own.
+// Adopt makes this process the parent of descendants that lose theirs, as PID 1 of a container is.
 func Adopt() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// zombies are the dead children of this process.
-func zombies() (dead []int) {
-	for _, child := range children() {
-		if child.dead {
-			dead = append(dead, child.pid)
-		}
-	}
-	return dead
+// children are the processes that this one has to wait for.
+func children() []process {
+	return slices.DeleteFunc(processTable(), func(p process) bool { return p.parent != os.Getpid() })
 }
 
-// child is a process that this one has to wait for.
-type child struct {
-	pid  int
-	dead bool
-}
+// exitFile is the descriptor to which Supervise writes how the launcher ended, an agent.Exit in JSON.
+const exitFile = 3
 
-func children() (all []child) {
-	self := []byte(strconv.Itoa(os.Getpid()))
-	for _, pid := range processes() {
-		stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
-		if err != nil {
-			continue
-		}
-		// pid (name) state parent ...; the name may hold anything.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) > 1 && bytes.Equal(fields[1], self) {
-			all = append(all, child{pid, string(fields[0]) == "Z"})
-		}
+// Supervise runs the launcher of a job, and kills all of its descendants when it has ended. A process that loses its parent
+// becomes a child of this one, so that none leaves the job by clearing its environment or by a session of its own.
+func Supervise(command []string) error {
+	unix.CloseOnExec(exitFile)
+	// The agent sends signals to the processes of the job; this one outlives them.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	if len(command) == 0 {
+		return errors.New("reading the command line: want a command after --")
 	}
-	return all
+	if err := Adopt(); err != nil {
+		return fmt.Errorf("adopting orphans: %w", err)
+	}
+	go Reap(context.Background())
+	// The kernel ties the launcher's life to this thread.
+	runtime.LockOSThread()
+	launcher := exec.Command(command[0], command[1:]...)
+	launcher.Stdout, launcher.Stderr = os.Stdout, os.Stderr
+	launcher.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	exit := agent.Exit{Code: -1}
+	if err := launcher.Start(); err != nil {
+		exit.Error = err.Error()
+	} else {
+		exit = rank.ExitOf(launcher.Wait(), launcher.ProcessState)
+	}
+	EndChildren(context.Background())
+	return json.NewEncoder(os.NewFile(exitFile, "exit")).Encode(exit)
 }

@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"path/filepath"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// recordFile is where a file of a run's record lies. The agent's own files are none of those.
+// recordFile is the path of a file of a run's record. The agent's own files cannot be named.
 func (s *Server) recordFile(r *http.Request) (string, error) {
 	id, name := r.PathValue("id"), r.PathValue("name")
 	if !jobID.MatchString(id) || name != agent.FabricReport {
@@ -26,7 +26,7 @@ func (s *Server) readRecord(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	content, err := os.ReadFile(path)
+	content, err := claimfile.Read(path, agent.MaxRecordFile)
 	if err != nil {
 		return fmt.Errorf("reading the record: %w", err)
 	}

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"io"
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -28,6 +29,23 @@ func TestRecordFiles(t *testing.T) {
 	} {
 		if err := client.WriteRecord(t.Context(), wrong.id, wrong.name, []byte(wrong.content)); fail.ReasonOf(err) != fail.InvalidInput {
 			t.Errorf("writing %s/%s: %v, want InvalidInput", wrong.id, wrong.name, err)
+		}
+	}
+}
+
+// The end of a log is read alone: the metrics of a long training are hundreds of megabytes.
+func TestLogEnd(t *testing.T) {
+	n := newNode(t)
+	n.script("write.sh", `printf '997\n998\n999\n' >"$MLENV_METRICS_FILE"`)
+	n.run("job", command("write.sh"))
+	for most, want := range map[int64]string{6: "8\n999\n", 4: "999\n", 0: "", 1 << 20: "997\n998\n999\n"} {
+		log, err := n.Client.LogEnd(t.Context(), "job", agent.MetricsLog, most)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		if got, err := io.ReadAll(log); err != nil || string(got) != want {
+			t.Errorf("the last %d bytes: %q, %v; want %q", most, got, err, want)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,30 +15,36 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/connlimit"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/services"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/treestore"
 )
 
 // Server answers the protocol of package agent.
 type Server struct {
-	config  Config
-	log     *slog.Logger
-	started startTime
-	trees   *treestore.Store
-	jobs    *jobs
-	shells  *shells
+	config Config
+	log    *slog.Logger
+	// started and instance identify this start of the agent.
+	started  time.Time
+	instance string
+	trees    *treestore.Store
+	jobs     *jobs
+	shells   *shells
 	// services are node 0's, nil elsewhere.
 	services *services.Manager
-	// told is closed once the node's network is set, or where nothing has to be.
-	told     chan struct{}
-	tellOnce sync.Once
-	// background is what no request waits for.
+	// gpus are which GPUs the node has, nil until they were read.
+	gpus atomic.Pointer[gpuView]
+	// networkSet is closed once the node's network is set, or if nothing has to be set.
+	networkSet chan struct{}
+	setOnce    sync.Once
+	// background is work that no request waits for.
 	background sync.WaitGroup
 }
 
@@ -58,9 +63,12 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{config: config, log: log, started: startTime{at: time.Now().UTC(), instance: rand.Text()}, trees: trees, jobs: js, shells: newShells(), told: make(chan struct{})}
+	s := &Server{
+		config: config, log: log, started: time.Now().UTC(), instance: rand.Text(), trees: trees, jobs: js, shells: newShells(),
+		networkSet: make(chan struct{}),
+	}
 	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
-		s.networkIsSet()
+		s.startServices()
 	}
 	if config.Node == 0 {
 		s.services = services.New(config.serviceOptions(), log)
@@ -70,7 +78,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 
 // raiseLimits lets processes lock and open as much as the container may.
 func raiseLimits(log *slog.Logger) {
-	// With CAP_SYS_RESOURCE there is no hard limit. Who has it not is refused, and keeps what he has.
+	// Only CAP_SYS_RESOURCE lifts the hard limit. Without it, the limit stays.
 	_ = syscall.Setrlimit(unix.RLIMIT_MEMLOCK, &syscall.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY})
 	for name, resource := range map[string]int{"memlock": unix.RLIMIT_MEMLOCK, "nofile": syscall.RLIMIT_NOFILE} {
 		var limit syscall.Rlimit
@@ -79,7 +87,7 @@ func raiseLimits(log *slog.Logger) {
 		}
 		limit.Cur = limit.Max
 		if err := syscall.Setrlimit(resource, &limit); err != nil {
-			log.Warn(fmt.Sprintf("The limit %s stays as it is: %v", name, err))
+			log.Warn("Raising a limit failed.", "limit", name, "error", err)
 		}
 	}
 }
@@ -99,12 +107,15 @@ func (s *Server) Serve(ctx context.Context) error {
 	return s.ServeOn(ctx, listeners...)
 }
 
-// ServeOn is Serve on listeners that are there already, and on the socket.
+// ServeOn is Serve on open listeners and on the socket.
 func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
-	config := &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: protocols(), GetConfigForClient: (&certificates{dir: s.config.Paths.tls()}).current}
-	if _, err := config.GetConfigForClient(nil); err != nil {
+	mounted := &certificates{dir: s.config.Paths.tls()}
+	config, err := mounted.current(nil)
+	if err != nil {
 		return err
 	}
+	config = config.Clone()
+	config.GetConfigForClient = mounted.current
 	socket := s.config.Paths.socket()
 	if err := os.MkdirAll(filepath.Dir(socket), 0o2775); err != nil {
 		return err
@@ -120,25 +131,28 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	if s.config.Idle > 0 {
 		ctx, handler = untilIdle(ctx, s.config.Idle, handler)
 	}
-	server := &http.Server{Handler: handler, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)}
+	server := &http.Server{
+		Handler: handler, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 5 * time.Minute, ConnState: connlimit.AfterTLS,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
 	// The socket is for the readiness probe.
 	probe := &http.Server{Handler: s.healthHandler(), ReadHeaderTimeout: 30 * time.Second}
 	failed := make(chan error, len(listeners)+1)
 	for _, listener := range listeners {
-		go func() { failed <- server.Serve(tls.NewListener(listener, config)) }()
-		s.log.Info(fmt.Sprintf("Node %d of %d of environment %s answers on %s.", s.config.Node, s.config.Nodes, s.config.Name, listener.Addr()))
+		go func() { failed <- server.Serve(tls.NewListener(connlimit.New(listener, connlimit.Unproven), config)) }()
+		s.log.Info("The agent listens.", "environment", s.config.Name, "node", s.config.Node, "nodes", s.config.Nodes, "address", listener.Addr())
 	}
 	go func() { failed <- probe.Serve(inner) }()
 	if s.services != nil {
 		s.background.Go(func() {
-			// What people start in them has the environment that they started with.
+			// Programs in them inherit the environment that the services started with.
 			select {
-			case <-s.told:
+			case <-s.networkSet:
 			case <-ctx.Done():
 				return
 			}
 			if err := s.services.Run(ctx); err != nil {
-				s.log.Error(fmt.Sprintf("No services run: %v", err))
+				s.log.Error("No services run.", "error", err)
 			}
 		})
 	}
@@ -147,15 +161,15 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 		return err
 	case <-ctx.Done():
 	}
-	// A container that is told to end has 30 s.
+	// Kubernetes kills a container 30 s after SIGTERM.
 	s.shells.close()
-	s.jobs.stopAll("the container was told to end", 20*time.Second)
+	s.jobs.stopAll("the container is ending", 20*time.Second)
 	err = errors.Join(server.Close(), probe.Close())
 	s.background.Wait()
 	return err
 }
 
-// certificates reads the mounted Secret, again when it changes.
+// certificates reads the mounted Secret whenever it changes.
 type certificates struct {
 	dir string
 
@@ -179,19 +193,18 @@ func (c *certificates) current(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return nil, fmt.Errorf("reading the node's certificate: %w", err)
 	}
 	c.at = info.ModTime()
-	c.config = serverTLS(credentials.Certificate, credentials.CA)
+	c.config = credentials.ServerTLS()
 	return c.config, nil
 }
 
-func serverTLS(certificate tls.Certificate, ca *x509.CertPool) *tls.Config {
-	return &tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{certificate},
-		ClientAuth:   tls.RequireAndVerifyClientCert,
-		ClientCAs:    ca,
-		NextProtos:   protocols(),
-	}
+// untilIdle returns a context that ends when no request has begun for bound. A request in progress does not count: its peer
+// may be gone.
+func untilIdle(ctx context.Context, bound time.Duration, next http.Handler) (context.Context, http.Handler) {
+	ctx, cancel := context.WithCancel(ctx)
+	timer := time.AfterFunc(bound, cancel)
+	context.AfterFunc(ctx, func() { timer.Stop() })
+	return ctx, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		timer.Reset(bound)
+		next.ServeHTTP(w, r)
+	})
 }
-
-// protocols are what the server and each of its configurations must agree on.
-func protocols() []string { return []string{"h2", "http/1.1"} }

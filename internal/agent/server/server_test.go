@@ -105,6 +105,20 @@ func TestJob(t *testing.T) {
 	}
 }
 
+// A training without a run needs a name too: scripts keep its checkpoints under it.
+func TestRunVariable(t *testing.T) {
+	n := newNode(t)
+	n.script("run.sh", "echo $MLENV_RUN")
+	for name, want := range map[string]string{"nightly": "nightly\n", "": "job-\n"} {
+		spec := command("run.sh")
+		spec.Run = name
+		n.run("job-"+name, spec)
+		if got := n.log("job-"+name, "rank-0", 0); got != want {
+			t.Errorf("of run %q: MLENV_RUN is %q, want %q", name, got, want)
+		}
+	}
+}
+
 func TestJobIsStartedOnce(t *testing.T) {
 	n := newNode(t)
 	n.script("once.sh", "echo x >> count")

@@ -3,9 +3,6 @@ package server
 import (
 	"bytes"
 	"net/http"
-	"os"
-	"path/filepath"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -15,10 +12,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// shells are those that people attend from outside, by exec.
+// shells are those that users started by exec.
 type shells struct {
 	patience time.Duration
-	// hangUp ends what runs of a shell.
+	// hangUp ends the processes of a shell.
 	hangUp func(id string)
 
 	mu    sync.Mutex
@@ -55,7 +52,7 @@ func (s *shells) end(id string) {
 	}
 }
 
-// close forgets all: the container's end is theirs too.
+// close stops the timers: the shells end with the container.
 func (s *shells) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,15 +62,14 @@ func (s *shells) close() {
 	}
 }
 
-// hangUpShell does to the sessions of a shell what the loss of a terminal does: SIGHUP to
-// all in them, which what was started with nohup outlives; and SIGKILL to a leader that is
-// still there after a while.
+// hangUpShell does to the sessions of a shell what the loss of a terminal does: it sends SIGHUP to all their processes, which
+// a process under nohup survives. It kills a leader that survives for a while.
 func hangUpShell(id string) {
 	leaders := shellLeaders(id)
-	for _, pid := range processes() {
-		if session, err := unix.Getsid(pid); err == nil && leaders[session] {
-			_ = syscall.Kill(pid, syscall.SIGHUP)
-			_ = syscall.Kill(pid, syscall.SIGCONT) // one that is stopped must wake up for it
+	for _, process := range processTable() {
+		if session, err := unix.Getsid(process.pid); err == nil && leaders[session] {
+			_ = syscall.Kill(process.pid, syscall.SIGHUP)
+			_ = syscall.Kill(process.pid, syscall.SIGCONT) // wakes up a stopped process
 		}
 	}
 	if len(leaders) == 0 {
@@ -88,19 +84,15 @@ func hangUpShell(id string) {
 	})
 }
 
-// shellLeaders are the processes that exec started with the shell's id: those that carry it
-// and lead a session, as every process does that a container runtime starts.
+// shellLeaders are the processes that exec started with the shell's id. Each leads a session, as every process does that a
+// container runtime starts.
 func shellLeaders(id string) map[int]bool {
 	wanted := []byte("\x00" + agent.ShellVariable + "=" + id + "\x00")
 	leaders := map[int]bool{}
-	for _, pid := range processes() {
-		session, err := unix.Getsid(pid)
-		if err != nil || session != pid {
-			continue
-		}
-		environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-		if err == nil && bytes.Contains(append([]byte{0}, environ...), wanted) {
-			leaders[pid] = true
+	for _, process := range processTable() {
+		session, err := unix.Getsid(process.pid)
+		if err == nil && session == process.pid && bytes.Contains(environOf(process.pid), wanted) {
+			leaders[process.pid] = true
 		}
 	}
 	return leaders

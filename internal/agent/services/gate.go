@@ -7,19 +7,21 @@ import (
 	"embed"
 	"encoding/base64"
 	"html/template"
+	"log"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/connlimit"
 )
 
-// loginPath is where the form of the login page goes.
+// loginPath receives the form of the login page.
 const loginPath = "/.mlenv/login"
 
-// gate is a reverse proxy that lets nobody through without the service's token:
-// in the URL once or in the form, after which a cookie stands for it, or in the
+// gate is a reverse proxy that requires the service's token: once in the URL or in the form, which set a cookie, or in the
 // header Authorization.
 type gate struct {
 	service agent.Service
@@ -27,8 +29,7 @@ type gate struct {
 	proxy   *httputil.ReverseProxy
 }
 
-// newGate stands before what listens at the address, and wants the authorization
-// itself unless that is empty.
+// newGate returns the gate of a program's address. A program that requires the authorization itself gets it.
 func newGate(service agent.Service, token, address, authorization string) *gate {
 	g := &gate{service: service, token: token}
 	g.proxy = &httputil.ReverseProxy{
@@ -40,7 +41,7 @@ func newGate(service agent.Service, token, address, authorization string) *gate 
 				r.Out.Header.Set("Authorization", authorization)
 			}
 		},
-		// What streams is passed on at once.
+		// Streams are not buffered.
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
 			http.Error(w, service.Name+" does not answer yet, or does not run. Its log is on the node.", http.StatusBadGateway)
@@ -49,10 +50,14 @@ func newGate(service agent.Service, token, address, authorization string) *gate 
 	return g
 }
 
-// handler also refuses what another site's page asks for: such a page runs in a
-// browser that may have the cookie.
+// server serves the gate on a listener of connlimit. Answers may last as long as they like, so only requests have bounds.
+func (g *gate) server(log *log.Logger) *http.Server {
+	return &http.Server{Handler: g.handler(), ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 2 * time.Minute, ConnContext: connlimit.WithConn, ErrorLog: log}
+}
+
+// handler also refuses requests of other sites' pages, because the browser may send the cookie with them.
 func (g *gate) handler() http.Handler {
-	// Not a ServeMux, which would tidy up the paths of others.
+	// A ServeMux would clean the program's paths.
 	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost && r.URL.Path == loginPath {
 			g.login(w, r)
@@ -64,6 +69,7 @@ func (g *gate) handler() http.Handler {
 
 func (g *gate) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(10 * time.Second)) // connections of tests have none
 	if !same(strings.TrimSpace(r.PostFormValue("token")), g.token) {
 		g.refuse(w, r, "That is not the token.")
 		return
@@ -89,11 +95,11 @@ func (g *gate) pass(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "a page of another site asks for this", http.StatusForbidden)
 		return
 	}
+	connlimit.ProveRequest(r)
 	g.proxy.ServeHTTP(w, r)
 }
 
-// letIn gives the cookie and goes to an address without the token, which so stays
-// out of the browser's history.
+// letIn sets the cookie and redirects to an address without the token, which stays out of the browser's history.
 func (g *gate) letIn(w http.ResponseWriter, r *http.Request, to string) {
 	http.SetCookie(w, &http.Cookie{
 		Name: g.cookie(), Value: g.session(), Path: "/", HttpOnly: true, SameSite: http.SameSiteLaxMode,
@@ -107,12 +113,12 @@ func (g *gate) letIn(w http.ResponseWriter, r *http.Request, to string) {
 //go:embed login.html
 var pages embed.FS
 
-// refuse shows the login page to people, and one line to programs.
+// refuse answers browsers with the login page and programs with one line.
 func (g *gate) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	w.Header().Set("Cache-Control", "no-store")
 	if !isPage(r) && r.URL.Path != loginPath {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="`+g.service.Name+`"`)
-		http.Error(w, g.service.Name+" wants its token.", http.StatusUnauthorized)
+		http.Error(w, g.service.Name+" requires its token.", http.StatusUnauthorized)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -124,8 +130,7 @@ func (g *gate) refuse(w http.ResponseWriter, r *http.Request, why string) {
 
 func (g *gate) cookie() string { return "mlenv-" + g.service.Name }
 
-// session is the cookie's value: it shows that its owner had the token, and is of
-// no use once there is another.
+// session is the cookie's value: it proves that its owner had the token, and becomes invalid with another token.
 func (g *gate) session() string {
 	mac := hmac.New(sha256.New, []byte(g.token))
 	mac.Write([]byte("session of " + g.service.Name))
@@ -137,13 +142,13 @@ func (g *gate) hasCookie(r *http.Request) bool {
 	return err == nil && same(cookie.Value, g.session())
 }
 
-// hasHeader is of programs: Bearer as everywhere, token as Jupyter's clients have it.
+// hasHeader checks the header of programs: Bearer, or token as Jupyter's clients send it.
 func (g *gate) hasHeader(r *http.Request) bool {
 	kind, value, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	return (strings.EqualFold(kind, "Bearer") || strings.EqualFold(kind, "token")) && same(value, g.token)
 }
 
-// withoutOurs takes out what is for the gate alone.
+// withoutOurs removes what is for the gate alone.
 func (g *gate) withoutOurs(r *http.Request) {
 	var others []string
 	for part := range strings.SplitSeq(strings.Join(r.Header["Cookie"], ";"), ";") {
@@ -163,18 +168,18 @@ func (g *gate) withoutOurs(r *http.Request) {
 	}
 }
 
-// same compares in a time that tells nothing of the one that is right.
+// same compares in constant time.
 func same(given, right string) bool {
 	a, b := sha256.Sum256([]byte(given)), sha256.Sum256([]byte(right))
 	return right != "" && subtle.ConstantTimeCompare(a[:], b[:]) == 1
 }
 
-// isPage is true where a person's browser asks for something to show.
+// isPage reports whether a browser requests a page.
 func isPage(r *http.Request) bool {
 	return r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// sameSite is false of a page of another origin; programs send none.
+// sameSite is false for a page of another origin. Programs send no origin.
 func sameSite(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -184,8 +189,7 @@ func sameSite(r *http.Request) bool {
 	return err == nil && strings.EqualFold(from.Host, r.Host)
 }
 
-// withoutToken is the same address on this host: one slash first, because two
-// would begin the name of another.
+// withoutToken is the same address on this host. It starts with one slash, because two would start the name of another host.
 func withoutToken(u *url.URL) string {
 	query := u.Query()
 	query.Del("token")

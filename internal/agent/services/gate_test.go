@@ -2,6 +2,7 @@ package services
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/connlimit"
 )
 
 const token = "THE-RIGHT-TOKEN"
@@ -232,5 +234,58 @@ func TestGateBeforeItsProgramAnswers(t *testing.T) {
 	got := visit(t, browser(t), front.URL+"/?token="+token)
 	if got.StatusCode != http.StatusBadGateway || !strings.Contains(got.body, "tensorboard does not answer yet") {
 		t.Errorf("%s %q", got.Status, got.body)
+	}
+}
+
+// Connections without the token do not add up; those that had it stay, whatever comes.
+func TestGateLimitsStrangers(t *testing.T) {
+	back := httptest.NewServer(http.HandlerFunc(echo))
+	defer back.Close()
+	service, _ := agent.FindService(agent.TensorBoard)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := newGate(service, token, back.Listener.Addr().String(), "").server(nil)
+	defer front.Close()
+	go func() { _ = front.Serve(connlimit.New(listener, connlimit.Unproven)) }()
+	if front.IdleTimeout == 0 || front.ReadHeaderTimeout == 0 {
+		t.Error("a connection may be silent for ever")
+	}
+	ask := func(authorization string) (net.Conn, func() error) {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		answers := bufio.NewReader(conn)
+		return conn, func() error {
+			fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: a\r\nAuthorization: %s\r\n\r\n", authorization)
+			response, err := http.ReadResponse(answers, nil)
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(io.Discard, response.Body)
+			return errors.Join(err, response.Body.Close())
+		}
+	}
+	known, again := ask("Bearer " + token)
+	defer known.Close()
+	stranger, still := ask("Bearer wrong")
+	defer stranger.Close()
+	if err := errors.Join(again(), still()); err != nil {
+		t.Fatal(err)
+	}
+	for range connlimit.Unproven {
+		conn, request := ask("")
+		defer conn.Close()
+		if err := request(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := again(); err != nil {
+		t.Errorf("a connection that had the token: %v", err)
+	}
+	if err := still(); err == nil {
+		t.Error("the oldest connection without the token is open")
 	}
 }

@@ -7,16 +7,17 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// Bounds of what is kept of a service's output: twice this size, for the file
-// before is kept too, and of a line that does not end.
+// Bounds of a service's log, which has one earlier file, and of a line.
 const (
 	maxLog  = 4 << 20
 	maxLine = 16 << 10
 )
 
-// output is the log file of a service, without its credential.
+// output writes the log file of a service, without its credential.
 type output struct {
 	path, secret string
 
@@ -27,7 +28,7 @@ type output struct {
 	last    string
 }
 
-// open makes the file, or goes on at its end.
+// open creates the file, or continues at its end.
 func (o *output) open() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -38,7 +39,7 @@ func (o *output) open() error {
 	if err := os.MkdirAll(filepath.Dir(o.path), 0o2775); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(o.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o664)
+	file, err := claimfile.Append(o.path)
 	if err != nil {
 		return err
 	}
@@ -86,14 +87,14 @@ func (o *output) line(line []byte) {
 	}
 }
 
-// turn begins a new file, and keeps the one before.
+// turn starts a new file and keeps the previous one.
 func (o *output) turn() {
 	_ = o.file.Close()
 	o.file = nil
 	if os.Rename(o.path, o.path+".old") != nil {
 		return
 	}
-	if file, err := os.OpenFile(o.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o664); err == nil {
+	if file, err := claimfile.Append(o.path); err == nil {
 		o.file, o.size = file, 0
 	}
 }
@@ -104,7 +105,7 @@ func (o *output) lastLine() string {
 	return o.last
 }
 
-// Close ends the file.
+// Close closes the file.
 func (o *output) Close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

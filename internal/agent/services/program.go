@@ -4,75 +4,72 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// behind is added to the port of a service to get the one that its program
-// listens on, where the agent stands before it.
+// behind is the distance from the gate's port to the port of the program behind it.
 const behind = 10000
 
-// program is how a service is started.
+// program is the command line of a service.
 type program struct {
 	executable string
-	// path of the executable, "" where the image does not have it.
+	// path of the executable, "" if the image does not have it.
 	path string
 	args []string
 	env  []string
-	// dir is where it works; it is made.
+	// dir is its working folder, which the service creates.
 	dir string
-	// listens is where the program itself answers, from within the node.
+	// listens is the address of the program itself.
 	listens string
-	// gate, if there is one, stands before the program at the public address.
+	// gate, or nil, listens for the program on the public address.
 	gate   *gate
 	public string
 }
 
-// program is how the service is started. A credential is never among the
-// arguments, which everybody on the node can read.
+// program returns the command line of a service. It contains no credential, because every process on the node can read it.
 //
-// code-server asks for its password whatever its own configuration says, because
-// the arguments overrule it. TensorBoard knows no authentication, and a
-// configuration in the image can turn Jupyter's off: the agent's gate stands
-// before these two.
+// The arguments of code-server require the password whatever its configuration says. TensorBoard has no authentication, and a
+// configuration in the image can turn Jupyter's off: these two run behind the agent's gate.
 func (o Options) program(s agent.Service, credential string) program {
 	p := program{executable: s.Name, dir: o.Workspace, public: join(o.Public, s.Port), listens: join(o.Loopback, s.Port)}
 	shell := o.find("bash")
 	if shell == "" {
 		shell = "/bin/sh"
 	}
-	// The user ID has no entry in /etc/passwd that would name one.
+	// The user ID has no entry in /etc/passwd.
 	env := map[string]string{"SHELL": shell}
 	maps.Copy(env, o.Environ())
 	switch s.Name {
 	case agent.CodeServer:
 		p.args = []string{
 			"--bind-addr=" + p.public, "--auth=password", "--disable-telemetry", "--disable-update-check",
-			// What lies in the workspace runs on these nodes anyway.
+			// The workspace's programs run on these nodes anyway.
 			"--disable-workspace-trust", o.Workspace,
 		}
-		// code-server takes it out of the environment of what it starts itself.
+		// code-server removes it from the environment of its children.
 		env["PASSWORD"] = credential
 	case agent.Jupyter:
 		p.executable = "jupyter-lab"
 		p.listens = join(o.Loopback, s.Port+behind)
 		p.gate = newGate(s, credential, p.listens, "token "+credential)
 		p.args = []string{
-			"--no-browser", "--ServerApp.allow_root=True", "--ServerApp.ip=" + o.Loopback, "--ServerApp.port=" + port(s.Port+behind), "--ServerApp.port_retries=0",
-			// It sees people's own name for it, not the loopback address.
+			"--no-browser", "--ServerApp.allow_root=True", "--ServerApp.ip=" + o.Loopback, "--ServerApp.port=" + strconv.Itoa(s.Port+behind), "--ServerApp.port_retries=0",
+			// Requests have the users' host name, not the loopback address.
 			"--ServerApp.allow_remote_access=True",
 			"--ServerApp.root_dir=" + o.Workspace,
-			// Its own choice is a login shell, whose profile forgets the image's PATH.
+			// By default it starts a login shell, whose profile drops the image's PATH.
 			`--ServerApp.terminado_settings={"shell_command":["` + shell + `"]}`,
 		}
 		env["JUPYTER_TOKEN_FILE"] = filepath.Join(o.Dir, s.Key)
-		// It writes the token in there, which must not stay on the claim.
+		// Jupyter writes the token there, and it must not stay on the claim.
 		env["JUPYTER_RUNTIME_DIR"] = filepath.Join(o.Run, "jupyter")
 	case agent.TensorBoard:
 		p.listens = join(o.Loopback, s.Port+behind)
 		p.gate = newGate(s, credential, p.listens, "")
 		p.dir = filepath.Join(o.Workspace, filepath.Base(agent.TensorBoardDir))
-		p.args = []string{"--logdir=" + p.dir, "--host=" + o.Loopback, "--port=" + port(s.Port+behind)}
+		p.args = []string{"--logdir=" + p.dir, "--host=" + o.Loopback, "--port=" + strconv.Itoa(s.Port+behind)}
 	}
 	p.path = o.find(p.executable)
 	for _, key := range slices.Sorted(maps.Keys(env)) {
@@ -81,7 +78,7 @@ func (o Options) program(s agent.Service, credential string) program {
 	return p
 }
 
-// find is the path of a program in the PATH of what people start, "" for none.
+// find is the path of a program in the PATH of jobs and shells, "" for none.
 func (o Options) find(name string) string {
 	path, err := agent.FindProgram(name, o.Environ()["PATH"])
 	if err != nil {

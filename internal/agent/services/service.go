@@ -10,25 +10,25 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/connlimit"
 )
 
-// grace is what a service has between SIGTERM and SIGKILL.
+// grace is the time between SIGTERM and SIGKILL of a service.
 const grace = 5 * time.Second
 
-// pauses are between a service's end and its next start.
+// pauses are those between a service's end and its next start.
 type pauses struct {
 	first, most time.Duration
-	// steady is how long a service must have run to begin with the first again.
+	// steady is how long a service must run to return to the first pause.
 	steady time.Duration
 }
 
-// next follows the last pause, after a run of that length.
+// next is the pause after a run.
 func (p pauses) next(last, ran time.Duration) time.Duration {
 	if last == 0 || ran >= p.steady {
 		return p.first
@@ -36,7 +36,7 @@ func (p pauses) next(last, ran time.Duration) time.Duration {
 	return min(2*last, p.most)
 }
 
-// service is one that is asked for, with one credential.
+// service is a requested service with one credential.
 type service struct {
 	program
 	credential string
@@ -52,14 +52,14 @@ type service struct {
 	status agent.ServiceStatus
 }
 
-// refuse is in run's place.
+// refuse replaces run if the service cannot run.
 func (s *service) refuse(state agent.ServiceState, problem string) {
 	s.status.State, s.status.Problem = state, problem
 	s.log.Warn(fmt.Sprintf("Service %s is not started: %s.", s.status.Name, problem))
 	close(s.over)
 }
 
-// run starts the program whenever it has ended, until ctx is done.
+// run restarts the program until ctx is done.
 func (s *service) run(ctx context.Context) {
 	defer close(s.over)
 	defer s.close()
@@ -87,8 +87,7 @@ func (s *service) run(ctx context.Context) {
 	}
 }
 
-// open opens the gate, if there is one and it is not open yet. It stays so while the
-// program is started again: a port-forward ends when nobody listens.
+// open opens the gate, once. The gate stays open while the program restarts, because a port-forward ends when its port closes.
 func (s *service) open() error {
 	if s.gate == nil || s.front != nil {
 		return nil
@@ -97,8 +96,8 @@ func (s *service) open() error {
 	if err != nil {
 		return err
 	}
-	s.front = &http.Server{Handler: s.gate.handler(), ReadHeaderTimeout: 30 * time.Second, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
-	go func() { _ = s.front.Serve(listener) }() // ends when it is closed
+	s.front = s.gate.server(slog.NewLogLogger(s.log.Handler(), slog.LevelDebug))
+	go func() { _ = s.front.Serve(connlimit.New(listener, connlimit.Unproven)) }() // ends when it is closed
 	return nil
 }
 
@@ -126,8 +125,7 @@ func (s *service) once(ctx context.Context) error {
 	process := exec.CommandContext(ctx, s.path, s.args...)
 	process.Dir, process.Env = s.dir, s.env
 	process.Stdout, process.Stderr = writer, writer
-	// A group of its own: what it starts ends with it, but not what people put into
-	// the background of a terminal, which is a session.
+	// Its children end with its group. Background processes of a terminal survive, as they have a session of their own.
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	process.Cancel = func() error { return syscall.Kill(-process.Process.Pid, syscall.SIGTERM) }
 	process.WaitDelay = grace
@@ -166,7 +164,7 @@ func (s *service) change(f func(*agent.ServiceStatus)) {
 	f(&s.status)
 }
 
-// now is the status, for which the program's port is tried.
+// now returns the status, and probes the program's port.
 func (s *service) now() agent.ServiceStatus {
 	s.mu.Lock()
 	status := s.status
@@ -180,5 +178,3 @@ func (s *service) now() agent.ServiceStatus {
 	}
 	return status
 }
-
-func port(number int) string { return strconv.Itoa(number) }

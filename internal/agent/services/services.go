@@ -1,6 +1,5 @@
-// Package services runs what people develop with on node 0 - code-server, Jupyter
-// and TensorBoard - starts them again when they end, and lets nobody in without
-// the environment's password or token.
+// Package services runs code-server, Jupyter and TensorBoard on node 0, restarts them when they end, and requires the
+// environment's password or token.
 package services
 
 import (
@@ -24,38 +23,35 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// Options are what the services need to know of their node.
+// Options describe the node to the services.
 type Options struct {
 	// Dir is the mounted Secret, agent.ServicesDir on a node.
 	Dir string
-	// Workspace is what people see, Logs is for the services' output. Run is for what
-	// must not outlive the pod.
+	// Workspace is the users' folder, Logs is for the services' output. Run is for files that must not outlive the pod.
 	Workspace, Logs, Run string
-	// Public is the address that people's connections come to, Loopback one that only
-	// the node's own can.
+	// Public is the address for users' connections, Loopback the one for the node's own.
 	Public, Loopback string
-	// Environ is what jobs and shells get when they start.
+	// Environ returns the environment of jobs and shells.
 	Environ func() map[string]string
 }
 
-// Manager runs the services that the mounted Secret asks for, now and whenever it
-// changes.
+// Manager runs the services that the mounted Secret lists, and follows its changes.
 type Manager struct {
 	options Options
 	log     *slog.Logger
 	pauses  pauses
 
 	mu sync.Mutex
-	// live has one for each service that is asked for, those that cannot run too.
+	// live has an entry for each requested service, also if it cannot run.
 	live map[string]*service
 }
 
-// New makes a Manager; Run makes it work.
+// New returns a Manager, which Run starts.
 func New(o Options, log *slog.Logger) *Manager {
 	return &Manager{options: o, log: log, pauses: pauses{first: time.Second, most: time.Minute, steady: time.Minute}, live: map[string]*service{}}
 }
 
-// Run runs the services until ctx is done, and ends when they have.
+// Run runs the services until ctx is done, and returns when they have ended.
 func (m *Manager) Run(ctx context.Context) error {
 	defer m.adopt(context.WithoutCancel(ctx), nil)
 	watcher, err := fsnotify.NewWatcher()
@@ -86,7 +82,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// requests are the credentials of the services that are asked for, by name.
+// requests are the credentials of the requested services, by name.
 type requests map[string]string
 
 func (m *Manager) read() (requests, error) {
@@ -110,8 +106,7 @@ func (m *Manager) read() (requests, error) {
 	return result, nil
 }
 
-// adopt stops what is not wanted, or wanted with another credential, and starts
-// what is.
+// adopt stops services that are no longer requested, or with another credential, and starts the others.
 func (m *Manager) adopt(ctx context.Context, want requests) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,7 +129,7 @@ func (m *Manager) adopt(ctx context.Context, want requests) {
 	}
 }
 
-// start starts a service, or says why it cannot be.
+// start starts a service, or records why it cannot run.
 func (m *Manager) start(ctx context.Context, name, credential string) *service {
 	known, _ := agent.FindService(name)
 	p := m.options.program(known, credential)
@@ -156,7 +151,7 @@ func (m *Manager) start(ctx context.Context, name, credential string) *service {
 	return s
 }
 
-// Status is how all services are that are asked for, by name.
+// Status returns the status of all requested services, by name.
 func (m *Manager) Status() []agent.ServiceStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,14 +14,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// scrapAge is when what a killed agent left is taken for rubbish.
+// scrapAge is the age at which leftovers of a killed agent are removed.
 const scrapAge = 24 * time.Hour
 
-// Collect removes the oldest trees so that keep are left, but neither the current
-// one nor one that is pinned; those count too. Of a tree only the files are removed
-// that sync put there and that are unchanged: what programs wrote stays where it
-// is, with its folders. Agents that share the root each know only their own pins,
-// so only one of them may collect.
+// Collect removes the oldest trees until keep are left, which include the current one and pinned ones; those always stay. It
+// removes only unchanged files that sync wrote: files of programs stay in their folders.
 func (s *Store) Collect(keep int, pinned func(tree.Digest) bool) (removed []tree.Digest, err error) {
 	unlock, err := s.lock()
 	if err != nil {
@@ -48,7 +45,7 @@ func (s *Store) collect(keep int, pinned func(tree.Digest) bool) (removed []tree
 		if t.hash == current || pinned(t.hash) {
 			continue
 		}
-		// From here on it is no whole tree, whatever happens.
+		// From here on the tree is incomplete, whatever happens.
 		if err := os.Rename(s.sibling(t.hash, indexSuffix), s.sibling(t.hash, removingSuffix)); err != nil {
 			return removed, err
 		}
@@ -60,27 +57,21 @@ func (s *Store) collect(keep int, pinned func(tree.Digest) bool) (removed []tree
 	return removed, nil
 }
 
-// remove takes away a tree whose index is the one of removal.
+// remove deletes a tree whose index has been renamed.
 func (s *Store) remove(hash tree.Digest) error {
 	r := remover{store: s, dir: s.treeDir(hash), ours: make(map[string]tree.Entry), folders: map[string]bool{".": true}, stamps: make(map[string]stamp)}
-	if known, err := readIndex(s.sibling(hash, removingSuffix)); err == nil { // without it files are read
-		for _, f := range known.records {
-			r.stamps[f.path] = f.stamp
-		}
+	for _, f := range s.index(hash, removingSuffix).records {
+		r.stamps[f.path] = f.stamp
 	}
 	m, err := s.manifest(hash)
 	if err != nil {
-		m = tree.Manifest{} // lost in a crash: nobody knows what is ours, so all stays
+		m = namedManifest{} // lost in a crash: all files stay
 	}
-	n, err := nameManifest(m)
-	if err != nil {
-		return err
-	}
-	for _, folder := range n.folders {
+	for _, folder := range m.folders {
 		r.folders[folder] = true
 	}
-	for i, e := range n.Entries {
-		r.ours[n.names[i]] = e
+	for i, e := range m.Entries {
+		r.ours[m.names[i]] = e
 	}
 	if _, err := r.empty("."); err != nil {
 		return err
@@ -93,7 +84,7 @@ func (s *Store) remove(hash tree.Digest) error {
 	return nil
 }
 
-// remover knows what sync put into a tree.
+// remover has the entries that sync wrote into a tree.
 type remover struct {
 	store *Store
 	dir   string
@@ -104,8 +95,8 @@ type remover struct {
 	stamps map[string]stamp
 }
 
-// empty removes what is ours from a folder, and the folder if it is ours and
-// nothing is left. It goes by what lies there, so it follows no link.
+// empty removes sync's unchanged entries from a folder, and sync's folder if it is empty then. It walks the real folder and
+// follows no link.
 func (r *remover) empty(folder string) (gone bool, err error) {
 	entries, err := os.ReadDir(filepath.Join(r.dir, folder))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -140,7 +131,7 @@ func (r *remover) empty(folder string) (gone bool, err error) {
 	return err == nil, err
 }
 
-// unchanged says whether a file or link is as sync made it.
+// unchanged reports whether a file or link is as sync wrote it.
 func (r *remover) unchanged(name string) bool {
 	e, ok := r.ours[name]
 	if !ok {
@@ -155,8 +146,7 @@ func (r *remover) unchanged(name string) bool {
 	return holds
 }
 
-// dropScraps ends removals that broke off, and removes what is older than before:
-// stages, kept contents, and manifests of trees that never came.
+// dropScraps completes interrupted removals, and removes old stages, kept contents, and manifests without a tree.
 func (s *Store) dropScraps(before time.Time) error {
 	entries, err := os.ReadDir(s.root)
 	if err != nil {

@@ -3,14 +3,14 @@ package treestore
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// index is what is known of a tree's files: a text, one line each, quick to read.
+// index has the stamps of a tree's files: a text with a line for each.
 type index struct {
 	// boot is the kernel's boot id at writing.
 	boot    string
@@ -28,38 +28,24 @@ type record struct {
 const indexHeader = "mlenv-index 1 "
 
 func (x index) encode() []byte {
-	text := make([]byte, 0, 64+len(x.records)*192)
-	text = append(text, indexHeader+x.boot+"\n"...)
+	text := []byte(indexHeader + x.boot + "\n")
 	for _, r := range x.records {
-		text = append(text, r.content...)
-		text = strconv.AppendInt(append(text, ' '), r.stamp.size, 10)
-		text = strconv.AppendInt(append(text, ' '), r.stamp.modified, 10)
-		text = strconv.AppendUint(append(text, ' '), r.stamp.inode, 10)
-		text = strconv.AppendUint(append(text, ' '), uint64(r.stamp.mode), 8)
-		text = append(append(append(text, ' '), r.path...), '\n')
+		text = fmt.Appendf(text, "%s %d %d %d %o %s\n", r.content, r.stamp.size, r.stamp.modified, r.stamp.inode, r.stamp.mode, r.path)
 	}
 	return text
 }
 
-// index is a tree's, empty if there is none that can be read: then its files are.
-func (s *Store) index(hash tree.Digest) index {
-	known, err := readIndex(s.sibling(hash, indexSuffix))
+// index reads the index of a tree that has the suffix. It is empty if it is unreadable; then the files are read.
+func (s *Store) index(hash tree.Digest, suffix string) index {
+	content, err := claimfile.Read(s.sibling(hash, suffix), maxIndex)
+	if err != nil {
+		return index{}
+	}
+	known, err := parseIndex(string(content))
 	if err != nil {
 		return index{}
 	}
 	return known
-}
-
-func readIndex(path string) (index, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return index{}, err
-	}
-	x, err := parseIndex(string(content))
-	if err != nil {
-		return index{}, fmt.Errorf("reading %s: %w", path, err)
-	}
-	return x, nil
 }
 
 func parseIndex(text string) (index, error) {

@@ -15,14 +15,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// workers is how many files are touched at once: more than processors, since on
-// network storage each takes a round trip.
+// workers is the number of parallel file operations: more than processors, because on network storage each takes a round trip.
 const workers = 16
 
 // inParallel calls f for 0 to n-1 and returns one of the errors.
 func inParallel(n int, f func(i int) error) error {
 	var group errgroup.Group
-	size := max(1, min(64, n/workers)) // so many in turn: to start each apart would cost more than some calls
+	size := max(1, min(64, n/workers)) // a goroutine for each call would cost more than some calls
 	group.SetLimit(workers)
 	for from := 0; from < n; from += size {
 		group.Go(func() error {
@@ -37,16 +36,16 @@ func inParallel(n int, f func(i int) error) error {
 	return group.Wait()
 }
 
-// namedManifest is a manifest with the names that its paths mean.
+// namedManifest is a manifest with unescaped names.
 type namedManifest struct {
 	tree.Manifest
 	// names are those of the entries.
 	names []string
-	// folders are all that the tree has, those above first.
+	// folders are all folders of the tree, parents first.
 	folders []string
 }
 
-// nameManifest takes a manifest that was checked.
+// nameManifest requires a checked manifest.
 func nameManifest(m tree.Manifest) (namedManifest, error) {
 	n := namedManifest{Manifest: m, names: make([]string, len(m.Entries))}
 	seen := map[string]bool{".": true}
@@ -72,20 +71,19 @@ func nameManifest(m tree.Manifest) (namedManifest, error) {
 	return n, nil
 }
 
-// inspection is what was found where a tree should lie.
+// inspection is the state of a tree's folder.
 type inspection struct {
-	// folders: all are there.
+	// folders: all exist.
 	folders bool
-	// right are the entries that are as they should be; stamps are of the files among them.
+	// right are the correct entries; stamps are those of the files among them.
 	right  []bool
 	stamps []stamp
 }
 
 func (i inspection) whole() bool { return i.folders && !slices.Contains(i.right, false) }
 
-// inspect compares what lies in a tree's place with its manifest. Files are read
-// unless they can be recognised by the known index; what else lies there does not
-// matter. The store is locked.
+// inspect compares a tree's folder with its manifest. It reads files unless the known index recognises them, and ignores other
+// files. The store is locked.
 func (s *Store) inspect(hash tree.Digest, m namedManifest, known index) (inspection, error) {
 	dir := s.treeDir(hash)
 	found := inspection{folders: true, right: make([]bool, len(m.Entries)), stamps: make([]stamp, len(m.Entries))}
@@ -132,8 +130,7 @@ func isFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// certify makes a tree that is whole one that can be used: the index says so. The
-// store is locked.
+// certify writes the index of a complete tree. The store is locked.
 func (s *Store) certify(hash tree.Digest, m namedManifest, stamps []stamp, known index) error {
 	now := index{boot: s.boot}
 	for i, e := range m.Entries {
@@ -149,7 +146,7 @@ func (s *Store) certify(hash tree.Digest, m namedManifest, stamps []stamp, known
 	return removeFile(s.sibling(hash, removingSuffix))
 }
 
-// removeFile is content if there is none.
+// removeFile removes a file that may be missing.
 func removeFile(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -157,8 +154,7 @@ func removeFile(path string) error {
 	return nil
 }
 
-// holds says whether the file at path has a content: if trusted, by its stamp,
-// else, or if that has changed, by reading it. The stamp is the one to remember.
+// holds reports whether the file at path has a content: by a trusted stamp, else by reading it. It returns the stamp to record.
 func (s *Store) holds(path string, want tree.Digest, known stamp, trusted bool) (stamp, bool) {
 	now, err := stampAt(path)
 	if err != nil {

@@ -7,16 +7,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// Plan says whether the tree is there and whole and, where it is not, which
-// contents no file here has, each once in the manifest's order. Files are read
-// only if their stamps do not say that they are unchanged. Receive comes next
-// also if nothing is missing. A manifest that cannot be is UnsafeTree.
+// Plan reports whether the tree is complete. If not, it lists the contents that no file here has, each once in the manifest's
+// order, and Receive must follow, even if nothing is missing. It reads only files with changed stamps. An invalid manifest is
+// UnsafeTree.
 func (s *Store) Plan(m tree.Manifest, hash tree.Digest) (present bool, missing []tree.Digest, err error) {
 	if err := checkManifest(m, hash); err != nil {
 		return false, nil, err
 	}
-	present, missing, err = s.plan(m, hash)
-	if err != nil {
+	if present, missing, err = s.plan(m, hash); err != nil {
 		return false, nil, fail.Becausef(fail.SyncFailed, "planning tree %s: %w", hash, err)
 	}
 	return present, missing, nil
@@ -43,7 +41,7 @@ func (s *Store) lockedPresent(hash tree.Digest, m namedManifest) (bool, error) {
 		return false, err
 	}
 	defer unlock()
-	known := s.index(hash)
+	known := s.index(hash, indexSuffix)
 	found, err := s.inspect(hash, m, known)
 	if err != nil || !found.whole() {
 		return false, err
@@ -51,7 +49,7 @@ func (s *Store) lockedPresent(hash tree.Digest, m namedManifest) (bool, error) {
 	return true, s.certify(hash, m, found.stamps, known)
 }
 
-// missing lists the contents without a source that holds.
+// missing lists the contents without a valid source.
 func (s *Store) missing(m tree.Manifest) ([]tree.Digest, error) {
 	sizes := m.Sizes()
 	sources, err := s.sources(sizes)
@@ -65,9 +63,9 @@ func (s *Store) missing(m tree.Manifest) ([]tree.Digest, error) {
 			delete(sizes, e.Content)
 		}
 	}
-	there := make([]bool, len(needed))
+	found := make([]bool, len(needed))
 	_ = inParallel(len(needed), func(i int) error { // f gives no error
-		there[i] = slices.ContainsFunc(sources[needed[i]], func(from source) bool {
+		found[i] = slices.ContainsFunc(sources[needed[i]], func(from source) bool {
 			path, err := from.path()
 			if err != nil {
 				return false
@@ -79,7 +77,7 @@ func (s *Store) missing(m tree.Manifest) ([]tree.Digest, error) {
 	})
 	var missing []tree.Digest
 	for i, content := range needed {
-		if !there[i] {
+		if !found[i] {
 			missing = append(missing, content)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -16,16 +17,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// small is up to how many bytes a content is held in memory, so that several are
-// written at once. A larger one goes straight to its file.
+// small bounds the contents that are held in memory, so that several are written in parallel, in bytes. A larger one goes
+// straight to its file.
 const small = 256 << 10
 
-// Receive builds the tree that Plan was asked about, from files that are here and
-// from the contents in body, as tree.WriteContents sends them. The tree gets its
-// name only when all of it is right. Of a transfer that breaks, or has a wrong
-// byte, which is SyncFailed, the good contents are kept: plan again and send the
-// rest. A tree that programs changed is mended: what they made of its files is
-// moved to HASH.changed-TIME. Returned are the files and bytes of the whole tree.
+// Receive builds a planned tree from files of this node and the contents in body, as tree.WriteContents sends them. The tree gets
+// its name only when it is complete and verified. A broken transfer or a wrong byte is SyncFailed; valid contents are kept: plan
+// again and send the rest. Receive repairs a tree that programs changed, and moves their files to HASH.changed-TIME. It returns
+// the files and bytes of the whole tree.
 func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) (files int, size int64, err error) {
 	if files, size, err = s.receive(ctx, hash, body); err != nil {
 		return 0, 0, fail.Becausef(fail.SyncFailed, "receiving tree %s: %w", hash, err)
@@ -41,23 +40,19 @@ func (s *Store) receive(ctx context.Context, hash tree.Digest, body io.Reader) (
 	if err != nil {
 		return 0, 0, err
 	}
-	n, err := nameManifest(m)
-	if err != nil {
-		return 0, 0, err
-	}
-	st, err := s.newStage(n)
+	st, err := s.newStage(m)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer os.RemoveAll(st.dir)
-	if err := st.fill(ctx, body); err != nil {
-		return 0, 0, errors.Join(err, st.keepArrived())
+	if err = st.fill(ctx, body); err == nil {
+		err = s.land(hash, st)
 	}
-	if err := s.land(hash, st); err != nil {
+	if err != nil {
 		return 0, 0, errors.Join(err, st.keepArrived())
 	}
 	files, size = m.Totals()
-	return files, size, s.dropKept(m)
+	return files, size, s.dropKept(st)
 }
 
 // fill makes the tree complete.
@@ -83,16 +78,14 @@ func (st *stage) read(ctx context.Context, body io.Reader) error {
 	err := tree.ReadContents(ctx, body, sizes, func(content tree.Digest, r io.Reader) error {
 		entries, awaited := st.awaited[content]
 		if !awaited || begun[content] {
-			return nil // has turned up meanwhile
+			return nil // found meanwhile
 		}
 		begun[content] = true
 		if sizes[content] > small {
-			if err := st.write(entries[0], r); err != nil {
+			if err := st.arrive(entries[0], r); err != nil {
 				return err
 			}
-			st.arrive(entries[0])
-			// The node may go away at any time; so much should not be sent again then.
-			// Where there are no hard links, it will be.
+			// If the node fails now, this content need not be sent again, unless the volume has no hard links.
 			_ = os.Link(st.path(entries[0]), st.store.kept(content))
 			return nil
 		}
@@ -100,13 +93,7 @@ func (st *stage) read(ctx context.Context, body io.Reader) error {
 		if _, err := data.ReadFrom(r); err != nil {
 			return err
 		}
-		writers.Go(func() error {
-			if err := st.write(entries[0], data); err != nil {
-				return err
-			}
-			st.arrive(entries[0])
-			return nil
-		})
+		writers.Go(func() error { return st.arrive(entries[0], data) })
 		return nil
 	})
 	if err := errors.Join(err, writers.Wait()); err != nil {
@@ -118,32 +105,104 @@ func (st *stage) read(ctx context.Context, body io.Reader) error {
 	return nil
 }
 
-// keepArrived saves what arrived whole from being removed with the stage.
+// keepArrived moves the complete contents out of the stage, before its removal.
 func (st *stage) keepArrived() error {
 	var wrong []error
 	for _, i := range st.arrived {
 		err := os.Rename(st.path(i), st.store.kept(st.Entries[i].Content))
-		if !errors.Is(err, fs.ErrNotExist) { // where it is in its place already
+		if !errors.Is(err, fs.ErrNotExist) { // in its place already
 			wrong = append(wrong, err)
 		}
 	}
 	return errors.Join(wrong...)
 }
 
-// dropKept removes the kept contents that a tree now has.
-func (s *Store) dropKept(m tree.Manifest) error {
+// dropKept removes kept contents that a tree has now.
+func (s *Store) dropKept(st *stage) error {
 	kept, err := os.ReadDir(filepath.Join(s.root, keptFolder))
 	if err != nil || len(kept) == 0 {
 		return err
 	}
-	sizes := m.Sizes()
+	sizes := st.Sizes()
 	for _, k := range kept {
-		if _, ok := sizes[tree.Digest(k.Name())]; !ok {
+		content := tree.Digest(k.Name())
+		if _, ok := sizes[content]; !ok {
 			continue
 		}
-		if err := os.Remove(s.kept(tree.Digest(k.Name()))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := removeFile(s.kept(content)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// land gives a complete tree its name. If a folder has that name, another transfer was first or the tree is broken: land replaces
+// only the wrong files.
+func (s *Store) land(hash tree.Digest, st *stage) error {
+	unlock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err = os.Rename(st.top, s.treeDir(hash)); errors.Is(err, fs.ErrExist) {
+		return s.mend(hash, st)
+	}
+	if err != nil {
+		return err
+	}
+	return s.certify(hash, st.namedManifest, st.stamps, index{})
+}
+
+// mend replaces the wrong files of a tree. The store is locked.
+func (s *Store) mend(hash tree.Digest, st *stage) error {
+	known := s.index(hash, indexSuffix)
+	found, err := s.inspect(hash, st.namedManifest, known)
+	if err != nil {
+		return err
+	}
+	if found.whole() {
+		return s.certify(hash, st.namedManifest, found.stamps, known)
+	}
+	if err := removeFile(s.sibling(hash, indexSuffix)); err != nil {
+		return err
+	}
+	dir, away := s.treeDir(hash), s.sibling(hash, changedInfix+time.Now().UTC().Format("20060102T150405.000000000"))
+	for _, folder := range st.folders {
+		if path := filepath.Join(dir, folder); !isFolder(path) {
+			if err := moveAway(dir, folder, away); err != nil {
+				return err
+			}
+			if err := makeFolder(path); err != nil {
+				return err
+			}
+		}
+	}
+	if found, err = s.inspect(hash, st.namedManifest, known); err != nil { // again: folders that are new have nothing yet
+		return err
+	}
+	for i, name := range st.names {
+		if found.right[i] {
+			continue
+		}
+		if err := moveAway(dir, name, away); err != nil {
+			return err
+		}
+		if err := os.Rename(st.path(i), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+		found.stamps[i] = st.stamps[i]
+	}
+	return s.certify(hash, st.namedManifest, found.stamps, index{})
+}
+
+// moveAway moves an existing entry to another folder.
+func moveAway(dir, name, away string) error {
+	from, to := filepath.Join(dir, name), filepath.Join(away, name)
+	if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := makeFolders(filepath.Dir(to)); err != nil {
+		return err
+	}
+	return os.Rename(from, to)
 }

@@ -190,7 +190,7 @@ func TestNothingIsTrustedAfterReboot(t *testing.T) {
 	}
 	after.wantTree(t, hash, files{"lost": "written but lost", "there": "x"})
 	// What was read once is recognised from now on.
-	if x := after.index(hash); x.boot != "another" {
+	if x := after.index(hash, indexSuffix); x.boot != "another" {
 		t.Errorf("index is of boot %q", x.boot)
 	}
 }

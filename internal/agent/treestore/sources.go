@@ -12,19 +12,19 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// searched is how many trees, the newest ones, are searched for contents.
+// searched is the number of trees that are searched for contents, newest first.
 const searched = 8
 
-// source is a file that had a content when it was last looked at.
+// source is a file that had a content when an agent last read it.
 type source struct {
-	// dir and escaped are the file's folder, and its path there as a manifest has it.
+	// dir is a folder, and escaped the file's path in it, as in a manifest.
 	dir, escaped string
 	stamp        stamp
-	// trusted: the stamp is proof enough.
+	// trusted is true if an equal stamp proves that the content is the same.
 	trusted bool
 }
 
-// path is an error for what cannot be in a tree: an index is a file like others.
+// path returns an error if the path leads out of the folder: other programs can write an index too.
 func (s source) path() (string, error) {
 	name, err := tree.Unescape(s.escaped)
 	if err == nil && !filepath.IsLocal(name) {
@@ -33,8 +33,8 @@ func (s source) path() (string, error) {
 	return filepath.Join(s.dir, name), err
 }
 
-// sources finds files for the contents that a tree needs, in the newest trees and
-// in what broken transfers left. Nothing is looked at yet.
+// sources finds files for the contents that a tree needs, in the newest trees and among the contents of broken transfers. It reads
+// only indexes, so the caller must verify each source.
 func (s *Store) sources(sizes map[tree.Digest]int64) (map[tree.Digest][]source, error) {
 	found := make(map[tree.Digest][]source, len(sizes))
 	add := func(content tree.Digest, from source) {
@@ -51,7 +51,7 @@ func (s *Store) sources(sizes map[tree.Digest]int64) (map[tree.Digest][]source, 
 		return nil, err
 	}
 	for _, t := range trees[:min(searched, len(trees))] {
-		dir, known := s.treeDir(t.hash), s.index(t.hash)
+		dir, known := s.treeDir(t.hash), s.index(t.hash, indexSuffix)
 		for _, r := range known.records {
 			add(r.content, source{dir: dir, escaped: r.path, stamp: r.stamp, trusted: known.boot == s.boot})
 		}
@@ -66,19 +66,19 @@ func (s *Store) sources(sizes map[tree.Digest]int64) (map[tree.Digest][]source, 
 	return found, nil
 }
 
-// kept is where a content of a broken transfer lies.
+// kept is the path of a content from a broken transfer.
 func (s *Store) kept(content tree.Digest) string {
 	return filepath.Join(s.root, keptFolder, string(content))
 }
 
-// storedTree is a whole tree.
+// storedTree is a complete tree.
 type storedTree struct {
 	hash tree.Digest
-	// used is when it came or was last made current.
+	// used is the time of its arrival or of its last switch.
 	used time.Time
 }
 
-// trees lists the whole trees, those used last first.
+// trees lists the complete trees, last used first.
 func (s *Store) trees() ([]storedTree, error) {
 	entries, err := os.ReadDir(s.root)
 	if err != nil {

@@ -2,35 +2,36 @@ package treestore
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// stage is a tree being built where nobody looks.
+// stage is a tree under construction, in a folder that no other program reads.
 type stage struct {
 	namedManifest
 	store *Store
-	// dir is the stage's own folder, top the tree's within.
+	// dir is the stage's own folder, top the tree's folder in it.
 	dir, top string
-	// modified is the time that new files get: long enough ago that any change
-	// shows, however coarse the file system's clock is.
+	// modified is the time stamp of new files: old enough that a later change is visible, however coarse the file system's clock is.
 	modified time.Time
 	// stamps of the files, by entry.
 	stamps []stamp
-	// awaited are the entries, by content, for which no file was found here.
+	// awaited are the entries, by content, without a source on this node.
 	awaited map[tree.Digest][]int
 
+	// mu guards awaited and arrived.
 	mu sync.Mutex
-	// arrived are the entries that were written from what was received.
+	// arrived are the entries with received contents.
 	arrived []int
 }
 
@@ -49,18 +50,20 @@ func (s *Store) newStage(m namedManifest) (*stage, error) {
 
 func (st *stage) path(entry int) string { return filepath.Join(st.top, st.names[entry]) }
 
-func (st *stage) arrive(entry int) {
+// arrive writes the file of an entry whose content was received.
+func (st *stage) arrive(entry int, r io.Reader) error {
+	if err := st.write(entry, r); err != nil {
+		return err
+	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.arrived = append(st.arrived, entry)
+	return nil
 }
 
-// lay makes the folders and links.
+// lay creates the folders and links.
 func (st *stage) lay() error {
-	if err := makeFolder(st.top); err != nil {
-		return err
-	}
-	for _, folder := range st.folders {
+	for _, folder := range slices.Concat([]string{"."}, st.folders) {
 		if err := makeFolder(filepath.Join(st.top, folder)); err != nil {
 			return err
 		}
@@ -80,7 +83,7 @@ func (st *stage) lay() error {
 	return nil
 }
 
-// take gets the files whose contents are here.
+// take creates the files that have a source on this node.
 func (st *stage) take() error {
 	sources, err := st.store.sources(st.Sizes())
 	if err != nil {
@@ -103,7 +106,7 @@ func (st *stage) take() error {
 	})
 }
 
-// takeFrom is false where the source does not have the content any more.
+// takeFrom is false if the source no longer has the content.
 func (st *stage) takeFrom(entry int, from source) (bool, error) {
 	path, err := from.path()
 	if err != nil {
@@ -119,8 +122,7 @@ func (st *stage) takeFrom(entry int, from source) (bool, error) {
 	return st.copy(entry, path)
 }
 
-// link makes an entry another name of a file that has the content, if nobody can
-// write to it by mistake and the file is still that one.
+// link creates an entry as a hard link to a file with its content, if the file is read-only and has not changed since.
 func (st *stage) link(entry int, from string, known stamp) bool {
 	if known.mode&0o222 != 0 || known.executable() != st.Entries[entry].Executable {
 		return false
@@ -141,10 +143,10 @@ func (st *stage) link(entry int, from string, known stamp) bool {
 	return true
 }
 
-// copy is false where what was copied is not the content.
+// copy is false if the copied file does not have the content.
 func (st *stage) copy(entry int, from string) (bool, error) {
-	f, err := os.Open(from)
-	if errors.Is(err, fs.ErrNotExist) {
+	f, err := claimfile.Open(from)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, claimfile.ErrNotRegular) {
 		return false, nil
 	}
 	if err != nil {
@@ -155,13 +157,13 @@ func (st *stage) copy(entry int, from string) (bool, error) {
 	if err := st.write(entry, io.TeeReader(f, sum)); err != nil {
 		return false, err
 	}
-	if hex.EncodeToString(sum.Sum(nil)) != string(st.Entries[entry].Content) {
+	if tree.DigestOf(sum) != st.Entries[entry].Content {
 		return false, os.Remove(st.path(entry))
 	}
 	return true, nil
 }
 
-// multiply gives what arrived to the other entries of the same content.
+// multiply links or copies received files to the other entries of the same content.
 func (st *stage) multiply() error {
 	return inParallel(len(st.arrived), func(n int) error {
 		first := st.arrived[n]
@@ -177,7 +179,7 @@ func (st *stage) multiply() error {
 	})
 }
 
-// write makes an entry's file of what r gives.
+// write creates an entry's file with the content in r.
 func (st *stage) write(entry int, r io.Reader) (err error) {
 	path, mode := st.path(entry), fs.FileMode(0o444)
 	if st.Entries[entry].Executable {
@@ -192,7 +194,8 @@ func (st *stage) write(entry int, r io.Reader) (err error) {
 			os.Remove(path)
 		}
 	}()
-	_, err = io.CopyBuffer(onlyWriter{f}, r, newBuffer(st.Entries[entry].Size))
+	// Without the wrapper, the file's ReadFrom would not use the buffer.
+	_, err = io.CopyBuffer(struct{ io.Writer }{f}, r, newBuffer(st.Entries[entry].Size))
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
@@ -209,6 +212,3 @@ func (st *stage) write(entry int, r io.Reader) (err error) {
 	st.stamps[entry] = now
 	return err
 }
-
-// onlyWriter hides the ReadFrom of a file, which would not use the buffer.
-type onlyWriter struct{ io.Writer }

@@ -1,11 +1,12 @@
-// Package treestore keeps the trees that were synced to a node: each in a folder
-// of its own, sharing the files that are alike, with a link to the current one.
+// Package treestore keeps the synced trees of a node: each in its own folder, with hard links between equal files and a link to the
+// current tree.
 package treestore
 
 import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,46 +14,53 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// What lies in the root, beside a folder HASH for each tree.
+// Files in the root, next to a folder HASH for each tree.
 const (
-	// manifestSuffix: HASH.manifest is the tree's manifest in JSON. It is there before the tree is.
+	// manifestSuffix: HASH.manifest is the tree's manifest in JSON. It exists before the tree.
 	manifestSuffix = ".manifest"
-	// indexSuffix: HASH.index says that the tree is whole, and how its files can be recognised.
+	// indexSuffix: HASH.index certifies that the tree is complete, and has the stamps of its files.
 	indexSuffix = ".index"
-	// removingSuffix: HASH.removing is the index of a tree that is being removed.
+	// removingSuffix: HASH.removing is the index of a tree during its removal.
 	removingSuffix = ".removing"
-	// metaSuffix: HASH.json is what else is known of a tree that was current once.
+	// metaSuffix: HASH.json has the metadata of a tree that was current once.
 	metaSuffix = ".json"
-	// changedInfix: HASH.changed-TIME has what programs had made of a tree's files when the tree was mended.
+	// changedInfix: HASH.changed-TIME has files that programs had changed when the tree was repaired.
 	changedInfix = ".changed-"
-	// stagingFolder holds trees being built, one folder for each Receive.
+	// stagingFolder holds incomplete trees, one folder for each Receive.
 	stagingFolder = ".staging"
-	// lockFile is locked while what lies in the root changes its meaning.
+	// lockFile is locked during changes of the root.
 	lockFile = ".lock"
-	// keptFolder holds verified contents of transfers that broke, named by digest.
+	// keptFolder holds verified contents of broken transfers, named by digest.
 	keptFolder = ".contents"
 )
 
-// folderMode lets programs of any user with the group make files beside ours.
+// Bounds of what is read of these files, in bytes: as much as one manifest may have.
+const (
+	maxIndex = 256 << 20
+	maxMeta  = 64 << 10
+)
+
+// folderMode lets programs of any user of the group create files in trees.
 const folderMode = 0o775 | fs.ModeSetgid
 
-// Store is the trees under one root. Its methods may be called at once, also by
-// several agents that share the root.
+// Store holds the trees under one root. Its methods may run concurrently, also in several agents that share the root.
 type Store struct {
 	root, current string
-	// boot is the kernel's boot id: what was written in another boot may be lost.
+	// boot is the kernel's boot id: writes of another boot may be lost.
 	boot string
-	// mu is lock's.
+	// mu guards lock.
 	mu     sync.Mutex
 	memory memory
 }
 
-// Open makes root where it is not. The link to the current tree is at current,
-// on the same volume.
+// Open creates a missing root. The link to the current tree is at current, on the same volume.
 func Open(root, current string) (*Store, error) {
 	for _, folder := range []string{root, filepath.Join(root, stagingFolder), filepath.Join(root, keptFolder)} {
 		if err := makeFolders(folder); err != nil {
@@ -62,8 +70,7 @@ func Open(root, current string) (*Store, error) {
 	return &Store{root: root, current: current, boot: bootID()}, nil
 }
 
-// bootID is another one after every start of the kernel, and one of its own where
-// the kernel does not say: then nothing of before is trusted.
+// bootID changes at every start of the kernel. Without the kernel's id it is random, so that no earlier stamp is trusted.
 func bootID() string {
 	if id, err := os.ReadFile("/proc/sys/kernel/random/boot_id"); err == nil {
 		return strings.TrimSpace(string(id))
@@ -71,7 +78,7 @@ func bootID() string {
 	return rand.Text()
 }
 
-// makeFolders makes a folder and those above it that are missing.
+// makeFolders creates a folder and its missing parents.
 func makeFolders(path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
@@ -87,7 +94,7 @@ func makeFolders(path string) error {
 	return nil
 }
 
-// makeFolder makes one folder with the mode that all have, whatever the umask is.
+// makeFolder creates a folder with folderMode, whatever the umask.
 func makeFolder(path string) error {
 	if err := os.Mkdir(path, 0o775); err != nil {
 		return err
@@ -99,7 +106,7 @@ func (s *Store) treeDir(hash tree.Digest) string { return filepath.Join(s.root, 
 
 func (s *Store) sibling(hash tree.Digest, suffix string) string { return s.treeDir(hash) + suffix }
 
-// Path is the folder of a whole tree.
+// Path is the folder of a complete tree.
 func (s *Store) Path(hash tree.Digest) (string, error) {
 	if !hash.Valid() {
 		return "", fail.Becausef(fail.SyncFailed, "finding tree %q: no such name: want 64 lower-case hex digits", hash)
@@ -112,39 +119,47 @@ func (s *Store) Path(hash tree.Digest) (string, error) {
 
 // meta is the content of HASH.json.
 type meta struct {
-	// Venv is the virtual environment of the tree's jobs, "" for none.
-	Venv string `json:"venv,omitempty"`
+	// Venv is the virtual environment of the tree's jobs, "" for none, and Venvs that of each link that led to the tree:
+	// environments that share the root have links of their own.
+	Venv  string            `json:"venv,omitempty"`
+	Venvs map[string]string `json:"venvs,omitempty"`
 	// Switched is when the tree became current.
 	Switched time.Time `json:"switched"`
 }
 
-// Venv is the virtual environment that the tree was switched to with, "" for none.
+// Venv is the virtual environment of the last switch to the tree, "" for none.
 func (s *Store) Venv(hash tree.Digest) string {
-	var m meta
-	if content, err := os.ReadFile(s.sibling(hash, metaSuffix)); err != nil || json.Unmarshal(content, &m) != nil {
-		return ""
+	m := s.meta(hash)
+	if own, ok := m.Venvs[s.linkName()]; ok {
+		return own
 	}
 	return m.Venv
 }
 
-// replace writes a file under another name first, so that no reader sees half of it.
-func (s *Store) replace(path string, content []byte) error {
-	f, err := os.CreateTemp(filepath.Join(s.root, stagingFolder), "file-")
+// linkName tells the links of several environments apart, wherever their volume is mounted.
+func (s *Store) linkName() string {
+	name, err := filepath.Rel(s.root, s.current)
 	if err != nil {
-		return err
+		return s.current
 	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(0o664), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		os.Remove(f.Name())
-	}
-	return err
+	return name
 }
 
-// saveManifest is done before anything of the tree arrives.
+// meta is empty for a tree that was never current.
+func (s *Store) meta(hash tree.Digest) meta {
+	var m meta
+	if claimfile.ReadJSON(s.sibling(hash, metaSuffix), maxMeta, &m) != nil {
+		return meta{}
+	}
+	return m
+}
+
+// replace replaces a file in one step.
+func (s *Store) replace(path string, content []byte) error {
+	return claimfile.Replace(path, filepath.Join(s.root, stagingFolder), content)
+}
+
+// saveManifest precedes the transfer of the tree.
 func (s *Store) saveManifest(hash tree.Digest, m tree.Manifest) error {
 	content, err := json.Marshal(m)
 	if err != nil {
@@ -153,16 +168,16 @@ func (s *Store) saveManifest(hash tree.Digest, m tree.Manifest) error {
 	return s.replace(s.sibling(hash, manifestSuffix), content)
 }
 
-// manifest reads what saveManifest wrote, and trusts it no more than the network.
-func (s *Store) manifest(hash tree.Digest) (m tree.Manifest, err error) {
-	content, err := os.ReadFile(s.sibling(hash, manifestSuffix))
-	if err != nil {
-		return m, err
+// manifest reads a saved manifest, and trusts it no more than the network.
+func (s *Store) manifest(hash tree.Digest) (namedManifest, error) {
+	var m tree.Manifest
+	if err := claimfile.ReadJSON(s.sibling(hash, manifestSuffix), maxIndex, &m); err != nil {
+		return namedManifest{}, err
 	}
-	if err := json.Unmarshal(content, &m); err != nil {
-		return m, err
+	if err := checkManifest(m, hash); err != nil {
+		return namedManifest{}, err
 	}
-	return m, checkManifest(m, hash)
+	return nameManifest(m)
 }
 
 func checkManifest(m tree.Manifest, hash tree.Digest) error {
@@ -176,4 +191,31 @@ func checkManifest(m tree.Manifest, hash tree.Digest) error {
 		return fail.Becausef(fail.SyncFailed, "checking tree %s: its manifest has hash %s", hash, got)
 	}
 	return nil
+}
+
+// lock excludes other goroutines, and other agents that share the root, until the caller calls unlock. If the file system does not
+// support locks, only renames protect the root: no incomplete tree gets its name, but two agents may do the same work.
+func (s *Store) lock() (unlock func(), err error) {
+	s.mu.Lock()
+	f, err := os.OpenFile(filepath.Join(s.root, lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o664)
+	if err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	_ = f.Chmod(0o664) // agents of other users need it; fails unless this user owns the file
+	for {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		if !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil && !errors.Is(err, unix.ENOLCK) && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENOSYS) {
+		s.mu.Unlock()
+		f.Close()
+		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
+	}
+	return func() {
+		f.Close()
+		s.mu.Unlock()
+	}, nil
 }

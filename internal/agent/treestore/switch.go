@@ -14,9 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// Switch makes a whole tree the current one and remembers its virtual environment,
-// "" for none. At no moment is there no current tree. Whatever else than our link
-// lies at the current path is left alone: that is SyncFailed.
+// Switch makes a complete tree the current one and records its virtual environment, "" for none. It replaces the link in one step,
+// so there is always a current tree. If the current path is anything other than this store's link, Switch fails with SyncFailed and
+// leaves it untouched.
 func (s *Store) Switch(hash tree.Digest, venv string) (previous tree.Digest, err error) {
 	unlock, err := s.lock()
 	if err != nil {
@@ -39,7 +39,12 @@ func (s *Store) Switch(hash tree.Digest, venv string) (previous tree.Digest, err
 }
 
 func (s *Store) switchTo(dir string, hash tree.Digest, venv string, previous tree.Digest) error {
-	content, err := json.Marshal(meta{Venv: venv, Switched: time.Now().UTC()})
+	about := s.meta(hash)
+	if about.Venvs == nil {
+		about.Venvs = map[string]string{}
+	}
+	about.Venv, about.Venvs[s.linkName()], about.Switched = venv, venv, time.Now().UTC()
+	content, err := json.Marshal(about)
 	if err != nil {
 		return err
 	}
@@ -50,8 +55,11 @@ func (s *Store) switchTo(dir string, hash tree.Digest, venv string, previous tre
 	if err != nil {
 		return err
 	}
+	if err := makeFolders(filepath.Dir(s.current)); err != nil {
+		return err
+	}
 	if previous == "" {
-		return os.Symlink(target, s.current) // fails if anything came there meanwhile
+		return os.Symlink(target, s.current) // fails if another program was first
 	}
 	link := filepath.Join(s.root, stagingFolder, "link-"+rand.Text())
 	if err := os.Symlink(target, link); err != nil {
@@ -64,7 +72,7 @@ func (s *Store) switchTo(dir string, hash tree.Digest, venv string, previous tre
 	return nil
 }
 
-// Current is the current tree and its virtual environment, both "" where there is none.
+// Current is the current tree and its virtual environment, both "" if there is none.
 func (s *Store) Current() (hash tree.Digest, venv string) {
 	hash, err := s.linked()
 	if err != nil || hash == "" {
@@ -73,8 +81,8 @@ func (s *Store) Current() (hash tree.Digest, venv string) {
 	return hash, s.Venv(hash)
 }
 
-// linked is the tree that the link names, "" where nothing lies there. Anything
-// but our link is an error that says what it is.
+// linked is the tree that the link names, "" if nothing exists at its path. The error describes anything other than this store's
+// link.
 func (s *Store) linked() (tree.Digest, error) {
 	info, err := os.Lstat(s.current)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -135,3 +135,31 @@ func TestSwitchIsAtomic(t *testing.T) {
 		t.Errorf("a reader saw %v", err)
 	}
 }
+
+// TestEnvironmentsShareARoot: each environment has a link, and so a tree and a virtual environment, of its own.
+func TestEnvironmentsShareARoot(t *testing.T) {
+	w := newWorkspace(t)
+	other, err := Open(filepath.Join(w.dir, ".mlenv/trees"), filepath.Join(w.dir, ".mlenv/environments/kim/repo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, m := newSource(t, files{"a": "one"})
+	hash, _ := receive(t, w.Store, dir, m)
+	if _, err := w.Switch(hash, "/workspace/.mlenv/venvs/x"); err != nil {
+		t.Fatal(err)
+	}
+	if current, _ := other.Current(); current != "" {
+		t.Errorf("current of the other environment is %s", current)
+	}
+	if _, err := other.Switch(hash, ""); err != nil {
+		t.Fatal(err)
+	}
+	for store, want := range map[*Store]string{w.Store: "/workspace/.mlenv/venvs/x", other: ""} {
+		if current, venv := store.Current(); current != hash || venv != want || store.Venv(hash) != want {
+			t.Errorf("current is %s with %q, want %s with %q", current, venv, hash, want)
+		}
+	}
+	if content, err := os.ReadFile(filepath.Join(w.dir, ".mlenv/environments/kim/repo/a")); err != nil || string(content) != "one" {
+		t.Errorf("a is %q, %v", content, err)
+	}
+}

@@ -1,10 +1,9 @@
-// Package action is what the GitHub Action does: it starts a run with the workflow's
-// inputs, follows it, and tells the workflow how it ended.
+// Package action implements the GitHub Action: it starts a run with the workflow's inputs, follows it, and reports how
+// it ended.
 package action
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,8 +25,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// cancelTime bounds how long a run that was cancelled is waited for: what GitHub gives
-// the steps of a cancelled job.
+// cancelTime bounds the wait for a cancelled run: GitHub allows the steps of a cancelled job this long.
 const cancelTime = 5 * time.Minute
 
 // action is one step of a workflow.
@@ -37,38 +35,39 @@ type action struct {
 	clients *kube.Clients
 }
 
-// begin reads the inputs and connects. Mistakes are annotated.
-func begin(gh *githubactions.Action, getenv func(string) string) (*action, wanted, error) {
+// begin reads the inputs and connects. It masks secrets before anything else is printed, and annotates mistakes.
+func begin(gh *githubactions.Action, getenv func(string) string) (*action, settings, error) {
 	a := &action{page: page{gh: gh, getenv: getenv}, log: newGroups(gh)}
 	given, err := readInputs(getenv)
-	if err != nil {
-		return nil, wanted{}, err
-	}
 	for _, secret := range given.secrets() {
 		gh.AddMask(secret)
 	}
-	w, err := given.wanted(getenv)
 	if err != nil {
-		a.annotateFile(w.clusterProblems)
-		return nil, w, err
+		return nil, settings{}, err
 	}
-	a.clients, err = kube.For(w.config, w.namespace)
-	return a, w, err
+	s, err := given.settings(getenv)
+	if err != nil {
+		a.annotateFile(s.clusterProblems)
+		return nil, s, err
+	}
+	a.clients, err = kube.For(s.config, s.namespace)
+	return a, s, err
 }
 
-// run starts a run and follows it to its end. The end of ctx cancels it.
-func (a *action) run(ctx context.Context, w wanted) error {
-	pipeline, err := launch.Installed(ctx, a.clients, w.namespace, launch.Pipeline)
+// run starts a run and follows it to its end. If ctx ends, it cancels the run.
+func (a *action) run(ctx context.Context, s settings) error {
+	pipeline, err := launch.Installed(ctx, a.clients)
 	if err != nil {
 		return err
 	}
-	// Before there is a run: what kills this process leaves nobody else who knows of it.
+	// The name is stored before the run exists: this process can be killed at any time, and the step after it cancels
+	// the run by its name.
 	name := launch.NewName()
 	if err := a.remember(name); err != nil {
 		return err
 	}
 	started, err := launch.Start(ctx, a.clients, launch.Request{
-		Namespace: w.namespace, Installed: pipeline, Name: name, ServiceAccount: w.account, Values: valuesOf(pipeline, w.params), Annotations: a.origin(),
+		Pipeline: pipeline, Name: name, ServiceAccount: s.account, Values: valuesOf(pipeline, s.params), Annotations: a.origin(),
 	})
 	if err != nil {
 		return err
@@ -78,7 +77,7 @@ func (a *action) run(ctx context.Context, w wanted) error {
 	return a.follow(ctx, started)
 }
 
-// origin says in the cluster where the run is from.
+// origin is the annotation that links the run to the workflow.
 func (a *action) origin() map[string]string {
 	if a.getenv("GITHUB_RUN_ID") == "" {
 		return nil
@@ -86,7 +85,7 @@ func (a *action) origin() map[string]string {
 	return map[string]string{"ml-dev-env/started-by": fmt.Sprintf("%s/%s/actions/runs/%s", a.getenv("GITHUB_SERVER_URL"), a.getenv("GITHUB_REPOSITORY"), a.getenv("GITHUB_RUN_ID"))}
 }
 
-// valuesOf are the params as the pipeline takes them: of an array each line is an item.
+// valuesOf returns the params as launch takes them: each line of an array param is an item.
 func valuesOf(pipeline *tekton.Pipeline, params map[string]string) map[string][]string {
 	values := map[string][]string{}
 	for name, value := range params {
@@ -100,14 +99,13 @@ func valuesOf(pipeline *tekton.Pipeline, params map[string]string) map[string][]
 	return values
 }
 
-// follow follows a run to its end, and tells of it.
 func (a *action) follow(ctx context.Context, of *tekton.PipelineRun) error {
 	outcome, err := launch.Follow(ctx, a.clients, of, a.observe)
 	switch {
 	case ctx.Err() != nil:
 		outcome, err = a.cancel(context.WithoutCancel(ctx), of)
 	case err != nil:
-		// Nobody would see how it ends, nor that it does.
+		// A run that cannot be followed would hold its GPUs unseen.
 		err = errors.Join(err, launch.Cancel(ctx, a.clients, of))
 	}
 	a.log.close()
@@ -117,15 +115,15 @@ func (a *action) follow(ctx context.Context, of *tekton.PipelineRun) error {
 	return a.ended(outcome)
 }
 
-// ended tells of a run that nobody needs to see to any more.
+// ended reports a run that the next step need not cancel any more.
 func (a *action) ended(outcome launch.Outcome) error {
 	if err := a.forget(); err != nil {
 		return err
 	}
-	return a.tell(outcome)
+	return a.report(outcome)
 }
 
-// cancel cancels a run and waits until it has given everything back.
+// cancel cancels a run and waits until its finally tasks have ended.
 func (a *action) cancel(ctx context.Context, of *tekton.PipelineRun) (launch.Outcome, error) {
 	ctx, done := context.WithTimeout(ctx, cancelTime)
 	defer done()
@@ -133,8 +131,7 @@ func (a *action) cancel(ctx context.Context, of *tekton.PipelineRun) (launch.Out
 		return launch.Outcome{}, err
 	}
 	a.log.close()
-	a.gh.Infof("The run is cancelled; it gives everything back.")
-	// What it had printed before has been told.
+	a.gh.Infof("The run is cancelled; its teardown releases everything.")
 	return launch.Follow(ctx, a.clients, of, func(launch.Event) {})
 }
 
@@ -142,14 +139,14 @@ func (a *action) observe(e launch.Event) {
 	switch e.Kind {
 	case launch.TaskStarted:
 		if e.Retry > 0 {
-			a.log.line(e.Task, fmt.Sprintf("The task begins again, try %d.", e.Retry+1))
+			a.log.line(e.Task, fmt.Sprintf("The task starts again, attempt %d.", e.Retry+1))
 		}
 	case launch.TaskWaiting:
 		a.log.line(e.Task, "The task waits: "+e.Text)
 	case launch.Line:
 		a.log.line(e.Task, e.Text)
 	case launch.LogLost:
-		a.log.line(e.Task, "No more of the log can be had: "+e.Text)
+		a.log.line(e.Task, "The rest of the log cannot be read: "+e.Text)
 	case launch.TaskEnded:
 		if e.Ended.Status == run.Failed {
 			a.log.line(e.Task, "The task failed: "+e.Ended.Message)
@@ -158,8 +155,7 @@ func (a *action) observe(e launch.Event) {
 	}
 }
 
-// tell tells the workflow how the run ended.
-func (a *action) tell(o launch.Outcome) error {
+func (a *action) report(o launch.Outcome) error {
 	r := receipt.Receipt{Run: o.Run.Name, Namespace: o.Run.Namespace}
 	if o.Receipt != nil {
 		r = *o.Receipt
@@ -174,23 +170,23 @@ func (a *action) tell(o launch.Outcome) error {
 		return err
 	}
 	if o.Verdict != receipt.Succeeded {
-		a.log.say(fmt.Sprintf("%s failed: %s: %s", r.Run, r.Reason, r.Message))
+		a.log.print(fmt.Sprintf("%s failed: %s: %s", r.Run, r.Reason, r.Message))
 		return &step.Exit{Code: step.Failed}
 	}
 	a.gh.Infof("%s succeeded.", r.Run)
 	return nil
 }
 
-// end is the step after a cancelled one, which GitHub kills after ten seconds: it sees to
-// the run's end. Where there is none, or it has been told of, it does nothing.
+// end cancels the run that a cancelled step has left, because GitHub kills that step after ten seconds. It does nothing
+// if there is none, or if it was reported already.
 func (a *action) end(ctx context.Context) error {
-	name, err := a.remembered()
+	name, err := a.storedName()
 	if err != nil || name == "" {
 		return err
 	}
 	of, err := a.clients.Tekton.TektonV1().PipelineRuns(a.clients.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return a.forget() // it was never made, or is gone
+		return a.forget() // it was never created, or was deleted
 	}
 	if err != nil {
 		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", a.clients.Namespace, name, err))
@@ -202,37 +198,29 @@ func (a *action) end(ctx context.Context) error {
 	if err := a.ended(outcome); !step.Printed(err) {
 		return err
 	}
-	return nil // the job is cancelled, whatever this step says
+	return nil // the job is cancelled anyway
 }
 
-// stateFile is where a step leaves the run's name to the next one: outputs of a step
-// that was killed are lost.
-func (a *action) stateFile() string { return filepath.Join(a.getenv("RUNNER_TEMP"), "mlenv-run.json") }
+// stateFile passes the run's name to the next step: the outputs of a killed step are lost.
+func (a *action) stateFile() string { return filepath.Join(a.getenv("RUNNER_TEMP"), "mlenv-run") }
 
 func (a *action) remember(name string) error {
 	if a.getenv("RUNNER_TEMP") == "" {
 		return nil
 	}
-	content, err := json.Marshal(name)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(a.stateFile(), content, 0o600); err != nil {
-		return fail.Becausef(fail.Internal, "remembering the run: %w", err)
+	if err := os.WriteFile(a.stateFile(), []byte(name), 0o600); err != nil {
+		return fail.Becausef(fail.Internal, "storing the name of the run: %w", err)
 	}
 	return nil
 }
 
-// remembered is the run that may go on, "" for none.
-func (a *action) remembered() (name string, err error) {
-	content, err := os.ReadFile(a.stateFile())
+// storedName is the name of a run that may still be in progress, "" for none.
+func (a *action) storedName() (string, error) {
+	name, err := os.ReadFile(a.stateFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
-	if err != nil {
-		return "", err
-	}
-	return name, json.Unmarshal(content, &name)
+	return string(name), err
 }
 
 func (a *action) forget() error {

@@ -37,30 +37,30 @@ func started(t *testing.T) (*action, *tektonfake.Clientset, *strings.Builder) {
 	}, client, &out
 }
 
-// A runner kills a cancelled step after seconds, at any point; the step after it cancels what it has left.
-func TestARunIsRememberedBeforeItIsMade(t *testing.T) {
+// A runner may kill a cancelled step at any point; the step after it cancels the run.
+func TestNameIsStoredBeforeTheRunExists(t *testing.T) {
 	a, client, _ := started(t)
-	remembered := ""
+	stored := ""
 	client.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		var err error
-		if remembered, err = a.remembered(); err != nil {
+		if stored, err = a.storedName(); err != nil {
 			t.Error(err)
 		}
 		made := action.(clienttesting.CreateAction).GetObject().(*tekton.PipelineRun)
-		if remembered == "" || remembered != made.Name {
-			t.Errorf("%q is remembered of run %q", remembered, made.Name)
+		if stored == "" || stored != made.Name {
+			t.Errorf("%q is stored for run %q", stored, made.Name)
 		}
 		return true, nil, apierrors.NewInternalError(os.ErrDeadlineExceeded)
 	})
-	if err := a.run(t.Context(), wanted{namespace: "ns"}); err == nil || remembered == "" {
-		t.Fatalf("got %v, %q; want the API server's error", err, remembered)
+	if err := a.run(t.Context(), settings{namespace: "ns"}); err == nil || stored == "" {
+		t.Fatalf("got %v, %q; want the API server's error", err, stored)
 	}
 	// The answer was lost, and there is no run.
 	if err := a.end(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(a.stateFile()); !os.IsNotExist(err) {
-		t.Errorf("the run is still remembered: %v, want %v", err, fs.ErrNotExist)
+		t.Errorf("the name is still stored: %v, want %v", err, fs.ErrNotExist)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestARunThatCannotBeFollowedIsCancelled(t *testing.T) {
 	client.PrependReactor("list", "taskruns", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "taskruns"}, "", nil)
 	})
-	if err := a.run(t.Context(), wanted{namespace: "ns"}); fail.ReasonOf(err) != fail.PermissionDenied {
+	if err := a.run(t.Context(), settings{namespace: "ns"}); fail.ReasonOf(err) != fail.PermissionDenied {
 		t.Errorf("got %v, want PermissionDenied", err)
 	}
 	list, err := client.TektonV1().PipelineRuns("ns").List(t.Context(), metav1.ListOptions{})
@@ -81,7 +81,7 @@ func TestARunThatCannotBeFollowedIsCancelled(t *testing.T) {
 func TestNoMessageIsACommand(t *testing.T) {
 	a, _, out := started(t)
 	of := &tekton.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine"}}
-	err := a.tell(launch.Outcome{Run: of, Verdict: receipt.Failed, Reason: fail.RankFailed, Message: "ValueError: a\n::add-mask::b"})
+	err := a.report(launch.Outcome{Run: of, Verdict: receipt.Failed, Reason: fail.RankFailed, Message: "ValueError: a\n::add-mask::b"})
 	if !step.Printed(err) {
 		t.Fatal(err)
 	}

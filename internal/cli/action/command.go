@@ -1,6 +1,7 @@
 package action
 
 import (
+	"context"
 	"os"
 
 	"github.com/sethvargo/go-githubactions"
@@ -15,41 +16,36 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "action",
 		Short: "The steps of the GitHub Action",
-		Long: `What action.yml calls: run starts a run and follows it, end sees to the end of one whose
-job was cancelled. Inputs come as a JSON object in $` + inputsVariable + `.
+		Long: `The steps of action.yml: run starts a run and follows it, end cancels the run of a cancelled job. Both read the
+inputs from $` + inputsVariable + `, a JSON object.
 
-Exit code 0: the run succeeded; 1: it did not, or could not be started.`,
+Exit code 0: the run succeeded; 1: it failed, or could not be started.`,
 		Hidden: true,
 	}
 	cmd.AddCommand(
-		&cobra.Command{
-			Use: "run", Short: "Start a run and follow it; the end of this process cancels it", Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				gh := githubactions.New(githubactions.WithWriter(cmd.OutOrStdout()))
-				a, w, err := begin(gh, os.Getenv)
-				if err == nil {
-					err = a.run(cmd.Context(), w)
-				}
-				return told(gh, err)
-			},
-		},
-		&cobra.Command{
-			Use: "end", Short: "Cancel the run that the step before has left, and wait for its end", Args: cobra.NoArgs,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				gh := githubactions.New(githubactions.WithWriter(cmd.OutOrStdout()))
-				a, _, err := begin(gh, os.Getenv)
-				if err == nil {
-					err = a.end(cmd.Context())
-				}
-				return told(gh, err)
-			},
-		},
+		stepCommand("run", "Start a run and follow it; if this process is stopped, cancel the run", (*action).run),
+		stepCommand("end", "Cancel the run that the step before has left, and wait for its end",
+			func(a *action, ctx context.Context, _ settings) error { return a.end(ctx) }),
 	)
 	return cmd
 }
 
-// told annotates the job with an error that nobody was told of yet.
-func told(gh *githubactions.Action, err error) error {
+func stepCommand(use, short string, do func(*action, context.Context, settings) error) *cobra.Command {
+	return &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			gh := githubactions.New(githubactions.WithWriter(cmd.OutOrStdout()))
+			a, s, err := begin(gh, os.Getenv)
+			if err == nil {
+				err = do(a, cmd.Context(), s)
+			}
+			return annotated(gh, err)
+		},
+	}
+}
+
+// annotated annotates the job with an error, unless that was reported already.
+func annotated(gh *githubactions.Action, err error) error {
 	if err == nil || step.Printed(err) {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,8 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
-// inputsVariable has all inputs as one JSON object: names of inputs have hyphens,
-// which not every shell hands on in the names of variables.
+// inputsVariable holds all inputs as one JSON object, because some shells drop variables with a hyphen in their name.
 const inputsVariable = "MLENV_INPUTS"
 
 // Inputs that are not params of the pipeline.
@@ -36,107 +36,130 @@ const (
 	versionInput     = "version"
 )
 
-// ownInputs are all of them, in the order of action.yml.
+// ownInputs lists them in the order of action.yml.
 func ownInputs() []string {
 	return []string{serverInput, tokenInput, authorityInput, kubeconfigInput, namespaceInput, accountInput, clusterFileInput, versionInput}
 }
 
-// inputs are those that were given; an empty one was not.
+// inputs are those that are not empty.
 type inputs map[string]string
 
-// readInputs reads them from the environment of a runner's step.
+// readInputs reads them from the environment of a runner's step. With an error it returns those that it could read, for
+// their secrets.
 func readInputs(getenv func(string) string) (inputs, error) {
 	var all inputs
 	if err := json.Unmarshal([]byte(getenv(inputsVariable)), &all); err != nil {
-		return nil, fail.Becausef(fail.InvalidInput, "reading the action's inputs from $%s: %w: want a JSON object of strings, as action.yml makes it", inputsVariable, err)
+		return all, fail.Becausef(fail.InvalidInput, "reading the action's inputs from $%s: %w: want a JSON object of strings, as action.yml makes it", inputsVariable, err)
 	}
 	maps.DeleteFunc(all, func(_, value string) bool { return strings.TrimSpace(value) == "" })
+	if token := all[tokenInput]; token != "" {
+		all[tokenInput] = strings.TrimSpace(token)
+	}
 	return all, nil
 }
 
-// secrets are the parts of the inputs that no log may show.
+// shortestLine of a kubeconfig that is masked: hiding every "users:" would make the log unreadable.
+const shortestLine = 8
+
+// secrets are the parts of the inputs that no log may show. A message may quote a kubeconfig that cannot be read, so all
+// its lines are secrets.
 func (in inputs) secrets() []string {
 	secrets := []string{in[tokenInput]}
-	// What is no kubeconfig is said when it is used.
-	if config, err := clientcmd.Load([]byte(in[kubeconfigInput])); err == nil {
-		for _, user := range config.AuthInfos {
-			secrets = append(secrets, user.Token, user.Password, string(user.ClientKeyData))
+	for _, input := range []string{serverInput, "repo-url"} {
+		if address, err := url.Parse(in[input]); err == nil {
+			password, _ := address.User.Password()
+			secrets = append(secrets, password)
 		}
 	}
-	return slices.DeleteFunc(secrets, func(secret string) bool { return secret == "" })
+	config, err := clientcmd.Load([]byte(in[kubeconfigInput]))
+	if err != nil {
+		for line := range strings.Lines(in[kubeconfigInput]) {
+			if line = strings.TrimSpace(line); len(line) >= shortestLine {
+				secrets = append(secrets, line)
+			}
+		}
+	} else {
+		for _, user := range config.AuthInfos {
+			secrets = append(secrets, user.Token, user.Password, string(user.ClientKeyData))
+			if user.AuthProvider != nil {
+				secrets = slices.AppendSeq(secrets, maps.Values(user.AuthProvider.Config))
+			}
+		}
+	}
+	return slices.DeleteFunc(secrets, func(secret string) bool { return strings.TrimSpace(secret) == "" })
 }
 
-// wanted is what the inputs ask for.
-type wanted struct {
+type settings struct {
 	config    *rest.Config
 	namespace string
 	account   string
-	// params are given to the pipeline as they are; launch checks them against it.
-	params map[string]string
-	// clusterProblems are mistakes in the cluster file.
+	// params are the pipeline's; launch checks them.
+	params          map[string]string
 	clusterProblems cluster.Problems
 }
 
-// wanted reads the inputs, for a workflow that runs in getenv. Errors: InvalidInput
-// with every mistake.
-func (in inputs) wanted(getenv func(string) string) (w wanted, err error) {
+// settings checks the inputs in the environment of a workflow. Errors: InvalidInput with every mistake.
+func (in inputs) settings(getenv func(string) string) (s settings, err error) {
 	var problems []error
-	say := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	w = wanted{account: cmp.Or(in[accountInput], launch.ServiceAccount), params: maps.Clone(in)}
+	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	s = settings{account: cmp.Or(in[accountInput], launch.ServiceAccount), params: maps.Clone(in)}
 	for _, name := range ownInputs() {
-		delete(w.params, name)
+		delete(s.params, name)
 	}
 	var contextNamespace string
 	switch {
 	case in[kubeconfigInput] != "" && in[serverInput] != "":
-		say("inputs kubeconfig and server: both are given: want one of them")
+		wrong("inputs kubeconfig and server: both are given: want one of them")
 	case in[kubeconfigInput] != "":
-		if w.config, contextNamespace, err = fromKubeconfig(in[kubeconfigInput]); err != nil {
-			say("input kubeconfig: %w: want the content of a kubeconfig", err)
+		if s.config, contextNamespace, err = fromKubeconfig(in[kubeconfigInput]); err != nil {
+			wrong("input kubeconfig: %w: want the content of a kubeconfig", err)
 		}
 	case in[serverInput] == "":
-		say("inputs server and kubeconfig: neither is given: want the API server's URL and a token, or a kubeconfig")
+		wrong("inputs server and kubeconfig: neither is given: want the API server's URL and a token, or a kubeconfig")
 	default:
-		// Without a scheme the client would take http, and send the token in the clear.
+		// Without a scheme the client would use http, and send the token in clear text.
 		if !strings.HasPrefix(in[serverInput], "https://") {
-			say("input server %q: want a URL as https://api.example.com:6443", in[serverInput])
+			wrong("input server %q: want a URL as https://api.example.com:6443", in[serverInput])
 		}
 		if in[tokenInput] == "" {
-			say("input token: it is empty: want a token for %s; a secret of the repository, as forks do not get it?", in[serverInput])
+			wrong("input token: it is empty: want a token for %s; GitHub does not pass the repository's secrets to workflows of forks", in[serverInput])
 		}
-		w.config = &rest.Config{Host: in[serverInput], BearerToken: in[tokenInput], TLSClientConfig: rest.TLSClientConfig{CAData: []byte(in[authorityInput])}}
+		s.config = &rest.Config{Host: in[serverInput], BearerToken: in[tokenInput], TLSClientConfig: rest.TLSClientConfig{CAData: []byte(in[authorityInput])}}
 	}
 	if path := in[clusterFileInput]; path != "" {
-		file, err := readClusterFile(filepath.Join(getenv("GITHUB_WORKSPACE"), path), path)
-		if err != nil && !errors.As(err, &w.clusterProblems) {
-			say("input cluster-file: %w", err)
+		content, err := os.ReadFile(filepath.Join(getenv("GITHUB_WORKSPACE"), path))
+		var file cluster.File
+		if err == nil {
+			file, err = cluster.Load(path, content)
+		}
+		if err != nil && !errors.As(err, &s.clusterProblems) {
+			wrong("input cluster-file: %w", err)
 		} else if err != nil {
-			say("input cluster-file: %s:\n%w", humanize.Count(len(w.clusterProblems), "mistake"), err)
+			wrong("input cluster-file: %s:\n%w", humanize.Count(len(s.clusterProblems), "mistake"), err)
 		}
-		w.namespace = file.Cluster.Namespace
+		s.namespace = file.Cluster.Namespace
 		if file.Cluster.Name != "" {
-			w.params["cluster"] = cmp.Or(w.params["cluster"], file.Cluster.Name)
+			s.params["cluster"] = cmp.Or(s.params["cluster"], file.Cluster.Name)
 		}
 	}
-	w.namespace = cmp.Or(in[namespaceInput], w.namespace, contextNamespace)
-	if w.namespace == "" && len(problems) == 0 {
-		say("input namespace: it is empty, and neither a cluster file nor a kubeconfig names one: want the namespace that mlenv install was run for")
+	s.namespace = cmp.Or(in[namespaceInput], s.namespace, contextNamespace)
+	if s.namespace == "" && len(problems) == 0 {
+		wrong("input namespace: it is empty, and neither a cluster file nor a kubeconfig names one: want the namespace that mlenv install was run for")
 	}
-	w.checkedOut(getenv)
+	s.useCheckout(getenv)
 	if len(problems) > 0 {
-		return w, fail.Because(fail.InvalidInput, errors.Join(problems...))
+		return s, fail.Because(fail.InvalidInput, errors.Join(problems...))
 	}
-	return w, nil
+	return s, nil
 }
 
-// checkedOut has the run train from the commit that the workflow runs for, where no
-// other repository is asked for.
-func (w *wanted) checkedOut(getenv func(string) string) {
-	if w.params["repo-url"] != "" || getenv("GITHUB_REPOSITORY") == "" {
+// useCheckout makes the run train from the workflow's own commit, unless an input names a repository.
+func (s *settings) useCheckout(getenv func(string) string) {
+	if s.params["repo-url"] != "" || getenv("GITHUB_REPOSITORY") == "" {
 		return
 	}
-	w.params["repo-url"] = getenv("GITHUB_SERVER_URL") + "/" + getenv("GITHUB_REPOSITORY") + ".git"
-	w.params["revision"] = cmp.Or(w.params["revision"], getenv("GITHUB_SHA"))
+	s.params["repo-url"] = getenv("GITHUB_SERVER_URL") + "/" + getenv("GITHUB_REPOSITORY") + ".git"
+	s.params["revision"] = cmp.Or(s.params["revision"], getenv("GITHUB_SHA"))
 }
 
 func fromKubeconfig(content string) (config *rest.Config, namespace string, err error) {
@@ -147,7 +170,7 @@ func fromKubeconfig(content string) (config *rest.Config, namespace string, err 
 	if config, err = client.ClientConfig(); err != nil {
 		return nil, "", err
 	}
-	// Without one it is "default", which nobody asked for.
+	// ClientConfig.Namespace would return "default" instead of "".
 	raw, err := client.RawConfig()
 	if err != nil {
 		return nil, "", err
@@ -156,13 +179,4 @@ func fromKubeconfig(content string) (config *rest.Config, namespace string, err 
 		namespace = current.Namespace
 	}
 	return config, namespace, nil
-}
-
-// readClusterFile reads a cluster file; its mistakes, cluster.Problems, call it name.
-func readClusterFile(path, name string) (cluster.File, error) {
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return cluster.File{}, err
-	}
-	return cluster.Load(name, content)
 }

@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/sethvargo/go-githubactions"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -35,7 +37,7 @@ clusters: [{name: c, cluster: {server: "https://api.example.com:6443"}}]
 users: [{name: u, user: {token: sha256~first}}, {name: v, user: {password: second}}]
 `
 
-func TestWanted(t *testing.T) {
+func TestSettings(t *testing.T) {
 	workspace := t.TempDir()
 	file := "cluster:\n  name: cairo\n  api: api.example.com\n  namespace: from-file\ngpus:\n  per_node: 4\nstorage:\n  mode: rwx\n  class_rwx: nfs\n"
 	for name, content := range map[string]string{"cairo.yaml": file, "wrong.yaml": strings.Replace(file, "mode: rwx\n", "mode: shared\n  size: 3\n", 1)} {
@@ -89,7 +91,7 @@ func TestWanted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := given.wanted(getenv)
+			got, err := given.settings(getenv)
 			if len(test.want.Problems) > 0 {
 				if fail.ReasonOf(err) != fail.InvalidInput {
 					t.Errorf("got %v, want reason InvalidInput", err)
@@ -106,7 +108,7 @@ func TestWanted(t *testing.T) {
 			}
 			seen := result{Host: got.config.Host, Token: got.config.BearerToken, Namespace: got.namespace, Params: got.params}
 			if diff := cmp.Diff(test.want, seen); diff != "" {
-				t.Errorf("wanted (-want +got):\n%s", diff)
+				t.Errorf("settings (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -125,6 +127,60 @@ func set(values []string) map[string]bool {
 		all[value] = true
 	}
 	return all
+}
+
+// What can be read of inputs with a mistake is masked before the mistake is printed.
+func TestSecretsAreMaskedFirst(t *testing.T) {
+	for name, tc := range map[string]struct {
+		inputs string
+		masks  []string
+	}{
+		"inputs that are not texts": {`{"token": "sha256~abc", "nodes": 2}`, []string{"sha256~abc"}},
+		"no kubeconfig":             {`{"kubeconfig": "token: sha256~abc\n  a: [", "script": "s"}`, []string{"token: sha256~abc"}},
+		"passwords in URLs":         {`{"token": "t1", "server": "api", "repo-url": "https://me:hunter2@example.com/r.git"}`, []string{"t1", "hunter2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			gh := githubactions.New(githubactions.WithWriter(&out))
+			_, _, err := begin(gh, func(name string) string { return map[string]string{inputsVariable: tc.inputs}[name] })
+			if fail.ReasonOf(err) != fail.InvalidInput {
+				t.Errorf("got %v, want InvalidInput", err)
+			}
+			for _, mask := range tc.masks {
+				if !strings.Contains(out.String(), "::add-mask::"+mask+"\n") {
+					t.Errorf("%q is not masked in\n%s", mask, out.String())
+				}
+			}
+		})
+	}
+}
+
+// FuzzInputs reads inputs as a workflow may give them: a token is always a secret, settings keep every param as it was
+// given, and a mistake is always InvalidInput.
+func FuzzInputs(f *testing.F) {
+	f.Add(`{"server":"https://api:6443","token":"t","namespace":"ml","script":"train.py"}`)
+	f.Add(`{"kubeconfig":"a: [","token":" t\n"}`)
+	f.Add(`{"token":"x","nodes":2}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		getenv := func(name string) string { return map[string]string{inputsVariable: text}[name] }
+		given, err := readInputs(getenv)
+		if token := given[tokenInput]; strings.TrimSpace(token) != "" && !slices.Contains(given.secrets(), token) {
+			t.Errorf("token %q is no secret", token)
+		}
+		if err != nil {
+			return
+		}
+		delete(given, clusterFileInput) // it would read files of this machine
+		s, err := given.settings(getenv)
+		if err != nil && fail.ReasonOf(err) != fail.InvalidInput {
+			t.Errorf("got %v, want InvalidInput", err)
+		}
+		for name, value := range s.params {
+			if value != given[name] || slices.Contains(ownInputs(), name) {
+				t.Errorf("param %s is %q, want %q", name, value, given[name])
+			}
+		}
+	})
 }
 
 func TestInputsThatAreNoJSON(t *testing.T) {

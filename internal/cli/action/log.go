@@ -2,26 +2,25 @@ package action
 
 import (
 	"crypto/rand"
+	"slices"
 
 	"github.com/sethvargo/go-githubactions"
 )
 
-// groups prints the lines of tasks that go on side by side so that each task is one
-// group of the workflow's log. One is printed as it goes, the lines of the others
-// are kept until it is their turn. A runner obeys lines that begin with "::" as
-// commands; those of a training are no commands of ours, so it is told not to.
+// groups prints the lines of tasks that run in parallel so that each task is one group of the workflow's log. It
+// prints the lines of one task at once and keeps those of the others. A runner executes lines that begin with "::", so
+// stop-commands surrounds what a training may have printed.
 type groups struct {
 	gh *githubactions.Action
-	// open is the task that is printed, "" for none.
-	open string
-	// waiting are other tasks, in the order of their first line.
-	waiting []*group
-	// token is the line, between colons, that has the runner obey again.
+	// tasks are in the order of their first lines. The first one is open, the others wait.
+	tasks []*group
+	// token ends stop-commands.
 	token string
 }
 
 type group struct {
-	task  string
+	task string
+	// lines are those that came before the group was opened.
 	lines []string
 	ended bool
 }
@@ -30,83 +29,65 @@ func newGroups(gh *githubactions.Action) *groups {
 	return &groups{gh: gh, token: rand.Text()}
 }
 
-// line is one line of a task.
 func (g *groups) line(task, text string) {
-	if g.open == "" {
-		g.begin(task)
-	}
-	if g.open == task {
-		g.print(text)
-		return
-	}
-	for _, waiting := range g.waiting {
-		if waiting.task == task {
-			waiting.lines = append(waiting.lines, text)
-			return
+	i := slices.IndexFunc(g.tasks, func(t *group) bool { return t.task == task })
+	if i < 0 {
+		i = len(g.tasks)
+		g.tasks = append(g.tasks, &group{task: task})
+		if i == 0 {
+			g.open()
 		}
 	}
-	g.waiting = append(g.waiting, &group{task: task, lines: []string{text}})
+	if i == 0 {
+		g.write(text)
+		return
+	}
+	g.tasks[i].lines = append(g.tasks[i].lines, text)
 }
 
-// end ends a task: nothing comes of it any more.
+// open begins the group of the first task, if there is one.
+func (g *groups) open() {
+	if len(g.tasks) == 0 {
+		return
+	}
+	g.gh.Group(g.tasks[0].task)
+	g.stopCommands()
+	for _, line := range g.tasks[0].lines {
+		g.write(line)
+	}
+}
+
+// end ends a task, and opens the next group when the first one has ended.
 func (g *groups) end(task string) {
-	if g.open != task {
-		for _, waiting := range g.waiting {
-			if waiting.task == task {
-				waiting.ended = true
-			}
-		}
-		return
+	for _, t := range g.tasks {
+		t.ended = t.ended || t.task == task
 	}
-	g.finish()
-	for len(g.waiting) > 0 {
-		next := g.waiting[0]
-		g.waiting = g.waiting[1:]
-		g.begin(next.task)
-		for _, line := range next.lines {
-			g.print(line)
-		}
-		if !next.ended {
-			return
-		}
-		g.finish()
+	for len(g.tasks) > 0 && g.tasks[0].ended {
+		g.resumeCommands()
+		g.gh.EndGroup()
+		g.tasks = g.tasks[1:]
+		g.open()
 	}
 }
 
-// close ends all of them.
 func (g *groups) close() {
-	for _, waiting := range g.waiting {
-		waiting.ended = true
-	}
-	if g.open != "" {
-		g.end(g.open)
+	for _, t := range g.tasks {
+		g.end(t.task)
 	}
 }
 
-func (g *groups) begin(task string) {
-	g.open = task
-	g.gh.Group(task)
+// print prints a text outside of the groups that may contain what a training has printed.
+func (g *groups) print(text string) {
 	g.stopCommands()
-}
-
-func (g *groups) finish() {
-	g.obeyAgain()
-	g.gh.EndGroup()
-	g.open = ""
-}
-
-// say prints a text of no task, in which may be what a training has printed.
-func (g *groups) say(text string) {
-	g.stopCommands()
-	g.print(text)
-	g.obeyAgain()
+	g.write(text)
+	g.resumeCommands()
 }
 
 func (g *groups) stopCommands() {
 	g.gh.IssueCommand(&githubactions.Command{Name: "stop-commands", Message: g.token})
 }
 
-func (g *groups) obeyAgain() { g.gh.IssueCommand(&githubactions.Command{Name: g.token}) }
+func (g *groups) resumeCommands() { g.gh.IssueCommand(&githubactions.Command{Name: g.token}) }
 
-// print prints a line as it is; Infof would take it for a format.
-func (g *groups) print(line string) { g.gh.Infof("%s", line) }
+// write writes a line as it is; Infof would take it for a format.
+func (g *groups) write(line string) { g.gh.Infof("%s", line) }

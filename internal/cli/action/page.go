@@ -16,28 +16,26 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 )
 
-// delimiter ends a value in the file of outputs. The library writes always this one.
+// delimiter ends a value in the file of outputs. The library always uses this one.
 const delimiter = "_GitHubActionsFileCommandDelimeter_"
 
-// page tells the workflow: by outputs, annotations and the job's summary. Outside
-// GitHub, and where a runner gives no such file, there is nobody to tell.
+// page writes the outputs, the annotations and the job's summary. It skips those for which the runner names no file.
 type page struct {
 	gh     *githubactions.Action
 	getenv func(string) string
 }
 
-// output sets an output of the action. A value that would end itself is left out.
+// output sets an output of the action, unless the value contains the delimiter.
 func (p page) output(name, value string) {
 	switch {
 	case p.getenv("GITHUB_OUTPUT") == "":
 	case strings.Contains(value, delimiter):
-		p.gh.Warningf("Output %s is left out: its value has the line %s in it, which ends values.", name, delimiter)
+		p.gh.Warningf("Output %s is left out: its value contains %s, which ends values.", name, delimiter)
 	default:
 		p.gh.SetOutput(name, value)
 	}
 }
 
-// outputs are those of a receipt.
 func (p page) outputs(r receipt.Receipt) {
 	p.output("receipt", receipt.Name(r.Run))
 	p.output("verdict", string(r.Verdict))
@@ -50,7 +48,7 @@ func (p page) outputs(r receipt.Receipt) {
 	}
 }
 
-// writeReport writes the run's report for a later step, which may keep it.
+// writeReport writes the run's report, which a later step of the workflow can upload.
 func (p page) writeReport(r receipt.Receipt) error {
 	folder := p.getenv("RUNNER_TEMP")
 	if folder == "" {
@@ -58,17 +56,18 @@ func (p page) writeReport(r receipt.Receipt) error {
 	}
 	path := filepath.Join(folder, "mlenv-"+r.Run+".html")
 	var text bytes.Buffer
-	if err := report.Write(&text, r); err != nil {
-		return fmt.Errorf("writing the run's report: %w", err)
+	err := report.Write(&text, r)
+	if err == nil {
+		err = os.WriteFile(path, text.Bytes(), 0o644)
 	}
-	if err := os.WriteFile(path, text.Bytes(), 0o644); err != nil {
+	if err != nil {
 		return fmt.Errorf("writing the run's report: %w", err)
 	}
 	p.output("report", path)
 	return nil
 }
 
-// annotate marks the line of the failing rank's error in the changed files.
+// annotate puts the error of the failed rank at its line of the source.
 func (p page) annotate(r receipt.Receipt) {
 	switch {
 	case r.Verdict == receipt.Succeeded:
@@ -81,7 +80,6 @@ func (p page) annotate(r receipt.Receipt) {
 	}
 }
 
-// annotateFile marks the mistakes of a cluster file.
 func (p page) annotateFile(problems cluster.Problems) {
 	for _, problem := range problems {
 		text := problem.Want
@@ -94,7 +92,6 @@ func (p page) annotateFile(problems cluster.Problems) {
 	}
 }
 
-// summarize adds the receipt to the job's summary.
 func (p page) summarize(r receipt.Receipt) error {
 	if p.getenv("GITHUB_STEP_SUMMARY") == "" {
 		return nil

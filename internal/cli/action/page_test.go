@@ -1,6 +1,7 @@
 package action
 
 import (
+	"html/template"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,8 +37,8 @@ func failed() receipt.Receipt {
 	}
 }
 
-// toldOf is what a page says of a receipt: the log, and files of a runner.
-func toldOf(t *testing.T, r receipt.Receipt) (log, outputs, summary string) {
+// written is what a page writes about a receipt: the log, and the files of a runner.
+func written(t *testing.T, r receipt.Receipt) (log, outputs, summary string) {
 	t.Helper()
 	dir := t.TempDir()
 	files := map[string]string{"GITHUB_OUTPUT": filepath.Join(dir, "output"), "GITHUB_STEP_SUMMARY": filepath.Join(dir, "summary"), "RUNNER_TEMP": dir}
@@ -64,7 +65,7 @@ func toldOf(t *testing.T, r receipt.Receipt) (log, outputs, summary string) {
 }
 
 func TestPage(t *testing.T) {
-	log, outputs, summary := toldOf(t, failed())
+	log, outputs, summary := written(t, failed())
 	if diff := cmp.Diff("::error file=model/train.py,line=12,title=RankFailed::rank 3 on node 1: ValueError: 100%25 nan\n", log); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
@@ -73,25 +74,22 @@ func TestPage(t *testing.T) {
 			t.Errorf("outputs are\n%swant %q", outputs, want)
 		}
 	}
-	want := `<h3>❌ train-1: Failed (RankFailed)</h3>
-<pre>rank 3: &lt;b&gt;no&lt;/b&gt;
-# heading</pre>
+	want := `<h3>❌ <code>train-1</code>: Failed (<code>RankFailed</code>)</h3>
+<pre>rank 3: &lt;b&gt;no&lt;/b&gt;&#10;# heading</pre>
 <table>
-<tr><th align="left">commit</th><td>0123abc</td></tr>
-<tr><th align="left">nodes</th><td>2 nodes with 2 GPUs each, NVIDIA H100: gpu-1, gpu-2</td></tr>
-<tr><th align="left">network</th><td>pass</td></tr>
-<tr><th align="left">bus bandwidth</th><td>90.0 GB/s (83.8 GiB/s), expected 97.0 GB/s (90.3 GiB/s)</td></tr>
-<tr><th align="left">metrics</th><td>{&#34;loss&#34;:2.25}</td></tr>
-<tr><th align="left">receipt</th><td>configmap ml/train-1-receipt</td></tr>
+<tr><th align="left">commit</th><td><code>0123abc</code></td></tr>
+<tr><th align="left">nodes</th><td><code>2 nodes with 2 GPUs each, NVIDIA H100: gpu-1, gpu-2</code></td></tr>
+<tr><th align="left">network</th><td><code>pass</code></td></tr>
+<tr><th align="left">bus bandwidth</th><td><code>90.0 GB/s (83.8 GiB/s), expected 97.0 GB/s (90.3 GiB/s)</code></td></tr>
+<tr><th align="left">metrics</th><td><code>{&#34;loss&#34;:2.25}</code></td></tr>
+<tr><th align="left">receipt</th><td><code>configmap ml/train-1-receipt</code></td></tr>
 </table>
 <table>
 <tr><th align="left">phase</th><th align="left">status</th><th align="right">time</th></tr>
-<tr><td>train</td><td>Failed RankFailed</td><td align="right">1m1s</td></tr>
+<tr><td><code>train</code></td><td><code>Failed RankFailed</code></td><td align="right">1m1s</td></tr>
 </table>
 <details><summary>The last lines of rank 3</summary>
-<pre>&lt;/pre&gt;&lt;script&gt;
-
-ValueError</pre>
+<pre>&lt;/pre&gt;&lt;script&gt;&#10;&#10;ValueError</pre>
 </details>
 
 
@@ -119,17 +117,52 @@ xychart-beta
 	}
 }
 
-// A value that would end itself in the file of outputs is left out, and said.
+// FuzzSummary has a training print anything: the summary stays one block of HTML of the same lines, and only the program's
+// own elements are in it.
+func FuzzSummary(f *testing.F) {
+	f.Add("\n\n# heading\n[link](https://evil.test)")
+	f.Add("</pre>\r\n\r\n<img src=x onerror=alert(1)>")
+	f.Add("```\n@everyone\x1b[31m")
+	f.Fuzz(func(t *testing.T, text string) {
+		r := failed()
+		r.Curve, r.Fabric = nil, nil
+		lines, elements := countsOf(t, r)
+		r.Message, r.Commit, r.Phases[0].Reason, r.Nodes[0].KubernetesNode = "x"+text, "x"+text, text, text
+		r.Ranks[0].Tail = []string{"x" + text, text}
+		gotLines, gotElements := countsOf(t, r)
+		if gotLines != lines || gotElements != elements {
+			t.Errorf("%q makes %d lines and %d elements of %d and %d", text, gotLines, gotElements, lines, elements)
+		}
+	})
+}
+
+// countsOf counts the lines and the elements of a summary, which must have no empty line before its charts.
+func countsOf(t *testing.T, r receipt.Receipt) (lines, elements int) {
+	t.Helper()
+	var text strings.Builder
+	if err := template.Must(template.New("").Parse(summaryTemplate)).Execute(&text, summaryOf(r)); err != nil {
+		t.Fatal(err)
+	}
+	block := strings.TrimRight(text.String(), "\n")
+	for line := range strings.SplitSeq(strings.ReplaceAll(block, "\r", "\n"), "\n") {
+		lines++
+		if strings.TrimSpace(line) == "" {
+			t.Errorf("an empty line ends the HTML:\n%s", block)
+		}
+	}
+	return lines, strings.Count(block, "<")
+}
+
+// A value that contains the delimiter of the file of outputs is left out, with a warning.
 func TestOutputThatEndsItself(t *testing.T) {
 	r := failed()
 	r.Reason = "x\n" + delimiter + "\nverdict=Succeeded"
-	log, outputs, _ := toldOf(t, r)
+	log, outputs, _ := written(t, r)
 	if strings.Contains(outputs, "verdict=Succeeded") || !strings.Contains(log, "::warning::Output reason is left out") {
 		t.Errorf("log %q, outputs %q", log, outputs)
 	}
 }
 
-// Outside GitHub nobody is told by files.
 func TestPageWithoutRunner(t *testing.T) {
 	none := func(string) string { return "" }
 	p := page{gh: githubactions.New(githubactions.WithWriter(&strings.Builder{}), githubactions.WithGetenv(none)), getenv: none}

@@ -3,6 +3,7 @@ package action
 import (
 	"cmp"
 	"fmt"
+	"html"
 	"html/template"
 	"strings"
 	"time"
@@ -11,25 +12,25 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// summaryTemplate is HTML, in which Markdown has no meaning, but for the picture: what a
-// training printed cannot become links or headings. No line of it is empty, as an
-// empty line ends the HTML.
-const summaryTemplate = `<h3>{{if .Succeeded}}✅{{else}}❌{{end}} {{.Run}}: {{.Verdict}}{{with .Reason}} ({{.}}){{end}}</h3>
+// summaryTemplate is one block of HTML, in which Markdown has no meaning. An empty line would end the block, so the
+// template has none, and its texts come from literal. They stand in code or pre, where GitHub makes no links and mentions.
+const summaryTemplate = `<h3>{{if .Succeeded}}✅{{else}}❌{{end}} <code>{{.Run}}</code>: {{.Verdict}}{{with .Reason}} (<code>{{.}}</code>){{end}}</h3>
 {{- with .Message}}
 <pre>{{.}}</pre>
 {{- end}}
 <table>
 {{- range .Facts}}
-<tr><th align="left">{{.Name}}</th><td>{{.Value}}</td></tr>
+<tr><th align="left">{{.Name}}</th><td><code>{{.Value}}</code></td></tr>
 {{- end}}
 </table>
 <table>
 <tr><th align="left">phase</th><th align="left">status</th><th align="right">time</th></tr>
 {{- range .Phases}}
-<tr><td>{{.Name}}</td><td>{{.Status}}</td><td align="right">{{.Took}}</td></tr>
+<tr><td><code>{{.Name}}</code></td><td><code>{{.Status}}</code></td><td align="right">{{.Took}}</td></tr>
 {{- end}}
 </table>
 {{- with .Tail}}
@@ -39,28 +40,40 @@ const summaryTemplate = `<h3>{{if .Succeeded}}✅{{else}}❌{{end}} {{.Run}}: {{
 {{- end}}
 {{.Charts}}`
 
-// fact is a row of the first table.
-type fact struct{ Name, Value string }
+// literal is text as HTML that shows it and nothing else. Its line breaks become entities, so that none of its lines is
+// a line of the summary; such a line could end the block of HTML and become Markdown.
+func literal(text string) template.HTML {
+	escaped := html.EscapeString(humanize.Plain(text))
+	return template.HTML(strings.ReplaceAll(escaped, "\n", "&#10;")) //nolint:gosec // it is escaped
+}
 
-// summary is what the template shows of a receipt.
+type fact struct {
+	Name  string
+	Value template.HTML
+}
+
 type summary struct {
-	Run, Verdict, Reason, Message string
-	Succeeded                     bool
-	Facts                         []fact
-	Phases                        []phase
-	Tail                          string
-	TailRank                      int
-	// Charts has numbers and words of ours only.
+	Run, Reason, Message template.HTML
+	Verdict              receipt.Verdict
+	Succeeded            bool
+	Facts                []fact
+	Phases               []phase
+	Tail                 template.HTML
+	TailRank             int
+	// Charts contains only numbers, and words of this program.
 	Charts template.HTML
 }
 
-type phase struct{ Name, Status, Took string }
+type phase struct {
+	Name, Status template.HTML
+	Took         string
+}
 
 func summaryOf(r receipt.Receipt) summary {
-	s := summary{Run: r.Run, Verdict: string(r.Verdict), Reason: r.Reason, Message: r.Message, Succeeded: r.Verdict == receipt.Succeeded}
+	s := summary{Run: literal(r.Run), Verdict: r.Verdict, Reason: literal(r.Reason), Message: literal(r.Message), Succeeded: r.Verdict == receipt.Succeeded}
 	add := func(name, value string) {
 		if value != "" {
-			s.Facts = append(s.Facts, fact{name, value})
+			s.Facts = append(s.Facts, fact{name, literal(value)})
 		}
 	}
 	add("commit", r.Commit)
@@ -84,12 +97,12 @@ func summaryOf(r receipt.Receipt) summary {
 		if p.Seconds > 0 {
 			took = time.Duration(p.Seconds * float64(time.Second)).Round(time.Second).String()
 		}
-		s.Phases = append(s.Phases, phase{p.Name, strings.TrimSpace(p.Status + " " + p.Reason), took})
+		s.Phases = append(s.Phases, phase{literal(p.Name), literal(strings.TrimSpace(p.Status + " " + p.Reason)), took})
 	}
 	if r.Cause != nil {
 		for _, rank := range r.Ranks {
 			if rank.Rank == r.Cause.Rank {
-				s.Tail, s.TailRank = strings.Join(rank.Tail, "\n"), rank.Rank
+				s.Tail, s.TailRank = literal(strings.TrimSpace(report.LastLines(rank.Tail))), rank.Rank
 			}
 		}
 	}
@@ -100,7 +113,7 @@ func summaryOf(r receipt.Receipt) summary {
 	if r.Fabric != nil {
 		charts += bandwidthChart(*r.Fabric)
 	}
-	s.Charts = template.HTML(charts) //nolint:gosec // numbers and words of ours
+	s.Charts = template.HTML(charts) //nolint:gosec // numbers and words of this program
 	return s
 }
 
@@ -112,7 +125,7 @@ func nodesOf(r receipt.Receipt) string {
 	for i, node := range r.Nodes {
 		names[i] = node.KubernetesNode
 	}
-	model := cmp.Or(r.Nodes[0].Model, "of an unknown model")
+	model := cmp.Or(r.Nodes[0].Model, "unknown model")
 	return fmt.Sprintf("%s with %s each, %s: %s", humanize.Count(len(names), "node"), humanize.Count(len(r.Nodes[0].GPUs), "GPU"), model, strings.Join(names, ", "))
 }
 
@@ -127,8 +140,7 @@ func bandwidthOf(r fabric.Report) string {
 	return text
 }
 
-// bandwidthChart is a Mermaid chart, which GitHub draws, of the bus bandwidth of
-// all_reduce over all ranks by size; "" where fewer than two sizes were measured.
+// bandwidthChart is the bus bandwidth of all_reduce over all ranks by size, "" for fewer than two sizes.
 func bandwidthChart(r fabric.Report) string {
 	var sizes, reached, expected []string
 	for _, m := range r.Measurements {
@@ -148,13 +160,13 @@ func bandwidthChart(r fabric.Report) string {
 	return chart("Bus bandwidth of all_reduce, by size", "["+strings.Join(sizes, ", ")+"]", "GB/s", lines...)
 }
 
-// lossChart is one of the loss by step; "" where it was finite at fewer than two points.
+// lossChart is the loss by step, "" for fewer than two finite values.
 func lossChart(c metrics.Curve) string {
 	var losses []string
 	var first, last float64
 	for _, point := range c.Points {
 		if point.Loss == nil {
-			continue // xychart knows no gaps; the report shows them
+			continue // xychart has no gaps; the report shows them
 		}
 		if len(losses) == 0 {
 			first = point.Step
@@ -168,7 +180,7 @@ func lossChart(c metrics.Curve) string {
 	return chart("Loss, by step", fmt.Sprintf("%g --> %g", first, last), "loss", losses)
 }
 
-// chart is one of Mermaid's xychart, behind an empty line, which ends the HTML before it.
+// chart is a Mermaid xychart, which GitHub draws. The empty line in front ends the HTML.
 func chart(title, across, up string, lines ...[]string) string {
 	text := fmt.Sprintf("\n\n```mermaid\nxychart-beta\n  title %q\n  x-axis %s\n  y-axis %q\n", title, across, up)
 	for _, values := range lines {

@@ -1,5 +1,5 @@
-// Package datasets is mlenv data: files of this machine, or of URLs, onto the claim that
-// trainings have as /datasets.
+// Package datasets is the command mlenv data: it copies files of this machine, or of URLs, to the claim that trainings
+// mount as /datasets.
 package datasets
 
 import (
@@ -25,14 +25,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// tellEvery is how often it is said how much has been sent.
-const tellEvery = 5 * time.Second
+// progressEvery is how often the command prints how much it has sent.
+const progressEvery = 5 * time.Second
 
 type options struct {
 	kube        kube.Flags
 	environment string
 	to, list    string
-	// folders and files of this machine, and URLs.
+	// local are folders and files of this machine, remote URLs.
 	local  []string
 	remote []agent.Download
 }
@@ -42,18 +42,18 @@ func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "data FOLDER|FILE|URL...",
-		Short: "Put a folder, files or a list of URLs into the datasets claim, verified",
-		Long: `Put folders and files of this machine, or what lies at URLs, into the claim that trainings have as /datasets; where each
-node has a claim of its own, into each. What is in a folder comes to the top of the claim, or into the folder that --to names.
+		Short: "Copy folders, files or URLs to the datasets claim, verified",
+		Long: `Copy folders and files of this machine, or files at URLs, to the claim that trainings mount as /datasets; if each node has
+a claim of its own, to each. The contents of a folder go to the top of the claim, or into the folder that --to names.
 
-A pod that mounts the claim takes them, without any right, and is removed in any case. Each file has its name there only when
-it is whole and its SHA-256 is right; a file that is there already is not sent again, so that the same command goes on
-where it broke off. Nothing is ever deleted.
+A temporary pod without any rights mounts the claim and receives the files. A file gets its name only when it is complete and
+its SHA-256 is right. Files that are already on the claim are not sent again, so you can repeat an interrupted command.
+Nothing is ever deleted.
 
-URLs are downloaded by the pod itself. --list is a file with a line for each: the URL, and behind it, if they are known, the
-SHA-256 and the path on the claim. With a SHA-256 a download that broke off goes on where it did.
+The pod downloads URLs itself. --list names a file with a line per URL: the URL, and optionally its SHA-256 and the path on
+the claim. With a SHA-256 an interrupted download continues.
 
-Exit code 0: everything is there; 1: something is not; 2: wrong usage.`,
+Exit code 0: all files are on the claim; 1: a file is not; 2: wrong usage.`,
 		Example: `  mlenv data ./imagenet --to=imagenet
   mlenv data https://example.com/text8.zip --to=text8
   mlenv data --list=urls.txt`,
@@ -62,13 +62,13 @@ Exit code 0: everything is there; 1: something is not; 2: wrong usage.`,
 	}
 	flags := cmd.Flags()
 	o.kube.AddTo(flags)
-	flags.StringVar(&o.environment, "name", objects.DefaultName, "name of the environment whose claim it is")
-	flags.StringVar(&o.to, "to", ".", "folder on the claim, made if need be")
-	flags.StringVar(&o.list, "list", "", "file with URLs, one a line: URL [SHA-256 [PATH]]")
+	flags.StringVar(&o.environment, "name", objects.DefaultName, "name of the environment that uses the claim")
+	flags.StringVar(&o.to, "to", ".", "folder on the claim, created if necessary")
+	flags.StringVar(&o.list, "list", "", "file with a line per URL: URL [SHA-256 [PATH]]")
 	return cmd
 }
 
-// parse finds every mistake of arguments, --to and --list.
+// parse reports all mistakes in arguments, --to and --list.
 func (o *options) parse(args []string) error {
 	var problems []error
 	o.to = strings.TrimPrefix(strings.TrimPrefix(path.Clean(o.to), "/datasets"), "/")
@@ -109,7 +109,7 @@ func (o *options) parse(args []string) error {
 	return errors.Join(problems...)
 }
 
-// readList reads the lines of a list; a mistake names its line.
+// readList reads the lines of a list.
 func readList(name, content string) (listed []agent.Download, err error) {
 	var problems []error
 	for i, line := range strings.Split(content, "\n") {
@@ -131,14 +131,14 @@ func readList(name, content string) (listed []agent.Download, err error) {
 	return listed, errors.Join(problems...)
 }
 
-// downloadOf is a URL, and what may stand behind it.
+// downloadOf reads a URL, and optionally its SHA-256 and path.
 func downloadOf(text string, more ...string) (one agent.Download, err error) {
 	parsed, err := url.Parse(text)
 	if err != nil || parsed.Scheme != "https" && parsed.Scheme != "http" || parsed.Host == "" {
 		return one, fmt.Errorf("URL %q: want https://HOST/PATH", text)
 	}
 	if parsed.User != nil {
-		return one, fmt.Errorf("URL of %s: it has a password in it, which processes and logs would show: want one without", parsed.Host)
+		return one, fmt.Errorf("URL of %s: it contains a user or password, which processes and logs would show: want a URL without", parsed.Host)
 	}
 	one = agent.Download{URL: text, Path: path.Base(parsed.Path)}
 	if len(more) > 0 {
@@ -150,7 +150,7 @@ func downloadOf(text string, more ...string) (one agent.Download, err error) {
 		one.Path = path.Clean(more[1])
 	}
 	if one.Path == "." || one.Path == "/" || !filepath.IsLocal(one.Path) {
-		return one, fmt.Errorf("URL %q: it names no file: want a path behind it, by --list", text)
+		return one, fmt.Errorf("URL %q: it names no file: want a path after it, in --list", text)
 	}
 	return one, nil
 }
@@ -161,10 +161,10 @@ func (o *options) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	// Mistakes in a folder are found before there is a pod.
+	// Find mistakes in a folder before there is a pod.
 	manifests := make([]tree.Manifest, len(o.local))
 	for i, local := range o.local {
-		fmt.Fprintf(cmd.ErrOrStderr(), "Looking at %s.\n", local)
+		fmt.Fprintf(cmd.ErrOrStderr(), "Reading %s.\n", local)
 		if manifests[i], err = manifestOf(ctx, local); err != nil {
 			return err
 		}
@@ -173,18 +173,18 @@ func (o *options) run(cmd *cobra.Command) error {
 	claims, err := fetch.Claims(ctx, clients, names, names.Datasets)
 	if err != nil {
 		if fail.ReasonOf(err) == fail.InvalidInput {
-			return fail.Advise(err, "mlenv up -n %s (makes them; mlenv down leaves them)", clients.Namespace)
+			return fail.Advise(err, "mlenv up -n %s   # creates them; mlenv down keeps them", clients.Namespace)
 		}
 		return err
 	}
 	for _, name := range claims {
 		claim := fetch.Claim{Name: name, For: "mlenv-data"}
 		for i, local := range o.local {
-			given, err := fetch.Give(ctx, clients, claim, folderOf(local), manifests[i], o.to, teller(cmd))
+			upload, err := fetch.Send(ctx, clients, claim, folderOf(local), manifests[i], o.to, progress(cmd))
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is on claim %s: %s, %s; %d were not there yet\n", local, name, humanize.Count(given.Files, "file"), humanize.Bytes(given.Bytes), given.Sent)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is on claim %s: %s, %s; %d were not there yet\n", local, name, humanize.Count(upload.Files, "file"), humanize.Bytes(upload.Bytes), upload.Sent)
 		}
 		if len(o.remote) > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Claim %s downloads %s.\n", name, humanize.Count(len(o.remote), "file"))
@@ -196,7 +196,7 @@ func (o *options) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// folderOf is the folder that the manifest of a folder or file is of.
+// folderOf returns a folder itself, or the folder of a file.
 func folderOf(local string) string {
 	if info, err := os.Stat(local); err == nil && !info.IsDir() {
 		return filepath.Dir(local)
@@ -212,14 +212,14 @@ func manifestOf(ctx context.Context, local string) (tree.Manifest, error) {
 	return tree.Scan(ctx, folder, tree.Only([]string{filepath.Base(local)}))
 }
 
-// teller says now and then how much has been sent.
-func teller(cmd *cobra.Command) func(sent, all int64) {
+// progress prints every few seconds how much has been sent.
+func progress(cmd *cobra.Command) func(sent, all int64) {
 	var last time.Time
 	return func(sent, all int64) {
 		switch now := time.Now(); {
-		case last.IsZero(): // the pod that takes them has just begun
+		case last.IsZero():
 			last = now
-		case now.Sub(last) >= tellEvery:
+		case now.Sub(last) >= progressEvery:
 			last = now
 			fmt.Fprintf(cmd.ErrOrStderr(), "  %s of %s sent\n", humanize.Bytes(sent), humanize.Bytes(all))
 		}

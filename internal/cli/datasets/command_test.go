@@ -48,7 +48,7 @@ func TestMistakes(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`--to "../up"`, `"/is/not/there"`, "a password in it", "urls.txt:2: ", "urls.txt:3: SHA-256", "urls.txt:4: ", "urls.txt:6: 4 words",
+		`--to "../up"`, `"/is/not/there"`, "a user or password", "urls.txt:2: ", "urls.txt:3: SHA-256", "urls.txt:4: ", "urls.txt:6: 4 words",
 		"https://example.com/a and https://example.com/a?again: both would be a",
 	} {
 		if !strings.Contains(err.Error(), want) {

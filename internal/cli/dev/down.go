@@ -5,34 +5,37 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
 func downCommand() *cobra.Command {
-	var p place
+	var e environment
 	var o teardown.Options
 	cmd := &cobra.Command{
 		Use:   "down [ENVIRONMENT]",
-		Short: "Give an environment back, and wait until its GPUs are free",
-		Long: `Give an environment back and wait until its pods, and so its GPUs, are really free, with the code of the step teardown.
-Claims and what is on them stay. It can be run twice, and on nothing. What somebody else holds is left alone without --force.
+		Short: "Release an environment, and wait until its GPUs are free",
+		Long: `Release an environment and wait until its pods have ended and its GPUs are free, with the code of the step teardown.
+Claims and their files stay. If another user holds the environment, only --force releases it.
 
-Exit code 0: nothing of it is left; 1: something is, or it is somebody else's; 2: wrong usage.`,
+Exit code 0: nothing is left of it; 1: something is left, or another user holds it; 2: wrong usage.`,
 		Example: `  mlenv down
-  mlenv down h-kim -n my-namespace --force   # also where another person holds it`,
-		Args: func(cmd *cobra.Command, args []string) error { return errors.Join(p.parse(cmd, args), o.Check()) },
+  mlenv down h-kim -n my-namespace --force   # even if another user holds it`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			return errors.Join(envflags.ParseName(cmd.Flags(), args), o.Check())
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := p.connect(cmd.Context())
+			clients, err := e.Connect(cmd.Context(), step.Log(cmd))
 			if err != nil {
 				return err
 			}
-			o.Name = p.environment
+			o.Name = e.Environment
 			_, err = teardown.Run(cmd.Context(), teardown.Deps{Clients: clients, Log: step.Log(cmd)}, o)
 			return err
 		},
 	}
-	p.addTo(cmd.Flags())
+	e.addTo(cmd.Flags())
 	o.AddFlags(cmd.Flags())
 	step.AddLogFormat(cmd)
 	return cmd

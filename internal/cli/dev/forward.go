@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// dialer connects to the far end of a forward.
+// dialer connects to the remote end of a forward.
 type dialer func(ctx context.Context) (net.Conn, error)
 
-// forward makes what dial connects to reachable on this machine's loopback until ctx ends: at
-// the port that is wished for, or any where that is taken. wait returns when all is closed.
-func forward(ctx context.Context, log *slog.Logger, wished int, dial dialer) (port int, wait func(), err error) {
-	listener, err := listen(wished)
+// forward listens on this machine's loopback until ctx ends, and connects callers by dial. It uses the preferred port,
+// or another one if that is taken. wait returns when all connections are closed.
+func forward(ctx context.Context, log *slog.Logger, preferred int, dial dialer) (port int, wait func(), err error) {
+	listener, err := listen(preferred)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -29,11 +29,11 @@ func forward(ctx context.Context, log *slog.Logger, wished int, dial dialer) (po
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
-				return // it was closed
+				return // the listener was closed
 			}
 			group.Go(func() {
 				if err := carry(ctx, conn, dial); err != nil && ctx.Err() == nil {
-					log.Warn(fmt.Sprintf("A connection to port %d was not forwarded: %v", wished, err), "port", wished, "error", err)
+					log.Warn(fmt.Sprintf("A connection to port %d was not forwarded: %v", preferred, err), "port", preferred, "error", err)
 				}
 			})
 		}
@@ -41,9 +41,9 @@ func forward(ctx context.Context, log *slog.Logger, wished int, dial dialer) (po
 	return listener.Addr().(*net.TCPAddr).Port, group.Wait, nil
 }
 
-func listen(wished int) (net.Listener, error) {
+func listen(preferred int) (net.Listener, error) {
 	const loopback = "127.0.0.1"
-	listener, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(wished)))
+	listener, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(preferred)))
 	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
 		listener, err = net.Listen("tcp", net.JoinHostPort(loopback, "0"))
 	}
@@ -53,24 +53,24 @@ func listen(wished int) (net.Listener, error) {
 	return listener, nil
 }
 
-// carry connects conn with the far end until either closes, or ctx ends.
+// carry connects conn with the remote end until either closes, or ctx ends.
 func carry(ctx context.Context, conn net.Conn, dial dialer) error {
 	defer conn.Close()
-	far, err := dial(ctx)
+	remote, err := dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer far.Close()
-	// Each ends the other's reading.
-	hangUp := sync.OnceFunc(func() { conn.Close(); far.Close() })
+	defer remote.Close()
+	// Closing both ends both copies.
+	hangUp := sync.OnceFunc(func() { conn.Close(); remote.Close() })
 	defer context.AfterFunc(ctx, hangUp)()
 	back := make(chan error, 1)
 	go func() {
-		_, err := io.Copy(conn, far)
+		_, err := io.Copy(conn, remote)
 		hangUp()
 		back <- err
 	}()
-	_, _ = io.Copy(far, conn)
+	_, _ = io.Copy(remote, conn)
 	hangUp()
 	if err := <-back; err != nil && !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
 		return err

@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -27,21 +28,21 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-type opening struct {
-	place
+type openOptions struct {
+	environment
 	service      agent.Service
 	showPassword bool
 	browser      bool
 }
 
 func openCommand() *cobra.Command {
-	var o opening
+	var o openOptions
 	cmd := &cobra.Command{
 		Use:   "open vscode|jupyter|tensorboard",
 		Short: "Open a service of a kept environment in the browser",
-		Long: `Open VS Code, Jupyter or TensorBoard, which run on node 0 where mlenv up was given --services, in the browser: by its
-Route where it has one, or else by a port of this machine, which is forwarded until Ctrl-C. Printed are the address and
-the command that shows the password or token, without which none of them lets anybody in.
+		Long: `Open VS Code, Jupyter or TensorBoard, which mlenv up --services starts on node 0, in the browser: through its Route, or
+else through a port of this machine that mlenv forwards until Ctrl-C. mlenv prints the address and the command that shows
+the password or token.
 
 Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong usage.`,
 		Example: `  mlenv open vscode
@@ -62,19 +63,19 @@ Exit code 0: done; 1: the service does not run, or cannot be reached; 2: wrong u
 	}
 	flags := cmd.Flags()
 	o.addTo(flags)
-	flags.BoolVar(&o.showPassword, "show-password", false, "print the password or token itself, which wants the right to read the Secret")
-	flags.BoolVar(&o.browser, "browser", true, "start the browser, where there is a terminal")
+	flags.BoolVar(&o.showPassword, "show-password", false, "print the password or token; needs the right to read the Secret")
+	flags.BoolVar(&o.browser, "browser", true, "start the browser, if this is a terminal")
 	step.AddLogFormat(cmd)
 	return cmd
 }
 
-func (o *opening) run(ctx context.Context, log *slog.Logger) error {
+func (o *openOptions) run(ctx context.Context, log *slog.Logger) error {
 	clients, set, detach, err := o.attach(ctx, log)
 	if err != nil {
 		return err
 	}
 	defer detach()
-	if err := o.answers(ctx, clients, set); err != nil {
+	if err := o.checkService(ctx, clients, set); err != nil {
 		return err
 	}
 	credential, err := o.credential(ctx, clients)
@@ -83,13 +84,13 @@ func (o *opening) run(ctx context.Context, log *slog.Logger) error {
 	}
 	routes, err := routeclient.NewForConfig(clients.Config)
 	if err != nil {
-		return fmt.Errorf("making a client for Routes: %w", err)
+		return fmt.Errorf("creating a client for Routes: %w", err)
 	}
 	if host := o.routeHost(ctx, clients.Namespace, routes); host != "" {
 		o.show(log, "https://"+host+o.service.Path, credential)
 		return nil
 	}
-	pod := objects.NamesOf(o.environment).PodName(0)
+	pod := objects.NamesOf(o.Environment).PodName(0)
 	port, wait, err := forward(ctx, log, o.service.Port, func(ctx context.Context) (net.Conn, error) {
 		return kube.DialPod(ctx, clients, clients.Namespace, pod, o.service.Port)
 	})
@@ -97,35 +98,34 @@ func (o *opening) run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	o.show(log, fmt.Sprintf("http://localhost:%d%s", port, o.service.Path), credential)
-	log.Info("It is forwarded to this machine until Ctrl-C.")
+	log.Info("The port is forwarded until Ctrl-C.")
 	<-ctx.Done()
 	wait()
 	return nil
 }
 
-// answers is an error where the service does not run on node 0.
-func (o *opening) answers(ctx context.Context, clients *kube.Clients, set nodes.Set) error {
+func (o *openOptions) checkService(ctx context.Context, clients *kube.Clients, set nodes.Set) error {
 	facts, err := set[0].Facts(ctx)
 	if err != nil {
 		return err
 	}
 	i := slices.IndexFunc(facts.Services, func(s agent.ServiceStatus) bool { return s.Name == o.service.Name })
 	if i < 0 {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "opening %s: environment %s/%s was made without it", o.service.Name, clients.Namespace, o.environment),
-			"mlenv up %s -n %s --services=all, with what else it was made with; no pod is changed", o.environment, clients.Namespace)
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "opening %s: environment %s/%s was created without it", o.service.Name, clients.Namespace, o.Environment),
+			"mlenv up %s -n %s --services=all, with the other flags that created it; no pod changes", o.Environment, clients.Namespace)
 	}
 	if s := facts.Services[i]; !s.Answers {
-		return fail.Advise(fmt.Errorf("opening %s: it does not answer: it is %s: %s", s.Name, s.State, cmp.Or(s.Problem, "it may just be starting")),
-			"mlenv shell 0 -n %s --%s=%s -- tail %s", clients.Namespace, nameFlag, o.environment, cmp.Or(s.Log, agent.State+"/services/"+s.Name+".log"))
+		return fail.Advise(fmt.Errorf("opening %s: it does not answer and is %s: %s", s.Name, s.State, cmp.Or(s.Problem, "it may still be starting")),
+			"mlenv shell 0 -n %s --%s=%s -- tail %s", clients.Namespace, envflags.NameFlag, o.Environment, cmp.Or(s.Log, agent.State+"/services/"+s.Name+".log"))
 	}
 	return nil
 }
 
-// credential says what lets people in: the command that shows it, or itself.
-func (o *opening) credential(ctx context.Context, clients *kube.Clients) (string, error) {
-	names := objects.NamesOf(o.environment)
+// credential is the password or token, or the command that shows it.
+func (o *openOptions) credential(ctx context.Context, clients *kube.Clients) (string, error) {
+	names := objects.NamesOf(o.Environment)
 	if !o.showPassword {
-		return "the " + o.service.Credential + " that this shows: " + names.ShowCredential(clients.Namespace, o.service), nil
+		return "the " + o.service.Credential + " that this command prints: " + names.ShowCredential(clients.Namespace, o.service), nil
 	}
 	secret, err := clients.Kube.CoreV1().Secrets(clients.Namespace).Get(ctx, names.ServicesSecret, metav1.GetOptions{})
 	if err != nil {
@@ -134,10 +134,9 @@ func (o *opening) credential(ctx context.Context, clients *kube.Clients) (string
 	return o.service.Credential + " " + string(secret.Data[o.service.Key]), nil
 }
 
-// routeHost is the host of the service's Route, "" where it has none that a router took. Who
-// may not read Routes has none.
-func (o *opening) routeHost(ctx context.Context, namespace string, routes routeclient.RoutesGetter) string {
-	route, err := routes.Routes(namespace).Get(ctx, objects.NamesOf(o.environment).Route(o.service.Name), metav1.GetOptions{})
+// routeHost is the host of the service's Route, "" if no router admits one or the user may not read it.
+func (o *openOptions) routeHost(ctx context.Context, namespace string, routes routeclient.RoutesGetter) string {
+	route, err := routes.Routes(namespace).Get(ctx, objects.NamesOf(o.Environment).Route(o.service.Name), metav1.GetOptions{})
 	if err != nil {
 		return ""
 	}
@@ -154,23 +153,22 @@ func (o *opening) routeHost(ctx context.Context, namespace string, routes routec
 	return ""
 }
 
-func (o *opening) show(log *slog.Logger, address, credential string) {
+func (o *openOptions) show(log *slog.Logger, address, credential string) {
 	log.Info(fmt.Sprintf("%s: %s with %s", o.service.Name, address, credential), "service", o.service.Name, "url", address)
 	if o.browser && term.IsTerminal(int(os.Stdout.Fd())) {
 		if err := startBrowser(address); err != nil {
-			log.Info(fmt.Sprintf("No browser was started: %v", err), "error", err)
+			log.Info(fmt.Sprintf("The browser did not start: %v", err), "error", err)
 		}
 	}
 }
 
-// startBrowser gives the address, in which no password is, to whatever opens addresses here.
 func startBrowser(address string) error {
 	command := []string{"xdg-open", address}
 	if runtime.GOOS == "darwin" {
 		command[0] = "open"
 	}
 	if command[0] == "xdg-open" && os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "" {
-		return errors.New("there is no display")
+		return errors.New("no display")
 	}
 	return exec.Command(command[0], command[1:]...).Start()
 }

@@ -29,12 +29,12 @@ func devCommand() *cobra.Command {
 	s.options.Replace = true
 	cmd := &cobra.Command{
 		Use:   "dev SCRIPT [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
-		Short: "Sync a folder, train, and again whenever something changes",
-		Long: `Put a folder on all nodes of an environment that is up, as mlenv sync does, and train, as mlenv train does; then again
-when something in the folder changes, or Enter is pressed, a training that still runs being stopped first. Port 5678 of this machine
-leads to the debugger's on node 0, or on the node of --debug-rank. Ctrl-C ends it, and the training.
+		Short: "Sync a folder and train, again after every change",
+		Long: `Sync a folder to a kept environment and train, and repeat that after every change in the folder and every Enter; mlenv
+stops a training that still runs. It forwards port 5678 of this machine to the debugger on node 0, or on the node of
+--debug-rank. Ctrl-C ends mlenv and the training.
 
-Exit code 0: it was ended; 1: the environment or the folder cannot be used; 2: wrong usage.`,
+Exit code 0: ended by Ctrl-C; 1: the environment or the folder cannot be used; 2: wrong usage.`,
 		Example: `  mlenv dev train.py
   mlenv dev train.py --dir=../model --debug-rank=0 -- --steps 100`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -53,12 +53,10 @@ Exit code 0: it was ended; 1: the environment or the folder cannot be used; 2: w
 	return cmd
 }
 
-// session is one of mlenv dev.
 type session struct {
 	training
 	folder
 	log *slog.Logger
-	// out gets the output of trainings, as train.Deps has it.
 	out io.Writer
 }
 
@@ -75,6 +73,7 @@ func (s *session) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.script, s.launcher = s.options.Script, string(s.options.Launcher)
 	s.loop(ctx, func(ctx context.Context) error {
 		if err := s.send(ctx, s.log, set); err != nil {
 			return err
@@ -84,7 +83,7 @@ func (s *session) run(ctx context.Context) error {
 	return nil
 }
 
-// loop does once, and again after every change and Enter, until ctx ends.
+// loop calls once, and again after every change and Enter, until ctx ends.
 func (s *session) loop(ctx context.Context, once func(context.Context) error, changes <-chan watch.Change, enters <-chan struct{}) {
 	for ctx.Err() == nil {
 		running, stop := context.WithCancel(ctx)
@@ -95,7 +94,7 @@ func (s *session) loop(ctx context.Context, once func(context.Context) error, ch
 			select {
 			case err := <-done:
 				over = true
-				s.tell(ctx, err)
+				s.report(ctx, err)
 			case change, ok := <-changes:
 				if again = ok; ok {
 					s.log.Info(change.String() + ".")
@@ -111,13 +110,12 @@ func (s *session) loop(ctx context.Context, once func(context.Context) error, ch
 		}
 		stop()
 		if !over {
-			<-done // it stops the training
+			<-done // once stops the training
 		}
 	}
 }
 
-// tell says how it ended and what comes next.
-func (s *session) tell(ctx context.Context, err error) {
+func (s *session) report(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
@@ -127,46 +125,42 @@ func (s *session) tell(ctx context.Context, err error) {
 			s.log.Info("  next: " + next)
 		}
 	}
-	s.log.Info(fmt.Sprintf("Waiting for a change in %s, or Enter, to do it again; Ctrl-C ends it.", s.dir), "folder", s.dir)
+	s.log.Info(fmt.Sprintf("Waiting for a change in %s, or Enter, to train again; Ctrl-C ends mlenv.", s.dir), "folder", s.dir)
 }
 
-// enters tells of every Enter on the terminal; nil where there is none.
+// enters receives every Enter on the terminal; nil without a terminal.
 func enters() <-chan struct{} {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
 		return nil
 	}
-	return linesOf(os.Stdin)
-}
-
-func linesOf(in io.Reader) <-chan struct{} {
 	lines := make(chan struct{})
 	go func() {
 		defer close(lines)
-		for scanner := bufio.NewScanner(in); scanner.Scan(); {
+		for scanner := bufio.NewScanner(os.Stdin); scanner.Scan(); {
 			lines <- struct{}{}
 		}
 	}()
 	return lines
 }
 
-// forwardDebugger makes the port of the debugger reachable, which is on the pod's loopback.
+// forwardDebugger forwards the port of the debugger, which listens on the pod's loopback.
 func (s *session) forwardDebugger(ctx context.Context, clients *kube.Clients, set nodes.Set) error {
 	node, err := s.debuggedNode(ctx, set)
 	if err != nil {
 		return err
 	}
-	pod := objects.NamesOf(s.environment).PodName(node)
+	pod := objects.NamesOf(s.Environment).PodName(node)
 	port, _, err := forward(ctx, s.log, agent.DebugPort, func(ctx context.Context) (net.Conn, error) {
 		return kube.DialPod(ctx, clients, clients.Namespace, pod, agent.DebugPort)
 	})
 	if err != nil {
 		return err
 	}
-	s.log.Info(fmt.Sprintf("A debugger on node %d is reached at localhost:%d.", node, port), "node", node, "port", port)
+	s.log.Info(fmt.Sprintf("The debugger on node %d: localhost:%d.", node, port), "node", node, "port", port)
 	return nil
 }
 
-// debuggedNode is the node of the rank that waits for a debugger, or node 0.
+// debuggedNode is the node of --debug-rank, or node 0.
 func (s *session) debuggedNode(ctx context.Context, set nodes.Set) (int, error) {
 	if s.options.DebugRank < 0 {
 		return 0, nil
@@ -179,7 +173,7 @@ func (s *session) debuggedNode(ctx context.Context, set nodes.Set) (int, error) 
 	if err != nil {
 		return 0, err
 	}
-	// As train will have it.
+	// The step train places ranks in the same way.
 	spec := agent.JobSpec{Nodes: len(set), RanksPerNode: s.options.RanksPerNode, Order: network.Order(network.SettingsOf(facts).Racks)}
 	if spec.RanksPerNode == 0 {
 		spec.RanksPerNode = max(1, facts[0].GPUsExpected)
@@ -189,5 +183,5 @@ func (s *session) debuggedNode(ctx context.Context, set nodes.Set) (int, error) 
 			return node, nil
 		}
 	}
-	return 0, fail.Becausef(fail.InvalidInput, "--debug-rank %d: there are %d ranks", s.options.DebugRank, len(set)*spec.RanksPerNode)
+	return 0, fail.Becausef(fail.InvalidInput, "--debug-rank %d: the training has %d ranks", s.options.DebugRank, len(set)*spec.RanksPerNode)
 }

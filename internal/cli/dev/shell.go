@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,16 +21,16 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// attendEvery is how often the agent is told that somebody is at the shell; it is several
-// times within agent.ShellPatience.
+// attendEvery is the interval of the messages that keep the shell open.
 const attendEvery = agent.ShellPatience / 4
 
 type shell struct {
-	place
+	environment
 	node    int
 	command []string
 }
@@ -38,14 +40,13 @@ func shellCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shell [NODE] [-- COMMAND [ARGUMENT ...]]",
 		Short: "Open a shell on a node of a kept environment, or run a command there",
-		Long: `Open a shell on a node (default: 0) of an environment that is up, or run a command there, with the environment that
-jobs have: NCCL's settings, MASTER_ADDR, HOME and the caches. With a terminal at both ends it has one too, with its size, and
-Ctrl-C goes to the shell; without one, what is piped in is its input.
+		Long: `Open a shell on a node (default: 0) of a kept environment, or run a command there, with the environment of jobs: NCCL's
+settings, MASTER_ADDR, HOME and the caches. On a terminal the shell has a terminal of the same size and receives Ctrl-C.
 
-When this machine goes away, or its network, the agent of the node hangs the shell up within a minute, as a terminal that goes
-away does; what was started with nohup goes on. Nothing is left by itself.
+If the connection breaks, the node's agent hangs up the shell within a minute; programs that were started with nohup
+continue.
 
-Exit code: the command's own, or 1 where it could not be run, 2 for wrong usage, 130 after Ctrl-C.`,
+Exit code: the command's own; 1: the command did not run; 2: wrong usage; 130: Ctrl-C.`,
 		Example: `  mlenv shell
   mlenv shell 1 -- nvidia-smi
   echo 'env | grep NCCL' | mlenv shell`,
@@ -61,7 +62,8 @@ func (s *shell) parse(dash int, args []string) error {
 		dash = len(args)
 	}
 	var problems []error
-	before, after := args[:dash], args[dash:]
+	before := args[:dash]
+	s.command = args[dash:]
 	if len(before) > 1 {
 		problems = append(problems, fmt.Errorf("arguments %q: want one node or none; a command goes after --", before))
 	}
@@ -72,7 +74,6 @@ func (s *shell) parse(dash int, args []string) error {
 		}
 		s.node = node
 	}
-	s.command = after
 	return errors.Join(problems...)
 }
 
@@ -84,14 +85,14 @@ func (s *shell) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer detach()
-	if err := s.has(clients, set, s.node); err != nil {
-		return err
+	if s.node >= len(set) {
+		return fail.Becausef(fail.InvalidInput, "node %d: environment %s/%s has nodes 0 to %d", s.node, clients.Namespace, s.Environment, len(set)-1)
 	}
 	id := strings.ToLower(rand.Text()[:12])
 	leave := attend(ctx, log, set[s.node], id)
 	defer leave()
 	run := kube.Exec{
-		Namespace: clients.Namespace, Pod: objects.NamesOf(s.environment).PodName(s.node), Container: objects.TrainContainer,
+		Namespace: clients.Namespace, Pod: objects.NamesOf(s.Environment).PodName(s.node), Container: objects.TrainContainer,
 		Command: slices.Concat([]string{agent.Program, "exec", "--shell=" + id, "--"}, s.command),
 		Stdin:   os.Stdin, Stdout: cmd.OutOrStdout(), Stderr: cmd.ErrOrStderr(),
 	}
@@ -103,7 +104,7 @@ func (s *shell) run(cmd *cobra.Command) error {
 		defer restore()
 		run.TTY, run.Sizes = true, sizes
 	}
-	// It ends by its process being hung up, and is cut off only where that takes too long.
+	// After Ctrl-C the agent hangs up the process; the connection is cut only if that takes too long.
 	running, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
 	defer context.AfterFunc(ctx, func() {
@@ -115,17 +116,16 @@ func (s *shell) run(cmd *cobra.Command) error {
 		return &step.Exit{Code: step.Interrupted}
 	}
 	if exited := (*kube.ExitError)(nil); errors.As(err, &exited) {
-		return &step.Exit{Code: exited.Code} // the command has said what there is to say
+		return &step.Exit{Code: exited.Code} // the command has printed its own errors
 	}
 	return err
 }
 
-// attend tells the agent now and then that somebody is at the shell, until leave is called,
-// which ends what is left of it.
+// attend keeps the shell open until leave, which ends it.
 func attend(ctx context.Context, log *slog.Logger, client *agent.Client, id string) (leave func()) {
 	if err := client.KeepShell(ctx, id); err != nil {
-		// Whoever looks for what is wrong with an agent must get in.
-		log.Warn(fmt.Sprintf("The agent of node %d does not attend this shell, so one whose connection breaks may go on there: %v", client.Node(), err), "node", client.Node(), "error", err)
+		// A shell must work even if the agent does not.
+		log.Warn(fmt.Sprintf("The agent of node %d does not watch this shell. If the connection breaks, the shell may stay: %v", client.Node(), err), "node", client.Node(), "error", err)
 		return func() {}
 	}
 	attending, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -135,7 +135,7 @@ func attend(ctx context.Context, log *slog.Logger, client *agent.Client, id stri
 		for {
 			select {
 			case <-ticker.C:
-				_ = client.KeepShell(attending, id) // the next one may arrive
+				_ = client.KeepShell(attending, id) // the next message may arrive
 			case <-attending.Done():
 				return
 			}
@@ -146,43 +146,42 @@ func attend(ctx context.Context, log *slog.Logger, client *agent.Client, id stri
 		const patience = 5 * time.Second
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 		defer cancel()
-		_ = client.EndShell(ending, id) // the agent does so by itself a little later
+		_ = client.EndShell(ending, id) // the agent ends it a little later anyway
 	})
 }
 
-// takeTerminal gives every key of the terminal to the far end until restore is called.
+// takeTerminal sends every key of the terminal to the node until restore is called.
 func takeTerminal(ctx context.Context) (restore func(), sizes remotecommand.TerminalSizeQueue, err error) {
-	in, out := int(os.Stdin.Fd()), int(os.Stdout.Fd())
+	in := int(os.Stdin.Fd())
 	before, err := term.MakeRaw(in)
 	if err != nil {
 		return nil, nil, fmt.Errorf("taking the terminal: %w", err)
 	}
 	ctx, stop := context.WithCancel(ctx)
+	resized := make(chan os.Signal, 1)
+	resized <- syscall.SIGWINCH // for the size at first
+	signal.Notify(resized, syscall.SIGWINCH)
 	return func() {
+		signal.Stop(resized)
 		stop()
-		_ = term.Restore(in, before) // there is nothing to be done about it
-	}, &terminalSizes{ctx: ctx, size: func() (int, int, error) { return term.GetSize(out) }, resized: windowChanges(ctx)}, nil
+		_ = term.Restore(in, before) // nothing else can be done
+	}, &terminalSizes{ctx, resized}, nil
 }
 
-// terminalSizes tells the terminal's size at first and after every change.
+// terminalSizes returns the terminal's size at first and after every change.
 type terminalSizes struct {
 	ctx     context.Context //nolint:containedctx // Next has none
-	size    func() (width, height int, err error)
 	resized <-chan os.Signal
-	told    bool
 }
 
 // Next implements remotecommand.TerminalSizeQueue.
 func (s *terminalSizes) Next() *remotecommand.TerminalSize {
-	if s.told {
-		select {
-		case <-s.resized:
-		case <-s.ctx.Done():
-			return nil
-		}
+	select {
+	case <-s.resized:
+	case <-s.ctx.Done():
+		return nil
 	}
-	s.told = true
-	width, height, err := s.size()
+	width, height, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
 		return nil
 	}

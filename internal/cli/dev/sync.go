@@ -13,17 +13,19 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
-// folder is the one that somebody works in.
 type folder struct {
 	dir          string
 	requirements string
 	pipTimeout   time.Duration
+	// script and launcher are those of the training that follows, if any.
+	script, launcher string
 }
 
 func (f *folder) addTo(flags *pflag.FlagSet) {
@@ -35,21 +37,25 @@ func (f *folder) check() (problems []error) {
 	if info, err := os.Stat(f.dir); err != nil {
 		problems = append(problems, fmt.Errorf("folder %q: %w", f.dir, err))
 	} else if !info.IsDir() {
-		problems = append(problems, fmt.Errorf("folder %q: it is a file: want the folder that it lies in", f.dir))
+		problems = append(problems, fmt.Errorf("folder %q: it is a file: want a folder", f.dir))
 	}
 	if filepath.IsAbs(f.requirements) {
 		problems = append(problems, fmt.Errorf("--requirements %q: want a path in the folder", f.requirements))
 	}
 	if f.pipTimeout <= 0 {
-		problems = append(problems, fmt.Errorf("--requirements-timeout %s: want more than nothing", f.pipTimeout))
+		problems = append(problems, fmt.Errorf("--requirements-timeout %s: want more than 0s", f.pipTimeout))
 	}
 	return problems
 }
 
-// send makes the folder, as it is now, the nodes' current tree.
+// send makes the folder the current tree of the nodes.
 func (f *folder) send(ctx context.Context, log *slog.Logger, set nodes.Set) error {
 	ignore, err := tree.LoadWorkIgnore(f.dir)
 	if err != nil {
+		return err
+	}
+	params := map[string]string{"script": f.script, "launcher": f.launcher, "requirements": f.requirements}
+	if err := syncrepo.CheckFiles(f.dir, ignore, launch.NamedFiles(func(param string) string { return params[param] })); err != nil {
 		return err
 	}
 	_, err = syncrepo.SendFolder(ctx, log, set, syncrepo.Folder{
@@ -58,27 +64,27 @@ func (f *folder) send(ctx context.Context, log *slog.Logger, set nodes.Set) erro
 	return err
 }
 
-type syncing struct {
-	place
+type syncOptions struct {
+	environment
 	folder
 	watch bool
 }
 
 func syncCommand() *cobra.Command {
-	var s syncing
+	var s syncOptions
 	cmd := &cobra.Command{
 		Use:   "sync [DIR]",
-		Short: "Put a folder, as it is, on all nodes of a kept environment",
-		Long: `Put a folder (default: this one), as it is, on all nodes of an environment that is up, as /workspace/repo, with the
-code of the step sync-repo: only what the nodes do not have is sent, every node confirms the whole, and a
-training that runs keeps the tree that it began with. Nothing else on the nodes is touched.
+		Short: "Copy a folder to all nodes of a kept environment",
+		Long: `Copy a folder (default: this one) to /workspace/repo on all nodes of a kept environment, with the code of the step
+sync-repo. mlenv sends only files that the nodes do not have, and every node confirms the whole folder. A training in
+progress keeps the tree that it started from.
 
-What .gitignore files name is left out, and what .mlenvignore in the folder names, which has the last word: a line !NAME in it
-brings something back.
+mlenv leaves out the files that .gitignore names. .mlenvignore in the folder names further ones; a line !NAME in it
+includes a file again.
 
-With --watch it goes on: what changes is sent at once, until Ctrl-C.
+With --watch mlenv sends changes at once, until Ctrl-C.
 
-Exit code 0: the nodes have it; 1: they do not; 2: wrong usage.`,
+Exit code 0: all nodes have the folder; 1: some do not; 2: wrong usage.`,
 		Example: `  mlenv sync
   mlenv sync ../model --requirements=requirements.txt
   mlenv sync --watch`,
@@ -95,14 +101,14 @@ Exit code 0: the nodes have it; 1: they do not; 2: wrong usage.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), step.Log(cmd)) },
 	}
-	s.place.addTo(cmd.Flags())
+	s.environment.addTo(cmd.Flags())
 	s.folder.addTo(cmd.Flags())
-	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "go on, and send what changes at once")
+	cmd.Flags().BoolVarP(&s.watch, "watch", "w", false, "continue, and send changes at once")
 	step.AddLogFormat(cmd)
 	return cmd
 }
 
-func (s *syncing) run(ctx context.Context, log *slog.Logger) error {
+func (s *syncOptions) run(ctx context.Context, log *slog.Logger) error {
 	_, set, detach, err := s.attach(ctx, log)
 	if err != nil {
 		return err
@@ -111,7 +117,7 @@ func (s *syncing) run(ctx context.Context, log *slog.Logger) error {
 	if !s.watch {
 		return s.send(ctx, log, set)
 	}
-	// Before it is sent: what changes while it is must be seen.
+	// The watch starts first, to see changes during the upload.
 	changes, err := watch.Folder(ctx, s.dir)
 	if err != nil {
 		return err
@@ -119,15 +125,15 @@ func (s *syncing) run(ctx context.Context, log *slog.Logger) error {
 	if err := s.send(ctx, log, set); err != nil {
 		return err
 	}
-	log.Info(fmt.Sprintf("Watching %s; what changes is sent at once. Ctrl-C ends it.", s.dir), "folder", s.dir)
+	log.Info(fmt.Sprintf("Watching %s and sending its changes; Ctrl-C ends mlenv.", s.dir), "folder", s.dir)
 	for change := range changes {
 		log.Info(change.String() + ".")
 		if change.Problem != nil {
-			log.Warn(fmt.Sprintf("Not all of it is watched: %v", change.Problem), "error", change.Problem)
+			log.Warn(fmt.Sprintf("Part of the folder is not watched: %v", change.Problem), "error", change.Problem)
 		}
-		// A file that is half written, or a bad ignore file, is mended by the next change.
+		// The next change may repair an incomplete file or an invalid ignore file.
 		if err := s.send(ctx, log, set); err != nil && ctx.Err() == nil {
-			log.Warn(fmt.Sprintf("The nodes still have what was sent before: %v", err), "error", err)
+			log.Warn(fmt.Sprintf("The nodes keep the previous tree: %v", err), "error", err)
 		}
 	}
 	return nil

@@ -14,9 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
-// training is one by the step train on a kept environment. It never runs next to another one.
+// training runs the step train in a kept environment. Only one training runs there at a time.
 type training struct {
-	place
+	environment
 	options train.Options
 }
 
@@ -24,15 +24,14 @@ func trainCommand() *cobra.Command {
 	var t training
 	cmd := &cobra.Command{
 		Use:   "train SCRIPT [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
-		Short: "Train on all nodes of a kept environment, now",
-		Long: `Launch a script on all nodes of an environment that is up and follow it to its end, with the code of the step
-train: the same launchers, variables, record and answers. The script runs in the tree that mlenv sync put there
-last; a path that begins with / is one on the nodes. Again takes seconds: nothing is built or made.
+		Short: "Train on all nodes of a kept environment",
+		Long: `Launch a script on all nodes of a kept environment and follow it to its end, with the code of the step train. The script
+runs in the tree of the last mlenv sync; a path that begins with / is a path on the nodes.
 
-Arguments before -- are variables for the ranks, those after it are the script's own. Ctrl-C stops the training. One that
-was left running, because this machine went away, is in the way of the next one; --replace stops it.
+Arguments before -- are variables of the ranks, those after it are the script's own. Ctrl-C stops the training. --replace
+first stops a training that still runs, for example because the connection of its mlenv broke.
 
-Exit code 0: every rank exited with 0; 1: not, and the rank that failed first is named; 2: wrong usage.`,
+Exit code 0: every rank exited with 0; 1: the training failed; 2: wrong usage.`,
 		Example: `  mlenv train train.py
   mlenv train train.py NCCL_DEBUG=WARN --launcher=torchrun -- --steps 500 --lr 3e-4
   mlenv train train.py --debug-rank=0   # it waits for a debugger on port 5678`,
@@ -47,12 +46,11 @@ Exit code 0: every rank exited with 0; 1: not, and the rank that failed first is
 }
 
 func (t *training) addTo(flags *pflag.FlagSet) {
-	t.place.addTo(flags)
+	t.environment.addTo(flags)
 	t.options.AddFlags(flags)
-	flags.BoolVar(&t.options.Replace, "replace", t.options.Replace, "stop a training of a person that still runs on these nodes first")
+	flags.BoolVar(&t.options.Replace, "replace", t.options.Replace, "first stop a user's training that still runs on these nodes")
 }
 
-// parse takes the script from the first argument.
 func (t *training) parse(cmd *cobra.Command, args []string) error {
 	o := &t.options
 	o.Env, o.Args = train.AtDash(cmd, args)
@@ -64,12 +62,12 @@ func (t *training) parse(cmd *cobra.Command, args []string) error {
 }
 
 func (t *training) train(ctx context.Context, log *slog.Logger, out io.Writer) error {
-	clients, err := t.connect(ctx)
+	clients, err := t.Connect(ctx, log)
 	if err != nil {
 		return err
 	}
 	options := t.options
-	options.Name, options.Exclusive = t.environment, true
+	options.Name, options.Exclusive = t.Environment, true
 	_, err = train.Run(ctx, train.Deps{Clients: clients, Log: log, Out: out}, options)
 	return err
 }

@@ -12,10 +12,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Claims are those of an environment that have the name, Workspace or Datasets of names: one
-// of each node, or one that they share. Errors: InvalidInput where there is none.
+// Claims returns the claims of an environment by the name Workspace or Datasets of names: one of each node, or one that
+// they share. Without a claim the reason is InvalidInput.
 func Claims(ctx context.Context, clients *kube.Clients, names objects.Names, name string) ([]string, error) {
-	there := func(name string) (bool, error) {
+	exists := func(name string) (bool, error) {
 		_, err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return false, nil
@@ -27,20 +27,20 @@ func Claims(ctx context.Context, clients *kube.Clients, names objects.Names, nam
 	var claims []string
 	for node := 0; ; node++ {
 		own := name + "-" + names.PodName(node)
-		switch found, err := there(own); {
-		case err != nil:
+		found, err := exists(own)
+		if err != nil {
 			return nil, err
-		case found:
-			claims = append(claims, own)
-			continue
-		case len(claims) > 0:
-			return claims, nil
 		}
-		if found, err := there(name); err != nil {
-			return nil, err
-		} else if found {
-			return []string{name}, nil
+		if !found {
+			break
 		}
-		return nil, fail.Becausef(fail.InvalidInput, "looking for the claims of environment %s/%s: there is neither %s nor %s", clients.Namespace, names.Environment, name, own)
+		claims = append(claims, own)
 	}
+	if len(claims) > 0 {
+		return claims, nil
+	}
+	if found, err := exists(name); found || err != nil {
+		return []string{name}, err
+	}
+	return nil, fail.Becausef(fail.InvalidInput, "looking for the claims of environment %s/%s: there is neither %s nor %s-%s", clients.Namespace, names.Environment, name, name, names.PodName(0))
 }

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,7 +12,7 @@ import (
 )
 
 // The record's folder has a name that begins with a dot, and nobody would find the logs.
-func TestMoved(t *testing.T) {
+func TestMove(t *testing.T) {
 	record := RecordOf("uid")
 	content := tree.Digest(strings.Repeat("0", 64))
 	manifest := func(paths ...string) (m tree.Manifest) {
@@ -31,7 +32,7 @@ func TestMoved(t *testing.T) {
 		{"a file in its place", manifest(record+"/rank-0.log", "logs/rank-0.log"), tree.Manifest{}, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			got, err := moved(tc.from, record, "logs")
+			got, err := move(tc.from, record, "logs")
 			if tc.forbidden {
 				if fail.ReasonOf(err) != fail.UnsafeTree {
 					t.Errorf("got %v, want UnsafeTree", err)
@@ -45,5 +46,27 @@ func TestMoved(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// The pod that reads a claim, on which a training can put anything, has no token and fits OpenShift's restricted-v2.
+func TestPodIsRestricted(t *testing.T) {
+	spec := podOf(Claim{For: "env", Name: "env-workspace"}, "image").Spec
+	if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken {
+		t.Error("the pod has the service account's token")
+	}
+	if !*spec.SecurityContext.RunAsNonRoot || spec.HostNetwork || spec.HostPID || spec.HostIPC {
+		t.Errorf("pod: %+v", spec)
+	}
+	for _, container := range spec.Containers {
+		s := container.SecurityContext
+		if *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem || len(s.Capabilities.Add) > 0 || !slices.Contains(s.Capabilities.Drop, "ALL") {
+			t.Errorf("container %s: %+v", container.Name, s)
+		}
+		for _, mount := range container.VolumeMounts {
+			if !mount.ReadOnly {
+				t.Errorf("%s can be written, and is only read", mount.MountPath)
+			}
+		}
 	}
 }

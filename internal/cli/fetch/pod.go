@@ -1,6 +1,5 @@
-// Package fetch brings files from claims to this machine, and from here onto claims, when no
-// environment may be there: a pod of the steps' image mounts a claim, read-only if it only
-// reads, lists what lies there with its hashes, and sends or takes what is missing.
+// Package fetch copies files between claims and this machine without an environment: a pod of the steps image mounts a
+// claim, read-only if it only reads, lists its files with their hashes, and sends or receives what is missing.
 package fetch
 
 import (
@@ -28,46 +27,47 @@ import (
 )
 
 const (
-	// startTime is how long the pod may take to run, its image's pull included.
+	// startTime is how long the pod may take to run, including the pull of its image.
 	startTime = 3 * time.Minute
-	// lifetime ends a pod whose maker was killed, where it does not find out by itself.
+	// lifetime ends a pod whose creator was killed.
 	lifetime = 6 * time.Hour
-	// removeTime is for the pod's deletion, also after Ctrl-C.
+	// removeTime is how long the pod's deletion may take, after Ctrl-C too.
 	removeTime = 15 * time.Second
-	// container and volume of the pod.
+	// container is the name of the pod's container and volume.
 	container = "files"
-	// mounted is where the claim is.
-	mounted = "/workspace"
-	program = "/mlenv-agent"
+	mountPath = "/workspace"
+	program   = "/mlenv-agent"
+	// componentLabel marks these pods.
+	componentLabel, component = "app.kubernetes.io/component", "fetch"
 )
 
-// Claim is one to fetch from, or to give to.
+// Claim is a claim to fetch from or send to.
 type Claim struct {
 	Name string
-	// For names the pod: a run, or what it is made for.
+	// For begins the pod's name: a run, or a purpose.
 	For string
-	// write mounts it so that files can come onto it.
+	// write mounts the claim for writing.
 	write bool
 }
 
-// RecordOf is the folder, on the workspace's claim, of the record of the run with that UID.
+// RecordOf returns the folder, on the workspace claim, of the record of the run with that UID.
 func RecordOf(uid string) string {
-	return strings.TrimPrefix(path.Join(agent.State, "runs", uid), mounted+"/")
+	return strings.TrimPrefix(path.Join(agent.State, "runs", uid), mountPath+"/")
 }
 
-// source is a pod that files are fetched from.
-type source struct {
+// pod mounts a claim.
+type pod struct {
 	clients *kube.Clients
-	pod     string
+	name    string
 }
 
-// open makes the pod and waits until it runs. What is opened must be removed.
-func open(ctx context.Context, clients *kube.Clients, claim Claim) (*source, error) {
+// open creates the pod and waits until it runs. The caller must remove it.
+func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error) {
 	pods := clients.Kube.CoreV1().Pods(clients.Namespace)
 	if _, err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Get(ctx, claim.Name, metav1.GetOptions{}); err != nil {
 		return nil, kube.Problem(fmt.Errorf("looking for claim %s/%s: %w", clients.Namespace, claim.Name, err))
 	}
-	pipeline, err := launch.Installed(ctx, clients, clients.Namespace, launch.Pipeline)
+	pipeline, err := launch.Installed(ctx, clients)
 	if err != nil {
 		return nil, err
 	}
@@ -78,39 +78,35 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*source, err
 	if err := sweep(ctx, clients, all.Items); err != nil {
 		return nil, err
 	}
-	wanted := podOf(claim, launch.Value(pipeline, nil, "steps-image"))
-	beside(wanted, claim.Name, all.Items)
-	made, err := pods.Create(ctx, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
+	spec := podOf(claim, launch.Value(pipeline, nil, "steps-image"))
+	placeNear(spec, claim.Name, all.Items)
+	created, err := pods.Create(ctx, spec, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("making a pod to mount claim %s/%s in: %w", clients.Namespace, claim.Name, err))
+		return nil, kube.Problem(fmt.Errorf("creating a pod that mounts claim %s/%s: %w", clients.Namespace, claim.Name, err))
 	}
-	s := &source{clients: clients, pod: made.Name}
-	if err := s.wait(ctx); err != nil {
-		return nil, errors.Join(err, s.remove(ctx))
+	p := &pod{clients: clients, name: created.Name}
+	if err := p.wait(ctx); err != nil {
+		return nil, errors.Join(err, p.remove(ctx))
 	}
-	return s, nil
+	return p, nil
 }
 
-// componentLabel marks these pods.
-const componentLabel, component = "app.kubernetes.io/component", "fetch"
-
-// sweep deletes pods of earlier calls that have ended: their makers were killed, for who makes one deletes it.
+// sweep deletes ended pods of earlier calls that were killed before they could.
 func sweep(ctx context.Context, clients *kube.Clients, all []corev1.Pod) error {
-	for _, pod := range all {
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if pod.Labels[componentLabel] != component || !ended {
+	for _, other := range all {
+		ended := other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed
+		if other.Labels[componentLabel] != component || !ended {
 			continue
 		}
-		left := &source{clients: clients, pod: pod.Name}
-		if err := left.remove(ctx); err != nil {
+		if err := (&pod{clients: clients, name: other.Name}).remove(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// podOf is unprivileged and fits OpenShift's restricted-v2. It has none of the labels of an
-// environment, whose teardown would wait for it.
+// podOf returns an unprivileged pod that fits OpenShift's restricted-v2. It has no label of an environment, because
+// teardown would wait for it.
 func podOf(claim Claim, image string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -132,8 +128,12 @@ func podOf(claim Claim, image string) *corev1.Pod {
 					AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
 					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 				},
-				Resources:    resources(),
-				VolumeMounts: []corev1.VolumeMount{{Name: container, MountPath: mounted, ReadOnly: !claim.write}},
+				// A quota may require them. A list of a million files takes about 1 GiB.
+				Resources: corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
+					Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("4Gi")},
+				},
+				VolumeMounts: []corev1.VolumeMount{{Name: container, MountPath: mountPath, ReadOnly: !claim.write}},
 			}},
 			Volumes: []corev1.Volume{{Name: container, VolumeSource: corev1.VolumeSource{
 				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name, ReadOnly: !claim.write},
@@ -142,18 +142,8 @@ func podOf(claim Claim, image string) *corev1.Pod {
 	}
 }
 
-// resources are told, because a quota refuses pods that do not tell theirs. A list of a million files takes
-// about 1 GiB.
-func resources() corev1.ResourceRequirements {
-	return corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("256Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("4Gi")},
-	}
-}
-
-// beside puts the pod onto the node whose pod has the claim mounted: a claim that is
-// ReadWriteOnce can be mounted nowhere else.
-func beside(pod *corev1.Pod, claim string, others []corev1.Pod) {
+// placeNear puts the pod on the node of a pod that mounts the claim: no other node can mount a ReadWriteOnce claim.
+func placeNear(pod *corev1.Pod, claim string, others []corev1.Pod) {
 	for _, other := range others {
 		mounts := slices.ContainsFunc(other.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
@@ -171,30 +161,30 @@ func beside(pod *corev1.Pod, claim string, others []corev1.Pod) {
 	}
 }
 
-func (s *source) wait(ctx context.Context) error {
+func (p *pod) wait(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	seen := "it is not scheduled yet"
-	err := kube.Until(waiting, "pod "+s.pod, s.clients.Kube.CoreV1().Pods(s.clients.Namespace), metav1.ListOptions{FieldSelector: "metadata.name=" + s.pod},
+	seen := "not scheduled yet"
+	err := kube.Until(waiting, "pod "+p.name, p.clients.Kube.CoreV1().Pods(p.clients.Namespace), metav1.ListOptions{FieldSelector: "metadata.name=" + p.name},
 		func(found []*corev1.Pod) (bool, error) {
-			i := slices.IndexFunc(found, func(p *corev1.Pod) bool { return p.Name == s.pod })
+			i := slices.IndexFunc(found, func(other *corev1.Pod) bool { return other.Name == p.name })
 			if i < 0 {
-				return false, fmt.Errorf("waiting for pod %s/%s: it was deleted", s.clients.Namespace, s.pod)
+				return false, fmt.Errorf("waiting for pod %s/%s: it was deleted", p.clients.Namespace, p.name)
 			}
 			if phase := found[i].Status.Phase; phase == corev1.PodFailed || phase == corev1.PodSucceeded {
-				return false, fail.Becausef(fail.ContainerFailed, "waiting for pod %s/%s: it has ended: %s %s", s.clients.Namespace, s.pod, found[i].Status.Reason, found[i].Status.Message)
+				return false, fail.Becausef(fail.ContainerFailed, "waiting for pod %s/%s: it has ended: %s %s", p.clients.Namespace, p.name, found[i].Status.Reason, found[i].Status.Message)
 			}
-			seen = hindrance(found[i])
+			seen = pending(found[i])
 			return found[i].Status.Phase == corev1.PodRunning, nil
 		})
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
-		return fail.Becausef(fail.PodsNotReady, "waiting for pod %s/%s, which mounts the claim: it does not run after %s: %s", s.clients.Namespace, s.pod, startTime, seen)
+		return fail.Becausef(fail.PodsNotReady, "waiting for pod %s/%s, which mounts the claim: it does not run after %s: %s", p.clients.Namespace, p.name, startTime, seen)
 	}
 	return err
 }
 
-// hindrance is why a pod does not run, as far as it says.
-func hindrance(pod *corev1.Pod) string {
+// pending explains why a pod does not run yet.
+func pending(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.State.Waiting != nil {
 			return strings.TrimSpace(status.State.Waiting.Reason + " " + status.State.Waiting.Message)
@@ -208,44 +198,44 @@ func hindrance(pod *corev1.Pod) string {
 	return string(pod.Status.Phase)
 }
 
-// remove deletes the pod, also after the end of ctx.
-func (s *source) remove(ctx context.Context) error {
+// remove deletes the pod, even after ctx has ended.
+func (p *pod) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
-	err := s.clients.Kube.CoreV1().Pods(s.clients.Namespace).Delete(ctx, s.pod, metav1.DeleteOptions{})
+	err := p.clients.Kube.CoreV1().Pods(p.clients.Namespace).Delete(ctx, p.name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return kube.Problem(fmt.Errorf("deleting pod %s/%s: %w", s.clients.Namespace, s.pod, err))
+		return kube.Problem(fmt.Errorf("deleting pod %s/%s: %w", p.clients.Namespace, p.name, err))
 	}
 	return nil
 }
 
 // run runs the agent's command in the pod.
-func (s *source) run(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
-	var said bytes.Buffer
+func (p *pod) run(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
+	var stderr bytes.Buffer
 	err := kube.Exec{
-		Namespace: s.clients.Namespace, Pod: s.pod, Container: container,
-		Command: append([]string{program, "files"}, args...), Stdin: stdin, Stdout: stdout, Stderr: &said,
-	}.Run(ctx, s.clients)
-	if err != nil && said.Len() > 0 {
-		return fmt.Errorf("%s: %w", strings.TrimSpace(said.String()), err)
+		Namespace: p.clients.Namespace, Pod: p.name, Container: container,
+		Command: append([]string{program, "files"}, args...), Stdin: stdin, Stdout: stdout, Stderr: &stderr,
+	}.Run(ctx, p.clients)
+	if err != nil && stderr.Len() > 0 {
+		return fmt.Errorf("%s: %w", strings.TrimSpace(stderr.String()), err)
 	}
 	return err
 }
 
-// list is what lies at the paths. Paths at which nothing lies are absent.
-func (s *source) list(ctx context.Context, paths []string) (found agent.FileListing, err error) {
+// list lists the files at the paths. Paths without a file are Absent.
+func (p *pod) list(ctx context.Context, paths []string) (found agent.FileListing, err error) {
 	var out bytes.Buffer
-	if err := s.run(ctx, nil, &out, append([]string{"list", mounted}, paths...)...); err != nil {
+	if err := p.run(ctx, nil, &out, append([]string{"list", mountPath}, paths...)...); err != nil {
 		return found, fmt.Errorf("listing files: %w", err)
 	}
 	if err := json.Unmarshal(out.Bytes(), &found); err != nil {
-		return found, fmt.Errorf("listing files: reading the answer of pod %s: %w", s.pod, err)
+		return found, fmt.Errorf("listing files: reading the answer of pod %s: %w", p.name, err)
 	}
 	return found, found.Manifest.Check()
 }
 
-// send calls each with the contents that are missing; each is verified as it is read.
-func (s *source) send(ctx context.Context, m tree.Manifest, missing []tree.Digest, each func(tree.Digest, io.Reader) error) error {
+// send has the pod send the missing contents, and calls each with every content, which is verified as it is read.
+func (p *pod) send(ctx context.Context, m tree.Manifest, missing []tree.Digest, each func(tree.Digest, io.Reader) error) error {
 	wanted, err := json.Marshal(agent.FileRequest{Manifest: m, Missing: missing})
 	if err != nil {
 		return err
@@ -255,20 +245,14 @@ func (s *source) send(ctx context.Context, m tree.Manifest, missing []tree.Diges
 	reader, writer := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
-		err := s.run(ctx, bytes.NewReader(wanted), writer, "send", mounted)
+		err := p.run(ctx, bytes.NewReader(wanted), writer, "send", mountPath)
 		writer.CloseWithError(err)
 		sent <- err
 	}()
-	sizes := map[tree.Digest]int64{}
-	for _, entry := range m.Entries {
-		if entry.Kind == tree.File {
-			sizes[entry.Content] = entry.Size
-		}
-	}
-	err = tree.ReadContents(ctx, reader, sizes, each)
+	err = tree.ReadContents(ctx, reader, m.Sizes(), each)
 	reader.CloseWithError(context.Canceled)
 	cancel()
-	// The pod's own words are in what the reader says, unless the stream was at fault.
+	// The reader's error contains the pod's, unless the stream was broken.
 	if failed := <-sent; err != nil && failed != nil && !errors.Is(failed, context.Canceled) && !errors.Is(err, failed) {
 		return fmt.Errorf("%w (%w)", err, failed)
 	}

@@ -30,14 +30,13 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init [NAME]",
 		Short: "Write a cluster file from a live cluster",
-		Long: `Init writes a cluster file from the cluster that the kubeconfig leads to: its API server, the nodes with GPUs (what of
-them is free stands beside them), their number and type, taints and racks, storage classes and what they can do, SR-IOV
-resources with their network attachments, the constraints that the pods' service account may use, and the proxy. What it
-guessed, and from what, is marked "guess" in a comment; what may not be read is marked "unknown" and has the default.
-It only reads, and works with what may be read: a user of one namespace gets a file too.
+		Long: `Write a cluster file from the cluster of the kubeconfig: its API server, the nodes with GPUs and how many are free, type of
+the GPUs, taints and racks, storage classes, SR-IOV resources with their network attachments, the constraints that the
+pods' service account may use, and the proxy. Comments mark what is a guess, and what is unknown because you may not read
+it; unknown values get the default. mlenv only reads.
 
-The file is clusters/NAME.yaml where there is such a folder, else NAME.yaml. One that exists is overwritten with --force
-alone. --file=- prints it.
+The file is clusters/NAME.yaml if the folder clusters exists, else NAME.yaml. Only --force overwrites a file. --file=-
+prints it.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv init cairo --namespace=nccl-test
@@ -60,13 +59,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			}
 			objects, err := dynamic.NewForConfig(clients.Config)
 			if err != nil {
-				return fmt.Errorf("making a client: %w", err)
+				return fmt.Errorf("creating a client: %w", err)
 			}
-			asked := Asked{Namespace: clients.Namespace}
+			request := Request{Namespace: clients.Namespace}
 			if len(args) > 0 {
-				asked.Name = args[0]
+				request.Name = args[0]
 			}
-			facts, err := Look(cmd.Context(), Clients{Kube: clients.Kube, Objects: objects, Host: clients.Config.Host}, asked)
+			facts, err := Look(cmd.Context(), Clients{Kube: clients.Kube, Objects: objects, Host: clients.Config.Host}, request)
 			if err != nil {
 				return err
 			}
@@ -82,7 +81,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
-			tell(cmd.OutOrStdout(), path, draft)
+			report(cmd.OutOrStdout(), path, draft)
 			return nil
 		},
 	}
@@ -93,7 +92,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	return cmd
 }
 
-// save writes the file, which must not be there unless force is given.
 func save(path string, draft Draft, force bool) (string, error) {
 	if path == "" {
 		path = draft.File.Cluster.Name + ".yaml"
@@ -118,8 +116,7 @@ func save(path string, draft Draft, force bool) (string, error) {
 	return path, nil
 }
 
-// tell says what to look at, and how to go on.
-func tell(out io.Writer, path string, draft Draft) {
+func report(out io.Writer, path string, draft Draft) {
 	f := draft.File
 	nodes := "any node with GPUs"
 	if f.Nodes.GPUNodes != nil {
@@ -134,5 +131,5 @@ func tell(out io.Writer, path string, draft Draft) {
 			fmt.Fprintf(out, "  %s: %s\n", part.word, text)
 		}
 	}
-	fmt.Fprintf(out, "next: read it, then\n  mlenv preflight --cluster-file=%s\n  mlenv install %s --steps-image=IMAGE\nIMAGE is the steps' image of a release, or what this prints in a checkout:\n  mlenv bundle steps-image --push=REGISTRY/REPOSITORY:TAG\n", path, path)
+	fmt.Fprintf(out, "next: check the guesses, then\n  mlenv install %s --steps-image=IMAGE\n  mlenv preflight --cluster-file=%s\nIMAGE is the steps image of a release, or what this prints in a checkout:\n  mlenv bundle steps-image --push=REGISTRY/REPOSITORY:TAG\n", path, path)
 }

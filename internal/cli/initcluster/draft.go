@@ -11,18 +11,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Draft is a cluster file as it was written.
+// Draft is a cluster file with its comments.
 type Draft struct {
-	File cluster.File
-	Text []byte
-	// Guesses and Unknown are the comments of the file that say so.
+	File             cluster.File
+	Text             []byte
 	Guesses, Unknown []string
 }
 
-// Write makes a cluster file of the facts, and checks it as Load does.
+// Write writes a cluster file from the facts, and checks it.
 func Write(f Facts) (Draft, error) {
 	w := &writer{}
-	w.comment(0, "Written by mlenv init from the cluster itself. Read what is marked with guess and unknown.")
+	w.comment(0, "Written by mlenv init from the cluster. Check what is marked with guess and unknown.")
 	name := w.cluster(f)
 	nodes := w.nodes(f)
 	w.gpus(nodes)
@@ -38,13 +37,12 @@ func Write(f Facts) (Draft, error) {
 	return d, nil
 }
 
-// writer writes YAML with comments: the library's encoder would not put them where they belong.
+// writer writes YAML with comments, which the library's encoder does not support.
 type writer struct {
 	text              strings.Builder
 	guesses, unknowns []string
 }
 
-// line writes a line at a depth.
 func (w *writer) line(depth int, format string, args ...any) {
 	fmt.Fprintf(&w.text, "%s%s\n", strings.Repeat("  ", depth), fmt.Sprintf(format, args...))
 }
@@ -55,21 +53,21 @@ func (w *writer) comment(depth int, format string, args ...any) {
 	w.line(depth, "# %s", humanize.OneLine(fmt.Sprintf(format, args...), 500))
 }
 
-// guess comments on what follows it: what it was guessed from.
+// guess writes a comment about the origin of the next value. It begins with the value's key, in full: the report of mlenv
+// init has no sections.
 func (w *writer) guess(depth int, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	w.guesses = append(w.guesses, text)
 	w.comment(depth, "guess: %s", text)
 }
 
-// unknown comments on what could not be read.
 func (w *writer) unknown(depth int, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	w.unknowns = append(w.unknowns, text)
 	w.comment(depth, "unknown: %s", text)
 }
 
-// set writes a key with a value, quoted where YAML would take it for something else.
+// set writes a key and a string, quoted if YAML needs that.
 func (w *writer) set(depth int, key, value string) {
 	quoted, err := yaml.Marshal(value)
 	if err != nil {
@@ -78,20 +76,19 @@ func (w *writer) set(depth int, key, value string) {
 	w.line(depth, "%s: %s", key, strings.TrimSpace(string(quoted)))
 }
 
-// plain is what a name of a cluster can be made of.
-var plain = regexp.MustCompile(`[^a-z0-9-]+`)
+// notInName matches what the name of a cluster cannot contain.
+var notInName = regexp.MustCompile(`[^a-z0-9-]+`)
 
-// cluster returns the name.
 func (w *writer) cluster(f Facts) string {
 	w.line(0, "cluster:")
 	name := f.Name
 	if name == "" {
 		host := strings.TrimPrefix(f.API, "api.")
 		first, _, _ := strings.Cut(host, ".")
-		if name = strings.Trim(plain.ReplaceAllString(strings.ToLower(first), "-"), "-"); name == "" || name[0] >= '0' && name[0] <= '9' {
+		if name = strings.Trim(notInName.ReplaceAllString(strings.ToLower(first), "-"), "-"); name == "" || name[0] >= '0' && name[0] <= '9' {
 			name = "my-cluster"
 		}
-		w.guess(1, "from the API server's name; mlenv init NAME says another")
+		w.guess(1, "cluster.name: from the API server's name; mlenv init NAME sets another")
 	}
 	w.set(1, "name", name)
 	if f.APIGuess != "" {
@@ -99,7 +96,7 @@ func (w *writer) cluster(f Facts) string {
 	}
 	w.set(1, "api", f.API)
 	if f.Namespace == "default" {
-		w.guess(1, "the kubeconfig names no namespace: want one of your own (mlenv init --namespace)")
+		w.guess(1, "cluster.namespace: the kubeconfig has none; use one of your own (mlenv init --namespace)")
 	}
 	w.set(1, "namespace", f.Namespace)
 	return name
@@ -107,9 +104,9 @@ func (w *writer) cluster(f Facts) string {
 
 func (w *writer) image(f Facts) {
 	w.section("image")
-	w.guess(1, "the newer of ml-dev-env's own images, which is built on the cluster; image.name names a finished one instead")
+	w.guess(1, "image.flavour: the newer of ml-dev-env's images, which is built on the cluster; image.name names an existing image instead")
 	if !f.OpenShift {
-		w.comment(1, "This cluster is no OpenShift: where it has no build API, want image.name.")
+		w.comment(1, "This cluster is not OpenShift; without its build API, image.name is needed.")
 	}
 	w.set(1, "flavour", "pytorch-2.9-numpy2")
 }

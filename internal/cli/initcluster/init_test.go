@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -193,15 +194,15 @@ func TestGolden(t *testing.T) {
 	unprivileged.uses = []string{"restricted-v2"}
 	for name, test := range map[string]struct {
 		world *world
-		asked Asked
+		asked Request
 	}{
-		"barcelona":         {barcelona(), Asked{Name: "barcelona", Namespace: "nccl-test"}},
-		"barcelona-narrow":  {narrow, Asked{Namespace: "nccl-test"}},
-		"one-range":         {shared, Asked{Name: "barcelona", Namespace: "nccl-test"}},
-		"cairo":             {cairo(), Asked{Namespace: "nccl-test"}},
-		"cairo-restricted":  {unprivileged, Asked{Namespace: "nccl-test"}},
-		"plain-kubernetes":  {elsewhere, Asked{Namespace: "default"}},
-		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, Asked{Namespace: "team"}},
+		"barcelona":         {barcelona(), Request{Name: "barcelona", Namespace: "nccl-test"}},
+		"barcelona-narrow":  {narrow, Request{Namespace: "nccl-test"}},
+		"one-range":         {shared, Request{Name: "barcelona", Namespace: "nccl-test"}},
+		"cairo":             {cairo(), Request{Namespace: "nccl-test"}},
+		"cairo-restricted":  {unprivileged, Request{Namespace: "nccl-test"}},
+		"plain-kubernetes":  {elsewhere, Request{Namespace: "default"}},
+		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, Request{Namespace: "team"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			facts, err := Look(t.Context(), test.world.clients(t), test.asked)
@@ -214,6 +215,11 @@ func TestGolden(t *testing.T) {
 			}
 			path := filepath.Join("testdata", name+".yaml")
 			golden.File(t, path, string(draft.Text))
+			for _, text := range slices.Concat(draft.Guesses, draft.Unknown) {
+				if !regexp.MustCompile(`^[a-z]+(\.[a-z_]+)+(, [a-z]+(\.[a-z_]+)+)*: `).MatchString(text) {
+					t.Errorf("%q: want the key in full first", text)
+				}
+			}
 		})
 	}
 }
@@ -230,7 +236,7 @@ func TestAgreesWithShippedFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		facts, err := Look(t.Context(), w.clients(t), Asked{Name: name, Namespace: want.Cluster.Namespace})
+		facts, err := Look(t.Context(), w.clients(t), Request{Name: name, Namespace: want.Cluster.Namespace})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,5 +1,4 @@
-// Package initcluster writes a cluster file from a live cluster: what can be read of it,
-// what is guessed from that and why, and what is not known.
+// Package initcluster writes a cluster file from a live cluster, with comments about guesses and unknown values.
 package initcluster
 
 import (
@@ -13,7 +12,6 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
@@ -29,10 +27,10 @@ import (
 
 const gpu = corev1.ResourceName("nvidia.com/gpu")
 
-// openshift is the group of the constraints; a cluster without it is no OpenShift.
+// openshift is the API group by which OpenShift is recognized.
 const openshift = "security.openshift.io"
 
-// Where OpenShift and the SR-IOV operator keep what is read.
+// Resources of OpenShift and of the SR-IOV operator.
 var (
 	constraints     = schema.GroupVersionResource{Group: openshift, Version: "v1", Resource: "securitycontextconstraints"}
 	policies        = schema.GroupVersionResource{Group: "sriovnetwork.openshift.io", Version: "v1", Resource: "sriovnetworknodepolicies"}
@@ -40,25 +38,25 @@ var (
 	proxies         = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "proxies"}
 )
 
-// Clients talk to the cluster.
+// Clients are the clients of the cluster.
 type Clients struct {
 	Kube    kubernetes.Interface
 	Objects dynamic.Interface
-	// Host is the API server as the kubeconfig names it.
+	// Host is the API server in the kubeconfig.
 	Host string
 }
 
-// Asked is what the caller says.
-type Asked struct {
-	// Name of the cluster, "" to be guessed.
+// Request is what the caller gives.
+type Request struct {
+	// Name of the cluster, "" for a guess.
 	Name      string
 	Namespace string
 }
 
 // Facts are what could be read.
 type Facts struct {
-	Asked
-	// API is the API server's host; APIGuess is why it may be another one, "" if it may not.
+	Request
+	// API is the API server's host; APIGuess is why it may be wrong.
 	API, APIGuess string
 	// Nodes are those with GPUs.
 	Nodes []corev1.Node
@@ -66,20 +64,19 @@ type Facts struct {
 	Pods        []corev1.Pod
 	Classes     []storagev1.StorageClass
 	Attachments []attachment.Definition
-	// RDMA says of a resource whether its SriovNetworkNodePolicy has isRdma.
+	// RDMA is isRdma of the resource's SriovNetworkNodePolicy.
 	RDMA map[string]bool
 	// Constraints are those that the pods' service account may use.
 	Constraints []constraint
 	OpenShift   bool
 	Proxy       cluster.Proxy
-	// Unknown says by subject why something could not be read.
+	// Unknown is, by subject, why something could not be read.
 	Unknown map[string]error
 }
 
-// constraint is a SecurityContextConstraints that may be used.
+// constraint is a SecurityContextConstraints and what it allows.
 type constraint struct {
-	name string
-	// ipcLock and privileged are what it allows.
+	name                string
 	ipcLock, privileged bool
 }
 
@@ -93,11 +90,10 @@ const (
 	constraintsSubject = "security context constraints"
 )
 
-// Look reads what it may. What may not be read is Unknown, and no error.
-//
-// Errors: those of an API server that cannot be reached, or does not know the user.
-func Look(ctx context.Context, c Clients, asked Asked) (Facts, error) {
-	f := Facts{Asked: asked, Unknown: map[string]error{}, RDMA: map[string]bool{}}
+// Look reads what the user may read; the rest is Unknown. It fails if the API server cannot be reached, or does not know
+// the user.
+func Look(ctx context.Context, c Clients, request Request) (Facts, error) {
+	f := Facts{Request: request, Unknown: map[string]error{}, RDMA: map[string]bool{}}
 	groups, err := c.Kube.Discovery().ServerGroups()
 	if err != nil {
 		return f, kube.Problem(fmt.Errorf("asking the API server for its groups: %w", err))
@@ -133,7 +129,7 @@ func Look(ctx context.Context, c Clients, asked Asked) (Facts, error) {
 	return f, nil
 }
 
-// read is true where there was no error; what is refused is noted.
+// read reports whether there was no error, and stores an error as Unknown.
 func (f *Facts) read(subject string, err error) bool {
 	if err != nil {
 		f.Unknown[subject] = kube.Problem(err)
@@ -141,10 +137,10 @@ func (f *Facts) read(subject string, err error) bool {
 	return err == nil
 }
 
-// address is the API server's own name for itself where it tells, and else the kubeconfig's.
-func (f *Facts) address(ctx context.Context, c Clients, tells bool) {
+// address sets the API server's own name on OpenShift, and else the kubeconfig's.
+func (f *Facts) address(ctx context.Context, c Clients, onOpenShift bool) {
 	host := c.Host
-	if tells {
+	if onOpenShift {
 		infrastructure, err := c.Objects.Resource(infrastructures).Get(ctx, "cluster", metav1.GetOptions{})
 		if err == nil {
 			if own, _, _ := unstructured.NestedString(infrastructure.Object, "status", "apiServerURL"); own != "" {
@@ -157,13 +153,13 @@ func (f *Facts) address(ctx context.Context, c Clients, tells bool) {
 	name, _, _ := strings.Cut(f.API, ":")
 	switch ip := net.ParseIP(name); {
 	case name == "localhost", ip != nil && ip.IsLoopback():
-		f.APIGuess = "the kubeconfig goes through this machine: want the API server's own name (oc whoami --show-server)"
+		f.APIGuess = "cluster.api: the kubeconfig goes through this machine; use the API server's own name (oc whoami --show-server)"
 	case strings.HasPrefix(name, "kubernetes.default"):
-		f.APIGuess = "this is the name inside the cluster: want the one outside"
+		f.APIGuess = "cluster.api: this is the name inside the cluster; use the one outside"
 	}
 }
 
-// hostOf is the host of a URL, with its port where that is not one that every API server has.
+// hostOf is the host of a URL, with a port other than 443 and 6443.
 func hostOf(address string) string {
 	if !strings.Contains(address, "://") {
 		address = "https://" + address
@@ -172,7 +168,7 @@ func hostOf(address string) string {
 	if err != nil {
 		return address
 	}
-	if port := u.Port(); port == "" || port == "443" || port == "6443" {
+	if slices.Contains([]string{"", "443", "6443"}, u.Port()) {
 		return u.Hostname()
 	}
 	return u.Host
@@ -195,7 +191,6 @@ func (f *Facts) readProxy(ctx context.Context, c Clients) {
 	}
 }
 
-// readNodes keeps those with GPUs, and the pods on them.
 func (f *Facts) readNodes(ctx context.Context, c Clients) {
 	list, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if !f.read(nodesSubject, err) {
@@ -223,37 +218,24 @@ func (f *Facts) readNodes(ctx context.Context, c Clients) {
 	}
 }
 
-// readAttachments are those of all namespaces, or else of the two that pods of this one
-// can use: default, which Multus lets everybody use, and their own.
+// readAttachments reads the attachments that pods can use: those of namespace default, which Multus shares with all, and
+// of their own namespace.
 func (f *Facts) readAttachments(ctx context.Context, c Clients) {
-	where := c.Objects.Resource(attachment.Resource())
-	list, err := where.List(ctx, metav1.ListOptions{})
-	if apierrors.IsForbidden(err) {
-		for _, namespace := range []string{"default", f.Namespace} {
-			list, err = where.Namespace(namespace).List(ctx, metav1.ListOptions{})
-			if f.read(attachmentsSubject, err) {
-				f.keepAttachments(list)
-			}
+	namespaces := []string{"default", f.Namespace}
+	for _, namespace := range slices.Compact(namespaces) {
+		list, err := c.Objects.Resource(attachment.Resource()).Namespace(namespace).List(ctx, metav1.ListOptions{})
+		if !f.read(attachmentsSubject, err) {
+			continue
 		}
-		return
-	}
-	if f.read(attachmentsSubject, err) {
-		f.keepAttachments(list)
-	}
-}
-
-func (f *Facts) keepAttachments(list *unstructured.UnstructuredList) {
-	for i := range list.Items {
-		namespace := list.Items[i].GetNamespace()
-		if namespace == "default" || namespace == f.Namespace {
+		for i := range list.Items {
 			f.Attachments = append(f.Attachments, attachment.Read(&list.Items[i]))
 		}
 	}
 	slices.SortFunc(f.Attachments, func(a, b attachment.Definition) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// readConstraints asks of each constraint whether the pods' service account may use it. Of a
-// list that may not be read, it asks for the names that are known.
+// readConstraints asks for each constraint whether the pods' service account may use it. If the user may not list them, it
+// asks for the well-known names.
 func (f *Facts) readConstraints(ctx context.Context, c Clients) {
 	account := cluster.Default().Security.ServiceAccount
 	candidates := []constraint{{name: admin.OwnSCC, ipcLock: true}, {name: "privileged", ipcLock: true, privileged: true}}

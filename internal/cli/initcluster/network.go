@@ -1,7 +1,6 @@
 package initcluster
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -13,13 +12,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
 
-// rail is a resource of the nodes with the attachment that gives its device an address.
+// rail is a resource of the nodes with its attachment, which assigns addresses.
 type rail struct {
 	resource string
 	attachment.Definition
 }
 
-// network writes that section and the one about security, which follows from it.
 func (w *writer) network(f Facts, nodes []corev1.Node) {
 	w.section("network")
 	w.line(1, "rdma:")
@@ -38,12 +36,11 @@ const (
 	hostDevices
 )
 
-// rails are the resources that all nodes have and that an attachment is of; what else
-// looks like one is said in a comment.
+// rails are the RDMA resources that all nodes have and that have an attachment. Comments name the others.
 func (w *writer) rails(f Facts, nodes []corev1.Node) []rail {
 	for _, subject := range []string{attachmentsSubject, policiesSubject} {
 		if err := f.Unknown[subject]; err != nil {
-			w.unknown(2, "the %s may not be read (%s)", subject, firstLine(err))
+			w.unknown(2, "network.rdma.enabled: you may not read the %s (%s)", subject, firstLine(err))
 		}
 	}
 	var rails []rail
@@ -59,7 +56,7 @@ func (w *writer) rails(f Facts, nodes []corev1.Node) []rail {
 		case on < len(nodes):
 			w.comment(2, "%s is on %d of %d nodes: left out.", resource, on, len(nodes))
 		case at < 0 && f.Unknown[attachmentsSubject] == nil:
-			w.comment(2, "%s is on all nodes, and no attachment of namespace default or %s gives it an address: left out.", resource, f.Namespace)
+			w.comment(2, "%s is on all nodes, but has no attachment in namespace default or %s: left out.", resource, f.Namespace)
 		case at >= 0:
 			rails = append(rails, rail{resource, f.Attachments[at]})
 		}
@@ -67,8 +64,7 @@ func (w *writer) rails(f Facts, nodes []corev1.Node) []rail {
 	return rails
 }
 
-// devices are the nodes' resources that are RDMA devices: by their policy or, where that
-// may not be read, by their names.
+// devices are the nodes' RDMA resources, by their policies, or else by their names.
 func devices(f Facts, nodes []corev1.Node) []string {
 	names := map[string]bool{}
 	for _, node := range nodes {
@@ -87,7 +83,6 @@ func devices(f Facts, nodes []corev1.Node) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// rdma writes that part, and returns the form that it came to.
 func (w *writer) rdma(f Facts, nodes []corev1.Node, rails []rail) form {
 	if len(rails) > 0 {
 		w.sriov(f, rails)
@@ -96,15 +91,15 @@ func (w *writer) rdma(f Facts, nodes []corev1.Node, rails []rail) form {
 	signs := cards(nodes)
 	switch {
 	case len(nodes) == 0:
-		w.unknown(2, "whether the nodes have RDMA devices")
+		w.unknown(2, "network.rdma.enabled: whether the nodes have RDMA devices")
 	case len(signs) == 0:
-		w.guess(2, "no node has a resource of an SR-IOV pool with an attachment, or a label of an RDMA card")
+		w.guess(2, "network.rdma.enabled: no node has an SR-IOV resource with an attachment, or the label of an RDMA card")
 	case f.may(func(c constraint) bool { return c.privileged }) == "":
-		w.guess(2, "all nodes have RDMA cards by %s, but no SR-IOV resources, and service account %s may not make privileged pods, which the host's devices want: mlenv admin says how; then set enabled, security.requires_privileged_scc and security.ipc_lock", strings.Join(signs, ", "), account())
+		w.guess(2, "network.rdma.enabled: all nodes have RDMA cards by %s, but no SR-IOV resources, and service account %s may not create privileged pods, which host devices need; see mlenv admin, then set enabled, security.requires_privileged_scc and security.ipc_lock", strings.Join(signs, ", "), account())
 	default:
-		w.guess(2, "the host's devices, in privileged pods: all nodes have RDMA cards by %s, and no SR-IOV resources", strings.Join(signs, ", "))
+		w.guess(2, "network.rdma.enabled: host devices in privileged pods, because all nodes have RDMA cards by %s and no SR-IOV resources", strings.Join(signs, ", "))
 		w.line(2, "enabled: true")
-		w.comment(2, "Devices are detected. Where one is storage's, name the others in devices.")
+		w.comment(2, "Devices are detected. If storage uses one, list the others in devices.")
 		return hostDevices
 	}
 	w.line(2, "enabled: false")
@@ -115,7 +110,7 @@ func (w *writer) sriov(f Facts, rails []rail) {
 	if len(f.RDMA) > 0 {
 		w.comment(2, "By SR-IOV: the policies of these resources have isRdma.")
 	} else {
-		w.guess(2, "by SR-IOV: resources of all nodes whose names say rdma, each with its attachment")
+		w.guess(2, "network.rdma.enabled: by SR-IOV, because all nodes have resources with rdma in their names, each with its attachment")
 	}
 	w.line(2, "enabled: true")
 	var definitions []attachment.Definition
@@ -126,10 +121,10 @@ func (w *writer) sriov(f Facts, rails []rail) {
 	}
 	overlaps := attachment.Overlaps(definitions)
 	for _, overlap := range overlaps {
-		w.guess(2, "%s: two pods may get one address; mend the attachments", overlap)
+		w.guess(2, "network.rdma.attachments: %s, so two pods may get one address; correct the attachments", overlap)
 	}
 	if isolated && len(overlaps) == 0 {
-		w.guess(2, "each rail has a subnet of its own, and mostly no route leads from one to another")
+		w.guess(2, "network.rdma.cross_nic: each rail has its own subnet, and such subnets usually have no route to each other")
 		w.set(2, "cross_nic", "0")
 	}
 	w.line(2, "attachments:")
@@ -144,7 +139,7 @@ func (w *writer) sriov(f Facts, rails []rail) {
 		w.line(2, "- %s # %s", r.Name, strings.Join(ranges, ", "))
 		for _, other := range f.Attachments {
 			if other.Resource == r.resource && other.Name != r.Name {
-				w.comment(2, "- %s is of the same resource", other.Name)
+				w.comment(2, "- %s has the same resource", other.Name)
 			}
 		}
 	}
@@ -154,8 +149,8 @@ func (w *writer) sriov(f Facts, rails []rail) {
 	}
 }
 
-// cards are labels of node feature discovery that say of all nodes that they have RDMA:
-// its source rdma, and PCI devices of Mellanox, vendor 15b3 (kubernetes-sigs/node-feature-discovery).
+// cards are labels of node feature discovery that all nodes have and that mean RDMA: those of its source rdma, and of PCI
+// devices of Mellanox, vendor 15b3 (kubernetes-sigs/node-feature-discovery).
 func cards(nodes []corev1.Node) []string {
 	on := map[string]int{}
 	for _, node := range nodes {
@@ -172,34 +167,29 @@ func cards(nodes []corev1.Node) []string {
 
 func account() string { return cluster.Default().Security.ServiceAccount }
 
-// may is a constraint that the account may use and that fits, "" for none; our own before
-// others, and those that allow less before privileged ones.
+// may is a constraint that the account may use and that fits, "" for none. ml-dev-env's own comes first, privileged ones
+// last.
 func (f Facts) may(fits func(constraint) bool) string {
-	name := ""
-	rank := func(c constraint) int {
-		switch {
-		case c.name == admin.OwnSCC:
-			return 0
-		case !c.privileged:
-			return 1
-		}
-		return 2
+	order := []func(constraint) bool{
+		func(c constraint) bool { return c.name == admin.OwnSCC },
+		func(c constraint) bool { return !c.privileged },
+		func(constraint) bool { return true },
 	}
-	best := 3
-	for _, c := range f.Constraints {
-		if fits(c) && rank(c) < best {
-			name, best = c.name, rank(c)
+	for _, first := range order {
+		for _, c := range f.Constraints {
+			if fits(c) && first(c) {
+				return c.name
+			}
 		}
 	}
-	return name
+	return ""
 }
 
-// security is what pods in mode rdma ask for.
 func (w *writer) security(f Facts, form form) {
 	w.section("security")
 	w.set(1, "service_account", account())
 	if err := f.Unknown[constraintsSubject]; err != nil {
-		w.unknown(1, "which constraints %s may use (%s)", account(), firstLine(err))
+		w.unknown(1, "security.scc: the constraints that %s may use (%s)", account(), firstLine(err))
 	}
 	var names []string
 	for _, c := range f.Constraints {
@@ -209,22 +199,17 @@ func (w *writer) security(f Facts, form form) {
 		w.comment(1, "%s may use %s.", account(), strings.Join(names, ", "))
 	}
 	scc := f.may(func(c constraint) bool { return c.ipcLock })
+	own := form == sriov && scc != "" && scc != "privileged"
 	switch {
-	case form == noRDMA:
-		w.line(1, "requires_privileged_scc: false")
-		w.line(1, "ipc_lock: false")
-	case form == hostDevices:
-		w.line(1, "requires_privileged_scc: true")
-		w.line(1, "ipc_lock: true")
-	case scc != "" && scc != "privileged":
-		w.guess(1, "of those the one that allows IPC_LOCK and least else")
-		w.line(1, "requires_privileged_scc: false")
-		w.line(1, "ipc_lock: true")
+	case own:
+		w.guess(1, "security.scc: the constraint that allows IPC_LOCK and the least else")
+	case form == sriov:
+		w.guess(1, "security.ipc_lock: pods can lock memory without IPC_LOCK if the nodes' limit is lifted; see mlenv admin for that, or for a constraint with IPC_LOCK%s",
+			map[bool]string{true: "; privileged would allow it too, with everything else"}[scc != ""])
+	}
+	w.line(1, "requires_privileged_scc: %t", form == hostDevices)
+	w.line(1, "ipc_lock: %t", form == hostDevices || own)
+	if own {
 		w.set(1, "scc", scc)
-	default:
-		w.guess(1, "%s", fmt.Sprintf("pods may lock memory without IPC_LOCK, where the nodes' limit is lifted; mlenv admin says how, or gives a constraint with IPC_LOCK%s",
-			map[bool]string{true: "; privileged would allow it too, and everything else"}[scc != ""]))
-		w.line(1, "requires_privileged_scc: false")
-		w.line(1, "ipc_lock: false")
 	}
 }

@@ -14,14 +14,13 @@ import (
 // defaultClass marks the class of claims that name none.
 const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
-// toChange is where a value is needed and none is known.
 const toChange = "change-me"
 
 func (w *writer) storage(f Facts) {
 	w.section("storage")
 	shared, own := "", ""
 	if err := f.Unknown[classesSubject]; err != nil {
-		w.unknown(1, "the storage classes may not be read (%s): want the name of one", firstLine(err))
+		w.unknown(1, "storage.class_rwo: you may not read the storage classes (%s); a name is required", firstLine(err))
 	} else {
 		shared, own = w.classes(f.Classes)
 	}
@@ -36,20 +35,20 @@ func (w *writer) storage(f Facts) {
 		if mode = cluster.NodeStorage; own == "" {
 			w.set(1, "class_rwo", toChange)
 		}
-		w.guess(1, "no class is known to give filesystems that nodes share: each node gets its own")
+		w.guess(1, "storage.mode: no class is known to give shared filesystems, so each node gets its own")
 	}
 	w.set(1, "mode", string(mode))
-	w.guess(1, "the defaults")
+	w.guess(1, "storage.workspace_size, storage.datasets_size: the defaults")
 	d := cluster.Default().Storage
 	w.set(1, "workspace_size", d.WorkspaceSize.String())
 	w.set(1, "datasets_size", d.DatasetsSize.String())
 }
 
-// classes lists them all, and chooses one for filesystems that nodes share and one for
-// filesystems of one node: the cluster's default where it serves, else the first by name.
+// classes lists all classes, and chooses one for shared filesystems and one for filesystems of one node: the cluster's
+// default if possible, else the first by name.
 func (w *writer) classes(classes []storagev1.StorageClass) (shared, own string) {
 	if len(classes) == 0 {
-		w.unknown(1, "the cluster has no storage class: want one made first")
+		w.unknown(1, "storage.class_rwo: the cluster has no storage class; one is required")
 		return "", ""
 	}
 	classes = slices.Clone(classes)
@@ -60,14 +59,14 @@ func (w *writer) classes(classes []storagev1.StorageClass) (shared, own string) 
 		}
 		return cmp.Compare(a.Name, b.Name)
 	})
-	w.guess(1, "by what is known of the provisioners:")
+	w.guess(1, "storage.class_rwx, storage.class_rwo: by the provisioners of the classes:")
 	other := ""
 	for _, class := range classes {
 		text := "not known to give ReadWriteMany"
 		shares, known := preflight.SharesFilesystems(class.Provisioner)
 		switch {
 		case noFilesystem(class.Provisioner):
-			text = "no filesystem that is made for a claim"
+			text = "no filesystems for claims"
 		case shares:
 			text, shared = "ReadWriteMany", cmp.Or(shared, class.Name)
 		case known:
@@ -80,16 +79,15 @@ func (w *writer) classes(classes []storagev1.StorageClass) (shared, own string) 
 		}
 		w.comment(1, "%s: %s (%s)", class.Name, text, class.Provisioner)
 	}
-	// Whoever gives many nodes a filesystem gives one node its own too.
+	// A class for shared filesystems can give one node its own too.
 	return shared, cmp.Or(own, other, shared)
 }
 
-// noFilesystem is true of classes of buckets, and of volumes that somebody makes by hand.
+// noFilesystem reports classes of buckets, and of volumes that are created by hand.
 func noFilesystem(provisioner string) bool {
 	return slices.ContainsFunc([]string{"bucket", "/obc", "no-provisioner"}, func(sign string) bool { return strings.Contains(provisioner, sign) })
 }
 
-// proxy is OpenShift's own.
 func (w *writer) proxy(f Facts) {
 	p := f.Proxy
 	if p.HTTP == "" && p.HTTPS == "" {
@@ -99,18 +97,15 @@ func (w *writer) proxy(f Facts) {
 	file.Network.Proxy = p
 	for _, problem := range file.Validate() {
 		if problem.Field == "network.proxy.http" || problem.Field == "network.proxy.https" {
-			w.unknown(1, "the cluster has a proxy whose address cannot stand here: %s", problem.Detail)
+			w.unknown(1, "network.proxy: the address of the cluster's proxy is not allowed here: %s", problem.Detail)
 			return
 		}
 	}
-	w.comment(1, "OpenShift's own: proxies.config.openshift.io cluster.")
+	w.comment(1, "From proxies.config.openshift.io cluster.")
 	w.line(1, "proxy:")
-	for _, one := range [][2]string{{"http", p.HTTP}, {"https", p.HTTPS}} {
+	for _, one := range [][2]string{{"http", p.HTTP}, {"https", p.HTTPS}, {"no_proxy", strings.Join(p.NoProxy, ",")}} {
 		if one[1] != "" {
 			w.set(2, one[0], one[1])
 		}
-	}
-	if len(p.NoProxy) > 0 {
-		w.set(2, "no_proxy", strings.Join(p.NoProxy, ","))
 	}
 }

@@ -8,79 +8,57 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/doctor"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// doctorOptions are the flags of mlenv doctor.
-type doctorOptions struct {
-	kube       kube.Flags
-	name       string
-	output     step.OutputFlag
-	quietAfter time.Duration
-}
-
 // DoctorCommand is mlenv doctor.
 func DoctorCommand() *cobra.Command {
-	var o doctorOptions
+	env := envflags.Flags{Reads: true}
+	var output step.OutputFlag
+	var quietAfter time.Duration
 	cmd := &cobra.Command{
 		Use:   "doctor [ENVIRONMENT]",
-		Short: "Say why an environment's pods do not start, or its training hangs or is slow",
-		Long: `Look at an environment from all sides: what the cluster says of its pods, what its
-agents see of GPUs, volumes, names and RDMA devices, what NCCL has printed. Findings
-come in the order of their likelihood, each with what was seen and the next command.
-Nothing is changed and nothing is disturbed; it takes 20 s at most, also where
-half of the environment does not answer.
+		Short: "Explain why an environment's pods do not start, or why its training hangs or is slow",
+		Long: `Examine an environment: what the cluster reports about its pods, what its agents see of GPUs, volumes, names and RDMA
+devices, and what NCCL has logged. Findings come with their evidence and the next command, the most likely cause first.
+mlenv only reads, and takes 20 s at most. Without an argument it examines the environment that you hold, or else
+ml-dev-env, or else the only environment of the namespace, and names its holder.
 
 Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 		Example: `  mlenv doctor
   mlenv doctor h-kim -n my-namespace
   mlenv doctor --output=json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			err := envflags.ParseName(cmd.Flags(), args)
+			if quietAfter <= 0 {
+				err = errors.Join(err, fmt.Errorf("--quiet-after %s: want more than 0s", quietAfter))
+			}
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
+			if err != nil {
+				return err
+			}
+			report := doctor.Examine(cmd.Context(), clients, env.Environment, doctor.Options{QuietAfter: quietAfter})
+			err = output.Print(cmd.OutOrStdout(), report, func(out io.Writer) error {
+				report.Print(out)
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			if report.Broken() {
+				return &step.Exit{Code: step.Failed}
+			}
+			return nil
+		},
 	}
 	flags := cmd.Flags()
-	cmd.Args = func(_ *cobra.Command, args []string) error { return o.parse(args, flags.Changed("name")) }
-	o.kube.AddTo(flags)
-	flags.StringVar(&o.name, "name", objects.DefaultName, "name of the environment, as the argument")
-	o.output.AddTo(flags, step.Text, step.JSON, step.YAML)
-	flags.DurationVar(&o.quietAfter, "quiet-after", 10*time.Minute, "how long a training may print nothing before that is a finding")
+	env.AddTo(flags, "cluster file; its namespace is used without --namespace")
+	output.AddTo(flags, step.Text, step.JSON, step.YAML)
+	flags.DurationVar(&quietAfter, "quiet-after", 10*time.Minute, "how long a training may print nothing before that is a finding")
 	return cmd
-}
-
-func (o *doctorOptions) parse(args []string, named bool) error {
-	var problems []error
-	if len(args) > 1 {
-		problems = append(problems, fmt.Errorf("arguments %q: want one environment or none", args))
-	}
-	if len(args) > 0 {
-		if named && o.name != args[0] {
-			problems = append(problems, fmt.Errorf("environment %q and --name %q: want one of them", args[0], o.name))
-		}
-		o.name = args[0]
-	}
-	if o.quietAfter <= 0 {
-		problems = append(problems, fmt.Errorf("--quiet-after %s: want more than nothing", o.quietAfter))
-	}
-	return errors.Join(problems...)
-}
-
-func (o *doctorOptions) run(cmd *cobra.Command) error {
-	clients, err := o.kube.Connect()
-	if err != nil {
-		return err
-	}
-	report := doctor.Examine(cmd.Context(), clients, o.name, doctor.Options{QuietAfter: o.quietAfter})
-	err = o.output.Print(cmd.OutOrStdout(), report, func(out io.Writer) error {
-		report.Print(out)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if report.Broken() {
-		return &step.Exit{Code: step.Failed}
-	}
-	return nil
 }

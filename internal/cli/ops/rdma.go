@@ -3,17 +3,17 @@ package ops
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
@@ -23,60 +23,51 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// rdmaOptions are the flags of mlenv rdma.
 type rdmaOptions struct {
-	kube        kube.Flags
-	name        string
-	clusterFile string
-	check       bool
-	output      step.OutputFlag
+	envflags.Flags
+	check  bool
+	output step.OutputFlag
 	// node is -1 for all.
 	node int
 }
 
 // RDMACommand is mlenv rdma.
 func RDMACommand() *cobra.Command {
-	o := rdmaOptions{node: -1}
+	o := rdmaOptions{Flags: envflags.Flags{Reads: true}, node: -1}
 	cmd := &cobra.Command{
-		Use:   "rdma [NODE]",
+		Use:   "rdma [ENVIRONMENT] [NODE]",
 		Short: "Show the RDMA devices of an environment's nodes, and what is wrong with them",
-		Long: `Show the RDMA devices that the nodes of an environment were given, as their agents
-detect them: ports, GIDs, rates, PCIe links, distances to the GPUs, memory that can be
-locked, capabilities, the SCC, the IOMMU; what differs between the nodes; and the
-settings of NCCL that follow from it. Nothing is changed.
+		Long: `Show the RDMA devices that the agents of an environment detect: ports, GIDs, rates, PCIe links, distances to the GPUs,
+lockable memory, capabilities, the SCC, the IOMMU; the differences between the nodes; and NCCL's settings that follow.
+NODE is the number of a node, from 0; without it mlenv shows all.
 
-Exit code 0: shown; 1: it cannot be read, or with --check something is wrong; 2: wrong usage.`,
+Exit code 0: shown; 1: the nodes did not answer, or with --check something is wrong; 2: wrong usage.`,
 		Example: `  mlenv rdma
-  mlenv rdma 1 --output=json
+  mlenv rdma h-kim 1 --output=json
   mlenv rdma --check --cluster-file clusters/barcelona.yaml`,
-		Args: func(_ *cobra.Command, args []string) error { return o.parse(args) },
+		Args: func(cmd *cobra.Command, args []string) error { return o.parse(cmd.Flags(), args) },
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	flags := cmd.Flags()
-	o.kube.AddTo(flags)
-	flags.StringVar(&o.name, "name", objects.DefaultName, "name of the environment")
-	flags.StringVar(&o.clusterFile, "cluster-file", "", "cluster file whose network.rdma is compared with what is there (default: nothing is)")
-	flags.BoolVar(&o.check, "check", false, "print one line a node, and exit with 1 where something is wrong")
+	o.AddTo(flags, "cluster file whose network.rdma is compared with the devices (default: none)")
+	flags.BoolVar(&o.check, "check", false, "print one line per node, and exit with 1 if something is wrong")
 	o.output.AddTo(flags, step.Text, step.JSON, step.YAML)
 	return cmd
 }
 
-func (o *rdmaOptions) parse(args []string) error {
-	var problems []error
-	if len(args) > 1 {
-		problems = append(problems, fmt.Errorf("arguments %q: want one node or none", args))
-	}
-	if len(args) == 1 {
-		node, err := strconv.Atoi(args[0])
-		if err != nil || node < 0 {
-			problems = append(problems, fmt.Errorf("node %q: want its number in the environment, 0 and up", args[0]))
+// parse takes a number for the node: the name of an environment begins with a letter.
+func (o *rdmaOptions) parse(flags *pflag.FlagSet, args []string) error {
+	if len(args) > 0 {
+		last := len(args) - 1
+		if node, err := strconv.Atoi(args[last]); err == nil && node >= 0 {
+			o.node, args = node, args[:last]
+		} else if len(args) > 1 {
+			return fmt.Errorf("node %q: want its number in the environment, 0 and up", args[last])
 		}
-		o.node = node
 	}
-	return errors.Join(problems...)
+	return envflags.ParseName(flags, args)
 }
 
-// rdmaNode is what is shown of a node.
 type rdmaNode struct {
 	Node           int        `json:"node"`
 	Pod            string     `json:"pod"`
@@ -86,7 +77,6 @@ type rdmaNode struct {
 	NCCL           rdma.Plan  `json:"nccl"`
 }
 
-// rdmaReport is what is shown of an environment.
 type rdmaReport struct {
 	Nodes []rdmaNode `json:"nodes"`
 	// Between are the findings between nodes.
@@ -95,24 +85,20 @@ type rdmaReport struct {
 
 func (o *rdmaOptions) run(cmd *cobra.Command) error {
 	ctx := cmd.Context()
-	var file cluster.File
-	if o.clusterFile != "" {
-		var err error
-		if file, err = clusterfile.Load(ctx, o.clusterFile, o.kube); err != nil {
-			return err
-		}
-	}
-	clients, err := o.kube.Connect()
+	file, err := o.Load(ctx)
 	if err != nil {
 		return err
 	}
-	clients.Namespace = o.kube.NamespaceOf(clients, file.Cluster.Namespace)
-	report, err := detect(ctx, clients, o.name, network.FromFile(file, agent.RDMA))
+	clients, err := o.Connect(ctx, step.TextLog(cmd.ErrOrStderr()))
+	if err != nil {
+		return err
+	}
+	report, err := detect(ctx, clients, o.Environment, network.FromFile(file, agent.RDMA))
 	if err != nil {
 		return err
 	}
 	if o.node >= len(report.Nodes) {
-		return fmt.Errorf("node %d: environment %s/%s has nodes 0 to %d", o.node, clients.Namespace, o.name, len(report.Nodes)-1)
+		return fmt.Errorf("node %d: environment %s/%s has nodes 0 to %d", o.node, clients.Namespace, o.Environment, len(report.Nodes)-1)
 	}
 	if o.node >= 0 {
 		report = rdmaReport{Nodes: report.Nodes[o.node : o.node+1]}
@@ -130,7 +116,6 @@ func (o *rdmaOptions) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// detect asks the agents of all nodes at once.
 func detect(ctx context.Context, clients *kube.Clients, name string, settings network.Settings) (rdmaReport, error) {
 	set, err := nodes.Connect(ctx, clients, name, "")
 	if err != nil {
@@ -145,7 +130,7 @@ func detect(ctx context.Context, clients *kube.Clients, name string, settings ne
 		if err != nil {
 			return err
 		}
-		// Who may not read pods goes without their annotations.
+		// The annotations are optional: the user may not be allowed to read pods.
 		if pod, err := clients.Kube.CoreV1().Pods(clients.Namespace).Get(ctx, found[n].Pod, metav1.GetOptions{}); err == nil {
 			found[n].KubernetesNode, found[n].SCC = pod.Spec.NodeName, pod.Annotations[objects.AdmittedByAnnotation]
 		}
@@ -170,15 +155,10 @@ func (r rdmaReport) fine() bool {
 			return false
 		}
 	}
-	for _, finding := range r.Between {
-		if finding.Level != fail.Note {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.Between, func(f fail.Finding) bool { return f.Level != fail.Note })
 }
 
-// print writes one line a node where brief is asked for, and else everything.
+// print writes everything, or one line per node if brief is true.
 func (r rdmaReport) print(w io.Writer, brief bool) {
 	for _, node := range r.Nodes {
 		if brief {

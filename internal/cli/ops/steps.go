@@ -1,14 +1,17 @@
-// Package ops are the commands about clusters and environments: check a cluster and its
-// file, build the training image, look for what is wrong with an environment and its network.
+// Package ops has the commands that check clusters, cluster files, environments and networks, and build the training
+// image.
 package ops
 
 import (
+	"context"
 	"errors"
 	"io"
 	"io/fs"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -17,46 +20,77 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
-// BuildCommand is mlenv build, the step build-image. images holds the flavours, a folder each.
+// BuildCommand is mlenv build, the step build-image. images has a folder for each flavour.
 func BuildCommand(images fs.FS) *cobra.Command {
 	var o buildimage.Options
 	var where kube.Flags
-	var clusterFile string
+	var clusterFile, installed string
+	load := func(ctx context.Context) error {
+		var err error
+		o.Cluster, err = loadFile(ctx, &where, clusterFile, installed)
+		return errors.Join(err, o.Check(images))
+	}
 	cmd := &cobra.Command{
-		Use:   "build --cluster-file FILE [KEY=VALUE...]",
-		Short: "Build the training image on the cluster, unless it is there",
+		Use:   "build [KEY=VALUE...]",
+		Short: "Build the training image on the cluster, unless it exists",
 		Long:  buildimage.Description,
-		Example: `  mlenv build --cluster-file clusters/barcelona.yaml --flavour pytorch-2.9-numpy2
+		Example: `  mlenv build --flavour pytorch-2.9-numpy2
   mlenv build --cluster-file clusters/cairo.yaml --folder ./my-image --flavour mine`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			o.BuildArgs = append(o.BuildArgs, args...)
-			var err error
-			o.Cluster, err = clusterfile.Load(cmd.Context(), clusterFile, where)
-			return errors.Join(err, o.Check(images))
+			if clusterFile == "" {
+				return nil // its mistakes are not those of the command line
+			}
+			return load(cmd.Context())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if clusterFile == "" {
+				if err := load(cmd.Context()); err != nil {
+					return err
+				}
+			}
 			_, err := buildimage.Run(cmd.Context(), buildimage.Deps{Connect: buildimage.Connect(where, o.Cluster, "", ""), Images: images, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
 			return err
 		},
 	}
 	where.AddTo(cmd.Flags())
 	o.AddFlags(cmd.Flags())
-	cmd.Flags().StringVar(&clusterFile, "cluster-file", "", "the cluster file")
+	addFileFlags(cmd, &clusterFile, &installed)
 	step.AddLogFormat(cmd)
 	return cmd
 }
 
+// addFileFlags adds the flags that name a cluster file, or an installed one.
+func addFileFlags(cmd *cobra.Command, file, installed *string) {
+	cmd.Flags().StringVar(file, "cluster-file", "", "cluster file (default: the installed one)")
+	cmd.Flags().StringVar(installed, "cluster", "", "name of the installed cluster file (default: the only one)")
+	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
+}
+
+// loadFile reads the cluster file, or else the installed one; where then names its namespace.
+func loadFile(ctx context.Context, where *kube.Flags, file, installed string) (cluster.File, error) {
+	if file != "" {
+		return clusterfile.Load(ctx, file, *where)
+	}
+	clients, err := where.Connect()
+	if err != nil {
+		return cluster.File{}, err
+	}
+	where.Namespace = clients.Namespace
+	return clusterfile.LoadInstalled(ctx, clients, installed)
+}
+
 // PreflightCommand is mlenv preflight.
 func PreflightCommand() *cobra.Command {
-	cmd := examining(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
+	cmd := preflightCommand(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
 		d.Log, d.Out = step.Log(cmd), step.ReportOutput(cmd, o.Output)
 		_, err := preflight.Run(cmd.Context(), d, o)
 		return err
 	})
-	cmd.Use = "preflight --cluster-file FILE"
-	cmd.Short = "Tell whether an environment can be had, and whether over RDMA"
+	cmd.Use = "preflight"
+	cmd.Short = "Check whether an environment would start, and whether it could use RDMA"
 	cmd.Long = preflight.Description
-	cmd.Example = `  mlenv preflight --cluster-file clusters/barcelona.yaml --nodes 4
+	cmd.Example = `  mlenv preflight --nodes 4
   mlenv preflight --cluster-file clusters/cairo.yaml --mode rdma --output=json`
 	step.AddLogFormat(cmd)
 	return cmd
@@ -64,7 +98,7 @@ func PreflightCommand() *cobra.Command {
 
 // PlanCommand is mlenv plan.
 func PlanCommand() *cobra.Command {
-	cmd := examining(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
+	cmd := preflightCommand(func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error {
 		report := preflight.Examine(cmd.Context(), d, o)
 		plan := preflight.PlanOf(cmd.Context(), d.Clients.Kube, report)
 		err := o.Output.Print(cmd.OutOrStdout(), plan, func(out io.Writer) error {
@@ -76,27 +110,31 @@ func PlanCommand() *cobra.Command {
 		}
 		return report.Err()
 	})
-	cmd.Use = "plan --cluster-file FILE"
-	cmd.Short = "Say what a run would make, whether it would start, where, and how its nodes would talk"
-	cmd.Long = `Say what a run, or mlenv up, would make on the cluster as it is now: the objects, the nodes, how these would talk and
-why, what bandwidth is expected between them and how that is known, and what keeps it from starting. mlenv preflight has
-every check with its evidence. Nothing is changed.
+	cmd.Use = "plan"
+	cmd.Short = "Show what a run would create, on which nodes, and over which network"
+	cmd.Long = `Show what a run or mlenv up would create on the cluster as it is now: the objects, the nodes, the transport between them
+and the reason for it, the expected bandwidth, and what keeps it from starting. mlenv preflight prints every check with
+its evidence.
 
-Exit code 0: it would start, as far as is known; 1: it would not; 2: wrong usage.`
-	cmd.Example = `  mlenv plan --cluster-file=clusters/barcelona.yaml --nodes=4
+Exit code 0: nothing is known that keeps it from starting; 1: it would not start; 2: wrong usage.`
+	cmd.Example = `  mlenv plan --nodes=4
   mlenv plan --cluster-file=clusters/cairo.yaml --mode=rdma --output=json`
 	return cmd
 }
 
-// examining is a command with preflight's flags, for run.
-func examining(run func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error) *cobra.Command {
+// preflightCommand returns a command with preflight's flags that calls run.
+func preflightCommand(run func(cmd *cobra.Command, d preflight.Deps, o preflight.Options) error) *cobra.Command {
 	var o preflight.Options
 	var where kube.Flags
-	var clusterFile string
+	var clusterFile, installed string
 	cmd := &cobra.Command{
 		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := o.Connect(cmd.Context(), where, clusterFile)
+			file, err := loadFile(cmd.Context(), &where, clusterFile, installed)
+			if err != nil {
+				return err
+			}
+			clients, err := o.Connect(where, file)
 			if err != nil {
 				return err
 			}
@@ -109,25 +147,28 @@ func examining(run func(cmd *cobra.Command, d preflight.Deps, o preflight.Option
 	}
 	where.AddTo(cmd.Flags())
 	o.AddFlags(cmd.Flags())
-	cmd.Flags().StringVar(&clusterFile, "cluster-file", "", "the cluster file")
+	addFileFlags(cmd, &clusterFile, &installed)
 	return cmd
 }
 
 // CheckFabricCommand is mlenv check-fabric.
 func CheckFabricCommand() *cobra.Command {
 	var o checkfabric.Options
-	var where kube.Flags
+	var env envflags.Flags
 	cmd := &cobra.Command{
-		Use:   "check-fabric",
-		Short: "Prove that the network between an environment's nodes does what it should",
+		Use:   "check-fabric [ENVIRONMENT]",
+		Short: "Measure the network between the nodes of an environment",
 		Long:  checkfabric.Description,
-		Example: `  mlenv check-fabric --name ml-dev-env
+		Example: `  mlenv check-fabric h-kim
   mlenv check-fabric --compare tcp --bandwidth fail
   mlenv check-fabric --pods=h-kim-0,h-kim-1 -n nccl-test
   mlenv check-fabric --pods=app=my-training --container=trainer`,
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
+		Args: func(cmd *cobra.Command, args []string) error {
+			return errors.Join(envflags.ParseName(cmd.Flags(), args), o.Check())
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			clients, err := where.Connect()
+			env.None = o.Pods.Pods != ""
+			clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
 			if err != nil {
 				return err
 			}
@@ -135,8 +176,8 @@ func CheckFabricCommand() *cobra.Command {
 			return err
 		},
 	}
-	where.AddTo(cmd.Flags())
 	o.AddFlags(cmd.Flags())
+	env.AddTo(cmd.Flags(), "cluster file; its namespace is used without --namespace")
 	step.AddLogFormat(cmd)
 	return cmd
 }

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,47 +13,84 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
+type validation struct {
+	Name     string    `json:"file"`
+	Valid    bool      `json:"valid"`
+	Mistakes []mistake `json:"mistakes,omitempty"`
+	file     cluster.File
+	problems cluster.Problems
+}
+
+// mistake is a cluster.Problem with the names of --output.
+type mistake struct {
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
+	Path   string `json:"path,omitempty"`
+	Value  string `json:"value,omitempty"`
+	Want   string `json:"want"`
+}
+
 // ValidateCommand is mlenv validate.
 func ValidateCommand() *cobra.Command {
-	return &cobra.Command{
+	var output step.OutputFlag
+	cmd := &cobra.Command{
 		Use:   "validate FILE...",
-		Short: "Check cluster files and say every mistake with its line",
-		Long: `Check cluster files: what is written in them, not whether the cluster has it, which mlenv preflight tells.
-Of a mistake it says file, line and column, the key, what is there and what was wanted, and what was probably meant.
+		Short: "Check cluster files and report every mistake with its line",
+		Long: `Check the content of cluster files without a cluster; mlenv preflight compares a file with its cluster. mlenv reports each
+mistake with file, line, column and key, and what is allowed.
 
-Exit code 0: all are valid; 1: one is not; 2: wrong usage.`,
+Exit code 0: all files are valid; 1: one is not; 2: wrong usage.`,
 		Example: "  mlenv validate clusters/barcelona.yaml",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {
+			var all []validation
 			valid := true
 			for _, name := range files {
 				content, err := os.ReadFile(name)
 				if err != nil {
 					return err
 				}
-				file, err := cluster.Load(name, content)
-				if err != nil {
-					fmt.Fprintln(cmd.ErrOrStderr(), err)
-					valid = false
-					continue
+				v := validation{Name: name, Valid: true}
+				if v.file, err = cluster.Load(name, content); err != nil {
+					v.Valid, valid = false, false
+					if !errors.As(err, &v.problems) {
+						return err
+					}
+					for _, problem := range v.problems {
+						v.Mistakes = append(v.Mistakes, mistake(problem))
+					}
 				}
-				describe(cmd.OutOrStdout(), name, file)
+				all = append(all, v)
 			}
-			if !valid {
+			err := output.Print(cmd.OutOrStdout(), all, func(out io.Writer) error {
+				for _, v := range all {
+					v.print(out, cmd.ErrOrStderr())
+				}
+				return nil
+			})
+			if err == nil && !valid {
 				return &step.Exit{Code: step.Failed}
 			}
-			return nil
+			return err
 		},
 	}
+	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
+	return cmd
 }
 
-func describe(out io.Writer, name string, f cluster.File) {
+func (v validation) print(out, problems io.Writer) {
+	if !v.Valid {
+		fmt.Fprintln(problems, v.problems)
+		return
+	}
+	f := v.file
 	nodes := "any node with GPUs"
 	if f.Nodes.GPUNodes != nil {
 		nodes = fmt.Sprintf("%d nodes", len(f.Nodes.GPUNodes))
 	}
 	fmt.Fprintf(out, "%s: valid: %s at %s, %s, %d GPUs each, storage %s\n",
-		name, f.Cluster.Name, f.Cluster.API, nodes, f.GPUs.PerNode, f.Storage.Mode)
+		v.Name, f.Cluster.Name, f.Cluster.API, nodes, f.GPUs.PerNode, f.Storage.Mode)
 	for line := range strings.Lines(strings.TrimSpace(f.Notes)) {
 		fmt.Fprintf(out, "  %s\n", strings.TrimSpace(line))
 	}

@@ -1,8 +1,8 @@
-// Package render is mlenv render: the objects that an environment would consist of, without a
-// cluster.
+// Package render is mlenv render, which prints the objects of an environment without a cluster.
 package render
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,6 +11,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
@@ -18,7 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// leaseUID stands for the one that the API server will give the Lease.
+// leaseUID stands for the UID that the API server will assign to the Lease.
 const leaseUID = "00000000-0000-0000-0000-000000000000"
 
 type options struct {
@@ -33,20 +34,17 @@ func Command() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "render [ENVIRONMENT] --cluster-file=FILE",
-		Short: "Print the objects that an environment would consist of",
-		Long: `Print the objects that mlenv up, or a run, would apply for an environment, without asking any cluster. Not among
-them are the two Secrets of certificates, which are made at random; and the Lease, which owns the others, has no UID
-before it is made.
+		Short: "Print the objects of an environment",
+		Long: `Print the objects that mlenv up or a run would apply for an environment, without a cluster. The two Secrets with
+certificates are left out, and the UID of the Lease, which owns the other objects, is a placeholder.
 
-What provision would decide by looking at the cluster must be told: --mode is rdma where the cluster file enables it, else tcp;
---storage auto is taken for rwx where the file has a class for that.
+provision decides some settings by what it finds on the cluster. Here --mode=auto means rdma if the cluster file enables
+it, else tcp; --storage=auto means rwx if the file has a class for it.
 
-Exit code 0: printed; 1: no environment can be made of this; 2: wrong usage.`,
+Exit code 0: printed; 1: the request is invalid; 2: wrong usage.`,
 		Example: `  mlenv render --cluster-file=clusters/barcelona.yaml --nodes=4 --steps-image=quay.io/me/steps:v1 --image=quay.io/me/train:v1
   mlenv render h-kim --cluster-file=clusters/cairo.yaml --image=IMAGE --steps-image=IMAGE | oc apply --dry-run=server -f -`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			return o.parse(args, cmd.Flags().Changed("name"))
-		},
+		Args: o.parse,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	flags := cmd.Flags()
@@ -55,29 +53,20 @@ Exit code 0: printed; 1: no environment can be made of this; 2: wrong usage.`,
 	flags.StringVar(&o.cluster, "cluster-file", "", "the cluster file")
 	flags.IntVar(&o.request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the file)")
 	flags.IntVar(&o.request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the file)")
-	flags.StringVar(&o.mode, "mode", "auto", "how the nodes talk: tcp, rdma, or auto for what the file enables")
+	flags.StringVar(&o.mode, "mode", "auto", "transport: tcp, rdma, or auto for what the file enables")
 	flags.StringVar(&o.storage, "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the file)")
 	flags.StringVar(&o.request.WorkspaceSize, "workspace-size", "", "size of the workspace claim (default: the file's)")
 	flags.StringVar(&o.request.DatasetsSize, "datasets-size", "", "size of the datasets claim (default: the file's)")
 	flags.StringVar(&o.request.Image, "image", "", "training image (default: image.name of the file)")
-	flags.StringVar(&o.request.StepsImage, "steps-image", "", "image of the steps, which the nodes get their agent from")
-	flags.StringVar(&o.services, "services", objects.NoServices, "programs to develop with on node 0: code-server, jupyter and tensorboard, with commas, or all or none")
-	flags.BoolVar(&o.request.Routes, "routes", false, "an OpenShift Route to each service too")
+	flags.StringVar(&o.request.StepsImage, "steps-image", "", "image of the steps, which contains the agent")
+	flags.StringVar(&o.services, "services", objects.NoServices, "services on node 0: code-server, jupyter and tensorboard, separated by commas, or all or none")
+	flags.BoolVar(&o.request.Routes, "routes", false, "add an OpenShift Route for each service")
 	o.output.AddUse(flags, "yaml, or json for one list", step.YAML, step.JSON)
 	return cmd
 }
 
-func (o *options) parse(args []string, named bool) error {
-	var problems []error
-	if len(args) > 1 {
-		problems = append(problems, fmt.Errorf("arguments %q: want one environment or none", args))
-	}
-	if len(args) > 0 {
-		if named && o.name != args[0] {
-			problems = append(problems, fmt.Errorf("environment %q and --name %q: want one of them", args[0], o.name))
-		}
-		o.name = args[0]
-	}
+func (o *options) parse(cmd *cobra.Command, args []string) error {
+	problems := []error{envflags.ParseName(cmd.Flags(), args)}
 	if !slices.Contains([]string{"auto", string(objects.TCP), string(objects.RDMA)}, o.mode) {
 		problems = append(problems, fmt.Errorf("--mode %q: want auto, tcp or rdma", o.mode))
 	}
@@ -102,13 +91,10 @@ func (o *options) run(cmd *cobra.Command) error {
 	return step.WriteObjects(cmd.OutOrStdout(), objects)
 }
 
-// objects are those of the environment, the Lease first. Errors: InvalidInput.
+// objects are the objects of the environment, the Lease first. Errors: InvalidInput.
 func (o *options) objects(file cluster.File) ([]objects.Object, error) {
 	r := o.request
-	r.Cluster, r.Name, r.Namespace = file, o.name, o.namespace
-	if r.Namespace == "" {
-		r.Namespace = file.Cluster.Namespace
-	}
+	r.Cluster, r.Name, r.Namespace = file, o.name, cmp.Or(o.namespace, file.Cluster.Namespace)
 	r.Services = objects.ParseServices(o.services)
 	r.Mode, r.Storage = objects.Mode(o.mode), cluster.StorageMode(o.storage)
 	r = r.WithDefaults()

@@ -66,15 +66,15 @@ func render(t *testing.T, args string) []byte {
 }
 
 func TestRenderRefuses(t *testing.T) {
-	for args, want := range map[string]string{
-		"a b --mode=fast": "arguments [\"a\" \"b\"]: want one environment or none\n--mode \"fast\": want auto, tcp or rdma\n--cluster-file is missing",
-		"--cluster-file=../../../clusters/local.yaml --nodes=9 --image=x --mode=tcp": "steps-image: is missing",
+	for args, want := range map[string]struct{ message, next string }{
+		"a b --mode=fast": {"arguments [\"a\" \"b\"]: want one environment or none\n--mode \"fast\": want auto, tcp or rdma\n--cluster-file is missing", ""},
+		"--cluster-file=../../../clusters/local.yaml --nodes=9 --image=x --mode=tcp": {"steps-image: is missing", "use --nodes=2; or correct the cluster file, if the nodes have more"},
 	} {
 		cmd := Command()
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
 		cmd.SetArgs(strings.Fields(args))
-		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) || fail.NextOf(err) != "" {
-			t.Errorf("%s: got %v, want %q", args, err, want)
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want.message) || fail.NextOf(err) != want.next {
+			t.Errorf("%s: got %v, next %q; want %q, next %q", args, err, fail.NextOf(err), want.message, want.next)
 		}
 	}
 }

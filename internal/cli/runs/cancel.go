@@ -15,45 +15,45 @@ func CancelCommand() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use:   "cancel RUN",
-		Short: "Cancel a run so that everything is given back",
-		Long: `Cancel a run by the kind of cancellation that runs its teardown: the training is stopped, a receipt is written,
-and pods and GPUs are given back. Claims and what is on them stay. A run that has ended is left as it is.
+		Short: "Cancel a run and release everything that it holds",
+		Long: `Cancel a run so that its teardown runs: it stops the training, writes a receipt, and releases pods and GPUs.
+Claims and their files stay.
 
-Exit code 0: the run is cancelled, or had ended; 1: it could not be; 2: wrong usage.`,
+Exit code 0: the run is cancelled, or has ended already; 1: it could not be cancelled; 2: wrong usage.`,
 		Example:           "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, k, err := named(cmd.Context(), flags, args[0])
+			clients, r, err := named(cmd.Context(), flags, args)
 			if err != nil {
 				return err
 			}
-			if k.run == nil || k.run.IsDone() {
-				fmt.Fprintf(cmd.OutOrStdout(), "Run %s has ended already: %s.\n", k.name, k.state())
+			if r.run == nil || r.run.IsDone() {
+				fmt.Fprintf(cmd.OutOrStdout(), "Run %s has ended already: %s.\n", r.name, r.state())
 				return nil
 			}
-			if err := launch.Cancel(cmd.Context(), clients, k.run); err != nil {
+			if err := launch.Cancel(cmd.Context(), clients, r.run); err != nil {
 				return err
 			}
 			if !wait {
-				fmt.Fprintf(cmd.OutOrStdout(), "Run %s is being cancelled; everything is given back within minutes: mlenv status %s -n %s\n", k.name, k.name, k.run.Namespace)
+				say(cmd.OutOrStdout(), "Run %s is being cancelled; everything is released within minutes: mlenv status %s -n %s\n", r.name, r.name, r.run.Namespace)
 				return nil
 			}
-			shown := newDisplay(cmd.OutOrStdout(), len(k.tasks)+1)
-			outcome, err := launch.Follow(cmd.Context(), clients, k.run, func(e launch.Event) {
+			display := newDisplay(cmd.OutOrStdout(), len(r.tasks)+1)
+			outcome, err := launch.Follow(cmd.Context(), clients, r.run, func(e launch.Event) {
 				if e.Kind == launch.TaskEnded || e.Task == "teardown" {
-					shown.observe(e)
+					display.observe(e)
 				}
 			})
-			shown.end()
+			display.end()
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Run %s was cancelled%s.\n", k.name, took(outcome))
+			fmt.Fprintf(cmd.OutOrStdout(), "Run %s was cancelled%s.\n", r.name, took(outcome))
 			return nil
 		},
 	}
 	flags.AddTo(cmd.Flags())
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until everything is given back")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until everything is released")
 	return cmd
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,39 +14,39 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// progressWord is before the lines in which the train step says how far it is.
-const progressWord = "progress: "
-
-// display shows a run as it goes on: a line for what happened, and on a terminal
-// a last line, written again and again, for what is going on.
+// display prints the events of a run. On a terminal its last line is rewritten to show what is in progress.
 type display struct {
 	out io.Writer
 	// width of the terminal, nil without one.
-	width func() int
-	color bool
-	now   func() time.Time
-	// phases is how many tasks there are.
+	width  func() int
+	color  bool
+	now    func() time.Time
 	phases int
 
 	mu sync.Mutex
-	// question stands where the last line does, while it is asked.
+	// question replaces the last line until resume.
 	question string
-	over     bool
-	shown    bool
+	// takeKeys makes the terminal pass on each key at once until the returned function is called; nil without a terminal.
+	takeKeys func() (release func())
+	// release is not nil while a question is open. A terminal whose keys are taken does not return at a new line by itself.
+	release func()
+	over    bool
+	// rewrites is true while the last line is on the terminal.
+	rewrites bool
 	began    map[string]time.Time
 	order    []string
 	ended    int
-	progress string
 }
 
-// newDisplay looks whether out is a terminal.
+// newDisplay uses the last line and colors only on a terminal.
 func newDisplay(out io.Writer, phases int) *display {
 	d := &display{out: out, now: time.Now, phases: phases, began: map[string]time.Time{}}
-	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+	if terminal(out) {
 		d.width = func() int {
-			width, _, err := term.GetSize(int(file.Fd()))
+			width, _, err := term.GetSize(int(out.(*os.File).Fd()))
 			if err != nil || width < 20 {
 				return 80
 			}
@@ -56,7 +57,11 @@ func newDisplay(out io.Writer, phases int) *display {
 	return d
 }
 
-// observe is a launch.Observer.
+func terminal(out io.Writer) bool {
+	file, ok := out.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
 func (d *display) observe(e launch.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,35 +73,20 @@ func (d *display) observe(e launch.Event) {
 		d.began[e.Task] = e.Time
 		text := e.Task + " started"
 		if e.Retry > 0 {
-			text = fmt.Sprintf("%s started again, for the %d. time", e.Task, e.Retry)
+			text = fmt.Sprintf("%s started again, attempt %d", e.Task, e.Retry+1)
 		}
-		d.print(d.bold("== " + text))
+		d.writeLine(d.bold("== " + text))
 	case launch.TaskWaiting:
-		d.print(fmt.Sprintf("== %s waits: %s", e.Task, humanize.OneLine(e.Text, 300)))
+		d.writeLine(fmt.Sprintf("== %s waits: %s", e.Task, humanize.OneLine(e.Text, 300)))
 	case launch.LogLost:
-		d.print(fmt.Sprintf("== the log of %s cannot be read any more: %s", e.Task, e.Text))
+		d.writeLine(fmt.Sprintf("== the rest of the log of %s cannot be read: %s", e.Task, humanize.PlainLine(e.Text)))
 	case launch.TaskEnded:
 		d.ended++
-		d.order = removed(d.order, e.Task)
-		d.print(d.bold("== " + endOf(e.Ended)))
+		d.order = slices.DeleteFunc(d.order, func(task string) bool { return task == e.Task })
+		d.writeLine(d.bold("== " + endOf(e.Ended)))
 	case launch.Line:
-		if progress, ok := strings.CutPrefix(e.Text, progressWord); ok && d.width != nil {
-			d.progress = progress
-			d.status()
-			return
-		}
-		d.print("[" + e.Task + "] " + e.Text)
+		d.writeLine("[" + e.Task + "] " + humanize.PlainLine(e.Text))
 	}
-}
-
-func removed(names []string, name string) []string {
-	var left []string
-	for _, other := range names {
-		if other != name {
-			left = append(left, other)
-		}
-	}
-	return left
 }
 
 func endOf(t *run.TaskRun) string {
@@ -107,61 +97,74 @@ func endOf(t *run.TaskRun) string {
 	if t.Status == run.Succeeded {
 		return t.Task + " done" + took
 	}
-	return fmt.Sprintf("%s failed%s: %s", t.Task, took, t.Reason)
+	return fmt.Sprintf("%s failed%s: %s", t.Task, took, humanize.OneLine(string(t.Reason), 100))
 }
 
-// say prints a line of our own.
-func (d *display) say(format string, args ...any) {
+// print prints a line that is not an event.
+func (d *display) print(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.print(fmt.Sprintf(format, args...))
+	d.writeLine(step.ForPeople(fmt.Sprintf(format, args...)))
 }
 
-// ask explains a question and puts it in the place of the last line, until resume: what is
-// printed meanwhile comes above it.
+// ask prints an explanation, and the question as the last line until resume. Other lines come above the question.
 func (d *display) ask(explanation, question string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.question = ""
-	d.print(explanation)
+	d.writeLine(explanation)
 	d.clear()
 	d.question = question
+	if d.takeKeys != nil && d.release == nil {
+		d.release = d.takeKeys()
+	}
 	d.status()
 }
 
 func (d *display) resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.clear()
-	d.question = ""
+	d.closeQuestion()
 	d.status()
 }
 
-// tick shows that time passes.
+func (d *display) closeQuestion() {
+	d.clear()
+	d.question = ""
+	if d.release != nil {
+		d.release()
+		d.release = nil
+	}
+}
+
+// tick updates the time in the last line.
 func (d *display) tick() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.status()
 }
 
-// end takes the last line away.
 func (d *display) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.clear()
+	d.closeQuestion()
 	d.over = true
 }
 
-func (d *display) print(line string) {
+func (d *display) writeLine(line string) {
 	d.clear()
-	fmt.Fprintln(d.out, line)
+	line += "\n"
+	if d.release != nil {
+		line = strings.ReplaceAll(line, "\n", "\r\n")
+	}
+	fmt.Fprint(d.out, line)
 	d.status()
 }
 
 func (d *display) clear() {
-	if d.shown {
+	if d.rewrites {
 		fmt.Fprint(d.out, "\r\x1b[K")
-		d.shown = false
+		d.rewrites = false
 	}
 }
 
@@ -170,9 +173,9 @@ func (d *display) status() {
 	case d.over, d.width == nil && d.question == "":
 		return
 	case d.question != "":
-		if !d.shown { // else what is being typed would go
+		if !d.rewrites { // rewriting it would erase what is being typed
 			fmt.Fprint(d.out, d.question)
-			d.shown = true
+			d.rewrites = true
 		}
 		return
 	case len(d.order) == 0:
@@ -180,12 +183,9 @@ func (d *display) status() {
 	}
 	current := d.order[len(d.order)-1]
 	text := fmt.Sprintf("%d of %d done; %s for %s", d.ended, d.phases, strings.Join(d.order, " and "), humanize.Duration(d.now().Sub(d.began[current])))
-	if d.progress != "" && current == "train" {
-		text += ": " + d.progress
-	}
 	d.clear()
 	fmt.Fprint(d.out, humanize.OneLine(text, d.width()-4))
-	d.shown = true
+	d.rewrites = true
 }
 
 func (d *display) bold(text string) string {

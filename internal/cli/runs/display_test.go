@@ -10,13 +10,18 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
-// What is printed while a question stands there comes above it.
+// Lines that are printed while a question is open come above it.
 func TestQuestionStaysLast(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(100, 0)
 	d := newDisplay(&out, 7)
 	d.width, d.now = func() int { return 40 }, func() time.Time { return now }
 	line := func(text string) { d.observe(launch.Event{Kind: launch.Line, Task: "train", Text: text}) }
+	taken := 0
+	d.takeKeys = func() func() {
+		taken++
+		return func() { taken-- }
+	}
 	d.observe(launch.Event{Kind: launch.TaskStarted, Task: "train", Time: now})
 	const clear = "\r\x1b[K"
 	for _, tc := range []struct {
@@ -26,7 +31,7 @@ func TestQuestionStaysLast(t *testing.T) {
 	}{
 		{"a line", func() { line("one") }, clear + "[train] one\n0 of 7 done; train for 0.0 s"},
 		{"the question", func() { d.ask("== d: detach", "d? ") }, clear + "== d: detach\n0 of 7 done; train for 0.0 s" + clear + "d? "},
-		{"a line meanwhile", func() { line("two") }, clear + "[train] two\nd? "},
+		{"a line meanwhile", func() { line("two") }, clear + "[train] two\r\nd? "},
 		{"time passes", d.tick, ""},
 		{"the answer", d.resume, clear + "0 of 7 done; train for 0.0 s"},
 		{"the end", d.end, clear},
@@ -37,6 +42,18 @@ func TestQuestionStaysLast(t *testing.T) {
 		if diff := cmp.Diff(tc.want, out.String()); diff != "" {
 			t.Errorf("%s: %s", tc.name, diff)
 		}
+		if want := map[string]int{"the question": 1, "a line meanwhile": 1, "time passes": 1}[tc.name]; taken != want {
+			t.Errorf("%s: the keys are taken %d times, want %d", tc.name, taken, want)
+		}
+	}
+}
+
+// A training prints what it likes; it does not erase or color what mlenv prints.
+func TestLinesSteerNoTerminal(t *testing.T) {
+	var out bytes.Buffer
+	newDisplay(&out, 1).observe(launch.Event{Kind: launch.Line, Task: "train", Text: "10%\r\x1b[2J\x1b[31m20%\x1b]0;title\a"})
+	if got, want := out.String(), "[train] 20%\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 

@@ -26,46 +26,47 @@ func FetchCommand() *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use:   "fetch RUN [PATH...]",
-		Short: "Bring logs, checkpoints or the model of a run to this machine",
-		Long: `Bring files of a run from the workspace's claims to this machine, while the run goes on or long after.
+		Short: "Copy logs, checkpoints or the model of a run to this machine",
+		Long: `Copy files of a run from the workspace's claims to this machine, during the run or later.
 
-PATH is on the workspace, as checkpoints/mine or /workspace/checkpoints/mine; logs stands for the folder with the logs, metrics
-and status of the run, which is called so here. Without any PATH it is that folder, and checkpoints/RUN if there is one.
+PATH is on the workspace, such as checkpoints/mine or /workspace/checkpoints/mine; logs means the folder with the logs,
+metrics and status of the run. Without PATH mlenv copies logs, and checkpoints/RUN if it exists; for a run that was started
+with --resume-from, that is the folder of the first run.
 
-A pod that mounts the claim read-only, without any right, reads the files, and is removed in any case. Every file is
-verified by its SHA-256. What is here already with the same content is not sent again, so that fetching goes on where
-it broke off. Where each node has a claim of its own, there is a folder for each: node-0, node-1.
+A pod without any rights mounts the claim read-only and sends the files; mlenv always deletes it. Every file is verified
+by its SHA-256. A file that exists here with the same content is skipped, so a second fetch continues a broken one. If
+each node has its own claim, each gets a folder: node-0, node-1.
 
-Exit code 0: everything is here; 1: it is not; 2: wrong usage, or no such run.`,
+Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run.`,
 		Example: `  mlenv fetch train-multi-node-x7k2p
   mlenv fetch train-multi-node-x7k2p logs
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, k, err := named(cmd.Context(), flags, args[0])
+			clients, r, err := named(cmd.Context(), flags, args[:1])
 			if err != nil {
 				return err
 			}
-			paths, err := k.paths(args[1:])
+			paths, err := r.paths(args[1:])
 			if err != nil {
 				return err
 			}
 			if to == "" {
-				to = k.name
+				to = r.name
 			}
-			return k.fetch(cmd, clients, paths, len(args) > 1, to)
+			return r.fetch(cmd, clients, paths, len(args) > 1, to)
 		},
 	}
 	flags.AddTo(cmd.Flags())
-	cmd.Flags().StringVar(&to, "to", "", "folder to fetch into, made if need be (default: one of the run's name here)")
+	cmd.Flags().StringVar(&to, "to", "", "folder to copy to, created if it does not exist (default: the name of the run)")
 	return cmd
 }
 
 // paths are relative to the workspace.
-func (k known) paths(given []string) ([]string, error) {
+func (r entry) paths(given []string) ([]string, error) {
 	if len(given) == 0 {
-		return []string{fetch.RecordOf(k.uid()), "checkpoints/" + k.name}, nil
+		return []string{fetch.RecordOf(r.uid()), r.checkpoints()}, nil
 	}
 	var paths []string
 	var problems []error
@@ -73,9 +74,9 @@ func (k known) paths(given []string) ([]string, error) {
 		relative := strings.TrimPrefix(strings.TrimPrefix(path.Clean(p), workspace), "/")
 		switch {
 		case p == "logs":
-			relative = fetch.RecordOf(k.uid())
+			relative = fetch.RecordOf(r.uid())
 		case path.IsAbs(p) && path.Clean(p) != workspace && !strings.HasPrefix(path.Clean(p), workspace+"/"), relative == ".." || strings.HasPrefix(relative, "../"):
-			problems = append(problems, fmt.Errorf("path %q: want one on the workspace, as checkpoints/mine or %s/checkpoints/mine", p, workspace))
+			problems = append(problems, fmt.Errorf("path %q: want one on the workspace, such as checkpoints/mine or %s/checkpoints/mine", p, workspace))
 		case relative == "":
 			relative = "."
 		}
@@ -87,9 +88,9 @@ func (k known) paths(given []string) ([]string, error) {
 	return paths, nil
 }
 
-// fetch is wanted to have something at each path if these were named.
-func (k known) fetch(cmd *cobra.Command, clients *kube.Clients, paths []string, named bool, to string) error {
-	claims, err := k.claims(cmd.Context(), clients)
+// fetch copies the paths from all claims. A missing path is an error if the user named it.
+func (r entry) fetch(cmd *cobra.Command, clients *kube.Clients, paths []string, named bool, to string) error {
+	claims, err := r.claims(cmd.Context(), clients)
 	if err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func (k known) fetch(cmd *cobra.Command, clients *kube.Clients, paths []string, 
 			folder = filepath.Join(to, fmt.Sprintf("node-%d", i))
 		}
 		fmt.Fprintf(cmd.ErrOrStderr(), "Reading claim %s.\n", claim)
-		result, err := fetch.Fetch(cmd.Context(), clients, fetch.Claim{Name: claim, For: k.name}, paths, fetch.RecordOf(k.uid()), folder)
+		result, err := fetch.Fetch(cmd.Context(), clients, fetch.Claim{Name: claim, For: r.name}, paths, fetch.RecordOf(r.uid()), folder)
 		if err != nil {
 			return fmt.Errorf("fetching from claim %s: %w", claim, err)
 		}
@@ -110,27 +111,31 @@ func (k known) fetch(cmd *cobra.Command, clients *kube.Clients, paths []string, 
 		}
 		files += result.Files
 		if result.Files > 0 {
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s; %d were not here yet\n", folder, humanize.Count(result.Files, "file"), humanize.Bytes(result.Bytes), result.Fetched)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s; %d of them new\n", folder, humanize.Count(result.Files, "file"), humanize.Bytes(result.Bytes), result.Fetched)
 		}
 	}
 	var problems []error
 	for _, path := range paths {
-		if absent[path] == len(claims) && (named || files == 0) {
-			problems = append(problems, fmt.Errorf("fetching %s: nothing lies there on %s", path, strings.Join(claims, ", ")))
+		switch where := strings.Join(claims, ", "); {
+		case absent[path] < len(claims):
+		case named || files == 0:
+			problems = append(problems, fmt.Errorf("fetching %s: not found on %s", path, where))
+		default:
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: not found on %s. To fetch another folder: mlenv fetch %s PATH -n %s\n", path, where, r.name, clients.Namespace)
 		}
 	}
 	return errors.Join(problems...)
 }
 
-// claims that the run's workspace is on: as its receipt says, or else those that are there.
-func (k known) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
-	if k.receipt != nil && k.receipt.Record != nil {
-		return k.receipt.Record.Claims, nil
+// claims are those of the run's workspace, as in its receipt, or else those that exist now.
+func (r entry) claims(ctx context.Context, clients *kube.Clients) ([]string, error) {
+	if r.receipt != nil && r.receipt.Record != nil {
+		return r.receipt.Record.Claims, nil
 	}
-	names := objects.NamesOf(k.environment())
+	names := objects.NamesOf(r.environment())
 	claims, err := fetch.Claims(ctx, clients, names, names.Workspace)
 	if err != nil {
-		return nil, fmt.Errorf("run %s: %w", k.name, err)
+		return nil, fmt.Errorf("run %s: %w", r.name, err)
 	}
 	return claims, nil
 }

@@ -12,204 +12,186 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
-// ResumeVariable is set for the ranks of a run that resumes another: the name of the run in
-// whose folder of checkpoints it goes on, the first one of a row.
-const ResumeVariable = "MLENV_RESUME_FROM"
-
-// known is what is left of a run: its PipelineRun, its receipt, or both.
-type known struct {
+// entry is what the cluster has of a run: its PipelineRun, its receipt, or both.
+type entry struct {
 	name string
-	// run is nil where it was deleted, tasks are then unknown too.
+	// run is nil if it was deleted; then there are no tasks either.
 	run   *v1.PipelineRun
 	tasks []run.TaskRun
-	// receipt is nil where there is none (yet).
+	// receipt is nil if there is none yet.
 	receipt *receipt.Receipt
 }
 
-// named connects to the cluster and finds a run there.
-func named(ctx context.Context, flags kube.Flags, name string) (*kube.Clients, known, error) {
+// named connects to the cluster and finds the run that the arguments name, or else the newest one.
+func named(ctx context.Context, flags kube.Flags, args []string) (*kube.Clients, entry, error) {
 	clients, err := flags.Connect()
 	if err != nil {
-		return nil, known{}, err
+		return nil, entry{}, err
 	}
-	k, err := find(ctx, clients, name)
-	return clients, k, err
+	if len(args) == 0 {
+		all, err := list(ctx, clients)
+		if err != nil {
+			return nil, entry{}, err
+		}
+		if len(all) == 0 {
+			return nil, entry{}, missing(ctx, clients, "looking for the newest run in %s: there is none", clients.Namespace)
+		}
+		args = []string{all[0].name}
+	}
+	r, err := find(ctx, clients, args[0])
+	return clients, r, err
 }
 
-// find looks for both. A name of which there is neither is InvalidInput, with those that there are.
-func find(ctx context.Context, clients *kube.Clients, name string) (known, error) {
-	k := known{name: name}
+// find looks for the PipelineRun and the receipt. If both are missing, the reason is InvalidInput.
+func find(ctx context.Context, clients *kube.Clients, name string) (entry, error) {
+	r := entry{name: name}
 	found, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		k.run = found
-		if k.tasks, err = run.TaskRuns(ctx, clients.Tekton, clients.Namespace, name, found.UID); err != nil {
-			return k, err
+		r.run = found
+		if r.tasks, err = run.TaskRuns(ctx, clients.Tekton, clients.Namespace, name, found.UID); err != nil {
+			return r, err
 		}
 	case !apierrors.IsNotFound(err):
-		return k, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", clients.Namespace, name, err))
+		return r, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", clients.Namespace, name, err))
 	}
 	left, err := receipt.Read(ctx, clients.Kube, clients.Namespace, name)
 	switch {
-	case err == nil && (k.run == nil || left.RunUID == string(k.run.UID)):
-		k.receipt = &left
+	case err == nil && (r.run == nil || left.RunUID == string(r.run.UID)):
+		r.receipt = &left
+	case err != nil && r.run != nil && fail.ReasonOf(err) == fail.InvalidInput:
+		// The PipelineRun says enough.
 	case err != nil && !apierrors.IsNotFound(err):
-		return k, kube.Problem(err)
+		return r, kube.Problem(err)
 	}
-	if k.run == nil && k.receipt == nil {
-		if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
-			return k, wrongUsage(err)
-		}
-		return k, wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, "looking for run %s/%s: there is neither a PipelineRun nor a receipt of that name", clients.Namespace, name),
-			"mlenv runs -n %s", clients.Namespace))
+	if r.run == nil && r.receipt == nil {
+		return r, missing(ctx, clients, "looking for run %s/%s: found neither a PipelineRun nor a receipt of that name", clients.Namespace, name)
 	}
-	return k, nil
+	return r, nil
 }
 
-// uid is the id of the run's job too.
-func (k known) uid() string {
-	if k.run != nil {
-		return string(k.run.UID)
+// missing is the error of a run that does not exist, perhaps because its namespace does not.
+func missing(ctx context.Context, clients *kube.Clients, format string, args ...any) error {
+	if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
+		return wrongUsage(err)
 	}
-	return k.receipt.RunUID
+	return wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, format, args...), "mlenv runs -n %s", clients.Namespace))
 }
 
-// environment is the one that the run had.
-func (k known) environment() string {
-	if k.receipt != nil {
-		return k.receipt.Environment
+// uid is also the ID of the run's job.
+func (r entry) uid() string {
+	if r.run != nil {
+		return string(r.run.UID)
 	}
-	if k.run.Status.PipelineSpec != nil {
-		return launch.Value(&v1.Pipeline{Spec: *k.run.Status.PipelineSpec}, launch.Values(k.run), "name")
-	}
-	return cmp.Or(strings.Join(launch.Values(k.run)["name"], ""), "ml-dev-env")
+	return r.receipt.RunUID
 }
 
-// values are what it was started with.
-func (k known) values() (map[string][]string, error) {
-	if k.run == nil {
-		return nil, wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, "reading the params of run %s: its PipelineRun is gone, only its receipt is left", k.name),
-			"mlenv receipt %s (has the commit and the image; give the rest again)", k.name))
+func (r entry) param(name string) string { return launch.ValueOf(r.run, name) }
+
+func (r entry) environment() string {
+	if r.receipt != nil {
+		return r.receipt.Environment
 	}
-	return launch.Values(k.run), nil
+	return cmp.Or(r.param("name"), "ml-dev-env")
 }
 
-// resume makes values those of a run that goes on where k ended: with its very commit,
-// unless another is given, and the variable that says where its checkpoints lie.
-func (k known) resume(values, given map[string][]string) {
+// checkpoints is the folder in which the documented scripts keep the checkpoints of r: that of the first run of its series.
+func (r entry) checkpoints() string {
+	first := ""
+	if r.receipt != nil && r.receipt.Training != nil {
+		first = r.receipt.Training.ResumedFrom
+	}
+	if r.run != nil {
+		first = cmp.Or(first, resumedFrom(launch.Values(r.run)))
+	}
+	return "checkpoints/" + cmp.Or(first, r.name)
+}
+
+// resume changes values so that a run continues from the checkpoints of r: it sets agent.ResumeVariable, and the commit of r
+// unless given names another one.
+func (r entry) resume(values, given map[string][]string) {
 	if given["revision"] == nil && given["repo-url"] == nil {
 		commit := ""
-		for _, task := range k.tasks {
+		for _, task := range r.tasks {
 			commit = cmp.Or(commit, task.Results["commit"])
 		}
-		if commit == "" && k.receipt != nil {
-			commit = k.receipt.Commit
+		if commit == "" && r.receipt != nil {
+			commit = r.receipt.Commit
 		}
 		if commit != "" {
 			values["revision"] = []string{commit}
 		}
 	}
-	root := k.name
-	env := slices.Clone(values["env"])
-	for i, entry := range env {
-		if name, value, _ := strings.Cut(entry, "="); name == ResumeVariable {
-			root = value
-			env = slices.Delete(env, i, i+1)
-			break
-		}
-	}
-	values["env"] = append(env, ResumeVariable+"="+root)
+	first := cmp.Or(resumedFrom(values), r.name)
+	env := slices.DeleteFunc(slices.Clone(values["env"]), isResumeVariable)
+	values["env"] = append(env, agent.ResumeVariable+"="+first)
 }
 
-// sentBefore refuses values whose folder was sent from somewhere: it has to be sent again.
-func sentBefore(values map[string][]string, name string) error {
-	if url := values["repo-url"]; len(url) == 1 && syncrepo.IsSentURL(url[0]) {
-		return wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, "starting a run like %s: that one was trained from a folder: want the folder again, or a repository", name),
-			"mlenv run . --like %s", name))
+// resumedFrom is the value of agent.ResumeVariable, "" for none.
+func resumedFrom(values map[string][]string) string {
+	if i := slices.IndexFunc(values["env"], isResumeVariable); i >= 0 {
+		return strings.TrimPrefix(values["env"][i], agent.ResumeVariable+"=")
 	}
-	return nil
+	return ""
 }
 
-// pipelineSelector finds the PipelineRuns of our pipeline, however they were started.
+func isResumeVariable(item string) bool { return strings.HasPrefix(item, agent.ResumeVariable+"=") }
+
+// pipelineSelector selects all PipelineRuns of the pipeline, however they were started.
 const pipelineSelector = "tekton.dev/pipeline=" + launch.Pipeline
 
-// names of runs, the newest first, for completion.
-func names(ctx context.Context, clients *kube.Clients) ([]string, error) {
-	all, err := list(ctx, clients)
-	if err != nil {
-		return nil, err
-	}
-	var found []string
-	for _, k := range all {
-		found = append(found, k.name)
-	}
-	return found, nil
-}
-
-// list are all runs of the namespace, the newest first, also those of which only the
-// receipt is left. Their tasks are not read.
-func list(ctx context.Context, clients *kube.Clients) ([]known, error) {
+// list returns all runs of the namespace without their tasks, the newest first, also deleted ones that
+// left a receipt. It skips receipts that are not valid.
+func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 	found, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: pipelineSelector})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing pipelineruns in %s: %w", clients.Namespace, err))
 	}
-	receipts, err := receipt.List(ctx, clients.Kube, clients.Namespace)
-	if err != nil {
+	left, err := receipt.List(ctx, clients.Kube, clients.Namespace, "")
+	if err != nil && len(left) == 0 && fail.ReasonOf(err) != fail.InvalidInput {
 		return nil, err
 	}
-	var all []known
+	receipts := map[string]receipt.Receipt{}
+	for _, each := range left {
+		receipts[each.Run] = each
+	}
+	var all []entry
 	for i := range found.Items {
-		k := known{name: found.Items[i].Name, run: &found.Items[i]}
-		if left, ok := receipts[k.name]; ok && left.RunUID == k.uid() {
-			k.receipt = &left
+		r := entry{name: found.Items[i].Name, run: &found.Items[i]}
+		if left, ok := receipts[r.name]; ok && left.RunUID == r.uid() {
+			r.receipt = &left
 		}
-		delete(receipts, k.name)
-		all = append(all, k)
+		delete(receipts, r.name)
+		all = append(all, r)
 	}
 	for _, left := range receipts {
-		// A receipt without a UID is of a person's own steps, not of a run.
+		// Steps that a person ran by hand leave a receipt without a UID.
 		if left.RunUID != "" {
-			all = append(all, known{name: left.Run, receipt: &left})
+			all = append(all, entry{name: left.Run, receipt: &left})
 		}
 	}
-	slices.SortFunc(all, func(a, b known) int { return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(all, func(a, b entry) int { return cmp.Or(b.started().Compare(a.started()), cmp.Compare(a.name, b.name)) })
 	return all, nil
 }
 
-// complete offers the names of runs for a flag; arguments have completeRun.
-func complete(cmd *cobra.Command, flag string, flags *kube.Flags) {
-	// The only error is a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return offer(cmd, flags)
-	})
-}
-
-// completeRun offers the names of runs for the first argument.
+// completeRun completes the name of a run for the first argument, and for a flag.
 func completeRun(flags *kube.Flags) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+		var names []string
+		if clients, err := flags.Connect(); err == nil && len(args) == 0 {
+			all, _ := list(cmd.Context(), clients) // completion cannot report an error
+			for _, r := range all {
+				names = append(names, r.name)
+			}
 		}
-		return offer(cmd, flags)
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-func offer(cmd *cobra.Command, flags *kube.Flags) ([]string, cobra.ShellCompDirective) {
-	clients, err := flags.Connect()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	found, err := names(cmd.Context(), clients)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return found, cobra.ShellCompDirectiveNoFileComp
 }

@@ -1,14 +1,12 @@
 package runs
 
 import (
-	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -22,66 +20,66 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// cleanupTime is how long a run that was cancelled may take to give everything back.
+// cleanupTime bounds the teardown of a cancelled run.
 const cleanupTime = run.TeardownTime + 2*time.Minute
 
-// follower follows a run for somebody who may want it to end.
+// follower follows a run until it ends or the user leaves.
 type follower struct {
 	clients *kube.Clients
 	run     *v1.PipelineRun
 	display *display
 	// signals are SIGINT and SIGTERM.
 	signals <-chan os.Signal
-	// answers are lines from the person at the terminal, nil where there is none: then a signal cancels.
+	// answers are the keys of the terminal; if it is nil, a signal cancels the run.
 	answers io.Reader
-	// observe sees every event before it is shown; it may be nil.
-	observe launch.Observer
-	// leave says whether the run goes on without this program yet; what becomes true later comes by
-	// detached. It may be nil.
-	leave func() bool
-	// detached ends the following while the run goes on; it may be nil.
-	detached <-chan error
+	// upload sends the folder to the nodes; nil if the run trains from a repository. It starts when provision has
+	// succeeded. Until it has succeeded the run needs this program.
+	upload func(context.Context) error
+	// detach ends follow as soon as the run does not need this program.
+	detach bool
 }
 
-// notify is what signals come by, until stop.
-func notify() (signals <-chan os.Signal, stop func()) {
-	incoming := make(chan os.Signal, 4)
-	signal.Notify(incoming, os.Interrupt, syscall.SIGTERM)
-	return incoming, func() { signal.Stop(incoming) }
-}
-
-// follow returns when the run has ended, or the person has left it: then over is false.
+// follow returns when the run has ended; over is false if the run continues. It cancels a run whose folder could not be
+// uploaded.
 func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over bool, err error) {
-	// A signal that came while the run was being started has nobody else who answers it.
+	// A signal that came while the run was being started is not in f.signals.
 	late := ctx.Err() != nil && len(f.signals) == 0
-	// Signals are answered here; they end nothing by themselves.
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	type ended struct {
-		outcome launch.Outcome
-		err     error
-	}
-	end := make(chan ended, 1)
+	outcome.Run = f.run
+	uploading, endUpload := context.WithCancel(ctx)
+	defer endUpload()
+	var ending launch.Outcome
+	end, uploaded := make(chan error, 1), make(chan error, 1)
 	go func() {
-		outcome, err := launch.Follow(ctx, f.clients, f.run, func(e launch.Event) {
-			if f.observe != nil {
-				f.observe(e)
+		var err error
+		ending, err = launch.Follow(ctx, f.clients, f.run, func(e launch.Event) {
+			switch {
+			case f.upload == nil:
+			case e.Kind == launch.TaskEnded && e.Task == "provision" && e.Ended.Status == run.Succeeded:
+				go func() { uploaded <- f.upload(uploading) }()
+			case e.Kind == launch.TaskEnded && e.Task == "sync-repo", e.Kind == launch.TaskStarted && e.Task == "teardown":
+				// The tree is on the nodes, or the run ends without it and reports why. A run that is followed again may be
+				// long past this.
+				endUpload()
 			}
 			f.display.observe(e)
 		})
-		end <- ended{outcome, err}
+		end <- err
 	}()
 	defer f.display.end()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	var answers chan string
+	var answers chan byte
 	var asked, cancelled bool
 	var tooLong <-chan time.Time
+	var uploadError error
+	needed := f.upload != nil
 	cancel := func() {
 		f.display.resume()
-		f.display.say("== cancelling; everything is given back, and claims stay")
+		f.display.print("== cancelling; everything is released, and claims stay")
 		if err := launch.Cancel(ctx, f.clients, f.run); err != nil {
-			f.display.say("== it was not cancelled: %v", err)
+			f.display.print("== the run was not cancelled: %v", err)
 			return
 		}
 		cancelled, tooLong = true, time.After(cleanupTime)
@@ -91,89 +89,132 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	}
 	for {
 		select {
-		case e := <-end:
-			return e.outcome, true, e.err
-		case err := <-f.detached:
-			return launch.Outcome{Run: f.run}, false, err
+		case err := <-end:
+			if err != nil || uploadError == nil {
+				return ending, true, err
+			}
+			if ending.Reason == fail.Cancelled {
+				return ending, true, uploadError
+			}
+			ending.Cancelled = false // the run failed before it was cancelled for its upload
+			return ending, true, nil
+		case err := <-uploaded:
+			switch {
+			case cancelled:
+			case err != nil && uploading.Err() == nil:
+				uploadError = fmt.Errorf("sending the folder to the nodes: %w", err)
+				f.display.print("== %v", uploadError)
+				if err := launch.Cancel(ctx, f.clients, f.run); err != nil {
+					return outcome, false, errors.Join(uploadError, err)
+				}
+				cancelled, tooLong = true, time.After(cleanupTime)
+			case f.detach:
+				return outcome, false, nil
+			case err != nil:
+				needed = false
+			default:
+				needed = false
+				f.display.print("== the folder is on the nodes; the run no longer needs this machine")
+			}
 		case <-ticker.C:
 			f.display.tick()
 		case <-tooLong:
-			return launch.Outcome{Run: f.run}, false, &step.Exit{Code: step.Interrupted, Err: fail.Advise(
-				fail.Becausef(fail.TeardownIncomplete, "waiting for the end of run %s, which was cancelled: not yet after %s", f.run.Name, humanize.Duration(cleanupTime)),
+			return outcome, false, &step.Exit{Code: step.Interrupted, Err: fail.Advise(
+				fail.Becausef(fail.TeardownIncomplete, "waiting for the end of the cancelled run %s: it has not ended after %s", f.run.Name, humanize.Duration(cleanupTime)),
 				"mlenv status %s -n %s", f.run.Name, f.run.Namespace)}
 		case s := <-f.signals:
 			switch {
 			case cancelled:
-				f.display.say("== leaving; the run is being cancelled: mlenv status %s -n %s", f.run.Name, f.run.Namespace)
-				return launch.Outcome{Run: f.run}, false, &step.Exit{Code: step.Interrupted}
+				f.display.print("== leaving; the run is being cancelled: mlenv status %s -n %s", f.run.Name, f.run.Namespace)
+				return outcome, false, &step.Exit{Code: step.Interrupted}
 			case asked || f.answers == nil || s != os.Interrupt:
 				asked = false
 				cancel()
 			default:
 				asked = true
-				f.display.ask("== c, or Ctrl-C again: cancel the run with cleanup; d: detach and leave it running; Enter: go on", "c, d or Enter? ")
+				f.display.ask("== c, or Ctrl-C again: cancel the run and release everything; d: detach, the run continues without mlenv; any other key: keep following", "c, d or another key? ")
 				if answers == nil {
-					answers = lines(f.answers)
+					answers = keys(f.answers)
 				}
 			}
-		case answer, open := <-answers:
+		case key, open := <-answers:
+			if !open {
+				answers, f.answers = nil, nil
+			}
 			if !asked {
 				continue
 			}
 			asked = false
-			switch strings.ToLower(strings.TrimSpace(answer)) {
-			case "c", "cancel":
+			switch key {
+			case 'c', 'C', ctrlC:
 				cancel()
-			case "d", "detach":
-				if f.leave == nil || f.leave() {
-					return launch.Outcome{Run: f.run}, false, nil
+			case 'd', 'D':
+				if !needed {
+					return outcome, false, nil
 				}
+				f.detach = true
 				f.display.resume()
-				f.display.say("== the folder is not on the nodes yet; this program leaves as soon as it is")
+				f.display.print("== the folder is not on the nodes yet; this program ends as soon as it is")
 			default:
 				f.display.resume()
-			}
-			if !open {
-				answers, f.answers = nil, nil
 			}
 		}
 	}
 }
 
-// lines reads them, for as long as there are any.
-func lines(in io.Reader) chan string {
-	read := make(chan string)
+// ctrlC is the key on a terminal that passes on each key and makes no signal of it.
+const ctrlC = 3
+
+func keys(in io.Reader) chan byte {
+	read := make(chan byte)
 	go func() {
 		defer close(read)
-		for scanner := bufio.NewScanner(in); scanner.Scan(); {
-			read <- scanner.Text()
+		for key := make([]byte, 1); ; {
+			n, err := in.Read(key)
+			if n > 0 {
+				read <- key[0]
+			}
+			if err != nil {
+				return
+			}
 		}
 	}()
 	return read
 }
 
-// conclude tells how a run ended, and turns that into the exit code.
+// conclude prints how a run ended and returns the exit code as an error.
 func conclude(out, problems io.Writer, o launch.Outcome) error {
 	name, namespace := o.Run.Name, o.Run.Namespace
 	if o.Verdict == receipt.Succeeded {
-		fmt.Fprintf(out, "Run %s succeeded%s.\n", name, took(o))
-		tellMetrics(out, o)
-		fmt.Fprintf(out, "  receipt: mlenv receipt %s -n %s\n  files:   mlenv fetch %s -n %s\n", name, namespace, name, namespace)
+		say(out, "Run %s succeeded%s.\n", name, took(o))
+		if o.Receipt != nil && len(o.Receipt.Metrics) > 0 {
+			say(out, "  metrics: %s\n", metricsText(o.Receipt.Metrics))
+		}
+		say(out, "  receipt: mlenv receipt %s -n %s\n  files:   mlenv fetch %s -n %s\n", name, namespace, name, namespace)
 		return nil
 	}
 	code, verb := step.Failed, "failed"
 	if o.Cancelled {
 		code, verb = step.Interrupted, "was cancelled"
 	}
-	why := fmt.Sprintf(": %s: %s", o.Reason, humanize.OneLine(o.Message, 500))
+	// A traceback is readable only with its lines.
+	why := fmt.Sprintf(": %s: %s", o.Reason, strings.ReplaceAll(humanize.Lines(o.Message, maxMessage), "\n", "\n    "))
 	if o.Cancelled && o.Reason == fail.Cancelled {
-		why = "." // more than that is Tekton's
+		why = "." // the message is only Tekton's
 	}
-	fmt.Fprintf(problems, "Run %s %s%s%s\n", name, verb, took(o), why)
+	say(problems, "Run %s %s%s%s\n", name, verb, took(o), why)
 	if o.Receipt != nil {
-		fmt.Fprintf(problems, "  receipt: mlenv receipt %s -n %s\n  logs:    mlenv logs %s -n %s\n", name, namespace, name, namespace)
+		say(problems, "  receipt: mlenv receipt %s -n %s\n  logs:    mlenv logs %s -n %s\n", name, namespace, name, namespace)
+	}
+	if o.Reason == fail.EnvironmentBusy {
+		fmt.Fprintln(problems, "  next:    start it again in an environment of its own, --name=NAME, or let it wait: --on-busy=wait")
 	}
 	return &step.Exit{Code: code}
+}
+
+// say prints a text with commands that the user can run.
+func say(out io.Writer, format string, args ...any) {
+	fmt.Fprint(out, step.ForPeople(fmt.Sprintf(format, args...)))
 }
 
 func took(o launch.Outcome) string {
@@ -182,10 +223,4 @@ func took(o launch.Outcome) string {
 		return ""
 	}
 	return " after " + humanize.Duration(status.CompletionTime.Sub(status.StartTime.Time))
-}
-
-func tellMetrics(out io.Writer, o launch.Outcome) {
-	if o.Receipt != nil && len(o.Receipt.Metrics) > 0 {
-		fmt.Fprintf(out, "  metrics: %s\n", metricsText(o.Receipt.Metrics))
-	}
 }

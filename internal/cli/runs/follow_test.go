@@ -10,17 +10,20 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -30,14 +33,15 @@ func TestInterrupted(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		signal os.Signal
-		// answers of somebody at the terminal, "" for none there.
+		// answers are keys of the terminal, "" without one.
 		answers         string
 		cancelled, over bool
 	}{
 		{"without a terminal", os.Interrupt, "", true, true},
-		{"SIGTERM", syscall.SIGTERM, "d\n", true, true},
-		{"answer: cancel", os.Interrupt, "c\n", true, true},
-		{"answer: detach", os.Interrupt, "d\n", false, false},
+		{"SIGTERM", syscall.SIGTERM, "d", true, true},
+		{"key: cancel", os.Interrupt, "c", true, true},
+		{"key: Ctrl-C", os.Interrupt, "\x03", true, true},
+		{"key: detach", os.Interrupt, "d", false, false},
 		{"while it was started", nil, "d\n", true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -51,7 +55,7 @@ func TestInterrupted(t *testing.T) {
 				done.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse, Reason: "Cancelled"})
 				return true, done, tekton.Tracker().Update(v1.SchemeGroupVersion.WithResource("pipelineruns"), done, "ns")
 			})
-			// The fake's watch knows no resource versions: what happens between list and watch it never tells.
+			// The fake's watch knows no resource versions: it loses what happens between list and watch.
 			var watching sync.WaitGroup
 			watching.Add(2)
 			tekton.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
@@ -87,16 +91,127 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// A run that waits for a folder which nobody sends any more holds its nodes for nothing.
-func TestNobodyLeavesBeforeTheFolderIsSent(t *testing.T) {
-	s := sender{folder: &folder{}}
-	if s.leave() {
-		t.Error("left before the folder was sent")
+// A run without its folder would hold its nodes for nothing: the follower leaves when the upload has ended.
+func TestFolderIsUploadedBeforeDetaching(t *testing.T) {
+	of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
+	lost := errors.New("the network is gone")
+	for _, tc := range []struct {
+		name   string
+		answer string
+		err    error
+	}{
+		{"asked to detach", "d\n", nil},
+		{"the upload fails", "", lost},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			tekton := fake.NewSimpleClientset(of, ended("provision", ""))
+			cancelled := false
+			tekton.PrependReactor("patch", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+				cancelled = true
+				return true, nil, lost
+			})
+			signals := make(chan os.Signal, 1)
+			waiting := &watched{wanted: "not on the nodes yet", seen: make(chan struct{})}
+			f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of, display: newDisplay(waiting, 1), signals: signals,
+				answers: strings.NewReader(tc.answer), upload: func(context.Context) error {
+					if tc.answer != "" {
+						signals <- os.Interrupt
+						<-waiting.seen
+					}
+					return tc.err
+				}}
+			_, over, err := f.follow(t.Context())
+			if over || !errors.Is(err, tc.err) || cancelled != (tc.err != nil) {
+				t.Errorf("over %t, cancelled %t, %v; want that the run continues, %v\n%s", over, cancelled, err, tc.err, waiting.String())
+			}
+		})
 	}
-	if !s.arrived() || !s.leave() {
-		t.Error("not let go when the folder was sent")
+}
+
+// ended is a task of run mine that has ended, by the step's reason or with success.
+func ended(task string, reason fail.Reason) *v1.TaskRun {
+	t := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine-" + task, UID: types.UID(task),
+		Labels:          map[string]string{"tekton.dev/pipelineRun": "mine", "tekton.dev/pipelineTask": task},
+		OwnerReferences: []metav1.OwnerReference{{UID: "uid-1", Controller: new(true)}}}}
+	t.Status.StartTime = &metav1.Time{Time: time.Unix(1, 0)}
+	status := corev1.ConditionTrue
+	if reason != "" {
+		status = corev1.ConditionFalse
+		t.Status.Results = []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues(string(reason))}}
 	}
-	if none := (sender{}); !none.leave() {
-		t.Error("held without a folder")
+	t.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: status})
+	return t
+}
+
+// What becomes of an upload does not concern a run that has had its folder for hours, or that ends without it.
+func TestFolderIsNotNeededAfterSync(t *testing.T) {
+	teardown := ended("teardown", "")
+	teardown.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionUnknown})
+	for name, task := range map[string]*v1.TaskRun{
+		"the tree is on the nodes": ended("sync-repo", ""), "sync-repo has failed": ended("sync-repo", fail.RequirementsFailed), "another failed before it": teardown,
+	} {
+		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
+		tekton := fake.NewSimpleClientset(of, ended("provision", ""), task)
+		tekton.PrependReactor("patch", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+			t.Error("the run was cancelled")
+			return true, nil, nil
+		})
+		signals := make(chan os.Signal, 1)
+		var out strings.Builder
+		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of, display: newDisplay(&out, 1), signals: signals,
+			answers: strings.NewReader("d\n"), upload: func(ctx context.Context) error {
+				<-ctx.Done()
+				signals <- os.Interrupt
+				return ctx.Err()
+			}}
+		if _, over, err := f.follow(t.Context()); over || err != nil {
+			t.Errorf("%s: over %t, %v; want that the run continues\n%s", name, over, err, out.String())
+		}
 	}
+}
+
+// An upload that breaks because the run fails must not hide why it fails.
+func TestVerdictBeforeUpload(t *testing.T) {
+	broken := errors.New("the nodes are gone")
+	for reason, want := range map[fail.Reason]error{fail.NodeLost: nil, fail.Cancelled: broken} {
+		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
+		tekton := fake.NewSimpleClientset(of, ended("provision", ""))
+		tekton.PrependReactor("patch", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+			done := of.DeepCopy()
+			done.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally
+			done.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse, Reason: "Cancelled"})
+			return true, done, errors.Join(tekton.Tracker().Add(ended("sync-repo", reason)), tekton.Tracker().Update(v1.SchemeGroupVersion.WithResource("pipelineruns"), done, "ns"))
+		})
+		// The fake's watch knows no resource versions: it loses what happens between list and watch.
+		var watching sync.WaitGroup
+		watching.Add(2)
+		tekton.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
+			defer watching.Done()
+			w, err := tekton.Tracker().Watch(action.GetResource(), "ns")
+			return true, w, err
+		})
+		var out strings.Builder
+		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}, run: of, display: newDisplay(&out, 1),
+			upload: func(context.Context) error { watching.Wait(); return broken }}
+		outcome, over, err := f.follow(t.Context())
+		if !over || !errors.Is(err, want) || outcome.Reason != reason || outcome.Cancelled != (want != nil) {
+			t.Errorf("over %t, %+v, %v; want reason %s and %v", over, outcome, err, reason, want)
+		}
+	}
+}
+
+// watched closes seen when wanted was written.
+type watched struct {
+	strings.Builder
+	wanted string
+	seen   chan struct{}
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	before := strings.Contains(w.String(), w.wanted)
+	n, err := w.Builder.Write(p)
+	if !before && strings.Contains(w.String(), w.wanted) {
+		close(w.seen)
+	}
+	return n, err
 }

@@ -22,20 +22,30 @@ import (
 func ListCommand() *cobra.Command {
 	var flags kube.Flags
 	var output step.OutputFlag
+	var prune, yes bool
 	cmd := &cobra.Command{
-		Use:   "runs",
-		Short: "List the runs of a namespace, also those of which only the receipt is left",
-		Long: `List the runs of a namespace, the newest first: those that go on, those that have ended, and those whose
-PipelineRun was deleted and whose receipt is still there.
+		Use:   "runs [--prune [RUN...]]",
+		Short: "List the runs of a namespace, also deleted ones that left a receipt",
+		Long: `List the runs of a namespace, the newest first, also deleted ones that left a receipt.
 
-Exit code 0: they are listed; 1: they cannot be read; 2: wrong usage.`,
+With --prune mlenv asks, and then deletes receipts: those of the named runs, or of all runs that were deleted. Logs and
+checkpoints stay on their claims; mlenv claims lists these.
+
+Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was not deleted; 2: wrong usage.`,
 		Example: `  mlenv runs
+  mlenv runs --prune
   mlenv runs --output=json | jq -r '.[] | select(.state == "Failed") | .name'`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: func(_ *cobra.Command, args []string) error {
+			return step.Want(prune || len(args) == 0, "arguments %q: want --prune with them", args)
+		},
+		ValidArgsFunction: completeRun(&flags),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			clients, err := flags.Connect()
 			if err != nil {
 				return err
+			}
+			if prune {
+				return pruneReceipts(cmd, clients, args, yes)
 			}
 			found, err := summaries(cmd.Context(), clients)
 			if err != nil {
@@ -49,19 +59,22 @@ Exit code 0: they are listed; 1: they cannot be read; 2: wrong usage.`,
 					fmt.Fprintf(cmd.ErrOrStderr(), "No runs in namespace %s.\n", clients.Namespace)
 					return nil
 				}
-				return table(out, found, time.Now())
+				return printTable(out, found, time.Now())
 			})
 		},
 	}
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
+	cmd.Flags().BoolVar(&prune, "prune", false, "delete the receipts of the named runs, or of all deleted runs")
+	cmd.Flags().BoolVar(&yes, "yes", false, "with --prune: do not ask")
+	cmd.MarkFlagsMutuallyExclusive("prune", "output")
 	return cmd
 }
 
-// summaryList are runs, the newest first.
+// summaryList implements step.Named.
 type summaryList []summary
 
-// Names implements step.Named.
+// Names are the names of the runs.
 func (l summaryList) Names() []string {
 	names := make([]string, len(l))
 	for i, s := range l {
@@ -76,19 +89,19 @@ func summaries(ctx context.Context, clients *kube.Clients) (summaryList, error) 
 		return nil, err
 	}
 	found := make(summaryList, 0, len(all))
-	for _, k := range all {
-		// Where a run is, only its tasks tell; how one ended, its receipt does.
-		if k.run != nil && k.receipt == nil {
-			if k.tasks, err = run.TaskRuns(ctx, clients.Tekton, clients.Namespace, k.name, k.run.UID); err != nil {
+	for _, r := range all {
+		// The receipt of an ended run says as much as its tasks.
+		if r.run != nil && r.receipt == nil {
+			if r.tasks, err = run.TaskRuns(ctx, clients.Tekton, clients.Namespace, r.name, r.run.UID); err != nil {
 				return nil, err
 			}
 		}
-		found = append(found, k.summary(clients.Namespace))
+		found = append(found, r.summary(clients.Namespace))
 	}
 	return found, nil
 }
 
-func table(out io.Writer, found []summary, now time.Time) error {
+func printTable(out io.Writer, found []summary, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAME\tSTATE\tREASON\tPHASE\tNODES\tAGE\tDURATION")
 	for _, s := range found {

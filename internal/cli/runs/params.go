@@ -17,9 +17,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 )
 
-// params are the flags that stand for the pipeline's params: each of the pipeline as
-// this program knows it has one of its own name, and --param is for what an
-// installed pipeline has beside these.
+// params are the flags for the pipeline's params: one flag for each param of this version's pipeline, and --param for
+// params that only the installed pipeline has.
 type params struct {
 	pipeline *v1.Pipeline
 	texts    map[string]*string
@@ -27,30 +26,25 @@ type params struct {
 	others   []string
 }
 
-// pipelineOf reads the pipeline out of the bundle.
-func pipelineOf(files fs.FS) (*v1.Pipeline, error) {
+// newParams reads the pipeline from the bundle. It panics on errors: the bundle is part of the program, and tested.
+func newParams(files fs.FS) params {
 	objects, err := bundle.Objects(files)
-	if err != nil {
-		return nil, err
-	}
+	p := params{pipeline: &v1.Pipeline{}}
 	for _, object := range objects {
-		if object.GetKind() != "Pipeline" || object.GetName() != launch.Pipeline {
-			continue
+		if object.GetKind() == "Pipeline" && object.GetName() == launch.Pipeline {
+			err = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, p.pipeline)
 		}
-		var pipeline v1.Pipeline
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &pipeline); err != nil {
-			return nil, fmt.Errorf("reading pipeline %s: %w", launch.Pipeline, err)
-		}
-		return &pipeline, nil
 	}
-	return nil, fmt.Errorf("looking for pipeline %s: the bundle has none", launch.Pipeline)
+	if err != nil {
+		panic(err)
+	}
+	return p
 }
 
-// addTo makes the flags.
 func (p *params) addTo(flags *pflag.FlagSet) {
 	p.texts, p.lists = map[string]*string{}, map[string]*[]string{}
 	for _, spec := range p.pipeline.Spec.Params {
-		// What is in backquotes would be the name of the flag's value.
+		// pflag takes text in backquotes for the name of the value.
 		usage, _, _ := strings.Cut(strings.TrimSpace(spec.Description), "\n")
 		usage = strings.ReplaceAll(usage, "`", "'")
 		switch {
@@ -59,21 +53,21 @@ func (p *params) addTo(flags *pflag.FlagSet) {
 		case spec.Default == nil:
 			p.texts[spec.Name] = flags.String(spec.Name, "", usage)
 		default:
-			// The default is shown only: what is not given is the installed pipeline's, which may be another.
+			// The flag's own default is empty: the installed pipeline may have another default.
 			p.texts[spec.Name] = flags.String(spec.Name, "", defaulted(usage, spec.Default.StringVal))
 		}
 	}
-	flags.StringArrayVar(&p.others, "param", nil, "NAME=VALUE of any param of the installed pipeline, as the flags of their names. Can be given several times.")
+	flags.StringArrayVar(&p.others, "param", nil, "NAME=VALUE of any param of the installed pipeline. Can be given several times.")
 }
 
 func defaulted(usage, value string) string {
 	if value == "" || strings.HasPrefix(value, "registry.invalid/") {
 		return usage
 	}
-	return usage + " (default: " + value + ", or what was installed)"
+	return usage + " (default: " + value + ", unless the installed pipeline has another)"
 }
 
-// values are those that were given, by flags and by --param.
+// values are the params on the command line, by flags and by --param.
 func (p *params) values(cmd *cobra.Command) (map[string][]string, error) {
 	values := map[string][]string{}
 	for name, text := range p.texts {
@@ -101,7 +95,7 @@ func (p *params) values(cmd *cobra.Command) (map[string][]string, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(byParam)) {
 		if len(byParam[name]) > 1 && p.texts[name] != nil {
-			problems = append(problems, fmt.Errorf("--param %s is given %d times: want it once", name, len(byParam[name])))
+			problems = append(problems, fmt.Errorf("--param %s is given %d times: want one", name, len(byParam[name])))
 		}
 	}
 	maps.Copy(values, byParam)

@@ -1,21 +1,28 @@
 package runs
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -26,80 +33,84 @@ func ReceiptCommand() *cobra.Command {
 	var page string
 	cmd := &cobra.Command{
 		Use:   "receipt RUN",
-		Short: "Show the account of a run that has ended",
-		Long: `Show the receipt of a run: how it ended and why, what it trained from and on, how long each phase took, and how
-each rank ended. It outlives the run and its environment.
+		Short: "Show the receipt of a run that has ended",
+		Long: `Show the receipt of a run: how it ended and why, what it trained, how long each phase took, and how each rank ended.
+The receipt outlives the run and its environment.
 
-With --html it becomes a page in one file, which needs nothing else: the phases on a time line, the curves of loss and
-throughput, the bandwidth against the expected one, a map of nodes, ranks and rails, and what shows why a run failed.
-A file that exists is not written over.
+With --html mlenv writes the receipt as a page in one file, with the phases on a time line, the curves of loss and
+throughput, the bandwidth, and a map of nodes, ranks and rails. It does not overwrite a file.
 
-Exit code 0: it is shown, whatever the verdict; 1: there is none (yet); 2: wrong usage.`,
+Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong usage.`,
 		Example:           "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt train-multi-node-x7k2p --html=report.html",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, k, err := named(cmd.Context(), flags, args[0])
+			clients, r, err := named(cmd.Context(), flags, args)
 			if err != nil {
 				return err
 			}
-			if k.receipt == nil {
-				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: it is %s and has none yet: teardown writes it", k.name, k.state()),
-					"mlenv status %s -n %s", k.name, clients.Namespace)
+			if r.receipt == nil {
+				return fail.Advise(fail.Becausef(fail.InvalidInput, "reading the receipt of run %s: the run is %s and has none yet: teardown writes it", r.name, r.state()),
+					"mlenv status %s -n %s", r.name, clients.Namespace)
 			}
 			if page != "" {
-				return writePage(cmd.OutOrStdout(), page, *k.receipt)
+				return writePage(cmd.OutOrStdout(), page, *r.receipt)
 			}
-			return output.Print(cmd.OutOrStdout(), k.receipt, func(out io.Writer) error { return printReceipt(out, *k.receipt) })
+			return output.Print(cmd.OutOrStdout(), r.receipt, func(out io.Writer) error { return printReceipt(out, *r.receipt, r.run) })
 		},
 	}
 	flags.AddTo(cmd.Flags())
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
-	cmd.Flags().StringVar(&page, "html", "", "write the report as a page into this file; - is standard output")
+	cmd.Flags().StringVar(&page, "html", "", "write the receipt as a page to this file; - is standard output")
 	cmd.MarkFlagsMutuallyExclusive("html", "output")
 	return cmd
 }
 
-// printReceipt leaves out what is not known.
-func printReceipt(out io.Writer, r receipt.Receipt) error {
+// printReceipt leaves out what is not known. The PipelineRun, which may be nil, has the params that the receipt lacks.
+func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	row := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, value)
-		}
-	}
+	row := rowsOf(w)
 	row("run", r.Namespace+"/"+r.Run)
 	row("verdict", string(r.Verdict))
 	row("reason", r.Reason)
-	row("message", humanize.OneLine(r.Message, 500))
+	row("message", humanize.Lines(r.Message, maxMessage))
 	row("environment", r.Environment)
-	row("started", stamp(r.Started))
+	row("started", report.Stamp(r.Started))
 	if !r.Ended.IsZero() && !r.Started.IsZero() {
-		row("ended", stamp(r.Ended)+", after "+humanize.Duration(r.Ended.Sub(r.Started)))
+		row("ended", report.Stamp(r.Ended)+", after "+humanize.Duration(r.Ended.Sub(r.Started)))
 	}
 	row("repository", r.Repository)
+	resumed := ""
+	if t := r.Training; t != nil {
+		row("script", t.Script)
+		row("arguments", humanize.OneLine(strings.Join(t.Args, " "), 500))
+		resumed = t.ResumedFrom
+	}
+	if of != nil {
+		values := launch.Values(of)
+		row("requirements", strings.Join(values["requirements"], ""))
+		resumed = cmp.Or(resumed, resumedFrom(values))
+	}
+	row("resumed from", resumed)
 	row("commit", r.Commit)
 	row("tree", r.Tree)
 	row("image", r.Image)
-	row("mode", r.Mode)
+	row("mode", modeText(r.Mode, r.ModeReason))
 	row("storage", r.Storage)
 	if r.Network != nil {
 		row("network", fmt.Sprint(r.Network.Transport))
 	}
 	row("metrics", metricsText(r.Metrics))
 	if r.Cause != nil && r.Cause.Python != nil {
-		row("cause", fmt.Sprintf("rank %d on node %d: %s: %s (%s:%d)", r.Cause.Rank, r.Cause.Node, r.Cause.Python.Type, humanize.OneLine(r.Cause.Python.Message, 200), r.Cause.Python.File, r.Cause.Python.Line))
+		p := r.Cause.Python
+		row("cause", fmt.Sprintf("rank %d on node %d: %s: %s (%s:%d)", r.Cause.Rank, r.Cause.Node, p.Type, humanize.OneLine(p.Message, 200), p.File, p.Line))
+		row("", humanize.Lines(cause.InTree(strings.Join(p.Traceback, "\n")), maxMessage))
 	}
 	if r.Record != nil {
 		row("record", r.Record.Folder+" on "+strings.Join(r.Record.Claims, ", "))
 	}
 	row("teardown", r.Teardown)
-	if len(r.Phases) > 0 {
-		fmt.Fprintln(w, "\nPHASE\tSTATUS\tTIME\tREASON")
-		for _, phase := range r.Phases {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", phase.Name, phase.Status, humanize.Duration(time.Duration(phase.Seconds*float64(time.Second))), phase.Reason)
-		}
-	}
+	printPhases(w, r.Phases, r.Ended)
 	if len(r.Nodes) > 0 {
 		fmt.Fprintln(w, "\nNODE\tON\tGPUS\tMODEL")
 		for _, node := range r.Nodes {
@@ -109,7 +120,7 @@ func printReceipt(out io.Writer, r receipt.Receipt) error {
 	if len(r.Ranks) > 0 {
 		fmt.Fprintln(w, "\nRANK\tNODE\tEND\tTIME")
 		for _, rank := range r.Ranks {
-			fmt.Fprintf(w, "%d\t%d\t%s\t%s\n", rank.Rank, rank.Node, exitOf(rank), humanize.Duration(time.Duration(rank.Seconds*float64(time.Second))))
+			fmt.Fprintf(w, "%d\t%d\t%s\t%s\n", rank.Rank, rank.Node, exitOf(rank), humanize.Duration(seconds(rank.Seconds)))
 		}
 	}
 	return w.Flush()
@@ -126,19 +137,12 @@ func exitOf(r receipt.Rank) string {
 		text = r.Exit.Error
 	}
 	if r.Stopped {
-		text += ", stopped because another had failed or the run ended"
+		text += ", stopped because another rank failed or the run ended"
 	}
 	return text
 }
 
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format("2006-01-02 15:04:05 UTC")
-}
-
-// metricsText is a line of metrics as people read it, without its time.
+// metricsText is a line of metrics for people, without its time.
 func metricsText(line json.RawMessage) string {
 	var metrics map[string]json.RawMessage
 	if len(line) == 0 {
@@ -153,4 +157,32 @@ func metricsText(line json.RawMessage) string {
 		texts = append(texts, name+" "+string(metrics[name]))
 	}
 	return humanize.OneLine(strings.Join(texts, ", "), 400)
+}
+
+// writePage writes the report of a run to a new file, or to out for -. It removes an incomplete file.
+func writePage(out io.Writer, path string, r receipt.Receipt) error {
+	if path == "-" {
+		return report.Write(out, r)
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, "writing the report %s: the file exists: want a new one", path),
+			"rm %s, or name another file", path))
+	} else if err != nil {
+		return wrongUsage(fail.Becausef(fail.InvalidInput, "writing the report: %w", err))
+	}
+	if err := errors.Join(report.Write(file, r), file.Close()); err != nil {
+		os.Remove(path)
+		return fmt.Errorf("writing the report %s: %w", path, err)
+	}
+	fmt.Fprintf(out, "The report of run %s/%s is %s.\n", r.Namespace, r.Run, path)
+	return nil
+}
+
+// modeText is "tcp, because the cluster file of local disables it".
+func modeText(mode, reason string) string {
+	if mode == "" || reason == "" {
+		return mode
+	}
+	return mode + ", because " + humanize.OneLine(reason, 300)
 }

@@ -1,26 +1,29 @@
-// Package runs are the commands about runs: start one and follow it, list them,
-// look at one, read its logs, cancel it, and read its receipt.
+// Package runs has the commands that start, follow, list and cancel runs and show their logs and receipts.
 package runs
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"golang.org/x/term"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// runOptions are the flags of mlenv run.
 type runOptions struct {
 	kube           kube.Flags
 	params         params
@@ -28,144 +31,161 @@ type runOptions struct {
 	serviceAccount string
 	like           string
 	resumeFrom     string
-	detach         bool
-	// target and script are the arguments; args is what follows --.
-	target, script string
-	args           []string
-	argsGiven      bool
+	// file is the path of a job file, "" for none.
+	file   string
+	detach bool
+	// values are the params on the command line.
+	values map[string][]string
 }
 
 // RunCommand is mlenv run. files is the bundle.
 func RunCommand(files fs.FS) *cobra.Command {
-	pipeline, err := pipelineOf(files)
-	if err != nil {
-		panic(err) // the bundle is part of the program, and tested
-	}
-	o := runOptions{params: params{pipeline: pipeline}}
+	o := runOptions{params: newParams(files)}
 	cmd := &cobra.Command{
 		Use:   "run REPO-URL|DIR SCRIPT [-- ARGS...]",
-		Short: "Train: start a run, follow it to its end, and give everything back",
-		Long: `Start the pipeline that is installed in the namespace, and follow it: each phase, and the log of the training.
+		Short: "Train: start a run, follow it to its end, and release everything",
+		Long: `Start the installed pipeline and follow it: each phase, and the log of the training.
 
-With a folder in place of the repository's URL (., .., ./DIR, ../DIR or an absolute path) it trains from that as it
-is, with changes that are not committed: all files that git tracks or does not ignore, less what .mlenvignore names. They are sent to the
-nodes when these are there, by way of the API server; until then this program has to go on.
+A folder instead of the repository's URL (., .., ./DIR, ../DIR or an absolute path) trains that folder as it is, with
+uncommitted changes: all files that git tracks or does not ignore, except those that .mlenvignore names. mlenv sends
+them through the API server once the nodes are up. Keep it running until then.
 
-Flags of the pipeline's params that are not given have the installed pipeline's defaults. The PipelineRun's
-timeouts are made so that the training fits.
+Flags of params that you leave out have the installed pipeline's defaults. If others hold the default environment, the
+run uses one of your own, with the same claims; --name chooses one. mlenv sets the PipelineRun's timeouts so that
+the training fits.
 
-Ctrl-C asks whether to cancel the run and have everything given back, or to leave it running; a second Ctrl-C
-cancels. Without a terminal SIGINT and SIGTERM cancel, and it waits until everything is given back.
+A job file has the params that you would type each time, as YAML: each key is the name of a param, env and build-args are
+keys and values. Arguments and flags replace what the file has.
 
-Exit code 0: the training succeeded, or was left running; 1: it failed, and the reason is told; 2: wrong usage;
-130: the run was cancelled.`,
+Ctrl-C asks for one key: c, or a second Ctrl-C, cancels the run and releases everything; d ends mlenv, and the run
+continues. Without a terminal SIGINT and SIGTERM cancel the run, and mlenv waits for its teardown.
+
+Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong usage; 130: the run was cancelled.`,
 		Example: `  mlenv run https://github.com/me/model.git train.py --nodes=2 -- --epochs 3
   mlenv run . train.py --nodes=2                 # this folder as it is
   mlenv run https://github.com/me/model.git train.py --detach
+  mlenv run -f job.yaml --nodes=4
   mlenv run --like train-multi-node-x7k2p --timeout=24h
   mlenv run --resume-from train-multi-node-x7k2p`,
 	}
 	flags := cmd.Flags()
 	o.kube.AddTo(flags)
 	o.params.addTo(flags)
-	flags.StringVar(&o.runName, "run-name", "", "name of the run; one of that name that was asked for the same is followed (default: a new name)")
+	flags.StringVar(&o.runName, "run-name", "", "name of the run; if it exists with the same params, mlenv follows it, or reports how it ended (default: a new name)")
 	flags.StringVar(&o.serviceAccount, "service-account", "", "ServiceAccount of the steps (default: "+launch.ServiceAccount+")")
-	flags.StringVar(&o.like, "like", "", "take repository, script and params of this run where they are not given; of one from a folder the folder must be given")
-	flags.StringVar(&o.resumeFrom, "resume-from", "", "as --like, with the very commit of that run, and the variable "+ResumeVariable+" for the script")
+	flags.StringVar(&o.like, "like", "", "use repository, script and params of this run unless given here; give the folder again if it trained from one")
+	flags.StringVar(&o.resumeFrom, "resume-from", "", "like --like, with the commit of that run, and with the variable "+agent.ResumeVariable+" for the script")
+	flags.StringVarP(&o.file, "file", "f", "", "job file with params; arguments and flags replace what it has")
 	flags.BoolVarP(&o.detach, "detach", "d", false, "print the run's name and leave it running")
 	cmd.MarkFlagsMutuallyExclusive("like", "resume-from")
 	for _, name := range []string{"like", "resume-from"} {
-		complete(cmd, name, &o.kube)
+		if err := cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
+			return completeRun(&o.kube)(cmd, nil, text)
+		}); err != nil {
+			panic(err) // the flag is added above
+		}
 	}
 	cmd.Args = o.parse
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd) }
 	return cmd
 }
 
-// parse says every mistake at once.
+// parse reads the arguments and reports all mistakes in one pass.
 func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
-	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
-		o.args, o.argsGiven = args[dash:], true
-		args = args[:dash]
-	}
 	var problems []error
+	var invalid error
+	inFile := o.readFile(&problems)
+	o.values, invalid = o.params.values(cmd)
+	dash := cmd.ArgsLenAtDash()
+	if dash >= 0 {
+		args, o.values["script-args"] = args[:dash], args[dash:]
+	}
 	earlier := o.like != "" || o.resumeFrom != ""
 	flags := cmd.Flags()
-	for i, of := range []struct {
-		flag string
-		into *string
-		what string
-	}{{"repo-url", &o.target, "the repository's URL, or a folder, as . for this one"}, {"script", &o.script, "the training script"}} {
+	for i, of := range []struct{ flag, what string }{
+		{"repo-url", "the repository's URL, or a folder, such as . for this one"},
+		{"script", "the training script"},
+	} {
 		switch {
-		case len(args) > i:
-			*of.into = args[i]
+		case len(args) > i && args[i] != "":
+			o.values[of.flag] = []string{args[i]}
 			if flags.Changed(of.flag) {
 				problems = append(problems, fmt.Errorf("argument %q and --%s: want one of them", args[i], of.flag))
 			}
-		case !flags.Changed(of.flag) && !earlier:
+		case !flags.Changed(of.flag) && inFile[of.flag] == nil && !earlier:
 			problems = append(problems, fmt.Errorf("an argument is missing: want %s", of.what))
 		}
 	}
 	if len(args) > 2 {
-		problems = append(problems, fmt.Errorf("arguments %q: want a repository and a script, and the script's own after --", args[2:]))
+		problems = append(problems, fmt.Errorf("arguments %q: want a repository and a script; arguments of the script go after --", args[2:]))
 	}
-	if o.argsGiven && flags.Changed("script-args") {
+	if dash >= 0 && flags.Changed("script-args") {
 		problems = append(problems, errors.New("arguments after -- and --script-args: want one of them"))
 	}
-	if _, err := o.params.values(cmd); err != nil {
-		problems = append(problems, err)
-	}
-	return errors.Join(problems...)
+	maps.Copy(inFile, o.values)
+	o.values = inFile
+	return errors.Join(append(problems, invalid)...)
 }
 
-// given are the values that the command line names.
-func (o *runOptions) given(cmd *cobra.Command) (map[string][]string, error) {
-	values, err := o.params.values(cmd)
+// readFile returns the params in the job file. Its resume-from counts unless a flag names an earlier run.
+func (o *runOptions) readFile(problems *[]error) map[string][]string {
+	if o.file == "" {
+		return map[string][]string{}
+	}
+	values, resumeFrom, err := o.params.readJob(o.file)
 	if err != nil {
-		return nil, err
+		*problems = append(*problems, err)
+		// What the file lacks is not a second mistake.
+		return map[string][]string{"repo-url": {""}, "script": {""}}
 	}
-	if o.target != "" {
-		values["repo-url"] = []string{o.target}
+	if o.like == "" && o.resumeFrom == "" {
+		o.resumeFrom = resumeFrom
 	}
-	if o.script != "" {
-		values["script"] = []string{o.script}
-	}
-	if o.argsGiven {
-		values["script-args"] = o.args
-	}
-	return values, nil
+	return values
 }
 
 func (o *runOptions) run(cmd *cobra.Command) error {
-	ctx := cmd.Context()
-	values, err := o.given(cmd)
-	if err != nil {
-		return err
-	}
 	clients, err := o.kube.Connect()
 	if err != nil {
 		return err
 	}
-	request := launch.Request{Name: o.runName, ServiceAccount: o.serviceAccount}
-	if request.Values, err = o.withEarlier(ctx, clients, values); err != nil {
+	return o.start(cmd, clients)
+}
+
+func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients) error {
+	ctx := cmd.Context()
+	values, err := o.withEarlier(ctx, clients)
+	if err != nil {
 		return wrongUsage(err)
 	}
-	pipeline, err := launch.Installed(ctx, clients, clients.Namespace, launch.Pipeline)
+	pipeline, err := launch.Installed(ctx, clients)
 	if err != nil {
 		return err
 	}
-	request.Installed = pipeline
-	var upload *folder
-	if isFolder(request.Values) {
-		if upload, err = packFolder(ctx, request.Values); err != nil {
-			return err
-		}
-		defer upload.remove()
-		upload.environment = launch.Value(pipeline, request.Values, "name")
+	// The checkpoints to resume from may lie on claims of the environment's nodes.
+	if o.resumeFrom == "" {
+		chooseEnvironment(ctx, clients, pipeline, o.runName, values, cmd.ErrOrStderr())
 	}
-	started, err := launch.Start(ctx, clients, request)
+	upload, err := o.prepare(ctx, pipeline, values)
+	if err != nil {
+		return err
+	}
+	if upload != nil {
+		defer upload.remove()
+	}
+	started, err := launch.Start(ctx, clients, launch.Request{Pipeline: pipeline, Name: o.runName, ServiceAccount: o.serviceAccount, Values: values})
 	if err != nil {
 		return wrongUsage(err)
+	}
+	if started.IsDone() { // --run-name names a run that has ended
+		outcome, err := launch.OutcomeOf(ctx, clients, started)
+		if err != nil {
+			return err
+		}
+		if o.detach {
+			fmt.Fprintln(cmd.OutOrStdout(), started.Name)
+		}
+		return conclude(o.output(cmd), cmd.ErrOrStderr(), outcome)
 	}
 	if o.detach && upload == nil {
 		detached(cmd, started)
@@ -174,32 +194,57 @@ func (o *runOptions) run(cmd *cobra.Command) error {
 	return o.follow(cmd, clients, pipeline, started, upload)
 }
 
-// follow stays until the run has ended, or until nothing more is needed of us.
-func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, started *v1.PipelineRun, upload *folder) error {
-	out := cmd.OutOrStdout()
+// output is for people: with --detach, standard output gets only the name.
+func (o *runOptions) output(cmd *cobra.Command) io.Writer {
 	if o.detach {
-		out = cmd.ErrOrStderr() // the name alone goes to the other
+		return cmd.ErrOrStderr()
 	}
-	f := follower{clients: clients, run: started, display: newDisplay(out, len(pipeline.Spec.Tasks)+len(pipeline.Spec.Finally))}
-	var stop func()
-	f.signals, stop = notify()
-	defer stop()
+	return cmd.OutOrStdout()
+}
+
+// prepare packs the folder that the values name, nil if they name a repository. It reports mistakes in the folder and in
+// all params in one pass.
+func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values map[string][]string) (upload *folder, err error) {
+	if isFolder(values) {
+		upload, err = packFolder(ctx, pipeline, values)
+	}
+	if _, invalid := launch.Params(pipeline, values); invalid != nil {
+		err = errors.Join(err, wrongUsage(invalid))
+	}
+	switch {
+	case upload == nil:
+		return nil, err
+	case err != nil:
+		upload.remove()
+		return nil, err
+	}
+	upload.environment = launch.Value(pipeline, values, "name")
+	return upload, nil
+}
+
+// follow returns when the run has ended, or when the user or --detach leaves it.
+func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline *v1.Pipeline, started *v1.PipelineRun, upload *folder) error {
+	out := o.output(cmd)
+	f := follower{clients: clients, run: started, detach: o.detach, display: newDisplay(out, len(pipeline.Spec.Tasks)+len(pipeline.Spec.Finally))}
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	f.signals = signals
 	if term.IsTerminal(int(os.Stdin.Fd())) && f.display.width != nil {
-		f.answers = cmd.InOrStdin()
+		f.answers, f.display.takeKeys = os.Stdin, func() func() { return takeKeys(os.Stdin) }
 	}
-	f.display.say("Run %s/%s is started.", started.Namespace, started.Name)
-	s := sender{folder: upload, clients: clients, run: started, display: f.display, detach: o.detach, done: make(chan error, 1), failed: make(chan error, 1)}
+	if started.Status.StartTime == nil {
+		f.display.print("Run %s/%s is started.", started.Namespace, started.Name)
+	} else {
+		f.display.print("Run %s/%s is in progress.", started.Namespace, started.Name)
+	}
 	if upload != nil {
-		sending, stop := context.WithCancel(context.WithoutCancel(cmd.Context()))
-		defer stop()
-		f.observe, f.detached, f.leave = s.observe(sending), s.done, s.leave
+		f.upload = func(ctx context.Context) error { return upload.upload(ctx, clients, f.display) }
 	}
 	outcome, over, err := f.follow(cmd.Context())
-	switch failed := s.failure(); {
+	switch {
 	case err != nil:
 		return err
-	case failed != nil: // nobody else cancelled it
-		return failed
 	case over:
 		return conclude(out, cmd.ErrOrStderr(), outcome)
 	}
@@ -207,14 +252,24 @@ func (o *runOptions) follow(cmd *cobra.Command, clients *kube.Clients, pipeline 
 	return nil
 }
 
-// detached says how to come back.
+// takeKeys makes the terminal pass on each key at once, until release.
+func takeKeys(terminal *os.File) (release func()) {
+	in := int(terminal.Fd())
+	before, err := term.MakeRaw(in)
+	if err != nil {
+		return nil // a key then needs Enter
+	}
+	return func() { _ = term.Restore(in, before) } // nothing else can be done
+}
+
+// detached prints the commands for a run that continues.
 func detached(cmd *cobra.Command, of *v1.PipelineRun) {
 	fmt.Fprintln(cmd.OutOrStdout(), of.Name)
-	fmt.Fprintf(cmd.ErrOrStderr(), "The run goes on by itself.\n  follow: mlenv logs %s --follow -n %s\n  cancel: mlenv cancel %s -n %s\n",
+	say(cmd.ErrOrStderr(), "The run continues.\n  follow: mlenv logs %s --follow -n %s\n  cancel: mlenv cancel %s -n %s\n",
 		of.Name, of.Namespace, of.Name, of.Namespace)
 }
 
-// wrongUsage gives the exit code of wrong usage to what the installed pipeline refuses.
+// wrongUsage gives InvalidInput the exit code of wrong usage.
 func wrongUsage(err error) error {
 	if fail.ReasonOf(err) == fail.InvalidInput {
 		return &step.Exit{Code: step.WrongUsage, Err: err}
@@ -222,28 +277,36 @@ func wrongUsage(err error) error {
 	return err
 }
 
-// withEarlier takes what is not given from an earlier run.
-func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients, given map[string][]string) (map[string][]string, error) {
-	name := o.like
+// withEarlier returns the params on the command line and those of the run that --like or --resume-from names.
+func (o *runOptions) withEarlier(ctx context.Context, clients *kube.Clients) (map[string][]string, error) {
+	flag, name := "--like", o.like
 	if o.resumeFrom != "" {
-		name = o.resumeFrom
+		flag, name = "--resume-from", o.resumeFrom
 	}
 	if name == "" {
-		return given, nil
+		return o.values, nil
 	}
 	earlier, err := find(ctx, clients, name)
 	if err != nil {
 		return nil, err
 	}
-	values, err := earlier.values()
-	if err != nil {
-		return nil, err
+	if earlier.run == nil {
+		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "reading the params of run %s: its PipelineRun was deleted, only the receipt is left", name),
+			"mlenv receipt %s (has the script, the commit and the image; give the params again)", name)
 	}
-	// The image that the steps have is the installed pipeline's, which may be newer.
+	values := launch.Values(earlier.run)
+	// The installed pipeline may have a newer image of the steps.
 	delete(values, "steps-image")
-	maps.Copy(values, given)
-	if o.resumeFrom != "" {
-		earlier.resume(values, given)
+	if isFolder(o.values) {
+		delete(values, "revision") // that of the other folder, or of a repository
 	}
-	return values, sentBefore(values, name)
+	maps.Copy(values, o.values)
+	if o.resumeFrom != "" {
+		earlier.resume(values, o.values)
+	}
+	if url := values["repo-url"]; len(url) == 1 && git.IsFolder(url[0]) {
+		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "starting a run with %s %s: that run trained from a folder: want the folder again, or a repository", flag, name),
+			"mlenv run . %s %s", flag, name)
+	}
+	return values, nil
 }

@@ -2,16 +2,32 @@ package runs
 
 import (
 	"bytes"
+	"errors"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"knative.dev/pkg/apis"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// What is parsed is looked at without a cluster: RunE is never reached.
+// RunE is never reached, so no cluster is needed.
 func TestArguments(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -30,11 +46,7 @@ func TestArguments(t *testing.T) {
 		{"one param twice", []string{"r", "s", "--param=nodes=1", "--param=nodes=2"}, nil, []string{"--param nodes is given 2 times"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			pipeline, err := pipelineOf(mldevenv.Bundle)
-			if err != nil {
-				t.Fatal(err)
-			}
-			o := runOptions{params: params{pipeline: pipeline}}
+			o := runOptions{params: newParams(mldevenv.Bundle)}
 			cmd := RunCommand(mldevenv.Bundle)
 			cmd.ResetFlags()
 			o.params.addTo(cmd.Flags())
@@ -42,7 +54,7 @@ func TestArguments(t *testing.T) {
 			if err := cmd.ParseFlags(tc.args); err != nil {
 				t.Fatal(err)
 			}
-			err = o.parse(cmd, cmd.Flags().Args())
+			err := o.parse(cmd, cmd.Flags().Args())
 			if len(tc.err) > 0 {
 				if err == nil {
 					t.Fatal("no error")
@@ -57,19 +69,63 @@ func TestArguments(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := o.given(cmd)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tc.want, got); diff != "" {
+			if diff := cmp.Diff(tc.want, o.values); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
+// --run-name of a run that has ended: whatever it trained, its verdict is reported, nothing is sent, and no other run starts.
+func TestRunThatHasEnded(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("train.py", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	pipeline := &v1.Pipeline{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-multi-node"}}
+	for _, name := range []string{"repo-url", "script", "revision", "name", "build-timeout", "start-timeout", "timeout"} {
+		pipeline.Spec.Params = append(pipeline.Spec.Params, v1.ParamSpec{Name: name, Type: v1.ParamTypeString, Default: v1.NewStructuredValues("1h")})
+	}
+	ends := map[string]struct {
+		status    corev1.ConditionStatus
+		cancelled v1.PipelineRunSpecStatus
+		code      int
+	}{
+		"succeeded":     {corev1.ConditionTrue, "", step.Done},
+		"failed":        {corev1.ConditionFalse, "", step.Failed},
+		"was cancelled": {corev1.ConditionFalse, v1.PipelineRunSpecStatusCancelledRunFinally, step.Interrupted},
+	}
+	for words, end := range ends {
+		for _, repository := range []string{"https://example.com/r", "."} {
+			for _, detach := range []bool{false, true} {
+				tekton := fake.NewSimpleClientset(pipeline)
+				tekton.PrependReactor("create", "pipelineruns", func(action clienttesting.Action) (bool, runtime.Object, error) {
+					of := action.(clienttesting.CreateAction).GetObject().(*v1.PipelineRun).DeepCopy()
+					of.Spec.Status = end.cancelled
+					of.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: end.status, Reason: "Tekton's"})
+					return true, nil, errors.Join(tekton.Tracker().Add(of), apierrors.NewAlreadyExists(action.GetResource().GroupResource(), of.Name))
+				})
+				var out, problems bytes.Buffer
+				cmd := &cobra.Command{}
+				cmd.SetContext(t.Context())
+				cmd.SetOut(&out)
+				cmd.SetErr(&problems)
+				o := runOptions{runName: "mine", detach: detach, values: map[string][]string{"repo-url": {repository}, "script": {"train.py"}}}
+				err := o.start(cmd, &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"})
+				var exit *step.Exit
+				if errors.As(err, &exit) && exit.Code != end.code || err != nil && exit == nil || err == nil && end.code != step.Done {
+					t.Errorf("%s %s, detach %t: got %v, want exit code %d", words, repository, detach, err, end.code)
+				}
+				if all := out.String() + problems.String(); !strings.Contains(all, "Run mine "+words) || strings.Contains(all, "mlenv up") || detach && out.String() != "mine\n" {
+					t.Errorf("%s %s, detach %t: printed %q and %q", words, repository, detach, out.String(), problems.String())
+				}
+			}
+		}
+	}
+}
+
 func TestResume(t *testing.T) {
-	k := known{name: "second", receipt: &receipt.Receipt{Commit: "c0ffee"}}
+	r := entry{name: "second", receipt: &receipt.Receipt{Commit: "c0ffee"}}
 	for _, tc := range []struct {
 		name                string
 		values, given, want map[string][]string
@@ -82,7 +138,7 @@ func TestResume(t *testing.T) {
 			map[string][]string{"env": {"MLENV_RESUME_FROM=second"}, "revision": {"fix"}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			k.resume(tc.values, tc.given)
+			r.resume(tc.values, tc.given)
 			if diff := cmp.Diff(tc.want, tc.values); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -90,16 +146,56 @@ func TestResume(t *testing.T) {
 	}
 }
 
+func TestCheckpoints(t *testing.T) {
+	env := func(items ...string) *v1.PipelineRun {
+		return &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Spec: v1.PipelineRunSpec{Params: v1.Params{{Name: "env", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: items}}}}}
+	}
+	for _, tc := range []struct {
+		name string
+		run  entry
+		want string
+	}{
+		{"a run of its own", entry{name: "mine", run: env("A=1"), receipt: &receipt.Receipt{Training: &receipt.Training{}}}, "checkpoints/mine"},
+		{"resumed, in progress", entry{name: "mine", run: env("A=1", "MLENV_RESUME_FROM=first")}, "checkpoints/first"},
+		{"resumed, only the receipt is left", entry{name: "mine", receipt: &receipt.Receipt{Training: &receipt.Training{ResumedFrom: "first"}}}, "checkpoints/first"},
+		{"nothing was launched", entry{name: "mine", receipt: &receipt.Receipt{}}, "checkpoints/mine"},
+	} {
+		if got := tc.run.checkpoints(); got != tc.want {
+			t.Errorf("%s: got %s, want %s", tc.name, got, tc.want)
+		}
+	}
+}
+
+// The folder must be named again, and then its own state is the revision. The hint keeps the way in which the run continues.
+func TestEarlierFolder(t *testing.T) {
+	sent := "folder:" + strings.Repeat("a", 64)
+	earlier := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "two", UID: "uid"}, Spec: v1.PipelineRunSpec{Params: v1.Params{
+		{Name: "repo-url", Value: *v1.NewStructuredValues(sent)}, {Name: "revision", Value: *v1.NewStructuredValues("c0ffee-dirty")},
+	}}}
+	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: fake.NewSimpleClientset(earlier), Namespace: "ns"}
+	for flag, o := range map[string]*runOptions{"--like": {like: "two"}, "--resume-from": {resumeFrom: "two"}} {
+		_, err := o.withEarlier(t.Context(), clients)
+		if want := "mlenv run . " + flag + " two"; fail.NextOf(err) != want {
+			t.Errorf("%s: got %v, next %q; want %q", flag, err, fail.NextOf(err), want)
+		}
+		o.values = map[string][]string{"repo-url": {"."}}
+		values, err := o.withEarlier(t.Context(), clients)
+		if err != nil || values["revision"] != nil {
+			t.Errorf("%s with a folder: revision %q, %v; want that of the folder", flag, values["revision"], err)
+		}
+	}
+}
+
 func TestPaths(t *testing.T) {
-	k := known{name: "mine", receipt: &receipt.Receipt{RunUID: "uid"}}
+	r := entry{name: "mine", receipt: &receipt.Receipt{RunUID: "uid", Training: &receipt.Training{ResumedFrom: "first"}}}
 	for _, tc := range []struct {
 		given, want []string
 	}{
-		{nil, []string{".mlenv/runs/uid", "checkpoints/mine"}},
+		{nil, []string{".mlenv/runs/uid", "checkpoints/first"}},
 		{[]string{"logs", "/workspace/out/", "a/../b", "/workspace"}, []string{".mlenv/runs/uid", "out", "b", "."}},
 		{[]string{"../x", "/etc", "/workspaces"}, nil},
 	} {
-		got, err := k.paths(tc.given)
+		got, err := r.paths(tc.given)
 		if (err != nil) != (tc.want == nil) {
 			t.Errorf("%q: %v", tc.given, err)
 		}
@@ -111,10 +207,16 @@ func TestPaths(t *testing.T) {
 
 func TestReceiptOfAFailure(t *testing.T) {
 	var out bytes.Buffer
-	if err := printReceipt(&out, receipt.Receipt{Run: "mine", Namespace: "ns", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 1\nexited"}); err != nil {
+	of := &v1.PipelineRun{Spec: v1.PipelineRunSpec{Params: v1.Params{
+		{Name: "requirements", Value: *v1.NewStructuredValues("pip.txt")},
+		{Name: "env", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: []string{"A=1", "MLENV_RESUME_FROM=first"}}},
+	}}}
+	if err := printReceipt(&out, receipt.Receipt{Run: "mine", Namespace: "ns", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 1 exited:\n  Traceback\n",
+		Cause:    &receipt.Cause{Rank: 1, Python: &agent.PythonError{Type: "E", Message: "m", File: "t.py", Line: 2, Traceback: []string{"Traceback:", "  File t.py", "E: m"}}},
+		Training: &receipt.Training{Script: "train.py", Args: []string{"--lr=1"}}}, of); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff("run      ns/mine\nverdict  Failed\nreason   RankFailed\nmessage  rank 1 exited\n", out.String()); diff != "" {
+	if diff := cmp.Diff("run           ns/mine\nverdict       Failed\nreason        RankFailed\nmessage       rank 1 exited:\n                Traceback\nscript        train.py\narguments     --lr=1\nrequirements  pip.txt\nresumed from  first\ncause         rank 1 on node 0: E: m (t.py:2)\n              Traceback:\n                File t.py\n              E: m\n", out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -3,6 +3,7 @@ package runs
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -10,53 +11,45 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/report"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// askTime is what the nodes have to answer.
+// askTime bounds the questions to the nodes.
 const askTime = 10 * time.Second
 
-// status is where a run is.
 type status struct {
 	summary
 	Message string `json:"message,omitempty"`
 	Commit  string `json:"commit,omitempty"`
 	Image   string `json:"image,omitempty"`
 	Mode    string `json:"mode,omitempty"`
-	// Progress is the training's own last line about it.
-	Progress string  `json:"progress,omitempty"`
-	Tasks    []phase `json:"tasks,omitempty"`
-	Live     []live  `json:"live,omitempty"`
-	// Unseen is why the nodes of a training that runs could not be asked.
+	// ModeReason is the reason for the mode.
+	ModeReason string `json:"modeReason,omitempty"`
+	// Metrics are the last values that the training wrote.
+	Metrics json.RawMessage `json:"metrics,omitempty"`
+	Tasks   []receipt.Phase `json:"tasks,omitempty"`
+	Live    []live          `json:"live,omitempty"`
+	// Unseen is why the nodes of a training in progress did not answer.
 	Unseen string `json:"unseen,omitempty"`
 }
 
-// phase is a task of the run.
-type phase struct {
-	Name    string    `json:"name"`
-	Status  string    `json:"status"`
-	Reason  string    `json:"reason,omitempty"`
-	Started time.Time `json:"started,omitzero"`
-	Ended   time.Time `json:"ended,omitzero"`
-	Retries int       `json:"retries,omitempty"`
-}
-
-// live is a node of a training that runs.
+// live is a node of a training in progress.
 type live struct {
 	Node  int    `json:"node"`
 	State string `json:"state"`
-	// Ranks that live, of All.
+	// Ranks is the number of running ranks, of All.
 	Ranks int `json:"ranks"`
 	All   int `json:"all"`
-	// Quiet is for how long none of them has printed anything, in seconds.
+	// Quiet is the time since the last output of any rank, in seconds.
 	Quiet float64 `json:"quietSeconds"`
 }
 
@@ -65,21 +58,21 @@ func StatusCommand() *cobra.Command {
 	var flags kube.Flags
 	var output step.OutputFlag
 	cmd := &cobra.Command{
-		Use:   "status RUN",
-		Short: "Show where a run is: its phases, its nodes, how far the training is, and why it failed",
-		Long: `Show where a run is. Of a training that runs its nodes are asked, by way of the API server; where they do not answer
-that is said.
+		Use:   "status [RUN]",
+		Short: "Show the state of a run: phases, nodes, metrics, and why it failed",
+		Long: `Show the state of a run (default: the newest one). While the training is in progress mlenv asks the nodes, through the
+API server.
 
-Exit code 0: it is shown, whatever the run's state; 1: it cannot be read; 2: wrong usage, or no such run.`,
-		Example:           "  mlenv status train-multi-node-x7k2p\n  mlenv status train-multi-node-x7k2p --output=json",
-		Args:              cobra.ExactArgs(1),
+Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or no such run.`,
+		Example:           "  mlenv status\n  mlenv status train-multi-node-x7k2p --output=json",
+		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, k, err := named(cmd.Context(), flags, args[0])
+			clients, r, err := named(cmd.Context(), flags, args)
 			if err != nil {
 				return err
 			}
-			s := k.status(cmd.Context(), clients)
+			s := r.status(cmd.Context(), clients)
 			return output.Print(cmd.OutOrStdout(), s, func(out io.Writer) error { return s.print(out, time.Now()) })
 		},
 	}
@@ -88,55 +81,35 @@ Exit code 0: it is shown, whatever the run's state; 1: it cannot be read; 2: wro
 	return cmd
 }
 
-func (k known) status(ctx context.Context, clients *kube.Clients) status {
-	s := status{summary: k.summary(clients.Namespace)}
-	training := false
-	for _, task := range k.tasks {
-		s.Tasks = append(s.Tasks, phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Started: task.Started, Ended: task.Ended, Retries: task.Retries})
+func (r entry) status(ctx context.Context, clients *kube.Clients) status {
+	s := status{summary: r.summary(clients.Namespace)}
+	for _, task := range r.tasks {
+		s.Tasks = append(s.Tasks, receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Started: task.Started, Ended: task.Ended, Retries: task.Retries})
 		s.Commit = cmp.Or(s.Commit, task.Results["commit"])
 		s.Image = cmp.Or(s.Image, task.Results["image-digest"])
-		s.Mode = cmp.Or(task.Results["mode"], s.Mode)
-		if task.Task == trainTask && k.run != nil {
-			training = task.Status == run.Running && !task.Started.IsZero()
-			s.Progress = lastProgress(ctx, clients, k.run, task)
+		s.Mode, s.ModeReason = cmp.Or(task.Results["mode"], s.Mode), cmp.Or(task.Results["why"], s.ModeReason)
+		if task.Task == "train" && task.Status == run.Running && !task.Started.IsZero() {
+			s.ask(ctx, clients, r)
 		}
 		if task.Status == run.Failed && s.State != cancelled {
 			s.Message = cmp.Or(s.Message, task.Message)
 		}
 	}
-	if training {
-		s.ask(ctx, clients, k)
-	}
-	if r := k.receipt; r != nil {
-		s.Message, s.Commit, s.Image, s.Mode = cmp.Or(r.Message, s.Message), cmp.Or(r.Commit, s.Commit), cmp.Or(r.Image, s.Image), cmp.Or(r.Mode, s.Mode)
-		if len(k.tasks) == 0 {
-			for _, p := range r.Phases {
-				s.Tasks = append(s.Tasks, phase{Name: p.Name, Status: p.Status, Reason: p.Reason, Started: p.Started, Ended: p.Ended, Retries: p.Retries})
-			}
+	if left := r.receipt; left != nil {
+		s.Message, s.Commit, s.Image, s.Mode = cmp.Or(left.Message, s.Message), cmp.Or(left.Commit, s.Commit), cmp.Or(left.Image, s.Image), cmp.Or(left.Mode, s.Mode)
+		s.ModeReason = cmp.Or(left.ModeReason, s.ModeReason)
+		s.Metrics = left.Metrics
+		if len(r.tasks) == 0 {
+			s.Tasks = left.Phases
 		}
 	}
 	return s
 }
 
-// trainTask is the training's task in the pipeline.
-const trainTask = "train"
-
-// lastProgress is "" where there is none; status shows much else.
-func lastProgress(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task run.TaskRun) (last string) {
-	const tail = 500 // lines among which the last one about it is looked for
-	_ = launch.Logs(ctx, clients, of, task, tail, func(e launch.Event) {
-		if progress, ok := strings.CutPrefix(e.Text, progressWord); ok {
-			last = progress
-		}
-	})
-	return last
-}
-
-// ask asks the nodes.
-func (s *status) ask(ctx context.Context, clients *kube.Clients, k known) {
+func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	set, err := nodes.Connect(ctx, clients, k.environment(), "")
+	set, err := nodes.Connect(ctx, clients, r.environment(), "")
 	if err != nil {
 		s.Unseen = err.Error()
 		return
@@ -144,7 +117,7 @@ func (s *status) ask(ctx context.Context, clients *kube.Clients, k known) {
 	defer set.Close()
 	s.Live = make([]live, len(set))
 	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		job, err := client.Job(ctx, k.uid())
+		job, err := client.Job(ctx, r.uid())
 		if err != nil && !agent.IsNotFound(err) {
 			return err
 		}
@@ -159,53 +132,87 @@ func (s *status) ask(ctx context.Context, clients *kube.Clients, k known) {
 	})
 	if err != nil {
 		s.Unseen = err.Error()
+		return
 	}
+	s.Metrics = lastMetrics(ctx, set[0], r.uid())
+}
+
+// lastMetrics are the last metrics on node 0, nil if the training has written none.
+func lastMetrics(ctx context.Context, client *agent.Client, job string) json.RawMessage {
+	const most = 64 << 10
+	log, err := client.LogEnd(ctx, job, agent.MetricsLog, most)
+	if err != nil {
+		return nil
+	}
+	defer log.Close()
+	var last map[string]any
+	if _, err := io.Copy(&metrics.Lines{Each: func(line map[string]any) { last = line }}, log); err != nil || last == nil {
+		return nil
+	}
+	text, _ := json.Marshal(last) // it was read as JSON
+	return text
 }
 
 func (s *status) print(out io.Writer, now time.Time) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	row := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, value)
-		}
-	}
+	row := rowsOf(w)
 	row("run", s.Namespace+"/"+s.Name)
 	row("state", s.State)
 	row("reason", s.Reason)
-	row("message", humanize.OneLine(s.Message, 500))
+	row("message", humanize.Lines(s.Message, maxMessage))
 	row("environment", s.Environment)
-	row("started", stamp(s.Started))
+	row("started", report.Stamp(s.Started))
 	if d := s.duration(now); d > 0 {
 		row("time", humanize.Duration(d))
 	}
 	if s.Nodes > 0 {
 		row("nodes", fmt.Sprint(s.Nodes))
 	}
-	row("mode", s.Mode)
+	row("mode", modeText(s.Mode, s.ModeReason))
 	row("commit", s.Commit)
 	row("image", s.Image)
-	row("progress", s.Progress)
-	if len(s.Tasks) > 0 {
-		fmt.Fprintln(w, "\nPHASE\tSTATUS\tTIME\tREASON")
-		for _, p := range s.Tasks {
-			took := "-"
-			switch {
-			case !p.Ended.IsZero():
-				took = humanize.Duration(p.Ended.Sub(p.Started))
-			case !p.Started.IsZero() && p.Status == string(run.Running):
-				took = humanize.Duration(now.Sub(p.Started))
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, p.Status, took, p.Reason)
-		}
-	}
+	row("metrics", metricsText(s.Metrics))
+	printPhases(w, s.Tasks, now)
 	if len(s.Live) > 0 && s.Unseen == "" {
 		fmt.Fprintln(w, "\nNODE\tJOB\tRANKS\tQUIET FOR")
 		for _, l := range s.Live {
-			fmt.Fprintf(w, "%d\t%s\t%d of %d\t%s\n", l.Node, l.State, l.Ranks, l.All, humanize.Duration(time.Duration(l.Quiet*float64(time.Second))))
+			fmt.Fprintf(w, "%d\t%s\t%d of %d\t%s\n", l.Node, l.State, l.Ranks, l.All, humanize.Duration(seconds(l.Quiet)))
 		}
 	}
 	if s.Unseen != "" {
-		fmt.Fprintf(w, "\nThe nodes could not be asked: %s\n", s.Unseen)
+		fmt.Fprintf(w, "\nThe nodes did not answer: %s\n", s.Unseen)
 	}
 	return w.Flush()
 }
+
+// maxMessage bounds a message and a traceback, in bytes.
+const maxMessage = 2000
+
+// rowsOf returns a function that prints a name and a value, unless the value is empty. The lines of a value stay lines.
+func rowsOf(w io.Writer) func(name, value string) {
+	return func(name, value string) {
+		for line := range strings.Lines(value) {
+			fmt.Fprintf(w, "%s\t%s\n", name, strings.TrimSuffix(line, "\n"))
+			name = ""
+		}
+	}
+}
+
+// printPhases prints the table of the tasks. The time of a running task ends now.
+func printPhases(w io.Writer, phases []receipt.Phase, now time.Time) {
+	if len(phases) > 0 {
+		fmt.Fprintln(w, "\nPHASE\tSTATUS\tTIME\tREASON")
+	}
+	for _, p := range phases {
+		took := "-"
+		switch {
+		case !p.Ended.IsZero():
+			took = humanize.Duration(p.Ended.Sub(p.Started))
+		case !p.Started.IsZero() && p.Status == string(run.Running):
+			took = humanize.Duration(now.Sub(p.Started))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, p.Status, took, p.Reason)
+	}
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

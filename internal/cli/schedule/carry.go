@@ -17,18 +17,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// selector is of what schedules are made of.
+// selector selects the objects of schedules.
 const selector = install.PartLabel + "=" + part
 
 var cronJobs = batchv1.SchemeGroupVersion.WithResource("cronjobs")
 
-// Carry makes the objects of the namespace's schedules again, as this version has them, with another
-// image of the steps: a schedule must not go on with what the pipeline does not use any more. Errors:
-// PermissionDenied; InvalidInput where something is marked as a schedule and is none.
+// Carry returns the objects of the namespace's schedules as this version creates them, with another image of the steps, so
+// that schedules and pipeline stay at one version. Errors: PermissionDenied; InvalidInput for an invalid schedule.
 func Carry(ctx context.Context, client dynamic.Interface, namespace, image string) ([]*unstructured.Unstructured, error) {
 	found, err := client.Resource(cronJobs).Namespace(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if apierrors.IsNotFound(err) {
-		return nil, nil // nor is there the namespace
+		return nil, nil // the namespace does not exist
 	} else if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing schedules in %s: %w", namespace, err))
 	}
@@ -51,7 +50,7 @@ func Carry(ctx context.Context, client dynamic.Interface, namespace, image strin
 	return all, errors.Join(problems...)
 }
 
-// untyped are the Objects as install applies them.
+// untyped returns the Objects as install applies them.
 func (s Schedule) untyped(namespace, image string) ([]*unstructured.Unstructured, error) {
 	typed, err := s.Objects(namespace, image)
 	if err != nil {

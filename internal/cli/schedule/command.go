@@ -23,18 +23,27 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// defaultName is of a schedule that nobody named.
+// defaultName is the name of a schedule without an argument.
 const defaultName = "nightly"
+
+// Main is mlenv in the pod of a schedule; schedule is its only command. It returns the exit code. The steps image must not
+// contain the other commands: they embed the Tasks, and a released Task names the digest of the steps image.
+func Main(args []string, stdout, stderr io.Writer) int {
+	root := &cobra.Command{Use: "mlenv", Short: "Start the runs of a schedule", Version: version.String()}
+	root.AddCommand(Command())
+	return step.MainCommands(root, args, stdout, stderr)
+}
 
 // Command is mlenv schedule.
 func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedule",
-		Short: "Have the cluster train every night, and say when it gets worse",
-		Long: `A schedule is a CronJob in the namespace that starts the installed pipeline, follows it, and compares bandwidth, step time
-and final loss with the median of the last ten runs of the schedule that succeeded.`,
+		Short: "Train on the cluster every night, and report regressions",
+		Long: `A schedule is a CronJob that starts the installed pipeline, follows it, and compares bandwidth, step time and final loss
+with the median of the schedule's last ten runs that succeeded.`,
 	}
 	cmd.AddCommand(installCommand(), showCommand(), removeCommand(), fireCommand())
 	return cmd
@@ -48,14 +57,13 @@ func installCommand() *cobra.Command {
 	s := Schedule{}
 	cmd := &cobra.Command{
 		Use:   "install [NAME] --at=HH:MM --param=repo-url=URL --param=script=PATH",
-		Short: "Make a schedule, or change it",
-		Long: `Make a schedule, nightly by name unless another is given, or change the one of that name. The pipeline must be
-installed in the namespace; the CronJob uses the same image of the steps.
+		Short: "Create or change a schedule",
+		Long: `Create or change a schedule (default: nightly). The pipeline must be installed in the namespace.
 
-No two runs of a schedule go on at once. Where somebody else holds the environment at its time, the night is skipped, or
-with --on-busy=wait the run waits within its start-timeout.
+The runs of a schedule never overlap. If another run or user holds the environment, the schedule skips the night; with
+--on-busy=wait the run waits up to its start-timeout.
 
-Exit code 0: done; 1: it failed, and the reason is told; 2: wrong usage.`,
+Exit code 0: done; 1: failed; 2: wrong usage.`,
 		Example: `  mlenv schedule install --at=02:30 --time-zone=Europe/Madrid --days=mon-fri \
     --param=repo-url=https://github.com/me/model.git --param=script=train.py --param=nodes=2
   mlenv schedule install --at=02:30 ... --output=yaml | oc apply -f -`,
@@ -63,20 +71,20 @@ Exit code 0: done; 1: it failed, and the reason is told; 2: wrong usage.`,
 	}
 	flags.AddTo(cmd.Flags())
 	f := cmd.Flags()
-	f.StringVar(&s.At, "at", "", "time of day at which to start, as in 02:30")
-	f.StringVar(&s.Days, "days", "*", "days on which to start, as in mon-fri or sat,sun; * is all")
-	f.StringVar(&s.TimeZone, "time-zone", "UTC", "time zone of --at, as in Europe/Madrid")
-	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline. Can be given several times, of an array once for each value.")
-	f.StringVar(&s.OnBusy, "on-busy", "skip", "what to do where somebody else holds the environment: skip the night, or wait")
+	f.StringVar(&s.At, "at", "", "time of day at which to start, such as 02:30")
+	f.StringVar(&s.Days, "days", "*", "days on which to start, such as mon-fri or sat,sun; * is all")
+	f.StringVar(&s.TimeZone, "time-zone", "UTC", "time zone of --at, such as Europe/Madrid")
+	f.StringArrayVar(&params, "param", nil, "NAME=VALUE of a param of the pipeline. Can be given several times; for an array once for each value.")
+	f.StringVar(&s.OnBusy, "on-busy", "skip", "what to do if another run or user holds the environment: skip the night, or wait")
 	f.StringVar(&s.ServiceAccount, "service-account", launch.ServiceAccount, "ServiceAccount of the runs")
 	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")
 	output.AddUse(f, "yaml prints the objects instead of applying them", step.Text, step.YAML)
 	s.Tolerance = trend.AddTolerances(f)
 	if err := cmd.MarkFlagRequired("at"); err != nil {
-		panic(err) // the flag is made above
+		panic(err) // the flag is added above
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		s.Name = nameOf(args)
+		s.Name = cmp.Or(strings.Join(args, ""), defaultName)
 		err := errors.Join(s.Check(), s.setValues(params))
 		if err != nil {
 			return &step.Exit{Code: step.WrongUsage, Err: err}
@@ -90,14 +98,6 @@ Exit code 0: done; 1: it failed, and the reason is told; 2: wrong usage.`,
 	return cmd
 }
 
-func nameOf(args []string) string {
-	if len(args) > 0 {
-		return args[0]
-	}
-	return defaultName
-}
-
-// setValues reads NAME=VALUE.
 func (s *Schedule) setValues(params []string) error {
 	s.Values = map[string][]string{}
 	var problems []error
@@ -115,11 +115,11 @@ func (s *Schedule) setValues(params []string) error {
 // install checks the params against the pipeline, and applies the objects.
 func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image string, print bool) error {
 	ctx := cmd.Context()
-	pipeline, err := launch.Installed(ctx, clients, clients.Namespace, launch.Pipeline)
+	pipeline, err := launch.Installed(ctx, clients)
 	if err != nil {
 		return err
 	}
-	if _, err := launch.Params(pipeline, s.Values); err != nil {
+	if _, err := launch.Params(pipeline, s.Values); err != nil { // a run would fail every night
 		return &step.Exit{Code: step.WrongUsage, Err: err}
 	}
 	objects, err := s.untyped(clients.Namespace, cmp.Or(image, launch.Value(pipeline, nil, "steps-image")))
@@ -131,7 +131,7 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	}
 	client, err := dynamic.NewForConfig(clients.Config)
 	if err != nil {
-		return fmt.Errorf("making a client: %w", err)
+		return fmt.Errorf("creating a client: %w", err)
 	}
 	for _, object := range objects {
 		change, err := install.Apply(ctx, client, object, false)
@@ -178,10 +178,10 @@ func showCommand() *cobra.Command {
 	return cmd
 }
 
-// schedules of a namespace.
+// schedules implements step.Named.
 type schedules []Schedule
 
-// Names implements step.Named.
+// Names are the names of the schedules.
 func (s schedules) Names() []string {
 	names := make([]string, len(s))
 	for i := range s {
@@ -207,8 +207,8 @@ func removeCommand() *cobra.Command {
 	var flags kube.Flags
 	cmd := &cobra.Command{
 		Use:   "remove [NAME]",
-		Short: "Remove a schedule; its receipts stay, and a run of it that goes on goes on",
-		Long:  "Remove a schedule, nightly by name unless another is given. Its receipts stay, and a run of it that goes on goes on.\n\nExit code 0: it is gone; 1: it failed; 2: wrong usage.",
+		Short: "Remove a schedule; receipts stay, and a run in progress continues",
+		Long:  "Remove a schedule (default: nightly). Its receipts stay, and a run in progress continues.\n\nExit code 0: removed; 1: failed; 2: wrong usage.",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			clients, err := flags.Connect()
@@ -217,16 +217,15 @@ func removeCommand() *cobra.Command {
 			}
 			client, err := dynamic.NewForConfig(clients.Config)
 			if err != nil {
-				return fmt.Errorf("making a client: %w", err)
+				return fmt.Errorf("creating a client: %w", err)
 			}
-			return remove(cmd.Context(), client, clients.Namespace, nameOf(args))
+			return remove(cmd.Context(), client, clients.Namespace, cmp.Or(strings.Join(args, ""), defaultName))
 		},
 	}
 	flags.AddTo(cmd.Flags())
 	return cmd
 }
 
-// remove deletes what Objects makes, if it is a schedule's.
 func remove(ctx context.Context, client dynamic.Interface, namespace, name string) error {
 	background := metav1.DeletePropagationBackground
 	for _, where := range []schema.GroupVersionResource{
@@ -241,7 +240,7 @@ func remove(ctx context.Context, client dynamic.Interface, namespace, name strin
 			return kube.Problem(fmt.Errorf("listing %s of schedule %s/%s: %w", where.Resource, namespace, name, err))
 		}
 		if len(found.Items) == 0 && where == cronJobs {
-			return fail.Advise(fail.Becausef(fail.InvalidInput, "removing schedule %s/%s: there is none", namespace, name), "mlenv schedule show -n %s", namespace)
+			return fail.Advise(fail.Becausef(fail.InvalidInput, "removing schedule %s/%s: not found", namespace, name), "mlenv schedule show -n %s", namespace)
 		}
 		for _, each := range found.Items {
 			uid := each.GetUID()
@@ -259,7 +258,7 @@ func fireCommand() *cobra.Command {
 	var job string
 	cmd := &cobra.Command{
 		Use:    "fire NAME --job=JOB",
-		Short:  "Do what a schedule's Job does: start its run or find it, follow it, compare it",
+		Short:  "The Job of a schedule: start or find its run, follow it, compare it",
 		Hidden: true, // the CronJob calls it
 		Args:   cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -267,21 +266,20 @@ func fireCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			f := &firing{clients: clients, log: step.TextLog(cmd.OutOrStdout()), now: time.Now}
-			return nightOver(f.fire(cmd.Context(), args[0], job))
+			n := &nightJob{clients: clients, log: step.TextLog(cmd.OutOrStdout()), now: time.Now}
+			return exitOf(n.fire(cmd.Context(), args[0], job))
 		},
 	}
 	flags.AddTo(cmd.Flags())
-	cmd.Flags().StringVar(&job, "job", "", "the Job that this is a pod of; its scheduled time names the run")
+	cmd.Flags().StringVar(&job, "job", "", "the Job of this pod; its scheduled time names the run")
 	if err := cmd.MarkFlagRequired("job"); err != nil {
-		panic(err) // the flag is made above
+		panic(err) // the flag is added above
 	}
 	return cmd
 }
 
-// nightOver is the error of a night, with an exit code after which the Job starts another pod where
-// the API server only was away: it finds the run, or starts it.
-func nightOver(err error) error {
+// exitOf gives a transient error an exit code after which the Job starts another pod, which finds the run.
+func exitOf(err error) error {
 	if kube.Transient(err) {
 		return &step.Exit{Code: step.Interrupted, Err: err}
 	}

@@ -1,11 +1,13 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,29 +27,26 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// firing is what a night's Job does.
-type firing struct {
+type nightJob struct {
 	clients *kube.Clients
 	log     *slog.Logger
 	now     func() time.Time
 }
 
-// fire starts the night's run, or finds the one that an earlier pod of the Job has started, follows it to its
-// end, and compares what it reached with the nights before. A night on which another
-// run or person holds the environment is skipped, which is no error.
+// fire starts the night's run, or finds the run that an earlier pod of the Job has started, follows it to its end, and
+// compares it with the nights before. It skips the night if another run or user holds the environment.
 //
-// When ctx ends the run goes on; the exit code is another one than that of a failure, so that
-// the Job's next pod follows on.
-func (f *firing) fire(ctx context.Context, name, job string) error {
-	found, err := f.clients.Kube.BatchV1().CronJobs(f.clients.Namespace).Get(ctx, prefix+name, metav1.GetOptions{})
+// If ctx ends, the run continues, and the exit code makes the Job start another pod, which follows it.
+func (n *nightJob) fire(ctx context.Context, name, job string) error {
+	found, err := n.clients.Kube.BatchV1().CronJobs(n.clients.Namespace).Get(ctx, prefix+name, metav1.GetOptions{})
 	if err != nil {
-		return kube.Problem(fmt.Errorf("getting cronjob %s/%s: %w", f.clients.Namespace, prefix+name, err))
+		return kube.Problem(fmt.Errorf("getting cronjob %s/%s: %w", n.clients.Namespace, prefix+name, err))
 	}
 	s, err := of(found)
 	if err != nil {
 		return err
 	}
-	scheduled, err := f.scheduled(ctx, job)
+	scheduled, err := n.scheduled(ctx, job)
 	if err != nil {
 		return err
 	}
@@ -57,42 +56,44 @@ func (f *firing) fire(ctx context.Context, name, job string) error {
 	if s.OnBusy == "wait" {
 		request.Values["on-busy"] = []string{"wait"}
 	}
-	started, err := f.clients.Tekton.TektonV1().PipelineRuns(f.clients.Namespace).Get(ctx, request.Name, metav1.GetOptions{})
+	started, err := n.clients.Tekton.TektonV1().PipelineRuns(n.clients.Namespace).Get(ctx, request.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		if why, err := f.skips(ctx, s); err != nil || why != "" {
+		if request.Pipeline, err = launch.Installed(ctx, n.clients); err != nil {
+			return err
+		}
+		if why, err := n.busy(ctx, s, request.Pipeline); err != nil || why != "" {
 			if why != "" {
-				f.log.Info("Skipped: " + why + ".")
+				n.log.Info("Skipped: "+why+".", "why", why)
 			}
 			return err
 		}
-		if started, err = launch.Start(ctx, f.clients, request); err != nil {
+		if started, err = launch.Start(ctx, n.clients, request); err != nil {
 			return err
 		}
 	case err != nil:
-		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", f.clients.Namespace, request.Name, err))
+		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", n.clients.Namespace, request.Name, err))
 	case started.Labels[run.ScheduleLabel] != s.Name:
-		return fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: there is one of that name: want one of schedule %s, or none", f.clients.Namespace, request.Name, s.Name)
+		return fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: it exists, and schedule %s has not started it", n.clients.Namespace, request.Name, s.Name)
 	}
-	f.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name, scheduled.UTC().Format(time.RFC3339)), "namespace", started.Namespace, "run", started.Name, "scheduled", scheduled.UTC())
-	outcome, err := launch.FollowTasks(ctx, f.clients, started, f.observe)
+	n.log.Info(fmt.Sprintf("Following pipelinerun %s/%s, scheduled for %s.", started.Namespace, started.Name, scheduled.UTC().Format(time.RFC3339)), "namespace", started.Namespace, "run", started.Name, "scheduled", scheduled.UTC())
+	outcome, err := launch.FollowTasks(ctx, n.clients, started, n.observe)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return &step.Exit{Code: step.Interrupted, Err: fmt.Errorf("following pipelinerun %s/%s: it goes on, and the next pod of this job follows it: %w", started.Namespace, started.Name, err)}
+		return &step.Exit{Code: step.Interrupted, Err: fmt.Errorf("following pipelinerun %s/%s: it continues, and the next pod of this job follows it: %w", started.Namespace, started.Name, err)}
 	case err != nil:
 		return err
 	case outcome.Verdict != receipt.Succeeded:
 		return fail.Because(outcome.Reason, fmt.Errorf("run %s: %s", started.Name, strings.TrimSpace(outcome.Message)))
 	}
-	return f.compare(ctx, s, started, outcome.Receipt)
+	return n.compare(ctx, s, started, outcome.Receipt)
 }
 
-// scheduled is the time that the Job is for. One that somebody made by hand is for when
-// they made it.
-func (f *firing) scheduled(ctx context.Context, name string) (time.Time, error) {
-	job, err := f.clients.Kube.BatchV1().Jobs(f.clients.Namespace).Get(ctx, name, metav1.GetOptions{})
+// scheduled is the time for which the Job was created. For a Job that was created by hand it is the time of creation.
+func (n *nightJob) scheduled(ctx context.Context, name string) (time.Time, error) {
+	job, err := n.clients.Kube.BatchV1().Jobs(n.clients.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return time.Time{}, kube.Problem(fmt.Errorf("getting job %s/%s: %w", f.clients.Namespace, name, err))
+		return time.Time{}, kube.Problem(fmt.Errorf("getting job %s/%s: %w", n.clients.Namespace, name, err))
 	}
 	text, ok := job.Annotations[batchv1.CronJobScheduledTimestampAnnotation]
 	if !ok {
@@ -105,20 +106,13 @@ func (f *firing) scheduled(ctx context.Context, name string) (time.Time, error) 
 	return at, nil
 }
 
-// skips says why no run is to start now, "" where one is.
-func (f *firing) skips(ctx context.Context, s Schedule) (string, error) {
+// busy explains who holds the environment, "" if a run can start.
+func (n *nightJob) busy(ctx context.Context, s Schedule, pipeline *v1.Pipeline) (string, error) {
 	if s.OnBusy == "wait" {
 		return "", nil // the step provision waits
 	}
-	pipeline, err := launch.Installed(ctx, f.clients, f.clients.Namespace, launch.Pipeline)
-	if err != nil {
-		return "", err
-	}
-	name := launch.Value(pipeline, s.Values, "name")
-	if name == "" {
-		name = objects.DefaultName
-	}
-	leases := lease.Client{Kube: f.clients.Kube, Tekton: f.clients.Tekton, Namespace: f.clients.Namespace, Now: f.now, Log: f.log}
+	name := cmp.Or(launch.Value(pipeline, s.Values, "name"), objects.DefaultName)
+	leases := lease.Client{Kube: n.clients.Kube, Tekton: n.clients.Tekton, Namespace: n.clients.Namespace, Now: n.now, Log: n.log}
 	held, err := leases.Find(ctx, name)
 	switch {
 	case fail.ReasonOf(err) == fail.EnvironmentMissing:
@@ -132,44 +126,38 @@ func (f *firing) skips(ctx context.Context, s Schedule) (string, error) {
 	return "", nil
 }
 
-// observe tells what happens.
-func (f *firing) observe(e launch.Event) {
+func (n *nightJob) observe(e launch.Event) {
 	switch e.Kind {
 	case launch.TaskStarted:
-		f.log.Info(fmt.Sprintf("  %s started", e.Task), "task", e.Task)
+		n.log.Info(fmt.Sprintf("  %s started", e.Task), "task", e.Task)
 	case launch.TaskWaiting:
-		f.log.Info(fmt.Sprintf("  %s waits: %s", e.Task, e.Text), "task", e.Task, "why", e.Text)
+		n.log.Info(fmt.Sprintf("  %s waits: %s", e.Task, e.Text), "task", e.Task, "why", e.Text)
 	case launch.TaskEnded:
-		f.log.Info(fmt.Sprintf("  %s %s", e.Task, e.Ended.Status), "task", e.Task, "status", e.Ended.Status)
+		n.log.Info(fmt.Sprintf("  %s %s", e.Task, e.Ended.Status), "task", e.Task, "status", e.Ended.Status)
 	case launch.Line, launch.LogLost:
 	}
 }
 
-// compare judges what the run has reached, and puts a regression into its receipt.
-func (f *firing) compare(ctx context.Context, s Schedule, of *v1.PipelineRun, reached *receipt.Receipt) error {
+// compare compares the run with those before it, and adds a regression to its receipt.
+func (n *nightJob) compare(ctx context.Context, s Schedule, of *v1.PipelineRun, reached *receipt.Receipt) error {
 	if reached == nil {
-		return fmt.Errorf("comparing run %s: it has left no receipt", of.Name)
+		return fmt.Errorf("comparing run %s: it has no receipt", of.Name)
 	}
-	history, err := receipt.History(ctx, f.clients.Kube, f.clients.Namespace, reached.Environment)
+	history, err := receipt.List(ctx, n.clients.Kube, n.clients.Namespace, reached.Environment)
 	if err != nil {
-		f.log.Warn(fmt.Sprintf("Not all earlier runs are compared: %v", err), "error", err)
+		n.log.Warn(fmt.Sprintf("Some earlier runs are not compared: %v", err), "error", err)
 	}
-	var own []receipt.Receipt
-	for _, r := range history {
-		if r.Schedule == s.Name {
-			own = append(own, r)
-		}
-	}
+	own := slices.DeleteFunc(history, func(r receipt.Receipt) bool { return r.Schedule != s.Name })
 	comparisons := trend.Judge(*reached, own, s.Tolerance)
-	f.log.Info(fmt.Sprintf("Run %s succeeded.", of.Name), "run", of.Name)
+	n.log.Info(fmt.Sprintf("Run %s succeeded.", of.Name), "run", of.Name)
 	for _, c := range comparisons {
-		f.log.Info("  " + c.String())
+		n.log.Info("  " + c.String())
 	}
 	regression := trend.Regression(of.Name, comparisons)
 	if regression == nil {
 		return nil
 	}
 	reached.Regression = regression.Error()
-	return errors.Join(fail.Advise(regression, "mlenv trend --schedule=%s --name=%s -n %s", s.Name, reached.Environment, f.clients.Namespace),
-		receipt.Write(ctx, f.clients.Kube, *reached))
+	return errors.Join(fail.Advise(regression, "mlenv trend --schedule=%s --name=%s -n %s", s.Name, reached.Environment, n.clients.Namespace),
+		receipt.Write(ctx, n.clients.Kube, *reached))
 }

@@ -1,5 +1,4 @@
-// Package schedule has a cluster start a run every night, as a CronJob that needs nobody's
-// laptop, and compares what the run has reached with the nights before.
+// Package schedule starts a run every night by a CronJob, and compares it with the nights before.
 package schedule
 
 import (
@@ -10,7 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
-	_ "time/tzdata" // the steps' image has no files of time zones
+	_ "time/tzdata" // the steps image has no time zones
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -26,7 +25,7 @@ import (
 )
 
 const (
-	// part is not install's: installing again must not delete schedules.
+	// part differs from install's part, because another install must not delete schedules.
 	part = "schedule"
 	// annotation of the CronJob holds the Schedule as JSON.
 	annotation = "ml-dev-env/schedule-spec"
@@ -34,14 +33,14 @@ const (
 	prefix = "mlenv-"
 	// startWithin is how late a night's run may start.
 	startWithin = time.Hour
-	// attempts is how often a pod that was taken away is replaced, and follows the same run on.
+	// attempts is how often the Job replaces a pod that was evicted.
 	attempts = 6
 )
 
-// Schedule is what to run when.
+// Schedule is what a CronJob starts, and when.
 type Schedule struct {
 	Name string `json:"name"`
-	// At is the time of day, as 02:30, in TimeZone; Days are cron's names, "*" for all.
+	// At is the time of day in TimeZone, such as 02:30; Days are cron's names, "*" for all.
 	At       string `json:"at"`
 	Days     string `json:"days"`
 	TimeZone string `json:"timeZone"`
@@ -53,24 +52,23 @@ type Schedule struct {
 	Tolerance      trend.Tolerance `json:"tolerancePercent"`
 }
 
-// days of a cron line.
 var days = regexp.MustCompile(`^(\*|(?i:(mon|tue|wed|thu|fri|sat|sun)([-,](mon|tue|wed|thu|fri|sat|sun))*))$`)
 
-// Check says all mistakes at once, as InvalidInput.
+// Check reports all mistakes as InvalidInput.
 func (s Schedule) Check() error {
 	var problems []error
-	// A Job's name has eleven letters more than its CronJob's, and a label 63 at most.
+	// The name of a Job is eleven characters longer, and a label has at most 63.
 	if errs := validation.IsDNS1123Label(prefix + s.Name); len(errs) > 0 || len(s.Name) > 40 {
 		problems = append(problems, fmt.Errorf("name %q: want at most 40 letters a-z, digits and hyphens", s.Name))
 	}
 	if install.Reserved(prefix + s.Name) {
-		problems = append(problems, fmt.Errorf("name %q: %s%s is what mlenv install calls a part of its own: want another name", s.Name, prefix, s.Name))
+		problems = append(problems, fmt.Errorf("name %q: mlenv install uses %s%s for a part of its own: want another name", s.Name, prefix, s.Name))
 	}
 	if _, err := time.Parse("15:04", s.At); err != nil {
-		problems = append(problems, fmt.Errorf("--at %q: want a time of day, as in 02:30", s.At))
+		problems = append(problems, fmt.Errorf("--at %q: want a time of day, such as 02:30", s.At))
 	}
 	if !days.MatchString(s.Days) {
-		problems = append(problems, fmt.Errorf("--days %q: want * or days, as in mon-fri or sat,sun", s.Days))
+		problems = append(problems, fmt.Errorf("--days %q: want * or days, such as mon-fri or sat,sun", s.Days))
 	}
 	if s.OnBusy != "skip" && s.OnBusy != "wait" {
 		problems = append(problems, fmt.Errorf("--on-busy %q: want skip or wait", s.OnBusy))
@@ -84,28 +82,28 @@ func (s Schedule) Check() error {
 	return nil
 }
 
-// zone is UTC where none is named.
+// zone is UTC without a name.
 func (s Schedule) zone() (*time.Location, error) {
 	zone, err := time.LoadLocation(s.TimeZone)
 	if err != nil || s.TimeZone == "Local" {
-		return nil, fmt.Errorf("--time-zone %q: want a name of the time zone database, as in Europe/Madrid", s.TimeZone)
+		return nil, fmt.Errorf("--time-zone %q: want a name of the time zone database, such as Europe/Madrid", s.TimeZone)
 	}
 	return zone, nil
 }
 
-// cron is the schedule's line; At is known to be good.
+// cron is the schedule as a cron line; Check has checked At.
 func (s Schedule) cron() string {
 	at, _ := time.Parse("15:04", s.At)
 	return fmt.Sprintf("%d %d * * %s", at.Minute(), at.Hour(), strings.ToLower(s.Days))
 }
 
-// runName is that of the run of one night: the same however often the night's Job starts again.
+// runName is the name of a night's run, the same for all pods of the night's Job.
 func (s Schedule) runName(scheduled time.Time) string {
 	return prefix + s.Name + "-" + scheduled.UTC().Format("20060102-150405")
 }
 
-// Objects are the CronJob, and an account that can start runs, follow them, and read what
-// they leave. The image is that of the steps.
+// Objects are the CronJob, and an account that can start and follow runs and read their receipts. image is that of the
+// steps.
 func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
 	spec, err := json.Marshal(s)
 	if err != nil {
@@ -121,11 +119,11 @@ func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
 			FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobNameLabel + "']"}}}},
 	}
 	made := job.CronJob()
-	// One that somebody starts by hand must not take the night's log away.
+	// A Job that was started by hand must not delete the log of the night.
 	made.Spec.SuccessfulJobsHistoryLimit = new(int32(3))
 	template := &made.Spec.JobTemplate.Spec
 	template.BackoffLimit = new(int32(attempts))
-	// A run that failed is not helped by looking at it again; a pod that was taken away is.
+	// Another pod helps if the pod was evicted, but not if the run failed.
 	template.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 		Action:      batchv1.PodFailurePolicyActionFailJob,
 		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new(cronjob.Container), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{1, 2}},
@@ -146,12 +144,12 @@ func rules(name string) []rbacv1.PolicyRule {
 		rule("tekton.dev", []string{"get", "list", "watch", "create"}, "pipelineruns"),
 		rule("tekton.dev", []string{"list", "watch"}, "taskruns"),
 		rule("coordination.k8s.io", []string{"get"}, "leases"),
-		// Receipts: those of earlier nights, and what is found added to that of this one.
+		// Receipts of earlier nights are read; a regression is added to that of this night.
 		rule("", []string{"get", "list", "create", "patch"}, "configmaps"),
 	}
 }
 
-// of reads a schedule back from its CronJob, which somebody may have written by hand.
+// of reads a schedule from its CronJob, which may have been edited by hand.
 func of(found *batchv1.CronJob) (Schedule, error) {
 	s := Schedule{Days: "*", TimeZone: "UTC", OnBusy: "skip", Tolerance: trend.DefaultTolerance()}
 	err := json.Unmarshal([]byte(found.Annotations[annotation]), &s)
@@ -159,7 +157,7 @@ func of(found *batchv1.CronJob) (Schedule, error) {
 		err = s.Check()
 	}
 	if err == nil && prefix+s.Name != found.Name {
-		err = fmt.Errorf("name %q: want that of the CronJob without %s", s.Name, prefix)
+		err = fmt.Errorf("name %q: want the name of the CronJob without %s", s.Name, prefix)
 	}
 	if err != nil {
 		return s, fail.Because(fail.InvalidInput, fmt.Errorf("reading schedule %s/%s from annotation %s: %w", found.Namespace, found.Name, annotation, err))
@@ -167,7 +165,6 @@ func of(found *batchv1.CronJob) (Schedule, error) {
 	return s, nil
 }
 
-// paramsText is the schedule's params for a table.
 func (s Schedule) paramsText() string {
 	var texts []string
 	for name, values := range s.Values {

@@ -76,7 +76,7 @@ const runOfNight = "mlenv-nightly-20260310-013000"
 func about(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
 
 // place has the schedule's CronJob, its Job of the night, and an installed pipeline.
-func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*firing, *bytes.Buffer) {
+func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*nightJob, *bytes.Buffer) {
 	t.Helper()
 	made, err := s.Objects("ns", "steps@sha256:1")
 	if err != nil {
@@ -90,7 +90,7 @@ func place(t *testing.T, s Schedule, objects, tekton []runtime.Object) (*firing,
 	}}}
 	var log bytes.Buffer
 	clients := &kube.Clients{Namespace: "ns", Kube: fake.NewClientset(append(append(objects, made...), job)...), Tekton: tektonfake.NewSimpleClientset(append(tekton, pipeline)...)}
-	return &firing{clients: clients, log: step.TextLog(&log), now: night}, &log
+	return &nightJob{clients: clients, log: step.TextLog(&log), now: night}, &log
 }
 
 // ended is the night's run as the Job's first pod started it, with its end.
@@ -104,7 +104,7 @@ func ended(status corev1.ConditionStatus) *v1.PipelineRun {
 	return r
 }
 
-func left(t *testing.T, f *firing, r receipt.Receipt) {
+func left(t *testing.T, f *nightJob, r receipt.Receipt) {
 	t.Helper()
 	r.Namespace, r.Environment, r.Schedule = "ns", "env", "nightly"
 	if err := receipt.Write(t.Context(), f.clients.Kube, r); err != nil {
@@ -191,14 +191,18 @@ func TestFireSkips(t *testing.T) {
 			objects  []runtime.Object
 		}{"nobody": {nightly(), nil}, "it has ended": {nightly(), []runtime.Object{held(time.Hour)}}, "it waits": {waiting, []runtime.Object{held(time.Minute)}}} {
 			f, _ := place(t, s.schedule, s.objects, nil)
-			if why, err := f.skips(t.Context(), s.schedule); why != "" || err != nil {
+			pipeline, err := launch.Installed(t.Context(), f.clients)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if why, err := f.busy(t.Context(), s.schedule, pipeline); why != "" || err != nil {
 				t.Errorf("%s: skipped for %q, %v", name, why, err)
 			}
 		}
 	})
 }
 
-// A Job that somebody made by hand has no scheduled time.
+// A Job that was created by hand has no scheduled time.
 func TestJobByHand(t *testing.T) {
 	by := &batchv1.Job{ObjectMeta: about("by-hand")}
 	by.CreationTimestamp = metav1.NewTime(night().Add(time.Hour))
@@ -317,13 +321,13 @@ func TestObjects(t *testing.T) {
 }
 
 // The Job fails for good at 1 and 2.
-func TestNightOver(t *testing.T) {
+func TestExitOf(t *testing.T) {
 	away := kube.Problem(fmt.Errorf("getting: %w", apierrors.NewServiceUnavailable("starting")))
 	for _, tc := range []struct {
 		err  error
 		want int
 	}{{away, step.Interrupted}, {fail.Because(fail.RankFailed, errors.New("rank 1")), 0}, {nil, 0}} {
-		err := nightOver(tc.err)
+		err := exitOf(tc.err)
 		var exit *step.Exit
 		got := 0
 		if errors.As(err, &exit) {

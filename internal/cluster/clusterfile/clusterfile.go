@@ -20,9 +20,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Load reads and checks the cluster file at path. A Task mounts it as
-// optional from a ConfigMap that mlenv install makes: where it is not there, in a
-// pod, the error names those that are. Errors: InvalidInput with every mistake.
+// Load reads and checks the cluster file at path. A Task mounts it as optional from a ConfigMap that mlenv install
+// creates. If it is missing in a pod, the error names the installed cluster files. Errors: InvalidInput with every mistake.
 func Load(ctx context.Context, path string, flags kube.Flags) (cluster.File, error) {
 	if path == "" {
 		return cluster.File{}, fail.Becausef(fail.InvalidInput, "--cluster-file is missing: want a file as in clusters/")
@@ -42,8 +41,7 @@ func Load(ctx context.Context, path string, flags kube.Flags) (cluster.File, err
 	return file, nil
 }
 
-// Installed returns the text of every cluster file that is installed in the clients'
-// namespace, by the name of its cluster.
+// Installed returns the text of every cluster file that is installed in the clients' namespace, by the name of its cluster.
 func Installed(ctx context.Context, clients *kube.Clients) (map[string]string, error) {
 	configs, err := clients.Kube.CoreV1().ConfigMaps(clients.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -56,6 +54,32 @@ func Installed(ctx context.Context, clients *kube.Clients) (map[string]string, e
 		}
 	}
 	return installed, nil
+}
+
+// LoadInstalled reads and checks the cluster file of that name that is installed in the clients' namespace; "" is the only
+// one. Errors: InvalidInput.
+func LoadInstalled(ctx context.Context, clients *kube.Clients, name string) (cluster.File, error) {
+	installed, err := Installed(ctx, clients)
+	if err != nil {
+		return cluster.File{}, err
+	}
+	names := slices.Sorted(maps.Keys(installed))
+	if name == "" && len(names) == 1 {
+		name = names[0]
+	}
+	if content, ok := installed[name]; ok {
+		file, err := cluster.Load(cluster.ConfigMapPrefix+name, []byte(content))
+		if err != nil {
+			return cluster.File{}, fail.Because(fail.InvalidInput, err)
+		}
+		return file, nil
+	}
+	wanted := "the cluster file"
+	if name != "" {
+		wanted = "cluster file " + name
+	}
+	return cluster.File{}, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for %s in namespace %s: installed are: %s", wanted, clients.Namespace, cmp.Or(strings.Join(names, ", "), "none")),
+		"name one with --cluster=NAME or --cluster-file=FILE, or install one: mlenv install FILE -n %s --steps-image=IMAGE", clients.Namespace)
 }
 
 func notInstalled(ctx context.Context, path string, flags kube.Flags, err error) error {

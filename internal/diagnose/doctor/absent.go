@@ -9,13 +9,14 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// absent is about an environment that is not there: which are, and how its last run ended.
+// absent explains a missing environment: which environments exist, and how its last run ended.
 func (e *examination) absent(ctx context.Context) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, e.Patience)
 	defer cancel()
@@ -23,10 +24,10 @@ func (e *examination) absent(ctx context.Context) []Finding {
 	if err := kube.NoNamespace(ctx, e.clients.Kube, e.namespace); err != nil {
 		return append(all, newFinding(fail.EnvironmentMissing, "environment "+e.name, err.Error(), fail.NextOf(err)))
 	}
-	evidence := []string{fmt.Sprintf("there is no environment %s in namespace %s", e.name, e.namespace)}
+	evidence := []string{fmt.Sprintf("environment %s does not exist in namespace %s", e.name, e.namespace)}
 	next := fmt.Sprintf("mlenv up %s -n %s", e.name, e.namespace)
 	if e.lease != nil {
-		evidence = append(evidence, "its lease is there, so it is being made or taken down: "+e.lease.State())
+		evidence = append(evidence, "its lease exists, so the environment is being created or deleted: "+e.lease.State())
 		next = fmt.Sprintf("oc get events -n %s --sort-by=.lastTimestamp | tail -20", e.namespace)
 	}
 	evidence = append(evidence, e.others(ctx))
@@ -40,24 +41,21 @@ func (e *examination) absent(ctx context.Context) []Finding {
 		}
 		evidence = append(evidence, fmt.Sprintf("its last run, %s, ended at %s: %s", last.Run, last.Ended.UTC().Format("2006-01-02 15:04 UTC"), how))
 		if last.Reason != "" {
-			next = fmt.Sprintf("oc get configmap %s -n %s -o jsonpath='{.data.receipt\\.json}' (docs/reasons.md says what to do about %s)", receipt.Name(last.Run), e.namespace, last.Reason)
+			next = fmt.Sprintf("mlenv receipt %s -n %s (docs/reasons.md explains %s)", last.Run, e.namespace, last.Reason)
 		}
 	}
 	return append(all, newFinding(fail.EnvironmentMissing, "environment "+e.name, strings.Join(evidence, "\n"), next))
 }
 
-// others names the environments that there are.
+// others lists the environments of the namespace.
 func (e *examination) others(ctx context.Context) string {
 	sets, err := e.clients.Kube.AppsV1().StatefulSets(e.namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
 	if err != nil {
-		return "which there are is not known: " + err.Error()
+		return "the environments of the namespace are unknown: " + err.Error()
 	}
 	var names []string
 	for _, set := range sets.Items {
-		want := int32(1)
-		if set.Spec.Replicas != nil {
-			want = *set.Spec.Replicas
-		}
+		want := diagnose.Snapshot{StatefulSet: &set}.Replicas()
 		names = append(names, fmt.Sprintf("%s (%d of %d nodes ready)", set.Labels[objects.EnvironmentLabel], set.Status.ReadyReplicas, want))
 	}
 	slices.Sort(names)

@@ -1,5 +1,5 @@
-// Package doctor looks at an environment from all sides at once and says why its pods do not
-// start, why a training hangs, and why it is slow. It changes nothing.
+// Package doctor examines an environment and reports why its pods do not start, why a training hangs, and why it is
+// slow. It changes nothing.
 package doctor
 
 import (
@@ -23,52 +23,51 @@ const (
 	Slow  Flow = "a training is slow"
 )
 
-// Finding is something that may be why an environment does not do what it should.
+// Finding is a possible cause of a problem of the environment.
 type Finding struct {
 	fail.Finding
 	Flow Flow `json:"flow"`
 }
 
-// Node is how one node of the environment was found.
+// Node is the state of one node of the environment.
 type Node struct {
 	Node           int    `json:"node"`
 	Pod            string `json:"pod"`
 	KubernetesNode string `json:"kubernetesNode,omitempty"`
-	// State of the pod in words.
+	// State describes the pod.
 	State string `json:"state"`
-	// Agent is answers, silent or not asked.
+	// Agent is "answers", "silent" or "not asked".
 	Agent string `json:"agent"`
 }
 
-// Report is what was seen of an environment.
+// Report is the result of an examination.
 type Report struct {
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
-	// Mode is tcp or rdma, "" where that is not known.
+	// Mode is tcp or rdma, or "" if it is unknown.
 	Mode string `json:"mode,omitempty"`
-	// Holder says who holds the environment, "" where that is not known.
+	// Holder describes the holder of the environment, "" if it is unknown.
 	Holder string `json:"holder,omitempty"`
 	Nodes  []Node `json:"nodes,omitempty"`
-	// Jobs say what runs, or ran last.
+	// Jobs describe the running jobs, or the last one.
 	Jobs []string `json:"jobs,omitempty"`
-	// Findings are the most likely first.
+	// Findings begin with the most likely one.
 	Findings []Finding `json:"findings"`
 }
 
-// Broken is true where one of the findings is.
+// Broken reports whether one of the findings is broken.
 func (r Report) Broken() bool {
 	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Level == fail.Broken })
 }
 
-// Options say how long is waited.
+// Options bound how long the doctor waits.
 type Options struct {
-	// QuietAfter is how long a training may print nothing; 0 is ten minutes, which is also
-	// when torch gives a collective of NCCL's up.
+	// QuietAfter is how long a training may print nothing; 0 is ten minutes, torch's own timeout of a collective.
 	QuietAfter time.Duration
-	// Patience is what the API server has for its answers, and a node each time that it is
-	// asked, which is twice; 0 is 6 s. So three times that is the longest that it all takes.
+	// Patience bounds the time of the API server's answers and of each of the two requests to a node; 0 is 6 s. So
+	// an examination takes three times that at most.
 	Patience time.Duration
-	// Now is the time; nil is the machine's.
+	// Now is the clock; nil is the machine's.
 	Now func() time.Time
 }
 
@@ -81,8 +80,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Examine looks at the environment of that name. What cannot be read is itself a finding,
-// and all else is looked at nevertheless.
+// Examine examines the environment of that name. Anything that cannot be read is itself a finding.
 func Examine(ctx context.Context, clients *kube.Clients, name string, o Options) Report {
 	o = o.withDefaults()
 	e := examination{clients: clients, namespace: clients.Namespace, name: name, Options: o, now: o.Now()}
@@ -94,7 +92,7 @@ func Examine(ctx context.Context, clients *kube.Clients, name string, o Options)
 	return e.report(slices.Concat(e.start(), e.hang(), e.network(), e.slow()))
 }
 
-// report puts the findings in order: the worst first, and then by their likelihood.
+// report sorts the findings by level and likelihood.
 func (e *examination) report(found []Finding) Report {
 	found = merge(found)
 	slices.SortStableFunc(found, func(a, b Finding) int {
@@ -116,7 +114,7 @@ func (e *examination) report(found []Finding) Report {
 	return r
 }
 
-// merge makes one finding of those that differ in their object alone.
+// merge joins findings that differ only in their object.
 func merge(found []Finding) []Finding {
 	var merged []Finding
 	for _, f := range found {

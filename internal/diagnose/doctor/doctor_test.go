@@ -119,7 +119,8 @@ func worlds() []asked {
 		{"a network policy that lets them", func(w *world) {
 			deny := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "deny-all"}, Spec: networkingv1.NetworkPolicySpec{PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}}}
 			allow := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "same-namespace"}, Spec: networkingv1.NetworkPolicySpec{
-				Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}}}
+				PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+				Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}}}
 			w.others = append(w.others, deny, allow)
 		}, nil},
 		{"no socket interface", func(w *world) {
@@ -268,7 +269,7 @@ func TestNoNamespace(t *testing.T) {
 	w := newWorld(t)
 	w.set, w.pods, w.lease, w.secret = nil, nil, nil, nil
 	report, text := w.examine()
-	if !report.Broken() || len(report.Findings) != 1 || !strings.Contains(text, "looking for namespace ns: there is none") {
+	if !report.Broken() || len(report.Findings) != 1 || !strings.Contains(text, "looking for namespace ns: it does not exist") {
 		t.Errorf("want that the namespace is missing, and no more:\n%s", text)
 	}
 }

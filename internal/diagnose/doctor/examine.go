@@ -20,17 +20,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// examination is what was found out about an environment.
+// examination is everything that was read of an environment.
 type examination struct {
 	Options
 	clients         *kube.Clients
 	namespace, name string
 	now             time.Time
 
-	// cluster is what Kubernetes knows; it is empty where clusterErr is not nil.
+	// cluster is what the API server returned; it is empty if clusterErr is not nil.
 	cluster    diagnose.Snapshot
 	clusterErr error
-	// lease is nil where there is none or it may not be read.
+	// lease is nil if it does not exist or may not be read.
 	lease    *lease.Busy
 	holderID string
 	ending   bool
@@ -38,12 +38,12 @@ type examination struct {
 	policies []networkingv1.NetworkPolicy
 
 	nodes []*node
-	// agentsErr is why no agent could be asked at all.
+	// agentsErr is why no agent could be asked.
 	agentsErr error
 	jobs      []job
 }
 
-// readCluster asks the API server all that is asked of it beside the agents.
+// readCluster reads everything from the API server.
 func (e *examination) readCluster(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.Patience)
 	defer cancel()
@@ -59,26 +59,26 @@ func (e *examination) readCluster(ctx context.Context) {
 		e.lease, e.holderID, e.ending = leases.Look(ctx, found), lease.HolderOf(found).ID, found.DeletionTimestamp != nil
 	})
 	group.Go(func() {
-		// Who may not read them does not know them: nothing else depends on it.
+		// Nothing else depends on them, so a refusal is no finding.
 		if list, err := e.clients.Kube.NetworkingV1().NetworkPolicies(e.namespace).List(ctx, metav1.ListOptions{}); err == nil {
 			e.policies = list.Items
 		}
 	})
 	group.Wait()
 	if e.clusterErr != nil {
-		// Its StatefulSet alone tells how many agents there are to ask.
+		// The StatefulSet alone has the number of agents.
 		if set, err := e.clients.Kube.AppsV1().StatefulSets(e.namespace).Get(ctx, objects.NamesOf(e.name).StatefulSet, metav1.GetOptions{}); err == nil {
 			e.cluster.StatefulSet = set
 		}
 	}
 }
 
-// missing is true where the API server says that there is no such environment.
+// missing reports whether the environment does not exist.
 func (e *examination) missing() bool {
 	return e.clusterErr == nil && e.cluster.StatefulSet == nil && len(e.cluster.Pods) == 0
 }
 
-// mode of the environment, "" where it is not known.
+// mode of the environment, or "" if it is unknown.
 func (e *examination) mode() string {
 	if e.cluster.StatefulSet == nil {
 		return ""
@@ -88,19 +88,7 @@ func (e *examination) mode() string {
 
 func (e *examination) rdmaWanted() bool { return e.mode() == string(objects.RDMA) }
 
-// count is how many nodes there should be, as far as that is known.
-func (e *examination) count() int {
-	set := e.cluster.StatefulSet
-	switch {
-	case set == nil:
-		return len(e.cluster.Pods)
-	case set.Spec.Replicas == nil:
-		return 1
-	}
-	return int(*set.Spec.Replicas)
-}
-
-// unreadable is a finding of each thing that could not be read, and so not looked at.
+// unreadable has a finding for everything that could not be read.
 func (e *examination) unreadable() []Finding {
 	var all []Finding
 	add := func(object string, err error) {
@@ -117,14 +105,13 @@ func (e *examination) unreadable() []Finding {
 		add("the lease", e.leaseErr)
 	}
 	secret := objects.NamesOf(e.name).ClientSecret
-	switch {
-	case fail.ReasonOf(e.agentsErr) == fail.EnvironmentMissing || apierrors.IsNotFound(e.agentsErr):
-		all = append(all, newFinding(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach them without it", e.namespace, secret),
-			fmt.Sprintf("oc delete lease %s -n %s, and provision it again: the secrets are made with the environment", e.name, e.namespace)).as(fail.Broken))
-	default:
+	if fail.ReasonOf(e.agentsErr) == fail.EnvironmentMissing || apierrors.IsNotFound(e.agentsErr) {
+		all = append(all, newFinding(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach the agents without it", e.namespace, secret),
+			fmt.Sprintf("mlenv down %s -n %s --force, and provision the environment again, which creates the secrets", e.name, e.namespace)).as(fail.Broken))
+	} else {
 		add("all agents (none was asked)", e.agentsErr)
 	}
-	// Where nothing at all was seen, nobody shall take it for a good sign.
+	// If nothing at all could be read, an empty list of findings must not look healthy.
 	if e.clusterErr != nil && e.agentsErr != nil {
 		for i := range all {
 			all[i] = all[i].as(fail.Broken)

@@ -18,27 +18,22 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// endedFor is for how long ranks may differ without anything being wrong: they neither
-// begin nor end at the same moment.
+// endedFor is how far apart ranks may start and end normally.
 const endedFor = time.Minute
 
-// hang is why a training hangs, or has failed.
+// hang has the findings about a training that hangs or has failed.
 func (e *examination) hang() []Finding {
 	var all []Finding
 	for _, n := range e.nodes {
-		all = append(all, e.silent(n)...)
-		all = append(all, e.restarted(n)...)
+		all = slices.Concat(all, e.silent(n), e.restarted(n))
 	}
 	for _, j := range e.jobs {
-		all = append(all, e.endedRanks(j)...)
-		all = append(all, e.unknown(j)...)
-		all = append(all, e.quiet(j)...)
+		all = slices.Concat(all, e.endedRanks(j), e.unknown(j), e.quiet(j))
 	}
 	return slices.Concat(all, e.resolution(), e.blockedTraffic())
 }
 
-// silent is about an agent that does not answer, or not whole. A pod that does not run is
-// explained by what keeps it from starting.
+// silent is about an agent that does not answer, or only partly. start explains pods that do not run.
 func (e *examination) silent(n *node) []Finding {
 	switch {
 	case fail.ReasonOf(n.healthErr) == fail.AgentVersion:
@@ -50,14 +45,16 @@ func (e *examination) silent(n *node) []Finding {
 			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.namespace, n.pod, e.namespace))}
 	case n.factsErr != nil:
 		return []Finding{newFinding(AgentStuck, n.String(),
-			fmt.Sprintf("its agent answers, but not when it must look at GPUs and volumes: %v", n.factsErr),
+			fmt.Sprintf("its agent answers, but not to requests about GPUs and volumes: %v", n.factsErr),
 			n.exec(e.namespace, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
 				" (what hangs is the GPU's driver, or a volume's server)")}
+	case n.jobsErr != nil:
+		return []Finding{newFinding(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.namespace))}
 	}
 	return nil
 }
 
-// restarted is about a container that was started again: whatever ran in it is lost.
+// restarted is about a container that restarted, which ended everything in it.
 func (e *examination) restarted(n *node) []Finding {
 	if n.object == nil {
 		return nil
@@ -68,7 +65,7 @@ func (e *examination) restarted(n *node) []Finding {
 		if end == nil || c.State.Running == nil {
 			continue
 		}
-		f := newFinding(fail.ContainerRestarted, n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and was started again, %s in all",
+		f := newFinding(fail.ContainerRestarted, n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and restarted, %s in total",
 			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)), humanize.Count(int(c.RestartCount), "time")),
 			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.namespace, c.Name))
 		if kube.ReasonFor(end.Reason) == fail.OutOfMemory {
@@ -82,13 +79,13 @@ func (e *examination) restarted(n *node) []Finding {
 	return all
 }
 
-// endedRanks is about ranks that have ended, for whom others wait.
+// endedRanks is about ranks that have ended and for which others wait.
 func (e *examination) endedRanks(j job) []Finding {
 	if c, ok := cause.Find(j.statuses); ok && (c.Known || !c.Rank.Stopped) {
-		err := c.Err(j.statuses[0].Record)
+		err := c.Err(cause.Job{Run: j.statuses[0].Spec.Run, Environment: e.name, Namespace: e.namespace, Record: j.statuses[0].Record})
 		evidence := fail.Details(err)
 		if j.running() {
-			evidence += "\nthe job still runs elsewhere, and what runs waits for that rank"
+			evidence += "\nthe job still runs on other nodes, whose ranks wait for that rank"
 		}
 		return []Finding{newFinding(fail.ReasonOf(err), j.title(), evidence, fail.NextOf(err)).as(fail.Broken)}
 	}
@@ -107,10 +104,10 @@ func (e *examination) endedRanks(j job) []Finding {
 		return nil
 	}
 	return []Finding{newFinding(RankEnded, j.title(), fmt.Sprintf("exited with 0 while others run: %s", strings.Join(done, ", ")),
-		"see that the script ends on all ranks after the same number of steps: one with less data leaves the others waiting in a collective")}
+		"let the script end after the same number of steps on all ranks: a rank with less data leaves the others waiting in a collective")}
 }
 
-// unknown is about nodes that should run a part of a job and do not know it.
+// unknown is about nodes that should run a part of a job but do not know it.
 func (e *examination) unknown(j job) []Finding {
 	if !j.running() || e.now.Sub(j.statuses[0].Started) < endedFor {
 		return nil
@@ -118,8 +115,8 @@ func (e *examination) unknown(j job) []Finding {
 	var all []Finding
 	for _, n := range e.nodes[:min(j.spec().Nodes, len(e.nodes))] {
 		if _, ok := j.on(n.number); !ok && n.jobs != nil {
-			all = append(all, newFinding(JobMissing, n.String(), j.title()+" runs on other nodes, and this one does not know it: its pod was made anew, or the launch did not reach it",
-				"start the training again from its last checkpoint: the ranks that run wait in vain"))
+			all = append(all, newFinding(JobMissing, n.String(), j.title()+" runs on other nodes, but this one does not know it: its pod was recreated, or the launch did not reach it",
+				"start the training again from its last checkpoint: the running ranks cannot continue"))
 		}
 	}
 	return all
@@ -131,14 +128,14 @@ func (e *examination) quiet(j job) []Finding {
 	if !ok || quiet < e.QuietAfter {
 		return nil
 	}
-	evidence := fmt.Sprintf("no rank has printed anything, nor written metrics, for %s", age(quiet))
-	next := fmt.Sprintf("%s, and so for a rank of each node (PID %s): the rank whose stack differs is the one that the others wait for",
+	evidence := fmt.Sprintf("no rank has printed anything or written metrics for %s", age(quiet))
+	next := fmt.Sprintf("%s, for one rank of each node (PID %s): the others wait for the rank whose stack differs",
 		e.nodes[0].exec(e.namespace, "py-spy dump --pid PID"), j.processes())
 	if rank := j.spec().DebugRank; rank != nil {
-		return []Finding{newFinding(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or is in one", evidence, *rank), "attach to it, or let it go on").as(fail.Note)}
+		return []Finding{newFinding(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or runs in one", evidence, *rank), "attach to it, or let it continue").as(fail.Note)}
 	}
 	if busy := e.utilization(); busy != "" {
-		evidence += "; GPUs in percent: " + busy + " (all near 100 is how waiting in a collective looks, all near 0 is waiting for data or in Python)"
+		evidence += "; GPUs in percent: " + busy + " (near 100 everywhere: ranks wait in a collective; near 0: for data or in Python)"
 	}
 	return []Finding{newFinding(NoProgress, j.title(), evidence, next)}
 }
@@ -151,10 +148,10 @@ func (j job) processes() string {
 			pids = append(pids, fmt.Sprintf("%d on node %d", status.Ranks[0].PID, status.Node))
 		}
 	}
-	return cmp.Or(strings.Join(pids, ", "), "no rank has begun")
+	return cmp.Or(strings.Join(pids, ", "), "no rank has started")
 }
 
-// resolution is about names that ranks could not look up, or that lead elsewhere.
+// resolution is about names that ranks could not look up, or that resolve to a wrong address.
 func (e *examination) resolution() []Finding {
 	names := objects.NamesOf(e.name)
 	next := fmt.Sprintf("oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", e.namespace, names.Service)
@@ -167,7 +164,7 @@ func (e *examination) resolution() []Finding {
 			}
 			addresses := n.names.Addresses[name]
 			if len(addresses) > 0 && other.running() && other.object.Status.PodIP != "" && !hasAddress(addresses, other.object) {
-				all = append(all, newFinding(fail.NameResolution, n.String(), fmt.Sprintf("%s resolves to %s: want %s, which the pod has", name, strings.Join(addresses, " "), other.object.Status.PodIP), next))
+				all = append(all, newFinding(fail.NameResolution, n.String(), fmt.Sprintf("%s resolves to %s: want %s, the pod's address", name, strings.Join(addresses, " "), other.object.Status.PodIP), next))
 			}
 		}
 	}

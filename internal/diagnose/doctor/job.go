@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// job is one that runs or, where none does, the holder's that ran last.
+// job is a running job or, if none runs, the last one of the holder.
 type job struct {
 	id string
 	// statuses of the nodes that know it, in their order.
@@ -17,14 +17,10 @@ type job struct {
 	now      time.Time
 }
 
-// jobIDs are those that a node runs, and else that of the run which holds the environment:
-// a job's id is its PipelineRun's UID.
+// jobIDs are the jobs that a node runs, and the job of the run that holds the environment: its ID is the PipelineRun's UID.
 func (e *examination) jobIDs() []string {
 	var ids []string
-	for _, n := range e.nodes {
-		if n.facts == nil {
-			continue
-		}
+	for _, n := range e.answering() {
 		for _, id := range n.facts.Running {
 			if !slices.Contains(ids, id) {
 				ids = append(ids, id)
@@ -59,20 +55,20 @@ func (j job) on(number int) (agent.JobStatus, bool) {
 	return j.statuses[i], true
 }
 
-// running is true where a part of the job is.
+// running reports whether a part of the job runs.
 func (j job) running() bool {
 	return slices.ContainsFunc(j.statuses, func(s agent.JobStatus) bool { return s.State == agent.Running })
 }
 
-// succeeded is true where all ranks that are known have ended well.
+// succeeded reports whether all known ranks exited with 0.
 func (j job) succeeded() bool {
 	return !slices.ContainsFunc(j.statuses, func(s agent.JobStatus) bool {
 		return s.State != agent.Exited || slices.ContainsFunc(s.Ranks, func(r agent.RankStatus) bool { return r.Exit != (agent.Exit{}) })
 	})
 }
 
-// quiet is for how long no node has printed anything. ok is false where a part of the job
-// is not known: what is printed there would not be seen.
+// quiet is how long no node has printed anything. ok is false if a part of the job is unknown, because its output is
+// unknown too.
 func (j job) quiet() (least time.Duration, ok bool) {
 	for _, status := range j.statuses {
 		if status.State == agent.Running && (!ok || status.Quiet < least) {
@@ -84,12 +80,12 @@ func (j job) quiet() (least time.Duration, ok bool) {
 
 func (j job) spec() agent.JobSpec { return j.statuses[0].Spec }
 
-// title is how findings call it.
+// title is the job's name in findings.
 func (j job) title() string {
 	return fmt.Sprintf("job %s (%s)", j.id, j.spec().Script)
 }
 
-// String says where it is: "job 0d23 (train.py) of train-1: running for 12m on 2 nodes".
+// String is the job with its states: "job 0d23 (train.py) of train-1: running for 12m on 2 nodes".
 func (j job) String() string {
 	byState := map[agent.JobState]int{}
 	var states []string

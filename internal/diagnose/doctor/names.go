@@ -58,34 +58,26 @@ const (
 	VolumeUnusable fail.Reason = "VolumeUnusable"
 )
 
-// symptom is what is known of a name.
+// symptom is the usual meaning of a finding's reason.
 type symptom struct {
 	name fail.Reason
 	flow Flow
-	// level is the usual one; the code that finds it may know better.
+	// level is the usual one; the code that finds it may choose another.
 	level fail.Level
 }
 
-// symptoms are all names by their likelihood. Of findings of one severity, the one that stands
-// higher here is told first. A name's place is how certain its evidence is, times how often it
-// was the cause on the clusters that this project comes from:
+// symptoms are all reasons, the most likely first. The report sorts findings of one level by this order, which is how
+// certain the evidence is, and how often it was the cause on the clusters that this project comes from:
 //
-//  1. What the API server, the scheduler and the kubelet say of the pods is certain, and all
-//     else follows from it. Among these, permissions (IPC_LOCK, SCCs) cost most days there, then
-//     resources that attachments ask for by another name, GPUs that others hold, claims of a
-//     class that makes no volumes, and then images.
-//  2. A node that does not answer, a container that was restarted and a rank that ended are
-//     certain as well, and the hanging of all other ranks follows from each.
-//  3. What NCCL itself has printed as an error is certain, though it may be the consequence
-//     of 2. Memory that cannot be locked, the IOMMU, interfaces that are not in the pod and
-//     unset GIDs were the ones that happened; those nobody has met yet come after them.
-//  4. What was measured in the nodes (ports, rails, addresses, names, GPUs) explains a
-//     failure that nothing printed.
-//  5. What says only that something is wrong, as silence does, comes behind all causes.
+//  1. Answers of the API server, the scheduler and the kubelet are certain, and everything else follows from them:
+//     first permissions (IPC_LOCK, SCCs), then misnamed resources of attachments, GPUs that others hold, claims, images.
+//  2. A silent node, a restarted container and an ended rank are certain too, and make all other ranks hang.
+//  3. NCCL's errors are certain, but may be a consequence of 2. Causes that have occurred come before those that have not.
+//  4. Measurements in the nodes (ports, rails, addresses, names, GPUs) explain failures that nothing printed.
+//  5. Signs without a cause, such as silence, come last.
 //
-// For a slow training the same holds: transport that is not what was wanted (two to ten times
-// slower) before what costs some tenths (links, rates, distances, throttling), and that
-// before limits that are near.
+// For a slow training the wrong transport (two to ten times slower) comes before slower links, rates and clocks (tens of
+// percent), and those before limits that are near.
 func symptoms() []symptom {
 	var all []symptom
 	add := func(flow Flow, level fail.Level, names ...fail.Reason) {
@@ -93,35 +85,27 @@ func symptoms() []symptom {
 			all = append(all, symptom{name, flow, level})
 		}
 	}
-	add(Start, fail.Broken, fail.EnvironmentMissing)
-	add(Start, fail.Broken, BeingDeleted)
-	add(Start, fail.Broken, fail.SecurityRefused, fail.GPUsUnavailable, fail.NodesUnavailable, fail.NodeTainted, fail.QuotaExceeded, fail.ClaimUnbound,
-		fail.ImageUnavailable, fail.ContainerFailed, fail.OutOfMemory, fail.GPUMissing, fail.InvalidInput, fail.PermissionDenied, fail.PodsNotReady)
-	add(Start, fail.Broken, AttachmentMissing)
+	add(Start, fail.Broken, fail.EnvironmentMissing, BeingDeleted,
+		fail.SecurityRefused, fail.GPUsUnavailable, fail.NodesUnavailable, fail.NodeTainted, fail.QuotaExceeded, fail.ClaimUnbound, fail.ImageUnavailable,
+		fail.ContainerFailed, fail.OutOfMemory, fail.GPUMissing, fail.InvalidInput, fail.PermissionDenied, fail.PodsNotReady, AttachmentMissing)
 
-	add(Hang, fail.Broken, fail.RankFailed, fail.ContainerRestarted, fail.AgentUnreachable, fail.AgentVersion)
-	add(Hang, fail.Broken, AgentStuck, JobMissing, GPUFaulty)
+	add(Hang, fail.Broken, fail.RankFailed, fail.ContainerRestarted, fail.AgentUnreachable, fail.AgentVersion, AgentStuck, JobMissing, GPUFaulty)
 	add(Hang, fail.Broken, nccl.MemoryLockLimit, nccl.DMARefused, nccl.PeerDMARefused, nccl.NoSocketInterface, nccl.GIDUnusable, nccl.NameUnresolved,
 		nccl.RailsCrossed, nccl.RailUnreachable, nccl.RetryExceeded, nccl.PortDown, nccl.DeviceFatal, nccl.GPUMemoryRefused)
 	add(Hang, fail.Broken, nccl.GIDChanged, nccl.LinkTypesMixed, nccl.DevicesMismatched, nccl.DeviceUnavailable, nccl.NetworkMissing, nccl.VerbsFailed,
 		nccl.SharedMemoryFull, nccl.VersionMismatch, nccl.DuplicateGPU, nccl.CollectiveMismatch, nccl.CUDAFailed, nccl.TooManyFiles,
 		nccl.PeerUnreachable, nccl.ConnectionRefused, nccl.ForeignConnection, nccl.ReceiverNotReady, nccl.TransferFailed)
-	add(Hang, fail.Broken, fail.NameResolution, fail.StorageNotShared)
-	add(Hang, fail.Broken, rdma.MemoryLimited, rdma.NoDevice, rdma.NoRail, rdma.NoCommonRail, rdma.AddressTwice)
-	add(Hang, fail.Broken, VolumeUnusable)
-	add(Hang, fail.Suspicious, TrafficBarred)
-	add(Hang, fail.Suspicious, nccl.MTUMismatch, nccl.ConnectionRetried, nccl.GPUPeerAccessOff)
-	add(Hang, fail.Suspicious, rdma.RailMissing, rdma.RailDiffers, rdma.NoGID, rdma.DeviceMissing, rdma.DeviceFileMissing, rdma.IOMMUTranslates, rdma.RailOrder,
+	add(Hang, fail.Broken, fail.NameResolution, fail.StorageNotShared,
+		rdma.MemoryLimited, rdma.NoDevice, rdma.NoRail, rdma.NoCommonRail, rdma.AddressTwice, VolumeUnusable)
+	add(Hang, fail.Suspicious, TrafficBarred, nccl.MTUMismatch, nccl.ConnectionRetried, nccl.GPUPeerAccessOff)
+	add(Hang, fail.Suspicious, rdma.RailMissing, rdma.RailDiffers, rdma.NoGID, rdma.HostGID, rdma.DeviceMissing, rdma.DeviceFileMissing, rdma.IOMMUTranslates, rdma.RailOrder,
 		rdma.SubnetShared, rdma.LinkLayersMixed, rdma.GIDChoice)
 	add(Hang, fail.Suspicious, CrossNIC, SettingsStale, RankEnded, NoProgress)
 	add(Start, fail.Suspicious, NotReadable, HolderGone)
 
 	add(Slow, fail.Suspicious, nccl.SocketsInsteadOfRDMA, nccl.NoRDMADevice, nccl.VerbsLibraryMissing, nccl.HostMemoryInsteadOfGPU, nccl.DeviceNotUsed)
-	add(Slow, fail.Suspicious, rdma.NoGPUDirect)
-	add(Slow, fail.Suspicious, GPUThrottled, RankSlow)
-	add(Slow, fail.Suspicious, rdma.PCIeBelowMaximum, rdma.RatesMixed, rdma.PCIeBelowPort)
-	add(Slow, fail.Suspicious, nccl.SettingChanged)
-	add(Slow, fail.Suspicious, VolumeFull, MemoryNearLimit, CPUThrottled, GPUsDiffer, RacksInterleaved)
+	add(Slow, fail.Suspicious, rdma.NoGPUDirect, GPUThrottled, RankSlow, rdma.PCIeBelowMaximum, rdma.RatesMixed, rdma.PCIeBelowPort)
+	add(Slow, fail.Suspicious, nccl.SettingChanged, VolumeFull, MemoryNearLimit, CPUThrottled, GPUsDiffer, RacksInterleaved)
 	add(Slow, fail.Note, RDMAUnused, GPUsIdle)
 	add(Slow, fail.Note, rdma.DeviceRenamed, rdma.VariableUnreadable, rdma.InterfacesUnknown, rdma.DevicesDiffer, rdma.InterfacesDiffer, rdma.SettingDiffers)
 	add(Start, fail.Note, PodsStarting)
@@ -129,7 +113,7 @@ func symptoms() []symptom {
 	return all
 }
 
-// likelihoodOf is the place of a name, the most likely being 0.
+// likelihoodOf is the position of a reason, 0 for the most likely one.
 func likelihoodOf(name fail.Reason) int {
 	all := symptoms()
 	if i := slices.IndexFunc(all, func(s symptom) bool { return s.name == name }); i >= 0 {
@@ -138,7 +122,7 @@ func likelihoodOf(name fail.Reason) int {
 	return len(all)
 }
 
-// newFinding is a finding as its name says that it is.
+// newFinding is a finding with the usual level and flow of its reason.
 func newFinding(name fail.Reason, object, evidence, next string) Finding {
 	f := Finding{fail.Finding{Reason: name, Level: fail.Suspicious, Object: object, Seen: evidence, Next: next}, Hang}
 	if all := symptoms(); likelihoodOf(name) < len(all) {
@@ -148,7 +132,7 @@ func newFinding(name fail.Reason, object, evidence, next string) Finding {
 	return f
 }
 
-// as is the finding with another level than its reason has mostly.
+// as is the finding with another level.
 func (f Finding) as(l fail.Level) Finding {
 	f.Level = l
 	return f

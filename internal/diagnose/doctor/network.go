@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// network is what NCCL has printed, and what the nodes' devices are like.
+// network has the findings about NCCL's logs and the nodes' devices.
 func (e *examination) network() []Finding {
 	var all []Finding
 	for _, j := range e.jobs {
@@ -24,8 +24,7 @@ func (e *examination) network() []Finding {
 	return slices.Concat(all, e.devices(), e.settings(), e.unusedRails())
 }
 
-// printed is what NCCL's logs of a job show. Of a job that has ended well its errors were
-// overcome, and count no more.
+// printed has the findings in NCCL's logs of a job. A job that succeeded has recovered from its errors.
 func (e *examination) printed(j job) []Finding {
 	var summaries []nccl.Summary
 	var against []nccl.Finding
@@ -34,7 +33,7 @@ func (e *examination) printed(j job) []Finding {
 			continue
 		}
 		summaries = append(summaries, *status.NCCL)
-		// Each node has settings and devices of its own.
+		// Each node has its own settings and devices.
 		against = append(against, status.NCCL.Against(e.wanted(status))...)
 	}
 	printed := against
@@ -52,8 +51,7 @@ func (e *examination) printed(j job) []Finding {
 	return all
 }
 
-// fromNCCL makes one finding of all that have one name: a failure of the network is seen by
-// many ranks at once.
+// fromNCCL joins the findings with one reason, because many ranks report the same failure of the network.
 func (e *examination) fromNCCL(j job, same []nccl.Finding) Finding {
 	first := same[0]
 	var hosts []string
@@ -76,7 +74,7 @@ func (e *examination) fromNCCL(j job, same []nccl.Finding) Finding {
 	return f
 }
 
-// host is the node of that host name, which is its pod's.
+// host is the node with that host name, which is its pod's name.
 func (e *examination) host(name string) string {
 	for _, n := range e.nodes {
 		if n.pod == name {
@@ -86,7 +84,7 @@ func (e *examination) host(name string) string {
 	return cmp.Or(name, "a rank")
 }
 
-// wanted is what a node's part of a job was set up for.
+// wanted is the transport and the devices that a node's part of a job should use.
 func (e *examination) wanted(status agent.JobStatus) nccl.Wanted {
 	n := e.nodes[status.Node]
 	var wanted nccl.Wanted
@@ -102,7 +100,7 @@ func (e *examination) wanted(status agent.JobStatus) nccl.Wanted {
 		wanted.Transport = nccl.RDMAGPU
 	}
 	if n.rdma != nil && e.allDetected() {
-		// The devices that this node is to use: those on rails that all nodes have.
+		// The node's devices on rails that all nodes have.
 		hca := e.plan(n).Environment()["NCCL_IB_HCA"]
 		var names []string
 		for name := range strings.SplitSeq(strings.TrimPrefix(hca, "="), ",") {
@@ -116,13 +114,12 @@ func (e *examination) wanted(status agent.JobStatus) nccl.Wanted {
 	return wanted
 }
 
-// allDetected is true where the devices of all nodes are known, without which it cannot be
-// told what NCCL's settings should be.
+// allDetected reports whether the devices of all nodes are known, which NCCL's settings depend on.
 func (e *examination) allDetected() bool {
 	return !slices.ContainsFunc(e.nodes, func(n *node) bool { return n.rdma == nil })
 }
 
-// detected are the devices of the nodes that answer, and their numbers.
+// detected are the devices and the numbers of the nodes that answer.
 func (e *examination) detected() (all []rdma.Facts, numbers []int) {
 	for _, n := range e.nodes {
 		if n.rdma != nil {
@@ -138,18 +135,16 @@ func (e *examination) plan(n *node) rdma.Plan {
 	return rdma.NewPlan(all, n.number, told.Expected, told.Forced)
 }
 
-// settingsInUse is what the nodes that answer were told of their network.
+// settingsInUse are the network settings that the answering nodes got.
 func (e *examination) settingsInUse() network.Settings {
 	var facts []agent.Facts
-	for _, n := range e.nodes {
-		if n.facts != nil {
-			facts = append(facts, *n.facts)
-		}
+	for _, n := range e.answering() {
+		facts = append(facts, *n.facts)
 	}
 	return network.SettingsOf(facts)
 }
 
-// devices is what the RDMA devices of the nodes are like. In mode tcp nobody needs any.
+// devices has the findings about the RDMA devices. Mode tcp needs none.
 func (e *examination) devices() []Finding {
 	if !e.rdmaWanted() {
 		return nil
@@ -181,16 +176,16 @@ func fromRDMA(f fail.Finding, object, show string) Finding {
 	return newFinding(f.Reason, object, f.Seen, cmp.Or(f.Next, strings.Join(strings.Fields(show), " "))).as(level)
 }
 
-// settings compares NCCL's variables on the nodes with what follows from their devices now:
-// devices are renamed by maintenance, and rails are cut off from each other.
+// settings compares NCCL's variables on the nodes with those for the current devices: maintenance renames devices, and
+// rails lose their routes to each other.
 func (e *examination) settings() []Finding {
 	if !e.rdmaWanted() || !e.allDetected() {
 		return nil
 	}
 	var all []Finding
-	for _, n := range e.nodes {
-		// Who was told nothing yet will be before anything is started.
-		if n.facts == nil || n.facts.Network == nil {
+	for _, n := range e.answering() {
+		// A node without settings gets them before a job starts.
+		if n.facts.Network == nil {
 			continue
 		}
 		for _, v := range e.plan(n).Variables {
@@ -198,7 +193,7 @@ func (e *examination) settings() []Finding {
 			if has == v.Value {
 				continue
 			}
-			name, next := SettingsStale, "start the training anew: the nodes' settings are made when it begins; where it stays so, the image or the nccl block of the cluster file sets it"
+			name, next := SettingsStale, "start the training again, which sets the variables; if it does not help, the image or the nccl block of the cluster file sets them"
 			if v.Name == "NCCL_CROSS_NIC" && v.Value == "0" {
 				name = CrossNIC
 			}
@@ -210,7 +205,7 @@ func (e *examination) settings() []Finding {
 
 func orUnset(value string) string { return cmp.Or(value, "unset") }
 
-// unusedRails is about rails that a training over TCP does not use.
+// unusedRails is about rails that mode tcp does not use.
 func (e *examination) unusedRails() []Finding {
 	facts, numbers := e.detected()
 	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 {
@@ -222,6 +217,6 @@ func (e *examination) unusedRails() []Finding {
 		}
 	}
 	return []Finding{newFinding(RDMAUnused, "environment "+e.name,
-		fmt.Sprintf("it is of mode %s, and each node that answers has usable RDMA devices (node %d: %s): they should reach %s", e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.settingsInUse().Expected)),
-		"provision it with --mode=rdma; in mode auto the log of the run and its receipt say why it became tcp")}
+		fmt.Sprintf("its mode is %s, but each node that answers has usable RDMA devices (node %d: %s), which should reach %s", e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.settingsInUse().Expected)),
+		"provision it with --mode=rdma; in mode auto the run's log and receipt explain why it is tcp")}
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// node is one of the environment, as far as it is known. What its agent did not tell is nil.
+// node is one node of the environment. Fields that its agent did not answer are nil.
 type node struct {
 	number int
 	pod    string
-	// object is the pod, nil where there is none.
+	// object is the pod, or nil if it does not exist.
 	object *corev1.Pod
-	// state of the pod in words.
+	// state describes the pod.
 	state string
 
 	health    *agent.Health
@@ -31,8 +31,14 @@ type node struct {
 	factsErr  error
 	rdma      *rdma.Facts
 	names     agent.Resolution
-	// jobs that it knows, of those that it was asked for.
-	jobs map[string]agent.JobStatus
+	// jobs are those of the requested jobs that the node knows. It is nil if they are unknown, because of jobsErr.
+	jobs    map[string]agent.JobStatus
+	jobsErr error
+}
+
+// answering are the nodes whose agents returned their facts.
+func (e *examination) answering() []*node {
+	return slices.DeleteFunc(slices.Clone(e.nodes), func(n *node) bool { return n.facts == nil })
 }
 
 func (n *node) kubernetesNode() string {
@@ -45,7 +51,7 @@ func (n *node) kubernetesNode() string {
 	return ""
 }
 
-// String is how findings call it: "node 1 (ml-dev-env-1 on gpu-b)".
+// String is the node's name in findings: "node 1 (ml-dev-env-1 on gpu-b)".
 func (n *node) String() string {
 	if on := n.kubernetesNode(); on != "" {
 		return fmt.Sprintf("node %d (%s on %s)", n.number, n.pod, on)
@@ -53,7 +59,7 @@ func (n *node) String() string {
 	return fmt.Sprintf("node %d (%s)", n.number, n.pod)
 }
 
-// agent is how the node's agent was found.
+// agent is the state of the node's agent.
 func (n *node) agent() string {
 	switch {
 	case n.health != nil:
@@ -64,23 +70,23 @@ func (n *node) agent() string {
 	return "not asked"
 }
 
-// exec is the command that runs another one in the node.
+// exec is the command that runs a command in the node.
 func (n *node) exec(namespace, command string) string {
 	return fmt.Sprintf("oc exec %s -n %s -c train -- %s", n.pod, namespace, command)
 }
 
-// running is true of a pod whose container runs: an agent should answer.
+// running reports whether the pod's container runs, so that its agent should answer.
 func (n *node) running() bool {
 	return n.object != nil && n.object.DeletionTimestamp == nil && slices.ContainsFunc(n.object.Status.ContainerStatuses,
 		func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
 }
 
-// askNodes asks all agents at once: first what each node is and has, and then for the jobs
-// that any of them, or the holder of the environment, has told of.
+// askNodes asks all agents in parallel: first for their facts and devices, then for the jobs that any of them or the
+// environment's holder names.
 func (e *examination) askNodes(ctx context.Context) {
 	names := objects.NamesOf(e.name)
 	states := diagnose.Progress(e.cluster, e.now)
-	for number := range e.count() {
+	for number := range e.cluster.Replicas() {
 		n := &node{number: number, pod: names.PodName(number), state: "unknown"}
 		if i := slices.IndexFunc(e.cluster.Pods, func(p corev1.Pod) bool { return p.Name == n.pod }); i >= 0 {
 			n.object = &e.cluster.Pods[i]
@@ -111,7 +117,7 @@ func (e *examination) askNodes(ctx context.Context) {
 	e.gatherJobs(ids)
 }
 
-// each asks all nodes at once. One that fails does not end the others.
+// each asks all nodes in parallel. A failure of one does not end the others.
 func (e *examination) each(ctx context.Context, set nodes.Set, ask func(context.Context, *node, *agent.Client)) {
 	_ = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		ask(ctx, e.nodes[client.Node()], client)
@@ -119,7 +125,7 @@ func (e *examination) each(ctx context.Context, set nodes.Set, ask func(context.
 	})
 }
 
-// askNode asks each thing by itself: GPUs and volumes that hang must not hide the rest.
+// askNode sends one request for each topic, because GPUs and volumes that hang must not hide the rest.
 func (e *examination) askNode(ctx context.Context, n *node, client *agent.Client) {
 	health, err := client.Health(ctx)
 	if err != nil {
@@ -146,7 +152,7 @@ func (e *examination) askNode(ctx context.Context, n *node, client *agent.Client
 	group.Wait()
 }
 
-// namesFor are those that a node's ranks look up: the master's, and its neighbours' in a ring.
+// namesFor are the names that a node's ranks look up: the master's, and those of its neighbours in a ring.
 func (e *examination) namesFor(number int) []string {
 	var wanted []string
 	for _, other := range []int{0, number, (number + 1) % len(e.nodes), (number + len(e.nodes) - 1) % len(e.nodes)} {
@@ -157,19 +163,33 @@ func (e *examination) namesFor(number int) []string {
 	return wanted
 }
 
+// mostParts bounds the nodes and the ranks of a job that an agent reports.
+const mostParts = 100_000
+
 func (n *node) askJobs(ctx context.Context, client *agent.Client, ids []string) {
 	if n.health == nil {
 		return
 	}
-	n.jobs = map[string]agent.JobStatus{}
+	jobs := map[string]agent.JobStatus{}
 	for _, id := range ids {
 		status, err := client.Job(ctx, id)
-		switch {
-		case err == nil:
-			n.jobs[id] = status
-		case !agent.IsNotFound(err):
-			n.jobs = nil // not known, which is not the same as no job
+		if agent.IsNotFound(err) {
+			continue
+		}
+		spec := status.Spec
+		if err == nil && (spec.Nodes < 1 || spec.Nodes > mostParts || spec.RanksPerNode < 0 || spec.RanksPerNode > mostParts) {
+			err = fmt.Errorf("its answer about job %s is invalid: %d nodes with %d ranks each", id, spec.Nodes, spec.RanksPerNode)
+		}
+		if err != nil {
+			n.jobsErr = err
 			return
 		}
+		// A training may answer in its agent's place, so the numbers are those of the node that was asked.
+		status.Node = n.number
+		for i := range status.Ranks {
+			status.Ranks[i].Node = n.number
+		}
+		jobs[id] = status
 	}
+	n.jobs = jobs
 }

@@ -12,9 +12,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
-// blockedTraffic is about network policies that do not let the nodes talk to each other on all ports,
-// as ranks must: they listen on ports that the kernel chooses. Policies add up, so
-// one that allows it is enough. What RDMA sends is not seen by them, but ranks meet over TCP.
+// blockedTraffic is about network policies that block traffic between the nodes. Ranks listen on ports that the kernel
+// chooses, so all ports must be open. One policy that allows it is enough. Policies do not affect RDMA, but ranks meet over TCP.
 func (e *examination) blockedTraffic() []Finding {
 	if len(e.nodes) < 2 || e.cluster.StatefulSet == nil {
 		return nil
@@ -25,12 +24,12 @@ func (e *examination) blockedTraffic() []Finding {
 		var about []string
 		allowed := false
 		for _, p := range e.policies {
-			if selects(&p.Spec.PodSelector, own) && slices.Contains(typesOf(p.Spec), direction) {
+			if selects(&p.Spec.PodSelector, own) && slices.Contains(p.Spec.PolicyTypes, direction) {
 				about = append(about, p.Name)
 				allowed = allowed || allows(p.Spec, direction, own)
 			}
 		}
-		// What no policy is about is allowed.
+		// Without a policy for the direction everything is allowed.
 		if !allowed {
 			names = append(names, about...)
 		}
@@ -45,20 +44,8 @@ func (e *examination) blockedTraffic() []Finding {
 		fmt.Sprintf("oc get networkpolicy %s -n %s -o yaml; add one whose podSelector, ingress.from and egress.to are the label %s=%s", names[0], e.namespace, objects.EnvironmentLabel, e.name))}
 }
 
-// typesOf are the directions that a policy is about; the API server fills them in, and an
-// old object may lack them.
-func typesOf(spec networkingv1.NetworkPolicySpec) []networkingv1.PolicyType {
-	if len(spec.PolicyTypes) > 0 {
-		return spec.PolicyTypes
-	}
-	if len(spec.Egress) > 0 {
-		return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
-	}
-	return []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}
-}
-
-// allows is true where a rule lets pods of these labels through on all ports. Peers that are
-// ranges of addresses or namespaces are taken for ones that do: what is not certain is no finding.
+// allows reports whether a rule admits pods with these labels on all ports. Ranges of addresses and namespaces may
+// include them, and an uncertain case is no finding.
 func allows(spec networkingv1.NetworkPolicySpec, direction networkingv1.PolicyType, own labels.Set) bool {
 	passes := func(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) bool {
 		return len(ports) == 0 && (len(peers) == 0 || slices.ContainsFunc(peers, func(peer networkingv1.NetworkPolicyPeer) bool {

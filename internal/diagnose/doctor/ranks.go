@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// muchSlower is how many times the median a rank's own part of a step takes that holds the
-// others up: steps of one rank differ by less.
+// muchSlower is the factor above the median from which a rank holds the others up: steps of one rank differ by less.
 const muchSlower = 1.3
 
-// slowRanks is about ranks that take longer for their own part of a step than the others,
-// who wait for them: as far as the training tells it in its metrics.
+// slowRanks is about ranks that take longer than the others for their own part of a step, if the training's metrics
+// have these times.
 func (e *examination) slowRanks() []Finding {
 	var all []Finding
 	for _, j := range e.jobs {
@@ -26,7 +25,7 @@ func (e *examination) slowRanks() []Finding {
 
 func (e *examination) slowRanksOf(j job, seconds []float64) []Finding {
 	sorted := slices.Sorted(slices.Values(seconds))
-	// Of two the faster one: the slower one would be its own measure.
+	// With two ranks this is the faster one, because the slower one cannot be compared with itself.
 	median := sorted[(len(sorted)-1)/2]
 	var slow []string
 	var first *node
@@ -57,7 +56,7 @@ func stepTime(seconds float64) time.Duration {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Millisecond)
 }
 
-// nodeOf is where a rank of a job is, nil where that is not known.
+// nodeOf is the node of a rank, or nil if it is unknown.
 func (e *examination) nodeOf(j job, rank int) *node {
 	i := slices.IndexFunc(e.nodes, func(n *node) bool { return slices.Contains(j.spec().Ranks(n.number), rank) })
 	if i < 0 {

@@ -11,28 +11,25 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Where limits are near.
+// The limits that count as near.
 const (
-	// nearMemory of what a container may have, less the cache of files.
+	// nearMemory is the used part of the memory limit, without the cache of files.
 	nearMemory = 0.9
-	// littleRoom is what of a volume is hardly any.
+	// littleRoom is the free part of a volume.
 	littleRoom = 0.05
-	// manyThrottled is the part of periods in which a limit is felt.
+	// manyThrottled is the part of throttled periods.
 	manyThrottled = 0.1
 	// enoughPeriods are a minute of periods of 100 ms.
 	enoughPeriods = 600
-	// idle is what a GPU is busy at most, in percent, that has nothing to do.
+	// idle is the highest utilization of an idle GPU, in percent.
 	idle = 10
 )
 
-// slow is why a training is slow, beside its network. A faulty GPU or volume is found here
-// too, though it does more harm.
+// slow has the findings about a slow training, except its network, and about faulty GPUs and volumes.
 func (e *examination) slow() []Finding {
 	var all []Finding
-	for _, n := range e.nodes {
-		if n.facts != nil {
-			all = slices.Concat(all, n.gpus(e.namespace), n.memory(e.namespace), n.volumes(e.namespace), n.cpus())
-		}
+	for _, n := range e.answering() {
+		all = slices.Concat(all, n.gpus(e.namespace), n.memory(e.namespace), n.volumes(e.namespace), n.cpus())
 	}
 	return slices.Concat(all, e.slowRanks(), e.differing(), e.unshared(), e.idle(), e.racks())
 }
@@ -40,12 +37,12 @@ func (e *examination) slow() []Finding {
 func (n *node) gpus(namespace string) []Finding {
 	f := n.facts
 	var all []Finding
-	leave := fmt.Sprintf("have the node looked at (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | grep -i xid), and leave it out meanwhile: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
+	leave := fmt.Sprintf("let an administrator check the node (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | grep -i xid); until then: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
 	switch {
 	case f.GPUProblem != "":
 		all = append(all, newFinding(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave))
 	case len(f.GPUs) < f.GPUsExpected:
-		missing := newFinding(fail.GPUMissing, n.String(), fmt.Sprintf("GPUs that can be used: %d, want %d", len(f.GPUs), f.GPUsExpected), leave)
+		missing := newFinding(fail.GPUMissing, n.String(), fmt.Sprintf("usable GPUs: %d, want %d", len(f.GPUs), f.GPUsExpected), leave)
 		missing.Flow = Hang
 		all = append(all, missing)
 	}
@@ -55,8 +52,8 @@ func (n *node) gpus(namespace string) []Finding {
 			all = append(all, newFinding(GPUFaulty, which, fmt.Sprintf("%s (%s)", gpu.Fault, gpu.UUID), leave))
 		}
 		if len(gpu.Throttled) > 0 {
-			all = append(all, newFinding(GPUThrottled, which, fmt.Sprintf("it is held back by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
-				n.exec(namespace, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat is of the node's cooling, a power brake of its supply)", gpu.Index))))
+			all = append(all, newFinding(GPUThrottled, which, fmt.Sprintf("throttled by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
+				n.exec(namespace, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat comes from the node's cooling, a power brake from its supply)", gpu.Index))))
 		}
 	}
 	return all
@@ -66,12 +63,12 @@ func (n *node) memory(namespace string) []Finding {
 	f := n.facts
 	var all []Finding
 	if used := f.MemoryUsed - f.MemoryCache; f.MemoryLimit > 0 && float64(used) > nearMemory*float64(f.MemoryLimit) {
-		all = append(all, newFinding(MemoryNearLimit, n.String(), fmt.Sprintf("its container has %s of the %s that it may have, without the cache of files: over the limit it is killed with all ranks", humanize.Bytes(int64(used)), humanize.Bytes(int64(f.MemoryLimit))),
-			"raise resources.limits.memory in the cluster file, or use fewer workers of data loaders; what is in /dev/shm counts too"))
+		all = append(all, newFinding(MemoryNearLimit, n.String(), fmt.Sprintf("its container uses %s of its limit of %s, without the cache of files: above the limit all its ranks are killed", humanize.Bytes(int64(used)), humanize.Bytes(int64(f.MemoryLimit))),
+			"raise resources.limits.memory in the cluster file, or use fewer workers of data loaders; files in /dev/shm count too"))
 	}
 	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
 		all = append(all, newFinding("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)), humanize.Bytes(int64(room.Size))),
-			n.exec(namespace, "ls -lS /dev/shm (files of ranks that are gone can be removed; data loaders want fewer workers)")).as(fail.Suspicious))
+			n.exec(namespace, "ls -lS /dev/shm (remove files of ended ranks; use fewer workers of data loaders)")).as(fail.Suspicious))
 	}
 	return all
 }
@@ -87,9 +84,9 @@ func (n *node) volumes(namespace string) []Finding {
 		switch {
 		case v.Problem != "":
 			all = append(all, newFinding(VolumeUnusable, n.String(), mount.path+": "+v.Problem, look))
-		// Nothing that trains writes into datasets.
+		// Trainings do not write into datasets.
 		case mount.path == agent.Workspace && v.Size > 0 && float64(v.Free) < littleRoom*float64(v.Size):
-			f := newFinding(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint that does not fit ends the training", mount.path, humanize.Bytes(int64(v.Free)), humanize.Bytes(int64(v.Size))), look)
+			f := newFinding(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint without room ends the training", mount.path, humanize.Bytes(int64(v.Free)), humanize.Bytes(int64(v.Size))), look)
 			if v.Free == 0 {
 				f.Level, f.Flow = fail.Broken, Hang
 			}
@@ -104,17 +101,14 @@ func (n *node) cpus() []Finding {
 	if f.CPUPeriods < enoughPeriods || float64(f.CPUThrottled) < manyThrottled*float64(f.CPUPeriods) {
 		return nil
 	}
-	return []Finding{newFinding(CPUThrottled, n.String(), fmt.Sprintf("its limit of processor time held the container back in %d%% of the periods in which it ran, since it started", 100*f.CPUThrottled/f.CPUPeriods),
+	return []Finding{newFinding(CPUThrottled, n.String(), fmt.Sprintf("its CPU limit throttled the container in %d%% of the periods since it started", 100*f.CPUThrottled/f.CPUPeriods),
 		"raise resources.limits.cpu in the cluster file, or use fewer workers of data loaders (and OMP_NUM_THREADS)")}
 }
 
-// differing is about nodes whose GPUs are not those of the others.
+// differing is about nodes with different GPUs.
 func (e *examination) differing() []Finding {
 	var kinds, seen []string
-	for _, n := range e.nodes {
-		if n.facts == nil {
-			continue
-		}
+	for _, n := range e.answering() {
 		for _, gpu := range n.facts.GPUs {
 			if kind := fmt.Sprintf("%s, driver %s", gpu.Model, gpu.Driver); !slices.Contains(kinds, kind) {
 				kinds = append(kinds, kind)
@@ -125,10 +119,10 @@ func (e *examination) differing() []Finding {
 	if len(kinds) < 2 {
 		return nil
 	}
-	return []Finding{newFinding(GPUsDiffer, "between the nodes", strings.Join(seen, "; ")+": all ranks wait for the slowest", "set gpus.type, or nodes.gpu_nodes to nodes of one kind, in the cluster file")}
+	return []Finding{newFinding(GPUsDiffer, "between the nodes", strings.Join(seen, "; ")+": all ranks wait for the slowest", "set gpus.type, or list nodes of one kind in nodes.gpu_nodes, in the cluster file")}
 }
 
-// unshared is about nodes that do not see each other's files though they mount one claim.
+// unshared is about nodes that mount one claim but do not see each other's files.
 func (e *examination) unshared() []Finding {
 	set := e.cluster.StatefulSet
 	if set == nil || len(set.Spec.VolumeClaimTemplates) > 0 {
@@ -136,9 +130,9 @@ func (e *examination) unshared() []Finding {
 	}
 	var all []Finding
 	var first *node
-	for _, n := range e.nodes {
+	for _, n := range e.answering() {
 		switch {
-		case n.facts == nil || n.facts.Workspace.ID == "":
+		case n.facts.Workspace.ID == "":
 		case first == nil:
 			first = n
 		case n.facts.Workspace.ID != first.facts.Workspace.ID:
@@ -149,11 +143,11 @@ func (e *examination) unshared() []Finding {
 	return all
 }
 
-// utilization is "node 0: 99 98, node 1: 0 0", "" where no GPU is known.
+// utilization is "node 0: 99 98, node 1: 0 0", or "" if no GPU is known.
 func (e *examination) utilization() string {
 	var all []string
-	for _, n := range e.nodes {
-		if n.facts == nil || len(n.facts.GPUs) == 0 {
+	for _, n := range e.answering() {
+		if len(n.facts.GPUs) == 0 {
 			continue
 		}
 		var busy []string
@@ -165,22 +159,21 @@ func (e *examination) utilization() string {
 	return strings.Join(all, ", ")
 }
 
-// idle is about GPUs that have nothing to do while a job runs. It is one look: a checkpoint
-// being written looks the same.
+// idle is about GPUs that are idle while a job runs. Writing a checkpoint looks the same.
 func (e *examination) idle() []Finding {
 	if !slices.ContainsFunc(e.jobs, job.running) || e.utilization() == "" {
 		return nil
 	}
-	for _, n := range e.nodes {
-		if n.facts != nil && slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle }) {
+	for _, n := range e.answering() {
+		if slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle }) {
 			return nil
 		}
 	}
 	return []Finding{newFinding(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
-		"run it again in a minute; then look at the data loaders, and at how fast /datasets is: "+e.nodes[0].exec(e.namespace, "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))}
+		"run the doctor again in a minute; then check the data loaders, and the speed of /datasets: "+e.nodes[0].exec(e.namespace, "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))}
 }
 
-// racks is about jobs whose ring leaves a rack more often than it must.
+// racks is about jobs whose ring crosses between racks more often than necessary.
 func (e *examination) racks() []Finding {
 	var all []Finding
 	for _, j := range e.jobs {
@@ -188,13 +181,13 @@ func (e *examination) racks() []Finding {
 			continue
 		}
 		racks := make([]string, j.spec().Nodes)
-		for _, n := range e.nodes {
-			if at := j.spec().Position(n.number); at >= 0 && at < len(racks) && n.facts != nil && n.facts.Network != nil {
+		for _, n := range e.answering() {
+			if at := j.spec().Position(n.number); at >= 0 && at < len(racks) && n.facts.Network != nil {
 				racks[at] = n.facts.Network.Rack
 			}
 		}
 		if !slices.Contains(racks, "") && network.Order(racks) != nil {
-			all = append(all, newFinding(RacksInterleaved, j.title(), fmt.Sprintf("in the order of ranks the nodes are in racks %s: want those of a rack side by side, so that a ring leaves each rack once", strings.Join(racks, ", ")),
+			all = append(all, newFinding(RacksInterleaved, j.title(), fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each rack once", strings.Join(racks, ", ")),
 				"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)"))
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// start is why pods do not start: what the cluster says of them, in its own words.
+// start has the findings about pods that do not start.
 func (e *examination) start() []Finding {
 	all := e.unreadable()
 	causes := diagnose.Explain(e.cluster, e.now)
@@ -33,7 +33,7 @@ func (e *examination) start() []Finding {
 	return append(all, e.leaseState()...)
 }
 
-// starting says where the pods are that do not answer yet, though nothing is known to be wrong.
+// starting describes the pods that have not started, without a known problem.
 func (e *examination) starting() string {
 	var lines []string
 	for _, n := range e.nodes {
@@ -44,27 +44,27 @@ func (e *examination) starting() string {
 	return strings.Join(lines, "; ")
 }
 
-// watch is the command that shows what becomes of the pods.
+// watch is the command that follows the pods.
 func (e *examination) watch() string {
 	return fmt.Sprintf("oc get pods -n %s -l %s=%s -w", e.namespace, objects.EnvironmentLabel, e.name)
 }
 
-// leaseState is about who the environment is for.
+// leaseState has the findings about the environment's Lease.
 func (e *examination) leaseState() []Finding {
-	free := fmt.Sprintf("oc delete lease %s -n %s (this gives pods and GPUs back; claims stay)", e.name, e.namespace)
+	free := fmt.Sprintf("mlenv down %s -n %s --force (this releases pods and GPUs; claims stay)", e.name, e.namespace)
 	switch {
 	case e.ending:
-		return []Finding{newFinding(BeingDeleted, "environment "+e.name, "its lease is being deleted, and with it all but the claims", e.watch())}
+		return []Finding{newFinding(BeingDeleted, "environment "+e.name, "its lease is being deleted, with everything except the claims", e.watch())}
 	case e.lease != nil && e.lease.Replaceable():
 		return []Finding{newFinding(HolderGone, "environment "+e.name, e.lease.State(), free)}
 	}
 	return nil
 }
 
-// networksGiven is Multus' annotation of what a pod was given.
+// networksGiven is Multus' annotation with the networks that a pod got.
 const networksGiven = "k8s.v1.cni.cncf.io/network-status"
 
-// attachments compares the networks that a running pod has with those that it asks for.
+// attachments compares the networks of a running pod with the requested ones.
 func (n *node) attachments(namespace string) []Finding {
 	if !n.running() || n.object.Annotations[objects.NetworksAnnotation] == "" {
 		return nil
@@ -81,7 +81,7 @@ func (n *node) attachments(namespace string) []Finding {
 	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, namespace, networksGiven)
 	if err := json.Unmarshal([]byte(n.object.Annotations[networksGiven]), &given); err != nil {
 		return []Finding{newFinding(AttachmentMissing, n.String(),
-			fmt.Sprintf("the pod asks for %s, and its annotation %s says nothing of what it was given: does the cluster have Multus?", strings.Join(asked, ", "), networksGiven), next)}
+			fmt.Sprintf("the pod requests %s, but its annotation %s lists no networks: does the cluster have Multus?", strings.Join(asked, ", "), networksGiven), next)}
 	}
 	attached := map[string]bool{}
 	for _, network := range given {
@@ -101,5 +101,5 @@ func (n *node) attachments(namespace string) []Finding {
 	if len(missing) == 0 {
 		return nil
 	}
-	return []Finding{newFinding(AttachmentMissing, n.String(), fmt.Sprintf("the pod asks for %s and was not given %s", strings.Join(asked, ", "), strings.Join(missing, ", ")), next)}
+	return []Finding{newFinding(AttachmentMissing, n.String(), fmt.Sprintf("the pod requests %s, but lacks %s", strings.Join(asked, ", "), strings.Join(missing, ", ")), next)}
 }

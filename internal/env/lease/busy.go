@@ -12,31 +12,25 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// RunState is what became of the holder's run.
+// RunState is the state of a holder's run, as a clause for people; "" for a person.
 type RunState string
 
 // The states of a holder's run.
 const (
-	// NoRun: the holder is a person.
-	NoRun RunState = ""
-	// RunLives: the run has not ended.
-	RunLives RunState = "running"
-	// RunDone: it has ended.
-	RunDone RunState = "done"
-	// RunGone: it does not exist any more.
-	RunGone RunState = "gone"
-	// RunUnknown: it cannot be read, for want of permission or because the API server is away.
-	RunUnknown RunState = "unknown"
+	RunActive  RunState = "which is still running"
+	RunDone    RunState = "which has ended"
+	RunGone    RunState = "which does not exist any more"
+	RunUnknown RunState = "whose state cannot be read"
 )
 
-// Busy is an environment that somebody else holds.
+// Busy is the state of an environment that somebody holds, and the error for it.
 type Busy struct {
 	Namespace string
 	Name      string
 	Holder    Holder
-	// Since is zero where the Lease does not say.
+	// Since is zero if the Lease does not tell.
 	Since time.Time
-	// Ends is when the Lease ends if it is not renewed, zero where it does not say.
+	// Ends is when the Lease expires unless it is renewed, zero if the Lease does not tell.
 	Ends time.Time
 	Run  RunState
 
@@ -48,69 +42,61 @@ func (b *Busy) Error() string {
 	return fmt.Sprintf("taking environment %s/%s: %s", b.Namespace, b.Name, b.State())
 }
 
-// Replaceable is true where nobody holds it in earnest: the Lease has ended, and
-// the holder has no run that could come back.
+// Replaceable reports whether the Lease has expired and no run of its holder could come back.
 func (b *Busy) Replaceable() bool {
-	ended := !b.Ends.IsZero() && b.Ends.Before(b.now)
-	return ended && (b.Run == NoRun || b.Run == RunDone || b.Run == RunGone)
+	expired := !b.Ends.IsZero() && b.Ends.Before(b.now)
+	return expired && b.Run != RunActive && b.Run != RunUnknown
 }
 
-// State says who holds it, in words.
+// State names the holder, since when, and until when.
 func (b *Busy) State() string {
 	text := "it is held by " + b.Holder.String()
 	if !b.Since.IsZero() {
 		text += " since " + b.Since.UTC().Format(time.RFC3339)
 	}
-	switch b.Run {
-	case RunLives:
-		text += ", which is still running"
-	case RunDone:
-		text += ", which has ended"
-	case RunGone:
-		text += ", which does not exist any more"
-	case RunUnknown:
-		text += ", whose state cannot be read"
+	if b.Run != "" {
+		text += ", " + string(b.Run)
 	}
-	if b.Run != RunLives && b.Ends.After(b.now) {
+	if b.Run != RunActive && b.Ends.After(b.now) {
 		text += "; it becomes free at " + b.Ends.UTC().Format(time.RFC3339)
 	}
 	return text
 }
 
-// problem is the error with what to do about it.
-func (b *Busy) problem() error {
-	err := fail.Because(fail.EnvironmentBusy, b)
+// Next is what a caller that needs the environment can do.
+func (b *Busy) Next() string {
+	const other = "use another environment with --name=NAME, or wait with --on-busy=wait, or "
 	switch {
-	case b.Run == RunLives:
-		return fail.Advise(err, "wait with --on-busy=wait, or end the other run: tkn pipelinerun cancel %s -n %s --grace CancelledRunFinally", b.Holder.Display, b.Namespace)
+	case b.Run == RunActive:
+		return other + fmt.Sprintf("end the other run: mlenv cancel %s -n %s", b.Holder.Display, b.Namespace)
 	case b.Holder.Run:
-		return fail.Advise(err, "wait with --on-busy=wait, or take it down: oc delete lease %s -n %s", b.Name, b.Namespace)
+		return other + fmt.Sprintf("release it: mlenv down %s -n %s --force", b.Name, b.Namespace)
 	}
-	return fail.Advise(err, "wait with --on-busy=wait, take another --name, or ask %s", b.Holder.Display)
+	return other + "ask " + b.Holder.Display
 }
 
-// Look reads who holds a Lease, and what became of the holder's run. It does not say whether
-// whoever asks is the holder.
+func (b *Busy) problem() error {
+	return fail.Advise(fail.Because(fail.EnvironmentBusy, b), "%s", b.Next())
+}
+
+// Look reads who holds a Lease, and the state of the holder's run. The holder may be the caller.
 func (c Client) Look(ctx context.Context, lease *coordinationv1.Lease) *Busy {
 	b := &Busy{Namespace: lease.Namespace, Name: lease.Name, Holder: HolderOf(lease), Ends: Ends(lease), now: c.Now()}
 	if lease.Spec.AcquireTime != nil {
 		b.Since = lease.Spec.AcquireTime.Time
 	}
-	if b.Holder.Run {
-		b.Run = c.runState(ctx, lease.Namespace, b.Holder)
+	if !b.Holder.Run {
+		return b
+	}
+	switch found, err := run.Get(ctx, c.Tekton, lease.Namespace, b.Holder.Display); {
+	case apierrors.IsNotFound(err), err == nil && string(found.UID) != b.Holder.ID:
+		b.Run = RunGone
+	case err != nil:
+		b.Run = RunUnknown
+	case found.Done:
+		b.Run = RunDone
+	default:
+		b.Run = RunActive
 	}
 	return b
-}
-
-func (c Client) runState(ctx context.Context, namespace string, holder Holder) RunState {
-	r, err := run.Get(ctx, c.Tekton, namespace, holder.Display)
-	switch {
-	case apierrors.IsNotFound(err), err == nil && string(r.UID) != holder.ID:
-		return RunGone
-	case err != nil:
-		return RunUnknown
-	case r.Done:
-		return RunDone
-	}
-	return RunLives
 }

@@ -1,6 +1,5 @@
-// Package lease is the ownership of an environment: a coordination.k8s.io Lease
-// that one run or person holds, and that every object of the environment is
-// owned by.
+// Package lease is the ownership of an environment: a coordination.k8s.io Lease that one run or person holds,
+// and that owns every object of the environment.
 package lease
 
 import (
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,59 +23,75 @@ import (
 
 // Annotations of the Lease.
 const (
-	// HolderName is how people know the holder.
+	// HolderName is the run's name, or the user's.
 	HolderName = "ml-dev-env/holder-name"
 	// HolderKind is PipelineRun or Person.
 	HolderKind = "ml-dev-env/holder-kind"
-	// Acquired is since when the holder holds it, RFC 3339.
-	Acquired = "ml-dev-env/acquired"
-)
 
-const (
-	// Duration of a Lease of a run without a deadline of its own.
-	Duration = 10 * time.Minute
-	// RenewEvery leaves room for an API server that is away for some minutes.
-	RenewEvery = Duration / 4
-	// RetryEvery is how soon a renewal that failed is tried again: a Lease that ended while the API server
-	// was away must be renewed before the reaper, which waits twice as long, takes it for abandoned.
-	RetryEvery = 5 * time.Second
-)
-
-const (
 	kindRun    = "PipelineRun"
 	kindPerson = "Person"
 )
 
-// Client takes and gives back the Leases of one namespace.
+const (
+	// Duration is how long the Lease of a run lasts without renewal.
+	Duration = 10 * time.Minute
+	// RenewEvery leaves room for an API server that does not answer for some minutes.
+	RenewEvery = Duration / 4
+	// RetryEvery is the pause after a failed renewal. A Lease that expired while the API server did not answer
+	// must be renewed before the reaper deletes it; the reaper waits twice as long.
+	RetryEvery = 5 * time.Second
+)
+
+// Client takes and releases the Leases of one namespace.
 type Client struct {
 	Kube kubernetes.Interface
-	// Tekton tells whether a holder's run is still there.
+	// Tekton tells whether a holder's run still exists.
 	Tekton    versioned.Interface
 	Namespace string
 	Now       func() time.Time
-	// Log gets what is waited for.
-	Log *slog.Logger
+	Log       *slog.Logger
 }
 
 // Holder is a PipelineRun or a person.
 type Holder struct {
-	// ID is the run's UID, or whatever tells a person from others.
+	// ID is the run's UID, or the user's name on the API server.
 	ID string
-	// Display is the run's name, or how people know the person.
+	// Display is the run's name, or the user's.
 	Display string
-	// Run is true of a PipelineRun.
+	// Run is true for a PipelineRun.
 	Run bool
 }
 
 // String names the holder for people.
 func (h Holder) String() string {
-	if h.Run {
+	switch {
+	case h.Run:
 		return "pipelinerun " + h.Display
+	case h.ID == "":
+		return "nobody"
 	}
 	return h.Display
 }
 
-// HolderOf reads who holds a Lease; an ID of "" is nobody.
+// Person returns the caller as a holder: the user that the API server authenticates, whatever the machine calls
+// itself. For a Task without a PipelineRun that is its service account, so that one such Task finds what
+// another one took. Every authenticated user may ask.
+func (c Client) Person(ctx context.Context) (Holder, error) {
+	review, err := c.Kube.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if apierrors.IsNotFound(err) {
+		return Holder{}, fail.Becausef(fail.InvalidInput, "asking the API server for the name of this user: it has no SelfSubjectReview: want Kubernetes 1.28 (OpenShift 4.15) or newer")
+	}
+	if err != nil {
+		return Holder{}, kube.Problem(fmt.Errorf("asking the API server for the name of this user: %w", err))
+	}
+	name := review.Status.UserInfo.Username
+	if name == "" {
+		return Holder{}, fail.Becausef(fail.PermissionDenied, "asking the API server for the name of this user: it knows none")
+	}
+	return Holder{ID: name, Display: name}, nil
+}
+
+// HolderOf reads who holds a Lease; an ID of "" means that nobody does.
 func HolderOf(lease *coordinationv1.Lease) Holder {
 	h := Holder{Display: lease.Annotations[HolderName], Run: lease.Annotations[HolderKind] == kindRun}
 	if lease.Spec.HolderIdentity != nil {
@@ -87,7 +103,7 @@ func HolderOf(lease *coordinationv1.Lease) Holder {
 	return h
 }
 
-// Ends is when a Lease that is not renewed ends; zero where it does not say.
+// Ends is when a Lease expires unless it is renewed, zero if the Lease does not tell.
 func Ends(lease *coordinationv1.Lease) time.Time {
 	if lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {
 		return time.Time{}
@@ -95,8 +111,13 @@ func Ends(lease *coordinationv1.Lease) time.Time {
 	return lease.Spec.RenewTime.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second)
 }
 
-// Find reads the Lease of an environment, whoever holds it. Without one the error
-// is EnvironmentMissing.
+// Expired reports whether a Lease has expired.
+func Expired(lease *coordinationv1.Lease, now time.Time) bool {
+	ends := Ends(lease)
+	return !ends.IsZero() && ends.Before(now)
+}
+
+// Find reads the Lease of an environment, for any holder. Without a Lease the error is EnvironmentMissing.
 func (c Client) Find(ctx context.Context, name string) (*coordinationv1.Lease, error) {
 	lease, err := c.Kube.CoordinationV1().Leases(c.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -108,22 +129,21 @@ func (c Client) Find(ctx context.Context, name string) (*coordinationv1.Lease, e
 	return lease, nil
 }
 
-// Delete deletes the Lease and with it, in the background, everything that it
-// owns. A Lease that is gone, or another one of that name, is left as it is.
+// Delete is for the holder: it deletes the Lease and, in the background, everything that the Lease owns. A Lease
+// of that name with another UID stays.
 func (c Client) Delete(ctx context.Context, name string, uid types.UID) error {
 	err := c.delete(ctx, name, metav1.Preconditions{UID: &uid})
-	// Conflict: the UID is another one's, so ours is gone.
+	// Conflict: the UID is another one, so ours is gone.
 	if apierrors.IsConflict(err) {
 		return nil
 	}
 	return err
 }
 
-// ErrChanged is of a Lease that is not as it was seen.
+// ErrChanged is the error for a Lease that was renewed or taken since it was read.
 var ErrChanged = errors.New("it has changed since it was looked at")
 
-// DeleteSeen is Delete by somebody who holds it not: a Lease that was renewed or taken since it was
-// seen is left as it is. The error then is ErrChanged.
+// DeleteSeen is Delete for anyone else: a Lease that changed since it was seen stays, and the error is ErrChanged.
 func (c Client) DeleteSeen(ctx context.Context, seen *coordinationv1.Lease) error {
 	err := c.delete(ctx, seen.Name, metav1.Preconditions{UID: &seen.UID, ResourceVersion: &seen.ResourceVersion})
 	if apierrors.IsConflict(err) {

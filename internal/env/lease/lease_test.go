@@ -2,11 +2,13 @@ package lease
 
 import (
 	"bytes"
+	stdcmp "cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -141,6 +144,117 @@ func TestTake(t *testing.T) {
 	}
 }
 
+// checkPreconditions has the fake refuse deletions as the API server does.
+func checkPreconditions(kube *fake.Clientset) {
+	kube.PrependReactor("delete", "leases", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		found, err := kube.Tracker().Get(action.GetResource(), "ns", "env")
+		if err != nil {
+			return true, nil, err
+		}
+		live, want := found.(*coordinationv1.Lease), action.(clienttesting.DeleteActionImpl).DeleteOptions.Preconditions
+		if *want.UID != live.UID || want.ResourceVersion != nil && *want.ResourceVersion != live.ResourceVersion {
+			return true, nil, conflict()
+		}
+		return false, nil, nil
+	})
+}
+
+// An expired Lease is not taken from a person who renews it at the last moment.
+func TestTakeLeavesWhatIsRenewedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		expired := leaseOf(person(), time.Hour)
+		expired.ResourceVersion = "1"
+		client, kube, _ := clientOf([]runtime.Object{expired})
+		checkPreconditions(kube)
+		var once sync.Once
+		kube.PrependReactor("delete", "leases", func(action clienttesting.Action) (renewed bool, _ runtime.Object, err error) {
+			once.Do(func() {
+				renewed := leaseOf(person(), 0)
+				renewed.ResourceVersion = "2"
+				err = kube.Tracker().Update(action.GetResource(), renewed, "ns")
+			})
+			return err != nil, nil, err
+		})
+		_, err := client.Take(t.Context(), request())
+		if fail.ReasonOf(err) != fail.EnvironmentBusy {
+			t.Errorf("got %v, want EnvironmentBusy", err)
+		}
+		if live, err := client.Find(t.Context(), "env"); err != nil || HolderOf(live) != person() {
+			t.Errorf("the lease is %v, %v; want it to be the person's", live, err)
+		}
+	})
+}
+
+func TestPerson(t *testing.T) {
+	for _, tc := range []struct {
+		name, user string
+		err        error
+		want       fail.Reason
+	}{
+		{"a user", "h-kim", nil, ""},
+		{"a Task's account", "system:serviceaccount:ns:mlenv-pipeline", nil, ""},
+		{"no name", "", nil, fail.PermissionDenied},
+		{"not allowed", "", apierrors.NewForbidden(schema.GroupResource{Resource: "selfsubjectreviews"}, "", errors.New("no")), fail.PermissionDenied},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			client, kube, _ := clientOf(nil)
+			kube.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: tc.user}}}, tc.err
+			})
+			got, err := client.Person(t.Context())
+			if want := (Holder{ID: tc.user, Display: tc.user}); tc.want == "" && (err != nil || got != want) || tc.want != "" && fail.ReasonOf(err) != tc.want {
+				t.Errorf("got %+v, %v; want %+v, %q", got, err, want, tc.want)
+			}
+		})
+	}
+}
+
+// A Lease lasts to the second: neither the reaper nor another caller takes it earlier.
+func TestExpired(t *testing.T) {
+	renewed, now := metav1.NewMicroTime(time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)), time.Date(2026, 7, 1, 12, 10, 0, 0, time.UTC)
+	lease := &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{RenewTime: &renewed, LeaseDurationSeconds: new(int32(600))}}
+	for _, tc := range []struct {
+		at   time.Time
+		want bool
+	}{{now.Add(-time.Second), false}, {now, false}, {now.Add(time.Second), true}} {
+		if got := Expired(lease, tc.at); got != tc.want {
+			t.Errorf("Expired at %s = %t, want %t", tc.at, got, tc.want)
+		}
+	}
+	if Expired(&coordinationv1.Lease{}, now) {
+		t.Error("a lease without times has expired; want it kept")
+	}
+}
+
+// What others can write to a Lease is read without harm, and what this package writes is read back.
+func FuzzHolderOf(f *testing.F) {
+	f.Add("uid-1", "train-1", "PipelineRun", int32(600), int64(0))
+	f.Add("h-kim", "", "Person", int32(-1), int64(-62135596800))
+	f.Add("", "../../x", "", int32(0), int64(1<<40))
+	f.Fuzz(func(t *testing.T, id, name, kind string, seconds int32, renewed int64) {
+		at := metav1.NewMicroTime(time.Unix(renewed, 0))
+		lease := &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{HolderName: name, HolderKind: kind}},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &id, LeaseDurationSeconds: &seconds, RenewTime: &at},
+		}
+		client, _, _ := clientOf(nil)
+		busy := client.Look(t.Context(), lease)
+		if busy.Holder.ID != id || busy.Holder.Run != (kind == "PipelineRun") || !strings.Contains(busy.Error(), busy.Holder.String()) {
+			t.Errorf("%+v is read as %q", busy.Holder, busy)
+		}
+		if got := Ends(lease).Sub(at.Time); got != time.Duration(seconds)*time.Second {
+			t.Errorf("it ends %s after its renewal, want %d s", got, seconds)
+		}
+		if id == "" {
+			return
+		}
+		want := Holder{ID: id, Display: stdcmp.Or(name, id), Run: kind == "PipelineRun"}
+		if got := HolderOf(client.fill(&coordinationv1.Lease{}, Request{Name: "env", Holder: want})); got != want {
+			t.Errorf("written %+v, read %+v", want, got)
+		}
+	})
+}
+
 func TestNobodyHoldsNothing(t *testing.T) {
 	nobodys := leaseOf(ours(), 0)
 	nobodys.Spec.HolderIdentity = nil
@@ -175,7 +289,7 @@ func TestTakeWritesTheLease(t *testing.T) {
 				Labels: map[string]string{
 					"app.kubernetes.io/managed-by": "ml-dev-env", "app.kubernetes.io/name": "ml-dev-env", "ml-dev-env/environment": "env",
 				},
-				Annotations:     map[string]string{HolderName: "train-1", HolderKind: "PipelineRun", Acquired: "2000-01-01T00:00:00Z"},
+				Annotations:     map[string]string{HolderName: "train-1", HolderKind: "PipelineRun"},
 				OwnerReferences: []metav1.OwnerReference{owner},
 			},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: &id, LeaseDurationSeconds: &seconds, AcquireTime: &started, RenewTime: &started},
@@ -347,9 +461,14 @@ func TestLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, _, _ := clientOf(objects)
-			held := client.held(leaseOf(ours(), 0))
-			if err := held.KeepRenewed(t.Context(), minute); fail.ReasonOf(err) != fail.EnvironmentMissing {
+			hold := client.hold(leaseOf(ours(), 0))
+			if err := hold.KeepRenewed(t.Context(), minute); fail.ReasonOf(err) != fail.EnvironmentMissing {
 				t.Errorf("KeepRenewed: got %v, want EnvironmentMissing", err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), minute)
+			defer cancel()
+			if err := hold.Lost(ctx); fail.ReasonOf(err) != fail.EnvironmentMissing {
+				t.Errorf("Lost: got %v, want EnvironmentMissing", err)
 			}
 			if name == "deleted and made" {
 				return // by the same holder: a later step cannot tell, and need not

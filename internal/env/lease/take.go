@@ -1,9 +1,11 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -18,97 +20,99 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// maxAttempts bounds how often a writer that always comes second tries again.
+// maxAttempts bounds the retries of a writer that always comes second.
 const maxAttempts = 10
 
-// sayAgain is how often a wait that does not change is spoken of.
-const sayAgain = 30 * time.Second
+// repeatEvery is how often a wait that does not change is logged.
+const repeatEvery = 30 * time.Second
 
 // Request is for the Lease of one environment.
 type Request struct {
 	// Name of the environment and of its Lease.
 	Name   string
 	Holder Holder
-	// Owner is the run that the environment is deleted with; nil for one that outlives its run, or has none.
+	// Owner is the run that deletes the environment with itself, nil for an environment that outlives its run, or has none.
 	Owner *metav1.OwnerReference
-	// Duration is how long the Lease lasts without being renewed. It is kept in whole seconds.
+	// Duration is how long the Lease lasts without renewal, in whole seconds.
 	Duration time.Duration
 }
 
-// Take takes the Lease of an environment, or takes it again for the same holder:
-// then the request's owner and duration replace the earlier ones.
+// Take takes the Lease of an environment, or takes it again for the same holder: then the request's owner and
+// duration replace the earlier ones.
 //
-// A Lease that has ended, of a person or of a run that is done or gone, is deleted
-// and made anew. With a new Lease Take waits until nothing is left of earlier
-// environments of that name, so that no object can come from one.
+// An expired Lease of a person, or of a run that has ended or is gone, is deleted and recreated. With a new Lease
+// Take waits until nothing of earlier environments of that name is left, so that no object can come from one.
 //
-// Errors: EnvironmentBusy as *Busy, PermissionDenied; TeardownIncomplete where
-// something is left at ctx's deadline, and then the Lease is held nevertheless.
-func (c Client) Take(ctx context.Context, r Request) (*Held, error) {
+// Errors: EnvironmentBusy as *Busy, PermissionDenied; TeardownIncomplete if something is left at ctx's deadline,
+// although the Lease is then held.
+func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 	if r.Holder.ID == "" {
 		return nil, fail.Becausef(fail.InvalidInput, "taking environment %s/%s: the holder has no ID: want a PipelineRun's UID or a person", c.Namespace, r.Name)
 	}
-	leases := c.Kube.CoordinationV1().Leases(c.Namespace)
 	var last error
 	for range maxAttempts {
-		found, err := c.Find(ctx, r.Name)
-		switch {
-		case fail.ReasonOf(err) == fail.EnvironmentMissing:
-			made, err := leases.Create(ctx, c.fill(&coordinationv1.Lease{}, r), metav1.CreateOptions{FieldManager: kube.FieldManager})
-			if apierrors.IsAlreadyExists(err) {
-				last = err
-				continue
-			}
-			if err != nil {
-				return nil, kube.Problem(fmt.Errorf("creating lease %s/%s: %w", c.Namespace, r.Name, err))
-			}
-			return c.held(made), c.waitGone(ctx, r.Name)
-		case err != nil:
-			return nil, err
+		hold, err := c.tryTake(ctx, r)
+		if !errors.Is(err, ErrChanged) {
+			return hold, err
 		}
-
-		if found.DeletionTimestamp != nil {
-			if err := c.waitDeleted(ctx, found); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		if id := HolderOf(found).ID; id != "" && id != r.Holder.ID {
-			busy := c.Look(ctx, found)
-			if !busy.Replaceable() {
-				return nil, busy.problem()
-			}
-			c.Log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and made anew.", r.Name, busy.Holder), "environment", r.Name, "holder", busy.Holder.String())
-			if err := c.Delete(ctx, found.Name, found.UID); err != nil {
-				return nil, err
-			}
-			if err := c.waitDeleted(ctx, found); err != nil {
-				return nil, err
-			}
-			continue
-		}
-
-		updated, err := leases.Update(ctx, c.fill(found, r), metav1.UpdateOptions{FieldManager: kube.FieldManager})
-		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			last = err
-			continue
-		}
-		if err != nil {
-			return nil, kube.Problem(fmt.Errorf("taking lease %s/%s: %w", c.Namespace, r.Name, err))
-		}
-		return c.held(updated), nil
+		last = err
 	}
 	return nil, fmt.Errorf("taking lease %s/%s: somebody else was faster %d times: %w", c.Namespace, r.Name, maxAttempts, last)
 }
 
-// TakeWhenFree is Take that waits while somebody else holds the environment. At
-// ctx's deadline the error is EnvironmentBusy as *Busy.
-func (c Client) TakeWhenFree(ctx context.Context, r Request) (*Held, error) {
+// tryTake is one attempt; with ErrChanged another one may succeed.
+func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
+	leases := c.Kube.CoordinationV1().Leases(c.Namespace)
+	found, err := c.Find(ctx, r.Name)
+	switch {
+	case fail.ReasonOf(err) == fail.EnvironmentMissing:
+		made, err := leases.Create(ctx, c.fill(&coordinationv1.Lease{}, r), metav1.CreateOptions{FieldManager: kube.FieldManager})
+		if apierrors.IsAlreadyExists(err) {
+			return nil, ErrChanged
+		} else if err != nil {
+			return nil, kube.Problem(fmt.Errorf("creating lease %s/%s: %w", c.Namespace, r.Name, err))
+		}
+		return c.hold(made), c.waitGone(ctx, r.Name)
+	case err != nil:
+		return nil, err
+	case found.DeletionTimestamp != nil:
+		return nil, c.waitDeleted(ctx, found)
+	}
+	if id := HolderOf(found).ID; id != "" && id != r.Holder.ID {
+		busy := c.Look(ctx, found)
+		if !busy.Replaceable() {
+			return nil, busy.problem()
+		}
+		c.Log.Info(fmt.Sprintf("Environment %s was left behind by %s; it is deleted and created again.", r.Name, busy.Holder), "environment", r.Name, "holder", busy.Holder.String())
+		// DeleteSeen, because its holder may renew it at this moment.
+		if err := c.DeleteSeen(ctx, found); err != nil {
+			return nil, err
+		}
+		return nil, c.waitDeleted(ctx, found)
+	}
+	updated, err := leases.Update(ctx, c.fill(found, r), metav1.UpdateOptions{FieldManager: kube.FieldManager})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil, ErrChanged
+	} else if err != nil {
+		return nil, kube.Problem(fmt.Errorf("taking lease %s/%s: %w", c.Namespace, r.Name, err))
+	}
+	return c.hold(updated), nil
+}
+
+// waitDeleted waits until this very Lease is gone; then its error is ErrChanged.
+func (c Client) waitDeleted(ctx context.Context, lease *coordinationv1.Lease) error {
+	err := c.watch(ctx, lease.Name, func(live *coordinationv1.Lease) (bool, error) { return live == nil || live.UID != lease.UID, nil })
+	return cmp.Or(err, ErrChanged)
+}
+
+// TakeWhenFree is Take that waits while somebody else holds the environment. At ctx's deadline the error is
+// EnvironmentBusy as *Busy.
+func (c Client) TakeWhenFree(ctx context.Context, r Request) (*Hold, error) {
 	for {
-		held, err := c.Take(ctx, r)
+		hold, err := c.Take(ctx, r)
 		var busy *Busy
 		if !errors.As(err, &busy) {
-			return held, err
+			return hold, err
 		}
 		if err := c.waitFree(ctx, busy); err != nil {
 			return nil, err
@@ -116,7 +120,7 @@ func (c Client) TakeWhenFree(ctx context.Context, r Request) (*Held, error) {
 	}
 }
 
-// fill makes the Lease the request's.
+// fill returns a copy of the Lease with what the request asks for.
 func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(c.Now())
 	lease = lease.DeepCopy()
@@ -124,9 +128,7 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	if lease.Labels == nil {
 		lease.Labels = map[string]string{}
 	}
-	for key, value := range objects.Labels(r.Name) {
-		lease.Labels[key] = value
-	}
+	maps.Copy(lease.Labels, objects.Labels(r.Name))
 	lease.OwnerReferences = nil
 	if r.Owner != nil {
 		lease.OwnerReferences = []metav1.OwnerReference{*r.Owner}
@@ -141,7 +143,6 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 		}
 		lease.Annotations[HolderName] = r.Holder.Display
 		lease.Annotations[HolderKind] = kind
-		lease.Annotations[Acquired] = now.UTC().Format(time.RFC3339)
 		lease.Spec.HolderIdentity = &r.Holder.ID
 		lease.Spec.AcquireTime = &now
 	}
@@ -151,33 +152,25 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	return lease
 }
 
-// waitDeleted waits until this very Lease is gone.
-func (c Client) waitDeleted(ctx context.Context, lease *coordinationv1.Lease) error {
-	return c.watch(ctx, lease.Name, func(live *coordinationv1.Lease) (bool, error) {
-		return live == nil || live.UID != lease.UID, nil
-	})
-}
-
 // waitGone waits until no StatefulSet and pod of earlier environments is left.
 func (c Client) waitGone(ctx context.Context, name string) error {
-	say := c.logOnChange()
+	report := c.logOnChange()
 	return kube.WaitGone(ctx, c.Kube, c.Namespace, objects.Selector(name).String(), func(left []*corev1.Pod) {
 		if len(left) == 0 {
-			say(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", name))
+			report(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", name))
 			return
 		}
 		names := make([]string, 0, len(left))
 		for _, pod := range left {
 			names = append(names, pod.Name)
 		}
-		say(fmt.Sprintf("Waiting until the pods of an earlier environment are gone: %s.", strings.Join(names, ", ")))
+		report(fmt.Sprintf("Waiting until the pods of an earlier environment are gone: %s.", strings.Join(names, ", ")))
 	})
 }
 
-// waitFree waits until the environment that is busy can be taken, which another
-// may still do first.
+// waitFree waits until the busy environment can be taken, which another caller may still do first.
 func (c Client) waitFree(ctx context.Context, busy *Busy) error {
-	say := c.logOnChange()
+	report := c.logOnChange()
 	err := c.watch(ctx, busy.Name, func(live *coordinationv1.Lease) (bool, error) {
 		if live == nil || HolderOf(live).ID == "" {
 			return true, nil
@@ -186,17 +179,17 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 		if busy.Replaceable() {
 			return true, nil
 		}
-		say(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.State()))
+		report(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.State()))
 		return false, nil
 	})
-	// Not the error is asked: a deadline may have words of its own.
+	// ctx.Err() and not err: a deadline may have a cause of its own.
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return busy.problem()
 	}
 	return err
 }
 
-// watch waits until done says so of the Lease, which is nil while there is none.
+// watch calls done with the Lease, nil while there is none, until done returns true or an error.
 func (c Client) watch(ctx context.Context, name string, done func(*coordinationv1.Lease) (bool, error)) error {
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 	return kube.Until(ctx, fmt.Sprintf("lease %s/%s", c.Namespace, name), c.Kube.CoordinationV1().Leases(c.Namespace), options,
@@ -210,15 +203,15 @@ func (c Client) watch(ctx context.Context, name string, done func(*coordinationv
 		})
 }
 
-// logOnChange logs what is new at once, and what is not every now and then.
+// logOnChange returns a function that logs a new message at once, and the same one every now and then.
 func (c Client) logOnChange() func(string) {
-	var said string
+	var last string
 	var when time.Time
 	return func(message string) {
-		if message == said && c.Now().Sub(when) < sayAgain {
+		if message == last && c.Now().Sub(when) < repeatEvery {
 			return
 		}
-		said, when = message, c.Now()
+		last, when = message, c.Now()
 		c.Log.Info(message)
 	}
 }

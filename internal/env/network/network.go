@@ -1,6 +1,5 @@
-// Package network prepares the nodes of an environment to talk to each other: it asks
-// what devices they have, derives NCCL's settings from all of them together, and has
-// each node's agent set its own.
+// Package network prepares the network between the nodes of an environment: it derives NCCL's settings from the devices
+// of all nodes together, and has each node's agent set them.
 package network
 
 import (
@@ -20,30 +19,30 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// Settings are what the nodes' networks are derived with.
+// Settings are the input for the nodes' network variables.
 type Settings struct {
 	// Mode is agent.TCP or agent.RDMA.
 	Mode     string
 	Expected rdma.Expected
-	// Forced are variables of NCCL that hold whatever is detected.
+	// Forced are variables of NCCL that override what is detected.
 	Forced map[string]string
-	// Racks are those of the nodes, "" for one that is not known; nil for none.
+	// Racks are the nodes' racks, "" for an unknown one; nil for none.
 	Racks []string
 }
 
-// FromFile is what a cluster file says. Racks are for the caller to find.
+// FromFile takes the settings from a cluster file, without racks.
 func FromFile(file cluster.File, mode string) Settings {
 	r := file.Network.RDMA
 	return Settings{Mode: mode, Forced: file.NCCL.Env, Expected: rdma.Expected{
 		Devices: r.Devices, Interfaces: r.Interfaces, GIDIndex: r.GIDIndex, GDRLevel: r.GDRLevel, CrossNIC: r.CrossNIC,
-		IBTimeout: r.IBTimeout, MinNChannels: r.MinNChannels, Bandwidth: rdma.BytesPerSecond(r.ExpectedBandwidth),
+		IBTimeout: r.IBTimeout, TrafficClass: r.TrafficClass, ServiceLevel: r.ServiceLevel, MinNChannels: r.MinNChannels, Bandwidth: rdma.BytesPerSecond(r.ExpectedBandwidth),
 	}}
 }
 
-// SettingsOf is what the nodes were told before, as their facts have it. An environment of
-// which the agents know nothing is in mode TCP.
+// SettingsOf takes the settings that the nodes have, from their facts. Without any the mode is TCP.
 func SettingsOf(facts []agent.Facts) Settings {
 	s := Settings{Mode: agent.TCP, Racks: make([]string, len(facts))}
 	for i, f := range facts {
@@ -56,7 +55,7 @@ func SettingsOf(facts []agent.Facts) Settings {
 	return s
 }
 
-// Network is how the nodes talk.
+// Network is the prepared network.
 type Network struct {
 	Settings
 	// Facts and Plans are each node's, nil in mode TCP.
@@ -64,13 +63,12 @@ type Network struct {
 	Plans []rdma.Plan
 	// Between are the findings between nodes.
 	Between []fail.Finding
-	// Environments are what the nodes give their processes, by the node.
+	// Environments are the variables of the nodes' processes, by node.
 	Environments map[int]map[string]string
 }
 
-// Prepare looks at all nodes, and sets each one's network. Errors: RDMAUnavailable of a
-// node that cannot use RDMA in mode RDMA, or where no rail joins all; those of agents
-// that do not answer.
+// Prepare sets each node's network. Errors: in mode RDMA RDMAUnavailable for a node that cannot use it, and if no rail
+// joins all nodes: then no node is set, and OverSockets can do so; those of agents that do not answer.
 func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, error) {
 	n := Network{Settings: settings, Environments: map[int]map[string]string{}}
 	if settings.Mode == agent.RDMA {
@@ -92,8 +90,19 @@ func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, er
 			return n, err
 		}
 	}
+	return n, n.set(ctx, set)
+}
+
+// OverSockets sets the network of nodes whose pods were created for RDMA, which they cannot use. Ranks talk over the pod network:
+// the rails' interfaces may be what is at fault.
+func (n Network) OverSockets(ctx context.Context, set nodes.Set) (Network, error) {
+	n.Mode, n.Plans = agent.TCP, nil
+	return n, n.set(ctx, set)
+}
+
+func (n Network) set(ctx context.Context, set nodes.Set) error {
 	var mu sync.Mutex
-	return n, set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+	return set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return nodes.Retry(ctx, func() error {
 			environment, err := client.SetNetwork(ctx, n.agentNetwork(client.Node()))
 			mu.Lock()
@@ -104,26 +113,30 @@ func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, er
 	})
 }
 
-// agentNetwork is what a node's agent is told.
 func (n Network) agentNetwork(node int) agent.Network {
-	told := agent.Network{Mode: n.Mode, Expected: n.Expected, Forced: n.Forced, Set: maps.Clone(n.Forced)}
+	request := agent.Network{Mode: n.Mode, Expected: n.Expected, Forced: n.Forced, Set: maps.Clone(n.Forced)}
 	if node < len(n.Racks) {
-		told.Rack = n.Racks[node]
+		request.Rack = n.Racks[node]
 	}
-	if n.Plans != nil {
-		told.Set, told.Unset = n.Plans[node].Environment(), n.Plans[node].Unset()
+	switch {
+	case n.Plans != nil:
+		request.Set, request.Unset = n.Plans[node].Environment(), n.Plans[node].Unset()
+	case n.Facts != nil:
+		request.Set = map[string]string{}
+		nccl.OverSockets(request.Set, n.Facts[node].PodInterface)
+		maps.Copy(request.Set, n.Forced)
 	}
-	return told
+	return request
 }
 
-// unusable is the error of nodes that cannot use RDMA, each with what is in its way.
+// unusable is the error for nodes that cannot use RDMA, each with its cause.
 func (n Network) unusable() error {
 	var problems []error
 	refuse := func(doing, object string, findings []fail.Finding) {
 		for _, finding := range findings {
 			if finding.Level == fail.Broken {
 				finding.Reason, finding.Object = fail.RDMAUnavailable, object
-				finding.Next = cmp.Or(finding.Next, "mlenv rdma shows all that was detected; mode=tcp trains without RDMA")
+				finding.Next = cmp.Or(finding.Next, "mlenv rdma shows every detected device; mode=tcp trains without RDMA")
 				problems = append(problems, finding.Err(doing))
 			}
 		}
@@ -135,7 +148,7 @@ func (n Network) unusable() error {
 	return errors.Join(problems...)
 }
 
-// Bandwidth is what a ring over the nodes should reach, 0 where that is not known.
+// Bandwidth is what a ring over the nodes should reach, 0 if unknown.
 func (n Network) Bandwidth() rdma.BytesPerSecond {
 	if n.Facts == nil {
 		return n.Expected.Bandwidth
@@ -143,7 +156,7 @@ func (n Network) Bandwidth() rdma.BytesPerSecond {
 	return rdma.ExpectedBandwidth(n.Facts, n.Expected)
 }
 
-// Log says what was set on each node, and what is worth knowing about it.
+// Log logs the settings of each node, and the findings.
 func (n Network) Log(log *slog.Logger) {
 	if n.Plans == nil {
 		return

@@ -8,14 +8,16 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -25,10 +27,13 @@ import (
 func TestAttachRenewsWhatAPersonHolds(t *testing.T) {
 	made := agenttest.Start(t, 1)[0].Certificates()
 	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: map[string][]byte{"ca.crt": made.CA, "tls.crt": made.ClientCert, "tls.key": made.ClientKey}}
-	me := lease.Person().ID
+	me := "h-kim"
 	clients := &kube.Clients{Namespace: "ns", Tekton: tektonfake.NewSimpleClientset(), Kube: fake.NewClientset(
 		secret, &appsv1.StatefulSet{ObjectMeta: about("env")},
 		&coordinationv1.Lease{ObjectMeta: about("env"), Spec: coordinationv1.LeaseSpec{HolderIdentity: &me}})}
+	clients.Kube.(*fake.Clientset).PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: me}}}, nil
+	})
 	_, detach, err := Attach(t.Context(), clients, slog.New(slog.DiscardHandler), "env", "", run.Flags{})
 	if err != nil {
 		t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Dialer connects to the agents of environment name: to the pods' addresses inside the
-// cluster, through the API server's port-forward from outside.
+// Dialer connects to the agents of environment name: inside the cluster by the pods' addresses, outside by the API
+// server's port-forward.
 func Dialer(clients *kube.Clients, namespace, name string) agent.Dialer {
 	if clients.InCluster {
 		return PodDialer(clients.Kube, namespace, name)
@@ -27,9 +27,8 @@ func Dialer(clients *kube.Clients, namespace, name string) agent.Dialer {
 	}
 }
 
-// PodDialer connects to the pod's address. It asks for the address every time,
-// because a pod that was replaced has another one. Errors: AgentUnreachable,
-// PermissionDenied.
+// PodDialer connects to the pod's address. It reads the address every time, because a replaced pod has another one.
+// Errors: AgentUnreachable, PermissionDenied.
 func PodDialer(client kubernetes.Interface, namespace, name string) agent.Dialer {
 	return podDialer(client, namespace, name, agent.Port)
 }

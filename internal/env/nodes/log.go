@@ -8,9 +8,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// FollowLog copies a job's log into w until it is complete, through broken
-// connections: what has been written is never written again. lost is asked
-// whether to go on after each break.
+// FollowLog copies a job's log to w until it is complete, through broken connections and without repetition. After each
+// break it calls lost, whose error ends it.
 func FollowLog(ctx context.Context, client *agent.Client, id, name string, w io.Writer, lost func(error) error) error {
 	counted := &counter{w: w}
 	for {
@@ -27,8 +26,8 @@ func FollowLog(ctx context.Context, client *agent.Client, id, name string, w io.
 	}
 }
 
-// RetryUntilDone is for FollowLog's lost, and for watching a job: it waits a little after a broken
-// connection. It gives up where the job is not known, and when ctx is done.
+// RetryUntilDone is for FollowLog's lost, and for watching a job: it waits a little after a broken connection. It gives
+// up if the job is unknown, and when ctx is done.
 func RetryUntilDone(ctx context.Context) func(error) error {
 	return func(err error) error {
 		if agent.IsNotFound(err) {
@@ -53,7 +52,7 @@ func copyLog(ctx context.Context, client *agent.Client, id, name string, w *coun
 	return err
 }
 
-// counter knows how far a log was copied, and whose fault an error is.
+// counter counts the copied bytes, and keeps the writer's errors apart from the reader's.
 type counter struct {
 	w   io.Writer
 	n   int64

@@ -2,10 +2,12 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,9 +23,8 @@ import (
 // Set is the nodes of one environment in the order of their ordinals.
 type Set []*agent.Client
 
-// Connect makes the clients of an environment as its StatefulSet says it is. It
-// does not wait for the agents. certs is the folder of the mounted client Secret;
-// where it is empty, as on a laptop, the Secret is read from the API server.
+// Connect creates the clients of an environment, without waiting for the agents. certs is the folder of the mounted
+// client Secret; if it is empty, as on a laptop, the Secret is read from the API server.
 func Connect(ctx context.Context, clients *kube.Clients, name, certs string) (Set, error) {
 	set, err := clients.Kube.AppsV1().StatefulSets(clients.Namespace).Get(ctx, objects.NamesOf(name).StatefulSet, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -42,7 +43,7 @@ func Connect(ctx context.Context, clients *kube.Clients, name, certs string) (Se
 	return New(clients, name, count, credentials), nil
 }
 
-// New makes the clients of an environment of count nodes.
+// New creates the clients of an environment of count nodes.
 func New(clients *kube.Clients, name string, count int, credentials agent.Credentials) Set {
 	dial := Dialer(clients, clients.Namespace, name)
 	var set Set
@@ -81,8 +82,7 @@ func missing(ctx context.Context, clients *kube.Clients, name string) error {
 		"mlenv up %s -n %s", name, clients.Namespace)
 }
 
-// Each calls f for all nodes at once and joins the errors in the nodes' order.
-// The first error cancels the others.
+// Each calls f for all nodes at once and joins the errors in the nodes' order. The first error cancels the others.
 func (s Set) Each(ctx context.Context, f func(context.Context, *agent.Client) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -97,17 +97,9 @@ func (s Set) Each(ctx context.Context, f func(context.Context, *agent.Client) er
 		})
 	}
 	group.Wait()
-	// What was cancelled because of another's error is not an error of its own.
-	var own []error
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, context.Canceled) {
-			own = append(own, err)
-		}
-	}
-	if len(own) == 0 {
-		return errors.Join(errs...)
-	}
-	return errors.Join(own...)
+	// Those that were cancelled because of another's error have none of their own.
+	own := slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return errors.Is(err, context.Canceled) })
+	return cmp.Or(errors.Join(own...), errors.Join(errs...))
 }
 
 // Close drops the connections.
@@ -117,8 +109,7 @@ func (s Set) Close() {
 	}
 }
 
-// Retry calls f until it succeeds, fails for another cause than an agent that
-// cannot be reached, or ctx is done; then the last such error is returned.
+// Retry calls f until it succeeds, its error is not AgentUnreachable, or ctx is done; then it returns the last error.
 func Retry(ctx context.Context, f func() error) error {
 	const first, most = 100 * time.Millisecond, 2 * time.Second
 	var last error
@@ -128,7 +119,7 @@ func Retry(ctx context.Context, f func() error) error {
 			return err
 		}
 		if last != nil && errors.Is(err, context.DeadlineExceeded) {
-			// Cut off in the middle: what was wrong before says more.
+			// The deadline cut this call off; the error before tells more.
 			return last
 		}
 		last = err

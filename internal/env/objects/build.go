@@ -1,5 +1,4 @@
-// Package objects says which Kubernetes objects an environment is made of. It
-// only computes: nothing in it talks to a cluster.
+// Package objects computes the Kubernetes objects of an environment. It never talks to a cluster.
 package objects
 
 import (
@@ -16,23 +15,18 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Objects are what an environment is made of, beside its Lease.
+// Objects are those of an environment, except its Lease.
 type Objects struct {
-	// ServiceAccount is named by the cluster file, and so shared: by the
-	// environments of a namespace, each of which adds its Lease to the owners, and
-	// with people, who grant it security context constraints. It hence has no
-	// label of one environment. One without our labels belongs to somebody else and
-	// must be left as it is.
+	// ServiceAccount has the cluster file's name. The environments of a namespace share it, so it has no label of one
+	// environment, and each adds its Lease to the owners. An account without our labels must stay as it is.
 	ServiceAccount *corev1.ServiceAccount
-	// Secrets are the server's and the client's; none where the certificates are
-	// in the cluster already.
+	// Secrets are the server's and the client's; none if the cluster has the certificates.
 	Secrets []*corev1.Secret
-	// Claims are there in mode rwx only. They have no owner: they outlive the
-	// environment, and one that exists is used as it is.
+	// Claims exist in mode rwx only. They have no owner and outlive the environment; an existing one is used as it is.
 	Claims      []*corev1.PersistentVolumeClaim
 	Service     *corev1.Service
 	StatefulSet *appsv1.StatefulSet
-	// Services are applied by themselves, before the pods, which mount their Secret.
+	// Services are applied separately, before the pods, which mount their Secret.
 	Services ServiceObjects
 }
 
@@ -42,8 +36,7 @@ type Object interface {
 	runtime.Object
 }
 
-// InOrder returns the objects but those of services in the order in which to apply
-// them: what pods need comes before the pods.
+// InOrder returns the objects, except those of services, in the order in which to apply them: the pods come last.
 func (o Objects) InOrder() []Object {
 	objects := []Object{o.ServiceAccount}
 	for _, secret := range o.Secrets {
@@ -55,14 +48,13 @@ func (o Objects) InOrder() []Object {
 	return append(objects, o.Service, o.StatefulSet)
 }
 
-// LeaseReference is the Lease as an owner of the other objects. It does not block
-// the Lease's deletion: that would need the right to update its finalizers.
+// LeaseReference is the Lease as an owner of the other objects. It does not block the Lease's deletion, which would need
+// the right to update its finalizers.
 func LeaseReference(lease string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Name: lease, UID: uid, BlockOwnerDeletion: new(false)}
 }
 
-// Build makes the objects that r asks for, owned by the Lease. Errors:
-// InvalidInput, also where the storage mode is still auto.
+// Build computes the requested objects, owned by the Lease. Errors: InvalidInput, also for storage mode auto.
 func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects, error) {
 	r = r.WithDefaults()
 	if err := r.Validate(); err != nil {
@@ -71,8 +63,7 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 	if r.Storage == cluster.AutoStorage {
 		return Objects{}, fail.Becausef(fail.InvalidInput, "building environment %s: storage mode auto: want it decided: rwx or volumeClaimTemplates", r.Name)
 	}
-	// A controller is who makes pods, and blocking the owner's deletion needs a
-	// right on OpenShift that no step has.
+	// Blocking the owner's deletion needs a right on OpenShift that no step has.
 	lease.Controller, lease.BlockOwnerDeletion = nil, new(false)
 	b := builder{Request: r, names: NamesOf(r.Name), lease: lease}
 	return Objects{
@@ -85,14 +76,13 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 	}, nil
 }
 
-// builder makes the objects of a checked request that has its defaults.
 type builder struct {
 	Request
 	names Names
 	lease metav1.OwnerReference
 }
 
-// owned is the metadata of everything but claims.
+// owned is the metadata of all objects except claims.
 func (b builder) owned(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name: name, Namespace: b.Namespace, Labels: Labels(b.Name), OwnerReferences: []metav1.OwnerReference{b.lease},
@@ -109,7 +99,7 @@ func (b builder) serviceAccount() *corev1.ServiceAccount {
 }
 
 func (b builder) secrets(certs Certificates) []*corev1.Secret {
-	if certs.empty() {
+	if len(certs.CA) == 0 {
 		return nil
 	}
 	secret := func(name string, cert, key []byte) *corev1.Secret {
@@ -136,7 +126,6 @@ func (b builder) claimList() []claim {
 	}
 }
 
-// claims are the shared ones.
 func (b builder) claims() []*corev1.PersistentVolumeClaim {
 	if b.Storage != cluster.SharedStorage {
 		return nil
@@ -150,7 +139,7 @@ func (b builder) claims() []*corev1.PersistentVolumeClaim {
 	return claims
 }
 
-// claim has no owner: its content is somebody's work.
+// claim has no owner: people's work is on it.
 func (b builder) claim(c claim, access corev1.PersistentVolumeAccessMode, class string) corev1.PersistentVolumeClaim {
 	return corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},
@@ -166,34 +155,33 @@ func (b builder) claim(c claim, access corev1.PersistentVolumeAccessMode, class 
 	}
 }
 
-// port is one that a node listens on.
-type port struct {
-	name   string
-	number int32
+func port(name string, number int) corev1.ServicePort {
+	return corev1.ServicePort{Name: name, Port: int32(number), TargetPort: intstr.FromString(name), Protocol: corev1.ProtocolTCP}
 }
 
-func ports() []port {
-	all := []port{}
+// ports are those that every node listens on.
+func ports() (all []corev1.ServicePort) {
 	for _, s := range agent.Services() {
-		all = append(all, port{s.Name, int32(s.Port)})
+		all = append(all, port(s.Name, s.Port))
 	}
-	return append(all, port{"debugpy", agent.DebugPort}, port{"master", agent.MasterPort}, port{"agent", agent.Port})
+	return append(all, port("debugpy", agent.DebugPort), port("master", agent.MasterPort), port("agent", agent.Port))
 }
 
-// service gives the nodes names before they are ready: they look for each other
-// while they start.
+// service gives the nodes their names before they are ready: they look each other up while they start.
 func (b builder) service() *corev1.Service {
-	spec := corev1.ServiceSpec{
-		ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true, Selector: Selector(b.Name),
-	}
-	for _, p := range ports() {
-		spec.Ports = append(spec.Ports, corev1.ServicePort{
-			Name: p.name, Port: p.number, TargetPort: intstr.FromString(p.name), Protocol: corev1.ProtocolTCP,
-		})
-	}
 	return &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: b.owned(b.names.Service),
-		Spec:       spec,
+		Spec:       corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, PublishNotReadyAddresses: true, Selector: Selector(b.Name), Ports: ports()},
 	}
+}
+
+// Certificates are the keys of one environment, in PEM. The zero value stands for those that the cluster has already.
+type Certificates struct {
+	// CA signed the other two; its key is discarded.
+	CA []byte
+	// ServerCert and ServerKey are the agents', of all nodes.
+	ServerCert, ServerKey []byte
+	// ClientCert and ClientKey are the steps'.
+	ClientCert, ClientKey []byte
 }

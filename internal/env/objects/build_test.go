@@ -26,6 +26,11 @@ func TestNames(t *testing.T) {
 			Lease: "ml-dev-env", ServerSecret: "ml-dev-env-agent-server", ClientSecret: "ml-dev-env-agent-client",
 			NodeZero: "ml-dev-env", ServicesSecret: "ml-dev-env-services",
 		}},
+		{"ml-dev-env-h-kim", Names{ // with the claims of the default environment
+			Environment: "ml-dev-env-h-kim", StatefulSet: "ml-dev-env-h-kim", Service: "ml-dev-env-h-kim-headless", Workspace: "ml-dev-workspace", Datasets: "ml-dev-datasets",
+			Lease: "ml-dev-env-h-kim", ServerSecret: "ml-dev-env-h-kim-agent-server", ClientSecret: "ml-dev-env-h-kim-agent-client",
+			NodeZero: "ml-dev-env-h-kim", ServicesSecret: "ml-dev-env-h-kim-services",
+		}},
 		{"h-kim", Names{
 			Environment: "h-kim", StatefulSet: "h-kim", Service: "h-kim-headless", Workspace: "h-kim-workspace", Datasets: "h-kim-datasets",
 			Lease: "h-kim", ServerSecret: "h-kim-agent-server", ClientSecret: "h-kim-agent-client",
@@ -309,12 +314,23 @@ func TestProxyTrustedCAAndPullSecret(t *testing.T) {
 	}
 }
 
+// No pod of any mode has its account's token: ranks could use it.
+func TestNoTokenReachesRanks(t *testing.T) {
+	for _, r := range []Request{request(t, "cairo"), request(t, "barcelona"), func() Request { r := request(t, "barcelona"); r.Mode = RDMA; return r }()} {
+		spec, _ := pod(t, r)
+		projected := slices.ContainsFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Projected != nil })
+		if spec.AutomountServiceAccountToken == nil || *spec.AutomountServiceAccountToken || projected {
+			t.Errorf("%s, mode %s: the pod mounts a token", r.Cluster.Cluster.Name, r.Mode)
+		}
+	}
+}
+
 // TestRestricted checks what OpenShift's restricted-v2 and Kubernetes' restricted
 // level ask of a pod.
 func TestRestricted(t *testing.T) {
 	spec, _ := pod(t, request(t, "cairo"))
 	context := spec.SecurityContext
-	if !*context.RunAsNonRoot || context.RunAsUser != nil || context.FSGroup != nil || context.SeccompProfile.Type != "RuntimeDefault" {
+	if *context.FSGroupChangePolicy != corev1.FSGroupChangeOnRootMismatch || !*context.RunAsNonRoot || context.RunAsUser != nil || context.FSGroup != nil || context.SeccompProfile.Type != "RuntimeDefault" {
 		t.Errorf("pod: %+v", context)
 	}
 	for _, container := range slices.Concat(spec.InitContainers, spec.Containers) {

@@ -18,17 +18,17 @@ const (
 
 const gpuResource = "nvidia.com/gpu"
 
-// Volumes of a node's pod, beside the claims, which have their own names.
+// Volumes of a node's pod, in addition to the claims.
 const (
 	agentVolume = "mlenv"
 	tlsVolume   = "agent-tls"
-	// servicesVolume is there without services too: asking for some later changes no pod.
+	// servicesVolume exists without services too, so that later ones change no pod.
 	servicesVolume = "services"
 	memoryVolume   = "dev-shm"
 	caVolume       = "trusted-ca"
 )
 
-// agentContainer needs little; it says so, as some namespaces' quotas want.
+// agentContainer has requests and limits because some quotas require them.
 func (b builder) agentContainer() corev1.Container {
 	return corev1.Container{
 		Name:            AgentContainer,
@@ -51,10 +51,8 @@ func (b builder) trainContainer() corev1.Container {
 		Env:             b.variables(),
 		SecurityContext: b.trainSecurity(),
 		Resources:       corev1.ResourceRequirements{Requests: b.resources(b.Cluster.Resources.Requests), Limits: b.resources(b.Cluster.Resources.Limits)},
-		// Not HTTP: the kubelet has no client certificate. A second after the agent
-		// serves, the environment is known to be ready. There is no liveness probe,
-		// which would end a training on a node that is merely busy.
-		// The kubelet asks the second one as soon as the first has succeeded.
+		// Not HTTP: the kubelet has no client certificate. There is no liveness probe, which would end a training on a
+		// busy node.
 		StartupProbe:   ready(1, 600),
 		ReadinessProbe: ready(10, 3),
 		VolumeMounts: []corev1.VolumeMount{
@@ -65,7 +63,7 @@ func (b builder) trainContainer() corev1.Container {
 		},
 	}
 	for _, p := range ports() {
-		container.Ports = append(container.Ports, corev1.ContainerPort{Name: p.name, ContainerPort: p.number, Protocol: corev1.ProtocolTCP})
+		container.Ports = append(container.Ports, corev1.ContainerPort{Name: p.Name, ContainerPort: p.Port, Protocol: p.Protocol})
 	}
 	for _, c := range b.claimList() {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: c.name, MountPath: c.path})
@@ -83,7 +81,7 @@ func restricted() *corev1.SecurityContext {
 	}
 }
 
-// ready asks the agent every so many seconds.
+// ready asks the agent; period is in seconds.
 func ready(period, failures int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler:     corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{agent.Program, "ready"}}},
@@ -100,8 +98,10 @@ func (b builder) resources(amounts cluster.ResourceAmounts) corev1.ResourceList 
 		corev1.ResourceMemory: amounts.Memory.Quantity,
 		gpuResource:           *resource.NewQuantity(int64(b.GPUsPerNode), resource.DecimalSI),
 	}
-	for name, count := range b.rdmaResources() {
-		list[corev1.ResourceName(name)] = *resource.NewQuantity(int64(count), resource.DecimalSI)
+	if b.Mode == RDMA {
+		for name, count := range b.Cluster.Network.RDMA.Resources {
+			list[corev1.ResourceName(name)] = *resource.NewQuantity(int64(count), resource.DecimalSI)
+		}
 	}
 	return list
 }
@@ -111,16 +111,15 @@ func (b builder) volumes() []corev1.Volume {
 		{Name: agentVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		{Name: tlsVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 			SecretName: b.names.ServerSecret,
-			// Any user ID of a pod has group 0, or the group that the cluster gives the volume.
+			// A pod's user has group 0, or the volume's group.
 			DefaultMode: new(int32(0o440)),
 		}}},
 		{Name: servicesVolume, VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{
 			SecretName: b.names.ServicesSecret, DefaultMode: new(int32(0o440)),
 		}}},
-		// Ranks of a node exchange data through it; what lies there counts as the
-		// container's memory.
+		// A node's ranks exchange data through it. It counts as the container's memory.
 		{Name: memoryVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
-			Medium: corev1.StorageMediumMemory, SizeLimit: half(b.Cluster.Resources.Limits.Memory.Quantity),
+			Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(b.Cluster.Resources.Limits.Memory.Value()/2, resource.BinarySI),
 		}}},
 	}
 	if ca := b.Cluster.Network.TrustedCA; ca != "" {
@@ -137,9 +136,4 @@ func (b builder) volumes() []corev1.Volume {
 		}
 	}
 	return volumes
-}
-
-// half of a quantity of bytes.
-func half(q resource.Quantity) *resource.Quantity {
-	return resource.NewQuantity(q.Value()/2, resource.BinarySI)
 }

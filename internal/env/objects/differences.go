@@ -1,51 +1,53 @@
 package objects
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
-// Change says what becomes of a difference when the wanted object is applied.
+// Change is what a difference needs to take effect.
 type Change string
 
 // The changes, from the easiest to the hardest.
 const (
 	// Live takes effect at once.
 	Live Change = "live"
-	// Recreate is accepted, and holds for a node only after its pod was deleted.
+	// Recreate takes effect for a node after its pod was deleted.
 	Recreate Change = "recreate"
-	// Immutable is refused: the StatefulSet must be deleted and made anew.
+	// Immutable is refused: the StatefulSet must be deleted and created again.
 	Immutable Change = "immutable"
 )
 
-// Difference is one thing in which a live environment is not what is wanted.
+// Difference is one thing in which a live environment differs from the wanted one.
 type Difference struct {
-	// Path in the StatefulSet, as in spec.replicas or
-	// spec.template.spec.containers[train].env[NCCL_DEBUG].
+	// Path in the StatefulSet, such as spec.replicas or spec.template.spec.containers[train].env[NCCL_DEBUG].
 	Path string
 	// What is the same for people.
 	What string
-	// Old and New are the values, "none" for one that is not there.
+	// Old and New are the values, "none" for a missing one.
 	Old, New string
 	Change   Change
 }
 
-// String is as in "image: a -> b".
+// String has the form "image: a -> b".
 func (d Difference) String() string { return fmt.Sprintf("%s: %s -> %s", d.What, d.Old, d.New) }
 
-// Differences returns what applying want would change in live, in the order of
-// the paths. Only what Build sets is compared: neither what the API server or
-// others added, nor metadata and status.
+// Differences returns what applying want would change in live, sorted by path. It compares only what Build sets: neither
+// what the API server or others added, nor metadata and status.
 func Differences(live, want *appsv1.StatefulSet) []Difference {
 	c := comparison{}
-	oldMode, newMode := storageMode(live), storageMode(want)
-	oldSpec, newSpec := readable(live), readable(want)
-	if oldMode != newMode {
-		c.add("spec.volumeClaimTemplates", oldMode, newMode)
+	oldSpec, newSpec := specOf(live), specOf(want)
+	if before, after := storageMode(live), storageMode(want); before != after {
+		c.add("spec.volumeClaimTemplates", before, after)
 		dropClaims(oldSpec)
 		dropClaims(newSpec)
 	}
@@ -56,41 +58,134 @@ func Differences(live, want *appsv1.StatefulSet) []Difference {
 
 const none = "none"
 
+// keyOf names the lists whose elements are compared by a key. Only Build adds elements to them, so an element that is
+// not wanted is a difference.
+var keyOf = map[string]string{
+	"containers": "name", "initContainers": "name", "ports": "name", "volumes": "name", "volumeMounts": "mountPath", "env": "name",
+	"volumeClaimTemplates": "name",
+}
+
+// specOf is a StatefulSet's spec as nested maps. It has a value for everything that is set only if it is wanted.
+func specOf(set *appsv1.StatefulSet) map[string]any {
+	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&set.Spec)
+	if err != nil {
+		// Kubernetes' own types are JSON objects.
+		panic(fmt.Sprintf("reading the spec of statefulset %s: %v", set.Name, err))
+	}
+	templates := []any{}
+	for i, template := range list(spec["volumeClaimTemplates"]) {
+		claim := template.(map[string]any)["spec"].(map[string]any)
+		claim["name"] = set.Spec.VolumeClaimTemplates[i].Name
+		templates = append(templates, claim)
+	}
+	spec["volumeClaimTemplates"] = templates
+	pod := podOf(spec)
+	affinity, _ := pod["affinity"].(map[string]any)
+	if affinity == nil {
+		affinity = map[string]any{}
+		pod["affinity"] = affinity
+	}
+	if affinity["nodeAffinity"] == nil {
+		affinity["nodeAffinity"] = "any node with GPUs"
+	}
+	affinity["nodeAffinity"] = brief(affinity["nodeAffinity"])
+	pod["imagePullSecrets"] = brief(pod["imagePullSecrets"])
+	return spec
+}
+
+func podOf(spec map[string]any) map[string]any {
+	return spec["template"].(map[string]any)["spec"].(map[string]any)
+}
+
+func list(value any) []any {
+	items, _ := value.([]any)
+	return items
+}
+
+func storageMode(set *appsv1.StatefulSet) string {
+	if len(set.Spec.VolumeClaimTemplates) > 0 {
+		return string(cluster.NodeStorage)
+	}
+	return string(cluster.SharedStorage)
+}
+
+// dropClaims removes the volumes that follow from the storage mode.
+func dropClaims(spec map[string]any) {
+	spec["volumeClaimTemplates"] = []any{}
+	pod := podOf(spec)
+	pod["volumes"] = slices.DeleteFunc(list(pod["volumes"]), func(volume any) bool {
+		return volume.(map[string]any)["persistentVolumeClaim"] != nil
+	})
+}
+
 type comparison struct{ found []Difference }
 
-// compare goes through what is wanted; of keyed elements also through what is there.
+// compare looks at every value that is wanted.
 func (c *comparison) compare(path string, live, want any) {
+	name := path[strings.LastIndex(path, ".")+1:]
 	switch want := want.(type) {
-	case keyedList:
-		live, _ := live.(keyedList)
-		for _, key := range slices.Sorted(maps.Keys(union(live, want))) {
-			old, isThere := live[key]
-			wanted, isWanted := want[key]
-			at := path + "[" + key + "]"
-			switch {
-			case isThere && isWanted:
-				c.compare(at, old, wanted)
-			case isThere:
-				c.add(at, brief(old), none)
-			default:
-				c.add(at, none, brief(wanted))
+	case map[string]any:
+		old, _ := live.(map[string]any)
+		if name == "requests" || name == "limits" {
+			c.elements(path, old, want)
+			return
+		}
+		for _, key := range slices.Sorted(maps.Keys(want)) {
+			if want[key] != nil {
+				c.compare(path+"."+key, old[key], want[key])
 			}
 		}
-	case map[string]any:
-		live, _ := live.(map[string]any)
-		for _, key := range slices.Sorted(maps.Keys(want)) {
-			c.compare(path+"."+key, live[key], want[key])
+	case []any:
+		if key, ok := keyOf[name]; ok {
+			c.elements(path, byKey(name, key, list(live)), byKey(name, key, want))
+			return
 		}
+		c.add(path, brief(live), brief(want))
 	default:
 		c.add(path, brief(live), brief(want))
 	}
 }
 
+func (c *comparison) elements(path string, live, want map[string]any) {
+	all := maps.Clone(want)
+	maps.Copy(all, live)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		at := path + "[" + key + "]"
+		if live[key] != nil && want[key] != nil {
+			c.compare(at, live[key], want[key])
+		} else {
+			c.add(at, brief(live[key]), brief(want[key]))
+		}
+	}
+}
+
+func byKey(name, key string, elements []any) map[string]any {
+	result := map[string]any{}
+	for _, element := range elements {
+		element := element.(map[string]any)
+		result[fmt.Sprint(element[key])] = element
+		if name == "env" {
+			result[fmt.Sprint(element[key])] = variableValue(element)
+		}
+	}
+	return result
+}
+
+func variableValue(variable map[string]any) string {
+	value, _ := variable["value"].(string)
+	if from, ok := variable["valueFrom"].(map[string]any); ok {
+		// The API server adds an apiVersion to the reference.
+		field, _ := from["fieldRef"].(map[string]any)
+		value = fmt.Sprintf("the pod's %v", field["fieldPath"])
+	}
+	return value
+}
+
 func (c *comparison) add(path, live, want string) {
 	what := describePath(path)
-	// GPUs stand under requests and under limits.
-	told := slices.ContainsFunc(c.found, func(d Difference) bool { return d.What == what })
-	if live != want && !told {
+	// GPUs are among the requests and the limits.
+	listed := slices.ContainsFunc(c.found, func(d Difference) bool { return d.What == what })
+	if live != want && !listed {
 		c.found = append(c.found, Difference{Path: path, What: what, Old: live, New: want, Change: changeOf(path)})
 	}
 }
@@ -106,11 +201,66 @@ func changeOf(path string) Change {
 	return Immutable
 }
 
-func union(a, b keyedList) keyedList {
-	all := maps.Clone(a)
-	if all == nil {
-		all = keyedList{}
+// brief is a value in one line, without the keys of maps.
+func brief(value any) string {
+	switch value := value.(type) {
+	case nil:
+		return none
+	case map[string]any:
+		var parts []string
+		for _, key := range slices.Sorted(maps.Keys(value)) {
+			parts = append(parts, brief(value[key]))
+		}
+		return strings.Join(parts, " ")
+	case []any:
+		parts := make([]string, len(value))
+		for i, element := range value {
+			parts[i] = brief(element)
+		}
+		return strings.Join(parts, ", ")
+	case string:
+		return value
 	}
-	maps.Copy(all, b)
-	return all
+	text, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(text)
+}
+
+// phrases are paths for people; the first match counts.
+var phrases = []struct {
+	path  *regexp.Regexp
+	words string
+}{
+	{regexp.MustCompile(`^spec\.replicas$`), "nodes"},
+	{regexp.MustCompile(`^spec\.volumeClaimTemplates$`), "storage mode"},
+	{regexp.MustCompile(`^spec\.volumeClaimTemplates\[(.*)\]\.resources\.requests\[storage\]$`), "size of claim $1"},
+	{regexp.MustCompile(`^spec\.volumeClaimTemplates\[(.*)\]\.storageClassName$`), "storage class of claim $1"},
+	{regexp.MustCompile(`\.containers\[train\]\.image$`), "image"},
+	{regexp.MustCompile(`\.initContainers\[agent\]\.image$`), "steps image"},
+	{regexp.MustCompile(`\.env\[(.*)\]$`), "variable $1"},
+	{regexp.MustCompile(`\[train\]\.resources\.\w+\[nvidia\.com/gpu\]$`), "GPUs of a node"},
+	{regexp.MustCompile(`\[train\]\.resources\.requests\[memory\]$`), "memory request"},
+	{regexp.MustCompile(`\[train\]\.resources\.limits\[memory\]$`), "memory limit"},
+	{regexp.MustCompile(`\[train\]\.resources\.requests\[cpu\]$`), "processor request"},
+	{regexp.MustCompile(`\[train\]\.resources\.limits\[cpu\]$`), "processor limit"},
+	{regexp.MustCompile(`\.volumes\[dev-shm\]\.emptyDir\.sizeLimit$`), "size of /dev/shm"},
+	{regexp.MustCompile(`\.volumes\[trusted-ca\]`), "trusted CA"},
+	{regexp.MustCompile(`\.volumeMounts\[(.*)\]`), "mount at $1"},
+	{regexp.MustCompile(`\.nodeAffinity$`), "allowed nodes"},
+	{regexp.MustCompile(`\.tolerations$`), "tolerations"},
+	{regexp.MustCompile(`\.imagePullSecrets$`), "pull secret"},
+	{regexp.MustCompile(`\.serviceAccountName$`), "service account"},
+	{regexp.MustCompile(`\.fsGroupChangePolicy$`), "how a claim gets its group (a newer version of mlenv sets it)"},
+}
+
+// describePath is the path itself if no phrase matches.
+func describePath(path string) string {
+	for _, phrase := range phrases {
+		if match := phrase.path.FindStringSubmatchIndex(path); match != nil {
+			return string(phrase.path.ExpandString(nil, phrase.words, path, match))
+		}
+	}
+	return path
 }

@@ -92,7 +92,7 @@ func TestDifferences(t *testing.T) {
 			r.Cluster.Resources.Requests.CPU, r.Cluster.Resources.Limits.CPU = cluster.MustParseQuantity("16"), cluster.MustParseQuantity("48")
 		}, []want{
 			{"processor limit: 64 -> 48", Recreate}, {"memory limit: 256Gi -> 512Gi", Recreate},
-			{"processors asked for: 32 -> 16", Recreate}, {"memory asked for: 128Gi -> 64Gi", Recreate},
+			{"processor request: 32 -> 16", Recreate}, {"memory request: 128Gi -> 64Gi", Recreate},
 			{"size of /dev/shm: 128Gi -> 256Gi", Recreate}}},
 		{"storage mode", func(r *Request) { r.Storage = cluster.SharedStorage }, []want{
 			{"storage mode: volumeClaimTemplates -> rwx", Immutable}}},
@@ -103,7 +103,7 @@ func TestDifferences(t *testing.T) {
 		{"a variable", func(r *Request) { r.Cluster.NCCL.Debug, r.Cluster.Network.TCP.P2PLevel = "WARN", "" }, []want{
 			{"variable NCCL_DEBUG: INFO -> WARN", Recreate}, {"variable NCCL_P2P_LEVEL: NVL -> none", Recreate}}},
 		{"nodes that may be used", func(r *Request) { r.Cluster.Nodes.GPUNodes = nil }, []want{
-			{"nodes that may be used: kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr, " +
+			{"allowed nodes: kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr, " +
 				"moc-r4pcc02u15-yunshi, moc-r4pcc02u16-yunshi -> any node with GPUs", Recreate}}},
 		{"tolerations", func(r *Request) {
 			r.Cluster.Nodes.Tolerations = []cluster.Toleration{{Key: "nairr", Operator: "Exists"}}
@@ -140,8 +140,8 @@ func TestWhatIsTakenAwayIsADifference(t *testing.T) {
 		found[d.What] = d.New
 	}
 	for what, want := range map[string]string{
-		"trusted CA": none, "pull secret": none, "variable SSL_CERT_FILE": none, "nodes that may be used": "any node with GPUs",
-		"what is mounted at /etc/mlenv/ca": none,
+		"trusted CA": none, "pull secret": none, "variable SSL_CERT_FILE": none, "allowed nodes": "any node with GPUs",
+		"mount at /etc/mlenv/ca": none,
 	} {
 		if got, ok := found[what]; !ok || got != want {
 			t.Errorf("%s becomes %q (told: %v), want %q", what, got, ok, want)

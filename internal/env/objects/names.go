@@ -10,7 +10,7 @@ import (
 )
 
 // DefaultName is the environment of a request that names none.
-const DefaultName = "ml-dev-env"
+const DefaultName = agent.DefaultName
 
 // Labels of every object of an environment.
 const (
@@ -31,23 +31,21 @@ type Names struct {
 	StatefulSet string
 	// Service is headless: it only gives the nodes their DNS names.
 	Service string
-	// Workspace and Datasets are the shared claims or, where each node has its
-	// own, their templates.
+	// Workspace and Datasets are the shared claims, or the templates of each node's own.
 	Workspace, Datasets string
-	// Lease is the root: who deletes it deletes the environment but its claims.
+	// Lease owns the other objects, except claims.
 	Lease string
-	// ServerSecret is what the agents show, ClientSecret what the steps do.
+	// ServerSecret has the agents' certificate, ClientSecret the steps'.
 	ServerSecret, ClientSecret string
-	// NodeZero is the Service of what runs on node 0 alone; ServicesSecret says what
-	// that is, and has its passwords and tokens.
+	// NodeZero is the Service of the programs on node 0; ServicesSecret lists them, with their passwords and tokens.
 	NodeZero, ServicesSecret string
 }
 
 // NamesOf returns the names of environment name's objects.
 func NamesOf(name string) Names {
 	claims := name
-	if name == DefaultName {
-		claims = "ml-dev" // what its claims have always been called
+	if name == DefaultName || agent.SharesClaims(name) {
+		claims = "ml-dev" // for claims of earlier releases
 	}
 	return Names{
 		Environment:  name,
@@ -75,10 +73,10 @@ func (n Names) ShowCredential(namespace string, s agent.Service) string {
 // PodName is the pod of a node, which counts from 0.
 func (n Names) PodName(node int) string { return n.StatefulSet + "-" + strconv.Itoa(node) }
 
-// Suffix follows a pod's name in its DNS name.
+// Suffix follows the pod's name in its DNS name.
 func (n Names) Suffix(namespace string) string { return n.Service + "." + namespace + ".svc" }
 
-// TLSName is the DNS name of a node, and what its agent's certificate is for.
+// TLSName is the DNS name of a node, which its agent's certificate has.
 func (n Names) TLSName(namespace string, node int) string {
 	return n.PodName(node) + "." + n.Suffix(namespace)
 }

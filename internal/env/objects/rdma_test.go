@@ -56,6 +56,18 @@ func TestSecurityIsObeyed(t *testing.T) {
 	}
 }
 
+// TestHostNetwork: pods in mode RDMA share the host's network if the cluster file says so, and still resolve the cluster's names.
+func TestHostNetwork(t *testing.T) {
+	for mode, want := range map[Mode]bool{RDMA: true, TCP: false} {
+		r := request(t, "cairo")
+		r.Mode, r.Cluster.Network.RDMA.HostNetwork = mode, true
+		spec := build(t, r).StatefulSet.Spec.Template.Spec
+		if spec.HostNetwork != want || want != (spec.DNSPolicy == corev1.DNSClusterFirstWithHostNet) {
+			t.Errorf("mode %s: host network %t, DNS policy %q, want host network %t", mode, spec.HostNetwork, spec.DNSPolicy, want)
+		}
+	}
+}
+
 // TestRDMAIsRefused where a cluster file has no way to give a pod devices.
 func TestRDMAIsRefused(t *testing.T) {
 	disabled := request(t, "local")

@@ -1,8 +1,10 @@
 package objects
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	imagename "github.com/google/go-containerregistry/pkg/name"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -27,56 +29,57 @@ const (
 // and a hash of ten letters, within the 63 letters of a label.
 const maxName = 52
 
-// Request is an environment as somebody asks for it.
+// NameRule describes ValidName.
+const NameRule = "lower-case letters, digits and hyphens, a letter first and no hyphen last, at most 52"
+
+// ValidName reports whether an environment can have the name. Names of Services begin with it, and must begin with a
+// letter.
+func ValidName(name string) bool {
+	return len(validation.IsDNS1035Label(name)) == 0 && len(name) <= maxName
+}
+
+// Request is a requested environment.
 type Request struct {
 	Cluster         cluster.File
 	Name, Namespace string
-	// Nodes is 0 for the cluster file's gpus.default_nodes. It may be more than
-	// that, but not more than nodes.gpu_nodes lists.
+	// Nodes is 0 for the cluster file's gpus.default_nodes, and at most the number of nodes.gpu_nodes.
 	Nodes int
 	// GPUsPerNode is 0 for the cluster file's gpus.per_node.
 	GPUsPerNode int
 	Mode        Mode
 	// Image is empty for the cluster file's image.name.
 	Image string
-	// Storage is empty for the cluster file's storage.mode. Objects can be built
-	// only after AutoStorage was replaced by one of the other two.
+	// Storage is empty for the cluster file's storage.mode. Build refuses AutoStorage.
 	Storage cluster.StorageMode
 	// WorkspaceSize and DatasetsSize are quantities, empty for the cluster file's.
 	WorkspaceSize, DatasetsSize string
 	// StepsImage holds the agent.
 	StepsImage string
-	// Services run on node 0, by their names; Routes lead to them from outside.
+	// Services are the names of programs on node 0; Routes lead to them from outside.
 	Services []string
 	Routes   bool
 }
 
-// WithDefaults fills what the request leaves to the cluster file.
+// WithDefaults fills in the cluster file's defaults.
 func (r Request) WithDefaults() Request {
 	file := r.Cluster
-	r.Nodes = either(r.Nodes, file.GPUs.DefaultNodes)
-	r.GPUsPerNode = either(r.GPUsPerNode, file.GPUs.PerNode)
-	r.Image = either(r.Image, file.Image.Name)
-	r.Storage = either(r.Storage, file.Storage.Mode)
-	r.WorkspaceSize = either(r.WorkspaceSize, file.Storage.WorkspaceSize.String())
-	r.DatasetsSize = either(r.DatasetsSize, file.Storage.DatasetsSize.String())
+	r.Nodes = cmp.Or(r.Nodes, file.GPUs.DefaultNodes)
+	r.GPUsPerNode = cmp.Or(r.GPUsPerNode, file.GPUs.PerNode)
+	r.Image = cmp.Or(r.Image, file.Image.Name)
+	r.Storage = cmp.Or(r.Storage, file.Storage.Mode)
+	r.WorkspaceSize = cmp.Or(r.WorkspaceSize, file.Storage.WorkspaceSize.String())
+	r.DatasetsSize = cmp.Or(r.DatasetsSize, file.Storage.DatasetsSize.String())
 	return r
 }
 
-func either[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
-}
-
-// Validate returns every mistake at once, with the reason InvalidInput. The
-// mistakes name params as the steps and Tasks do, and keys of the cluster file.
+// Validate reports all mistakes at once, with the reason InvalidInput. They name params as the steps and Tasks do, and
+// keys of the cluster file.
 func (r Request) Validate() error {
 	r = r.WithDefaults()
 	var c checker
-	c.name(r.Name)
+	if !ValidName(r.Name) {
+		c.mistake("name", r.Name, "want %s", NameRule)
+	}
 	if r.Namespace == "" || len(validation.IsDNS1123Label(r.Namespace)) > 0 {
 		c.mistake("namespace", r.Namespace, "want a namespace's name: lower-case letters, digits and hyphens, at most 63")
 	}
@@ -98,11 +101,17 @@ func (r Request) Validate() error {
 	if len(c.mistakes) == 0 {
 		return nil
 	}
-	return fail.Because(fail.InvalidInput, fmt.Errorf("checking what is asked for: %w", errors.Join(c.mistakes...)))
+	err := fail.Because(fail.InvalidInput, fmt.Errorf("checking what is asked for: %w", errors.Join(c.mistakes...)))
+	if len(c.next) > 0 {
+		return fail.Advise(err, "use %s; or correct the cluster file, if the nodes have more", strings.Join(c.next, " "))
+	}
+	return err
 }
 
-// checker collects mistakes: param, what was seen, what is wanted.
-type checker struct{ mistakes []error }
+type checker struct {
+	mistakes []error
+	next     []string
+}
 
 func (c *checker) mistake(param string, seen any, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
@@ -116,13 +125,6 @@ func (c *checker) mistake(param string, seen any, format string, args ...any) {
 	c.mistakes = append(c.mistakes, fmt.Errorf("%s: %v: %s", param, seen, text))
 }
 
-func (c *checker) name(name string) {
-	// A Service's name, which this one starts, must begin with a letter.
-	if len(validation.IsDNS1035Label(name)) > 0 || len(name) > maxName {
-		c.mistake("name", name, "want lower-case letters, digits and hyphens, a letter first and no hyphen last, at most %d", maxName)
-	}
-}
-
 func (c *checker) counts(r Request) {
 	file := r.Cluster
 	switch listed := len(file.Nodes.GPUNodes); {
@@ -130,13 +132,15 @@ func (c *checker) counts(r Request) {
 		c.mistake("nodes", r.Nodes, "want at least 1")
 	case listed > 0 && r.Nodes > listed:
 		c.mistake("nodes", r.Nodes, "the cluster file of %s lists %d nodes in nodes.gpu_nodes; want 1 to %d", file.Cluster.Name, listed, listed)
+		c.next = append(c.next, fmt.Sprintf("--nodes=%d", listed))
 	}
 	if most := file.GPUs.PerNode; r.GPUsPerNode < 1 || r.GPUsPerNode > most {
 		c.mistake("gpus-per-node", r.GPUsPerNode, "a node of %s has %d by gpus.per_node of its cluster file; want 1 to %d", file.Cluster.Name, most, most)
+		c.next = append(c.next, fmt.Sprintf("--gpus-per-node=%d", most))
 	}
 }
 
-// rdma refuses what cannot give a pod its devices.
+// rdma refuses a cluster file by which pods get no devices.
 func (c *checker) rdma(r Request) {
 	if r.Mode != RDMA {
 		return
@@ -184,6 +188,6 @@ func (c *checker) size(param, size string) {
 	if err := q.UnmarshalText([]byte(size)); err != nil {
 		c.mistake(param, size, "%v", err)
 	} else if q.Sign() <= 0 {
-		c.mistake(param, size, "want more than nothing")
+		c.mistake(param, size, "must be positive")
 	}
 }

@@ -56,8 +56,8 @@ func TestValidate(t *testing.T) {
 		{"services", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices("tensorboard, jupyter,jupyter"), true }, ""},
 		{"a service that there is not", "cairo", func(r *Request) { r.Services = ParseServices("jupyter,emacs") },
 			`services: "emacs": want none, all, or names with commas: code-server,jupyter,tensorboard`},
-		{"routes to nothing", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices(NoServices), true }, "routes: true: there is nothing that they could lead to"},
-		{"no size at all", "cairo", func(r *Request) { r.DatasetsSize = "0" }, `datasets-size: "0": want more than nothing`},
+		{"routes to nothing", "cairo", func(r *Request) { r.Services, r.Routes = ParseServices(NoServices), true }, "routes: true: routes lead to services"},
+		{"no size at all", "cairo", func(r *Request) { r.DatasetsSize = "0" }, `datasets-size: "0": must be positive`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -93,6 +93,9 @@ func TestEveryMistakeOfARequestAtOnce(t *testing.T) {
 	want := []string{"name", "namespace", "mode", "nodes", "gpus-per-node", "image", "steps-image", "storage", "workspace-size", "datasets-size"}
 	if diff := cmp.Diff(want, params); diff != "" {
 		t.Errorf("params in %v (-want +got):\n%s", err, diff)
+	}
+	if next := fail.NextOf(err); next != "use --nodes=5 --gpus-per-node=4; or correct the cluster file, if the nodes have more" {
+		t.Errorf("next %q", next)
 	}
 }
 

@@ -18,8 +18,7 @@ const (
 	AllServices = "all"
 )
 
-// ParseServices reads a list of services as people write it: names with commas,
-// none or all. What it does not know stays in the list, for Validate to refuse.
+// ParseServices reads a list of services: names with commas, none or all. Validate refuses unknown names.
 func ParseServices(text string) []string {
 	switch text {
 	case NoServices, "":
@@ -38,16 +37,15 @@ func ParseServices(text string) []string {
 
 // ServiceObjects are those of the services on node 0.
 type ServiceObjects struct {
-	// Secret has the list of services. Its passwords and tokens, which are made once,
-	// are left to whoever applies it.
+	// Secret has the list of services. provision adds the passwords and tokens.
 	Secret *corev1.Secret
 	// NodeZero is nil without services.
 	NodeZero *corev1.Service
-	// Routes are there only where they are asked for.
+	// Routes exist only on request.
 	Routes []*routev1.Route
 }
 
-// All returns them.
+// All are the objects that exist.
 func (o ServiceObjects) All() []Object {
 	objects := []Object{o.Secret}
 	if o.NodeZero != nil {
@@ -59,7 +57,6 @@ func (o ServiceObjects) All() []Object {
 	return objects
 }
 
-// services are those that the request asks for; Validate has refused others.
 func (r Request) services() (services []agent.Service) {
 	for _, s := range agent.Services() {
 		if slices.Contains(r.Services, s.Name) {
@@ -76,12 +73,10 @@ func (c *checker) services(r Request) {
 		}
 	}
 	if r.Routes && len(r.Services) == 0 {
-		c.mistake("routes", r.Routes, "there is nothing that they could lead to; want services too")
+		c.mistake("routes", r.Routes, "routes lead to services; want services too")
 	}
 }
 
-// servicesSecret has the list of services, which the agent reads. The passwords and
-// tokens beside it are made once, by whoever applies it.
 func (b builder) servicesSecret() *corev1.Secret {
 	return &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
@@ -91,19 +86,16 @@ func (b builder) servicesSecret() *corev1.Secret {
 	}
 }
 
-// nodeZero is the Service of what runs on node 0 alone.
 func (b builder) nodeZero() *corev1.Service {
 	selector := Selector(b.Name)
-	selector["apps.kubernetes.io/pod-index"] = "0"
+	selector["statefulset.kubernetes.io/pod-name"] = b.names.PodName(0)
 	service := &corev1.Service{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Service"},
 		ObjectMeta: b.owned(b.names.NodeZero),
 		Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, Selector: selector},
 	}
 	for _, s := range b.services() {
-		service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{
-			Name: s.Name, Port: int32(s.Port), TargetPort: intstr.FromString(s.Name), Protocol: corev1.ProtocolTCP,
-		})
+		service.Spec.Ports = append(service.Spec.Ports, port(s.Name, s.Port))
 	}
 	if len(service.Spec.Ports) == 0 {
 		return nil
@@ -111,7 +103,7 @@ func (b builder) nodeZero() *corev1.Service {
 	return service
 }
 
-// routes lead there from outside the cluster. The host is the router's choice.
+// routes lead to the services from outside the cluster, by hosts that the router chooses.
 func (b builder) routes() (routes []*routev1.Route) {
 	if !b.Routes {
 		return nil

@@ -8,8 +8,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
-// statefulSet has one pod a node. Nothing that is applied to it ever ends a pod:
-// a changed template waits until pods are deleted.
+// statefulSet has one pod per node. Applying it never ends a pod: a changed template waits until pods are deleted.
 func (b builder) statefulSet() *appsv1.StatefulSet {
 	set := &appsv1.StatefulSet{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"},
@@ -40,8 +39,7 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 	return set
 }
 
-// pod is one that OpenShift's restricted-v2 admits in mode TCP: which user it runs
-// as is left to the cluster.
+// pod is one that OpenShift's restricted-v2 admits in mode TCP: which user it runs as is left to the cluster.
 func (b builder) pod() corev1.PodSpec {
 	spec := corev1.PodSpec{
 		ServiceAccountName:            b.Cluster.Security.ServiceAccount,
@@ -55,14 +53,16 @@ func (b builder) pod() corev1.PodSpec {
 		Containers:                    []corev1.Container{b.trainContainer()},
 		Volumes:                       b.volumes(),
 	}
+	if b.Mode == RDMA && b.Cluster.Network.RDMA.HostNetwork {
+		spec.HostNetwork, spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
+	}
 	if secret := b.Cluster.Image.PullSecret; secret != "" {
 		spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: secret}}
 	}
 	return spec
 }
 
-// affinity puts each node of the environment on a node of its own, one of those
-// that the cluster file lists.
+// affinity puts each node of the environment on another of the Kubernetes nodes that the cluster file lists.
 func (b builder) affinity() *corev1.Affinity {
 	affinity := &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
@@ -80,8 +80,7 @@ func (b builder) affinity() *corev1.Affinity {
 	return affinity
 }
 
-// tolerations are the cluster file's, and that of the taint which GPU nodes
-// commonly have.
+// tolerations are the cluster file's, and the one for the usual taint of GPU nodes.
 func (b builder) tolerations() []corev1.Toleration {
 	tolerations := []corev1.Toleration{{Key: gpuResource, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
 	for _, t := range b.Cluster.Nodes.Tolerations {

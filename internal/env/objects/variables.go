@@ -13,8 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// variables are the container's: the agent reads them, and what people start with
-// `oc exec` has them too. What only the node itself can know, the agent adds.
+// variables are the container's, for the agent and for `oc exec`. The agent adds what only the node itself knows.
 func (b builder) variables() []corev1.EnvVar {
 	vars := []corev1.EnvVar{
 		{Name: "MLENV_NAME", Value: b.Name},
@@ -36,11 +35,10 @@ func field(name, path string) corev1.EnvVar {
 	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 }
 
-// networkVariables are all of NCCL's in mode TCP. In mode RDMA the agents set them,
-// from what each node has.
+// networkVariables are NCCL's. In mode RDMA the agents set most of them.
 func (b builder) networkVariables() []corev1.EnvVar {
 	tcp := b.Cluster.Network.TCP
-	vars := slices.Concat(variable("NCCL_DEBUG", b.Cluster.NCCL.Debug), variable("NCCL_P2P_LEVEL", tcp.P2PLevel))
+	vars := variables(nccl.OfPods(b.Cluster.NCCL.Debug, tcp.P2PLevel))
 	if b.Mode == RDMA {
 		return vars
 	}
@@ -56,20 +54,9 @@ func variables(env map[string]string) []corev1.EnvVar {
 	return vars
 }
 
-// variable is none where there is no value.
-func variable(name, value string) []corev1.EnvVar {
-	if value == "" {
-		return nil
-	}
-	return []corev1.EnvVar{{Name: name, Value: value}}
-}
+const caFolder = "/etc/mlenv/ca"
 
-// Where the trusted CAs are mounted.
-const (
-	caFolder = "/etc/mlenv/ca"
-)
-
-// caVariables name the bundle to everything that brings CAs of its own.
+// caVariables name the bundle to programs with CAs of their own.
 func (b builder) caVariables() (vars []corev1.EnvVar) {
 	if b.Cluster.Network.TrustedCA == "" {
 		return nil
@@ -82,7 +69,7 @@ func (b builder) caVariables() (vars []corev1.EnvVar) {
 	return vars
 }
 
-// proxyVariables come in both spellings: curl reads http_proxy in lower case only.
+// proxyVariables have both spellings: curl reads only http_proxy.
 func (b builder) proxyVariables() (vars []corev1.EnvVar) {
 	proxy := b.Cluster.Network.Proxy
 	if proxy.HTTP == "" && proxy.HTTPS == "" {
@@ -90,12 +77,12 @@ func (b builder) proxyVariables() (vars []corev1.EnvVar) {
 	}
 	// The nodes' own names end in .svc.
 	direct := slices.Concat(proxy.NoProxy, []string{"localhost", "127.0.0.1", ".svc", ".svc.cluster.local"})
-	for _, v := range slices.Concat(
-		variable("HTTP_PROXY", proxy.HTTP),
-		variable("HTTPS_PROXY", proxy.HTTPS),
-		variable("NO_PROXY", strings.Join(direct, ",")),
-	) {
-		vars = append(vars, v, corev1.EnvVar{Name: strings.ToLower(v.Name), Value: v.Value})
+	for _, v := range []corev1.EnvVar{
+		{Name: "HTTP_PROXY", Value: proxy.HTTP}, {Name: "HTTPS_PROXY", Value: proxy.HTTPS}, {Name: "NO_PROXY", Value: strings.Join(direct, ",")},
+	} {
+		if v.Value != "" {
+			vars = append(vars, v, corev1.EnvVar{Name: strings.ToLower(v.Name), Value: v.Value})
+		}
 	}
 	return vars
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,7 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// Pod is one that takes a guest.
+// Pod is one in which an agent runs.
 type Pod struct {
 	Name      string `json:"name"`
 	Container string `json:"container"`
@@ -32,7 +33,7 @@ type Pod struct {
 	GPUs int `json:"gpus"`
 }
 
-// Selection says which pods are meant.
+// Selection selects pods.
 type Selection struct {
 	// Pods are names with commas between them, or a label selector.
 	Pods string
@@ -40,18 +41,10 @@ type Selection struct {
 	Container string
 }
 
-// isSelector is true of what cannot be names.
+// isSelector reports whether Pods is a label selector.
 func (s Selection) isSelector() bool { return strings.ContainsAny(s.Pods, "=!( ") }
 
-// names of the pods, nil where a selector is meant.
-func (s Selection) names() []string {
-	if s.isSelector() {
-		return nil
-	}
-	return strings.Split(s.Pods, ",")
-}
-
-// Check finds every mistake that can be seen without a cluster.
+// Check finds every mistake that needs no cluster.
 func (s Selection) Check() error {
 	if s.isSelector() {
 		if _, err := labels.Parse(s.Pods); err != nil {
@@ -59,7 +52,7 @@ func (s Selection) Check() error {
 		}
 		return nil
 	}
-	names := s.names()
+	names := strings.Split(s.Pods, ",")
 	var problems []error
 	if slices.Contains(names, "") {
 		problems = append(problems, fmt.Errorf("--pods %q: a name is empty: want names with commas between them, or a label selector", s.Pods))
@@ -77,9 +70,8 @@ func (s Selection) Check() error {
 	return errors.Join(problems...)
 }
 
-// Find looks the pods up: those that are named in that order, those of a selector by
-// name and number. Errors: InvalidInput with everything that is wrong with them,
-// PermissionDenied.
+// Find gets the pods: by name in the given order, or by selector, sorted by name and number. Errors: InvalidInput with every
+// problem of the pods, PermissionDenied.
 func Find(ctx context.Context, client kubernetes.Interface, namespace string, s Selection) ([]Pod, error) {
 	found, problems, err := s.get(ctx, client.CoreV1().Pods(namespace))
 	if err != nil {
@@ -116,18 +108,18 @@ func (s Selection) get(ctx context.Context, pods typed.PodInterface) (found []co
 		if err != nil {
 			return nil, nil, err
 		}
-		// Those that have ended, as a Job's, are not what is meant.
+		// Pods that have ended, such as those of a Job, do not count.
 		found = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 		})
 		slices.SortFunc(found, func(a, b corev1.Pod) int { return byNumber(a.Name, b.Name) })
 		return found, nil, nil
 	}
-	for _, name := range s.names() {
+	for _, name := range strings.Split(s.Pods, ",") {
 		pod, err := pods.Get(ctx, name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			problems = append(problems, fmt.Errorf("pod %s: there is none", name))
+			problems = append(problems, fmt.Errorf("pod %s: not found", name))
 		case err != nil:
 			return nil, nil, err
 		default:
@@ -164,7 +156,7 @@ func unfit(pod corev1.Pod) error {
 	return nil
 }
 
-// notRunning is what is wrong with the container of a pod that runs.
+// notRunning returns why the container of a running pod does not run, nil if it runs.
 func notRunning(pod corev1.Pod, container string) error {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name != container || status.State.Running != nil {
@@ -202,4 +194,35 @@ func containerNames(pod corev1.Pod) (names []string) {
 func gpus(container corev1.Container) int {
 	quantity := container.Resources.Limits["nvidia.com/gpu"]
 	return int(quantity.Value())
+}
+
+// Allowed checks the rights that a check needs. Error: PermissionDenied with the missing ones and the commands that grant them.
+// If the API server does not answer, the requests themselves will show it.
+func Allowed(ctx context.Context, client kubernetes.Interface, namespace string, s Selection) error {
+	look := "get"
+	if s.isSelector() {
+		look = "list"
+	}
+	var missing, grants []string
+	user := ""
+	for _, right := range []struct{ verb, resource string }{{look, "pods"}, {"create", "pods/exec"}, {"create", "pods/portforward"}} {
+		resource, sub, _ := strings.Cut(right.resource, "/")
+		allowed, err := kube.IMay(ctx, client, authorizationv1.ResourceAttributes{Namespace: namespace, Verb: right.verb, Resource: resource, Subresource: sub})
+		if err != nil {
+			return ctx.Err()
+		}
+		if allowed {
+			continue
+		}
+		if user == "" {
+			user = kube.WhoAsks(ctx, client)
+		}
+		missing = append(missing, right.verb+" "+right.resource)
+		grants = append(grants, kube.Grant(user, right.verb, right.resource, "", namespace))
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return fail.Advise(fail.Becausef(fail.PermissionDenied, "checking pods %s: %s may not %s in namespace %s", s.Pods, user, strings.Join(missing, ", "), namespace),
+		"%s", strings.Join(grants, "\n"))
 }

@@ -68,7 +68,7 @@ func TestFind(t *testing.T) {
 		want []string
 	}{
 		{Selection{Pods: "h-kim-2,missing,ended,alone,crashes", Container: "trainer"}, []string{
-			"pod missing: there is none", "pod ended: it is Succeeded: want Running", "pod alone: it has no container trainer: want one of sidecar",
+			"pod missing: not found", "pod ended: it is Succeeded: want Running", "pod alone: it has no container trainer: want one of sidecar",
 			"pod crashes: container trainer waits: CrashLoopBackOff",
 		}},
 		{Selection{Pods: "app=alone"}, []string{"1 pod: want at least two pods"}},

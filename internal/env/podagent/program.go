@@ -2,6 +2,7 @@ package podagent
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"debug/elf"
 	"errors"
@@ -14,37 +15,24 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// machineOf is the processor that a program is built for, by Python's name, "" of what is
-// no program.
+// machineOf is the processor of a program by Python's name, "" for another file.
 func machineOf(program []byte) string {
 	file, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
 		return ""
 	}
-	switch file.Machine {
-	case elf.EM_X86_64:
-		return "x86_64"
-	case elf.EM_AARCH64:
-		return "aarch64"
-	default:
-		return file.Machine.String()
-	}
+	names := map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64"}
+	return cmp.Or(names[file.Machine], file.Machine.String())
 }
 
-// goArch is Go's name of a processor, which names of files have.
+// goArch is Go's name of a processor, as in names of files.
 func goArch(machine string) string {
-	switch machine {
-	case "x86_64":
-		return "amd64"
-	case "aarch64":
-		return "arm64"
-	}
-	return machine
+	return cmp.Or(map[string]string{"x86_64": "amd64", "aarch64": "arm64"}[machine], machine)
 }
 
-// places are the files that may be the agent's program for a machine: the one that was
-// asked for, or else those beside this program, and where the steps image has it.
-func places(asked, machine string) []string {
+// candidates are paths of the agent's program for a machine: the requested one, else those next to this program and in the
+// steps image.
+func candidates(asked, machine string) []string {
 	if asked != "" {
 		return []string{asked}
 	}
@@ -63,11 +51,10 @@ func places(asked, machine string) []string {
 	return files
 }
 
-// readProgram reads the agent's program for a machine, compressed, as it is sent. Error: InvalidInput where there
-// is none, with what was looked at.
+// readProgram reads the agent's program for a machine and compresses it. Error: InvalidInput with all candidates.
 func readProgram(asked, machine string) ([]byte, error) {
 	var seen []string
-	for _, file := range places(asked, machine) {
+	for _, file := range candidates(asked, machine) {
 		content, err := os.ReadFile(file)
 		if err != nil {
 			seen = append(seen, err.Error())

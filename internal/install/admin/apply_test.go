@@ -123,7 +123,7 @@ func TestNothingIsHalfApplied(t *testing.T) {
 		want   []string
 		next   string
 	}{
-		{"no namespace", elsewhere, nil, nil, fail.InvalidInput, []string{"preparing namespace new: there is none"}, "oc new-project new"},
+		{"no namespace", elsewhere, nil, nil, fail.InvalidInput, []string{"preparing namespace new: it does not exist"}, "oc new-project new"},
 		{"rights", own(t), nil, func(c *fakeCluster) {
 			c.refused = []string{"create securitycontextconstraints", "patch securitycontextconstraints", "patch clusterroles"}
 		}, fail.PermissionDenied, []string{
@@ -134,12 +134,12 @@ func TestNothingIsHalfApplied(t *testing.T) {
 		{"admission", own(t), nil, func(c *fakeCluster) { c.refusedApply = []string{"ClusterRole", "RoleBinding"} }, fail.PermissionDenied, []string{
 			"nothing was changed", "clusterroles.rbac.authorization.k8s.io", "rolebindings.rbac.authorization.k8s.io", "permissions not currently held",
 		}, ""},
-		{"no such constraint", hKim(t), nics(103, 104, 105, 106), nil, fail.InvalidInput, []string{"SecurityContextConstraints nccl-scc: there is none"}, "oc get scc"},
+		{"no such constraint", hKim(t), nics(103, 104, 105, 106), nil, fail.InvalidInput, []string{"SecurityContextConstraints nccl-scc: it does not exist"}, "oc get scc"},
 		{"a constraint without IPC_LOCK", hKim(t), append(nics(103, 104, 105, 106), constraint("nccl-scc", "SYS_ADMIN")), nil, fail.InvalidInput,
 			[]string{"its allowedCapabilities are [SYS_ADMIN]: want IPC_LOCK among them"}, "oc edit scc nccl-scc"},
 		{"attachments missing", hKim(t), append(nics(103, 104), constraint("nccl-scc", "IPC_LOCK")), nil, fail.InvalidInput,
-			[]string{"attachment default/eno7np0-network is not there", "attachment default/eno8np0-network is not there"}, "oc get network-attachment-definitions"},
-		{"no such pool", rebooting, nil, nil, fail.InvalidInput, []string{"MachineConfigPool worker: there is none"}, "oc get machineconfigpools"},
+			[]string{"not found: default/eno7np0-network, default/eno8np0-network"}, "oc get network-attachment-definitions"},
+		{"no such pool", rebooting, nil, nil, fail.InvalidInput, []string{"MachineConfigPool worker: it does not exist"}, "oc get machineconfigpools"},
 		{"a paused pool", rebooting, []*unstructured.Unstructured{paused}, nil, fail.InvalidInput, []string{"it is paused"}, `{"spec":{"paused":false}}`},
 	}
 	for _, test := range tests {

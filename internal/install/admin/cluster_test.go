@@ -84,16 +84,11 @@ func (c *fakeCluster) bound(user, scc, namespace string) bool {
 	return false
 }
 
-func resourceOf(t *testing.T, object *unstructured.Unstructured) schema.GroupVersionResource {
-	t.Helper()
+func resourceOf(object *unstructured.Unstructured) schema.GroupVersionResource {
 	if object.GetKind() == "MachineConfigPool" {
 		return poolResource()
 	}
-	where, err := install.Resource(object)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return where
+	return install.Resource(object)
 }
 
 func (c *fakeCluster) put(object *unstructured.Unstructured) {
@@ -101,7 +96,7 @@ func (c *fakeCluster) put(object *unstructured.Unstructured) {
 	object = object.DeepCopy()
 	c.version++
 	object.SetResourceVersion(fmt.Sprint(c.version))
-	where := resourceOf(c.t, object)
+	where := resourceOf(object)
 	tracker := c.dynamic.Tracker()
 	if _, err := tracker.Get(where, object.GetNamespace(), object.GetName()); err == nil {
 		if err := tracker.Update(where, object, object.GetNamespace()); err != nil {
@@ -117,7 +112,7 @@ func (c *fakeCluster) get(kind, apiVersion, namespace, name string) *unstructure
 	named := &unstructured.Unstructured{}
 	named.SetAPIVersion(apiVersion)
 	named.SetKind(kind)
-	object, err := c.dynamic.Tracker().Get(resourceOf(c.t, named), namespace, name)
+	object, err := c.dynamic.Tracker().Get(resourceOf(named), namespace, name)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -143,7 +138,7 @@ func (c *fakeCluster) apply(action clienttesting.Action) (bool, runtime.Object, 
 		return true, nil, apierrors.NewInternalError(fmt.Errorf("etcd is away"))
 	}
 	live, err := c.dynamic.Tracker().Get(patch.GetResource(), patch.GetNamespace(), patch.GetName())
-	if err == nil && difference(live.(*unstructured.Unstructured), object) == "" {
+	if err == nil && difference(live.(*unstructured.Unstructured).Object, object.Object, "") == "" {
 		return true, live, nil
 	}
 	if dryRun {
@@ -220,3 +215,10 @@ func workers(current, target []string, updated int64, conditions ...string) *uns
 }
 
 func rendered(names []string) string { return "rendered-worker-" + fmt.Sprint(len(names)) }
+
+func memlockConfig(pool string) *unstructured.Unstructured {
+	return Request{Pool: pool}.objects("memlock")[0]
+}
+func iommuConfig(pool string) *unstructured.Unstructured {
+	return Request{Pool: pool}.objects("iommu")[0]
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,7 +20,7 @@ import (
 // rolloutTime is how long the nodes of a pool may take: about ten minutes each.
 const rolloutTime = 2 * time.Hour
 
-// options are the flags that both commands have.
+// options are the flags of both commands.
 type options struct {
 	kube        kube.Flags
 	request     Request
@@ -35,11 +34,13 @@ func Command() *cobra.Command {
 	apply := false
 	cmd := &cobra.Command{
 		Use:   "admin CLUSTER.yaml",
-		Short: "Say, and apply, what an administrator does once for RDMA",
-		Long: `Admin says what an administrator does once so that the pods of a namespace can use RDMA: service account,
-security context constraint and the right to use it, network attachments, MachineConfigs for locked memory and
-IOMMU; for each why, what goes wrong without, what it costs, and the command. Without --apply nothing is changed,
-and no cluster is asked but for the attachments to copy. Nodes reboot only with --apply and --reboot-pool.
+		Short: "Print or apply the one-time set-up for RDMA",
+		Long: `Admin prints the objects and commands with which an administrator lets the pods of a namespace use RDMA: service
+account, security context constraint and the right to use it, network attachments, MachineConfigs for locked memory
+and IOMMU. docs/rdma.md explains why each is needed and what it costs.
+
+Without --apply admin changes nothing, and connects to a cluster only for the attachments to copy. Nodes reboot only
+with --apply and --reboot-pool.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv admin clusters/barcelona.yaml
@@ -48,7 +49,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
   mlenv admin clusters/cairo.yaml --apply --reboot-pool=worker && mlenv admin status clusters/cairo.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if apply && o.output.Is(step.YAML) {
-				return errors.New("--apply with --output=yaml: the latter prints the objects and changes nothing: want one of the two")
+				return errors.New("--apply with --output=yaml, which prints the objects and changes nothing: want one of the two")
 			}
 			if o.request.Reboot = cmd.Flags().Changed("reboot-pool"); !o.request.Reboot {
 				o.request.Pool = DefaultPool
@@ -65,8 +66,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	o.addTo(cmd)
 	o.output.AddUse(cmd.Flags(), "text for people, json for machines, yaml for the objects alone", step.Text, step.JSON, step.YAML)
 	cmd.Flags().StringVar(&o.request.Pool, "reboot-pool", "",
-		"MachineConfigPool that the MachineConfigs are for: with --apply they are applied, and EVERY NODE OF IT REBOOTS, one after the other")
-	cmd.Flags().BoolVar(&apply, "apply", false, "apply it; without --reboot-pool no node reboots")
+		"MachineConfigPool of the MachineConfigs: --apply applies them, and EVERY NODE OF THE POOL REBOOTS, one after the other")
+	cmd.Flags().BoolVar(&apply, "apply", false, "apply the objects; without --reboot-pool no node reboots")
 	cmd.AddCommand(statusCommand())
 	return cmd
 }
@@ -76,11 +77,10 @@ func statusCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "status CLUSTER.yaml",
-		Short: "Show what of it is in place, and follow the nodes' roll-out",
-		Long: `Status shows what is in place, and follows the roll-out of the MachineConfigs, if there is one, until all nodes
-have them. Nothing is changed.
+		Short: "Show what is in place, and follow the nodes' roll-out",
+		Long: `Status shows what is in place, and follows a roll-out of the MachineConfigs until all nodes have them. It changes nothing.
 
-Exit code 0: everything is in place; 1: something is missing, or cannot be read; 2: wrong usage.`,
+Exit codes: 0 everything is in place, 1 something is missing or cannot be read, 2 wrong usage.`,
 		Example: `  mlenv admin status clusters/barcelona.yaml
   mlenv admin status clusters/barcelona.yaml --pool=gpu --timeout=4h`,
 		Args: func(cmd *cobra.Command, args []string) error { return o.read(cmd.Context(), args) },
@@ -97,8 +97,8 @@ func (o *options) addTo(cmd *cobra.Command) {
 	o.kube.AddTo(cmd.Flags())
 	cmd.Flags().Lookup("namespace").Usage = "namespace (default: cluster.namespace of the file)"
 	cmd.Flags().StringVar(&o.request.ServiceAccount, "service-account", "", "service account of the pods (default: security.service_account of the file)")
-	cmd.Flags().StringVar(&o.request.SCC, "scc", "", "constraint that the cluster has and that is bound (default: security.scc of the file, else privileged or "+OwnSCC+" where the pods need it)")
-	cmd.Flags().StringVar(&o.attachments, "attachments", "none", "copy makes copies of the file's network attachments in the namespace")
+	cmd.Flags().StringVar(&o.request.SCC, "scc", "", "existing constraint to bind (default: security.scc of the file, otherwise privileged or "+OwnSCC+" if the pods need it)")
+	cmd.Flags().StringVar(&o.attachments, "attachments", "none", "copy copies the file's network attachments into the namespace")
 }
 
 // read completes the request. Errors: InvalidInput with every mistake.
@@ -111,11 +111,11 @@ func (o *options) read(ctx context.Context, args []string) error {
 	if o.attachments != "none" && o.attachments != "copy" {
 		problems = append(problems, fmt.Errorf("--attachments %q: want none or copy", o.attachments))
 	}
-	o.request.Cluster, o.request.ClusterFile = file, args[0]
-	o.request.Namespace, o.request.CopyAttachments = o.kube.Namespace, o.attachments == "copy"
 	if o.request.Pool == "" {
 		problems = append(problems, errors.New("the pool is empty: want the name of a MachineConfigPool, as in worker"))
 	}
+	o.request.Cluster, o.request.ClusterFile = file, args[0]
+	o.request.Namespace, o.request.CopyAttachments = o.kube.Namespace, o.attachments == "copy"
 	o.request = o.request.WithDefaults()
 	if fileErr == nil {
 		problems = append(problems, o.request.Validate())
@@ -126,15 +126,15 @@ func (o *options) read(ctx context.Context, args []string) error {
 	return nil
 }
 
-func (o *options) connect(ctx context.Context, warnings io.Writer) (Clients, error) {
-	return install.Connect(ctx, warnings, o.kube, o.request.Cluster.Cluster)
+func (o *options) connect(cmd *cobra.Command) (Clients, error) {
+	return install.Connect(cmd.Context(), cmd.ErrOrStderr(), o.kube, o.request.Cluster.Cluster)
 }
 
 func (o *options) print(cmd *cobra.Command) error {
 	var clients Clients
 	if o.request.CopyAttachments {
 		var err error
-		if clients, err = o.connect(cmd.Context(), cmd.ErrOrStderr()); err != nil {
+		if clients, err = o.connect(cmd); err != nil {
 			return err
 		}
 	}
@@ -142,48 +142,44 @@ func (o *options) print(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	out := cmd.OutOrStdout()
 	if o.output.Is(step.YAML) {
-		for _, warning := range plan.Warnings {
-			fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
-		}
-		return plan.printYAML(out)
+		printWarnings(cmd.ErrOrStderr(), plan.Warnings)
+		return plan.printYAML(cmd.OutOrStdout())
 	}
-	return o.output.Print(out, plan, plan.Print)
+	return o.output.Print(cmd.OutOrStdout(), plan, plan.Print)
+}
+
+func printWarnings(w io.Writer, warnings []string) {
+	for _, warning := range warnings {
+		fmt.Fprintln(w, "warning:", warning)
+	}
 }
 
 func (o *options) apply(cmd *cobra.Command) error {
-	clients, err := o.connect(cmd.Context(), cmd.ErrOrStderr())
+	clients, err := o.connect(cmd)
 	if err != nil {
 		return err
 	}
-	out, r := cmd.OutOrStdout(), o.request
-	changes := []install.Change{}
-	plan, err := Apply(cmd.Context(), clients, r, func(change install.Change) {
+	out, changes := cmd.OutOrStdout(), []install.Change{}
+	plan, err := Apply(cmd.Context(), clients, o.request, func(change install.Change) {
 		changes = append(changes, change)
 		if o.output.ForPeople() {
 			fmt.Fprintln(out, change.Object, change.Outcome)
 		}
 	})
-	if !o.output.ForPeople() && len(changes) > 0 {
-		if err := step.WriteJSON(out, map[string]any{"changes": changes, "warnings": plan.Warnings}); err != nil {
-			return err
-		}
+	switch {
+	case !o.output.ForPeople() && len(changes) > 0:
+		return errors.Join(step.WriteJSON(out, map[string]any{"changes": changes, "warnings": plan.Warnings}), err)
+	case err == nil && o.output.ForPeople():
+		printNext(out, o.request, changes, plan.Warnings)
 	}
-	if err != nil || !o.output.ForPeople() {
-		return err
-	}
-	tell(out, r, changes, plan.Warnings)
-	return nil
+	return err
 }
 
-// tell says how to go on after applying.
-func tell(out io.Writer, r Request, changes []install.Change, warnings []string) {
-	for _, warning := range warnings {
-		fmt.Fprintln(out, "warning:", warning)
-	}
-	changed := func(change install.Change) bool { return change.Outcome != install.Unchanged }
-	if !slices.ContainsFunc(changes, changed) {
+// printNext prints what happens after applying, and the command that shows it.
+func printNext(out io.Writer, r Request, changes []install.Change, warnings []string) {
+	printWarnings(out, warnings)
+	if !slices.ContainsFunc(changes, func(change install.Change) bool { return change.Outcome != install.Unchanged }) {
 		fmt.Fprintln(out, "nothing was changed: everything is in place already")
 		return
 	}
@@ -192,14 +188,14 @@ func tell(out io.Writer, r Request, changes []install.Change, warnings []string)
 		status += " --scc=" + r.SCC
 	}
 	if r.Reboot {
-		fmt.Fprintf(out, "\nthe nodes of pool %s reboot now, one after the other, where a MachineConfig is new to them\n", r.Pool)
+		fmt.Fprintf(out, "\nthe nodes of pool %s that lack a MachineConfig reboot now, one after the other\n", r.Pool)
 		status += " --pool=" + r.Pool
 	}
-	fmt.Fprintf(out, "\nwhat is in place, and how far nodes are: %s\n", status)
+	fmt.Fprintf(out, "\nto see what is in place and how far the nodes are: %s\n", status)
 }
 
 func (o *options) status(cmd *cobra.Command, timeout time.Duration) error {
-	clients, err := o.connect(cmd.Context(), cmd.ErrOrStderr())
+	clients, err := o.connect(cmd)
 	if err != nil {
 		return err
 	}
@@ -207,11 +203,10 @@ func (o *options) status(cmd *cobra.Command, timeout time.Duration) error {
 	if err != nil {
 		return err
 	}
-	out, progress := cmd.OutOrStdout(), cmd.OutOrStdout()
+	out, progress := cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if o.output.ForPeople() {
+		progress = out
 		status.print(out)
-	} else {
-		progress = cmd.ErrOrStderr()
 	}
 	var followErr error
 	if status.rolling() && timeout > 0 {
@@ -221,27 +216,12 @@ func (o *options) status(cmd *cobra.Command, timeout time.Duration) error {
 	} else if status.Pool != nil && o.output.ForPeople() {
 		fmt.Fprintln(out, *status.Pool)
 	}
-	// For people it is printed before the roll-out, whose progress follows.
+	// The text was printed before the roll-out, whose progress follows it.
 	if err := o.output.Print(out, status, func(io.Writer) error { return nil }); err != nil {
 		return err
 	}
-	if followErr != nil {
-		return followErr
-	}
-	if !status.complete() {
+	if followErr == nil && !status.complete() {
 		return &step.Exit{Code: step.Failed}
 	}
-	return nil
-}
-
-// print writes the rows as a table.
-func (s Status) print(w io.Writer) {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, row := range s.Rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", row.State, row.What, row.Detail)
-	}
-	_ = table.Flush() // what is printed for people has nowhere else to go
-	for _, warning := range s.Warnings {
-		fmt.Fprintln(w, "warning:", warning)
-	}
+	return followErr
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 )
 
-func TestTell(t *testing.T) {
+func TestPrintNext(t *testing.T) {
 	rebooting := own(t)
 	rebooting.Reboot = true
 	changes := []install.Change{{Object: "serviceaccount/ml-dev-sa", Outcome: install.Unchanged}, {Object: "machineconfig/99-worker-crio-memlock", Outcome: install.Created}}
@@ -23,15 +23,15 @@ func TestTell(t *testing.T) {
 		{"a second time", rebooting, changes[:1], nil, "nothing was changed: everything is in place already\n"},
 		{"with a reboot", rebooting, changes, []string{"ranges overlap"}, `warning: ranges overlap
 
-the nodes of pool worker reboot now, one after the other, where a MachineConfig is new to them
+the nodes of pool worker that lack a MachineConfig reboot now, one after the other
 
-what is in place, and how far nodes are: mlenv admin status clusters/barcelona.yaml -n team --service-account=ml-dev-sa --pool=worker
+to see what is in place and how far the nodes are: mlenv admin status clusters/barcelona.yaml -n team --service-account=ml-dev-sa --pool=worker
 `},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			var got strings.Builder
-			tell(&got, test.r, test.changes, test.warnings)
+			printNext(&got, test.r, test.changes, test.warnings)
 			if diff := cmp.Diff(test.want, got.String()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}

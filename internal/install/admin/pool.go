@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
+	machines "github.com/openshift/api/machineconfiguration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -21,27 +22,27 @@ import (
 )
 
 func poolResource() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: "machineconfiguration.openshift.io", Version: "v1", Resource: "machineconfigpools"}
+	return machines.GroupVersion.WithResource("machineconfigpools")
 }
 
-// Pool is the roll-out of a MachineConfigPool.
+// Pool is the state of a MachineConfigPool's roll-out.
 type Pool struct {
 	Name string `json:"name"`
 	// State is updated, updating, degraded or paused.
 	State    string `json:"state"`
-	Machines int64  `json:"machines"`
-	Updated  int64  `json:"updated"`
-	Ready    int64  `json:"ready"`
-	Degraded int64  `json:"degraded"`
+	Machines int32  `json:"machines"`
+	Updated  int32  `json:"updated"`
+	Ready    int32  `json:"ready"`
+	Degraded int32  `json:"degraded"`
 	Paused   bool   `json:"paused"`
-	// Message is why it is degraded.
+	// Message is why the pool is degraded.
 	Message string `json:"message,omitempty"`
-	// Current and Target are the rendered configurations that all nodes have, and that they shall have.
+	// Current and Target are the rendered configurations that all nodes have, and that they will have.
 	Current string `json:"current"`
 	Target  string `json:"target"`
-	// currentSources and targetSources are the MachineConfigs that those are made of.
-	currentSources, targetSources []string
-	selector                      string
+	// sources are the MachineConfigs of which Current was rendered.
+	sources  []string
+	selector string
 }
 
 // The states of a pool.
@@ -52,7 +53,7 @@ const (
 	poolPaused   = "paused"
 )
 
-// String says how far it is.
+// String describes the progress of the roll-out.
 func (p Pool) String() string {
 	text := fmt.Sprintf("pool %s: %s: %d of %d machines updated, %d ready, %d degraded", p.Name, p.State, p.Updated, p.Machines, p.Ready, p.Degraded)
 	if p.Message != "" {
@@ -64,162 +65,113 @@ func (p Pool) String() string {
 func getPool(ctx context.Context, client dynamic.Interface, name string) (Pool, error) {
 	object, err := client.Resource(poolResource()).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return Pool{}, fail.Advise(fail.Becausef(fail.InvalidInput, "reading MachineConfigPool %s: there is none", name), "oc get machineconfigpools")
+		return Pool{}, fail.Advise(fail.Becausef(fail.InvalidInput, "reading MachineConfigPool %s: it does not exist", name), "oc get machineconfigpools")
 	} else if err != nil {
 		return Pool{}, kube.Problem(fmt.Errorf("reading MachineConfigPool %s: %w", name, err))
 	}
 	return poolOf(object), nil
 }
 
-// poolOf reads what the machine config controller says
-// (openshift/api:machineconfiguration/v1, MachineConfigPoolStatus).
+// poolOf reads the status that the machine config controller writes.
 func poolOf(object *unstructured.Unstructured) Pool {
-	number := func(fields ...string) int64 {
-		n, _, _ := unstructured.NestedInt64(object.Object, fields...)
-		return n
-	}
-	text := func(fields ...string) string {
-		s, _, _ := unstructured.NestedString(object.Object, fields...)
-		return s
-	}
+	var live machines.MachineConfigPool
+	// The API server has checked the types of all fields.
+	_ = runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &live)
 	p := Pool{
-		Name: object.GetName(), State: poolUpdating,
-		Machines: number("status", "machineCount"), Updated: number("status", "updatedMachineCount"),
-		Ready: number("status", "readyMachineCount"), Degraded: number("status", "degradedMachineCount"),
-		Current: text("status", "configuration", "name"), Target: text("spec", "configuration", "name"),
-		currentSources: sources(object, "status"), targetSources: sources(object, "spec"),
+		Name: live.Name, State: poolUpdating, Paused: live.Spec.Paused, Current: live.Status.Configuration.Name, Target: live.Spec.Configuration.Name,
+		Machines: live.Status.MachineCount, Updated: live.Status.UpdatedMachineCount, Ready: live.Status.ReadyMachineCount, Degraded: live.Status.DegradedMachineCount,
 	}
-	p.Paused, _, _ = unstructured.NestedBool(object.Object, "spec", "paused")
-	matchLabels, _, _ := unstructured.NestedStringMap(object.Object, "spec", "nodeSelector", "matchLabels")
-	p.selector = labels.Set(matchLabels).String()
-	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
-	is := map[string]bool{}
-	for _, condition := range conditions {
-		fields, _ := condition.(map[string]any)
-		name, _ := fields["type"].(string)
-		is[name] = fields["status"] == "True"
-		if message, _ := fields["message"].(string); is[name] && strings.HasSuffix(name, "Degraded") && message != "" {
-			p.Message = message
+	if selector := live.Spec.NodeSelector; selector != nil {
+		p.selector = labels.Set(selector.MatchLabels).String()
+	}
+	for _, source := range live.Status.Configuration.Source {
+		p.sources = append(p.sources, source.Name)
+	}
+	is := map[machines.MachineConfigPoolConditionType]bool{}
+	for _, condition := range live.Status.Conditions {
+		is[condition.Type] = condition.Status == corev1.ConditionTrue
+		if is[condition.Type] && strings.HasSuffix(string(condition.Type), "Degraded") && condition.Message != "" {
+			p.Message = condition.Message
 		}
 	}
 	switch {
-	case is["Degraded"]:
+	case is[machines.MachineConfigPoolDegraded]:
 		p.State = poolDegraded
 	case p.Paused && p.Current != p.Target:
 		p.State = poolPaused
-	case is["Updated"] && p.Current == p.Target && number("status", "observedGeneration") >= object.GetGeneration():
+	case is[machines.MachineConfigPoolUpdated] && p.Current == p.Target && live.Status.ObservedGeneration >= live.Generation:
 		p.State = poolUpdated
 	}
 	return p
 }
 
-func sources(object *unstructured.Unstructured, part string) []string {
-	list, _, _ := unstructured.NestedSlice(object.Object, part, "configuration", "source")
-	var names []string
-	for _, source := range list {
-		fields, _ := source.(map[string]any)
-		name, _ := fields["name"].(string)
-		names = append(names, name)
-	}
-	return names
-}
-
-// has is true where all nodes have the MachineConfigs.
+// has reports whether all nodes have the MachineConfigs.
 func (p Pool) has(names []string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(p.currentSources, name) })
+	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(p.sources, name) })
 }
 
-// Follow watches the pool until all its nodes have the MachineConfigs of names, and
-// says what changes: counts, and which node is drained or reboots.
+// Follow watches the pool until all its nodes have the MachineConfigs of names. It reports changes of the counts,
+// and which node is drained or reboots.
 //
-// Errors: NodesUnavailable where the pool is degraded or paused, or the time is over;
-// Cancelled.
-func Follow(ctx context.Context, c Clients, pool Pool, names []string, say func(string)) (Pool, error) {
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	f := &follower{pool: pool, say: say}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		err := kube.Until(watching, "nodes of pool "+pool.Name, c.Kube.CoreV1().Nodes(), metav1.ListOptions{LabelSelector: pool.selector},
-			func(nodes []*corev1.Node) (bool, error) {
-				f.see(func() { f.nodes = nodes })
-				return false, nil
-			})
-		if watching.Err() == nil {
-			f.tell(fmt.Sprintf("which node reboots cannot be said: %v", err))
-		}
-	})
-	err := kube.Until(watching, "pool "+pool.Name, c.Objects.Resource(poolResource()), metav1.ListOptions{FieldSelector: "metadata.name=" + pool.Name},
+// Errors: NodesUnavailable if the pool is degraded or paused, or the time is over; Cancelled.
+func Follow(ctx context.Context, c Clients, pool Pool, names []string, report func(string)) (Pool, error) {
+	last := ""
+	err := kube.Until(ctx, "pool "+pool.Name, c.Objects.Resource(poolResource()), metav1.ListOptions{FieldSelector: "metadata.name=" + pool.Name},
 		func(pools []*unstructured.Unstructured) (bool, error) {
 			at := slices.IndexFunc(pools, func(p *unstructured.Unstructured) bool { return p.GetName() == pool.Name })
 			if at < 0 {
 				return false, fail.Becausef(fail.NodesUnavailable, "following pool %s: it was deleted", pool.Name)
 			}
-			current := poolOf(pools[at])
-			f.see(func() { f.pool = current })
-			switch current.State {
-			case poolDegraded:
-				return false, fail.Advise(fail.Becausef(fail.NodesUnavailable, "following %s", current), "oc describe machineconfigpool %s", pool.Name)
-			case poolPaused:
-				return false, fail.Advise(fail.Becausef(fail.NodesUnavailable, "following %s", current), "%s", resume(pool.Name))
+			pool = poolOf(pools[at])
+			if line := pool.String() + nodesOf(ctx, c, pool); line != last {
+				last = line
+				report(line)
 			}
-			return current.State == poolUpdated && current.has(names), nil
+			switch pool.State {
+			case poolDegraded:
+				return false, fail.Advise(fail.Becausef(fail.NodesUnavailable, "following %s", pool), "oc describe machineconfigpool %s", pool.Name)
+			case poolPaused:
+				return false, fail.Advise(fail.Becausef(fail.NodesUnavailable, "following %s", pool), "%s", resume(pool.Name))
+			}
+			return pool.State == poolUpdated && pool.has(names), nil
 		})
-	stop()
-	wg.Wait()
 	if err == nil || ctx.Err() == nil {
-		return f.pool, err
+		return pool, err
 	}
 	reason := fail.NodesUnavailable
 	if errors.Is(context.Cause(ctx), context.Canceled) {
 		reason = fail.Cancelled
 	}
-	return f.pool, fail.Advise(fail.Becausef(reason, "following %s: %w", f.pool, context.Cause(ctx)),
-		"oc describe machineconfigpool %s (the roll-out goes on by itself)", pool.Name)
+	return pool, fail.Advise(fail.Becausef(reason, "following %s: %w", pool, context.Cause(ctx)),
+		"oc describe machineconfigpool %s (the roll-out continues by itself)", pool.Name)
 }
 
 func resume(pool string) string {
 	return fmt.Sprintf(`oc patch machineconfigpool %s --type=merge -p '{"spec":{"paused":false}}'`, pool)
 }
 
-// follower says what is new, to one listener at a time.
-type follower struct {
-	mu    sync.Mutex
-	pool  Pool
-	nodes []*corev1.Node
-	said  string
-	say   func(string)
-}
-
-func (f *follower) tell(line string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.say(line)
-}
-
-func (f *follower) see(change func()) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	change()
-	line := f.pool.String()
-	for _, node := range f.nodes {
-		if doing := nodeDoing(node, f.pool.Target); doing != "" {
-			line += "; " + node.Name + " " + doing
+// nodesOf describes the nodes that change now: "; wrk-97 reboots".
+func nodesOf(ctx context.Context, c Clients, pool Pool) string {
+	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: pool.selector})
+	if err != nil {
+		return fmt.Sprintf("; its nodes cannot be read: %v", err)
+	}
+	text := ""
+	for i := range nodes.Items {
+		if doing := nodeDoing(&nodes.Items[i], pool.Target); doing != "" {
+			text += "; " + nodes.Items[i].Name + " " + doing
 		}
 	}
-	if line != f.said {
-		f.said = line
-		f.say(line)
-	}
+	return text
 }
 
-// nodeDoing is "" for a node that rests, by the annotations of the machine config
-// daemon (openshift/machine-config-operator:pkg/daemon/constants).
+// nodeDoing reads the annotations of the machine config daemon
+// (openshift/machine-config-operator:pkg/daemon/constants). It is "" for a node that nothing changes.
 func nodeDoing(node *corev1.Node, target string) string {
 	const prefix = "machineconfiguration.openshift.io/"
 	state := node.Annotations[prefix+"state"]
 	if node.Annotations[prefix+"desiredConfig"] != target {
-		return "" // of another pool, or not its turn yet
+		return "" // it belongs to another pool, or the operator has not reached it
 	}
 	ready := slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue

@@ -1,9 +1,9 @@
-// Package admin is what an administrator does once so that a service account of a
-// namespace can train over RDMA: said with reasons and costs, applied where asked
-// for, and looked at afterwards.
+// Package admin prints, applies and checks the objects that an administrator creates once, so that a service
+// account of a namespace can train over RDMA. docs/rdma.md explains them.
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,43 +15,36 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// DefaultPool is the pool of nodes that MachineConfigs are printed for where none is named.
+// DefaultPool is the MachineConfigPool of a request that names none.
 const DefaultPool = "worker"
 
-// Request is what is to be prepared where.
+// Request describes the set-up of one service account.
 type Request struct {
 	Cluster cluster.File
-	// ClusterFile is its name, for commands that can be pasted.
+	// ClusterFile is its path, for commands that users paste.
 	ClusterFile string
 	Namespace   string
-	// ServiceAccount is the pods'.
+	// ServiceAccount of the pods.
 	ServiceAccount string
-	// SCC is named by a flag; empty is the cluster file's, or our own where pods need one.
+	// SCC is the constraint that a flag names, or "".
 	SCC string
-	// CopyAttachments makes copies of the attachments in the namespace.
+	// CopyAttachments copies the attachments into the namespace.
 	CopyAttachments bool
-	// Pool is the MachineConfigPool that MachineConfigs are for.
+	// Pool is the MachineConfigPool of the GPU nodes.
 	Pool string
-	// Reboot has the MachineConfigs applied, whereupon all nodes of the pool reboot.
+	// Reboot applies the MachineConfigs, which reboots all nodes of the pool.
 	Reboot bool
 }
 
-// WithDefaults fills in what the cluster file says.
+// WithDefaults fills in the cluster file's values.
 func (r Request) WithDefaults() Request {
-	if r.Namespace == "" {
-		r.Namespace = r.Cluster.Cluster.Namespace
-	}
-	if r.ServiceAccount == "" {
-		r.ServiceAccount = r.Cluster.Security.ServiceAccount
-	}
-	if r.Pool == "" {
-		r.Pool = DefaultPool
-	}
+	r.Namespace = cmp.Or(r.Namespace, r.Cluster.Cluster.Namespace)
+	r.ServiceAccount = cmp.Or(r.ServiceAccount, r.Cluster.Security.ServiceAccount)
+	r.Pool = cmp.Or(r.Pool, DefaultPool)
 	return r
 }
 
-// scc is the constraint that the pods are to be admitted by, "" where the one that
-// everybody has is enough: pods that ask for no capability.
+// scc is the constraint that admits the pods, or "" if they request no capability and every account may use the one they need.
 func (r Request) scc() string {
 	security := r.Cluster.Security
 	switch {
@@ -69,7 +62,7 @@ func (r Request) scc() string {
 
 func (r Request) rdma() bool { return r.Cluster.Network.RDMA.Enabled }
 
-// Validate says every mistake at once, as InvalidInput.
+// Validate reports all mistakes in one pass, as InvalidInput.
 func (r Request) Validate() error {
 	var problems []error
 	mistake := func(what, value, format string, args ...any) {
@@ -89,7 +82,7 @@ func (r Request) Validate() error {
 		}
 	}
 	if !r.rdma() {
-		const why = "the cluster file of %s has network.rdma.enabled false, and mode tcp needs nothing of it"
+		const why = "the cluster file of %s has network.rdma.enabled false, and mode tcp does not need it"
 		if r.SCC != "" {
 			mistake("--scc", r.SCC, why, r.Cluster.Cluster.Name)
 		}
@@ -105,7 +98,7 @@ func (r Request) Validate() error {
 	return fail.Because(fail.InvalidInput, errors.Join(problems...))
 }
 
-// withoutIPCLock are OpenShift's own constraints that allow no IPC_LOCK.
+// withoutIPCLock are OpenShift's own constraints that do not allow IPC_LOCK.
 func withoutIPCLock() []string {
 	return []string{
 		"anyuid", "hostaccess", "hostmount-anyuid", "hostnetwork", "hostnetwork-v2", "nonroot", "nonroot-v2",
@@ -114,23 +107,25 @@ func withoutIPCLock() []string {
 }
 
 func (r Request) validateSCC(mistake func(what, value, format string, args ...any)) {
-	pinned := r.Cluster.Security.Pinned()
+	scc, pinned := r.scc(), r.Cluster.Security.Pinned()
 	if r.SCC != "" && pinned != "" && r.SCC != pinned {
-		mistake("--scc", r.SCC, "the cluster file pins the pods to %s, which no other constraint may admit then: leave --scc out, or correct security.scc", pinned)
+		mistake("--scc", r.SCC, "the cluster file pins the pods to %s, so no other constraint can admit them: omit --scc, or correct security.scc", pinned)
 	}
 	what := "--scc"
 	if r.SCC == "" {
 		what = "security.scc"
 	}
-	scc := r.scc()
 	if slices.Contains(withoutIPCLock(), scc) {
-		mistake(what, scc, "allows no IPC_LOCK: want %s, privileged, or one of the cluster's own", OwnSCC)
+		mistake(what, scc, "does not allow IPC_LOCK: want %s, privileged, or one of the cluster's own", OwnSCC)
 	}
-	if others := slices.DeleteFunc(r.Cluster.Security.Adds(), func(name string) bool { return name == "IPC_LOCK" }); scc == OwnSCC && len(others) > 0 {
-		mistake(what, scc, "allows no %s, which security.capabilities asks for: leave that out, or name a constraint of the cluster's own that allows it", strings.Join(others, ", "))
+	if scc != OwnSCC {
+		return
 	}
-	if scc == OwnSCC && r.Cluster.Security.RequiresPrivilegedSCC {
-		mistake(what, scc, "admits no privileged pods, which security.requires_privileged_scc makes: want privileged")
+	if others := slices.DeleteFunc(r.Cluster.Security.Adds(), func(name string) bool { return name == "IPC_LOCK" }); len(others) > 0 {
+		mistake(what, scc, "does not allow %s, which security.capabilities requests: remove it, or name one of the cluster's own constraints that allows it", strings.Join(others, ", "))
+	}
+	if r.Cluster.Security.RequiresPrivilegedSCC {
+		mistake(what, scc, "does not admit privileged pods, and security.requires_privileged_scc is true: want privileged")
 	}
 }
 
@@ -149,7 +144,7 @@ func (r Request) validateAttachments(mistake func(what, value, format string, ar
 			mistake("--attachments", "copy", "attachment %s is in namespace %s already", attachment, r.Namespace)
 		}
 		if other, twice := seen[name]; twice {
-			mistake("--attachments", "copy", "attachments %s and %s would have one name", other, attachment)
+			mistake("--attachments", "copy", "the copies of %s and %s would have the same name", other, attachment)
 		}
 		seen[name] = attachment
 	}

@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
@@ -17,10 +18,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
 
-// State is how far an item is.
+// State is the state of an item.
 type State string
 
-// The states. NotApplied is that of what is optional.
+// The states. NotApplied is the state of a missing item that is optional.
 const (
 	InPlace    State = "in place"
 	Missing    State = "missing"
@@ -37,200 +38,189 @@ type Row struct {
 	Detail string `json:"detail,omitempty"`
 }
 
-// Status is what is in place.
+// Status lists what is in place.
 type Status struct {
 	Rows     []Row    `json:"rows"`
 	Warnings []string `json:"warnings,omitempty"`
 	Pool     *Pool    `json:"pool,omitempty"`
-	// configs are our MachineConfigs that exist.
+	// configs are this project's MachineConfigs that exist.
 	configs []string
 }
 
-// complete is true where nothing is missing and nothing is wrong. What may not be
-// read is not counted.
+// complete reports whether nothing is missing or wrong. Rows that could not be read do not count.
 func (s Status) complete() bool {
 	return len(s.Warnings) == 0 && !slices.ContainsFunc(s.Rows, func(r Row) bool { return r.State == Missing || r.State == Differs })
 }
 
-// rolling is true where nodes do not yet have what was applied.
+// rolling reports whether some nodes lack what was applied.
 func (s Status) rolling() bool {
 	return s.Pool != nil && (s.Pool.State != poolUpdated || !s.Pool.has(s.configs))
 }
 
-// Look finds out what of the request's items is in place. What may not be read is
-// Unknown, and no error.
+// print writes the rows as a table.
+func (s Status) print(w io.Writer) {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range s.Rows {
+		fmt.Fprintf(table, "%s\t%s\t%s\n", row.State, row.What, row.Detail)
+	}
+	_ = table.Flush() // as for every line that is printed for people
+	printWarnings(w, s.Warnings)
+}
+
+// Look reads which of the request's items are in place. An item that cannot be read is Unknown, which is no error.
 func Look(ctx context.Context, c Clients, r Request) (Status, error) {
 	if err := checkNamespace(ctx, c.Kube, r.Namespace); err != nil && !apierrors.IsForbidden(err) {
 		return Status{}, err
 	}
-	looker := &looker{c: c, r: r}
-	planner := &planner{Request: r}
-	looker.objects(ctx, planner.objects(r.serviceAccount())...)
+	s := &survey{Clients: c, Request: r}
+	s.objects(ctx, r.objects("service-account"))
 	if r.rdma() {
-		if scc := r.scc(); scc != "" {
-			looker.constraint(ctx, planner, scc)
-			looker.objects(ctx, planner.objects(useRole(scc), r.useBinding(scc))...)
-			looker.canUse(ctx, scc)
-		}
-		looker.attachments(ctx)
-		looker.machineConfigs(ctx)
+		s.constraint(ctx, r.scc())
+		s.attachments(ctx)
+		s.machineConfigs(ctx)
 	}
-	looker.observer(ctx)
-	return looker.status, planner.err
+	binding := named("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "", install.ObserverBinding(r.Namespace))
+	s.object(ctx, install.Title(binding), binding, Row{State: NotApplied, Detail: "optional: mlenv install --admin"}, accept)
+	return s.status, nil
 }
 
-// looker fills a status.
-type looker struct {
-	c      Clients
-	r      Request
+// survey fills a status.
+type survey struct {
+	Clients
+	Request
 	status Status
 }
 
-func (l *looker) row(what string, state State, detail string, args ...any) {
-	l.status.Rows = append(l.status.Rows, Row{What: what, State: state, Detail: fmt.Sprintf(detail, args...)})
+func (s *survey) row(what string, state State, detail string) {
+	s.status.Rows = append(s.status.Rows, Row{What: what, State: state, Detail: detail})
 }
 
-// failed is a row for an answer that was not got.
-func (l *looker) failed(what string, err error) { l.row(what, Unknown, "%v", err) }
-
-func (l *looker) objects(ctx context.Context, wanted ...*unstructured.Unstructured) {
-	for _, want := range wanted {
-		live, err := install.Live(ctx, l.c.Objects, want)
-		switch {
-		case err != nil:
-			l.failed(install.Title(want), err)
-		case live == nil:
-			l.row(install.Title(want), Missing, "mlenv admin --apply makes it")
-		case want.GetKind() == "RoleBinding" && hasSubjects(live, want):
-			l.row(install.Title(want), InPlace, "")
-		case want.GetKind() == "RoleBinding":
-			l.row(install.Title(want), Differs, "service account %s is not among its subjects", l.r.ServiceAccount)
-		case difference(live, want) != "":
-			l.row(install.Title(want), Differs, "%s is not as mlenv admin makes it", difference(live, want))
-		default:
-			l.row(install.Title(want), InPlace, "")
-		}
-	}
-}
-
-func (l *looker) constraint(ctx context.Context, planner *planner, scc string) {
-	if scc == OwnSCC {
-		l.objects(ctx, planner.objects(leastSCC())...)
-		return
-	}
-	what := "securitycontextconstraints/" + scc
-	live, err := getSCC(ctx, l.c.Objects, scc)
+// object adds the row of an object: missing if the cluster does not have it, judge's answer if it does.
+func (s *survey) object(ctx context.Context, what string, want *unstructured.Unstructured, missing Row, judge func(live *unstructured.Unstructured) (State, string)) {
+	live, err := install.Live(ctx, s.Objects, want)
 	switch {
 	case err != nil:
-		l.failed(what, err)
+		s.row(what, Unknown, err.Error())
 	case live == nil:
-		l.row(what, Missing, "the cluster has none of that name")
+		s.row(what, missing.State, missing.Detail)
 	default:
-		if problems := sccProblems(live, l.r.Cluster.Security); len(problems) > 0 {
-			l.row(what, Differs, "%s", strings.Join(problems, "; "))
-			return
-		}
-		l.row(what, InPlace, "")
+		state, detail := judge(live)
+		s.row(what, state, detail)
 	}
 }
 
-// canUse asks the API server itself, whatever gives the right.
-func (l *looker) canUse(ctx context.Context, scc string) {
-	what := fmt.Sprintf("%s may use %s", kube.Account(l.r.Namespace, l.r.ServiceAccount), scc)
-	allowed, why, err := kube.AccountMay(ctx, l.c.Kube, l.r.Namespace, l.r.ServiceAccount,
+func accept(*unstructured.Unstructured) (State, string) { return InPlace, "" }
+
+// objects adds the rows of objects that mlenv admin creates.
+func (s *survey) objects(ctx context.Context, wanted []*unstructured.Unstructured) {
+	for _, want := range wanted {
+		s.object(ctx, install.Title(want), want, Row{State: Missing, Detail: "mlenv admin --apply creates it"}, func(live *unstructured.Unstructured) (State, string) {
+			if want.GetKind() == "RoleBinding" {
+				if len(missingSubjects(live, want)) > 0 {
+					return Differs, fmt.Sprintf("service account %s is not among its subjects", s.ServiceAccount)
+				}
+				return InPlace, ""
+			}
+			if found := difference(live.Object, want.Object, ""); found != "" {
+				return Differs, strings.TrimPrefix(found, ".") + " is not as mlenv admin creates it"
+			}
+			return InPlace, ""
+		})
+	}
+}
+
+// constraint adds the rows of the constraint and of the right to use it. The API server answers whether the
+// account may use it, whichever binding gives the right.
+func (s *survey) constraint(ctx context.Context, scc string) {
+	switch scc {
+	case "":
+		return
+	case OwnSCC:
+		s.objects(ctx, s.Request.objects("scc"))
+	default:
+		s.object(ctx, sccResource+"/"+scc, sccNamed(scc), Row{State: Missing, Detail: "the cluster has no constraint of that name"}, func(live *unstructured.Unstructured) (State, string) {
+			if problems := sccProblems(live, s.Cluster.Security); len(problems) > 0 {
+				return Differs, strings.Join(problems, "; ")
+			}
+			return InPlace, ""
+		})
+	}
+	s.objects(ctx, s.Request.objects("scc-use"))
+	what := fmt.Sprintf("%s may use %s", kube.Account(s.Namespace, s.ServiceAccount), scc)
+	allowed, why, err := kube.AccountMay(ctx, s.Kube, s.Namespace, s.ServiceAccount,
 		authorizationv1.ResourceAttributes{Verb: "use", Group: sccGroup, Resource: sccResource, Name: scc})
 	switch {
 	case err != nil:
-		l.failed(what, err)
+		s.row(what, Unknown, err.Error())
 	case allowed:
-		l.row(what, InPlace, "%s", why)
+		s.row(what, InPlace, why)
 	default:
-		l.row(what, Missing, "oc adm policy add-scc-to-user %s -z %s -n %s", scc, l.r.ServiceAccount, l.r.Namespace)
+		s.row(what, Missing, fmt.Sprintf("oc adm policy add-scc-to-user %s -z %s -n %s", scc, s.ServiceAccount, s.Namespace))
 	}
 }
 
-func (l *looker) attachments(ctx context.Context) {
-	names := l.r.Cluster.Network.RDMA.Attachments
-	if l.r.CopyAttachments {
-		names = (&planner{Request: l.r}).copied()
+func (s *survey) attachments(ctx context.Context) {
+	names := s.Cluster.Network.RDMA.Attachments
+	if s.CopyAttachments {
+		names = s.copied()
 	}
 	var definitions []attachment.Definition
 	for _, full := range names {
-		namespace, name, _ := strings.Cut(full, "/")
-		what := "network-attachment-definition/" + full
-		object, err := l.c.Objects.Resource(attachment.Resource()).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			l.row(what, Missing, "oc get network-attachment-definitions -A")
-			continue
-		} else if err != nil {
-			l.failed(what, kube.Problem(err))
-			continue
-		}
-		definition := attachment.Read(object)
-		definitions = append(definitions, definition)
-		facts := []string{cmp.Or(definition.Resource, "no resource")}
-		for _, r := range definition.Ranges {
-			facts = append(facts, r.String())
-		}
-		if definition.Problem != "" {
-			facts = append(facts, definition.Problem)
-		}
-		l.row(what, InPlace, "%s", strings.Join(facts, ", "))
+		s.object(ctx, "network-attachment-definition/"+full, attachmentNamed(full), Row{State: Missing, Detail: "oc get network-attachment-definitions -A"}, func(live *unstructured.Unstructured) (State, string) {
+			definition := attachment.Read(live)
+			definitions = append(definitions, definition)
+			facts := []string{cmp.Or(definition.Resource, "no resource")}
+			for _, r := range definition.Ranges {
+				facts = append(facts, r.String())
+			}
+			if definition.Problem != "" {
+				facts = append(facts, definition.Problem)
+			}
+			return InPlace, strings.Join(facts, ", ")
+		})
 	}
-	l.status.Warnings = l.r.warnings(definitions)
+	s.status.Warnings = s.warnings(definitions)
 }
 
-// machineConfigs goes by the configurations that are rendered for the nodes: a
-// MachineConfig that exists may not have reached them, and another may do the same.
-func (l *looker) machineConfigs(ctx context.Context) {
-	pool, err := getPool(ctx, l.c.Objects, l.r.Pool)
+// machineConfigs compares with the configurations that the operator rendered for the nodes, because an existing
+// MachineConfig may not have reached them, and another one may do the same.
+func (s *survey) machineConfigs(ctx context.Context) {
+	pool, err := getPool(ctx, s.Objects, s.Pool)
 	if err != nil {
-		l.failed("machineconfigpool/"+l.r.Pool, err)
+		s.row("machineconfigpool/"+s.Pool, Unknown, err.Error())
 		return
 	}
-	l.status.Pool = &pool
-	for _, want := range []struct {
-		object *unstructured.Unstructured
-		in     func(rendered *unstructured.Unstructured) bool
-		needed string
-	}{
-		{memlockConfig(pool.Name), hasMemlock, "needed where pods have no effective IPC_LOCK"},
-		{iommuConfig(pool.Name), hasPassthrough, "needed where the nodes' IOMMU translates: mlenv rdma shows it"},
-	} {
-		l.machineConfig(ctx, pool, want.object, want.in, want.needed)
-	}
+	s.status.Pool = &pool
+	s.machineConfig(ctx, pool, s.Request.objects("memlock")[0], hasMemlock, "needed if pods have no effective IPC_LOCK")
+	s.machineConfig(ctx, pool, s.Request.objects("iommu")[0], hasPassthrough, "needed if the nodes' IOMMU translates, which mlenv rdma shows")
 }
 
-func (l *looker) machineConfig(ctx context.Context, pool Pool, want *unstructured.Unstructured, in func(*unstructured.Unstructured) bool, needed string) {
+func (s *survey) machineConfig(ctx context.Context, pool Pool, want *unstructured.Unstructured, in func(*unstructured.Unstructured) bool, needed string) {
 	what := install.Title(want)
-	live, err := install.Live(ctx, l.c.Objects, want)
-	if err != nil {
-		l.failed(what, err)
-		return
-	}
-	if live != nil {
-		l.status.configs = append(l.status.configs, want.GetName())
-	}
 	has := map[string]bool{}
-	for _, name := range []string{pool.Current, pool.Target} {
-		rendered, err := install.Live(ctx, l.c.Objects, machineConfig(name, pool.Name, nil))
+	for _, name := range []string{want.GetName(), pool.Current, pool.Target} {
+		live, err := install.Live(ctx, s.Objects, named(want.GetAPIVersion(), want.GetKind(), "", name))
 		if err != nil {
-			l.failed(what, err)
+			s.row(what, Unknown, err.Error())
 			return
 		}
-		has[name] = rendered != nil && in(rendered)
+		has[name] = live != nil && (name == want.GetName() || in(live))
+	}
+	exists := has[want.GetName()]
+	if exists {
+		s.status.configs = append(s.status.configs, want.GetName())
 	}
 	switch {
-	case has[pool.Current] && live != nil:
-		l.row(what, InPlace, "on all nodes of pool %s", pool.Name)
+	case has[pool.Current] && exists:
+		s.row(what, InPlace, "on all nodes of pool "+pool.Name)
 	case has[pool.Current]:
-		l.row(what, InPlace, "on all nodes of pool %s, by another MachineConfig", pool.Name)
+		s.row(what, InPlace, fmt.Sprintf("on all nodes of pool %s, by another MachineConfig", pool.Name))
 	case has[pool.Target]:
-		l.row(what, RollingOut, "%d of %d nodes of pool %s have it", pool.Updated, pool.Machines, pool.Name)
-	case live != nil:
-		l.row(what, RollingOut, "it exists, and is not in the configuration of pool %s yet", pool.Name)
+		s.row(what, RollingOut, fmt.Sprintf("%d of %d nodes of pool %s have it", pool.Updated, pool.Machines, pool.Name))
+	case exists:
+		s.row(what, RollingOut, fmt.Sprintf("it exists, but the configuration of pool %s does not include it yet", pool.Name))
 	default:
-		l.row(what, NotApplied, "%s", needed)
+		s.row(what, NotApplied, needed)
 	}
 }
 
@@ -245,21 +235,4 @@ func hasMemlock(rendered *unstructured.Unstructured) bool {
 		fields, _ := file.(map[string]any)
 		return fields["path"] == memlockFile
 	})
-}
-
-// observer looks for what mlenv install --admin makes.
-func (l *looker) observer(ctx context.Context) {
-	binding := &unstructured.Unstructured{}
-	binding.SetAPIVersion("rbac.authorization.k8s.io/v1")
-	binding.SetKind("ClusterRoleBinding")
-	binding.SetName(install.ObserverBinding(l.r.Namespace))
-	live, err := install.Live(ctx, l.c.Objects, binding)
-	switch {
-	case err != nil:
-		l.failed(install.Title(binding), err)
-	case live == nil:
-		l.row(install.Title(binding), NotApplied, "optional: mlenv install --admin")
-	default:
-		l.row(install.Title(binding), InPlace, "")
-	}
 }

@@ -28,7 +28,9 @@ func states(s Status) []string {
 
 // renderedConfig is what the controller makes of MachineConfigs.
 func renderedConfig(names []string, spec map[string]any) *unstructured.Unstructured {
-	return machineConfig(rendered(names), "worker", spec)
+	object := named("machineconfiguration.openshift.io/v1", "MachineConfig", "", rendered(names))
+	object.Object["spec"] = spec
+	return object
 }
 
 func TestLook(t *testing.T) {

@@ -13,15 +13,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// DefaultBase is the image that the steps image is built on: it has git, git-lfs,
-// certificate authorities and a user that is not root, for both platforms.
+// DefaultBase is the default base of the steps image: it has git, git-lfs, certificate authorities and a non-root user,
+// for both platforms.
 const DefaultBase = "cgr.dev/chainguard/git:latest"
 
-// Base is the image that a steps image is built on; the zero value is none.
+// Base is the base of a steps image; the zero value is none.
 type Base struct {
 	// Name is its reference without the digest.
 	Name string
-	// Digest fixes it, for all platforms.
+	// Digest is that of the index of all platforms.
 	Digest v1.Hash
 	image  func(v1.Platform) (v1.Image, error)
 }
@@ -29,8 +29,7 @@ type Base struct {
 // Reference is the base by digest.
 func (b Base) Reference() string { return b.Name + "@" + b.Digest.String() }
 
-// ResolveBase asks the registry for an image's digest. Credentials are read where
-// docker and podman keep them, as for Push.
+// ResolveBase asks the registry for an image's digest, with the credentials of docker or podman.
 func ResolveBase(ctx context.Context, reference string) (Base, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {
@@ -40,7 +39,7 @@ func ResolveBase(ctx context.Context, reference string) (Base, error) {
 	found, err := remote.Get(ref, options...)
 	if err != nil {
 		return Base{}, fail.Advise(fmt.Errorf("resolving base image %s: %w", reference, err),
-			"give an image that has git and git-lfs and that this machine can pull: --base=IMAGE")
+			"choose an image with git and git-lfs that this machine can pull: --base=IMAGE")
 	}
 	base := Base{Digest: found.Digest}
 	base.Name, _, _ = strings.Cut(reference, "@")
@@ -61,7 +60,7 @@ func ResolveBase(ctx context.Context, reference string) (Base, error) {
 	return base, nil
 }
 
-// labels are OCI's annotations about a base image.
+// labels adds OCI's annotations about a base image.
 func (b Base) labels(all map[string]string) map[string]string {
 	if b.Name != "" {
 		all["org.opencontainers.image.base.name"] = b.Name
@@ -70,7 +69,7 @@ func (b Base) labels(all map[string]string) map[string]string {
 	return all
 }
 
-// environment is the base's, with the steps in PATH.
+// environment is the base's environment with the steps in PATH.
 func environment(base []string) []string {
 	const steps = "/ko-app"
 	for i, variable := range base {

@@ -20,7 +20,7 @@ import (
 
 // Command is mlenv bundle. files has tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
 func Command(files fs.FS) *cobra.Command {
-	cmd := &cobra.Command{Use: "bundle", Short: "Make what a cluster is given"}
+	cmd := &cobra.Command{Use: "bundle", Short: "Build the steps image and the Tekton bundles"}
 	cmd.AddCommand(stepsImageCommand(), tektonCommand(files))
 	return cmd
 }
@@ -31,10 +31,11 @@ func stepsImageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "steps-image --push=IMAGE",
 		Short: "Compile the steps and push their image, printed by digest",
-		Long: `Steps-image compiles the steps and the agent from a checkout for each platform, puts them, the licences of all they
-are linked from and the certificate authorities of this machine on a base image, pushes the result and prints its reference by digest, as
-mlenv install wants it. The base needs git and git-lfs, which sync-repo runs; its digest is recorded in the annotation
-org.opencontainers.image.base.digest. The bill of materials (SPDX) hangs on it, for oras discover. The same sources and the same base give the same digest.
+		Long: `Steps-image compiles the steps and the agent from a checkout for each platform, adds them, the licences of their
+modules and this machine's certificate authorities to a base image, pushes the result, and prints its reference by
+digest for mlenv install. The base needs git and git-lfs, which sync-repo runs. The annotation
+org.opencontainers.image.base.digest has the base's digest, and the bill of materials (SPDX) is attached for oras
+discover. The same sources and base give the same digest.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv bundle steps-image --push=quay.io/me/steps:v1
@@ -44,7 +45,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			chosen, errPlatforms := parsePlatforms(platforms)
-			to, errPush := parseTag("--push", push)
+			to, errPush := name.NewTag(push)
+			if push == "" {
+				errPush = nil
+			} else if errPush != nil {
+				errPush = fmt.Errorf("reading --push: %w", errPush)
+			}
 			if err := errors.Join(errPush, errPlatforms); err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
@@ -57,7 +63,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 					return err
 				}
 			}
-			if to == nil {
+			if push == "" {
 				return nil
 			}
 			pushed, err := made.Push(cmd.Context(), cmd.ErrOrStderr(), to)
@@ -72,13 +78,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&output, "output", "", "folder to write the image into, as an OCI layout")
 	cmd.Flags().StringVar(&source, "source", ".", "folder of the sources")
 	cmd.Flags().StringVar(&base, "base", DefaultBase, "image to build on; it needs git and git-lfs")
-	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+hostRoots+" where there is one)")
+	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+hostRoots+", if it exists)")
 	cmd.Flags().StringSliceVar(&platforms, "platforms", platformNames(), "platforms to compile for")
 	cmd.MarkFlagsOneRequired("push", "output")
 	return cmd
 }
 
-// compileSteps makes the image in memory; the programs are thrown away.
+// compileSteps builds the image in memory and deletes the programs.
 func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, rootsFile string, platforms []v1.Platform) (StepsRelease, error) {
 	roots, err := HostRoots()
 	if rootsFile != "" {
@@ -127,27 +133,15 @@ func parsePlatforms(names []string) ([]v1.Platform, error) {
 	return platforms, errors.Join(mistakes...)
 }
 
-// parseTag reads a reference that may be empty; that is nil.
-func parseTag(flag, text string) (name.Reference, error) {
-	if text == "" {
-		return nil, nil //nolint:nilnil // no reference is no mistake
-	}
-	tag, err := name.NewTag(text)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", flag, err)
-	}
-	return tag, nil
-}
-
 func tektonCommand(files fs.FS) *cobra.Command {
 	var push, as, output, stepsImage string
 	cmd := &cobra.Command{
 		Use:   "tekton --push=REGISTRY/tasks:TAG --steps-image=IMAGE@sha256:...",
 		Short: "Push the Tasks and Pipelines as a bundle for Tekton's bundle resolver",
-		Long: `Tekton makes two bundles: TAG has the Tasks and the Pipelines, TAG-tasks the Tasks alone, where the Pipelines of the
-first find them, by digest. Every step's image is by digest too, so one digest fixes everything that a run does. It prints the
-reference of the first. A run from a bundle wants what mlenv install gives a namespace beside Tasks and Pipelines: the rights and
-the cluster file.
+		Long: `Tekton builds two bundles: TAG has the Tasks and the Pipelines, TAG-tasks the Tasks alone, which the Pipelines of the
+first refer to by digest. The steps' image is by digest too, so one digest fixes everything that a run does. The command
+prints the reference of the first. A run from a bundle also needs the rights and the cluster file that mlenv install
+creates in a namespace.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv bundle tekton --push=quay.io/me/tasks:v1 --steps-image=$(mlenv bundle steps-image --push=quay.io/me/steps:v1)
@@ -193,12 +187,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	}
 	cmd.Flags().StringVar(&push, "push", "", "where to push the bundle, as REGISTRY/REPOSITORY:TAG")
 	cmd.Flags().StringVar(&output, "output", "", "folder to write the bundles into, as an OCI layout")
-	cmd.Flags().StringVar(&as, "as", "", "where a bundle that is only written will be, for the Pipelines name their Tasks by it")
+	cmd.Flags().StringVar(&as, "as", "", "future reference of a bundle that is only written, by which its Pipelines name their Tasks")
 	cmd.Flags().StringVar(&stepsImage, "steps-image", "", "image of the steps, by digest")
 	cmd.MarkFlagsOneRequired("push", "as")
 	cmd.MarkFlagsMutuallyExclusive("push", "as")
-	if err := cmd.MarkFlagRequired("steps-image"); err != nil {
-		panic(err) // the flag is made above
-	}
+	_ = cmd.MarkFlagRequired("steps-image") // the flag is defined above
 	return cmd
 }

@@ -34,13 +34,13 @@ func link(name, target string) entry {
 	return entry{header: tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}}
 }
 
-// readFile is a file of this machine under another name.
+// readFile reads a file of this machine as an entry.
 func readFile(name, source string, mode int64) (entry, error) {
 	content, err := os.ReadFile(source)
 	return file(name, content, mode), err
 }
 
-// folders puts before each entry the folders that it lies in, each once.
+// folders adds the entries' folders before them, each once.
 func folders(entries []entry) []entry {
 	var all []entry
 	made := map[string]bool{}
@@ -60,15 +60,14 @@ func folders(entries []entry) []entry {
 	return all
 }
 
-// archive is the tar archive of the entries. Nothing of this machine, such as
-// times and owners, gets into it.
+// archive is the tar archive of the entries, without times and owners of this machine.
 func archive(entries []entry) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, e := range entries {
 		header := e.header
 		header.ModTime = time.Unix(0, 0)
-		// USTAR where the name fits, for it is what everything reads.
+		// USTAR if the name fits, because every program reads it.
 		header.Format = tar.FormatUnknown
 		header.Size = int64(len(e.content))
 		if err := w.WriteHeader(&header); err != nil {
@@ -89,15 +88,14 @@ func newLayer(entries []entry) (v1.Layer, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Not tarball's fastest: each node of a cluster pulls what is compressed once.
+	// Not the fastest level: it is compressed once, and each node of a cluster pulls it.
 	return tarball.LayerFromOpener(
 		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
 		tarball.WithMediaType(types.OCILayer), tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching,
 	)
 }
 
-// ArchiveFolder is the tar archive of the files below a folder, as of an OCI
-// layout: the same files make the same archive.
+// ArchiveFolder is the tar archive of the files below a folder. It is reproducible.
 func ArchiveFolder(dir string) ([]byte, error) {
 	var entries []entry
 	root := os.DirFS(dir)

@@ -23,23 +23,21 @@ import (
 // projectLicence is this project's own, by SPDX's name.
 const projectLicence = "Apache-2.0"
 
-// Licence is a module that is linked into a program, and under what terms.
+// Licence is a module that is linked into a program, with its terms.
 type Licence struct {
 	// Module is its path, and for Go's own library "std".
 	Module, Version string
-	// SPDX is an expression of SPDX's names, NOASSERTION where the texts are none
-	// that are known.
+	// SPDX is an expression of SPDX's names, or NOASSERTION if the texts are unknown.
 	SPDX string
 	// Texts are the licences and notices, by the name of their file.
 	Texts map[string][]byte
 }
 
-// noAssertion is SPDX's word for what nobody has looked at.
+// noAssertion is SPDX's value for something unknown.
 const noAssertion = "NOASSERTION"
 
-// Licences are those of all modules that the programs were linked from, as each
-// says by debug/buildinfo, sorted by module. A module without any is an error:
-// what has no licence may not be passed on.
+// Licences are those of all modules in the programs' build information, sorted by module. A module without a licence is
+// an error, because it must not be published.
 func (s Source) Licences(ctx context.Context, programs ...string) ([]Licence, error) {
 	modules := map[string]Licence{}
 	for _, program := range programs {
@@ -69,8 +67,7 @@ func (s Source) Licences(ctx context.Context, programs ...string) ([]Licence, er
 	return licences, nil
 }
 
-// linkedModules are what a program is linked from, its own module and Go's
-// library included, without licences.
+// linkedModules are the modules of a program, with its own module and Go's library, without licences.
 func linkedModules(program string) ([]Licence, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
@@ -86,10 +83,10 @@ func linkedModules(program string) ([]Licence, error) {
 	return linked, nil
 }
 
-// goLibrary is the module of Go's own library, as Go itself calls it.
+// goLibrary is Go's name for the module of its library.
 const goLibrary = "std"
 
-// moduleFolders are where the modules' files lie on this machine.
+// moduleFolders are the folders of the modules on this machine.
 func (s Source) moduleFolders(ctx context.Context, modules map[string]Licence) (map[string]string, error) {
 	root, err := s.goOutput(ctx, "env", "GOROOT")
 	if err != nil {
@@ -114,7 +111,7 @@ func (s Source) moduleFolders(ctx context.Context, modules map[string]Licence) (
 		if err := decoder.Decode(&downloaded); errors.Is(err, io.EOF) {
 			return dirs, nil
 		} else if err != nil {
-			return nil, fmt.Errorf("reading what go mod download says: %w", err)
+			return nil, fmt.Errorf("reading the output of go mod download: %w", err)
 		}
 		dirs[downloaded.Path] = downloaded.Dir
 	}
@@ -130,19 +127,16 @@ func (s Source) goOutput(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// licenceName are the names under which modules keep their terms and notices, as
-// far as they are in the module's own folder.
+// licenceName matches the files in a module's folder that have its terms and notices.
 var licenceName = regexp.MustCompile(`(?i)^((un)?licen[cs]es?|copying|notices?|patents)([-._].*)?$`)
 
-// termsName are those of them that say the terms; the others add to them, and
-// SPDX has no names for what they add.
+// termsName matches the files with the terms. SPDX has no names for the others.
 var termsName = regexp.MustCompile(`(?i)^((un)?licen|copying)`)
 
-// sourceName are files that are called so and are none.
+// sourceName matches files that only have such a name.
 var sourceName = regexp.MustCompile(`(?i)\.(go|ya?ml|json|sh|tmpl)$`)
 
-// termsOf is a sure share, in percent, of a text that is a known licence: the
-// rest is names and years.
+// termsOf is the percentage of a text that must match a known licence: the rest is names and years.
 const termsOf = 75
 
 func (l *Licence) read(dir string) error {

@@ -1,5 +1,4 @@
-// Package bundle makes what a cluster is given of ml-dev-env: the Tasks, the
-// Pipelines and the image of their steps.
+// Package bundle builds the steps image and the Tekton bundles of Tasks and Pipelines.
 package bundle
 
 import (
@@ -11,8 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Objects reads the Tasks and then the Pipelines from tasks/NAME/NAME.yaml and
-// pipelines/NAME/NAME.yaml, sorted by name.
+// Objects reads the Tasks and then the Pipelines from tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml, sorted by name.
 func Objects(files fs.FS) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 	for _, folder := range []string{"tasks", "pipelines"} {
@@ -39,27 +37,22 @@ func Objects(files fs.FS) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// Default is what a param of a Task or Pipeline is given where nobody says anything.
+// Default is the default of a param of a Task or Pipeline.
 type Default struct {
 	Param string
 	Value string
-	// Replaces limits it to params whose default is this one now, and keeps that
-	// where there is no value; empty is any.
+	// Replaces limits it to params with this default now, which stays if Value is empty. "" is any default.
 	Replaces string
 }
 
-// SetDefaults puts the defaults into the params that the object has. A param
-// without a default stays without: it is for people to give.
+// SetDefaults sets the defaults of the object's params. A param without a default stays required.
 func SetDefaults(object *unstructured.Unstructured, defaults []Default) error {
 	params, _, err := unstructured.NestedSlice(object.Object, "spec", "params")
 	if err != nil {
 		return fmt.Errorf("reading the params of %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	for _, item := range params {
-		param, ok := item.(map[string]any)
-		if !ok {
-			return fmt.Errorf("reading the params of %s %s: %v: want name and default", object.GetKind(), object.GetName(), item)
-		}
+		param, _ := item.(map[string]any)
 		now, ok := param["default"].(string)
 		if !ok {
 			continue

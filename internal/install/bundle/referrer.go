@@ -14,8 +14,8 @@ import (
 // spdxType is the media type of a bill of materials; oras discover shows it.
 const spdxType = "application/spdx+json"
 
-// Referrer is a manifest that hangs the content on what is described, in OCI
-// 1.1's way: registries and oras find it by the other's digest.
+// Referrer is a manifest that attaches the content to an image, as OCI 1.1 defines it: registries and oras find it by the
+// image's digest.
 func Referrer(to partial.Describable, content []byte, mediaType string) (v1.Image, error) {
 	subject, err := partial.Descriptor(to)
 	if err != nil {
@@ -25,6 +25,6 @@ func Referrer(to partial.Describable, content []byte, mediaType string) (v1.Imag
 	if image, err = mutate.AppendLayers(image, static.NewLayer(content, types.MediaType(mediaType))); err != nil {
 		return nil, fmt.Errorf("referring to %s: %w", subject.Digest, err)
 	}
-	// Only what a reference needs: a platform would be taken for this manifest's own.
+	// Without the platform, which tools would take for this manifest's own.
 	return mutate.Subject(image, v1.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}).(v1.Image), nil
 }

@@ -14,14 +14,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Pushed is what a registry takes: an image, or an index of images.
+// Pushed is an image or an index of images.
 type Pushed interface {
 	remote.Taggable
 	Digest() (v1.Hash, error)
 }
 
-// Push pushes an image or an index with its images, and returns its reference by
-// digest. Who may push is read where docker and podman keep it.
+// Push pushes an image or an index with its images, with the credentials of docker or podman, and returns its reference
+// by digest.
 func Push(ctx context.Context, to name.Reference, what Pushed) (string, error) {
 	digest, err := what.Digest()
 	if err != nil {
@@ -36,12 +36,11 @@ func Push(ctx context.Context, to name.Reference, what Pushed) (string, error) {
 // Artefact is one entry of an OCI layout.
 type Artefact struct {
 	What Pushed
-	// Name is its tag, or its whole reference; empty for what is found by what it refers to.
+	// Name is its tag or its whole reference; empty for a referrer.
 	Name string
 }
 
-// WriteLayout writes the artefacts as an OCI layout into the folder dir: skopeo,
-// crane and oras push it from there.
+// WriteLayout writes the artefacts as an OCI layout into the folder dir, for skopeo, crane and oras.
 func WriteLayout(dir string, artefacts ...Artefact) error {
 	store, err := layout.Write(dir, empty.Index)
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 // hostRoots is where Debian and its relatives keep the certificate authorities.
 const hostRoots = "/etc/ssl/certs/ca-certificates.crt"
 
-// HostRoots are the certificate authorities of this machine, PEM; none where it
-// keeps them elsewhere.
+// HostRoots are the certificate authorities of this machine as PEM, or nil if it keeps them elsewhere.
 func HostRoots() ([]byte, error) {
 	roots, err := os.ReadFile(hostRoots)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -23,9 +22,8 @@ func HostRoots() ([]byte, error) {
 	return roots, err
 }
 
-// MozillaRoots are the certificate authorities of Mozilla's list, PEM, as the Go
-// module of the list has them: the same on any machine. Those that are trusted
-// for older certificates only are left out, for PEM cannot say so.
+// MozillaRoots are the certificate authorities of Mozilla's list as PEM, the same on any machine. It omits authorities
+// that are trusted for older certificates only, because PEM cannot express that.
 func MozillaRoots() ([]byte, error) {
 	var all bytes.Buffer
 	for root := range mozilla.Roots() {

@@ -15,24 +15,22 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// Product is something that is passed on: programs, by themselves or in an image.
+// Product is something that a release publishes: programs, alone or in an image.
 type Product struct {
-	// Name is what people see of it.
+	// Name for people.
 	Name string
-	// Image is the digest of the image that holds the programs; empty where there is none.
+	// Image is the digest of the image that contains the programs, if there is one.
 	Image v1.Hash
 	// Programs are files.
 	Programs []string
 }
 
-// SBOM is the bill of materials of the products, as JSON of SPDX 2.3: what they
-// are, what modules each program was linked from as it says itself, under which
-// licences. The same products make the same bill. See
-// https://spdx.github.io/spdx-spec/v2.3/.
+// SBOM is the bill of materials of the products as SPDX 2.3 JSON (https://spdx.github.io/spdx-spec/v2.3/): the modules
+// that each program was linked from, by its build information, and their licences. It is reproducible.
 func (s Source) SBOM(products []Product, licences []Licence) ([]byte, error) {
 	bill := &spdxDocument{
 		Version: "SPDX-2.3", DataLicence: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: "ml-dev-env " + s.Version,
-		// Not now: the bill would be another every time.
+		// Not the current time, because the bill is reproducible.
 		Creation: spdxCreation{Created: s.changed().Format(time.RFC3339), Creators: []string{"Tool: mlenv-" + s.Version}},
 	}
 	for _, licence := range licences {
@@ -47,12 +45,12 @@ func (s Source) SBOM(products []Product, licences []Licence) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A name that no other document has, which its own text decides.
+	// A name that no other document has, derived from the text.
 	bill.Namespace = fmt.Sprintf("%s/spdx/%s-%x", home, url.PathEscape(s.Version), sha256.Sum256(content))
 	return indented(bill)
 }
 
-// changed is the time of the last change, and of UNIX where it is not known.
+// changed is the time of the last change, or the Unix epoch if it is unknown.
 func (s Source) changed() time.Time {
 	if s.Changed.IsZero() {
 		return time.Unix(0, 0).UTC()
@@ -63,12 +61,9 @@ func (s Source) changed() time.Time {
 func (s Source) addProduct(bill *spdxDocument, product Product) error {
 	parent, relation := bill.ID, "DESCRIBES"
 	if product.Image.Hex != "" {
-		image := spdxPackage{
-			Name: product.Name, ID: spdxID("image", product.Image.Hex), VersionInfo: s.Version, Download: noAssertion,
-			Declared: projectLicence, Concluded: noAssertion, Copyright: noAssertion, Purpose: "CONTAINER",
-			Checksums:  []spdxChecksum{{"SHA256", product.Image.Hex}},
-			References: []spdxReference{{"PACKAGE-MANAGER", "purl", "pkg:oci/steps@" + url.PathEscape(product.Image.String())}},
-		}
+		image := newPackage(product.Name, spdxID("image", product.Image.Hex), s.Version, projectLicence, "CONTAINER")
+		image.Checksums = []spdxChecksum{{"SHA256", product.Image.Hex}}
+		image.References = []spdxReference{{"PACKAGE-MANAGER", "purl", "pkg:oci/steps@" + url.PathEscape(product.Image.String())}}
 		bill.Packages = append(bill.Packages, image)
 		bill.relate(parent, relation, image.ID)
 		parent, relation = image.ID, "CONTAINS"
@@ -79,11 +74,8 @@ func (s Source) addProduct(bill *spdxDocument, product Product) error {
 			return err
 		}
 		hash := fmt.Sprintf("%x", sha256.Sum256(content))
-		program := spdxPackage{
-			Name: filepath.Base(file), ID: spdxID("program", hash), VersionInfo: s.Version, Download: noAssertion,
-			Declared: projectLicence, Concluded: noAssertion, Copyright: noAssertion, Purpose: "APPLICATION",
-			Checksums: []spdxChecksum{{"SHA256", hash}},
-		}
+		program := newPackage(filepath.Base(file), spdxID("program", hash), s.Version, projectLicence, "APPLICATION")
+		program.Checksums = []spdxChecksum{{"SHA256", hash}}
 		bill.Packages = append(bill.Packages, program)
 		bill.relate(parent, relation, program.ID)
 		linked, err := linkedModules(file)
@@ -103,25 +95,25 @@ func (s Source) addProduct(bill *spdxDocument, product Product) error {
 func (l Licence) id() string { return spdxID("module", l.Module, l.Version) }
 
 func (l Licence) spdx() spdxPackage {
-	return spdxPackage{
-		Name: l.Module, ID: l.id(), VersionInfo: l.Version, Download: l.download(),
-		Declared: l.SPDX, Concluded: noAssertion, Copyright: noAssertion, Purpose: "LIBRARY",
-		References: []spdxReference{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + l.Module + "@" + url.PathEscape(l.Version)}},
-	}
-}
-
-// download is where the module is to be had.
-func (l Licence) download() string {
+	library := newPackage(l.Module, l.id(), l.Version, l.SPDX, "LIBRARY")
+	library.References = []spdxReference{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + l.Module + "@" + url.PathEscape(l.Version)}}
 	switch l.Module {
 	case module:
-		return "git+" + home + ".git"
+		library.Download = "git+" + home + ".git"
 	case goLibrary:
-		return "https://go.dev/dl/go" + l.Version + ".src.tar.gz"
+		library.Download = "https://go.dev/dl/go" + l.Version + ".src.tar.gz"
 	}
-	return noAssertion
+	return library
 }
 
-// notOfID is what may not be in an SPDX identifier.
+func newPackage(name, id, version, licence, purpose string) spdxPackage {
+	return spdxPackage{
+		Name: name, ID: id, VersionInfo: version, Download: noAssertion,
+		Declared: licence, Concluded: noAssertion, Copyright: noAssertion, Purpose: purpose,
+	}
+}
+
+// notOfID matches what an SPDX identifier may not contain.
 var notOfID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
 func spdxID(kind string, parts ...string) string {
@@ -179,7 +171,7 @@ type spdxRelationship struct {
 	To   string `json:"relatedSpdxElement"`
 }
 
-// relate says it once: two programs of the same bytes are one.
+// relate adds a relationship once: two programs with the same bytes are one.
 func (d *spdxDocument) relate(from, relation, to string) {
 	if r := (spdxRelationship{from, relation, to}); !slices.Contains(d.Relationships, r) {
 		d.Relationships = append(d.Relationships, r)

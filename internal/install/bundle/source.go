@@ -15,28 +15,25 @@ import (
 
 const module = "github.com/ml-dev-env/ml-dev-env"
 
-// home is where the sources are to be had.
+// home is the address of the sources.
 const home = "https://" + module
 
 // Source is what programs are compiled from.
 type Source struct {
 	// Dir is the folder of the sources.
 	Dir string
-	// Version is what the programs say of themselves.
+	// Version is the programs' version.
 	Version string
-	// Revision is the last commit that changed something of which programs are
-	// made, and Changed when; both are empty outside of git.
+	// Revision is the last commit that changed a source of the programs, and Changed its time; both are empty outside git.
 	Revision string
 	Changed  time.Time
 }
 
-// compiled are the paths of which the steps and the agent are made. A release
-// writes the digest of their image into tasks/ and pipelines/, in a commit of its
-// own: that commit must not change the digest.
+// compiled are the sources of the steps and the agent. The commit of a release, which writes the image's digest into
+// tasks/ and pipelines/, must not change the digest.
 var compiled = [...]string{"go.mod", "go.sum", "LICENSE", "embed.go", "cmd", "images", "internal"}
 
-// Describe reads the sources' revision from git, and their version where none is
-// given: "devel" where git does not know.
+// Describe reads the sources' revision from git, and their version unless it is given: "devel" without git.
 func Describe(ctx context.Context, dir, version string) Source {
 	source := Source{Dir: dir, Version: version}
 	if version == "" {
@@ -54,7 +51,7 @@ func Describe(ctx context.Context, dir, version string) Source {
 	return source
 }
 
-// git is what git prints, without spaces around; empty where it fails.
+// git is git's trimmed output, empty if git fails.
 func git(ctx context.Context, dir string, args ...string) string {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
@@ -65,14 +62,13 @@ func git(ctx context.Context, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Platforms are those of the steps image: OpenShift's nodes with NVIDIA's GPUs.
+// Platforms are those of OpenShift's nodes with NVIDIA's GPUs.
 func Platforms() []v1.Platform {
 	return []v1.Platform{{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"}}
 }
 
-// Compile compiles the steps' program and the agent for the platform into the
-// folder dir, static and without paths of this machine: the same sources make
-// the same programs in any folder, by the same version of Go.
+// Compile compiles the steps' program and the agent for the platform into the folder dir. The programs are static and
+// reproducible in any folder with the same version of Go.
 func (s Source) Compile(ctx context.Context, dir string, platform v1.Platform) (Contents, error) {
 	contents := Contents{Source: s, Platform: platform, Program: filepath.Join(dir, "ml-dev-env"), Agent: filepath.Join(dir, "mlenv-agent")}
 	if err := s.CompileProgram(ctx, "cmd/steps", contents.Program, platform); err != nil {
@@ -86,8 +82,8 @@ func (s Source) Compile(ctx context.Context, dir string, platform v1.Platform) (
 
 // CompileProgram compiles one program of the sources into the file program.
 func (s Source) CompileProgram(ctx context.Context, pkg, program string, platform v1.Platform) error {
-	// The version is said by -X alone: Go would read another out of git. Debugging
-	// information would be stripped after it was compiled.
+	// -X sets the version, because Go would read another one from git. Without -dwarf=false Go would compile debugging
+	// information and strip it afterwards.
 	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
 		"-ldflags=-s -w -X "+module+"/internal/version.number="+s.Version, "-o", program, module+"/"+pkg)
 	build.Dir = s.Dir
@@ -98,7 +94,7 @@ func (s Source) CompileProgram(ctx context.Context, pkg, program string, platfor
 	return nil
 }
 
-// goEnvironment is this process's without what changes a program.
+// goEnvironment is this process's environment without the settings that change a program.
 func goEnvironment() []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0", "GOFIPS140=off", "GOWORK=off")
 }

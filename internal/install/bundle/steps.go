@@ -10,23 +10,20 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/partial"
-
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// StepsRelease is the steps image of several platforms and what hangs on it.
+// StepsRelease is the steps image of several platforms and its referrers.
 type StepsRelease struct {
 	Index v1.ImageIndex
-	// Base is what the image is built on.
+	// Base is the image's base.
 	Base Base
 	// SBOM is the bill of materials of all platforms.
 	SBOM []byte
-	// Referrers hang the bill on the index and on each platform's image.
+	// Referrers attach the bill to the index and to each platform's image.
 	Referrers []v1.Image
 }
 
-// BuildSteps compiles the programs for the platforms into folders below dir and
-// makes the image of them. What goes on is told on progress.
+// BuildSteps compiles the programs for the platforms into folders below dir and builds the image from them.
 func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, platforms []v1.Platform, base Base, roots []byte) (StepsRelease, error) {
 	var images []v1.Image
 	var products []Product
@@ -82,14 +79,9 @@ func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, 
 	return release, nil
 }
 
-// Push pushes the image, then what hangs on it, and returns the image's
-// reference by digest.
+// Push pushes the image, then its referrers, and returns the image's reference by digest.
 func (r StepsRelease) Push(ctx context.Context, progress io.Writer, to name.Reference) (string, error) {
-	size, err := r.size()
-	if err != nil {
-		return "", err
-	}
-	fmt.Fprintf(progress, "pushing %s\n", humanize.Bytes(size))
+	fmt.Fprintf(progress, "pushing %s\n", to)
 	reference, err := Push(ctx, to, r.Index)
 	if err != nil {
 		return "", err
@@ -106,35 +98,7 @@ func (r StepsRelease) Push(ctx context.Context, progress io.Writer, to name.Refe
 	return reference, nil
 }
 
-// size is what all platforms' nodes have to pull, in bytes.
-func (r StepsRelease) size() (int64, error) {
-	manifest, err := r.Index.IndexManifest()
-	if err != nil {
-		return 0, err
-	}
-	var sum int64
-	for _, each := range manifest.Manifests {
-		image, err := r.Index.Image(each.Digest)
-		if err != nil {
-			return 0, err
-		}
-		layers, err := image.Layers()
-		if err != nil {
-			return 0, err
-		}
-		for _, layer := range layers {
-			size, err := layer.Size()
-			if err != nil {
-				return 0, err
-			}
-			sum += size
-		}
-	}
-	return sum, nil
-}
-
-// Layout writes the image and what hangs on it as an OCI layout into the folder
-// dir, under the name in which it is known.
+// Layout writes the image and its referrers as an OCI layout into the folder dir.
 func (r StepsRelease) Layout(dir, as string) error {
 	artefacts := []Artefact{{r.Index, as}}
 	for _, referrer := range r.Referrers {

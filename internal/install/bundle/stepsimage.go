@@ -10,36 +10,33 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Where things are in the steps image.
+// Paths in the steps image.
 const (
 	stepsProgram = "ko-app/ml-dev-env"
 	agentProgram = "mlenv-agent"
 	rootsFile    = "etc/ssl/certs/ca-certificates.crt"
-	// licencesFolder is where Red Hat's certification of images looks for them.
+	// licencesFolder is the one that Red Hat's certification of images expects.
 	licencesFolder = "licenses"
 )
 
-// user is who the steps run as where nobody says otherwise; OpenShift gives a
-// random one of the same group.
+// user is the steps' default user; OpenShift assigns a random one of the same group.
 const user = "65532:0"
 
-// Steps are the names under which Tasks call the steps' one program.
+// Steps are the names by which Tasks call the steps' program.
 func Steps() []string {
 	return []string{"build-image", "check-fabric", "preflight", "provision", "sync-repo", "teardown", "train"}
 }
 
-// Links are all names that the program has in the image: the steps', and those that
-// CronJobs call.
+// Links are all names of the program in the image: the steps' names, and those that CronJobs call.
 func Links() []string { return append(Steps(), "mlenv", "reap") }
 
-// Contents are what a steps image of one platform is made of.
+// Contents are the parts of a steps image of one platform.
 type Contents struct {
 	Source   Source
 	Platform v1.Platform
 	// Base is the image below; it has git and git-lfs.
 	Base Base
-	// Program is the file of the program of all steps, Agent of what runs in the
-	// nodes: static ones.
+	// Program is the file of the steps' program, Agent that of the agent; both are static.
 	Program, Agent string
 	// Roots are certificate authorities, PEM; empty for none.
 	Roots []byte
@@ -47,9 +44,7 @@ type Contents struct {
 	Licences []Licence
 }
 
-// StepsImage makes the image that Tasks run and that brings the agent to the
-// nodes. Nothing but the base is in it besides. The same contents make the same
-// digest.
+// StepsImage builds the image that Tasks run and that brings the agent to the nodes. It is reproducible.
 func StepsImage(contents Contents) (v1.Image, error) {
 	image, err := stepsImage(contents)
 	if err != nil {
@@ -59,7 +54,7 @@ func StepsImage(contents Contents) (v1.Image, error) {
 }
 
 func stepsImage(contents Contents) (v1.Image, error) {
-	// A layer each, so that a change of one program is pulled alone.
+	// One layer for each, so that nodes pull only what has changed.
 	var layers [][]entry
 	if len(contents.Roots) > 0 {
 		layers = append(layers, []entry{file(rootsFile, contents.Roots, 0o444)})
@@ -118,8 +113,7 @@ func stepsImage(contents Contents) (v1.Image, error) {
 	return mutate.Annotations(image, labels).(v1.Image), nil
 }
 
-// labels are OCI's annotations, which images have as labels too. What is not
-// known is left out. See
+// labels are OCI's annotations, which images have as labels too, without those that are unknown. See
 // https://github.com/opencontainers/image-spec/blob/main/annotations.md.
 func (s Source) labels(title string) map[string]string {
 	all := map[string]string{
@@ -135,7 +129,7 @@ func (s Source) labels(title string) map[string]string {
 	return all
 }
 
-// StepsIndex is the image of all platforms; a node pulls what is made for it.
+// StepsIndex is the index of the platforms' images.
 func StepsIndex(source Source, base Base, images []v1.Image) (v1.ImageIndex, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {

@@ -107,6 +107,7 @@ func TestTasks(t *testing.T) {
 				t.Errorf("image %s, want the param steps-image", step.Image)
 			}
 			results(t, task, step.Args)
+			arraysBehindDashes(t, task, step.Args)
 			restricted(t, step)
 			volumes(t, task, step)
 		})
@@ -187,6 +188,18 @@ func results(t *testing.T, task *tekton.Task, args []string) {
 	for _, name := range []string{"reason", "message"} {
 		if !slices.ContainsFunc(task.Spec.Results, func(r tekton.TaskResult) bool { return r.Name == name }) {
 			t.Errorf("result %s is missing", name)
+		}
+	}
+}
+
+// arraysBehindDashes: an item of an array param is an argument of its own, which must not be read as a flag.
+func arraysBehindDashes(t *testing.T, task *tekton.Task, args []string) {
+	t.Helper()
+	dashes := slices.Index(args, "--")
+	for _, param := range task.Spec.Params {
+		at := slices.IndexFunc(args, func(arg string) bool { return strings.Contains(arg, "$(params."+param.Name+"[*])") })
+		if param.Type == tekton.ParamTypeArray && (dashes < 0 || at < dashes) {
+			t.Errorf("array param %s is argument %d, want it behind -- (argument %d)", param.Name, at, dashes)
 		}
 	}
 }

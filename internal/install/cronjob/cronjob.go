@@ -1,5 +1,4 @@
-// Package cronjob makes CronJobs that run a program of the steps' image, each with an
-// account and a Role of its own.
+// Package cronjob renders CronJobs that run a program of the steps image, each with its own account and Role.
 package cronjob
 
 import (
@@ -11,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Job is what to run when.
+// Job describes a CronJob.
 type Job struct {
 	// Name of the CronJob, and of its account and Role.
 	Name      string
@@ -19,33 +18,25 @@ type Job struct {
 	// Labels of all objects.
 	Labels      map[string]string
 	Annotations map[string]string
-	// Schedule is in cron's five fields.
+	// Schedule has cron's five fields.
 	Schedule string
-	// TimeZone is a name as Europe/Madrid, "" for the cluster's.
+	// TimeZone is a name such as Europe/Madrid, or "" for the cluster's.
 	TimeZone string
 	// Image of the steps, by digest.
 	Image   string
 	Command []string
-	// StartWithin is how many seconds late a Job may start, as after the controller was away.
+	// StartWithin is how many seconds late a Job may start, for example after the controller restarted.
 	StartWithin int64
 	// Env are further variables.
 	Env []corev1.EnvVar
 }
 
-// Account is a ServiceAccount with these rights in its namespace, and no others.
+// Account is a ServiceAccount with exactly these rights in its namespace.
 func (j Job) Account(rules ...rbacv1.PolicyRule) []runtime.Object {
 	return []runtime.Object{
-		&corev1.ServiceAccount{
-			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
-			ObjectMeta: j.meta(),
-		},
-		&rbacv1.Role{
-			TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "Role"},
-			ObjectMeta: j.meta(),
-			Rules:      rules,
-		},
+		&corev1.ServiceAccount{ObjectMeta: j.meta()},
+		&rbacv1.Role{ObjectMeta: j.meta(), Rules: rules},
 		&rbacv1.RoleBinding{
-			TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
 			ObjectMeta: j.meta(),
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: j.Name},
 			Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: j.Name, Namespace: j.Namespace}},
@@ -53,13 +44,12 @@ func (j Job) Account(rules ...rbacv1.PolicyRule) []runtime.Object {
 	}
 }
 
-// CronJob starts no Job while one has not ended. Its pods fit OpenShift's restricted-v2 and the pod
-// security level restricted. A pod that fails is not tried again.
+// CronJob starts no Job while another one runs, and does not retry a failed pod. Its pods fit OpenShift's restricted-v2 and
+// the pod security level restricted.
 func (j Job) CronJob() *batchv1.CronJob {
 	meta := j.meta()
 	meta.Annotations = j.Annotations
 	job := &batchv1.CronJob{
-		TypeMeta:   metav1.TypeMeta{APIVersion: batchv1.SchemeGroupVersion.String(), Kind: "CronJob"},
 		ObjectMeta: meta,
 		Spec: batchv1.CronJobSpec{
 			Schedule:                   j.Schedule,
@@ -93,7 +83,7 @@ func (j Job) CronJob() *batchv1.CronJob {
 func (j Job) container() corev1.Container {
 	return corev1.Container{
 		Name: Container, Image: j.Image, Command: j.Command, Env: j.Env,
-		// kubectl describe then shows why a Job failed.
+		// So that kubectl describe shows why a Job failed.
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext: &corev1.SecurityContext{
 			AllowPrivilegeEscalation: new(false),
@@ -107,7 +97,7 @@ func (j Job) container() corev1.Container {
 	}
 }
 
-// Container is the name of the only one.
+// Container is the name of the only container.
 const Container = "mlenv"
 
 func (j Job) meta() metav1.ObjectMeta {

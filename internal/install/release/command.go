@@ -8,22 +8,22 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// defaultRepository is where this project's images are.
+// defaultRepository is the prefix of this project's images.
 const defaultRepository = "ghcr.io/ml-dev-env/ml-dev-env"
 
-// Command is mlenv release, for who maintains ml-dev-env.
+// Command is mlenv release, for maintainers of ml-dev-env.
 func Command() *cobra.Command {
 	var request Request
 	var source, version string
 	var push bool
 	cmd := &cobra.Command{
 		Use:   "release --version=VERSION",
-		Short: "Make what a version of ml-dev-env is published as",
-		// It is of no use to those who train.
+		Short: "Build the files of a release",
+		// Only maintainers use it.
 		Hidden: true,
-		Long: `Release compiles mlenv and the steps image from a checkout, and writes what a version is published as into a folder:
-programs, the steps image and the Tekton bundles as OCI layouts, install.yaml, bills of materials (SPDX), licences, checksums. The
-same sources give the same files. With --push the images are pushed too. docs/releasing.md has the whole way.
+		Long: `Release compiles mlenv and the steps image from a checkout, and writes the files of a release into a folder:
+programs, the steps image and the Tekton bundles as OCI layouts, install.yaml, bills of materials (SPDX), licences,
+checksums. The same sources give the same files. --push also pushes the images. docs/releasing.md has all steps.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv release pin --version=v0.2.0   # before the tag: write the image's digest into tasks/ and pipelines/
@@ -39,12 +39,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
+			tasks := made.tekton.AllName.String()
 			if push {
-				if err := made.Push(cmd.Context(), cmd.ErrOrStderr()); err != nil {
+				if tasks, err = made.Push(cmd.Context(), cmd.ErrOrStderr()); err != nil {
 					return err
 				}
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s\n%s\n", made.StepsImage, made.tekton.AllName)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\n%s\n", made.StepsImage, tasks)
 			return nil
 		},
 	}
@@ -68,15 +69,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	for _, each := range []*cobra.Command{cmd, pin} {
 		each.Flags().StringVar(&version, "version", "", "version, as v1.2.3")
 		each.Flags().StringVar(&source, "source", ".", "folder of the sources")
-		each.Flags().StringVar(&request.Base, "base", "", "image to build the steps image on (default: for pin "+bundle.DefaultBase+", for a release the one that pin recorded)")
-		each.Flags().StringVar(&request.Repository, "repository", defaultRepository, "below what the images are: REPOSITORY/steps and REPOSITORY/tasks")
-		if err := each.MarkFlagRequired("version"); err != nil {
-			panic(err) // the flag is made above
-		}
+		each.Flags().StringVar(&request.Base, "base", "", "base of the steps image (default: for pin "+bundle.DefaultBase+", for a release the one that pin recorded)")
+		each.Flags().StringVar(&request.Repository, "repository", defaultRepository, "prefix of the images REPOSITORY/steps and REPOSITORY/tasks")
+		_ = each.MarkFlagRequired("version") // the flag is defined above
 	}
-	cmd.Flags().StringVar(&request.Output, "output", "dist", "folder to fill; what is in it already is an error")
-	cmd.Flags().BoolVar(&push, "push", false, "push the images and the bundles too")
-	cmd.Flags().BoolVar(&request.Snapshot, "snapshot", false, "take sources whose Tasks do not name the image, to try it")
+	cmd.Flags().StringVar(&request.Output, "output", "dist", "missing or empty folder to fill")
+	cmd.Flags().BoolVar(&push, "push", false, "also push the images and the bundles")
+	cmd.Flags().BoolVar(&request.Snapshot, "snapshot", false, "accept sources whose Tasks do not name the image, to try a release")
 	cmd.AddCommand(pin)
 	return cmd
 }

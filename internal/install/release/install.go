@@ -12,15 +12,13 @@ import (
 )
 
 const (
-	// namespace is where install.yaml puts everything.
+	// namespace of install.yaml.
 	namespace = "ml-dev-env"
-	// clusterName is whose cluster file the Tasks of install.yaml read: people put
-	// theirs into the ConfigMap of that name.
+	// clusterName is the cluster of install.yaml's Tasks: users create the ConfigMap with its cluster file.
 	clusterName = "default"
 )
 
-// writeInstall writes what mlenv install gives a namespace, but for the cluster
-// file, which nobody else can write.
+// writeInstall writes the objects of mlenv install except the cluster file.
 func (r *Release) writeInstall() error {
 	request := install.Request{Namespace: namespace, ServiceAccount: install.DefaultServiceAccount, StepsImage: r.StepsImage.Name()}
 	request.Cluster.Cluster.Name = clusterName

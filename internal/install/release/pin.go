@@ -17,19 +17,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// What a release writes into Tasks and Pipelines: the version, and the image
-// that the param steps-image has by default. They are found as text, so that
-// comments and order stay.
+// The places of the version, and of the default of the param steps-image. They are replaced as text, so that comments
+// and order stay.
 var (
 	versionLabel = regexp.MustCompile(`(?m)^(    app\.kubernetes\.io/version: )"[^"]*"$`)
 	stepsDefault = regexp.MustCompile(`(?m)^(  - name: steps-image\n    description: [^\n]*\n    default: )\S+$`)
 )
 
-// Pin compiles the steps image on the newest base image, records the base's
-// digest in install/steps-base, and writes the image's digest and the version into
-// the Tasks and Pipelines of the sources: what git resolvers and Artifact Hub read
-// then names the very image. The image is not made of them, so that it stays the
-// same.
+// Pin compiles the steps image on the newest base image, records the base's digest in install/steps-base, and writes the
+// image's digest and the version into the Tasks and Pipelines, for git resolvers and Artifact Hub. They are no sources of
+// the image, so its digest stays the same.
 func Pin(ctx context.Context, progress io.Writer, request Request) (name.Digest, error) {
 	work, err := os.MkdirTemp("", "mlenv-pin-")
 	if err != nil {
@@ -60,8 +57,7 @@ func writePins(source bundle.Source, image name.Digest) error {
 	})
 }
 
-// CheckPins compares what the sources' Tasks and Pipelines name with the version
-// and the image that the same sources give.
+// CheckPins compares the version and the image in the Tasks and Pipelines with those of the sources.
 func CheckPins(source bundle.Source, image name.Digest) error {
 	var mistakes []error
 	err := eachFile(source.Dir, func(file, text string) error {
@@ -76,7 +72,7 @@ func CheckPins(source bundle.Source, image name.Digest) error {
 		return nil
 	})
 	if err = errors.Join(append(mistakes, err)...); err != nil {
-		return fail.Advise(fail.Because(fail.InvalidInput, err), "make pin VERSION=%s, commit and tag that; or the sources have changed since", source.Version)
+		return fail.Advise(fail.Because(fail.InvalidInput, err), "make pin VERSION=%s, then commit and tag; or the sources have changed since", source.Version)
 	}
 	return nil
 }
@@ -91,7 +87,7 @@ func pin(text, version string, image name.Digest) (string, error) {
 	return stepsDefault.ReplaceAllString(text, "${1}"+image.Name()), nil
 }
 
-// last is the last word of a text.
+// last is the last field of a text.
 func last(text string) string {
 	fields := strings.Fields(text)
 	if len(fields) == 0 {

@@ -1,6 +1,5 @@
-// Package release makes what a version of ml-dev-env is published as: mlenv for
-// people's machines, the steps image and the Tekton bundles as OCI layouts, one
-// file to install from, bills of materials, licences and checksums.
+// Package release builds the files of a release: mlenv, the steps image and the Tekton bundles as OCI layouts,
+// install.yaml, bills of materials, licences and checksums.
 package release
 
 import (
@@ -21,21 +20,20 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
-// Request is what to publish as what.
+// Request describes a release.
 type Request struct {
 	Source bundle.Source
-	// Repository is below what the images will be: REPOSITORY/steps and REPOSITORY/tasks.
+	// Repository is the prefix of the images REPOSITORY/steps and REPOSITORY/tasks.
 	Repository string
-	// Output is a folder that is not there yet, or empty.
+	// Output is a missing or empty folder.
 	Output string
-	// Base is the image that the steps image is built on, empty for the one that
-	// pin recorded.
+	// Base is the base of the steps image, "" for the one that pin recorded.
 	Base string
-	// Snapshot is of sources whose Tasks do not name the image yet, to try it.
+	// Snapshot is for trying sources whose Tasks do not name the image yet.
 	Snapshot bool
 }
 
-// Names of what is published beside the programs.
+// Names of the published files except the programs.
 const (
 	stepsArchive = "steps-image.oci.tar"
 	stepsSBOM    = "steps-image.spdx.json"
@@ -47,7 +45,7 @@ const (
 	sumsFile     = "SHA256SUMS"
 )
 
-// desks are what people's machines are.
+// desks are the platforms of mlenv.
 func desks() []v1.Platform {
 	return []v1.Platform{
 		{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"},
@@ -55,10 +53,10 @@ func desks() []v1.Platform {
 	}
 }
 
-// versions are those that a git tag, an image tag and a label can all be.
+// versions matches versions that are valid as a git tag, an image tag and a label.
 var versions = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?$`)
 
-// CheckVersion refuses what is no version as v1.2.3.
+// CheckVersion returns an error unless version is like v1.2.3.
 func CheckVersion(version string) error {
 	if !versions.MatchString(version) {
 		return fail.Becausef(fail.InvalidInput, "reading --version: %q: want a version as v1.2.3 or v1.2.3-rc.1", version)
@@ -66,17 +64,16 @@ func CheckVersion(version string) error {
 	return nil
 }
 
-// Release is what was made and is not pushed yet.
+// Release is a release that is built and not pushed.
 type Release struct {
 	request Request
 	steps   bundle.StepsRelease
 	tekton  bundle.TektonRelease
-	// StepsImage is the reference that the image has once it is pushed.
+	// StepsImage is the future reference of the image.
 	StepsImage name.Digest
 }
 
-// steps compiles the steps image with the certificate authorities of Mozilla's
-// list, so that the digest is the same on any machine.
+// steps builds the steps image with Mozilla's certificate authorities, so that the digest is the same on any machine.
 func (r Request) steps(ctx context.Context, progress io.Writer, dir string) (bundle.StepsRelease, name.Digest, error) {
 	roots, err := bundle.MozillaRoots()
 	if err != nil {
@@ -102,7 +99,7 @@ func (r Request) steps(ctx context.Context, progress io.Writer, dir string) (bun
 	return steps, image, nil
 }
 
-// baseFile of the sources has the base image of the newest release by digest.
+// baseFile has the base image of the newest release by digest.
 const baseFile = "install/steps-base"
 
 // base resolves the base image: the given one, the recorded one, or the default.
@@ -122,7 +119,7 @@ func (r Request) base(ctx context.Context) (bundle.Base, error) {
 	return bundle.ResolveBase(ctx, reference)
 }
 
-// Make fills the folder of the request. What goes on is told on progress.
+// Make fills the folder of the request.
 func Make(ctx context.Context, progress io.Writer, request Request) (Release, error) {
 	notes, err := request.notes()
 	if err != nil {
@@ -141,7 +138,7 @@ func Make(ctx context.Context, progress io.Writer, request Request) (Release, er
 	if release.steps, release.StepsImage, err = request.steps(ctx, progress, work); err != nil {
 		return Release{}, err
 	}
-	// Before the long rest.
+	// Before the rest, which takes long.
 	if !request.Snapshot {
 		if err := CheckPins(request.Source, release.StepsImage); err != nil {
 			return Release{}, err
@@ -162,7 +159,7 @@ func Make(ctx context.Context, progress io.Writer, request Request) (Release, er
 	return release, release.writeSums()
 }
 
-// emptyFolder makes the folder; what somebody else has put there is not published.
+// emptyFolder creates the folder, and returns an error if it has files, because the release would publish them.
 func emptyFolder(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("making the folder of the release: %w", err)
@@ -181,7 +178,7 @@ func (r *Release) write(file string, content []byte) error {
 	return os.WriteFile(filepath.Join(r.request.Output, file), content, 0o644)
 }
 
-// writeImages writes both layouts and the bill of the first.
+// writeImages writes both layouts and the bill of materials of the steps image.
 func (r *Release) writeImages(work string) error {
 	at, err := name.NewTag(r.request.Repository + "/tasks:" + r.request.Source.Version)
 	if err != nil {
@@ -217,8 +214,8 @@ func (r *Release) writeImages(work string) error {
 	return r.write(stepsSBOM, r.steps.SBOM)
 }
 
-// writePrograms compiles mlenv for people's machines, and the agents that it brings to pods
-// of others, and says what is in them.
+// writePrograms compiles mlenv, and the agents that it copies to foreign pods, and writes their bill of materials and
+// licences.
 func (r *Release) writePrograms(ctx context.Context, progress io.Writer) error {
 	source := r.request.Source
 	var products []bundle.Product
@@ -257,17 +254,16 @@ func (r *Release) writePrograms(ctx context.Context, progress io.Writer) error {
 	return r.write(licencesFile, texts)
 }
 
-// Push pushes the image and the bundles, tagged with the version.
-func (r *Release) Push(ctx context.Context, progress io.Writer) error {
+// Push pushes the image and the bundles, tagged with the version. It returns the reference of the bundle by digest.
+func (r *Release) Push(ctx context.Context, progress io.Writer) (bundle string, err error) {
 	tag := r.StepsImage.Context().Tag(r.request.Source.Version)
 	if _, err := r.steps.Push(ctx, progress, tag); err != nil {
-		return err
+		return "", err
 	}
-	_, err := r.tekton.Push(ctx)
-	return err
+	return r.tekton.Push(ctx)
 }
 
-// notes are what the changelog says of the version.
+// notes are the changelog's section of the version.
 func (r Request) notes() ([]byte, error) {
 	heading := "[" + strings.TrimPrefix(r.Source.Version, "v") + "]"
 	if r.Snapshot {
@@ -284,16 +280,16 @@ func (r Request) notes() ([]byte, error) {
 	return []byte(notes), nil
 }
 
-// section is what stands under the heading of a version.
+// section is the text below the heading of a version.
 func section(changelog, heading string) (string, error) {
 	_, rest, found := strings.Cut(changelog, "\n## "+heading)
 	if !found {
-		return "", fmt.Errorf("there is no heading ## %s: want what this version changes under one", heading)
+		return "", fmt.Errorf("the heading ## %s is missing: want the changes of this version below it", heading)
 	}
 	_, rest, _ = strings.Cut(rest, "\n")
 	rest, _, _ = strings.Cut(rest, "\n## ")
 	if rest = strings.TrimSpace(rest); rest == "" {
-		return "", errors.New("there is nothing under ## " + heading)
+		return "", errors.New("nothing is below ## " + heading)
 	}
 	return rest + "\n", nil
 }

@@ -28,8 +28,8 @@ func TestSection(t *testing.T) {
 	tests := []struct{ heading, want, fails string }{
 		{heading: "[1.1.0]", want: "### Added\n\n- More.\n"},
 		{heading: "[1.0.0]", want: "- All.\n"},
-		{heading: "[Unreleased]", fails: "there is nothing under ## [Unreleased]"},
-		{heading: "[2.0.0]", fails: "there is no heading ## [2.0.0]"},
+		{heading: "[Unreleased]", fails: "nothing is below ## [Unreleased]"},
+		{heading: "[2.0.0]", fails: "the heading ## [2.0.0] is missing"},
 	}
 	for _, test := range tests {
 		got, err := section(changelog, test.heading)

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// writeSums writes what sha256sum --check reads, of everything else in the folder.
+// writeSums writes the checksums of all other files of the folder for sha256sum --check.
 func (r *Release) writeSums() error {
 	entries, err := os.ReadDir(r.request.Output)
 	if err != nil {

@@ -1,53 +1,52 @@
-// Package chart draws lines as SVG that reads well on a phone, on paper, in the dark and
-// without colours: text scales with the page, a series has a dash as well as a colour, and
-// the style is one sheet that follows the reader's preference.
+// Package chart draws line charts as SVG that are readable on a phone, on paper, in dark mode and without colors: each
+// series has a dash pattern as well as a color.
 package chart
 
 import "math"
 
 // Chart is one picture.
 type Chart struct {
-	// Title is its name for those who do not see it.
+	// Title is for screen readers.
 	Title string
 	X, Y  Axis
-	// Series beyond the eighth look like earlier ones.
+	// Series after the eighth repeat the styles.
 	Series []Series
-	// Levels are values to compare with, as an expected one or a bound.
+	// Levels are values to compare with, such as an expected one.
 	Levels []Level
 }
 
-// Axis is one of the two.
+// Axis is one of the two axes.
 type Axis struct {
-	// Label says what it shows with its unit, as in "bus bandwidth in GB/s".
+	// Label has the unit, as in "bus bandwidth in GB/s".
 	Label string
-	// Log has equal distances for equal factors. What is not above 0 is not drawn then.
+	// Log is a logarithmic scale, which leaves out values that are not above 0.
 	Log bool
-	// FromZero has 0 in the picture, however far away the values are.
+	// FromZero includes 0.
 	FromZero bool
-	// Ticks are those to use instead of round numbers. Those that would overlap are left out.
+	// Ticks replace round numbers. Ticks that would overlap are left out.
 	Ticks []Tick
-	// Format writes a value, Number where it is nil.
+	// Format formats a value; the default is Number.
 	Format func(float64) string
 }
 
-// Tick is a value with its words.
+// Tick is a value with its label.
 type Tick struct {
 	Value float64
 	Label string
 }
 
-// Series is a line through its points in their order.
+// Series is a line through its points.
 type Series struct {
 	Name   string
 	Points []Point
-	// Marked has a mark at each point. A point without neighbours always has one.
+	// Marked marks each point. A point without neighbors is always marked.
 	Marked bool
 }
 
-// Point is one value. One that is not finite, or is beyond 1e300, is a gap in the line.
+// Point is one value. A value that is not finite, or beyond 1e300, is a gap.
 type Point struct {
 	X, Y float64
-	// Label is shown by a pointer that rests on it; without one it is the two values.
+	// Label is the tooltip; the default is the two values.
 	Label string
 }
 
@@ -57,17 +56,17 @@ type Level struct {
 	Y    float64
 }
 
-// drawn is true of points that are in the picture.
+// drawn reports whether a point is in the picture.
 func (c *Chart) drawn(p Point) bool { return c.X.has(p.X) && c.Y.has(p.Y) }
 
-// largest is a bound of what is drawn, so that no difference of two values overflows.
+// largest bounds the values, so that no difference overflows.
 const largest = 1e300
 
 func (a Axis) has(v float64) bool {
 	return math.Abs(v) <= largest && (!a.Log || v > 1/largest)
 }
 
-// Empty is true where there is no point to draw.
+// Empty reports whether the chart has no point to draw.
 func (c *Chart) Empty() bool {
 	for _, s := range c.Series {
 		for _, p := range s.Points {

@@ -6,13 +6,12 @@ import (
 	"strconv"
 )
 
-// scale is an axis with the range of its values.
 type scale struct {
 	Axis
 	low, high float64
 }
 
-// scaleOf has all values in it that can be drawn; it is from 0 to 1 where there is none.
+// scaleOf includes all values that can be drawn; without any it is from 0 to 1.
 func scaleOf(a Axis, values []float64) scale {
 	s := scale{Axis: a, low: math.Inf(1), high: math.Inf(-1)}
 	for _, v := range values {
@@ -29,14 +28,14 @@ func scaleOf(a Axis, values []float64) scale {
 	if a.FromZero && !a.Log {
 		s.low, s.high = min(s.low, 0), max(s.high, 0)
 	}
-	// Floats have about 16 digits, of which a picture needs some.
+	// A picture needs some of the 16 digits of a float.
 	if s.high-s.low < max(1/largest, math.Abs(s.high)*1e-12) {
 		s.widen()
 	}
 	return s
 }
 
-// widen gives a single value some room.
+// widen adds a margin to a single value.
 func (s *scale) widen() {
 	switch {
 	case s.Log:
@@ -49,7 +48,7 @@ func (s *scale) widen() {
 	}
 }
 
-// at is where a value lies, from 0 at the low end to 1 at the high one.
+// at is the position of a value, from 0 at the low end to 1 at the high end.
 func (s scale) at(v float64) float64 {
 	if s.Log {
 		return math.Log(v/s.low) / math.Log(s.high/s.low)
@@ -64,7 +63,7 @@ func (s scale) text(v float64) string {
 	return Number(v)
 }
 
-// round makes the range end at round numbers, so that the lines do not touch the frame.
+// round extends the range to round numbers.
 func (s *scale) round(most int) {
 	if s.Log || len(s.Ticks) > 0 {
 		return
@@ -76,13 +75,13 @@ func (s *scale) round(most int) {
 	}
 }
 
-// ticks are at most so many.
+// ticks returns at most so many ticks.
 func (s scale) ticks(most int) (ticks []Tick) {
 	switch {
 	case len(s.Ticks) > 0:
 		every := (len(s.Ticks) + most - 1) / most
 		for i, t := range s.Ticks {
-			// From the last one, which is the newest or largest.
+			// The last tick stays: it is the newest or largest value.
 			if (len(s.Ticks)-1-i)%every == 0 && s.has(t.Value) && t.Value >= s.low && t.Value <= s.high {
 				ticks = append(ticks, t)
 			}
@@ -106,7 +105,7 @@ func (s scale) ticks(most int) (ticks []Tick) {
 	return ticks
 }
 
-// niceStep is 1, 2 or 5 times a power of ten, so that at most so many steps are in the range.
+// niceStep is 1, 2 or 5 times a power of ten, with at most so many steps in the range.
 func niceStep(span float64, most int) float64 {
 	rough := span / float64(most)
 	power := math.Pow(10, math.Floor(math.Log10(rough)))
@@ -118,27 +117,22 @@ func niceStep(span float64, most int) float64 {
 	return 10 * power
 }
 
-// Number is a value as people say it: 0.25, 1200, 12.3k, 4.5M, 1e+12.
+// Number formats a value for people: 0.25, 1200, 12.3k, 4.5M, 1e+12.
 func Number(v float64) string {
 	if v == 0 {
 		return "0"
 	}
 	for _, unit := range []struct {
-		size float64
-		name string
-	}{{1e9, "G"}, {1e6, "M"}, {1e4, "k"}} {
-		if abs := math.Abs(v); abs >= unit.size && abs < 1e12 {
-			size := unit.size
-			if unit.name == "k" {
-				size = 1e3
-			}
-			return fmt.Sprintf("%.4g%s", v/size, unit.name)
+		from, size float64
+		name       string
+	}{{1e9, 1e9, "G"}, {1e6, 1e6, "M"}, {1e4, 1e3, "k"}} {
+		if abs := math.Abs(v); abs >= unit.from && abs < 1e12 {
+			return fmt.Sprintf("%.4g%s", v/unit.size, unit.name)
 		}
 	}
 	return strconv.FormatFloat(rounded(v), 'g', -1, 64)
 }
 
-// rounded has four digits.
 func rounded(v float64) float64 {
 	r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'e', 3, 64), 64)
 	if err != nil {

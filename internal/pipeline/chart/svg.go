@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// The picture's measures, in units of its view. On a phone a unit is a little less than a
-// pixel, so that its text has the size of the page's small print.
+// Sizes in units of the view. On a phone a unit is a little less than a pixel.
 const (
 	width      = 400.0
 	left       = 50.0
@@ -17,15 +16,15 @@ const (
 	top        = 24.0
 	plotHeight = 180.0
 	lineHeight = 17.0
-	// letter is how wide one of the text is, in a wide font.
+	// letter is the width of a character in a wide font.
 	letter = 7.4
-	// styles is how many series look different.
+	// styles is the number of different series.
 	styles = 8
-	// mostMarks is how many points of a series show their marks; more would be a smear.
+	// mostMarks is the number of points above which a series has no marks.
 	mostMarks = 48
 )
 
-// CSS is the style of all charts of a page.
+// CSS is the style of the charts of a page.
 const CSS = `.chart{display:block;width:100%;height:auto;font:12px system-ui,sans-serif;--chart-ink:#24292f;--chart-faint:#d0d7de;--chart-paper:#fff;
 --chart-0:#0550ae;--chart-1:#bc4c00;--chart-2:#116329;--chart-3:#8250df;--chart-4:#a40e26;--chart-5:#1b7c83;--chart-6:#9a6700;--chart-7:#57606a}
 @media screen and (prefers-color-scheme:dark){.chart{--chart-ink:#e6edf3;--chart-faint:#3d444d;--chart-paper:#0d1117;
@@ -43,28 +42,23 @@ const CSS = `.chart{display:block;width:100%;height:auto;font:12px system-ui,san
 .chart .f4{fill:var(--chart-4)}.chart .f5{fill:var(--chart-5)}.chart .f6{fill:var(--chart-6)}.chart .f7{fill:var(--chart-7)}
 `
 
-// SVG is the picture as an element for a page that has CSS in its style.
-func (c *Chart) SVG() string {
-	var b strings.Builder
-	c.draw(&b, "")
-	return b.String()
-}
+// SVG is the chart as an element of a page with CSS.
+func (c *Chart) SVG() string { return c.draw("") }
 
-// File is the picture as a file of its own, with its style and a background.
+// File is the chart as a file, with its style and a background.
 func (c *Chart) File() string {
-	var b strings.Builder
-	c.draw(&b, "<style>"+CSS+"</style><rect width=\"100%\" height=\"100%\" style=\"fill:var(--chart-paper)\"/>\n")
-	return b.String()
+	return c.draw("<style>" + CSS + "</style><rect width=\"100%\" height=\"100%\" style=\"fill:var(--chart-paper)\"/>\n")
 }
 
-// canvas is a chart while it is drawn.
+// canvas is the state of a drawing.
 type canvas struct {
 	*strings.Builder
 	chart *Chart
 	x, y  scale
 }
 
-func (c *Chart) draw(b *strings.Builder, head string) {
+func (c *Chart) draw(head string) string {
+	b := &strings.Builder{}
 	var xs, ys []float64
 	for _, s := range c.Series {
 		for _, p := range s.Points {
@@ -80,7 +74,7 @@ func (c *Chart) draw(b *strings.Builder, head string) {
 	const rows = 5
 	on.y.round(rows)
 	legend := c.legend()
-	height := top + plotHeight + 2*lineHeight + float64(legend.rows())*lineHeight + 8
+	height := top + plotHeight + 2*lineHeight + float64(len(legend))*lineHeight + 8
 	fmt.Fprintf(b, `<svg class="chart" xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 %g %g"><title>%s</title>`+"\n", width, height, escape(c.Title))
 	b.WriteString(head)
 	on.axes(rows)
@@ -94,6 +88,7 @@ func (c *Chart) draw(b *strings.Builder, head string) {
 	}
 	legend.draw(b, top+plotHeight+2*lineHeight+lineHeight)
 	b.WriteString("</svg>\n")
+	return b.String()
 }
 
 func (on canvas) across(x float64) float64 { return left + on.x.at(x)*(width-left-right) }
@@ -106,7 +101,7 @@ func (on canvas) axes(rows int) {
 	}
 	fmt.Fprintf(on, `<text x="4" y="13">%s</text>`+"\n", escape(short(on.chart.Y.Label, letters(width))))
 	const columns, base = 6, top + plotHeight + lineHeight - 3
-	begin := width + letter // of the words to the right; the last ones say the most
+	begin := width + letter // of the label to the right; the last labels matter most
 	for _, t := range slices.Backward(on.x.ticks(columns)) {
 		at := on.across(t.Value)
 		fmt.Fprintf(on, `<path class="grid" d="M%.1f %gV%g"/>`, at, top, top+plotHeight)
@@ -124,22 +119,18 @@ func (on canvas) axes(rows int) {
 
 func (on canvas) series(style int, s Series) {
 	var path strings.Builder
-	connected := false
-	count, alone := 0, map[int]bool{}
+	count := 0
 	drawn := func(i int) bool { return i >= 0 && i < len(s.Points) && on.chart.drawn(s.Points[i]) }
 	for i, p := range s.Points {
 		if !drawn(i) {
-			connected = false
 			continue
 		}
 		count++
 		command := "M"
-		if connected {
+		if drawn(i - 1) {
 			command = "L"
 		}
 		fmt.Fprintf(&path, "%s%.1f %.1f", command, on.across(p.X), on.down(p.Y))
-		connected = true
-		alone[i] = !drawn(i-1) && !drawn(i+1)
 	}
 	if count == 0 {
 		return
@@ -149,9 +140,10 @@ func (on canvas) series(style int, s Series) {
 		if !drawn(i) {
 			continue
 		}
-		class := fmt.Sprintf("mark f%d", style)
-		if !alone[i] && (!s.Marked || count > mostMarks) {
-			class = fmt.Sprintf("hover f%d", style)
+		class := "mark"
+		alone := !drawn(i-1) && !drawn(i+1)
+		if !alone && (!s.Marked || count > mostMarks) {
+			class = "hover"
 		}
 		label := p.Label
 		if label == "" {
@@ -160,20 +152,17 @@ func (on canvas) series(style int, s Series) {
 		if len(on.chart.Series) > 1 {
 			label = s.Name + ", " + label
 		}
-		fmt.Fprintf(on, `<circle class="%s" cx="%.1f" cy="%.1f" r="4"><title>%s</title></circle>`+"\n", class, on.across(p.X), on.down(p.Y), escape(label))
+		fmt.Fprintf(on, `<circle class="%s f%d" cx="%.1f" cy="%.1f" r="4"><title>%s</title></circle>`+"\n", class, style, on.across(p.X), on.down(p.Y), escape(label))
 	}
 }
 
-// entry is a line of the legend.
-type entry struct {
-	class, name string
-}
+type entry struct{ class, name string }
 
-// legend is in rows of what fits beside each other.
+// legend has rows of entries.
 type legend [][]entry
 
 const (
-	// sample is how wide the piece of line before a name is, gap what is between entries.
+	// sample is the width of the line before a name, gap the space between entries.
 	sample, gap = 24.0, 14.0
 )
 
@@ -186,7 +175,7 @@ func (c *Chart) legend() (rows legend) {
 		text := scale{Axis: c.Y}.text(l.Y)
 		all = append(all, entry{"level", short(l.Name, 36) + " " + text})
 	}
-	// One line needs no name: the title and the axis say what it is.
+	// A single line needs no name next to the title and the axis.
 	if len(all) < 2 && len(c.Levels) == 0 {
 		return nil
 	}
@@ -204,8 +193,6 @@ func (c *Chart) legend() (rows legend) {
 
 func (e entry) width() float64 { return sample + float64(utf8.RuneCountInString(e.name))*letter + gap }
 
-func (l legend) rows() int { return len(l) }
-
 func (l legend) draw(b *strings.Builder, y float64) {
 	for i, row := range l {
 		x := left
@@ -217,7 +204,6 @@ func (l legend) draw(b *strings.Builder, y float64) {
 	}
 }
 
-// short is text of at most so many letters.
 func short(text string, most int) string {
 	runes := []rune(text)
 	if len(runes) <= most {
@@ -226,13 +212,10 @@ func short(text string, most int) string {
 	return string(runes[:most-1]) + "…"
 }
 
-// escape makes text of anything.
 func escape(text string) string {
 	var b strings.Builder
-	// A strings.Builder takes everything.
-	_ = xml.EscapeText(&b, []byte(text))
+	_ = xml.EscapeText(&b, []byte(text)) // a strings.Builder does not fail
 	return b.String()
 }
 
-// letters is how many fit.
 func letters(wide float64) int { return int(wide / letter) }

@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,26 +13,26 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// drainTime is how long logs may still come after the run has ended.
+// drainTime bounds the wait for the rest of the logs after the run has ended.
 const drainTime = 20 * time.Second
 
-// Kind says what an Event tells.
+// Kind is the kind of an Event.
 type Kind string
 
-// The kinds.
 const (
-	// TaskStarted: a task has begun, or begins again; Event.Retry is how often it was tried before.
+	// TaskStarted means that a task starts; Event.Retry is the number of earlier attempts.
 	TaskStarted Kind = "task-started"
-	// TaskWaiting: a task's pod does not run and something is in its way; Event.Text says what, in Tekton's words.
+	// TaskWaiting means that something keeps a task's pod from running; Event.Text is Tekton's message.
 	TaskWaiting Kind = "task-waiting"
 	// Line is one line of a task's log, in Event.Text.
 	Line Kind = "line"
-	// LogLost: no more of a task's log can be had; Event.Text says why.
+	// LogLost means that the rest of a task's log cannot be read; Event.Text says why.
 	LogLost Kind = "log-lost"
 	// TaskEnded comes after all lines of the task.
 	TaskEnded Kind = "task-ended"
@@ -40,28 +41,27 @@ const (
 // Event is one thing that happened in a run.
 type Event struct {
 	Kind Kind
-	// Time is when it happened, by the cluster's clock; of a line, when it was printed.
+	// Time is by the cluster's clock; for a Line, when it was printed.
 	Time time.Time
-	// Task is its name in the pipeline.
+	// Task is the task's name in the pipeline.
 	Task  string
 	Text  string
 	Retry int
-	// Ended is the task as it ended, of TaskEnded.
+	// Ended is set for TaskEnded.
 	Ended *run.TaskRun
 }
 
-// Observer is told of events, one at a time. What it does not return from stops all others.
+// Observer receives events, one at a time. It blocks all other events until it returns.
 type Observer func(Event)
 
-// Follow watches a run until it has ended, finally tasks included, and says how. What
-// happened before is told first. Broken watches and logs are taken up where they
-// broke, so that no line is lost or told twice. After the end of ctx the error
-// wraps its cause, and the Outcome is what was known. Errors: PermissionDenied.
+// Follow watches a run until it has ended, finally tasks included, and returns how it ended. Events of the past come
+// first. Broken watches and logs continue where they broke, so that each line comes once. If ctx ends, the error wraps
+// its cause. Errors: PermissionDenied.
 func Follow(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, observe Observer) (Outcome, error) {
 	return follow(ctx, &follower{clients: clients, of: of, observe: observe})
 }
 
-// FollowTasks is Follow without the lines of logs, for whoever may not read them.
+// FollowTasks is Follow without logs, for a caller that may not read them.
 func FollowTasks(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, observe Observer) (Outcome, error) {
 	return follow(ctx, &follower{clients: clients, of: of, observe: observe, quiet: true})
 }
@@ -84,7 +84,7 @@ func follow(ctx context.Context, f *follower) (Outcome, error) {
 		stopTasks()
 		<-watching
 		if err == nil && last.IsDone() {
-			err = patiently(followed, func() error { return f.lastly(followed) })
+			err = retry(followed, func() error { return f.updateAll(followed) })
 		}
 		f.drain(stop)
 	case err = <-watching:
@@ -96,33 +96,48 @@ func follow(ctx context.Context, f *follower) (Outcome, error) {
 		return Outcome{Run: last}, err
 	}
 	var outcome Outcome
-	err = patiently(ctx, func() (err error) {
+	err = retry(ctx, func() (err error) {
 		outcome, err = OutcomeOf(ctx, f.clients, last)
 		return err
 	})
 	return outcome, err
 }
 
-// errGone is of a run that was deleted.
-var errGone = errors.New("it was deleted")
+// retry repeats ask for about a minute while the API server is away: the caller has followed the run for hours and needs
+// its outcome.
+func retry(ctx context.Context, ask func() error) error {
+	var last error
+	backoff := wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: 8}
+	err := wait.ExponentialBackoffWithContext(ctx, backoff, func(context.Context) (bool, error) {
+		if last = ask(); kube.Transient(last) {
+			return false, nil
+		}
+		return true, last
+	})
+	if last != nil {
+		return last
+	}
+	return err
+}
 
-// follower is one Follow.
+// errDeleted ends the watch of a run that was deleted.
+var errDeleted = errors.New("it was deleted")
+
 type follower struct {
 	clients *kube.Clients
 	of      *v1.PipelineRun
 	ctx     context.Context //nolint:containedctx // it bounds the logs, which start when tasks do
-	// quiet leaves out the logs.
-	quiet bool
+	quiet   bool
 
-	telling sync.Mutex
-	observe Observer
+	emitting sync.Mutex
+	observe  Observer
 
 	mu    sync.Mutex
 	tasks map[string]*task
 	logs  sync.WaitGroup
 }
 
-// task is what has been told of a TaskRun.
+// task is what the events have reported about a TaskRun.
 type task struct {
 	attempt int
 	waiting string
@@ -131,24 +146,24 @@ type task struct {
 }
 
 func (f *follower) emit(e Event) {
-	f.telling.Lock()
-	defer f.telling.Unlock()
+	f.emitting.Lock()
+	defer f.emitting.Unlock()
 	f.observe(e)
 }
 
-// watchRun returns nil when the run has ended or is gone.
+// watchRun returns nil when the run has ended or was deleted.
 func (f *follower) watchRun(ctx context.Context, last **v1.PipelineRun) error {
 	options := metav1.ListOptions{FieldSelector: "metadata.name=" + f.of.Name}
 	err := kube.Until(ctx, "pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().PipelineRuns(f.of.Namespace), options,
 		func(found []*v1.PipelineRun) (bool, error) {
 			i := slices.IndexFunc(found, func(r *v1.PipelineRun) bool { return r.UID == f.of.UID })
 			if i < 0 {
-				return false, errGone
+				return false, errDeleted
 			}
 			*last = found[i]
 			return found[i].IsDone(), nil
 		})
-	if errors.Is(err, errGone) {
+	if errors.Is(err, errDeleted) {
 		return nil
 	}
 	return err
@@ -166,8 +181,8 @@ func (f *follower) watchTasks(ctx context.Context) error {
 		})
 }
 
-// lastly sees what the watch may not have brought yet.
-func (f *follower) lastly(ctx context.Context) error {
+// updateAll reads the tasks once more, because the watch may lag behind the end of the run.
+func (f *follower) updateAll(ctx context.Context) error {
 	list, err := f.clients.Tekton.TektonV1().TaskRuns(f.of.Namespace).List(ctx, f.selector())
 	if err != nil {
 		return kube.Problem(fmt.Errorf("listing the taskruns of pipelinerun %s/%s: %w", f.of.Namespace, f.of.Name, err))
@@ -180,7 +195,7 @@ func (f *follower) lastly(ctx context.Context) error {
 	return nil
 }
 
-// drain waits for the rest of the logs, not for ever, and stops whatever goes on.
+// drain waits for the rest of the logs, and then stops everything.
 func (f *follower) drain(stop func()) {
 	rest := make(chan struct{})
 	go func() {
@@ -196,7 +211,7 @@ func (f *follower) drain(stop func()) {
 	<-rest
 }
 
-// update tells what is new, in the order of the tasks' starts.
+// update emits what is new, in the order in which the tasks started.
 func (f *follower) update(found []*v1.TaskRun) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -209,23 +224,29 @@ func (f *follower) update(found []*v1.TaskRun) {
 
 func (f *follower) updateTask(found *v1.TaskRun) {
 	name := run.TaskOf(found)
-	known := f.tasks[found.Name]
-	if known == nil {
-		known = &task{attempt: -1, streams: map[string]*stream{}}
-		f.tasks[found.Name] = known
+	t := f.tasks[found.Name]
+	if t == nil {
+		t = &task{attempt: -1, streams: map[string]*stream{}}
+		f.tasks[found.Name] = t
 	}
-	// A list that is older than what the watch has brought tells nothing.
-	if attempt := len(found.Status.RetriesStatus); known.ended || attempt < known.attempt {
+	attempt, status := len(found.Status.RetriesStatus), found.Status
+	if run.TaskRunOf(found).Final() {
+		// Nothing of an attempt that only repeats the verdict is worth an event, except its end.
+		attempt--
+		status = found.Status.RetriesStatus[attempt]
+	}
+	// The list may be older than what the watch has brought.
+	if t.ended || attempt < t.attempt {
 		return
-	} else if attempt > known.attempt {
-		known.attempt = attempt
-		for _, s := range known.streams {
+	} else if attempt > t.attempt {
+		t.attempt = attempt
+		for _, s := range t.streams {
 			s.end()
 		}
-		f.emit(Event{Kind: TaskStarted, Time: found.Status.StartTime.Time, Task: name, Retry: attempt})
+		f.emit(Event{Kind: TaskStarted, Time: cmp.Or(status.StartTime, found.Status.StartTime).Time, Task: name, Retry: attempt})
 	}
 	ran := false
-	for _, step := range found.Status.Steps {
+	for _, step := range status.Steps {
 		if step.Running == nil && step.Terminated == nil {
 			continue
 		}
@@ -233,11 +254,11 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 		if f.quiet {
 			continue
 		}
-		id := found.Status.PodName + "/" + step.Container
-		s := known.streams[id]
+		id := status.PodName + "/" + step.Container
+		s := t.streams[id]
 		if s == nil {
-			s = f.startStream(name, found.Status.PodName, step.Container)
-			known.streams[id] = s
+			s = f.startStream(name, status.PodName, step.Container)
+			t.streams[id] = s
 		}
 		if step.Terminated != nil {
 			s.end()
@@ -247,16 +268,15 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 	switch {
 	case condition == nil:
 	case condition.Status != corev1.ConditionUnknown:
-		known.ended = true
-		f.endTask(known, found)
-	case !ran && stuck(condition.Reason, condition.Message) && condition.Message != known.waiting:
-		known.waiting = condition.Message
+		t.ended = true
+		f.endTask(t, found)
+	case !ran && stuck(condition.Reason, condition.Message) && condition.Message != t.waiting:
+		t.waiting = condition.Message
 		f.emit(Event{Kind: TaskWaiting, Time: condition.LastTransitionTime.Inner.Time, Task: name, Text: condition.Message})
 	}
 }
 
-// stuck is true where a pod does not run for a reason that may not go away by itself.
-// A pod that only takes its time is pending too.
+// stuck reports whether a pod does not run for a reason that may stay. Other pending pods only take their time.
 func stuck(reason, message string) bool {
 	switch reason {
 	case "Started", "Running":
@@ -267,16 +287,14 @@ func stuck(reason, message string) bool {
 	return true
 }
 
-// endTask tells that a task has ended when its logs are told.
-func (f *follower) endTask(known *task, found *v1.TaskRun) {
-	streams := make([]*stream, 0, len(known.streams))
-	for _, s := range known.streams {
+// endTask emits the end of a task after its logs. A task that has ended starts no other stream.
+func (f *follower) endTask(t *task, found *v1.TaskRun) {
+	for _, s := range t.streams {
 		s.end()
-		streams = append(streams, s)
 	}
 	ended := run.TaskRunOf(found)
 	f.logs.Go(func() {
-		for _, s := range streams {
+		for _, s := range t.streams {
 			<-s.done
 		}
 		if f.ctx.Err() == nil {
@@ -285,9 +303,8 @@ func (f *follower) endTask(known *task, found *v1.TaskRun) {
 	})
 }
 
-// startStream follows one container's log.
 func (f *follower) startStream(taskName, pod, container string) *stream {
-	s := newStream(logsOf(f.clients.Kube, f.of.Namespace, pod, container))
+	s := newStream(logOf(f.clients.Kube, f.of.Namespace, pod, corev1.PodLogOptions{Container: container, Follow: true}))
 	f.logs.Go(func() {
 		defer close(s.done)
 		err := s.follow(f.ctx, func(at time.Time, line string) {

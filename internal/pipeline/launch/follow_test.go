@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -151,6 +152,29 @@ func TestFollow(t *testing.T) {
 	}
 	if outcome.Verdict != receipt.Failed || outcome.Reason != fail.RankFailed || outcome.Message != "train: rank 1 exited with 1" || outcome.Cancelled {
 		t.Errorf("got %+v", outcome)
+	}
+}
+
+// Tekton retries a final verdict. What people see is the attempt that gave it, during the run and later.
+func TestFollowFinalVerdict(t *testing.T) {
+	over := &corev1.ContainerStateTerminated{}
+	reason := v1.TaskRunResult{Name: "reason", Value: *v1.NewStructuredValues("RankFailed")}
+	first := taskRun("train", ran("pod-1", over))
+	again := ended(taskRun("train", ran("pod-1-retry1", over)), corev1.ConditionFalse, "Failed", "", reason)
+	again.Status.RetriesStatus = []v1.TaskRunStatus{ended(first.DeepCopy(), corev1.ConditionFalse, "Failed", "", reason).Status}
+	for name, seen := range map[string][]*v1.TaskRun{"during the run": {first, again}, "later": {again}} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			f := &follower{ctx: t.Context(), clients: &kube.Clients{Kube: kubefake.NewClientset(), Namespace: "ns"}, of: followed(nil), tasks: map[string]*task{},
+				observe: func(e Event) { got = append(got, fmt.Sprintf("%s %d", e.Kind, e.Retry)) }}
+			for _, tr := range seen {
+				f.update([]*v1.TaskRun{tr})
+			}
+			f.logs.Wait()
+			if diff := cmp.Diff([]string{"task-started 0", "line 0", "task-ended 0"}, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

@@ -1,15 +1,18 @@
-// Package launch starts a PipelineRun of an installed pipeline, follows it to its
-// end, and cancels it so that everything is given back.
+// Package launch starts, follows and cancels PipelineRuns of an installed pipeline.
 package launch
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -19,149 +22,134 @@ import (
 
 // Defaults of a Request.
 const (
-	// Pipeline trains.
+	// Pipeline is the pipeline that trains.
 	Pipeline = "train-multi-node"
-	// ServiceAccount is the one that mlenv install gives the rights to.
+	// ServiceAccount has the rights that mlenv install grants.
 	ServiceAccount = "mlenv-pipeline"
 )
 
-// Request is a run to be started. Its zero fields have defaults, but for Values.
+// Request is a run to be started.
 type Request struct {
-	// Namespace in which the pipeline is installed; "" is the clients' own.
-	Namespace string
-	// Pipeline by name; "" is the constant Pipeline.
-	Pipeline string
-	// Installed is that pipeline if the caller has read it. If it is nil, Start reads it.
-	Installed *v1.Pipeline
-	// Name of the PipelineRun. A run of that name that is there already is adopted if it was asked for the
-	// same. With "" the API server makes one, of GenerateName, or else of the pipeline's name.
-	Name         string
-	GenerateName string
-	// Values of the pipeline's params by their names, as texts: one for a param that is a string, any
-	// number for one that is an array.
+	// Pipeline is what Installed returns.
+	Pipeline *v1.Pipeline
+	// Name of the PipelineRun. Start adopts an existing run of that name that has the same request. With "" the API
+	// server creates a name from the pipeline's name.
+	Name string
+	// Values of the params by their names: one for a string, any number for an array.
 	Values map[string][]string
 	// ServiceAccount of the steps; "" is the constant ServiceAccount.
 	ServiceAccount string
 	Labels         map[string]string
 	Annotations    map[string]string
-	// Timeouts of the PipelineRun; nil computes them of Values.
-	Timeouts *run.Timeouts
 }
 
-// createTime is how long the API server may take to make a run.
 const createTime = 30 * time.Second
 
-// NewName is one for a run that nobody has yet. Who names the run knows which one it is before there is one,
-// and so also when the answer never came.
+// NewName returns a new name for a run. A caller that names the run can cancel it even if the answer of Start is lost.
 func NewName() string {
 	const letters = 8
 	return Pipeline + "-" + rand.String(letters)
 }
 
-// Start makes the PipelineRun. Values are checked against the params of the pipeline
-// that is installed; all mistakes are told at once, as InvalidInput, and nothing is
-// made then. A run that ctx's end comes upon is made all the same, and returned. Other
-// errors: PermissionDenied.
+// Start creates the PipelineRun, unless Params refuses the values. If ctx ends meanwhile, Start still creates and returns
+// the run. Errors: InvalidInput, PermissionDenied.
 func Start(ctx context.Context, clients *kube.Clients, request Request) (*v1.PipelineRun, error) {
-	request = request.withDefaults(clients)
-	pipeline := request.Installed
-	if pipeline == nil {
-		var err error
-		if pipeline, err = Installed(ctx, clients, request.Namespace, request.Pipeline); err != nil {
-			return nil, err
-		}
-	}
-	wanted, err := request.pipelineRun(pipeline)
+	wanted, err := request.pipelineRun()
 	if err != nil {
 		return nil, err
 	}
-	runs := clients.Tekton.TektonV1().PipelineRuns(request.Namespace)
-	// Whoever is told to end now must learn of the run, to cancel it: nobody else would.
+	// A caller that is interrupted now must get the run to cancel it.
 	creating, done := context.WithTimeout(context.WithoutCancel(ctx), createTime)
 	defer done()
-	made, err := runs.Create(creating, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
+	made, err := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace).Create(creating, wanted, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	if apierrors.IsAlreadyExists(err) && request.Name != "" {
 		return adopt(creating, clients, wanted)
 	}
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", request.Namespace, request.Pipeline, err))
+		return nil, kube.Problem(fmt.Errorf("starting pipeline %s/%s: %w", wanted.Namespace, Pipeline, err))
 	}
 	return made, nil
 }
 
-func (r Request) withDefaults(clients *kube.Clients) Request {
-	if r.Namespace == "" {
-		r.Namespace = clients.Namespace
-	}
-	if r.Pipeline == "" {
-		r.Pipeline = Pipeline
-	}
-	if r.ServiceAccount == "" {
-		r.ServiceAccount = ServiceAccount
-	}
-	if r.Name == "" && r.GenerateName == "" {
-		r.GenerateName = r.Pipeline + "-"
-	}
-	return r
-}
-
-// Installed is the pipeline as it is in the namespace.
-func Installed(ctx context.Context, clients *kube.Clients, namespace, name string) (*v1.Pipeline, error) {
-	pipeline, err := clients.Tekton.TektonV1().Pipelines(namespace).Get(ctx, name, metav1.GetOptions{})
+// Installed returns the pipeline that is installed in the clients' namespace.
+func Installed(ctx context.Context, clients *kube.Clients) (*v1.Pipeline, error) {
+	namespace := clients.Namespace
+	pipeline, err := clients.Tekton.TektonV1().Pipelines(namespace).Get(ctx, Pipeline, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		if err := kube.NoNamespace(ctx, clients.Kube, namespace); err != nil {
 			return nil, err
 		}
-		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for pipeline %s/%s: %w", namespace, name, err),
+		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for pipeline %s/%s: %w", namespace, Pipeline, err),
 			"mlenv install clusters/CLUSTER.yaml --namespace=%s (or name the namespace in which it is installed by -n)", namespace)
 	}
 	if err != nil {
-		return nil, kube.Problem(fmt.Errorf("getting pipeline %s/%s: %w", namespace, name, err))
+		return nil, kube.Problem(fmt.Errorf("getting pipeline %s/%s: %w", namespace, Pipeline, err))
 	}
 	return pipeline, nil
 }
 
-// pipelineRun is the object to make.
-func (r Request) pipelineRun(pipeline *v1.Pipeline) (*v1.PipelineRun, error) {
-	params, err := Params(pipeline, r.Values)
+func (r Request) pipelineRun() (*v1.PipelineRun, error) {
+	params, err := Params(r.Pipeline, r.Values)
 	if err != nil {
 		return nil, err
 	}
-	timeouts := r.Timeouts
-	if timeouts == nil {
-		needs, err := needs(pipeline, r.Values)
-		if err != nil {
-			return nil, err
-		}
-		computed := run.TimeoutsFor(needs)
-		timeouts = &computed
-	}
-	labels := map[string]string{"app.kubernetes.io/part-of": "ml-dev-env"}
-	for key, value := range r.Labels {
-		labels[key] = value
-	}
-	return &v1.PipelineRun{
+	wanted := &v1.PipelineRun{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: r.Namespace, Name: r.Name, GenerateName: r.GenerateName, Labels: labels, Annotations: r.Annotations,
+			Namespace: r.Pipeline.Namespace, Name: r.Name, Annotations: r.Annotations, Labels: map[string]string{"app.kubernetes.io/part-of": "ml-dev-env"},
 		},
 		Spec: v1.PipelineRunSpec{
-			PipelineRef:     &v1.PipelineRef{Name: pipeline.Name},
+			PipelineRef:     &v1.PipelineRef{Name: Pipeline},
 			Params:          params,
-			TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: r.ServiceAccount},
-			Timeouts:        timeouts.Fields(),
+			TaskRunTemplate: v1.PipelineTaskRunTemplate{ServiceAccountName: cmp.Or(r.ServiceAccount, ServiceAccount)},
+			Timeouts:        run.TimeoutsFor(needs(r.Pipeline, r.Values)).Fields(),
 		},
-	}, nil
+	}
+	maps.Copy(wanted.Labels, r.Labels)
+	if r.Name == "" {
+		wanted.GenerateName = Pipeline + "-"
+	}
+	return wanted, nil
 }
 
-// adopt takes the run of that name for the one that was wanted, if it was asked for the same.
+// adopt returns the existing run if it has the same request.
 func adopt(ctx context.Context, clients *kube.Clients, wanted *v1.PipelineRun) (*v1.PipelineRun, error) {
 	found, err := clients.Tekton.TektonV1().PipelineRuns(wanted.Namespace).Get(ctx, wanted.Name, metav1.GetOptions{})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", wanted.Namespace, wanted.Name, err))
 	}
 	if different := differences(wanted, found); different != "" {
-		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: there is one of that name with another %s", wanted.Namespace, wanted.Name, different),
-			"choose another name, or follow the one that is there: mlenv status %s -n %s", wanted.Name, wanted.Namespace)
+		return nil, fail.Advise(fail.Becausef(fail.InvalidInput, "starting pipelinerun %s/%s: it exists with another %s", wanted.Namespace, wanted.Name, different),
+			"choose another name, or look at the existing run: mlenv status %s -n %s", wanted.Name, wanted.Namespace)
 	}
 	return found, nil
+}
+
+// Cancel cancels a run so that its finally tasks run and release everything; it does not wait for them. It does nothing
+// if the run has ended, was deleted, or is being cancelled. Errors: PermissionDenied.
+func Cancel(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) error {
+	// The UID protects a later run of the same name.
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": of.UID},
+		"spec":     map[string]any{"status": v1.PipelineRunSpecStatusCancelledRunFinally},
+	})
+	if err != nil {
+		return fmt.Errorf("cancelling pipelinerun %s/%s: %w", of.Namespace, of.Name, err)
+	}
+	runs := clients.Tekton.TektonV1().PipelineRuns(of.Namespace)
+	found, err := runs.Get(ctx, of.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && (found.UID != of.UID || found.IsDone() || found.IsCancelled() || found.IsGracefullyCancelled()):
+		return nil
+	case err != nil:
+		return kube.Problem(fmt.Errorf("getting pipelinerun %s/%s: %w", of.Namespace, of.Name, err))
+	}
+	_, err = runs.Patch(ctx, of.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: kube.FieldManager})
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	// It may have ended since it was read: Tekton refuses changes of an ended run.
+	if found, again := runs.Get(ctx, of.Name, metav1.GetOptions{}); apierrors.IsNotFound(again) || again == nil && (found.UID != of.UID || found.IsDone()) {
+		return nil
+	}
+	return kube.Problem(fmt.Errorf("cancelling pipelinerun %s/%s: %w", of.Namespace, of.Name, err))
 }

@@ -35,6 +35,7 @@ func pipeline() *v1.Pipeline {
 		Spec: v1.PipelineSpec{Params: v1.ParamSpecs{
 			param("repo-url", "needed"), param("script", "needed"), param("nodes", "2"),
 			{Name: "script-args", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
+			{Name: "env", Type: v1.ParamTypeArray, Default: &v1.ParamValue{Type: v1.ParamTypeArray}},
 			param("build-timeout", "30m"), param("start-timeout", "10m"), param("timeout", "40m"),
 		}},
 	}
@@ -45,10 +46,24 @@ func fakes() *kube.Clients {
 	return &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: fake.NewSimpleClientset(pipeline()), Namespace: "ns"}
 }
 
+func TestInstalled(t *testing.T) {
+	clients := fakes()
+	if found, err := Installed(t.Context(), clients); err != nil || found.Name != Pipeline {
+		t.Errorf("got %v, %v; want the pipeline", found, err)
+	}
+	clients.Tekton = fake.NewSimpleClientset()
+	for namespace, want := range map[string]string{"ns": "looking for pipeline ns/train-multi-node", "nowhere": "looking for namespace nowhere"} {
+		clients.Namespace = namespace
+		if _, err := Installed(t.Context(), clients); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want InvalidInput and %q", err, want)
+		}
+	}
+}
+
 // The fake makes no names: a run whose name the API server would make has none.
 func TestStart(t *testing.T) {
 	clients := fakes()
-	started, err := Start(t.Context(), clients, Request{Name: "mine", Values: map[string][]string{
+	started, err := Start(t.Context(), clients, Request{Pipeline: pipeline(), Name: "mine", Values: map[string][]string{
 		"repo-url": {"https://example.com/r"}, "script": {"train.py"}, "script-args": {"--a", "b c"}, "timeout": {"24h"},
 	}, Labels: map[string]string{"a": "b"}})
 	if err != nil {
@@ -89,16 +104,13 @@ func TestStartIsNotLeftHalfWay(t *testing.T) {
 	clients := fakes()
 	ctx, cancel := context.WithCancel(t.Context())
 	tekton := clients.Tekton.(*fake.Clientset)
-	tekton.PrependReactor("get", "pipelines", func(clienttesting.Action) (bool, runtime.Object, error) {
-		cancel()
-		return false, nil, nil
-	})
 	seen := errors.New("no run was made")
 	tekton.PrependReactor("create", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+		cancel()
 		seen = ctx.Err()
 		return false, nil, nil
 	})
-	made, err := Start(ctx, clients, Request{Name: NewName(), Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}}})
+	made, err := Start(ctx, clients, Request{Pipeline: pipeline(), Name: NewName(), Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}})
 	if err != nil || made == nil || !errors.Is(seen, context.Canceled) {
 		t.Errorf("got %v, %v (%v); want the run, to cancel it", made, err, seen)
 	}
@@ -106,7 +118,7 @@ func TestStartIsNotLeftHalfWay(t *testing.T) {
 
 func TestStartAgain(t *testing.T) {
 	clients := fakes()
-	request := Request{Name: "mine", Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}}}
+	request := Request{Pipeline: pipeline(), Name: "mine", Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}}
 	first, err := Start(t.Context(), clients, request)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +127,7 @@ func TestStartAgain(t *testing.T) {
 	if err != nil || again.Name != first.Name {
 		t.Errorf("the same again: %v, %v; want the one that is there", again, err)
 	}
-	request.Values = map[string][]string{"repo-url": {"r"}, "script": {"other"}}
+	request.Values = map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"other"}}
 	request.ServiceAccount = "other"
 	if _, err := Start(t.Context(), clients, request); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), "another service account, param script") {
 		t.Errorf("another of that name: %v, want InvalidInput with what differs", err)
@@ -130,13 +142,16 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 	}{
 		{"params", Request{Values: map[string][]string{"skript": {"s"}, "nodes": {"1", "2"}}},
 			[]string{"param repo-url is missing", "param script is missing", "param nodes has 2 values: want one", "param skript is none of pipeline train-multi-node; did you mean script?"}},
-		{"times", Request{Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}, "timeout": {"soon"}, "start-timeout": {"-1m"}}},
-			[]string{`param timeout is "soon": want a time`, `param start-timeout is "-1m"`}},
-		{"pipeline", Request{Pipeline: "other"}, []string{"looking for pipeline ns/other"}},
-		{"namespace", Request{Namespace: "nowhere"}, []string{"looking for namespace nowhere"}},
+		{"times", Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}, "timeout": {"soon"}, "start-timeout": {"-1m"}}},
+			[]string{`param timeout: "soon": want a duration`, `param start-timeout: "-1m": want`}},
+		{"types", Request{Values: map[string][]string{"repo-url": {"me:secret@"}, "script": {"--epochs"}, "nodes": {"two"}}},
+			[]string{"param repo-url: reading repository URL", `param script: "--epochs": want the path of a script`, `param nodes: "two": want a number, or 0 for the default`}},
+		{"variables", Request{Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}, "env": {"A=1", "--env-secret-dir=/var/run/secrets", "B", "=x", "C D=1", "RANK=3"}}},
+			[]string{`param env: "--env-secret-dir=/var/run/secrets": want KEY=VALUE`, `"B": want`, `"=x": want`, `"C D=1": want`, "variable RANK"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			clients := fakes()
+			tc.request.Pipeline = pipeline()
 			_, err := Start(t.Context(), clients, tc.request)
 			if fail.ReasonOf(err) != fail.InvalidInput {
 				t.Fatalf("got %v, want InvalidInput", err)
@@ -155,7 +170,7 @@ func TestMistakesAreToldAtOnce(t *testing.T) {
 
 func TestCancel(t *testing.T) {
 	clients := fakes()
-	made, err := Start(t.Context(), clients, Request{Name: "mine", Values: map[string][]string{"repo-url": {"r"}, "script": {"s"}}})
+	made, err := Start(t.Context(), clients, Request{Pipeline: pipeline(), Name: "mine", Values: map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,4 +194,29 @@ func TestCancel(t *testing.T) {
 	if err := Cancel(t.Context(), clients, made); err != nil {
 		t.Errorf("one that is gone: %v", err)
 	}
+}
+
+// FuzzParams gives a pipeline any values: what is accepted is what was given, and no variable can be a flag.
+func FuzzParams(f *testing.F) {
+	f.Add("env", "A=1")
+	f.Add("env", "--env-secret-dir=/x")
+	f.Add("script-args", "--lr=1")
+	f.Add("timeout", "")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		values := map[string][]string{"repo-url": {"https://example.com/r"}, "script": {"s"}}
+		values[name] = []string{value}
+		params, err := Params(pipeline(), values)
+		if err != nil {
+			if fail.ReasonOf(err) != fail.InvalidInput {
+				t.Errorf("got %v, want InvalidInput", err)
+			}
+			return
+		}
+		if name == "env" && (strings.HasPrefix(value, "-") || !strings.Contains(value, "=")) {
+			t.Errorf("%q was accepted as a variable", value)
+		}
+		if diff := cmp.Diff(values, Values(&v1.PipelineRun{Spec: v1.PipelineRunSpec{Params: params}})); diff != "" {
+			t.Errorf("the values (-want +got):\n%s", diff)
+		}
+	})
 }

@@ -3,6 +3,7 @@ package launch
 import (
 	"cmp"
 	"context"
+	"slices"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,26 +16,26 @@ import (
 
 // Outcome is how a run ended.
 type Outcome struct {
-	// Run is the PipelineRun as it was last seen.
+	// Run is the last known state of the PipelineRun.
 	Run     *v1.PipelineRun
 	Verdict receipt.Verdict
-	// Reason and Message are of a run that failed.
+	// Reason and Message are set if the run failed.
 	Reason  fail.Reason
 	Message string
-	// Cancelled is true where somebody asked for the end, or deleted the run.
+	// Cancelled reports whether the run was cancelled or deleted.
 	Cancelled bool
-	// Receipt is nil where the run has left none, or it may not be read.
+	// Receipt is nil if the run has left no valid one, or if it may not be read.
 	Receipt *receipt.Receipt
 }
 
-// OutcomeOf is how a run that has ended did so. Errors: PermissionDenied.
+// OutcomeOf returns how a run has ended. Errors: PermissionDenied.
 func OutcomeOf(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) (Outcome, error) {
 	o := Outcome{Run: of, Verdict: receipt.Failed, Cancelled: of.IsCancelled() || of.IsGracefullyCancelled() || !of.IsDone()}
 	left, err := receipt.Read(ctx, clients.Kube, of.Namespace, of.Name)
 	switch {
 	case err == nil && left.RunUID == string(of.UID):
 		o.Receipt = &left
-	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err):
+	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsForbidden(err) && fail.ReasonOf(err) != fail.InvalidInput:
 		return o, kube.Problem(err)
 	}
 	switch {
@@ -52,29 +53,16 @@ func OutcomeOf(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) (
 	if err != nil {
 		return o, err
 	}
-	for _, task := range tasks {
-		if task.Status == run.Failed {
-			o.Reason, o.Message = task.Reason, task.Task+": "+task.Message
-			if o.Reason == fail.Internal {
-				o.Reason = o.tektonReason()
-			}
-			return o, nil
+	condition := of.Status.GetCondition("Succeeded") // a run that is done has one
+	o.Reason, o.Message = cmp.Or(kube.ReasonFor(condition.Reason), fail.Internal), condition.Reason+": "+condition.Message
+	if o.Cancelled {
+		o.Reason = fail.Cancelled
+	}
+	if i := slices.IndexFunc(tasks, func(t run.TaskRun) bool { return t.Status == run.Failed }); i >= 0 {
+		o.Message = tasks[i].Task + ": " + tasks[i].Message
+		if tasks[i].Reason != fail.Internal {
+			o.Reason = tasks[i].Reason
 		}
 	}
-	o.Reason = o.tektonReason()
-	if condition := of.Status.GetCondition("Succeeded"); condition != nil {
-		o.Message = condition.Reason + ": " + condition.Message
-	}
 	return o, nil
-}
-
-// tektonReason translates Tekton's word for the run, for a failure that no task explains.
-func (o Outcome) tektonReason() fail.Reason {
-	if o.Cancelled {
-		return fail.Cancelled
-	}
-	if condition := o.Run.Status.GetCondition("Succeeded"); condition != nil {
-		return cmp.Or(kube.ReasonFor(condition.Reason), fail.Internal)
-	}
-	return fail.Internal
 }

@@ -17,39 +17,70 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// Params are the values as Tekton wants them, each of its param's type, in the order
-// of the pipeline. Values of params that the pipeline does not have, params that
-// need a value and have none, and several values of a param that takes one are all
-// told at once, as InvalidInput.
+// Params returns the values as Tekton takes them, in the order of the pipeline. InvalidInput lists every mistake.
 func Params(pipeline *v1.Pipeline, values map[string][]string) (v1.Params, error) {
-	var problems []error
+	if err := errors.Join(mistakes(pipeline, values)...); err != nil {
+		return nil, fail.Advise(fail.Because(fail.InvalidInput, err), "oc describe pipeline %s -n %s (shows all params)", pipeline.Name, pipeline.Namespace)
+	}
 	var params v1.Params
-	known := map[string]bool{}
 	for _, spec := range pipeline.Spec.Params {
-		known[spec.Name] = true
 		texts, given := values[spec.Name]
 		switch {
-		case !given && spec.Default == nil:
-			problems = append(problems, fmt.Errorf("param %s is missing: want %s", spec.Name, description(spec)))
 		case !given:
 		case spec.Type == v1.ParamTypeArray:
-			// Not nil, which would be sent as null.
+			// Not nil, which would become null.
 			params = append(params, v1.Param{Name: spec.Name, Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: append([]string{}, texts...)}})
-		case len(texts) != 1:
-			problems = append(problems, fmt.Errorf("param %s has %s: want one", spec.Name, humanize.Count(len(texts), "value")))
 		default:
 			params = append(params, v1.Param{Name: spec.Name, Value: v1.ParamValue{Type: v1.ParamTypeString, StringVal: texts[0]}})
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !known[name] {
-			problems = append(problems, fmt.Errorf("param %s is none of pipeline %s%s", name, pipeline.Name, nearest(name, known)))
+	return params, nil
+}
+
+// mistakes are: an unknown param, a param without a value, several values of a param that takes one, a value of another
+// type.
+func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []error) {
+	names := map[string]bool{}
+	for _, spec := range pipeline.Spec.Params {
+		names[spec.Name] = true
+		texts, given := values[spec.Name]
+		problems = append(problems, check(spec, texts)...)
+		switch {
+		case !given && spec.Default == nil:
+			problems = append(problems, fmt.Errorf("param %s is missing: want %s", spec.Name, description(spec)))
+		case given && spec.Type != v1.ParamTypeArray && len(texts) != 1:
+			problems = append(problems, fmt.Errorf("param %s has %s: want one", spec.Name, humanize.Count(len(texts), "value")))
 		}
 	}
-	if err := errors.Join(problems...); err != nil {
-		return nil, fail.Advise(fail.Because(fail.InvalidInput, err), "tkn pipeline describe %s -n %s (shows all params)", pipeline.Name, pipeline.Namespace)
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if !names[name] {
+			problems = append(problems, fmt.Errorf("param %s is none of pipeline %s%s", name, pipeline.Name, nearest(name, names)))
+		}
 	}
-	return params, nil
+	return problems
+}
+
+// Mistakes are those in the params of a run, however it was started.
+func Mistakes(found *v1.PipelineRun) []error { return mistakes(pipelineOf(found), Values(found)) }
+
+// ValueOf returns a run's value of a string param, or else its pipeline's default.
+func ValueOf(found *v1.PipelineRun, name string) string {
+	return Value(pipelineOf(found), Values(found), name)
+}
+
+// NeedsOf returns the deadlines of a run's steps.
+func NeedsOf(found *v1.PipelineRun) run.Needs { return needs(pipelineOf(found), Values(found)) }
+
+// pipelineOf is the pipeline as Tekton resolved it for a run, without params before that.
+func pipelineOf(found *v1.PipelineRun) *v1.Pipeline {
+	pipeline := &v1.Pipeline{}
+	if found.Spec.PipelineRef != nil {
+		pipeline.Name = found.Spec.PipelineRef.Name
+	}
+	if found.Status.PipelineSpec != nil {
+		pipeline.Spec = *found.Status.PipelineSpec
+	}
+	return pipeline
 }
 
 func description(spec v1.ParamSpec) string {
@@ -57,11 +88,10 @@ func description(spec v1.ParamSpec) string {
 	return cmp.Or(line, "a value")
 }
 
-// nearest offers what may have been meant.
-func nearest(name string, known map[string]bool) string {
+func nearest(name string, names map[string]bool) string {
 	const far = 3 // letters
 	best, distance := "", far
-	for _, candidate := range slices.Sorted(maps.Keys(known)) {
+	for _, candidate := range slices.Sorted(maps.Keys(names)) {
 		if d := humanize.Distance(name, candidate); d < distance {
 			best, distance = candidate, d
 		}
@@ -72,23 +102,19 @@ func nearest(name string, known map[string]bool) string {
 	return fmt.Sprintf("; did you mean %s?", best)
 }
 
-// Values are a run's own params, as a Request has them.
+// Values returns a run's own params as a Request has them.
 func Values(found *v1.PipelineRun) map[string][]string {
 	values := map[string][]string{}
 	for _, param := range found.Spec.Params {
-		values[param.Name] = texts(param.Value)
+		values[param.Name] = []string{param.Value.StringVal}
+		if param.Value.Type == v1.ParamTypeArray {
+			values[param.Name] = param.Value.ArrayVal
+		}
 	}
 	return values
 }
 
-func texts(value v1.ParamValue) []string {
-	if value.Type == v1.ParamTypeArray {
-		return value.ArrayVal
-	}
-	return []string{value.StringVal}
-}
-
-// Value is what a run has for a param that is a string: its own, else the pipeline's default.
+// Value returns a run's value of a string param, or else the pipeline's default.
 func Value(pipeline *v1.Pipeline, values map[string][]string, name string) string {
 	if given := values[name]; len(given) == 1 {
 		return given[0]
@@ -101,33 +127,17 @@ func Value(pipeline *v1.Pipeline, values map[string][]string, name string) strin
 	return ""
 }
 
-// needs are the deadlines that the steps have of their own. A pipeline without one of
-// these params needs no time for it.
-func needs(pipeline *v1.Pipeline, values map[string][]string) (run.Needs, error) {
-	needs := run.Needs{Teardown: run.TeardownTime}
-	var problems []error
-	for _, of := range []struct {
-		param string
-		into  *time.Duration
-	}{{"build-timeout", &needs.Build}, {"start-timeout", &needs.Start}, {"timeout", &needs.Training}} {
-		text := Value(pipeline, values, of.param)
-		if text == "" {
-			continue
-		}
-		duration, err := time.ParseDuration(text)
-		if err != nil || duration <= 0 {
-			problems = append(problems, fmt.Errorf("param %s is %q: want a time, as in 40m or 24h", of.param, text))
-		}
-		*of.into = duration
+// needs returns the deadlines of the steps. A pipeline without one of these params needs no time for it.
+func needs(pipeline *v1.Pipeline, values map[string][]string) run.Needs {
+	of := func(param string) time.Duration {
+		d, _ := time.ParseDuration(Value(pipeline, values, param)) // Params checks the values
+		return d
 	}
-	if err := errors.Join(problems...); err != nil {
-		return needs, fail.Because(fail.InvalidInput, err)
-	}
-	return needs, nil
+	return run.Needs{Build: of("build-timeout"), Start: of("start-timeout"), Training: of("timeout"), Teardown: run.TeardownTime}
 }
 
-// differences names what two runs were asked for differently, "" for nothing. What the API
-// server fills in, as timeouts, is not looked at.
+// differences lists in what two requests differ, "" for nothing. It ignores what the API server fills in, such as
+// timeouts.
 func differences(wanted, found *v1.PipelineRun) string {
 	var different []string
 	if found.Spec.PipelineRef == nil || found.Spec.PipelineRef.Name != wanted.Spec.PipelineRef.Name {

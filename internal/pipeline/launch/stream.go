@@ -10,12 +10,14 @@ import (
 	"sync"
 	"time"
 
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
 // Pauses before a log that broke is opened again.
@@ -24,13 +26,14 @@ const (
 	lastPause  = 15 * time.Second
 )
 
-// opener opens a container's log, every line with its time in front, from the second
-// in which since lies on; from the first line where since is zero. It ends when the container does.
+// opener opens a container's log, each line with its time in front, from the second of since on; a zero since is the
+// first line.
 type opener func(ctx context.Context, since time.Time) (io.ReadCloser, error)
 
-func logsOf(client kubernetes.Interface, namespace, pod, container string) opener {
+func logOf(client kubernetes.Interface, namespace, pod string, options corev1.PodLogOptions) opener {
 	return func(ctx context.Context, since time.Time) (io.ReadCloser, error) {
-		options := &corev1.PodLogOptions{Container: container, Follow: true, Timestamps: true}
+		options := options.DeepCopy()
+		options.Timestamps = true
 		if !since.IsZero() {
 			options.SinceTime = &metav1.Time{Time: since}
 		}
@@ -42,17 +45,54 @@ func logsOf(client kubernetes.Interface, namespace, pod, container string) opene
 	}
 }
 
+// ErrNoLog is the error of Logs for a task whose pod was deleted or has not run yet.
+var ErrNoLog = errors.New("its pod is gone or has not run")
+
+// Logs emits the lines that the last attempt of a task has printed so far; with a tail above 0 only that many. Errors:
+// ErrNoLog, PermissionDenied.
+func Logs(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task run.TaskRun, tail int64, emit Observer) error {
+	if task.Pod == "" {
+		return ErrNoLog
+	}
+	pod, err := clients.Kube.CoreV1().Pods(of.Namespace).Get(ctx, task.Pod, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return ErrNoLog
+	} else if err != nil {
+		return kube.Problem(err)
+	}
+	for _, container := range pod.Spec.Containers {
+		if !strings.HasPrefix(container.Name, "step-") { // Tekton's prefix of steps
+			continue
+		}
+		options := corev1.PodLogOptions{Container: container.Name}
+		if tail > 0 {
+			options.TailLines = &tail
+		}
+		s := newStream(logOf(clients.Kube, of.Namespace, pod.Name, options))
+		err := s.read(ctx, true, func(at time.Time, line string) {
+			emit(Event{Kind: Line, Time: at, Task: task.Task, Text: line})
+		})
+		switch {
+		case apierrors.IsBadRequest(err), apierrors.IsNotFound(err):
+			return ErrNoLog
+		case err != nil:
+			return kube.Problem(err)
+		}
+	}
+	return nil
+}
+
 // stream is one container's log.
 type stream struct {
 	open opener
-	// pause is before the log is opened a second time; it doubles while nothing comes.
+	// pause comes before the log is opened again; it doubles while no line comes.
 	pause time.Duration
-	// ended is closed when the container has ended; done when all of the log is told.
+	// ended is closed when the container has ended; done after the last line.
 	ended, done chan struct{}
 	end         func()
 
-	// last is the time of the last line that was told, and same how many lines of that very time were.
-	// The API server takes whole seconds, so after a break lines come again.
+	// last is the time of the last line, and same the number of lines with that time: after a break the API server
+	// repeats the lines of a whole second.
 	last time.Time
 	same int
 }
@@ -63,14 +103,18 @@ func newStream(open opener) *stream {
 	return s
 }
 
-// follow tells every line once. It returns nil when the log is whole, or when there is nothing more
-// to read because the pod is gone.
-func (s *stream) follow(ctx context.Context, tell func(time.Time, string)) error {
+// follow passes each line to emit once. It returns nil after the last line, or if the pod was deleted.
+func (s *stream) follow(ctx context.Context, emit func(time.Time, string)) error {
 	pause := s.pause
 	for {
-		over := closed(s.ended)
+		over := false
+		select {
+		case <-s.ended:
+			over = true
+		default:
+		}
 		before := s.last
-		err := s.read(ctx, over, tell)
+		err := s.read(ctx, over, emit)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -96,37 +140,29 @@ func (s *stream) follow(ctx context.Context, tell func(time.Time, string)) error
 	}
 }
 
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
-
-// read tells the lines of one connection that were not told before. A line that breaks
-// off is told only where no more can come.
-func (s *stream) read(ctx context.Context, over bool, tell func(time.Time, string)) error {
+// read passes the new lines of one connection to emit. A line without its end counts only if over is true.
+func (s *stream) read(ctx context.Context, over bool, emit func(time.Time, string)) error {
 	log, err := s.open(ctx, s.last)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	again := s.same // lines of the time last that come again
+	again := s.same // repeated lines of the time last
 	from := s.last
 	for lines := bufio.NewReader(log); ; {
 		line, err := lines.ReadString('\n')
-		whole := err == nil || errors.Is(err, io.EOF) && over && line != ""
-		if whole {
+		if err == nil || errors.Is(err, io.EOF) && over && line != "" {
 			at, text := cut(strings.TrimSuffix(line, "\n"))
 			switch {
 			case at.Before(from):
 			case at.Equal(from) && again > 0:
 				again--
 			default:
-				s.advance(at)
-				tell(at, text)
+				if at.After(s.last) {
+					s.last, s.same = at, 0
+				}
+				s.same++
+				emit(at, text)
 			}
 		}
 		switch {
@@ -138,16 +174,7 @@ func (s *stream) read(ctx context.Context, over bool, tell func(time.Time, strin
 	}
 }
 
-func (s *stream) advance(at time.Time) {
-	switch {
-	case at.After(s.last):
-		s.last, s.same = at, 1
-	default:
-		s.same++
-	}
-}
-
-// cut parts the time from a line. What has none is as late as can be: it is not known to be told.
+// cut splits a line into its time and its text. A line without a time is new.
 func cut(line string) (time.Time, string) {
 	stamp, text, _ := strings.Cut(line, " ")
 	at, err := time.Parse(time.RFC3339Nano, stamp)

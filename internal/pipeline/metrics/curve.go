@@ -6,86 +6,79 @@ import (
 	"time"
 )
 
-// Curve is how a training's metrics went, in few enough points for a receipt.
+// Curve is the course of a training's metrics, in few enough points for a receipt.
 type Curve struct {
-	// Lines of metrics with a step, all together.
+	// Lines is the number of lines with a step.
 	Lines int `json:"lines"`
-	// Rate says what PerSecond counts, tokens or samples; "" where neither is known.
+	// Rate is what PerSecond counts, tokens or samples; "" for neither.
 	Rate string `json:"rate,omitempty"`
 	// StepTime is the median of the points' step times, in nanoseconds.
 	StepTime time.Duration `json:"stepTimeNanoseconds,omitempty"`
-	// NotFinite are the lines whose loss was NaN or infinite; FirstNotFinite is the step of
-	// the first one.
+	// NotFinite is the number of lines whose loss was NaN or infinite; FirstNotFinite is the step of the first one.
 	NotFinite      int     `json:"notFinite,omitempty"`
 	FirstNotFinite float64 `json:"firstNotFinite,omitempty"`
-	// Ranks are those that say their own times.
+	// Ranks are those that report their times.
 	Ranks  []RankTime `json:"ranks,omitempty"`
 	Points []Point    `json:"points,omitempty"`
 }
 
-// Point stands for some lines that follow each other.
+// Point summarizes consecutive lines. A value of 0 or nil is not known.
 type Point struct {
-	// Step is the last one's.
+	// Step is that of the last line.
 	Step float64 `json:"step"`
-	// Elapsed is from the first line to the last of the point, in nanoseconds. It is nil
-	// where lines do not tell their time.
+	// Elapsed is the time from the first line of the curve to the last of the point.
 	Elapsed *time.Duration `json:"elapsedNanoseconds,omitempty"`
-	// Loss is the mean of those that are finite, nil where none is. Highest is the highest of
-	// several.
+	// Loss is the mean of the finite losses, Highest the highest of several.
 	Loss    *float64 `json:"loss,omitempty"`
 	Highest *float64 `json:"highestLoss,omitempty"`
-	// NotFinite are the lines whose loss was NaN or infinite.
+	// NotFinite is the number of lines whose loss was NaN or infinite.
 	NotFinite int `json:"notFinite,omitempty"`
-	// PerSecond is the throughput since the point before, 0 where it is not known.
-	PerSecond float64 `json:"perSecond,omitempty"`
-	// StepTime is the mean since the point before, in nanoseconds, 0 where it is not known.
-	StepTime time.Duration `json:"stepTimeNanoseconds,omitempty"`
-	// Slowest is the mean of the slowest rank's times, in nanoseconds, 0 where ranks do not
-	// tell theirs.
+	// PerSecond is the throughput, and StepTime the mean time of a step, since the previous point.
+	PerSecond float64       `json:"perSecond,omitempty"`
+	StepTime  time.Duration `json:"stepTimeNanoseconds,omitempty"`
+	// Slowest is the mean of the slowest rank's times.
 	Slowest time.Duration `json:"slowestRankNanoseconds,omitempty"`
 }
 
-// RankTime is what a rank took for its part of the steps.
+// RankTime is how long a rank's own part of a step took.
 type RankTime struct {
-	Rank int `json:"rank"`
-	// Mean and Longest are in nanoseconds.
+	Rank    int           `json:"rank"`
 	Mean    time.Duration `json:"meanNanoseconds"`
 	Longest time.Duration `json:"longestNanoseconds"`
 }
 
 const (
-	// mostPoints is twice what is seen on a picture, and some 50 KB of a receipt.
+	// mostPoints is twice what a picture shows, and 50 KB of a receipt.
 	mostPoints = 200
-	// mostRanks are kept, some 100 KB of a receipt.
+	// mostRanks is 100 KB of a receipt.
 	mostRanks = 1024
-	// longestStep in seconds is more than any step takes, and fits a duration.
+	// longestStep in seconds fits a duration.
 	longestStep = 1e9
 )
 
-// History gathers a Curve of however many lines, in bounded memory.
+// History collects a Curve from any number of lines, in bounded memory.
 type History struct {
 	curve   Curve
 	buckets []bucket
-	// each is how many lines a full bucket has.
+	// each is the number of lines of a full bucket.
 	each  int
 	last  map[string]float64
 	ranks []rankSum
 }
 
-// bucket is a point in the making.
 type bucket struct {
 	lines int
-	// step, at, tokens and samples are the last line's; at is zero where it is not known.
+	// step, at, tokens and samples are those of the last line; at is zero if it is not known.
 	step            float64
 	at              time.Time
 	tokens, samples float64
-	// losses are those that are finite.
+	// losses is the number of finite losses.
 	losses, notFinite int
 	lossSum, highest  float64
-	// timed lines say the ranks' times, of which slowest is the sum of the longest ones.
+	// timed is the number of lines with the ranks' times, slowest the sum of the longest ones.
 	timed   int
 	slowest float64
-	// firstStep and firstAt are the first line's.
+	// firstStep and firstAt are those of the first line.
 	firstStep float64
 	firstAt   time.Time
 }
@@ -95,7 +88,7 @@ type rankSum struct {
 	sum, longest float64
 }
 
-// Add takes one line. One without a step says nothing about the course.
+// Add adds a line. Only lines with a step count.
 func (h *History) Add(line map[string]any) {
 	if h.last == nil {
 		h.last, h.each = map[string]float64{}, 1
@@ -110,7 +103,7 @@ func (h *History) Add(line map[string]any) {
 		return
 	}
 	h.curve.Lines++
-	b := bucket{lines: 1, step: step, firstStep: step, tokens: h.last["tokens"], samples: h.last["samples"]}
+	b := bucket{lines: 1, step: step, firstStep: step, tokens: h.last["tokens"], samples: h.last["samples"], highest: math.Inf(-1)}
 	b.at, _ = Time(line)
 	b.firstAt = b.at
 	if loss, ok := Number(line, "loss"); ok {
@@ -137,7 +130,7 @@ func (h *History) Add(line map[string]any) {
 	h.buckets = append(h.buckets, b)
 }
 
-// rankTimes takes a list with a number for each rank.
+// rankTimes adds a list with a number for each rank.
 func (h *History) rankTimes(b *bucket, value any) {
 	list, _ := value.([]any)
 	for rank, v := range list[:min(len(list), mostRanks)] {
@@ -156,15 +149,9 @@ func (h *History) rankTimes(b *bucket, value any) {
 	}
 }
 
-// with is the two together, next being the later one.
+// with joins two buckets; next is the later one.
 func (b bucket) with(next bucket) bucket {
-	if b.losses > 0 {
-		if next.losses > 0 {
-			next.highest = max(next.highest, b.highest)
-		} else {
-			next.highest = b.highest
-		}
-	}
+	next.highest = max(next.highest, b.highest)
 	next.lines += b.lines
 	next.losses += b.losses
 	next.notFinite += b.notFinite
@@ -175,7 +162,7 @@ func (b bucket) with(next bucket) bucket {
 	return next
 }
 
-// Curve is what was added so far, nil where no line had a step.
+// Curve returns the curve so far, nil if no line had a step.
 func (h *History) Curve() *Curve {
 	if len(h.buckets) == 0 {
 		return nil
@@ -192,7 +179,7 @@ func (h *History) Curve() *Curve {
 	before.step, before.at = before.firstStep, before.firstAt
 	for _, b := range h.buckets {
 		p := Point{Step: b.step, NotFinite: b.notFinite}
-		// The sum of large ones is infinite, which JSON does not have.
+		// The sum of large losses may be infinite, which JSON does not have.
 		if b.losses > 0 && !math.IsInf(b.lossSum, 0) {
 			p.Loss = new(b.lossSum / float64(b.losses))
 			if b.losses > 1 {
@@ -224,8 +211,7 @@ func (h *History) Curve() *Curve {
 	return &c
 }
 
-// rates are those since the point before. There are none where the training went back, as
-// to a checkpoint.
+// rates sets the rates since the previous point. A training that returned to a checkpoint has none.
 func (b bucket) rates(p *Point, before bucket, rate string) {
 	if b.at.IsZero() || before.at.IsZero() || !b.at.After(before.at) {
 		return

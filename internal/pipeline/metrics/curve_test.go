@@ -108,3 +108,40 @@ func TestCurveIsAlwaysJSON(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// FuzzLines reads a file whole and in two pieces: the objects are the same, and their curve is bounded and valid JSON.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("{\"step\":1,\"loss\":NaN}\n[1]\nStep 2\n{\"step\":2,\"time\":1e300,\"rank_seconds\":[1,-1,\"x\"]}\n"), 5)
+	f.Add([]byte("{\"step\":1e308,\"tokens\":1e308,\"time\":1}\r\n{\"step\":-1e308,\"tokens\":2,\"time\":1.5}\n{\"loss\""), 30)
+	f.Fuzz(func(t *testing.T, content []byte, at int) {
+		if len(content) > maxLine {
+			return
+		}
+		read := func(pieces ...[]byte) (objects []map[string]any, history History) {
+			lines := Lines{Each: func(object map[string]any) {
+				objects = append(objects, object)
+				history.Add(object)
+			}}
+			for _, piece := range pieces {
+				if n, err := lines.Write(piece); n != len(piece) || err != nil {
+					t.Fatalf("wrote %d of %d: %v", n, len(piece), err)
+				}
+			}
+			return objects, history
+		}
+		whole, history := read(content)
+		if at = max(at, 0) % (len(content) + 1); at > 0 {
+			pieces, _ := read(content[:at], content[at:])
+			if diff := cmp.Diff(whole, pieces); diff != "" {
+				t.Errorf("cut at %d (-whole +pieces):\n%s", at, diff)
+			}
+		}
+		curve := history.Curve()
+		if curve != nil && len(curve.Points) > mostPoints {
+			t.Errorf("%d points, want at most %d", len(curve.Points), mostPoints)
+		}
+		if _, err := json.Marshal(curve); err != nil {
+			t.Error(err)
+		}
+	})
+}

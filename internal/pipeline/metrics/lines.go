@@ -1,4 +1,4 @@
-// Package metrics reads what a training writes about itself, docs/metrics.md.
+// Package metrics reads the metrics that a training writes, docs/metrics.md.
 package metrics
 
 import (
@@ -10,14 +10,13 @@ import (
 	"time"
 )
 
-// Lines calls Each for every JSON object on a line of its own, and passes over everything
-// else: the training writes that file, not we.
+// Lines calls Each for every line that is a JSON object, and skips all others: the training may write anything.
 type Lines struct {
 	Each    func(map[string]any)
 	partial []byte
 }
 
-// maxLine bounds what is kept of a line that does not end.
+// maxLine bounds the memory for a line without an end.
 const maxLine = 64 << 10
 
 // Write takes the next piece of the file. It does not fail.
@@ -37,9 +36,8 @@ func (l *Lines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// object is the JSON object of a line, nil for anything else. NaN and Infinity,
-// which Python writes for a loss that has diverged and JSON does not have, are
-// taken as those words.
+// object is the JSON object of a line, nil for anything else. NaN and Infinity, which Python writes and JSON does not
+// have, become strings.
 func object(line []byte) (value map[string]any) {
 	if json.Unmarshal(line, &value) == nil {
 		return value
@@ -53,13 +51,13 @@ func object(line []byte) (value map[string]any) {
 
 var notFinite = regexp.MustCompile(`([:\[,]\s*)(NaN|-?Infinity)\b`)
 
-// Number is a metric that is a finite number.
+// Number returns a metric if it is a finite number.
 func Number(m map[string]any, key string) (float64, bool) {
 	n, ok := m[key].(float64)
 	return n, ok && !math.IsNaN(n) && !math.IsInf(n, 0)
 }
 
-// Time is when a line was written, by the line itself; ok is false where it does not tell.
+// Time is the time in a line; ok is false if it has none.
 func Time(m map[string]any) (at time.Time, ok bool) {
 	unix, ok := Number(m, "time")
 	if !ok {

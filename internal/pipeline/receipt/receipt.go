@@ -1,5 +1,4 @@
-// Package receipt is the account of one run, kept in a ConfigMap that outlives
-// the environment and the run.
+// Package receipt stores the summary of a run in a ConfigMap that outlives the environment and the run.
 package receipt
 
 import (
@@ -22,7 +21,7 @@ const (
 	Failed    Verdict = "Failed"
 )
 
-// Folder is the repository of a run from somebody's folder, as it was.
+// Folder is the repository of a run that trained from a user's folder.
 const Folder = "folder"
 
 // Receipt is documented in docs/receipt.md.
@@ -31,56 +30,57 @@ type Receipt struct {
 	RunUID      string `json:"runUID,omitempty"`
 	Namespace   string `json:"namespace"`
 	Environment string `json:"environment"`
-	// Schedule is the name of the one that started the run, "" for none.
+	// Schedule is the schedule that started the run, "" for none.
 	Schedule string  `json:"schedule,omitempty"`
 	Verdict  Verdict `json:"verdict"`
 	Reason   string  `json:"reason,omitempty"`
 	Message  string  `json:"message,omitempty"`
-	// Regression says in what a scheduled run is worse than those before it, "" where in nothing.
+	// Regression is what a scheduled run was worse in than earlier ones, "" for nothing.
 	Regression string    `json:"regression,omitempty"`
 	Started    time.Time `json:"started,omitzero"`
 	Ended      time.Time `json:"ended,omitzero"`
-	// Repository is the URL that was trained from, without a user, or Folder.
+	// Repository is a URL without credentials, or Folder.
 	Repository string `json:"repository,omitempty"`
 	Commit     string `json:"commit,omitempty"`
 	Tree       string `json:"tree,omitempty"`
-	// Image is by digest where the cluster told it.
-	Image   string `json:"image,omitempty"`
-	Mode    string `json:"mode,omitempty"`
-	Storage string `json:"storage,omitempty"`
-	// Training is what was launched, nil where nothing was.
+	// Image is by digest if the digest is known.
+	Image string `json:"image,omitempty"`
+	Mode  string `json:"mode,omitempty"`
+	// ModeReason is the reason for the mode, as preflight or provision decided it.
+	ModeReason string `json:"modeReason,omitempty"`
+	Storage    string `json:"storage,omitempty"`
+	// Training is nil if nothing was launched.
 	Training *Training `json:"training,omitempty"`
 	Phases   []Phase   `json:"phases,omitempty"`
 	Nodes    []Node    `json:"nodes,omitempty"`
 	Ranks    []Rank    `json:"ranks,omitempty"`
-	// NCCL are the variables of the network that the ranks of node 0 had. Those of other
-	// nodes differ where their devices have other names.
+	// NCCL are the NCCL variables of node 0. Names of devices may differ on other nodes.
 	NCCL map[string]string `json:"nccl,omitempty"`
-	// Network is what NCCL's own logs prove of the training, without its processes;
-	// nil where it logged nothing.
+	// Network is what NCCL logged in the training, without its processes; nil for nothing.
 	Network *nccl.Summary `json:"network,omitempty"`
-	// Fabric is what check-fabric found, nil where there was none.
+	// Fabric is the report of check-fabric, nil if it did not run.
 	Fabric *fabric.Report `json:"fabric,omitempty"`
-	// Metrics are the last values of the training's own.
+	// Metrics are the last values that the training wrote.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
-	// Cause is the rank that failed first by an error of its own.
+	// Cause is the rank whose own error came first.
 	Cause *Cause `json:"cause,omitempty"`
-	// Record says where logs, metrics and checkpoints lie.
+	// Record is where logs, metrics and status lie.
 	Record *Record `json:"record,omitempty"`
-	// Teardown is what was given back, or what was not.
+	// Teardown is what was released, and what was not.
 	Teardown string `json:"teardown,omitempty"`
-	// Curve is how the training's own metrics went; nil where it wrote none.
+	// Curve is nil if the training wrote no metrics.
 	Curve *metrics.Curve `json:"curve,omitempty"`
 }
 
 // Training is what was launched.
 type Training struct {
-	Launcher agent.Launcher `json:"launcher"`
-	Script   string         `json:"script"`
-	// Args are as they were given, without the environment.
-	Args         []string `json:"args,omitempty"`
-	Nodes        int      `json:"nodes"`
-	RanksPerNode int      `json:"ranksPerNode"`
+	Launcher     agent.Launcher `json:"launcher"`
+	Script       string         `json:"script"`
+	Args         []string       `json:"args,omitempty"`
+	Nodes        int            `json:"nodes"`
+	RanksPerNode int            `json:"ranksPerNode"`
+	// ResumedFrom is the first run of a series, whose checkpoints the run resumed from; "" for a run of its own.
+	ResumedFrom string `json:"resumedFrom,omitempty"`
 }
 
 // Phase is one task of the run.
@@ -90,7 +90,7 @@ type Phase struct {
 	Reason  string    `json:"reason,omitempty"`
 	Started time.Time `json:"started,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
-	// Seconds it took, as far as it has.
+	// Seconds is how long it took so far.
 	Seconds float64 `json:"seconds,omitempty"`
 	Retries int     `json:"retries,omitempty"`
 }
@@ -103,19 +103,19 @@ type Node struct {
 	GPUs           []string `json:"gpus,omitempty"`
 	Model          string   `json:"model,omitempty"`
 	Driver         string   `json:"driver,omitempty"`
-	// Rack is where it is, "" where that is not known.
+	// Rack is "" if it is not known.
 	Rack string `json:"rack,omitempty"`
-	// Rails are the RDMA ports that it can use.
+	// Rails are the RDMA ports that the node can use.
 	Rails []Rail `json:"rails,omitempty"`
 }
 
-// Rail is a node's port on one.
+// Rail is an RDMA port of a node.
 type Rail struct {
 	Device string `json:"device"`
 	Port   int    `json:"port"`
-	// Interface is its network interface, "" where the pod has none, as on InfiniBand.
+	// Interface is its network interface, "" for none, as on InfiniBand.
 	Interface string `json:"interface,omitempty"`
-	// Network is the subnet, or the fabric, that it is on: the same on all nodes of the rail.
+	// Network is its subnet or fabric, the same on all nodes.
 	Network   string             `json:"network,omitempty"`
 	LinkLayer string             `json:"linkLayer,omitempty"`
 	Rate      rdma.BitsPerSecond `json:"rateBitsPerSecond,omitempty"`
@@ -129,11 +129,11 @@ type Rank struct {
 	Stopped bool       `json:"stopped,omitempty"`
 	Started time.Time  `json:"started"`
 	Seconds float64    `json:"seconds"`
-	// Tail is of failed ranks only.
+	// Tail has the last lines of a failed rank.
 	Tail []string `json:"tail,omitempty"`
 }
 
-// Cause is the failure that the others followed from.
+// Cause is the rank that failed first.
 type Cause struct {
 	Rank   int                `json:"rank"`
 	Node   int                `json:"node"`
@@ -141,10 +141,10 @@ type Cause struct {
 	Python *agent.PythonError `json:"python,omitempty"`
 }
 
-// Record says where things lie.
+// Record is where the record of the run lies.
 type Record struct {
-	// Folder on the workspace claim: logs of all ranks, metrics and status.
+	// Folder is on the workspace claim.
 	Folder string `json:"folder"`
-	// Claims that hold it; with volumeClaimTemplates each node's own part.
+	// Claims hold the folder; with volumeClaimTemplates each holds the part of its node.
 	Claims []string `json:"claims"`
 }

@@ -6,13 +6,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
@@ -22,16 +25,20 @@ const (
 	// Label marks receipts.
 	Label = "ml-dev-env/receipt"
 	key   = "receipt.json"
+
+	environmentLabel = "ml-dev-env/environment"
 	// Keep is how many receipts of one environment are kept.
 	Keep = 30
 	// maxSize keeps a receipt within what a ConfigMap holds, 1 MiB.
 	maxSize = 900 << 10
 )
 
-// Name is that of a run's ConfigMap.
-func Name(of string) string { return of + "-receipt" }
+const suffix = "-receipt"
 
-// Write stores the receipt, in place of an earlier one of the run.
+// Name is the name of a run's ConfigMap.
+func Name(of string) string { return of + suffix }
+
+// Write stores the receipt and replaces an earlier one of the run.
 func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	content, err := encode(r)
 	if err != nil {
@@ -41,7 +48,7 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 		"app.kubernetes.io/managed-by": "ml-dev-env",
 		"app.kubernetes.io/name":       "ml-dev-env",
 		Label:                          "true",
-		"ml-dev-env/environment":       r.Environment,
+		environmentLabel:               r.Environment,
 		"ml-dev-env/verdict":           string(r.Verdict),
 	}
 	if r.Schedule != "" {
@@ -54,7 +61,7 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	})
 }
 
-// encode leaves out what is long and least needed, until the rest fits.
+// encode leaves out tails, then the curve, until the rest fits.
 func encode(r Receipt) ([]byte, error) {
 	shorten := []func(){
 		func() {
@@ -78,34 +85,89 @@ func encode(r Receipt) ([]byte, error) {
 	}
 }
 
-// Read finds the receipt of a run.
+// Read returns the receipt of a run. Reason of one that is not valid: InvalidInput.
 func Read(ctx context.Context, client kubernetes.Interface, namespace, name string) (Receipt, error) {
-	var r Receipt
 	found, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, Name(name), metav1.GetOptions{})
 	if err != nil {
-		return r, fmt.Errorf("getting the receipt of %s/%s: %w", namespace, name, err)
+		return Receipt{}, fmt.Errorf("getting the receipt of %s/%s: %w", namespace, name, err)
 	}
-	if err := json.Unmarshal([]byte(found.Data[key]), &r); err != nil {
-		return r, fmt.Errorf("reading the receipt of %s/%s: %w", namespace, name, err)
+	return decode(found)
+}
+
+// runUID is what a UID can be, which becomes part of a path.
+var runUID = regexp.MustCompile(`^[A-Za-z0-9-]*$`)
+
+// decode checks a receipt, because anyone who may write ConfigMaps may have written it. The names of the run and the
+// namespace are those of the ConfigMap.
+func decode(config *corev1.ConfigMap) (Receipt, error) {
+	var r Receipt
+	err := json.Unmarshal([]byte(config.Data[key]), &r)
+	if err == nil {
+		err = r.check()
 	}
+	if err != nil {
+		return Receipt{}, fail.Becausef(fail.InvalidInput, "reading receipt %s/%s: %w", config.Namespace, config.Name, err)
+	}
+	r.Run, r.Namespace = strings.TrimSuffix(config.Name, suffix), config.Namespace
 	return r, nil
 }
 
-// Latest is the newest receipt of an environment; ok is false where there is none.
-func Latest(ctx context.Context, client kubernetes.Interface, namespace, environment string) (r Receipt, ok bool, err error) {
-	found, err := newestFirst(ctx, client, namespace, environment)
-	if err != nil || len(found) == 0 {
-		return r, false, err
+func (r Receipt) check() error {
+	if r.Verdict != "" && r.Verdict != Succeeded && r.Verdict != Failed {
+		return fmt.Errorf("verdict %q: want %s or %s", r.Verdict, Succeeded, Failed)
 	}
-	if err := json.Unmarshal([]byte(found[0].Data[key]), &r); err != nil {
-		return r, false, fmt.Errorf("reading receipt %s/%s: %w", namespace, found[0].Name, err)
+	if !runUID.MatchString(r.RunUID) {
+		return fmt.Errorf("runUID %q: want a UID", r.RunUID)
 	}
-	return r, true, nil
+	for _, node := range r.Nodes {
+		if node.Node < 0 {
+			return fmt.Errorf("node %d: want at least 0", node.Node)
+		}
+	}
+	for _, rank := range r.Ranks {
+		if rank.Rank < 0 || rank.Node < 0 {
+			return fmt.Errorf("rank %d on node %d: want at least 0", rank.Rank, rank.Node)
+		}
+	}
+	return nil
 }
 
-// newestFirst are the receipts of an environment.
+// List returns the receipts of an environment, "" for all of the namespace, the newest run first. It skips receipts that
+// are not valid; its error names them.
+func List(ctx context.Context, client kubernetes.Interface, namespace, environment string) ([]Receipt, error) {
+	found, err := newestFirst(ctx, client, namespace, environment)
+	if err != nil {
+		return nil, err
+	}
+	var all []Receipt
+	var errs []error
+	for i := range found {
+		r, err := decode(&found[i])
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		all = append(all, r)
+	}
+	slices.SortStableFunc(all, func(a, b Receipt) int { return b.Started.Compare(a.Started) })
+	return all, errors.Join(errs...)
+}
+
+// Latest returns the newest receipt of an environment; ok is false if there is none.
+func Latest(ctx context.Context, client kubernetes.Interface, namespace, environment string) (r Receipt, ok bool, err error) {
+	all, err := List(ctx, client, namespace, environment)
+	if len(all) == 0 {
+		return r, false, err
+	}
+	return all[0], true, nil
+}
+
+// newestFirst returns the ConfigMaps of an environment, "" for all of the namespace.
 func newestFirst(ctx context.Context, client kubernetes.Interface, namespace, environment string) ([]corev1.ConfigMap, error) {
-	selector := metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: map[string]string{Label: "true", "ml-dev-env/environment": environment}})
+	selector := Label + "=true"
+	if environment != "" {
+		selector += "," + environmentLabel + "=" + environment
+	}
 	found, err := client.CoreV1().ConfigMaps(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing receipts in %s: %w", namespace, err))
@@ -116,30 +178,8 @@ func newestFirst(ctx context.Context, client kubernetes.Interface, namespace, en
 	return found.Items, nil
 }
 
-// History are the receipts of an environment, of the newest run first. What cannot be read of
-// one keeps no other from being returned.
-func History(ctx context.Context, client kubernetes.Interface, namespace, environment string) ([]Receipt, error) {
-	found, err := newestFirst(ctx, client, namespace, environment)
-	if err != nil {
-		return nil, err
-	}
-	var all []Receipt
-	var errs []error
-	for _, each := range found {
-		var r Receipt
-		if err := json.Unmarshal([]byte(each.Data[key]), &r); err != nil {
-			errs = append(errs, fmt.Errorf("reading receipt %s/%s: %w", namespace, each.Name, err))
-			continue
-		}
-		all = append(all, r)
-	}
-	slices.SortStableFunc(all, func(a, b Receipt) int { return b.Started.Compare(a.Started) })
-	return all, errors.Join(errs...)
-}
-
-// Prune deletes the oldest receipts of an environment beyond Keep: those that the schedule has
-// left, or of "" those that no schedule has. So the history of a schedule does not go because people
-// train.
+// Prune deletes the oldest receipts of an environment beyond Keep. It counts the receipts of each schedule, and those of
+// no schedule (""), apart, so that other runs do not delete the history of a schedule.
 func Prune(ctx context.Context, client kubernetes.Interface, namespace, environment, schedule string) error {
 	found, err := newestFirst(ctx, client, namespace, environment)
 	if err != nil {
@@ -148,10 +188,29 @@ func Prune(ctx context.Context, client kubernetes.Interface, namespace, environm
 	found = slices.DeleteFunc(found, func(c corev1.ConfigMap) bool { return c.Labels[run.ScheduleLabel] != schedule })
 	var errs []error
 	for _, old := range found[min(Keep, len(found)):] {
-		err := client.CoreV1().ConfigMaps(namespace).Delete(ctx, old.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &old.UID}})
-		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, kube.Problem(fmt.Errorf("deleting receipt %s/%s: %w", namespace, old.Name, err)))
-		}
+		errs = append(errs, remove(ctx, client, &old))
 	}
 	return errors.Join(errs...)
+}
+
+// Delete deletes a receipt that was read, unless another run of its name has replaced it.
+func Delete(ctx context.Context, client kubernetes.Interface, r Receipt) error {
+	found, err := client.CoreV1().ConfigMaps(r.Namespace).Get(ctx, Name(r.Run), metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	} else if err != nil {
+		return kube.Problem(fmt.Errorf("getting the receipt of %s/%s: %w", r.Namespace, r.Run, err))
+	}
+	if now, err := decode(found); err != nil || now.RunUID != r.RunUID {
+		return fail.Becausef(fail.InvalidInput, "deleting receipt %s/%s: it has changed meanwhile", r.Namespace, found.Name)
+	}
+	return remove(ctx, client, found)
+}
+
+func remove(ctx context.Context, client kubernetes.Interface, config *corev1.ConfigMap) error {
+	err := client.CoreV1().ConfigMaps(config.Namespace).Delete(ctx, config.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &config.UID}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return kube.Problem(fmt.Errorf("deleting receipt %s/%s: %w", config.Namespace, config.Name, err))
+	}
+	return nil
 }

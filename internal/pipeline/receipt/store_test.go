@@ -17,6 +17,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
@@ -125,4 +126,58 @@ func TestLatest(t *testing.T) {
 	if got, ok, err := Latest(t.Context(), client, "ns", "env"); got.Run != "second" || !ok || err != nil {
 		t.Errorf("got %q, %v, %v; want the second, which is the newest", got.Run, ok, err)
 	}
+}
+
+// A receipt that someone else has written makes no other one unreadable, and its numbers are never used as an index.
+func TestInvalidReceipts(t *testing.T) {
+	client := fake.NewClientset()
+	for name, content := range map[string]string{
+		"good": `{"run":"another","namespace":"elsewhere","verdict":"Failed"}`, "text": "hello", "rank": `{"ranks":[{"rank":1,"node":-1}]}`,
+		"node": `{"nodes":[{"node":-2}]}`, "path": `{"runUID":"../../other"}`, "verdict": `{"verdict":"<b>"}`,
+	} {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name(name), Labels: map[string]string{Label: "true"}}, Data: map[string]string{key: content}}
+		if err := client.Tracker().Add(config); err != nil {
+			t.Fatal(err)
+		}
+		if name == "good" {
+			continue
+		}
+		if _, err := Read(t.Context(), client, "ns", name); fail.ReasonOf(err) != fail.InvalidInput {
+			t.Errorf("%s: got %v, want InvalidInput", name, err)
+		}
+	}
+	all, err := List(t.Context(), client, "ns", "")
+	if err == nil || len(all) != 1 || all[0].Run != "good" || all[0].Namespace != "ns" {
+		t.Errorf("got %v, %v; want the good one under its own name, and the others in the error", all, err)
+	}
+}
+
+// FuzzDecode reads anything as a receipt: what is accepted has no number below 0, and reads the same after it was written again.
+func FuzzDecode(f *testing.F) {
+	f.Add(`{"run":"a","verdict":"Failed","ranks":[{"rank":1,"node":-1}]}`)
+	f.Add(`{"runUID":"../x","metrics":{"loss":1},"nodes":[{"node":1}]}`)
+	f.Add(`{"verdict":"Succeeded","curve":{"points":[{"step":1}]}}`)
+	f.Fuzz(func(t *testing.T, content string) {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: Name("mine")}, Data: map[string]string{key: content}}
+		r, err := decode(config)
+		if err != nil {
+			return
+		}
+		if r.Run != "mine" || r.Namespace != "ns" || strings.ContainsAny(r.RunUID, "/.") {
+			t.Errorf("got run %s/%s with UID %q", r.Namespace, r.Run, r.RunUID)
+		}
+		for _, rank := range r.Ranks {
+			if rank.Rank < 0 || rank.Node < 0 {
+				t.Errorf("rank %d on node %d", rank.Rank, rank.Node)
+			}
+		}
+		encoded, err := encode(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Data[key] = string(encoded)
+		if _, err := decode(config); err != nil {
+			t.Errorf("a receipt that was written again: %v", err)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -13,10 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// failure is why a run failed, with what shows it.
 type failure struct {
 	Reason, Message string
-	// Meaning and Remedy are the reason's row in docs/reasons.md.
+	// Meaning and Remedy come from docs/reasons.md.
 	Meaning, Remedy string
 	Cause           *evidence
 	Tails           []evidence
@@ -25,17 +25,15 @@ type failure struct {
 	MoreFindings    string
 }
 
-// evidence is text that a program printed.
 type evidence struct {
 	Title, Where, Text string
 }
 
-// finding is what logs show to be wrong.
 type finding struct {
 	Title, Evidence, Cause, Fix string
 }
 
-// failureOf is nil of a run that has not failed and of which nothing is found to be wrong.
+// failureOf is nil for a run that has not failed and has no findings.
 func failureOf(r receipt.Receipt) *failure {
 	findings := findingsOf(r)
 	if r.Verdict != receipt.Failed && len(findings) == 0 {
@@ -54,17 +52,17 @@ func failureOf(r receipt.Receipt) *failure {
 			if p.File != "" {
 				f.Cause.Where = cut(fmt.Sprintf("%s:%d", p.File, p.Line), mostLine)
 			}
-			f.Cause.Text = lines(p.Traceback)
+			f.Cause.Text = LastLines(p.Traceback)
 		}
 	}
 	f.Tails, f.More = tails(r)
 	return f
 }
 
-// tails are the last lines of ranks that failed, the cause's first, those that were stopped last.
+// tails are the last lines of the failed ranks: first the rank that failed first, last those that were stopped.
 func tails(r receipt.Receipt) ([]evidence, string) {
 	ranks := slices.DeleteFunc(slices.Clone(r.Ranks), func(rank receipt.Rank) bool { return len(rank.Tail) == 0 })
-	place := func(rank receipt.Rank) int {
+	order := func(rank receipt.Rank) int {
 		switch {
 		case r.Cause != nil && r.Cause.Rank == rank.Rank:
 			return 0
@@ -73,20 +71,20 @@ func tails(r receipt.Receipt) ([]evidence, string) {
 		}
 		return 1
 	}
-	slices.SortStableFunc(ranks, func(a, b receipt.Rank) int { return place(a) - place(b) })
-	shown, more := first(ranks, mostTails, "ranks' last lines")
+	slices.SortStableFunc(ranks, func(a, b receipt.Rank) int { return order(a) - order(b) })
+	ranks, more := first(ranks, mostTails, "ranks' last lines")
 	var all []evidence
-	for _, rank := range shown {
+	for _, rank := range ranks {
 		how := cut(cause.Describe(rank.Exit), mostLine)
 		if rank.Stopped {
 			how = "was stopped"
 		}
-		all = append(all, evidence{Title: fmt.Sprintf("Rank %d on node %d %s; its last lines", rank.Rank, rank.Node, how), Text: lines(rank.Tail)})
+		all = append(all, evidence{Title: fmt.Sprintf("Rank %d on node %d %s; its last lines", rank.Rank, rank.Node, how), Text: LastLines(rank.Tail)})
 	}
 	return all, more
 }
 
-// findingsOf are those of the training's logs and of the check, causes before consequences.
+// findingsOf are the findings of check-fabric and of the training, causes before consequences.
 func findingsOf(r receipt.Receipt) (result []finding) {
 	var all []nccl.Finding
 	if r.Fabric != nil {
@@ -95,10 +93,10 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 	if r.Network != nil {
 		all = append(all, r.Network.Findings...)
 	}
-	slices.SortStableFunc(all, func(a, b nccl.Finding) int {
-		return boolean(a.Consequence) - boolean(b.Consequence)
-	})
-	for _, f := range all {
+	follows := func(f nccl.Finding) bool { return f.Consequence }
+	causes := slices.DeleteFunc(slices.Clone(all), follows)
+	consequences := slices.DeleteFunc(all, func(f nccl.Finding) bool { return !follows(f) })
+	for _, f := range append(causes, consequences...) {
 		title := string(f.Reason)
 		for _, of := range []string{f.Host, f.Device, f.Peer} {
 			if of != "" {
@@ -116,14 +114,7 @@ func findingsOf(r receipt.Receipt) (result []finding) {
 	return result
 }
 
-func boolean(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// explain finds the reason's row in the documentation, "" for a reason that is not in it.
+// explain returns the reason's row of docs/reasons.md.
 func explain(reason string) (meaning, remedy string) {
 	for row := range strings.Lines(mldevenv.Reasons) {
 		cells := strings.Split(strings.TrimSpace(row), " | ")
@@ -134,25 +125,11 @@ func explain(reason string) (meaning, remedy string) {
 	return "", ""
 }
 
-// plain is Markdown without its marks.
+// plain is Markdown without links and backquotes.
 func plain(markdown string) string {
-	var b strings.Builder
-	for markdown != "" {
-		before, rest, found := strings.Cut(markdown, "[")
-		b.WriteString(before)
-		if !found {
-			break
-		}
-		text, after, isLink := strings.Cut(rest, "](")
-		_, end, closed := strings.Cut(after, ")")
-		if !isLink || !closed {
-			b.WriteString("[" + rest)
-			break
-		}
-		b.WriteString(text)
-		markdown = end
-	}
-	return strings.ReplaceAll(b.String(), "`", "")
+	return strings.ReplaceAll(link.ReplaceAllString(markdown, "$1"), "`", "")
 }
+
+var link = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

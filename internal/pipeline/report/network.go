@@ -14,10 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// network is how the nodes talk: as measured before the training, and as the training's own
-// logs show.
+// network is the network as check-fabric measured it, and as the training's NCCL logs show it.
 type network struct {
-	// Missing is of the check, NotLogged of the training.
+	// Missing explains why there is no measurement, NotLogged why there are no logs.
 	Missing, NotLogged string
 	Verdict            verdict
 	Message            string
@@ -30,9 +29,12 @@ type network struct {
 
 func networkOf(r receipt.Receipt) network {
 	result := network{}
-	if r.Network == nil {
-		result.NotLogged = notLogged(r)
-	} else {
+	switch {
+	case r.Network == nil && len(r.Ranks) == 0:
+		result.NotLogged = "No rank was started, so the transport between ranks is not known."
+	case r.Network == nil:
+		result.NotLogged = "The transport between the ranks is not known: NCCL logged nothing, as with gloo or on a single GPU."
+	default:
 		result.Training = withValues([]fact{
 			{Name: "Transport of the slowest rank", Value: r.Network.Transport.Words()},
 			{Name: "NCCL", Value: strings.Join(r.Network.Versions, ", ")},
@@ -72,14 +74,7 @@ func notChecked(r receipt.Receipt) string {
 	case len(r.Ranks) == 0:
 		return "The network was not measured: the run ended before check-fabric."
 	}
-	return "The network was not measured: check-fabric was no part of this run."
-}
-
-func notLogged(r receipt.Receipt) string {
-	if len(r.Ranks) == 0 {
-		return "No rank was started, so there is nothing to say about how ranks talked."
-	}
-	return "How the ranks talked is not known: NCCL logged nothing, as with gloo or on a single GPU."
+	return "The network was not measured: check-fabric was not part of this run."
 }
 
 func fabricFacts(f *fabric.Report) []fact {
@@ -90,13 +85,13 @@ func fabricFacts(f *fabric.Report) []fact {
 	if f.Expected > 0 {
 		list = append(list, fact{Name: "Expected", Value: fmt.Sprintf("%s; %.0f%% of it was reached", f.Expected, 100*float64(f.Bandwidth)/float64(f.Expected))})
 	} else {
-		list = append(list, fact{Name: "Expected", Value: "nothing: neither the ports' rates nor the cluster file tell"})
+		list = append(list, fact{Name: "Expected", Value: "not known: neither the ports' rates nor the cluster file have it"})
 	}
 	if f.Latency > 0 {
 		list = append(list, fact{Name: "Latency of the smallest", Value: f.Latency.Round(100 * time.Nanosecond).String()})
 	}
 	if f.Sockets > 0 {
-		list = append(list, fact{Name: "Over TCP sockets", Value: fmt.Sprintf("%s; without them it is %.1f times that", f.Sockets, f.Ratio())})
+		list = append(list, fact{Name: "Over TCP sockets", Value: fmt.Sprintf("%s; the measured transport is %.1f times as fast", f.Sockets, f.Ratio())})
 	}
 	if len(f.FaultyNodes) > 0 {
 		list = append(list, fact{Name: "At fault", Value: fabric.NodeNames(f.FaultyNodes)})
@@ -133,7 +128,6 @@ func bandwidthText(f *fabric.Report) string {
 	return fmt.Sprintf("Bus bandwidth over all ranks by the size of the message; all_reduce reached %s of %s expected.", f.Bandwidth, f.Expected)
 }
 
-// sizes are the ticks: those that were measured.
 func sizes(f *fabric.Report) (ticks []chart.Tick) {
 	var all []agent.Bytes
 	for _, m := range f.Measurements {
@@ -148,15 +142,15 @@ func sizes(f *fabric.Report) (ticks []chart.Tick) {
 	return ticks
 }
 
-// railMeters are the rails as measured one by one, to the scale of the largest expectation.
+// railMeters are the rails that were measured one by one, on a common scale.
 func railMeters(f *fabric.Report) (bars []meter, more string) {
 	var largest rdma.BytesPerSecond
 	for _, rail := range f.Rails {
 		largest = max(largest, rail.Bandwidth, rail.Expected)
 	}
-	shown, more := first(f.Rails, mostRails, "rails")
-	for _, rail := range shown {
-		b := meter{Name: cut(rail.String(), mostLine), Text: "not measured by itself", Class: "plain"}
+	rails, more := first(f.Rails, mostRails, "rails")
+	for _, rail := range rails {
+		b := meter{Name: cut(rail.String(), mostLine), Text: "not measured alone", Class: "plain"}
 		if rail.Bandwidth > 0 {
 			b.Text = rail.Bandwidth.String()
 			b.Width = float64(int(1000*float64(rail.Bandwidth)/float64(largest))) / 10

@@ -12,7 +12,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// nodes is the map of nodes, ranks and rails.
 type nodes struct {
 	Missing string
 	Cards   []card
@@ -36,20 +35,20 @@ type chip struct {
 
 func nodesOf(r receipt.Receipt) nodes {
 	if len(r.Nodes) == 0 && len(r.Ranks) == 0 {
-		return nodes{Missing: "No node is known: the run ended before there were any, or none answered when the receipt was written."}
+		return nodes{Missing: "No node is known: the run ended before the nodes started, or none answered when the receipt was written."}
 	}
 	all := slices.Clone(r.Nodes)
-	// A node that was gone is known by its ranks.
+	// The ranks name nodes that no longer answered.
 	for _, rank := range r.Ranks {
 		if !slices.ContainsFunc(all, func(n receipt.Node) bool { return n.Node == rank.Node }) {
 			all = append(all, receipt.Node{Node: rank.Node})
 		}
 	}
 	slices.SortFunc(all, func(a, b receipt.Node) int { return cmp.Compare(a.Node, b.Node) })
-	shown, more := first(all, mostNodes, "nodes")
+	all, more := first(all, mostNodes, "nodes")
 	result := nodes{More: more}
 	left := mostRanks
-	for _, n := range shown {
+	for _, n := range all {
 		c := card{Title: fmt.Sprintf("Node %d", n.Node), Facts: withValues([]fact{
 			{Name: "Pod", Value: n.Pod},
 			{Name: "On", Value: n.KubernetesNode},
@@ -84,12 +83,12 @@ func gpus(n receipt.Node) string {
 	return fmt.Sprintf("%d × %s", len(n.GPUs), cmp.Or(cut(n.Model, mostLine), "unknown model"))
 }
 
-// chipOf is how a rank ended, and over what it talked.
+// chipOf is how a rank ended, and its transport.
 func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
-	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: ended well after %s", rank.Rank, humanize.Duration(seconds(rank.Seconds))), Class: "good"}
+	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: succeeded after %s", rank.Rank, humanize.Duration(seconds(rank.Seconds))), Class: "good"}
 	switch {
 	case rank.Stopped:
-		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Text: fmt.Sprintf("rank %d: stopped because another had failed, or the run ended", rank.Rank), Class: "open"}
+		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Text: fmt.Sprintf("rank %d: stopped because another rank failed, or the run ended", rank.Rank), Class: "open"}
 	case rank.Exit == agent.Exit{Code: -1}:
 		c = chip{Name: fmt.Sprintf("… %d", rank.Rank), Text: fmt.Sprintf("rank %d: had not ended", rank.Rank), Class: "open"}
 	case rank.Exit != agent.Exit{}:
@@ -104,7 +103,7 @@ func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
 	return c
 }
 
-// railsOf are a node's ports with what NCCL sent over them.
+// railsOf are a node's ports and NCCL's use of them.
 func railsOf(r receipt.Receipt, n receipt.Node) (texts []string) {
 	var logged []nccl.Rail
 	if r.Network != nil {
@@ -141,7 +140,7 @@ func railsOf(r receipt.Receipt, n receipt.Node) (texts []string) {
 
 func traffic(rail nccl.Rail) string {
 	if rail.Channels == 0 {
-		return "NCCL used it for no channel"
+		return "not used by NCCL"
 	}
 	return fmt.Sprintf("%s, %s of channels", rail.Transport.Words(), humanize.Count(rail.Channels, "end"))
 }

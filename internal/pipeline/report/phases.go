@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -8,16 +9,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// phases is the time line.
 type phases struct {
 	Missing string
 	Bars    []bar
-	// Whole is from the left to the right end of the line.
+	// Whole is the length of the timeline.
 	Whole string
 	More  string
 }
 
-// bar is a phase on the line. Left and Width are in percent of it.
+// bar is a phase on the timeline. Left and Width are percentages.
 type bar struct {
 	Name, Text  string
 	Class       string
@@ -27,15 +27,15 @@ type bar struct {
 func phasesOf(r receipt.Receipt) phases {
 	if len(r.Phases) == 0 {
 		if r.Run == "" {
-			return phases{Missing: "This was no PipelineRun, so there are no phases."}
+			return phases{Missing: "This was not a PipelineRun, so there are no phases."}
 		}
-		return phases{Missing: "The receipt has no phases: the run's tasks could not be read, or none began."}
+		return phases{Missing: "The receipt has no phases: the run's tasks could not be read, or none started."}
 	}
 	begin, end := span(r)
-	shown, more := first(r.Phases, mostPhases, "phases")
+	list, more := first(r.Phases, mostPhases, "phases")
 	result := phases{More: more, Whole: humanize.Duration(end.Sub(begin))}
-	for _, p := range shown {
-		b := bar{Name: cut(p.Name, mostLine), Class: class(p.Status)}
+	for _, p := range list {
+		b := bar{Name: cut(p.Name, mostLine), Class: cmp.Or(classes[p.Status], "open")}
 		until := p.Ended
 		switch {
 		case p.Started.IsZero():
@@ -53,7 +53,7 @@ func phasesOf(r receipt.Receipt) phases {
 			}
 		}
 		if p.Retries > 0 {
-			b.Text += ", tried again " + humanize.Count(p.Retries, "time")
+			b.Text += ", retried " + humanize.Count(p.Retries, "time")
 		}
 		if !p.Started.IsZero() {
 			b.Left = percent(p.Started.Sub(begin), end.Sub(begin))
@@ -64,7 +64,7 @@ func phasesOf(r receipt.Receipt) phases {
 	return result
 }
 
-// span is what the time line shows: from the run's start to its end.
+// span is the timeline, from the run's start to its end.
 func span(r receipt.Receipt) (begin, end time.Time) {
 	begin, end = r.Started, r.Ended
 	for _, p := range r.Phases {
@@ -80,16 +80,8 @@ func span(r receipt.Receipt) (begin, end time.Time) {
 	return begin, end
 }
 
-func class(status string) string {
-	switch run.Status(status) {
-	case run.Succeeded:
-		return "good"
-	case run.Failed:
-		return "bad"
-	case run.Running:
-	}
-	return "open"
-}
+// classes are the CSS classes of phases that have ended.
+var classes = map[string]string{string(run.Succeeded): "good", string(run.Failed): "bad"}
 
 // percent is rounded to tenths.
 func percent(part, whole time.Duration) float64 {

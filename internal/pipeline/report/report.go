@@ -1,10 +1,7 @@
-// Package report makes one HTML file of a receipt, for people: how the run went, in
-// pictures, and why it failed.
+// Package report renders a receipt as one HTML file: the course of the run in pictures, and why it failed.
 //
-// The file needs nothing else: no script, no font, no picture is loaded, and its own policy
-// forbids the browser to load any, so that it can be mailed, kept, and opened anywhere. What
-// a receipt carries of users' programs, as the last lines of a rank, is text in it and
-// nothing else.
+// The page loads nothing, and its content security policy keeps the browser from loading anything. Output of users'
+// programs is always text.
 package report
 
 import (
@@ -13,6 +10,9 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -23,10 +23,10 @@ import (
 //go:embed page.html style.css
 var files embed.FS
 
-// page is what the template shows. Its parts say in a sentence why they have nothing.
+// page is the data of the template. A part without content has a sentence that says why.
 type page struct {
 	Style template.CSS
-	// Run is the run's name, From its name with the namespace.
+	// Run is the run's name, From its namespace and name.
 	Run, From string
 	Reason    string
 	Verdict   verdict
@@ -37,21 +37,21 @@ type page struct {
 	Network   network
 	Nodes     nodes
 	Settings  []fact
-	Places    []fact
+	Remains   []fact
 }
 
-// fact is a name and a value. The value is shown as code where people would copy it.
+// fact is a name and a value, which is code if people would copy it.
 type fact struct {
 	Name, Value string
 	Code        bool
 }
 
-// verdict is how a run ended, in a word, a sign that needs no colour, and a class.
+// verdict is how a run ended: a word, a sign that is readable without colors, and a CSS class.
 type verdict struct {
 	Word, Sign, Class string
 }
 
-// Write writes the report of a run. The bytes are the same for the same receipt.
+// Write writes the report of a run. The same receipt gives the same bytes.
 func Write(w io.Writer, r receipt.Receipt) error {
 	r, err := readable(r)
 	if err != nil {
@@ -66,7 +66,7 @@ func Write(w io.Writer, r receipt.Receipt) error {
 		return fmt.Errorf("reading the report's template: %w", err)
 	}
 	p := page{
-		Style:    template.CSS(string(style) + chart.CSS), // both are this program's own
+		Style:    template.CSS(string(style) + chart.CSS), // both are constants of this program
 		Run:      cut(cmp.Or(r.Run, r.Environment), mostLine),
 		From:     cut(r.Namespace+"/"+r.Run, mostLine),
 		Reason:   cut(r.Reason, mostLine),
@@ -78,7 +78,7 @@ func Write(w io.Writer, r receipt.Receipt) error {
 		Network:  networkOf(r),
 		Nodes:    nodesOf(r),
 		Settings: settings(r),
-		Places:   places(r),
+		Remains:  remains(r),
 	}
 	if err := parsed.Execute(w, p); err != nil {
 		return fmt.Errorf("writing the report of %s: %w", r.Run, err)
@@ -96,18 +96,19 @@ func verdictOf(r receipt.Receipt) verdict {
 	return verdict{"No verdict yet", "…", "open"}
 }
 
-// facts are the run in short.
 func facts(r receipt.Receipt) []fact {
-	list := []fact{{Name: "Namespace", Value: r.Namespace}, {Name: "Environment", Value: r.Environment}}
-	list = append(list, fact{Name: "Started", Value: stamp(r.Started)}, fact{Name: "Ended", Value: stamp(r.Ended)})
+	list := []fact{
+		{Name: "Namespace", Value: r.Namespace},
+		{Name: "Environment", Value: r.Environment},
+		{Name: "Started", Value: Stamp(r.Started)},
+		{Name: "Ended", Value: Stamp(r.Ended)},
+	}
 	if !r.Started.IsZero() && r.Ended.After(r.Started) {
 		list = append(list, fact{Name: "Took", Value: humanize.Duration(r.Ended.Sub(r.Started))})
 	}
 	list = append(list, fact{Name: "Network", Value: r.Mode}, fact{Name: "Nodes", Value: count(len(r.Nodes))}, fact{Name: "Ranks", Value: count(len(r.Ranks))})
 	if c := r.Curve; c != nil {
-		if loss := lastLoss(c); loss != "" {
-			list = append(list, fact{Name: "Last loss", Value: loss})
-		}
+		list = append(list, fact{Name: "Last loss", Value: lastLoss(c)})
 		if c.StepTime > 0 {
 			list = append(list, fact{Name: "Step time, median", Value: step(c.StepTime)})
 		}
@@ -118,7 +119,7 @@ func facts(r receipt.Receipt) []fact {
 	return withValues(list)
 }
 
-// withValues leaves out facts without a value, and cuts the others short.
+// withValues drops facts without a value, and shortens the others.
 func withValues(list []fact) (result []fact) {
 	for _, f := range list {
 		if f.Value != "" {
@@ -128,7 +129,8 @@ func withValues(list []fact) (result []fact) {
 	return result
 }
 
-func stamp(t time.Time) string {
+// Stamp is a time for people, "" for none.
+func Stamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
 	}
@@ -140,4 +142,41 @@ func count(n int) string {
 		return ""
 	}
 	return fmt.Sprint(n)
+}
+
+func settings(r receipt.Receipt) []fact {
+	var list []fact
+	if t := r.Training; t != nil {
+		command := t.Script
+		if len(t.Args) > 0 {
+			command += " " + strings.Join(t.Args, " ")
+		}
+		list = append(list, fact{Name: "Script", Value: command, Code: true}, fact{Name: "Launcher", Value: string(t.Launcher)},
+			fact{Name: "Size", Value: fmt.Sprintf("%d × %d ranks", t.Nodes, t.RanksPerNode)})
+	}
+	list = append(list,
+		fact{Name: "Repository", Value: r.Repository, Code: true},
+		fact{Name: "Commit", Value: r.Commit, Code: true},
+		fact{Name: "Tree", Value: r.Tree, Code: true},
+		fact{Name: "Image", Value: r.Image, Code: true},
+		fact{Name: "Network", Value: r.Mode},
+		fact{Name: "Storage", Value: r.Storage})
+	names, more := first(slices.Sorted(maps.Keys(r.NCCL)), mostSettings, "variables")
+	for _, name := range names {
+		list = append(list, fact{Name: name, Value: r.NCCL[name], Code: true})
+	}
+	return withValues(append(list, fact{Name: "More", Value: more}))
+}
+
+// remains are what the run has left, and where.
+func remains(r receipt.Receipt) []fact {
+	var list []fact
+	if r.Record != nil {
+		list = append(list, fact{Name: "Record", Value: r.Record.Folder, Code: true}, fact{Name: "On the claims", Value: strings.Join(r.Record.Claims, ", "), Code: true})
+	}
+	list = append(list, fact{Name: "Teardown", Value: r.Teardown})
+	if r.Ended.IsZero() {
+		list = append(list, fact{Name: "Unfinished", Value: "The run's teardown had not ended when this receipt was written."})
+	}
+	return withValues(list)
 }

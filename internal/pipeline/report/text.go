@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
-	"unicode"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// What is shown of lists and texts, so that a large receipt stays a page.
+// Bounds of lists and texts, so that the page of a large receipt stays readable.
 const (
 	mostNodes    = 64
 	mostRanks    = 1024
@@ -26,7 +25,7 @@ const (
 	mostText     = 4000
 )
 
-// first are at most so many of a list, with a sentence about the others.
+// first returns the first elements of a list, and a sentence about the others.
 func first[T any](list []T, most int, what string) (kept []T, more string) {
 	if len(list) <= most {
 		return list, ""
@@ -34,9 +33,7 @@ func first[T any](list []T, most int, what string) (kept []T, more string) {
 	return list[:most], fmt.Sprintf("%d more %s are in the receipt.", len(list)-most, what)
 }
 
-// readable is the receipt with every text in it as people can read it: without the control
-// characters that colour a terminal, and without those that turn the direction of text. Its
-// pictures are left out, and so is the folder of the tree in paths.
+// readable returns the receipt with every text plain, and paths relative to the repository.
 func readable(r receipt.Receipt) (result receipt.Receipt, err error) {
 	encoded, err := json.Marshal(r)
 	if err != nil {
@@ -50,10 +47,9 @@ func readable(r receipt.Receipt) (result receipt.Receipt, err error) {
 	}
 	if encoded, err = json.Marshal(each(tree, func(text string) string {
 		if r.Tree != "" {
-			// People know the files of the repository by their paths in it.
 			text = strings.ReplaceAll(text, agent.Trees+"/"+r.Tree+"/", "")
 		}
-		return plainText(text)
+		return humanize.Plain(text)
 	})); err != nil {
 		return result, fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
 	}
@@ -63,7 +59,7 @@ func readable(r receipt.Receipt) (result receipt.Receipt, err error) {
 	return result, nil
 }
 
-// each is a JSON value with every text in it changed, names too.
+// each changes every text in a JSON value, names included.
 func each(value any, change func(string) string) any {
 	switch v := value.(type) {
 	case map[string]any:
@@ -82,22 +78,6 @@ func each(value any, change func(string) string) any {
 	return value
 }
 
-func plainText(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return r
-		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
-			return -1
-		}
-		return r
-	}, escapes.ReplaceAllString(text, ""))
-}
-
-// escapes are those that a terminal obeys, as "\x1b[31m".
-var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]`)
-
-// cut is at most so many letters of a text.
 func cut(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"
@@ -105,8 +85,8 @@ func cut(text string, most int) string {
 	return text
 }
 
-// lines are the last ones, none of them too long.
-func lines(all []string) string {
+// LastLines are the last of some lines, each cut to a readable length.
+func LastLines(all []string) string {
 	var b strings.Builder
 	if left := len(all) - mostLines; left > 0 {
 		fmt.Fprintf(&b, "(%d lines before)\n", left)

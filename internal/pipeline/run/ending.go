@@ -12,40 +12,35 @@ import (
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
 )
 
-// Cause is why a step's pod was told to end.
+// Cause is why a step's pod ends.
 type Cause string
 
-// The causes.
 const (
-	// Cancelled: somebody cancelled the run, or this task of it.
+	// Cancelled means that a user cancelled the run, or this task of it.
 	Cancelled Cause = "cancelled"
-	// TimedOut: a deadline of the run or of the task has passed.
+	// TimedOut means that a deadline of the run or of the task has passed.
 	TimedOut Cause = "timed out"
-	// Deleted: the run is gone or going.
+	// Deleted means that the run was deleted.
 	Deleted Cause = "deleted"
-	// Evicted: the run goes on; only the pod is taken away, as by a drained node.
+	// Evicted means that the run continues without this pod, for example because its node is drained.
 	Evicted Cause = "evicted"
 )
 
-// Final is true where nobody comes back for the work, so that it should stop.
+// Final reports whether the work should stop, because no other pod will continue it.
 func (c Cause) Final() bool { return c != Evicted }
 
-// Ending is why a pod was told to end, with a sentence for people.
+// Ending is why a pod ends.
 type Ending struct {
 	Cause   Cause
 	Message string
-	// NoFinally is true where the run's finally tasks will not run: nobody else gives
-	// back what it holds.
+	// NoFinally reports that no finally task will release what the run holds.
 	NoFinally bool
 }
 
-// EndingOf tells, after SIGTERM, why the pod of a run's task is to end. task is the
-// task's name in the pipeline.
+// EndingOf returns, after SIGTERM, why the pod of a run's task ends. task is its name in the pipeline.
 //
-// Tekton writes down that it ends a task before it deletes the task's pod where the
-// run is cancelled or times out, but not where the task's own timeout passes; so
-// deadlines are computed too. now is compared with Tekton's clock on another
-// machine: a deadline that passes within five seconds counts as passed.
+// Tekton records the end of a task before it deletes the pod if the run is cancelled or times out, but not if the task's
+// own timeout passes. So EndingOf computes deadlines too; a deadline within five seconds counts as passed.
 func EndingOf(ctx context.Context, client versioned.Interface, namespace, name string, uid types.UID, task string, now time.Time) (Ending, error) {
 	r, err := Get(ctx, client, namespace, name)
 	switch {
@@ -80,13 +75,13 @@ func EndingOf(ctx context.Context, client versioned.Interface, namespace, name s
 			return Ending{TimedOut, fmt.Sprintf("taskrun %s reached its timeout of %s", child.Name, compact(child.Spec.Timeout.Duration)), false}, nil
 		}
 	}
-	return Ending{Evicted, fmt.Sprintf("the pod was taken away while pipelinerun %s goes on", name), false}, nil
+	return Ending{Evicted, fmt.Sprintf("the pod was evicted while pipelinerun %s continues", name), false}, nil
 }
 
-// clockSkew is how far apart two machines' clocks may be.
+// clockSkew is the allowed difference to Tekton's clock on another machine.
 const clockSkew = 5 * time.Second
 
-// passed is true after a timeout; one of zero never passes.
+// passed reports whether a timeout has passed; a timeout of zero never does.
 func passed(start time.Time, timeout time.Duration, now time.Time) bool {
 	return !start.IsZero() && timeout != 0 && now.Add(clockSkew).Sub(start) >= timeout
 }

@@ -4,10 +4,12 @@ package run
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/spf13/pflag"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,11 +18,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// defaultTimeout is Tekton's for a PipelineRun that names none, unless the
-// cluster's administrator set another; then the run says it by itself.
+// defaultTimeout is Tekton's for a PipelineRun without one. If the administrator set another, Tekton writes it to the run.
 const defaultTimeout = time.Hour
 
-// ScheduleLabel of a PipelineRun, and of its receipt, is the name of the schedule that started it.
+// ScheduleLabel on a PipelineRun and on its receipt is the schedule that started the run.
 const ScheduleLabel = "ml-dev-env/schedule"
 
 // Run is a PipelineRun.
@@ -28,48 +29,46 @@ type Run struct {
 	Namespace string
 	Name      string
 	UID       types.UID
-	// Started is zero before Tekton started it.
+	// Started is zero if Tekton has not started the run.
 	Started  time.Time
 	Timeouts Timeouts
-	// ChecksFabric is true where the network is measured before the training.
+	// ChecksFabric reports whether the run measures the network before the training.
 	ChecksFabric bool
-	// Cancelled is true where somebody asked for its end, with or without finally tasks. A run that was
-	// stopped is not: its running tasks may finish.
+	// Cancelled reports a cancellation with or without finally tasks. A stopped run, whose running tasks may finish,
+	// is not cancelled.
 	Cancelled bool
-	// NoFinally is true of a run that was cancelled without its finally tasks.
+	// NoFinally reports a cancellation without finally tasks.
 	NoFinally bool
-	// Deleted is true where the run is on its way out of the cluster.
+	// Deleted reports that the run is being deleted.
 	Deleted bool
-	// Schedule is the name of the one that started it, "" for none.
+	// Schedule is the schedule that started the run, "" for none.
 	Schedule string
-	// Done is true where it has ended, finally tasks included.
+	// Done reports that the run has ended, finally tasks included.
 	Done bool
-	// Skipped are the tasks that were to run and did not, with Tekton's words why. A task that its own when
-	// leaves out is not among them.
+	// Skipped are the tasks that did not run, except those that their own when leaves out.
 	Skipped []SkippedTask
-	// Reason is Tekton's word for where it is, as Running, Failed or PipelineRunTimeout; Message says more.
+	// Reason is Tekton's reason, such as Running, Failed or PipelineRunTimeout.
 	Reason  string
 	Message string
 }
 
-// SkippedTask is a task that did not run though it should have.
+// SkippedTask is a task that did not run.
 type SkippedTask struct {
 	Task string
-	// Reason is Tekton's word.
+	// Reason is Tekton's.
 	Reason string
 }
 
 // Timeouts of a PipelineRun, counted from its start; zero is none.
 type Timeouts struct {
-	// Pipeline ends everything, finally tasks too.
+	// Pipeline bounds everything, including finally tasks.
 	Pipeline time.Duration
-	// Tasks ends the tasks, so that finally tasks run. Finally is counted from their start.
+	// Tasks bounds the other tasks. Finally counts from the start of the finally tasks.
 	Tasks   time.Duration
 	Finally time.Duration
 }
 
-// Get reads a PipelineRun. A run that does not exist is an error that
-// apierrors.IsNotFound knows; else PermissionDenied.
+// Get reads a PipelineRun. Errors: apierrors.IsNotFound, PermissionDenied.
 func Get(ctx context.Context, client versioned.Interface, namespace, name string) (*Run, error) {
 	found, err := client.TektonV1().PipelineRuns(namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -106,10 +105,10 @@ func fromPipelineRun(found *v1.PipelineRun) *Run {
 	return r
 }
 
-// fabricTask measures the network; the pipeline's param of this name leaves it out.
+// fabricTask is the task that measures the network, and the param that can leave it out.
 const fabricTask = "check-fabric"
 
-// checksFabric is known once Tekton has read the pipeline.
+// checksFabric is false before Tekton has read the pipeline.
 func checksFabric(found *v1.PipelineRun) bool {
 	spec := found.Status.PipelineSpec
 	if spec == nil || !slices.ContainsFunc(spec.Tasks, func(t v1.PipelineTask) bool { return t.Name == fabricTask }) {
@@ -125,8 +124,7 @@ func checksFabric(found *v1.PipelineRun) bool {
 	})
 }
 
-// timeoutsOf has Tekton's own arithmetic: of tasks and finally, the one that is
-// not set is what the other leaves of the pipeline's.
+// timeoutsOf computes as Tekton does: if only one of tasks and finally is set, the other one gets the rest.
 func timeoutsOf(found *v1.PipelineRun) Timeouts {
 	t := Timeouts{Pipeline: defaultTimeout}
 	if set := found.Spec.Timeouts; set != nil && set.Pipeline != nil {
@@ -141,8 +139,8 @@ func timeoutsOf(found *v1.PipelineRun) Timeouts {
 	return t
 }
 
-// OwnerReference makes a run the owner of an object, which is deleted with it. It does not block the
-// owner's deletion: that would need the right to update the owner's finalizers.
+// OwnerReference makes a run the owner of an object. It does not block the deletion of the owner, which would need the
+// right to update the owner's finalizers.
 func OwnerReference(name string, uid types.UID) metav1.OwnerReference {
 	block := false
 	return metav1.OwnerReference{
@@ -152,4 +150,27 @@ func OwnerReference(name string, uid types.UID) metav1.OwnerReference {
 		UID:                uid,
 		BlockOwnerDeletion: &block,
 	}
+}
+
+// Flags name the PipelineRun of a step. Without them a person runs the step.
+type Flags struct {
+	Name string
+	UID  string
+	// Task is the name of the step's task in the pipeline.
+	Task string
+}
+
+// AddTo adds --run-name, --run-uid and --task-name.
+func (f *Flags) AddTo(flags *pflag.FlagSet) {
+	flags.StringVar(&f.Name, "run-name", "", "name of the PipelineRun of this step (default: none, run by hand)")
+	flags.StringVar(&f.UID, "run-uid", "", "UID of that PipelineRun")
+	flags.StringVar(&f.Task, "task-name", "", "name of this task in the pipeline")
+}
+
+// Check fails if only one of --run-name and --run-uid is given.
+func (f *Flags) Check() error {
+	if (f.Name == "") != (f.UID == "") {
+		return errors.New("--run-name and --run-uid go together: want both or none")
+	}
+	return nil
 }

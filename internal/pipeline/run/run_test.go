@@ -203,9 +203,9 @@ func TestEndingOf(t *testing.T) {
 		})}, 3 * time.Hour, Ending{TimedOut, "taskrun train-1-train reached its timeout of 2h", false}},
 		{"another task is cancelled", pipelineRun(day), []*v1.TaskRun{
 			taskRunOf("train"), taskRunOf("preflight", func(c *v1.TaskRun) { c.Spec.Status = v1.TaskRunSpecStatusCancelled }),
-		}, time.Hour, Ending{Evicted, "the pod was taken away while pipelinerun train-1 goes on", false}},
+		}, time.Hour, Ending{Evicted, "the pod was evicted while pipelinerun train-1 continues", false}},
 		{"evicted, without timeouts", pipelineRun(timeouts(v1.TimeoutFields{Pipeline: d(0)})), []*v1.TaskRun{taskRunOf("train")}, 99 * time.Hour,
-			Ending{Evicted, "the pod was taken away while pipelinerun train-1 goes on", false}},
+			Ending{Evicted, "the pod was evicted while pipelinerun train-1 continues", false}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var objects []runtime.Object
@@ -249,6 +249,14 @@ func TestTaskRuns(t *testing.T) {
 			c.Status.SetCondition(&done)
 		}),
 		taskRunOf("waiting"),
+		// Tekton has retried a final verdict.
+		taskRunOf("train-finally", func(c *v1.TaskRun) {
+			reason := []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues("OutOfMemory")}}
+			c.Status.StartTime, c.Status.CompletionTime, c.Status.PodName, c.Status.Results = at(8), at(9), "retry1-pod", reason
+			c.Status.RetriesStatus = []v1.TaskRunStatus{{TaskRunStatusFields: v1.TaskRunStatusFields{StartTime: at(3), CompletionTime: at(7), PodName: "first-pod", Results: reason}}}
+			failed := succeeded(corev1.ConditionFalse, "Failed", "step train exited with code 1")
+			c.Status.SetCondition(&failed)
+		}),
 		taskRunOf("teardown", func(c *v1.TaskRun) { c.Status.StartTime = at(10) }),
 		taskRunOf("of-an-earlier-run", func(c *v1.TaskRun) { c.OwnerReferences[0].UID = types.UID("uid-0") }),
 		taskRunOf("of-another-run", func(c *v1.TaskRun) { c.Labels[Label] = "train-2" }),
@@ -263,6 +271,8 @@ func TestTaskRuns(t *testing.T) {
 			Results: map[string]string{"nodes": "2", "names": `["a","b"]`}},
 		{Task: "train", Name: "train-1-train", Pod: "train-1-train-pod", Status: Failed, Started: at(2).Time, Ended: at(9).Time, Retries: 1, Earlier: map[string]string{"reason": "Cancelled"},
 			Results: map[string]string{"reason": "RankFailed"}, Reason: fail.RankFailed, Message: "step train exited with code 1"},
+		{Task: "train-finally", Name: "train-1-train-finally", Pod: "first-pod", Status: Failed, Started: at(3).Time, Ended: at(7).Time, Earlier: map[string]string{"reason": "OutOfMemory"},
+			Results: map[string]string{"reason": "OutOfMemory"}, Reason: fail.OutOfMemory, Message: "step train exited with code 1"},
 		{Task: "teardown", Name: "train-1-teardown", Status: Running, Started: at(10).Time, Results: none},
 		{Task: "waiting", Name: "train-1-waiting", Status: Running, Results: none},
 	}

@@ -25,46 +25,57 @@ const (
 	taskLabel = "tekton.dev/pipelineTask"
 )
 
-// repoParam of sync-repo says what is trained from.
+// repoParam is the param of sync-repo that names the repository.
 const repoParam = "repo-url"
 
-// Status is where a task is.
+// Status is the state of a task.
 type Status string
 
 // The states of a task.
 const (
-	// Running includes a task that waits for its pod.
+	// Running includes tasks that wait for their pods.
 	Running   Status = "running"
 	Succeeded Status = "succeeded"
 	Failed    Status = "failed"
 )
 
-// TaskRun is one task of a run. A task that was skipped or not reached has none.
+// TaskRun is one task of a run. A task that was skipped or has not started has none.
 type TaskRun struct {
-	// Task is its name in the pipeline, Name the TaskRun's own.
+	// Task is the name in the pipeline, Name that of the TaskRun.
 	Task   string
 	Name   string
 	Pod    string
 	Status Status
-	// Started and Ended are zero before they happened.
+	// Started is the start of the first attempt.
 	Started time.Time
 	Ended   time.Time
-	// Retries is how often it was tried again.
+	// Retries is the number of earlier attempts. An attempt that only repeats a final verdict does not count: Pod, Ended and
+	// Retries are those of the attempt before it.
 	Retries int
-	// RepoURL is its param repo-url, "" for a task without.
+	// RepoURL is the param repo-url, "" for a task without it.
 	RepoURL string
 	// Results by name; an array or object as JSON.
 	Results map[string]string
-	// Earlier are the results of the attempt before this one, if it was tried again.
+	// Earlier are the results of the previous attempt.
 	Earlier map[string]string
-	// Reason and Message of a failure are the step's own results of these names. If the step wrote none,
-	// they are Tekton's, the reason translated.
+	// Reason and Message of a failure are the step's results of these names, or else Tekton's.
 	Reason  fail.Reason
 	Message string
 }
 
-// TaskRuns are the tasks of a run in the order of their start, those that have
-// not started last. Errors: PermissionDenied.
+// finalReasons are those of trainings that have ended or could not start. With others, such as AgentUnreachable, the next
+// attempt may find the training running.
+var finalReasons = []fail.Reason{
+	fail.RankFailed, fail.OutOfMemory, fail.TrainingTimeout, fail.TransportWrong, fail.NodeLost, fail.ContainerRestarted,
+	fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput,
+}
+
+// Final reports whether the previous attempt gave a verdict that this one only repeats: Tekton retries a step whatever its
+// reason was.
+func (t TaskRun) Final() bool { return slices.Contains(finalReasons, fail.Reason(t.Earlier["reason"])) }
+
+// TaskRuns returns the tasks of a run in the order of their start; tasks that have not started come last. Errors:
+// PermissionDenied.
 func TaskRuns(ctx context.Context, client versioned.Interface, namespace, name string, uid types.UID) ([]TaskRun, error) {
 	children, err := taskRunsOf(ctx, client, namespace, name, uid)
 	if err != nil {
@@ -86,7 +97,7 @@ func TaskRuns(ctx context.Context, client versioned.Interface, namespace, name s
 	return tasks, nil
 }
 
-// taskRunsOf leaves out those of an earlier run of the same name.
+// taskRunsOf leaves out the TaskRuns of an earlier run of the same name.
 func taskRunsOf(ctx context.Context, client versioned.Interface, namespace, name string, uid types.UID) ([]v1.TaskRun, error) {
 	list, err := client.TektonV1().TaskRuns(namespace).List(ctx, metav1.ListOptions{LabelSelector: Label + "=" + name})
 	if err != nil {
@@ -97,10 +108,10 @@ func taskRunsOf(ctx context.Context, client versioned.Interface, namespace, name
 	}), nil
 }
 
-// TaskOf is a TaskRun's task, by its name in the pipeline.
+// TaskOf is the name of a TaskRun's task in the pipeline.
 func TaskOf(found *v1.TaskRun) string { return found.Labels[taskLabel] }
 
-// TaskRunOf is what a TaskRun says of itself.
+// TaskRunOf reads a TaskRun.
 func TaskRunOf(found *v1.TaskRun) TaskRun {
 	t := TaskRun{
 		Task:    TaskOf(found),
@@ -115,14 +126,23 @@ func TaskRunOf(found *v1.TaskRun) TaskRun {
 			t.RepoURL = param.Value.StringVal
 		}
 	}
+	started, ended := found.Status.StartTime, found.Status.CompletionTime
 	if t.Retries > 0 {
-		t.Earlier = results(found.Status.RetriesStatus[t.Retries-1].Results)
+		last := found.Status.RetriesStatus[t.Retries-1]
+		started = cmp.Or(found.Status.RetriesStatus[0].StartTime, started)
+		if t.Earlier = results(last.Results); t.Final() {
+			t.Pod = last.PodName
+			t.Retries--
+			if ended != nil {
+				ended = last.CompletionTime
+			}
+		}
 	}
-	if found.Status.StartTime != nil {
-		t.Started = found.Status.StartTime.Time
+	if started != nil {
+		t.Started = started.Time
 	}
-	if found.Status.CompletionTime != nil {
-		t.Ended = found.Status.CompletionTime.Time
+	if ended != nil {
+		t.Ended = ended.Time
 	}
 	if condition := found.Status.GetCondition("Succeeded"); condition != nil {
 		switch condition.Status {
@@ -137,7 +157,7 @@ func TaskRunOf(found *v1.TaskRun) TaskRun {
 	return t
 }
 
-// tektonReason translates Tekton's word for a failure. Tekton cancels a task if the time of the whole run is over.
+// tektonReason translates Tekton's reason. Tekton cancels the tasks of a run that timed out.
 func tektonReason(found *v1.TaskRun, word string) fail.Reason {
 	if found.Spec.StatusMessage == v1.TaskRunCancelledByPipelineTimeoutMsg && word == string(v1.TaskRunReasonCancelled) {
 		word = string(v1.TaskRunReasonTimedOut)
@@ -148,16 +168,11 @@ func tektonReason(found *v1.TaskRun, word string) fail.Reason {
 func results(found []v1.TaskRunResult) map[string]string {
 	texts := map[string]string{}
 	for _, result := range found {
-		texts[result.Name] = resultText(result.Value)
+		texts[result.Name] = result.Value.StringVal
+		if result.Value.Type == v1.ParamTypeArray || result.Value.Type == v1.ParamTypeObject {
+			text, _ := json.Marshal(result.Value) // strings can always be written
+			texts[result.Name] = string(text)
+		}
 	}
 	return texts
-}
-
-func resultText(value v1.ResultValue) string {
-	if value.Type == v1.ParamTypeString || value.Type == "" {
-		return value.StringVal
-	}
-	// An array or object of strings can always be written.
-	text, _ := json.Marshal(value)
-	return string(text)
 }

@@ -11,32 +11,25 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// margin is added to the time that is advised: the next run's tasks do not wait
-// for their pods exactly as long as this one's.
+// margin is added to the advised time, because the pods of the next run may start later.
 const margin = 5 * time.Minute
 
-// TeardownTime is what the finally tasks take.
+// TeardownTime bounds the finally tasks.
 const TeardownTime = 5 * time.Minute
 
-// fabricTime is what measuring the network takes: its bound of 90 s, and the pod's start.
+// fabricTime bounds check-fabric: 90 s, and the start of its pod.
 const fabricTime = 2 * time.Minute
 
-// Needs is what a run still has to do. Preflight is in none of them: it runs beside the
-// build, and before the environment starts. What measuring the network takes is added
-// where the run does that.
+// Needs is the time for the rest of a run. Preflight runs in parallel to the build; CheckTimeouts adds check-fabric.
 type Needs struct {
-	// Build is until there is an image, Start until the environment can be used,
-	// Training its own deadline.
 	Build    time.Duration
 	Start    time.Duration
 	Training time.Duration
-	// Teardown is what the finally tasks take.
 	Teardown time.Duration
 }
 
-// CheckTimeouts fails with TimeoutTooShort where the run would be ended before
-// its work can be, with the flags of tkn pipeline start that fit. A run that has
-// not started counts from now.
+// CheckTimeouts fails with TimeoutTooShort, and the right flags of tkn pipeline start, if the run's timeouts are shorter
+// than its needs. A run that has not started counts from now.
 func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 	var elapsed time.Duration
 	if !r.Started.IsZero() {
@@ -60,33 +53,32 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 	if len(short) == 0 {
 		return nil
 	}
-	build, check := "", ""
-	if need.Build > 0 {
-		build = compact(need.Build) + " to build the image, "
-	}
-	if fabric > 0 {
-		check = compact(fabric) + " to check the network, "
+	optional := func(d time.Duration, purpose string) string {
+		if d == 0 {
+			return ""
+		}
+		return compact(d) + purpose
 	}
 	forTasks, forFinally := roundUp(tasks+margin), roundUp(need.Teardown)
 	return fail.Advise(
 		fail.Becausef(fail.TimeoutTooShort, "checking the timeouts of pipelinerun %s/%s: %s (%s since its start, %s%s to start, %s%s of training, %s to tear down)",
-			r.Namespace, r.Name, strings.Join(short, "; "), compact(elapsed), build, compact(need.Start), check, compact(need.Training), compact(need.Teardown)),
+			r.Namespace, r.Name, strings.Join(short, "; "), compact(elapsed), optional(need.Build, " to build the image, "),
+			compact(need.Start), optional(fabric, " to check the network, "), compact(need.Training), compact(need.Teardown)),
 		"tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s",
 		compact(forTasks+forFinally), compact(forTasks), compact(forFinally))
 }
 
-// between is what a run may take beside what has a deadline of its own: waiting for its tasks' pods, sending
-// the repository and installing its requirements, measuring the network. GPUs are held no longer by it: the
-// training's own deadline counts from its own start.
+// between is the time for what has no deadline of its own: the start of the tasks' pods, sync-repo, check-fabric. It does
+// not hold GPUs longer, because the training's deadline counts from its own start.
 const between = 30 * time.Minute
 
-// TimeoutsFor are the timeouts of a run about to be started that CheckTimeouts does not refuse.
+// TimeoutsFor returns timeouts for a new run that CheckTimeouts accepts.
 func TimeoutsFor(need Needs) Timeouts {
 	tasks, finally := roundUp(need.Build+need.Start+need.Training+between), roundUp(need.Teardown)
 	return Timeouts{Pipeline: tasks + finally, Tasks: tasks, Finally: finally}
 }
 
-// Fields are the timeouts as a PipelineRun has them.
+// Fields returns the timeouts as the field of a PipelineRun.
 func (t Timeouts) Fields() *v1.TimeoutFields {
 	return &v1.TimeoutFields{
 		Pipeline: &metav1.Duration{Duration: t.Pipeline},
@@ -95,7 +87,6 @@ func (t Timeouts) Fields() *v1.TimeoutFields {
 	}
 }
 
-// roundUp is to whole minutes.
 func roundUp(d time.Duration) time.Duration {
 	if rest := d % time.Minute; rest != 0 {
 		return d - rest + time.Minute

@@ -1,9 +1,9 @@
 package trend
 
 import (
-	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -17,35 +17,14 @@ import (
 // AddTolerances adds a flag for each measure.
 func AddTolerances(flags *pflag.FlagSet) Tolerance {
 	t := DefaultTolerance()
-	for _, of := range []struct {
-		flag    string
-		measure Measure
-	}{{"bandwidth-tolerance", Bandwidth}, {"step-time-tolerance", StepTime}, {"loss-tolerance", Loss}} {
-		flags.Var(&tolerance{all: t, measure: of.measure}, of.flag, fmt.Sprintf("by how much the %s may be worse than the median of the last ten runs", of.measure))
+	for _, m := range Measures() {
+		flags.Func(strings.ReplaceAll(string(m), " ", "-")+"-tolerance", fmt.Sprintf("by how many `percent` the %s may be worse than the median of the last ten runs (default: %s)", m, t[m]),
+			func(text string) (err error) {
+				t[m], err = ParsePercent(text)
+				return err
+			})
 	}
 	return t
-}
-
-// tolerance is the flag of one measure.
-type tolerance struct {
-	all     Tolerance
-	measure Measure
-}
-
-func (t *tolerance) String() string {
-	if t.all == nil {
-		return ""
-	}
-	return t.all[t.measure].String()
-}
-func (t *tolerance) Type() string { return "percent" }
-func (t *tolerance) Set(text string) error {
-	var p Percent
-	if err := p.Set(text); err != nil {
-		return err
-	}
-	t.all[t.measure] = p
-	return nil
 }
 
 // Command is mlenv trend.
@@ -60,29 +39,23 @@ func Command() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "trend",
-		Short: "Show how bandwidth, step time and loss went from run to run",
-		Long: `Show, from the receipts that are kept, how bandwidth, step time and final loss went from run to run of one kind: the
-same script of the same repository, with the same arguments, nodes and ranks, in one environment. The kind is that of the
-newest run, unless --like names another; what other kinds there are is said below. The newest one is compared with the
-median of the ten that succeeded before it.
+		Short: "Show bandwidth, step time and loss from run to run",
+		Long: `Show bandwidth, step time and final loss of all runs of one kind whose receipts are kept: the same script of the same
+repository with the same arguments, nodes and ranks in one environment. The kind is that of the newest run, unless --like
+names another run; mlenv lists the other kinds. It compares the newest run with the median of the ten that succeeded
+before it.
 
-Exit code 0: shown; 1: it cannot be read; 2: wrong usage.`,
+Exit code 0: shown; 1: the receipts cannot be read; 2: wrong usage.`,
 		Example: `  mlenv trend
   mlenv trend --schedule=nightly --svg=nightly.svg
   mlenv trend --output=json | jq '.runs[] | {run, values}'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			var problems []error
-			if len(args) > 0 {
-				problems = append(problems, fmt.Errorf("arguments %q: want flags only", args))
-			}
-			return errors.Join(problems...)
-		},
+		Args: func(_ *cobra.Command, args []string) error { return step.FlagsOnly(args) },
 	}
 	flags.AddTo(cmd.Flags())
-	cmd.Flags().StringVar(&name, "name", objects.DefaultName, "name of the environment that the runs had")
-	cmd.Flags().StringVar(&schedule, "schedule", "", "only runs that this schedule has started")
+	cmd.Flags().StringVar(&name, "name", objects.DefaultName, "name of the environment of the runs")
+	cmd.Flags().StringVar(&schedule, "schedule", "", "show only runs that this schedule has started")
 	cmd.Flags().StringVar(&like, "like", "", "runs of the same kind as this one (default: the newest)")
-	cmd.Flags().StringVar(&picture, "svg", "", "write the picture into this file, as SVG")
+	cmd.Flags().StringVar(&picture, "svg", "", "write a picture to this file, as SVG")
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
 	tolerances := AddTolerances(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -90,7 +63,7 @@ Exit code 0: shown; 1: it cannot be read; 2: wrong usage.`,
 		if err != nil {
 			return err
 		}
-		all, err := receipt.History(cmd.Context(), clients.Kube, clients.Namespace, name)
+		all, err := receipt.List(cmd.Context(), clients.Kube, clients.Namespace, name)
 		if err != nil {
 			if len(all) == 0 {
 				return err
@@ -102,7 +75,7 @@ Exit code 0: shown; 1: it cannot be read; 2: wrong usage.`,
 			return err
 		}
 		if picture != "" {
-			if err := os.WriteFile(picture, []byte(t.SVG()), 0o644); err != nil { //nolint:gosec // a picture for everybody
+			if err := os.WriteFile(picture, []byte(t.SVG()), 0o644); err != nil { //nolint:gosec // a picture that others may read
 				return fmt.Errorf("writing the picture: %w", err)
 			}
 		}

@@ -11,35 +11,32 @@ import (
 )
 
 const (
-	// window is how many earlier runs the median is of.
+	// window is the number of earlier runs of which the median is taken.
 	window = 10
-	// fewest is how many there must be: the median of two is the mean of two accidents.
+	// fewest is the number of earlier runs that a verdict needs.
 	fewest = 3
-	// shown is the least difference that is not written as 0.0%.
-	shown = 0.05
+	// visible is the least difference that is not printed as 0.0%.
+	visible = 0.05
 )
 
-// Tolerance is by how much each measure may be worse than the median.
+// Tolerance is how much worse than the median each measure may be.
 type Tolerance map[Measure]Percent
 
-// DefaultTolerance is what two runs of one training differ by at most, where nothing is
-// wrong: bandwidth and step time by what else uses the network and the storage, loss by the
-// order of sums.
+// DefaultTolerance allows for other users of the network and the storage, and for the order of sums in the loss.
 func DefaultTolerance() Tolerance {
 	return Tolerance{Bandwidth: 10, StepTime: 10, Loss: 5}
 }
 
-// Comparison is one measure of a run beside those before it.
+// Comparison compares one measure of a run with earlier runs.
 type Comparison struct {
 	Measure Measure `json:"measure"`
-	// Value and Median in words, with their units; "-" where there is none.
+	// Value and Median have their units; "-" is none.
 	Value  string `json:"value"`
 	Median string `json:"median"`
-	// Runs is how many the median is of; with less than three nothing is judged.
+	// Runs is the number of runs in the median; fewer than three give no verdict.
 	Runs int `json:"runs"`
-	// Worse is by how much the value is worse than the median, negative where it is better.
-	Worse Percent `json:"worsePercent"`
-	// Tolerance is how much worse it may be.
+	// Worse is how much worse than the median the value is, negative if it is better.
+	Worse     Percent `json:"worsePercent"`
 	Tolerance Percent `json:"tolerancePercent"`
 	Regressed bool    `json:"regressed"`
 }
@@ -48,15 +45,15 @@ type Comparison struct {
 func (c Comparison) String() string {
 	switch {
 	case c.Runs == 0:
-		return fmt.Sprintf("%s %s; no earlier run has one", c.Measure, c.Value)
+		return fmt.Sprintf("%s %s; no earlier run has measured it", c.Measure, c.Value)
 	case c.Value == "-":
 		return fmt.Sprintf("%s was not measured; the median of %d runs before is %s", c.Measure, c.Runs, c.Median)
 	}
 	how := "as"
 	switch {
-	case c.Worse >= shown:
+	case c.Worse >= visible:
 		how = fmt.Sprintf("%s worse than", c.Worse)
-	case c.Worse <= -shown:
+	case c.Worse <= -visible:
 		how = fmt.Sprintf("%s better than", -c.Worse)
 	}
 	text := fmt.Sprintf("%s %s, %s the median %s of %d runs before", c.Measure, c.Value, how, c.Median, c.Runs)
@@ -69,8 +66,8 @@ func (c Comparison) String() string {
 	return text
 }
 
-// Judge compares a run with the last ten of its history that succeeded and are of its
-// kind. history is the newest first, and may have the run itself in it.
+// Judge compares a run with the last ten runs of its kind that succeeded. history is sorted from the newest run and may
+// contain the run itself.
 func Judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance) []Comparison {
 	var before []receipt.Receipt
 	for _, r := range history {
@@ -106,8 +103,7 @@ func Judge(now receipt.Receipt, history []receipt.Receipt, tolerance Tolerance) 
 	return result
 }
 
-// Regression is the error of a run that is worse than it may be, nil where none is. Reason:
-// Regression.
+// Regression is the error if a measure is worse than its tolerance. Reason: Regression.
 func Regression(run string, comparisons []Comparison) error {
 	var worse []string
 	for _, c := range comparisons {
@@ -121,9 +117,8 @@ func Regression(run string, comparisons []Comparison) error {
 	return fail.Because(fail.Regression, fmt.Errorf("comparing run %s with those before it: %s", run, strings.Join(worse, "; ")))
 }
 
-// SameKind is true of runs that did the same: the same script of the same repository with the same
-// arguments, on as many nodes and ranks, in environments of one name. Commit, image and what network
-// it was may differ: they are what is compared.
+// SameKind reports whether two runs trained the same script of the same repository with the same arguments, nodes and
+// ranks in one environment. Commit, image and network may differ: a comparison shows their effect.
 func SameKind(a, b receipt.Receipt) bool {
 	if a.Environment != b.Environment || a.Repository != b.Repository || (a.Training == nil) != (b.Training == nil) {
 		return false
@@ -135,7 +130,7 @@ func SameKind(a, b receipt.Receipt) bool {
 		a.Training.Nodes == b.Training.Nodes && a.Training.RanksPerNode == b.Training.RanksPerNode
 }
 
-// Median is NaN of nothing. values are sorted by it.
+// Median sorts the values; it is NaN without values.
 func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()

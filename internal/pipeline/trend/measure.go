@@ -1,11 +1,12 @@
-// Package trend compares what runs of one kind have reached, by their receipts: bandwidth,
-// step time and final loss.
+// Package trend compares bandwidth, step time and final loss of runs of one kind, by their receipts.
 package trend
 
 import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
@@ -13,15 +14,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// Values are what is compared of one run; what was not measured is nil.
+// Values are the measures of a run; nil was not measured.
 type Values struct {
-	// Bandwidth is the bus bandwidth that check-fabric reached.
+	// Bandwidth is the bus bandwidth of check-fabric.
 	Bandwidth *rdma.BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
-	// StepTime is the median of the training's.
+	// StepTime is the median of the training.
 	StepTime *time.Duration `json:"stepTimeNanoseconds,omitempty"`
-	// Loss is the last one that the training wrote.
+	// Loss is the last loss.
 	Loss *float64 `json:"loss,omitempty"`
-	// LossLost is true where that was NaN or infinite.
+	// LossLost reports that the last loss was NaN or infinite.
 	LossLost bool `json:"lossNotFinite,omitempty"`
 }
 
@@ -56,13 +57,12 @@ const (
 	Loss      Measure = "loss"
 )
 
-// Measures are all of them.
+// Measures returns all measures.
 func Measures() []Measure { return []Measure{Bandwidth, StepTime, Loss} }
 
-// lessIsBetter is true of times and losses.
 func (m Measure) lessIsBetter() bool { return m != Bandwidth }
 
-// of is the measure's value in its base unit, NaN where there is none.
+// of is the measure's value in its base unit, NaN for none.
 func (m Measure) of(v Values) float64 {
 	switch {
 	case m == Bandwidth && v.Bandwidth != nil:
@@ -75,7 +75,7 @@ func (m Measure) of(v Values) float64 {
 	return math.NaN()
 }
 
-// text writes a value for people, "-" where there is none.
+// text is a value for people, "-" for none.
 func (m Measure) text(value float64) string {
 	switch {
 	case math.IsNaN(value):
@@ -86,4 +86,24 @@ func (m Measure) text(value float64) string {
 		return time.Duration(value).Round(10 * time.Microsecond).String()
 	}
 	return fmt.Sprintf("%.4g", value)
+}
+
+// Percent is a percentage.
+type Percent float64
+
+// String has one decimal.
+func (p Percent) String() string {
+	if math.Abs(float64(p)) >= math.MaxInt32 {
+		return "infinitely"
+	}
+	return strconv.FormatFloat(float64(p), 'f', 1, 64) + "%"
+}
+
+// ParsePercent reads "10" or "10%".
+func ParsePercent(text string) (Percent, error) {
+	value, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
+	if err != nil || value < 0 || math.IsInf(value, 0) || math.IsNaN(value) {
+		return 0, fmt.Errorf("want a percentage of at least 0, such as 10%%")
+	}
+	return Percent(value), nil
 }

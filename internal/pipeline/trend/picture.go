@@ -3,13 +3,13 @@ package trend
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/chart"
 )
 
-// SVG draws all measures in one file, each in percent of its median, so that they have
-// one axis: bandwidth should stay up, step time and loss down.
+// SVG draws all measures in percent of their medians, so that they share one axis.
 func (t Trend) SVG() string {
 	c := chart.Chart{
 		Title:  "Runs of one kind, each value in percent of the median",
@@ -18,7 +18,7 @@ func (t Trend) SVG() string {
 		Levels: []chart.Level{{Name: "median", Y: 100}},
 	}
 	for _, m := range Measures() {
-		median := Median(finite(t.values(m)))
+		median := Median(slices.DeleteFunc(t.values(m), math.IsNaN))
 		direction := "more is better"
 		if m.lessIsBetter() {
 			direction = "less is better"
@@ -35,7 +35,6 @@ func (t Trend) SVG() string {
 	return c.File()
 }
 
-// ticks are the days on which a run started.
 func (t Trend) ticks() (ticks []chart.Tick) {
 	last := ""
 	for _, r := range t.Runs {
@@ -48,12 +47,3 @@ func (t Trend) ticks() (ticks []chart.Tick) {
 }
 
 func seconds(at time.Time) float64 { return float64(at.Unix()) }
-
-func finite(values []float64) (kept []float64) {
-	for _, v := range values {
-		if !math.IsNaN(v) {
-			kept = append(kept, v)
-		}
-	}
-	return kept
-}

@@ -5,15 +5,15 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
 
-// bars are of rising height; a run without a value is a dot.
+// bars have rising height; a run without a value is a dot.
 const bars = "▁▂▃▄▅▆▇█"
 
-// Print draws it for a terminal: what the runs did, a row of bars for each measure, a line a run, and how the
-// newest one compares.
+// Print prints a row of bars for each measure, a line for each run, and the comparison of the newest run.
 func (t Trend) Print(out io.Writer) error {
 	fmt.Fprintf(out, "%s\n\n", t.Kind)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -50,13 +50,13 @@ func (t Trend) Print(out io.Writer) error {
 		return err
 	}
 	if len(t.Newest) > 0 {
-		fmt.Fprintln(out, "\nThe newest that succeeded:")
+		fmt.Fprintln(out, "\nThe newest run that succeeded:")
 	}
 	for _, c := range t.Newest {
 		fmt.Fprintf(out, "  %s\n", c)
 	}
 	if len(t.Others) > 0 {
-		fmt.Fprintln(out, "\nRuns that did something else:")
+		fmt.Fprintln(out, "\nOther kinds of runs:")
 	}
 	for _, other := range t.Others {
 		if _, err := fmt.Fprintf(out, "  --like=%s  %s\n", other.Run, other.Kind); err != nil {
@@ -66,7 +66,6 @@ func (t Trend) Print(out io.Writer) error {
 	return nil
 }
 
-// short is a commit as git abbreviates it.
 func short(commit string) string { return commit[:min(len(commit), 10)] }
 
 func (t Trend) values(m Measure) []float64 {
@@ -77,19 +76,13 @@ func (t Trend) values(m Measure) []float64 {
 	return values
 }
 
-// limits are NaN where there is no value.
+// limits are NaN without values.
 func limits(values []float64) (low, high float64) {
-	low, high = math.NaN(), math.NaN()
-	for _, v := range values {
-		// No comparison with NaN is true.
-		if v < low || !math.IsNaN(v) && math.IsNaN(low) {
-			low = v
-		}
-		if v > high || !math.IsNaN(v) && math.IsNaN(high) {
-			high = v
-		}
+	finite := slices.DeleteFunc(slices.Clone(values), math.IsNaN)
+	if len(finite) == 0 {
+		return math.NaN(), math.NaN()
 	}
-	return low, high
+	return slices.Min(finite), slices.Max(finite)
 }
 
 func sparkline(values []float64, low, high float64) string {

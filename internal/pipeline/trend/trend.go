@@ -12,25 +12,25 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-// Trend is how runs of one kind went.
+// Trend is a series of runs of one kind.
 type Trend struct {
-	// Kind is what the runs did, in words.
+	// Kind describes what the runs did.
 	Kind string `json:"kind"`
-	// Runs are the oldest first.
+	// Runs start with the oldest one.
 	Runs []Run `json:"runs"`
-	// Newest compares the last one that succeeded with those before it.
+	// Newest compares the newest run that succeeded with those before it.
 	Newest []Comparison `json:"newest,omitempty"`
-	// Others are the newest runs of other kinds, one of each.
+	// Others are the newest runs of the other kinds.
 	Others []Other `json:"others,omitempty"`
 }
 
-// Other stands for runs of another kind.
+// Other is the newest run of another kind.
 type Other struct {
 	Run  string `json:"run"`
 	Kind string `json:"kind"`
 }
 
-// Run is one of them.
+// Run is one run of a trend.
 type Run struct {
 	Run        string          `json:"run"`
 	Started    time.Time       `json:"started"`
@@ -42,9 +42,9 @@ type Run struct {
 	Values     Values          `json:"values"`
 }
 
-// Of picks from receipts, the newest first, those of the schedule ("" for any) that are of the kind
-// of the run like, or of "" the newest one that got as far as to train. Nights of a schedule that did not
-// are among its others. InvalidInput where there is none.
+// Of selects the receipts of a schedule ("" for any) that are of the kind of the run like, or else of the newest run that
+// has trained. Nights of the schedule that have not trained are part of the trend. all starts with the newest receipt.
+// Errors: InvalidInput if no receipt fits.
 func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Trend, error) {
 	var model *receipt.Receipt
 	for i, r := range all {
@@ -54,8 +54,8 @@ func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Tren
 		}
 	}
 	if model == nil {
-		return Trend{}, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for receipts: there is none of %s: want one at least", whose(schedule, like)),
-			"mlenv runs (shows which there are)")
+		return Trend{}, fail.Advise(fail.Becausef(fail.InvalidInput, "looking for receipts of %s: found none", whose(schedule, like)),
+			"mlenv runs (lists the runs)")
 	}
 	t := Trend{Kind: kindOf(*model)}
 	var history, others []receipt.Receipt
@@ -83,7 +83,7 @@ func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Tren
 	return t, nil
 }
 
-// kindOf says what SameKind compares.
+// kindOf describes what SameKind compares.
 func kindOf(r receipt.Receipt) string {
 	from := cmp.Or(r.Repository, "no repository")
 	t := r.Training

@@ -127,12 +127,12 @@ STARTED           RUN              VERDICT     COMMIT      MODE  BANDWIDTH      
 2026-03-05 02:30  mlenv-nightly-5  Regression  0123456789  rdma  97.0 GB/s (90.3 GiB/s)    250ms      2
 2026-03-06 02:30  mlenv-nightly-6  RankFailed  0123456789  rdma  -                        -          -
 
-The newest that succeeded:
+The newest run that succeeded:
   bandwidth 97.0 GB/s (90.3 GiB/s), 50.0% worse than the median 194.0 GB/s (180.7 GiB/s) of 4 runs before; want at most 10.0% worse
   step time 250ms, as the median 250ms of 4 runs before
   loss 2, as the median 2 of 4 runs before
 
-Runs that did something else:
+Other kinds of runs:
   --like=mlenv-nightly-1  https://git.example.com/me/model.git: other.py, by deepspeed on 2 nodes with 4 ranks each
   --like=mlenv-nightly--1  https://git.example.com/you/model.git: train.py, by deepspeed on 2 nodes with 4 ranks each
 `
@@ -179,8 +179,7 @@ func TestPercent(t *testing.T) {
 		want Percent
 		ok   bool
 	}{{"10", 10, true}, {"2.5%", 2.5, true}, {"0", 0, true}, {"-1", 0, false}, {"NaN", 0, false}, {"Inf", 0, false}, {"ten", 0, false}, {"", 0, false}} {
-		var got Percent
-		if err := got.Set(tc.text); (err == nil) != tc.ok || got != tc.want {
+		if got, err := ParsePercent(tc.text); (err == nil) != tc.ok || got != tc.want {
 			t.Errorf("%q: got %v, %v; want %v, allowed %t", tc.text, got, err, tc.want, tc.ok)
 		}
 	}

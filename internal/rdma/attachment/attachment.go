@@ -1,5 +1,5 @@
-// Package attachment reads NetworkAttachmentDefinitions: by which resource a pod gets
-// their device, and which addresses they give.
+// Package attachment reads NetworkAttachmentDefinitions: the resource of
+// their device, and the addresses that they give.
 package attachment
 
 import (
@@ -11,23 +11,23 @@ import (
 // (k8snetworkplumbingwg/network-attachment-definition-client).
 const ResourceAnnotation = "k8s.v1.cni.cncf.io/resourceName"
 
-// Resource is where the API server keeps them.
+// Resource is their resource in the API.
 func Resource() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "k8s.cni.cncf.io", Version: "v1", Resource: "network-attachment-definitions"}
 }
 
-// Definition is what matters of one.
+// Definition is a NetworkAttachmentDefinition.
 type Definition struct {
-	// Name is namespace/name, as pods ask for it.
+	// Name is namespace/name, as pods request it.
 	Name string
-	// Resource is what a device plugin gives the device by; empty without one.
+	// Resource is the device plugin's resource of the device; empty without one.
 	Resource string
 	Ranges   []Range
-	// Problem says why the ranges are not known, "" where they are.
+	// Problem is why the ranges are not known, empty if they are.
 	Problem string
 }
 
-// Read takes a definition from its object.
+// Read reads a definition from its object.
 func Read(object *unstructured.Unstructured) Definition {
 	config, _, _ := unstructured.NestedString(object.Object, "spec", "config")
 	d := Definition{Name: object.GetNamespace() + "/" + object.GetName(), Resource: object.GetAnnotations()[ResourceAnnotation]}
@@ -35,9 +35,9 @@ func Read(object *unstructured.Unstructured) Definition {
 	return d
 }
 
-// Overlap is a pair of attachments of one pod with overlapping subnets. Rails are told
-// apart by their subnets, by NCCL, by the kernel's routes and by us, and two pods may get
-// one address: four attachments with one range trained on two nodes and hung on eight.
+// Overlap is a pair of attachments of one pod with overlapping subnets. NCCL, the kernel's routes and this
+// project distinguish rails by their subnets, and two pods may get
+// the same address: four attachments with one range worked on two nodes and hung on eight.
 type Overlap struct{ A, B Definition }
 
 // String names both with their ranges.
@@ -58,7 +58,7 @@ func Overlaps(definitions []Definition) []Overlap {
 	return found
 }
 
-// Overlaps is true where an address of one may be one of the other too.
+// Overlaps is true if both may give the same address.
 func (d Definition) Overlaps(other Definition) bool {
 	for _, a := range d.Ranges {
 		for _, b := range other.Ranges {

@@ -32,3 +32,15 @@ func TestOverlaps(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// Subnets of different lengths overlap too.
+func TestOverlapOfWiderSubnet(t *testing.T) {
+	read := func(config string) Definition {
+		ranges, _ := RangesOf(config)
+		return Definition{Ranges: ranges}
+	}
+	wide, narrow := read(`{"ipam":{"range":"10.0.0.0/16"}}`), read(`{"ipam":{"range":"10.0.103.0/24"}}`)
+	if !wide.Overlaps(narrow) || !narrow.Overlaps(wide) || narrow.Overlaps(read(`{"ipam":{"range":"10.1.0.0/16"}}`)) {
+		t.Error("10.0.103.0/24 overlaps with 10.0.0.0/16 and not with 10.1.0.0/16")
+	}
+}

@@ -1,20 +1,24 @@
 package attachment
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
-// Range is what an attachment gives addresses from: First to Last, both included.
+// Range is a range of addresses that an attachment gives: First to Last, both included.
 type Range struct {
 	Subnet      netip.Prefix
 	First, Last netip.Addr
 }
 
-// String is the subnet, with the bounds where they are not its own.
+// String is the subnet, with the bounds unless they are the subnet's own.
 func (r Range) String() string {
 	if r == all(r.Subnet) {
 		return r.Subnet.String()
@@ -22,33 +26,29 @@ func (r Range) String() string {
 	return fmt.Sprintf("%s to %s of %s", r.First, r.Last, r.Subnet)
 }
 
-// Size is how many addresses there are, at most what 32 bits count.
+// Size is the number of addresses, at most math.MaxUint32.
 func (r Range) Size() uint64 {
-	first, last := r.First.As16(), r.Last.As16()
-	for i := range 12 {
-		if first[i] != last[i] {
-			return math.MaxUint32
-		}
-	}
-	number := func(b [16]byte) uint64 {
-		return uint64(b[12])<<24 | uint64(b[13])<<16 | uint64(b[14])<<8 | uint64(b[15])
-	}
 	if r.Last.Less(r.First) {
 		return 0
 	}
-	return number(last) - number(first) + 1
+	first, last := r.First.As16(), r.Last.As16()
+	if !bytes.Equal(first[:8], last[:8]) {
+		return math.MaxUint32
+	}
+	between := binary.BigEndian.Uint64(last[8:]) - binary.BigEndian.Uint64(first[8:])
+	return min(between, math.MaxUint32-1) + 1
 }
 
-// all are the addresses of a subnet but its own and, in IPv4, the broadcast's, as
+// all are the addresses of a subnet except its own and, in IPv4, the broadcast address, as
 // whereabouts and host-local count them.
 func all(subnet netip.Prefix) Range {
 	subnet = subnet.Masked()
-	bytes := subnet.Addr().AsSlice()
-	for i := range bytes {
+	address := subnet.Addr().AsSlice()
+	for i := range address {
 		host := min(max((i+1)*8-subnet.Bits(), 0), 8)
-		bytes[i] |= byte(1<<host - 1)
+		address[i] |= byte(1<<host - 1)
 	}
-	last, _ := netip.AddrFromSlice(bytes)
+	last, _ := netip.AddrFromSlice(address)
 	found := Range{Subnet: subnet, First: subnet.Addr().Next(), Last: last}
 	if last.Is4() {
 		found.Last = last.Prev()
@@ -56,31 +56,28 @@ func all(subnet netip.Prefix) Range {
 	return found
 }
 
-// ipam is what a CNI plugin's configuration says of addresses: whereabouts' range
-// and ipRanges (k8snetworkplumbingwg/whereabouts:doc/extended-configuration.md),
-// host-local's subnet and ranges (containernetworking/plugins).
-type ipam struct {
-	Type       string `json:"type"`
-	Range      string `json:"range"`
-	RangeStart string `json:"range_start"`
-	RangeEnd   string `json:"range_end"`
-	IPRanges   []struct {
-		Range      string `json:"range"`
-		RangeStart string `json:"range_start"`
-		RangeEnd   string `json:"range_end"`
-	} `json:"ipRanges"`
-	hostLocal
-	Ranges [][]hostLocal `json:"ranges"`
+// ipamRange is a range in a CNI plugin's configuration: range, range_start and range_end of whereabouts
+// (k8snetworkplumbingwg/whereabouts:doc/extended-configuration.md), or subnet,
+// rangeStart and rangeEnd of host-local (containernetworking/plugins).
+type ipamRange struct {
+	Range  string `json:"range"`
+	Start  string `json:"range_start"`
+	End    string `json:"range_end"`
+	Subnet string `json:"subnet"`
+	First  string `json:"rangeStart"`
+	Last   string `json:"rangeEnd"`
 }
 
-type hostLocal struct {
-	Subnet     string `json:"subnet"`
-	RangeFirst string `json:"rangeStart"`
-	RangeLast  string `json:"rangeEnd"`
+// ipam has one range, or whereabouts' ipRanges, or host-local's ranges.
+type ipam struct {
+	Type string `json:"type"`
+	ipamRange
+	IPRanges []ipamRange   `json:"ipRanges"`
+	Ranges   [][]ipamRange `json:"ranges"`
 }
 
 // RangesOf reads the ranges of an attachment's spec.config, a CNI configuration or a
-// list of them. problem says why there is none to be known.
+// list of them. problem is why the ranges are not known.
 func RangesOf(config string) (found []Range, problem string) {
 	var conf struct {
 		IPAM    ipam `json:"ipam"`
@@ -89,7 +86,7 @@ func RangesOf(config string) (found []Range, problem string) {
 		} `json:"plugins"`
 	}
 	if strings.TrimSpace(config) == "" {
-		return nil, "its spec.config is empty: the CNI configuration lies on the nodes"
+		return nil, "its spec.config is empty: the CNI configuration is on the nodes"
 	}
 	if err := json.Unmarshal([]byte(config), &conf); err != nil {
 		return nil, fmt.Sprintf("its spec.config cannot be read: %v", err)
@@ -100,28 +97,16 @@ func RangesOf(config string) (found []Range, problem string) {
 			from = plugin.IPAM
 		}
 	}
-	asked := [][3]string{}
-	add := func(subnet, first, last string) {
-		if subnet != "" {
-			asked = append(asked, [3]string{subnet, first, last})
+	for _, r := range slices.Concat([]ipamRange{from.ipamRange}, from.IPRanges, slices.Concat(from.Ranges...)) {
+		text := cmp.Or(r.Range, r.Subnet)
+		if text == "" {
+			continue
 		}
-	}
-	add(from.Range, from.RangeStart, from.RangeEnd)
-	for _, r := range from.IPRanges {
-		add(r.Range, r.RangeStart, r.RangeEnd)
-	}
-	add(from.Subnet, from.RangeFirst, from.RangeLast)
-	for _, set := range from.Ranges {
-		for _, r := range set {
-			add(r.Subnet, r.RangeFirst, r.RangeLast)
-		}
-	}
-	for _, a := range asked {
-		r, err := parseRange(a[0], a[1], a[2])
+		parsed, err := parseRange(text, cmp.Or(r.Start, r.First), cmp.Or(r.End, r.Last))
 		if err != nil {
-			return nil, fmt.Sprintf("its range %s cannot be read: %v", a[0], err)
+			return nil, fmt.Sprintf("its range %s cannot be read: %v", text, err)
 		}
-		found = append(found, r)
+		found = append(found, parsed)
 	}
 	switch {
 	case len(found) > 0:
@@ -129,11 +114,11 @@ func RangesOf(config string) (found []Range, problem string) {
 	case from.Type == "":
 		return nil, "its spec.config has no ipam, so it gives no addresses"
 	}
-	return nil, fmt.Sprintf("ipam %s does not say its range here", from.Type)
+	return nil, fmt.Sprintf("ipam %s does not name its range here", from.Type)
 }
 
 // parseRange reads "10.0.103.0/24" and whereabouts' "10.0.103.10-10.0.103.20/24",
-// with the first and last address where they are said apart.
+// with the first and last address if they are given.
 func parseRange(text, first, last string) (Range, error) {
 	if from, to, both := strings.Cut(text, "-"); both {
 		address, bits, _ := strings.Cut(to, "/")

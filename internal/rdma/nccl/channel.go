@@ -6,111 +6,73 @@ import (
 	"strings"
 )
 
-// Direction is whose end of a channel a rank has connected.
-type Direction string
-
-// The directions. Within a node NCCL shows the sender's end alone, and does not name it.
-const (
-	Send    Direction = "send"
-	Receive Direction = "receive"
-)
-
-// None stands for a device or rank that there is none of.
+// None stands for a device that is not known, and for the missing one of a channel within a node.
 const None = -1
 
-// Channel is one end of a channel between two ranks of a communicator.
-type Channel struct {
-	Number int `json:"number"`
-	// Connection is 0 for collectives and 1 for point to point.
-	Connection int `json:"connection,omitempty"`
-	From       int `json:"from"`
-	// To is None for a channel to a switch that reduces (CollNet).
-	To        int       `json:"to"`
-	Direction Direction `json:"direction,omitempty"`
-	Transport Transport `json:"transport"`
-	// Network is NCCL's name of the network, "IB" or "Socket"; empty within a node.
-	Network string `json:"network,omitempty"`
-	// Device is the network's device by NCCL's number, None within a node.
-	Device int `json:"device"`
-	// Proxy is the rank of the same node that sends in this one's place (PXN), else None.
-	Proxy int `json:"proxy"`
-	// Via is the way as NCCL prints it: "P2P/CUMEM/read", "NET/IB/0/GDRDMA/Shared".
-	Via string `json:"via"`
+// channel is one end of a channel between two ranks of a communicator.
+type channel struct {
+	// rank is the one whose process printed the line.
+	rank int
+	Route
 }
 
 var (
-	// channelLine: "Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0(7)/GDRDMA(PCI)/Shared". The numbers
-	// in brackets are GPUs, in 2.16 by their PCI address. SHM has no connection's number
-	// (transport/net.cc, p2p.cc, shm.cc).
-	channelLine = regexp.MustCompile(`^Channel (\d+)(?:/(\d+))? : (\d+)\[[0-9a-fA-F]+\] -> (\d+)\[[0-9a-fA-F]+\] (?:\[(send|receive)\] )?via (.+)$`)
-	// collNetLine: "CollNet 00/0 : 3 [send] via COLLNET/SHARP/0/GDRDMA" (transport/coll_net.cc).
-	collNetLine = regexp.MustCompile(`^CollNet (\d+)/(\d+) : (\d+) \[(send|receive)\] via (.+)$`)
-	// netDevice is "0", or "0(7)" where rank 7 sends.
-	netDevice = regexp.MustCompile(`^(\d+)(?:\((\d+)\))?$`)
+	// channelLine: "Channel 00/0 : 3[3] -> 4[0] [send] via NET/IB/0(7)/GDRDMA(PCI)/Shared". The numbers in brackets are
+	// GPUs, in 2.16 by their PCI address. SHM has no connection's number (transport/net.cc, p2p.cc, shm.cc).
+	channelLine = regexp.MustCompile(`^Channel \d+(?:/\d+)? : (\d+)\[[0-9a-fA-F]+\] -> (\d+)\[[0-9a-fA-F]+\] (?:\[(send|receive)\] )?via (.+)$`)
+	// collNetLine: "CollNet 00/0 : 3 [send] via COLLNET/SHARP/0/GDRDMA" (transport/coll_net.cc), to a switch that reduces.
+	collNetLine = regexp.MustCompile(`^CollNet \d+/\d+ : (\d+) \[(?:send|receive)\] via (.+)$`)
+	// netDevice is "0", or "0(7)" if rank 7 of the same node sends in this one's place.
+	netDevice = regexp.MustCompile(`^(\d+)(?:\(\d+\))?$`)
 	// netSuffix is what may follow the device, "flush=..." since 2.32. Anything else is a line that
 	// was cut, and "/GDR" instead of "/GDRDMA" would be a wrong verdict.
 	netSuffix = regexp.MustCompile(`^(?:GDRDMA(?:\(PCI\))?|Shared|flush=\w+)$`)
 )
 
-// parseChannel reads a channel's line. ok is false for other lines and for what is not whole.
-func parseChannel(text string) (Channel, bool) {
-	var c Channel
-	var via string
+// parseChannel reads a channel's line. ok is false for other lines and for a line that was cut.
+func parseChannel(text string) (c channel, ok bool) {
 	if m := channelLine.FindStringSubmatch(text); m != nil {
-		c = Channel{Number: number(m[1]), Connection: number(m[2]), From: number(m[3]), To: number(m[4]), Direction: Direction(m[5])}
-		via = m[6]
-	} else if m := collNetLine.FindStringSubmatch(text); m != nil {
-		c = Channel{Number: number(m[1]), Connection: number(m[2]), From: number(m[3]), To: None, Direction: Direction(m[4])}
-		via = m[5]
-	} else {
-		return Channel{}, false
+		rank := m[1]
+		if m[3] == "receive" {
+			rank = m[2]
+		}
+		return parseRoute(number(rank), m[4])
 	}
-	return c, c.take(via)
+	if m := collNetLine.FindStringSubmatch(text); m != nil {
+		return parseRoute(number(m[1]), m[2])
+	}
+	return channel{}, false
 }
 
-// take reads the way of a channel.
-func (c *Channel) take(via string) bool {
-	c.Via, c.Device, c.Proxy = clip(via), None, None
+// parseRoute reads how a channel reaches its peer: "P2P/CUMEM/read", "NET/IB/0/GDRDMA/Shared".
+func parseRoute(rank int, via string) (channel, bool) {
 	parts := strings.Split(via, "/")
 	switch parts[0] {
 	case "P2P", "SHM":
-		c.Transport = WithinNode
-		return len(parts) > 1 && parts[1] != ""
+		return channel{rank, Route{Transport: WithinNode, Device: None, Channels: 1}}, len(parts) > 1 && parts[1] != ""
 	case "NET", "COLLNET":
+		if len(parts) < 3 {
+			return channel{}, false
+		}
 	default:
-		return false
-	}
-	if len(parts) < 3 {
-		return false
+		return channel{}, false
 	}
 	device := netDevice.FindStringSubmatch(parts[2])
 	if device == nil {
-		return false
+		return channel{}, false
 	}
 	gpuDirect := false
 	for _, suffix := range parts[3:] {
 		if !netSuffix.MatchString(suffix) {
-			return false
+			return channel{}, false
 		}
 		gpuDirect = gpuDirect || strings.HasPrefix(suffix, "GDRDMA")
 	}
-	c.Network, c.Device = clip(parts[1]), number(device[1])
-	if device[2] != "" {
-		c.Proxy = number(device[2])
-	}
-	c.Transport = overNetwork(c.Network, gpuDirect)
-	return true
+	network := clip(parts[1])
+	return channel{rank, Route{Transport: overNetwork(network, gpuDirect), Network: network, Device: number(device[1]), Channels: 1}}, true
 }
 
-// own is the rank whose process printed the line.
-func (c *Channel) own() int {
-	if c.Direction == Receive && c.To != None {
-		return c.To
-	}
-	return c.From
-}
-
-// number reads what a pattern has found to be digits. One too long for any count of NCCL's is 0.
+// number converts the digits that a pattern has matched. One too long for any count of NCCL's is 0.
 func number(digits string) int {
 	n, err := strconv.ParseInt(digits, 10, 32)
 	if err != nil {

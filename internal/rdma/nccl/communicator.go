@@ -9,26 +9,22 @@ import (
 
 // Communicator is a group of ranks as one process sees it.
 type Communicator struct {
-	// ID is the same in all its ranks: "0x6e99db63b024eb76". It is empty where the log does not show
-	// it: the communicator was split from another, or the log begins after it was made.
-	ID string `json:"id,omitempty"`
-	// Rank of the process in it, of Ranks. Ranks is 0 where the log does not show them.
+	// Rank of the process in it, of Ranks. Ranks is 0 if the log does not show them.
 	Rank  int `json:"rank"`
 	Ranks int `json:"ranks"`
-	// Nodes it spans, 0 where the log does not show it (before 2.20).
+	// Nodes it spans, 0 if the log does not show it (before 2.20).
 	Nodes int `json:"nodes,omitempty"`
-	// Ready: all ranks have met.
+	// Ready: all ranks have joined.
 	Ready bool `json:"ready,omitempty"`
-	// Routes count the channels by the way that they take.
+	// Routes count the channels by transport, network and device.
 	Routes []Route `json:"routes,omitempty"`
-	// Channels are the first ones. Their sum over a reader is bounded; Routes count all.
-	Channels []Channel `json:"channels,omitempty"`
 }
 
-// Route is a way that channels of a communicator take.
+// Route is the transport, network and device that channels of a communicator share.
 type Route struct {
 	Transport Transport `json:"transport"`
-	// Network, Device and Rail, its name, are set for a network.
+	// Network is NCCL's name, as in "IB" and "Socket", and Device its number of the network's device, whose name is
+	// Rail. Within a node Device is None.
 	Network string `json:"network,omitempty"`
 	Device  int    `json:"device"`
 	Rail    string `json:"rail,omitempty"`
@@ -36,7 +32,7 @@ type Route struct {
 	Channels int `json:"channels"`
 }
 
-// Transport is the slowest that any of its channels has, Unknown as long as there are none.
+// Transport is the slowest of its channels' transports, Unknown as long as there are none.
 func (c *Communicator) Transport() Transport {
 	var result Transport
 	for _, route := range c.Routes {
@@ -48,23 +44,24 @@ func (c *Communicator) Transport() Transport {
 	return cmp.Or(result, Unknown)
 }
 
-// communicator is one as it is read.
+// communicator is a Communicator whose log is still being read.
 type communicator struct {
 	Communicator
 	address string
-	seen    map[Channel]bool
+	// seen are the lines of channels that are counted already. Their number over a reader is bounded.
+	seen map[string]bool
 }
 
 var (
 	// made: "ncclCommInitRank comm 0x55d9607ee240 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId
 	// 0x6e99db63b024eb76 - Init START", with the function's name since 2.21, "[Rank 1] " before it since
 	// 2.30, "parent" and "color" after a split, without START in 2.16 (init.cc).
-	made = regexp.MustCompile(`(?:^|[\w\]] )comm (0x[0-9a-f]+) rank (\d+) nranks (\d+) cudaDev \d+ (?:nvmlDev \d+ )?busId [0-9a-f]+(?: commId (0x[0-9a-f]+))?.* ?- Init (START|COMPLETE)`)
+	made = regexp.MustCompile(`(?:^|[\w\]] )comm (0x[0-9a-f]+) rank (\d+) nranks (\d+) cudaDev \d+ (?:nvmlDev \d+ )?busId [0-9a-f]+.* ?- Init (START|COMPLETE)`)
 	// spans: "comm 0x55d9607ee240 rank 1 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0" (2.20 and on).
 	spans = regexp.MustCompile(`^comm (0x[0-9a-f]+) rank (\d+) nRanks (\d+) nNodes (\d+) `)
 )
 
-// takeCommunicator takes what a line says of a communicator; false where it says nothing of one.
+// takeCommunicator takes what a line reports about a communicator, and is false for other lines.
 func (p *process) takeCommunicator(thread int, text string) bool {
 	if !strings.Contains(text, "comm 0x") {
 		return false
@@ -80,7 +77,7 @@ func (p *process) takeCommunicator(thread int, text string) bool {
 		return false
 	}
 	c := p.byAddress(m[1])
-	start := m[5] == "START"
+	start := m[4] == "START"
 	switch {
 	case c != nil && start && c.Ready:
 		c.address = "" // NCCL uses the memory of one that was destroyed again
@@ -97,9 +94,6 @@ func (p *process) takeCommunicator(thread int, text string) bool {
 		}
 	}
 	c.address, c.Rank, c.Ranks, c.Ready = m[1], number(m[2]), number(m[3]), !start
-	if m[4] != "" {
-		c.ID = clip(m[4])
-	}
 	p.onThread(thread, c)
 	return true
 }
@@ -110,7 +104,7 @@ func (p *process) newCommunicator() *communicator {
 		p.leftOut++
 		return nil
 	}
-	c := &communicator{seen: map[Channel]bool{}}
+	c := &communicator{seen: map[string]bool{}}
 	p.communicators = append(p.communicators, c)
 	return c
 }
@@ -123,8 +117,7 @@ func (p *process) byAddress(address string) *communicator {
 	return p.communicators[i]
 }
 
-// onThread notes the communicator that a thread makes. Threads that ended are forgotten with
-// all others when there are too many.
+// onThread notes the communicator that a thread creates. When there are too many threads, all are forgotten.
 func (p *process) onThread(thread int, c *communicator) {
 	if len(p.threads) == maxThreads {
 		clear(p.threads)
@@ -132,17 +125,16 @@ func (p *process) onThread(thread int, c *communicator) {
 	p.threads[thread] = c
 }
 
-// takeChannel adds a channel to its communicator. The line does not name that: it is the one
-// that the thread is making, else, as NCCL connects on first use from threads of its own since
-// 2.22, the newest in which the process has that rank.
-func (p *process) takeChannel(thread int, channel Channel, budget *int) {
+// takeChannel adds a channel to its communicator, which the line does not name. It is the one
+// that the thread is creating. Since 2.22 NCCL connects on first use, from threads of its own: then
+// it is the newest one in which the process has that rank.
+func (p *process) takeChannel(thread int, channel channel, line string, budget *int) {
 	c := p.threads[thread]
-	if c == nil || c.Rank != channel.own() {
+	if c == nil || c.Rank != channel.rank {
 		c = nil
-		for _, candidate := range slices.Backward(p.communicators) {
-			if candidate.Rank == channel.own() {
+		for _, candidate := range p.communicators {
+			if candidate.Rank == channel.rank {
 				c = candidate
-				break
 			}
 		}
 	}
@@ -150,36 +142,34 @@ func (p *process) takeChannel(thread int, channel Channel, budget *int) {
 		if c = p.newCommunicator(); c == nil {
 			return
 		}
-		c.Rank = channel.own()
+		c.Rank = channel.rank
 		p.onThread(thread, c)
 	}
-	if !c.add(channel, budget) {
+	if !c.add(channel, clip(line), budget) {
 		p.leftOut++
 	}
 }
 
-// add counts a channel once, as far as budget lets it be remembered. It is false where
-// something could not be kept.
-func (c *communicator) add(channel Channel, budget *int) bool {
-	if c.seen[channel] {
+// add counts a channel once, as long as budget allows to remember its line. It is false if something could not be kept.
+func (c *communicator) add(channel channel, line string, budget *int) bool {
+	if c.seen[line] {
 		return true
 	}
 	remembered := *budget > 0
 	if remembered {
 		*budget--
-		c.seen[channel] = true
-		c.Channels = append(c.Channels, channel)
+		c.seen[line] = true
 	}
-	for i := range c.Routes {
-		route := &c.Routes[i]
-		if route.Transport == channel.Transport && route.Network == channel.Network && route.Device == channel.Device {
-			route.Channels++
-			return remembered
-		}
+	same := func(r Route) bool {
+		return r.Transport == channel.Transport && r.Network == channel.Network && r.Device == channel.Device
 	}
-	if len(c.Routes) == maxRoutes {
+	switch i := slices.IndexFunc(c.Routes, same); {
+	case i >= 0:
+		c.Routes[i].Channels++
+	case len(c.Routes) == maxRoutes:
 		return false
+	default:
+		c.Routes = append(c.Routes, channel.Route)
 	}
-	c.Routes = append(c.Routes, Route{Transport: channel.Transport, Network: channel.Network, Device: channel.Device, Channels: 1})
 	return remembered
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Device is a rail as NCCL sees it: an RDMA device's port, or several merged to one.
+// Device is a rail as NCCL sees it: an RDMA device's port, or several merged ones.
 type Device struct {
 	// Name is the device's, as "mlx5_6"; merged ones are joined by a plus sign.
 	Name string `json:"name"`
@@ -14,19 +14,18 @@ type Device struct {
 	Port int `json:"port,omitempty"`
 	// Link is "RoCE" or "IB".
 	Link string `json:"link,omitempty"`
-	// GPUDirect says whether the device can reach the memory of GPUs at all. Whether a channel does
-	// is in the channel.
+	// GPUDirect is yes if the device can reach the memory of GPUs at all. Routes show whether a channel uses it.
 	GPUDirect Answer `json:"gpuDirect,omitempty"`
-	// MTU is the port's in bytes, 0 where it is not shown.
+	// MTU is the port's in bytes, 0 if it is not shown.
 	MTU int `json:"mtu,omitempty"`
-	// GIDIndex is nil where it is not shown, and on InfiniBand.
+	// GIDIndex is nil if it is not shown, and on InfiniBand.
 	GIDIndex *int `json:"gidIndex,omitempty"`
 
 	// physical are NCCL's numbers of the ports themselves.
 	physical []int
 }
 
-// Answer is yes, no, or nothing where it is not known.
+// Answer is yes, no, or empty if it is not known.
 type Answer string
 
 // The answers.
@@ -80,7 +79,6 @@ func parseDevices(list string) []Device {
 	return result
 }
 
-// parseInterfaces reads a list of interfaces.
 func parseInterfaces(list string) []Interface {
 	var result []Interface
 	for _, m := range usedInterface.FindAllStringSubmatch(list, maxDevices) {
@@ -89,14 +87,11 @@ func parseInterfaces(list string) []Interface {
 	return result
 }
 
-// takeDevices takes what a line says of the devices; false where it says nothing of them.
+// takeDevices takes what a line reports about the devices, and is false for other lines.
 func (p *process) takeDevices(text string) bool {
 	if list, ok := strings.CutPrefix(text, "NET/IB : Using"); ok {
-		devices, outOfBand, _ := strings.Cut(list, "; OOB ")
+		devices, _, _ := strings.Cut(list, "; OOB ")
 		p.listDevices(parseDevices(devices))
-		if found := parseInterfaces(outOfBand); len(found) > 0 {
-			p.OOB = found[0]
-		}
 		return true
 	}
 	if strings.HasPrefix(text, "NET/IB : No device found") {
@@ -130,8 +125,7 @@ func (p *process) takeDevices(text string) bool {
 	return false
 }
 
-// listDevices takes the list, and keeps what is known of devices that were in it before: each
-// communicator prints it again.
+// listDevices takes the list, and keeps what is known about its devices: each communicator prints it again.
 func (p *process) listDevices(list []Device) {
 	for i, device := range list {
 		switch {

@@ -2,14 +2,13 @@ package nccl
 
 import "github.com/ml-dev-env/ml-dev-env/internal/fail"
 
-// explanation is what a finding means to people.
 type explanation struct {
 	consequence bool
 	cause, fix  string
 }
 
-// explanations has each name's. What is said of memlock and IOMMU was found on H100 nodes with
-// ConnectX-7 cards: they are two failures, and the second is not cured by the first's cure.
+// explanations are those of all reasons. Memlock and IOMMU are two failures with two cures, as seen on H100 nodes with
+// ConnectX-7 cards.
 var explanations = map[fail.Reason]explanation{
 	MemoryLockLimit: {
 		cause: "an RDMA device must lock the memory that it uses, and the process has locked as much as its limit (ulimit -l) allows while IPC_LOCK is not effective",
@@ -44,16 +43,16 @@ var explanations = map[fail.Reason]explanation{
 		fix:   "see ls -l /dev/infiniband in the pod; ask for the device's resource (openshift.io/...) in the cluster file's network.rdma.resources, or run privileged where host devices are used",
 	},
 	NetworkMissing: {
-		cause: "NCCL was told by NCCL_NET or NCCL_NET_PLUGIN to use a network that it cannot start",
-		fix:   "unset NCCL_NET and NCCL_NET_PLUGIN, or install the plugin; the lines before this one say what each network lacked",
+		cause: "NCCL_NET or NCCL_NET_PLUGIN names a network that NCCL cannot start",
+		fix:   "unset NCCL_NET and NCCL_NET_PLUGIN, or install the plugin; the lines before this one name what each network lacked",
 	},
 	GIDUnusable: {
 		cause: "the port has no valid address at the GID index that is used: NCCL_IB_GID_INDEX forces one that is empty or of another kind here, or the interface has no IPv4 address",
 		fix:   "unset NCCL_IB_GID_INDEX, so that NCCL chooses RoCE v2 over IPv4 by itself; mlenv rdma prints the table of GIDs; an empty one means that the port's interface has no address",
 	},
 	GIDChanged: {
-		cause: "the address of a port changed during the run: its interface was set down and up, or the attachment's address was given anew",
-		fix:   "see who touches the interface: oc get events and dmesg of the node; start the run again",
+		cause: "the address of a port changed during the run: its interface was set down and up, or the attachment got another address",
+		fix:   "find what changed the interface: oc get events and dmesg of the node; start the run again",
 	},
 	MTUMismatch: {
 		cause: "ports that talk to each other have different MTUs, of the port itself or of its interface (RoCE uses the next size below the interface's)",
@@ -65,7 +64,7 @@ var explanations = map[fail.Reason]explanation{
 	},
 	DevicesMismatched: {
 		cause: "the nodes have different RDMA devices at the same place, or a different number of them merged to one",
-		fix:   "set NCCL_IB_HCA on each node to that node's devices in the order of their subnets, or NCCL_IB_MERGE_NICS=0",
+		fix:   "have the nodes list their devices alike: the cards in the same slots, and names by PCI address (NAME_PCI of rdma-core's rename rule). An order in NCCL_IB_HCA has no effect, but it can leave out devices that differ; NCCL_IB_MERGE_NICS=0 merges none",
 	},
 	PortDown: {
 		cause: "the port lost its link: cable, transceiver, switch port, or the interface was set down",
@@ -80,12 +79,12 @@ var explanations = map[fail.Reason]explanation{
 		fix:   "see dmesg of the node for mlx5_core, and try the device by ib_write_bw between the two nodes",
 	},
 	RailUnreachable: {
-		cause: "there is no way from this port to the peer's address: the two are in subnets without a route between them, the peer's address answers nobody, or two pods have the same address",
+		cause: "there is no way from this port to the peer's address: the two are in subnets without a route between them, the peer's address does not answer, or two pods have the same address",
 		fix:   "for rails in subnets of their own set NCCL_CROSS_NIC=0; try: ping -I net1 with the peer's address of the same rail; attachments of one subnet must not have overlapping ranges",
 	},
 	RailsCrossed: {
 		cause: "a port of one subnet was connected to a port of another, and no answer came: there is no route between the rails",
-		fix:   "set NCCL_CROSS_NIC=0; where it is 0, the devices are listed in another order on one node: NCCL_IB_HCA must name them in the order of their subnets",
+		fix:   "set NCCL_CROSS_NIC=0; if it is 0, one node lists the devices in another order, and an order in NCCL_IB_HCA has no effect: put the cards into the same slots, name them by PCI address (NAME_PCI of rdma-core's rename rule), add routes between the rails, or name in NCCL_IB_HCA only rails at the same place on all nodes",
 	},
 	RetryExceeded: {
 		cause: "the peer's port did not acknowledge anything: the rail is down at the other end, a firewall or switch drops RoCE (UDP 4791), two pods have the same address (overlapping ranges), the MTU is smaller on the way, or the peer's process has ended",
@@ -109,7 +108,7 @@ var explanations = map[fail.Reason]explanation{
 		fix:   "see it by: getent hosts NAME in the pod; the headless service must publish addresses that are not ready, and the pod's name must be in its domain",
 	},
 	ConnectionRefused: {
-		cause: "nobody listens at the peer's address: its process has ended or not begun, or it listens on another interface",
+		cause: "no process listens at the peer's address: the peer has ended or not started, or it listens on another interface",
 		fix:   "look whether that rank failed first; NCCL_SOCKET_IFNAME must name interfaces of one network on all nodes",
 	},
 	PeerUnreachable: {
@@ -118,7 +117,7 @@ var explanations = map[fail.Reason]explanation{
 	},
 	ConnectionRetried: {
 		cause: "a peer does not answer yet: it has not begun, or cannot be reached",
-		fix:   "if it goes on, look at the peer's log; without one, treat it as unreachable: nc -vz ADDRESS PORT from this pod",
+		fix:   "if it continues, look at the peer's log; without one, treat the peer as unreachable: nc -vz ADDRESS PORT from this pod",
 	},
 	ForeignConnection: {
 		cause: "something that is no rank of this run connected to a port of NCCL's: a port scanner, a service mesh's sidecar, or a rank that was left over from an earlier run",
@@ -151,7 +150,7 @@ var explanations = map[fail.Reason]explanation{
 	},
 	CollectiveTimeout: {
 		consequence: true,
-		cause:       "a rank waited for a collective in vain: another rank ended, hangs, or the network does",
+		cause:       "a collective did not complete in time: another rank ended, or a rank or the network hangs",
 		fix:         "look for the rank that has no such line, and for the first error of all",
 	},
 	CUDAFailed: {
@@ -161,7 +160,7 @@ var explanations = map[fail.Reason]explanation{
 	SystemError: {
 		consequence: true,
 		cause:       "ncclSystemError stands for any call to the system or a library that failed",
-		fix:         "the line after \"Last error:\" and NCCL's warnings say which; run with NCCL_DEBUG=INFO where there are none",
+		fix:         "the line after \"Last error:\" and NCCL's warnings name it; run with NCCL_DEBUG=INFO if there are none",
 	},
 	RemoteError: {
 		consequence: true,
@@ -182,7 +181,7 @@ var explanations = map[fail.Reason]explanation{
 	},
 	DeviceNotUsed: {
 		cause: "NCCL does not list a device that the node has: its port is not active, or NCCL_IB_HCA does not name it",
-		fix:   "see its port by: cat /sys/class/infiniband/DEVICE/ports/1/state; it must say ACTIVE",
+		fix:   "see its port by: cat /sys/class/infiniband/DEVICE/ports/1/state; it must be ACTIVE",
 	},
 	SettingChanged: {
 		cause: "the program, its image or /etc/nccl.conf sets the variable itself",

@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"encoding/json"
+	"slices"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -108,12 +109,12 @@ const (
 type Finding struct {
 	// Finding has the first line that shows it, without its header, and what to do next.
 	fail.Finding
-	// Host and PID are the process's that printed it, Host empty where the line does not tell.
+	// Host and PID identify the process that printed it; Host is empty if the line does not name it.
 	Host string `json:"host,omitempty"`
 	PID  int    `json:"pid,omitempty"`
-	// Device is the RDMA device or interface that it is about, where the line names one.
+	// Device is the RDMA device or interface, if the line names one.
 	Device string `json:"device,omitempty"`
-	// Peer is the other end's address, where the line names one.
+	// Peer is the other end's address, if the line names one.
 	Peer string `json:"peer,omitempty"`
 	// Line is the number of that line in its log.
 	Line int64 `json:"line,omitempty"`
@@ -149,7 +150,7 @@ func (f *Finding) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Explained is the finding with its cause, and who saw it as its object.
+// Explained is the finding with its cause, and its host as its object.
 func (f Finding) Explained() fail.Finding {
 	explained := f.Finding
 	explained.Object = f.Host
@@ -157,29 +158,14 @@ func (f Finding) Explained() fail.Finding {
 	return explained
 }
 
-// findingKey tells findings of a process apart.
-type findingKey struct {
-	name   fail.Reason
-	device string
-}
-
-// newFinding is a finding with its explanation.
 func newFinding(name fail.Reason, evidence string) Finding {
 	e := explanations[name]
 	return Finding{Finding: fail.Finding{Reason: name, Seen: clip(evidence), Next: e.fix}, Count: 1, Consequence: e.consequence, Cause: e.cause}
 }
 
-// takeFinding notes what a message shows.
-func (p *process) takeFinding(m message, line int64) {
-	if finding, ok := recognize(m.text, m.warning); ok {
-		p.note(finding, line)
-	}
-}
-
-// takePlain notes what a line without a header shows. All of NCCL's warnings are looked for
-// only where isError says that it is one.
+// takePlain notes what a line without a header shows. isError is true for a line that is one of NCCL's warnings.
 func (p *process) takePlain(text string, line int64, isError bool) {
-	finding, ok := recognizePlain(text)
+	finding, ok := recognizePlain(plainRules, text)
 	if !ok && isError {
 		finding, ok = recognize(text, true)
 	}
@@ -188,18 +174,15 @@ func (p *process) takePlain(text string, line int64, isError bool) {
 	}
 }
 
-// note adds a finding, or counts it where it is known.
 func (p *process) note(finding Finding, line int64) {
-	key := findingKey{finding.Reason, finding.Device}
-	if i, known := p.findings[key]; known {
+	known := func(f Finding) bool { return f.Reason == finding.Reason && f.Device == finding.Device }
+	switch i := slices.IndexFunc(p.Findings, known); {
+	case i >= 0:
 		p.Findings[i].Count++
-		return
-	}
-	if len(p.Findings) == maxFindings {
+	case len(p.Findings) == maxFindings:
 		p.leftOut++
-		return
+	default:
+		finding.Host, finding.PID, finding.Line = p.Host, p.PID, line
+		p.Findings = append(p.Findings, finding)
 	}
-	finding.Host, finding.PID, finding.Line = p.Host, p.PID, line
-	p.findings[key] = len(p.Findings)
-	p.Findings = append(p.Findings, finding)
 }

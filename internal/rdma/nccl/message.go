@@ -6,13 +6,12 @@ import (
 	"strings"
 )
 
-// message is one message of NCCL, without its header.
 type message struct {
 	host        string
 	pid, thread int
 	warning     bool
 	text        string
-	// cut is true where the end of the text may be missing.
+	// cut is true if the end of the text may be missing.
 	cut bool
 }
 
@@ -22,9 +21,8 @@ type message struct {
 // of it. The device is any number: before CUDA is initialised NCCL prints an uninitialised one.
 var header = regexp.MustCompile(`([\w.-]+):(\d+):(\d+) \[-?\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?NCCL (INFO|WARN|TRACE|CALL) ?`)
 
-// messages finds the messages of a line; there are none in a line of something else. Where
-// one ends in the middle of the line because the next begins, as when processes share a pipe,
-// it is taken as cut.
+// messages finds the messages of a line; there are none in a line of something else. Where one ends in the middle of
+// the line because the next begins, as when processes share a pipe, it is taken as cut.
 func messages(line string, cut bool) []message {
 	found := header.FindAllStringSubmatchIndex(line, -1)
 	result := make([]message, 0, len(found))

@@ -1,15 +1,18 @@
-// Package nccl reads what NCCL says of itself: from the log of a training it tells
-// over which network each rank really talks, and what went wrong.
+// Package nccl reads the log that NCCL writes during a training: the network that
+// each rank really uses, and what went wrong. It also sets NCCL's fixed variables.
 //
-// The forms are those of NCCL 2.16 to 2.32, taken from the format strings in
-// libnccl.so of ten versions of the package nvidia-nccl-cu12 (testdata/README.md names them;
-// "since" is the first of these that has a form), and read in NVIDIA/nccl
-// (src/debug.cc, init.cc, bootstrap.cc, misc/socket.cc, misc/ibvwrap.cc, graph/topo.cc,
-// transport/{net,p2p,shm,coll_net,net_socket}.cc, transport/net_ib.cc and net_ib/*.cc).
-// The log is to be had with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV,NET.
+// The forms are those of NCCL 2.16 to 2.32, taken from the format strings in libnccl.so of ten versions of the package
+// nvidia-nccl-cu12 (testdata/README.md names them; "since" is the first of these that has a form), and read in
+// NVIDIA/nccl (src/debug.cc, init.cc, bootstrap.cc, misc/socket.cc, misc/ibvwrap.cc, graph/topo.cc,
+// transport/{net,p2p,shm,coll_net,net_socket}.cc, transport/net_ib.cc and net_ib/*.cc). NCCL writes the log with
+// NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,BOOTSTRAP,ENV,NET.
 package nccl
 
-import "strings"
+import (
+	"cmp"
+	"slices"
+	"strings"
+)
 
 // Transport is how ranks reach each other.
 type Transport string
@@ -30,40 +33,16 @@ const (
 
 // Words is the transport as people call it.
 func (t Transport) Words() string {
-	switch t {
-	case WithinNode:
-		return "within the node only"
-	case Sockets:
-		return "TCP sockets"
-	case RDMAHost:
-		return "RDMA through host memory"
-	case RDMAGPU:
-		return "RDMA with GPUDirect"
-	}
-	return "unknown"
+	words := map[Transport]string{WithinNode: "within the node only", Sockets: "TCP sockets", RDMAHost: "RDMA through host memory", RDMAGPU: "RDMA with GPUDirect"}
+	return cmp.Or(words[t], "unknown")
 }
 
-// slowness orders transports: the overall one of several is the slowest, and one that is not
-// known hides all but sockets.
-func (t Transport) slowness() int {
-	switch t {
-	case WithinNode:
-		return 1
-	case RDMAGPU:
-		return 2
-	case RDMAHost:
-		return 3
-	case Unknown:
-		return 4
-	case Sockets:
-		return 5
-	}
-	return 0
-}
+// bySpeed are the transports, the fastest first. An unknown one hides all but sockets.
+var bySpeed = []Transport{WithinNode, RDMAGPU, RDMAHost, Unknown, Sockets}
 
-// slower is the slower of two transports; that of none, "", is the other.
+// slower is the slower of two transports. An empty one is faster than all others.
 func slower(a, b Transport) Transport {
-	if b.slowness() > a.slowness() {
+	if slices.Index(bySpeed, b) > slices.Index(bySpeed, a) {
 		return b
 	}
 	return a
@@ -75,8 +54,8 @@ func isRDMA(network string) bool {
 	return strings.HasPrefix(network, "IB") || strings.HasPrefix(network, "UCX") || network == "SHARP"
 }
 
-// overNetwork is the transport of a channel. With other networks "/GDRDMA" says only that a
-// plugin takes the GPU's memory: there are some that send it over TCP.
+// overNetwork is the transport of a channel. With other networks "/GDRDMA" shows only that a
+// plugin reads the GPU's memory: some plugins send it over TCP.
 func overNetwork(network string, gpuDirect bool) Transport {
 	switch {
 	case network == socketNetwork:
@@ -89,5 +68,4 @@ func overNetwork(network string, gpuDirect bool) Transport {
 	return Unknown
 }
 
-// socketNetwork is NCCL's name of its sockets.
 const socketNetwork = "Socket"

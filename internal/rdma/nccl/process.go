@@ -17,9 +17,6 @@ type Process struct {
 	Version string `json:"version,omitempty"`
 	// Network is NCCL's name of the one that it chose last: "IB", "Socket", HPC-X's "IBext_v8".
 	Network string `json:"network,omitempty"`
-	// Bootstrap is the interface over which ranks find each other, OOB that of RDMA's handshakes.
-	Bootstrap Interface `json:"bootstrap,omitzero"`
-	OOB       Interface `json:"oob,omitzero"`
 	// Interfaces are those that sockets use.
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	Devices    []Device    `json:"devices,omitempty"`
@@ -28,15 +25,13 @@ type Process struct {
 	// TooFar: a device reaches GPUs, but one is farther from it than NCCL_NET_GDR_LEVEL, or its default,
 	// allows. It is usual for the far ones of several devices, and matters where RDMA goes through host memory.
 	TooFar bool `json:"tooFar,omitempty"`
-	// Environment are the NCCL_* variables that NCCL says it was given, those that it looked at.
+	// Environment are the NCCL_* variables that NCCL has read.
 	Environment   map[string]string `json:"environment,omitempty"`
 	Communicators []Communicator    `json:"communicators,omitempty"`
-	// Warnings are the first ones.
-	Warnings []string  `json:"warnings,omitempty"`
-	Findings []Finding `json:"findings,omitempty"`
+	Findings      []Finding         `json:"findings,omitempty"`
 }
 
-// World is the communicator with the most ranks, the first of them; nil where there is none.
+// World is the first communicator with the most ranks, nil if there is none.
 func (p *Process) World() *Communicator {
 	var world *Communicator
 	for i := range p.Communicators {
@@ -47,11 +42,9 @@ func (p *Process) World() *Communicator {
 	return world
 }
 
-// Transport is the slowest of the process's communicators. A process that is part of
-// none has "".
+// Transport is the slowest of the process's communicators. A process that is part of none has "".
 //
-// Before there is a channel it is already Sockets where NCCL has chosen them and the ranks are
-// on several nodes.
+// Before there is a channel it is already Sockets where NCCL has chosen them and the ranks are on several nodes.
 func (p *Process) Transport() Transport {
 	var result Transport
 	for i := range p.Communicators {
@@ -59,7 +52,7 @@ func (p *Process) Transport() Transport {
 		if len(c.Routes) == 0 && c.Nodes > 1 && p.Network == socketNetwork {
 			return Sockets
 		}
-		// One that was made and never used says nothing beside others that are.
+		// An unused communicator does not hide the transport of the used ones.
 		if t := c.Transport(); t != Unknown || len(c.Routes) > 0 {
 			result = slower(result, t)
 		}
@@ -79,12 +72,11 @@ const (
 	maxThreads       = 256
 	maxDevices       = 64
 	maxEnvironment   = 128
-	maxWarnings      = 20
 	maxFindings      = 64
-	maxChannels      = 1 << 14 // of all processes together
+	maxChannels      = 1 << 14 // of all processes together, each with a line of up to maxText
 )
 
-// clip copies a text, shortened where it is longer than any that NCCL prints for a good reason.
+// clip copies a text, shortened to maxText.
 func clip(text string) string {
 	if len(text) > maxText {
 		return strings.ToValidUTF8(text[:maxText], "") + "…"
@@ -92,29 +84,25 @@ func clip(text string) string {
 	return strings.ToValidUTF8(strings.Clone(text), "\uFFFD")
 }
 
-// process is one as it is read.
 type process struct {
 	Process
 	devices       []Device
 	communicators []*communicator
 	threads       map[int]*communicator
-	findings      map[findingKey]int
 	leftOut       int
 }
 
 func newProcess(host string, pid int) *process {
 	return &process{
-		Process:  Process{Host: clip(host), PID: pid, Environment: map[string]string{}},
-		threads:  map[int]*communicator{},
-		findings: map[findingKey]int{},
+		Process: Process{Host: clip(host), PID: pid, Environment: map[string]string{}},
+		threads: map[int]*communicator{},
 	}
 }
 
 var (
-	// usedNetwork: "Using network IB", HPC-X "Using network IBext_v8" (init.cc, plugin/net.cc).
-	usedNetwork = regexp.MustCompile(`^Using network (\S.*)$`)
-	// assignedNetwork: "Assigned NET plugin IB to comm" (2.27 and on).
-	assignedNetwork = regexp.MustCompile(`^Assigned NET plugin (\S.*) to comm`)
+	// usedNetwork: "Using network IB", HPC-X "Using network IBext_v8" (init.cc, plugin/net.cc), since 2.27 "Assigned NET
+	// plugin IB to comm".
+	usedNetwork = regexp.MustCompile(`^(?:Using network (\S.*)$|Assigned NET plugin (\S.*) to comm)`)
 	// setting: "NCCL_IB_TIMEOUT set by environment to 22.", "NCCL_IB_HCA set to mlx5_6" (misc/param.cc, net_ib.cc).
 	setting = regexp.MustCompile(`^(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*)$`)
 	// version: "NCCL version 2.27.7+cuda12.9", "NCCL version 2.27.7 compiled with CUDA 12.9".
@@ -123,13 +111,11 @@ var (
 	wholeNumber = regexp.MustCompile(`^-?\d+\.$`)
 )
 
-// take takes a message. line is its number in the log, and budget the channels that may
-// still be remembered.
+// take takes a message. line is its number in the log, and budget the channels that may still be remembered.
 func (p *process) take(m message, line int64, budget *int) {
-	if m.warning && len(p.Warnings) < maxWarnings {
-		p.Warnings = append(p.Warnings, clip(m.text))
+	if finding, ok := recognize(m.text, m.warning); ok {
+		p.note(finding, line)
 	}
-	p.takeFinding(m, line)
 	// Half of a line may be recognised as something else than the whole.
 	if m.cut || m.warning {
 		return
@@ -138,28 +124,21 @@ func (p *process) take(m message, line int64, budget *int) {
 	case p.takeDevices(m.text), p.takeCommunicator(m.thread, m.text):
 	case strings.HasPrefix(m.text, "C"):
 		if channel, ok := parseChannel(m.text); ok {
-			p.takeChannel(m.thread, channel, budget)
+			p.takeChannel(m.thread, channel, m.text, budget)
 		}
 	default:
 		p.takeFact(m.text)
 	}
 }
 
-// takeFact takes what a line says of the process as a whole.
 func (p *process) takeFact(text string) {
 	if m := usedNetwork.FindStringSubmatch(text); m != nil {
-		p.Network = clip(m[1])
-	} else if m := assignedNetwork.FindStringSubmatch(text); m != nil {
-		p.Network = clip(m[1])
+		p.Network = clip(m[1] + m[2])
 	} else if m := setting.FindStringSubmatch(text); m != nil {
 		p.set(m[1], m[2])
 	} else if list, ok := strings.CutPrefix(text, "NET/Socket : Using"); ok {
 		if found := parseInterfaces(list); len(found) > 0 {
 			p.Interfaces = found
-		}
-	} else if list, ok := cutAnyPrefix(text, "Bootstrap : Using", "Bootstrap: Using"); ok {
-		if found := parseInterfaces(list); len(found) > 0 {
-			p.Bootstrap = found[0]
 		}
 	} else {
 		p.takeVersion(text)
@@ -176,15 +155,6 @@ func (p *process) takeVersion(text string) {
 	}
 }
 
-func cutAnyPrefix(text string, prefixes ...string) (string, bool) {
-	for _, prefix := range prefixes {
-		if rest, ok := strings.CutPrefix(text, prefix); ok {
-			return rest, true
-		}
-	}
-	return "", false
-}
-
 // set notes a variable. Numbers are printed with a full stop that is not theirs.
 func (p *process) set(name, value string) {
 	if wholeNumber.MatchString(value) {
@@ -197,12 +167,10 @@ func (p *process) set(name, value string) {
 	p.Environment[clip(name)] = clip(value)
 }
 
-// snapshot is a copy of what is known by now.
 func (p *process) snapshot() Process {
 	result := p.Process
 	result.Environment = maps.Clone(p.Environment)
 	result.Interfaces = slices.Clone(p.Interfaces)
-	result.Warnings = slices.Clone(p.Warnings)
 	for _, device := range p.devices {
 		if device.Name != "" {
 			result.Devices = append(result.Devices, device)
@@ -211,7 +179,6 @@ func (p *process) snapshot() Process {
 	ready := false
 	for _, c := range p.communicators {
 		copied := c.Communicator
-		copied.Channels = slices.Clone(c.Channels)
 		copied.Routes = slices.Clone(c.Routes)
 		for i := range copied.Routes {
 			route := &copied.Routes[i]
@@ -222,7 +189,7 @@ func (p *process) snapshot() Process {
 	}
 	result.Findings = nil
 	for _, finding := range p.Findings {
-		// What was tried again went well in the end.
+		// The retries have succeeded.
 		if finding.Reason != ConnectionRetried || !ready {
 			result.Findings = append(result.Findings, finding)
 		}
@@ -230,7 +197,6 @@ func (p *process) snapshot() Process {
 	return result
 }
 
-// rail is the name of a network's device, empty where it is not known.
 func (p *process) rail(network string, device int) string {
 	switch {
 	case device < 0:

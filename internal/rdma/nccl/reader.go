@@ -11,7 +11,7 @@ const maxLine = 16 << 10
 
 // Reader reads a log as it grows. Bytes are written to it, in pieces of any size; other lines
 // than NCCL's may stand between, and those of several processes may be mixed. What it keeps is
-// bounded, however long the log is. It may be written to and asked at the same time.
+// bounded, however long the log is. It may be written and read at the same time.
 //
 // Logs of several files, whose lines could get into each other, take a Reader each, and Merge.
 type Reader struct {
@@ -23,8 +23,8 @@ type Reader struct {
 
 	processes []*process
 	byPID     map[int][]*process
-	// plain has what was printed without a header, lastError is true where torch says that the next
-	// line is NCCL's last error.
+	// plain has what was printed without a header. lastError is true if the next
+	// line is NCCL's last error, as printed by torch.
 	plain     *process
 	lastError bool
 	// budget is how many more channels are remembered.
@@ -59,7 +59,7 @@ func (r *Reader) Write(piece []byte) (int, error) {
 	}
 }
 
-// Close takes the last line, where it was not ended. It does not fail.
+// Close takes the last line, even without a newline. It does not fail.
 func (r *Reader) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +69,6 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// begin adds to the line that is not ended yet.
 func (r *Reader) begin(piece []byte) {
 	if room := maxLine - len(r.partial); len(piece) > room {
 		piece, r.long = piece[:room], true
@@ -77,13 +76,11 @@ func (r *Reader) begin(piece []byte) {
 	r.partial = append(r.partial, piece...)
 }
 
-// finish takes the line that has begun.
 func (r *Reader) finish(cut bool) {
 	r.line(r.partial, cut)
 	r.partial, r.long = r.partial[:0], false
 }
 
-// line takes one line.
 func (r *Reader) line(line []byte, cut bool) {
 	r.lines++
 	if !r.lastError && !concerns(line) {

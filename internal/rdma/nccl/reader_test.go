@@ -204,11 +204,10 @@ func checkBounds(t *testing.T, r *Reader) {
 		bounded("devices", len(p.devices), maxDevices)
 		bounded("interfaces", len(p.Interfaces), maxDevices)
 		bounded("variables", len(p.Environment), maxEnvironment)
-		bounded("warnings", len(p.Warnings), maxWarnings)
 		bounded("findings", len(p.Findings), maxFindings)
 		for _, c := range p.communicators {
 			bounded("routes", len(c.Routes), maxRoutes)
-			channels += len(c.Channels)
+			channels += len(c.seen)
 		}
 	}
 	bounded("channels", channels, maxChannels)

@@ -7,7 +7,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// rule recognizes a finding by the words of a message.
 type rule struct {
 	name fail.Reason
 	// words are all in it, in this order.
@@ -16,7 +15,7 @@ type rule struct {
 	info bool
 }
 
-// rules are tried in this order. Each says where its words come from, in NVIDIA/nccl's src.
+// rules are tried in this order. The comments name the source files of their words, in NVIDIA/nccl's src.
 var rules = []rule{
 	// bootstrap.cc; transport/net_socket.cc; misc/socket.cc (2.26 and on).
 	{name: NoSocketInterface, words: []string{"Bootstrap : no socket interface found"}},
@@ -97,7 +96,6 @@ var (
 	namedPeer = regexp.MustCompile(`(?:peer|[Cc]onnect to|from) ([^\s<]+)<(\d+)>`)
 )
 
-// recognize finds what a message of NCCL shows.
 func recognize(text string, warning bool) (Finding, bool) {
 	name := nameOf(text, warning)
 	if name == "" {
@@ -117,18 +115,15 @@ func recognize(text string, warning bool) (Finding, bool) {
 }
 
 func nameOf(text string, warning bool) fail.Reason {
-	if name := nameOfVerbs(text, warning); name != "" {
-		return name
+	for _, recognizer := range []func(string, bool) fail.Reason{nameOfVerbs, nameOfCompletion, nameOfEvent, nameOfConnection} {
+		if name := recognizer(text, warning); name != "" {
+			return name
+		}
 	}
-	if name := nameOfCompletion(text, warning); name != "" {
-		return name
-	}
-	if name := nameOfEvent(text, warning); name != "" {
-		return name
-	}
-	if name := nameOfConnection(text, warning); name != "" {
-		return name
-	}
+	return firstMatch(rules, text, warning)
+}
+
+func firstMatch(rules []rule, text string, warning bool) fail.Reason {
 	for _, r := range rules {
 		if r.matches(text, warning) {
 			return r.name
@@ -138,13 +133,9 @@ func nameOf(text string, warning bool) fail.Reason {
 }
 
 // recognizePlain finds what a line without NCCL's header shows.
-func recognizePlain(text string) (Finding, bool) {
-	for _, r := range plainRules {
-		if r.matches(text, true) {
-			return newFinding(r.name, strings.TrimSpace(text)), true
-		}
-	}
-	return Finding{}, false
+func recognizePlain(rules []rule, text string) (Finding, bool) {
+	name := firstMatch(rules, text, true)
+	return newFinding(name, strings.TrimSpace(text)), name != ""
 }
 
 // connection is a failed connect: "socketStartConnect: Connect to 10.1.2.3<29500> failed :

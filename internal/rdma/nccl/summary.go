@@ -12,8 +12,7 @@ import (
 
 // Summary is what one or several logs show.
 type Summary struct {
-	// Transport is the slowest that any rank has, Unknown as long as one is not known (and none is on
-	// sockets).
+	// Transport is the slowest that any rank has, Unknown as long as one is not known (and none is on sockets).
 	Transport Transport `json:"transport"`
 	// Versions and Networks are NCCL's and those that it chose, sorted; more than one is worth a look.
 	Versions []string `json:"versions,omitempty"`
@@ -44,7 +43,7 @@ type Rail struct {
 	Host   string `json:"host"`
 	Name   string `json:"name"`
 	Device Device `json:"device,omitzero"`
-	// Transport is the slowest that a channel has on it, empty where there is no channel.
+	// Transport is the slowest of its channels', empty without channels.
 	Transport Transport `json:"transport,omitempty"`
 	// Channels counts ends of channels: those that send and those that receive.
 	Channels int `json:"channels"`
@@ -61,20 +60,6 @@ func Merge(summaries ...Summary) Summary {
 	return summarize(processes, leftOut)
 }
 
-// WithoutChannels is the summary without each communicator's channels, which is small. It
-// can be merged.
-func (s Summary) WithoutChannels() Summary {
-	s.Processes = slices.Clone(s.Processes)
-	for i := range s.Processes {
-		p := &s.Processes[i]
-		p.Communicators = slices.Clone(p.Communicators)
-		for j := range p.Communicators {
-			p.Communicators[j].Channels = nil
-		}
-	}
-	return s
-}
-
 // On are the ranks that have the transport.
 func (s Summary) On(transport Transport) []Rank {
 	var result []Rank
@@ -88,30 +73,28 @@ func (s Summary) On(transport Transport) []Rank {
 
 // String is the verdict in one line: "RDMA with GPUDirect, 8 ranks, on mlx5_6 mlx5_7".
 func (s Summary) String() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "%s, %s", s.Transport.Words(), humanize.Count(len(s.Ranks), "rank"))
+	text := s.Transport.Words() + ", " + humanize.Count(len(s.Ranks), "rank")
 	var names []string
 	for _, rail := range s.Rails {
-		if rail.Channels > 0 && !slices.Contains(names, rail.Name) {
-			names = append(names, rail.Name)
+		if rail.Channels > 0 {
+			names = addName(names, rail.Name)
 		}
 	}
-	slices.Sort(names)
 	if len(names) > 0 {
-		fmt.Fprintf(&text, ", on %s", strings.Join(names, " "))
+		text += ", on " + strings.Join(names, " ")
 	}
-	return text.String()
+	return text
 }
 
-// summarize is the summary of processes.
 func summarize(processes []Process, leftOut int) Summary {
 	s := Summary{Transport: Unknown, Processes: processes, LeftOut: leftOut}
 	var transport Transport
+	places := map[[2]string]int{}
 	for i := range processes {
 		p := &processes[i]
 		s.Versions = addName(s.Versions, p.Version)
 		s.Networks = addName(s.Networks, p.Network)
-		s.addRails(p)
+		s.addRails(p, places)
 		world := p.World()
 		if world == nil {
 			continue
@@ -149,76 +132,63 @@ func addName(names []string, name string) []string {
 	return slices.Insert(names, at, name)
 }
 
-// addRails adds what a process shows of its host's devices and interfaces.
-func (s *Summary) addRails(p *Process) {
+// addRails adds what a process shows of its host's devices and interfaces. places are the rails' by host and name.
+func (s *Summary) addRails(p *Process, places map[[2]string]int) {
 	for _, device := range p.Devices {
-		rail := s.rail(p.Host, device.Name)
-		merged := device
-		merged.GPUDirect = cmp.Or(device.GPUDirect, rail.Device.GPUDirect)
-		merged.MTU = cmp.Or(device.MTU, rail.Device.MTU)
-		merged.GIDIndex = cmp.Or(device.GIDIndex, rail.Device.GIDIndex)
-		rail.Device = merged
+		rail := s.rail(p.Host, device.Name, places)
+		device.GPUDirect = cmp.Or(device.GPUDirect, rail.Device.GPUDirect)
+		device.MTU = cmp.Or(device.MTU, rail.Device.MTU)
+		device.GIDIndex = cmp.Or(device.GIDIndex, rail.Device.GIDIndex)
+		rail.Device = device
 	}
 	for _, c := range p.Communicators {
 		for _, route := range c.Routes {
 			if route.Network == "" || route.Device == None {
 				continue
 			}
-			rail := s.rail(p.Host, cmp.Or(route.Rail, fmt.Sprintf("%s/%d", route.Network, route.Device)))
+			rail := s.rail(p.Host, cmp.Or(route.Rail, fmt.Sprintf("%s/%d", route.Network, route.Device)), places)
 			rail.Transport = slower(rail.Transport, route.Transport)
 			rail.Channels += route.Channels
 		}
 	}
 }
 
-// rail is the host's rail of that name.
-func (s *Summary) rail(host, name string) *Rail {
-	i := slices.IndexFunc(s.Rails, func(r Rail) bool { return r.Host == host && r.Name == name })
-	if i < 0 {
+func (s *Summary) rail(host, name string, places map[[2]string]int) *Rail {
+	i, found := places[[2]string{host, name}]
+	if !found {
 		i = len(s.Rails)
+		places[[2]string{host, name}] = i
 		s.Rails = append(s.Rails, Rail{Host: host, Name: name})
 	}
 	return &s.Rails[i]
 }
 
-// findings are those of all processes. What torch prints of NCCL's last error is left out
-// where NCCL's own log has it.
+// findings are those of all processes. What torch prints of NCCL's last error is left out where NCCL's own log has it.
 func findings(processes []Process) []Finding {
-	var result []Finding
+	var own, printed []Finding
 	named := map[fail.Reason]bool{}
 	for _, p := range processes {
-		if p.Host != "" {
-			for _, finding := range p.Findings {
-				named[finding.Reason] = true
-				result = append(result, finding)
-			}
+		if p.Host == "" {
+			printed = append(printed, p.Findings...)
+			continue
 		}
-	}
-	for _, p := range processes {
 		for _, finding := range p.Findings {
-			if p.Host == "" && !named[finding.Reason] {
-				result = append(result, finding)
-			}
+			named[finding.Reason] = true
 		}
+		own = append(own, p.Findings...)
 	}
-	return result
+	return append(own, slices.DeleteFunc(printed, func(f Finding) bool { return named[f.Reason] })...)
 }
 
 func sortFindings(findings []Finding) {
+	last := map[bool]int{true: 1}
 	slices.SortStableFunc(findings, func(a, b Finding) int {
-		if a.Consequence != b.Consequence {
-			if b.Consequence {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Reason, b.Reason))
+		return cmp.Or(last[a.Consequence]-last[b.Consequence], cmp.Compare(a.Line, b.Line), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Reason, b.Reason))
 	})
 }
 
-// mtuMismatch compares the MTUs of all ports of one link layer. NCCL itself connects two such
-// ports with the smaller one; the frames of the larger one still get lost where they meet
-// a switch, or an interface, that is not set for them.
+// mtuMismatch compares the MTUs of all ports of one link layer. NCCL itself connects two such ports with the smaller
+// one, but a switch or an interface with a smaller MTU still drops the larger frames.
 func mtuMismatch(rails []Rail) (Finding, bool) {
 	for i, a := range rails {
 		for _, b := range rails[i+1:] {

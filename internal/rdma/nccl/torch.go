@@ -1,6 +1,6 @@
 package nccl
 
-import "strings"
+import "slices"
 
 // torchRules recognize what torch.distributed and gloo print where ranks do not find or
 // reach each other. They come from pytorch/pytorch:torch/csrc/distributed/c10d/socket.cpp and
@@ -29,13 +29,7 @@ var torchRules = []rule{
 	{name: CollectiveTimeout, words: []string{"timed out after"}},
 }
 
-// FromTorch finds what an error of torch.distributed shows of the network, as of gloo, which has no log
-// of its own.
+// FromTorch finds what an error of torch.distributed shows of the network, as of gloo, which has no log of its own.
 func FromTorch(text string) (Finding, bool) {
-	for _, r := range torchRules {
-		if r.matches(text, true) {
-			return newFinding(r.name, strings.TrimSpace(text)), true
-		}
-	}
-	return recognizePlain(text)
+	return recognizePlain(slices.Concat(torchRules, plainRules), text)
 }

@@ -1,11 +1,30 @@
 package nccl
 
-import "strings"
+import (
+	"maps"
+	"strings"
+)
 
-// logSubsystems are those of which the log shows who talks to whom over what.
+// This file has all variables of NCCL and gloo whose values do not depend on the devices of a node. Those
+// that do are derived by rdma.NewPlan.
+
+// GlooInterface is gloo's variable for its one interface.
+const GlooInterface = "GLOO_SOCKET_IFNAME"
+
+// logSubsystems are those whose messages show which ranks use which transport.
 const logSubsystems = "INIT,BOOTSTRAP,ENV,NET"
 
-// SocketsOnly are the variables with which ranks talk over TCP sockets alone. interfaces is a value of
+// ExactHCA is the NCCL_IB_HCA that selects these devices and no others. Without "=", mlx5_1 also matches mlx5_10.
+func ExactHCA(devices ...string) string { return "=" + strings.Join(devices, ",") }
+
+// OfPods returns what pods get in every mode: the cluster file's debug level and P2P level, if they are not empty.
+func OfPods(debug, p2pLevel string) map[string]string {
+	env := map[string]string{"NCCL_DEBUG": debug, "NCCL_P2P_LEVEL": p2pLevel}
+	maps.DeleteFunc(env, func(_, value string) bool { return value == "" })
+	return env
+}
+
+// SocketsOnly returns the variables with which ranks use TCP sockets only. interfaces is a value of
 // NCCL_SOCKET_IFNAME; if it is empty, NCCL chooses.
 func SocketsOnly(interfaces string) map[string]string {
 	env := map[string]string{"NCCL_IB_DISABLE": "1"}
@@ -13,21 +32,41 @@ func SocketsOnly(interfaces string) map[string]string {
 		env["NCCL_SOCKET_IFNAME"] = interfaces
 	}
 	if gloo := glooInterface(interfaces); gloo != "" {
-		env["GLOO_SOCKET_IFNAME"] = gloo
+		env[GlooInterface] = gloo
 	}
 	return env
 }
 
-// glooInterface is the interface for gloo if NCCL's setting names one. gloo
-// takes one whole name, NCCL a list of prefixes ("eth"), of names ("=eth0") or of
-// exclusions ("^lo,docker0"). What an exclusion leaves over differs by node: there
-// the agent finds the interface that has the pod's address.
+// glooInterface is the interface for gloo if NCCL's setting names one. gloo takes one whole name, NCCL a list of
+// prefixes ("eth"), of names ("=eth0") or of exclusions ("^lo,docker0"). What an exclusion leaves over differs by node:
+// there the agent finds the interface that has the pod's address.
 func glooInterface(interfaces string) string {
 	if strings.HasPrefix(interfaces, "^") {
 		return ""
 	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(interfaces, "="), ",")
 	return first
+}
+
+// OverSockets changes the variables of ranks that would use RDMA, so that they use TCP sockets on the
+// interface. If it is empty, NCCL chooses.
+func OverSockets(env map[string]string, netdev string) {
+	if netdev != "" {
+		netdev = "=" + netdev
+	}
+	maps.Copy(env, SocketsOnly(netdev))
+	env["NCCL_NET"] = socketNetwork
+}
+
+// MeasureWire makes NCCL use rings: trees and NVLSTree can exceed the rate of the wire.
+func MeasureWire(env map[string]string) { env["NCCL_ALGO"] = "Ring" }
+
+// UseRail limits NCCL to one RDMA device. The ranks meet on netdev; if it is empty, where they would have met.
+func UseRail(env map[string]string, hca, netdev string) {
+	env["NCCL_IB_HCA"] = ExactHCA(hca)
+	if netdev != "" {
+		env["NCCL_SOCKET_IFNAME"] = "=" + netdev
+	}
 }
 
 // LogTo has NCCL write what it does into files that begin with prefix, one for each process. It leaves an

@@ -13,8 +13,7 @@ import (
 // Invalid argument, on dev mlx5_6:1, curr state INIT, ..." (misc/ibvwrap.cc, misc/mlx5dvwrap.cc).
 var verbsCall = regexp.MustCompile(`Call to ((?:ibv|mlx5dv)_\w+) failed(?: with (?:error )?(?:\d+ )?([^,]+?)(?: errno \d+)?(?:,|$))?`)
 
-// nameOfVerbs recognizes failed calls to libibverbs by the call and the C library's words for
-// its error.
+// nameOfVerbs recognizes failed calls to libibverbs by the call and the C library's words for its error.
 func nameOfVerbs(text string, warning bool) fail.Reason {
 	if !warning || !strings.Contains(text, "Call to ") {
 		return ""
@@ -88,11 +87,10 @@ func nameOfCompletion(text string, warning bool) fail.Reason {
 	return name
 }
 
-// gids are both ends' addresses, "localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.104.9": NCCL
-// leaves out the space.
+// gids are both ends' addresses, "localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.104.9": NCCL leaves out the space.
 var gids = regexp.MustCompile(`localGid ([0-9a-f:.]+) remoteGids? ?([0-9a-f:.]+)`)
 
-// crossesSubnets is true where both ends have IPv4 addresses of different /24 networks: the rails
+// crossesSubnets is true if both ends have IPv4 addresses of different /24 networks: the rails
 // of the clusters here are a /24 each.
 func crossesSubnets(text string) bool {
 	m := gids.FindStringSubmatch(text)

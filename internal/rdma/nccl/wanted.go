@@ -9,17 +9,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Wanted is what a run was set up for.
+// Wanted is the expectation of a run.
 type Wanted struct {
 	// Transport is the slowest that is right: RDMAGPU, RDMAHost or Sockets. Unknown and "" want nothing.
 	Transport Transport
-	// Environment are the NCCL_* variables that ranks were given. Where it is nil, they are not compared.
+	// Environment are the NCCL_* variables that ranks were given. If it is nil, they are not compared.
 	Environment map[string]string
 	// Devices are each host's RDMA devices by name.
 	Devices map[string][]string
 }
 
-// Against says what is not as it was wanted. Ranks whose transport is not known are no
+// Against finds what differs from the expectation. A rank with an unknown transport is no
 // finding: there may be no channel yet.
 func (s Summary) Against(wanted Wanted) []Finding {
 	var result []Finding
@@ -38,7 +38,6 @@ func (s Summary) Against(wanted Wanted) []Finding {
 	return result
 }
 
-// about makes a finding one of the process.
 func (p *Process) about(name fail.Reason, evidence, device string) Finding {
 	finding := newFinding(name, evidence)
 	finding.Host, finding.PID, finding.Device = p.Host, p.PID, device
@@ -70,20 +69,13 @@ func (p *Process) transportAgainst(wanted Transport) []Finding {
 	return result
 }
 
-// routeShown is the evidence for a transport: a channel that has it, else the choice of the network.
+// routeShown is the evidence for a transport: how many channels have it, else the choice of the network.
 func (p *Process) routeShown(transport Transport) string {
 	for _, c := range p.Communicators {
 		for _, route := range c.Routes {
-			if route.Transport != transport {
-				continue
+			if route.Transport == transport {
+				return fmt.Sprintf("rank %d: %d of its channels go over %s", c.Rank, route.Channels, route.Network)
 			}
-			for _, channel := range c.Channels {
-				if channel.Transport == transport {
-					return fmt.Sprintf("rank %d: %d of its channels go over %s, as %d -> %d via %s",
-						c.Rank, route.Channels, route.Network, channel.From, channel.To, channel.Via)
-				}
-			}
-			return fmt.Sprintf("rank %d: %d of its channels go over %s", c.Rank, route.Channels, route.Network)
 		}
 	}
 	return "Using network " + p.Network
@@ -98,7 +90,7 @@ func (p *Process) whySockets() string {
 	if value := p.Environment["NCCL_NET"]; strings.EqualFold(value, socketNetwork) {
 		reasons = append(reasons, "NCCL_NET="+value+" is set")
 	}
-	if p.has(VerbsLibraryMissing) {
+	if slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Reason == VerbsLibraryMissing }) {
 		reasons = append(reasons, "the image has no libibverbs")
 	}
 	if p.NoDevice {
@@ -136,7 +128,6 @@ func because(reasons []string) string {
 	return ": " + strings.Join(reasons, "; ")
 }
 
-// settingShown is a variable as a remark, empty where NCCL shows none.
 func (p *Process) settingShown(name string) string {
 	value, set := p.Environment[name]
 	if !set {
@@ -145,13 +136,8 @@ func (p *Process) settingShown(name string) string {
 	return fmt.Sprintf(" (%s=%s)", name, value)
 }
 
-func (p *Process) has(name fail.Reason) bool {
-	return slices.ContainsFunc(p.Findings, func(f Finding) bool { return f.Reason == name })
-}
-
 // environmentAgainst compares the variables that NCCL shows. It shows a variable only if
-// it is set and looked at, so one that is missing says nothing. How much NCCL prints is the
-// user's own affair.
+// it is set and read, so a missing one proves nothing. Users may change how much NCCL prints.
 func (p *Process) environmentAgainst(given map[string]string) []Finding {
 	var result []Finding
 	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
@@ -168,7 +154,7 @@ func (p *Process) environmentAgainst(given map[string]string) []Finding {
 	return result
 }
 
-// devicesAgainst looks for devices that NCCL does not list. It says nothing before there is a list.
+// devicesAgainst finds devices that NCCL does not list. Before NCCL prints its list it finds nothing.
 func (p *Process) devicesAgainst(wanted []string) []Finding {
 	if len(p.Devices) == 0 {
 		return nil

@@ -1,6 +1,7 @@
 package git
 
 import (
+	"cmp"
 	"net"
 	"net/url"
 	"path"
@@ -10,31 +11,29 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// address is where a repository lies.
+// FolderScheme begins what replaces the URL if the user who starts a run sends a folder.
+const FolderScheme = "folder:"
+
+// IsFolder reports whether the URL stands for a folder.
+func IsFolder(url string) bool { return strings.HasPrefix(url, FolderScheme) }
+
+// address of a repository.
 type address struct {
 	// scheme is https, http or ssh.
 	scheme string
 	// host has no brackets; port is empty for the scheme's own.
 	host, port string
-	// path begins with a slash but for ssh where it is relative to the user's home.
+	// path begins with a slash, except for ssh if it is relative to the user's home.
 	path           string
 	user, password string
 }
 
 // String shows the address without the user.
 func (a address) String() string {
-	host := a.host
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	if a.port != "" {
-		host += ":" + a.port
-	}
-	return a.scheme + "://" + host + "/" + strings.TrimPrefix(a.path, "/")
+	return a.scheme + "://" + a.url().Host + "/" + strings.TrimPrefix(a.path, "/")
 }
 
-// Shown is a repository's URL as anybody may see it, without a user, however it was written; ""
-// where it is none.
+// Shown returns a repository's URL without the user, "" if it is invalid.
 func Shown(url string) string {
 	a, err := parseAddress(url)
 	if err != nil {
@@ -43,7 +42,7 @@ func Shown(url string) string {
 	return a.String()
 }
 
-// url is the address for HTTP, without the user.
+// url returns the address for HTTP, without the user.
 func (a address) url() *url.URL {
 	host := a.host
 	if a.port != "" {
@@ -54,38 +53,25 @@ func (a address) url() *url.URL {
 	return &url.URL{Scheme: a.scheme, Host: host, Path: a.path}
 }
 
-// forGit is the address as git reads it. It has the user for ssh only.
+// forGit returns the address as git reads it, with the user for ssh only.
 func (a address) forGit() string {
 	if a.scheme != "ssh" {
 		return a.url().String()
 	}
-	user := a.user
-	if user == "" {
-		user = "git"
-	}
+	user := cmp.Or(a.user, "git")
 	if !strings.HasPrefix(a.path, "/") && !strings.HasPrefix(a.path, "~") {
-		// Relative to the user's home: a URL cannot express it.
-		host := a.host
-		if strings.Contains(host, ":") {
-			host = "[" + host + "]"
-		}
-		return user + "@" + host + ":" + a.path
+		// Relative to the user's home, which a URL cannot express.
+		return user + "@" + address{host: a.host}.url().Host + ":" + a.path
 	}
 	u := a.url()
 	u.User, u.Path = url.User(user), "/"+strings.TrimPrefix(a.path, "/")
 	return u.String()
 }
 
-// dial is host and port for ssh.
-func (a address) dial() string {
-	port := a.port
-	if port == "" {
-		port = "22"
-	}
-	return net.JoinHostPort(a.host, port)
-}
+// dial returns host and port for ssh.
+func (a address) dial() string { return net.JoinHostPort(a.host, portOf("ssh", a.port)) }
 
-// CheckURL says what is wrong with a repository's URL, as InvalidInput.
+// CheckURL checks a repository's URL. Errors: InvalidInput.
 func CheckURL(url string) error {
 	_, err := parseAddress(url)
 	return err
@@ -139,7 +125,7 @@ func parseScp(text string, wrong func(string) (address, error)) (address, error)
 		return wrong("it is a path on this machine")
 	}
 	if !strings.Contains(head, "@") && strings.Contains(rest, "@") {
-		return wrong("it has a user behind the host, or no scheme")
+		return wrong("it has a user after the host, or no scheme")
 	}
 	if strings.HasPrefix(rest, ":") {
 		return wrong("it names a helper program")
@@ -150,6 +136,14 @@ func parseScp(text string, wrong func(string) (address, error)) (address, error)
 	}
 	if a.host == "" || rest == "" || a.path == "/" {
 		return wrong("it has no host or no path")
+	}
+	if strings.ContainsFunc(a.host, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(".-_", r)
+	}) {
+		return wrong("its host has other characters than letters, digits, dots and hyphens")
+	}
+	if strings.HasPrefix(head, "-") {
+		return wrong("it begins as an option does")
 	}
 	return a, nil
 }
@@ -173,15 +167,15 @@ func withoutUser(text string) string {
 	return shown
 }
 
-// submodule returns the address that a URL in .gitmodules means; one that
-// begins with ./ or ../ is relative to this repository's.
+// submodule returns the address for a URL in .gitmodules; one that begins with ./ or ../ is relative to this
+// repository's.
 func (a address) submodule(text string) (address, error) {
 	if !strings.HasPrefix(text, "./") && !strings.HasPrefix(text, "../") {
 		return parseAddress(text)
 	}
 	up := a
 	up.path = path.Join(a.path, text)
-	// Joining to a path that begins with a slash stops there without a word.
+	// Joining to a path that begins with a slash silently stops there.
 	relative := path.Join(strings.TrimPrefix(a.path, "/"), text)
 	if relative == "." || relative == ".." || strings.HasPrefix(relative, "../") {
 		return address{}, fail.Becausef(fail.InvalidInput, "resolving submodule URL %q against %s: it leaves the host", text, a)

@@ -2,11 +2,13 @@ package git
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -20,36 +22,31 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
 )
 
-// tokenUser is sent with a token that came without a user name. GitHub and
-// GitLab take any name with one, Bitbucket this.
+// tokenUser is sent with a token without a user name. GitHub and GitLab accept any name, Bitbucket this one.
 const tokenUser = "x-token-auth"
 
-// Auth is how a user is known to git servers. Its zero value is anonymous.
+// Auth holds the credentials for git servers. Its zero value is anonymous.
 type Auth struct {
 	user, password string
 	key            ssh.Signer
 	// dir is the Secret's folder, empty for none.
 	dir string
-	// knownHosts is the path of a file in OpenSSH's format, empty for none.
+	// knownHosts is the path of a known_hosts file, empty for none.
 	knownHosts string
-	// roots are more certificate authorities, PEM.
+	// roots are certificate authorities in addition to the system's, in PEM.
 	roots string
 }
 
 // String shows no secret.
 func (a Auth) String() string {
 	var has []string
-	if a.password != "" {
-		has = append(has, "password")
-	}
-	if a.key != nil {
-		has = append(has, "ssh key")
-	}
-	if a.knownHosts != "" {
-		has = append(has, "known hosts")
-	}
-	if a.roots != "" {
-		has = append(has, "CA")
+	for _, part := range []struct {
+		name  string
+		given bool
+	}{{"password", a.password != ""}, {"ssh key", a.key != nil}, {"known hosts", a.knownHosts != ""}, {"CA", a.roots != ""}} {
+		if part.given {
+			has = append(has, part.name)
+		}
 	}
 	return "auth(" + strings.Join(has, ", ") + ")"
 }
@@ -57,9 +54,8 @@ func (a Auth) String() string {
 // GoString shows no secret.
 func (a Auth) GoString() string { return a.String() }
 
-// AuthFromDir reads a mounted Secret: username, password or token for HTTPS,
-// ssh-privatekey and known_hosts for ssh. Any of these keys will do; an empty name
-// is anonymous, and so is the folder none. The reason of its errors is InvalidInput.
+// AuthFromDir reads a mounted Secret: username, password or token for HTTPS, ssh-privatekey and known_hosts for ssh. No
+// key is required; an empty name, and the folder none, are anonymous. Errors: InvalidInput.
 func AuthFromDir(dir string) (Auth, error) {
 	values, err := secretdir.Read(dir)
 	if err != nil || values == nil {
@@ -72,10 +68,7 @@ func AuthFromDir(dir string) (Auth, error) {
 	for key, value := range values {
 		values[key] = strings.TrimSpace(value)
 	}
-	a := Auth{user: values["username"], password: values["password"], dir: dir}
-	if a.password == "" {
-		a.password = values["token"]
-	}
+	a := Auth{user: values["username"], password: cmp.Or(values["password"], values["token"]), dir: dir}
 	if a.user == "" && a.password != "" {
 		a.user = tokenUser
 	}
@@ -83,7 +76,7 @@ func AuthFromDir(dir string) (Auth, error) {
 		a.knownHosts = filepath.Join(dir, "known_hosts")
 	}
 	if key := values["ssh-privatekey"]; key != "" {
-		// The parser wants the newline that trimming took.
+		// The parser needs the newline that was trimmed.
 		signer, err := ssh.ParsePrivateKey([]byte(key + "\n"))
 		if missing := (*ssh.PassphraseMissingError)(nil); errors.As(err, &missing) {
 			return Auth{}, fail.Advise(
@@ -95,11 +88,15 @@ func AuthFromDir(dir string) (Auth, error) {
 		}
 		a.key = signer
 	}
+	if a.password == "" && a.key == nil && a.knownHosts == "" {
+		return Auth{}, fail.Becausef(fail.InvalidInput, "reading git secret %s: its keys are %s: want username and password, or token, or ssh-privatekey and known_hosts",
+			filepath.Base(dir), strings.Join(slices.Sorted(maps.Keys(values)), ", "))
+	}
 	return a, nil
 }
 
-// WithCAFile trusts the certificates of a PEM bundle too, beside the system's.
-// A missing file, or an empty name, adds none.
+// WithCAFile trusts the certificates of a PEM bundle in addition to the system's. A missing file, or an empty name, adds
+// none.
 func (a Auth) WithCAFile(path string) (Auth, error) {
 	if path == "" {
 		return a, nil
@@ -118,15 +115,14 @@ func (a Auth) WithCAFile(path string) (Auth, error) {
 	return a, nil
 }
 
-// systemRoots are the files where systems keep certificate authorities; the
-// first that exists is read.
+// systemRoots are the files where systems keep certificate authorities. The first that exists counts.
 var systemRoots = []string{
 	"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/cert.pem",
 }
 
-// writeRoots writes the system's authorities and the given ones to a file, for
-// git takes one only. It returns "" if the system's are enough.
+// writeRoots writes the system's authorities and the given ones to one file, because git reads only one. It returns "" if
+// the system's are enough.
 func (a Auth) writeRoots(file string) (string, error) {
 	if a.roots == "" {
 		return "", nil
@@ -141,13 +137,13 @@ func (a Auth) writeRoots(file string) (string, error) {
 	return file, os.WriteFile(file, append(system, a.roots...), 0o600)
 }
 
-// keyring gives credentials to their own host alone.
+// keyring returns credentials for their own host only.
 type keyring struct {
 	auth Auth
 	home address
 }
 
-// newKeyring takes the user info of the URL where the Secret has none.
+// newKeyring uses the user info of the URL if the Secret has none.
 func newKeyring(auth Auth, home address) keyring {
 	if home.scheme != "ssh" && auth.password == "" && (home.user != "" || home.password != "") {
 		auth.user, auth.password = home.user, home.password
@@ -165,7 +161,7 @@ func (k keyring) basic(scheme, host, port string) (user, password string, ok boo
 		return "", "", false
 	}
 	if k.home.scheme == "ssh" {
-		// Another service of the same host, as for LFS: encrypted only.
+		// Another service of the same host, such as LFS: encrypted only.
 		ok = scheme == "https"
 	} else {
 		ok = portOf(scheme, port) == portOf(k.home.scheme, k.home.port) && scheme == k.home.scheme
@@ -181,8 +177,7 @@ func (k keyring) signer(host string) (ssh.Signer, bool) {
 	return k.auth.key, true
 }
 
-// clean makes what a server says fit to be shown: short, printable, without
-// the secrets that were sent to it.
+// clean makes a server's text fit to be shown: short, printable, without the secrets that were sent to the server.
 func (k keyring) clean(text string) string {
 	if k.auth.password != "" {
 		basic := base64.StdEncoding.EncodeToString([]byte(k.auth.user + ":" + k.auth.password))
@@ -193,12 +188,12 @@ func (k keyring) clean(text string) string {
 	return printable(withoutQueries(text))
 }
 
-// urlQuery is the query of a URL. That of an LFS object can be a signature, which opens it.
+// urlQuery matches the query of a URL. That of an LFS object can be a signature that grants access.
 var urlQuery = regexp.MustCompile(`(https?://[^\s"'?]*)\?[^\s"']*`)
 
 func withoutQueries(text string) string { return urlQuery.ReplaceAllString(text, "$1?...") }
 
-// maxShown is how many bytes of a server's text are shown.
+// maxShown is how many bytes of a server's text an error shows.
 const maxShown = 500
 
 func printable(text string) string {
@@ -219,13 +214,5 @@ func printable(text string) string {
 }
 
 func portOf(scheme, port string) string {
-	switch {
-	case port != "":
-		return port
-	case scheme == "https":
-		return "443"
-	case scheme == "http":
-		return "80"
-	}
-	return "22"
+	return cmp.Or(port, map[string]string{"https": "443", "http": "80", "ssh": "22"}[scheme])
 }

@@ -10,10 +10,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// checkout is a tree in the making.
+// checkout writes a tree.
 type checkout struct {
 	log      *slog.Logger
 	programs *programs
@@ -21,7 +22,7 @@ type checkout struct {
 	source   Source
 
 	modules []*module
-	// files counts those of all modules, bytes their sizes.
+	// files and bytes add up the files of all modules.
 	files int
 	bytes int64
 }
@@ -32,7 +33,7 @@ type module struct {
 	// prefix is its folder, empty or with a slash at its end.
 	prefix string
 	commit string
-	// small are the paths of files that are small enough for an LFS pointer.
+	// small are the paths of files that may be LFS pointers, by their size.
 	small      []string
 	submodules []submodule
 }
@@ -44,8 +45,7 @@ type submodule struct {
 	commit string
 }
 
-// load fetches a repository's commit and writes its files, then those of its
-// submodules.
+// load fetches a repository's commit and writes its files, then those of its submodules.
 func (c *checkout) load(ctx context.Context, a address, revision, prefix string, depth int) error {
 	r, err := c.programs.open(ctx, a, fmt.Sprintf("repository-%d", len(c.modules)), filepath.Join(c.root.Name(), prefix))
 	if err != nil {
@@ -73,9 +73,12 @@ func (c *checkout) load(ctx context.Context, a address, revision, prefix string,
 	return c.loadSubmodules(ctx, m, depth)
 }
 
-// list reads what is in a module's commit.
+// list reads what is in a module's commit. A few kilobytes of folders in each other can name billions of files.
 func (c *checkout) list(ctx context.Context, m *module) error {
 	text, err := m.git(ctx, "ls-tree", "-r", "-z", "--long", "--full-tree", m.commit)
+	if errors.Is(err, errOutput) {
+		return c.programs.tooManyFiles()
+	}
 	if err != nil {
 		return err
 	}
@@ -100,11 +103,14 @@ func (c *checkout) list(ctx context.Context, m *module) error {
 			m.small = append(m.small, path)
 		}
 	}
+	if c.files > c.programs.limits.files {
+		return c.programs.tooManyFiles()
+	}
 	return nil
 }
 
-// config reads a file of the commit in git's configuration format. It is empty
-// if the commit does not have the file; the last of several values counts.
+// config reads a file of the commit in git's configuration format, nil if the commit does not have the file. The last
+// of several values counts.
 func (m *module) config(ctx context.Context, name string) (map[string]string, error) {
 	kind, err := m.git(ctx, "ls-tree", "--full-tree", m.commit, "--", name)
 	if err != nil || !strings.HasPrefix(kind, "100") {
@@ -122,7 +128,7 @@ func (m *module) config(ctx context.Context, name string) (map[string]string, er
 	return settings, nil
 }
 
-// fetchPointers replaces all LFS pointers, or refuses them.
+// fetchPointers replaces all LFS pointers by their objects, or refuses them.
 func (c *checkout) fetchPointers(ctx context.Context) error {
 	var found []pointerFile
 	for _, m := range c.modules {
@@ -134,7 +140,7 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 			}
 			if p, ok := parsePointer(content); ok {
 				own = append(own, pointerFile{p, m.prefix + path})
-				// Compared before it is added: sizes are whatever a pointer says.
+				// The sum could overflow: a pointer can state any size.
 				if p.size > c.programs.limits.disk-c.bytes {
 					return m.explain(ctx, c.programs.tooLarge())
 				}
@@ -148,7 +154,7 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 		}
 		found = append(found, own...)
 	}
-	c.log.Info(fmt.Sprintf("Wrote %s.", humanize.Count(c.files, "file")))
+	c.log.Info(fmt.Sprintf("Wrote %s.", humanize.Count(c.files, "file")), "files", c.files)
 	if c.source.LFS || len(found) == 0 {
 		return nil
 	}
@@ -165,15 +171,69 @@ func (c *checkout) place(object string, paths []string) error {
 		if err := c.root.Remove(path); err != nil {
 			return err
 		}
-		at := filepath.Join(c.root.Name(), filepath.FromSlash(path))
+		file := filepath.Join(c.root.Name(), filepath.FromSlash(path))
 		if i < len(paths)-1 {
-			err = copyFile(at, object)
+			err = copyFile(file, object)
 		} else {
-			err = os.Rename(object, at)
+			err = os.Rename(object, file)
 		}
 		if err := errors.Join(err, c.root.Chmod(path, pointer.Mode().Perm())); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+const (
+	// maxDepth is how deep submodules may lie in each other.
+	maxDepth = 20
+	// maxModules is how many repositories a tree may consist of.
+	maxModules = 1000
+)
+
+// loadSubmodules fetches a module's submodules, each at its commit in the tree.
+func (c *checkout) loadSubmodules(ctx context.Context, m *module, depth int) error {
+	if depth == maxDepth {
+		return fail.Becausef(fail.UnsafeTree, "fetching submodules of %s: they lie more than %d deep in each other", m.address, maxDepth)
+	}
+	if len(c.modules)+len(m.submodules) > maxModules {
+		return fail.Becausef(fail.UnsafeTree, "fetching submodules of %s: the tree has more than %d repositories", m.address, maxModules)
+	}
+	urls, err := m.submoduleURLs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, sub := range m.submodules {
+		text, ok := urls[sub.path]
+		if !ok {
+			return fail.Advise(
+				fail.Becausef(fail.RepositoryUnavailable, "fetching submodule %q of %s: .gitmodules has no URL for it", sub.path, m.address),
+				"add it with git submodule add, remove it with git rm --cached, or fetch without submodules")
+		}
+		a, err := m.address.submodule(text)
+		if err != nil {
+			return fmt.Errorf("fetching submodule %q of %s: %w", sub.path, m.address, err)
+		}
+		if err := c.load(ctx, a, sub.commit, m.prefix+sub.path+"/", depth+1); err != nil {
+			return fmt.Errorf("fetching submodule %q: %w", m.prefix+sub.path, err)
+		}
+	}
+	return nil
+}
+
+// submoduleURLs reads the URLs by path from .gitmodules, if it is a file.
+func (m *module) submoduleURLs(ctx context.Context) (map[string]string, error) {
+	settings, err := m.config(ctx, ".gitmodules")
+	if err != nil {
+		return nil, err
+	}
+	urls := map[string]string{}
+	for key, path := range settings {
+		name, ok := strings.CutSuffix(key, ".path")
+		url, hasURL := settings[name+".url"]
+		if ok && hasURL && strings.HasPrefix(name, "submodule.") {
+			urls[strings.TrimSuffix(path, "/")] = url
+		}
+	}
+	return urls, nil
 }

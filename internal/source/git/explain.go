@@ -14,19 +14,18 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Messages of git, of libcurl with OpenSSL or GnuTLS, and of git-lfs, all in the
-// C locale. This file alone knows them.
+// Messages of git, of libcurl with OpenSSL or GnuTLS, and of git-lfs, all in the C locale. Only this file knows them.
 var (
 	messageNoHost       = regexp.MustCompile(`Could not resolve host: (\S+)|lookup (\S+?)(?: on \S+)?: no such host`)
 	messageNoConnection = regexp.MustCompile(`Failed to connect to .*|[Cc]onnection refused`)
 	messageUntrusted    = regexp.MustCompile(`server certificate verification failed[^\n]*|SSL certificate problem: [^\n]*|x509: [^\n"]*|no alternative certificate subject name[^\n]*`)
-	messageNoLogin      = regexp.MustCompile(`could not read (Username|Password) for|Git credentials for \S+ not found|no credentials for|unable to read askpass`)
-	messageBadLogin     = regexp.MustCompile(`Authentication failed for|Authentication required|[Aa]uthorization error`)
+	messageLogin        = regexp.MustCompile(`could not read (Username|Password) for|Git credentials for \S+ not found|no credentials for|unable to read askpass|Authentication failed for|Authentication required|[Aa]uthorization error`)
 	messageStatus       = regexp.MustCompile(`returned error: (\d{3})|HTTP (\d{3})|Client error: .*from HTTP (\d{3})`)
 	messageNotFound     = regexp.MustCompile(`fatal: repository '[^']*' not found`)
 	messageNoGit        = regexp.MustCompile(`dumb http transport|not valid: is this a git repository|invalid server response|expected service|invalid content-type (\S+)`)
 	messageSilent       = regexp.MustCompile(`Operation too slow|i/o timeout|Operation timed out`)
 	messageNoMemory     = regexp.MustCompile(`[Oo]ut of memory|Cannot allocate memory|failed to map`)
+	messageKilled       = regexp.MustCompile(`died of signal \d+|CPU time limit exceeded|invalid index-pack output`)
 	messageDiskFull     = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
 	messageInsecure     = regexp.MustCompile(`Protocol "?http"? (?:not supported|disabled)|refusing insecure redirect`)
 	messageNotOurRef    = regexp.MustCompile(`not our ref|couldn't find remote ref|no such remote ref`)
@@ -38,7 +37,11 @@ var (
 	messageUnsafe       = regexp.MustCompile(`object [0-9a-f]{40}: (\w+: [^\n]*)`)
 )
 
-const adviseUnsafe = "remove or rename these in the repository; data outside it belongs under /datasets"
+const (
+	adviseUnsafe     = "remove or rename these in the repository; data outside it belongs under /datasets"
+	adviseLFS        = "keep large files out of git's history: put them into Git LFS or under /datasets"
+	adviseConnection = "check the host and port in repo-url, and that the namespace's egress rules and proxy let it through"
+)
 
 // said reports whether a program failed with a message.
 func said(err error, message *regexp.Regexp) bool {
@@ -46,71 +49,78 @@ func said(err error, message *regexp.Regexp) bool {
 	return errors.As(err, &exit) && message.MatchString(exit.text)
 }
 
-// explain gives a failure to fetch from a repository its reason and advice. An
-// error that has a reason keeps it; so does the end of the caller's own context.
+// explain gives a failure to fetch from a repository its reason and advice.
 func (r *repository) explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
 	a := r.address
-	if ctx.Err() != nil {
-		return fmt.Errorf("fetching %s: %w", a, context.Cause(ctx))
-	}
-	if left := readFailure(r.scratch); left != nil {
-		return left
-	}
-	if known := (*fail.Error)(nil); errors.As(err, &known) {
-		return fail.Advise(fail.Because(known.Reason, fmt.Errorf("fetching %s: %w", a, known)), "%s", known.Next)
-	}
-	exit := (*exitError)(nil)
-	if !errors.As(err, &exit) {
-		return local(fmt.Errorf("fetching %s: %w", a, err))
+	text, err := r.output(ctx, fmt.Sprintf("fetching %s", a), err)
+	if err != nil {
+		return err
 	}
 	seen := func(format string, args ...any) error {
 		return fail.Becausef(fail.RepositoryUnavailable, "fetching %s: %s", a, fmt.Sprintf(format, args...))
 	}
-	text := exit.text
-	found := func(message *regexp.Regexp) string { return printable(r.keys.clean(message.FindString(text))) }
+	found := "" // the part of text that the last message matched
+	is := func(message *regexp.Regexp) bool {
+		found = printable(r.keys.clean(message.FindString(text)))
+		return found != ""
+	}
 	switch {
-	case messageUnstorable.MatchString(text):
-		return fail.Advise(fail.Becausef(fail.UnsafeTree, "writing the files of %s: %s", a, r.server(text)), adviseUnsafe)
-	case messageUnsafe.MatchString(text):
-		return fail.Advise(fail.Becausef(fail.UnsafeTree, "checking the objects of %s: want names that stay inside the tree: %s", a, found(messageUnsafe)), adviseUnsafe)
-	case messageNoHost.MatchString(text):
-		return fail.Advise(seen("no address for the name %s: want a host that the cluster can resolve", a.host),
-			"check the host in repo-url; inside a cluster, try: getent hosts %s", a.host)
-	case messageUntrusted.MatchString(text):
-		return fail.Advise(seen("the server's certificate is not trusted: %s", found(messageUntrusted)),
+	case is(messageUnstorable):
+		return fail.Advise(fail.Becausef(fail.UnsafeTree, "writing the files of %s: %s", a, r.words(text)), adviseUnsafe)
+	case is(messageUnsafe):
+		return fail.Advise(fail.Becausef(fail.UnsafeTree, "checking the objects of %s: want names that stay inside the tree: %s", a, found), adviseUnsafe)
+	case is(messageNoHost):
+		return noHost(seen, a.host)
+	case is(messageUntrusted):
+		return fail.Advise(seen("the server's certificate is not trusted: %s", found),
 			"openssl s_client -showcerts -connect %s   # put the CA that signed it, as PEM, under ca-bundle.crt into the ConfigMap mlenv-trusted-ca, or pass --ca-file", a.url().Host)
-	case messageInsecure.MatchString(text):
+	case is(messageInsecure):
 		return seen("it is redirected to a server without TLS: want https")
-	case messageNoMemory.MatchString(text):
-		return fail.Advise(seen("git needs more than %d MiB of memory: %s", r.limits.memory>>20, found(messageNoMemory)),
-			"keep large files out of git's history: put them into Git LFS or under /datasets")
-	case messageDiskFull.MatchString(text):
-		return local(fmt.Errorf("fetching %s: %w", a, syscall.ENOSPC))
-	case messageSilent.MatchString(text):
+	case is(messageNoMemory):
+		return fail.Advise(seen("git needs more than %d MiB of memory: %s", r.limits.memory>>20, found), adviseLFS)
+	case is(messageKilled) && strings.Count(text, "fatal: ") <= 1: // it had no message of its own
+		return fail.Advise(seen("git was killed: it needs more than %s of processor time, or more memory than the container has: %s", r.limits.cpu, found), adviseLFS)
+	case is(messageSilent):
 		return seen("the server sent nothing for %s", r.limits.silence)
-	case messageNoConnection.MatchString(text):
-		return fail.Advise(seen("no connection: %s: want a server that answers", found(messageNoConnection)),
-			"check the host and port in repo-url, and that the namespace's egress rules and proxy let it through")
-	case messageNoLogin.MatchString(text):
+	case is(messageNoConnection):
+		return fail.Advise(seen("no connection: %s: want a server that answers", found), adviseConnection)
+	case is(messageLogin):
 		return r.explainStatus(http.StatusUnauthorized, seen, text)
-	case messageBadLogin.MatchString(text):
-		return r.explainStatus(http.StatusUnauthorized, seen, text)
-	case messageNotFound.MatchString(text):
+	case is(messageNotFound):
 		return r.explainStatus(http.StatusNotFound, seen, text)
-	case messageStatus.MatchString(text):
+	case is(messageStatus):
 		return r.explainStatus(status(text), seen, text)
-	case messageNoGit.MatchString(text):
+	case is(messageNoGit):
 		return fail.Advise(seen("no git repository is served there"), "git ls-remote %s", a)
 	case a.scheme == "ssh":
-		return fail.Advise(seen("the server says: %s", r.server(text)), "check the path in repo-url, and that this user may read it")
+		return fail.Advise(seen("the server reports: %s", r.words(text)), "check the path in repo-url, and that this user may read it")
 	}
-	return fail.Advise(seen("git failed: %s", r.server(text)), "git ls-remote %s", a)
+	return fail.Advise(seen("git failed: %s", r.words(text)), "git ls-remote %s", a)
 }
 
-// status is the HTTP status in a message, 0 if none.
+// output returns what a program that failed wrote to stderr. Any other failure has an explanation: the end of the
+// caller's context, the failure that a helper left, a reason that err has, or this machine's.
+func (r *repository) output(ctx context.Context, doing string, err error) (text string, explained error) {
+	exit := (*exitError)(nil)
+	if ctx.Err() != nil {
+		return "", fmt.Errorf("%s: %w", doing, context.Cause(ctx))
+	}
+	if left := readFailure(r.scratch); left != nil {
+		return "", left
+	}
+	if said(err, messageDiskFull) {
+		err = syscall.ENOSPC
+	}
+	if !errors.As(err, &exit) {
+		return "", local(fmt.Errorf("%s: %w", doing, err))
+	}
+	return exit.text, nil
+}
+
+// status returns the HTTP status in a message, 0 if it has none.
 func status(text string) int {
 	m := messageStatus.FindStringSubmatch(text)
 	if m == nil {
@@ -120,8 +130,8 @@ func status(text string) int {
 	return code
 }
 
-// server is what the server said, or else git itself.
-func (r *repository) server(text string) string {
+// words returns the lines of the server in a program's output, or else those of git itself.
+func (r *repository) words(text string) string {
 	var remote, other []string
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -134,7 +144,7 @@ func (r *repository) server(text string) string {
 		}
 	}
 	if len(remote) > 0 {
-		return r.keys.clean(strings.Join(remote, " "))
+		other = remote
 	}
 	return r.keys.clean(strings.Join(other, " "))
 }
@@ -142,7 +152,7 @@ func (r *repository) server(text string) string {
 func (r *repository) explainStatus(code int, seen func(string, ...any) error, output string) error {
 	text := fmt.Sprintf("the server answers %d %s", code, http.StatusText(code))
 	if strings.Contains(output, "remote: ") {
-		text += ": " + r.server(output)
+		text += ": " + r.words(output)
 	}
 	_, _, known := r.keys.basic(r.address.scheme, r.address.host, r.address.port)
 	switch code {
@@ -163,6 +173,11 @@ func (r *repository) explainStatus(code int, seen func(string, ...any) error, ou
 	return fail.Advise(seen("%s", text), "git ls-remote %s", r.address)
 }
 
+func noHost(seen func(string, ...any) error, host string) error {
+	return fail.Advise(seen("no address for the name %s: want a host that the cluster can resolve", host),
+		"check the host in repo-url; inside a cluster, try: getent hosts %s", host)
+}
+
 // explainDial gives a failure to log in by ssh its reason and advice.
 func explainDial(keys keyring, a address, err error) error {
 	if known := (*fail.Error)(nil); errors.As(err, &known) {
@@ -178,54 +193,40 @@ func explainDial(keys keyring, a address, err error) error {
 	)
 	switch {
 	case errors.As(err, &dns):
-		return fail.Advise(seen("no address for the name %s: want a host that the cluster can resolve", dns.Name),
-			"check the host in repo-url; inside a cluster, try: getent hosts %s", dns.Name)
+		return noHost(seen, dns.Name)
 	case strings.Contains(err.Error(), "ssh: unable to authenticate"):
-		return fail.Advise(seen("the server does not take the ssh key: want one that may read the repository"),
+		return fail.Advise(seen("the server does not accept the ssh key: want one that may read the repository"),
 			"add the public half of ssh-privatekey (ssh-keygen -yf KEYFILE) to the repository as a deploy key")
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return fail.Advise(seen("no connection: %s: want a server that answers", printable(dial.Err.Error())),
-			"check the host and port in repo-url, and that the namespace's egress rules and proxy let it through")
+		return fail.Advise(seen("no connection: %s: want a server that answers", printable(dial.Err.Error())), adviseConnection)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return seen("the server sends nothing")
 	}
 	return seen("%s", keys.clean(err.Error()))
 }
 
-// explainLFS gives a failure to get objects its reason and advice.
+// explainLFS gives a failure to fetch LFS objects its reason and advice.
 func (r *repository) explainLFS(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return fmt.Errorf("fetching LFS objects of %s: %w", r.address, context.Cause(ctx))
-	}
-	if left := readFailure(r.scratch); left != nil {
-		return left
-	}
-	if known := (*fail.Error)(nil); errors.As(err, &known) {
-		return fmt.Errorf("fetching LFS objects of %s: %w", r.address, err)
-	}
-	exit := (*exitError)(nil)
-	if !errors.As(err, &exit) {
-		return local(fmt.Errorf("fetching LFS objects of %s: %w", r.address, err))
-	}
-	if messageDiskFull.MatchString(exit.text) {
-		return local(fmt.Errorf("fetching LFS objects of %s: %w", r.address, syscall.ENOSPC))
+	text, err := r.output(ctx, fmt.Sprintf("fetching LFS objects of %s", r.address), err)
+	if err != nil {
+		return err
 	}
 	next := "git lfs fetch --all && git lfs push --all origin   # in a clone that has the objects"
-	code := status(exit.text)
+	code := status(text)
 	switch {
-	case messageUntrusted.MatchString(exit.text):
+	case messageUntrusted.MatchString(text):
 		next = "put the CA of the LFS server, as PEM, under ca-bundle.crt into the ConfigMap mlenv-trusted-ca, or pass --ca-file"
-	case code == http.StatusUnauthorized, code == http.StatusForbidden, messageNoLogin.MatchString(exit.text), messageBadLogin.MatchString(exit.text):
+	case code == http.StatusUnauthorized, code == http.StatusForbidden, messageLogin.MatchString(text):
 		next = "give the git secret a username and a token that may read the repository's LFS objects, for " + r.keys.home.host
-	case code == http.StatusNotFound && !strings.Contains(exit.text, "bject does not exist"):
+	case code == http.StatusNotFound && !strings.Contains(text, "bject does not exist"):
 		next = "if the LFS server is elsewhere, name it in .lfsconfig: git config -f .lfsconfig lfs.url https://HOST/PATH"
 	}
-	return fail.Advise(fail.Becausef(fail.LFSPointers, "fetching LFS objects of %s: %s", r.address, r.server(exit.text)), "%s", next)
+	return fail.Advise(fail.Becausef(fail.LFSPointers, "fetching LFS objects of %s: %s", r.address, r.words(text)), "%s", next)
 }
 
 // local advises about a full disk.
 func local(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || said(err, messageDiskFull) {
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fail.Advise(fail.Because(fail.DiskFull, err), "df -h   # the pack and the files need room at the same time")
 	}
 	return err

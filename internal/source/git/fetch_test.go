@@ -190,7 +190,7 @@ func TestFetchBranchAndTagOfOneName(t *testing.T) {
 	if err != nil || got != second {
 		t.Errorf("got %s, %v: want the branch's %s", got, err, second)
 	}
-	if !strings.Contains(log, "is both branch both and tag both; taking the first") {
+	if !strings.Contains(log, "is both branch both and tag both; using the first") {
 		t.Errorf("log: got no warning:\n%s", log)
 	}
 }

@@ -1,8 +1,7 @@
-// Package git fetches the files of one commit of a git repository. It calls the
-// programs git and git-lfs with none of the user's configuration. This program
-// is their ssh and answers their questions for credentials (see Helper), because
-// OpenSSH refuses a UID without a passwd entry and because credentials must not
-// appear in arguments or environments.
+// Package git fetches the files of one commit of a git repository. It calls the programs git and git-lfs with none of
+// the user's configuration. This program is their ssh client and answers their questions for credentials (see
+// Helper), because OpenSSH refuses a UID without a passwd entry, and because credentials must not appear in arguments
+// or environments.
 package git
 
 import (
@@ -15,47 +14,48 @@ import (
 	"time"
 )
 
-// Source is what to fetch.
+// Source names what to fetch.
 type Source struct {
-	// URL is https://, http://, ssh:// or user@host:path. User info in it is
-	// used if Auth has none, and is never shown.
+	// URL is https://, http://, ssh:// or user@host:path. Its user info, which is never shown, is used if Auth has
+	// none.
 	URL string
-	// Revision is a branch, a tag, a commit's hash, whole or shortened, or a full
-	// name as refs/pull/7/head. Empty is the remote's HEAD.
+	// Revision is a branch, a tag, a commit's hash, whole or shortened, or a full name such as refs/pull/7/head.
+	// Empty is the remote's HEAD.
 	Revision string
 	// Submodules fetches them too, at any depth. Without it their folders stay empty.
 	Submodules bool
-	// LFS fetches the objects that Git LFS pointers stand for. Without it a
-	// pointer is an error.
+	// LFS fetches the objects of Git LFS pointers. Without it a pointer is an error.
 	LFS bool
 	// Auth is sent to the URL's own host only.
 	Auth Auth
 
-	// limits are the usual ones unless a test sets them.
+	// limits are usualLimits unless a test sets them.
 	limits limits
 }
 
-// limits bound what a server can use of this machine.
+// limits bound what a server and a repository can use of this machine.
 type limits struct {
-	// disk is for the objects and the files together, in bytes.
+	// disk bounds the objects and the files together, in bytes.
 	disk int64
-	// memory is for each process of git, in bytes; it is enforced on Linux only.
+	// files bounds the number of files, output the bytes that a command of git prints, their names for example.
+	files, output int
+	// memory in bytes and cpu bound each process of git, on Linux only. A pack of some kilobytes can hold deltas that
+	// take days to resolve.
 	memory uint64
-	// silence is how long a server may send nothing. git servers send something
-	// every 5 s while they work.
+	cpu    time.Duration
+	// silence is how long a server may send nothing. git servers send something every 5 s while they work.
 	silence time.Duration
 }
 
-var usualLimits = limits{disk: 200 << 30, memory: 640 << 20, silence: 2 * time.Minute}
+var usualLimits = limits{disk: 200 << 30, files: 500_000, output: 64 << 20, memory: 640 << 20, cpu: time.Hour, silence: 2 * time.Minute}
 
 // scratchName is the folder for temporary files. No tree can have it.
 const scratchName = ".git"
 
-// Fetch writes the files of a commit to dir, which must be empty, and returns
-// the commit's hash. Links may lead anywhere: package tree checks them. Attributes that change content on checkout, as eol, are
-// not applied. On failure dir is empty again. The reasons are InvalidInput,
-// RepositoryUnavailable, HostKeyUnknown, RevisionNotFound, LFSPointers, DiskFull
-// and UnsafeTree.
+// Fetch writes the files of a commit to dir, which must be empty, and returns the commit's hash. Links may lead
+// anywhere: package tree checks them. Attributes that change content on checkout, such as eol, are not applied. After
+// a failure dir is empty again. The reasons are InvalidInput, RepositoryUnavailable, HostKeyUnknown,
+// RevisionNotFound, LFSPointers, DiskFull and UnsafeTree.
 func Fetch(ctx context.Context, log *slog.Logger, dir string, s Source) (string, error) {
 	home, err := parseAddress(s.URL)
 	if err != nil {
@@ -102,7 +102,7 @@ func fetch(ctx context.Context, log *slog.Logger, dir string, s Source, home add
 	return c.modules[0].commit, os.RemoveAll(programs.scratch)
 }
 
-// empty removes what is in a folder.
+// empty removes everything in a folder.
 func empty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {

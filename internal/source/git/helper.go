@@ -33,23 +33,22 @@ const (
 	failureName    = "failure.json"
 )
 
-// helperFile is what the helpers have to know. Only its owner can read the
-// file: the URL may have a password.
+// helperFile tells the helpers what to do. Only its owner can read the file: the URL may have a password.
 type helperFile struct {
 	URL     string        `json:"url"`
 	AuthDir string        `json:"authDir"`
 	Silence time.Duration `json:"silence"`
 }
 
-// failure is why a helper failed. git's own messages do not carry it.
+// failure is a helper's error, which git's own messages do not carry.
 type failure struct {
 	Reason fail.Reason `json:"reason"`
 	Text   string      `json:"text"`
 	Next   string      `json:"next"`
 }
 
-// Helper reports whether git called this program as its helper, and then does
-// what git wants and exits. A main function that may fetch calls it first.
+// Helper does what git asks, and exits, if git called this program as its helper. A main function that may fetch calls
+// it first.
 func Helper() {
 	var help func(scratch string, keys keyring, silence time.Duration) error
 	switch filepath.Base(os.Args[0]) {
@@ -110,9 +109,9 @@ func askpass(_ string, keys keyring, _ time.Duration) error {
 	return nil
 }
 
-// answer answers a question of git. A redirect can put a user into the question,
-// and some versions of git print it as it is: https://HOST/@evil.example would read
-// as HOST. So only our own user may stand before the host, and nothing behind it.
+// answer answers a question of git. A redirect can put a user into the question, and some versions of git print it
+// unescaped: https://HOST/@evil.example would read as HOST. So only our own user may precede the host, and nothing may
+// follow it.
 func (k keyring) answer(question string) (string, error) {
 	what, where, ok := strings.Cut(question, " for ")
 	scheme, host, isURL := strings.Cut(strings.Trim(where, `'": `), "://")
@@ -141,8 +140,8 @@ func (k keyring) answer(question string) (string, error) {
 	return "", errors.New("not a question for a user or a password")
 }
 
-// remoteCommand matches all that git and git-lfs have to run on a server. git quotes the
-// path; git-lfs does not, and a repository's .lfsconfig can name the path.
+// remoteCommand matches the commands that git and git-lfs need on a server. git quotes the path; git-lfs does not, and a
+// repository's .lfsconfig can name the path.
 var remoteCommand = regexp.MustCompile(`^(git-upload-pack '([^'!]|'\\['!]')*'|git-lfs-authenticate [A-Za-z0-9/~_.][A-Za-z0-9/~_.+@%,=:-]* download)$`)
 
 // sshCommand is called as OpenSSH is:
@@ -162,13 +161,13 @@ func sshCommand(scratch string, keys keyring, silence time.Duration) error {
 	if err != nil {
 		return errors.Join(err, writeFailure(scratch, explainDial(keys, a, err)))
 	}
-	defer func() { _ = client.Close() }() // the session has reported what matters
+	defer func() { _ = client.Close() }() // the session reports what matters
 	session, err := client.NewSession()
 	if err != nil {
 		return err
 	}
 	if protocol := os.Getenv("GIT_PROTOCOL"); protocol != "" {
-		// Many servers take no variables; they speak an earlier version then.
+		// Many servers accept no variables; they then speak an earlier version.
 		_ = session.Setenv("GIT_PROTOCOL", protocol)
 	}
 	stdin, err := session.StdinPipe()
@@ -180,7 +179,7 @@ func sshCommand(scratch string, keys keyring, silence time.Duration) error {
 		return err
 	}
 	go func() {
-		_, _ = io.Copy(stdin, os.Stdin) // the server's exit status tells
+		_, _ = io.Copy(stdin, os.Stdin) // the server's exit status is what counts
 		_ = stdin.Close()
 	}()
 	err = session.Wait()
@@ -218,7 +217,7 @@ func parseSSH(args []string) (a address, command string, err error) {
 	return a, strings.Join(args[1:], " "), nil
 }
 
-// writeFailure leaves a reason for the process that called git.
+// writeFailure stores an error for the process that called git.
 func writeFailure(scratch string, err error) error {
 	content, errMarshal := json.Marshal(failure{Reason: fail.ReasonOf(err), Text: err.Error(), Next: fail.NextOf(err)})
 	if errMarshal != nil {
@@ -227,7 +226,7 @@ func writeFailure(scratch string, err error) error {
 	return os.WriteFile(filepath.Join(scratch, failureName), content, 0o600)
 }
 
-// readFailure returns what a helper left, nil if none failed.
+// readFailure returns the error of a helper, nil if none failed.
 func readFailure(scratch string) error {
 	content, err := os.ReadFile(filepath.Join(scratch, failureName))
 	var left failure

@@ -1,17 +1,24 @@
 package git
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// fetchObjects writes the objects that a module's pointers stand for.
+// fetchObjects replaces a module's pointers by their objects.
 func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []pointerFile) error {
 	if err := requireProgram("git-lfs"); err != nil {
 		return err
@@ -24,54 +31,47 @@ func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []point
 		}
 		paths[p.pointer] = append(paths[p.pointer], p.path)
 	}
-	config, from, err := m.lfsConfig(ctx)
+	endpoint, host, err := m.lfsServer(ctx)
 	if err != nil {
 		return err
 	}
-	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", humanize.Count(len(paths), "LFS object"), humanize.Bytes(total), from))
+	c.log.Info(fmt.Sprintf("Fetching %s, %s, from %s.", humanize.Count(len(paths), "LFS object"), humanize.Bytes(total), host), "objects", len(paths), "bytes", total, "host", host)
 	// The empty patterns override those of .lfsconfig.
-	if _, err := m.run(ctx, config, "lfs", "fetch", "--include=", "--exclude=", "origin", m.commit); err != nil {
+	if _, err := m.git(ctx, "-c", "lfs.url="+endpoint, "lfs", "fetch", "--include=", "--exclude=", "origin", m.commit); err != nil {
 		return err
 	}
-	for p, at := range paths {
+	for p, files := range paths {
 		object := filepath.Join(m.dir, "lfs", "objects", p.id[:2], p.id[2:4], p.id)
 		if info, err := os.Lstat(object); err != nil || info.Size() != p.size {
 			return fail.Becausef(fail.LFSPointers, "object %s of %q, %s: git-lfs did not fetch it: want one pointer to it in the form of Git LFS's specification",
-				p.id, at[0], humanize.Bytes(p.size))
+				p.id, files[0], humanize.Bytes(p.size))
 		}
-		if err := c.place(object, at); err != nil {
+		if err := c.place(object, files); err != nil {
 			return fmt.Errorf("object %s: %w", p.id, err)
 		}
 	}
 	return nil
 }
 
-// lfsConfig is the configuration for git-lfs, and the host that it asks: the
-// server that .lfsconfig names, the one that the ssh server names, or the usual
-// place next to the repository.
-func (m *module) lfsConfig(ctx context.Context) (config [][2]string, from string, err error) {
+// lfsServer returns the URL of the LFS server and its host: the server in .lfsconfig, the one that the ssh server
+// names, or the usual place next to the repository.
+func (m *module) lfsServer(ctx context.Context) (endpoint, host string, err error) {
 	settings, err := m.config(ctx, ".lfsconfig")
 	if err != nil {
-		return nil, "", err
+		return "", "", err
 	}
 	server := m.address
-	configured := settings["lfs.url"]
-	if configured == "" {
-		configured = settings["remote.origin.lfsurl"]
-	}
-	if configured != "" {
+	if configured := cmp.Or(settings["lfs.url"], settings["remote.origin.lfsurl"]); configured != "" {
 		if server, err = parseAddress(configured); err != nil {
-			return nil, "", fmt.Errorf("reading .lfsconfig: %w", err)
+			return "", "", fmt.Errorf("reading .lfsconfig: %w", err)
 		}
+	} else if server.scheme != "ssh" {
+		return lfsEndpoint(server).String(), server.url().Host, nil
 	}
-	url := server.forGit()
-	if configured == "" && server.scheme != "ssh" {
-		url = lfsEndpoint(server).String()
-	}
-	return [][2]string{{"lfs.url", url}}, server.url().Host, nil
+	return server.forGit(), server.url().Host, nil
 }
 
-// copyFile copies a file to a path where there is none.
+// copyFile copies a file to a new path.
 func copyFile(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -87,4 +87,69 @@ func copyFile(to, from string) error {
 		return err
 	}
 	return out.Close()
+}
+
+// maxPointer is the size in bytes up to which a file can be an LFS pointer.
+const maxPointer = 1024
+
+// pointer is the content of a Git LFS pointer.
+type pointer struct {
+	// id is the SHA-256 of the object in lower-case hex.
+	id string
+	// size of the object in bytes.
+	size int64
+}
+
+// pointerFile is a file that has a pointer as its content.
+type pointerFile struct {
+	pointer
+	path string
+}
+
+// Lines of a pointer.
+var (
+	pointerVersion = regexp.MustCompile(`^version https://(git-lfs\.github|hawser\.github)\.com/spec/v1\s*\n`)
+	pointerID      = regexp.MustCompile(`(?m)^\s*oid sha256:([0-9a-fA-F]{64})\s*$`)
+	pointerSize    = regexp.MustCompile(`(?m)^\s*size (\d{1,18})\s*$`)
+)
+
+// parsePointer reads a pointer in the form of Git LFS's specification, version 1. An empty file is its own pointer and
+// needs nothing.
+func parsePointer(content []byte) (pointer, bool) {
+	id, size := pointerID.FindSubmatch(content), pointerSize.FindSubmatch(content)
+	if len(content) > maxPointer || !pointerVersion.Match(content) || id == nil || size == nil {
+		return pointer{}, false
+	}
+	bytes, err := strconv.ParseInt(string(size[1]), 10, 64)
+	return pointer{strings.ToLower(string(id[1])), bytes}, err == nil
+}
+
+// refusePointers lists the pointers of a repository that is fetched without LFS.
+func refusePointers(a address, found []pointerFile) error {
+	var names []string
+	var bytes int64
+	for _, p := range found {
+		names = append(names, strconv.Quote(p.path))
+		bytes += p.size
+	}
+	slices.Sort(names)
+	const shown = 5
+	text := strings.Join(names[:min(len(names), shown)], ", ")
+	if len(names) > shown {
+		text += fmt.Sprintf(" and %d more", len(names)-shown)
+	}
+	return fail.Advise(
+		fail.Becausef(fail.LFSPointers, "checking the tree of %s: %s in place of files, for %s: %s: want files, or lfs=true",
+			a, humanize.Count(len(names), "Git LFS pointer"), humanize.Bytes(bytes), text),
+		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
+}
+
+// lfsEndpoint is the usual URL of a repository's LFS server.
+func lfsEndpoint(a address) *url.URL {
+	if a.scheme == "ssh" {
+		a.scheme, a.port = "https", ""
+	}
+	p := strings.TrimSuffix(path.Clean("/"+a.path), ".git")
+	a.path = p + ".git/info/lfs"
+	return a.url()
 }

@@ -2,6 +2,7 @@ package git
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,58 +31,58 @@ type programs struct {
 	env     []string
 }
 
-// settings are git's whole configuration.
-func settings(caBundle string, silence time.Duration) [][2]string {
-	all := [][2]string{
-		{"core.hooksPath", "/dev/null"},
-		{"core.fsmonitor", "false"},
-		{"core.protectHFS", "true"},
-		{"core.protectNTFS", "true"},
-		{"core.symlinks", "true"},
-		{"core.fileMode", "true"},
-		{"advice.detachedHead", "false"},
-		{"gc.auto", "0"},
-		{"maintenance.auto", "false"},
-		{"submodule.recurse", "false"},
-		{"credential.helper", ""},
-		// Names such as .git, .. and git~1 are refused, and entries that are there
-		// twice; old mistakes that do no harm are not.
-		{"fetch.fsckObjects", "true"},
-		{"fetch.fsck.zeroPaddedFilemode", "ignore"},
-		{"fetch.fsck.badTimezone", "ignore"},
-		{"fetch.fsck.missingSpaceBeforeDate", "ignore"},
-		{"fetch.fsck.missingEmail", "ignore"},
+// settings are git's whole configuration, except for the remote's URL.
+func settings(caBundle string, silence time.Duration) []string {
+	seconds := strconv.Itoa(int(silence.Seconds()))
+	all := []string{
+		"core.hooksPath=/dev/null",
+		"core.fsmonitor=false",
+		"core.protectHFS=true",
+		"core.protectNTFS=true",
+		"core.symlinks=true",
+		"core.fileMode=true",
+		"advice.detachedHead=false",
+		"gc.auto=0",
+		"maintenance.auto=false",
+		"submodule.recurse=false",
+		"credential.helper=",
+		// Refuse names such as .git, .. and git~1, and entries that come twice, but not harmless old mistakes.
+		"fetch.fsckObjects=true",
+		"fetch.fsck.zeroPaddedFilemode=ignore",
+		"fetch.fsck.badTimezone=ignore",
+		"fetch.fsck.missingSpaceBeforeDate=ignore",
+		"fetch.fsck.missingEmail=ignore",
 		// libcurl sends credentials to no other host; GIT_ALLOW_PROTOCOL bounds the schemes.
-		{"http.followRedirects", "true"},
-		{"http.lowSpeedLimit", "1"},
-		{"http.lowSpeedTime", strconv.Itoa(int(silence.Seconds()))},
+		"http.followRedirects=true",
+		"http.lowSpeedLimit=1",
+		"http.lowSpeedTime=" + seconds,
 		// Memory: packs stay packs, one thread resolves deltas, larger files are streamed.
-		{"fetch.unpackLimit", "1"},
-		{"pack.threads", "1"},
-		{"core.bigFileThreshold", "1m"},
-		{"core.deltaBaseCacheLimit", "32m"},
-		{"core.packedGitWindowSize", "16m"},
-		{"core.packedGitLimit", "64m"},
-		{"lfs.basictransfersonly", "true"},
-		{"lfs.concurrenttransfers", "4"},
-		{"lfs.transfer.maxretries", "3"},
-		{"lfs.locksverify", "false"},
-		{"lfs.ssh.automultiplex", "false"},
-		{"lfs.sshtransfer", "never"},
-		{"lfs.activitytimeout", strconv.Itoa(int(silence.Seconds()))},
+		"fetch.unpackLimit=1",
+		"pack.threads=1",
+		"core.bigFileThreshold=1m",
+		"core.deltaBaseCacheLimit=32m",
+		"core.packedGitWindowSize=16m",
+		"core.packedGitLimit=64m",
+		"lfs.basictransfersonly=true",
+		"lfs.concurrenttransfers=4",
+		"lfs.transfer.maxretries=3",
+		"lfs.locksverify=false",
+		"lfs.ssh.automultiplex=false",
+		"lfs.sshtransfer=never",
+		"lfs.activitytimeout=" + seconds,
 	}
 	if caBundle != "" {
-		all = append(all, [2]string{"http.sslCAInfo", caBundle})
+		all = append(all, "http.sslCAInfo="+caBundle)
 	}
 	return all
 }
 
-// newPrograms makes the scratch folder: a home, a folder for temporary files,
-// and this program under the names that git calls it by.
+// newPrograms creates the scratch folder: a home, a folder for temporary files, and this program under the names by
+// which git calls it.
 func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*programs, error) {
 	p := &programs{log: log, scratch: scratch, keys: newKeyring(s.Auth, home), limits: s.limits}
 	if user, _, ok := p.keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" {
-		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", printable(user), home))
+		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", printable(user), home), "url", home.String())
 	}
 	if err := requireProgram("git"); err != nil {
 		return nil, err
@@ -111,13 +112,12 @@ func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*pro
 	if err != nil {
 		return nil, err
 	}
-	p.env = environment(scratch, caBundle, s.limits.silence)
+	p.env = environment(scratch, settings(caBundle, s.limits.silence))
 	return p, nil
 }
 
-// environment is all that git and its children see of the environment: paths
-// and the proxy, no secret.
-func environment(scratch, caBundle string, silence time.Duration) []string {
+// environment is the whole environment of git and its children: paths, the proxy and the configuration, no secret.
+func environment(scratch string, settings []string) []string {
 	env := []string{
 		"HOME=" + filepath.Join(scratch, "home"),
 		"TMPDIR=" + filepath.Join(scratch, "tmp"),
@@ -131,26 +131,17 @@ func environment(scratch, caBundle string, silence time.Duration) []string {
 		"GIT_SSH_VARIANT=ssh",
 		"GIT_LFS_FORCE_PROGRESS=1",
 		helperVariable + "=" + scratch,
+		"PATH=" + cmp.Or(os.Getenv("PATH"), "/usr/local/bin:/usr/bin:/bin"),
 	}
-	path := os.Getenv("PATH")
-	if path == "" {
-		path = "/usr/local/bin:/usr/bin:/bin"
-	}
-	env = append(env, "PATH="+path)
 	for _, name := range []string{"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"} {
 		if value := os.Getenv(name); value != "" {
 			env = append(env, name+"="+value)
 		}
 	}
-	return append(env, configuration(0, settings(caBundle, silence)...)...)
-}
-
-// configuration are the variables that set git's configuration; first counts
-// those that are set already.
-func configuration(first int, settings ...[2]string) []string {
-	env := []string{fmt.Sprintf("GIT_CONFIG_COUNT=%d", first+len(settings))}
-	for i, s := range settings {
-		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", first+i, s[0]), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", first+i, s[1]))
+	env = append(env, fmt.Sprintf("GIT_CONFIG_COUNT=%d", len(settings)))
+	for i, setting := range settings {
+		key, value, _ := strings.Cut(setting, "=")
+		env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", i, key), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", i, value))
 	}
 	return env
 }
@@ -169,15 +160,17 @@ type repository struct {
 	address  address
 	dir      string
 	worktree string
-	// abort is a message that ends git at once, empty for none.
+	// abort is a message after which git is killed, empty for none.
 	abort string
+	// namesOnly leaves out the contents of files.
+	namesOnly bool
 }
 
-// errAborted is how git ends after the message that aborts it.
+// errAborted is the error of a program that printed the message abort.
 var errAborted = errors.New("aborted")
 
-// open makes an empty repository for one remote. It returns the repository with an
-// error too, because that explains the error.
+// open creates an empty repository for one remote. It returns the repository with an error too, because the
+// repository explains the error.
 func (p *programs) open(ctx context.Context, a address, name, worktree string) (*repository, error) {
 	r := &repository{programs: p, address: a, dir: filepath.Join(p.scratch, name), worktree: worktree}
 	if _, err := r.git(ctx, "init", "--quiet", "--template="); err != nil {
@@ -191,14 +184,9 @@ func (p *programs) open(ctx context.Context, a address, name, worktree string) (
 	return r, os.WriteFile(filepath.Join(r.dir, "info", "attributes"), []byte(attributes), 0o600)
 }
 
-// git runs a command of git and returns its output.
-func (r *repository) git(ctx context.Context, args ...string) (string, error) {
-	return r.run(ctx, nil, args...)
-}
-
 // exitError is a program that failed.
 type exitError struct {
-	// text is the last that it wrote to stderr.
+	// text is the end of what it wrote to stderr.
 	text string
 	err  error
 }
@@ -207,24 +195,24 @@ func (e *exitError) Error() string { return fmt.Sprintf("%s: %s", e.err, e.text)
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// maxOutput bounds what is kept of a program's output: the names of a
-// repository with a million branches.
-const maxOutput = 256 << 20
+// errOutput is the error of a program that printed more than the limit.
+var errOutput = fail.Advise(fail.Becausef(fail.UnsafeTree, "the repository has more files, commits or references than mlenv reads"), adviseDatasets)
 
-// run runs git with more configuration. Of the context's end the whole process
-// group dies, and so it does if the repository grows beyond the limit.
-func (r *repository) run(ctx context.Context, config [][2]string, args ...string) (string, error) {
+// git runs a command of git and returns its output. When the context ends, or the repository grows beyond the limit,
+// git and its children are killed.
+func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	cmd := r.command(ctx, config, args...)
-	stdout := &limitedBuffer{max: maxOutput}
+	cmd := r.command(ctx, args)
+	lfs := slices.Contains(args, "lfs")
+	stdout := &limitedBuffer{max: r.limits.output}
 	stderr := &report{log: r.log, address: r.address, onLine: func(line string) {
 		if r.abort != "" && strings.Contains(line, r.abort) {
 			cancel(errAborted)
 		}
 	}}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	if args[0] == "lfs" {
+	if lfs {
 		cmd.Stdout = stderr // its progress
 	}
 	if err := os.RemoveAll(filepath.Join(r.scratch, failureName)); err != nil {
@@ -233,8 +221,8 @@ func (r *repository) run(ctx context.Context, config [][2]string, args ...string
 	if err := cmd.Start(); err != nil {
 		return "", err
 	}
-	if args[0] != "lfs" {
-		limitMemory(cmd.Process.Pid, r.limits.memory)
+	if !lfs {
+		limitProcess(cmd.Process.Pid, r.limits.memory, r.limits.cpu)
 	}
 	go r.watchDisk(ctx, cancel)
 	err := cmd.Wait()
@@ -243,53 +231,48 @@ func (r *repository) run(ctx context.Context, config [][2]string, args ...string
 		_ = cmd.Cancel()
 	}
 	stderr.end()
-	if cause := context.Cause(ctx); cause != nil {
+	switch cause := context.Cause(ctx); {
+	case cause != nil:
 		return "", cause
+	case stdout.full:
+		return "", errOutput
+	case err != nil:
+		return "", &exitError{text: strings.TrimSpace(strings.TrimSpace(string(stderr.said)) + "\n" + signalOf(cmd)), err: err}
 	}
-	if err != nil {
-		return "", &exitError{text: stderr.said.String(), err: err}
-	}
-	return stdout.String(), nil
+	return stdout.buffer.String(), nil
 }
 
-// command is git in a process group of its own, which dies with the context.
-func (r *repository) command(ctx context.Context, config [][2]string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "git", args...)
+// signalOf names the signal that killed a program, "" for none.
+func signalOf(cmd *exec.Cmd) string {
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return status.Signal().String()
+	}
+	return ""
+}
+
+// command is git in a process group of its own, which is killed when the context ends.
+func (r *repository) command(ctx context.Context, args []string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "git", slices.Concat([]string{"-c", "remote.origin.url=" + r.address.forGit()}, args)...)
 	cmd.Dir = r.scratch
 	// A redirect obeys this list too, so none leads from https to http.
 	schemes := r.address.scheme
 	if schemes == "http" {
 		schemes = "http:https"
 	}
-	config = append([][2]string{{"remote.origin.url", r.address.forGit()}}, config...)
-	cmd.Env = slices.Concat(r.env, []string{"GIT_DIR=" + r.dir, "GIT_WORK_TREE=" + r.worktree, "GIT_ALLOW_PROTOCOL=" + schemes},
-		configuration(r.configured(), config...))
+	cmd.Env = slices.Concat(r.env, []string{"GIT_DIR=" + r.dir, "GIT_WORK_TREE=" + r.worktree, "GIT_ALLOW_PROTOCOL=" + schemes})
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 10 * time.Second
 	return cmd
 }
 
-// configured counts the settings that the environment has.
-func (p *programs) configured() int {
-	count := 0
-	for _, variable := range p.env {
-		if strings.HasPrefix(variable, "GIT_CONFIG_KEY_") {
-			count++
-		}
-	}
-	return count
-}
-
-// watchDisk ends the context if the scratch folder grows beyond the limit.
+// watchDisk cancels the context if the scratch folder grows beyond the limit.
 func (p *programs) watchDisk(ctx context.Context, cancel context.CancelCauseFunc) {
-	tick := time.NewTicker(500 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	for ticks := time.Tick(500 * time.Millisecond); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-ticks:
 			if folderSize(p.scratch) > p.limits.disk {
 				cancel(p.tooLarge())
 				return
@@ -298,12 +281,18 @@ func (p *programs) watchDisk(ctx context.Context, cancel context.CancelCauseFunc
 	}
 }
 
+const adviseDatasets = "keep data out of the repository; it belongs under /datasets"
+
 func (p *programs) tooLarge() error {
-	return fail.Advise(fail.Becausef(fail.DiskFull, "the repository needs more than %s of disk", humanize.Bytes(p.limits.disk)),
-		"keep large data out of the repository; it belongs under /datasets")
+	return fail.Advise(fail.Becausef(fail.DiskFull, "the repository needs more than %s of disk", humanize.Bytes(p.limits.disk)), adviseDatasets)
 }
 
-// folderSize adds up the files; those that vanish meanwhile count nothing.
+func (p *programs) tooManyFiles() error {
+	return fail.Advise(fail.Becausef(fail.UnsafeTree, "the commit has more than %d files, or %s of names", p.limits.files, humanize.Bytes(int64(p.limits.output))),
+		adviseDatasets)
+}
+
+// folderSize adds up the files, except those that git removes meanwhile.
 func folderSize(dir string) int64 {
 	var sum int64
 	_ = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error {
@@ -318,15 +307,17 @@ func folderSize(dir string) int64 {
 	return sum
 }
 
-// limitedBuffer refuses what is beyond its size.
+// limitedBuffer refuses output beyond its size. The buffer is not embedded: io.Copy would call its ReadFrom, which has
+// no limit.
 type limitedBuffer struct {
-	bytes.Buffer
-	max int
+	buffer bytes.Buffer
+	max    int
+	full   bool
 }
 
 func (b *limitedBuffer) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.max {
-		return 0, errors.New("the output is too long")
+	if b.full = b.full || b.buffer.Len()+len(p) > b.max; b.full {
+		return 0, errOutput
 	}
-	return b.Buffer.Write(p)
+	return b.buffer.Write(p)
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// progressEvery is how often a long command reports how far it is.
+// progressEvery is how often a long command logs its progress.
 const progressEvery = 5 * time.Second
 
 // progressLine is a line of git's progress, as
 //
 //	Receiving objects:  45% (450/1000), 1.20 MiB | 3.00 MiB/s
 //
-// or of that of git-lfs, which begins with Downloading LFS objects.
+// or of git-lfs, which begins with Downloading LFS objects.
 var progressLine = regexp.MustCompile(`^([A-Z][A-Za-z ]+): +(\d+)% \((\d+)/(\d+)\)(?:, ([0-9.]+ [a-zA-Z]+) \| [^,]*)?(, done\.?)?$`)
 
-// report reads what git writes to stderr: it logs progress and keeps the rest.
+// report reads stderr of git: it logs progress and keeps the rest.
 type report struct {
 	log     *slog.Logger
 	address address
@@ -31,7 +31,8 @@ type report struct {
 	started time.Time
 	last    time.Time
 	rest    []byte
-	said    tail
+	// said is the end of what was not progress.
+	said []byte
 }
 
 func (r *report) Write(b []byte) (int, error) {
@@ -54,10 +55,13 @@ func (r *report) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// maxLine bounds a line that has no end.
-const maxLine = 64 << 10
+// maxLine bounds a line that has no end, maxSaid what is kept of the lines, in bytes.
+const (
+	maxLine = 64 << 10
+	maxSaid = 4 << 10
+)
 
-// end takes a last line without a newline.
+// end reads a last line without a newline.
 func (r *report) end() {
 	r.line(string(r.rest))
 	r.rest = nil
@@ -68,7 +72,8 @@ func (r *report) line(text string) {
 	m := progressLine.FindStringSubmatch(text)
 	if m == nil {
 		if text != "" && !progressLine.MatchString(strings.TrimPrefix(text, "remote: ")) {
-			_, _ = r.said.Write([]byte(withoutQueries(text) + "\n")) // it never fails
+			r.said = append(r.said, withoutQueries(text)+"\n"...)
+			r.said = r.said[max(0, len(r.said)-maxSaid):]
 			r.onLine(text)
 		}
 		return
@@ -76,7 +81,7 @@ func (r *report) line(text string) {
 	what, percent, done, total, size := m[1], m[2], m[3], m[4], m[5]
 	objects, _ := strconv.Atoi(total) // digits
 	if what == "Receiving objects" && m[6] != "" {
-		r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", humanize.Count(objects, "object"), size, time.Since(r.started).Round(time.Millisecond)))
+		r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", humanize.Count(objects, "object"), size, time.Since(r.started).Round(time.Millisecond)), "objects", objects, "seconds", time.Since(r.started).Seconds())
 		return
 	}
 	if now := time.Now(); now.Sub(r.last) >= progressEvery {
@@ -85,6 +90,6 @@ func (r *report) line(text string) {
 		if size != "" {
 			sentence += ", " + size
 		}
-		r.log.Info(sentence + ".")
+		r.log.Info(sentence+".", "phase", what, "percent", percent)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -14,36 +15,43 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// minShort is how many digits of a hash git itself shows at least.
-const minShort = 7
+var (
+	wholeHash = regexp.MustCompile(`^[0-9a-fA-F]{40}$`)
+	// shortHash has at least as many digits as git itself shows.
+	shortHash = regexp.MustCompile(`^[0-9a-fA-F]{7,40}$`)
+)
 
-// fetched is the ref of what was fetched.
+// fetched is the ref under which the fetched commit is stored.
 const fetched = "refs/fetched"
 
-// history are the refs that a repository's history is fetched by.
+// history are the refspecs for a repository's whole history.
 var history = []string{"+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"}
 
-// ref is a name that the remote repository has.
+// ref is a name in the remote repository.
 type ref struct {
 	name string
 	hash string
-	// target is the ref that a symbolic one means, empty if the server does not tell.
+	// target is the ref that a symbolic one stands for, empty if the server does not report it.
 	target string
 }
 
-// fetch receives the commit that the revision means and returns its hash.
+// fetch receives the commit that the revision names and returns its hash.
 func (r *repository) fetch(ctx context.Context, revision string) (string, error) {
-	commit, err := r.fetchRevision(ctx, revision)
+	var refs []ref
+	var err error
+	if !wholeHash.MatchString(revision) {
+		if refs, err = r.refs(ctx); err != nil {
+			return "", r.explain(ctx, err)
+		}
+	}
+	commit, err := r.fetchRevision(ctx, revision, refs)
 	return commit, r.explain(ctx, err)
 }
 
-func (r *repository) fetchRevision(ctx context.Context, revision string) (string, error) {
-	if isHash(revision) {
+// fetchRevision needs no refs for a whole hash.
+func (r *repository) fetchRevision(ctx context.Context, revision string, refs []ref) (string, error) {
+	if wholeHash.MatchString(revision) {
 		return r.fetchCommit(ctx, revision, strings.ToLower(revision))
-	}
-	refs, err := r.refs(ctx)
-	if err != nil {
-		return "", err
 	}
 	found, ok, err := r.find(refs, revision)
 	if err != nil {
@@ -56,10 +64,10 @@ func (r *repository) fetchRevision(ctx context.Context, revision string) (string
 		}
 		return r.fetchCommit(ctx, revision, hash)
 	}
-	r.log.Info(fmt.Sprintf("Fetching %s of %s, %s.", describe(found), r.address, found.hash))
+	r.log.Info(fmt.Sprintf("Fetching %s of %s, %s.", describe(found), r.address, found.hash), "ref", found.name, "url", r.address.String(), "hash", found.hash)
 	err = r.receive(ctx, "--depth=1", "+"+found.name+":"+fetched)
-	if said(err, messageNoShallow) {
-		err = r.receive(ctx, "+"+found.name+":"+fetched)
+	if said(err, messageNoShallow) && !r.namesOnly {
+		err = r.receive(ctx, "--progress", "+"+found.name+":"+fetched)
 	}
 	if err != nil {
 		return "", err
@@ -67,20 +75,18 @@ func (r *repository) fetchRevision(ctx context.Context, revision string) (string
 	return r.peel(ctx, revision, fetched)
 }
 
-// receive runs git fetch.
-func (r *repository) receive(ctx context.Context, args ...string) error {
-	_, err := r.git(ctx, append([]string{"fetch", "--progress", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance", "--no-write-fetch-head"},
-		separate(args, "origin")...)...)
+// receive runs git fetch with one more option.
+func (r *repository) receive(ctx context.Context, option string, refspecs ...string) error {
+	args := []string{"fetch", "--progress", "--no-tags", "--no-recurse-submodules", "--no-auto-maintenance", "--no-write-fetch-head", option}
+	if r.namesOnly {
+		// The check of objects would miss the contents.
+		args = append([]string{"-c", "fetch.fsckObjects=false"}, append(args, "--filter=blob:none")...)
+	}
+	_, err := r.git(ctx, slices.Concat(args, []string{"origin"}, refspecs)...)
 	return err
 }
 
-// separate puts the remote between options and refspecs.
-func separate(args []string, remote string) []string {
-	first := slices.IndexFunc(args, func(arg string) bool { return !strings.HasPrefix(arg, "--") })
-	return slices.Insert(slices.Clone(args), first, remote)
-}
-
-// refs are all names that the server has, HEAD among them.
+// refs lists all names that the server has, including HEAD.
 func (r *repository) refs(ctx context.Context) ([]ref, error) {
 	text, err := r.git(ctx, "ls-remote", "--quiet", "--symref", "origin")
 	if err != nil {
@@ -101,15 +107,14 @@ func (r *repository) refs(ctx context.Context) ([]ref, error) {
 	return refs, nil
 }
 
-// fetchCommit receives one commit by its hash, or the history if the server
-// does not send it in another way.
+// fetchCommit receives one commit by its hash, or the whole history if the server does not send single commits.
 func (r *repository) fetchCommit(ctx context.Context, revision, hash string) (string, error) {
-	r.log.Info(fmt.Sprintf("Fetching commit %s of %s.", hash, r.address))
+	r.log.Info(fmt.Sprintf("Fetching commit %s of %s.", hash, r.address), "hash", hash, "url", r.address.String())
 	err := r.receive(ctx, "--depth=1", "+"+hash+":"+fetched)
 	switch {
-	case said(err, messageUnadvertised) || said(err, messageNoShallow):
-		r.log.Warn("The server does not give single commits; fetching the whole history.")
-		if err = r.receive(ctx, history...); err != nil {
+	case !r.namesOnly && (said(err, messageUnadvertised) || said(err, messageNoShallow)):
+		r.log.Warn("The server does not send single commits; fetching the whole history.")
+		if err = r.receive(ctx, "--progress", history...); err != nil {
 			return "", err
 		}
 		if _, err := r.git(ctx, "cat-file", "-e", hash); err != nil {
@@ -139,28 +144,21 @@ func (r *repository) peel(ctx context.Context, revision, object string) (string,
 func (r *repository) noCommit(commit string) error {
 	return fail.Advise(
 		fail.Becausef(fail.RevisionNotFound, "finding commit %s of %s: the repository does not have it: want one that was pushed", commit, r.address),
-		"git branch --remotes --contains %s   # in your clone: none means that it was not pushed", commit)
+		"git branch --remotes --contains %s   # in your clone: no output means that it was not pushed", commit)
 }
 
-// find looks a revision up among the refs. It is not found, without an error,
-// if it may be a shortened hash.
+// find looks a revision up among the refs. It finds none, without an error, if the revision may be a shortened hash.
 func (r *repository) find(refs []ref, revision string) (ref, bool, error) {
-	if revision == "" {
-		revision = "HEAD"
-	}
-	names := []string{"refs/heads/" + revision, "refs/tags/" + revision, "refs/" + revision, revision}
-	if !strings.HasPrefix(revision, "refs/") && revision != "HEAD" {
-		names = names[:3]
-	}
+	revision = cmp.Or(revision, "HEAD")
 	var found []ref
-	for _, name := range names {
+	for _, name := range []string{"refs/heads/" + revision, "refs/tags/" + revision, "refs/" + revision, revision} {
 		if i := slices.IndexFunc(refs, func(r ref) bool { return r.name == name }); i >= 0 {
 			found = append(found, refs[i])
 		}
 	}
 	if len(found) > 1 && found[0].hash != found[1].hash {
-		r.log.Warn(fmt.Sprintf("%q is both %s and %s; taking the first. The full name, as %s, decides.",
-			revision, describe(found[0]), describe(found[1]), found[1].name))
+		r.log.Warn(fmt.Sprintf("%q is both %s and %s; using the first. Pass the full name, such as %s, to choose.",
+			revision, describe(found[0]), describe(found[1]), found[1].name), "revision", revision)
 	}
 	if len(found) > 0 {
 		return found[0], true, nil
@@ -170,65 +168,47 @@ func (r *repository) find(refs []ref, revision string) (ref, bool, error) {
 			fail.Becausef(fail.RevisionNotFound, "finding HEAD of %s: it leads to no commit: want a default branch that exists", r.address),
 			"git ls-remote --heads --tags %s   # and pass one of them as revision", r.address)
 	}
-	all := named(refs)
-	if !isShort(revision) {
-		return ref{}, false, r.unknown(revision, all)
+	if !shortHash.MatchString(revision) {
+		return ref{}, false, r.unknown(revision, refs)
 	}
-	for _, t := range all {
+	var hashes []string
+	for _, t := range named(refs) {
 		if strings.HasPrefix(t.hash, strings.ToLower(revision)) {
-			found = append(found, t)
+			found, hashes = append(found, t), append(hashes, t.hash)
 		}
 	}
-	switch len(tips(found)) {
-	case 0:
-		return ref{}, false, nil
-	case 1:
+	slices.Sort(hashes)
+	if hashes = slices.Compact(hashes); len(hashes) > 1 {
+		return ref{}, false, r.ambiguous(revision, hashes)
+	}
+	if len(hashes) == 1 {
 		return found[0], true, nil
 	}
-	return ref{}, false, r.ambiguous(revision, tips(found))
+	return ref{}, false, nil
 }
 
-// named are the branches and tags.
+// named returns the branches and tags.
 func named(refs []ref) []ref {
-	return slices.DeleteFunc(slices.Clone(refs), func(r ref) bool {
-		return !strings.HasPrefix(r.name, "refs/heads/") && !strings.HasPrefix(r.name, "refs/tags/")
-	})
+	return slices.DeleteFunc(slices.Clone(refs), func(r ref) bool { return shortName(r.name) == r.name })
 }
 
-// tips are the different objects that refs name.
-func tips(refs []ref) []string {
-	var hashes []string
-	for _, r := range refs {
-		hashes = append(hashes, r.hash)
-	}
-	slices.Sort(hashes)
-	return slices.Compact(hashes)
-}
-
-// isShort reports whether a revision may be a shortened hash.
-func isShort(revision string) bool {
-	return len(revision) >= minShort && !strings.ContainsFunc(revision, func(r rune) bool {
-		return !strings.ContainsRune("0123456789abcdefABCDEF", r)
-	})
-}
-
-// isHash reports whether a revision is a whole hash.
-func isHash(revision string) bool { return len(revision) == 40 && isShort(revision) }
-
-// expand looks a shortened hash up among all commits, without their files, in a
-// repository of its own.
+// expand looks a shortened hash up among all commits, without their files, in a repository of its own.
 func (r *repository) expand(ctx context.Context, short string, refs []ref) (string, error) {
-	r.log.Info(fmt.Sprintf("Looking %s up in the history of %s.", short, r.address))
+	r.log.Info(fmt.Sprintf("Looking %s up in the history of %s.", short, r.address), "revision", short, "url", r.address.String())
 	all, err := r.open(ctx, r.address, "history", filepath.Join(r.scratch, "tmp"))
 	if err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(all.dir)
 	all.abort = messageNoFilter
-	if err := all.receive(ctx, append([]string{"--filter=tree:0"}, history...)...); err != nil {
-		if errors.Is(err, errAborted) {
-			return "", r.cannotExpand(short)
-		}
+	err = all.receive(ctx, "--filter=tree:0", history...)
+	if errors.Is(err, errAborted) {
+		return "", fail.Advise(
+			fail.Becausef(fail.RevisionNotFound,
+				"finding revision %q of %s: no branch or tag has this name or hash, and this server looks no shortened hash up: want all 40 digits", short, r.address),
+			"git rev-parse %s   # in your clone", short)
+	}
+	if err != nil {
 		return "", err
 	}
 	text, err := all.git(ctx, "rev-list", "--all")
@@ -243,28 +223,24 @@ func (r *repository) expand(ctx context.Context, short string, refs []ref) (stri
 	}
 	switch len(found) {
 	case 0:
-		return "", r.unknown(short, named(refs))
+		return "", r.unknown(short, refs)
 	case 1:
 		return found[0], nil
 	}
 	return "", r.ambiguous(short, found)
 }
 
-func (r *repository) cannotExpand(short string) error {
-	return fail.Advise(
-		fail.Becausef(fail.RevisionNotFound,
-			"finding revision %q of %s: no branch or tag is named so or lies there, and this server looks no shortened hash up: want all 40 digits", short, r.address),
-		"git rev-parse %s   # in your clone", short)
-}
+// maxNear is how many names or hashes an error proposes.
+const maxNear = 5
 
 func (r *repository) ambiguous(short string, found []string) error {
-	return fail.Becausef(fail.RevisionNotFound, "finding revision %q of %s: %d commits begin so (%s): want more digits",
+	return fail.Becausef(fail.RevisionNotFound, "finding revision %q of %s: %d commits begin with it (%s): want more digits",
 		short, r.address, len(found), strings.Join(found[:min(len(found), maxNear)], ", "))
 }
 
-func (r *repository) unknown(revision string, all []ref) error {
+func (r *repository) unknown(revision string, refs []ref) error {
 	seen := "it has no branch"
-	if names := near(revision, all); len(names) > 0 {
+	if names := near(revision, named(refs)); len(names) > 0 {
 		seen = "near are " + strings.Join(names, ", ")
 	}
 	return fail.Advise(
@@ -272,29 +248,21 @@ func (r *repository) unknown(revision string, all []ref) error {
 		"git ls-remote --heads --tags %s", r.address)
 }
 
-// maxNear is how many names are proposed.
-const maxNear = 5
-
 // near describes the branches and tags whose names are most like the word.
 func near(word string, refs []ref) []string {
-	type candidate struct {
-		ref      ref
-		distance int
-	}
-	var candidates []candidate
 	word = strings.ToLower(word)
+	distance := map[string]int{}
 	for _, r := range refs {
 		name := strings.ToLower(shortName(r.name))
-		d := humanize.Distance(word, name)
+		distance[r.name] = humanize.Distance(word, name)
 		if strings.Contains(name, word) || strings.Contains(word, name) {
-			d = min(d, 1)
+			distance[r.name] = min(distance[r.name], 1)
 		}
-		candidates = append(candidates, candidate{r, d})
 	}
-	slices.SortStableFunc(candidates, func(a, b candidate) int { return cmp.Compare(a.distance, b.distance) })
+	slices.SortStableFunc(refs, func(a, b ref) int { return cmp.Compare(distance[a.name], distance[b.name]) })
 	var names []string
-	for _, c := range candidates[:min(len(candidates), maxNear)] {
-		names = append(names, describe(c.ref))
+	for _, r := range refs[:min(len(refs), maxNear)] {
+		names = append(names, describe(r))
 	}
 	return names
 }

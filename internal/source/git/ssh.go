@@ -1,6 +1,7 @@
 package git
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"errors"
@@ -9,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -18,8 +18,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// dialSSH logs in at the address's host. The connection ends with the context.
-// It fails if the server sends nothing for too long.
+// dialSSH logs in at the address's host. The connection closes when the context ends, and fails if the server sends
+// nothing for too long.
 func dialSSH(ctx context.Context, a address, keys keyring, silence time.Duration) (*ssh.Client, error) {
 	config, err := sshConfig(a, keys)
 	if err != nil {
@@ -31,7 +31,7 @@ func dialSSH(ctx context.Context, a address, keys keyring, silence time.Duration
 		return nil, err
 	}
 	context.AfterFunc(ctx, func() { conn.Close() })
-	secure, channels, requests, err := ssh.NewClientConn(&patientConn{conn, silence}, a.dial(), config)
+	secure, channels, requests, err := ssh.NewClientConn(&silenceConn{conn, silence}, a.dial(), config)
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -39,13 +39,13 @@ func dialSSH(ctx context.Context, a address, keys keyring, silence time.Duration
 	return ssh.NewClient(secure, channels, requests), nil
 }
 
-// patientConn is a connection whose other side may be silent for so long.
-type patientConn struct {
+// silenceConn is a connection whose other side may be silent for a limited time.
+type silenceConn struct {
 	net.Conn
 	silence time.Duration
 }
 
-func (c *patientConn) Read(b []byte) (int, error) {
+func (c *silenceConn) Read(b []byte) (int, error) {
 	if err := c.SetReadDeadline(time.Now().Add(c.silence)); err != nil {
 		return 0, err
 	}
@@ -66,16 +66,12 @@ func sshConfig(a address, keys keyring) (*ssh.ClientConfig, error) {
 	if err != nil {
 		return nil, fail.Becausef(fail.InvalidInput, "reading git secret: known_hosts: %w", err)
 	}
-	user := a.user
-	if user == "" {
-		user = "git"
-	}
 	algorithms, err := hostKeyAlgorithms(keys.auth.knownHosts, known, a)
 	if err != nil {
 		return nil, err
 	}
 	return &ssh.ClientConfig{
-		User:              user,
+		User:              cmp.Or(a.user, "git"),
 		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
 		ClientVersion:     "SSH-2.0-ml-dev-env",
 		HostKeyAlgorithms: algorithms,
@@ -96,7 +92,7 @@ func noKey(a address, keys keyring) error {
 		"kubectl create secret generic git --from-file=ssh-privatekey=KEYFILE --from-file=known_hosts=known_hosts   # and pass it as git-secret")
 }
 
-// keyscan is how to get the host's key.
+// keyscan is the command that reads the host's key.
 func keyscan(a address) string {
 	port := ""
 	if a.port != "" && a.port != "22" {
@@ -105,34 +101,32 @@ func keyscan(a address) string {
 	return fmt.Sprintf("ssh-keyscan %s%s >known_hosts   # compare ssh-keygen -lf known_hosts with what the server's owner publishes, then add the file to the git secret as known_hosts", port, a.host)
 }
 
-// checkHostKey explains what the check of a key said.
+// checkHostKey explains the result of knownhosts' check.
 func checkHostKey(err error, a address, key ssh.PublicKey) error {
 	if err == nil {
 		return nil
 	}
-	seen := fmt.Sprintf("%s %s", key.Type(), ssh.FingerprintSHA256(key))
+	problem := err.Error()
 	var other *knownhosts.KeyError
 	var revoked *knownhosts.RevokedError
 	switch {
 	case errors.As(err, &revoked):
-		err = fail.Becausef(fail.HostKeyUnknown, "checking host key of %s: %s: known_hosts says that it is revoked", a.host, seen)
+		problem = "known_hosts lists it as revoked"
 	case errors.As(err, &other) && len(other.Want) > 0:
 		want := make([]string, len(other.Want))
 		for i, k := range other.Want {
 			want[i] = k.Key.Type() + " " + ssh.FingerprintSHA256(k.Key)
 		}
-		err = fail.Becausef(fail.HostKeyUnknown, "checking host key of %s: %s: want %s: the server has a new key, or somebody else answers in its place",
-			a.host, seen, strings.Join(want, " or "))
+		problem = fmt.Sprintf("want %s: the server has a new key, or another server answers in its place", strings.Join(want, " or "))
 	case errors.As(err, &other):
-		err = fail.Becausef(fail.HostKeyUnknown, "checking host key of %s: %s: known_hosts has no key of this host", a.host, seen)
-	default:
-		err = fail.Becausef(fail.HostKeyUnknown, "checking host key of %s: %s: %w", a.host, seen, err)
+		problem = "known_hosts has no key of this host"
 	}
+	err = fail.Becausef(fail.HostKeyUnknown, "checking host key of %s: %s %s: %s", a.host, key.Type(), ssh.FingerprintSHA256(key), problem)
 	return fail.Advise(err, "%s", keyscan(a))
 }
 
-// hostKeyAlgorithms are those of the known keys: a server that has several
-// keys must show one that is known. They are nil, for all, where certificates may be used.
+// hostKeyAlgorithms returns the algorithms of the known keys, so that a server with several keys shows a known one. It
+// returns nil, for all, if certificates may be used.
 func hostKeyAlgorithms(file string, known ssh.HostKeyCallback, a address) ([]string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -141,13 +135,13 @@ func hostKeyAlgorithms(file string, known ssh.HostKeyCallback, a address) ([]str
 	if strings.Contains(string(content), "@cert-authority") {
 		return nil, nil
 	}
-	// A key that nobody has makes the check tell which it wants.
-	nobody, err := ssh.NewPublicKey(ed25519.PublicKey(make([]byte, ed25519.PublicKeySize)))
+	// The check of an unused key lists the known ones.
+	unused, err := ssh.NewPublicKey(ed25519.PublicKey(make([]byte, ed25519.PublicKeySize)))
 	if err != nil {
 		return nil, err
 	}
 	var answer *knownhosts.KeyError
-	if !errors.As(known(a.dial(), &net.TCPAddr{}, nobody), &answer) {
+	if !errors.As(known(a.dial(), &net.TCPAddr{}, unused), &answer) {
 		return nil, nil
 	}
 	var algorithms []string
@@ -160,27 +154,4 @@ func hostKeyAlgorithms(file string, known ssh.HostKeyCallback, a address) ([]str
 	}
 	slices.Sort(algorithms)
 	return slices.Compact(algorithms), nil
-}
-
-// tail keeps the last of what was written.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, b...)
-	const kept = 4 << 10
-	if over := len(t.text) - kept; over > 0 {
-		t.text = append(t.text[:0], t.text[over:]...)
-	}
-	return len(b), nil
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return strings.TrimSpace(string(t.text))
 }

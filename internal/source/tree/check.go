@@ -1,31 +1,31 @@
 package tree
 
 import (
+	"fmt"
 	"path"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 const (
-	// longestName of a file in bytes, as Linux has it.
-	longestName = 255
-	// longestPath in a tree leaves room for where trees lie in the 4096 bytes that Linux takes.
-	longestPath = 3072
-	// longestTarget of a link in bytes, as Linux has it.
+	// Linux's limits for the name of a file and the target of a link, in bytes, and for links followed in one path.
+	longestName   = 255
 	longestTarget = 4095
-	// mostHops is how many links Linux follows in one path.
-	mostHops = 40
+	mostHops      = 40
+	// longestPath in a tree leaves room for the tree's own folder in Linux's limit of 4096 bytes.
+	longestPath = 3072
 )
 
-// Check refuses, with UnsafeTree and all problems at once, a manifest that could
-// not have been made from a folder or would write outside of the tree:
+// Check refuses, with UnsafeTree and all problems in one error, a manifest that does not describe a folder or would
+// write outside of the tree:
 //
 //   - paths that are absolute, lead up, repeat, or are not sorted;
 //   - an entry beneath a file or a link, or beneath a folder listed as empty;
 //   - links that lead out of the tree, by themselves or through other links;
-//   - fields that an entry of its kind does not have, digests that are none, and
-//     two sizes of one content.
+//   - fields that an entry of its kind does not have, invalid digests, and two sizes of one content.
 //
-// So one folder has exactly one manifest that passes.
+// So a folder has exactly one manifest that passes.
 func (m Manifest) Check() error {
 	return m.problems().err("checking a tree")
 }
@@ -39,7 +39,7 @@ func (m Manifest) problems() problems {
 	last := ""
 	for i, e := range m.Entries {
 		if i > 0 && e.Path <= last {
-			c.add(e.Path, "comes behind %s: entries are sorted by path, each path once", last)
+			c.add(e.Path, "comes after %s: want entries sorted by path, each path once", last)
 		}
 		last = e.Path
 		c.entry(e)
@@ -58,7 +58,7 @@ type checker struct {
 	sizes map[Digest]int64
 }
 
-// entry looks at e alone.
+// entry checks e alone.
 func (c *checker) entry(e Entry) {
 	name, err := Unescape(e.Path)
 	if err != nil {
@@ -115,7 +115,7 @@ func (c *checker) link(e Entry, name string) {
 	}
 }
 
-// pathProblem is "" for a path that stays in the tree and that Linux can store.
+// pathProblem returns "" for a path that stays in the tree and that Linux can store.
 func pathProblem(name string) string {
 	if len(name) > longestPath {
 		return "is too long a path"
@@ -126,7 +126,7 @@ func pathProblem(name string) string {
 	for part := range strings.SplitSeq(name, "/") {
 		switch {
 		case part == "" || part == "." || part == "..":
-			return "is no path in a tree: want names parted by single slashes, none of them . or .."
+			return "is no path in a tree: want names separated by single slashes, none of them . or .."
 		case len(part) > longestName:
 			return "has a name that is too long to be a file's"
 		}
@@ -134,11 +134,11 @@ func pathProblem(name string) string {
 	return ""
 }
 
-// place looks at e among the others.
+// place checks e among the others.
 func (c *checker) place(e Entry) {
 	name, err := Unescape(e.Path)
 	if err != nil || pathProblem(name) != "" {
-		return // has been told
+		return // entry has reported it
 	}
 	for i := strings.LastIndexByte(name, '/'); i > 0; i = strings.LastIndexByte(name[:i], '/') {
 		switch kind, ok := c.kinds[name[:i]]; {
@@ -154,8 +154,8 @@ func (c *checker) place(e Entry) {
 	}
 }
 
-// leadsOut follows a link as the kernel would, through other links too. What is
-// not in the tree counts as a folder, because a program may make one there.
+// leadsOut follows a link as the kernel would, through other links too. A path that is not in the tree counts as a
+// folder, because a program may create one.
 func (c *checker) leadsOut(name, target string) bool {
 	if strings.HasPrefix(target, "/") {
 		return true
@@ -190,7 +190,29 @@ func (c *checker) leadsOut(name, target string) bool {
 	return false
 }
 
-// parent is the folder that a path lies in, "" for the tree itself.
+// parent returns the folder that a path lies in, "" for the tree itself.
 func parent(name string) string {
 	return name[:max(0, strings.LastIndexByte(name, '/'))]
+}
+
+// shownProblems is how many problems an error lists.
+const shownProblems = 20
+
+// problems collects everything that is wrong with a tree.
+type problems []string
+
+func (p *problems) add(path, format string, args ...any) {
+	*p = append(*p, path+": "+fmt.Sprintf(format, args...))
+}
+
+// err returns nil if there is no problem.
+func (p problems) err(doing string) error {
+	if len(p) == 0 {
+		return nil
+	}
+	shown, rest := p, ""
+	if len(p) > shownProblems {
+		shown, rest = p[:shownProblems], fmt.Sprintf("\nand %d more", len(p)-shownProblems)
+	}
+	return fail.Becausef(fail.UnsafeTree, "%s: %d of its entries cannot be stored safely:\n%s%s", doing, len(p), strings.Join(shown, "\n"), rest)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash"
 	"io"
+	"maps"
 	"os"
 
 	"github.com/klauspost/compress/zstd"
@@ -15,17 +16,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// window is how far zstd looks back, in bytes. It bounds the memory of both ends.
+// window is how far zstd looks back, in bytes. It bounds the memory of both sides.
 const window = 1 << 20
 
-// WriteContents sends contents of the tree at dir as one zstd stream: before each
-// content go the 32 bytes of its SHA-256; its size is in the manifest. The reader
-// so needs not know in which order, or what exactly, was asked for.
+// WriteContents sends contents of the tree at dir as one zstd stream, each after the 32 bytes of its SHA-256. The
+// manifest has the sizes, so the reader needs not know the order, or what exactly was missing.
 //
-// A file that is no longer as the manifest has it is SyncFailed. The stream is
-// then left without an end, so that no reader takes it for whole.
+// A file that changed since the manifest was made is SyncFailed. The stream then has no end, so that no reader takes
+// it for whole.
 func WriteContents(ctx context.Context, w io.Writer, dir string, m Manifest, missing []Digest) error {
-	root, err := os.OpenRoot(dir) // no link put there meanwhile leads out of it
+	root, err := os.OpenRoot(dir) // no link made meanwhile leads out of it
 	if err != nil {
 		return fail.Becausef(fail.SyncFailed, "sending files: %w", err)
 	}
@@ -36,20 +36,19 @@ func WriteContents(ctx context.Context, w io.Writer, dir string, m Manifest, mis
 			files[e.Content] = e
 		}
 	}
-	// Two blocks at once: one is made while another is sent.
+	// One block is compressed while another is sent.
 	z, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(2),
 		zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true), zstd.WithEncoderCRC(false))
 	if err != nil {
 		return fmt.Errorf("sending files: %w", err)
 	}
-	defer z.Reset(nil) // waits until nothing writes to w any more
-	buffer := make([]byte, chunk)
+	defer z.Reset(nil) // waits for the last write to w
 	for _, content := range missing {
 		e, ok := files[content]
 		if !ok {
 			err = errors.New("no file of the tree has this content")
 		} else {
-			err = writeContent(ctx, z, root, e, buffer)
+			err = writeContent(ctx, z, root, e)
 		}
 		if err != nil {
 			return fail.Becausef(fail.SyncFailed, "sending content %s (%s): %w", content, e.Path, err)
@@ -61,7 +60,7 @@ func WriteContents(ctx context.Context, w io.Writer, dir string, m Manifest, mis
 	return nil
 }
 
-func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry, buffer []byte) error {
+func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry) error {
 	name, err := Unescape(e.Path)
 	if err != nil {
 		return err
@@ -78,8 +77,8 @@ func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry, buff
 		return err
 	}
 	defer file.Close()
-	// A log that has grown since is still sent as it was.
-	content, size, err := sum(ctx, io.TeeReader(io.LimitReader(file, e.Size), w), buffer)
+	// A log that has grown since is sent as it was.
+	content, size, err := sum(ctx, io.TeeReader(io.LimitReader(file, e.Size), w))
 	if err != nil {
 		return err
 	}
@@ -89,29 +88,30 @@ func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry, buff
 	return nil
 }
 
-// ReadContents reads what WriteContents sends and calls each with every content.
-// Its reader ends with io.EOF only if size and SHA-256 are right; what each does
-// not read is checked all the same. A stream that is broken, cut off or has a
-// content that sizes does not list is SyncFailed.
+// ReadContents reads what WriteContents sends and calls each with every content. The reader of a content ends with
+// io.EOF only if size and SHA-256 are right; ReadContents verifies what each leaves unread. A stream that is broken
+// or cut off, repeats a content, or has one that is not in sizes is SyncFailed.
 func ReadContents(ctx context.Context, r io.Reader, sizes map[Digest]int64, each func(Digest, io.Reader) error) error {
 	z, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
 	if err != nil {
 		return fail.Becausef(fail.SyncFailed, "receiving files: %w", err)
 	}
 	defer z.Close()
-	var header [sha256.Size]byte
+	due := maps.Clone(sizes) // each content once, so that a small stream cannot unpack without end
 	for {
+		var header [sha256.Size]byte
 		if _, err := io.ReadFull(z, header[:]); err == io.EOF {
 			return nil
 		} else if err != nil {
 			return fail.Becausef(fail.SyncFailed, "receiving files: %w", err)
 		}
 		want := Digest(hex.EncodeToString(header[:]))
-		size, ok := sizes[want]
+		size, ok := due[want]
 		if !ok {
-			return fail.Becausef(fail.SyncFailed, "receiving files: content %s is none of the tree's", want)
+			return fail.Becausef(fail.SyncFailed, "receiving files: content %s is not in the tree, or came before", want)
 		}
-		content := &content{ctx: ctx, r: z, left: size, sum: sha256.New(), want: want}
+		delete(due, want)
+		content := &content{Reader: contextReader{ctx, z}, left: size, sum: sha256.New(), want: want}
 		err := each(want, content)
 		if err == nil {
 			_, err = io.Copy(io.Discard, content)
@@ -124,24 +124,20 @@ func ReadContents(ctx context.Context, r io.Reader, sizes map[Digest]int64, each
 
 // content is one content of a stream, verified at its end.
 type content struct {
-	ctx  context.Context
-	r    io.Reader
+	io.Reader
 	left int64
 	sum  hash.Hash
 	want Digest
 }
 
 func (c *content) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
-	}
 	if c.left == 0 {
-		if got := digestOf(c.sum); got != c.want {
+		if got := DigestOf(c.sum); got != c.want {
 			return 0, fmt.Errorf("its bytes have SHA-256 %s: the content was damaged on its way", got)
 		}
 		return 0, io.EOF
 	}
-	n, err := c.r.Read(p[:min(int64(len(p)), c.left)])
+	n, err := c.Reader.Read(p[:min(int64(len(p)), c.left)])
 	c.sum.Write(p[:n])
 	c.left -= int64(n)
 	if errors.Is(err, io.EOF) {

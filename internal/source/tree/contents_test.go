@@ -88,7 +88,7 @@ func TestReadContentsRefuses(t *testing.T) {
 		want   string
 	}{
 		"no zstd":            {[]byte("hello, this is no zstd at all"), m, "magic"},
-		"a content too many": {stream, other, "is none of the tree's"},
+		"a content too many": {stream, other, "is not in the tree"},
 		"a larger size":      {stream, grown, "damaged on its way"},
 		"a smaller size":     {stream, shrunk, "damaged on its way"},
 	} {
@@ -117,6 +117,40 @@ func TestReadContentsRefuses(t *testing.T) {
 	if _, err := received(ctx, bytes.NewReader(stream), m); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: got %v", err)
 	}
+}
+
+// TestReadContentsOnce: a stream that repeats a content would unpack without end.
+func TestReadContentsOnce(t *testing.T) {
+	dir, m, _ := sent(t, map[string]string{"a": "abc"})
+	var out bytes.Buffer
+	if err := WriteContents(t.Context(), &out, dir, m, []Digest{otherContent, otherContent}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := received(t.Context(), &out, m); fail.ReasonOf(err) != fail.SyncFailed || !strings.Contains(err.Error(), "or came before") {
+		t.Errorf("got %v, want SyncFailed", err)
+	}
+}
+
+// FuzzReadContents: whatever a peer sends, each content arrives at most once, and only with its size and SHA-256.
+func FuzzReadContents(f *testing.F) {
+	_, m, stream := sent(f, map[string]string{"a": "abc", "b": "", "c": strings.Repeat("0123456789abcdef", 100)})
+	f.Add(stream)
+	f.Add(stream[:len(stream)/2])
+	f.Add([]byte("\x28\xb5\x2f\xfd"))
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		seen := map[Digest]bool{}
+		err := ReadContents(t.Context(), bytes.NewReader(stream), m.Sizes(), func(want Digest, r io.Reader) error {
+			content, size, err := sum(t.Context(), r)
+			if err == nil && (content != want || size != m.Sizes()[want] || seen[want]) {
+				t.Errorf("content %s with %d bytes was taken for %s", content, size, want)
+			}
+			seen[want] = true
+			return err
+		})
+		if err != nil && fail.ReasonOf(err) != fail.SyncFailed {
+			t.Errorf("reason %s: %v", fail.ReasonOf(err), err)
+		}
+	})
 }
 
 func TestWriteContentsOfChangedFile(t *testing.T) {

@@ -7,38 +7,43 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// IgnoreFile lies at the top of a tree, says in gitignore syntax what is left
-// out, and is itself never left out.
+// IgnoreFile at the top of a tree names, in gitignore syntax, what is left out. It is itself never left out.
 const IgnoreFile = ".mlenvignore"
 
-// Ignore says what a scan leaves out. Always left out, in every folder, are .git,
-// __pycache__, *.pyc and .DS_Store. The nil Ignore leaves out only these.
+// maxIgnore bounds an ignore file, in bytes. Matching a path costs at most the file's size times the path's length.
+const maxIgnore = 64 << 10
+
+// Ignore decides what a scan leaves out: always .git, __pycache__, *.pyc and .DS_Store, in every folder. The nil
+// Ignore leaves out only these.
 type Ignore struct {
 	rules []rule
-	// only, where it is not nil, has the paths of Only: true for one of them, false for a folder on the way to one.
+	// only, unless nil, has the paths of Only as true, and the folders that lead to them as false.
 	only map[string]bool
-	// under is the path of the tree in the folder that the rules are anchored to, "" where
-	// that is the tree itself.
+	// under is the path of the tree in the folder that the rules are anchored to, "" if that is the tree itself.
 	under string
 }
 
-// rule is one line. Its pattern is matched from the top of the tree, part by
-// part; a part ** stands for any number of parts.
+// rule is one line. Its pattern matches the parts of a path from the top of the tree; ** matches any number of parts.
 type rule struct {
 	parts       []string
 	foldersOnly bool
 	include     bool
 }
 
-// LoadIgnore reads the ignore file of the tree at dir; there need not be one. A
-// pattern that cannot be is InvalidInput.
+// LoadIgnore reads the ignore file of the tree at dir, if it has one. An invalid pattern is InvalidInput.
 func LoadIgnore(dir string) (*Ignore, error) {
-	content, err := readIgnore(dir)
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
+	}
+	defer root.Close()
+	content, err := ReadFile(root, IgnoreFile, maxIgnore)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -48,28 +53,7 @@ func LoadIgnore(dir string) (*Ignore, error) {
 	return ParseIgnore(content)
 }
 
-// maxIgnore bounds an ignore file, in bytes.
-const maxIgnore = 1 << 20
-
-// readIgnore reads the ignore file below dir. A link of a repository must not lead to
-// a file of this machine, whose lines the errors would show.
-func readIgnore(dir string) ([]byte, error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	switch info, err := root.Stat(IgnoreFile); {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular() || info.Size() > maxIgnore:
-		return nil, fmt.Errorf("%s: %s of %d bytes: want a file of at most %d bytes", IgnoreFile, info.Mode().Type(), info.Size(), maxIgnore)
-	}
-	return root.ReadFile(IgnoreFile)
-}
-
-// ParseIgnore reads the content of an ignore file. All bad lines, of reason
-// InvalidInput, are told at once.
+// ParseIgnore reads the content of an ignore file. It reports all bad lines in one error with reason InvalidInput.
 func ParseIgnore(content []byte) (*Ignore, error) {
 	rules, err := parseRules(IgnoreFile, content)
 	if err != nil {
@@ -78,17 +62,15 @@ func ParseIgnore(content []byte) (*Ignore, error) {
 	return &Ignore{rules: rules}, nil
 }
 
-// parseRules reads the lines of the file of that name. All bad ones are told at once.
+// parseRules reads the lines of the file with that name.
 func parseRules(name string, content []byte) ([]rule, error) {
 	var rules []rule
 	var wrong []error
 	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf")) // a byte order mark
-	number := 0
-	for line := range strings.Lines(string(content)) {
-		number++
-		r, err := parseRule(strings.TrimRight(line, "\r\n"))
+	for i, line := range strings.Split(string(content), "\n") {
+		r, err := parseRule(strings.TrimRight(line, "\r"))
 		if err != nil {
-			wrong = append(wrong, fmt.Errorf("%s:%d: %q: %w", name, number, strings.TrimSpace(line), err))
+			wrong = append(wrong, fmt.Errorf("%s:%d: %q: %w", name, i+1, strings.TrimSpace(line), err))
 		}
 		if r != nil {
 			rules = append(rules, *r)
@@ -97,7 +79,7 @@ func parseRules(name string, content []byte) ([]rule, error) {
 	return rules, errors.Join(wrong...)
 }
 
-// parseRule is nil for a line without a pattern.
+// parseRule returns nil for a line without a pattern.
 func parseRule(line string) (*rule, error) {
 	if strings.HasPrefix(line, "#") {
 		return nil, nil
@@ -114,34 +96,35 @@ func parseRule(line string) (*rule, error) {
 		return nil, nil
 	}
 	if strings.Contains(pattern, "[:") {
-		return nil, errors.New("character classes by name are not understood: want ranges, as in [a-z]")
+		return nil, errors.New("named character classes are not supported: want ranges, as in [a-z]")
 	}
 	pattern = strings.ReplaceAll(pattern, "[!", "[^") // as package path writes it
 	if _, err := path.Match(pattern, ""); err != nil {
 		return nil, fmt.Errorf("not a pattern: %w", err)
 	}
-	if strings.Contains(pattern, "/") {
-		r.parts = strings.Split(strings.TrimPrefix(pattern, "/"), "/")
-	} else {
-		r.parts = []string{"**", pattern}
+	if !strings.Contains(pattern, "/") {
+		pattern = "**/" + pattern
+	}
+	r.parts = strings.Split(strings.TrimPrefix(pattern, "/"), "/")
+	if r.parts[len(r.parts)-1] == "**" {
+		r.parts = append(r.parts, "*") // what lies in the folder, but not the folder
 	}
 	return &r, nil
 }
 
-// LeavesOut says of a path in the tree, with slashes, whether a scan leaves it out:
-// it, or a folder that it lies in. folder is whether it is a folder itself.
+// LeavesOut reports whether a scan leaves out a path in the tree, or a folder that it lies in. The path has slashes;
+// folder tells whether it is a folder itself.
 func (i *Ignore) LeavesOut(name string, folder bool) bool {
-	for at, r := range name {
-		if r == '/' && i.leavesOut(name[:at], true) {
+	for n, r := range name {
+		if r == '/' && i.leavesOut(name[:n], true) {
 			return true
 		}
 	}
 	return i.leavesOut(name, folder)
 }
 
-// leavesOut says whether the entry at a path, unescaped and with slashes, is left
-// out. It takes for granted that the folders it lies in are not; so, as in git,
-// nothing comes back whose folder is left out.
+// leavesOut is LeavesOut for a path whose parent folder is not left out: as in git, no line includes a path again
+// whose folder is left out.
 func (i *Ignore) leavesOut(name string, folder bool) bool {
 	switch base := path.Base(name); {
 	case base == ".git", base == "__pycache__", base == ".DS_Store", strings.HasSuffix(base, ".pyc"):
@@ -149,13 +132,12 @@ func (i *Ignore) leavesOut(name string, folder bool) bool {
 	case i == nil:
 		return false
 	case i.only != nil:
-		return !i.wanted(name)
+		return !i.selects(name)
 	case name == IgnoreFile:
 		return false
 	}
 	parts := strings.Split(path.Join(i.under, name), "/")
-	for n := len(i.rules) - 1; n >= 0; n-- { // the last one that matches decides
-		r := i.rules[n]
+	for _, r := range slices.Backward(i.rules) { // the last match decides
 		if (folder || !r.foldersOnly) && matches(r.parts, parts) {
 			return !r.include
 		}
@@ -163,26 +145,66 @@ func (i *Ignore) leavesOut(name string, folder bool) bool {
 	return false
 }
 
+// matches goes back to the last ** alone: an earlier one gains nothing by taking more parts. So a comparison costs
+// at most the pattern's length times the path's.
 func matches(pattern, parts []string) bool {
-	for len(pattern) > 0 {
-		if pattern[0] == "**" {
-			if len(pattern) == 1 {
-				return len(parts) > 0
-			}
-			for skip := range len(parts) {
-				if matches(pattern[1:], parts[skip:]) {
-					return true
-				}
-			}
+	p, n := 0, 0
+	star, from := -1, 0 // the last **, and the first part after those that it stands for
+	for n < len(parts) {
+		switch {
+		case p < len(pattern) && pattern[p] == "**":
+			star, from = p, n
+			p++
+		case p < len(pattern) && matchesPart(pattern[p], parts[n]):
+			p++
+			n++
+		case star >= 0:
+			from++
+			p, n = star+1, from
+		default:
 			return false
 		}
-		if len(parts) == 0 {
-			return false
-		}
-		if ok, err := path.Match(pattern[0], parts[0]); err != nil || !ok {
-			return false
-		}
-		pattern, parts = pattern[1:], parts[1:]
 	}
-	return len(parts) == 0
+	return p == len(pattern)
+}
+
+func matchesPart(pattern, part string) bool {
+	ok, err := path.Match(pattern, part)
+	return err == nil && ok
+}
+
+// Only leaves out everything except what lies at or below the paths, which are relative, with slashes, and no
+// patterns. Without paths, or with ".", it leaves out only what is always left out. A map, because a dataset may
+// have a million paths.
+func Only(paths []string) *Ignore {
+	only := map[string]bool{}
+	for _, p := range paths {
+		if p = path.Clean(p); p == "." {
+			return nil
+		}
+		only[p] = true
+		for parent := path.Dir(p); parent != "."; parent = path.Dir(parent) {
+			if _, known := only[parent]; known {
+				break
+			}
+			only[parent] = false
+		}
+	}
+	if len(only) == 0 {
+		return nil
+	}
+	return &Ignore{only: only}
+}
+
+// selects reports whether a path is at or below one of the paths of Only, or is a folder that leads to one.
+func (i *Ignore) selects(name string) bool {
+	if _, known := i.only[name]; known {
+		return true
+	}
+	for parent := path.Dir(name); parent != "."; parent = path.Dir(parent) {
+		if i.only[parent] {
+			return true
+		}
+	}
+	return false
 }

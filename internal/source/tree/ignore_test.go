@@ -152,6 +152,71 @@ func TestLoadIgnoreStaysInside(t *testing.T) {
 	}
 }
 
+// TestIgnoreIsLinear: a short pattern and a deep folder take milliseconds, not years.
+func TestIgnoreIsLinear(t *testing.T) {
+	ignore, err := ParseIgnore([]byte(strings.Repeat("**/a/", 200) + "b\n" + strings.Repeat("a*", 200) + "b\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{strings.Repeat("a/", 1000) + "a", strings.Repeat("a", 255)} {
+		if ignore.leavesOut(name, false) {
+			t.Errorf("%.20s... is left out", name)
+		}
+	}
+}
+
+// matchesSlowly tries every number of parts for every **.
+func matchesSlowly(pattern, parts []string) bool {
+	switch {
+	case len(pattern) == 0:
+		return len(parts) == 0
+	case pattern[0] == "**" && matchesSlowly(pattern[1:], parts):
+		return true
+	case len(parts) == 0:
+		return false
+	case pattern[0] == "**":
+		return matchesSlowly(pattern, parts[1:])
+	}
+	return matchesPart(pattern[0], parts[0]) && matchesSlowly(pattern[1:], parts[1:])
+}
+
+// FuzzIgnore compares the linear match with the obvious one, and expects what is always left out, and no more from
+// a rule that includes.
+func FuzzIgnore(f *testing.F) {
+	for _, test := range ignoreCases {
+		f.Add(test.lines, strings.Fields(test.files)[0])
+	}
+	f.Add("**/a/**/a/**/b\n!**/c/**", "a/a/a/c/b")
+	f.Add("[a-\n\\", "a")
+	f.Fuzz(func(t *testing.T, lines, name string) {
+		ignore, err := ParseIgnore([]byte(lines))
+		if err != nil {
+			if fail.ReasonOf(err) != fail.InvalidInput {
+				t.Errorf("reason %s: %v", fail.ReasonOf(err), err)
+			}
+			return
+		}
+		if pathProblem(name) != "" || len(lines) > 200 || len(name) > 100 {
+			return
+		}
+		parts := strings.Split(name, "/")
+		for _, rule := range ignore.rules {
+			if strings.Count(strings.Join(rule.parts, "/"), "**") > 3 {
+				continue // the obvious match takes too long
+			}
+			if got, want := matches(rule.parts, parts), matchesSlowly(rule.parts, parts); got != want {
+				t.Errorf("pattern %q, path %q: got %t, want %t", rule.parts, name, got, want)
+			}
+		}
+		if ignore.LeavesOut(name+"/.git", true) != true {
+			t.Errorf("%s/.git is not left out", name)
+		}
+		if ignore.LeavesOut(name, true) && !ignore.LeavesOut(name+"/x", false) {
+			t.Errorf("%s is left out, but not a file in it", name)
+		}
+	})
+}
+
 func paths(m Manifest) []string {
 	var paths []string
 	for _, e := range m.Entries {

@@ -7,79 +7,77 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"strings"
+	"path"
 )
 
-// Partial is before the name of what is not whole yet.
+// Partial is the prefix of the name of a file that is not complete yet.
 const Partial = ".mlenv-partial-"
 
-// Landing is a folder that files come into. Nothing is written outside of it, and nothing
-// has its name before it is whole and verified.
+// Landing receives the files of a tree into a folder. It writes nothing outside of the folder, and gives a file its
+// name only when the file is complete and verified.
 type Landing struct {
 	root *os.Root
-	// places are where a content that is missing belongs, by name.
+	// places are the entries of each missing content, order the contents in the order of the files.
 	places map[Digest][]Entry
 	order  []Digest
 	others []Entry
 	landed int
 }
 
-// NewLanding looks at what is in the folder to already, of what the manifest lists.
+// NewLanding compares the folder to with the manifest.
 func NewLanding(ctx context.Context, to string, m Manifest) (*Landing, error) {
-	root, err := os.OpenRoot(to)
-	if err != nil {
-		return nil, fmt.Errorf("opening the folder that files come into: %w", err)
-	}
 	var paths []string
 	for _, entry := range m.Entries {
 		name, err := Unescape(entry.Path)
 		if err != nil {
-			return nil, errors.Join(err, root.Close())
+			return nil, err
 		}
 		paths = append(paths, name)
 	}
 	here, err := Scan(ctx, to, Only(paths))
 	if err != nil {
-		return nil, errors.Join(err, root.Close())
+		return nil, err
 	}
-	had := map[string]Digest{}
+	present := map[string]Digest{}
 	for _, entry := range here.Entries {
-		had[entry.Path] = entry.Content
+		present[entry.Path] = entry.Content
 	}
-	l := &Landing{root: root, places: map[Digest][]Entry{}}
+	l := &Landing{places: map[Digest][]Entry{}}
 	for _, entry := range m.Entries {
 		switch {
 		case entry.Kind != File:
 			l.others = append(l.others, entry)
-		case had[entry.Path] != entry.Content:
+		case present[entry.Path] != entry.Content:
 			if l.places[entry.Content] == nil {
 				l.order = append(l.order, entry.Content)
 			}
 			l.places[entry.Content] = append(l.places[entry.Content], entry)
 		}
 	}
+	if l.root, err = os.OpenRoot(to); err != nil {
+		return nil, fmt.Errorf("opening the folder to receive files: %w", err)
+	}
 	return l, nil
 }
 
-// Close lets the folder go.
+// Close closes the folder.
 func (l *Landing) Close() { _ = l.root.Close() }
 
-// Landed is how many files have come.
+// Landed counts the files that have arrived.
 func (l *Landing) Landed() int { return l.landed }
 
-// Missing are the contents that are to come, in the order of the files.
+// Missing returns the contents that the folder lacks, in the order of the files.
 func (l *Landing) Missing() []Digest { return l.order }
 
 // Put writes a content to its first place, and copies it to the others.
 func (l *Landing) Put(digest Digest, content io.Reader) error {
 	first := ""
-	for i, entry := range l.places[digest] {
+	for _, entry := range l.places[digest] {
 		name, err := Unescape(entry.Path)
 		if err != nil {
 			return err
 		}
-		if i == 0 {
+		if first == "" {
 			first, err = name, l.write(name, entry.Executable, content)
 		} else {
 			err = l.copy(name, entry.Executable, first)
@@ -92,7 +90,6 @@ func (l *Landing) Put(digest Digest, content io.Reader) error {
 	return nil
 }
 
-// copy writes what is at first. As many files may have one content as there are, empty ones say.
 func (l *Landing) copy(name string, executable bool, first string) error {
 	file, err := l.root.Open(first)
 	if err != nil {
@@ -103,32 +100,39 @@ func (l *Landing) copy(name string, executable bool, first string) error {
 }
 
 func (l *Landing) write(name string, executable bool, from io.Reader) error {
-	folder, base := filepath.Split(filepath.FromSlash(name))
-	if folder = strings.TrimSuffix(folder, string(filepath.Separator)); folder != "" {
-		if err := l.root.MkdirAll(folder, 0o777); err != nil {
-			return err
-		}
-	}
 	mode := os.FileMode(0o666) // less the umask
 	if executable {
 		mode = 0o777
 	}
-	whole, half := filepath.Join(folder, base), filepath.Join(folder, Partial+base)
-	file, err := l.root.OpenFile(half, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
-	if err != nil {
-		return err
-	}
-	// The reader fails at the end of what is damaged, so nothing damaged gets its name.
-	if _, err := io.Copy(file, from); err != nil {
-		return errors.Join(err, file.Close(), l.root.Remove(half))
-	}
-	if err := file.Close(); err != nil {
-		return err
-	}
-	return l.root.Rename(half, whole)
+	return l.create(name, func(partial string) error {
+		file, err := l.root.OpenFile(partial, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
+		if err != nil {
+			return err
+		}
+		// The reader fails at the end of a damaged content, so that never gets its name.
+		if _, err := io.Copy(file, from); err != nil {
+			return errors.Join(err, file.Close(), l.root.Remove(partial))
+		}
+		return file.Close()
+	})
 }
 
-// Finish makes links and empty folders, which lead nowhere else: the manifest was checked.
+// create has write create a file or link under another name, and then renames it.
+func (l *Landing) create(name string, write func(partial string) error) error {
+	folder := path.Dir(name)
+	if folder != "." {
+		if err := l.root.MkdirAll(folder, 0o777); err != nil {
+			return err
+		}
+	}
+	partial := path.Join(folder, Partial+path.Base(name))
+	if err := write(partial); err != nil {
+		return err
+	}
+	return l.root.Rename(partial, name)
+}
+
+// Finish creates the links and empty folders. The manifest was checked, so no link leads out of the folder.
 func (l *Landing) Finish() error {
 	for _, entry := range l.others {
 		name, err := Unescape(entry.Path)
@@ -136,40 +140,30 @@ func (l *Landing) Finish() error {
 			return err
 		}
 		if entry.Kind == Folder {
-			if err := l.root.MkdirAll(name, 0o777); err != nil {
-				return err
-			}
-			continue
+			err = l.root.MkdirAll(name, 0o777)
+		} else {
+			err = l.link(name, entry.Target)
 		}
-		target, err := Unescape(entry.Target)
 		if err != nil {
-			return err
-		}
-		if err := l.link(name, target); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// link makes a link, in place of what has its name: one that leads elsewhere now, as latest
-// does after every checkpoint, is no error.
-func (l *Landing) link(name, target string) error {
-	folder, base := filepath.Split(filepath.FromSlash(name))
-	if folder = filepath.Clean(folder); folder != "." {
-		if err := l.root.MkdirAll(folder, 0o777); err != nil {
-			return err
-		}
+// link replaces an existing link, for a link such as latest changes after every checkpoint.
+func (l *Landing) link(name, escaped string) error {
+	target, err := Unescape(escaped)
+	if err != nil {
+		return err
 	}
-	if had, err := l.root.Readlink(name); err == nil && had == target {
+	if present, err := l.root.Readlink(name); err == nil && present == target {
 		return nil
 	}
-	half := filepath.Join(folder, Partial+base)
-	if err := l.root.Remove(half); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if err := l.root.Symlink(target, half); err != nil {
-		return err
-	}
-	return l.root.Rename(half, name)
+	return l.create(name, func(partial string) error {
+		if err := l.root.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return l.root.Symlink(target, partial)
+	})
 }

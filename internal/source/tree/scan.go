@@ -3,6 +3,7 @@ package tree
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -11,31 +12,28 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// chunk is how many bytes are read or written at a time.
-const chunk = 256 << 10
-
-// Scan describes the folder dir. Entries that cannot be stored safely (special
-// files, links that are absolute or lead out of the tree, names too long) are
-// told all at once, with UnsafeTree; a file that cannot be read is SyncFailed.
-// A folder of which everything is left out is an empty folder.
+// Scan describes the folder dir. It reports all entries that cannot be stored safely in one error with reason
+// UnsafeTree: special files, links that are absolute or lead out of the tree, names that are too long. A file that
+// cannot be read is SyncFailed.
 func Scan(ctx context.Context, dir string, ignore *Ignore) (Manifest, error) {
 	s := scanner{dir: dir, ignore: ignore}
-	if err := s.folder(ctx, ""); err != nil {
-		return Manifest{}, fail.Becausef(fail.SyncFailed, "scanning %s: %w", dir, err)
+	err := s.folder(ctx, "")
+	if err == nil {
+		err = s.hash(ctx)
 	}
-	if err := s.hash(ctx); err != nil {
+	if err != nil {
 		return Manifest{}, fail.Becausef(fail.SyncFailed, "scanning %s: %w", dir, err)
 	}
 	m := Manifest{Entries: s.entries}
 	slices.SortFunc(m.Entries, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
-	found := slices.Concat(s.problems, m.problems())
-	if err := found.err("scanning " + dir); err != nil {
+	if err := slices.Concat(s.problems, m.problems()).err("scanning " + dir); err != nil {
 		return Manifest{}, err
 	}
 	return m, nil
@@ -46,46 +44,36 @@ type scanner struct {
 	dir     string
 	ignore  *Ignore
 	entries []Entry
-	// files are the names, and places in entries, of what is to be hashed.
-	files []scannedFile
 }
 
-type scannedFile struct {
-	name  string
-	entry int
-}
-
-// folder adds what lies in the folder at an unescaped path. An empty one adds itself.
-func (s *scanner) folder(ctx context.Context, at string) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	found, err := os.ReadDir(filepath.Join(s.dir, at))
+// folder adds the entries of the folder at an unescaped path. An empty folder adds itself.
+func (s *scanner) folder(ctx context.Context, path string) error {
+	files, err := os.ReadDir(filepath.Join(s.dir, path))
 	if err != nil {
 		return err
 	}
 	kept := 0
-	for _, f := range found {
-		name := f.Name()
-		if at != "" {
-			name = at + "/" + name
+	for _, file := range files {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
-		if s.ignore.leavesOut(name, f.IsDir()) {
+		name := strings.TrimPrefix(path+"/"+file.Name(), "/")
+		if s.ignore.leavesOut(name, file.IsDir()) {
 			continue
 		}
 		kept++
-		if err := s.add(ctx, name, f); err != nil {
+		if err := s.add(ctx, name, file); err != nil {
 			return err
 		}
 	}
-	if kept == 0 && at != "" {
-		s.entries = append(s.entries, Entry{Path: Escape(at), Kind: Folder})
+	if kept == 0 && path != "" {
+		s.entries = append(s.entries, Entry{Path: Escape(path), Kind: Folder})
 	}
 	return nil
 }
 
-func (s *scanner) add(ctx context.Context, name string, f fs.DirEntry) error {
-	switch f.Type() {
+func (s *scanner) add(ctx context.Context, name string, file fs.DirEntry) error {
+	switch file.Type() {
 	case fs.ModeDir:
 		return s.folder(ctx, name)
 	case fs.ModeSymlink:
@@ -95,76 +83,87 @@ func (s *scanner) add(ctx context.Context, name string, f fs.DirEntry) error {
 		}
 		s.entries = append(s.entries, Entry{Path: Escape(name), Kind: Link, Target: Escape(target)})
 	case 0:
-		info, err := f.Info()
-		if err != nil {
-			return err
-		}
-		s.files = append(s.files, scannedFile{name: name, entry: len(s.entries)})
-		s.entries = append(s.entries, Entry{Path: Escape(name), Kind: File, Executable: info.Mode()&0o100 != 0})
+		s.entries = append(s.entries, Entry{Path: Escape(name), Kind: File})
 	default:
-		s.problems.add(Escape(name), "is a special file (%s): want files, folders and links", f.Type())
+		s.problems.add(Escape(name), "is a special file (%s): want files, folders and links", file.Type())
 	}
 	return nil
 }
 
 // hash reads the files, a few at a time.
 func (s *scanner) hash(ctx context.Context) error {
-	workers := min(runtime.GOMAXPROCS(0), 8)
 	group, ctx := errgroup.WithContext(ctx)
-	next := make(chan scannedFile)
-	for range workers {
-		group.Go(func() error {
-			buffer := make([]byte, chunk)
-			for f := range next {
-				if err := s.hashFile(ctx, f, buffer); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	group.Go(func() error {
-		defer close(next)
-		for _, f := range s.files {
-			select {
-			case next <- f:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+	group.SetLimit(min(runtime.GOMAXPROCS(0), 8))
+	for i := range s.entries {
+		if s.entries[i].Kind == File {
+			group.Go(func() error { return s.hashFile(ctx, &s.entries[i]) })
 		}
-		return nil
-	})
+	}
 	return group.Wait()
 }
 
-func (s *scanner) hashFile(ctx context.Context, f scannedFile, buffer []byte) error {
-	file, err := os.Open(filepath.Join(s.dir, f.name))
+func (s *scanner) hashFile(ctx context.Context, e *Entry) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	name, err := Unescape(e.Path)
+	if err != nil {
+		return err
+	}
+	// Without blocking: a pipe may have taken the file's place.
+	file, err := os.OpenFile(filepath.Join(s.dir, name), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	content, size, err := sum(ctx, file, buffer)
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("it is not a file any more")
+	}
+	if err == nil {
+		e.Executable = info.Mode()&0o100 != 0
+		e.Content, e.Size, err = sum(ctx, file)
+	}
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", file.Name(), err)
 	}
-	s.entries[f.entry].Content, s.entries[f.entry].Size = content, size
 	return nil
 }
 
-func sum(ctx context.Context, r io.Reader, buffer []byte) (content Digest, size int64, err error) {
+// sum reads r to its end.
+func sum(ctx context.Context, r io.Reader) (content Digest, size int64, err error) {
 	hash := sha256.New()
-	for {
-		if err := ctx.Err(); err != nil {
-			return "", 0, err
-		}
-		n, err := r.Read(buffer)
-		hash.Write(buffer[:n])
-		size += int64(n)
-		if err == io.EOF {
-			return digestOf(hash), size, nil
-		}
-		if err != nil {
-			return "", 0, err
-		}
+	size, err = io.Copy(hash, contextReader{ctx, r})
+	return DigestOf(hash), size, err
+}
+
+// contextReader fails once its context has ended.
+type contextReader struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
 	}
+	return r.Reader.Read(p)
+}
+
+// ReadFile reads a regular file of at most max bytes below root. It neither blocks on a pipe nor follows a link out
+// of root.
+func ReadFile(root *os.Root, name string, max int64) ([]byte, error) {
+	file, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > max {
+		return nil, fmt.Errorf("%s: %s of %d bytes: want a file of at most %d bytes", name, info.Mode().Type(), info.Size(), max)
+	}
+	return io.ReadAll(io.LimitReader(file, max))
 }

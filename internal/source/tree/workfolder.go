@@ -13,85 +13,95 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-const gitIgnoreFile = ".gitignore"
-
-// LoadWorkIgnore reads what to leave out of a folder that somebody works in: what
-// the .gitignore files name, in the folder, below it, and above it up to the top of its git
-// repository, and after them, so that it has the last word, its .mlenvignore.
+// LoadWorkIgnore reads what to leave out of a folder that a user works in: what the .gitignore files name, in the
+// folder, below it, and above it up to the top of its git repository, and then what its .mlenvignore names, which
+// has the last word.
 //
-// Git keeps a file that was added although it is ignored; which those are is not read here,
-// so a line !NAME in .mlenvignore must bring such a file back. Errors: InvalidInput.
+// Git keeps a tracked file although it is ignored. LoadWorkIgnore does not know which files are tracked, so a line
+// !NAME in .mlenvignore must include such a file. Errors: InvalidInput.
 func LoadWorkIgnore(dir string) (*Ignore, error) {
-	dir, err := filepath.Abs(dir)
+	w, err := newWorkIgnore(dir)
 	if err != nil {
 		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
 	}
-	top := repositoryOf(dir)
-	under, err := filepath.Rel(top, dir)
-	if err != nil {
-		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
-	}
-	if under == "." {
-		under = ""
-	}
-	w := workIgnore{top: top, Ignore: &Ignore{under: filepath.ToSlash(under)}}
-	// Those above the folder, the outermost first.
-	at := ""
-	for part := range strings.SplitSeq(w.under, "/") {
-		if part == "" {
-			break
+	defer w.root.Close()
+	for n, r := range w.under {
+		if n == 0 {
+			w.add("", ".gitignore")
 		}
-		w.add(at, gitIgnoreFile)
-		at = path.Join(at, part)
+		if r == '/' {
+			w.add(w.under[:n], ".gitignore")
+		}
 	}
-	w.below(at)
-	w.add(at, IgnoreFile)
+	w.below(w.under)
+	w.add(w.under, IgnoreFile)
 	if err := errors.Join(w.wrong...); err != nil {
 		return nil, fail.Because(fail.InvalidInput, err)
 	}
 	return w.Ignore, nil
 }
 
-// repositoryOf is the folder at or above dir that is a git repository's, or dir itself.
+// workIgnore collects the rules of files in folders below root, the top of the git repository.
+type workIgnore struct {
+	*Ignore
+	root  *os.Root
+	wrong []error
+}
+
+func newWorkIgnore(dir string) (*workIgnore, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	// A link may lead into the folder from another repository.
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, err
+	}
+	top := repositoryOf(dir)
+	under, err := filepath.Rel(top, dir)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(top)
+	return &workIgnore{Ignore: &Ignore{under: strings.TrimPrefix(path.Join("/", filepath.ToSlash(under)), "/")}, root: root}, err
+}
+
+// repositoryOf returns the top of the git repository that dir lies in, or dir if there is none.
 func repositoryOf(dir string) string {
-	for at := dir; ; at = filepath.Dir(at) {
-		if _, err := os.Lstat(filepath.Join(at, ".git")); err == nil {
-			return at
+	for folder := dir; ; folder = filepath.Dir(folder) {
+		if _, err := os.Lstat(filepath.Join(folder, ".git")); err == nil {
+			return folder
 		}
-		if at == filepath.Dir(at) {
+		if folder == filepath.Dir(folder) {
 			return dir
 		}
 	}
 }
 
-// workIgnore collects the rules of files in folders below top.
-type workIgnore struct {
-	*Ignore
-	top   string
-	wrong []error
-}
-
-// below adds the .gitignore files of a folder, whose path is from top, and of those in it
-// that are not left out.
-func (w *workIgnore) below(at string) {
-	w.add(at, gitIgnoreFile)
-	entries, err := os.ReadDir(filepath.Join(w.top, filepath.FromSlash(at)))
+// below adds the .gitignore files of a folder, whose path is relative to root, and of the folders in it that are
+// not left out.
+func (w *workIgnore) below(folder string) {
+	w.add(folder, ".gitignore")
+	entries, err := os.ReadDir(filepath.Join(w.root.Name(), filepath.FromSlash(folder)))
 	if err != nil {
-		return // the scan says so
+		return // the scan reports it
 	}
 	for _, entry := range entries {
-		name := path.Join(at, entry.Name())
-		from := strings.TrimPrefix(strings.TrimPrefix(name, w.under), "/")
-		if entry.IsDir() && !w.leavesOut(from, true) {
+		name := path.Join(folder, entry.Name())
+		if entry.IsDir() && !w.leavesOut(strings.TrimPrefix(strings.TrimPrefix(name, w.under), "/"), true) {
 			w.below(name)
 		}
 	}
 }
 
 // add adds the rules of one file, anchored to the folder that it lies in.
-func (w *workIgnore) add(at, name string) {
-	name = path.Join(at, name)
-	content, err := os.ReadFile(filepath.Join(w.top, filepath.FromSlash(name)))
+func (w *workIgnore) add(folder, name string) {
+	isGit := name == ".gitignore"
+	name = path.Join(folder, name)
+	if info, err := w.root.Lstat(filepath.FromSlash(name)); isGit && err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return // git does not follow it either
+	}
+	content, err := ReadFile(w.root, filepath.FromSlash(name), maxIgnore)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	} else if err != nil {
@@ -101,14 +111,12 @@ func (w *workIgnore) add(at, name string) {
 	rules, err := parseRules(name, content)
 	w.wrong = append(w.wrong, err)
 	for _, r := range rules {
-		if at != "" {
-			r.parts = slices.Concat(strings.Split(literal(at), "/"), r.parts)
+		if folder != "" {
+			r.parts = slices.Concat(strings.Split(literal.Replace(folder), "/"), r.parts)
 		}
 		w.rules = append(w.rules, r)
 	}
 }
 
-// literal is a path as a pattern that matches it alone.
-func literal(name string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(name)
-}
+// literal makes a pattern of a path that matches it alone.
+var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -68,6 +69,17 @@ func TestLoadWorkIgnore(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLoadWorkIgnoreDoesNotBlock: a pipe in place of a .gitignore is a mistake, not a hang.
+func TestLoadWorkIgnoreDoesNotBlock(t *testing.T) {
+	top := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(top, ".gitignore"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadWorkIgnore(top); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("got %v, want InvalidInput", err)
 	}
 }
 

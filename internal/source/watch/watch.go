@@ -1,4 +1,4 @@
-// Package watch tells when something in a folder that somebody works in has changed.
+// Package watch reports changes in a folder that a user works in.
 package watch
 
 import (
@@ -18,18 +18,17 @@ import (
 )
 
 const (
-	// quiet is how long nothing must happen for changes to be one: an editor writes a file
-	// in several steps, a checkout many files.
+	// quiet is the pause that ends a change: an editor writes a file in several steps, a checkout many files.
 	quiet = 150 * time.Millisecond
-	// longest is when changes are told though more of them come.
+	// longest is the time after which a change is reported even without a pause.
 	longest = 2 * time.Second
 )
 
-// Change is one or several changes shortly after each other.
+// Change combines changes in quick succession.
 type Change struct {
 	// Paths in the folder, with slashes, sorted.
 	Paths []string
-	// Problem says why not all of the folder is watched any more, nil where all is.
+	// Problem is why a part of the folder is no longer watched, nil if all of it is.
 	Problem error
 }
 
@@ -42,13 +41,12 @@ func (c Change) String() string {
 	return strings.Join(c.Paths, ", ") + " changed"
 }
 
-// Folder tells of changes in dir and the folders below it, less what a scan with
-// tree.LoadWorkIgnore leaves out, until ctx ends. A change that comes while an earlier one is
-// not taken yet is added to it.
+// Folder reports changes in dir and the folders below it until ctx ends, except for files that a scan with
+// tree.LoadWorkIgnore leaves out. A change that comes before the caller has received an earlier one is added to it.
 //
-//   - What changes after Folder has returned is told, in new folders too.
-//   - A folder that is new is watched before its change is told: who reads it then sees all.
-//   - Ignore files that changed are read anew.
+//   - Folder misses no change after it has returned, in new folders either.
+//   - A new folder is watched before its change is reported, so that a caller that then reads it sees everything.
+//   - Changed ignore files take effect.
 func Folder(ctx context.Context, dir string) (<-chan Change, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -76,7 +74,7 @@ type folder struct {
 	ignore  atomic.Pointer[tree.Ignore]
 }
 
-// watchAll watches every folder that is not left out. One that is watched already stays so.
+// watchAll watches every folder that is not left out.
 func (f *folder) watchAll() error {
 	ignore, err := tree.LoadWorkIgnore(f.dir)
 	if err != nil {
@@ -87,7 +85,7 @@ func (f *folder) watchAll() error {
 		name, relErr := filepath.Rel(f.dir, path)
 		switch {
 		case err != nil && name != ".":
-			return nil // it has gone meanwhile, or may not be read, which the scan says
+			return nil // it was removed meanwhile, or may not be read, which the scan reports
 		case err != nil:
 			return fmt.Errorf("watching %s: %w", f.dir, err)
 		case relErr != nil:
@@ -104,7 +102,7 @@ func (f *folder) watchAll() error {
 	})
 }
 
-// run passes on the paths of events that count.
+// run sends the paths of the events that concern files of the scan.
 func (f *folder) run(ctx context.Context, paths chan<- string) {
 	for {
 		var name string
@@ -115,12 +113,12 @@ func (f *folder) run(ctx context.Context, paths chan<- string) {
 			if !ok {
 				return
 			}
-			name = f.counts(event)
+			name = f.relevant(event)
 		case _, ok := <-f.watcher.Errors:
 			if !ok {
 				return
 			}
-			name = "." // too many events at once: some are lost, so anything may have changed
+			name = "." // after too many events some are lost, so anything may have changed
 		}
 		if name == "" {
 			continue
@@ -133,28 +131,27 @@ func (f *folder) run(ctx context.Context, paths chan<- string) {
 	}
 }
 
-// counts is the path of an event that is about what is sent, or "".
-func (f *folder) counts(event fsnotify.Event) string {
+// relevant returns the path of an event, "" if the scan leaves it out.
+func (f *folder) relevant(event fsnotify.Event) string {
 	name, err := filepath.Rel(f.dir, event.Name)
 	if err != nil {
 		return ""
 	}
 	name = filepath.ToSlash(name)
-	// Whether it is, or was, a folder is not told.
+	// The event does not tell whether the path is a folder.
 	if ignore := f.ignore.Load(); ignore.LeavesOut(name, false) && ignore.LeavesOut(name, true) {
 		return ""
 	}
 	return name
 }
 
-// batch gathers paths into changes, and closes them when there are no more paths. ready is
-// called before each is told.
+// batch combines paths into changes, and closes changes after the last path. It calls ready before each change.
 func batch(ctx context.Context, paths <-chan string, changes chan<- Change, ready func() error) {
 	defer close(changes)
 	var gathered Change
 	var silence, end <-chan time.Time
 	var out chan<- Change // nil until gathered is ready
-	tell := func() {
+	finish := func() {
 		silence, end, out = nil, nil, changes
 		slices.Sort(gathered.Paths)
 		gathered.Paths = slices.Compact(gathered.Paths)
@@ -174,9 +171,9 @@ func batch(ctx context.Context, paths <-chan string, changes chan<- Change, read
 				end = time.After(longest)
 			}
 		case <-silence:
-			tell()
+			finish()
 		case <-end:
-			tell()
+			finish()
 		case out <- gathered:
 			gathered, out = Change{}, nil
 		}

@@ -12,12 +12,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// noSecret is the name that a Task's param has where no Secret is meant.
+// noSecret is the value of a Task's param for no Secret.
 const noSecret = "none"
 
-// Read reads a mounted Secret, a file a key. The folder bears the
-// Secret's name: one that was named and is not there is InvalidInput, because the
-// Task mounts it as optional and the pod starts without.
+// Read reads a mounted Secret, which has a file for each key in a folder of the Secret's name. A missing Secret is
+// InvalidInput, because the Task mounts it as optional.
 func Read(dir string) (map[string]string, error) {
 	name := filepath.Base(dir)
 	if dir == "" || name == noSecret {
@@ -29,7 +28,7 @@ func Read(dir string) (map[string]string, error) {
 	}
 	values := map[string]string{}
 	for _, entry := range entries {
-		// ..data and its like are how the kubelet switches versions.
+		// ..data and others are the kubelet's links to versions.
 		if strings.HasPrefix(entry.Name(), "..") {
 			continue
 		}

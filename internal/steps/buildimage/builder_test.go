@@ -40,7 +40,9 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var builds, images, core []runtime.Object
+	stream := &imagev1.ImageStream{ObjectMeta: metav1.ObjectMeta{Name: StreamName, Namespace: "ns"}}
+	stream.Status.DockerImageRepository = "registry.svc:5000/ns/ml-dev-env"
+	builds, images, core := []runtime.Object{}, []runtime.Object{stream}, []runtime.Object{}
 	for _, object := range objects {
 		switch object.(type) {
 		case *buildv1.Build, *buildv1.BuildConfig:
@@ -53,7 +55,8 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 	}
 	s := &site{log: &bytes.Buffer{}}
 	s.builder = &builder{
-		definition: d, trustedCA: "mlenv-trusted-ca", timeout: time.Minute, podTimeout: time.Minute, holder: "me", namespace: "ns",
+		plan:       plan{namespace: "ns", flavour: d.Flavour, deadline: time.Minute},
+		definition: d, trustedCA: "mlenv-trusted-ca", podTimeout: time.Minute, holder: "me", caller: "mine",
 		builds: buildfake.NewClientset(builds...).BuildV1(), images: imagefake.NewClientset(images...).ImageV1(),
 		kube: kubefake.NewClientset(core...), registry: keys, log: slog.New(slog.NewTextHandler(s.log, nil)), now: time.Now,
 	}
@@ -85,7 +88,7 @@ func tag(t *testing.T, labels map[string]string) *imagev1.ImageStreamTag {
 // TestBuilt: an image stands for a build only where its label says the same inputs.
 func TestBuilt(t *testing.T) {
 	s := prepared(t)
-	same, without := s.plan.inputs.fingerprint(), s.plan.inputs.withoutBases()
+	same, without := s.inputs.fingerprint(), s.inputs.withoutBases()
 	tests := []struct {
 		name   string
 		labels map[string]string
@@ -96,7 +99,7 @@ func TestBuilt(t *testing.T) {
 		{"the same", map[string]string{inputsLabel: same}, func(*site) {}, true, ""},
 		{"the same, forced", map[string]string{inputsLabel: same}, func(s *site) { s.force = true }, false, ""},
 		{"others", map[string]string{inputsLabel: "sha256:0"}, func(*site) {}, false, "its folder or its arguments have changed"},
-		{"somebody else's", nil, func(*site) {}, false, "that this was not built by"},
+		{"somebody else's", nil, func(*site) {}, false, "was not built by ml-dev-env"},
 		{"another base", map[string]string{inputsLabel: "sha256:0", inputsWithoutBasesLabel: without}, func(*site) {}, false, "The base has changed"},
 	}
 	for _, test := range tests {
@@ -117,13 +120,13 @@ func TestBuilt(t *testing.T) {
 func TestTrustedCAReachesTheBuild(t *testing.T) {
 	filled := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "mlenv-trusted-ca", Namespace: "ns"}, Data: map[string]string{"ca-bundle.crt": "x"}}
 	s := prepared(t, filled)
-	if s.plan.trust != "mlenv-trusted-ca" || len(s.plan.passing) != 1 || s.plan.passing[0] != (Arg{"PIP_CERT", trustedCA}) {
-		t.Errorf("trust %q, arguments %v; want the ConfigMap, and the one ARG that the Dockerfile has", s.plan.trust, s.plan.passing)
+	if s.trust != "mlenv-trusted-ca" || len(s.passing) != 1 || s.passing[0] != (Arg{"PIP_CERT", trustedCA}) {
+		t.Errorf("trust %q, arguments %v; want the ConfigMap, and the one ARG that the Dockerfile has", s.trust, s.passing)
 	}
 	empty := filled.DeepCopy()
 	empty.Data = nil
-	if s := prepared(t, empty); s.plan.trust != "" || len(s.plan.passing) != 0 {
-		t.Errorf("an empty ConfigMap: trust %q, arguments %v", s.plan.trust, s.plan.passing)
+	if s := prepared(t, empty); s.trust != "" || len(s.passing) != 0 {
+		t.Errorf("an empty ConfigMap: trust %q, arguments %v", s.trust, s.passing)
 	}
 }
 
@@ -138,13 +141,13 @@ func TestJoin(t *testing.T) {
 	build.Status.Phase = buildv1.BuildPhaseRunning
 	t.Run("it runs", func(t *testing.T) {
 		got, started, err := prepared(t, config, build).joinOrStart(t.Context())
-		if err != nil || started || got.Name != build.Name {
+		if err != nil || started != nil || got.Name != build.Name {
 			t.Errorf("join: %v, started %v, %v", got, started, err)
 		}
 	})
-	t.Run("it is claimed", func(t *testing.T) {
+	t.Run("another call of the same user claims it", func(t *testing.T) {
 		claimed := config.DeepCopy()
-		text, err := json.Marshal(claim{Inputs: plan.inputs.fingerprint(), Holder: "another", At: time.Now().Add(-time.Second)})
+		text, err := json.Marshal(claim{Inputs: plan.inputs.fingerprint(), Holder: "me", Caller: "another", At: time.Now().Add(-time.Second)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +155,7 @@ func TestJoin(t *testing.T) {
 		failed := build.DeepCopy() // it may have ended in the meantime
 		failed.Status.Phase = buildv1.BuildPhaseFailed
 		got, started, err := prepared(t, claimed, failed).joinOrStart(t.Context())
-		if err != nil || started || got.Name != build.Name {
+		if err != nil || started != nil || got.Name != build.Name {
 			t.Errorf("join: %v, started %v, %v", got, started, err)
 		}
 	})
@@ -192,11 +195,11 @@ func TestCheckSaysEveryMistake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Cluster: file, Timeout: 1, PodTimeout: 1, BuildArgs: []string{"MIROR=x"}}
+	o := Options{Cluster: file, Timeout: 1, BuildArgs: []string{"MIROR=x"}}
 	if err := o.Check(images); err == nil || !strings.Contains(err.Error(), "build argument MIROR: the Dockerfile of cpu has no such ARG; it has BASE_IMAGE, MIRROR") {
 		t.Errorf("an argument that nobody reads: %v", err)
 	}
-	o = Options{Cluster: file, Timeout: 1, PodTimeout: 1, Image: "a"}
+	o = Options{Cluster: file, Timeout: 1, Image: "a"}
 	if asked, err := o.request(images); asked.definition != nil || err != nil || o.Check(images) != nil {
 		t.Errorf("a finished image: %v, %v; want nothing to build", asked.definition, err)
 	}

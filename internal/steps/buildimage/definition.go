@@ -9,10 +9,13 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -20,24 +23,24 @@ import (
 
 const (
 	dockerfileName = "Dockerfile"
-	// common is the folder beside the flavours whose files lie in each one's context.
+	// common is the folder whose files are in the context of every flavour.
 	common = "common"
 )
 
-// Definition is what an image is built from: a folder with a Dockerfile.
+// Definition is a folder with a Dockerfile.
 type Definition struct {
 	// Flavour is the image's tag.
 	Flavour string
-	// Context is the folder, all of which is sent to the build.
+	// Context is the folder, which is sent to the build.
 	Context fs.FS
 
 	dockerfile []byte
 	stages     []instructions.Stage
-	// global are the ARGs in front of the first FROM, which alone FROM sees.
+	// global are the ARGs before the first FROM; FROM sees no others.
 	global []instructions.ArgCommand
 }
 
-// Flavours are the folders that have a Dockerfile, sorted.
+// Flavours returns the folders that have a Dockerfile, sorted.
 func Flavours(images fs.FS) ([]string, error) {
 	found, err := fs.Glob(images, "*/"+dockerfileName)
 	for i := range found {
@@ -72,10 +75,10 @@ func FindFlavour(images fs.FS, flavour string) (*Definition, error) {
 	return ReadDefinition(flavour, context)
 }
 
-// layers are folders seen as one. Of files of one name the first layer's counts.
+// layers present several folders as one. The first layer that has a file wins.
 type layers []fs.FS
 
-// Open opens a file, or a folder as the first layer that has it does.
+// Open implements fs.FS.
 func (l layers) Open(name string) (file fs.File, err error) {
 	for _, layer := range l {
 		if file, err = layer.Open(name); !errors.Is(err, fs.ErrNotExist) {
@@ -85,30 +88,22 @@ func (l layers) Open(name string) (file fs.File, err error) {
 	return file, err
 }
 
-// ReadDir lists what the layers have in a folder, sorted by name.
+// ReadDir implements fs.ReadDirFS.
 func (l layers) ReadDir(name string) (entries []fs.DirEntry, err error) {
-	found := false
 	for _, layer := range l {
 		more, err := fs.ReadDir(layer, name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
-		found = true
 		entries = append(entries, more...)
-	}
-	if !found {
-		return nil, &fs.PathError{Op: "readdir", Path: name, Err: fs.ErrNotExist}
 	}
 	byName := func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) }
 	slices.SortStableFunc(entries, byName)
 	return slices.CompactFunc(entries, func(a, b fs.DirEntry) bool { return a.Name() == b.Name() }), nil
 }
 
-// ReadDefinition reads the Dockerfile of a folder. Errors: InvalidInput where
-// there is none, DockerfileInvalid with the line.
+// ReadDefinition reads the Dockerfile of a folder. Errors: InvalidInput without a Dockerfile, DockerfileInvalid with the
+// line.
 func ReadDefinition(flavour string, context fs.FS) (*Definition, error) {
 	d := &Definition{Flavour: flavour, Context: context}
 	var err error
@@ -116,6 +111,9 @@ func ReadDefinition(flavour string, context fs.FS) (*Definition, error) {
 		return nil, fail.Becausef(fail.InvalidInput, "reading what to build: %w: want a folder with a Dockerfile", err)
 	}
 	parsed, err := parser.Parse(bytes.NewReader(d.dockerfile))
+	if err == nil {
+		err = withoutHeredocs(parsed.AST)
+	}
 	if err == nil {
 		d.stages, d.global, err = instructions.Parse(parsed.AST, nil)
 	}
@@ -129,7 +127,17 @@ func ReadDefinition(flavour string, context fs.FS) (*Definition, error) {
 	return d, nil
 }
 
-// located puts the line in front of a parser's error.
+// withoutHeredocs refuses heredocs, which OpenShift's builder does not read.
+func withoutHeredocs(dockerfile *parser.Node) error {
+	for _, node := range dockerfile.Children {
+		if len(node.Heredocs) > 0 {
+			return fmt.Errorf("line %d: a heredoc (<<%s): OpenShift's builds do not support heredocs: want a file of the folder, or && between commands", node.StartLine, node.Heredocs[0].Name)
+		}
+	}
+	return nil
+}
+
+// located puts the line before a parser's error.
 func located(err error) error {
 	var at *parser.LocationError
 	if errors.As(err, &at) && len(at.Locations) > 0 && len(at.Locations[0]) > 0 {
@@ -138,51 +146,45 @@ func located(err error) error {
 	return err
 }
 
-// Args are the names of the build arguments that the Dockerfile declares.
+// Args returns the names of the build arguments that the Dockerfile declares.
 func (d *Definition) Args() []string {
-	declared := map[string]bool{}
-	add := func(command instructions.ArgCommand) {
-		for _, arg := range command.Args {
-			declared[arg.Key] = true
-		}
-	}
-	for _, command := range d.global {
-		add(command)
-	}
+	all := slices.Clone(d.global)
 	for _, stage := range d.stages {
 		for _, command := range stage.Commands {
 			if arg, ok := command.(*instructions.ArgCommand); ok {
-				add(*arg)
+				all = append(all, *arg)
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(declared))
+	var names []string
+	for _, command := range all {
+		for _, arg := range command.Args {
+			names = append(names, arg.Key)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
-// Bases are the images that the Dockerfile starts from, as its FROMs name them
-// with these build arguments. Stages and scratch are not among them.
+// Bases returns the images that the FROMs name with these build arguments, without stages and scratch.
 func (d *Definition) Bases(args []Arg) ([]string, error) {
 	lex := shell.NewLex('\\')
-	values := map[string]string{}
+	var values []string
 	for _, command := range d.global {
 		for _, arg := range command.Args {
 			value := arg.ValueString()
 			if i := slices.IndexFunc(args, func(a Arg) bool { return a.Name == arg.Key }); i >= 0 {
 				value = args[i].Value
 			}
-			values[arg.Key] = value
+			values = append(values, arg.Key+"="+value)
 		}
-	}
-	var pairs []string
-	for name, value := range values {
-		pairs = append(pairs, name+"="+value)
 	}
 	known := map[string]bool{"scratch": true}
 	var bases []string
 	for _, stage := range d.stages {
-		base, _, err := lex.ProcessWord(stage.BaseName, shell.EnvsFromSlice(pairs))
+		base, _, err := lex.ProcessWord(stage.BaseName, shell.EnvsFromSlice(values))
 		if err == nil && base == "" {
-			err = errors.New("an ARG of it has no value")
+			err = errors.New("one of its ARGs has no value")
 		}
 		if err != nil {
 			return nil, fail.Becausef(fail.DockerfileInvalid, "reading the Dockerfile of %s: FROM %s names no image: %w", d.Flavour, stage.BaseName, err)
@@ -201,14 +203,29 @@ type Arg struct {
 	Value string `json:"value"`
 }
 
-// parseArgs reads KEY=VALUE; of the same key the last one counts.
+// parseEnv reads the variables of --env. OpenShift expands $(NAME) in them, and then writes them into the Dockerfile, where
+// $NAME is expanded. How its releases treat the other characters differs, and no way of escaping works on all.
+func parseEnv(texts []string) ([]Arg, error) {
+	variables, err := parseArgs("--env", texts)
+	changed := func(r rune) bool { return strings.ContainsRune(`$&<>\`, r) || !unicode.IsPrint(r) }
+	problems := []error{err}
+	for _, variable := range variables {
+		if i := strings.IndexFunc(variable.Value, changed); i >= 0 {
+			r, _ := utf8.DecodeRuneInString(variable.Value[i:])
+			problems = append(problems, fmt.Errorf("--env %s=%q: OpenShift's builds change the sign %q in variables: want an ENV in your own Dockerfile (--folder), or a value without it", variable.Name, variable.Value, r))
+		}
+	}
+	return variables, errors.Join(problems...)
+}
+
+// parseArgs reads KEY=VALUE. The last value of a key counts.
 func parseArgs(flag string, texts []string) ([]Arg, error) {
 	values := map[string]string{}
 	var problems []error
 	for _, text := range texts {
 		name, value, ok := strings.Cut(text, "=")
-		if !ok || name == "" || strings.ContainsAny(name, " \t\n$") {
-			problems = append(problems, fmt.Errorf("%s %q: want KEY=VALUE", flag, text))
+		if !ok || len(validation.IsEnvVarName(name)) > 0 || strings.HasPrefix(name, "-") || strings.ContainsRune(value, 0) {
+			problems = append(problems, fmt.Errorf("%s %q: want KEY=VALUE, with letters, digits, _, . and - in KEY", flag, text))
 			continue
 		}
 		values[name] = value

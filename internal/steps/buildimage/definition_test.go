@@ -68,6 +68,8 @@ func TestReadDefinitionErrors(t *testing.T) {
 		{"an unknown instruction", "FROM a\n\nRUM true\n", "line 3: "},
 		{"nothing", "# nothing\n", "file with no instructions"},
 		{"a RUN in front of FROM", "RUN true\n", "line 1: "},
+		{"a heredoc", "FROM a\nRUN true\nRUN <<EOF\ntrue\nEOF\n", "line 3: a heredoc (<<EOF)"},
+		{"a heredoc of COPY", "FROM a\nCOPY <<x /x\ntext\nx\n", "line 2: a heredoc (<<x)"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -198,5 +200,18 @@ func TestFingerprint(t *testing.T) {
 		if (got.withoutBases() == same.withoutBases()) != (name == "the base") {
 			t.Errorf("changing %s: without bases the fingerprints are %s and %s", name, got.withoutBases(), same.withoutBases())
 		}
+	}
+}
+
+// TestVariablesThatBuildsChange: OpenShift expands $NAME and $(NAME), and some releases escape other signs.
+func TestVariablesThatBuildsChange(t *testing.T) {
+	for _, value := range []string{"$HOME", "$(A)", "a$$b", "a&b", "<a>", `a\b`, "a\nb", "a\tb"} {
+		if _, err := parseEnv([]string{"GOOD=1", "A=" + value}); err == nil || !strings.Contains(err.Error(), "OpenShift's builds change the sign") {
+			t.Errorf("%q: %v, want it refused", value, err)
+		}
+	}
+	good := []string{`A="quoted" 'text' (with) signs: #!*;|%?=@~`, "B=é"}
+	if args, err := parseEnv(good); err != nil || len(args) != 2 {
+		t.Errorf("%q: %v, %v", good, args, err)
 	}
 }

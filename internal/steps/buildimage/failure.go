@@ -1,49 +1,58 @@
 package buildimage
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	buildv1 "github.com/openshift/api/build/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// failure is why a build has ended without an image.
-func (b *builder) failure(build *buildv1.Build, lines []string) error {
+func (b *builder) failure(ctx context.Context, build *buildv1.Build, lines []string) error {
+	build, pod := b.outcome(ctx, build)
 	if len(lines) == 0 && build.Status.LogSnippet != "" {
 		lines = strings.Split(build.Status.LogSnippet, "\n")
 	}
-	f := explain(end{
-		name: build.Name, namespace: b.namespace, phase: build.Status.Phase, reason: build.Status.Reason, message: build.Status.Message,
-		lines: lines, bases: b.plan.inputs.bases(), pullSecret: b.pullSecret, pushSecret: b.pushSecret, timeout: b.timeout.String(),
-		overdue: build.Status.StartTimestamp != nil && b.timeout > 0 && b.now().Sub(build.Status.StartTimestamp.Time) >= b.timeout,
-	})
-	return f.err(build.Name, b.namespace)
+	e := end{plan: b.plan, BuildStatus: build.Status, name: build.Name, lines: lines}
+	if seconds := build.Spec.CompletionDeadlineSeconds; seconds != nil {
+		e.deadline = time.Duration(*seconds) * time.Second
+	}
+	e.overdue, e.outOfMemory = podEnd(pod)
+	return explain(e).err(build.Name, b.namespace)
 }
 
-// end is all that is known of a build that has failed.
+// podEnd reports why the kubelet ended a build's pod. Without the pod both are false.
+func podEnd(pod *corev1.Pod) (overdue, outOfMemory bool) {
+	if pod == nil {
+		return false, false
+	}
+	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+		outOfMemory = outOfMemory || status.State.Terminated != nil && status.State.Terminated.Reason == "OOMKilled"
+	}
+	return pod.Status.Reason == "DeadlineExceeded", outOfMemory
+}
+
 type end struct {
-	name, namespace string
-	phase           buildv1.BuildPhase
-	reason          buildv1.StatusReason
-	message         string
-	lines           []string
-	bases           []string
-	pullSecret      string
-	pushSecret      string
-	timeout         string
-	// overdue is true where the build took all of its time.
-	overdue bool
+	plan
+	buildv1.BuildStatus
+	name  string
+	lines []string
+	// overdue and outOfMemory tell why the kubelet ended the build's pod.
+	overdue, outOfMemory bool
 }
 
-// finding is a cause of a build's failure.
 type finding struct {
 	reason fail.Reason
-	// seen is what happened, evidence the lines of the log that show it.
+	// seen tells what happened, evidence are the lines of the log that show it.
 	seen     string
 	evidence []string
 	next     string
@@ -51,45 +60,42 @@ type finding struct {
 
 func (f finding) err(build, namespace string) error {
 	text := fmt.Sprintf("build %s: %s", build, f.seen)
-	var told []string
+	var lines []string
 	for _, line := range f.evidence {
-		if line = shortened(line); !slices.Contains(told, line) {
-			told = append(told, line)
+		if line = shortened(line); !slices.Contains(lines, line) {
+			lines = append(lines, line)
 		}
 	}
-	if len(told) > 0 {
-		text += "\nits log says:\n  " + strings.Join(told, "\n  ")
+	if len(lines) > 0 {
+		text += "\nits log:\n  " + strings.Join(lines, "\n  ")
 	}
-	next := f.next
-	if next == "" {
-		next = fmt.Sprintf("oc logs build/%s -n %s", build, namespace)
-	}
-	return fail.Advise(fail.Because(f.reason, errors.New(text)), "%s", next)
+	return fail.Advise(fail.Because(f.reason, errors.New(text)), "%s", cmp.Or(f.next, fmt.Sprintf("oc logs build/%s -n %s", build, namespace)))
 }
 
-// explain finds the cause: what the cluster says where it is precise, else what
-// the failing instruction printed.
+// explain finds the cause: the cluster's reason if it is precise, else the output of the instruction that failed.
 func explain(e end) finding {
 	switch {
-	case e.phase == buildv1.BuildPhaseCancelled:
+	case e.Phase == buildv1.BuildPhaseCancelled:
 		return finding{reason: fail.Cancelled, seen: "it was cancelled"}
-	case e.reason == buildv1.StatusReasonOutOfMemoryKilled:
+	case e.outOfMemory || e.Reason == buildv1.StatusReasonOutOfMemoryKilled:
 		return finding{fail.OutOfMemory, "it was killed for memory" + e.instruction(), e.tail(4),
 			"raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"}
-	case e.reason == buildv1.StatusReasonBuildPodEvicted && diskPressure.MatchString(e.message):
-		return finding{fail.DiskFull, "its pod was evicted: " + e.message, nil,
+	case e.Reason == buildv1.StatusReasonBuildPodEvicted && diskPressure.MatchString(e.Message):
+		return finding{fail.DiskFull, "its pod was evicted: " + e.Message, nil,
 			"raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"}
-	case e.reason == buildv1.StatusReasonBuildPodEvicted:
-		return finding{fail.BuildPodLost, "its pod was evicted: " + e.message, nil, "start it again; give it image.build_resources.requests in the cluster file so that it is not the first to go"}
-	case e.reason == buildv1.StatusReasonBuildPodDeleted:
-		return finding{fail.BuildPodLost, "somebody deleted its pod: " + e.message, nil, "start it again"}
-	case e.reason == buildv1.StatusReasonInvalidOutputReference || e.reason == buildv1.StatusReasonInvalidImageReference:
-		return finding{fail.InvalidInput, "the name of an image cannot be: " + e.message, nil, ""}
-	case e.reason == buildv1.StatusReasonCannotCreateBuildPod || e.reason == buildv1.StatusReasonCannotCreateBuildPodSpec:
+	case e.Reason == buildv1.StatusReasonBuildPodEvicted:
+		return finding{fail.BuildPodLost, "its pod was evicted: " + e.Message, nil, "start it again; with image.build_resources.requests in the cluster file other pods are evicted first"}
+	case e.Reason == buildv1.StatusReasonBuildPodDeleted:
+		return finding{fail.BuildPodLost, "its pod was deleted: " + e.Message, nil, "start it again"}
+	case e.Reason == buildv1.StatusReasonInvalidOutputReference || e.Reason == buildv1.StatusReasonInvalidImageReference:
+		return finding{fail.InvalidInput, "the name of an image is invalid: " + e.Message, nil, ""}
+	case e.Reason == buildv1.StatusReasonCannotCreateBuildPod || e.Reason == buildv1.StatusReasonCannotCreateBuildPodSpec:
 		return e.notCreated()
-	case e.overdue || strings.Contains(e.message, "DeadlineExceeded") || strings.Contains(string(e.reason), "Deadline"):
-		return finding{fail.BuildTimeout, "it did not end within " + e.timeout + e.instruction(), e.tail(4), "give it longer: param build-timeout"}
-	case e.reason == buildv1.StatusReasonPushImageToRegistryFailed || find(e.lines, pushing) != "" && find(e.lines, pushFailed) != "":
+	case strings.HasPrefix(e.Message, "These resources do not exist"):
+		return finding{fail.InvalidInput, e.Message, nil, "create them in namespace " + e.namespace + ", or correct the cluster file; then start it again"}
+	case e.overdue:
+		return finding{fail.BuildTimeout, "it did not end within " + e.deadline.String() + e.instruction(), e.tail(4), "give it longer: param build-timeout"}
+	case e.Reason == buildv1.StatusReasonPushImageToRegistryFailed || find(e.lines, pushing) != "" && find(e.lines, pushFailed) != "":
 		return e.notPushed()
 	}
 	if f, ok := e.base(); ok {
@@ -98,20 +104,20 @@ func explain(e end) finding {
 	if f, ok := e.instructionFailed(); ok {
 		return f
 	}
-	if e.reason == buildv1.StatusReasonFetchSourceFailed {
-		return finding{fail.NetworkFailed, "the folder did not reach it: " + e.message, e.tail(4), "start it again"}
+	if e.Reason == buildv1.StatusReasonFetchSourceFailed {
+		return finding{fail.NetworkFailed, "the folder did not reach it: " + e.Message, e.tail(4), "start it again"}
 	}
-	if line := find(e.lines, badDockerfile); e.reason == buildv1.StatusReasonManageDockerfileFailed || line != "" {
-		return finding{fail.DockerfileInvalid, "the Dockerfile cannot be read", e.tail(4), "correct the Dockerfile"}
+	if line := find(e.lines, badDockerfile); e.Reason == buildv1.StatusReasonManageDockerfileFailed || line != "" {
+		return finding{fail.DockerfileInvalid, "the Dockerfile is invalid", e.tail(4), "correct the Dockerfile"}
 	}
-	return finding{fail.BuildFailed, fmt.Sprintf("%s: %s: %s", e.phase, e.reason, e.message), e.tail(10), ""}
+	return finding{fail.BuildFailed, fmt.Sprintf("%s: %s: %s", e.Phase, e.Reason, e.Message), e.tail(10), ""}
 }
 
 var (
 	diskPressure = regexp.MustCompile(`(?i)ephemeral|disk|storage|no space`)
 	quota        = regexp.MustCompile(`(?i)exceeded quota|LimitRange|maximum .* usage|limits? is`)
 
-	stepLine      = regexp.MustCompile(`^STEP (\d+)(?:/\d+)?: (.+)`)
+	stepLine      = regexp.MustCompile(`^(?:\[\d+/\d+\] )?STEP \d+(?:/\d+)?: (.+)`) // [2/3] in builds of several stages
 	pushing       = regexp.MustCompile(`^Pushing image `)
 	pushFailed    = regexp.MustCompile(`(?i)^(warning: Push failed|error: build error: Failed to push image|Registry server Address)`)
 	denied        = regexp.MustCompile(`(?i)unauthorized|authentication required|access to the resource is denied|denied:|403 \(?forbidden|forbidden|invalid username/password`)
@@ -130,7 +136,7 @@ var (
 	atStep        = regexp.MustCompile(`building at STEP "(.+?)":`)
 )
 
-// find is the last line that matches, "" for none.
+// find returns the last line that matches, "" for none.
 func find(lines []string, pattern *regexp.Regexp) string {
 	for _, line := range slices.Backward(lines) {
 		if pattern.MatchString(line) {
@@ -140,8 +146,7 @@ func find(lines []string, pattern *regexp.Regexp) string {
 	return ""
 }
 
-// matching are the last few lines that match, of those that differ by numbers
-// alone the last one.
+// matching returns the last few lines that match. Of lines that differ only in numbers it returns the last.
 func matching(lines []string, pattern *regexp.Regexp) (found []string) {
 	const most = 6
 	var seen []string
@@ -158,7 +163,7 @@ func matching(lines []string, pattern *regexp.Regexp) (found []string) {
 
 var digits = regexp.MustCompile(`\d+`)
 
-// tail are the last lines that say something.
+// tail returns the last lines that are not blank.
 func (e end) tail(n int) (lines []string) {
 	for _, line := range e.lines {
 		if strings.TrimSpace(line) != "" {
@@ -168,18 +173,17 @@ func (e end) tail(n int) (lines []string) {
 	return lines[max(0, len(lines)-n):]
 }
 
-// step is the instruction that was last begun, and what it printed.
 func (e end) step() (instruction string, output []string) {
 	output = e.lines
 	for i, line := range e.lines {
 		if found := stepLine.FindStringSubmatch(line); found != nil {
-			instruction, output = found[2], e.lines[i+1:]
+			instruction, output = found[1], e.lines[i+1:]
 		}
 	}
 	return instruction, output
 }
 
-// instruction is " in INSTRUCTION" of the one last begun.
+// instruction returns " in INSTRUCTION" for the last instruction that began.
 func (e end) instruction() string {
 	if text, _ := e.step(); text != "" {
 		return " in " + shortened(text)
@@ -187,8 +191,7 @@ func (e end) instruction() string {
 	return ""
 }
 
-// shortened leaves the middle of a long line out: what it is about stands in
-// front, the cause often at the end.
+// shortened cuts the middle of a long line: the cause is often at its end.
 func shortened(text string) string {
 	const each = 150
 	if runes := []rune(text); len(runes) > 2*each {
@@ -198,41 +201,36 @@ func shortened(text string) string {
 }
 
 func (e end) notCreated() finding {
-	if quota.MatchString(e.message) {
-		return finding{fail.QuotaExceeded, "the namespace does not allow its pod: " + e.message, nil, "oc describe quota,limitrange -n " + e.namespace}
+	if quota.MatchString(e.Message) {
+		return finding{fail.QuotaExceeded, "the namespace does not allow its pod: " + e.Message, nil, "oc describe quota,limitrange -n " + e.namespace}
 	}
-	return finding{fail.PermissionDenied, "the cluster did not make its pod: " + e.message, nil, "oc describe build " + e.name + " -n " + e.namespace}
+	return finding{fail.PermissionDenied, "the cluster did not create its pod: " + e.Message, nil, "oc describe build " + e.name + " -n " + e.namespace}
 }
 
 func (e end) notPushed() finding {
 	evidence := matching(e.lines, regexp.MustCompile(pushFailed.String()+`|`+denied.String()))
 	switch {
 	case find(e.lines, diskFull) != "":
-		return finding{fail.DiskFull, "the image could not be pushed: a disk is full", matching(e.lines, diskFull), "have the registry's storage, or the node's disk, cleaned: oc adm prune images"}
+		return finding{fail.DiskFull, "the image was not pushed: a disk is full", matching(e.lines, diskFull), "have the registry's storage, or the node's disk, cleaned: oc adm prune images"}
 	case find(e.lines, denied) != "" && e.pushSecret != "":
-		return finding{fail.PushRefused, "the registry did not take the image with Secret " + e.pushSecret, evidence,
+		return finding{fail.PushRefused, "the registry refused the image with Secret " + e.pushSecret, evidence,
 			fmt.Sprintf("oc create secret docker-registry %s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %s --dry-run=client -o yaml | oc apply -f -", e.pushSecret, e.namespace)}
 	}
-	return finding{fail.PushRefused, "the registry did not take the image: " + e.message, append(evidence, e.tail(2)...),
+	return finding{fail.PushRefused, "the registry refused the image: " + e.Message, append(evidence, e.tail(2)...),
 		fmt.Sprintf("oc policy add-role-to-user system:image-builder -z builder -n %s", e.namespace)}
 }
 
-// base is a base image that could not be pulled.
 func (e end) base() (finding, bool) {
 	_, output := e.step()
 	line := find(output, baseFailed)
-	if e.reason != buildv1.StatusReasonPullBuilderImageFailed && line == "" {
+	if e.Reason != buildv1.StatusReasonPullBuilderImageFailed && line == "" {
 		return finding{}, false
 	}
 	evidence := matching(output, regexp.MustCompile(baseFailed.String()+`|`+denied.String()+`|`+unknown.String()+`|`+noCertificate.String()+`|`+network.String()))
-	all := strings.Join(evidence, "\n") + e.message
-	which := strings.Join(e.bases, " or ")
-	secret := e.pullSecret
-	if secret == "" {
-		secret = "base-image"
-	}
-	makeSecret := fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=PASSWORD -n %s; then image.pull_secret: %[1]s in the cluster file",
-		secret, registryOf(e.bases), e.namespace)
+	all := strings.Join(evidence, "\n") + e.Message
+	bases := slices.Sorted(maps.Keys(e.inputs.Bases))
+	which := strings.Join(bases, " or ")
+	makeSecret := e.makePullSecret()
 	switch {
 	case noCertificate.MatchString(all):
 		return finding{fail.CertificateUntrusted, "the base image " + which + " cannot be pulled: the certificate of its registry is not trusted", evidence,
@@ -240,13 +238,19 @@ func (e end) base() (finding, bool) {
 	case diskFull.MatchString(all):
 		return finding{fail.DiskFull, "the base image " + which + " does not fit on the disk", evidence, "raise image.build_resources.limits.ephemeral_storage in the cluster file"}, true
 	case denied.MatchString(all):
-		return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled: its registry wants to know who asks, or has no such image", evidence, makeSecret}, true
+		return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled: its registry requires credentials, or has no such image", evidence, makeSecret}, true
 	case unknown.MatchString(all):
 		return finding{fail.ImageUnavailable, "the base image " + which + " does not exist", evidence, "correct image.base in the cluster file, or the FROM of the Dockerfile"}, true
 	case network.MatchString(all):
 		return finding{fail.NetworkFailed, "the registry of the base image " + which + " cannot be reached", evidence, "check the name, and network.proxy in the cluster file"}, true
 	}
 	return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled", append(evidence, e.tail(3)...), makeSecret}, true
+}
+
+// makePullSecret is the command that creates the base's pull secret, and the key that names it.
+func (p plan) makePullSecret() string {
+	return fmt.Sprintf("oc create secret docker-registry %s --docker-server=%s --docker-username=USER --docker-password=PASSWORD -n %s; then image.base_pull_secret: %[1]s in the cluster file",
+		cmp.Or(p.pullSecret, "base-image"), registryOf(slices.Sorted(maps.Keys(p.inputs.Bases))), p.namespace)
 }
 
 func registryOf(bases []string) string {
@@ -260,15 +264,14 @@ func registryOf(bases []string) string {
 	return host
 }
 
-// instructionFailed is why an instruction failed, by what it printed. Causes go
-// before their consequences: where the network is away pip says that there is no
-// such package, too.
+// instructionFailed explains why an instruction failed, by its output. Causes come before their consequences: without a
+// network pip also reports that a package does not exist.
 func (e end) instructionFailed() (finding, bool) {
 	instruction, output := e.step()
 	if found := atStep.FindStringSubmatch(strings.Join(output, "\n")); found != nil {
 		instruction = found[1]
 	}
-	if instruction == "" || e.reason == buildv1.StatusReasonManageDockerfileFailed {
+	if instruction == "" || e.Reason == buildv1.StatusReasonManageDockerfileFailed {
 		return finding{}, false
 	}
 	in := " in " + shortened(instruction)
@@ -281,7 +284,7 @@ func (e end) instructionFailed() (finding, bool) {
 	case find(output, diskFull) != "":
 		return finding{fail.DiskFull, "the disk is full" + in, matching(output, diskFull), "raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"}, true
 	case find(output, conflict) != "":
-		return finding{fail.DependencyConflict, "packages want versions that do not go together" + in, around(output, conflict), "change one of the versions that the lines name"}, true
+		return finding{fail.DependencyConflict, "packages require incompatible versions" + in, around(output, conflict), "change one of the versions that the lines name"}, true
 	case unreachable:
 		return finding{fail.NetworkFailed, "a server cannot be reached" + in, matching(output, network), "check network.proxy in the cluster file, and that the cluster may reach the server"}, true
 	case find(output, notFound) != "":
@@ -296,8 +299,7 @@ func (e end) instructionFailed() (finding, bool) {
 	return finding{fail.BuildStepFailed, fmt.Sprintf("exit code %s of %s", code[1], shortened(instruction)), (end{lines: output}).tail(12), ""}, true
 }
 
-// around are the matching lines with those that follow them, as pip lists what
-// conflicts.
+// around returns the first matching line with the lines after it, in which pip lists conflicts.
 func around(lines []string, pattern *regexp.Regexp) []string {
 	const most = 10
 	for i, line := range lines {

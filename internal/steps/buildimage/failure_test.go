@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	buildv1 "github.com/openshift/api/build/v1"
@@ -25,11 +26,15 @@ func TestExplain(t *testing.T) {
 		reason, message, _ := strings.Cut(status, ": ")
 		t.Run(name, func(t *testing.T) {
 			e := end{
-				name: "b-1", namespace: "ns", phase: buildv1.BuildPhaseFailed, reason: buildv1.StatusReason(reason), message: message,
-				lines: strings.Split(strings.TrimSuffix(log, "\n"), "\n"), bases: []string{"nvcr.io/nvidia/pytorch:25.09-py3"}, timeout: "30m",
+				plan:        plan{namespace: "ns", inputs: inputs{Bases: map[string]string{"nvcr.io/nvidia/pytorch:25.09-py3": ""}}, deadline: 30 * time.Minute},
+				BuildStatus: buildv1.BuildStatus{Phase: buildv1.BuildPhaseFailed, Reason: buildv1.StatusReason(reason), Message: message},
+				name:        "b-1", lines: strings.Split(strings.TrimSuffix(log, "\n"), "\n"),
 			}
-			if reason == "CancelledBuild" {
-				e.phase = buildv1.BuildPhaseCancelled
+			switch reason {
+			case "CancelledBuild":
+				e.Phase = buildv1.BuildPhaseCancelled
+			case "DeadlineExceeded": // the pod's reason: the Build has none for it
+				e.overdue, e.Reason = true, buildv1.StatusReasonGenericBuildFailed
 			}
 			got := explain(e)
 			wanted := strings.Split(wants, " ~ ")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,40 +13,45 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// cancelTime is what cancelling a build may take when we are told to end.
-const cancelTime = 15 * time.Second
+const (
+	// podTime is how long a build may take to start. OpenShift cancels a build with a folder after five minutes, and the
+	// step waits a little longer for that.
+	podTime = 6 * time.Minute
+	// cancelTime is how long cancelling a build may take.
+	cancelTime = 15 * time.Second
+	// logTime is how long the rest of a log may take to arrive after the build's end.
+	logTime = 20 * time.Second
+	// answerTime is how long the server may take to answer the sender of a cancelled build, and the kubelet to report how the
+	// pod of a failed one ended.
+	answerTime = 10 * time.Second
+)
 
-// logTime is what the rest of a log may take to arrive after the build's end.
-const logTime = 20 * time.Second
+// errCancelledByOther is the error of a joined build that its owner cancelled.
+var errCancelledByOther = errors.New("the build was cancelled")
 
-// cancelledByOther is the end of a joined build that its owner cancelled.
-type cancelledByOther struct{ name string }
-
-func (e *cancelledByOther) Error() string { return "build " + e.name + " was cancelled" }
-
-// follow shows the build's log and waits for its end. A build that we started is
-// cancelled when ctx ends; one of somebody else's goes on.
-func (b *builder) follow(ctx context.Context, build *buildv1.Build, started bool) error {
+// follow prints the build's log and waits for its end. When ctx ends, follow cancels the build if this step started it.
+func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sending) error {
 	logs := &logFollower{client: b.builds.RESTClient(), namespace: b.namespace, build: build.Name, out: b.out}
 	following, stop := context.WithCancel(ctx)
 	defer stop()
 	read := make(chan struct{})
 	go func() { logs.follow(following); close(read) }()
 
-	last, err := b.wait(ctx, build)
+	last, blocked, err := b.wait(ctx, build, logs)
 	if ctx.Err() != nil {
-		return b.interrupted(ctx, build.Name, started)
+		return b.interrupted(ctx, build.Name, started != nil)
 	}
 	if err != nil {
 		stop()
 		<-read
-		if started && last != nil && !ended(last) {
+		if started != nil && last != nil && !ended(last) {
 			err = errors.Join(err, b.cancelNow(ctx, build.Name))
 		}
 		return err
@@ -54,24 +60,58 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started bool
 	select {
 	case <-read:
 	case <-time.After(logTime):
-		b.log.Warn(fmt.Sprintf("The end of the log of build %s could not be read.", build.Name), "build", build.Name)
+		b.log.Warn(fmt.Sprintf("The end of the log of build %s did not arrive.", build.Name), "build", build.Name)
 		stop()
 		<-read
 	case <-ctx.Done():
 	}
-	switch {
-	case last.Status.Phase == buildv1.BuildPhaseComplete:
-		return nil
-	case last.Status.Phase == buildv1.BuildPhaseCancelled && !started:
-		return &cancelledByOther{build.Name}
-	}
-	return b.failure(last, logs.lastLines())
+	return b.verdict(ctx, last, blocked, started, logs.lastLines())
 }
 
-// interrupted is the end of a run that was told to end.
+func (b *builder) verdict(ctx context.Context, last *buildv1.Build, blocked error, started *sending, lines []string) error {
+	switch last.Status.Phase {
+	case buildv1.BuildPhaseComplete:
+		return nil
+	case buildv1.BuildPhaseCancelled:
+		if started == nil {
+			return errCancelledByOther
+		}
+		return b.cancelled(ctx, last, blocked, started)
+	}
+	return b.failure(ctx, last, lines)
+}
+
+// cancelled explains who cancelled a build of this step. OpenShift does it if the build does not run within five minutes, or
+// if the connection breaks that sends the folder; only its answer to the sender tells. blocked is what the build waited for.
+func (b *builder) cancelled(ctx context.Context, build *buildv1.Build, blocked error, started *sending) error {
+	var answer error
+	select {
+	case <-started.ended:
+		answer = started.err
+	case <-time.After(answerTime):
+	case <-ctx.Done():
+	}
+	switch {
+	case answer == nil || apierrors.IsBadRequest(answer) && !timedOut(answer):
+		return explain(end{plan: b.plan, BuildStatus: build.Status, name: build.Name}).err(build.Name, b.namespace)
+	case timedOut(answer) && blocked != nil:
+		return fmt.Errorf("%w; OpenShift cancelled the build, because it did not run in time: %w", blocked, answer)
+	case timedOut(answer):
+		return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for build %s: OpenShift cancelled it, because it did not run in time: %w", build.Name, answer),
+			"oc describe build %s -n %s", build.Name, b.namespace)
+	}
+	return fail.Advise(fail.Becausef(fail.NetworkFailed, "sending the folder to build %s: OpenShift cancelled the build, because the connection broke: %w", build.Name, answer),
+		"start it again; if it happens again after the same time, a load balancer before the API server ends idle connections: see its idle timeout")
+}
+
+// timedOut reports whether the server gave up waiting for the build to run. It uses different status codes for that.
+func timedOut(answer error) bool {
+	return apierrors.IsTimeout(answer) || strings.Contains(answer.Error(), "timed out waiting")
+}
+
 func (b *builder) interrupted(ctx context.Context, name string, started bool) error {
 	if !started {
-		return fail.Becausef(fail.Cancelled, "following build %s: interrupted; whoever started it goes on building", name)
+		return fail.Becausef(fail.Cancelled, "following build %s: interrupted; the build continues, because this step did not start it", name)
 	}
 	if err := b.cancelNow(ctx, name); err != nil {
 		return fail.Advise(fail.Becausef(fail.Cancelled, "building: interrupted, and build %s could not be cancelled: %w", name, err),
@@ -80,7 +120,7 @@ func (b *builder) interrupted(ctx context.Context, name string, started bool) er
 	return fail.Becausef(fail.Cancelled, "building: interrupted; build %s is cancelled", name)
 }
 
-// cancelNow cancels a build after ctx has ended too, and waits until it is.
+// cancelNow cancels a build, even after ctx has ended, and waits until it is cancelled.
 func (b *builder) cancelNow(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
@@ -107,39 +147,36 @@ func (b *builder) cancel(ctx context.Context, name string) error {
 	return nil
 }
 
-// until watches one build.
 func (b *builder) until(ctx context.Context, name string, done func(*buildv1.Build) (bool, error)) error {
 	return kube.Until(ctx, "build "+name, b.builds.Builds(b.namespace), metav1.ListOptions{FieldSelector: "metadata.name=" + name},
 		func(found []*buildv1.Build) (bool, error) {
 			if len(found) == 0 {
-				return false, fail.Becausef(fail.BuildPodLost, "following build %s/%s: somebody has deleted it", b.namespace, name)
+				return false, fail.Becausef(fail.BuildPodLost, "following build %s/%s: it was deleted", b.namespace, name)
 			}
 			return done(found[0])
 		})
 }
 
-// wait watches the build until its end, and says what it waits for meanwhile.
-// It gives up where the build's pod does not run in time, or never can.
-func (b *builder) wait(ctx context.Context, build *buildv1.Build) (last *buildv1.Build, err error) {
-	shown := map[string]bool{}
-	say := func(text string) {
-		// The kubelet changes between the cause of a failed pull and that it waits.
-		if !shown[text] {
-			shown[text] = true
-			b.log.Info(text)
-		}
-	}
+// wait watches the build until its end, and logs what it waits for. It fails if the build's pod does not run in time, or
+// never can. blocked is what last kept the pod from running, nil if it ran.
+func (b *builder) wait(ctx context.Context, build *buildv1.Build, logs *logFollower) (last *buildv1.Build, blocked, err error) {
+	shown := map[string]bool{} // the kubelet alternates between the cause of a failed pull and its back-off
 	begun, running := b.now(), false
+	var quiet silence
 	err = b.until(ctx, build.Name, func(now *buildv1.Build) (bool, error) {
 		last = now
 		switch {
 		case ended(now):
 			return true, nil
 		case now.Status.Phase == buildv1.BuildPhaseRunning:
+			copied, line := logs.seen()
+			if silent := quiet.noted(b.now(), copied); silent > 0 {
+				b.log.Info(fmt.Sprintf("Build %s goes on; it has printed nothing for %s, last: %s", now.Name, silent.Round(time.Second), shortened(line)), "build", now.Name, "silent", silent.Seconds())
+			}
 			if running {
 				return false, nil
 			}
-			running = true
+			running, blocked = true, nil
 			node := ""
 			if pod := b.pod(ctx, now); pod != nil && pod.Spec.NodeName != "" {
 				node = " on node " + pod.Spec.NodeName
@@ -149,82 +186,110 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build) (last *buildv1
 		case now.Status.Reason == buildv1.StatusReasonMissingPushSecret:
 			return false, b.waitsForPushSecret(now)
 		}
-		why, blocked := b.pending(ctx, now)
-		say(why)
+		why := b.pending(ctx, now)
+		blocked = why.err(now.Name, b.namespace)
+		if !shown[why.seen] {
+			shown[why.seen] = true
+			b.log.Info(fmt.Sprintf("Build %s: %s.", now.Name, strings.TrimSuffix(why.seen, ".")), "build", now.Name)
+		}
 		if waited := b.now().Sub(begun); waited > b.podTimeout {
-			if blocked == nil {
-				blocked = fail.Becausef(fail.PodsNotReady, "waiting for build %s: it does not run: %s", now.Name, strings.TrimSuffix(why, "."))
-			}
-			return false, fail.Advise(fmt.Errorf("%w (waited %s)", blocked, waited.Round(time.Second)), "%s", nextOr(blocked, fmt.Sprintf("oc describe build %s -n %s", now.Name, b.namespace)))
+			return false, fmt.Errorf("%w (waited %s)", blocked, waited.Round(time.Second))
 		}
 		return false, nil
 	})
-	return last, err
+	return last, blocked, err
 }
 
-func nextOr(err error, otherwise string) string {
-	if next := fail.NextOf(err); next != "" {
-		return next
-	}
-	return otherwise
+func podName(build *buildv1.Build) string {
+	return cmp.Or(build.Annotations[buildv1.BuildPodNameAnnotation], build.Name+"-build")
 }
 
-// pod is the build's, nil where there is none yet or it may not be read.
+// pod returns the build's pod, nil if it does not exist yet or may not be read.
 func (b *builder) pod(ctx context.Context, build *buildv1.Build) *corev1.Pod {
-	name := build.Annotations[buildv1.BuildPodNameAnnotation]
-	if name == "" {
-		name = build.Name + "-build"
-	}
-	pod, err := b.kube.CoreV1().Pods(b.namespace).Get(ctx, name, metav1.GetOptions{})
+	pod, err := b.kube.CoreV1().Pods(b.namespace).Get(ctx, podName(build), metav1.GetOptions{})
 	if err != nil {
 		return nil
 	}
 	return pod
 }
 
-// pending is why a build does not run yet: for people, and as an error where it
-// is known what is in the way.
-func (b *builder) pending(ctx context.Context, build *buildv1.Build) (why string, blocked error) {
+// pending explains why a build does not run yet, by its status, its pod and the last event.
+func (b *builder) pending(ctx context.Context, build *buildv1.Build) finding {
+	describe := func(kind, name string) string { return fmt.Sprintf("oc describe %s %s -n %s", kind, name, b.namespace) }
+	switch reason := build.Status.Reason; reason {
+	case "":
+	case buildv1.StatusReasonCannotCreateBuildPod, buildv1.StatusReasonCannotCreateBuildPodSpec:
+		// The build stays New: the server tries again.
+		return end{plan: b.plan, BuildStatus: build.Status, name: build.Name}.notCreated()
+	default:
+		return finding{fail.PodsNotReady, fmt.Sprintf("it waits: %s: %s", reason, build.Status.Message), nil, describe("build", build.Name)}
+	}
 	pod := b.pod(ctx, build)
 	if pod == nil {
-		if other := b.inFront(ctx, build); other != "" {
-			return fmt.Sprintf("Build %s waits for build %s of the same flavour to end.", build.Name, other),
-				fail.Becausef(fail.PodsNotReady, "waiting for build %s: build %s of the same flavour goes first", build.Name, other)
-		}
-		return fmt.Sprintf("Build %s waits for its pod.", build.Name), nil
+		return finding{fail.PodsNotReady, "it waits for its pod" + b.lastEvent(ctx, build.UID), nil, describe("build", build.Name)}
 	}
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
-			return fmt.Sprintf("No node takes the build's pod: %s", condition.Message), fail.Advise(
-				fail.Becausef(fail.NodesUnavailable, "waiting for pod %s of build %s: no node takes it: %s", pod.Name, build.Name, condition.Message),
-				"ask for less in image.build_resources of the cluster file, or have room made: oc describe pod %s -n %s", pod.Name, b.namespace)
+			return finding{fail.NodesUnavailable, "no node fits its pod: " + condition.Message, nil,
+				"request less in image.build_resources of the cluster file, or free resources: " + describe("pod", pod.Name)}
 		}
 	}
 	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
 		if waiting := status.State.Waiting; waiting != nil && waiting.Reason != "PodInitializing" && waiting.Reason != "ContainerCreating" {
-			return fmt.Sprintf("Container %s of the build's pod waits: %s: %s", status.Name, waiting.Reason, waiting.Message),
-				fail.Becausef(cmp.Or(kube.ReasonFor(waiting.Reason), fail.ContainerFailed), "waiting for pod %s of build %s: container %s: %s: %s", pod.Name, build.Name, status.Name, waiting.Reason, waiting.Message)
+			return finding{cmp.Or(kube.ReasonFor(waiting.Reason), fail.ContainerFailed), fmt.Sprintf("container %s of its pod waits: %s: %s", status.Name, waiting.Reason, waiting.Message),
+				nil, describe("pod", pod.Name)}
 		}
 	}
-	return fmt.Sprintf("Pod %s of the build starts.", pod.Name), nil
+	seen := "its pod starts" + b.lastEvent(ctx, pod.UID)
+	if b.pullSecret != "" && strings.Contains(seen, fmt.Sprintf("secret %q not found", b.pullSecret)) {
+		return finding{fail.ImageUnavailable, seen, nil, b.makePullSecret()}
+	}
+	return finding{fail.PodsNotReady, seen, nil, describe("pod", pod.Name)}
 }
 
-// inFront is the build that runs before ours, as the run policy Serial wants it.
-func (b *builder) inFront(ctx context.Context, build *buildv1.Build) string {
-	found, err := b.builds.Builds(b.namespace).List(ctx, buildsOf(configName(b.plan.flavour)))
+// lastEvent returns the last event about an object, "" for none or if events may not be read.
+func (b *builder) lastEvent(ctx context.Context, uid types.UID) string {
+	events, err := b.kube.CoreV1().Events(b.namespace).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(uid)})
 	if err != nil {
 		return ""
 	}
-	for i := range found.Items {
-		other := &found.Items[i]
-		if other.UID != build.UID && !ended(other) && other.CreationTimestamp.Before(&build.CreationTimestamp) {
-			return other.Name
-		}
+	at := func(e corev1.Event) time.Time {
+		return slices.MaxFunc([]time.Time{e.LastTimestamp.Time, e.EventTime.Time, e.CreationTimestamp.Time}, time.Time.Compare)
 	}
-	return ""
+	about := slices.DeleteFunc(events.Items, func(e corev1.Event) bool { return e.InvolvedObject.UID != uid })
+	if len(about) == 0 {
+		return ""
+	}
+	last := slices.MaxFunc(about, func(a, b corev1.Event) int { return at(a).Compare(at(b)) })
+	return fmt.Sprintf(": %s: %s", last.Reason, last.Message)
+}
+
+// outcome reads a failed build again after its log has ended, with its pod, nil if that is gone. OpenShift reports a lack of
+// memory in two steps: what the builder saw, and then, once the pod has ended, why. A deadline is in the pod's status only.
+func (b *builder) outcome(ctx context.Context, build *buildv1.Build) (*buildv1.Build, *corev1.Pod) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	var pod *corev1.Pod
+	// Without the pod the Build has to do.
+	_ = kube.Until(ctx, "pod of build "+build.Name, b.kube.CoreV1().Pods(b.namespace), metav1.ListOptions{FieldSelector: "metadata.name=" + podName(build)},
+		func(found []*corev1.Pod) (bool, error) {
+			if len(found) == 0 {
+				return true, nil
+			}
+			pod = found[0]
+			return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded, nil
+		})
+	if latest, err := b.builds.Builds(b.namespace).Get(ctx, build.Name, metav1.GetOptions{}); err == nil {
+		build = latest
+	}
+	return build, pod
 }
 
 func (b *builder) waitsForPushSecret(build *buildv1.Build) error {
-	return fail.Advise(fail.Becausef(fail.PushRefused, "starting build %s: its push secret is missing: %s", build.Name, build.Status.Message),
-		"oc get secret %s -n %s; oc create secret docker-registry %[1]s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %[2]s", b.pushSecret, b.namespace)
+	secret := b.pushSecret
+	if given := build.Spec.Output.PushSecret; secret == "" && given != nil {
+		secret = given.Name
+	}
+	return fail.Advise(fail.Becausef(fail.PushRefused, "starting build %s: its push secret %s is missing: %s", build.Name, secret, build.Status.Message),
+		"oc get secret %s -n %s; oc create secret docker-registry %[1]s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %[2]s", secret, b.namespace)
 }

@@ -15,8 +15,7 @@ import (
 	"strings"
 )
 
-// inputs is all that decides what comes out of a build. Where it is the same,
-// the image is taken to be the same.
+// inputs are everything that determines the image. Builds with the same inputs are taken to give the same image.
 type inputs struct {
 	Strategy   string            `json:"strategy"`
 	Dockerfile string            `json:"dockerfile"`
@@ -26,8 +25,7 @@ type inputs struct {
 	Bases      map[string]string `json:"bases"`
 }
 
-// contextFile is one entry of the context. Of a file's mode only whether it may
-// be executed counts: that is what the build sees.
+// contextFile is one entry of the context. Of a file's mode the build sees only whether it is executable.
 type contextFile struct {
 	Path       string `json:"path"`
 	Executable bool   `json:"executable,omitempty"`
@@ -35,9 +33,8 @@ type contextFile struct {
 	SHA256     string `json:"sha256,omitempty"`
 }
 
-// fingerprint is the SHA-256 of the inputs as canonical JSON.
+// fingerprint is the SHA-256 of the inputs as JSON, whose fields and keys have a fixed order.
 func (in inputs) fingerprint() string {
-	// Fields in their order, keys of maps sorted: this is canonical enough.
 	text, err := json.Marshal(in)
 	if err != nil {
 		panic(err) // strings and booleans alone
@@ -46,7 +43,7 @@ func (in inputs) fingerprint() string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// withoutBases is the fingerprint for when a registry cannot be asked.
+// withoutBases is the fingerprint to compare if a registry does not answer.
 func (in inputs) withoutBases() string {
 	bases := map[string]string{}
 	for base := range in.Bases {
@@ -56,7 +53,7 @@ func (in inputs) withoutBases() string {
 	return in.fingerprint()
 }
 
-// unresolved are the bases whose digest is not known, sorted.
+// unresolved returns the bases whose digest is unknown, sorted.
 func (in inputs) unresolved() (bases []string) {
 	for _, base := range slices.Sorted(maps.Keys(in.Bases)) {
 		if in.Bases[base] == "" {
@@ -66,7 +63,6 @@ func (in inputs) unresolved() (bases []string) {
 	return bases
 }
 
-// scan lists the context, sorted by path.
 func (d *Definition) scan() (files []contextFile, err error) {
 	err = d.walk(func(path string, info fs.FileInfo, link string) error {
 		file := contextFile{Path: path, Link: link}
@@ -93,8 +89,7 @@ func (d *Definition) copyFile(to io.Writer, path string) error {
 	return errors.Join(err, content.Close())
 }
 
-// walk calls each for every file, folder and link below the context, but not for
-// .git. link is where a link leads.
+// walk calls each for every file, folder and link of the context except .git. link is the target of a link.
 func (d *Definition) walk(each func(path string, info fs.FileInfo, link string) error) error {
 	err := fs.WalkDir(d.Context, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || path == "." {
@@ -125,7 +120,7 @@ func (d *Definition) walk(each func(path string, info fs.FileInfo, link string) 
 	return nil
 }
 
-// pack writes the context as a compressed tar, as a binary build takes it.
+// pack writes the context as a compressed tar, which a binary build expects.
 func (d *Definition) pack(w io.Writer) error {
 	zipped := gzip.NewWriter(w)
 	archive := tar.NewWriter(zipped)
@@ -136,7 +131,7 @@ func (d *Definition) pack(w io.Writer) error {
 		}
 		header.Name = path
 		header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", ""
-		// An embedded file is readable only; the build may want to write beside it.
+		// An embedded file is read-only; the build may write to it.
 		header.Mode = int64(info.Mode().Perm() | 0o644)
 		if info.IsDir() {
 			header.Name += "/"
@@ -153,7 +148,7 @@ func (d *Definition) pack(w io.Writer) error {
 	return errors.Join(err, archive.Close(), zipped.Close())
 }
 
-// basesText is the bases with their digests, for people.
+// basesText lists the bases with their digests, for people.
 func (in inputs) basesText() string {
 	var all []string
 	for _, base := range slices.Sorted(maps.Keys(in.Bases)) {
@@ -165,6 +160,3 @@ func (in inputs) basesText() string {
 	}
 	return strings.Join(all, " ")
 }
-
-// bases are the images that it was to be built on, sorted.
-func (in inputs) bases() []string { return slices.Sorted(maps.Keys(in.Bases)) }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// keptLines is how much of a build's log is looked at when it has failed.
+// keptLines is how many lines of a failed build's log are searched for the cause.
 const keptLines = 400
 
 // Pauses between tries to read a log.
@@ -23,14 +24,14 @@ const (
 	lastPause  = 5 * time.Second
 )
 
-// logFollower copies a build's log, through broken connections: each try begins
-// at the start of the log, and what has been copied is passed over.
+// logFollower copies a build's log across broken connections: each attempt reads the log from its start and skips what was
+// copied.
 type logFollower struct {
 	client    rest.Interface
 	namespace string
 	build     string
 	out       io.Writer
-	// ended is set when the build has: the log will not grow any more.
+	// ended is set when the build has ended, so that the log no longer grows.
 	ended atomic.Bool
 
 	copied int64
@@ -39,9 +40,8 @@ type logFollower struct {
 	cut    lineCutter
 }
 
-// follow ends with ctx, or when the build has ended and its log is complete.
-// The server waits half a minute for a build that has not started and then
-// answers with an error, and it has no log of a build that never ran.
+// follow returns when ctx ends, or when the build has ended and its log is complete. The server waits half a minute for a
+// build that has not started, and then answers with an error. A build that never ran has no log.
 func (l *logFollower) follow(ctx context.Context) {
 	pause := firstPause
 	for ctx.Err() == nil {
@@ -76,31 +76,63 @@ func (l *logFollower) copyOnce(ctx context.Context) error {
 	return err
 }
 
-// Write implements io.Writer: it is what the log is copied into.
+// Write implements io.Writer.
 func (l *logFollower) Write(p []byte) (int, error) {
 	n, err := l.out.Write(p)
-	l.copied += int64(n)
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.copied += int64(n)
 	l.cut.add(p[:n], func(line string) { l.lines = append(l.lines, strings.TrimRight(line, "\r")) })
 	if over := len(l.lines) - keptLines; over > 0 {
-		l.lines = append([]string(nil), l.lines[over:]...)
+		l.lines = slices.Clone(l.lines[over:])
 	}
 	return n, err
 }
 
-// lastLines are the last of what was copied.
+// seen returns how much of the log has been copied, and its last line.
+func (l *logFollower) seen() (copied int64, last string) {
+	if l == nil {
+		return 0, ""
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.lines) > 0 {
+		last = l.lines[len(l.lines)-1]
+	}
+	return l.copied, last
+}
+
+// silence notices that a build prints nothing, as while it pulls a large base.
+type silence struct {
+	copied       int64
+	since, shown time.Time
+}
+
+// quietTime is how long a build may print nothing before a line reports that it goes on, and again after each such time.
+const quietTime = 2 * time.Minute
+
+// noted returns how long the log has not grown, if it is time to report it, and 0 otherwise.
+func (s *silence) noted(now time.Time, copied int64) time.Duration {
+	if copied != s.copied || s.since.IsZero() {
+		*s = silence{copied, now, now}
+	}
+	if now.Sub(s.shown) < quietTime {
+		return 0
+	}
+	s.shown = now
+	return now.Sub(s.since)
+}
+
 func (l *logFollower) lastLines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lines := append([]string(nil), l.lines...)
+	lines := slices.Clone(l.lines)
 	if len(l.cut.part) > 0 {
 		lines = append(lines, string(l.cut.part))
 	}
 	return lines
 }
 
-// recordWriter logs every line as a record of its own, for machines.
 type recordWriter struct {
 	log *slog.Logger
 	cut lineCutter
@@ -111,7 +143,6 @@ func (w *recordWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lineCutter cuts what is written piece by piece into lines.
 type lineCutter struct{ part []byte }
 
 func (c *lineCutter) add(p []byte, each func(line string)) {

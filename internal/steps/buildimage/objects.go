@@ -13,41 +13,39 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
-// Names and labels of what a build needs and makes.
+// Names and labels of a build's objects.
 const (
 	// StreamName is the ImageStream; its tags are the flavours.
 	StreamName = "ml-dev-env"
-	// inputsLabel is a label of the image: the fingerprint of what it was built from.
+	// inputsLabel is a label of the image with the fingerprint of its inputs.
 	inputsLabel = "io.ml-dev-env.inputs"
 	// inputsWithoutBasesLabel leaves the bases' digests out.
 	inputsWithoutBasesLabel = "io.ml-dev-env.inputs-without-bases"
-	// baseDigestsLabel tells people which bases it were.
+	// baseDigestsLabel lists the bases for people.
 	baseDigestsLabel = "io.ml-dev-env.bases"
 	// flavourLabel marks the BuildConfig.
 	flavourLabel = "ml-dev-env/flavour"
-	// trustedCADir is where a build finds it; it is mounted and so does not stay in the image.
+	// trustedCADir is a mount in the build, which does not stay in the image.
 	trustedCADir = "/etc/mlenv-ca"
 	trustedCA    = trustedCADir + "/" + cluster.TrustedCAKey
 )
 
-// trustedCAArgs are the build arguments by which pip, OpenSSL, requests, curl,
-// npm and git are told what to trust. An argument is seen by RUN alone.
+// trustedCAArgs are the build arguments that tell pip, OpenSSL, requests, curl, npm and git what to trust. Only RUN sees an
+// argument.
 var trustedCAArgs = []string{"CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}
 
 func labels() map[string]string {
 	return map[string]string{"app.kubernetes.io/managed-by": "ml-dev-env", "app.kubernetes.io/part-of": "ml-dev-env"}
 }
 
-// configName is the BuildConfig of a flavour.
 func configName(flavour string) string {
 	return StreamName + "-" + strings.ReplaceAll(flavour, ".", "-")
 }
 
-// plan is all that the objects of a build say.
 type plan struct {
 	namespace, flavour string
 	inputs             inputs
-	// passing are arguments that change nothing of the image: proxies and trust.
+	// passing are arguments that do not change the image: proxies and trust.
 	passing    []Arg
 	pullSecret string
 	pushSecret string
@@ -61,9 +59,9 @@ func (p plan) imageStream() *imageapply.ImageStreamApplyConfiguration {
 	return imageapply.ImageStream(StreamName, p.namespace).WithLabels(labels())
 }
 
-// buildConfig is of Docker strategy with binary source: the folder is sent with
-// each build. It has no trigger: one on ConfigChange would start a build at the
-// first apply, which nobody waits for.
+// buildConfig has the Docker strategy with binary source: each build receives the folder. It has no trigger, because a
+// ConfigChange trigger would start a build at the first apply that no caller follows. Builds of one flavour run in parallel:
+// OpenShift cancels a build with a folder that would wait for another one for five minutes.
 func (p plan) buildConfig() *buildapply.BuildConfigApplyConfiguration {
 	docker := buildapply.DockerBuildStrategy().
 		WithBuildArgs(environment(p.inputs.BuildArgs, p.passing)...).
@@ -91,7 +89,7 @@ func (p plan) buildConfig() *buildapply.BuildConfigApplyConfiguration {
 		output.WithPushSecret(corev1.LocalObjectReference{Name: p.pushSecret})
 	}
 	spec := buildapply.BuildConfigSpec().
-		WithRunPolicy(buildv1.BuildRunPolicySerial).
+		WithRunPolicy(buildv1.BuildRunPolicyParallel).
 		WithSource(buildapply.BuildSource().WithType(buildv1.BuildSourceBinary).WithBinary(buildapply.BinaryBuildSource())).
 		WithStrategy(buildapply.BuildStrategy().WithType(buildv1.DockerBuildStrategyType).WithDockerStrategy(docker)).
 		WithOutput(output).
@@ -130,8 +128,7 @@ func requirements(r cluster.BuildResources) (all corev1.ResourceRequirements) {
 	return all
 }
 
-// inputsOf is the fingerprint that a build was started with, empty of a build
-// that is not ours.
+// inputsOf returns the fingerprint of a build's inputs, "" if ml-dev-env did not start the build.
 func inputsOf(build *buildv1.Build) string { return labelled(build.Spec.Output) }
 
 func labelled(output buildv1.BuildOutput) string {

@@ -23,8 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
 )
 
-// registryTime is what a registry has to answer. What it would say only saves a
-// build, so it is not waited for.
+// registryTime is how long a registry may take to answer. Its answer only saves a build.
 const registryTime = 5 * time.Second
 
 // serviceCA is where OpenShift mounts the authority of its internal registry.
@@ -33,7 +32,7 @@ const serviceCA = "/var/run/secrets/kubernetes.io/serviceaccount/service-ca.crt"
 // openshiftRegistry is where pods of an OpenShift cluster reach its own registry.
 const openshiftRegistry = "image-registry.openshift-image-registry.svc:5000"
 
-// Registry asks image registries what they have.
+// Registry looks up images in registries.
 type Registry struct {
 	keys authn.Keychain
 	// token is the step's service account token, the password for the registry internal.
@@ -42,8 +41,8 @@ type Registry struct {
 	transport http.RoundTripper
 }
 
-// RegistryFor is the registry client of a step: with the mounted pull secret, "" for the machine's own
-// keys, and for the cluster's own registry with the pod's token. Errors: InvalidInput.
+// RegistryFor returns the registry client of a step. It uses the mounted pull secret, "" for the machine's own keys, and for
+// the cluster's own registry the pod's token. Errors: InvalidInput.
 func RegistryFor(clients *kube.Clients, pullSecretDir, caFile string) (*Registry, error) {
 	secret, err := secretdir.Read(pullSecretDir)
 	if err != nil {
@@ -60,8 +59,8 @@ func RegistryFor(clients *kube.Clients, pullSecretDir, caFile string) (*Registry
 	return registry, nil
 }
 
-// Connect returns what Deps.Connect has to be: clients whose namespace is that of the flags or else of the cluster file,
-// and the registry client of RegistryFor.
+// Connect returns a function for Deps.Connect: clients with the namespace of the flags or else of the cluster file, and the
+// registry client of RegistryFor.
 func Connect(where kube.Flags, file cluster.File, pullSecretDir, caFile string) func() (*kube.Clients, *Registry, error) {
 	return func() (*kube.Clients, *Registry, error) {
 		clients, err := where.Connect()
@@ -74,8 +73,8 @@ func Connect(where kube.Flags, file cluster.File, pullSecretDir, caFile string) 
 	}
 }
 
-// NewRegistry reads the keys of a mounted pull secret, nil for the machine's own,
-// and trusts the bundles of the files that exist beside what the machine trusts.
+// NewRegistry reads the keys of a mounted pull secret, nil for the machine's own, and trusts the bundles that exist in
+// addition to the machine's.
 func NewRegistry(pullSecret map[string]string, token string, bundles ...string) (*Registry, error) {
 	r := &Registry{keys: authn.DefaultKeychain, token: token, internal: openshiftRegistry}
 	if pullSecret != nil {
@@ -118,7 +117,7 @@ func (g tokenGuard) RoundTrip(request *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(request)
 }
 
-// Resolve implements authn.Keychain: the cluster's own registry takes the token.
+// Resolve implements authn.Keychain: the cluster's own registry gets the token.
 func (r *Registry) Resolve(resource authn.Resource) (authn.Authenticator, error) {
 	if r.token != "" && resource.RegistryStr() == r.internal {
 		return &authn.Basic{Username: "serviceaccount", Password: r.token}, nil
@@ -126,7 +125,7 @@ func (r *Registry) Resolve(resource authn.Resource) (authn.Authenticator, error)
 	return r.keys.Resolve(resource)
 }
 
-// digest is the image's, as in "sha256:...".
+// digest returns the image's digest, as in "sha256:...".
 func (r *Registry) digest(ctx context.Context, image string) (string, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {
@@ -135,6 +134,10 @@ func (r *Registry) digest(ctx context.Context, image string) (string, error) {
 	if digest, ok := ref.(name.Digest); ok {
 		return digest.DigestStr(), nil
 	}
+	return r.head(ctx, ref)
+}
+
+func (r *Registry) head(ctx context.Context, ref name.Reference) (digest string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, registryTime)
 	defer cancel()
 	found, err := remote.Head(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(r), remote.WithTransport(r.transport))
@@ -144,23 +147,18 @@ func (r *Registry) digest(ctx context.Context, image string) (string, error) {
 	return found.Digest.String(), nil
 }
 
-// gone is true where the registry says that it has no such image; not where it
-// does not answer, or not to us.
 func (r *Registry) gone(ctx context.Context, image string) bool {
 	found, err := r.Has(ctx, image)
 	return err == nil && !found
 }
 
-// Has asks the registry whether it has an image. The error is that it does not
-// answer, or not to us.
+// Has reports whether the registry has an image. It returns an error if the registry does not answer, or refuses to.
 func (r *Registry) Has(ctx context.Context, image string) (bool, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {
 		return false, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, registryTime)
-	defer cancel()
-	_, err = remote.Head(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(r), remote.WithTransport(r.transport))
+	_, err = r.head(ctx, ref)
 	var refused *transport.Error
 	if errors.As(err, &refused) && refused.StatusCode == http.StatusNotFound {
 		return false, nil
@@ -168,8 +166,7 @@ func (r *Registry) Has(ctx context.Context, image string) (bool, error) {
 	return err == nil, err
 }
 
-// readKeys is the keychain of a pull secret. An entry's key is a registry, with or without a path, as for
-// the kubelet.
+// readKeys returns the keychain of a pull secret. As for the kubelet, an entry's key is a registry with or without a path.
 func readKeys(secret map[string]string) (authn.Keychain, error) {
 	for key, kind := range map[string]corev1.SecretType{
 		corev1.DockerConfigJsonKey: corev1.SecretTypeDockerConfigJson,

@@ -18,6 +18,9 @@ import (
 	registryserver "github.com/google/go-containerregistry/pkg/registry"
 	"github.com/google/go-containerregistry/pkg/v1/random"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"k8s.io/client-go/rest"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // serve is a registry with team/image:1 that wants the user and password of
@@ -110,6 +113,54 @@ func TestGone(t *testing.T) {
 	}
 	if stranger.gone(t.Context(), host+"/team/image:2") || stranger.gone(t.Context(), "127.0.0.1:1/team/image:2") {
 		t.Error("what may not be asked, or does not answer, is gone")
+	}
+}
+
+// roundTrip answers requests.
+type roundTrip func(*http.Request) *http.Response
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
+
+// TestTokenGuard: whatever the library for registries sends where, the token goes to one address.
+func TestTokenGuard(t *testing.T) {
+	for _, tc := range []struct {
+		url, password string
+		want          bool
+	}{
+		{"https://registry.svc:5000/v2/", "token", true},
+		{"http://registry.svc:5000/v2/", "token", false},
+		{"https://registry.svc/v2/", "token", false},
+		{"https://registry.example.com/token", "token", false},
+		{"https://registry.example.com/token", "its own password", true},
+	} {
+		sent := ""
+		next := roundTrip(func(r *http.Request) *http.Response {
+			_, sent, _ = r.BasicAuth()
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}
+		})
+		request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, tc.url, nil)
+		request.SetBasicAuth("serviceaccount", tc.password)
+		response, err := tokenGuard{next, &Registry{token: "token", internal: "registry.svc:5000"}}.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if (sent == tc.password) != tc.want {
+			t.Errorf("%s got %q instead of %q; want it sent: %t", tc.url, sent, tc.password, tc.want)
+		}
+	}
+}
+
+// TestTokenOfAUser: mlenv has the user's own token, which is for the API server.
+func TestTokenOfAUser(t *testing.T) {
+	for inCluster, want := range map[bool]string{true: "token", false: ""} {
+		registry, err := RegistryFor(&kube.Clients{Config: &rest.Config{BearerToken: "token"}, InCluster: inCluster}, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if registry.token != want {
+			t.Errorf("in a cluster: %t: the registry gets %q, want %q", inCluster, registry.token, want)
+		}
 	}
 }
 

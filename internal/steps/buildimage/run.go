@@ -1,16 +1,18 @@
-// Package buildimage is the step build-image: it builds a training image on the
-// cluster through a BuildConfig, unless there is one of the same inputs already.
+// Package buildimage is the step build-image: it builds a training image on the cluster through a BuildConfig, unless an
+// image with the same inputs exists.
 package buildimage
 
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,53 +22,53 @@ import (
 	imageclient "github.com/openshift/client-go/image/clientset/versioned"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// baseArg is the build argument that every flavour's FROM has.
+// baseArg is the build argument of every flavour's FROM.
 const baseArg = "BASE_IMAGE"
 
-// Options say what to build. Without Image, Flavour and Folder the cluster file does.
+// Options select the image to build. Without Image, Flavour and Folder the cluster file selects it.
 type Options struct {
-	// Run is the PipelineRun that the step is part of; without it a person builds.
+	// Run is the PipelineRun that the step is part of, if any.
 	Run     run.Flags
 	Cluster cluster.File
-	// Image is a finished image: nothing is built.
+	// Image is an existing image, which needs no build.
 	Image string
-	// Flavour is what to build, and the image's tag.
+	// Flavour names the Dockerfile and the image's tag.
 	Flavour string
-	// Folder has a Dockerfile of the user's own.
+	// Folder contains a user's own Dockerfile.
 	Folder string
-	// Base is the image to build on, "" for the cluster file's.
+	// Base is the base image, "" for the cluster file's.
 	Base string
 	// BuildArgs and Env are KEY=VALUE.
 	BuildArgs, Env []string
-	// PullSecret is the Secret for the base image, "" for the cluster file's, - for none. PushSecret
-	// is "" for that of the service account builder.
+	// PullSecret is the Secret for the base image, "" for the cluster file's, - for that of the service account builder. PushSecret is "" for the Secret of
+	// the service account builder.
 	PullSecret, PushSecret string
-	// Force builds although there is an image of the same inputs.
+	// Force builds even if an image with the same inputs exists.
 	Force bool
-	// PodTimeout is the time for the build's pod to run, Timeout that for the build from there.
-	PodTimeout, Timeout time.Duration
-	// StartTimeout and TrainingTimeout are what comes after the build, for which the PipelineRun must last.
+	// Timeout is how long the build may run.
+	Timeout time.Duration
+	// StartTimeout and TrainingTimeout are the times after the build that the PipelineRun must allow for.
 	StartTimeout, TrainingTimeout time.Duration
 }
 
-// Deps are what Run works with.
+// Deps are Run's clients and outputs.
 type Deps struct {
-	// Connect is called only if an image is to be built or found. The image is built in the clients' namespace.
+	// Connect is called unless an existing image is named. The image is built in the clients' namespace.
 	Connect func() (*kube.Clients, *Registry, error)
 	// Images holds the flavours, a folder each.
 	Images fs.FS
 	Log    *slog.Logger
-	// Out gets the build's output; without it each line is a record of Log.
+	// Out receives the build's output; without it each line is a record of Log.
 	Out io.Writer
 }
 
-// Run builds the image, or finds the one that was built from the same inputs.
+// Run builds the image, or finds the image that was built from the same inputs.
 func Run(ctx context.Context, d Deps, o Options) (Image, error) {
 	asked, err := o.request(d.Images)
 	if err != nil {
@@ -91,39 +93,26 @@ func Run(ctx context.Context, d Deps, o Options) (Image, error) {
 	return b.run(ctx)
 }
 
-// request is what the options and the cluster file ask for.
 type request struct {
-	// image is the finished one, if nothing is to be built.
+	// image is an existing image, "" to build one.
 	image string
-	// definition is nil where nothing is to be built.
+	// definition is nil for an existing image.
 	definition *Definition
 	args, env  []Arg
 }
 
-// Check finds every mistake that can be found without the cluster.
+// Check reports all mistakes that need no cluster to find.
 func (o *Options) Check(images fs.FS) error {
-	var problems []error
-	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if o.Timeout <= 0 {
-		wrong("--build-timeout %s: want more than nothing", o.Timeout)
-	}
-	if o.PodTimeout <= 0 {
-		wrong("--build-start-timeout %s: want more than nothing", o.PodTimeout)
-	}
-	if o.StartTimeout <= 0 && o.Run.Name != "" {
-		wrong("--start-timeout %s: want more than nothing", o.StartTimeout)
-	}
-	if o.TrainingTimeout < 0 {
-		wrong("--training-timeout %s: want a duration, or 0s where nothing is trained", o.TrainingTimeout)
-	}
-	if o.Image != "" && o.Folder != "" {
-		wrong("--image %s and --folder %s: want one of them", o.Image, o.Folder)
-	}
 	_, err := o.request(images)
-	return errors.Join(append(problems, o.Run.Check(), err)...)
+	return errors.Join(
+		step.Want(o.Timeout > 0, "--build-timeout %s: want more than 0s", o.Timeout),
+		step.Want(o.StartTimeout > 0 || o.Run.Name == "", "--start-timeout %s: want more than 0s", o.StartTimeout),
+		step.Want(o.TrainingTimeout >= 0, "--training-timeout %s: want a duration, or 0s without a training", o.TrainingTimeout),
+		step.Want(o.Image == "" || o.Folder == "", "--image %s and --folder %s: want one of them", o.Image, o.Folder),
+		o.Run.Check(), err,
+	)
 }
 
-// request reads what is to be built, if there is something.
 func (o *Options) request(images fs.FS) (r request, err error) {
 	flavour := o.Flavour
 	r.image = o.Image
@@ -132,7 +121,7 @@ func (o *Options) request(images fs.FS) (r request, err error) {
 	}
 	var problems []error
 	add := func(err error) { problems = append(problems, err) }
-	r.env, err = parseArgs("--env", o.Env)
+	r.env, err = parseEnv(o.Env)
 	add(err)
 	if r.image != "" {
 		return r, errors.Join(problems...)
@@ -153,7 +142,7 @@ func (o *Options) definition(images fs.FS, flavour string) (*Definition, error) 
 	if o.Folder == "" {
 		if flavour == "" {
 			known, err := Flavours(images)
-			return nil, errors.Join(err, fmt.Errorf("nothing to build is named: want --flavour (there are %s), --folder, or --image; or image.flavour in the cluster file", strings.Join(known, ", ")))
+			return nil, errors.Join(err, fmt.Errorf("no image is named: want --flavour (%s), --folder or --image, or image.flavour in the cluster file", strings.Join(known, ", ")))
 		}
 		return FindFlavour(images, flavour)
 	}
@@ -168,7 +157,7 @@ func (o *Options) definition(images fs.FS, flavour string) (*Definition, error) 
 	return ReadDefinition(name, os.DirFS(folder))
 }
 
-// args are the build arguments: the cluster file's, then those of the options.
+// args returns the build arguments: the cluster file's, then those of the options.
 func (o *Options) args() ([]Arg, error) {
 	var all []string
 	base := o.Base
@@ -182,8 +171,7 @@ func (o *Options) args() ([]Arg, error) {
 	return parseArgs("--build-arg", append(all, o.BuildArgs...))
 }
 
-// undeclared finds build arguments that the Dockerfile knows nothing of, which
-// a build would pass over.
+// undeclared reports build arguments that the Dockerfile does not declare, which a build would ignore.
 func undeclared(d *Definition, args []Arg) error {
 	var problems []error
 	declared := d.Args()
@@ -195,7 +183,6 @@ func undeclared(d *Definition, args []Arg) error {
 	return errors.Join(problems...)
 }
 
-// builder asks nothing of the cluster yet.
 func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, asked request) (*builder, error) {
 	builds, err := buildclient.NewForConfig(clients.Config)
 	if err != nil {
@@ -209,20 +196,21 @@ func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, ask
 	if out == nil {
 		out = &recordWriter{log: d.Log}
 	}
-	pullSecret := cmp.Or(o.PullSecret, file.Image.PullSecret)
+	pullSecret := cmp.Or(o.PullSecret, file.Image.BasePullSecret, file.Image.PullSecret)
 	if pullSecret == "-" {
 		pullSecret = ""
 	}
 	return &builder{
-		definition: asked.definition, buildArgs: asked.args, env: asked.env, proxies: proxies(file.Network.Proxy), trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA),
-		pullSecret: pullSecret, pushSecret: o.PushSecret, resources: file.Image.BuildResources,
-		force: o.Force, podTimeout: o.PodTimeout, timeout: o.Timeout, holder: o.holder(), enough: o.enough(clients),
-		namespace: clients.Namespace, builds: builds.BuildV1(), images: images.ImageV1(), kube: clients.Kube, registry: registry, log: d.Log, out: out, now: time.Now,
+		plan: plan{
+			namespace: clients.Namespace, flavour: asked.definition.Flavour, inputs: inputs{BuildArgs: asked.args, Env: asked.env}, passing: proxies(file.Network.Proxy),
+			pullSecret: pullSecret, pushSecret: o.PushSecret, resources: file.Image.BuildResources, deadline: o.Timeout,
+		},
+		definition: asked.definition, trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA), force: o.Force, podTimeout: podTime, holder: o.holder(), caller: rand.Text(), enough: o.enough(clients),
+		builds: builds.BuildV1(), images: images.ImageV1(), kube: clients.Kube, registry: registry, log: d.Log, out: out, now: time.Now,
 	}, nil
 }
 
-// enough checks that the PipelineRun, if there is one, has time for a build and
-// what comes after it.
+// enough checks that the PipelineRun, if any, has time for a build and the tasks after it.
 func (o *Options) enough(clients *kube.Clients) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if o.Run.Name == "" {
@@ -236,15 +224,21 @@ func (o *Options) enough(clients *kube.Clients) func(context.Context) error {
 	}
 }
 
-// holder is the PipelineRun, or the person at the keyboard.
 func (o *Options) holder() string {
 	if o.Run.Name != "" {
 		return "run " + o.Run.Name
 	}
-	return lease.Person().Display
+	name, host := "somebody", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return name + "@" + host
 }
 
-// proxies are build arguments that need no ARG and do not stay in the image.
+// proxies returns build arguments that need no ARG and do not stay in the image.
 func proxies(p cluster.Proxy) (args []Arg) {
 	for name, value := range map[string]string{"HTTP_PROXY": p.HTTP, "HTTPS_PROXY": p.HTTPS, "NO_PROXY": strings.Join(p.NoProxy, ",")} {
 		if value != "" {

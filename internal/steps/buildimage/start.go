@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	buildv1 "github.com/openshift/api/build/v1"
@@ -14,75 +16,84 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// claimAnnotation on the BuildConfig says who is about to start a build of which
-// inputs. Sending a folder cannot be made conditional on there being no build
-// yet, so this is what keeps two that want the same from both starting one.
+// claimAnnotation on the BuildConfig names the caller that is about to start a build, and its inputs. The request that
+// starts a build cannot depend on whether one exists, so the claim keeps two callers from both starting one.
 const claimAnnotation = "ml-dev-env/build-claim"
 
-// claimTime is how long a claim counts: what it takes from it to the Build, with
-// room for slow servers. Who dies between the two delays others by that.
+// claimTime is how long a claim is valid: the time from the claim to the Build on a slow server. A caller that dies in
+// between delays others by that much.
 const claimTime = 30 * time.Second
 
 type claim struct {
-	Inputs string    `json:"inputs"`
-	Holder string    `json:"holder"`
+	Inputs string `json:"inputs"`
+	Holder string `json:"holder"`
+	// Caller is random: one user or run may call twice at once.
+	Caller string    `json:"caller"`
 	At     time.Time `json:"at"`
 }
 
 func readClaim(config *buildv1.BuildConfig) (c claim) {
-	// An annotation that cannot be read claims nothing.
+	// An unreadable annotation is no claim.
 	_ = json.Unmarshal([]byte(config.Annotations[claimAnnotation]), &c)
 	return c
 }
 
-// joinOrStart gives the build of our inputs that runs, else starts one.
-func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, started bool, err error) {
+// sending is the upload of the folder by which this step has started a build.
+type sending struct {
+	// ended is closed when the server has answered; err is its answer.
+	ended chan struct{}
+	err   error
+}
+
+// joinOrStart returns a build of our inputs. started is nil if another caller has started the build.
+func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, started *sending, err error) {
 	if err := b.apply(ctx); err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
-	name := configName(b.plan.flavour)
+	name := configName(b.flavour)
 	for {
 		config, err := b.builds.BuildConfigs(b.namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
-			return nil, false, kube.Problem(fmt.Errorf("reading buildconfig %s/%s: %w", b.namespace, name, err))
+			return nil, nil, kube.Problem(fmt.Errorf("reading buildconfig %s/%s: %w", b.namespace, name, err))
 		}
-		if labelled(config.Spec.Output) != b.plan.inputs.fingerprint() {
-			// Somebody who wants other inputs has applied them since.
+		if labelled(config.Spec.Output) != b.inputs.fingerprint() {
+			// Another caller has applied other inputs since.
 			if err := b.apply(ctx); err != nil {
-				return nil, false, err
+				return nil, nil, err
 			}
 			continue
 		}
 		found, err := b.builds.Builds(b.namespace).List(ctx, buildsOf(name))
 		if err != nil {
-			return nil, false, kube.Problem(fmt.Errorf("listing builds of buildconfig %s/%s: %w", b.namespace, name, err))
+			return nil, nil, kube.Problem(fmt.Errorf("listing builds of buildconfig %s/%s: %w", b.namespace, name, err))
 		}
 		if build := b.running(found.Items); build != nil && !b.force {
 			b.log.Info(fmt.Sprintf("Build %s builds the same already, since %s; following it.", build.Name, build.CreationTimestamp.UTC().Format("15:04:05 MST")), "build", build.Name, "created", build.CreationTimestamp.UTC())
-			return build, false, nil
+			return build, nil, nil
 		}
-		if other := readClaim(config); !b.force && other.Inputs == b.plan.inputs.fingerprint() && other.Holder != b.holder {
+		if other := readClaim(config); !b.force && other.Inputs == b.inputs.fingerprint() && other.Caller != b.caller {
 			if left := claimTime - b.now().Sub(other.At); left > 0 && left <= claimTime {
 				if build, err := b.awaitClaimed(ctx, other, left); build != nil || err != nil {
-					return build, false, err
+					return build, nil, err
 				}
 			}
 		}
 		switch err := b.claim(ctx, config); {
 		case apierrors.IsConflict(err):
-			continue // somebody else has written: look again
+			continue // another caller has written
 		case err != nil:
-			return nil, false, kube.Problem(fmt.Errorf("claiming the build of buildconfig %s/%s: %w", b.namespace, name, err))
+			return nil, nil, kube.Problem(fmt.Errorf("claiming the build of buildconfig %s/%s: %w", b.namespace, name, err))
 		}
-		build, err := b.start(ctx, found.Items)
+		build, started, err := b.start(ctx, found.Items)
 		if errors.Is(err, errChanged) {
 			continue
 		}
-		return build, err == nil, err
+		return build, started, err
 	}
 }
 
@@ -90,10 +101,10 @@ func buildsOf(config string) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: buildv1.BuildConfigLabel + "=" + config}
 }
 
-// running is the build of our inputs that has not ended, nil for none.
+// running returns the build of our inputs that has not ended, nil for none.
 func (b *builder) running(builds []buildv1.Build) *buildv1.Build {
 	for i := range builds {
-		if inputsOf(&builds[i]) == b.plan.inputs.fingerprint() && !ended(&builds[i]) && !builds[i].Status.Cancelled {
+		if inputsOf(&builds[i]) == b.inputs.fingerprint() && !ended(&builds[i]) && !builds[i].Status.Cancelled {
 			return &builds[i]
 		}
 	}
@@ -108,14 +119,13 @@ func ended(build *buildv1.Build) bool {
 	return false
 }
 
-// awaitClaimed waits for the build that somebody else is about to start. It is
-// nil where none came.
+// awaitClaimed waits for the build that another caller is about to start. It returns nil if none appears.
 func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Duration) (build *buildv1.Build, err error) {
 	waiting, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
-	err = kube.Until(waiting, "builds of "+b.plan.flavour, b.builds.Builds(b.namespace), buildsOf(configName(b.plan.flavour)), func(builds []*buildv1.Build) (bool, error) {
+	err = kube.Until(waiting, "builds of "+b.flavour, b.builds.Builds(b.namespace), buildsOf(configName(b.flavour)), func(builds []*buildv1.Build) (bool, error) {
 		for _, candidate := range builds {
-			// One that has failed in the meantime is theirs too. Times of the API server are whole seconds.
+			// A build that has failed meanwhile counts too. The API server's times are whole seconds.
 			if inputsOf(candidate) == other.Inputs && !candidate.CreationTimestamp.Time.Before(other.At.Truncate(time.Second)) {
 				build = candidate
 			}
@@ -132,18 +142,26 @@ func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Durat
 	return nil, err
 }
 
-// apply makes the ImageStream and the BuildConfig what they shall be.
 func (b *builder) apply(ctx context.Context) error {
-	if _, err := kube.ApplyTo(ctx, b.images.ImageStreams(b.namespace), b.plan.imageStream(), kube.ApplyOptions{}); err != nil {
+	stream, err := kube.ApplyTo(ctx, b.images.ImageStreams(b.namespace), b.imageStream(), kube.ApplyOptions{})
+	if err != nil {
 		return kube.Problem(err)
 	}
-	_, err := kube.ApplyTo(ctx, b.builds.BuildConfigs(b.namespace), b.plan.buildConfig(), kube.ApplyOptions{})
+	if stream.Status.DockerImageRepository == "" {
+		return fail.Advise(fail.Becausef(fail.BuildUnavailable, "building image %s: ImageStream %s/%s has no repository: the cluster's internal registry is not enabled", b.flavour, b.namespace, StreamName),
+			"an administrator enables it: oc patch configs.imageregistry.operator.openshift.io/cluster --type=merge --patch='{\"spec\":{\"managementState\":\"Managed\"}}'; or name an existing image: param image")
+	}
+	_, err = kube.ApplyTo(ctx, b.builds.BuildConfigs(b.namespace), b.buildConfig(), kube.ApplyOptions{})
+	if apierrors.IsForbidden(err) && strings.Contains(err.Error(), "build strategy Docker is not allowed") {
+		// An administrator has taken this right, which every user has at first.
+		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc adm policy add-role-to-user system:build-strategy-docker %s -n %s; or name an existing image: param image", kube.WhoAsks(ctx, b.kube), b.namespace)
+	}
 	return kube.Problem(err)
 }
 
-// claim writes ours, if the BuildConfig is still as it was read.
+// claim writes our claim, if the BuildConfig has not changed since it was read.
 func (b *builder) claim(ctx context.Context, config *buildv1.BuildConfig) error {
-	text, err := json.Marshal(claim{Inputs: b.plan.inputs.fingerprint(), Holder: b.holder, At: b.now().UTC()})
+	text, err := json.Marshal(claim{Inputs: b.inputs.fingerprint(), Holder: b.holder, Caller: b.caller, At: b.now().UTC()})
 	if err != nil {
 		return err
 	}
@@ -158,52 +176,78 @@ func (b *builder) claim(ctx context.Context, config *buildv1.BuildConfig) error 
 	return err
 }
 
-// errChanged says that the BuildConfig was changed just when a build was started,
-// so that it was one of somebody else's inputs.
+// errChanged is the error if the BuildConfig changed just when a build started, which so has another caller's inputs.
 var errChanged = errors.New("the BuildConfig was changed at the same moment")
 
-// start sends the folder and gives the Build as soon as it is there; the sending
-// goes on until its pod has taken it. before are the builds that were there.
-func (b *builder) start(ctx context.Context, before []buildv1.Build) (*buildv1.Build, error) {
-	name := configName(b.plan.flavour)
+// start sends the folder and returns the Build as soon as it exists; sending continues until the build's pod has received
+// the folder. before are the earlier builds.
+func (b *builder) start(ctx context.Context, before []buildv1.Build) (*buildv1.Build, *sending, error) {
+	name := configName(b.flavour)
 	var folder bytes.Buffer
 	if err := b.definition.pack(&folder); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	b.log.Info(fmt.Sprintf("Sending the folder of %s (%s) to buildconfig %s.", b.plan.flavour, humanize.Bytes(int64(folder.Len())), name), "flavour", b.plan.flavour, "bytes", folder.Len(), "buildConfig", name)
-	sending, cancel := context.WithCancelCause(ctx)
+	b.log.Info(fmt.Sprintf("Sending the folder of %s (%s) to buildconfig %s.", b.flavour, humanize.Bytes(int64(folder.Len())), name), "flavour", b.flavour, "bytes", folder.Len(), "buildConfig", name)
+	starting, cancel := context.WithCancelCause(ctx)
+	started := &sending{ended: make(chan struct{})}
 	go func() {
-		sent, err := b.send(ctx, name, folder.Bytes())
-		if err == nil && inputsOf(sent) != b.plan.inputs.fingerprint() {
-			err = errors.Join(errChanged, b.cancel(ctx, sent.Name))
+		defer close(started.ended)
+		var sent *buildv1.Build
+		sent, started.err = b.send(ctx, name, folder.Bytes())
+		if started.err == nil && inputsOf(sent) != b.inputs.fingerprint() {
+			started.err = errors.Join(errChanged, b.cancel(ctx, sent.Name))
 		}
-		if err != nil {
-			cancel(err)
+		if started.err != nil {
+			cancel(started.err)
 		}
 	}()
 	var build *buildv1.Build
-	err := kube.Until(sending, "builds of "+name, b.builds.Builds(b.namespace), buildsOf(name), func(builds []*buildv1.Build) (bool, error) {
+	find := func(builds []*buildv1.Build) bool {
 		for _, candidate := range builds {
 			known := slices.ContainsFunc(before, func(old buildv1.Build) bool { return old.UID == candidate.UID })
-			if !known && inputsOf(candidate) == b.plan.inputs.fingerprint() {
+			if !known && inputsOf(candidate) == b.inputs.fingerprint() {
 				build = candidate
 			}
 		}
-		return build != nil, nil
+		return build != nil
+	}
+	err := kube.Until(starting, "builds of "+name, b.builds.Builds(b.namespace), buildsOf(name), func(builds []*buildv1.Build) (bool, error) {
+		return find(builds), nil
 	})
+	if build == nil && ctx.Err() == nil && starting.Err() != nil && !errors.Is(context.Cause(starting), errChanged) {
+		// The server may answer before the watch shows a build that failed at once; the Build explains more than the answer.
+		looking, stop := context.WithTimeout(ctx, answerTime)
+		defer stop()
+		_ = kube.Until(looking, "builds of "+name, b.builds.Builds(b.namespace), buildsOf(name), func(builds []*buildv1.Build) (bool, error) {
+			find(builds)
+			return true, nil
+		})
+	}
 	switch {
 	case build != nil:
-		return build, nil
-	case errors.Is(context.Cause(sending), errChanged):
-		return nil, errChanged
-	case ctx.Err() == nil && sending.Err() != nil:
-		return nil, kube.Problem(fmt.Errorf("starting a build of buildconfig %s/%s: %w", b.namespace, name, context.Cause(sending)))
+		return build, started, nil
+	case errors.Is(context.Cause(starting), errChanged):
+		return nil, nil, errChanged
+	case ctx.Err() == nil && starting.Err() != nil:
+		return nil, nil, b.notStarted(context.Cause(starting))
 	}
-	return nil, err
+	return nil, nil, err
 }
 
-// send is the request that client-go has no method for. It ends when the build's
-// pod has taken the folder.
+// missingAccount matches the server's internal error for a BuildConfig whose service account does not exist.
+var missingAccount = regexp.MustCompile(`serviceaccounts? "([^"]+)" not found`)
+
+// notStarted explains why the server refused to create a build.
+func (b *builder) notStarted(cause error) error {
+	err := fmt.Errorf("starting a build of buildconfig %s/%s: %w", b.namespace, configName(b.flavour), cause)
+	if account := missingAccount.FindStringSubmatch(cause.Error()); account != nil {
+		return fail.Advise(fail.Because(fail.BuildUnavailable, err),
+			"oc create serviceaccount %s -n %s; oc policy add-role-to-user system:image-builder -z %[1]s -n %[2]s (OpenShift creates both in a new project, unless its builds are disabled)", account[1], b.namespace)
+	}
+	return kube.Problem(err)
+}
+
+// send makes a request for which client-go has no method. It ends when the build's pod has received the folder.
 func (b *builder) send(ctx context.Context, config string, folder []byte) (*buildv1.Build, error) {
 	build := &buildv1.Build{}
 	err := b.builds.RESTClient().Post().Namespace(b.namespace).Resource("buildconfigs").Name(config).SubResource("instantiatebinary").

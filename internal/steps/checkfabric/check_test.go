@@ -1,6 +1,10 @@
 package checkfabric
 
 import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -14,8 +18,11 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -109,11 +116,11 @@ case $me,$nodes in 1,*|*,3) exec sleep 60;; esac
 echo 'Traceback (most recent call last):'
 echo '  File "x.py", line 1, in <module>'
 echo 'RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [10.0.103.5]:28703: Connection refused'
-exit 1`, []int{0, 1}, "ConnectionRefused: nobody listens"},
+exit 1`, []int{0, 1}, "ConnectionRefused: no process listens"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			check, _, out := newCheck(t, test.nodes, test.script)
-			check.Bound = 6 * time.Second
+			check.Bound = 15 * time.Second
 			began := time.Now()
 			report, err := check.Run(t.Context())
 			if fail.ReasonOf(err) != fail.NetworkBroken || !strings.Contains(err.Error(), test.words) {
@@ -163,6 +170,90 @@ func TestNodeCutDuringTheCheck(t *testing.T) {
 	}
 }
 
+// A rank may write any status and any measurement. The numbers of nodes are those of the nodes that were asked.
+func TestForgedAnswers(t *testing.T) {
+	check, agents, _ := newCheck(t, 2, `
+say '"operation": "send_recv", "scope": "pair", "pair": [-5, 99], "bytes": 8, "ranks": 2, "time": 1'
+say '"operation": "all_reduce", "scope": "rail", "rail": -1, "bytes": 8, "ranks": 2, "time": 1'
+say '"event": "rail", "rail": 99'
+[ $me = 0 ] && say '"event": "ready"' && say '"event": "joined"' && say '"event": "joined"'
+echo 'Traceback (most recent call last):'
+echo '  File "x.py", line 1, in <module>'
+echo 'RuntimeError: [../gloo/transport/tcp/pair.cc:799] connect [10.0.103.5]:28703: Connection refused'
+exit 1`)
+	check.Bound = 15 * time.Second
+	agents[0].Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			next.ServeHTTP(forger{w}, r)
+		})
+	})
+	report, err := check.Run(t.Context())
+	if fail.ReasonOf(err) != fail.NetworkBroken || !slices.Equal(report.FaultyNodes, []int{0, 1}) || len(report.Measurements) != 0 {
+		t.Errorf("got %v, faulty %v, %d measurements; want NetworkBroken of nodes 0 and 1, without measurements", err, report.FaultyNodes, len(report.Measurements))
+	}
+	if err := report.Print(io.Discard); err != nil {
+		t.Error(err)
+	}
+}
+
+// forger changes the number of the node in every answer.
+type forger struct{ http.ResponseWriter }
+
+func (f forger) Write(p []byte) (int, error) {
+	_, err := f.ResponseWriter.Write(bytes.ReplaceAll(p, []byte(`"node":0`), []byte(`"node":99`)))
+	return len(p), err
+}
+
+func (f forger) Unwrap() http.ResponseWriter { return f.ResponseWriter }
+
+func (f forger) Flush() { _ = http.NewResponseController(f.ResponseWriter).Flush() }
+
+// Events that one node repeats are not those of several.
+func TestRepeatedEvents(t *testing.T) {
+	var out outcome
+	for range 3 {
+		for _, event := range []fabric.Event{fabric.Ready, fabric.Joined, fabric.WithoutGPU} {
+			out.take(0, fabric.Line{Event: event}, nil)
+		}
+	}
+	if out.telling() || len(out.joined) != 1 || len(out.withoutGPU) != 1 {
+		t.Errorf("got %+v, want events of one node", out)
+	}
+}
+
+// A network below its expected bandwidth has the reason NetworkSlow with bandwidth=fail, and only a warning otherwise.
+func TestSlowNetwork(t *testing.T) {
+	check, agents, _ := newCheck(t, 2, measured)
+	for _, node := range agents {
+		if _, err := node.Client.SetNetwork(t.Context(), agent.Network{Mode: agent.RDMA, Expected: rdma.Expected{Bandwidth: 10 * rdma.GBps}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := check.Run(t.Context())
+	if err != nil || report.Verdict != fabric.Slow {
+		t.Fatalf("got %v, verdict %s %q; want slow", err, report.Verdict, report.Message)
+	}
+	for _, test := range []struct {
+		bandwidth string
+		verdict   fabric.Verdict
+		want      fail.Reason
+		log       string
+	}{
+		{failing, fabric.Slow, fail.NetworkSlow, ""},
+		{warn, fabric.Slow, "", "expected 10.0 GB/s"},
+		{failing, fabric.Pass, "", "expected 10.0 GB/s"},
+		{failing, fabric.NotMeasured, "", "The fabric was not measured"},
+	} {
+		var out strings.Builder
+		report.Verdict = test.verdict
+		c := &checker{Deps{Log: step.TextLog(&out)}, Options{Bandwidth: test.bandwidth}}
+		err := c.judge(report, nil)
+		if (err != nil) != (test.want != "") || err != nil && (fail.ReasonOf(err) != test.want || !strings.Contains(err.Error(), "expected 10.0 GB/s")) || !strings.Contains(out.String(), test.log) {
+			t.Errorf("bandwidth=%s, verdict %s: got %s: %v and log %q; want %q", test.bandwidth, test.verdict, fail.ReasonOf(err), err, &out, test.want)
+		}
+	}
+}
+
 // What fails for another cause is not the network's.
 func TestOtherFailures(t *testing.T) {
 	check, _, _ := newCheck(t, 2, `
@@ -190,6 +281,29 @@ exit 1`)
 	check.Nodes = check.Nodes[:1]
 	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.Pass {
 		t.Errorf("one node of two ranks: got %v, %+v; want a pass", err, report)
+	}
+}
+
+// Time for importing torch counts against no node, and slow ranks that give signs of life do not hang.
+func TestSlowRanksAreNotBroken(t *testing.T) {
+	check, _, out := newCheck(t, 2, `
+say '"event": "joined"'
+for i in 1 2 3 4 5 6 7; do sleep 0.4; say '"event": "beat"'; done
+`+measured)
+	check.Bound = 8 * time.Second
+	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.Pass {
+		t.Errorf("silent for 0.4 s, 2.8 s in all: got %v, %s %q; want a pass; log %s", err, report.Verdict, report.Message, out)
+	} else if slices.ContainsFunc(report.Measurements, func(m fabric.Measurement) bool { return m.Bytes == 0 }) {
+		t.Errorf("signs of life became measurements: %+v", report.Measurements)
+	}
+	late := t.TempDir()
+	if err := os.WriteFile(filepath.Join(late, "python3"), []byte("#!/bin/sh\nsleep 3.2\necho '{\"fabric\": 1, \"event\": \"ready\"}'\nexec sleep 60\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	check, _, _ = start(t, 2, append(os.Environ(), "PATH="+late+":"+os.Getenv("PATH")))
+	check.Bound = 6 * time.Second
+	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.NotMeasured || !strings.Contains(report.Message, "want a longer --timeout") {
+		t.Errorf("importing torch takes nearly all of the time: got %v, %s %q; want not measured", err, report.Verdict, report.Message)
 	}
 }
 
@@ -242,4 +356,51 @@ func TestBenchmark(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log("\n" + table.String())
+}
+
+// FuzzAnswers: agents, and the ranks whose output they pass on, may answer anything. The check neither
+// crashes nor names a node or rail that does not exist.
+func FuzzAnswers(f *testing.F) {
+	f.Add([]byte(`{"node": 99, "state": "exited", "spec": {"launcher": "command", "script": "python3", "nodes": 2, "ranksPerNode": 1}, "ranks": [{"rank": 1, "node": 99, "ended": "2026-01-01T00:00:00Z", "exit": {"code": 1}, "python": {"type": "RuntimeError", "message": "connect: Connection refused"}}]}`),
+		[]byte(`{"devices": [{"name": "mlx5_6", "uverbs": "uverbs0", "pcie": {"speedGTps": 1e300, "width": 9}, "ports": [{"state": "ACTIVE", "linkLayer": "InfiniBand", "rateBitsPerSecond": -5, "gids": [{"gid": "10.0.0.1"}]}]}]}`),
+		[]byte(`{"gpus": [{}, {}], "gpusExpected": -7, "network": {"mode": "rdma", "rack": "a"}}`), []byte(`{"fabric": 1, "event": "rail", "rail": 99}`))
+	f.Add([]byte(`{"state": "running", "spec": {"launcher": "command", "script": "python3", "nodes": 2, "ranksPerNode": 1}, "nccl": {"transport": "sockets", "ranks": [{"rank": -1}], "processes": [{"host": "a", "communicators": [{"routes": [{"transport": "sockets", "device": -9}]}]}]}}`),
+		[]byte(`{"devices": [{"name": "a", "uverbs": "b", "ports": [{"state": "ACTIVE", "linkLayer": "Ethernet", "gidIndex": 3, "address": "10.0.0.1/33", "rateBitsPerSecond": 9223372036854775807}]}]}`),
+		[]byte(`{}`), []byte(`{"fabric": 1, "operation": "send_recv", "scope": "pair", "pair": [-5, 99], "bytes": 8, "ranks": 2, "time": 1}`))
+	f.Fuzz(func(t *testing.T, status, devices, facts, line []byte) {
+		check := &Check{Nodes: nodes.Set{&agent.Client{}, &agent.Client{}}, Bound: time.Minute, Log: slog.New(slog.DiscardHandler), facts: make([]agent.Facts, 2), devices: make([]rdma.Facts, 2)}
+		var answer agent.JobStatus
+		_, _, _ = json.Unmarshal(status, &answer), json.Unmarshal(devices, &check.devices[1]), json.Unmarshal(facts, &check.facts[1])
+		check.devices[0] = check.devices[1]
+		check.settings = network.SettingsOf(check.facts)
+		check.report.Nodes, check.report.KubernetesNodes = 2, check.where()
+		check.report.Backend, check.report.RanksPerNode = check.ranks()
+		rails := check.rails()
+		for _, r := range rails {
+			check.report.Rails = append(check.report.Rails, r.report)
+		}
+		check.expect(rails)
+		out := outcome{rail: noRail}
+		// As the agent's client does with every answer.
+		if answer.Confine(answer.ID, 1) == nil {
+			out.statuses = append(out.statuses, answer)
+		}
+		if parsed, ok := fabric.ParseLine(line); ok {
+			out.take(1, parsed, check.Nodes)
+		}
+		check.report.Measurements = out.measurements
+		check.describe(out)
+		_, _ = check.notTheNetwork(out), check.wrongTransport()
+		check.explain(out)
+		check.report.Verdict = ""
+		check.report.Judge()
+		if err := check.report.Print(io.Discard); err != nil {
+			t.Error(err)
+		}
+		for _, node := range check.report.FaultyNodes {
+			if node < 0 || node > 1 {
+				t.Errorf("node %d of 2 is at fault", node)
+			}
+		}
+	})
 }

@@ -3,34 +3,37 @@ package checkfabric
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// isolate finds who is at fault where all nodes together hang or fail: nodes whose agents do
-// not answer, else those of the pairs that do not work by themselves, on the rail whose turn
-// it was.
-func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, whole outcome) error {
+// isolate finds the nodes at fault after all nodes together hung or failed: nodes whose agents do
+// not answer, else nodes of pairs that fail by themselves. If a rail was being measured, the pairs use it.
+func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error {
 	on := whole.rail
-	silent, err := c.each(ctx, func(ctx context.Context, i int) error {
+	var names []string
+	if on >= 0 && on < len(rails) {
+		names = []string{rails[on].report.String()}
+	} else {
+		on = noRail
+	}
+	err := c.ask(ctx, func(ctx context.Context, i int) error {
 		_, err := c.Nodes[i].Health(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if err := c.cutOff(silent); err != nil {
-		return err
-	}
-	if !whole.began(len(c.Nodes)) {
+	r := &c.report
+	if !whole.telling() {
 		r.Verdict = fabric.NotMeasured
-		r.Message = fmt.Sprintf("python3 had not imported torch on all nodes within %s: %d of %d were ready", time.Since(c.began).Round(time.Second), len(whole.ready), len(c.Nodes))
+		r.Message = fmt.Sprintf("importing torch left no time to measure: after %s %d of %d were ready; want a longer --timeout", time.Since(c.began).Round(time.Second), len(whole.ready), len(c.Nodes))
 		return nil
 	}
 	c.Log.Info("Not all ranks answer; trying pairs of nodes.")
@@ -38,10 +41,14 @@ func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, who
 	var good, bad []fabric.Pair
 	rounds := fabric.Rounds(len(c.Nodes))
 	var slice time.Duration
-	for i, together := range rounds {
+	for i, pairs := range rounds {
 		const most = 0.9 // of the time left: rails may follow
 		slice = c.left(most) / time.Duration(len(rounds)-i+1)
-		outcomes, err := c.together(ctx, func(k int) *job { return c.pair(together[k], i, r, rails, on, slice) }, len(together))
+		var jobs []*job
+		for _, pair := range pairs {
+			jobs = append(jobs, c.pair(pair, i, rails, on, slice))
+		}
+		outcomes, err := together(ctx, jobs)
 		if err != nil {
 			return err
 		}
@@ -49,32 +56,27 @@ func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, who
 			if err := c.cutOff(out.unreachable); err != nil {
 				return err
 			}
-			if out.done {
-				good = append(good, together[k])
-				continue
-			}
-			if !out.began(len(together[k])) {
+			switch {
+			case out.done:
+				good = append(good, pairs[k])
+			case !out.telling():
 				untried++
-				continue
+			default:
+				bad = append(bad, pairs[k])
+				c.explain(out)
 			}
-			bad = append(bad, together[k])
-			c.explain(r, out)
 		}
-	}
-	var names []string
-	if on >= 0 && on < len(rails) {
-		names = []string{rails[on].report.String()}
 	}
 	switch {
 	case len(bad) == 0 && untried > 0:
-		return c.broken(nil, names, "all nodes together hang%s, and there was no time to find out which of them is at fault: want a longer --timeout", onRails(names))
+		return c.broken(nil, names, "all nodes together hang%s, and there was no time to find the faulty one: want a longer --timeout", onRails(names))
 	case len(bad) == 0:
-		return c.broken(nil, names, "all nodes together hang%s, though each pair of them works by itself: look for addresses given twice, and for rails that have no route to each other",
+		return c.broken(nil, names, "all nodes together hang%s, though each pair of them works by itself: look for duplicate addresses, and for rails without a route to each other",
 			onRails(names))
 	}
 	faulty := fabric.Faulty(good, bad)
 	if len(names) == 0 && len(rails) > 1 {
-		if names, err = c.faultyRails(ctx, r, rails, bad[0]); err != nil {
+		if names, err = c.faultyRails(ctx, rails, bad[0]); err != nil {
 			return err
 		}
 	}
@@ -86,13 +88,19 @@ func (c *Check) isolate(ctx context.Context, r *fabric.Report, rails []rail, who
 	if len(c.Nodes) == 2 {
 		what = fmt.Sprintf("%s do not reach each other within %s%s", c.named(faulty), slice.Round(time.Second), onRails(names))
 	}
-	for _, f := range r.Findings {
-		if !f.Consequence {
-			what += fmt.Sprintf("; %s: %s", f.Reason, f.Cause)
-			break
-		}
+	if f, ok := c.cause(); ok {
+		what += fmt.Sprintf("; %s: %s", f.Reason, f.Cause)
 	}
 	return c.broken(faulty, names, "%s", what)
+}
+
+// cause is the first finding that is not the consequence of another.
+func (c *Check) cause() (nccl.Finding, bool) {
+	i := slices.IndexFunc(c.report.Findings, func(f nccl.Finding) bool { return !f.Consequence })
+	if i < 0 {
+		return nccl.Finding{}, false
+	}
+	return c.report.Findings[i], true
 }
 
 func onRails(names []string) string {
@@ -102,34 +110,39 @@ func onRails(names []string) string {
 	return " on rail " + strings.Join(names, " and ")
 }
 
-// pair is the job of two nodes, short: that they talk at all is what it shows.
-func (c *Check) pair(pair fabric.Pair, round int, r *fabric.Report, rails []rail, on int, bound time.Duration) *job {
-	ranks := r.RanksPerNode
-	if r.Backend == fabric.Gloo {
+const noRail = -1
+
+// pair is a short job of two nodes: it shows only that they reach each other.
+func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound time.Duration) *job {
+	ranks := c.report.RanksPerNode
+	if c.report.Backend == fabric.Gloo {
 		ranks = 1
 	}
-	j := c.job(fmt.Sprintf("pair-%d-%s-%d", round, pair, on+1), pair[:], fabric.Input{RanksPerNode: ranks, Backend: r.Backend, Sizes: []agent.Bytes{8, 1 << 20}, WithoutGPU: fabric.LargestWithoutGPU()}, bound)
-	if on >= 0 && on < len(rails) {
-		j.also(rails[on].only)
+	j := c.job(fmt.Sprintf("pair-%d-%s-%d", round, pair, on+1), pair[:], fabric.Input{RanksPerNode: ranks, Backend: c.report.Backend, Sizes: []agent.Bytes{8, 1 << 20}, WithoutGPU: fabric.LargestWithoutGPU()}, bound)
+	if on != noRail {
+		j.own = append(j.own, func(node int, input *fabric.Input, env map[string]string) { c.only(rails[on], node, input, env) })
 	}
 	return j
 }
 
-// faultyRails are the rails on which a pair that does not work does not work, none where
-// it does on no rail.
-func (c *Check) faultyRails(ctx context.Context, r *fabric.Report, rails []rail, pair fabric.Pair) ([]string, error) {
+// faultyRails are the rails on which a broken pair fails. If it fails on all rails, none is named.
+func (c *Check) faultyRails(ctx context.Context, rails []rail, pair fabric.Pair) ([]string, error) {
 	const least, most = 8 * time.Second, 0.9
 	bound := c.left(most)
 	if bound < least {
 		return nil, nil
 	}
-	outcomes, err := c.together(ctx, func(k int) *job { return c.pair(pair, len(c.Nodes), r, rails, k, bound) }, len(rails))
+	var jobs []*job
+	for k := range rails {
+		jobs = append(jobs, c.pair(pair, len(c.Nodes), rails, k, bound))
+	}
+	outcomes, err := together(ctx, jobs)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
 	for k, out := range outcomes {
-		if !out.done {
+		if !out.done && out.telling() {
 			names = append(names, rails[k].report.String())
 		}
 	}
@@ -139,8 +152,8 @@ func (c *Check) faultyRails(ctx context.Context, r *fabric.Report, rails []rail,
 	return names, nil
 }
 
-// explain adds what a failed job shows to the report's findings, once each.
-func (c *Check) explain(r *fabric.Report, out outcome) {
+// explain adds what a failed job shows to the report's findings, each reason once.
+func (c *Check) explain(out outcome) {
 	var found []nccl.Finding
 	if summary, ok := agent.NCCLOf(out.statuses, nccl.Unknown, nil); ok {
 		found = summary.Findings
@@ -150,14 +163,9 @@ func (c *Check) explain(r *fabric.Report, out outcome) {
 			found = append(found, finding)
 		}
 	}
-	known := map[fail.Reason]bool{}
-	for _, f := range r.Findings {
-		known[f.Reason] = true
-	}
 	for _, f := range found {
-		if !known[f.Reason] {
-			known[f.Reason] = true
-			r.Findings = append(r.Findings, f)
+		if !slices.ContainsFunc(c.report.Findings, func(known nccl.Finding) bool { return known.Reason == f.Reason }) {
+			c.report.Findings = append(c.report.Findings, f)
 		}
 	}
 }

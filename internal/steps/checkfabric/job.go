@@ -3,7 +3,6 @@ package checkfabric
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,73 +13,71 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Bounds within one run of the benchmark.
 const (
-	// starting is how long an agent may take to start its part.
-	starting = 10 * time.Second
-	// settle is how long ranks have to show their own errors after the first has failed.
+	// settle is how long ranks have to print their own errors after the first one has failed.
 	settle = 2 * time.Second
-	// ending is how long the end of what is stopped may take; grace is of that.
+	// ending is how long a job may take to end after it is stopped; grace is the part of it before SIGKILL.
 	ending = 4 * time.Second
 	grace  = time.Second
+	// mostMeasurements is many more than the benchmark prints.
+	mostMeasurements = 1 << 14
 )
 
 // job is one run of the benchmark on some of the nodes.
 type job struct {
 	id string
-	// members take part, in this order: the first is where the ranks meet.
+	// members take part, in this order: the ranks meet on the first one.
 	members nodes.Set
-	// input is common; own adds what is a member's.
+	// input is common to all members; own adds what differs.
 	input fabric.Input
-	own   func(node int, input *fabric.Input, env map[string]string)
-	// bound is how long all of it may take, stall how long it may be silent once torch is
-	// there on all members.
-	bound, stall time.Duration
-	run          string
+	own   []ownPart
+	// bound is how long the job may take. Once all members have imported torch it may be silent for joining, which is the time for
+	// devices and for the ranks to meet, and once they have met for stall.
+	bound, joining, stall time.Duration
+	run                   string
 }
 
-// outcome is how it ended.
+// ownPart adds what one member has to the input, and to the variables of its ranks.
+type ownPart func(node int, input *fabric.Input, env map[string]string)
+
 type outcome struct {
 	measurements []fabric.Measurement
-	// rail is the one whose turn it was last, -1 before the first.
+	// rail is the one that was measured last, -1 before the first.
 	rail int
-	// withoutGPU are the nodes whose torch sees no GPU; ready and joined those that have
-	// got so far.
+	// withoutGPU are the nodes whose torch sees no GPU; ready and joined those that printed these events.
 	withoutGPU, ready, joined []int
 	// done: all was measured, or as much as there was time for.
 	done bool
-	// failed is true where a rank ended by itself with an error.
+	// failed is true if a rank ended by itself with an error.
 	failed bool
-	// stalled is true where it was stopped because nothing came any more.
+	// stalled is true if the job was stopped because no rank printed anything any more, though all had imported torch.
 	stalled  bool
 	statuses []agent.JobStatus
 	// unreachable are the errors of nodes whose agents do not answer.
 	unreachable map[int]error
 }
 
-// news is what one node's followers say.
-type news struct {
+type update struct {
 	node   int
 	line   *fabric.Line
 	status *agent.JobStatus
-	// logged: its log is complete.
+	// logged: the node's log is complete.
 	logged bool
 }
 
-// do runs the job to its end, within its bound. The error is one that is not about the
-// network: of a job that could not be started, or ctx's.
+// do runs the job to its end, within its bound. Its error is not about the network: the job
+// could not be started, or ctx ended.
 func (j *job) do(ctx context.Context) (outcome, error) {
-	out := outcome{rail: -1, unreachable: map[int]error{}}
+	out := outcome{rail: -1}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := j.start(ctx, &out); err != nil || len(out.unreachable) > 0 {
 		j.stop(ctx, "the check cannot begin")
 		return out, err
 	}
-	all := make(chan news)
+	all := make(chan update)
 	var group sync.WaitGroup
 	for _, client := range j.members {
 		group.Go(func() { j.follow(ctx, client, all) })
@@ -89,50 +86,33 @@ func (j *job) do(ctx context.Context) (outcome, error) {
 	defer cancel()
 	err := j.wait(ctx, all, &out)
 	if err != nil {
-		j.stop(ctx, "the check was told to end")
+		j.stop(ctx, "the check was interrupted")
 	}
 	return out, err
 }
 
-// start starts every member's part.
-func (j *job) start(ctx context.Context, out *outcome) error {
-	ctx, cancel := context.WithTimeout(ctx, min(starting, j.bound))
-	defer cancel()
-	var mu sync.Mutex
-	var errs []error
-	var group sync.WaitGroup
+func (j *job) start(ctx context.Context, out *outcome) (err error) {
+	specs := make([]agent.JobSpec, len(j.members))
 	for place, client := range j.members {
-		group.Go(func() {
-			spec, err := j.spec(place, client.Node())
-			if err == nil {
-				err = nodes.Retry(ctx, func() error {
-					_, err := client.StartJob(ctx, j.id, spec)
-					return err
-				})
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil:
-			case fail.ReasonOf(err) == fail.AgentUnreachable:
-				out.unreachable[client.Node()] = err
-			default:
-				errs = append(errs, err)
-			}
-		})
+		if specs[place], err = j.spec(place, client.Node()); err != nil {
+			return err
+		}
 	}
-	group.Wait()
-	return errors.Join(errs...)
+	out.unreachable, err = ask(ctx, j.members, j.bound, func(ctx context.Context, place int) error {
+		_, err := j.members[place].StartJob(ctx, j.id, specs[place])
+		return err
+	})
+	return err
 }
 
-// spec is a member's part. Of launcher command every node has one process, which starts
-// the ranks itself: so any nodes may take part, and not the first ones alone.
+// spec is a member's part. With launcher command every node has one process, which starts
+// the ranks itself, so that any nodes can take part and not only the first ones.
 func (j *job) spec(place, node int) (agent.JobSpec, error) {
 	input := j.input
 	input.Node, input.Nodes = place, len(j.members)
 	env := map[string]string{}
-	if j.own != nil {
-		j.own(node, &input, env)
+	for _, add := range j.own {
+		add(node, &input, env)
 	}
 	args, err := input.Arguments()
 	return agent.JobSpec{
@@ -141,9 +121,8 @@ func (j *job) spec(place, node int) (agent.JobSpec, error) {
 	}, err
 }
 
-// follow sends what a node says until ctx is done.
-func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- news) {
-	send := func(n news) error {
+func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- update) {
+	send := func(n update) error {
 		n.node = client.Node()
 		select {
 		case all <- n:
@@ -163,18 +142,18 @@ func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- news)
 		lines := bufio.NewScanner(reader)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
-			if line, ok := fabric.ParseLine(lines.Bytes()); ok && send(news{line: &line}) != nil {
+			if line, ok := fabric.ParseLine(lines.Bytes()); ok && send(update{line: &line}) != nil {
 				break
 			}
 		}
 		_ = reader.Close()
-		_ = send(news{logged: true})
+		_ = send(update{logged: true})
 	})
 	for ctx.Err() == nil {
 		over := false
 		err := client.WatchJob(ctx, j.id, func(status agent.JobStatus) error {
 			over = status.State != agent.Running
-			return send(news{status: &status})
+			return send(update{status: &status})
 		})
 		if over || err != nil && again(err) != nil {
 			break
@@ -183,8 +162,8 @@ func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- news)
 	group.Wait()
 }
 
-// wait gathers what the nodes say until all have ended, or are stopped.
-func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
+// wait takes the nodes' updates until all have ended, or are stopped.
+func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
 	statuses := map[int]agent.JobStatus{}
 	logged := map[int]bool{}
 	done := map[int]bool{}
@@ -196,16 +175,23 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 				out.statuses = append(out.statuses, status)
 			}
 		}
-		out.done = measured() || cut && !out.stalled
+		out.done = measured() || cut
 	}()
 	bound := time.After(j.bound)
 	silent := time.NewTimer(j.bound)
+	silent.Stop()
 	last := time.Now()
+	patience := func() time.Duration {
+		if len(out.joined) < len(j.members) {
+			return j.joining
+		}
+		return j.stall
+	}
 	var stopAt, giveUp <-chan time.Time
 	stop := func(why string) {
 		if giveUp == nil {
 			giveUp = time.After(ending)
-			// Who does not answer must not hold up the verdict.
+			// An agent that does not answer must not delay the verdict.
 			go j.stop(ctx, why)
 		}
 	}
@@ -220,11 +206,11 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 					done[n.node] = true
 				}
 				if measured() && stopAt == nil && giveUp == nil {
-					// torch may take its time to end; there is nothing to learn from that.
+					// torch may be slow to end, which shows nothing about the network.
 					stopAt = time.After(settle)
 				}
 				if len(out.ready) == len(j.members) {
-					silent.Reset(j.stall)
+					silent.Reset(patience())
 				}
 			case n.status != nil:
 				statuses[n.node] = *n.status
@@ -239,9 +225,9 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 			out.stalled = true
 			stop("no rank answers any more")
 		case <-bound:
-			// A machine that is busy measures longer than the program reckons.
-			cut = len(out.joined) == len(j.members) && time.Since(last) < j.stall/2
-			out.stalled = !cut
+			// On a busy machine measuring takes longer than the program estimates, and importing torch or meeting longer than there is time.
+			out.stalled = len(out.ready) == len(j.members) && time.Since(last) >= patience()/2
+			cut = len(out.joined) == len(j.members) && !out.stalled
 			stop("the time for the check is over")
 		case <-stopAt:
 			why := "another rank failed"
@@ -260,37 +246,44 @@ func (j *job) wait(ctx context.Context, all <-chan news, out *outcome) error {
 	}
 }
 
-// take notes what a line says. The benchmark knows places among the members, and not nodes.
+// take takes a line of a node. The benchmark knows places among the members, and not nodes.
 func (o *outcome) take(node int, line fabric.Line, members nodes.Set) {
+	note := func(nodes *[]int) {
+		if !slices.Contains(*nodes, node) {
+			*nodes = append(*nodes, node)
+		}
+	}
 	switch line.Event {
 	case fabric.WithoutGPU:
-		o.withoutGPU = append(o.withoutGPU, node)
+		note(&o.withoutGPU)
 	case fabric.Ready:
-		o.ready = append(o.ready, node)
+		note(&o.ready)
 	case fabric.Joined:
-		o.joined = append(o.joined, node)
+		note(&o.joined)
 	case fabric.OnRail:
 		o.rail = line.Rail
-	case fabric.Done:
-	default:
-		if p := line.Pair; line.Scope == fabric.InPair && min(p[0], p[1]) >= 0 && max(p[0], p[1]) < len(members) {
+	case "": // a measurement
+		if line.Scope == fabric.InPair {
+			p := line.Pair
+			if !p.Within(len(members)) {
+				return
+			}
 			a, b := members[p[0]].Node(), members[p[1]].Node()
 			line.Pair = fabric.Pair{min(a, b), max(a, b)}
 		}
 		if line.Scope == fabric.InNode {
 			line.Node = node
 		}
-		o.measurements = append(o.measurements, line.Measurement)
+		if len(o.measurements) < mostMeasurements {
+			o.measurements = append(o.measurements, line.Measurement)
+		}
 	}
 }
 
-// began is true where torch was there on all members, or something failed before: only then
-// does an end without a result say anything about the network.
-func (o *outcome) began(members int) bool {
-	return len(o.ready) == members || o.failed
-}
+// telling is true if an end without a result shows something about the network: something failed, or ranks were silent for long
+// after all members had imported torch. Members that had no time show nothing.
+func (o *outcome) telling() bool { return o.stalled || o.failed }
 
-// over is true when no member runs any more.
 func (j *job) over(statuses map[int]agent.JobStatus) bool {
 	return !slices.ContainsFunc(j.members, func(c *agent.Client) bool {
 		status, known := statuses[c.Node()]
@@ -303,13 +296,13 @@ func failed(status agent.JobStatus) bool {
 	return failed || status.State == agent.Exited && len(status.Ranks) == 0
 }
 
-// stop ends the job on all members and does not wait for it. It works after ctx has ended too.
+// stop asks all members to end the job, even if ctx has ended, and does not wait for the end.
 func (j *job) stop(ctx context.Context, why string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
 	defer cancel()
 	var group sync.WaitGroup
 	for _, client := range j.members {
-		// Who does not answer ends by the job's own deadline.
+		// A member whose agent does not answer ends at the job's own deadline.
 		group.Go(func() { _ = client.StopJob(ctx, j.id, agent.Stop{Reason: why, Grace: grace}) })
 	}
 	group.Wait()

@@ -3,8 +3,9 @@ package checkfabric
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,13 +14,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// rail is a network that all nodes have, with each node's port on it.
 type rail struct {
 	report fabric.Rail
 	ports  []rdma.RailPort
+	// gpus are, for each node, the place of the GPU that drives the rail when it is measured by itself.
+	gpus []int
 }
 
-// rails are those that join all nodes. On InfiniBand several ports of a node are on one
+// rails are the networks with ports of all nodes. On InfiniBand several ports of a node are on one
 // network: each is a rail, in the order of the devices.
 func (c *Check) rails() (rails []rail) {
 	for _, network := range rdma.Rails(c.devices) {
@@ -31,7 +33,7 @@ func (c *Check) rails() (rails []rail) {
 			width = min(width, len(ports))
 		}
 		for k := range width {
-			next := rail{report: fabric.Rail{Network: network.Network.String()}}
+			next := rail{report: fabric.Rail{Network: network.String()}}
 			for _, ports := range network.Ports {
 				next.ports = append(next.ports, ports[k])
 			}
@@ -42,113 +44,149 @@ func (c *Check) rails() (rails []rail) {
 	return rails
 }
 
-// expected is what the slowest of its ports should give.
-func (r rail) expected() rdma.BytesPerSecond {
-	least := r.ports[0].ExpectedBandwidth()
-	for _, port := range r.ports[1:] {
-		least = min(least, port.ExpectedBandwidth())
+// drive chooses the GPU of each node that drives each rail: the nearest one, and of equally near ones the least used.
+func (c *Check) drive(rails []rail) {
+	for node := range c.Nodes {
+		used := make([]int, c.report.RanksPerNode)
+		for k := range rails {
+			distances := rails[k].ports[node].Device.GPUs
+			best := 0
+			for gpu := range used {
+				nearer := distances[c.gpu(node, gpu)].Compare(distances[c.gpu(node, best)])
+				if nearer < 0 || nearer == 0 && used[gpu] < used[best] {
+					best = gpu
+				}
+			}
+			used[best]++
+			rails[k].gpus = append(rails[k].gpus, best)
+		}
 	}
-	return least
 }
 
-// railNames are each node's interfaces, in the rails' order.
-func railNames(rails []rail) map[int][]string {
-	names := map[int][]string{}
-	for _, r := range rails {
-		for node, port := range r.ports {
-			names[node] = append(names[node], port.Port.Netdev)
+// gpu is the PCI address of a node's GPU, empty if it is not known.
+func (c *Check) gpu(node, place int) string {
+	if gpus := c.facts[node].GPUs; place < len(gpus) {
+		return gpus[place].PCI
+	}
+	return ""
+}
+
+// expectedOf is what a rail's slowest port should reach, driven by its GPU. Nothing is expected of a rail that is far from the GPU
+// on some node.
+func (c *Check) expectedOf(r rail) (least rdma.BytesPerSecond, far bool) {
+	for node, port := range r.ports {
+		gpu := c.gpu(node, r.gpus[node])
+		if port.Device.GPUs[gpu].Far() {
+			return 0, true
 		}
+		if b := c.devices[node].RailBandwidth(port, gpu); node == 0 || b < least {
+			least = b
+		}
+	}
+	return least, false
+}
+
+// turns are groups of rails, by their places, that can be measured at once: no two of a group share a GPU on any node.
+func turns(rails []rail) (groups [][]int) {
+	for k := range rails {
+		shares := func(other int) bool {
+			for node, gpu := range rails[k].gpus {
+				if rails[other].gpus[node] == gpu {
+					return true
+				}
+			}
+			return false
+		}
+		i := slices.IndexFunc(groups, func(group []int) bool { return !slices.ContainsFunc(group, shares) })
+		if i < 0 {
+			groups, i = append(groups, nil), len(groups)
+		}
+		groups[i] = append(groups[i], k)
+	}
+	return groups
+}
+
+func interfaces(rails []rail, node int) (names []string) {
+	for _, r := range rails {
+		names = append(names, r.ports[node].Port.Netdev)
 	}
 	return names
 }
 
-// only lets a job use one rail alone.
-func (r rail) only(node int, input *fabric.Input, env map[string]string) {
+// only limits a node's ranks to the rail. They meet on the pod's interface, so that a dead rail does not keep them from starting.
+func (c *Check) only(r rail, node int, input *fabric.Input, env map[string]string) {
 	port := r.ports[node]
 	if input.Backend == fabric.Gloo {
-		env["GLOO_SOCKET_IFNAME"] = port.Port.Netdev
+		env[nccl.GlooInterface] = port.Port.Netdev
 		return
 	}
-	env["NCCL_IB_HCA"] = nccl.ExactHCA(port.HCA())
+	nccl.UseRail(env, port.HCA(), c.devices[node].PodInterface)
 }
 
-// measureRails measures all rails at once, each by one rank a node with a GPU of its own:
-// NCCL reads the devices that it may use once in a process.
-func (c *Check) measureRails(ctx context.Context, r *fabric.Report, rails []rail) error {
-	const least = 15 * time.Second
-	bound := c.left(0.9)
-	if bound < least {
-		c.Log.Info("There is no time left to measure the rails one by one.")
-		return nil
-	}
-	outcomes, err := c.together(ctx, func(k int) *job {
-		sizes, _ := fabric.Sizes(r.Backend)
-		j := c.job(fmt.Sprintf("rail-%d", k), c.places(), fabric.Input{
-			RanksPerNode: 1, FirstDevice: k % r.RanksPerNode, Backend: r.Backend, Sizes: sizes[len(sizes)-2:],
-		}, bound/2)
-		j.also(rails[k].only)
-		return j
-	}, len(rails))
-	if err != nil {
-		return err
-	}
-	for k, out := range outcomes {
-		if !out.done {
-			out.rail = k
-			return c.isolate(ctx, r, rails, out)
+// measureRails measures each rail by one rank a node, on its nearest GPU: NCCL reads the devices that it may use only
+// once in a process. Rails that share a GPU take turns.
+func (c *Check) measureRails(ctx context.Context, rails []rail) error {
+	const least = 7 * time.Second
+	groups := turns(rails)
+	sizes, _ := fabric.Sizes(c.report.Backend, false)
+	for i, group := range groups {
+		bound := c.left(0.9) / time.Duration(len(groups)-i+1)
+		if bound < least {
+			c.Log.Info("There is no time left to measure all rails one by one.")
+			return nil
 		}
-		for _, m := range out.measurements {
-			m.Scope, m.Rail = fabric.ByRail, k
-			r.Measurements = append(r.Measurements, m)
+		var jobs []*job
+		for _, k := range group {
+			j := c.job(fmt.Sprintf("rail-%d", k), c.places(), fabric.Input{RanksPerNode: 1, Backend: c.report.Backend, Sizes: sizes[len(sizes)-2:]}, bound)
+			j.own = append(j.own, func(node int, input *fabric.Input, env map[string]string) {
+				input.FirstDevice = rails[k].gpus[node]
+				c.only(rails[k], node, input, env)
+			})
+			jobs = append(jobs, j)
+		}
+		outcomes, err := together(ctx, jobs)
+		if err != nil {
+			return err
+		}
+		for j, out := range outcomes {
+			if !out.done && out.telling() {
+				out.rail = group[j]
+				return c.isolate(ctx, rails, out)
+			}
+			for _, m := range out.measurements {
+				m.Scope, m.Rail = fabric.ByRail, group[j]
+				c.report.Measurements = append(c.report.Measurements, m)
+			}
 		}
 	}
 	return nil
 }
 
-// together does several jobs at once.
-func (c *Check) together(ctx context.Context, make func(k int) *job, count int) ([]outcome, error) {
-	outcomes, errs := []outcome{}, []error{}
-	var mu sync.Mutex
+func together(ctx context.Context, jobs []*job) ([]outcome, error) {
+	outcomes, errs := make([]outcome, len(jobs)), make([]error, len(jobs))
 	var group sync.WaitGroup
-	for k := range count {
-		j := make(k)
-		outcomes = append(outcomes, outcome{})
-		group.Go(func() {
-			out, err := j.do(ctx)
-			mu.Lock()
-			defer mu.Unlock()
-			outcomes[k] = out
-			if err != nil {
-				errs = append(errs, err)
-			}
-		})
+	for k, j := range jobs {
+		group.Go(func() { outcomes[k], errs[k] = j.do(ctx) })
 	}
 	group.Wait()
-	if len(errs) > 0 {
-		return nil, errs[0]
-	}
-	return outcomes, nil
+	return outcomes, errors.Join(errs...)
 }
 
 // compareTCP measures over sockets on the pod network. It has its own time.
-func (c *Check) compareTCP(ctx context.Context, r *fabric.Report) error {
-	j := c.whole(r, c.Bound*6/10)
+func (c *Check) compareTCP(ctx context.Context) error {
+	j := c.whole(c.Bound * 6 / 10)
 	j.id = c.ID + "-tcp"
+	j.input.Sizes, _ = fabric.Sizes(c.report.Backend, true)
 	j.input.Pairs, j.input.Others, j.input.Inside = nil, false, false
-	j.also(func(node int, _ *fabric.Input, env map[string]string) {
-		interfaces := ""
-		if pod := c.devices[node].PodInterface; pod != "" {
-			interfaces = "=" + pod
-		}
-		maps.Copy(env, nccl.SocketsOnly(interfaces))
-		env["NCCL_NET"] = "Socket"
+	j.own = append(j.own, func(node int, _ *fabric.Input, env map[string]string) {
+		nccl.OverSockets(env, c.devices[node].PodInterface)
 	})
 	out, err := j.do(ctx)
 	if err != nil {
 		return err
 	}
-	if r.Sockets = fabric.Best(out.measurements); r.Sockets == 0 {
-		c.Log.Warn("Over TCP sockets nothing could be measured.")
+	if c.report.Sockets = fabric.Best(out.measurements); c.report.Sockets == 0 {
+		c.Log.Warn("Nothing could be measured over TCP sockets.")
 	}
 	return nil
 }

@@ -32,23 +32,26 @@ func devices() []rdma.Facts {
 }
 
 func TestRails(t *testing.T) {
-	check := &Check{facts: []agent.Facts{{GPUs: make([]agent.GPU, 4)}, {GPUs: make([]agent.GPU, 4)}}, devices: devices()}
+	check := &Check{Nodes: make(nodes.Set, 2), facts: []agent.Facts{{GPUs: make([]agent.GPU, 4)}, {GPUs: make([]agent.GPU, 4)}}, devices: devices()}
+	check.devices[1].PodInterface = "eth0"
 	rails := check.rails()
-	report := fabric.Report{Backend: fabric.NCCL}
+	check.report.Backend, check.report.RanksPerNode = fabric.NCCL, 4
 	for _, r := range rails {
-		report.Rails = append(report.Rails, r.report)
+		check.report.Rails = append(check.report.Rails, r.report)
 	}
-	check.expect(&report, rails)
+	check.expect(rails)
 	// The third is not node 1's; of the second node 1 has the slower port.
 	want := []fabric.Rail{
 		{Name: "net1", Network: "10.0.103.0/24", Expected: 48_500_000_000},
 		{Name: "net2", Network: "10.0.104.0/24", Expected: 12_125_000_000},
 	}
-	if diff := cmp.Diff(want, report.Rails); diff != "" {
+	if diff := cmp.Diff(want, check.report.Rails); diff != "" {
 		t.Fatalf("rails (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[int][]string{0: {"net1", "net2"}, 1: {"net1", "net2"}}, railNames(rails)); diff != "" {
-		t.Errorf("interfaces (-want +got):\n%s", diff)
+	for node := range 2 {
+		if diff := cmp.Diff([]string{"net1", "net2"}, interfaces(rails, node)); diff != "" {
+			t.Errorf("interfaces of node %d (-want +got):\n%s", node, diff)
+		}
 	}
 	for _, test := range []struct {
 		backend fabric.Backend
@@ -56,14 +59,70 @@ func TestRails(t *testing.T) {
 		want    map[string]string
 	}{
 		{fabric.NCCL, 0, map[string]string{"NCCL_IB_HCA": "=mlx5_7"}},
-		{fabric.NCCL, 1, map[string]string{"NCCL_IB_HCA": "=mlx5_2"}},
+		{fabric.NCCL, 1, map[string]string{"NCCL_IB_HCA": "=mlx5_2", "NCCL_SOCKET_IFNAME": "=eth0"}},
 		{fabric.Gloo, 1, map[string]string{"GLOO_SOCKET_IFNAME": "net2"}},
 	} {
 		env := map[string]string{}
-		rails[1].only(test.node, &fabric.Input{Backend: test.backend}, env)
+		check.only(rails[1], test.node, &fabric.Input{Backend: test.backend}, env)
 		if diff := cmp.Diff(test.want, env); diff != "" {
 			t.Errorf("%s on node %d (-want +got):\n%s", test.backend, test.node, diff)
 		}
+	}
+}
+
+// Each rail is driven by the GPU that is nearest to it on its node; rails that share one take turns.
+func TestRailsAreDrivenByTheNearestGPU(t *testing.T) {
+	gpus := func(addresses ...string) (list []agent.GPU) {
+		for _, address := range addresses {
+			list = append(list, agent.GPU{PCI: address})
+		}
+		return list
+	}
+	// device is on the switch of one GPU, behind the host bridge of the next, and far from all others.
+	near := func(device rdma.Device, pix, phb string, others ...string) rdma.Device {
+		device.GPUs = map[string]rdma.Distance{pix: rdma.PIX, phb: rdma.PHB}
+		for _, other := range others {
+			device.GPUs[other] = rdma.SYS
+		}
+		return device
+	}
+	one, two, three := device("mlx5_6", "net1", "10.0.103.5/24", 400*rdma.Gbps), device("mlx5_7", "net2", "10.0.104.5/24", 400*rdma.Gbps), device("mlx5_8", "net3", "10.0.105.5/24", 400*rdma.Gbps)
+	link := rdma.Link{Speed: 32, Width: 16}
+	links := map[string]rdma.Link{"a": link, "b": link, "c": link, "d": link}
+	four := rdma.Facts{GPULinks: links, Devices: []rdma.Device{near(one, "b", "a", "c", "d"), near(two, "a", "b", "c", "d"), near(three, "c", "d", "a", "b")}}
+	for _, test := range []struct {
+		name  string
+		facts []agent.Facts
+		ranks int
+		gpus  [][]int // of each rail, by node
+		turns [][]int
+		far   []bool
+	}{
+		{"a GPU for each rail", []agent.Facts{{GPUs: gpus("a", "b", "c", "d")}, {GPUs: gpus("d", "c", "b", "a")}}, 4, [][]int{{1, 2}, {0, 3}, {2, 1}}, [][]int{{0, 1, 2}}, []bool{false, false, false}},
+		{"one GPU a node", []agent.Facts{{GPUs: gpus("a")}, {GPUs: gpus("a")}}, 1, [][]int{{0, 0}, {0, 0}, {0, 0}}, [][]int{{0}, {1}, {2}}, []bool{false, false, true}},
+		{"two on one node", []agent.Facts{{GPUs: gpus("a", "c")}, {GPUs: gpus("b", "d")}}, 2, [][]int{{0, 0}, {0, 0}, {1, 1}}, [][]int{{0, 2}, {1}}, []bool{false, false, false}},
+		{"addresses that are not known", []agent.Facts{{GPUs: gpus("", "")}, {GPUs: gpus("", "")}}, 2, [][]int{{0, 0}, {1, 1}, {0, 0}}, [][]int{{0, 1}, {2}}, []bool{false, false, false}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			check := &Check{Nodes: make(nodes.Set, 2), facts: test.facts, devices: []rdma.Facts{four, four}}
+			rails := check.rails()
+			check.report.Backend, check.report.RanksPerNode = fabric.NCCL, test.ranks
+			for _, r := range rails {
+				check.report.Rails = append(check.report.Rails, r.report)
+			}
+			check.expect(rails)
+			for k, r := range rails {
+				if diff := cmp.Diff(test.gpus[k], r.gpus); diff != "" {
+					t.Errorf("GPUs of rail %d (-want +got):\n%s", k, diff)
+				}
+				if got := check.report.Rails[k]; got.Far != test.far[k] || (got.Expected == 0) != test.far[k] {
+					t.Errorf("rail %d: far %t, expected %s; want far %t", k, got.Far, got.Expected, test.far[k])
+				}
+			}
+			if diff := cmp.Diff(test.turns, turns(rails)); diff != "" {
+				t.Errorf("turns (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 
@@ -84,8 +143,8 @@ func TestWrongTransport(t *testing.T) {
 		{"gloo", agent.RDMA, fabric.Report{Backend: fabric.Gloo}, "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			check := &Check{Nodes: make(nodes.Set, 2), settings: network.Settings{Mode: test.mode}}
-			err := check.wrongTransport(&test.report)
+			check := &Check{Nodes: make(nodes.Set, 2), settings: network.Settings{Mode: test.mode}, report: test.report}
+			err := check.wrongTransport()
 			if test.want == "" && err != nil || test.want != "" && (fail.ReasonOf(err) != test.want || fail.NextOf(err) == "" || !strings.Contains(err.Error(), test.words)) {
 				t.Errorf("got %v, want %q with %q and advice", err, test.want, test.words)
 			}

@@ -22,13 +22,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// What a bandwidth below the expected one means.
+// The effects of a bandwidth below the expected one.
 const (
 	warn    = "warn"
 	failing = "fail"
 )
 
-// Options say which nodes are checked, and how.
+// Options select the nodes, and how they are checked.
 type Options struct {
 	// Run is the PipelineRun that the step is part of; without it a person checks.
 	Run run.Flags
@@ -36,20 +36,20 @@ type Options struct {
 	Name string
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
-	// Mode is tcp or rdma, "" for the environment's.
+	// Mode is tcp or rdma, empty for the environment's.
 	Mode string
-	// Bandwidth is warn or fail: what one below the expected one means.
+	// Bandwidth is warn or fail: the effect of one below the expected one.
 	Bandwidth string
-	// Compare is tcp to measure over sockets too, or "".
+	// Compare is tcp to measure over sockets too, or empty.
 	Compare string
 	// Timeout is the time for the check, without the comparison.
 	Timeout time.Duration
 	Output  step.OutputFlag
-	// Pods are pods that somebody else made.
+	// Pods are pods that this project did not create.
 	Pods podagent.Selection
-	// Agent is the file with the agent's program for them, "" to look for it.
+	// Agent is the file with the agent's program for them, empty to search for it.
 	Agent string
-	// Idle is how long their agents wait for somebody who talks to them.
+	// Idle is how long their agents wait for a client.
 	Idle time.Duration
 }
 
@@ -57,18 +57,17 @@ type Options struct {
 type Deps struct {
 	Clients *kube.Clients
 	Log     *slog.Logger
-	// Out gets the report; without it the report is a record of Log.
+	// Out receives the report; without it the report is a record of Log.
 	Out io.Writer
 }
 
-// checker is one run of the step.
 type checker struct {
 	Deps
 	Options
 }
 
-// Run checks the network, shows the report and puts it into the run's record. The report has
-// no Verdict if nothing was found; it is valid with an error too.
+// Run checks the network, prints the report and puts it into the run's record. The report has
+// no Verdict if nothing was found. It is valid even with an error.
 func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 	if !o.Output.ForPeople() {
 		d.Log = slog.New(slog.DiscardHandler)
@@ -92,39 +91,31 @@ func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 	}
 	if o.Run.UID != "" {
 		if err := keep(ctx, set, o.Run.UID, report); err != nil {
-			d.Log.Warn(fmt.Sprintf("What was found will not be in the receipt: %v", err), "error", err)
+			d.Log.Warn(fmt.Sprintf("The receipt will not have the report: %v", err), "error", err)
 		}
 	}
 	return report, c.end(report, report, err)
 }
 
-// jobsOf begins the ids of a check's jobs. A second attempt must not find the first one's.
+// jobsOf is the prefix of the ids of a check's jobs. A second attempt must not find the first one's jobs.
 func jobsOf(run string) string {
 	return cmp.Or(run, "by-hand") + "-fabric-" + strings.ToLower(rand.Text()[:6])
 }
 
-// end shows the report, and returns the step's error. whole is what machines get.
+// end prints the report, and returns the step's error. whole is the report for machines.
 func (c *checker) end(report fabric.Report, whole any, err error) error {
-	if err := c.show(report, whole); err != nil {
-		return err
-	}
-	return c.judged(report, err)
-}
-
-func (c *checker) show(report fabric.Report, whole any) error {
 	if c.Out == nil {
 		c.Log.Info(report.Summary(), slog.Any("report", whole))
-		return nil
+	} else {
+		if err := c.Output.Print(c.Out, whole, report.Print); err != nil {
+			return err
+		}
+		c.Log.Info("Fabric: " + report.Summary() + ".")
 	}
-	if err := c.Output.Print(c.Out, whole, report.Print); err != nil {
-		return err
-	}
-	c.Log.Info("Fabric: " + report.Summary() + ".")
-	return nil
+	return c.judge(report, err)
 }
 
-// judged is the step's error.
-func (c *checker) judged(report fabric.Report, err error) error {
+func (c *checker) judge(report fabric.Report, err error) error {
 	if err != nil {
 		return err
 	}
@@ -132,9 +123,9 @@ func (c *checker) judged(report fabric.Report, err error) error {
 	case fabric.Slow:
 		if c.Bandwidth == failing {
 			return fail.Advise(fail.Becausef(fail.NetworkSlow, "checking the fabric: %s", report.Message),
-				"%s", cmp.Or(c.next(), "mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains nevertheless"))
+				"%s", cmp.Or(c.next(), "mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway"))
 		}
-		c.Log.Warn("The network is slow: " + report.Message)
+		c.Log.Warn("The network is slow: "+report.Message, "expected", report.Expected, "bandwidth", report.Bandwidth)
 	case fabric.NotMeasured:
 		c.Log.Warn("The fabric was not measured: " + report.Message + ".")
 	case fabric.Pass, fabric.WrongTransport, fabric.Broken:
@@ -145,7 +136,7 @@ func (c *checker) judged(report fabric.Report, err error) error {
 	return nil
 }
 
-// keep writes the report into the run's record, on the first node that takes it.
+// keep writes the report into the run's record, on the first node that accepts it.
 func keep(ctx context.Context, set nodes.Set, id string, report fabric.Report) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -154,15 +145,12 @@ func keep(ctx context.Context, set nodes.Set, id string, report fabric.Report) e
 		return fmt.Errorf("encoding the report: %w", err)
 	}
 	for _, client := range set {
-		if err = keepOn(ctx, client, id, content); err == nil {
+		trying, stop := context.WithTimeout(ctx, 3*time.Second)
+		err = client.WriteRecord(trying, id, agent.FabricReport, content)
+		stop()
+		if err == nil {
 			return nil
 		}
 	}
 	return err
-}
-
-func keepOn(ctx context.Context, client *agent.Client, id string, content []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	return client.WriteRecord(ctx, id, agent.FabricReport, content)
 }

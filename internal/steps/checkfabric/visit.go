@@ -18,17 +18,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// next is what to do about pods at fault.
 func (c *checker) next() string {
 	if c.Pods.Pods == "" {
 		return ""
 	}
-	return "leave the pod out of --pods to see whether the others are well; " +
+	return "leave the pod out of --pods to see whether the others work; " +
 		"look into it: cat /sys/class/infiniband/*/ports/*/state, cat /proc/net/dev, grep locked /proc/self/limits"
 }
 
-// visited is what machines are told of pods that are no environment.
-type visited struct {
+// podReport is the report for machines about pods that are no environment.
+type podReport struct {
 	fabric.Report
 	// Pods are in the order in which the report numbers its nodes.
 	Pods []podagent.Pod `json:"pods"`
@@ -44,7 +43,7 @@ func (c *checker) visit(ctx context.Context) (fabric.Report, error) {
 	if err != nil {
 		return fabric.Report{}, err
 	}
-	tellPods(c.Log, pods)
+	logPods(c.Log, pods)
 	guests := &podagent.Agents{Cluster: podagent.NewCluster(clients), Pods: pods, Agent: c.Agent, Idle: c.Idle}
 	report, err := c.measure(ctx, guests)
 	if err != nil && ctx.Err() != nil {
@@ -58,21 +57,20 @@ func (c *checker) visit(ctx context.Context) (fabric.Report, error) {
 	if report.Verdict == "" {
 		return report, err
 	}
-	return report, c.end(report, visited{report, pods}, err)
+	return report, c.end(report, podReport{report, pods}, err)
 }
 
-// tellPods says which node of the report is which pod.
-func tellPods(log *slog.Logger, pods []podagent.Pod) {
+func logPods(log *slog.Logger, pods []podagent.Pod) {
 	for i, pod := range pods {
 		log.Info(fmt.Sprintf("Node %d is pod %s (%s) on %s, container %s.", i, pod.Name, pod.IP, pod.Node, pod.Container), "node", i, "pod", pod.Name, "address", pod.IP, "kubernetesNode", pod.Node, "container", pod.Container)
 	}
 	together := podagent.Together(pods)
 	for _, node := range slices.Sorted(maps.Keys(together)) {
-		log.Warn(fmt.Sprintf("Pods %s are on one node, %s: what they send each other does not leave it.", strings.Join(together[node], " and "), node), "pods", together[node], "kubernetesNode", node)
+		log.Warn(fmt.Sprintf("Pods %s are on one node, %s: their traffic does not leave it.", strings.Join(together[node], " and "), node), "pods", together[node], "kubernetesNode", node)
 	}
 }
 
-// measure brings the agents, and checks. The caller removes them.
+// measure copies the agents, and checks. The caller removes them.
 func (c *checker) measure(ctx context.Context, guests *podagent.Agents) (fabric.Report, error) {
 	c.Log.Info("Copying the agent into the pods.")
 	set, err := guests.Start(ctx)
@@ -83,7 +81,7 @@ func (c *checker) measure(ctx context.Context, guests *podagent.Agents) (fabric.
 	if err != nil {
 		return fabric.Report{}, err
 	}
-	// Something in the pods may listen where environments' ranks meet.
+	// A process in the pods may use the port on which the ranks of an environment meet.
 	const first, ports = 20000, 9000
 	check := &Check{
 		Nodes: set, Hosts: guests.Hosts(), Mode: mode, ID: jobsOf(""), Bound: c.Timeout, CompareTCP: c.Compare != "", Log: c.Log,
@@ -92,8 +90,8 @@ func (c *checker) measure(ctx context.Context, guests *podagent.Agents) (fabric.
 	return check.Run(ctx)
 }
 
-// prepare sets how the pods' ranks talk, as provision does it for an environment: mode ""
-// is rdma where all have devices and nothing is in the way.
+// prepare sets the network of the pods' ranks, as provision does for an environment. An empty mode
+// is rdma if all pods have devices and nothing prevents RDMA.
 func prepare(ctx context.Context, set nodes.Set, mode string, log *slog.Logger) (string, error) {
 	own := make([]agent.Facts, len(set))
 	devices := make([]int, len(set))
@@ -113,7 +111,7 @@ func prepare(ctx context.Context, set nodes.Set, mode string, log *slog.Logger) 
 		prepared, err := network.Prepare(ctx, set, network.Settings{Mode: agent.RDMA})
 		if err == nil {
 			prepared.Log(log)
-			tellOverruled(log, own, prepared)
+			logOverrides(log, own, prepared)
 			return agent.RDMA, nil
 		}
 		if mode != "" || fail.ReasonOf(err) != fail.RDMAUnavailable {
@@ -127,13 +125,13 @@ func prepare(ctx context.Context, set nodes.Set, mode string, log *slog.Logger) 
 	return agent.TCP, err
 }
 
-// tellOverruled says what the pods themselves set otherwise than it was measured with.
-func tellOverruled(log *slog.Logger, own []agent.Facts, prepared network.Network) {
+// logOverrides logs the pods' own variables that differ from those of the measurement.
+func logOverrides(log *slog.Logger, own []agent.Facts, prepared network.Network) {
 	for node, facts := range own {
 		for _, name := range slices.Sorted(maps.Keys(facts.Environment)) {
 			was, is := facts.Environment[name], prepared.Environments[node][name]
 			if strings.HasPrefix(name, "NCCL_") && was != is {
-				log.Warn(fmt.Sprintf("Pod %s sets %s=%s; it is measured with %q, by what was detected.", facts.Pod, name, was, is), "pod", facts.Pod, "variable", name, "previous", was, "value", is)
+				log.Warn(fmt.Sprintf("Pod %s sets %s=%s; the check measures with the detected %q.", facts.Pod, name, was, is), "pod", facts.Pod, "variable", name, "previous", was, "value", is)
 			}
 		}
 	}

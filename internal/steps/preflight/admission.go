@@ -15,16 +15,16 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// everybodysAccount is in every namespace.
-const everybodysAccount = "default"
+// defaultAccount exists in every namespace.
+const defaultAccount = "default"
 
 var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: kube.FieldManager}
 
-// admission has the API server try the very pod of node 0: over RDMA, and where that
-// is refused with sockets alone. What its admission says is the cluster's exact
-// verdict, security context constraints, quotas and webhooks included.
+// admission sends the exact pod of node 0 as a dry run: over RDMA, and over TCP if that
+// is refused. The answer is the cluster's own verdict, with security context constraints, quotas and webhooks.
 func (p *probe) admission(ctx context.Context) []Check {
-	account, checks := p.account(ctx)
+	account, check := p.account(ctx)
+	checks := []Check{check}
 	if account == "" {
 		return checks
 	}
@@ -38,53 +38,47 @@ func (p *probe) admission(ctx context.Context) []Check {
 	return append(checks, p.judge(ctx, p.try(ctx, objects.TCP, account), Blocked)...)
 }
 
-// account is whom the pod can be tried as, "" where it cannot be at all. The pods' own may be made by provision
-// only; it stands in the cluster file, and rights may be bound to it before.
-func (p *probe) account(ctx context.Context) (string, []Check) {
+// account is the account for the dry runs, empty if there can be none. provision may have to create the
+// pods' own account; the cluster file names it, and rights may be bound to it before.
+func (p *probe) account(ctx context.Context) (string, Check) {
 	const check = "service account"
 	name, namespace := p.file.Security.ServiceAccount, p.Request.Namespace
 	accounts := p.Clients.Kube.CoreV1().ServiceAccounts(namespace)
 	_, err := accounts.Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil:
-		return name, []Check{{Name: check, Verdict: OK, Seen: fmt.Sprintf("%s is there", name)}}
+		return name, newCheck(check, OK, "", "%s exists", name)
 	case !apierrors.IsNotFound(err):
-		return name, []Check{unread(check, "service account "+name, err)}
+		return name, unread(check, "service account "+name, err)
 	}
-	wanted := p.objects[objects.TCP].ServiceAccount.DeepCopy()
-	// Its owner, the Lease, is not there yet either.
-	wanted.OwnerReferences = nil
-	if _, err := accounts.Create(ctx, wanted, dryRun); err != nil {
-		err = kube.Problem(err)
-		switch {
-		case apierrors.IsNotFound(err):
-			return "", []Check{{Name: namespaceCheck, Verdict: Blocked, Seen: oneLine(err.Error()), Fix: fail.NextOf(err), Reason: fail.ReasonOf(err)}}
-		case apierrors.IsForbidden(err) && !unauthorized(err):
-			return everybodysAccount, []Check{{
-				Name: check, Verdict: Blocked, Seen: fmt.Sprintf("%s is not there, and a dry run of it is refused: %s", name, oneLine(err.Error())),
-				Fix: fmt.Sprintf("oc create serviceaccount %s -n %s", name, namespace), Reason: fail.SecurityRefused,
-			}}
-		}
-		return everybodysAccount, []Check{unread(check, "whether service account "+name+" can be made", err)}
+	account := p.objects[objects.TCP].ServiceAccount.DeepCopy()
+	// Its owner, the Lease, does not exist yet either.
+	account.OwnerReferences = nil
+	_, err = accounts.Create(ctx, account, dryRun)
+	switch err = kube.Problem(err); {
+	case err == nil:
+		return defaultAccount, newCheck(check, OK, "", "%s does not exist yet; a dry run creates it, as provision will", name)
+	case apierrors.IsNotFound(err):
+		return "", blockedBy(namespaceCheck, err)
+	case apierrors.IsForbidden(err) && !unauthorized(err):
+		return defaultAccount, newCheck(check, Blocked, fmt.Sprintf("oc create serviceaccount %s -n %s", name, namespace),
+			"%s does not exist, and a dry run of it is refused: %s", name, oneLine(err.Error())).because(fail.SecurityRefused)
 	}
-	return everybodysAccount, []Check{{Name: check, Verdict: OK, Seen: fmt.Sprintf("%s is not there yet; a dry run makes it, as provision will", name)}}
+	return defaultAccount, unread(check, "whether service account "+name+" can be created", err)
 }
 
-// unauthorized tells RBAC's refusal of whoever asks from admission's refusal of the
-// object: both are Forbidden.
+// unauthorized is true if RBAC refuses the caller, and not admission the object: both are Forbidden.
 func unauthorized(err error) bool {
 	return strings.Contains(err.Error(), " cannot create resource ")
 }
 
-// trial is a dry run of a pod.
 type trial struct {
 	mode objects.Mode
-	// account is whom it was tried as.
+	// account is the pod's in the dry run.
 	account string
-	// asked is the pod as it was sent, answered as the API server would make it.
+	// asked is the pod as it was sent, answered as the API server would create it.
 	asked, answered *corev1.Pod
-	// refused is there where admission says no, and answer are its words; unknown where the
-	// pod could not be tried.
+	// refused is nil if the pod is admitted, and answer the text of the refusal. unknown is why there is no answer.
 	refused *fail.Finding
 	answer  string
 	unknown error
@@ -100,7 +94,7 @@ func (p *probe) try(ctx context.Context, mode objects.Mode, account string) tria
 	case !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err), unauthorized(err):
 		t.unknown = err
 	default:
-		// What others fill now is told apart from what is too small at any time.
+		// The quotas show whether the request never fits, or only not now.
 		quotas, _ := p.quotas()
 		refused := diagnose.ExplainRejection(set, quotas, err)
 		t.refused, t.answer = &refused, err.Error()
@@ -108,8 +102,7 @@ func (p *probe) try(ctx context.Context, mode objects.Mode, account string) tria
 	return t
 }
 
-// pod is that of node 0 as the StatefulSet's controller makes it, under another
-// name: it may be there.
+// pod is that of node 0 as the StatefulSet's controller creates it, under another name, because node 0 may exist.
 func (p *probe) pod(mode objects.Mode, account string) *corev1.Pod {
 	set := p.objects[mode].StatefulSet
 	name := objects.NamesOf(p.Request.Name).PodName(0)
@@ -126,58 +119,52 @@ func (p *probe) pod(mode objects.Mode, account string) *corev1.Pod {
 	return pod
 }
 
-// judge turns a trial into checks; blocked is what a refusal comes to.
+// judge turns a trial into checks; blocked is the verdict of a refusal.
 func (p *probe) judge(ctx context.Context, t trial, blocked Verdict) []Check {
-	check := Check{Name: "pod (" + string(t.mode) + ")"}
+	name, account := "pod ("+string(t.mode)+")", p.file.Security.ServiceAccount
 	switch {
 	case t.unknown != nil:
-		unknown := unread(check.Name, "whether the pod is admitted", t.unknown)
-		unknown.Seen = strings.Replace(unknown.Seen, "may not be read", "is not known: a dry run wants the right to create pods", 1)
-		// What the pod is pinned to can be asked about all the same.
+		check := unread(name, "whether the pod is admitted", t.unknown)
+		check.Seen = strings.Replace(check.Seen, "may not be read", "is not known: a dry run wants the right to create pods", 1)
+		// The constraint that the pod is pinned to can still be checked.
 		if scc := t.asked.Annotations[objects.SCCAnnotation]; scc != "" {
-			account := p.file.Security.ServiceAccount
 			if allowed, err := p.mayUse(ctx, account, scc); err == nil && !allowed {
-				unknown.Verdict, unknown.Fix = blocked, grantConstraint(scc, account, p.Request.Namespace)
-				unknown.Seen = fmt.Sprintf("it is pinned to security context constraint %s, which service account %s may not use", scc, account)
+				check = newCheck(name, blocked, grantConstraint(scc, account, p.Request.Namespace), "it is pinned to security context constraint %s, which service account %s may not use", scc, account)
 			}
 		}
-		return []Check{unknown}
+		return []Check{check}
 	case t.refused != nil:
-		return p.judgeRefusal(ctx, t, check, blocked)
+		return []Check{p.judgeRefusal(ctx, name, t, blocked)}
 	}
-	check.Verdict, check.Seen = OK, "a dry run is admitted"
+	check := newCheck(name, OK, "", "a dry run is admitted")
 	if p.building {
-		check.Seen += "; its image is a placeholder, for it is yet to be built"
+		check.Seen += "; its image is a placeholder, because it is not built yet"
 	}
-	if t.account != p.file.Security.ServiceAccount {
-		check.Seen += fmt.Sprintf(", as service account %s, for %s is not there yet", t.account, p.file.Security.ServiceAccount)
+	if t.account != account {
+		check.Seen += fmt.Sprintf(", as service account %s, because %s does not exist yet", t.account, account)
 	}
-	checks := append([]Check{check}, p.constraint(ctx, t, blocked))
+	checks := []Check{check, p.constraint(ctx, t, blocked)}
 	if t.mode == objects.RDMA {
 		checks = append(checks, p.memoryLock(t.answered))
 	}
 	return checks
 }
 
-func (p *probe) judgeRefusal(ctx context.Context, t trial, check Check, blocked Verdict) []Check {
+func (p *probe) judgeRefusal(ctx context.Context, name string, t trial, blocked Verdict) Check {
 	r := t.refused
-	check.Verdict, check.Seen, check.Fix = blocked, "a dry run is refused: "+r.Seen, r.Next
-	account := p.file.Security.ServiceAccount
+	verdict, next, account := blocked, r.Next, p.file.Security.ServiceAccount
 	switch {
 	case r.Reason == fail.QuotaExceeded && !r.Final:
-		// Quotas are asked last: everything else has admitted the pod.
-		check.Verdict = Warning
+		// The API server checks quotas last: everything else has admitted the pod.
+		verdict = Warning
 	case r.Reason == fail.SecurityRefused && t.account != account:
-		// Rights may be bound to an account before it is there.
+		// Rights may be bound to an account before it exists.
 		scc := neededConstraint(t)
-		check.Fix = grantConstraint(scc, account, p.Request.Namespace)
 		if allowed, err := p.mayUse(ctx, account, scc); err == nil && allowed {
-			check.Verdict, check.Fix = Unknown, fmt.Sprintf("oc create serviceaccount %s -n %s", account, p.Request.Namespace)
-			check.Seen = fmt.Sprintf("the pod cannot be tried as %s, which is not there yet, but may use security context constraint %s", account, scc)
+			return newCheck(name, Unknown, fmt.Sprintf("oc create serviceaccount %s -n %s", account, p.Request.Namespace),
+				"the pod cannot be tried as %s, which does not exist yet, but may use security context constraint %s", account, scc)
 		}
+		next = grantConstraint(scc, account, p.Request.Namespace)
 	}
-	if check.Verdict == Blocked {
-		check.Reason = r.Reason
-	}
-	return []Check{check}
+	return newCheck(name, verdict, next, "a dry run is refused: %s", r.Seen).because(r.Reason)
 }

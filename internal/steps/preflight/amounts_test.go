@@ -16,7 +16,7 @@ func TestAsked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := p.total(t.Context())
+	a := p.demand(t.Context())
 	for name, want := range map[corev1.ResourceName]string{
 		"pods": "2", "count/pods": "2", "cpu": "64", "requests.cpu": "64", "limits.cpu": "128", "requests.memory": "256Gi", "limits.memory": "512Gi",
 		"requests.nvidia.com/gpu": "8", "requests.openshift.io/eno5np0rdma": "2", "persistentvolumeclaims": "4", "requests.storage": "1200Gi",
@@ -30,6 +30,33 @@ func TestAsked(t *testing.T) {
 	}
 	if _, ok := a.of("services"); ok {
 		t.Error("services are asked for")
+	}
+}
+
+// Pods and claims of the environment that exist already are no demand.
+func TestDemandOfRest(t *testing.T) {
+	w, file := barcelona(t)
+	own := holder("ml-dev-env-0", "moc-r4pcc02u15-yunshi", "4")
+	own.Namespace, own.Labels = "nccl-test", objects.Labels("ml-dev-env")
+	w.objects = append(w.objects, own, claim("ml-dev-workspace-ml-dev-env-0", corev1.ClaimBound))
+	p, err := newProbe(t.Context(), w.deps(file), optionsOf(file, Auto))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := p.demand(t.Context())
+	for name, want := range map[corev1.ResourceName]string{"pods": "1", "requests.nvidia.com/gpu": "4", "persistentvolumeclaims": "3", "requests.storage": "1100Gi"} {
+		if got, _ := d.of(name); got.String() != want {
+			t.Errorf("%s: %s, want %s", name, got.String(), want)
+		}
+	}
+}
+
+// A quota that the environment fills exactly is enough.
+func TestExactQuota(t *testing.T) {
+	w, file := barcelona(t)
+	w.objects = append(w.objects, quota("gpus", "requests.nvidia.com/gpu", "16", "8"))
+	if report := w.examine(file, Auto); !said(report, want{"quota", OK, "the environment fits into gpus", ""}) {
+		t.Errorf("want quota ok in\n%s", print(report))
 	}
 }
 

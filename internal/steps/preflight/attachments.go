@@ -15,57 +15,56 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
 
-// attachments are those of the cluster file: whether they are there, are of its
-// resources, and have addresses for every node that nobody else's rail has.
+// attachments checks those of the cluster file: they exist, use its
+// resources, and have addresses for every node that no other rail has.
 func (p *probe) attachments(ctx context.Context) []Check {
 	if !p.rdma {
 		return nil
 	}
-	wanted := slices.Compact(slices.Sorted(slices.Values(p.file.Network.RDMA.Attachments)))
-	read := make([]*attachment.Definition, len(wanted))
-	checks := make([][]Check, len(wanted))
+	names := slices.Compact(slices.Sorted(slices.Values(p.file.Network.RDMA.Attachments)))
+	read := make([]*attachment.Definition, len(names))
+	checks := make([]Check, len(names))
 	var all sync.WaitGroup
-	for i, name := range wanted {
+	for i, name := range names {
 		all.Go(func() { read[i], checks[i] = p.attachment(ctx, name) })
 	}
 	all.Wait()
-	found := slices.Concat(checks...)
-	there := slices.DeleteFunc(read, func(a *attachment.Definition) bool { return a == nil })
-	return append(append(found, shared(there)...), p.unattached(there, len(wanted))...)
+	var definitions []attachment.Definition
+	for _, definition := range read {
+		if definition != nil {
+			definitions = append(definitions, *definition)
+		}
+	}
+	return slices.Concat(checks, overlapping(definitions), p.unattached(definitions, len(names)))
 }
 
-// attachment reads one.
-func (p *probe) attachment(ctx context.Context, name string) (*attachment.Definition, []Check) {
-	check := Check{Name: "attachment " + name, Verdict: BlockedRDMA}
+func (p *probe) attachment(ctx context.Context, name string) (*attachment.Definition, Check) {
+	check := "attachment " + name
 	namespace, short, _ := strings.Cut(name, "/")
 	object, err := p.Dynamic.Resource(attachment.Resource()).Namespace(namespace).Get(ctx, short, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		check.Seen = "it does not exist"
-		check.Fix = fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the cluster file; %s says what each must have", namespace, p.admin())
-		return nil, []Check{check}
+		return nil, newCheck(check, BlockedRDMA, fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the cluster file; %s prints what each must have", namespace, p.admin()),
+			"it does not exist")
 	case err != nil:
-		return nil, []Check{unread(check.Name, "it", err)}
+		return nil, unread(check, "it", err)
 	}
 	a := attachment.Read(object)
-	return &a, p.judgeAttachment(&a, check)
+	return &a, p.judgeAttachment(check, a)
 }
 
-// judgeAttachment looks at one by itself.
-func (p *probe) judgeAttachment(a *attachment.Definition, check Check) []Check {
+func (p *probe) judgeAttachment(check string, a attachment.Definition) Check {
 	resources := p.file.Network.RDMA.Resources
 	if _, asked := resources[a.Resource]; a.Resource != "" && !asked {
-		check.Seen = fmt.Sprintf("its annotation %s is %s, which network.rdma.resources of the cluster file does not have: pods would stay Pending or get no device", attachment.ResourceAnnotation, a.Resource)
-		check.Fix = fmt.Sprintf("make it one of %s, or correct network.rdma.resources", listed(slices.Sorted(maps.Keys(resources)), 8))
-		return []Check{check}
+		return newCheck(check, BlockedRDMA, fmt.Sprintf("make it one of %s, or correct network.rdma.resources", listed(slices.Sorted(maps.Keys(resources)), 8)),
+			"its annotation %s is %s, which network.rdma.resources of the cluster file does not have: pods would stay Pending or get no device", attachment.ResourceAnnotation, a.Resource)
 	}
 	text := "resource " + a.Resource
 	if a.Resource == "" {
 		text = "no resource"
 	}
 	if a.Problem != "" {
-		check.Verdict, check.Seen = Unknown, text+"; whether it has addresses enough is not known: "+a.Problem
-		return []Check{check}
+		return newCheck(check, Unknown, "", "%s; whether it has enough addresses is not known: %s", text, a.Problem)
 	}
 	var names []string
 	size := uint64(0)
@@ -73,65 +72,52 @@ func (p *probe) judgeAttachment(a *attachment.Definition, check Check) []Check {
 		names = append(names, r.String())
 		size += r.Size()
 	}
+	ranges := strings.Join(names, ", ")
 	if size < uint64(p.Request.Nodes) {
-		check.Seen = fmt.Sprintf("its range %s has %d addresses, and %s want one each", strings.Join(names, ", "), size, humanize.Count(p.Request.Nodes, "node"))
-		check.Fix = "give the attachment a larger range (ipam in its spec.config)"
-		return []Check{check}
+		return newCheck(check, BlockedRDMA, "give the attachment a larger range (ipam in its spec.config)", "its range %s has %d addresses, and %s want one each", ranges, size, humanize.Count(p.Request.Nodes, "node"))
 	}
-	check.Verdict, check.Seen = OK, fmt.Sprintf("%s, addresses %s", text, strings.Join(names, ", "))
-	return []Check{check}
+	return newCheck(check, OK, "", "%s, addresses %s", text, ranges)
 }
 
-// shared finds attachments whose subnets overlap: rails are told apart by their
-// subnets, by NCCL, by the kernel's routes and by us. Four attachments with one range
-// trained on two nodes and hung on eight.
-func shared(all []*attachment.Definition) []Check {
-	var found []Check
-	for i, a := range all {
+// overlapping finds attachments whose subnets overlap. A group of them is one check.
+func overlapping(definitions []attachment.Definition) (checks []Check) {
+	reported := map[string]bool{}
+	for i, a := range definitions {
 		var others []string
-		for _, b := range all[i+1:] {
-			if a.Overlaps(*b) {
+		for _, b := range definitions[i+1:] {
+			if a.Overlaps(b) {
 				others = append(others, b.Name)
 			}
 		}
-		// One finding for a group: its first member tells of the others.
-		told := slices.ContainsFunc(all[:i], func(b *attachment.Definition) bool { return a.Overlaps(*b) })
-		if len(others) == 0 || told {
-			continue
+		if len(others) > 0 && !reported[a.Name] {
+			checks = append(checks, newCheck("attachments", BlockedRDMA, "give each attachment a subnet of its own (ipam in its spec.config)",
+				"the range of %s (%s) overlaps with that of %s: rails on one subnet get each other's traffic, and collectives hang", a.Name, a.Ranges[0], listed(others, 8)))
 		}
-		found = append(found, Check{
-			Name: "attachments", Verdict: BlockedRDMA,
-			Seen: fmt.Sprintf("the range of %s (%s) overlaps with that of %s: rails on one subnet get each other's traffic, and collectives hang", a.Name, a.Ranges[0], listed(others, 8)),
-			Fix:  "give each attachment a subnet of its own (ipam in its spec.config)",
-		})
+		for _, name := range others {
+			reported[name] = true
+		}
 	}
-	return found
+	return checks
 }
 
-// unattached finds resources that no attachment uses: their devices get no address.
-func (p *probe) unattached(read []*attachment.Definition, wanted int) []Check {
-	if wanted == 0 && len(p.file.Network.RDMA.Resources) > 0 {
-		return []Check{{
-			Name: "attachments", Verdict: Warning,
-			Seen: "pods are given devices by network.rdma.resources and no network.rdma.attachments: they have no net1 and so on, and devices of Ethernet no address. " +
-				"Who tells NCCL to use net1 nevertheless reads Bootstrap : no socket interface found",
-			Fix: fmt.Sprintf("name the attachments of these resources in network.rdma.attachments of the cluster file (oc get network-attachment-definitions -A); %s makes copies in the namespace", p.admin("--attachments=copy")),
-		}}
-	}
-	if len(read) < wanted {
+// unattached finds resources without an attachment: their devices get no address.
+func (p *probe) unattached(definitions []attachment.Definition, named int) []Check {
+	const check = "attachments"
+	resources := slices.Sorted(maps.Keys(p.file.Network.RDMA.Resources))
+	switch {
+	case named == 0 && len(resources) > 0:
+		return []Check{newCheck(check, Warning,
+			fmt.Sprintf("name the attachments of these resources in network.rdma.attachments of the cluster file (oc get network-attachment-definitions -A); %s makes copies in the namespace", p.admin("--attachments=copy")),
+			"network.rdma.resources gives pods devices, but without network.rdma.attachments they have no net1 and so on, and Ethernet devices have no address. If NCCL_SOCKET_IFNAME names net1, NCCL prints Bootstrap : no socket interface found")}
+	case len(definitions) < named:
 		return nil
 	}
-	var idle []string
-	for _, name := range slices.Sorted(maps.Keys(p.file.Network.RDMA.Resources)) {
-		if !slices.ContainsFunc(read, func(a *attachment.Definition) bool { return a.Resource == name }) {
-			idle = append(idle, name)
-		}
-	}
+	idle := slices.DeleteFunc(resources, func(name string) bool {
+		return slices.ContainsFunc(definitions, func(a attachment.Definition) bool { return a.Resource == name })
+	})
 	if len(idle) == 0 {
 		return nil
 	}
-	return []Check{{
-		Name: "attachments", Verdict: Warning, Seen: fmt.Sprintf("no attachment is of resource %s: its devices will have no address", listed(idle, 8)),
-		Fix: "add its attachment to network.rdma.attachments in the cluster file, or leave the resource out",
-	}}
+	return []Check{newCheck(check, Warning, "add its attachment to network.rdma.attachments in the cluster file, or leave the resource out",
+		"no attachment is of resource %s: its devices will have no address", listed(idle, 8))}
 }

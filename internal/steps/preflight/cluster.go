@@ -3,31 +3,32 @@ package preflight
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// cluster compares cluster.api of the cluster file with where the question goes.
 func (p *probe) cluster(ctx context.Context) []Check {
-	check := Check{Name: "cluster", Verdict: OK, Seen: p.file.Cluster.API + " is this cluster"}
+	const name = "cluster"
 	if p.Clients.Config == nil {
 		return nil
 	}
 	err := kube.CheckCluster(ctx, p.Clients.Config, p.file.Cluster.API)
 	switch {
 	case errors.Is(err, kube.ErrClusterUnknown):
-		check.Verdict, check.Seen = Unknown, oneLine(err.Error())
+		return []Check{newCheck(name, Unknown, "", "%s", oneLine(err.Error()))}
 	case err != nil:
-		check.Verdict, check.Seen, check.Fix, check.Reason = Blocked, oneLine(err.Error()), fail.NextOf(err), fail.ReasonOf(err)
+		return []Check{blockedBy(name, err)}
 	}
-	return []Check{check}
+	return []Check{newCheck(name, OK, "", "%s is this cluster", p.file.Cluster.API)}
 }
 
-// API groups that are not every cluster's.
+// API groups that some clusters lack.
 const (
 	tektonGroup     = "tekton.dev"
 	buildGroup      = "build.openshift.io"
@@ -37,36 +38,36 @@ const (
 	attachmentGroup = "k8s.cni.cncf.io"
 )
 
-// listGroups waits no longer than ctx, which discovery knows nothing of.
+// listGroups waits no longer than ctx, which the discovery client does not take.
 func (p *probe) listGroups(ctx context.Context) (map[string]bool, error) {
-	groups, failed := make(chan map[string]bool, 1), make(chan error, 1)
+	var list *metav1.APIGroupList
+	listed := make(chan error, 1)
 	go func() {
-		list, err := p.Clients.Kube.Discovery().ServerGroups()
-		if err != nil {
-			failed <- err
-			return
-		}
-		found := map[string]bool{}
-		for _, group := range list.Groups {
-			found[group.Name] = true
-		}
-		groups <- found
+		var err error
+		list, err = p.Clients.Kube.Discovery().ServerGroups()
+		listed <- err
 	}()
 	select {
-	case found := <-groups:
-		return found, nil
-	case err := <-failed:
-		return nil, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	case err := <-listed:
+		if err != nil {
+			return nil, err
+		}
 	}
+	found := map[string]bool{}
+	for _, group := range list.Groups {
+		found[group.Name] = true
+	}
+	return found, nil
 }
 
-// apiGroups are those that the request needs beyond Kubernetes' own.
+// apiGroups are those that the request needs in addition to Kubernetes' own.
 func (p *probe) apiGroups(context.Context) []Check {
 	const name = "API groups"
-	var found []Check
-	var there []string
+	const finished = "name a finished image: --image, or image.name in the cluster file"
+	var missing []Check
+	var present []string
 	for _, need := range []struct {
 		group   string
 		verdict Verdict
@@ -75,30 +76,30 @@ func (p *probe) apiGroups(context.Context) []Check {
 		lack    string
 		fix     string
 	}{
-		{tektonGroup, Warning, true, "", "steps run by hand alone", "install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)"},
-		{buildGroup, Blocked, p.building, fail.BuildUnavailable, "no image can be built", "name a finished image: --image, or image.name in the cluster file"},
-		{imageGroup, Blocked, p.building, fail.BuildUnavailable, "a built image has no place", "name a finished image: --image, or image.name in the cluster file"},
-		{routeGroup, Blocked, p.Request.Routes, fail.InvalidInput, "no Routes to services can be made", "leave --routes out, and use oc port-forward"},
+		{tektonGroup, Warning, true, "", "steps can only be run by hand", "install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)"},
+		{buildGroup, Blocked, p.building, fail.BuildUnavailable, "no image can be built", finished},
+		{imageGroup, Blocked, p.building, fail.BuildUnavailable, "a built image cannot be stored", finished},
+		{routeGroup, Blocked, p.Request.Routes, fail.InvalidInput, "no Routes to services can be created", "leave --routes out, and use oc port-forward"},
+		{attachmentGroup, BlockedRDMA, p.rdma && len(p.file.Network.RDMA.Attachments) > 0, "", "pods cannot have the attachments of network.rdma.attachments", "install Multus (OpenShift has it; the SR-IOV Network Operator creates the attachments)"},
 		{securityGroup, OK, false, "", "pod security levels decide what pods may do", ""},
-		{attachmentGroup, BlockedRDMA, p.rdma && len(p.file.Network.RDMA.Attachments) > 0, "", "pods cannot have the attachments of network.rdma.attachments", "install Multus (on OpenShift it is there; the SR-IOV Network Operator makes the attachments)"},
 	} {
 		switch {
 		case p.groups[need.group]:
-			there = append(there, need.group)
+			present = append(present, need.group)
 		case need.needed:
-			found = append(found, Check{Name: name, Verdict: need.verdict, Seen: fmt.Sprintf("there is no %s: %s", need.group, need.lack), Fix: need.fix, Reason: need.reason})
+			missing = append(missing, newCheck(name, need.verdict, need.fix, "there is no %s: %s", need.group, need.lack).because(need.reason))
 		case need.group == securityGroup:
-			there = append(there, "without "+need.group+" ("+need.lack+")")
+			present = append(present, "without "+need.group+" ("+need.lack+")")
 		}
 	}
-	slices.Sort(there)
-	if len(there) > 0 {
-		found = slices.Insert(found, 0, Check{Name: name, Verdict: OK, Seen: listed(there, len(there))})
+	if len(present) == 0 {
+		return missing
 	}
-	return found
+	slices.Sort(present)
+	return slices.Insert(missing, 0, newCheck(name, OK, "", "%s", strings.Join(present, ", ")))
 }
 
-// shared is true where the nodes mount the same claims.
+// shared is true if the nodes mount the same claims.
 func (p *probe) shared() bool {
 	return p.Request.Storage == cluster.SharedStorage || p.Request.Storage == cluster.AutoStorage && p.file.Storage.ClassRWX != ""
 }

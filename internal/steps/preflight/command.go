@@ -3,25 +3,32 @@ package preflight
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 )
 
-// Description is what the help of the step and of mlenv preflight says.
-const Description = `Tell whether an environment can be had on the cluster, and whether its nodes can talk
-over RDMA: permissions, admission of the very pod by a dry run, network attachments,
-nodes with their GPUs and who holds them, storage, quotas, the image, the IOMMU.
+// Description is the help of the step and of mlenv preflight.
+const Description = `Check whether an environment can start on the cluster, and whether its nodes can use
+RDMA: who holds it, permissions, a dry run of the exact pod, network attachments, nodes with
+their GPUs and who holds them, storage, quotas, the image, the IOMMU. In a run, the step also
+checks all params, timeouts, Secrets, and that the repository has the commit and the script.
 
-Nothing is changed, and what may not be read is unknown.
+Preflight changes nothing. What it may not read is unknown.
 
 Exit code 0: an environment can start, as far as is known; 1: none can, or mode is rdma and
 only sockets are possible; 2: wrong usage.`
@@ -30,34 +37,52 @@ only sockets are possible; 2: wrong usage.`
 func Command() *cobra.Command {
 	var o Options
 	var where kube.Flags
-	var clusterFile, pullSecretDir, caFile string
+	var clusterFile, pullSecretDir, authDir, envSecretDir, caFile string
 	cmd := &cobra.Command{
 		Use:   "preflight --cluster-file FILE",
-		Short: "Tell whether an environment can be had, and whether over RDMA",
+		Short: "Check whether an environment can start, and whether over RDMA",
 		Long:  Description,
 		Example: `  preflight --cluster-file clusters/barcelona.yaml --nodes 4
   preflight --cluster-file clusters/cairo.yaml --mode rdma --output=json`,
-		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
+		Args: func(_ *cobra.Command, args []string) error {
+			return errors.Join(step.FlagsOnly(args), o.Check(), o.Run.Check())
+		},
 	}
 	flags := cmd.Flags()
 	where.AddTo(flags)
 	o.AddFlags(flags)
 	flags.StringVar(&clusterFile, "cluster-file", "", "the cluster file")
-	// What only Tasks give.
-	flags.StringVar(&pullSecretDir, "pull-secret-dir", "", "where the pull secret is mounted, to ask the image's registry (default: the machine's own docker configuration)")
-	flags.StringVar(&caFile, "ca-file", "", "certificates to trust when a registry is asked, beside the system's")
-	mode := step.NewResult(cmd, "mode", "how the nodes will talk: tcp or rdma")
-	why := step.NewResult(cmd, "why", "why so")
+	// Flags that only Tasks set.
+	flags.StringVar(&pullSecretDir, "pull-secret-dir", "", "folder of the mounted pull secret for the image's registry (default: the machine's docker configuration)")
+	flags.StringVar(&authDir, "auth-dir", "", "folder of the mounted Secret for the run's git repository")
+	flags.StringVar(&envSecretDir, "env-secret-dir", "", "folder of the mounted Secret whose keys become variables of the ranks")
+	flags.StringVar(&caFile, "ca-file", "", "certificates of registries and git servers to trust in addition to the system's")
+	flags.StringVar(&o.Scratch, "scratch", "", "folder for what git fetches (default: a temporary one)")
+	o.Run.AddTo(flags)
+	// An invalid number ends the parsing of flags. The run's other mistakes belong into the same message.
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if mistakes := mistakesOf(cmd.Context(), where, o.Run.Name); mistakes != nil {
+			return mistakes
+		}
+		return err
+	})
+	mode := step.NewResult(cmd, "mode", "transport between the nodes: tcp or rdma")
+	why := step.NewResult(cmd, "why", "reason for the mode")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		clients, err := o.Connect(cmd.Context(), where, clusterFile)
+		file, err := clusterfile.Load(cmd.Context(), clusterFile, where)
 		if err != nil {
 			return err
 		}
-		registry, err := buildimage.RegistryFor(clients, pullSecretDir, caFile)
+		clients, err := o.Connect(where, file)
 		if err != nil {
 			return err
 		}
-		result, err := Run(cmd.Context(), Deps{Clients: clients, Registry: registry, Log: step.Log(cmd), Out: step.ReportOutput(cmd, o.Output)}, o)
+		registry, noRegistry := buildimage.RegistryFor(clients, pullSecretDir, caFile)
+		secrets := readSecrets(authDir, envSecretDir, caFile)
+		if noRegistry != nil {
+			secrets.Problems = append(secrets.Problems, noRegistry)
+		}
+		result, err := Run(cmd.Context(), Deps{Clients: clients, Registry: registry, Brief: true, Secrets: secrets, Log: step.Log(cmd), Out: step.ReportOutput(cmd, o.Output)}, o)
 		if err != nil {
 			return err
 		}
@@ -67,39 +92,61 @@ func Command() *cobra.Command {
 	return cmd
 }
 
+// mistakesOf are those in the params of a run, nil if it cannot be read.
+func mistakesOf(ctx context.Context, where kube.Flags, run string) error {
+	clients, err := where.Connect()
+	if err != nil || run == "" {
+		return nil //nolint:nilerr // the caller has an error of its own
+	}
+	found, err := clients.Tekton.TektonV1().PipelineRuns(clients.Namespace).Get(ctx, run, metav1.GetOptions{})
+	if err != nil {
+		return nil //nolint:nilerr // as above
+	}
+	return errors.Join(launch.Mistakes(found)...)
+}
+
+// readSecrets reads what the Task has mounted.
+func readSecrets(authDir, envSecretDir, caFile string) (s Secrets) {
+	var noGit error
+	if s.Git, noGit = git.AuthFromDir(authDir); noGit == nil {
+		s.Git, noGit = s.Git.WithCAFile(caFile)
+	}
+	s.GitUnread = noGit != nil
+	variables, err := secretdir.Read(envSecretDir)
+	for _, problem := range []error{noGit, err} {
+		if problem != nil {
+			s.Problems = append(s.Problems, problem)
+		}
+	}
+	s.Variables = slices.Sorted(maps.Keys(variables))
+	return s
+}
+
 // AddFlags adds the flags that the step shares with mlenv preflight and mlenv plan, and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Request.Name, "name", objects.DefaultName, "name of the environment")
 	flags.IntVar(&o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
 	flags.IntVar(&o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
-	flags.StringVar(&o.Mode, "mode", Auto, "how the nodes are to talk: auto, rdma or tcp")
-	flags.StringVar(&o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is yet to be built)")
-	flags.StringVar(&o.Flavour, "flavour", "", "training image that will be built where none is named (default: image.flavour of the cluster file)")
+	flags.StringVar(&o.Mode, "mode", Auto, "transport between the nodes: auto, rdma or tcp")
+	flags.StringVar(&o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or one that is built later)")
+	flags.StringVar(&o.Flavour, "flavour", "", "training image to build if none is named (default: image.flavour of the cluster file)")
 	flags.StringVar((*string)(&o.Request.Storage), "storage", "", "rwx, volumeClaimTemplates or auto (default: storage.mode of the cluster file)")
 	flags.StringVar(&o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
 	flags.StringVar(&o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
-	flags.BoolVar(&o.Request.Routes, "routes", false, "whether OpenShift Routes to services will be asked for")
-	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image of the steps, which the nodes get their agent from")
+	flags.BoolVar(&o.Request.Routes, "routes", false, "whether to create OpenShift Routes to services")
+	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the nodes' agent")
 	flags.StringVar(&o.ServiceAccount, "service-account", "", "ServiceAccount of the steps, whose rights are checked (default: in a pod its own, else "+install.DefaultServiceAccount+")")
 	o.Output.AddTo(flags, step.Text, step.JSON, step.YAML)
 }
 
 // Check finds every mistake that needs no cluster file.
 func (o *Options) Check() error {
-	var problems []error
-	if o.Mode != Auto && o.Mode != string(objects.RDMA) && o.Mode != string(objects.TCP) {
-		problems = append(problems, fmt.Errorf("--mode %q: want auto, rdma or tcp", o.Mode))
-	}
-	return errors.Join(problems...)
+	return step.Want(o.Mode == Auto || o.Mode == string(objects.RDMA) || o.Mode == string(objects.TCP), "--mode %q: want auto, rdma or tcp", o.Mode)
 }
 
-// Connect reads the cluster file into the request and connects to the cluster that is meant. It
+// Connect connects to the cluster of the cluster file, which it puts into the request. It
 // chooses the namespace and the account whose rights are checked.
-func (o *Options) Connect(ctx context.Context, where kube.Flags, clusterFile string) (*kube.Clients, error) {
-	file, err := clusterfile.Load(ctx, clusterFile, where)
-	if err != nil {
-		return nil, err
-	}
+func (o *Options) Connect(where kube.Flags, file cluster.File) (*kube.Clients, error) {
 	clients, err := where.Connect()
 	if err != nil {
 		return nil, err

@@ -26,6 +26,10 @@ func TestCommand(t *testing.T) {
 			fmt.Fprint(w, `{"kind":"APIVersions","versions":["v1"]}`)
 		case "/apis":
 			fmt.Fprint(w, `{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"tekton.dev","versions":[{"groupVersion":"tekton.dev/v1","version":"v1"}]}]}`)
+		case "/apis/tekton.dev/v1/namespaces/nccl-test/pipelineruns/train-1":
+			fmt.Fprint(w, `{"apiVersion":"tekton.dev/v1","kind":"PipelineRun","metadata":{"name":"train-1","namespace":"nccl-test"},
+				"spec":{"pipelineRef":{"name":"p"},"params":[{"name":"nodes","value":"two"},{"name":"launcher","value":"mpirun"}]},
+				"status":{"pipelineSpec":{"params":[{"name":"nodes","type":"string"},{"name":"launcher","type":"string"}]}}}`)
 		default:
 			w.WriteHeader(http.StatusForbidden)
 			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","message":"x is forbidden: User \"u\" cannot create resource \"x\" in API group \"\"","code":403}`)
@@ -41,11 +45,16 @@ func TestCommand(t *testing.T) {
 		stdout, stderr string
 		results        map[string]string
 	}{
-		{"everything unknown", silent.URL, []string{"--mode=tcp"}, step.Done, "Verdict: tcp because mode tcp is asked for.", "", map[string]string{"mode": "tcp", "why": "mode tcp is asked for"}},
+		{"everything unknown", silent.URL, []string{"--mode=tcp"}, step.Done, "preflight: tcp, 1 check ok, 11 unknown\n", "", map[string]string{"mode": "tcp", "why": "mode tcp is asked for"}},
 		{"as a document", silent.URL, []string{"--mode=tcp", "--output=json"}, step.Done, `"verdict": "tcp because mode tcp is asked for"`, "", nil},
 		{"as records", silent.URL, []string{"--mode=tcp", "--log-format=json"}, step.Done, `"msg":"checked nodes","verdict":"unknown"`, "", nil},
 		{"nothing answers", gone.URL, nil, step.Failed, "asking the API server for its groups", "", map[string]string{"mode": "", "reason": "Internal"}},
 		{"no such mode", silent.URL, []string{"--mode=ib"}, step.WrongUsage, "", `--mode "ib": want auto, rdma or tcp`, map[string]string{"reason": "InvalidInput"}},
+		{"missing Secrets", silent.URL, []string{"--mode=tcp", "--auth-dir=/nowhere/my-git", "--env-secret-dir=/nowhere/my-keys", "--pull-secret-dir=/nowhere/none"}, step.Failed,
+			"reading Secret my-keys: it does not exist", "", map[string]string{"reason": "InvalidInput", "message": "checking secrets: reading Secret my-git: it does not exist in this namespace, or has no keys\nchecking secrets: reading Secret my-keys: it does not exist in this namespace, or has no keys"}},
+		{"no number", silent.URL, []string{"--nodes=two"}, step.WrongUsage, "", `invalid argument "two" for "--nodes"`, nil},
+		{"no number, and other mistakes of the run", silent.URL, []string{"--namespace=nccl-test", "--run-name=train-1", "--run-uid=1", "--nodes=two"}, step.WrongUsage, "",
+			"param nodes: \"two\": want a number, or 0 for the default\n  param launcher: \"mpirun\": want deepspeed", map[string]string{"reason": "InvalidInput"}},
 		{"an argument", silent.URL, []string{"now"}, step.WrongUsage, "", `argument "now": want flags only`, nil},
 	}
 	for _, test := range tests {

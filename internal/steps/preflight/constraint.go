@@ -17,8 +17,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// The annotation of a pod that OpenShift admitted that says whose right to the constraint counted:
-// "user" for whoever made the pod or "serviceaccount" for the pod's own
+// OpenShift's annotation of an admitted pod with the owner of the right to the constraint:
+// "user" for the caller or "serviceaccount" for the pod's own account
 // (openshift/apiserver-library-go:pkg/securitycontextconstraints/sccadmission).
 const (
 	admittedFor   = "security.openshift.io/validated-scc-subject-type"
@@ -27,8 +27,7 @@ const (
 
 var constraints = schema.GroupVersionResource{Group: securityGroup, Version: "v1", Resource: "securitycontextconstraints"}
 
-// neededConstraint is the one that the pod is pinned to, and else the least that would
-// admit it.
+// neededConstraint is the one that the pod is pinned to, else the least one that would admit it.
 func neededConstraint(t trial) string {
 	return cmp.Or(t.asked.Annotations[objects.SCCAnnotation], kube.NeededSCC(t.answer))
 }
@@ -41,54 +40,41 @@ func (p *probe) mayUse(ctx context.Context, account, scc string) (bool, error) {
 	return p.may(ctx, account, authorizationv1.ResourceAttributes{Verb: "use", Group: securityGroup, Resource: "securitycontextconstraints", Name: scc})
 }
 
-// constraint says which security context constraint admits the pod, and why. A dry
-// run is admitted by the rights of whoever asks too; the StatefulSet's pods have
-// only their service account's.
+// constraint names the security context constraint that admits the pod, and checks that the nodes' pods may use it. A
+// dry run is also admitted by the caller's rights; the StatefulSet's pods have only their service account's.
 func (p *probe) constraint(ctx context.Context, t trial, blocked Verdict) Check {
+	const name = "security"
 	account, scc := p.file.Security.ServiceAccount, t.answered.Annotations[objects.AdmittedByAnnotation]
-	check := Check{Name: "security", Verdict: OK}
 	if scc == "" {
-		check.Seen = "no security context constraint is named: the cluster admits by pod security levels"
-		return check
+		return newCheck(name, OK, "", "no security context constraint is named: the cluster admits by pod security levels")
 	}
-	why := "the first that admits the pod, of those that may be used"
+	seen := "security context constraint " + scc + ": the first that admits the pod, of those that may be used"
 	if t.asked.Annotations[objects.SCCAnnotation] == scc {
-		why = "the pod is pinned to it by " + objects.SCCAnnotation
+		seen = "security context constraint " + scc + ": the pod is pinned to it by " + objects.SCCAnnotation
 	}
-	check.Seen = fmt.Sprintf("security context constraint %s: %s", scc, why)
-	if t.account == account && t.answered.Annotations[admittedFor] == forPodAccount {
-		check.Seen += "; service account " + account + " may use it"
-		return check
+	allowed, err := t.account == account && t.answered.Annotations[admittedFor] == forPodAccount, error(nil)
+	if !allowed {
+		allowed, err = p.mayUse(ctx, account, scc)
 	}
-	allowed, err := p.mayUse(ctx, account, scc)
 	switch {
 	case err != nil:
-		return unread(check.Name, fmt.Sprintf("the pod is admitted by %s; whether service account %s may use it", scc, account), err)
+		return unread(name, fmt.Sprintf("the pod is admitted by %s; whether service account %s may use it", scc, account), err)
 	case allowed:
-		check.Seen += fmt.Sprintf("; service account %s may use it", account)
-		return check
+		return newCheck(name, OK, "", "%s; service account %s may use it", seen, account)
 	}
 	mine, err := p.mayUse(ctx, "", scc)
 	itself, hidden := p.named(ctx, scc, account)
+	grant := grantConstraint(scc, account, p.Request.Namespace)
 	switch {
 	case itself:
-		check.Seen += fmt.Sprintf("; it names service account %s itself", account)
+		return newCheck(name, OK, "", "%s; it names service account %s itself", seen, account)
 	case hidden != nil && err == nil && !mine:
-		// Whoever asks has no right to it either, so it is the constraint that names one of the two.
-		check.Verdict, check.Seen = Unknown, check.Seen+fmt.Sprintf("; whether it names service account %s itself may not be read", account)
-		check.Fix = grantConstraint(scc, account, p.Request.Namespace)
-	default:
-		check.Verdict, check.Fix = blocked, grantConstraint(scc, account, p.Request.Namespace)
-		check.Seen += fmt.Sprintf(", but by the rights of whoever asks: service account %s, which the nodes' pods have, may not use it", account)
-		if blocked == Blocked {
-			check.Reason = fail.SecurityRefused
-		}
+		// The caller has no right to it either, so the constraint itself names one of the two.
+		return newCheck(name, Unknown, grant, "%s; whether it names service account %s itself may not be read", seen, account)
 	}
-	return check
+	return newCheck(name, blocked, grant, "%s, but by the caller's rights: service account %s, which the nodes' pods have, may not use it", seen, account).because(fail.SecurityRefused)
 }
 
-// named is true where a constraint lists the account or its groups itself, as
-// constraints could before RBAC.
 func (p *probe) named(ctx context.Context, scc, account string) (bool, error) {
 	found, err := p.Dynamic.Resource(constraints).Get(ctx, scc, metav1.GetOptions{})
 	if err != nil {
@@ -96,51 +82,34 @@ func (p *probe) named(ctx context.Context, scc, account string) (bool, error) {
 	}
 	users, _, _ := unstructured.NestedStringSlice(found.Object, "users")
 	groups, _, _ := unstructured.NestedStringSlice(found.Object, "groups")
-	return slices.Contains(users, p.user(account)) || slices.ContainsFunc(groups, func(group string) bool {
+	return slices.Contains(users, kube.Account(p.Request.Namespace, account)) || slices.ContainsFunc(groups, func(group string) bool {
 		return slices.Contains([]string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:" + p.Request.Namespace}, group)
 	}), nil
 }
 
-// memoryLock says whether the admitted pod may pin memory, which RDMA needs. An
-// added capability counts only for a process of root: there is no ambient set.
+// memoryLock checks whether the admitted pod may lock memory, which RDMA needs. An
+// added capability is effective only in a process of root: there is no ambient set.
 func (p *probe) memoryLock(pod *corev1.Pod) Check {
-	check := Check{Name: "locked memory", Verdict: OK}
-	for _, container := range pod.Spec.Containers {
-		if container.Name != objects.TrainContainer {
-			continue
-		}
-		c := container.SecurityContext
-		if c == nil {
-			break
-		}
-		user := c.RunAsUser
-		if user == nil && pod.Spec.SecurityContext != nil {
-			user = pod.Spec.SecurityContext.RunAsUser
-		}
-		// An image's own user is not known here; whoever must not be root, is not.
-		root := user == nil && !notRoot(pod, c) || user != nil && *user == 0
-		switch {
-		case c.Privileged != nil && *c.Privileged && root:
-			check.Seen = "the pod is privileged: any amount may be locked"
-			return check
-		case c.Capabilities != nil && slices.Contains(c.Capabilities.Add, "IPC_LOCK") && root:
-			check.Seen = "IPC_LOCK is effective: any amount may be locked"
-			return check
-		case c.Capabilities != nil && slices.Contains(c.Capabilities.Add, "IPC_LOCK"):
-			check.Verdict = Warning
-			check.Seen = "IPC_LOCK is not effective for a user that is not root: as much may be locked as CRI-O's limit allows"
-			check.Fix = "use a constraint that lets the pod run as root, or have the nodes' memlock raised: " + p.admin()
-			return check
-		}
+	const name = "locked memory"
+	unknown := newCheck(name, Unknown, "mlenv rdma --check, once the nodes are up; security.ipc_lock in the cluster file, or the nodes' memlock raised, makes sure",
+		"the pod has no IPC_LOCK: as much may be locked as CRI-O's limit allows, which only a pod sees")
+	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == objects.TrainContainer })
+	if i < 0 || pod.Spec.Containers[i].SecurityContext == nil {
+		return unknown
 	}
-	check.Verdict, check.Seen = Unknown, "the pod has no IPC_LOCK: as much may be locked as CRI-O's limit allows, which only a pod sees"
-	check.Fix = "mlenv rdma --check, once the nodes are up; security.ipc_lock in the cluster file, or the nodes' memlock raised, makes sure"
-	return check
-}
-
-func notRoot(pod *corev1.Pod, c *corev1.SecurityContext) bool {
-	if c.RunAsNonRoot != nil {
-		return *c.RunAsNonRoot
+	c, ofPod := pod.Spec.Containers[i].SecurityContext, cmp.Or(pod.Spec.SecurityContext, &corev1.PodSecurityContext{})
+	user, notRoot := cmp.Or(c.RunAsUser, ofPod.RunAsUser), cmp.Or(c.RunAsNonRoot, ofPod.RunAsNonRoot)
+	// The image's own user is not known here, except that it is not root if the pod must not be.
+	root := user == nil && (notRoot == nil || !*notRoot) || user != nil && *user == 0
+	lock := c.Capabilities != nil && slices.Contains(c.Capabilities.Add, "IPC_LOCK")
+	switch {
+	case root && c.Privileged != nil && *c.Privileged:
+		return newCheck(name, OK, "", "the pod is privileged: any amount may be locked")
+	case root && lock:
+		return newCheck(name, OK, "", "IPC_LOCK is effective: any amount may be locked")
+	case lock:
+		return newCheck(name, Warning, "use a constraint that lets the pod run as root, or have the nodes' memlock raised: "+p.admin(),
+			"IPC_LOCK is not effective for a user that is not root: as much may be locked as CRI-O's limit allows")
 	}
-	return pod.Spec.SecurityContext != nil && pod.Spec.SecurityContext.RunAsNonRoot != nil && *pod.Spec.SecurityContext.RunAsNonRoot
+	return unknown
 }

@@ -30,6 +30,37 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// A healthy run needs no table; one that somebody has to look at keeps it.
+func TestBrief(t *testing.T) {
+	for name, tc := range map[string]struct {
+		make func(*testing.T) (*world, cluster.File)
+		// nodes of the request, 0 for the cluster file's.
+		nodes int
+		want  string
+	}{
+		"rdma":                 {barcelona, 0, "preflight: rdma, 5 nodes free, 23 checks ok, 1 unknown\n"},
+		"one node has no peer": {barcelona, 1, "preflight: tcp, 5 nodes free, 17 checks ok\n"},
+		"a node of five is cordoned": {func(t *testing.T) (*world, cluster.File) {
+			w, file := barcelona(t)
+			w.each(func(n *corev1.Node) { n.Spec.Unschedulable = n.Name == "moc-r4pcc02u16-yunshi" })
+			return w, file
+		}, 0, "preflight: rdma, 4 nodes free, 22 checks ok, 1 unknown\n"},
+		"RDMA is blocked": {wrongBarcelona, 0, "CHECK "},
+		"blocked":         {wrongCairo, 0, "CHECK "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out strings.Builder
+			w, file := tc.make(t)
+			d, o := w.deps(file), optionsOf(file, Auto)
+			d.Out, d.Brief, o.Request.Nodes = &out, true, tc.nodes
+			_, _ = Run(t.Context(), d, o) // the report shows the error
+			if !strings.HasPrefix(out.String(), tc.want) || strings.HasPrefix(tc.want, "preflight") && out.String() != tc.want {
+				t.Errorf("got %q, want %q", out.String(), tc.want)
+			}
+		})
+	}
+}
+
 // TestPlans shows what would be made of the same clusters, and where.
 func TestPlans(t *testing.T) {
 	last := receipt.Receipt{Run: "train-1", Fabric: &fabric.Report{Expected: 194 * rdma.GBps, Bandwidth: 187 * rdma.GBps}}

@@ -50,7 +50,7 @@ func TestImage(t *testing.T) {
 				o.Request.Image, o.Flavour, d.Registry = test.image, test.flavour, asked
 			})
 			for _, check := range report.Checks {
-				if check.Name == "image" && (check.Verdict != test.want || check.Reason != test.reason) {
+				if check.Object == "image" && (check.Verdict != test.want || check.Reason != test.reason) {
 					t.Errorf("got %+v, want %s %s", check, test.want, test.reason)
 				}
 			}

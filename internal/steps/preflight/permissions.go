@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
+	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 
@@ -16,13 +16,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// atOnce bounds the questions that are asked about permissions at a time.
+// atOnce bounds the reviews of permissions that are sent at a time.
 const atOnce = 16
 
 // fewRights is how many rights are granted one by one rather than with the whole Role.
 const fewRights = 3
 
-// right is a resource with verbs.
 type right struct {
 	group, resource string
 	verbs           []string
@@ -36,8 +35,7 @@ func (r right) String() string {
 	return strings.Join(r.verbs, ", ") + " " + resource
 }
 
-// may asks whether an account may do something, by a review that a Role is enough
-// for; the account "" is whoever asks, whom everybody may ask about.
+// may reviews whether an account may do something, with a review that needs only a Role; the account "" is the caller.
 func (p *probe) may(ctx context.Context, account string, a authorizationv1.ResourceAttributes) (bool, error) {
 	if account == "" {
 		a.Namespace = p.Request.Namespace
@@ -47,16 +45,10 @@ func (p *probe) may(ctx context.Context, account string, a authorizationv1.Resou
 	return allowed, err
 }
 
-// user is a service account as the API server names it.
-func (p *probe) user(account string) string {
-	return kube.Account(p.Request.Namespace, account)
-}
-
-// permissions are those of the account that the steps run as, against what the Role
-// of mlenv install gives.
+// permissions compares the rights of the steps' account with the Role of mlenv install.
 func (p *probe) permissions(ctx context.Context) []Check {
 	needed, looking := install.Rules()
-	user := p.user(p.ServiceAccount)
+	user := kube.Account(p.Request.Namespace, p.ServiceAccount)
 	if p.ServiceAccount == "" {
 		user = kube.WhoAsks(ctx, p.Clients.Kube)
 	}
@@ -66,67 +58,62 @@ func (p *probe) permissions(ctx context.Context) []Check {
 	}
 }
 
-// rights checks those of rules that the request has a use for.
 func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.PolicyRule, lacking Verdict) Check {
 	rights := p.useful(rules)
 	missing := make([]right, len(rights))
-	errs := make([]error, len(rights))
-	var all sync.WaitGroup
-	places := make(chan struct{}, atOnce)
+	var all errgroup.Group
+	all.SetLimit(atOnce)
 	for i, r := range rights {
-		all.Go(func() {
-			places <- struct{}{}
-			defer func() { <-places }()
-			missing[i] = right{group: r.group, resource: r.resource}
-			for _, verb := range r.verbs {
-				resource, sub, _ := strings.Cut(r.resource, "/")
-				allowed, err := p.may(ctx, p.ServiceAccount, authorizationv1.ResourceAttributes{Verb: verb, Group: r.group, Resource: resource, Subresource: sub})
-				if err != nil {
-					errs[i] = err
-					return
-				}
-				if !allowed {
-					missing[i].verbs = append(missing[i].verbs, verb)
-				}
-			}
+		all.Go(func() (err error) {
+			missing[i], err = p.missing(ctx, r)
+			return err
 		})
 	}
-	all.Wait()
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
-		return unread(name, "what "+user+" may do", errs[i])
+	if err := all.Wait(); err != nil {
+		return unread(name, "what "+user+" may do", err)
 	}
 	missing = slices.DeleteFunc(missing, func(r right) bool { return len(r.verbs) == 0 })
 	if len(missing) == 0 {
-		return Check{Name: name, Verdict: OK, Seen: fmt.Sprintf("%s has the %s that the Role of mlenv install gives", user, humanize.Count(len(rights), "right"))}
+		return newCheck(name, OK, "", "%s has the %s that the Role of mlenv install gives", user, humanize.Count(len(rights), "right"))
 	}
 	var texts, grants []string
 	for _, r := range missing {
 		texts = append(texts, r.String())
 		grants = append(grants, kube.Grant(user, strings.Join(r.verbs, ","), r.resource, r.group, p.Request.Namespace))
 	}
-	check := Check{
-		Name: name, Verdict: lacking, Seen: fmt.Sprintf("%s may not %s in namespace %s", user, strings.Join(texts, "; "), p.Request.Namespace),
-		Fix: strings.Join(grants, "\n"),
-	}
-	if lacking == Blocked {
-		check.Reason = fail.PermissionDenied
-	}
+	next := strings.Join(grants, "\n")
 	if len(missing) > fewRights {
-		check.Fix = fmt.Sprintf("mlenv install clusters/%s.yaml -n %s --steps-image=IMAGE", p.file.Cluster.Name, p.Request.Namespace)
+		next = fmt.Sprintf("mlenv install clusters/%s.yaml -n %s --steps-image=IMAGE", p.file.Cluster.Name, p.Request.Namespace)
 		if p.ServiceAccount != "" && p.ServiceAccount != install.DefaultServiceAccount {
-			check.Fix += " --service-account=" + p.ServiceAccount
+			next += " --service-account=" + p.ServiceAccount
 		}
 	}
-	return check
+	return newCheck(name, lacking, next, "%s may not %s in namespace %s", user, strings.Join(texts, "; "), p.Request.Namespace).because(fail.PermissionDenied)
 }
 
-// useful are the rights to what the cluster has and the request wants.
+// missing is a right with the verbs that the steps' account lacks.
+func (p *probe) missing(ctx context.Context, r right) (right, error) {
+	missing := right{group: r.group, resource: r.resource}
+	resource, sub, _ := strings.Cut(r.resource, "/")
+	for _, verb := range r.verbs {
+		allowed, err := p.may(ctx, p.ServiceAccount, authorizationv1.ResourceAttributes{Verb: verb, Group: r.group, Resource: resource, Subresource: sub})
+		if err != nil {
+			return missing, err
+		}
+		if !allowed {
+			missing.verbs = append(missing.verbs, verb)
+		}
+	}
+	return missing, nil
+}
+
+// useful are the rights to resources that the cluster has and the request uses.
 func (p *probe) useful(rules []rbacv1.PolicyRule) []right {
 	unused := map[string]bool{buildGroup: !p.building, imageGroup: !p.building, routeGroup: !p.Request.Routes, attachmentGroup: !p.rdma}
 	var rights []right
 	for _, rule := range rules {
 		group := rule.APIGroups[0]
-		// Kubernetes' own groups are in every cluster; those of others have a dot.
+		// Every cluster has Kubernetes' own groups; all other groups have a dot.
 		foreign := strings.Contains(group, ".") && !strings.HasSuffix(group, ".k8s.io")
 		if unused[group] || foreign && !p.groups[group] {
 			continue

@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// Plan is what a run would make on the cluster as it is now.
+// Plan is what a run would create on the cluster as it is now.
 type Plan struct {
 	Verdict     string       `json:"verdict"`
 	Environment string       `json:"environment"`
@@ -25,60 +25,58 @@ type Plan struct {
 	Why         string       `json:"why"`
 	Nodes       int          `json:"nodes"`
 	GPUsPerNode int          `json:"gpusPerNode"`
-	// FreeNodes are those that the pods can be on at this moment.
+	// FreeNodes have room for the pods at this moment.
 	FreeNodes []string `json:"freeNodes"`
-	// Objects are kinds and names, in the order in which they are made.
+	// Objects are kinds and names, in the order of their creation.
 	Objects []string `json:"objects"`
-	// Expected is 0 where nothing is; Whence says how it is known, or why not.
+	// Expected is 0 if no bandwidth is expected; Source is where it comes from, or why there is none.
 	Expected rdma.BytesPerSecond `json:"expectedBytesPerSecond,omitempty"`
-	Whence   string              `json:"expectedBy"`
+	Source   string              `json:"expectedBy"`
 }
 
-// PlanOf is what follows from a report. The client reads the receipts of earlier runs.
+// PlanOf is the plan that follows from a report. The client reads the receipts of earlier runs.
 func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 	mode, why := r.Mode()
 	p := Plan{
 		Verdict: r.Verdict(), Environment: r.request.Name, Namespace: r.request.Namespace, Mode: mode, Why: why,
 		Nodes: r.request.Nodes, GPUsPerNode: r.request.GPUsPerNode, FreeNodes: r.free,
 	}
-	planned, there := r.objects[mode]
-	if there {
-		p.Objects = append(p.Objects, "Lease "+objects.NamesOf(p.Environment).Lease)
+	planned, known := r.objects[mode]
+	if known {
 		names := objects.NamesOf(p.Environment)
-		p.Objects = append(p.Objects, "Secret "+names.ServerSecret, "Secret "+names.ClientSecret)
+		p.Objects = append(p.Objects, "Lease "+names.Lease, "Secret "+names.ServerSecret, "Secret "+names.ClientSecret)
 		for _, object := range planned.InOrder() {
 			text := object.GetObjectKind().GroupVersionKind().Kind + " " + object.GetName()
 			if claim, ok := object.(*corev1.PersistentVolumeClaim); ok {
-				text += fmt.Sprintf(", %s, unless it is there", claim.Spec.Resources.Requests.Storage())
+				text += fmt.Sprintf(", %s, unless it exists", claim.Spec.Resources.Requests.Storage())
 			}
 			p.Objects = append(p.Objects, text)
 		}
 		for _, claim := range planned.StatefulSet.Spec.VolumeClaimTemplates {
-			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it is there", claim.Name, claim.Spec.Resources.Requests.Storage()))
+			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it exists", claim.Name, claim.Spec.Resources.Requests.Storage()))
 		}
 	}
 	network := r.request.Cluster.Network.RDMA
 	switch {
-	case !there:
-		p.Whence = "not known"
+	case !known:
+		p.Source = "not known"
 	case mode == objects.TCP:
-		p.Whence = "nothing is expected of TCP"
+		p.Source = "nothing is expected of TCP"
 	case network.ExpectedBandwidth > 0:
-		p.Expected, p.Whence = rdma.BytesPerSecond(network.ExpectedBandwidth), "network.rdma.expected_bandwidth of the cluster file"
+		p.Expected, p.Source = rdma.BytesPerSecond(network.ExpectedBandwidth), "network.rdma.expected_bandwidth of the cluster file"
 	default:
-		p.Expected, p.Whence = expectedBefore(ctx, client, p)
+		p.Expected, p.Source = expectedBefore(ctx, client, p)
 	}
 	return p
 }
 
-// expectedBefore is what the latest run of the environment was to reach.
-func expectedBefore(ctx context.Context, client kubernetes.Interface, p Plan) (expected rdma.BytesPerSecond, whence string) {
+func expectedBefore(ctx context.Context, client kubernetes.Interface, p Plan) (expected rdma.BytesPerSecond, source string) {
 	last, ok, err := receipt.Latest(ctx, client, p.Namespace, p.Environment)
 	switch {
 	case err != nil:
 		return 0, fmt.Sprintf("not known: %v", err)
 	case ok && last.Fabric != nil && last.Fabric.Expected > 0:
-		return last.Fabric.Expected, fmt.Sprintf("the ports and PCIe links of the nodes that run %s had; it reached %s", last.Run, last.Fabric.Bandwidth)
+		return last.Fabric.Expected, fmt.Sprintf("the ports and PCIe links of the nodes of run %s; it reached %s", last.Run, last.Fabric.Bandwidth)
 	}
 	return 0, "not known before the nodes run: check-fabric derives it from their ports and PCIe links"
 }
@@ -92,9 +90,9 @@ func (p Plan) Print(w io.Writer) {
 	row("nodes", "%s with %s each; free now: %s", humanize.Count(p.Nodes, "node"), humanize.Count(p.GPUsPerNode, "GPU"), cmp.Or(strings.Join(p.FreeNodes, ", "), "none, or not known"))
 	row("transport", "%s because %s", p.Mode, p.Why)
 	if p.Expected > 0 {
-		row("bandwidth", "%s, by %s", p.Expected, p.Whence)
+		row("bandwidth", "%s, by %s", p.Expected, p.Source)
 	} else {
-		row("bandwidth", "%s", p.Whence)
+		row("bandwidth", "%s", p.Source)
 	}
 	for i, object := range p.Objects {
 		name := ""

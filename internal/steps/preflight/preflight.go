@@ -1,9 +1,9 @@
-// Package preflight tells, before anything is made, whether an environment can be
-// had on a cluster and whether its nodes can talk over RDMA. It only reads, and lets
-// the API server try in dry runs.
+// Package preflight checks whether an environment can start on a cluster, and whether its nodes can
+// use RDMA, and whether a run's params are what its later steps need. It only reads, and sends dry runs to the API server.
 package preflight
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -13,7 +13,9 @@ import (
 	"sync"
 	"time"
 
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
@@ -22,34 +24,39 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
 )
 
-// Auto is the mode that takes RDMA where it is possible. The others are those of
-// package environment.
+// Auto is the mode that uses RDMA if it is possible. The other modes are those of package objects.
 const Auto = "auto"
 
-// timeLimit is for everything: what has not answered by then is unknown.
+// timeLimit bounds all checks: what has no answer by then is unknown.
 const timeLimit = 9 * time.Second
 
-// Images that are not known yet; the API server looks no further than their form.
+// Placeholders of images that are not known yet: the API server checks only their form.
 const (
 	imageToBuild = "registry.invalid/ml-dev-env/training:to-be-built"
 	stepsToName  = "registry.invalid/ml-dev-env/steps:to-be-named"
 )
 
-// Options say what is asked for.
+// Options are the requested environment, and how to report.
 type Options struct {
-	// Request is the environment. Its Mode is not looked at; its images may be missing.
+	// Request is the environment. Its Mode is ignored; its images may be missing.
 	Request objects.Request
 	// Mode is auto, rdma or tcp.
 	Mode string
-	// Flavour is what is to be built where no image is named.
+	// Flavour is the image to build if none is named.
 	Flavour string
-	// ServiceAccount is the one that the steps run as, "" for whoever asks.
+	// Run is the PipelineRun that the step is part of, if any.
+	Run run.Flags
+	// Scratch is the folder for what git fetches, "" for a temporary one.
+	Scratch string
+	// ServiceAccount runs the steps; empty for the caller.
 	ServiceAccount string
-	// Output is how Run shows the report.
+	// Output is the format of the report.
 	Output step.OutputFlag
 }
 
@@ -57,69 +64,84 @@ type Options struct {
 type Deps struct {
 	Clients *kube.Clients
 	// Dynamic reads network attachments, machine configurations and security context
-	// constraints; nil for one made of the Clients' configuration.
+	// constraints; nil for one of the Clients' configuration.
 	Dynamic dynamic.Interface
-	// Registry answers whether the image is there; nil leaves that unknown.
+	// Registry has the image; nil leaves the image unknown.
 	Registry *buildimage.Registry
-	// Out gets the report of Run; without it each check is a record of Log.
+	Secrets  Secrets
+	// Out receives the report of Run; without it each check is a record of Log.
 	Out io.Writer
-	Log *slog.Logger
+	// Brief prints one line instead of the table if nothing is wrong.
+	Brief bool
+	Log   *slog.Logger
 }
 
-// probe is the preflight of one request.
+// Secrets are those that the run's params name.
+type Secrets struct {
+	// Git has the credentials for the repository.
+	Git git.Auth
+	// GitUnread is true if they could not be read.
+	GitUnread bool
+	// Variables are the names of the ranks' secret variables.
+	Variables []string
+	// Problems are the errors of reading Secrets.
+	Problems []error
+}
+
 type probe struct {
 	Options
 	Deps
 	file cluster.File
-	// rdma is false where RDMA is not looked at.
+	// rdma is true if RDMA is examined.
 	rdma bool
-	// building is true where the image does not exist yet.
+	// own is the PipelineRun of Run, nil if there is none or it cannot be read.
+	own *v1.PipelineRun
+	// building is true if the image does not exist yet.
 	building bool
-	// first are the checks that were decided before anything was asked.
+	// first are the checks that need no answer of the cluster.
 	first []Check
-	// objects of the request by mode: tcp always, rdma where it is looked at.
+	// objects of the request by mode: tcp always, rdma if it is examined.
 	objects map[objects.Mode]objects.Objects
 
-	// groups are the API groups that the cluster has.
-	groups map[string]bool
-	places func() ([]diagnose.Candidate, error)
-	// free are the nodes that the pods can be on at this moment, of check nodes.
+	// groups are the cluster's API groups.
+	groups     map[string]bool
+	candidates func() ([]diagnose.Candidate, error)
+	// free is set by check nodes: the nodes that have room for the pods at this moment.
 	free   []string
 	quotas func() ([]corev1.ResourceQuota, error)
 }
 
-// Run makes all checks and shows the report. The error says why no environment can start.
+// Run makes all checks and prints the report. Its error is why no environment can start.
 func Run(ctx context.Context, d Deps, o Options) (Report, error) {
 	report := Examine(ctx, d, o)
 	if d.Out == nil {
 		for _, check := range report.Checks {
-			d.Log.Info("checked "+check.Name, slog.String("verdict", string(check.Verdict)), slog.String("evidence", check.Seen), slog.String("fix", check.Fix))
+			d.Log.Info("checked "+check.Object, slog.String("verdict", string(check.Verdict)), slog.String("evidence", check.Seen), slog.String("fix", check.Next))
 		}
 		d.Log.Info("Verdict: " + report.Verdict() + ".")
 		return report, report.Err()
 	}
 	err := o.Output.Print(d.Out, report, func(out io.Writer) error {
+		if d.Brief && report.fine() {
+			_, err := fmt.Fprintln(out, report.brief())
+			return err
+		}
 		report.Print(out)
 		return nil
 	})
-	if err != nil {
-		return report, err
-	}
-	return report, report.Err()
+	return report, cmp.Or(err, report.Err())
 }
 
-// Examine makes all checks at once, within ten seconds. What is wrong is in the report.
+// Examine makes all checks at once, within ten seconds.
 func Examine(ctx context.Context, d Deps, o Options) Report {
 	ctx, cancel := context.WithTimeout(ctx, timeLimit)
 	defer cancel()
 	p, err := newProbe(ctx, d, o)
+	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, p.repository, p.environment}
 	if err != nil {
-		return Report{Asked: o.Mode, Checks: []Check{{
-			Name: "request", Verdict: Blocked, Seen: oneLine(err.Error()), Fix: fail.NextOf(err), Reason: fail.ReasonOf(err),
-		}}}
-	}
-	checks := []func(context.Context) []Check{
-		p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.image,
+		p.first = append(p.first, blockedBy("request", err))
+	} else {
+		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.image)
 	}
 	found := make([][]Check, len(checks))
 	var all sync.WaitGroup
@@ -133,28 +155,32 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	}
 }
 
-// Names of checks that others depend on.
+// Names of checks that other code depends on.
 const (
 	namespaceCheck = "namespace"
 	neededCheck    = "permissions"
 	lookingCheck   = "permissions to look"
+	// choiceCheck is whether RDMA is examined at all.
+	choiceCheck = "rdma"
+	nodePrefix  = "node "
 )
 
-// causes leaves out what only follows from another check: in a namespace that is not there
-// nobody has rights.
+// causes removes what only follows from another check: in a missing namespace no account has rights.
 func causes(checks []Check) []Check {
-	if !slices.ContainsFunc(checks, func(c Check) bool { return c.Name == namespaceCheck }) {
+	if !slices.ContainsFunc(checks, func(c Check) bool { return c.Object == namespaceCheck }) {
 		return checks
 	}
-	return slices.DeleteFunc(checks, func(c Check) bool { return c.Name == neededCheck || c.Name == lookingCheck })
+	return slices.DeleteFunc(checks, func(c Check) bool { return c.Object == neededCheck || c.Object == lookingCheck })
 }
 
+// newProbe returns a probe with an error too: what the run's params name can be checked for any request.
 func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 	p := &probe{Options: o, Deps: d, objects: map[objects.Mode]objects.Objects{}}
+	p.readRun(ctx)
 	if p.Dynamic == nil {
 		var err error
 		if p.Dynamic, err = dynamic.NewForConfig(p.Clients.Config); err != nil {
-			return nil, fail.Becausef(fail.InvalidInput, "making a client for %s: %w", p.Clients.Config.Host, err)
+			return p, fail.Becausef(fail.InvalidInput, "making a client for %s: %w", p.Clients.Config.Host, err)
 		}
 	}
 	p.building = p.Request.Image == "" && (p.Flavour != "" || p.Request.Cluster.Image.Name == "")
@@ -167,21 +193,32 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 	p.Request = p.Request.WithDefaults()
 	p.file = p.Request.Cluster
 	if err := p.build(objects.TCP); err != nil {
-		return nil, err
+		return p, err
 	}
 	p.decideRDMA()
-	// Everybody may ask for them: where they are not told, nothing can be.
+	// Every account may read the groups: without them the API server is not usable.
 	var err error
 	if p.groups, err = p.listGroups(ctx); err != nil {
-		return nil, kube.Problem(fmt.Errorf("asking the API server for its groups: %w", err))
+		return p, kube.Problem(fmt.Errorf("asking the API server for its groups: %w", err))
 	}
-	p.places = sync.OnceValues(func() ([]diagnose.Candidate, error) { return p.listPlaces(ctx) })
-	p.quotas = sync.OnceValues(func() ([]corev1.ResourceQuota, error) { return p.listQuotas(ctx) })
+	p.candidates = sync.OnceValues(func() ([]diagnose.Candidate, error) {
+		list, err := p.Clients.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return diagnose.Candidates(list.Items, p.spec()), nil
+	})
+	p.quotas = sync.OnceValues(func() ([]corev1.ResourceQuota, error) {
+		list, err := p.Clients.Kube.CoreV1().ResourceQuotas(p.Request.Namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, err
+		}
+		return list.Items, nil
+	})
 	return p, nil
 }
 
-// build makes the objects in a mode. Which storage auto comes to is not known here,
-// and of no matter to any check of the pods.
+// build builds the objects in a mode. provision decides about storage auto; no check of the pods depends on it.
 func (p *probe) build(mode objects.Mode) error {
 	r := p.Request
 	r.Mode = mode
@@ -196,41 +233,39 @@ func (p *probe) build(mode objects.Mode) error {
 	return err
 }
 
-// decideRDMA says whether RDMA is looked at, and in which form.
 func (p *probe) decideRDMA() {
 	rdma := p.file.Network.RDMA
-	say := func(verdict Verdict, seen, fix string) {
-		p.first = append(p.first, Check{Name: "rdma", Verdict: verdict, Seen: seen, Fix: fix})
+	decide := func(verdict Verdict, next, format string, args ...any) {
+		p.first = append(p.first, newCheck(choiceCheck, verdict, next, format, args...))
 	}
 	switch {
 	case p.Mode == string(objects.TCP):
 		return
 	case !rdma.Enabled:
-		say(BlockedRDMA, fmt.Sprintf("the cluster file of %s says that it has none: network.rdma.enabled is false", p.file.Cluster.Name),
-			"where that is not so any more, set network.rdma.enabled and what goes with it")
+		decide(BlockedRDMA, "if the cluster has RDMA, set network.rdma.enabled and the other keys of network.rdma", "the cluster file of %s disables it: network.rdma.enabled is false", p.file.Cluster.Name)
 		return
 	case p.Mode == Auto && p.Request.Nodes == 1:
-		say(BlockedRDMA, "one node has nobody to talk to", "")
+		decide(BlockedRDMA, "", "one node has no peer")
 		return
 	}
 	if err := p.build(objects.RDMA); err != nil {
-		say(BlockedRDMA, oneLine(err.Error()), fail.NextOf(err))
+		decide(BlockedRDMA, fail.NextOf(err), "%s", oneLine(err.Error()))
 		return
 	}
 	p.rdma = true
 	if rdma.SRIOV() {
-		say(OK, fmt.Sprintf("by SR-IOV: %s, %s", humanize.Count(len(rdma.Attachments), "attachment"), humanize.Count(len(rdma.Resources), "resource")), "")
+		decide(OK, "", "by SR-IOV: %s, %s", humanize.Count(len(rdma.Attachments), "attachment"), humanize.Count(len(rdma.Resources), "resource"))
 	} else {
-		say(OK, "by the host's own devices, in privileged pods", "")
+		decide(OK, "", "by the host's own devices, in privileged pods; unproven over Ethernet until check-fabric passes: docs/unproven.md")
 	}
 }
 
-// admin is the command by which an administrator prepares this namespace.
+// admin is the command with which an administrator prepares this namespace.
 func (p *probe) admin(flags ...string) string {
 	return strings.Join(append([]string{"mlenv", "admin", "clusters/" + p.file.Cluster.Name + ".yaml", "-n", p.Request.Namespace}, flags...), " ")
 }
 
-// spec is what the nodes' pods ask for, in the best mode that is looked at.
+// spec is the spec of the nodes' pods, in mode rdma if it is examined.
 func (p *probe) spec() *corev1.PodSpec {
 	mode := objects.TCP
 	if p.rdma {
@@ -239,17 +274,16 @@ func (p *probe) spec() *corev1.PodSpec {
 	return &p.objects[mode].StatefulSet.Spec.Template.Spec
 }
 
-// unread is a check whose answer could not be had, with what would let it be read.
+// unread is a check without an answer, with the command that would allow to read it.
 func unread(name, what string, err error) Check {
 	err = kube.Problem(err)
-	check := Check{Name: name, Verdict: Unknown, Seen: what + ": " + oneLine(err.Error()), Fix: fail.NextOf(err)}
 	if fail.ReasonOf(err) == fail.PermissionDenied {
-		check.Seen = what + " may not be read"
+		return newCheck(name, Unknown, fail.NextOf(err), "%s may not be read", what)
 	}
-	return check
+	return newCheck(name, Unknown, fail.NextOf(err), "%s: %s", what, oneLine(err.Error()))
 }
 
-// oneLine is text on one line, no longer than a table bears.
+// oneLine is text on one line, short enough for a table.
 func oneLine(text string) string { return humanize.OneLine(text, 400) }
 
 // listed is "a, b and 3 more".

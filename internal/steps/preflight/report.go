@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
@@ -12,49 +13,59 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Verdict is what a check comes to.
+// Verdict is the result of a check.
 type Verdict string
 
 // The verdicts.
 const (
-	// OK is as it should be.
+	// OK: nothing to fix.
 	OK Verdict = "ok"
-	// Warning keeps nobody from starting, now or in this mode.
+	// Warning: does not keep the environment from starting.
 	Warning Verdict = "warning"
-	// BlockedRDMA leaves sockets alone.
+	// BlockedRDMA: only sockets are possible.
 	BlockedRDMA Verdict = "blocked-rdma"
-	// Blocked means that no environment of this request can start.
+	// Blocked: no environment of this request can start.
 	Blocked Verdict = "blocked"
-	// Unknown is what may not be read, or was not answered in time.
+	// Unknown: preflight may not read it, or got no answer in time.
 	Unknown Verdict = "unknown"
 )
 
-// Check is one line of a report.
+// Check is one line of a report: a finding whose object is the check's name. Only a blocked check has a reason.
 type Check struct {
-	Name    string  `json:"check"`
-	Verdict Verdict `json:"verdict"`
-	// Seen is the evidence.
-	Seen string `json:"evidence"`
-	// Fix is the command or the change that would mend it, "" where there is nothing to mend.
-	Fix string `json:"fix,omitempty"`
-	// Reason is there where the verdict is Blocked.
-	Reason fail.Reason `json:"reason,omitempty"`
+	Verdict Verdict
+	fail.Finding
 }
 
-// Report is what a preflight found.
+func newCheck(name string, verdict Verdict, next, format string, args ...any) Check {
+	return Check{verdict, fail.Finding{Object: name, Seen: fmt.Sprintf(format, args...), Next: next}}
+}
+
+func (c Check) because(reason fail.Reason) Check {
+	if c.Verdict == Blocked {
+		c.Reason = reason
+	}
+	return c
+}
+
+// blockedBy is the check that an error of the API server or of the request blocks.
+func blockedBy(name string, err error) Check {
+	return newCheck(name, Blocked, fail.NextOf(err), "%s", oneLine(err.Error())).because(fail.ReasonOf(err))
+}
+
+// Report is the result of a preflight.
 type Report struct {
-	// Asked is the mode that was asked for: auto, rdma or tcp.
+	// Asked is the requested mode: auto, rdma or tcp.
 	Asked  string
 	Checks []Check
-	// request has the cluster file's defaults; free are the nodes that its pods can be on
-	// at this moment; objects are what would be made, by mode.
+	// request has the cluster file's defaults; free are the nodes that have room for its pods
+	// at this moment; objects are those that provision would create, by mode.
 	request objects.Request
 	free    []string
 	objects map[objects.Mode]objects.Objects
 }
 
-// Mode is how the nodes are to talk, and why: in mode auto RDMA unless some check
-// is against it. It says nothing of what is blocked altogether, as Err does.
+// Mode is the mode of the nodes and its reason: in mode auto RDMA, unless a check
+// rules it out. It does not look at blocked checks, as Err does.
 func (r Report) Mode() (objects.Mode, string) {
 	against := r.of(BlockedRDMA)
 	switch {
@@ -63,7 +74,7 @@ func (r Report) Mode() (objects.Mode, string) {
 	case r.Asked == string(objects.RDMA):
 		return objects.RDMA, "mode rdma is asked for"
 	case len(against) > 0:
-		why := against[0].Name + ": " + against[0].Seen
+		why := against[0].Object + ": " + against[0].Seen
 		if len(against) > 1 {
 			why += fmt.Sprintf(" (and %d more)", len(against)-1)
 		}
@@ -76,28 +87,24 @@ func (r Report) Mode() (objects.Mode, string) {
 	return objects.RDMA, why
 }
 
-// Err is why no environment can start, nil if one can. Its reason is that of the
-// first check that is in the way; RDMAUnavailable where mode rdma is asked for and
-// only sockets are possible.
+// Err is nil if an environment can start. Its reason is that of the first blocked check; RDMAUnavailable if mode rdma
+// is requested and only sockets are possible.
 func (r Report) Err() error {
-	var all []error
-	for _, check := range r.of(Blocked) {
-		all = append(all, check.err(check.Reason))
-	}
+	checks := r.of(Blocked)
 	if r.Asked == string(objects.RDMA) {
 		for _, check := range r.of(BlockedRDMA) {
-			all = append(all, check.err(fail.RDMAUnavailable))
+			check.Reason = fail.RDMAUnavailable
+			checks = append(checks, check)
 		}
+	}
+	var all []error
+	for _, check := range checks {
+		all = append(all, check.Err("checking"))
 	}
 	return errors.Join(all...)
 }
 
-func (c Check) err(reason fail.Reason) error {
-	return fail.Finding{Reason: reason, Object: c.Name, Seen: c.Seen, Next: c.Fix}.Err("checking")
-}
-
-// Verdict is the whole report in a sentence: "rdma because ...", "tcp because
-// ..." or "blocked because ...".
+// Verdict is the report in a sentence: "rdma because ...", "tcp because ..." or "blocked because of ...".
 func (r Report) Verdict() string {
 	if err := r.Err(); err != nil {
 		return "blocked because of " + strings.ReplaceAll(strings.ReplaceAll(err.Error(), "checking ", ""), "\n", "; ")
@@ -107,43 +114,71 @@ func (r Report) Verdict() string {
 }
 
 func (r Report) of(verdict Verdict) []Check {
-	var found []Check
-	for _, check := range r.Checks {
-		if check.Verdict == verdict {
-			found = append(found, check)
-		}
-	}
-	return found
+	return slices.DeleteFunc(slices.Clone(r.Checks), func(c Check) bool { return c.Verdict != verdict })
 }
 
-// Print writes a table of the checks, with the fix below a check that wants one, and
-// the verdict.
+// fine reports whether nobody has to look at the checks: nothing blocks the environment, or RDMA that the cluster file
+// enables, and warnings are only about single nodes, of which there are enough.
+func (r Report) fine() bool {
+	return r.Err() == nil && !slices.ContainsFunc(r.Checks, func(c Check) bool {
+		switch c.Verdict {
+		case BlockedRDMA:
+			return c.Object != choiceCheck
+		case Warning:
+			return !strings.HasPrefix(c.Object, nodePrefix)
+		}
+		return false
+	})
+}
+
+// brief is a report without problems in one line.
+func (r Report) brief() string {
+	mode, _ := r.Mode()
+	parts := []string{string(mode)}
+	if len(r.free) > 0 {
+		parts = append(parts, humanize.Count(len(r.free), "node")+" free")
+	}
+	parts = append(parts, humanize.Count(len(r.of(OK)), "check")+" ok")
+	if unknown := len(r.of(Unknown)); unknown > 0 {
+		parts = append(parts, fmt.Sprintf("%d unknown", unknown))
+	}
+	return "preflight: " + strings.Join(parts, ", ")
+}
+
+// Print writes a table of the checks, each with its fix, and the verdict.
 func (r Report) Print(w io.Writer) {
 	names, verdicts := len("CHECK"), len("VERDICT")
 	for _, check := range r.Checks {
-		names, verdicts = max(names, len(check.Name)), max(verdicts, len(check.Verdict))
+		names, verdicts = max(names, len(check.Object)), max(verdicts, len(check.Verdict))
 	}
 	row := func(name, verdict, text string) {
 		fmt.Fprintf(w, "%-*s  %-*s  %s\n", names, name, verdicts, verdict, text)
 	}
 	row("CHECK", "VERDICT", "EVIDENCE")
 	for _, check := range r.Checks {
-		row(check.Name, string(check.Verdict), check.Seen)
-		for i, line := range strings.Split(check.Fix, "\n") {
-			switch {
-			case line == "":
-			case i == 0:
-				row("", "", "fix: "+line)
-			default:
-				row("", "", "     "+line)
-			}
+		row(check.Object, string(check.Verdict), check.Seen)
+		prefix := "fix: "
+		for line := range strings.Lines(check.Next) {
+			row("", "", prefix+strings.TrimSuffix(line, "\n"))
+			prefix = "     "
 		}
 	}
 	fmt.Fprintf(w, "\nVerdict: %s.\n", r.Verdict())
 }
 
-// MarshalJSON is the report for machines, what follows from the checks included.
+// MarshalJSON is the report for machines, with its verdict and mode.
 func (r Report) MarshalJSON() ([]byte, error) {
+	type row struct {
+		Name    string      `json:"check"`
+		Verdict Verdict     `json:"verdict"`
+		Seen    string      `json:"evidence"`
+		Next    string      `json:"fix,omitempty"`
+		Reason  fail.Reason `json:"reason,omitempty"`
+	}
+	rows := make([]row, len(r.Checks))
+	for i, c := range r.Checks {
+		rows[i] = row{c.Object, c.Verdict, c.Seen, c.Next, c.Reason}
+	}
 	mode, why := r.Mode()
 	return json.Marshal(struct {
 		Verdict string       `json:"verdict"`
@@ -151,6 +186,6 @@ func (r Report) MarshalJSON() ([]byte, error) {
 		Mode    objects.Mode `json:"mode"`
 		Why     string       `json:"why"`
 		Blocked bool         `json:"blocked"`
-		Checks  []Check      `json:"checks"`
-	}{r.Verdict(), r.Asked, mode, why, r.Err() != nil, r.Checks})
+		Checks  []row        `json:"checks"`
+	}{r.Verdict(), r.Asked, mode, why, r.Err() != nil, rows})
 }

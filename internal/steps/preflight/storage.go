@@ -1,6 +1,7 @@
 package preflight
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,48 +18,51 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// storage says whether the class of the claims is there, can give what they ask, and
-// is served.
+// storage checks that the class of the claims exists, supports their access mode, and that its server works.
 func (p *probe) storage(ctx context.Context) []Check {
+	const check = "storage"
 	key, name := "storage.class_rwo", p.file.Storage.ClassRWO
 	if p.shared() {
 		key, name = "storage.class_rwx", p.file.Storage.ClassRWX
 	}
-	check := Check{Name: "storage", Verdict: Blocked, Reason: fail.ClaimUnbound}
 	bound, lost := p.bound(ctx)
+	if lost != "" {
+		return []Check{newCheck(check, Blocked, fmt.Sprintf("oc describe pvc -n %s", p.Request.Namespace), "%s", lost).because(fail.ClaimUnbound)}
+	}
 	list, err := p.Clients.Kube.StorageV1().StorageClasses().List(ctx, metav1.ListOptions{})
-	switch {
-	case lost != "":
-		check.Seen, check.Fix = lost, fmt.Sprintf("oc describe pvc -n %s", p.Request.Namespace)
-		return []Check{check}
-	case err != nil:
-		return []Check{unread(check.Name, "the storage classes", err)}
+	if err != nil {
+		return []Check{unread(check, "the storage classes", err)}
 	}
 	classes := list.Items
 	i := slices.IndexFunc(classes, func(c storagev1.StorageClass) bool { return c.Name == name })
 	if i < 0 {
-		check.Seen = fmt.Sprintf("class %s (%s) does not exist; the cluster has %s", name, key, listed(classNames(classes), 10))
-		check.Fix = fmt.Sprintf("correct %s in the cluster file (oc get storageclass)", key)
-		return []Check{p.unlessBound(check, bound)}
+		var names []string
+		for _, class := range classes {
+			names = append(names, class.Name)
+		}
+		next := fmt.Sprintf("correct %s in the cluster file (oc get storageclass)", key)
+		return []Check{p.unlessBound(newCheck(check, Blocked, next, "class %s (%s) does not exist; the cluster has %s", name, key, cmp.Or(listed(names, 10), "none")), bound)}
 	}
 	class := &classes[i]
-	checks := []Check{p.unlessBound(p.gives(class, check), bound)}
-	return append(checks, p.served(ctx, class, classes)...)
+	checks := []Check{p.unlessBound(p.supports(check, class), bound)}
+	return slices.Concat(checks, p.squashed(class, len(bound) > 0), p.served(ctx, class, classes))
 }
 
-func classNames(classes []storagev1.StorageClass) []string {
-	if len(classes) == 0 {
-		return []string{"none"}
+// squashed is about an NFS server's root_squash, which only a write shows: it refuses root the files of others. A bound claim
+// has been written to.
+func (p *probe) squashed(class *storagev1.StorageClass, bound bool) []Check {
+	if bound || !p.rdma || !p.shared() || !strings.Contains(strings.ToLower(class.Provisioner), "nfs") {
+		return nil
 	}
-	var names []string
-	for _, class := range classes {
-		names = append(names, class.Name)
+	if user := p.objects[objects.RDMA].StatefulSet.Spec.Template.Spec.SecurityContext.RunAsUser; user == nil || *user != 0 {
+		return nil
 	}
-	return names
+	return []Check{newCheck("storage owner", Unknown, "export the volume with no_root_squash or all_squash (docs/rdma.md, NFS and root); provision proves that the nodes can write",
+		"unproven: pods are root in mode rdma and another user in mode tcp; an NFS server with root_squash keeps them from each other's files")}
 }
 
-// bound are the environment's shared claims that are there and bound, which no class
-// matters to any more; lost says that one has lost its volume.
+// bound are the environment's bound shared claims, which no longer depend on their class; lost
+// names one that has lost its volume.
 func (p *probe) bound(ctx context.Context) (names []string, lost string) {
 	if !p.shared() {
 		return nil, ""
@@ -71,39 +75,35 @@ func (p *probe) bound(ctx context.Context) (names []string, lost string) {
 		case claim.Status.Phase == corev1.ClaimBound:
 			names = append(names, name)
 		case claim.Status.Phase == corev1.ClaimLost:
-			lost = fmt.Sprintf("claim %s was bound to volume %s, which does not exist any more", name, claim.Spec.VolumeName)
+			lost = fmt.Sprintf("claim %s was bound to volume %s, which no longer exists", name, claim.Spec.VolumeName)
 		}
 	}
 	return names, lost
 }
 
-// unlessBound makes a problem of the class a warning where it has given both claims
-// already, or where auto storage takes the other class then.
+// unlessBound weakens a problem of the class if both claims are bound
+// already, or if storage auto then uses the other class. Otherwise a blocked check gets its reason.
 func (p *probe) unlessBound(check Check, bound []string) Check {
 	auto := p.Request.Storage == cluster.AutoStorage && p.file.Storage.ClassRWO != ""
 	switch {
 	case check.Verdict == OK:
 	case len(bound) == 2:
-		check.Verdict, check.Seen = OK, "claims "+listed(bound, 2)+" are there and bound; of their class: "+check.Seen
-		check.Fix = ""
+		return newCheck(check.Object, OK, "", "claims %s are bound; about their class: %s", listed(bound, 2), check.Seen)
 	case auto && check.Verdict == Blocked:
-		check.Verdict, check.Seen = Warning, check.Seen+"; storage auto takes volumeClaimTemplates then"
-	default:
-		return check
+		return newCheck(check.Object, Warning, check.Next, "%s; storage auto then uses volumeClaimTemplates", check.Seen)
 	}
-	check.Reason = ""
-	return check
+	return check.because(fail.ClaimUnbound)
 }
 
-// Provisioners by what is known of their filesystems: those that many nodes can
-// mount, and those that give a disk to one node.
+// Parts of provisioners' names: of those whose filesystems many nodes can mount at once, and of those that
+// attach a disk to one node.
 var (
 	manyNodes = []string{"nfs", "cephfs", "efs.csi", "filestore", "file.csi.azure", "glusterfs", "lustre", "weka", "gpfs", "spectrumscale", "beegfs", "juicefs", "manila"}
 	oneNode   = []string{"rbd", "ebs", "pd.csi", "gce-pd", "disk.csi", "azure-disk", "cinder", "topolvm", "local-path", "hostpath", "no-provisioner", "vsphere"}
 )
 
-// SharesFilesystems says whether many nodes can mount a provisioner's filesystems at
-// once, as far as that is known of it.
+// SharesFilesystems reports whether many nodes can mount a provisioner's filesystems at
+// once, and whether that is known.
 func SharesFilesystems(provisioner string) (shares, known bool) {
 	about := func(signs []string) bool {
 		return slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(strings.ToLower(provisioner), sign) })
@@ -112,8 +112,7 @@ func SharesFilesystems(provisioner string) (shares, known bool) {
 	return shares, shares || about(oneNode)
 }
 
-// gives says whether the class's provisioner can give the claims' mode.
-func (p *probe) gives(class *storagev1.StorageClass, check Check) Check {
+func (p *probe) supports(check string, class *storagev1.StorageClass) Check {
 	shares, known := SharesFilesystems(class.Provisioner)
 	access := corev1.ReadWriteOnce
 	if p.shared() {
@@ -122,31 +121,28 @@ func (p *probe) gives(class *storagev1.StorageClass, check Check) Check {
 	text := fmt.Sprintf("class %s, %s filesystems by %s", class.Name, access, class.Provisioner)
 	switch {
 	case !p.shared(), shares:
-		check.Verdict, check.Reason, check.Seen = OK, "", text
+		return newCheck(check, OK, "", "%s", text)
 	case known && p.Request.Nodes > 1:
-		check.Seen = fmt.Sprintf("class %s (storage.class_rwx): %s gives no ReadWriteMany filesystems", class.Name, class.Provisioner)
-		check.Fix = "correct storage.class_rwx in the cluster file, or use --storage=volumeClaimTemplates"
-	default:
-		check.Verdict, check.Reason, check.Seen = Unknown, "", text+": whether it can is not known of this provisioner"
-		check.Fix = "--storage=auto tries it"
+		return newCheck(check, Blocked, "correct storage.class_rwx in the cluster file, or use --storage=volumeClaimTemplates",
+			"class %s (storage.class_rwx): %s gives no ReadWriteMany filesystems", class.Name, class.Provisioner)
 	}
-	return check
+	return newCheck(check, Unknown, "--storage=auto tries it", "%s: whether this provisioner supports that is not known", text)
 }
 
-// served finds a storage server within the cluster that waits for a claim of its own,
-// as the NFS server of a class whose claim has no storage class.
+// served finds a storage server within the cluster that waits for its own claim,
+// for example an NFS server whose claim has no storage class.
 func (p *probe) served(ctx context.Context, class *storagev1.StorageClass, classes []storagev1.StorageClass) []Check {
+	const name = "storage server"
 	namespace := diagnose.ServerNamespace(class)
 	if namespace == "" {
 		return nil
 	}
-	check := Check{Name: "storage server", Verdict: OK, Seen: fmt.Sprintf("%s has no claim that waits", class.Parameters["server"])}
 	claims, err := p.Clients.Kube.CoreV1().PersistentVolumeClaims(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return []Check{unread(check.Name, "the claims in namespace "+namespace, err)}
+		return []Check{unread(name, "the claims in namespace "+namespace, err)}
 	}
 	if f, waits := diagnose.StorageServerWaits(class, classes, claims.Items, p.Request.Namespace); waits {
-		check = Check{Name: check.Name, Verdict: Blocked, Seen: f.Seen, Fix: f.Next, Reason: f.Reason}
+		return []Check{newCheck(name, Blocked, f.Next, "%s", f.Seen).because(f.Reason)}
 	}
-	return []Check{check}
+	return []Check{newCheck(name, OK, "", "%s has no claim that waits", class.Parameters["server"])}
 }

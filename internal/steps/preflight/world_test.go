@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -105,7 +106,7 @@ func (w *world) deps(file cluster.File) Deps {
 		}
 	}
 	others.PrependReactor("*", "*", w.forbid)
-	return Deps{Clients: &kube.Clients{Kube: client, Namespace: file.Cluster.Namespace}, Dynamic: others}
+	return Deps{Clients: &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(), Namespace: file.Cluster.Namespace}, Dynamic: others}
 }
 
 // forbid answers as RBAC does.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,8 +22,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// certificates are made anew with every environment. Of one that lives the
-// client's are read where they are mounted; the server's are in the cluster.
+// answerTime is how long nodes may take to report what they run. nvidia-smi alone may need 20 seconds on a node whose
+// driver was idle.
+const answerTime = 40 * time.Second
+
+// certificates are new for a new environment. For an existing one they are the mounted client's; the server's are in
+// the cluster.
 func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet) (objects.Certificates, agent.Credentials, error) {
 	if live != nil {
 		credentials, err := nodes.Credentials(ctx, p.clients, p.request.Name, p.options.ClientCerts)
@@ -32,7 +37,7 @@ func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet
 		if reason := fail.ReasonOf(err); reason != fail.EnvironmentMissing && !errors.Is(err, fs.ErrNotExist) {
 			return objects.Certificates{}, agent.Credentials{}, err
 		}
-		p.log.Info("The certificates are made anew; running agents take them up within two minutes.")
+		p.log.Info("New certificates are created; running agents load them within two minutes.")
 	}
 	made, err := certs.New(p.request.Namespace, p.request.Name, p.now())
 	if err != nil {
@@ -42,37 +47,31 @@ func (p *provisioner) certificates(ctx context.Context, live *appsv1.StatefulSet
 	return made, credentials, err
 }
 
-// change prepares an environment that lives and is not what is asked for: where
-// applying is not enough its pods are deleted first. changed is true as soon as it
-// is no longer what it was.
+// change prepares an existing environment that differs from the request: if applying is not enough, it deletes the
+// pods first. changed reports whether the environment is no longer what it was.
 func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet, credentials agent.Credentials) (changed bool, err error) {
 	differences := objects.Differences(live, want)
 	if len(differences) == 0 {
-		p.log.Info("The environment is there already, as it is asked for.")
+		p.log.Info("The environment exists already, as requested.")
 		return false, nil
 	}
 	var text []string
-	anew := false
+	recreate := false
+	needs := map[objects.Change]string{objects.Recreate: " (needs new pods)", objects.Immutable: " (immutable: needs a new StatefulSet)"}
 	for _, d := range differences {
-		switch d.Change {
-		case objects.Recreate:
-			text, anew = append(text, d.String()+" (needs new pods)"), true
-		case objects.Immutable:
-			text, anew = append(text, d.String()+" (immutable: needs a new StatefulSet)"), true
-		default:
-			text = append(text, d.String())
-		}
+		text = append(text, d.String()+needs[d.Change])
+		recreate = recreate || d.Change != objects.Live
 	}
 	list := strings.Join(text, "\n  ")
 	if p.options.OnChange != "recreate" {
-		return false, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "making environment %s/%s: it lives and differs from what is asked for:\n  %s", p.request.Namespace, p.request.Name, list),
-			"ask for what is there, tear it down first, or let its pods be made anew with --on-change=recreate")
+		return false, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "changing environment %s/%s: it differs from the request:\n  %s", p.request.Namespace, p.request.Name, list),
+			"request what exists, tear it down first, or recreate its pods with --on-change=recreate")
 	}
 	if err := p.refuseRunning(ctx, live, credentials); err != nil {
 		return false, err
 	}
 	p.log.Info("Changing the environment:\n  " + list)
-	if !anew {
+	if !recreate {
 		return true, nil
 	}
 	// The claims of templates stay: they have no owner.
@@ -87,10 +86,14 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 	})
 }
 
-// refuseRunning protects jobs. Nodes that do not answer run none that could be
-// followed.
+// refuseRunning protects jobs: the error is EnvironmentDiffers unless every node is known to run none. A node whose
+// container does not run has none; a node that does not answer may have one.
 func (p *provisioner) refuseRunning(ctx context.Context, live *appsv1.StatefulSet, credentials agent.Credentials) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	pods, err := p.clients.Kube.CoreV1().Pods(live.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.Selector(p.request.Name).String()})
+	if err != nil {
+		return kube.Problem(fmt.Errorf("listing the pods of environment %s/%s: %w", live.Namespace, p.request.Name, err))
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	count := 1
 	if live.Spec.Replicas != nil {
@@ -99,9 +102,25 @@ func (p *provisioner) refuseRunning(ctx context.Context, live *appsv1.StatefulSe
 	set := nodes.New(p.clients, p.request.Name, count, credentials)
 	defer set.Close()
 	return set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		facts, err := client.Facts(ctx)
-		if err == nil && len(facts.Running) > 0 {
-			return fail.Becausef(fail.EnvironmentDiffers, "changing environment %s/%s: node %d runs %s", p.request.Namespace, p.request.Name, client.Node(), strings.Join(facts.Running, ", "))
+		name := objects.NamesOf(p.request.Name).PodName(client.Node())
+		i := slices.IndexFunc(pods.Items, func(pod corev1.Pod) bool { return pod.Name == name })
+		if i < 0 || !running(&pods.Items[i]) {
+			return nil
+		}
+		var facts agent.Facts
+		err := nodes.Retry(ctx, func() (err error) {
+			facts, err = client.Facts(ctx)
+			return err
+		})
+		doing := fmt.Sprintf("changing environment %s/%s", p.request.Namespace, p.request.Name)
+		switch {
+		case errors.Is(err, context.Canceled):
+			return err
+		case err != nil:
+			return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "%s: node %d may run a training, it does not tell: %w", doing, client.Node(), err),
+				"try again, or tear the environment down with whatever runs in it: mlenv down %s -n %s", p.request.Name, p.request.Namespace)
+		case len(facts.Running) > 0:
+			return fail.Becausef(fail.EnvironmentDiffers, "%s: node %d runs %s", doing, client.Node(), strings.Join(facts.Running, ", "))
 		}
 		return nil
 	})

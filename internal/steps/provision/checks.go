@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,13 +16,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
-// resolveTime is how long names may take to be known everywhere.
+// resolveTime is how long it may take until DNS knows the nodes' names everywhere.
 const resolveTime = time.Minute
 
-// checkNodes asks every agent what it has, proves that the nodes share storage and
-// find each other by name, and prepares their network. All problems are told at once.
+// checkNodes asks every agent for its facts, proves that the nodes share storage and find each other by name, and
+// prepares their network. It reports all problems at once.
 func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credentials) error {
 	set := nodes.New(p.clients, p.request.Name, p.request.Nodes, credentials)
 	defer set.Close()
@@ -50,7 +52,7 @@ func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credenti
 	return errors.Join(problems...)
 }
 
-// prepareNetwork has each node's agent set what the mode needs.
+// prepareNetwork has each agent set the variables that the mode needs.
 func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts []agent.Facts) error {
 	names := make([]string, len(facts))
 	for i, f := range facts {
@@ -59,6 +61,12 @@ func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts [
 	settings := network.FromFile(p.request.Cluster, string(p.request.Mode))
 	settings.Racks = network.Racks(ctx, p.clients.Kube, p.request.Cluster.Nodes, names)
 	prepared, err := network.Prepare(ctx, set, settings)
+	if fail.ReasonOf(err) == fail.RDMAUnavailable && cmp.Or(p.options.RequestedMode, p.options.Mode) == preflight.Auto {
+		// Nothing has started, so the mode is still to be decided.
+		p.request.Mode, p.why = objects.TCP, "the nodes cannot use RDMA: "+humanize.OneLine(err.Error(), 500)
+		p.log.Warn(fmt.Sprintf("Mode tcp, because %s. With mode=rdma this fails.", p.why), "mode", p.request.Mode, "why", p.why)
+		prepared, err = prepared.OverSockets(ctx, set)
+	}
 	if err != nil {
 		return err
 	}
@@ -80,21 +88,22 @@ func describe(f agent.Facts) string {
 
 func gib(b agent.Bytes) float64 { return float64(b) / (1 << 30) }
 
-// checkGPUs compares what processes of the node can use with what it was given.
+// checkGPUs compares the GPUs that the node's processes can use with those that it was given.
 func checkGPUs(f agent.Facts, model string) error {
 	where := fmt.Sprintf("checking the GPUs of node %d (%s on %s)", f.Node, f.Pod, f.KubernetesNode)
-	next := func(err error) error {
+	leave := func(err error) error {
 		return fail.Advise(err, "have the node looked at, and leave it out meanwhile: remove it from nodes.gpu_nodes, or oc adm cordon %s", f.KubernetesNode)
 	}
 	if f.GPUProblem != "" {
-		return next(fail.Becausef(fail.GPUMissing, "%s: they cannot be read: %s", where, f.GPUProblem))
+		return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: they cannot be read: %s", where, f.GPUProblem),
+			"see what the pod sees: oc exec %s -- nvidia-smi; if the driver is at fault, leave the node out: oc adm cordon %s", f.Pod, f.KubernetesNode)
 	}
 	if len(f.GPUs) < f.GPUsExpected {
-		return next(fail.Becausef(fail.GPUMissing, "%s: %d can be used, want %d%s", where, len(f.GPUs), f.GPUsExpected, present(f.GPUs)))
+		return leave(fail.Becausef(fail.GPUMissing, "%s: %d can be used, want %d%s", where, len(f.GPUs), f.GPUsExpected, present(f.GPUs)))
 	}
 	for _, gpu := range f.GPUs {
 		if gpu.Fault != "" {
-			return next(fail.Becausef(fail.GPUMissing, "%s: GPU %d (%s): %s", where, gpu.Index, gpu.UUID, gpu.Fault))
+			return leave(fail.Becausef(fail.GPUMissing, "%s: GPU %d (%s): %s", where, gpu.Index, gpu.UUID, gpu.Fault))
 		}
 		if model != "" && gpu.Model != model {
 			return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: GPU %d is a %s, want %s", where, gpu.Index, gpu.Model, model), "correct gpus.type in the cluster file, or leave the node out")
@@ -114,7 +123,7 @@ func present(gpus []agent.GPU) string {
 	return "; there are " + strings.Join(seen, ", ")
 }
 
-// checkStorage compares the identities that the nodes see on their volumes.
+// checkStorage compares the IDs that the nodes see on their volumes.
 func checkStorage(facts []agent.Facts, mode cluster.StorageMode) error {
 	var problems []error
 	for _, mount := range []struct {
@@ -150,8 +159,8 @@ func checkStorage(facts []agent.Facts, mode cluster.StorageMode) error {
 	return errors.Join(problems...)
 }
 
-// checkNames has each node look up itself, the master and its neighbours in a
-// ring: every name is looked up from elsewhere, without all looking up all.
+// checkNames has each node look up itself, the master and its neighbours in a ring, so that every name is looked up
+// from another node.
 func (p *provisioner) checkNames(ctx context.Context, set nodes.Set) error {
 	ctx, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
@@ -163,7 +172,7 @@ func (p *provisioner) checkNames(ctx context.Context, set nodes.Set) error {
 				wanted = append(wanted, name)
 			}
 		}
-		// A name that was asked for too early is remembered as unknown for a while.
+		// DNS remembers a name that was looked up too early as unknown for a while.
 		err := nodes.Retry(ctx, func() error {
 			answer, err := client.Resolve(ctx, wanted)
 			if err != nil {

@@ -2,7 +2,7 @@ package provision
 
 import (
 	"errors"
-	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,11 +25,11 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "provision --cluster-file FILE",
 		Short: "Create a training environment and wait until it can be used",
-		Long: `Create a training environment and wait until every node of it answers, has its
-GPUs, shares its storage and can be found by name.
+		Long: `Create a training environment and wait until every node answers, has its GPUs, shares its storage and is
+found by name.
 
-Running it again changes nothing where the request is the same. All nodes are there
-within --start-timeout, or all are released and what is in the way is named.`,
+Running it again with the same request changes nothing. If not all nodes are ready within --start-timeout, provision
+releases all of them and names the cause.`,
 		Example: `  provision --cluster-file clusters/barcelona.yaml --nodes 4
   provision --cluster-file clusters/cairo.yaml --name h-kim --storage rwx --on-busy wait`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -46,17 +46,19 @@ within --start-timeout, or all are released and what is in the way is named.`,
 	flags := cmd.Flags()
 	where.AddTo(flags)
 	o.AddFlags(flags)
-	// What follows mlenv up has in another way, or is what only Tasks give.
+	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret, of an earlier run of this step")
 	flags.StringVar(&o.Request.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&clusterFile, "cluster-file", "", "the cluster file")
 	flags.StringVar(&o.Request.Image, "image", "", "training image (default: image.name of the cluster file)")
-	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image that this program is in; the nodes get their agent from it")
-	flags.DurationVar(&o.TrainingTimeout, "training-timeout", 0, "time that the training may take, to refuse a PipelineRun that would end before")
-	flags.DurationVar(&o.KeepFor, "keep-for", 0, "how long the environment's lease lasts (default: while steps renew it)")
+	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image that contains this program; the nodes get their agent from it")
+	flags.DurationVar(&o.TrainingTimeout, "training-timeout", 0, "how long the training may run, to refuse a PipelineRun that would end before")
+	flags.StringVar(&o.RequestedMode, "requested-mode", "", "mode that was asked for before preflight decided: with auto, nodes that cannot use RDMA use TCP (default: --mode)")
+	flags.DurationVar(&o.KeepFor, "keep-for", 0, "how long the environment's lease lasts (default: as long as steps renew it)")
 	environment := step.NewResult(cmd, "environment", "name of the environment")
 	mode := step.NewResult(cmd, "mode", "how the nodes talk: tcp or rdma")
+	why := step.NewResult(cmd, "why", "reason for the mode, if this step decided it")
 	storage := step.NewResult(cmd, "storage", "rwx or volumeClaimTemplates")
 	nodes := step.NewResult(cmd, "nodes", "number of nodes")
 	imageDigest := step.NewResult(cmd, "image-digest", "the training image by digest")
@@ -73,13 +75,13 @@ within --start-timeout, or all are released and what is in the way is named.`,
 		if err != nil {
 			return err
 		}
-		return errors.Join(environment.Write(result.Name), mode.Write(string(result.Mode)), storage.Write(string(result.Storage)),
+		return errors.Join(environment.Write(result.Name), mode.Write(string(result.Mode)), why.Write(result.Why), storage.Write(string(result.Storage)),
 			nodes.Write(strconv.Itoa(result.Nodes)), imageDigest.Write(result.ImageDigest))
 	}
 	return cmd
 }
 
-// AddFlags adds the flags that the step and mlenv share, and sets their defaults.
+// AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
 	flags.IntVar(&o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
@@ -87,37 +89,27 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&o.Request.Storage), "storage", "", "rwx, volumeClaimTemplates, or auto for rwx where the class really gives it (default: storage.mode of the cluster file)")
 	flags.StringVar(&o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")
 	flags.StringVar(&o.Request.DatasetsSize, "datasets-size", "", "size of new datasets claims (default: the cluster file's)")
-	flags.DurationVar(&o.StartTimeout, "start-timeout", 10*time.Minute, "time for all nodes to start, waiting for a busy environment included")
+	flags.DurationVar(&o.StartTimeout, "start-timeout", 20*time.Minute, "time for all nodes to start, waiting for a busy environment included")
 	flags.StringVar(&o.OnBusy, "on-busy", "fail", "when somebody else holds the environment: fail or wait")
 	flags.StringVar(&o.OnChange, "on-change", "fail", "when the environment lives and differs from the request: fail, or recreate its pods")
 	flags.StringVar(&o.Services, "services", objects.NoServices, "programs to develop with on node 0: code-server, jupyter and tensorboard, with commas, or all or none")
 	flags.BoolVar(&o.Request.Routes, "routes", false, "make an OpenShift Route to each service, which is reached by its password or token only")
 }
 
-// Check finds every mistake that needs no cluster. If there is one it names what is wrong
-// with the request for the cluster file too.
+// Check reports all mistakes that can be found without a cluster. If there are any it includes those in the request for
+// the cluster file.
 func (o *Options) Check() error {
-	var problems []error
-	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	if o.OnBusy != "fail" && o.OnBusy != "wait" {
-		wrong("--on-busy %q: want fail or wait", o.OnBusy)
-	}
-	if o.OnChange != "fail" && o.OnChange != "recreate" {
-		wrong("--on-change %q: want fail or recreate", o.OnChange)
-	}
-	if o.Mode != preflight.Auto && o.Mode != string(objects.TCP) && o.Mode != string(objects.RDMA) {
-		wrong("--mode %q: want auto, tcp or rdma", o.Mode)
-	}
-	if o.StartTimeout <= 0 {
-		wrong("--start-timeout %s: want more than nothing", o.StartTimeout)
-	}
-	if o.TrainingTimeout < 0 {
-		wrong("--training-timeout %s: want a duration, or 0s where nothing is trained", o.TrainingTimeout)
-	}
-	if o.KeepFor < 0 {
-		wrong("--keep-for %s: want a duration, or 0s for as long as steps renew the lease", o.KeepFor)
-	}
-	err := errors.Join(append(problems, o.Run.Check())...)
+	modes := []string{preflight.Auto, string(objects.TCP), string(objects.RDMA)}
+	err := errors.Join(
+		step.Want(o.OnBusy == "fail" || o.OnBusy == "wait", "--on-busy %q: want fail or wait", o.OnBusy),
+		step.Want(o.OnChange == "fail" || o.OnChange == "recreate", "--on-change %q: want fail or recreate", o.OnChange),
+		step.Want(slices.Contains(modes, o.Mode), "--mode %q: want auto, tcp or rdma", o.Mode),
+		step.Want(o.RequestedMode == "" || slices.Contains(modes, o.RequestedMode), "--requested-mode %q: want auto, tcp or rdma", o.RequestedMode),
+		step.Want(o.StartTimeout > 0, "--start-timeout %s: must be positive", o.StartTimeout),
+		step.Want(o.TrainingTimeout >= 0, "--training-timeout %s: want a duration, or 0s for no training", o.TrainingTimeout),
+		step.Want(o.KeepFor >= 0, "--keep-for %s: want a duration, or 0s for as long as steps renew the lease", o.KeepFor),
+		o.Run.Check(),
+	)
 	if err != nil && o.Request.Cluster.Cluster.Name != "" {
 		_, more := o.request("namespace-of-the-run")
 		err = errors.Join(err, more)

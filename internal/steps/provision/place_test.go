@@ -63,8 +63,10 @@ type place struct {
 	// of its own; wrong changes what a node says of itself; nameless, called with the
 	// node after each answer, leaves names to a resolver that does not know them.
 	notReady, separate bool
-	wrong              func(*agent.Facts)
-	nameless           func(node int)
+	// busy agents answer 503 to questions about facts.
+	busy     bool
+	wrong    func(*agent.Facts)
+	nameless func(node int)
 	// probe is what becomes of a claim that is made; it is bound without.
 	probe func(*corev1.PersistentVolumeClaim) *corev1.Event
 	// said is called with every message of the log.
@@ -126,7 +128,7 @@ func fakeSMI(t *testing.T) {
 	dir := t.TempDir()
 	script := "#!/bin/sh\n"
 	for _, gpu := range []string{"0, GPU-a", "1, GPU-b"} {
-		script += "echo '" + gpu + ", NVIDIA H100 80GB HBM3, 580.1, 81559, 4, 0, 30, 0x0000000000000001, None, 0'\n"
+		script += "echo '" + gpu + ", NVIDIA H100 80GB HBM3, 580.1, 81559, 4, 0, 30, 0x0000000000000001, None, 0, 00000000:19:00.0, Disabled'\n"
 	}
 	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -211,7 +213,7 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 		if !p.notReady {
 			pod.Status = corev1.PodStatus{
 				Phase: corev1.PodRunning, PodIP: p.agents[i].Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
-				ContainerStatuses: []corev1.ContainerStatus{{Name: "train", ImageID: "registry.test/train@sha256:" + strings.Repeat("1", 64)}},
+				ContainerStatuses: []corev1.ContainerStatus{{Name: "train", ImageID: "registry.test/train@sha256:" + strings.Repeat("1", 64), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},
 			}
 			set.Status.ReadyReplicas = int32(i + 1)
 		}
@@ -240,6 +242,8 @@ func (p *place) mountServices() {
 func (p *place) answers(node int, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
+		case r.URL.Path == "/v1/facts" && p.busy:
+			w.WriteHeader(http.StatusServiceUnavailable)
 		case r.URL.Path == "/v1/facts" && p.wrong != nil:
 			recorded := httptest.NewRecorder()
 			next.ServeHTTP(recorded, r)
@@ -293,6 +297,7 @@ func (p *place) provisioner(change ...func(*provisioner)) *provisioner {
 		options: o, log: log, now: time.Now, routes: p.routes.RouteV1(), hosts: map[string]string{},
 		clients: &kube.Clients{Kube: p.kube, Tekton: p.tekton, Config: &rest.Config{Host: "https://api.test:6443"}, Namespace: "ns", InCluster: true},
 		leases:  lease.Client{Kube: p.kube, Tekton: p.tekton, Namespace: "ns", Now: time.Now, Log: log},
+		holder:  lease.Holder{ID: "uid-1", Display: "train-1", Run: true},
 		// Nothing listens there: the image's size stays unknown.
 		request: objects.Request{Cluster: file, Name: "env", Namespace: "ns", GPUsPerNode: 2, Mode: objects.TCP, Image: "127.0.0.1:1/train:1", StepsImage: "127.0.0.1:1/steps:1"},
 	}

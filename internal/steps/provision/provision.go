@@ -1,7 +1,8 @@
-// Package provision makes a training environment and proves that it can be used.
+// Package provision creates a training environment and proves that it can be used.
 package provision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,39 +29,42 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
 
-// releaseTime bounds the clean-up after a failure; a pod that is told to end has
-// 30 s itself.
+// releaseTime bounds the clean-up after a failure; a pod has 30 s between SIGTERM and SIGKILL.
 const releaseTime = 25 * time.Second
 
 type provisioner struct {
 	options Options
 	clients *kube.Clients
 	leases  lease.Client
+	holder  lease.Holder
 	routes  routeclient.RoutesGetter
-	// hosts are those that Routes were given, by the Routes' names.
+	// hosts are the Routes' hosts, by the Routes' names.
 	hosts   map[string]string
 	request objects.Request
-	log     *slog.Logger
-	now     func() time.Time
+	// why is the reason for the mode, if this step decided it.
+	why string
+	log *slog.Logger
+	now func() time.Time
 }
 
-// Options say which environment is to be there, and how long everything may take.
+// Options are the requested environment, and the time for it.
 type Options struct {
 	// Run is the PipelineRun that gets the environment; without it a person does.
 	Run run.Flags
-	// ClientCerts is the folder of the mounted client Secret that an earlier run of this step made, "" for none.
+	// ClientCerts is the folder of the mounted client Secret that an earlier run of this step created, "" for none.
 	ClientCerts string
-	// Request has the cluster file. Its Namespace, Mode and Services are decided by Run.
+	// Request has the cluster file. Run decides its Namespace, Mode and Services.
 	Request objects.Request
-	// Mode is auto, tcp or rdma.
-	Mode string
+	// Mode is auto, tcp or rdma. RequestedMode is the one that was asked for before preflight decided, empty for Mode: if it is
+	// auto, nodes that turn out to be unable to use RDMA use TCP.
+	Mode, RequestedMode string
 	// Services are the names of programs on node 0, as objects.ParseServices takes them.
 	Services string
 	// StartTimeout is the time for all nodes to start, waiting for a busy environment included.
 	StartTimeout time.Duration
 	// OnBusy is fail or wait: what to do if somebody else holds the environment.
 	OnBusy string
-	// OnChange is fail or recreate: what to do if the environment is there and differs.
+	// OnChange is fail or recreate: what to do if the environment exists and differs.
 	OnChange string
 	// TrainingTimeout is the time of a training, for which the PipelineRun must last; 0 for none.
 	TrainingTimeout time.Duration
@@ -68,7 +72,7 @@ type Options struct {
 	KeepFor time.Duration
 }
 
-// Deps are what Run works with. The environment is made in the clients' namespace.
+// Deps are what Run works with. The environment is created in the clients' namespace.
 type Deps struct {
 	Clients *kube.Clients
 	Log     *slog.Logger
@@ -76,8 +80,10 @@ type Deps struct {
 
 // Result is the environment that can be used now.
 type Result struct {
-	Name    string
-	Mode    objects.Mode
+	Name string
+	Mode objects.Mode
+	// Why is the reason for the mode, empty if it was given.
+	Why     string
 	Storage cluster.StorageMode
 	Nodes   int
 	// ImageDigest is the training image by digest.
@@ -85,9 +91,8 @@ type Result struct {
 	Services    []agent.ServiceStatus
 }
 
-// Run makes the environment and waits until it can be used. Where it fails, or is told to
-// end, what it made is released; an environment that could be used before is left as it was.
-// The whole request is checked before anything is asked of the cluster.
+// Run creates the environment and waits until it can be used. If it fails or is told to end, it releases what it
+// created; an environment that could be used before stays. It checks the whole request before it asks the cluster.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	request, err := o.request(d.Clients.Namespace)
 	if err != nil {
@@ -95,7 +100,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	}
 	routes, err := routeclient.NewForConfig(d.Clients.Config)
 	if err != nil {
-		return Result{}, inputError("making a client for Routes: %w", err)
+		return Result{}, fail.Becausef(fail.InvalidInput, "making a client for Routes: %w", err)
 	}
 	p := &provisioner{
 		options: o, clients: d.Clients, request: request, log: d.Log, now: time.Now, routes: routes, hosts: map[string]string{},
@@ -104,7 +109,6 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	return p.run(ctx)
 }
 
-// request is what is asked for, with the cluster file's defaults, checked.
 func (o *Options) request(namespace string) (objects.Request, error) {
 	request := o.Request
 	request.Namespace, request.Mode = namespace, objects.Mode(o.Mode)
@@ -116,19 +120,8 @@ func (o *Options) request(namespace string) (objects.Request, error) {
 	return request, request.Validate()
 }
 
-// holder is the PipelineRun, or the person at the keyboard.
-func (o *Options) holder() lease.Holder {
-	if o.Run.UID != "" {
-		return lease.Holder{ID: o.Run.UID, Display: o.Run.Name, Run: true}
-	}
-	return lease.Person()
-}
-
 func (p *provisioner) leaseRequest() lease.Request {
-	r := lease.Request{Name: p.request.Name, Holder: p.options.holder(), Duration: lease.Duration}
-	if p.options.KeepFor > 0 {
-		r.Duration = p.options.KeepFor
-	}
+	r := lease.Request{Name: p.request.Name, Holder: p.holder, Duration: cmp.Or(p.options.KeepFor, lease.Duration)}
 	if p.options.Run.UID != "" {
 		owner := run.OwnerReference(p.options.Run.Name, types.UID(p.options.Run.UID))
 		r.Owner = &owner
@@ -136,12 +129,17 @@ func (p *provisioner) leaseRequest() lease.Request {
 	return r
 }
 
-func inputError(format string, args ...any) error {
-	return fail.Becausef(fail.InvalidInput, format, args...)
+// findHolder sets holder to the PipelineRun, or to the person at the keyboard.
+func (p *provisioner) findHolder(ctx context.Context) (err error) {
+	p.holder = lease.Holder{ID: p.options.Run.UID, Display: p.options.Run.Name, Run: true}
+	if p.options.Run.UID == "" {
+		p.holder, err = p.leases.Person(ctx)
+	}
+	return err
 }
 
 func (p *provisioner) run(ctx context.Context) (Result, error) {
-	if err := p.checkPlace(ctx); err != nil {
+	if err := errors.Join(p.checkTarget(ctx), p.findHolder(ctx)); err != nil {
 		return Result{}, err
 	}
 	p.decideMode(ctx)
@@ -159,10 +157,21 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 		}
 		return Result{}, errors.Join(err, p.release(ctx, held))
 	}
-	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.options.holder()), "namespace", p.request.Namespace, "environment", p.request.Name, "holder", p.options.holder().String())
+	p.log.Info(fmt.Sprintf("The lease of environment %s/%s is held by %s.", p.request.Namespace, p.request.Name, p.holder), "namespace", p.request.Namespace, "environment", p.request.Name, "holder", p.holder.String())
 	stopRenewing := held.Renewing(ctx)
 	defer stopRenewing()
-	result, usable, err := p.make(ctx, held)
+	working, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	go func() {
+		if err := held.Lost(working); isLost(err) {
+			lose(err)
+		}
+	}()
+	result, usable, err := p.make(working, held)
+	if lost := context.Cause(working); isLost(lost) {
+		// Nothing is left to release: the objects are deleted with their Lease.
+		err, usable = fail.Advise(lost, "provision it again; mlenv down, the reaper and oc delete release environments"), true
+	}
 	if err != nil {
 		stopRenewing()
 		if usable {
@@ -172,23 +181,26 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	}
 	p.log.Info(fmt.Sprintf("Environment %s/%s is ready after %.1f s: %s, %s each, storage %s, mode %s.",
 		p.request.Namespace, p.request.Name, p.now().Sub(began).Seconds(), humanize.Count(p.request.Nodes, "node"), humanize.Count(p.request.GPUsPerNode, "GPU"), p.request.Storage, p.request.Mode), "namespace", p.request.Namespace, "environment", p.request.Name, "seconds", p.now().Sub(began).Seconds(), "nodes", p.request.Nodes, "gpusPerNode", p.request.GPUsPerNode, "storage", p.request.Storage, "mode", p.request.Mode)
-	p.sayServices(result.Services)
+	p.logServices(result.Services)
 	return result, nil
 }
 
-// decideMode is for who has not asked preflight: in a pipeline it has decided.
+// isLost reports whether somebody deleted the Lease, or took it, after this step did.
+func isLost(err error) bool { return fail.ReasonOf(err) == fail.EnvironmentMissing }
+
+// decideMode decides mode auto, which in a pipeline preflight has decided before, by what the API shows.
 func (p *provisioner) decideMode(ctx context.Context) {
 	if p.options.Mode != preflight.Auto || !p.request.Cluster.Network.RDMA.Enabled {
 		return
 	}
 	report := preflight.Examine(ctx, preflight.Deps{Clients: p.clients}, preflight.Options{Request: p.request, Mode: preflight.Auto})
 	mode, why := report.Mode()
-	p.request.Mode = mode
-	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows all that was looked at.)", mode, why), "mode", mode, "why", why)
+	p.request.Mode, p.why = mode, why
+	p.log.Info(fmt.Sprintf("Mode %s because %s. (mlenv preflight shows every check.)", mode, why), "mode", mode, "why", why)
 }
 
-// checkPlace refuses a wrong cluster, and a run that cannot live long enough.
-func (p *provisioner) checkPlace(ctx context.Context) error {
+// checkTarget refuses a wrong cluster, and a run whose timeouts are too short.
+func (p *provisioner) checkTarget(ctx context.Context) error {
 	if err := p.clients.CheckCluster(ctx, p.request.Cluster.Cluster.API, p.log); err != nil {
 		return err
 	}
@@ -206,8 +218,8 @@ func (p *provisioner) checkPlace(ctx context.Context) error {
 	return run.CheckTimeouts(r, needs, p.now())
 }
 
-// release gives everything back that the environment holds but claims.
-func (p *provisioner) release(ctx context.Context, held *lease.Held) error {
+// release deletes the environment, except its claims.
+func (p *provisioner) release(ctx context.Context, held *lease.Hold) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
 	defer cancel()
 	p.log.Info(fmt.Sprintf("Releasing environment %s/%s.", p.request.Namespace, p.request.Name), "namespace", p.request.Namespace, "environment", p.request.Name)
@@ -217,13 +229,12 @@ func (p *provisioner) release(ctx context.Context, held *lease.Held) error {
 	return kube.WaitGone(ctx, p.clients.Kube, p.request.Namespace, objects.Selector(p.request.Name).String(), func([]*corev1.Pod) {})
 }
 
-// make applies the objects and waits for the nodes. usable is true while there is,
-// as it was before, an environment that can be used; of an error also where that is
-// not known.
-func (p *provisioner) make(ctx context.Context, held *lease.Held) (result Result, usable bool, err error) {
+// make applies the objects and waits for the nodes. usable reports whether an environment that could be used before
+// is unchanged; after an error it is also true if that is not known.
+func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result, usable bool, err error) {
 	live, err := p.live(ctx, held)
 	if err != nil {
-		// A StatefulSet that is somebody else's is no environment of this Lease.
+		// A StatefulSet that somebody else created does not belong to this Lease.
 		return Result{}, fail.ReasonOf(err) != fail.EnvironmentDiffers, err
 	}
 	if usable, err = p.runs(ctx, live); err != nil {
@@ -238,6 +249,12 @@ func (p *provisioner) make(ctx context.Context, held *lease.Held) (result Result
 	}
 	objects, err := objects.Build(p.request, held.Owner(), certs)
 	if err != nil {
+		return Result{}, usable, err
+	}
+	if err := p.applyServiceAccount(ctx, objects.ServiceAccount); err != nil {
+		return Result{}, usable, err
+	}
+	if err := p.addPullSecrets(ctx, live, objects.StatefulSet); err != nil {
 		return Result{}, usable, err
 	}
 	if live != nil {
@@ -258,13 +275,12 @@ func (p *provisioner) make(ctx context.Context, held *lease.Held) (result Result
 		return Result{}, usable, err
 	}
 	return Result{
-		Name: p.request.Name, Mode: p.request.Mode, Storage: p.request.Storage, Nodes: p.request.Nodes, ImageDigest: digest(pods, p.request.Image),
+		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Nodes: p.request.Nodes, ImageDigest: digest(pods, p.request.Image),
 		Services: p.waitServices(ctx, credentials),
 	}, usable, nil
 }
 
-// runs is true where nodes of the environment run. The status of the StatefulSet
-// says so some seconds after its pods.
+// runs reports whether nodes of the environment run. The StatefulSet's status is some seconds behind its pods.
 func (p *provisioner) runs(ctx context.Context, live *appsv1.StatefulSet) (bool, error) {
 	if live == nil || live.Status.ReadyReplicas > 0 {
 		return live != nil, nil
@@ -273,12 +289,14 @@ func (p *provisioner) runs(ctx context.Context, live *appsv1.StatefulSet) (bool,
 	if err != nil {
 		return false, kube.Problem(fmt.Errorf("listing the pods of environment %s/%s: %w", live.Namespace, p.request.Name, err))
 	}
-	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool {
-		return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
-	}), nil
+	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return running(&pod) }), nil
 }
 
-// digest is the image that the nodes really run.
+func running(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.State.Running != nil })
+}
+
+// digest is the image that the nodes run, by digest if that is known.
 func digest(pods []*corev1.Pod, image string) string {
 	for _, pod := range pods {
 		for _, status := range pod.Status.ContainerStatuses {
@@ -290,9 +308,8 @@ func digest(pods []*corev1.Pod, image string) string {
 	return image
 }
 
-// live is the environment's StatefulSet, if this Lease has one. One that nobody
-// made by this program is not touched.
-func (p *provisioner) live(ctx context.Context, held *lease.Held) (*appsv1.StatefulSet, error) {
+// live is the environment's StatefulSet, nil if this Lease owns none. A StatefulSet of another owner is an error.
+func (p *provisioner) live(ctx context.Context, held *lease.Hold) (*appsv1.StatefulSet, error) {
 	name := objects.NamesOf(p.request.Name).StatefulSet
 	found, err := p.clients.Kube.AppsV1().StatefulSets(p.request.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -300,21 +317,20 @@ func (p *provisioner) live(ctx context.Context, held *lease.Held) (*appsv1.State
 	} else if err != nil {
 		return nil, kube.Problem(fmt.Errorf("getting statefulset %s/%s: %w", p.request.Namespace, name, err))
 	}
-	for _, owner := range found.OwnerReferences {
-		if owner.UID == held.UID() {
-			return found, nil
-		}
+	if slices.ContainsFunc(found.OwnerReferences, func(owner metav1.OwnerReference) bool { return owner.UID == held.UID() }) {
+		return found, nil
 	}
-	return nil, fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "making environment %s/%s: there is a statefulset of that name that ml-dev-env did not make", p.request.Namespace, p.request.Name),
-		"choose another --name, or delete it: oc delete statefulset %s -n %s", name, p.request.Namespace)
+	return nil, p.foreign("statefulset", name)
 }
 
-// apply makes all objects. The ServiceAccount may be shared, and claims are
-// never changed.
+// foreign is the error for an object of another owner whose name the environment needs.
+func (p *provisioner) foreign(kind, name string) error {
+	return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "creating environment %s/%s: there is a %s %s that ml-dev-env did not create", p.request.Namespace, p.request.Name, kind, name),
+		"choose another --name, or delete it: oc delete %s %s -n %s", kind, name, p.request.Namespace)
+}
+
+// apply applies all objects except the ServiceAccount, which exists by now. Claims never change.
 func (p *provisioner) apply(ctx context.Context, objects objects.Objects) error {
-	if err := p.applyServiceAccount(ctx, objects.ServiceAccount); err != nil {
-		return err
-	}
 	if err := p.applyServices(ctx, objects.Services); err != nil {
 		return err
 	}
@@ -334,8 +350,8 @@ func (p *provisioner) apply(ctx context.Context, objects objects.Objects) error 
 	return nil
 }
 
-// applyServiceAccount leaves an account that an administrator made as it is, and
-// keeps the other environments that live among the owners of ours.
+// applyServiceAccount leaves an administrator's account as it is. Our own keeps the Leases of other environments among
+// its owners.
 func (p *provisioner) applyServiceAccount(ctx context.Context, want *corev1.ServiceAccount) error {
 	found, err := p.clients.Kube.CoreV1().ServiceAccounts(want.Namespace).Get(ctx, want.Name, metav1.GetOptions{})
 	switch {
@@ -356,7 +372,7 @@ func (p *provisioner) applyServiceAccount(ctx context.Context, want *corev1.Serv
 	return kube.Apply(ctx, p.clients.Kube, want)
 }
 
-// applyClaim adopts what is there: people's data is in it.
+// applyClaim adopts an existing claim as it is: people's data is on it.
 func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) error {
 	found, err := p.clients.Kube.CoreV1().PersistentVolumeClaims(want.Namespace).Get(ctx, want.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -376,7 +392,7 @@ func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVol
 	if had.Cmp(wants) != 0 {
 		p.log.Warn(fmt.Sprintf("Claim %s stays as it is with %s; %s was asked for.", want.Name, had.String(), wants.String()), "claim", want.Name, "size", had.String(), "wantedSize", wants.String())
 	} else {
-		p.log.Info(fmt.Sprintf("Claim %s is there already and is used as it is.", want.Name), "claim", want.Name)
+		p.log.Info(fmt.Sprintf("Claim %s exists and is used as it is.", want.Name), "claim", want.Name)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -67,7 +68,7 @@ func TestCheckPlace(t *testing.T) {
 			step := p.provisioner(tc.change)
 			// The run has started some milliseconds ago, which would be rounded up.
 			step.now = func() time.Time { return time.Now().Add(-time.Second) }
-			err := step.checkPlace(t.Context())
+			err := step.checkTarget(t.Context())
 			if tc.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -87,7 +88,7 @@ func TestCheckPlace(t *testing.T) {
 func TestProvisionTwice(t *testing.T) {
 	p := newPlace(t).withRun(day())
 	want := Result{Name: "env", Mode: objects.TCP, Storage: cluster.SharedStorage, Nodes: 2, ImageDigest: "registry.test/train@sha256:" + strings.Repeat("1", 64)}
-	for i, message := range []string{"2 nodes, 2 GPUs each, storage rwx, mode tcp", "The environment is there already, as it is asked for."} {
+	for i, message := range []string{"2 nodes, 2 GPUs each, storage rwx, mode tcp", "The environment exists already, as requested."} {
 		got, err := p.provisioner().run(t.Context())
 		if err != nil {
 			t.Fatalf("time %d: %v\n%s", i+1, err, p.messages())
@@ -101,6 +102,52 @@ func TestProvisionTwice(t *testing.T) {
 		if !strings.Contains(p.messages(), message) {
 			t.Errorf("time %d: log %s\nwant %q in it", i+1, p.messages(), message)
 		}
+	}
+}
+
+// Nodes that turn out to be unable to use RDMA use TCP if the mode that was asked for is auto; otherwise the step fails. The agents
+// of a test have no RDMA device.
+func TestNodesWithoutRDMA(t *testing.T) {
+	for _, tc := range []struct {
+		mode, requested string
+		fallsBack       bool
+	}{
+		{"rdma", "auto", true},
+		{"rdma", "rdma", false},
+		{"rdma", "", false},
+	} {
+		t.Run(tc.mode+" for "+tc.requested, func(t *testing.T) {
+			p := newPlace(t).withRun(day())
+			var usable string
+			p.wrong = func(f *agent.Facts) {
+				if f.Network != nil {
+					usable = f.Network.Mode + " " + f.Environment["NCCL_IB_DISABLE"] + " " + f.Environment["NCCL_NET"]
+				}
+			}
+			got, err := p.provisioner(func(s *provisioner) {
+				s.options.Mode, s.options.RequestedMode, s.request.Mode = tc.mode, tc.requested, objects.RDMA
+				s.request.Cluster.Network.RDMA.Enabled, s.request.Cluster.Security.RequiresPrivilegedSCC = true, true
+			}).run(t.Context())
+			if !tc.fallsBack {
+				if fail.ReasonOf(err) != fail.RDMAUnavailable {
+					t.Errorf("got %s: %v, want RDMAUnavailable", fail.ReasonOf(err), err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("%v; log %s", err, p.messages())
+			}
+			if got.Mode != objects.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: using RDMA on node 0: looking for RDMA devices") {
+				t.Errorf("mode %s because %q; want TCP for lack of devices", got.Mode, got.Why)
+			}
+			if !strings.Contains(p.messages(), "Mode tcp, because the nodes cannot use RDMA") || !strings.Contains(p.messages(), "storage rwx, mode tcp") {
+				t.Errorf("log %s", p.messages())
+			}
+			facts, err := p.agents[0].Client.Facts(t.Context())
+			if err != nil || usable != "tcp 1 Socket" || facts.Network.Mode != agent.TCP {
+				t.Errorf("got %v, ranks have %q, want the mode tcp and NCCL on sockets", err, usable)
+			}
+		})
 	}
 }
 
@@ -201,6 +248,18 @@ func TestChangedRequest(t *testing.T) {
 		_, err := p.agents[1].Client.StartJob(context.Background(), "job-7", agent.JobSpec{Run: "train-0", Launcher: agent.Command, Script: "sleep", Args: []string{"1000"}, Nodes: 2, RanksPerNode: 1})
 		p.must(err)
 	}
+	slow := func(p *place) { p.busy = true }
+	other := func(p *place) { p.wrong = func(f *agent.Facts) { f.Protocol++ } }
+	// What the agents said before their containers ended does not matter.
+	ended := func(p *place) {
+		p.wrong = func(f *agent.Facts) { f.Running = []string{"job-7"} }
+		pods, err := p.kube.CoreV1().Pods("ns").List(context.Background(), metav1.ListOptions{})
+		p.must(err)
+		for _, pod := range pods.Items {
+			pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1}}
+			p.must(p.kube.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), &pod, "ns"))
+		}
+	}
 	image := func(s *provisioner) { s.request.Image = "127.0.0.1:1/train:2" }
 	templates := func(s *provisioner) { s.request.Storage = cluster.NodeStorage }
 	recreate := func(s *provisioner) { s.options.OnChange = "recreate" }
@@ -215,9 +274,12 @@ func TestChangedRequest(t *testing.T) {
 	}{
 		{"is refused", nil, []func(*provisioner){image, templates}, fail.EnvironmentDiffers,
 			[]string{"image: 127.0.0.1:1/train:1 -> 127.0.0.1:1/train:2 (needs new pods)", "storage mode: rwx -> volumeClaimTemplates (immutable: needs a new StatefulSet)"}, whole()},
-		{"is made anew on demand", nil, []func(*provisioner){image, recreate}, "", nil, whole()},
+		{"is recreated on demand", nil, []func(*provisioner){image, recreate}, "", nil, whole()},
 		{"not while a job runs", running, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node 1 runs job-7"}, whole()},
-		{"made anew and not ready in time", func(p *place) { p.notReady = true }, []func(*provisioner){image, recreate, soon}, fail.GPUsUnavailable, nil, claims()},
+		{"not while a node does not answer", slow, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node", "may run a training"}, whole()},
+		{"not while an agent speaks another protocol", other, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"may run a training", "it speaks protocol"}, whole()},
+		{"although containers that ended had run one", ended, []func(*provisioner){image, recreate}, "", nil, whole()},
+		{"recreated and not ready in time", func(p *place) { p.notReady = true }, []func(*provisioner){image, recreate, soon}, fail.GPUsUnavailable, nil, claims()},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t).withRun(day())
@@ -359,12 +421,32 @@ func TestToldToEnd(t *testing.T) {
 	}
 }
 
+// A Lease that is deleted takes its environment with it: nothing is left to wait for.
+func TestLeaseIsDeleted(t *testing.T) {
+	p := newPlace(t).withRun(day())
+	p.notReady = true
+	var once sync.Once
+	// The step watches its Lease from when it has taken it.
+	p.kube.PrependWatchReactor("leases", func(clienttesting.Action) (bool, watch.Interface, error) {
+		once.Do(func() {
+			go func() {
+				p.must(p.kube.CoordinationV1().Leases("ns").Delete(context.Background(), "env", metav1.DeleteOptions{}))
+			}()
+		})
+		return false, nil, nil
+	})
+	_, err := p.provisioner().run(t.Context())
+	if fail.ReasonOf(err) != fail.EnvironmentMissing || !strings.Contains(err.Error(), "ns/env: its lease was deleted") || fail.NextOf(err) == "" {
+		t.Errorf("got %s: %v, want EnvironmentMissing with advice", fail.ReasonOf(err), err)
+	}
+}
+
 // A StatefulSet that somebody else made is in the way: it stays, and the Lease
 // that was taken for nothing does not.
 func TestForeignStatefulSet(t *testing.T) {
 	p := newPlace(t, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "foreign"}}).withRun(day())
 	_, err := p.provisioner().run(t.Context())
-	if fail.ReasonOf(err) != fail.EnvironmentDiffers || !strings.Contains(err.Error(), "did not make") {
+	if fail.ReasonOf(err) != fail.EnvironmentDiffers || !strings.Contains(err.Error(), "did not create") {
 		t.Errorf("got %s: %v, want EnvironmentDiffers", fail.ReasonOf(err), err)
 	}
 	if diff := cmp.Diff([]string{"statefulset env"}, p.left()); diff != "" {
@@ -429,5 +511,22 @@ func TestRunsBeforeTheStatefulSetSaysSo(t *testing.T) {
 		if err := client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, pod.Namespace); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// The registry of an image that needs a pull secret is not asked without it.
+func TestImageSizeOfPrivateImages(t *testing.T) {
+	var asked atomic.Int64
+	registry := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	defer registry.Close()
+	p := &provisioner{}
+	p.request.Image = strings.TrimPrefix(registry.URL, "http://") + "/training:1"
+	if _, ok := p.imageSize(t.Context()); ok || asked.Load() == 0 {
+		t.Errorf("a public image: known is %t after %d requests, want some", ok, asked.Load())
+	}
+	asked.Store(0)
+	p.request.Cluster.Image.PullSecret = "keys"
+	if _, ok := p.imageSize(t.Context()); ok || asked.Load() != 0 {
+		t.Errorf("a private image: known is %t after %d requests, want none", ok, asked.Load())
 	}
 }

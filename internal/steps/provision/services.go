@@ -20,11 +20,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// credentialManager owns the passwords and tokens, so that what else is applied to
-// their Secret leaves them as they are.
+// credentialManager owns the passwords and tokens, so that applying the rest of their Secret does not change them.
 const credentialManager = kube.FieldManager + "-credentials"
 
-// applyServices makes what services need, and takes away what they do not any more.
 func (p *provisioner) applyServices(ctx context.Context, objects objects.ServiceObjects) error {
 	if err := p.applyServicesSecret(ctx, objects.Secret); err != nil {
 		return err
@@ -36,21 +34,20 @@ func (p *provisioner) applyServices(ctx context.Context, objects objects.Service
 	return p.applyRoutes(ctx, objects.Routes, owner)
 }
 
-// applyServicesSecret applies the list of services, and makes the passwords and
-// tokens that are not there. It learns which are from the answer: no right to read
-// a Secret is needed. Those of an earlier environment, which somebody else may know
-// and whose Secret is still being collected, are not kept.
+// applyServicesSecret applies the list of services, and creates missing passwords and tokens. The API server's answer
+// shows which are missing, so no right to read Secrets is needed. Those of an earlier environment, whose Secret is not
+// collected yet, are replaced: somebody else may know them.
 func (p *provisioner) applyServicesSecret(ctx context.Context, want *corev1.Secret) error {
 	secrets := p.clients.Kube.CoreV1().Secrets(want.Namespace)
 	found, err := kube.ApplyTo(ctx, secrets, want, kube.ApplyOptions{})
 	if err != nil {
 		return kube.Problem(err)
 	}
-	anew, made := len(found.OwnerReferences) > len(want.OwnerReferences), false
+	stale, made := len(found.OwnerReferences) > len(want.OwnerReferences), false
 	credentials := map[string][]byte{}
 	for _, s := range agent.Services() {
 		credentials[s.Key] = found.Data[s.Key]
-		if anew || len(found.Data[s.Key]) == 0 {
+		if stale || len(found.Data[s.Key]) == 0 {
 			credentials[s.Key], made = []byte(rand.Text()), true
 		}
 	}
@@ -62,21 +59,13 @@ func (p *provisioner) applyServicesSecret(ctx context.Context, want *corev1.Secr
 	return kube.Problem(err)
 }
 
-// ours is true of an object of this environment; owner is the Lease.
+// ours reports whether an object belongs to this environment; owner is the Lease.
 func (p *provisioner) ours(found metav1.Object, owner metav1.OwnerReference) bool {
 	return found.GetLabels()[objects.EnvironmentLabel] == p.request.Name ||
 		slices.ContainsFunc(found.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
 }
 
-// theirs is the error of an object whose name an environment needs and that is
-// somebody else's.
-func (p *provisioner) theirs(kind, name string) error {
-	return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "making environment %s/%s: there is a %s %s that ml-dev-env did not make", p.request.Namespace, p.request.Name, kind, name),
-		"choose another --name, or delete it: oc delete %s %s -n %s", kind, name, p.request.Namespace)
-}
-
-// applyNodeZero makes the Service of node 0, or takes it away where no service is
-// asked for any more.
+// applyNodeZero applies the Service of node 0, or deletes it if no service is requested any more.
 func (p *provisioner) applyNodeZero(ctx context.Context, want *corev1.Service, owner metav1.OwnerReference) error {
 	name := objects.NamesOf(p.request.Name).NodeZero
 	services := p.clients.Kube.CoreV1().Services(p.request.Namespace)
@@ -85,7 +74,7 @@ func (p *provisioner) applyNodeZero(ctx context.Context, want *corev1.Service, o
 	case err != nil && !apierrors.IsNotFound(err):
 		return kube.Problem(fmt.Errorf("getting service %s/%s: %w", p.request.Namespace, name, err))
 	case err == nil && !isOurs && want != nil:
-		return p.theirs("service", name)
+		return p.foreign("service", name)
 	case want != nil:
 		return kube.Apply(ctx, p.clients.Kube, want)
 	case !isOurs:
@@ -98,8 +87,7 @@ func (p *provisioner) applyNodeZero(ctx context.Context, want *corev1.Service, o
 	return nil
 }
 
-// applyRoutes makes the Routes that are asked for and takes the others away. A
-// cluster that is not OpenShift has none, and needs no right to have none.
+// applyRoutes applies the requested Routes and deletes the others. On a cluster without Routes it needs no right.
 func (p *provisioner) applyRoutes(ctx context.Context, want []*routev1.Route, owner metav1.OwnerReference) error {
 	routes := p.routes.Routes(p.request.Namespace)
 	for _, s := range agent.Services() {
@@ -115,23 +103,36 @@ func (p *provisioner) applyRoutes(ctx context.Context, want []*routev1.Route, ow
 				err = nil
 			}
 		case err == nil && !isOurs:
-			return p.theirs("route", name)
+			return p.foreign("route", name)
 		case err == nil || apierrors.IsNotFound(err):
 			err = p.applyRoute(ctx, want[i])
 		}
 		if err != nil {
-			return kube.Problem(fmt.Errorf("making route %s/%s: %w", p.request.Namespace, name, err))
+			return kube.Problem(fmt.Errorf("applying route %s/%s: %w", p.request.Namespace, name, err))
 		}
 	}
 	return nil
 }
 
-// servicesTime is how long services may take to answer. The kubelet hands a changed
-// Secret to a pod that runs within some 90 s.
+func (p *provisioner) applyRoute(ctx context.Context, want *routev1.Route) error {
+	made, err := kube.ApplyTo(ctx, p.routes.Routes(want.Namespace), want, kube.ApplyOptions{})
+	if apierrors.IsNotFound(err) {
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "routes: this cluster has no Routes, an API of OpenShift: %w", err), "leave --routes out, and use oc port-forward")
+	} else if err != nil {
+		return err
+	}
+	host := made.Spec.Host
+	if host == "" && len(made.Status.Ingress) > 0 {
+		host = made.Status.Ingress[0].Host
+	}
+	p.hosts[want.Name] = host
+	return nil
+}
+
+// servicesTime is how long services may take to answer. The kubelet updates a Secret in a running pod within some 90 s.
 const servicesTime = 2 * time.Minute
 
-// waitServices waits until the services that are asked for answer, or until it is
-// known that they will not. That they do not is no failure: the nodes can be used.
+// waitServices waits until the requested services answer, or cannot. That is no failure: the nodes can be used.
 func (p *provisioner) waitServices(ctx context.Context, credentials agent.Credentials) []agent.ServiceStatus {
 	if len(p.request.Services) == 0 {
 		return nil
@@ -142,15 +143,15 @@ func (p *provisioner) waitServices(ctx context.Context, credentials agent.Creden
 	defer set.Close()
 	ticks := time.NewTicker(time.Second)
 	defer ticks.Stop()
-	for began, said := p.now(), false; ; {
+	for began, logged := p.now(), false; ; {
 		facts, err := set[0].Facts(ctx)
 		if err == nil && settled(p.request.Services, facts.Services) {
 			return facts.Services
 		}
-		const patience = 5 * time.Second
-		if !said && p.now().Sub(began) > patience {
-			said = true
-			p.log.Info("  Waiting for the services " + strings.Join(p.request.Services, ", ") + "; nodes that live take up a change within two minutes.")
+		const quiet = 5 * time.Second
+		if !logged && p.now().Sub(began) > quiet {
+			logged = true
+			p.log.Info("  Waiting for the services " + strings.Join(p.request.Services, ", ") + "; running nodes apply a change within two minutes.")
 		}
 		select {
 		case <-ticks.C:
@@ -160,11 +161,11 @@ func (p *provisioner) waitServices(ctx context.Context, credentials agent.Creden
 	}
 }
 
-// settled is true where waiting changes nothing.
+// settled reports whether waiting longer is pointless.
 func settled(want []string, services []agent.ServiceStatus) bool {
 	var names []string
 	for _, s := range services {
-		// One that ends again and again may still come up, but nobody should wait for it.
+		// A service that ends again and again may still come up, but later.
 		const often = 3
 		if !s.Answers && s.State != agent.ServiceAbsent && s.State != agent.ServiceRefused && s.Restarts < often {
 			return false
@@ -174,9 +175,8 @@ func settled(want []string, services []agent.ServiceStatus) bool {
 	return slices.Equal(slices.Sorted(slices.Values(want)), names)
 }
 
-// sayServices says how people reach the services. It shows the command that shows a
-// password, never the password.
-func (p *provisioner) sayServices(services []agent.ServiceStatus) {
+// logServices prints how to reach the services, with the commands that show the passwords, never the passwords.
+func (p *provisioner) logServices(services []agent.ServiceStatus) {
 	if len(p.request.Services) == 0 {
 		return
 	}

@@ -122,7 +122,7 @@ func TestServices(t *testing.T) {
 	if diff := cmp.Diff([]string{"port code-server"}, p.people()); diff != "" {
 		t.Errorf("for people (-want +got):\n%s", diff)
 	}
-	if !strings.Contains(p.messages(), "The environment is there already, as it is asked for.") {
+	if !strings.Contains(p.messages(), "The environment exists already, as requested.") {
 		t.Errorf("log %s\nwant no difference", p.messages())
 	}
 	if _, err := p.provisioner().run(t.Context()); err != nil {
@@ -164,7 +164,7 @@ func TestServicesThatCannotBe(t *testing.T) {
 		want    fail.Reason // "" for success
 		words   string
 	}{
-		{"somebody's service", []runtime.Object{service}, nil, false, "jupyter", fail.EnvironmentDiffers, "there is a service env that ml-dev-env did not make"},
+		{"somebody's service", []runtime.Object{service}, nil, false, "jupyter", fail.EnvironmentDiffers, "there is a service env that ml-dev-env did not create"},
 		{"somebody's service, and none asked for", []runtime.Object{service}, nil, false, "none", "", ""},
 		{"no OpenShift", nil, noRoutes, true, "jupyter", fail.InvalidInput, "this cluster has no Routes"},
 		{"no OpenShift, and none asked for", nil, noRoutes, false, "none", "", ""},

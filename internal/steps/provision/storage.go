@@ -17,14 +17,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// bindTime is how long a class has to give a claim before auto takes templates.
+// bindTime is how long a class may take to bind a claim before auto uses templates.
 const bindTime = time.Minute
 
-// decideStorage replaces auto by what the class really gives, and says why.
-func (p *provisioner) decideStorage(ctx context.Context, held *lease.Held, live *appsv1.StatefulSet) error {
+// decideStorage replaces auto by what the storage class supports, and logs why.
+func (p *provisioner) decideStorage(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet) error {
 	if p.request.Storage != cluster.AutoStorage {
 		return nil
 	}
@@ -37,28 +38,27 @@ func (p *provisioner) decideStorage(ctx context.Context, held *lease.Held, live 
 	return nil
 }
 
-func (p *provisioner) bestStorage(ctx context.Context, held *lease.Held, live *appsv1.StatefulSet) (cluster.StorageMode, string, error) {
+func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet) (cluster.StorageMode, string, error) {
 	names, file := objects.NamesOf(p.request.Name), p.request.Cluster
 	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
 	switch {
 	case live != nil && len(live.Spec.VolumeClaimTemplates) > 0:
-		return cluster.NodeStorage, "the environment that is there has claims of its own for each node", nil
+		return cluster.NodeStorage, "the existing environment has separate claims for each node", nil
 	case live != nil:
-		return cluster.SharedStorage, "the environment that is there shares its claims", nil
+		return cluster.SharedStorage, "the existing environment shares its claims", nil
 	case file.Storage.ClassRWX == "":
 		return cluster.NodeStorage, "the cluster file names no storage.class_rwx", nil
 	}
 	found, err := claims.Get(ctx, names.Workspace, metav1.GetOptions{})
 	switch {
 	case err == nil && sharedClaim(found) && found.Status.Phase == corev1.ClaimBound:
-		return cluster.SharedStorage, fmt.Sprintf("claim %s is there and is ReadWriteMany", names.Workspace), nil
+		return cluster.SharedStorage, fmt.Sprintf("claim %s exists and is ReadWriteMany", names.Workspace), nil
 	case err == nil && !sharedClaim(found) && p.request.Nodes > 1:
-		return cluster.NodeStorage, fmt.Sprintf("claim %s is there and is not ReadWriteMany", names.Workspace), nil
+		return cluster.NodeStorage, fmt.Sprintf("claim %s exists and is not ReadWriteMany", names.Workspace), nil
 	case err != nil && !apierrors.IsNotFound(err):
 		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, names.Workspace, err))
 	}
-	// A claim of its own, the Lease's, tries it out: it goes with the environment,
-	// and people's claims are never deleted.
+	// The Lease owns the probe, which is deleted with the environment; people's claims never are.
 	probe := probeClaim(p.request, held)
 	if err := kube.Apply(ctx, p.clients.Kube, probe); err != nil {
 		return "", "", err
@@ -71,13 +71,13 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Held, live *a
 	case bound:
 		return cluster.SharedStorage, why, nil
 	case file.Storage.ClassRWO == "":
-		return "", "", inputError("choosing the storage: class %s gives no ReadWriteMany claim (%s), and the cluster file names no storage.class_rwo", file.Storage.ClassRWX, why)
+		return "", "", fail.Becausef(fail.InvalidInput, "choosing the storage: class %s gives no ReadWriteMany claim (%s), and the cluster file names no storage.class_rwo", file.Storage.ClassRWX, why)
 	}
 	return cluster.NodeStorage, fmt.Sprintf("class %s gives no ReadWriteMany claim: %s", file.Storage.ClassRWX, why), nil
 }
 
 // probeClaim is as small as classes commonly make them.
-func probeClaim(r objects.Request, held *lease.Held) *corev1.PersistentVolumeClaim {
+func probeClaim(r objects.Request, held *lease.Hold) *corev1.PersistentVolumeClaim {
 	class := r.Cluster.Storage.ClassRWX
 	return &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name + "-storage-probe", Namespace: r.Namespace, Labels: objects.Labels(r.Name), OwnerReferences: []metav1.OwnerReference{held.Owner()}},
@@ -88,8 +88,7 @@ func probeClaim(r objects.Request, held *lease.Held) *corev1.PersistentVolumeCla
 	}
 }
 
-// binds watches a claim until it is bound or known not to be. A class that waits
-// for the first pod is believed.
+// binds watches a claim until it is bound or known not to be. A class that waits for the first pod is believed.
 func (p *provisioner) binds(ctx context.Context, name string) (why string, bound bool, err error) {
 	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
 	claim, err := claims.Get(ctx, name, metav1.GetOptions{})
@@ -98,9 +97,9 @@ func (p *provisioner) binds(ctx context.Context, name string) (why string, bound
 	}
 	trying, cancel := context.WithTimeout(ctx, bindTime)
 	defer cancel()
-	// That a claim is bound is told by the claim alone, and why it is not by events alone.
-	watching, tell := context.WithCancelCause(trying)
-	defer tell(nil)
+	// Only the claim tells that it is bound, and only events tell why it is not.
+	watching, end := context.WithCancelCause(trying)
+	defer end(nil)
 	go func() {
 		options := metav1.ListOptions{FieldSelector: "involvedObject.kind=PersistentVolumeClaim,involvedObject.name=" + name}
 		_ = kube.Until(watching, "the events of claim "+name, p.clients.Kube.CoreV1().Events(p.request.Namespace), options, func(seen []*corev1.Event) (bool, error) {
@@ -110,9 +109,9 @@ func (p *provisioner) binds(ctx context.Context, name string) (why string, bound
 				}
 				switch event.Reason {
 				case "WaitForFirstConsumer":
-					tell(&told{"its class makes the volume when the first pod wants it", true})
+					end(&claimEvent{"its class creates the volume for the first pod", true})
 				case "ProvisioningFailed":
-					tell(&told{event.Message, false})
+					end(&claimEvent{event.Message, false})
 				}
 			}
 			return false, nil
@@ -124,7 +123,7 @@ func (p *provisioner) binds(ctx context.Context, name string) (why string, bound
 				return c.Name == name && c.Status.Phase == corev1.ClaimBound
 			}), nil
 		})
-	var event *told
+	var event *claimEvent
 	switch {
 	case err == nil:
 		return fmt.Sprintf("class %s gives ReadWriteMany claims", *claim.Spec.StorageClassName), true, nil
@@ -136,10 +135,9 @@ func (p *provisioner) binds(ctx context.Context, name string) (why string, bound
 	return "", false, err
 }
 
-// told is what an event says of a claim; it ends the waiting.
-type told struct {
+type claimEvent struct {
 	why   string
 	bound bool
 }
 
-func (t *told) Error() string { return t.why }
+func (e *claimEvent) Error() string { return e.why }

@@ -38,15 +38,15 @@ func TestStorageAuto(t *testing.T) {
 		probed  bool
 	}{
 		{"the class binds", nil, nil, nil, nil, cluster.SharedStorage, "class nfs gives ReadWriteMany claims", true},
-		{"the class waits for a pod", nil, nil, nil, event("WaitForFirstConsumer", "waiting"), cluster.SharedStorage, "when the first pod wants it", true},
+		{"the class waits for a pod", nil, nil, nil, event("WaitForFirstConsumer", "waiting"), cluster.SharedStorage, "for the first pod", true},
 		{"the class refuses", nil, nil, nil, event("ProvisioningFailed", "multi-node access is not supported"), cluster.NodeStorage,
 			"class nfs gives no ReadWriteMany claim: multi-node access is not supported", true},
 		{"the class does nothing", nil, nil, nil, event("ExternalProvisioning", "waiting for a volume to be created"), cluster.NodeStorage,
 			"claim env-storage-probe was not bound within 1m0s", true},
 		{"no class", nil, nil, func(p *provisioner) { p.request.Cluster.Storage.ClassRWX = "" }, nil, cluster.NodeStorage, "names no storage.class_rwx", false},
-		{"a claim that is shared", []runtime.Object{workspace(corev1.ReadWriteMany)}, nil, nil, nil, cluster.SharedStorage, "claim env-workspace is there and is ReadWriteMany", false},
-		{"a claim that cannot be shared", []runtime.Object{workspace(corev1.ReadWriteOnce)}, nil, nil, nil, cluster.NodeStorage, "claim env-workspace is there and is not ReadWriteMany", false},
-		{"what lives has templates", nil, &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}}, nil, nil, cluster.NodeStorage, "claims of its own for each node", false},
+		{"a claim that is shared", []runtime.Object{workspace(corev1.ReadWriteMany)}, nil, nil, nil, cluster.SharedStorage, "claim env-workspace exists and is ReadWriteMany", false},
+		{"a claim that cannot be shared", []runtime.Object{workspace(corev1.ReadWriteOnce)}, nil, nil, nil, cluster.NodeStorage, "claim env-workspace exists and is not ReadWriteMany", false},
+		{"what lives has templates", nil, &appsv1.StatefulSet{Spec: appsv1.StatefulSetSpec{VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{}}}}, nil, nil, cluster.NodeStorage, "separate claims for each node", false},
 		{"what lives shares", nil, &appsv1.StatefulSet{}, nil, nil, cluster.SharedStorage, "shares its claims", false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
@@ -21,11 +23,10 @@ import (
 // lookEvery bounds how often the whole state is read: changes come in bursts.
 const lookEvery = 500 * time.Millisecond
 
-// sayEvery is how often a state that does not change is said again.
-const sayEvery = 30 * time.Second
+// repeatEvery is how often a state that does not change is logged.
+const repeatEvery = 30 * time.Second
 
-// waitReady waits until every node's agent answers. It ends early where waiting
-// cannot help.
+// waitReady waits until every node's agent answers, or until that is known to be impossible.
 func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentials) ([]*corev1.Pod, error) {
 	watching, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -36,28 +37,34 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 		default:
 		}
 	}
-	asked := newAnswers(p, credentials, poke)
+	agents := &readiness{p: p, credentials: credentials, changed: poke, answered: map[types.UID]bool{}}
 	var mu sync.Mutex
 	var pods []*corev1.Pod
 	go func() {
 		options := metav1.ListOptions{LabelSelector: objects.Selector(p.request.Name).String()}
-		err := kube.Until(watching, "the pods of environment "+p.request.Name, p.clients.Kube.CoreV1().Pods(p.request.Namespace), options,
+		stop(kube.Until(watching, "the pods of environment "+p.request.Name, p.clients.Kube.CoreV1().Pods(p.request.Namespace), options,
 			func(seen []*corev1.Pod) (bool, error) {
 				mu.Lock()
 				pods = seen
 				mu.Unlock()
-				asked.ask(watching, seen)
+				agents.ask(watching, seen)
 				poke()
 				return false, nil
-			})
-		stop(err)
+			}))
 	}()
 	go func() {
-		// Some causes, such as a refused pod, are told in events alone.
+		// Only events tell some causes, such as a refused pod.
 		_ = kube.Until(watching, "events", p.clients.Kube.CoreV1().Events(p.request.Namespace), metav1.ListOptions{},
 			func([]*corev1.Event) (bool, error) { poke(); return false, nil })
 	}()
-	report := &reporter{p: p, sizes: map[string]agent.Bytes{}}
+	report := &reporter{p: p}
+	go func() {
+		if size, ok := p.imageSize(watching); ok {
+			report.mu.Lock()
+			defer report.mu.Unlock()
+			report.size = size
+		}
+	}()
 	var looked time.Time
 	for {
 		select {
@@ -68,7 +75,7 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 		mu.Lock()
 		seen := slices.Clone(pods)
 		mu.Unlock()
-		if asked.all(seen) {
+		if agents.all(seen) {
 			return seen, nil
 		}
 		if left := lookEvery - time.Since(looked); left > 0 {
@@ -82,12 +89,20 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 	}
 }
 
-// notReady names what was in the way when the time was over.
+// imageSize asks the registry that the nodes pull from, unless they need a secret, which this step may not read.
+func (p *provisioner) imageSize(ctx context.Context) (compressed agent.Bytes, ok bool) {
+	if p.request.Cluster.Image.PullSecret != "" {
+		return 0, false
+	}
+	return diagnose.ImageSize(ctx, p.request.Image)
+}
+
+// notReady is the error after the waiting ended: it names the cause if there is one.
 func (p *provisioner) notReady(ctx context.Context, cause error) error {
 	if errors.Is(cause, context.Canceled) {
 		return fail.Becausef(fail.Cancelled, "waiting for environment %s/%s: told to end", p.request.Namespace, p.request.Name)
 	}
-	if ctx.Err() == nil {
+	if ctx.Err() == nil || isLost(cause) {
 		return cause
 	}
 	looking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
@@ -96,28 +111,22 @@ func (p *provisioner) notReady(ctx context.Context, cause error) error {
 	if err != nil {
 		return errors.Join(cause, err)
 	}
-	findings := diagnose.Explain(snapshot, p.now())
-	if len(findings) > 0 {
-		return withCause(findings[0].Err("waiting for"), cause)
+	if findings := diagnose.Explain(snapshot, p.now()); len(findings) > 0 {
+		err := findings[0].Err("waiting for")
+		return fail.Advise(fail.Because(fail.ReasonOf(err), fmt.Errorf("%w (%w)", err, cause)), "%s", fail.NextOf(err))
 	}
-	progress := diagnose.Progress(snapshot, p.now())
-	return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for environment %s/%s: %w: %v", p.request.Namespace, p.request.Name, cause, progress),
+	return fail.Advise(fail.Becausef(fail.PodsNotReady, "waiting for environment %s/%s: %w: %v", p.request.Namespace, p.request.Name, cause, diagnose.Progress(snapshot, p.now())),
 		"give it more time with --start-timeout, or look: oc describe pods -n %s -l %s", p.request.Namespace, objects.Selector(p.request.Name))
 }
 
-// withCause keeps the reason and the advice of err.
-func withCause(err, cause error) error {
-	return fail.Advise(fail.Because(fail.ReasonOf(err), fmt.Errorf("%w (%w)", err, cause)), "%s", fail.NextOf(err))
-}
-
-// reporter says where the pods are, when that changes and now and then.
+// reporter logs the pods' progress when it changes, and now and then.
 type reporter struct {
-	p     *provisioner
-	said  []string
-	at    time.Time
-	asked bool
-	mu    sync.Mutex
-	sizes map[string]agent.Bytes
+	p    *provisioner
+	last []string
+	at   time.Time
+
+	mu   sync.Mutex
+	size agent.Bytes // of the image, 0 if unknown
 }
 
 func (r *reporter) look(ctx context.Context) error {
@@ -125,11 +134,9 @@ func (r *reporter) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.askSize(ctx)
 	r.mu.Lock()
-	snapshot.ImageSizes = map[string]agent.Bytes{}
-	for image, size := range r.sizes {
-		snapshot.ImageSizes[image] = size
+	if r.size > 0 {
+		snapshot.ImageSizes = map[string]agent.Bytes{r.p.request.Image: r.size}
 	}
 	r.mu.Unlock()
 	now := r.p.now()
@@ -137,41 +144,30 @@ func (r *reporter) look(ctx context.Context) error {
 	if i := slices.IndexFunc(findings, func(f fail.Finding) bool { return f.Final }); i >= 0 {
 		return findings[i].Err("waiting for")
 	}
+	if err := r.p.replaceWithoutPullSecrets(ctx, snapshot); err != nil {
+		return err
+	}
 	lines := diagnose.Progress(snapshot, now)
 	for _, finding := range findings {
 		lines = append(lines, fmt.Sprintf("%s: %s", finding.Reason, finding.Err("waiting for")))
 	}
 	for _, line := range lines {
-		if !slices.Contains(r.said, line) && (now.Sub(r.at) > sayEvery || !similar(r.said, line)) {
+		similar := func(old string) bool { return withoutTime(old) == withoutTime(line) }
+		if !slices.Contains(r.last, line) && (now.Sub(r.at) > repeatEvery || !slices.ContainsFunc(r.last, similar)) {
 			r.p.log.Info("  " + line)
 			r.at = now
 		}
 	}
-	r.said = lines
+	r.last = lines
 	return nil
 }
 
-// similar is true of a line that was said with another time in it.
-func similar(said []string, line string) bool {
-	return slices.ContainsFunc(said, func(old string) bool { return withoutDigits(old) == withoutDigits(line) })
-}
-
-func withoutDigits(s string) string {
-	return string(slices.DeleteFunc([]rune(s), func(r rune) bool { return r >= '0' && r <= '9' || r == 'm' || r == 's' }))
-}
-
-// askSize finds out how big the image is, once, beside the waiting.
-func (r *reporter) askSize(ctx context.Context) {
-	if r.asked {
-		return
-	}
-	r.asked = true
-	go func() {
-		image := r.p.request.Image
-		if size, ok := diagnose.ImageSize(ctx, image); ok {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.sizes[image] = size
+// withoutTime removes durations, in which lines differ that report the same.
+func withoutTime(line string) string {
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("0123456789ms", r) {
+			return -1
 		}
-	}()
+		return r
+	}, line)
 }

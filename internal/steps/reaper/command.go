@@ -13,14 +13,14 @@ func Command() *cobra.Command {
 	var where kube.Flags
 	cmd := &cobra.Command{
 		Use:   "reap",
-		Short: "Give back the environments of a namespace that nobody holds any more",
-		Long: `Give back the environments of a namespace that nobody holds any more: those of runs that have ended without giving
-them back, were deleted, or were cancelled without their finally tasks, and those whose lease has ended and is not renewed.
-What somebody holds, claims and receipts stay.
+		Short: "Release the environments of a namespace that nobody holds any more",
+		Long: `Release the environments of a namespace that nobody holds any more: those of runs that have ended without
+releasing them, were deleted, or were cancelled without their finally tasks, and those whose lease has expired and is
+not renewed. Environments with a holder, claims and receipts stay.
 
-mlenv install has it run every minute.`,
+mlenv install runs reap every minute.`,
 		Example: `  reap
-  reap --dry-run   # say what would be given back, and why`,
+  reap --dry-run   # print what reap would release, and why`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			clients, err := where.Connect()
@@ -31,6 +31,6 @@ mlenv install has it run every minute.`,
 		},
 	}
 	where.AddTo(cmd.Flags())
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "say what would be given back, and change nothing")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what would be released, and change nothing")
 	return cmd
 }

@@ -14,9 +14,9 @@ import (
 // eventReason is what oc get events shows.
 const eventReason = "EnvironmentReaped"
 
-// event tells what happened to the Lease; an hour is how long clusters keep events.
+// event records what happened to the Lease. Clusters keep events for an hour.
 func (r *reaper) event(ctx context.Context, a teardown.Abandoned, failed error) error {
-	kind, message := corev1.EventTypeNormal, fmt.Sprintf("environment %s was given back, because %s", a.Lease.Name, a.Why)
+	kind, message := corev1.EventTypeNormal, fmt.Sprintf("environment %s was released, because %s", a.Lease.Name, a.Why)
 	if failed != nil {
 		kind, message = corev1.EventTypeWarning, message+": "+failed.Error()
 	}
@@ -30,7 +30,7 @@ func (r *reaper) event(ctx context.Context, a teardown.Abandoned, failed error) 
 		Source: corev1.EventSource{Component: "ml-dev-env-reaper"},
 	}, metav1.CreateOptions{FieldManager: kube.FieldManager})
 	if err != nil {
-		return kube.Problem(fmt.Errorf("telling that environment %s/%s was given back: %w", a.Lease.Namespace, a.Lease.Name, err))
+		return kube.Problem(fmt.Errorf("recording that environment %s/%s was released: %w", a.Lease.Namespace, a.Lease.Name, err))
 	}
 	return nil
 }

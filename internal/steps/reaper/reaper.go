@@ -1,6 +1,5 @@
-// Package reaper gives back the environments of a namespace that nobody holds any
-// more. It runs every minute beside all runs, so that nothing that happens to a run can
-// keep it from doing so.
+// Package reaper releases the environments of a namespace that nobody holds any more. It runs every minute outside all
+// runs, so that no failure of a run can stop it.
 package reaper
 
 import (
@@ -22,18 +21,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
-// How long the parts of a pass take at most. docs/reaper.md has the sum that they are
-// part of: a pass ends within the minute that it began in.
+// The longest times of the parts of a pass; their sum is in docs/reaper.md. A pass ends within the minute.
 const (
-	// patience is what a holder whose Lease has ended is given to renew it: where the API
-	// server was away for all of us, holders try again every lease.RetryEvery.
-	patience = 10 * time.Second
-	// goneWithin is for the pods of what is given back, which have 30 s between SIGTERM and SIGKILL.
-	goneWithin = 35 * time.Second
+	// renewalTime is for a holder whose Lease has expired to renew it: while the API server does not answer, holders try
+	// again every lease.RetryEvery.
+	renewalTime = 10 * time.Second
+	// podsTime is for the pods of a released environment, which have 30 s between SIGTERM and SIGKILL.
+	podsTime = 35 * time.Second
 )
 
-// attempts is how often an environment that changes while it is given back is looked at again: a step
-// that ends may still renew it.
+// attempts is how often an environment is looked at again that changes during its release: a step that ends may still
+// renew its Lease.
 const attempts = 3
 
 // Options of one pass over a namespace.
@@ -61,67 +59,72 @@ type reaper struct {
 	dryRun  bool
 }
 
-// pass looks at all environments once. What fails for one does not keep the others
-// from being given back.
+// pass looks at all environments once. A failure with one does not keep the others from being released.
 func (r *reaper) pass(ctx context.Context) error {
 	found, err := r.clients.Kube.CoordinationV1().Leases(r.clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
 	if err != nil {
 		return kube.Problem(fmt.Errorf("listing leases in %s: %w", r.clients.Namespace, err))
 	}
-	var problems problems
 	var abandoned []teardown.Abandoned
-	var doubtful []*coordinationv1.Lease
+	var expired []*coordinationv1.Lease
+	var problems []error
 	for i := range found.Items {
 		one := &found.Items[i]
 		switch s, err := r.look(ctx, one); {
 		case err != nil:
-			problems.add(err)
+			problems = append(problems, err)
 		case s.abandoned && s.mayReturn:
-			doubtful = append(doubtful, one)
+			expired = append(expired, one)
 		case s.abandoned:
-			abandoned = append(abandoned, teardown.Abandoned{Lease: one, Why: s.why, Timeout: goneWithin})
+			abandoned = append(abandoned, teardown.Abandoned{Lease: one, Why: s.why, Timeout: podsTime})
 		}
 	}
-	held := len(found.Items) - len(abandoned) - len(doubtful) - len(problems.all)
-	r.log.Info(fmt.Sprintf("%s in %s: %d held, %d abandoned, %d whose lease has ended.",
-		humanize.Count(len(found.Items), "environment"), r.clients.Namespace, held, len(abandoned), len(doubtful)), "environments", len(found.Items), "namespace", r.clients.Namespace, "held", held, "abandoned", len(abandoned), "expired", len(doubtful))
-	var all sync.WaitGroup
+	held := len(found.Items) - len(abandoned) - len(expired) - len(problems)
+	r.log.Info(fmt.Sprintf("%s in %s: %d held, %d abandoned, %d whose lease has expired.",
+		humanize.Count(len(found.Items), "environment"), r.clients.Namespace, held, len(abandoned), len(expired)), "environments", len(found.Items), "namespace", r.clients.Namespace, "held", held, "abandoned", len(abandoned), "expired", len(expired))
+	works := []func() error{func() error { return r.again(ctx, expired) }}
 	for _, each := range abandoned {
-		all.Go(func() { problems.add(r.giveBack(ctx, each)) })
+		works = append(works, func() error { return r.release(ctx, each) })
 	}
-	if len(doubtful) > 0 {
-		all.Go(func() { problems.add(r.again(ctx, doubtful)) })
-	}
-	all.Wait()
-	return errors.Join(problems.all...)
+	return errors.Join(append(problems, together(works))...)
 }
 
-// again looks a second time at environments whose Lease has ended, after their holders had
-// time to renew it.
-func (r *reaper) again(ctx context.Context, doubtful []*coordinationv1.Lease) error {
+// together calls all functions at once and joins their errors.
+func together(works []func() error) error {
+	errs := make([]error, len(works))
+	var group sync.WaitGroup
+	for i, work := range works {
+		group.Go(func() { errs[i] = work() })
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// again looks a second time at environments whose Lease has expired, after their holders had time to renew it.
+func (r *reaper) again(ctx context.Context, expired []*coordinationv1.Lease) error {
+	if len(expired) == 0 {
+		return nil
+	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-time.After(patience):
+	case <-time.After(renewalTime):
 	}
-	var problems problems
-	var all sync.WaitGroup
-	for _, old := range doubtful {
-		switch live, s, err := r.lookAnew(ctx, old); {
-		case err != nil:
-			problems.add(err)
-		case live != nil && s.abandoned:
-			all.Go(func() {
-				problems.add(r.giveBack(ctx, teardown.Abandoned{Lease: live, Why: s.why, Timeout: goneWithin - patience}))
-			})
-		}
+	var works []func() error
+	for _, old := range expired {
+		works = append(works, func() error {
+			live, s, err := r.lookAgain(ctx, old)
+			if err != nil || live == nil || !s.abandoned {
+				return err
+			}
+			return r.release(ctx, teardown.Abandoned{Lease: live, Why: s.why, Timeout: podsTime - renewalTime})
+		})
 	}
-	all.Wait()
-	return errors.Join(problems.all...)
+	return together(works)
 }
 
-// lookAnew looks at a Lease as it is now, which is nil where it is gone.
-func (r *reaper) lookAnew(ctx context.Context, old *coordinationv1.Lease) (live *coordinationv1.Lease, s standing, err error) {
+// lookAgain reads a Lease again; it is nil if the Lease is gone.
+func (r *reaper) lookAgain(ctx context.Context, old *coordinationv1.Lease) (live *coordinationv1.Lease, s standing, err error) {
 	live, err = r.clients.Kube.CoordinationV1().Leases(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, s, nil
@@ -132,42 +135,27 @@ func (r *reaper) lookAnew(ctx context.Context, old *coordinationv1.Lease) (live 
 	return live, s, err
 }
 
-func (r *reaper) giveBack(ctx context.Context, a teardown.Abandoned) error {
+func (r *reaper) release(ctx context.Context, a teardown.Abandoned) error {
 	name := fmt.Sprintf("%s/%s", a.Lease.Namespace, a.Lease.Name)
 	if r.dryRun {
-		r.log.Info(fmt.Sprintf("Environment %s would be given back, because %s.", name, a.Why), "environment", name, "why", a.Why)
+		r.log.Info(fmt.Sprintf("Environment %s would be released, because %s.", name, a.Why), "environment", name, "why", a.Why)
 		return nil
 	}
 	for range attempts {
-		r.log.Info(fmt.Sprintf("Environment %s is given back, because %s.", name, a.Why), "environment", name, "why", a.Why)
-		err := teardown.GiveBack(ctx, r.clients, r.log, r.now, a)
+		r.log.Info(fmt.Sprintf("Environment %s is released, because %s.", name, a.Why), "environment", name, "why", a.Why)
+		err := teardown.Release(ctx, r.clients, r.log, r.now, a)
 		if !errors.Is(err, lease.ErrChanged) {
 			return errors.Join(err, r.event(ctx, a, err))
 		}
-		live, s, err := r.lookAnew(ctx, a.Lease)
+		live, s, err := r.lookAgain(ctx, a.Lease)
 		if live == nil || err != nil {
 			return err
 		}
 		if !s.abandoned || s.mayReturn {
-			r.log.Info(fmt.Sprintf("Environment %s was renewed or taken meanwhile, and is kept.", name), "environment", name)
+			r.log.Info(fmt.Sprintf("Environment %s was renewed or taken meanwhile, and stays.", name), "environment", name)
 			return nil
 		}
 		a.Lease, a.Why = live, s.why
 	}
-	return fmt.Errorf("giving environment %s back: its lease changes all the time; the next pass looks again", name)
-}
-
-// problems are of several environments at once.
-type problems struct {
-	mu  sync.Mutex
-	all []error
-}
-
-func (p *problems) add(err error) {
-	if err == nil {
-		return
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.all = append(p.all, err)
+	return fmt.Errorf("releasing environment %s: its lease changes all the time; the next pass looks again", name)
 }

@@ -104,7 +104,7 @@ func leases(t *testing.T, client *fake.Clientset) (names []string) {
 	return names
 }
 
-func TestWhoseEnvironmentIsGivenBack(t *testing.T) {
+func TestReleases(t *testing.T) {
 	const ended, fresh = 11 * time.Minute, time.Minute
 	const notRenewed = "no step of pipelinerun name-of-run has renewed the lease until 1999-12-31T23:59:00Z, and none is left"
 	going := func(r *v1.PipelineRun) {
@@ -116,7 +116,7 @@ func TestWhoseEnvironmentIsGivenBack(t *testing.T) {
 		renewed time.Duration
 		run     *v1.PipelineRun
 		pod     *corev1.Pod
-		why     string // of what is given back
+		why     string // of what is released
 	}{
 		{"the run goes on", "run", fresh, pipelineRun("run"), nil, ""},
 		{"the run has ended", "run", fresh, pipelineRun("run", done), nil, "pipelinerun name-of-run has ended"},
@@ -131,7 +131,9 @@ func TestWhoseEnvironmentIsGivenBack(t *testing.T) {
 		{"not renewed, and its step is going", "run", ended, pipelineRun("run"), podOf("name-of-run", corev1.PodRunning, true), notRenewed},
 		{"not renewed, and only another run has steps", "run", ended, pipelineRun("run"), podOf("another", corev1.PodRunning, false), notRenewed},
 		{"a person's", "h-kim", fresh, nil, nil, ""},
-		{"a person's, over", "h-kim", ended, nil, nil, "the time of name-of-h-kim was over at 1999-12-31T23:59:00Z"},
+		{"a person's, in its last second", "h-kim", 10*time.Minute - time.Second, nil, nil, ""},
+		{"not renewed, in its last second", "run", 10*time.Minute - time.Second, pipelineRun("run"), nil, ""},
+		{"a person's, over", "h-kim", ended, nil, nil, "the lease of name-of-h-kim expired at 1999-12-31T23:59:00Z"},
 		{"nobody's", "", fresh, nil, nil, "nobody holds it"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -158,7 +160,7 @@ func TestWhoseEnvironmentIsGivenBack(t *testing.T) {
 				want := []string{"env"}
 				if tc.why != "" {
 					want = nil
-					for _, line := range []string{"Environment ns/env would be given back, because " + tc.why + ".\n", "Environment ns/env is given back, because " + tc.why + ".\n"} {
+					for _, line := range []string{"Environment ns/env would be released, because " + tc.why + ".\n", "Environment ns/env is released, because " + tc.why + ".\n"} {
 						if !strings.Contains(log.String(), line) {
 							t.Errorf("the log has no %q:\n%s", line, log)
 						}
@@ -186,15 +188,13 @@ func TestHolderThatComesBackKeepsIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := leases(t, client); len(got) != 1 {
-			t.Errorf("it was given back:\n%s", log)
+			t.Errorf("it was released:\n%s", log)
 		}
 	})
 }
 
-// What is not known of one holder is no sign that it is gone, and keeps no other from
-// being given back.
-// The same Lease has another holder: whoever takes one that nobody holds updates it.
-func TestWhoTakesItMeanwhileKeepsIt(t *testing.T) {
+// A caller who takes a Lease without a holder updates it.
+func TestTakenMeanwhile(t *testing.T) {
 	for _, tc := range []struct {
 		name, holder string
 		kept         bool
@@ -222,6 +222,7 @@ func TestWhoTakesItMeanwhileKeepsIt(t *testing.T) {
 	}
 }
 
+// A holder whose state cannot be read keeps its environment, and does not keep others from being released.
 func TestUnknownHolderKeepsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		other := leaseOf("other", "run", time.Minute)
@@ -243,7 +244,7 @@ func TestUnknownHolderKeepsIt(t *testing.T) {
 	})
 }
 
-func TestWhatIsToldOfIt(t *testing.T) {
+func TestReceiptAndEvent(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		earlier *receipt.Receipt
@@ -252,10 +253,10 @@ func TestWhatIsToldOfIt(t *testing.T) {
 	}{
 		{"a run without a receipt", nil, pipelineRun("run", done, spec(v1.PipelineRunSpecStatusCancelled)), &receipt.Receipt{
 			RunUID: "run", Verdict: receipt.Failed, Reason: "Cancelled", Message: "the run was cancelled",
-			Teardown: "all pods and GPUs were given back by the reaper, because pipelinerun name-of-run was cancelled without its finally tasks"}},
+			Teardown: "all pods and GPUs were released by the reaper, because pipelinerun name-of-run was cancelled without its finally tasks"}},
 		{"a run with one", &receipt.Receipt{RunUID: "run", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 3", Teardown: "not yet"}, pipelineRun("run", done), &receipt.Receipt{
 			RunUID: "run", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 3",
-			Teardown: "all pods and GPUs were given back by the reaper, because pipelinerun name-of-run has ended"}},
+			Teardown: "all pods and GPUs were released by the reaper, because pipelinerun name-of-run has ended"}},
 		{"a run that is gone", nil, nil, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -25,9 +25,9 @@ func Command() *cobra.Command {
 		Short: "Put one commit of a git repository on every node of an environment",
 		Long: `Put one commit of a git repository on every node of an environment.
 
-The nodes get what they do not have yet, all at once, and switch to the new tree
-when every one of them holds it whole; where they share storage it is sent once.
-What .mlenvignore names is left out. Nothing else on the nodes is touched.`,
+Each node receives the files that it does not have yet. When every node holds the
+whole tree, all nodes switch to it. Nodes that share storage receive it once.
+Files that .mlenvignore names are left out. Nothing else on the nodes changes.`,
 		Example: `  sync-repo --repo-url https://github.com/example/model --revision v1.2
   sync-repo --repo-url git@github.com:example/model.git --auth-dir /etc/mlenv/git --requirements requirements.txt`,
 		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
@@ -36,9 +36,9 @@ What .mlenvignore names is left out. Nothing else on the nodes is touched.`,
 	where.AddTo(flags)
 	o.AddFlags(flags)
 	flags.StringVar(&authDir, "auth-dir", "", "folder of a mounted Secret with username and password or token, or ssh-privatekey and known_hosts")
-	flags.StringVar(&caFile, "ca-file", "", "file of CAs that are trusted beside the image's own")
-	commit := step.NewResult(cmd, "commit", "the commit that the nodes have now")
-	hash := step.NewResult(cmd, "tree", "the tree's hash, which every node confirmed")
+	flags.StringVar(&caFile, "ca-file", "", "file of CAs to trust in addition to the image's own")
+	commit := step.NewResult(cmd, "commit", "the commit on the nodes")
+	hash := step.NewResult(cmd, "tree", "the tree's hash, which every node has confirmed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if o.Source.Auth, err = git.AuthFromDir(authDir); err != nil {
 			return err
@@ -59,30 +59,30 @@ What .mlenvignore names is left out. Nothing else on the nodes is touched.`,
 	return cmd
 }
 
-// AddFlags adds the options' flags, and sets their defaults.
+// AddFlags adds the options' flags and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	o.Run.AddTo(flags)
 	flags.StringVar(&o.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	flags.StringVar(&o.Source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path; folder:HASH waits for a folder that mlenv run sends")
+	flags.StringVar(&o.Source.URL, "repo-url", "", "git repository: https:// or ssh://, or user@host:path; folder:HASH waits for a folder from mlenv run")
 	flags.StringVar(&o.Source.Revision, "revision", "", "branch, tag or commit (default: the repository's HEAD)")
 	flags.BoolVar(&o.Source.Submodules, "submodules", true, "fetch submodules too")
-	flags.BoolVar(&o.Source.LFS, "lfs", false, "fetch what Git LFS pointers stand for; without it pointers are refused")
+	flags.BoolVar(&o.Source.LFS, "lfs", false, "fetch Git LFS objects; without it a repository with LFS pointers is refused")
 	flags.StringVar(&o.Scratch, "scratch", "", "folder for the fetched files (default: a temporary one)")
 	flags.StringVar(&o.Requirements, "requirements", "", "pip requirements file in the repository, installed once into a virtual environment on the claim")
 	flags.DurationVar(&o.RequirementsTimeout, "requirements-timeout", 20*time.Minute, "time for installing the requirements")
 }
 
-// Check finds every mistake of the options.
+// Check reports all mistakes in the options.
 func (o *Options) Check() error {
 	var problems []error
 	if o.Source.URL == "" {
 		problems = append(problems, errors.New("--repo-url is missing: want a git repository, as in https://github.com/example/model"))
-	} else if IsSentURL(o.Source.URL) {
-		if of, err := readSentURL(o.Source.URL); err != nil {
+	} else if git.IsFolder(o.Source.URL) {
+		if _, digest, err := readSentURL(o.Source.URL); err != nil {
 			problems = append(problems, err)
-		} else if (o.Requirements != "") != (of.requirements != "") {
-			problems = append(problems, fmt.Errorf("--requirements %q: want them where --repo-url %s names them, and there alone", o.Requirements, o.Source.URL))
+		} else if (o.Requirements != "") != (digest != "") {
+			problems = append(problems, fmt.Errorf("--requirements %q: want it exactly if --repo-url %s has a digest of requirements", o.Requirements, o.Source.URL))
 		}
 	} else if err := git.CheckURL(o.Source.URL); err != nil {
 		problems = append(problems, err)

@@ -13,30 +13,36 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// stopTime is what the agents have to end an installation whose time is over.
+// stopTime is how long the agents may take to end an installation after its deadline.
 const stopTime = 30 * time.Second
 
-// requirements are a pip file of the tree, and how they are installed.
+const (
+	// maxRequirements bounds a requirements file, in bytes.
+	maxRequirements = 1 << 20
+	// maxIncludes bounds the files that include each other.
+	maxIncludes = 100
+)
+
+// requirements are a pip file of the tree, and how to install it.
 type requirements struct {
-	// name is the file's path in the tree.
-	name    string
-	content []byte
-	// program is the agent's on the nodes; venvs is the folder there that virtual
-	// environments lie in.
+	// name is the file's path in the tree, digest its RequirementsDigest.
+	name   string
+	digest tree.Digest
+	// program is the agent on the nodes, venvs the folder of virtual environments there.
 	program, venvs string
 	timeout        time.Duration
-	// run names the installation's record for people.
-	run string
+	// run is the PipelineRun that needs them, in namespace; "" if a person does.
+	run, namespace string
 }
 
 // include is a line of a requirements file that names another one.
 var include = regexp.MustCompile(`(?m)^[ \t]*(?:-r|-c|--requirement|--constraint)[ \t=]*([^ \t\r\n#]+)`)
 
-// readRequirements reads the file, and after it those that it includes, as they
-// will be on the nodes.
+// readRequirements reads the file, and after it those that it includes, as they will be on the nodes.
 func readRequirements(dir, name string) ([]byte, error) {
 	// A link of the repository must not lead to a file of the step's own.
 	root, err := os.OpenRoot(dir)
@@ -47,7 +53,10 @@ func readRequirements(dir, name string) ([]byte, error) {
 	var all []byte
 	names := []string{filepath.Clean(name)}
 	for i := 0; i < len(names); i++ {
-		content, err := root.ReadFile(names[i])
+		content, err := tree.ReadFile(root, names[i], maxRequirements)
+		if err == nil && i == maxIncludes {
+			err = fmt.Errorf("want at most %d files", maxIncludes)
+		}
 		if err != nil {
 			return nil, fail.Advise(fail.Becausef(fail.RequirementsFailed, "reading the requirements %s: %w", names[i], err), "name the file by its path from the top of the repository")
 		}
@@ -55,7 +64,7 @@ func readRequirements(dir, name string) ([]byte, error) {
 		for _, found := range include.FindAllSubmatch(content, -1) {
 			included := string(found[1])
 			if strings.Contains(included, "://") || filepath.IsAbs(included) {
-				continue // what lies there is not known here
+				continue // only the nodes can read it
 			}
 			if included = filepath.Join(filepath.Dir(names[i]), included); !slices.Contains(names, included) {
 				names = append(names, included)
@@ -65,31 +74,26 @@ func readRequirements(dir, name string) ([]byte, error) {
 	return all, nil
 }
 
-// RequirementsDigest is of a requirements file in the folder dir and those that it includes. It is the name of
-// their virtual environment. Errors: RequirementsFailed.
+// RequirementsDigest identifies a requirements file in the folder dir, with those that it includes, and names their
+// virtual environment. Errors: RequirementsFailed.
 func RequirementsDigest(dir, name string) (tree.Digest, error) {
 	content, err := readRequirements(dir, name)
-	return requirements{content: content}.digest(), err
+	return tree.Digest(fmt.Sprintf("%x", sha256.Sum256(content))), err
 }
 
-func (r requirements) digest() tree.Digest {
-	return tree.Digest(fmt.Sprintf("%x", sha256.Sum256(r.content)))
-}
-
-// install makes the virtual environment of a requirements file on each volume,
-// once: it is named by the hash of the file and those that it includes.
+// install creates the virtual environment of a requirements file on each volume, unless it exists.
 func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (venv string, err error) {
-	venv = fmt.Sprintf("%s/%s", r.venvs, r.digest())
-	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is there already.", r.name, venv), "requirements", r.name, "venv", venv)
+	venv = fmt.Sprintf("%s/%s", r.venvs, r.digest)
+	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is installed already.", r.name, venv), "requirements", r.name, "venv", venv)
 	volumes, _, err := s.volumes(ctx)
 	if err != nil {
 		return "", err
 	}
 	deadline := time.Now().Add(r.timeout)
-	// The agents keep the deadline; this is for agents that do not answer.
+	// The agents enforce the deadline; this one is for agents that do not answer.
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(stopTime))
 	defer cancel()
-	id := fmt.Sprintf("venv-%.24s-%d", r.digest(), time.Now().UnixNano())
+	id := fmt.Sprintf("venv-%.24s-%d", r.digest, time.Now().UnixNano())
 	spec := agent.JobSpec{
 		Run: r.run, Launcher: agent.Command, Script: r.program, Args: []string{"venv", venv, r.name}, Tree: hash,
 		Nodes: len(s.nodes), RanksPerNode: 1, Deadline: deadline,
@@ -97,17 +101,33 @@ func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (
 	err = volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		err := r.installOn(ctx, client, id, spec)
 		if err != nil {
-			// Nobody waits for it any more, and it would be in the way of the next one.
+			// Still running, it would block the next job.
 			stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 			defer cancel()
-			_ = client.StopJob(stopping, id, agent.Stop{Reason: "the requirements are not wanted any more"})
+			_ = client.StopJob(stopping, id, agent.Stop{Reason: "sync-repo no longer waits for the requirements"})
 		}
 		return err
 	})
 	return venv, err
 }
 
-// installOn runs pip on one node and waits for its end.
+// Bounds of what an error shows of pip's output, because an agent may send any number of lines.
+const (
+	shownLines = 20
+	shownBytes = 500
+	// causeLines and causeBytes fit into the step's result message.
+	causeLines = 3
+	causeBytes = 180
+)
+
+var (
+	// untrusted matches pip, OpenSSL and git on a server whose certificate they do not trust.
+	untrusted = regexp.MustCompile(`(?i)certificate.?verify.?failed|SSL certificate problem|unable to get (local )?issuer certificate`)
+	// pipError matches the lines in which pip and its builds report why they failed.
+	pipError = regexp.MustCompile(`^\s*(ERROR|error):`)
+)
+
+// installOn runs pip on one node and waits until it ends.
 func (r requirements) installOn(ctx context.Context, client *agent.Client, id string, spec agent.JobSpec) error {
 	if _, err := client.StartJob(ctx, id, spec); err != nil {
 		return err
@@ -119,19 +139,54 @@ func (r requirements) installOn(ctx context.Context, client *agent.Client, id st
 	if last.State == agent.Exited && len(last.Ranks) == 1 && last.Ranks[0].Exit == (agent.Exit{}) {
 		return nil
 	}
-	var tail []string
-	for _, rank := range last.Ranks {
-		tail = append(tail, rank.Tail...)
+	return r.failed(client.Node(), last)
+}
+
+// failed is the error of an installation that did not succeed.
+func (r requirements) failed(node int, last agent.JobStatus) error {
+	var output []string
+	for _, rank := range last.Ranks[:min(1, len(last.Ranks))] {
+		output = rank.Tail
 	}
-	what := "pip failed"
+	next := fmt.Sprintf("the whole log is %s/rank-%d.log on node %d", last.Record, node, node)
+	if r.run != "" {
+		// The node will be gone.
+		next = fmt.Sprintf("mlenv fetch %s %s/rank-%d.log -n %s   # the whole log", r.run, last.Record, node, r.namespace)
+	}
+	what, cause := "pip failed", matching(output, pipError)
 	switch {
 	case last.StopCause == agent.StopDeadline:
-		what = fmt.Sprintf("pip had not ended after %s", r.timeout)
+		what = fmt.Sprintf("pip did not end within %s", r.timeout)
 	case last.State != agent.Exited:
-		what = strings.TrimSuffix(fmt.Sprintf("pip did not end by itself: %s: %s", last.State, last.StopReason), ": ")
+		what = strings.TrimSuffix(fmt.Sprintf("pip was stopped: %s: %s", last.State, last.StopReason), ": ")
 	case len(last.Ranks) == 0:
 		what = "pip could not be started: " + last.Launcher.Error
+	case matching(output, untrusted) != nil:
+		// What pip reports after it, a package that does not exist, is its consequence.
+		what, cause = "pip does not trust the certificate of a server", matching(output, untrusted)
+		next = "name a ConfigMap in network.trusted_ca of the cluster file whose key ca-bundle.crt has every CA to trust; " +
+			"on OpenShift that is mlenv-trusted-ca, which the cluster fills\n" + next
+	case cause == nil:
+		cause = output
 	}
-	return fail.Advise(fail.Becausef(fail.RequirementsFailed, "installing %s on node %d: %s\n  %s", r.name, client.Node(), what, strings.Join(tail, "\n  ")),
-		"the whole log is %s/rank-%d.log on node %d", last.Record, client.Node(), client.Node())
+	cause = shortened(cause, causeLines, causeBytes)
+	err := fail.Becausef(fail.RequirementsFailed, "installing %s on node %d: %s", r.name, node, strings.Join(append([]string{what}, cause...), "\n  "))
+	return fail.Advise(fail.WithTail(err, shortened(output, shownLines, shownBytes)), "%s", next)
+}
+
+func matching(lines []string, pattern *regexp.Regexp) (found []string) {
+	for _, line := range lines {
+		if pattern.MatchString(line) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// shortened are the last lines, each of so many bytes at most.
+func shortened(lines []string, most, bytes int) (last []string) {
+	for _, line := range lines[max(0, len(lines)-most):] {
+		last = append(last, humanize.OneLine(line, bytes))
+	}
+	return last
 }

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -26,6 +28,11 @@ case $2 in
 venv) mkdir -p "$last/bin" && cp "$0" "$last/bin/python3";;
 pip)
   if grep -q no-such-package "$last"; then echo "ERROR: No matching distribution found for no-such-package"; exit 1; fi
+  if grep -q private "$last"; then
+    echo "WARNING: Retrying after connection broken by 'SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed'))': /simple/private/"
+    echo "ERROR: No matching distribution found for private"
+    exit 1
+  fi
   if grep -q endless "$last"; then echo waiting; exec sleep 1000; fi
   cat "$last" >> %[1]s;;
 esac
@@ -49,12 +56,12 @@ func installer(t *testing.T, files map[string]string) (sender, requirements, tre
 	if err != nil {
 		t.Fatal(err)
 	}
-	content, err := readRequirements(dir, "requirements.txt")
+	digest, err := RequirementsDigest(dir, "requirements.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return sender{nodes: setOf(agents), log: quiet()},
-		requirements{name: "requirements.txt", content: content, program: agents[0].Config.Program, venvs: t.TempDir(), timeout: time.Minute}, hash
+		requirements{name: "requirements.txt", digest: digest, program: agents[0].Config.Program, venvs: t.TempDir(), timeout: time.Minute}, hash
 }
 
 func TestRequirementsAreInstalledOnce(t *testing.T) {
@@ -80,7 +87,7 @@ func TestRequirementsAreInstalledOnce(t *testing.T) {
 	if got, err := os.ReadFile(installed); err != nil || string(got) != "einops==0.8.1\neinops==0.8.1\n" {
 		t.Errorf("installed %q, %v; want it again for another Python", got, err)
 	}
-	needs.content = []byte("einops==0.9\n")
+	needs.digest = tree.Digest(strings.Repeat("9", 64))
 	if other, err := s.install(t.Context(), needs, hash); err != nil || other == first {
 		t.Errorf("another file: %s, %v; want a folder of its own", other, err)
 	}
@@ -89,23 +96,39 @@ func TestRequirementsAreInstalledOnce(t *testing.T) {
 func TestRequirementsThatFail(t *testing.T) {
 	fakePython(t)
 	for _, tc := range []struct {
-		content string
-		timeout time.Duration
-		words   string
+		content     string
+		timeout     time.Duration
+		words, next string
 	}{
-		{"no-such-package\n", time.Minute, "installing requirements.txt on node 0: pip failed\n  ERROR: No matching distribution found for no-such-package"},
-		{"endless\n", 500 * time.Millisecond, "installing requirements.txt on node 0: pip had not ended after 500ms"},
+		{"no-such-package\n", time.Minute, "installing requirements.txt on node 0: pip failed\n  ERROR: No matching distribution found for no-such-package", ""},
+		{"private\n", time.Minute, "installing requirements.txt on node 0: pip does not trust the certificate of a server\n  WARNING: Retrying", "network.trusted_ca"},
+		{"endless\n", 500 * time.Millisecond, "installing requirements.txt on node 0: pip did not end within 500ms", ""},
 	} {
 		t.Run(strings.TrimSpace(tc.content), func(t *testing.T) {
 			s, needs, hash := installer(t, map[string]string{"requirements.txt": tc.content})
 			needs.timeout = tc.timeout
 			venv, err := s.install(t.Context(), needs, hash)
-			if fail.ReasonOf(err) != fail.RequirementsFailed || !strings.Contains(err.Error(), tc.words) || !strings.Contains(fail.NextOf(err), "rank-0.log") {
+			if fail.ReasonOf(err) != fail.RequirementsFailed || !strings.Contains(err.Error(), tc.words) ||
+				!strings.Contains(fail.NextOf(err), tc.next) || !strings.Contains(fail.NextOf(err), "/rank-0.log on node 0") {
 				t.Errorf("got %s: %v (%s); want RequirementsFailed with %q", fail.ReasonOf(err), err, fail.NextOf(err), tc.words)
 			}
 			if _, err := os.Stat(filepath.Join(venv, ".complete")); !os.IsNotExist(err) {
 				t.Errorf("the environment passes for complete: %v", err)
 			}
 		})
+	}
+}
+
+// The node of a run is gone when somebody reads its error: the log is fetched from the claim.
+func TestLogOfRequirementsAfterTheRun(t *testing.T) {
+	needs := requirements{name: "pip.txt", run: "nightly", namespace: "ns"}
+	last := agent.JobStatus{State: agent.Exited, Record: "/workspace/.mlenv/runs/venv-1", Ranks: []agent.RankStatus{{Tail: slices.Repeat([]string{"ERROR: " + strings.Repeat("x", 400)}, 30)}}}
+	err := needs.failed(1, last)
+	if got, want := fail.NextOf(err), "mlenv fetch nightly /workspace/.mlenv/runs/venv-1/rank-1.log -n ns   # the whole log"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	const mostResult = 700
+	if len(err.Error()) > mostResult || strings.Count(fail.Details(err), "ERROR") != causeLines+shownLines {
+		t.Errorf("%d bytes, want at most %d and the last lines apart:\n%s", len(err.Error()), mostResult, fail.Details(err))
 	}
 }

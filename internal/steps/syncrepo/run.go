@@ -16,16 +16,15 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// Options say which commit is put on which environment's nodes.
+// Options name a commit and the environment to put it on.
 type Options struct {
-	// Run is the PipelineRun that the step is part of; without it a person runs it.
+	// Run is the PipelineRun that the step is part of, if any.
 	Run run.Flags
 	// Name is the environment.
 	Name string
 	// ClientCerts is the folder of the environment's mounted client Secret; without it the Secret is read.
 	ClientCerts string
-	// Source is the repository and its commit. With an URL that SentURL makes nothing is
-	// fetched: Run waits for the folder.
+	// Source is the repository and its commit. With a URL of SentURL, Run fetches nothing and waits for the tree.
 	Source git.Source
 	// Scratch is the folder for the fetched files, "" for a temporary one.
 	Scratch string
@@ -34,16 +33,16 @@ type Options struct {
 	RequirementsTimeout time.Duration
 }
 
-// Deps are what Run works with.
+// Deps are Run's clients and outputs.
 type Deps struct {
 	Clients *kube.Clients
 	Log     *slog.Logger
 }
 
-// Result is what the nodes have now.
+// Result describes the tree on the nodes.
 type Result struct {
 	Commit string
-	// Tree is the hash that every node confirmed.
+	// Tree is the hash that every node has confirmed.
 	Tree tree.Digest
 }
 
@@ -55,8 +54,11 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 		return Result{}, err
 	}
 	defer detach()
-	if IsSentURL(o.Source.URL) {
-		return awaitSent(ctx, log, set, o)
+	s := sender{nodes: set, log: log}
+	needs := newRequirements(o.Requirements, o.RequirementsTimeout)
+	needs.run, needs.namespace = o.Run.Name, d.Clients.Namespace
+	if git.IsFolder(o.Source.URL) {
+		return s.await(ctx, o.Source, needs)
 	}
 	dir, err := os.MkdirTemp(o.Scratch, "repository-")
 	if err != nil {
@@ -68,34 +70,90 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	manifest, err := scan(ctx, dir)
+	ignore, err := tree.LoadIgnore(dir)
 	if err != nil {
 		return Result{}, err
 	}
-	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s.", commit, time.Since(began).Seconds(), describe(manifest)), "commit", commit, "seconds", time.Since(began).Seconds(), "contents", describe(manifest))
-	needs := requirements{name: o.Requirements, program: agent.Program, venvs: agent.State + "/venvs", timeout: o.RequirementsTimeout, run: o.Run.Name}
-	hash, err := sender{nodes: set, log: log}.deliver(ctx, dir, manifest, needs)
+	manifest, err := tree.Scan(ctx, dir, ignore)
+	if err != nil {
+		return Result{}, err
+	}
+	files, bytes := manifest.Totals()
+	log.Info(fmt.Sprintf("Fetched commit %s in %.1f s: %s, %s.", commit, time.Since(began).Seconds(), humanize.Count(files, "file"), humanize.Bytes(bytes)),
+		"commit", commit, "seconds", time.Since(began).Seconds(), "files", files, "bytes", bytes)
+	hash, err := s.deliver(ctx, dir, manifest, needs)
 	if err != nil {
 		return Result{}, err
 	}
 	return Result{Commit: commit, Tree: hash}, nil
 }
 
-// awaitSent is Run with a folder that somebody else sends, with its requirements installed.
-func awaitSent(ctx context.Context, log *slog.Logger, set nodes.Set, o Options) (Result, error) {
-	of, err := readSentURL(o.Source.URL)
+// await is Run for a folder whose tree mlenv run uploads.
+func (s sender) await(ctx context.Context, source git.Source, needs requirements) (Result, error) {
+	hash, digest, err := readSentURL(source.URL)
 	if err != nil {
 		return Result{}, err
 	}
-	limit := sendTime
-	if o.Requirements != "" {
-		limit += o.RequirementsTimeout
+	if err := s.awaitTree(ctx, hash, sendTime); err != nil {
+		return Result{}, err
 	}
-	// What the sender calls it: the commit that the folder was at, and whether it has changes.
-	return Result{Commit: o.Source.Revision, Tree: of.tree}, await(ctx, log, set, of, limit)
+	needs.digest = digest
+	// The revision is the commit that the folder was at, with -dirty if it had changes.
+	return Result{Commit: source.Revision, Tree: hash}, s.activate(ctx, hash, needs)
 }
 
-func describe(m tree.Manifest) string {
-	files, bytes := m.Totals()
-	return fmt.Sprintf("%s, %s", humanize.Count(files, "file"), humanize.Bytes(bytes))
+// Folder is a folder to send to the nodes.
+type Folder struct {
+	Dir string
+	// Ignore decides what is left out.
+	Ignore *tree.Ignore
+	// Requirements is the path of a pip file in the folder, "" for none, RequirementsTimeout the time to install it.
+	Requirements        string
+	RequirementsTimeout time.Duration
+}
+
+// SendFolder makes the folder the current tree of all nodes, and returns its hash, which every node has confirmed.
+// Errors: UnsafeTree, SyncFailed, AgentUnreachable, RequirementsFailed.
+func SendFolder(ctx context.Context, log *slog.Logger, set nodes.Set, f Folder) (tree.Digest, error) {
+	m, err := tree.Scan(ctx, f.Dir, f.Ignore)
+	if err != nil {
+		return "", err
+	}
+	return sender{nodes: set, log: log}.deliver(ctx, f.Dir, m, newRequirements(f.Requirements, f.RequirementsTimeout))
+}
+
+// Upload sends the tree of a folder to all nodes for a run whose repository is SentURL: its step sync-repo installs the
+// requirements and switches to the tree. m describes the folder, which nothing changes any more. Errors: UnsafeTree,
+// SyncFailed, AgentUnreachable.
+func Upload(ctx context.Context, log *slog.Logger, set nodes.Set, dir string, m tree.Manifest) error {
+	_, err := sender{nodes: set, log: log}.send(ctx, dir, m)
+	return err
+}
+
+func newRequirements(name string, timeout time.Duration) requirements {
+	return requirements{name: name, program: agent.Program, venvs: agent.State + "/venvs", timeout: timeout}
+}
+
+// deliver sends the tree and activates it.
+func (s sender) deliver(ctx context.Context, dir string, m tree.Manifest, needs requirements) (hash tree.Digest, err error) {
+	if needs.name != "" {
+		if needs.digest, err = RequirementsDigest(dir, needs.name); err != nil {
+			return "", err
+		}
+	}
+	if hash, err = s.send(ctx, dir, m); err != nil {
+		return "", err
+	}
+	return hash, s.activate(ctx, hash, needs)
+}
+
+// activate installs the requirements of a tree that all nodes hold, and then switches to it.
+func (s sender) activate(ctx context.Context, hash tree.Digest, needs requirements) (err error) {
+	venv := ""
+	if needs.name != "" {
+		if venv, err = s.install(ctx, needs, hash); err != nil {
+			return err
+		}
+	}
+	return s.switchTo(ctx, hash, venv)
 }

@@ -1,10 +1,12 @@
-// Package syncrepo puts one commit of a repository on all nodes of an
-// environment.
+// Package syncrepo puts one commit of a repository on all nodes of an environment.
 package syncrepo
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"sync"
@@ -18,7 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// reachTime is how long agents may take to answer the first question.
+// reachTime is how long agents may take to answer the first request.
 const reachTime = time.Minute
 
 // sender sends a tree to the nodes.
@@ -27,34 +29,38 @@ type sender struct {
 	log   *slog.Logger
 }
 
-// send brings the tree to every node that has a volume of its own, in parallel,
-// and returns when all nodes have confirmed its hash. Nothing is switched yet.
+// send sends the tree to every node that has a volume of its own, in parallel, and returns when all nodes have confirmed
+// its hash. It switches nothing.
 func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Digest, error) {
-	p := parcel{dir: dir, manifest: m, hash: m.Hash()}
+	p, err := newParcel(dir, m)
+	if err != nil {
+		return "", err
+	}
 	volumes, sharing, err := s.volumes(ctx)
 	if err != nil {
 		return "", err
 	}
 	began := time.Now()
 	stop := s.progress(ctx, &p.sent)
-	err = s.sendAll(ctx, volumes, &p)
+	err = s.sendAll(ctx, volumes, p)
 	stop()
 	if err != nil {
 		return "", err
 	}
-	// A node that was sent the tree has confirmed it. The others look for themselves.
+	// The nodes that received the tree have confirmed it. The others check their shared volume.
 	err = sharing.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		plan, err := client.PlanTree(ctx, p.hash, m)
-		if err == nil && !plan.Present {
-			err = fail.Becausef(fail.SyncFailed, "confirming tree %s: node %d does not hold it", p.hash, client.Node())
+		t := p.plan(ctx, client)
+		if t.err == nil && !t.present {
+			return fail.Becausef(fail.SyncFailed, "confirming tree %s: node %d does not hold it", p.hash, client.Node())
 		}
-		return err
+		return t.err
 	})
 	if err != nil {
 		return "", err
 	}
 	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s.",
-		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume")), "tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes))
+		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume")),
+		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes))
 	return p.hash, nil
 }
 
@@ -88,56 +94,55 @@ func (s sender) volumes(ctx context.Context) (volumes, sharing nodes.Set, err er
 	return volumes, sharing, nil
 }
 
-// sendAll asks all nodes what they miss. Those that miss the same, as they mostly
-// do, get one stream, which is read and compressed once.
+// sendAll asks all nodes what they miss. Nodes that miss the same contents, as most do, share one stream, which is read
+// and compressed once.
 func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error {
-	tries := make([]try, len(volumes))
-	index := map[*agent.Client]int{}
-	for i, client := range volumes {
-		index[client] = i
-	}
-	err := volumes.Each(ctx, func(ctx context.Context, client *agent.Client) (err error) {
-		t := &tries[index[client]]
-		t.plan, t.err = client.PlanTree(ctx, p.hash, p.manifest)
-		return nil // what can be done about it is decided below
+	tries := make([]try, len(s.nodes)) // by node
+	err := volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		tries[client.Node()] = p.plan(ctx, client)
+		return nil // persist decides about the error
 	})
 	if err != nil {
 		return err
 	}
 	var streams sync.WaitGroup
-	for i := range tries {
-		if tries[i].err != nil || tries[i].plan.Present || tries[i].streamed {
-			continue
-		}
+	for i, first := range volumes {
+		missing := tries[first.Node()].missing
 		var same nodes.Set
-		for j := i; j < len(tries); j++ {
-			if t := &tries[j]; t.err == nil && !t.plan.Present && !t.streamed && slices.Equal(t.plan.Missing, tries[i].plan.Missing) {
+		for _, client := range volumes[i:] {
+			t := &tries[client.Node()]
+			if !t.streamed && t.err == nil && !t.present && slices.Equal(t.missing, missing) {
 				t.streamed = true
-				same = append(same, volumes[j])
+				same = append(same, client)
 			}
 		}
-		streams.Go(func() {
-			for client, err := range s.stream(ctx, same, p, tries[i].plan.Missing) {
-				tries[index[client]].err = err
-			}
-		})
+		if len(same) > 0 {
+			streams.Go(func() {
+				for client, err := range s.stream(ctx, same, p, missing) {
+					tries[client.Node()].err = err
+				}
+			})
+		}
 	}
 	streams.Wait()
 	return volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return s.persist(ctx, client, p, tries[index[client]])
+		return s.persist(ctx, client, p, tries[client.Node()])
 	})
 }
 
 // try is one attempt to send a node what it misses.
 type try struct {
-	plan     agent.TreePlan
+	// present is true if the node has the whole tree.
+	present bool
+	// missing marks the entries of the manifest whose contents the node misses, each content once; nil for none. Lists of
+	// digests would need eighty times the memory, for each node.
+	missing  []bool
 	streamed bool
 	err      error
 }
 
-// persist goes on after a try that failed. A connection that breaks is tried
-// again: the node remembers what it got. A node whose files changed between what
-// it said and what it was sent, so that it misses more, is asked once more.
+// persist retries a failed try. After a broken connection the node still has the contents that it received. A node that
+// misses more than it reported, because its files changed meanwhile, is asked once more.
 func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t try) error {
 	const attempts = 5
 	asked := false
@@ -151,7 +156,7 @@ func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t 
 				return err
 			}
 		case fail.SyncFailed:
-			if asked || !s.missesMore(ctx, client, p, t.plan.Missing) {
+			if asked || !p.missesMore(ctx, client, t.missing) {
 				return t.err
 			}
 			asked = true
@@ -159,17 +164,11 @@ func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t 
 			return t.err
 		}
 		s.log.Warn(fmt.Sprintf("Sending to node %d again: %v", client.Node(), t.err), "node", client.Node(), "error", t.err)
-		if t.plan, t.err = client.PlanTree(ctx, p.hash, p.manifest); t.err == nil && !t.plan.Present {
-			t.err = s.stream(ctx, nodes.Set{client}, p, t.plan.Missing)[client]
+		if t = p.plan(ctx, client); t.err == nil && !t.present {
+			t.err = s.stream(ctx, nodes.Set{client}, p, t.missing)[client]
 		}
 	}
 	return t.err
-}
-
-// missesMore is true of a node that does not have what it had when it was asked.
-func (s sender) missesMore(ctx context.Context, client *agent.Client, p *parcel, missing []tree.Digest) bool {
-	plan, err := client.PlanTree(ctx, p.hash, p.manifest)
-	return err == nil && slices.ContainsFunc(plan.Missing, func(content tree.Digest) bool { return !slices.Contains(missing, content) })
 }
 
 // reach waits until the agent answers.
@@ -182,16 +181,14 @@ func reach(ctx context.Context, client *agent.Client) error {
 	})
 }
 
-// progress says now and then how much was sent, until the returned function is called.
+// progress logs every few seconds how much was sent, until the returned function is called.
 func (s sender) progress(ctx context.Context, sent *atomic.Int64) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
-		ticker := time.NewTicker(5 * time.Second)
-		defer ticker.Stop()
-		for {
+		for ticks := time.Tick(5 * time.Second); ; {
 			select {
-			case <-ticker.C:
+			case <-ticks:
 				s.log.Info(fmt.Sprintf("  %s sent", humanize.Bytes(sent.Load())), "bytes", sent.Load())
 			case <-ctx.Done():
 				return
@@ -201,15 +198,158 @@ func (s sender) progress(ctx context.Context, sent *atomic.Int64) func() {
 	return func() { cancel(); group.Wait() }
 }
 
-// switchTo makes the tree the current one on all nodes. Where nodes share the
-// workspace the switch is repeated, which changes nothing.
+// switchTo makes the tree the current one on all nodes. On a shared workspace the repeated switch changes nothing.
 func (s sender) switchTo(ctx context.Context, hash tree.Digest, venv string) error {
 	err := s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		_, err := client.SwitchTree(ctx, hash, agent.Switch{Venv: venv})
 		return err
 	})
 	if err == nil {
-		s.log.Info(fmt.Sprintf("%s is tree %.12s on all nodes now.", agent.Current, hash), "tree", hash)
+		s.log.Info(fmt.Sprintf("Tree %.12s is the current one on all nodes.", hash), "tree", hash)
 	}
 	return err
+}
+
+// parcel is the tree to send.
+type parcel struct {
+	dir      string
+	manifest tree.Manifest
+	// encoded is the manifest in JSON, once for all nodes.
+	encoded []byte
+	hash    tree.Digest
+	// first is the first entry of each content.
+	first map[tree.Digest]int
+	// streams limits the streams at the same time: each has a compressor, and a table of the tree's files.
+	streams chan struct{}
+	// sent counts the compressed bytes to all nodes.
+	sent atomic.Int64
+}
+
+func newParcel(dir string, m tree.Manifest) (*parcel, error) {
+	encoded, err := json.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the manifest of %s: %w", dir, err)
+	}
+	const streams = 4
+	p := &parcel{dir: dir, manifest: m, encoded: encoded, hash: m.Hash(), first: make(map[tree.Digest]int, len(m.Entries)), streams: make(chan struct{}, streams)}
+	for i, e := range slices.Backward(m.Entries) {
+		if e.Kind == tree.File {
+			p.first[e.Content] = i
+		}
+	}
+	return p, nil
+}
+
+// plan asks a node what it misses: contents of the tree, each once. An agent that asks for more could keep the step
+// sending without end.
+func (p *parcel) plan(ctx context.Context, client *agent.Client) (t try) {
+	t.present, t.err = client.PlanTree(ctx, p.hash, p.encoded, func(content tree.Digest) error {
+		if t.missing == nil {
+			t.missing = make([]bool, len(p.manifest.Entries))
+		}
+		i, ok := p.first[content]
+		if !ok || t.missing[i] {
+			return fail.Becausef(fail.SyncFailed, "sending tree %s: node %d asks for content %.64q, which is not in the tree or was asked for before", p.hash, client.Node(), content)
+		}
+		t.missing[i] = true
+		return nil
+	})
+	return t
+}
+
+// missesMore reports whether a node has lost contents since it was asked.
+func (p *parcel) missesMore(ctx context.Context, client *agent.Client, before []bool) bool {
+	now := p.plan(ctx, client)
+	for i, missing := range now.missing {
+		if missing && (before == nil || !before[i]) {
+			return now.err == nil
+		}
+	}
+	return false
+}
+
+// contents lists the marked entries' contents.
+func (p *parcel) contents(missing []bool) (contents []tree.Digest) {
+	for i, wanted := range missing {
+		if wanted {
+			contents = append(contents, p.manifest.Entries[i].Content)
+		}
+	}
+	return contents
+}
+
+// stream sends the same contents to several nodes at once and returns the errors of those that did not receive them all.
+func (s sender) stream(ctx context.Context, to nodes.Set, p *parcel, missing []bool) map[*agent.Client]error {
+	p.streams <- struct{}{}
+	defer func() { <-p.streams }()
+	var mu sync.Mutex
+	failed := map[*agent.Client]error{}
+	out := &fanOut{}
+	var sending sync.WaitGroup
+	for _, client := range to {
+		reader, writer := io.Pipe()
+		out.to = append(out.to, writer)
+		sending.Go(func() {
+			state, err := client.SendTree(ctx, p.hash, &byteCounter{Reader: reader, n: &p.sent})
+			reader.CloseWithError(context.Canceled)
+			if err == nil && state.Hash != p.hash {
+				err = fail.Becausef(fail.SyncFailed, "sending tree %s: node %d holds %s", p.hash, client.Node(), state.Hash)
+			}
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed[client] = err
+			}
+		})
+	}
+	wrote := tree.WriteContents(ctx, out, p.dir, p.manifest, p.contents(missing))
+	out.close(wrote)
+	sending.Wait()
+	// A problem with the files is the cause of the nodes' errors.
+	if wrote != nil && !errors.Is(wrote, context.Canceled) && fail.ReasonOf(wrote) != fail.Internal {
+		for _, client := range to {
+			failed[client] = wrote
+		}
+	}
+	return failed
+}
+
+// fanOut writes to several pipes at once. It drops a pipe whose reader has closed; without pipes it returns
+// context.Canceled.
+type fanOut struct{ to []*io.PipeWriter }
+
+func (f *fanOut) Write(data []byte) (int, error) {
+	errs := make([]error, len(f.to))
+	var writing sync.WaitGroup
+	for i, pipe := range f.to {
+		writing.Go(func() { _, errs[i] = pipe.Write(data) })
+	}
+	writing.Wait()
+	left := f.to[:0]
+	for i, pipe := range f.to {
+		if errs[i] == nil {
+			left = append(left, pipe)
+		}
+	}
+	if f.to = slices.Clip(left); len(left) == 0 {
+		return 0, context.Canceled
+	}
+	return len(data), nil
+}
+
+func (f *fanOut) close(err error) {
+	for _, pipe := range f.to {
+		pipe.CloseWithError(err)
+	}
+}
+
+type byteCounter struct {
+	io.Reader
+	n *atomic.Int64
+}
+
+func (c *byteCounter) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }

@@ -4,82 +4,54 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"path"
 	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// sentScheme is before the tree's hash in place of a repository's URL.
-const sentScheme = "folder:"
-
-// sendTime is how long whoever started the run may take to send the folder, without
-// the installation of its requirements.
+// sendTime is how long mlenv run may take to upload the tree.
 const sendTime = 15 * time.Minute
 
-// lookAgain is how often the nodes are asked whether it has come: they tell nobody of a switch. It is a
-// request of some bytes on a connection that stays.
-const lookAgain = time.Second
+// pollEvery is how often each node is asked for its tree, by a small request on an open connection.
+const pollEvery = time.Second
 
-// sent is a folder of the person who started the run.
-type sent struct {
-	tree tree.Digest
-	// requirements is RequirementsDigest of what is installed for it, "" for nothing.
-	requirements tree.Digest
-}
-
-// SentURL stands for a repository where the tree is a folder of the person who
-// started the run: they send it to the nodes, install its requirements (RequirementsDigest of them, "" for none)
-// and switch to it, as SendFolder does.
+// SentURL replaces the repository's URL if the user who starts the run sends a folder with Upload. requirements is their
+// RequirementsDigest, "" for none.
 func SentURL(hash, requirements tree.Digest) string {
-	return strings.TrimSuffix(sentScheme+string(hash)+"/"+string(requirements), "/")
+	return strings.TrimSuffix(git.FolderScheme+string(hash)+"/"+string(requirements), "/")
 }
 
-// IsSentURL is true of what SentURL makes.
-func IsSentURL(url string) bool { return strings.HasPrefix(url, sentScheme) }
-
-// readSentURL undoes SentURL.
-func readSentURL(url string) (sent, error) {
-	hash, requirements, installs := strings.Cut(strings.TrimPrefix(url, sentScheme), "/")
-	of := sent{tree.Digest(hash), tree.Digest(requirements)}
-	if !of.tree.Valid() || installs && !of.requirements.Valid() {
-		return sent{}, fmt.Errorf("--repo-url %q: want %s and 64 lower-case hex digits, and as many behind a slash where there are requirements", url, sentScheme)
+// readSentURL reverses SentURL.
+func readSentURL(url string) (hash, requirements tree.Digest, err error) {
+	first, second, installs := strings.Cut(strings.TrimPrefix(url, git.FolderScheme), "/")
+	hash, requirements = tree.Digest(first), tree.Digest(second)
+	if !hash.Valid() || installs && !requirements.Valid() {
+		return "", "", fmt.Errorf("--repo-url %q: want %s and 64 lower-case hex digits, and as many after a slash if there are requirements", url, git.FolderScheme)
 	}
-	return of, nil
+	return hash, requirements, nil
 }
 
-// on is true of nodes that have it, with what it requires: the tree may have been the current one
-// before, of a run with other requirements.
-func (s sent) on(state agent.TreeState) bool {
-	venv := ""
-	if state.Venv != "" {
-		venv = path.Base(state.Venv)
-	}
-	return state.Hash == s.tree && venv == string(s.requirements)
-}
-
-// await waits until the folder is on all nodes. Errors: SyncFailed where nobody brings it in time.
-func await(ctx context.Context, log *slog.Logger, set nodes.Set, of sent, limit time.Duration) error {
+// awaitTree waits until all nodes hold the tree. Errors: SyncFailed if it does not arrive in time.
+func (s sender) awaitTree(ctx context.Context, hash tree.Digest, limit time.Duration) error {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	log.Info(fmt.Sprintf("Waiting for tree %.12s, which whoever started the run sends to the nodes.", of.tree), "tree", of.tree)
-	err := set.Each(waiting, func(ctx context.Context, client *agent.Client) error {
+	s.log.Info(fmt.Sprintf("Waiting until mlenv run has sent tree %.12s to the nodes.", hash), "tree", hash)
+	err := s.nodes.Each(waiting, func(ctx context.Context, client *agent.Client) error {
 		for {
-			state, err := client.CurrentTree(ctx)
+			_, err := client.Tree(ctx, hash)
 			switch {
-			case err == nil && of.on(state):
+			case err == nil:
 				return nil
-			case err != nil && fail.ReasonOf(err) != fail.AgentUnreachable && !errors.Is(err, context.DeadlineExceeded):
+			case !agent.IsNotFound(err) && fail.ReasonOf(err) != fail.AgentUnreachable && !errors.Is(err, context.DeadlineExceeded):
 				return err
 			}
 			select {
-			case <-time.After(lookAgain):
+			case <-time.After(pollEvery):
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -87,11 +59,13 @@ func await(ctx context.Context, log *slog.Logger, set nodes.Set, of sent, limit 
 	})
 	switch {
 	case err == nil:
-		log.Info(fmt.Sprintf("%s is tree %.12s on all nodes now.", agent.Current, of.tree), "tree", of.tree)
+		s.log.Info(fmt.Sprintf("Tree %.12s is on %s.", hash, humanize.Count(len(s.nodes), "node")), "tree", hash, "nodes", len(s.nodes))
 		return nil
-	case ctx.Err() == nil && errors.Is(waiting.Err(), context.DeadlineExceeded):
-		return fail.Advise(fail.Becausef(fail.SyncFailed, "waiting for tree %s: it is not on all nodes after %s", of.tree, humanize.Duration(limit)),
-			"start the run again, and leave mlenv run going until it says that the folder is sent")
+	case ctx.Err() != nil:
+		return fail.Becausef(fail.Cancelled, "waiting for tree %s: the run was cancelled; if it could not be sent, mlenv run has printed the cause", hash)
+	case errors.Is(waiting.Err(), context.DeadlineExceeded):
+		return fail.Advise(fail.Becausef(fail.SyncFailed, "waiting for tree %s: it is not on all nodes after %s", hash, humanize.Duration(limit)),
+			"start the run again, and keep mlenv run running until it reports that it has sent the folder")
 	}
 	return err
 }

@@ -25,14 +25,12 @@ type Abandoned struct {
 	Timeout time.Duration
 }
 
-// GiveBack does for an abandoned environment what the teardown of its run would have
-// done, but asks the nodes nothing: that would want the right to read Secrets. It
-// deletes this very Lease, waits for the pods, and says so in the run's receipt, which it
-// writes where there is none.
+// Release does for an abandoned environment what the teardown of its run would have done, without asking the nodes: that
+// needs the right to read Secrets. It deletes this very Lease, waits for the pods, and completes the run's receipt.
 //
-// Errors: lease.ErrChanged, and then nothing was done; PermissionDenied and TeardownIncomplete, with which
-// the receipt is written all the same.
-func GiveBack(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Abandoned) error {
+// Errors: lease.ErrChanged, and then nothing was done; PermissionDenied and TeardownIncomplete, with which the receipt is
+// written nevertheless.
+func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Abandoned) error {
 	t := &teardown{
 		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now,
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},
@@ -50,16 +48,15 @@ func GiveBack(ctx context.Context, clients *kube.Clients, log *slog.Logger, now 
 		return err
 	}
 	t.options.Run = run.Flags{Name: holder.Display, UID: holder.ID}
-	told := "all pods and GPUs were given back by the reaper, because " + a.Why
+	outcome := "all pods and GPUs were released by the reaper, because " + a.Why
 	if err != nil {
-		told = fmt.Sprintf("the reaper gave the environment back, because %s: %v", a.Why, err)
+		outcome = fmt.Sprintf("the reaper released the environment, because %s: %v", a.Why, err)
 	}
-	return errors.Join(err, t.tell(ctx, told))
+	return errors.Join(err, t.complete(ctx, outcome))
 }
 
-// tell puts what was given back into the run's receipt. Of a run that is gone and left
-// none nothing is known.
-func (t *teardown) tell(ctx context.Context, told string) error {
+// complete writes the outcome of the teardown to the run's receipt. A run that is gone without a receipt gets none.
+func (t *teardown) complete(ctx context.Context, outcome string) error {
 	r, err := receipt.Read(ctx, t.clients.Kube, t.clients.Namespace, t.options.Run.Name)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
@@ -69,9 +66,9 @@ func (t *teardown) tell(ctx context.Context, told string) error {
 		if apierrors.IsNotFound(err) || err == nil && string(found.UID) != t.options.Run.UID {
 			return nil
 		}
-		r = t.account(ctx, nil)
+		r = t.summarize(ctx, nil)
 		r.Ended = t.now().UTC()
 	}
-	r.Teardown = told
+	r.Teardown = outcome
 	return receipt.Write(ctx, t.clients.Kube, r)
 }

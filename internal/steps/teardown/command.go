@@ -2,7 +2,6 @@ package teardown
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,29 +18,28 @@ func Command() *cobra.Command {
 	var where kube.Flags
 	cmd := &cobra.Command{
 		Use:   "teardown",
-		Short: "Write a run's receipt and give the environment's GPUs back",
-		Long: `Write a run's receipt, delete the environment and wait until its pods, and so
-its GPUs, are really free. Claims and what is on them stay.
+		Short: "Write a run's receipt and release the environment's GPUs",
+		Long: `Write a run's receipt, delete the environment and wait until its pods are gone and their GPUs free. Claims and
+the data on them stay.
 
-It can be run twice, and on nothing. An environment that somebody else holds is
-left alone.`,
+teardown can run twice, and without an environment. It leaves an environment alone that somebody else holds.`,
 		Example: `  teardown --name ml-dev-env
-  teardown --name ml-dev-env --force   # also where another person holds it`,
+  teardown --name ml-dev-env --force   # even if another person holds it`,
 		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
 	}
 	flags := cmd.Flags()
 	where.AddTo(flags)
 	o.AddFlags(flags)
-	// What follows mlenv down has in another way, or is what only Tasks give.
+	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
 	flags.StringVar(&o.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
-	flags.StringVar(&o.Artifacts, "artifacts", "", "folder to copy the whole logs of all ranks into")
-	flags.BoolVar(&o.Keep, "keep", false, "where everything succeeded so far, keep the environment until its lease ends")
+	flags.StringVar(&o.Artifacts, "artifacts", "", "folder to copy the complete logs of all ranks to")
+	flags.BoolVar(&o.Keep, "keep", false, "after a success, keep the environment until its lease expires")
 	receipt := step.NewResult(cmd, "receipt", "name of the ConfigMap with the receipt")
 	verdict := step.NewResult(cmd, "verdict", "Succeeded or Failed")
-	commit := step.NewResult(cmd, "commit", "the commit that was trained, empty where none was synced")
-	image := step.NewResult(cmd, "image", "the training image by digest, empty where no node ran it")
+	commit := step.NewResult(cmd, "commit", "the commit that the run trained from, empty if none was synced")
+	image := step.NewResult(cmd, "image", "the training image by digest, empty if no node ran it")
 	metrics := step.NewResult(cmd, "metrics", "the last values of the training's own metrics")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		clients, err := where.Connect()
@@ -56,16 +54,13 @@ left alone.`,
 	return cmd
 }
 
-// AddFlags adds the flags that the step and mlenv down share, and sets their defaults.
+// AddFlags adds the flags that the step and mlenv down share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.DurationVar(&o.Timeout, "timeout", 4*time.Minute, "time for pods and GPUs to become free")
-	flags.BoolVar(&o.Force, "force", false, "also where somebody else holds the environment")
+	flags.DurationVar(&o.Timeout, "timeout", 4*time.Minute, "how long pods and GPUs may take to become free")
+	flags.BoolVar(&o.Force, "force", false, "release the environment even if somebody else holds it")
 }
 
-// Check finds every mistake of the options.
+// Check reports all mistakes in the options.
 func (o *Options) Check() error {
-	if o.Timeout <= 0 {
-		return errors.Join(fmt.Errorf("--timeout %s: want more than nothing", o.Timeout), o.Run.Check())
-	}
-	return o.Run.Check()
+	return errors.Join(step.Want(o.Timeout > 0, "--timeout %s: must be positive", o.Timeout), o.Run.Check())
 }

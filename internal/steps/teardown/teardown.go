@@ -1,4 +1,4 @@
-// Package teardown writes a run's receipt and gives back what it held.
+// Package teardown writes a run's receipt and releases its environment.
 package teardown
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// Options say which environment is released, and whose it may be.
+// Options are the environment to release, and the limits for it.
 type Options struct {
 	// Run is the PipelineRun whose receipt is written; without it a person releases the environment.
 	Run run.Flags
@@ -36,9 +36,9 @@ type Options struct {
 	Artifacts string
 	// Timeout is the time for pods and GPUs to become free.
 	Timeout time.Duration
-	// Keep keeps the environment of a successful run until its lease ends.
+	// Keep keeps the environment of a successful run until its lease expires.
 	Keep bool
-	// Force releases an environment that somebody else holds, too.
+	// Force also releases an environment that somebody else holds.
 	Force bool
 }
 
@@ -48,15 +48,15 @@ type Deps struct {
 	Log     *slog.Logger
 }
 
-// Result is what the run was.
+// Result is the receipt.
 type Result struct {
-	// Name is the receipt's, "" if there was no run to write one for.
+	// Name is the receipt's, "" without a run.
 	Name    string
 	Receipt receipt.Receipt
 }
 
-// Run writes the receipt, releases the environment and waits until its pods are gone.
-// The result is valid with an error too.
+// Run writes the receipt, releases the environment and waits until its pods are gone. The result is valid even with an
+// error.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	t := &teardown{
 		options: o, clients: d.Clients, log: d.Log, now: time.Now,
@@ -74,23 +74,21 @@ type teardown struct {
 	now     func() time.Time
 }
 
-// run returns the receipt, and its name where there was a run to write one for.
-//
-// The receipt is written before anything is deleted, so that it is not lost with
-// this step, and again when it is known what was given back.
+// run returns the receipt and its name, "" without a run. It writes the receipt before it deletes anything, so that the
+// receipt is not lost with this step, and again when it knows what was released.
 func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
-	held, free, err := t.mine(ctx)
+	held, free, err := t.own(ctx)
 	if err != nil {
 		return "", receipt.Receipt{}, err
 	}
-	r := t.account(ctx, held)
+	r := t.summarize(ctx, held)
 	write := func(ctx context.Context) error {
 		if t.options.Run.Name == "" {
 			return nil
 		}
 		return receipt.Write(ctx, t.clients.Kube, r)
 	}
-	// Nothing may keep the GPUs from being given back: what else fails is told after.
+	// Nothing may prevent the release: other failures are reported after it.
 	problems := write(ctx)
 	if t.options.Keep && r.Verdict == receipt.Succeeded && held != nil && problems == nil {
 		if err := t.waitLeaseEnds(ctx, held); err != nil && ctx.Err() == nil {
@@ -100,12 +98,12 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 	if held != nil {
 		err = t.release(ctx, held)
 	} else if free {
-		// Of an environment whose Lease is gone pods may be left.
+		// Pods may outlive their Lease for a while.
 		err = t.waitGone(ctx)
 	}
-	r.Teardown = "there was nothing to give back"
+	r.Teardown = "there was nothing to release"
 	if held != nil || len(r.Nodes) > 0 {
-		r.Teardown = "all pods and GPUs were given back"
+		r.Teardown = "all pods and GPUs were released"
 	}
 	if err != nil {
 		r.Teardown = err.Error()
@@ -115,7 +113,7 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 		}
 	}
 	r.Ended = t.now().UTC()
-	// A step that was told to end still has some seconds.
+	// After SIGTERM the step still has some seconds.
 	writing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	problems = errors.Join(problems, write(writing))
@@ -137,9 +135,9 @@ func verdict(r receipt.Receipt) string {
 	return fmt.Sprintf("%s (%s)", r.Verdict, r.Reason)
 }
 
-// mine is the Lease that this run or person holds, nil where there is none (then
-// free is true) or it is another run's.
-func (t *teardown) mine(ctx context.Context) (held *coordinationv1.Lease, free bool, err error) {
+// own is the Lease that this run or person holds. It is nil if there is none (then free is true), and for a run also if
+// somebody else holds it.
+func (t *teardown) own(ctx context.Context) (held *coordinationv1.Lease, free bool, err error) {
 	found, err := t.leases.Find(ctx, t.options.Name)
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
 		t.log.Info(fmt.Sprintf("There is no environment %s/%s.", t.clients.Namespace, t.options.Name), "namespace", t.clients.Namespace, "environment", t.options.Name)
@@ -148,39 +146,43 @@ func (t *teardown) mine(ctx context.Context) (held *coordinationv1.Lease, free b
 		return nil, false, err
 	}
 	holder := lease.HolderOf(found)
+	me := t.options.Run.UID
+	if me == "" && !t.options.Force && holder.ID != "" {
+		person, err := t.leases.Person(ctx)
+		if err != nil {
+			return nil, false, err
+		}
+		me = person.ID
+	}
 	switch {
-	case t.options.Force, holder.ID == "":
+	case t.options.Force, holder.ID == "", holder.ID == me:
 		return found, false, nil
-	case t.options.Run.UID != "" && holder.ID != t.options.Run.UID:
-		// A run that never got the environment has nothing to give back.
+	case t.options.Run.UID != "":
+		// A run that never got the environment has nothing to release.
 		t.log.Info(fmt.Sprintf("Environment %s/%s is held by %s and is left alone.", t.clients.Namespace, t.options.Name, holder), "namespace", t.clients.Namespace, "environment", t.options.Name, "holder", holder)
 		return nil, false, nil
-	case t.options.Run.UID == "" && holder.ID != lease.Person().ID:
-		return nil, false, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace, t.options.Name, holder),
-			"ask them, or use --force")
 	}
-	return found, false, nil
+	return nil, false, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "tearing environment %s/%s down: it is held by %s", t.clients.Namespace, t.options.Name, holder),
+		"ask them, or use --force")
 }
 
-// waitLeaseEnds watches the Lease until it has ended, is gone, or is taken.
 func (t *teardown) waitLeaseEnds(ctx context.Context, held *coordinationv1.Lease) error {
-	said := time.Time{}
+	logged := time.Time{}
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", held.Name).String()}
 	return kube.Until(ctx, "lease "+held.Name, t.clients.Kube.CoordinationV1().Leases(held.Namespace), options, func(found []*coordinationv1.Lease) (bool, error) {
 		if len(found) == 0 || found[0].UID != held.UID || found[0].DeletionTimestamp != nil {
 			return true, nil
 		}
 		ends := lease.Ends(found[0])
-		if !ends.Equal(said) {
-			t.log.Info(fmt.Sprintf("The environment is kept until %s. To end it now: oc delete lease %s -n %s", ends.UTC().Format(time.RFC3339), held.Name, held.Namespace), "until", ends.UTC(), "lease", held.Name, "namespace", held.Namespace)
-			said = ends
+		if !ends.Equal(logged) {
+			t.log.Info(fmt.Sprintf("The environment is kept until %s. To end it now: mlenv down %s -n %s --force", ends.UTC().Format(time.RFC3339), held.Name, held.Namespace), "until", ends.UTC(), "lease", held.Name, "namespace", held.Namespace)
+			logged = ends
 		}
-		return !ends.IsZero() && t.now().After(ends), nil
+		return lease.Expired(found[0], t.now()), nil
 	})
 }
 
-// release deletes the Lease, and with it all else, and waits until the pods are
-// gone. It goes on when the step is told to end, for as long as it is let.
+// release deletes the Lease, which owns the environment, and waits until the pods are gone. It continues after SIGTERM.
 func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease) error {
 	began := t.now()
 	if err := t.leases.Delete(context.WithoutCancel(ctx), held.Name, held.UID); err != nil {
@@ -203,7 +205,6 @@ func (t *teardown) waitReleased(ctx context.Context, held *coordinationv1.Lease,
 	return nil
 }
 
-// waitGone waits until no pod of the environment is left.
 func (t *teardown) waitGone(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.Timeout)
 	defer cancel()
@@ -216,7 +217,7 @@ func (t *teardown) waitGone(ctx context.Context) error {
 	})
 }
 
-// waitLeaseGone proves that the root itself is gone.
+// waitLeaseGone proves that the Lease itself is gone.
 func (t *teardown) waitLeaseGone(ctx context.Context, uid types.UID) error {
 	found, err := t.clients.Kube.CoordinationV1().Leases(t.clients.Namespace).Get(ctx, t.options.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && found.UID != uid {

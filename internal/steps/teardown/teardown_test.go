@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -98,6 +100,9 @@ func newPlace(t *testing.T, tasks []runtime.Object, objects ...runtime.Object) *
 			p.collect()
 		}
 		return false, nil, nil
+	})
+	client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "h-kim"}}}, nil
 	})
 	log := slog.New(slog.DiscardHandler)
 	clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(tasks...), Namespace: "ns", InCluster: true}
@@ -189,7 +194,7 @@ func TestVerdict(t *testing.T) {
 		{"nothing is known", nil, verdict{receipt.Failed, "Internal", `getting pipelinerun ns/train-1: pipelineruns.tekton.dev "train-1" not found`}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := newPlace(t, tc.tasks).account(t.Context(), nil)
+			r := newPlace(t, tc.tasks).summarize(t.Context(), nil)
 			if diff := cmp.Diff(tc.want, verdict{r.Verdict, r.Reason, r.Message}); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
@@ -218,7 +223,7 @@ func TestTeardownTwice(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "train.sh"), []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1}
+		spec := agent.JobSpec{Run: "train-1", Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1, Env: map[string]string{"MLENV_RESUME_FROM": "train-0"}}
 		if _, err := node.Client.StartJob(t.Context(), "uid-1", spec); err != nil {
 			t.Fatal(err)
 		}
@@ -261,7 +266,7 @@ func TestTeardownTwice(t *testing.T) {
 		}
 	}
 
-	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were given back" || first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
+	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were released" || first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
 		t.Errorf("receipt %+v", first)
 	}
 	if want := "https://git.example.com/team/model.git"; first.Repository != want {
@@ -289,7 +294,7 @@ func TestTeardownTwice(t *testing.T) {
 	if c := first.Curve; c == nil || len(c.Points) != 1 || *c.Points[0].Loss != 2.5 {
 		t.Errorf("curve %+v, want the loss of step 7", c)
 	}
-	if diff := cmp.Diff(&receipt.Training{Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1}, first.Training); diff != "" {
+	if diff := cmp.Diff(&receipt.Training{Launcher: agent.Command, Script: "train.sh", Args: []string{"--lr=1"}, Nodes: 2, RanksPerNode: 1, ResumedFrom: "train-0"}, first.Training); diff != "" {
 		t.Errorf("training (-want +got):\n%s", diff)
 	}
 	if first.Record == nil || !slices.Equal(first.Record.Claims, []string{"env-workspace-env-0", "env-workspace-env-1"}) {
@@ -303,8 +308,61 @@ func TestTeardownTwice(t *testing.T) {
 	}
 }
 
+// Ranks can write the record that agents read. Whatever they make of it, the GPUs are released.
+func TestForgedAnswers(t *testing.T) {
+	forged := agent.JobStatus{ID: "uid-1", Node: 99, State: agent.Exited, Spec: agent.JobSpec{Nodes: 1 << 40, RanksPerNode: 1 << 40, Order: []int{7, -1}},
+		Ranks: []agent.RankStatus{{Rank: 1, Node: 99, Exit: agent.Exit{Code: 1}, Ended: time.Now()}, {Rank: -5, Node: -5}}}
+	for _, tc := range []struct {
+		name, path string
+		answer     any
+	}{
+		{"numbers of other nodes", "/v1/jobs/uid-1", forged},
+		{"no ranks and no spec", "/v1/jobs/uid-1", agent.JobStatus{Node: -1}},
+		{"another node's facts", "/v1/facts", agent.Facts{Health: agent.Health{Protocol: agent.Protocol}, Node: 99, Running: []string{"x"}}},
+		{"a list in place of a status", "/v1/jobs/uid-1", []int{1}},
+		{"a report of another shape", "/v1/records/uid-1/fabric.json", map[string]any{"verdict": []int{1}}},
+		{"metrics without end", "/v1/jobs/uid-1/logs/metrics", strings.Repeat("[", 1<<20)},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			objects, agents := live(t, "uid-1")
+			for _, node := range agents {
+				node.Wrap(func(next http.Handler) http.Handler {
+					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						if r.URL.Path != tc.path {
+							next.ServeHTTP(w, r)
+							return
+						}
+						_ = json.NewEncoder(w).Encode(tc.answer)
+					})
+				})
+			}
+			p := newPlace(t, []runtime.Object{pipelineRun(), task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1")}, objects...)
+			p.options.Artifacts = t.TempDir()
+			_, r, err := p.run(t.Context())
+			if err != nil || r.Reason != "RankFailed" {
+				t.Errorf("got %s, %v; want the train step's reason", r.Reason, err)
+			}
+			if diff := cmp.Diff([]string{"claim env-workspace-env-0"}, p.left(t)); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+			for _, n := range r.Nodes {
+				if n.Node < 0 || n.Node > 1 {
+					t.Errorf("the receipt has node %d, want the nodes that were asked", n.Node)
+				}
+			}
+		})
+	}
+}
+
+func TestGuarded(t *testing.T) {
+	var none []int
+	if err := guarded(func() error { return fmt.Errorf("%d", none[99]) }); !errors.Is(err, errPanic) {
+		t.Errorf("got %v, want errPanic", err)
+	}
+}
+
 func TestWhoseEnvironment(t *testing.T) {
-	person := lease.Person().ID
+	const person = "h-kim"
 	for _, tc := range []struct {
 		name   string
 		holder string // "" for no Lease
@@ -352,10 +410,10 @@ func TestPodsThatStay(t *testing.T) {
 	p.stuck, p.options.Timeout = true, 200*time.Millisecond
 	for _, when := range []string{"at first", "again, without a Lease"} {
 		_, r, err := p.run(t.Context())
-		if fail.ReasonOf(err) != fail.TeardownIncomplete || !strings.Contains(err.Error(), "pod env-0 still there") {
+		if fail.ReasonOf(err) != fail.TeardownIncomplete || !strings.Contains(err.Error(), "not deleted: pod env-0") {
 			t.Errorf("%s: got %s: %v, want TeardownIncomplete of env-0", when, fail.ReasonOf(err), err)
 		}
-		if r.Verdict != receipt.Failed || r.Reason != "TeardownIncomplete" || !strings.Contains(r.Teardown, "pod env-0 still there") {
+		if r.Verdict != receipt.Failed || r.Reason != "TeardownIncomplete" || !strings.Contains(r.Teardown, "not deleted: pod env-0") {
 			t.Errorf("%s: receipt %s, %s, %q", when, r.Verdict, r.Reason, r.Teardown)
 		}
 	}

@@ -3,7 +3,7 @@ package train
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -22,29 +22,26 @@ func Command() *cobra.Command {
 	var cluster kube.Flags
 	var secretDir string
 	cmd := &cobra.Command{
-		Use:   "train --script FILE [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
-		Short: "Launch a training on all nodes of an environment and follow it",
-		Long: `Launch a training on all nodes of an environment and follow it to its end.
+		Use:   "train --script FILE [--] [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
+		Short: "Start a training on all nodes of an environment and follow it",
+		Long: `Start a training on all nodes of an environment and follow it until it ends.
 
-The script runs in the tree that sync-repo put there. Arguments before -- are
-variables for the ranks, those after it are the script's own. It succeeds when
-every rank of every node has exited with 0. If not, it names the rank that failed
+The script runs in the tree that sync-repo uploaded. Arguments before -- are environment variables of the ranks,
+arguments after it are the script's. A -- in front of the variables keeps any of them from being read as a flag.
+
+The step succeeds when every rank of every node exits with 0. If a rank fails, the step names the one that failed
 first by an error of its own, and stops the rest.`,
 		Example: `  train --script train.py --launcher deepspeed --deepspeed-config ds_zero2.json
   train --script train.py NCCL_DEBUG=WARN -- --steps 500 --lr 3e-4`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			o.Env, o.Args = AtDash(cmd, args)
-			var missing error
-			if o.Script == "" {
-				missing = errors.New("--script is missing: want the path of the script in the repository")
-			}
-			return errors.Join(missing, o.Check())
+			o.Env, o.Args = taskArguments(cmd, args)
+			return errors.Join(step.Want(o.Script != "", "--script is missing: want the path of the script in the repository"), o.Check())
 		},
 	}
 	flags := cmd.Flags()
 	cluster.AddTo(flags)
 	o.AddFlags(flags)
-	// What follows mlenv has by other means, or is what only Tasks give.
+	// The flags below are the step's alone: mlenv has other ways for them.
 	o.Run.AddTo(flags)
 	flags.StringVar(&o.Name, "name", objects.DefaultName, "name of the environment")
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
@@ -65,15 +62,23 @@ first by an error of its own, and stops the rest.`,
 	return cmd
 }
 
-// AddFlags adds the flags that the step and mlenv share, and sets their defaults.
+// taskArguments is AtDash for a command line that may have a first -- in front of all arguments, as in the Task.
+func taskArguments(cmd *cobra.Command, args []string) (env, script []string) {
+	if at := slices.Index(args, "--"); at >= 0 && cmd.ArgsLenAtDash() == 0 {
+		return args[:at], args[at+1:]
+	}
+	return AtDash(cmd, args)
+}
+
+// AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, given to the script as --deepspeed_config")
-	flags.StringVar((*string)(&o.Launcher), "launcher", string(agent.DeepSpeed), "what starts the ranks: deepspeed, torchrun, or command (the script once a node)")
-	flags.IntVar(&o.RanksPerNode, "ranks-per-node", 0, "ranks on each node (default: one for each of its GPUs)")
-	flags.DurationVar(&o.Timeout, "timeout", 40*time.Minute, "time for the training; the nodes stop it by themselves when it has passed")
+	flags.StringVar(&o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, passed to the script as --deepspeed_config")
+	flags.StringVar((*string)(&o.Launcher), "launcher", string(agent.DeepSpeed), "what starts the ranks: deepspeed, torchrun, or command, which runs the script once on every node")
+	flags.IntVar(&o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
+	flags.DurationVar(&o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
-	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often progress is shown, where the training writes metrics")
-	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it begins, from 0; -1 for none")
+	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often to show progress, if the training writes metrics")
+	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it starts, from 0; -1 for none")
 }
 
 // AtDash splits arguments into those before -- and those after it.
@@ -85,37 +90,22 @@ func AtDash(cmd *cobra.Command, args []string) (before, after []string) {
 	return args[:at], args[at:]
 }
 
-// Check finds every mistake of the options but a missing script.
+// Check reports all mistakes in the options, except a missing script.
 func (o *Options) Check() error {
 	var problems []error
-	wrong := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	for _, entry := range o.Env {
-		if key, _, ok := strings.Cut(entry, "="); !ok || key == "" || strings.ContainsAny(key, " \t\n") {
-			wrong("argument %q: want KEY=VALUE; arguments of the script go after --", entry)
+		if _, _, err := agent.ParseVariable(entry); err != nil {
+			problems = append(problems, fmt.Errorf("argument %w; arguments of the script go after --", err))
 		}
 	}
-	switch o.Launcher {
-	case agent.DeepSpeed, agent.Torchrun, agent.Command:
-	default:
-		wrong("--launcher %q: want deepspeed, torchrun or command", o.Launcher)
-	}
-	if o.RanksPerNode < 0 {
-		wrong("--ranks-per-node %d: want at least 1, or 0 for one a GPU", o.RanksPerNode)
-	}
-	if o.Timeout <= 0 {
-		wrong("--timeout %s: want more than nothing", o.Timeout)
-	}
-	if o.DebugRank < -1 {
-		wrong("--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank)
-	}
-	if o.DebugRank >= 0 && o.Launcher == agent.Command {
-		wrong("--debug-rank %d: launcher command starts programs and no ranks; want --launcher deepspeed or torchrun", o.DebugRank)
-	}
-	if o.Tree != "" && !o.Tree.Valid() {
-		wrong("--tree %q: want 64 hex digits, as the result tree of sync-repo has", o.Tree)
-	}
-	if o.ProgressEvery <= 0 {
-		wrong("--progress-every %s: want more than nothing", o.ProgressEvery)
-	}
-	return errors.Join(append(problems, o.Run.Check())...)
+	return errors.Join(append(problems,
+		step.Want(slices.Contains([]agent.Launcher{agent.DeepSpeed, agent.Torchrun, agent.Command}, o.Launcher), "--launcher %q: want deepspeed, torchrun or command", o.Launcher),
+		step.Want(o.RanksPerNode >= 0, "--ranks-per-node %d: want at least 1, or 0 for one per GPU", o.RanksPerNode),
+		step.Want(o.Timeout > 0, "--timeout %s: must be positive", o.Timeout),
+		step.Want(o.DebugRank >= -1, "--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank),
+		step.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want --launcher deepspeed or torchrun", o.DebugRank),
+		step.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),
+		step.Want(o.ProgressEvery > 0, "--progress-every %s: must be positive", o.ProgressEvery),
+		o.Run.Check(),
+	)...)
 }

@@ -70,7 +70,7 @@ func TestDebugRankFlag(t *testing.T) {
 	for args, want := range map[string]string{
 		"--debug-rank=0":                     "",
 		"--debug-rank=-1 --launcher=command": "",
-		"--debug-rank=0 --launcher=command":  "launcher command starts programs and no ranks",
+		"--debug-rank=0 --launcher=command":  "launcher command starts programs, not ranks",
 		"--debug-rank=-2":                    "want a rank from 0, or -1 for none",
 	} {
 		cmd := Command()

@@ -3,59 +3,75 @@ package train
 import (
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// shown tells people what NCCL's logs show: over what the ranks talk, once it is
-// known of all of them, and each finding once.
-type shown struct {
+// ncclMonitor logs what NCCL's logs show: the transport, once it is known for all ranks, and each finding once.
+type ncclMonitor struct {
 	log *slog.Logger
-	// wanted is the slowest transport that is right.
+	// wanted is the slowest allowed transport.
 	wanted nccl.Transport
-	// environments are what the ranks were given, by the node.
+	// environments are the ranks' variables, by node.
 	environments map[int]map[string]string
 	ranks        int
-	said         bool
-	found        map[string]bool
+	logged       bool
+	findings     map[string]bool
+	// settled fires when it is time to look, nil if nothing has changed since.
+	settled <-chan time.Time
+	// problem is what the latest look found.
+	problem error
 }
 
-// look is called whenever a node's status has changed. Its error, TransportWrong, is of
-// ranks on sockets where RDMA was promised.
-func (n *shown) look(statuses []agent.JobStatus) error {
-	summary, ok := agent.NCCLOf(statuses, n.wanted, n.environments)
+// together is the time in which the nodes' logs change together, as they do when a communicator starts.
+const together = 500 * time.Millisecond
+
+// note takes a node's summary before and after an update.
+func (m *ncclMonitor) note(before, now *nccl.Summary) {
+	if m.settled == nil && !reflect.DeepEqual(before, now) {
+		m.settled = time.After(together)
+	}
+}
+
+// look merges what all nodes' logs show, if that has changed: for hundreds of nodes a merge takes a while. It returns
+// TransportWrong for ranks on sockets in mode RDMA.
+func (m *ncclMonitor) look(statuses []agent.JobStatus) error {
+	if m.settled != nil {
+		m.settled, m.problem = nil, m.merge(statuses)
+	}
+	return m.problem
+}
+
+func (m *ncclMonitor) merge(statuses []agent.JobStatus) error {
+	summary, ok := agent.NCCLOf(statuses, m.wanted, m.environments)
 	if !ok {
 		return nil
 	}
-	if !n.said && len(summary.Ranks) == n.ranks && summary.Transport != nccl.Unknown {
-		n.said = true
-		n.log.Info("NCCL's logs show: " + summary.String() + ".")
+	if !m.logged && len(summary.Ranks) == m.ranks && summary.Transport != nccl.Unknown {
+		m.logged = true
+		m.log.Info("NCCL's logs show: " + summary.String() + ".")
 	}
 	for _, finding := range summary.Findings {
 		key := fmt.Sprint(finding.Reason, finding.Host, finding.Device)
-		if finding.Consequence || n.found[key] {
+		if finding.Consequence || m.findings[key] {
 			continue
 		}
-		if n.found == nil {
-			n.found = map[string]bool{}
+		if m.findings == nil {
+			m.findings = map[string]bool{}
 		}
-		n.found[key] = true
-		n.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen, finding.Next), "host", finding.Host, "reason", finding.Reason, "cause", finding.Cause, "seen", finding.Seen, "next", finding.Next)
+		m.findings[key] = true
+		m.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen, finding.Next), "host", finding.Host, "reason", finding.Reason, "cause", finding.Cause, "seen", finding.Seen, "next", finding.Next)
 	}
-	return n.onSockets(summary)
-}
-
-// onSockets names the first host with ranks on sockets where that is a finding, and
-// counts those ranks that are known to be.
-func (n *shown) onSockets(summary nccl.Summary) error {
 	i := slices.IndexFunc(summary.Findings, func(f nccl.Finding) bool { return f.Reason == nccl.SocketsInsteadOfRDMA })
 	if i < 0 {
 		return nil
 	}
 	finding := summary.Findings[i]
 	return fail.Advise(fail.Becausef(fail.TransportWrong, "training: %d of %d ranks talk over TCP sockets, want RDMA, which mode rdma promises: first on %s: %s: %s",
-		len(summary.On(nccl.Sockets)), n.ranks, finding.Host, finding.Cause, finding.Seen), "%s", finding.Next)
+		len(summary.On(nccl.Sockets)), m.ranks, finding.Host, finding.Cause, finding.Seen), "%s", finding.Next)
 }

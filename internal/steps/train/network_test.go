@@ -1,12 +1,16 @@
 package train
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // NCCL's logs of both nodes are one verdict, and what is wrong is said once.
@@ -76,5 +80,65 @@ LOG
 				t.Errorf("got %s: %v, want %s with its cause\n%s", fail.ReasonOf(err), err, test.want, out)
 			}
 		})
+	}
+}
+
+// sockets is what the log of one of two ranks on TCP sockets shows.
+func sockets() *nccl.Summary {
+	reader := nccl.NewReader()
+	for _, line := range []string{
+		"Using network Socket",
+		"comm 0xbb0 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0",
+		"ncclCommInitRankConfig comm 0xbb0 rank 0 nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId 0x6e - Init COMPLETE",
+		"Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0",
+	} {
+		fmt.Fprintf(reader, "host:7:8 [0] NCCL INFO %s\n", line)
+	}
+	summary := reader.Summary()
+	return &summary
+}
+
+// TestNCCLIsMergedOncePerChange: the updates of hundreds of nodes do not each merge the logs of all of them.
+func TestNCCLIsMergedOncePerChange(t *testing.T) {
+	m := ncclMonitor{log: slog.New(slog.DiscardHandler), wanted: nccl.RDMAGPU, ranks: 2}
+	m.note(nil, nil)
+	if m.settled != nil {
+		t.Error("a status without NCCL's logs is a change")
+	}
+	m.note(nil, sockets())
+	if m.settled == nil {
+		t.Error("the first log of a node is no change")
+	}
+	first := m.look([]agent.JobStatus{{NCCL: sockets()}, {}})
+	if fail.ReasonOf(first) != fail.TransportWrong || m.settled != nil {
+		t.Errorf("after a change: %v, want %s", first, fail.TransportWrong)
+	}
+	m.note(sockets(), sockets())
+	if again := m.look(nil); m.settled != nil || !errors.Is(again, first) {
+		t.Errorf("after an update without a change the logs are merged again: %v", again)
+	}
+	m.note(sockets(), nil)
+	if after := m.look(nil); after != nil {
+		t.Errorf("after a change: %v, want nothing", after)
+	}
+}
+
+// Sockets that are seen after all ranks have ended well, before their launchers have, are no success.
+func TestSocketsAreSeenInTheEnd(t *testing.T) {
+	training, _, _ := newTraining(t, "")
+	training.Network.Mode = agent.RDMA
+	updates := make(chan update)
+	go func() {
+		for node := range 2 {
+			status := agent.JobStatus{Node: node, State: agent.Running, Ranks: []agent.RankStatus{{Rank: node, Ended: time.Now()}}}
+			if node == 1 {
+				status.NCCL = sockets()
+			}
+			updates <- update{node: node, status: status}
+		}
+		updates <- update{node: 1, err: lost(training.Nodes[1], "its pod was deleted")}
+	}()
+	if _, err := training.wait(t.Context(), updates, time.Now()); fail.ReasonOf(err) != fail.TransportWrong {
+		t.Errorf("got %v, want %s", err, fail.TransportWrong)
 	}
 }

@@ -1,8 +1,10 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,11 +18,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// clusterPods asks the API server about an environment's pods.
 type clusterPods struct {
 	client          kubernetes.Interface
 	namespace, name string
-	// uids are those of the pods when the training began, by node.
+	// uids are the pods' at the start of the training, by node.
 	uids map[int]types.UID
 }
 
@@ -45,20 +46,20 @@ func (p *clusterPods) get(ctx context.Context, node int) (*corev1.Pod, error) {
 	return pod, nil
 }
 
-// Lost implements Pods. An API server that does not answer proves nothing.
+// Lost implements Pods. Without an answer of the API server the pod may still exist.
 func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
 	pod, err := p.get(ctx, client.Node())
 	switch {
 	case apierrors.IsNotFound(err):
-		return gone(client, "its pod was deleted")
+		return lost(client, "its pod was deleted")
 	case err != nil:
 		return nil //nolint:nilerr // it may be there
 	case pod.UID != p.uids[client.Node()]:
-		return gone(client, "its pod was deleted and another one made in its place")
+		return lost(client, "its pod was deleted and recreated")
 	case pod.DeletionTimestamp != nil:
-		return gone(client, "its pod is being deleted")
+		return lost(client, "its pod is being deleted")
 	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
-		return gone(client, "its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
+		return lost(client, "its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
 	}
 	return nil
 }
@@ -66,19 +67,34 @@ func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
 // Restarted implements Pods.
 func (p *clusterPods) Restarted(ctx context.Context, client *agent.Client) error {
 	reason, how := fail.ContainerRestarted, "for an unknown cause"
-	if pod, err := p.get(ctx, client.Node()); err == nil {
-		for _, container := range pod.Status.ContainerStatuses {
-			if ended := container.LastTerminationState.Terminated; ended != nil {
-				how = fmt.Sprintf("after it had ended with %s (exit code %d)", ended.Reason, ended.ExitCode)
-				if kube.ReasonFor(ended.Reason) == fail.OutOfMemory {
-					reason = fail.OutOfMemory
-				}
-			}
+	if ended := p.termination(ctx, objects.NamesOf(p.name).PodName(client.Node())); ended != nil {
+		how = fmt.Sprintf("after it had ended with %s (exit code %d)", ended.Reason, ended.ExitCode)
+		if kube.ReasonFor(ended.Reason) == fail.OutOfMemory {
+			reason = fail.OutOfMemory
 		}
 	}
-	err := fail.Becausef(reason, "training: the container of node %d was restarted under the job %s; the job is not started again by itself", client.Node(), how)
+	err := fail.Becausef(reason, "training: the container of node %d was restarted under the job %s; the job does not start again", client.Node(), how)
 	if reason == fail.OutOfMemory {
 		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
 	}
 	return fail.Advise(err, "oc describe pod %s -n %s; then start the run again, with the last checkpoint if there is one", objects.NamesOf(p.name).PodName(client.Node()), p.namespace)
+}
+
+// kubeletTime is how much later than the agent of a new container the kubelet may report the end of the old one.
+const kubeletTime = 10 * time.Second
+
+// termination returns how the earlier container of a pod ended, nil if the kubelet does not report it in time.
+func (p *clusterPods) termination(ctx context.Context, pod string) (ended *corev1.ContainerStateTerminated) {
+	ctx, cancel := context.WithTimeout(ctx, kubeletTime)
+	defer cancel()
+	named := metav1.ListOptions{FieldSelector: "metadata.name=" + pod}
+	_ = kube.Until(ctx, "pod "+pod, p.client.CoreV1().Pods(p.namespace), named, func(pods []*corev1.Pod) (bool, error) {
+		for _, pod := range pods {
+			for _, container := range pod.Status.ContainerStatuses {
+				ended = cmp.Or(container.LastTerminationState.Terminated, ended)
+			}
+		}
+		return ended != nil, nil
+	})
+	return ended
 }

@@ -1,7 +1,6 @@
 package train
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -13,15 +12,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 )
 
-// progress turns the training's own metrics into one line for people now and
-// then. The file's format is in docs/metrics.md.
+// progress turns the training's metrics, whose format is in docs/metrics.md, into lines for people.
 type progress struct {
 	mu   sync.Mutex
 	last map[string]any
-	// first and latest are the steps between which rates are counted.
-	first, latest point
-	// said is what the last line was about.
-	said point
+	// Rates are those from first to latest; printed is the point of the last line.
+	first, latest, printed point
 }
 
 type point struct {
@@ -29,7 +25,7 @@ type point struct {
 	step, samples, tokens float64
 }
 
-// add takes one object of the metrics file. It returns true for the first step.
+// add takes one object of the metrics file, and reports whether it is the first step.
 func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -45,7 +41,7 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	if written, ok := metrics.Time(value); ok {
 		at = written
 	}
-	// A line of its own, as of an evaluation, may not count them.
+	// An evaluation's line may not have them.
 	samples, _ := metrics.Number(p.last, "samples")
 	tokens, _ := metrics.Number(p.last, "tokens")
 	p.latest = point{at: at, step: step, samples: samples, tokens: tokens}
@@ -55,14 +51,14 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	return first
 }
 
-// line is the state now, "" where there is nothing new since the last call.
+// line is the current progress, "" if nothing is new since the last call.
 func (p *progress) line(gpu string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.latest == p.said {
+	if p.latest == p.printed {
 		return ""
 	}
-	p.said = p.latest
+	p.printed = p.latest
 	parts := []string{fmt.Sprintf("step %.0f", p.latest.step)}
 	steps, known := metrics.Number(p.last, "steps")
 	if known {
@@ -91,16 +87,19 @@ func (p *progress) line(gpu string) string {
 	return "progress: " + strings.Join(parts, ", ")
 }
 
-// final is the last value of every metric as one JSON object of at most so many
-// bytes: those that have a meaning first, then the others by name.
+// final is the last value of every metric as one JSON object of at most so many bytes: first the metrics that
+// docs/metrics.md defines, then the others by name.
 func (p *progress) final(most int) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	defined := []string{"step", "steps", "loss", "tokens", "samples", "time"}
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(p.last)), func(key string) bool { return slices.Contains(defined, key) })
 	var parts []string
 	size := 2
-	for _, key := range slices.SortedFunc(maps.Keys(p.last), func(a, b string) int {
-		return cmp.Or(place(a)-place(b), strings.Compare(a, b))
-	}) {
+	for _, key := range slices.Concat(defined, others) {
+		if _, ok := p.last[key]; !ok {
+			continue
+		}
 		part, err := json.Marshal(map[string]any{key: p.last[key]})
 		if err != nil || size+len(part)-1 > most {
 			continue
@@ -114,16 +113,7 @@ func (p *progress) final(most int) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// place of a metric among those that have a meaning, after them all for others.
-func place(key string) int {
-	known := []string{"step", "steps", "loss", "tokens", "samples", "time"}
-	if i := slices.Index(known, key); i >= 0 {
-		return i
-	}
-	return len(known)
-}
-
-// short is a rate as people say it, as in 12.3k.
+// short is a rate in the short form, such as 12.3k.
 func short(n float64) string {
 	for _, unit := range []struct {
 		size float64

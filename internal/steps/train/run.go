@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-// Options say what to train, and where.
+// Options are the training, and where it runs.
 type Options struct {
 	// Run is the PipelineRun that the step is part of; without it a person trains.
 	Run run.Flags
@@ -33,16 +33,16 @@ type Options struct {
 	ClientCerts string
 	// Script is a path in the repository, or an absolute one on the nodes.
 	Script string
-	// Args are the script's own arguments, Env variables KEY=VALUE for the ranks.
+	// Args are the script's arguments, Env variables KEY=VALUE of the ranks.
 	Args, Env []string
-	// SecretEnv are variables for the ranks that no log shows.
+	// SecretEnv are variables of the ranks that no log shows.
 	SecretEnv map[string]string
 	// DeepSpeedConfig is the path of a configuration in the repository, "" for none.
 	DeepSpeedConfig string
 	Launcher        agent.Launcher
-	// RanksPerNode is 0 for one for each GPU of a node.
+	// RanksPerNode is 0 for one per GPU.
 	RanksPerNode int
-	// Timeout is the time for the training, which the nodes obey by themselves.
+	// Timeout is how long the training may run. The nodes enforce it.
 	Timeout time.Duration
 	// Tree to run in, "" for the one that was synced last.
 	Tree tree.Digest
@@ -50,8 +50,8 @@ type Options struct {
 	ProgressEvery time.Duration
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
-	// Exclusive refuses to train next to another training of the same nodes. With Replace
-	// that one is stopped if a person has started it.
+	// Exclusive refuses to train next to another training on the same nodes. With Replace a training that a person
+	// started is stopped instead.
 	Exclusive, Replace bool
 }
 
@@ -63,16 +63,19 @@ type Deps struct {
 	Out io.Writer
 }
 
-// attempt is one run of the step.
 type attempt struct {
 	Deps
 	Options
 }
 
-// Run launches the job on all nodes, or attaches to it, follows it to its end, and
-// decides what an interruption means for it.
+// Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
+// means for it. A verdict that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	clients, log := d.Clients, d.Log
+	a := attempt{d, o}
+	if result, err := a.earlier(ctx); err != nil {
+		return result, err
+	}
 	set, detach, err := nodes.Attach(ctx, clients, log, o.Name, o.ClientCerts, o.Run)
 	if err != nil {
 		return Result{}, err
@@ -82,14 +85,13 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	t := &Training{Nodes: set, ID: o.Run.UID, Pods: pods, Log: log, Out: d.Out, Every: o.ProgressEvery}
+	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Pods: pods, Log: log, Out: d.Out, Every: o.ProgressEvery}
 	t.Forward = func(node, port int) string {
 		return fmt.Sprintf("oc port-forward pod/%s %d -n %s", objects.NamesOf(o.Name).PodName(node), port, clients.Namespace)
 	}
 	if t.ID == "" {
 		t.ID = "by-hand-" + strings.ToLower(rand.Text()[:10])
 	}
-	a := attempt{d, o}
 	if t.Spec, t.Network, err = a.spec(ctx, set); err != nil {
 		return Result{}, err
 	}
@@ -99,7 +101,6 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 		}
 	}
 	t.Network.Log(log)
-	t.Told = a.told(ctx)
 	result, err := t.Run(ctx)
 	if ctx.Err() != nil {
 		return result, a.interrupted(ctx, t)
@@ -110,26 +111,26 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	return result, err
 }
 
-// told is true where the attempt before this one has given a verdict. Tekton
-// retries a step for whatever reason it failed.
-func (a *attempt) told(ctx context.Context) bool {
+// earlier is the verdict of the attempt before this one, nil if there is none or if its job may still succeed.
+func (a *attempt) earlier(ctx context.Context) (Result, error) {
 	if a.Run.Name == "" {
-		return false
+		return Result{}, nil
 	}
 	tasks, err := run.TaskRuns(ctx, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID))
 	if err != nil {
-		return false // then it is told twice
+		return Result{}, nil //nolint:nilerr // the job is found again, with the same end
 	}
 	for _, task := range tasks {
-		if reason := fail.Reason(task.Earlier["reason"]); task.Task == a.Run.Task && reason != "" && reason != fail.Cancelled {
-			return true
+		if reason := fail.Reason(task.Earlier["reason"]); task.Task == a.Run.Task && task.Final() {
+			a.Log.Info("The first attempt of this step has reported its verdict, which is final: the training does not run twice.", "reason", reason)
+			return Result{Metrics: task.Earlier["metrics"]}, fail.Becausef(reason, "%s", task.Earlier["message"])
 		}
 	}
-	return false
+	return Result{}, nil
 }
 
-// spec asks the nodes for what the flags leave open, and prepares their network again:
-// a rail may have gone down since they were made.
+// spec asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since
+// provision did.
 func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, prepared network.Network, err error) {
 	spec = agent.JobSpec{
 		Run: a.Run.Name, Launcher: a.Launcher, Script: a.Script, Args: a.Args, Tree: a.Tree,
@@ -141,8 +142,16 @@ func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, 
 	if a.DeepSpeedConfig != "" {
 		spec.Args = append([]string{"--deepspeed_config", a.DeepSpeedConfig}, spec.Args...)
 	}
+	for key := range a.SecretEnv {
+		if _, _, err := agent.ParseVariable(key + "="); err != nil {
+			return spec, prepared, fail.Because(fail.InvalidInput, fmt.Errorf("reading the Secret of the ranks' variables: %w", err))
+		}
+	}
 	for _, entry := range a.Env {
-		key, value, _ := strings.Cut(entry, "=")
+		key, value, err := agent.ParseVariable(entry)
+		if err != nil {
+			return spec, prepared, fail.Because(fail.InvalidInput, err)
+		}
 		spec.Env[key] = value
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachable)
@@ -161,11 +170,11 @@ func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, 
 	if err != nil {
 		return spec, prepared, err
 	}
-	told := network.SettingsOf(facts)
-	if prepared, err = network.Prepare(ctx, set, told); err != nil {
+	settings := network.SettingsOf(facts)
+	if prepared, err = network.Prepare(ctx, set, settings); err != nil {
 		return spec, prepared, err
 	}
-	spec.Order = network.Order(told.Racks)
+	spec.Order = network.Order(settings.Racks)
 	if spec.RanksPerNode == 0 {
 		spec.RanksPerNode = max(1, facts[0].GPUsExpected)
 	}
@@ -174,14 +183,13 @@ func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, 
 	}
 	if spec.Tree == "" && !filepath.IsAbs(spec.Script) && spec.Launcher != agent.Command {
 		return spec, prepared, fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script, a.Name),
-			"run the task sync-repo first, or give an absolute path of a script on the nodes")
+			"run the task sync-repo first, or give the absolute path of a script on the nodes")
 	}
 	return spec, prepared, nil
 }
 
-// interrupted decides what becomes of the training when the step is told to end:
-// with its run cancelled or timed out it is stopped, and so it is for a person who
-// presses Ctrl-C; an evicted step leaves it running, for the next attempt.
+// interrupted decides what SIGTERM or Ctrl-C means for the training. It is stopped if its run was cancelled, timed out
+// or deleted, and if a person interrupts it. If the step's pod is evicted the training continues for the next attempt.
 func (a *attempt) interrupted(ctx context.Context, t *Training) error {
 	// A pod has 30 s between SIGTERM and SIGKILL.
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
@@ -191,12 +199,12 @@ func (a *attempt) interrupted(ctx context.Context, t *Training) error {
 		var err error
 		why, err = run.EndingOf(ending, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID), a.Run.Task, time.Now())
 		if err != nil {
-			a.Log.Warn(fmt.Sprintf("It is not known why this step was told to end, so the training goes on: %v", err), "error", err)
-			return fail.Becausef(fail.Cancelled, "training: the step was told to end; job %s goes on", t.ID)
+			a.Log.Warn(fmt.Sprintf("It is not known why this step was told to end, so the training continues: %v", err), "error", err)
+			return fail.Becausef(fail.Cancelled, "training: the step was told to end; job %s continues", t.ID)
 		}
 	}
 	if !why.Cause.Final() {
-		return fail.Becausef(fail.Cancelled, "training: %s; job %s goes on and the next attempt finds it", why.Message, t.ID)
+		return fail.Becausef(fail.Cancelled, "training: %s; job %s continues and the next attempt finds it", why.Message, t.ID)
 	}
 	a.Log.Info("Stopping the training: " + why.Message + ".")
 	t.Stop(ending, why.Message)

@@ -3,19 +3,35 @@ package train
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -90,16 +106,11 @@ func TestTrainingSucceeds(t *testing.T) {
 	if _, err := training.Run(t.Context()); err != nil || strings.Count(out.String(), "hello from") != 2 {
 		t.Errorf("attached to a job that has ended: %v; output %q, want all of it", err, out.String())
 	}
-	// What an earlier attempt has told is not told again. A launcher ends after its ranks.
+	// The nodes are free now: no launcher is left that would refuse the next training.
 	for _, client := range training.Nodes {
-		if err := client.WatchJob(t.Context(), training.ID, func(agent.JobStatus) error { return nil }); err != nil {
-			t.Fatal(err)
+		if facts, err := client.Facts(t.Context()); err != nil || len(facts.Running) > 0 {
+			t.Errorf("node %d runs %v, %v; want nothing", client.Node(), facts.Running, err)
 		}
-	}
-	out.Reset()
-	training.Told = true
-	if result, err := training.Run(t.Context()); err != nil || strings.Contains(out.String(), "hello from") || result.Metrics == "" {
-		t.Errorf("told already: %v; output %q, want none; metrics %q, want some", err, out.String(), result.Metrics)
 	}
 }
 
@@ -158,12 +169,80 @@ func TestTrainingThatNoNodeCanStart(t *testing.T) {
 }
 
 func TestTrainingTimeout(t *testing.T) {
-	training, _, _ := newTraining(t, `exec sleep 1000`)
-	training.Spec.Deadline = time.Now().Add(500 * time.Millisecond)
+	training, _, _ := newTraining(t, `[ $NODE_RANK = 1 ] && exit 0; exec sleep 1000`)
+	training.Spec.Deadline = time.Now().Add(time.Second)
 	_, err := training.Run(t.Context())
-	if got := fail.ReasonOf(err); got != fail.TrainingTimeout {
-		t.Errorf("got %s: %v, want TrainingTimeout", got, err)
+	for _, want := range []string{"it had not ended after", "; no rank had printed or measured anything for ", "; rank 1 on node 1 exited with 0 after "} {
+		if fail.ReasonOf(err) != fail.TrainingTimeout || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %s: %v, want TrainingTimeout with %q", fail.ReasonOf(err), err, want)
+		}
 	}
+}
+
+func TestTimedOut(t *testing.T) {
+	stopped := func(quiet time.Duration) agent.JobStatus {
+		return agent.JobStatus{State: agent.Stopped, StopCause: agent.StopDeadline, Quiet: quiet}
+	}
+	for _, tc := range []struct {
+		name     string
+		run      string
+		took     time.Duration
+		statuses []agent.JobStatus
+		err      string
+		next     string
+	}{
+		{"slow", "", 40 * time.Minute, []agent.JobStatus{stopped(9 * time.Minute), stopped(time.Second)}, "training: it had not ended after 40m0s", "give it more time with --timeout"},
+		{"slow, in a run", "nightly", 40 * time.Minute, []agent.JobStatus{stopped(time.Second)}, "training: it had not ended after 40m0s", "give it more time: mlenv run --timeout=DURATION, or the param timeout and tkn's --pipeline-timeout"},
+		{"silent", "nightly", 24 * time.Hour, []agent.JobStatus{stopped(12 * time.Minute), stopped(11 * time.Minute)},
+			"training: it had not ended after 24h0m0s; no rank had printed or measured anything for 11m0s", "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
+		{"silent, and another node has ended", "", 4 * time.Minute, []agent.JobStatus{stopped(2 * time.Minute), {State: agent.Exited}},
+			"training: it had not ended after 4m0s; no rank had printed or measured anything for 2m0s", "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := (&Training{Spec: agent.JobSpec{Run: tc.run}}).timedOut(tc.statuses, tc.took)
+			if fail.ReasonOf(err) != fail.TrainingTimeout || err.Error() != tc.err || fail.NextOf(err) != tc.next {
+				t.Errorf("got %v (%s), want %s (%s)", err, fail.NextOf(err), tc.err, tc.next)
+			}
+		})
+	}
+}
+
+// TestDoneMeansEnded: launchers that outlive their ranks are stopped, and the training is done when they have ended,
+// because until then the nodes refuse the next one.
+func TestDoneMeansEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stopped := make(chan struct{})
+		var once sync.Once
+		told := func(context.Context, int) (net.Conn, error) {
+			once.Do(func() { close(stopped) })
+			return nil, errors.New("no agent")
+		}
+		training := &Training{Log: slog.New(slog.DiscardHandler), Spec: agent.JobSpec{Launcher: agent.Command, Nodes: 2}, Nodes: nodes.Set{
+			agent.NewClient(0, "", agent.Credentials{}, told), agent.NewClient(1, "", agent.Credentials{}, told),
+		}}
+		updates, ended := make(chan update), make(chan error, 1)
+		go func() {
+			_, err := training.wait(t.Context(), updates, time.Time{})
+			ended <- err
+		}()
+		report := func(state agent.JobState) {
+			for node := range 2 {
+				updates <- update{node: node, status: agent.JobStatus{Node: node, State: state, Ranks: []agent.RankStatus{{Rank: node, Node: node, Ended: time.Now()}}}}
+			}
+		}
+		report(agent.Running)
+		<-stopped
+		synctest.Wait()
+		select {
+		case err := <-ended:
+			t.Fatalf("it was done (%v) while the launchers ran", err)
+		default:
+		}
+		report(agent.Stopped)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestInterruptedTrainingGoesOn(t *testing.T) {
@@ -208,6 +287,275 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 		}
 		if got.String() != want.String() {
 			t.Errorf("node %d: %q, want lines 1 to 100", node, got.String())
+		}
+	}
+}
+
+// podsLost is a cluster from which pods are deleted.
+type podsLost struct{ podsAlive }
+
+func (podsLost) Lost(_ context.Context, client *agent.Client) error {
+	return lost(client, "its pod was deleted")
+}
+
+func TestLostNodeEndsTheTraining(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		pods Pods
+		// answer is node 1's to a watch after it is lost.
+		answer func(http.ResponseWriter, *http.Request)
+		want   string
+	}{
+		{"its pod is gone", podsLost{}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "node 1 is gone: its pod was deleted"},
+		{"its storage is new", podsAlive{}, http.NotFound, "node 1 is gone: its agent does not know the job any more"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			training, _, agents := newTraining(t, `exec sleep 1000`)
+			started := &reports{message: "The first rank started", call: make(chan struct{})}
+			training.Log, training.Pods = slog.New(started), tc.pods
+			agents[1].Wrap(func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if !strings.HasSuffix(r.URL.Path, "/watch") {
+						next.ServeHTTP(w, r)
+						return
+					}
+					ctx, cancel := context.WithCancel(r.Context())
+					defer cancel()
+					select {
+					case <-started.call:
+						tc.answer(w, r)
+						return
+					default:
+					}
+					go func() {
+						select {
+						case <-started.call:
+							cancel()
+						case <-ctx.Done():
+						}
+					}()
+					next.ServeHTTP(w, r.WithContext(ctx))
+				})
+			})
+			_, err := training.Run(t.Context())
+			if fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), tc.want) || fail.NextOf(err) == "" {
+				t.Errorf("got %s: %v; want NodeLost with %q", fail.ReasonOf(err), err, tc.want)
+			}
+			if status, err := agents[0].Client.Job(t.Context(), "job"); err != nil || status.State == agent.Running {
+				t.Errorf("node 0: %s, %v; want it stopped", status.State, err)
+			}
+		})
+	}
+}
+
+// A lost node does not report, so nothing more is waited for once all others have.
+func TestOverWithALostNode(t *testing.T) {
+	training := &Training{}
+	gone := fail.Becausef(fail.NodeLost, "gone")
+	for name, tc := range map[string]struct {
+		states  []agent.JobState
+		failure error
+		want    bool
+	}{
+		"all have reported":                  {[]agent.JobState{agent.Stopped, agent.Exited}, nil, true},
+		"one has not":                        {[]agent.JobState{agent.Stopped, agent.Running}, nil, false},
+		"one is lost":                        {[]agent.JobState{agent.Stopped, agent.Running}, gone, true},
+		"one is lost before it said a thing": {[]agent.JobState{agent.Stopped, ""}, gone, true},
+		"one is lost, another runs":          {[]agent.JobState{agent.Running, agent.Running}, gone, false},
+		"one runs after another failure":     {[]agent.JobState{agent.Stopped, agent.Running}, fail.Becausef(fail.RankFailed, "failed"), false},
+	} {
+		var statuses []agent.JobStatus
+		for _, state := range tc.states {
+			statuses = append(statuses, agent.JobStatus{State: state})
+		}
+		if got := training.over(statuses, tc.failure); got != tc.want {
+			t.Errorf("%s: over is %t, want %t", name, got, tc.want)
+		}
+	}
+}
+
+// reports closes call at the first log message that begins with message.
+type reports struct {
+	message string
+	call    chan struct{}
+	once    sync.Once
+}
+
+func (r *reports) Enabled(context.Context, slog.Level) bool { return true }
+func (r *reports) WithAttrs([]slog.Attr) slog.Handler       { return r }
+func (r *reports) WithGroup(string) slog.Handler            { return r }
+func (r *reports) Handle(_ context.Context, record slog.Record) error {
+	if strings.HasPrefix(record.Message, r.message) {
+		r.once.Do(func() { close(r.call) })
+	}
+	return nil
+}
+
+func TestSilentNodeIsLostInTheEnd(t *testing.T) {
+	training, _, _ := newTraining(t, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // lost waits a little if the node may come back
+	if err := training.lost(ctx, training.Nodes[1], time.Now().Add(-reachable+10*time.Second)); err != nil {
+		t.Errorf("before its time: %v", err)
+	}
+	if err := training.lost(ctx, training.Nodes[1], time.Now().Add(-reachable-time.Second)); fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), "node 1 is gone: its agent has not answered for 2m0s") {
+		t.Errorf("after its time: %v, want NodeLost", err)
+	}
+}
+
+func TestClusterPods(t *testing.T) {
+	pod := func(change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-1", UID: "one"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+		change(p)
+		return p
+	}
+	client := agent.NewClient(1, "", agent.Credentials{}, nil)
+	for _, tc := range []struct {
+		name   string
+		change func(*corev1.Pod) // nil for no pod
+		want   string            // "" if it may come back
+	}{
+		{"it runs", func(*corev1.Pod) {}, ""},
+		{"deleted", nil, "its pod was deleted"},
+		{"recreated", func(p *corev1.Pod) { p.UID = "two" }, "deleted and recreated"},
+		{"being deleted", func(p *corev1.Pod) { p.DeletionTimestamp, p.Finalizers = &metav1.Time{Time: time.Now()}, []string{"x"} }, "being deleted"},
+		{"evicted", func(p *corev1.Pod) { p.Status.Phase, p.Status.Reason = corev1.PodFailed, "Evicted" }, "its pod has ended: Evicted"},
+		{"ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "its pod has ended"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			kube := fake.NewClientset()
+			if tc.change != nil {
+				kube = fake.NewClientset(pod(tc.change))
+			}
+			pods := &clusterPods{client: kube, namespace: "ns", name: "env", uids: map[int]types.UID{1: "one"}}
+			err := pods.Lost(t.Context(), client)
+			if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// The agent of a new container may answer before the kubelet reports how the old one ended.
+func TestTerminationIsReportedLate(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env-1", UID: "one"}}
+	client := fake.NewClientset(pod)
+	client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) {
+		events := watch.NewFakeWithChanSize(1, false)
+		ended := pod.DeepCopy()
+		ended.Status.ContainerStatuses = []corev1.ContainerStatus{{LastTerminationState: corev1.ContainerState{
+			Terminated: &corev1.ContainerStateTerminated{Reason: "OOMKilled", ExitCode: 137},
+		}}}
+		events.Modify(ended)
+		return true, events, nil
+	})
+	pods := &clusterPods{client: client, namespace: "ns", name: "env"}
+	err := pods.Restarted(t.Context(), agent.NewClient(1, "", agent.Credentials{}, nil))
+	if fail.ReasonOf(err) != fail.OutOfMemory || !strings.Contains(err.Error(), "exit code 137") {
+		t.Errorf("got %v, want %s with exit code 137", err, fail.OutOfMemory)
+	}
+}
+
+// A rank can write the record that its agent reads.
+func TestForgedStatus(t *testing.T) {
+	training, _, agents := newTraining(t, `exec sleep 1000`)
+	agents[1].Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.URL.Path, "/watch") {
+				next.ServeHTTP(w, r)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(agent.JobStatus{Node: 99, State: agent.Exited, Spec: training.Spec, Ranks: []agent.RankStatus{
+				{Rank: 0, Node: 0, Ended: time.Now(), Exit: agent.Exit{Code: 7}}, {Rank: 1, Node: 99, Ended: time.Now(), Exit: agent.Exit{Code: 3}},
+			}})
+		})
+	})
+	_, err := training.Run(t.Context())
+	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 1 on node 1 exited with 3") {
+		t.Errorf("got %v, want rank 1 on node 1", err)
+	}
+}
+
+func FuzzStatuses(f *testing.F) {
+	f.Add([]byte(`{"node":99,"state":"exited","ranks":[{"rank":1,"node":99,"ended":"2026-01-02T03:04:05Z","exit":{"code":3}}]}`), 2, 1)
+	f.Add([]byte(`{"state":"stopped","stopCause":"deadline","ranks":[{"rank":-1}]}`), 0, 0)
+	f.Add([]byte(`{"state":"exited","nccl":{},"ranks":[{"exit":{"signal":"SIGKILL","outOfMemory":true}}]}`), 1, 1)
+	f.Fuzz(func(t *testing.T, record []byte, perNode, node int) {
+		var status agent.JobStatus
+		if json.Unmarshal(record, &status) != nil {
+			return
+		}
+		node, perNode = node&1, 1+perNode&7
+		training := &Training{Log: slog.New(slog.DiscardHandler), Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: perNode, Nodes: 2}}
+		refuse := func(context.Context, int) (net.Conn, error) { return nil, errors.New("no agent") }
+		for i := range 2 {
+			training.Nodes = append(training.Nodes, agent.NewClient(i, "", agent.Credentials{}, refuse))
+		}
+		statuses := make([]agent.JobStatus, 2)
+		status.Spec = training.Spec
+		if status.Confine("job", node) != nil {
+			return
+		}
+		statuses[node] = status
+		for _, rank := range statuses[node].Ranks {
+			if rank.Node != node || rank.Rank/perNode != node {
+				t.Errorf("node %d of %d ranks has rank %d of node %d", node, perNode, rank.Rank, rank.Node)
+			}
+		}
+		training.failing(statuses[node])
+		if err := training.verdict(statuses, nil); (err == nil) != training.succeeded(statuses) {
+			t.Errorf("the verdict is %v", err)
+		}
+	})
+}
+
+// A verdict is final: the retried step reports it without the nodes.
+func TestEarlierVerdict(t *testing.T) {
+	verdicts := map[fail.Reason]fail.Reason{fail.Cancelled: "", fail.AgentUnreachable: "", fail.EnvironmentMissing: "", "": ""}
+	for _, reason := range []fail.Reason{
+		fail.RankFailed, fail.OutOfMemory, fail.TrainingTimeout, fail.TransportWrong, fail.NodeLost, fail.ContainerRestarted,
+		fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput,
+	} {
+		verdicts[reason] = reason
+	}
+	for reason, want := range verdicts {
+		task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "run-train", OwnerReferences: []metav1.OwnerReference{run.OwnerReference("run", "uid")},
+			Labels: map[string]string{"tekton.dev/pipelineRun": "run", "tekton.dev/pipelineTask": "train"}}}
+		task.Status.RetriesStatus = []v1.TaskRunStatus{{TaskRunStatusFields: v1.TaskRunStatusFields{Results: []v1.TaskRunResult{
+			{Name: "reason", Value: *v1.NewStructuredValues(string(reason))}, {Name: "message", Value: *v1.NewStructuredValues("training: rank 3")}, {Name: "metrics", Value: *v1.NewStructuredValues(`{"step":7}`)}}}}}
+		clients := &kube.Clients{Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
+		a := attempt{Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+		result, err := a.earlier(t.Context())
+		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != "training: rank 3" || result.Metrics != `{"step":7}`) {
+			t.Errorf("after %q: got %v, metrics %q; want %q", reason, err, result.Metrics, want)
+		}
+	}
+}
+
+// Tasks pass variables behind a -- of their own, so that none is a flag.
+func TestArguments(t *testing.T) {
+	for _, tc := range []struct {
+		args, want string // variables | arguments, or the error
+	}{
+		{"--script=x A=1 -- --steps 5", "A=1 | --steps 5"},
+		{"--script=x -- A=1 -- --steps 5 -- 6", "A=1 | --steps 5 -- 6"},
+		{"--script=x -- -- ", " | "},
+		{"--script=x -- --steps 5", " | --steps 5"},
+		{"--script=x -- --env-secret-dir=/var/run/secrets -- --steps 5", "want KEY=VALUE"},
+		{"--script=x RANK=3", "the launcher sets it"},
+	} {
+		cmd := Command()
+		if err := cmd.ParseFlags(strings.Fields(tc.args)); err != nil {
+			t.Fatal(err)
+		}
+		env, args := taskArguments(cmd, cmd.Flags().Args())
+		got := strings.Join(env, " ") + " | " + strings.Join(args, " ")
+		err := cmd.ValidateArgs(cmd.Flags().Args())
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, tc.want) || err == nil && got != tc.want {
+			t.Errorf("%s: got %q, want %q", tc.args, got, tc.want)
 		}
 	}
 }

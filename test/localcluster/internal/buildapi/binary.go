@@ -29,6 +29,8 @@ const SourceContainer = "git-clone"
 const (
 	// binaryTimeout is how long a client that sends its source waits for the pod.
 	binaryTimeout = 5 * time.Minute
+	// binaryPause is how long after the request the Build is created.
+	binaryPause   = time.Second
 	cancelTimeout = 30 * time.Second
 	noLogs        = "no logs are available."
 )
@@ -55,7 +57,11 @@ func (binaryREST) ProducesObject(string) any         { return buildv1.Build{} }
 // Connect implements rest.Connecter.
 func (r binaryREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
 	return http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
-		build, err := r.build(ctx, name, options.(*buildv1.BinaryBuildRequestOptions), request.Body)
+		if asFile := options.(*buildv1.BinaryBuildRequestOptions).AsFile; asFile != "" {
+			responder.Error(apierrors.NewBadRequest("this stand-in does not implement asFile"))
+			return
+		}
+		build, err := r.build(ctx, name, request.Body)
 		if err != nil {
 			responder.Error(err)
 			return
@@ -64,18 +70,17 @@ func (r binaryREST) Connect(ctx context.Context, name string, options runtime.Ob
 	}), nil
 }
 
-func (r binaryREST) build(ctx context.Context, name string, options *buildv1.BinaryBuildRequestOptions, body io.Reader) (*buildv1.Build, error) {
+func (r binaryREST) build(ctx context.Context, name string, body io.Reader) (*buildv1.Build, error) {
 	request := &buildv1.BuildRequest{
 		ObjectMeta:  metav1.ObjectMeta{Name: name},
-		Binary:      &buildv1.BinaryBuildSource{AsFile: options.AsFile},
+		Binary:      &buildv1.BinaryBuildSource{},
 		TriggeredBy: []buildv1.BuildTriggerCause{{Message: CauseManual}},
 	}
-	if options.Commit != "" {
-		request.Revision = &buildv1.SourceRevision{Type: buildv1.BuildSourceGit, Git: &buildv1.GitSourceRevision{
-			Commit: options.Commit, Message: options.Message,
-			Author:    buildv1.SourceControlUser{Name: options.AuthorName, Email: options.AuthorEmail},
-			Committer: buildv1.SourceControlUser{Name: options.CommitterName, Email: options.CommitterEmail},
-		}}
+	// OpenShift polls for ImageStreamTags of the BuildConfig, and pauses before the first time.
+	select {
+	case <-time.After(binaryPause):
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 	build, err := r.instantiator.Instantiate(ctx, genericapirequest.NamespaceValue(ctx), request)
 	if err != nil {
@@ -88,15 +93,13 @@ func (r binaryREST) build(ctx context.Context, name string, options *buildv1.Bin
 	return latest, err
 }
 
-// send streams the body into the build's pod as soon as that runs. Of an error
-// it says whether the build has ended by itself.
+// send streams the body into the build's pod as soon as the pod runs. ended reports whether the build ended by itself
+// before an error.
 func (r binaryREST) send(ctx context.Context, build *buildv1.Build, body io.Reader) (latest *buildv1.Build, ended bool, err error) {
 	latest, err = waitStarted(ctx, r.instantiator.Builds, build.Namespace, build.Name, binaryTimeout)
 	switch {
 	case errors.Is(err, errBuildDeleted):
 		return nil, true, apierrors.NewBadRequest(fmt.Sprintf("build %s was deleted before it started: %s", build.Name, noLogs))
-	case errors.Is(err, errNotStarted):
-		return nil, false, apierrors.NewTimeoutError(fmt.Sprintf("timed out waiting for build %s to start after %s", build.Name, binaryTimeout), 0)
 	case err != nil:
 		return nil, false, apierrors.NewBadRequest(fmt.Sprintf("unable to wait for build %s to run: %v", build.Name, err))
 	}

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// historyLimit is how many builds of a kind a BuildConfig keeps if it does not say.
+// historyLimit is the default number of successful, and of failed, builds that a BuildConfig keeps.
 const historyLimit = 5
 
 func addDefaults(scheme *runtime.Scheme) {
@@ -56,17 +56,8 @@ func defaultBuildConfig(config *buildv1.BuildConfig) {
 
 func defaultCommon(spec *buildv1.CommonSpec) {
 	source, strategy := &spec.Source, &spec.Strategy
-	if source.Type == "" {
-		switch {
-		case source.Binary != nil:
-			source.Type = buildv1.BuildSourceBinary
-		case source.Git != nil:
-			source.Type = buildv1.BuildSourceGit
-		case source.Dockerfile != nil:
-			source.Type = buildv1.BuildSourceDockerfile
-		case len(source.Images) > 0:
-			source.Type = buildv1.BuildSourceImage
-		}
+	if source.Type == "" && source.Binary != nil {
+		source.Type = buildv1.BuildSourceBinary
 	}
 	if strategy.Type == "" {
 		switch {
@@ -79,9 +70,6 @@ func defaultCommon(spec *buildv1.CommonSpec) {
 		case strategy.JenkinsPipelineStrategy != nil:
 			strategy.Type = buildv1.JenkinsPipelineBuildStrategyType
 		}
-	}
-	if docker := strategy.DockerStrategy; docker != nil && docker.From != nil && docker.From.Kind == "" {
-		docker.From.Kind = "ImageStreamTag"
 	}
 }
 

@@ -27,15 +27,13 @@ func labelValue(name string) string { return name[:min(len(name), 63)] }
 // generate is the next Build of the BuildConfig, as the request wants it. The
 // BuildConfig's count is the new Build's number already.
 func generate(config *buildv1.BuildConfig, request *buildv1.BuildRequest) (*buildv1.Build, error) {
-	yes := true
+	yes, now := true, metav1.Now()
 	spec := config.Spec.CommonSpec.DeepCopy()
 	if spec.ServiceAccount == "" {
 		spec.ServiceAccount = BuilderAccount
 	}
-	if request.Revision != nil {
-		spec.Revision = request.Revision.DeepCopy()
-	}
-	chooseSource(spec, request.Binary)
+	// A BuildConfig with a binary source has none until a client sends it.
+	spec.Source.Binary = request.Binary.DeepCopy()
 	build := &buildv1.Build{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        fmt.Sprintf("%s-%d", config.Name, config.Status.LastVersion),
@@ -49,11 +47,14 @@ func generate(config *buildv1.BuildConfig, request *buildv1.BuildRequest) (*buil
 		},
 		Spec: buildv1.BuildSpec{CommonSpec: *spec, TriggeredBy: request.TriggeredBy},
 		Status: buildv1.BuildStatus{
-			Phase:  buildv1.BuildPhaseNew,
+			Phase: buildv1.BuildPhaseNew,
+			Conditions: []buildv1.BuildCondition{{
+				Type: buildv1.BuildConditionType(buildv1.BuildPhaseNew), Status: corev1.ConditionTrue, LastUpdateTime: now, LastTransitionTime: now,
+			}},
 			Config: &corev1.ObjectReference{Kind: "BuildConfig", Namespace: config.Namespace, Name: config.Name},
 		},
 	}
-	// What the request says first, the BuildConfig over it, what the system says last.
+	// The BuildConfig's labels override the request's, and the system's override both.
 	for _, from := range []map[string]string{request.Labels, config.Labels, {
 		buildv1.BuildConfigLabelDeprecated: labelValue(config.Name),
 		buildv1.BuildConfigLabel:           labelValue(config.Name),
@@ -76,26 +77,8 @@ func generate(config *buildv1.BuildConfig, request *buildv1.BuildRequest) (*buil
 	docker.Env = merge(docker.Env, request.Env)
 	if options := request.DockerStrategyOptions; options != nil {
 		docker.BuildArgs = merge(docker.BuildArgs, options.BuildArgs)
-		if options.NoCache != nil {
-			docker.NoCache = *options.NoCache
-		}
 	}
 	return build, nil
-}
-
-// chooseSource: what a client sends takes git's place, and that of a
-// Dockerfile written into the BuildConfig if it is one; a BuildConfig whose
-// source is to be sent has none without it.
-func chooseSource(spec *buildv1.CommonSpec, binary *buildv1.BinaryBuildSource) {
-	if binary == nil {
-		spec.Source.Binary = nil
-		return
-	}
-	spec.Source.Git = nil
-	spec.Source.Binary = binary.DeepCopy()
-	if spec.Source.Dockerfile != nil && binary.AsFile == "Dockerfile" {
-		spec.Source.Dockerfile = nil
-	}
 }
 
 // merge is the old variables with the new ones in their places or behind them.

@@ -2,12 +2,16 @@ package buildapi
 
 import (
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	buildv1 "github.com/openshift/api/build/v1"
+	buildfake "github.com/openshift/client-go/build/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubefake "k8s.io/client-go/kubernetes/fake"
 )
 
 func config() *buildv1.BuildConfig {
@@ -27,11 +31,10 @@ func config() *buildv1.BuildConfig {
 }
 
 func TestGenerate(t *testing.T) {
-	noCache := true
 	build, err := generate(config(), &buildv1.BuildRequest{
-		Binary:                &buildv1.BinaryBuildSource{AsFile: "Dockerfile"},
+		Binary:                &buildv1.BinaryBuildSource{},
 		Env:                   []corev1.EnvVar{{Name: "E", Value: "x"}},
-		DockerStrategyOptions: &buildv1.DockerStrategyOptions{BuildArgs: []corev1.EnvVar{{Name: "B", Value: "3"}}, NoCache: &noCache},
+		DockerStrategyOptions: &buildv1.DockerStrategyOptions{BuildArgs: []corev1.EnvVar{{Name: "B", Value: "3"}}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -47,11 +50,27 @@ func TestGenerate(t *testing.T) {
 	if diff := cmp.Diff([]corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "3"}}, docker.BuildArgs); diff != "" {
 		t.Error(diff)
 	}
-	if !docker.NoCache || len(docker.Env) != 1 || build.Spec.Source.Binary.AsFile != "Dockerfile" {
-		t.Errorf("noCache %v, env %v, source %v", docker.NoCache, docker.Env, build.Spec.Source)
+	if len(docker.Env) != 1 || build.Spec.Source.Binary == nil {
+		t.Errorf("env %v, source %v", docker.Env, build.Spec.Source)
+	}
+	if c := build.Status.Conditions; len(c) != 1 || c[0].Type != "New" || c[0].Status != corev1.ConditionTrue {
+		t.Errorf("conditions %v, want New", c)
 	}
 	if problems := validateBuild(build); problems != nil {
 		t.Error(problems)
+	}
+}
+
+// TestMissingAccount: OpenShift answers with an internal error, and creates no Build.
+func TestMissingAccount(t *testing.T) {
+	builds := buildfake.NewClientset(config()).BuildV1()
+	_, err := Instantiator{Builds: builds, Kube: kubefake.NewClientset()}.Instantiate(t.Context(), "team", &buildv1.BuildRequest{ObjectMeta: metav1.ObjectMeta{Name: "app"}})
+	const want = `error getting push/pull secrets for service account team/builder: serviceaccounts "builder" not found`
+	if !apierrors.IsInternalError(err) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want an internal error with %q", err, want)
+	}
+	if made, err := builds.Builds("team").List(t.Context(), metav1.ListOptions{}); err != nil || len(made.Items) > 0 {
+		t.Errorf("builds %v, %v; want none", made, err)
 	}
 }
 
@@ -62,6 +81,29 @@ func TestABinarySourceThatIsNotSent(t *testing.T) {
 	}
 	if problems := validateBuild(build); len(problems) != 1 || problems[0].Field != "spec.source" {
 		t.Errorf("problems %v, want one of spec.source", problems)
+	}
+}
+
+func TestUnimplementedSourcesAreRefused(t *testing.T) {
+	for name, change := range map[string]func(*buildv1.BuildConfig){
+		"git": func(c *buildv1.BuildConfig) {
+			c.Spec.Source.Git = &buildv1.GitBuildSource{URI: "https://example.com/r"}
+		},
+		"context": func(c *buildv1.BuildConfig) { c.Spec.Source.ContextDir = "a" },
+		"base image": func(c *buildv1.BuildConfig) {
+			c.Spec.Strategy.DockerStrategy.From = &corev1.ObjectReference{Kind: "DockerImage", Name: "b"}
+		},
+		"no cache": func(c *buildv1.BuildConfig) { c.Spec.Strategy.DockerStrategy.NoCache = true },
+	} {
+		refused := config()
+		refused.Spec.RunPolicy = buildv1.BuildRunPolicySerial
+		if problems := validateBuildConfig(refused); problems != nil {
+			t.Fatalf("without %s: %v", name, problems)
+		}
+		change(refused)
+		if problems := validateBuildConfig(refused); len(problems) != 1 {
+			t.Errorf("%s: %v, want one problem", name, problems)
+		}
 	}
 }
 

@@ -8,12 +8,12 @@ import (
 	buildv1 "github.com/openshift/api/build/v1"
 	buildclient "github.com/openshift/client-go/build/clientset/versioned/typed/build/v1"
 	imageclient "github.com/openshift/client-go/image/clientset/versioned/typed/image/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/client-go/kubernetes"
 )
 
 // conflictRetries is how often a build is tried again that another one overtook.
@@ -23,6 +23,7 @@ const conflictRetries = 3
 type Instantiator struct {
 	Builds buildclient.BuildV1Interface
 	Images imageclient.ImageV1Interface
+	Kube   kubernetes.Interface
 }
 
 // Instantiate counts the BuildConfig up and creates its next Build.
@@ -55,32 +56,16 @@ func (i Instantiator) once(ctx context.Context, namespace string, request *build
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
-	if err := i.resolveBase(ctx, build); err != nil {
-		return nil, err
+	account := build.Spec.ServiceAccount
+	if _, err := i.Kube.CoreV1().ServiceAccounts(namespace).Get(ctx, account, metav1.GetOptions{}); err != nil {
+		// OpenShift loses the error's own status here.
+		return nil, apierrors.NewInternalError(fmt.Errorf("error getting push/pull secrets for service account %s/%s: %v", namespace, account, err)) //nolint:errorlint // as OpenShift does
 	}
 	// The count first: of two requests at once only one passes here.
 	if _, err := configs.Update(ctx, config, metav1.UpdateOptions{}); err != nil {
 		return nil, err
 	}
 	return i.Builds.Builds(namespace).Create(ctx, build, metav1.CreateOptions{})
-}
-
-// resolveBase replaces an ImageStreamTag to build on by the image that it is now.
-func (i Instantiator) resolveBase(ctx context.Context, build *buildv1.Build) error {
-	from := build.Spec.Strategy.DockerStrategy.From
-	if from == nil || from.Kind != "ImageStreamTag" {
-		return nil
-	}
-	namespace := from.Namespace
-	if namespace == "" {
-		namespace = build.Namespace
-	}
-	tag, err := i.Images.ImageStreamTags(namespace).Get(ctx, from.Name, metav1.GetOptions{})
-	if err != nil {
-		return err
-	}
-	*from = corev1.ObjectReference{Kind: "DockerImage", Name: tag.Image.DockerImageReference}
-	return nil
 }
 
 // instantiateREST is buildconfigs/instantiate.

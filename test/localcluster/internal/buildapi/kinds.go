@@ -19,8 +19,7 @@ func buildConfigs(scheme *runtime.Scheme) kind[*buildv1.BuildConfig] {
 	s := strategyFor[*buildv1.BuildConfig](scheme)
 	s.create = func(config *buildv1.BuildConfig) { config.Generation = 1 }
 	s.update = func(config, old *buildv1.BuildConfig) {
-		// The count of builds never goes back, whatever a client that has an
-		// older one, or none, writes.
+		// The count of builds never decreases, even if a client writes an older one.
 		config.Status.LastVersion = max(config.Status.LastVersion, old.Status.LastVersion)
 		config.Generation = old.Generation
 		if !equality.Semantic.DeepEqual(config.Spec, old.Spec) {

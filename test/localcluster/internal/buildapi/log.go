@@ -2,7 +2,6 @@ package buildapi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -54,9 +53,6 @@ func (r logREST) Get(ctx context.Context, name string, opts runtime.Object) (run
 			return &stream{}, nil
 		}
 		if build, err = waitStarted(ctx, r.builds, namespace, name, logTimeout); err != nil {
-			if errors.Is(err, errNotStarted) {
-				return nil, apierrors.NewTimeoutError(fmt.Sprintf("timed out waiting for build %s to start after %s", name, logTimeout), 1)
-			}
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("unable to wait for build %s to run: %v", name, err))
 		}
 		switch build.Status.Phase {
@@ -101,7 +97,7 @@ func (r logREST) copyAll(ctx context.Context, pod *corev1.Pod, options *buildv1.
 			return err
 		}
 		if state == nil {
-			// Not started: either nobody waits for it, or it never will.
+			// The build has not started: the client does not wait for it, or it will never start.
 			return nil
 		}
 		podOptions := &corev1.PodLogOptions{

@@ -81,9 +81,6 @@ func addQueries(scheme *runtime.Scheme) error {
 	return scheme.AddConversionFunc((*url.Values)(nil), (*buildv1.BinaryBuildRequestOptions)(nil), func(from, to any, _ conversion.Scope) error {
 		query, options := *from.(*url.Values), to.(*buildv1.BinaryBuildRequestOptions)
 		options.AsFile = query.Get("asFile")
-		options.Commit, options.Message = query.Get("revision.commit"), query.Get("revision.message")
-		options.AuthorName, options.AuthorEmail = query.Get("revision.authorName"), query.Get("revision.authorEmail")
-		options.CommitterName, options.CommitterEmail = query.Get("revision.committerName"), query.Get("revision.committerEmail")
 		return nil
 	})
 }
@@ -93,7 +90,7 @@ func readLogOptions(query url.Values, options *buildv1.BuildLogOptions) error {
 		"follow": &options.Follow, "previous": &options.Previous, "timestamps": &options.Timestamps,
 		"nowait": &options.NoWait, "insecureSkipTLSVerifyBackend": &options.InsecureSkipTLSVerifyBackend,
 	} {
-		// As everywhere in the API: a name without a value, and whatever is not false, is true.
+		// As everywhere in the API, a name without a value is true, and so is every value except false and 0.
 		if values, given := query[name]; given {
 			*target = len(values) == 0 || (values[0] != "false" && values[0] != "0")
 		}

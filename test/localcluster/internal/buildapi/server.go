@@ -38,7 +38,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// Config says what the server needs.
+// Config has the server's addresses, files and registry.
 type Config struct {
 	// Address that it listens on.
 	Address           string
@@ -92,8 +92,8 @@ func Run(ctx context.Context, config Config, run func(context.Context, Clients) 
 	return nil
 }
 
-// waitAuthentication waits for the ConfigMap by which the cluster's API server
-// says how it passes callers on: it is written some time after it is ready.
+// waitAuthentication waits for the ConfigMap in which the API server describes how it forwards callers. The API server
+// writes it some time after it is ready.
 func waitAuthentication(ctx context.Context, kubeConfig *restclient.Config) error {
 	client, err := kubernetes.NewForConfig(kubeConfig)
 	if err != nil {
@@ -225,7 +225,7 @@ func storages(scheme *runtime.Scheme, etcd generic.RESTOptionsGetter, config Con
 	status := imageStreamStatus(scheme)
 	streamStatus.UpdateStrategy = status
 
-	instantiator := Instantiator{Builds: clients.Builds, Images: clients.Images}
+	instantiator := Instantiator(clients)
 	return map[string]map[string]rest.Storage{
 		buildv1.GroupName: {
 			"buildconfigs":                   withNames{buildConfigStore, []string{"bc"}},

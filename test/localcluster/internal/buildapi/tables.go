@@ -57,7 +57,7 @@ func buildConfigTable() table[*buildv1.BuildConfig] {
 	return table[*buildv1.BuildConfig]{
 		columns: []string{"Name", "Type", "From", "Latest"},
 		row: func(c *buildv1.BuildConfig) []any {
-			return []any{c.Name, string(c.Spec.Strategy.Type), describeSource(c.Spec.Source), c.Status.LastVersion}
+			return []any{c.Name, string(c.Spec.Strategy.Type), string(c.Spec.Source.Type), c.Status.LastVersion}
 		},
 	}
 }
@@ -77,27 +77,9 @@ func buildTable() table[*buildv1.Build] {
 			if b.Status.Duration > 0 {
 				took = b.Status.Duration.Round(time.Second).String()
 			}
-			return []any{b.Name, string(b.Spec.Strategy.Type), describeSource(b.Spec.Source), status, started, took}
+			return []any{b.Name, string(b.Spec.Strategy.Type), string(b.Spec.Source.Type), status, started, took}
 		},
 	}
-}
-
-func describeSource(source buildv1.BuildSource) string {
-	var parts []string
-	if source.Git != nil {
-		part := "Git"
-		if source.Git.Ref != "" {
-			part += "@" + source.Git.Ref
-		}
-		parts = append(parts, part)
-	}
-	if source.Dockerfile != nil {
-		parts = append(parts, "Dockerfile")
-	}
-	if source.Binary != nil {
-		parts = append(parts, "Binary")
-	}
-	return strings.Join(parts, ",")
 }
 
 func imageStreamTable() table[*imagev1.ImageStream] {

@@ -36,7 +36,7 @@ func validateBuild(build *buildv1.Build) field.ErrorList {
 	return validateCommon(build.Spec.CommonSpec, field.NewPath("spec"), true)
 }
 
-// terminal says whether the phase is a build's last.
+// terminal reports whether a build never leaves the phase.
 func terminal(phase buildv1.BuildPhase) bool {
 	switch phase {
 	case buildv1.BuildPhaseNew, buildv1.BuildPhasePending, buildv1.BuildPhaseRunning:
@@ -63,20 +63,14 @@ func validateBuildUpdate(build, old *buildv1.Build) field.ErrorList {
 func validateCommon(spec buildv1.CommonSpec, path *field.Path, isBuild bool) field.ErrorList {
 	problems := validateStrategy(spec.Strategy, path.Child("strategy"))
 	source := path.Child("source")
-	if isBuild && spec.Source.Git == nil && spec.Source.Binary == nil && spec.Source.Dockerfile == nil && len(spec.Source.Images) == 0 {
+	if isBuild && spec.Source.Binary == nil {
 		problems = append(problems, field.Invalid(source, "", "must provide a value for at least one source input(git, binary, dockerfile, images)."))
 	}
-	if spec.Source.Git != nil && spec.Source.Binary != nil {
-		problems = append(problems, field.Invalid(source.Child("git"), "", "may not be set when binary is also set"))
+	if from := spec.Source; from.Git != nil || from.Dockerfile != nil || from.ContextDir != "" || len(from.Images)+len(from.Secrets)+len(from.ConfigMaps) > 0 {
+		problems = append(problems, field.NotSupported(source, "other sources", []buildv1.BuildSourceType{buildv1.BuildSourceBinary}))
 	}
-	if spec.Source.Git != nil && spec.Source.Git.URI == "" {
-		problems = append(problems, field.Required(source.Child("git", "uri"), ""))
-	}
-	if spec.Source.Binary != nil && strings.Contains(spec.Source.Binary.AsFile, "/") {
-		problems = append(problems, field.Invalid(source.Child("binary", "asFile"), spec.Source.Binary.AsFile, "file name may not contain slashes or relative path segments"))
-	}
-	if strings.HasPrefix(spec.Source.ContextDir, "..") || strings.Contains(spec.Source.ContextDir, "/..") {
-		problems = append(problems, field.Invalid(source.Child("contextDir"), spec.Source.ContextDir, "context dir must not be a relative path"))
+	if spec.MountTrustedCA != nil && *spec.MountTrustedCA {
+		problems = append(problems, notImplemented(path.Child("mountTrustedCA")))
 	}
 	if to := spec.Output.To; to != nil {
 		problems = append(problems, validateOutput(*to, path.Child("output", "to"))...)
@@ -119,11 +113,12 @@ func validateStrategy(strategy buildv1.BuildStrategy, path *field.Path) field.Er
 	}
 	docker, path := strategy.DockerStrategy, path.Child("dockerStrategy")
 	var problems field.ErrorList
-	if docker.From != nil && docker.From.Name == "" {
-		problems = append(problems, field.Required(path.Child("from", "name"), ""))
-	}
-	if strings.HasPrefix(docker.DockerfilePath, "/") || strings.HasPrefix(docker.DockerfilePath, "..") {
-		problems = append(problems, field.Invalid(path.Child("dockerfilePath"), docker.DockerfilePath, "dockerfilePath must be a relative path"))
+	for name, used := range map[string]bool{
+		"from": docker.From != nil, "dockerfilePath": docker.DockerfilePath != "", "noCache": docker.NoCache, "imageOptimizationPolicy": docker.ImageOptimizationPolicy != nil,
+	} {
+		if used {
+			problems = append(problems, notImplemented(path.Child(name)))
+		}
 	}
 	for i, env := range docker.Env {
 		if env.Name == "" {
@@ -160,6 +155,11 @@ func validateStrategy(strategy buildv1.BuildStrategy, path *field.Path) field.Er
 		}
 	}
 	return problems
+}
+
+// notImplemented refuses what OpenShift has and this stand-in has not.
+func notImplemented(path *field.Path) *field.Error {
+	return field.Forbidden(path, "this stand-in does not implement it")
 }
 
 func validateImageStream(stream *imagev1.ImageStream) field.ErrorList {

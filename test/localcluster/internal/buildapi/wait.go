@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	errBuildDeleted = errors.New("the build was deleted")
-	errNotStarted   = errors.New("the build did not start in time")
+	errBuildDeleted = errors.New("build was deleted")
+	errNotStarted   = errors.New("timed out waiting for the condition") // OpenShift's words
 )
 
 // waitStarted watches until the build is neither New nor Pending. After the

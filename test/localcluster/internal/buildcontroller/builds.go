@@ -11,20 +11,18 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
+	"k8s.io/kubernetes/third_party/forked/golang/expansion"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildapi"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildstatus"
 )
-
-// injectLabel asks for the trusted certificates.
-const injectLabel = "config.openshift.io/inject-trusted-cabundle"
 
 func (c *controller) handleBuild(ctx context.Context, namespace, name string) error {
 	build, err := c.Builds.Builds(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	if err != nil || ended(build) || build.DeletionTimestamp != nil {
+	if err != nil || settled(build) || build.DeletionTimestamp != nil {
 		return err
 	}
 	pod, err := c.Kube.CoreV1().Pods(namespace).Get(ctx, buildapi.PodName(name), metav1.GetOptions{})
@@ -33,10 +31,12 @@ func (c *controller) handleBuild(ctx context.Context, namespace, name string) er
 	} else if err != nil {
 		return err
 	}
-	if build.Status.Cancelled {
+	if build.Status.Cancelled && !ended(build) {
 		return c.cancel(ctx, build, pod)
 	}
 	switch {
+	case ended(build):
+		return c.settle(ctx, build, pod)
 	case build.Status.Phase != buildv1.BuildPhaseNew:
 		return c.follow(ctx, build, pod)
 	case pod == nil:
@@ -76,17 +76,58 @@ func (c *controller) start(ctx context.Context, build *buildv1.Build) error {
 	if err := c.resolve(ctx, resolved); err != nil {
 		var waiting waitingError
 		if errors.As(err, &waiting) {
-			if err := c.stay(ctx, build, waiting.reason); err != nil {
-				return err
-			}
-			// An ImageStream that appears is an event; nothing else is.
+			o := outcomeFor(buildv1.BuildPhaseNew, waiting.reason)
 			if waiting.reason == buildv1.StatusReasonInvalidOutputReference {
-				return nil
+				// Only a build with a folder fails: its sender waits.
+				o.phase = buildv1.BuildPhaseFailed
+				return c.move(ctx, build, nil, o)
+			}
+			if err := c.stay(ctx, build, o); err != nil {
+				return err
 			}
 		}
 		return err
 	}
+	missing, err := c.missingResources(ctx, resolved)
+	if err != nil {
+		return err
+	}
+	if missing != "" {
+		return c.move(ctx, build, nil, outcome{phase: buildv1.BuildPhaseFailed, reason: buildv1.StatusReasonGenericBuildFailed, message: "These resources do not exist:" + missing})
+	}
 	return c.createPod(ctx, build, resolved)
+}
+
+// missingResources lists the ConfigMaps and Secrets of the build's volumes that do not exist.
+func (c *controller) missingResources(ctx context.Context, build *buildv1.Build) (missing string, err error) {
+	var configs, secrets []string
+	for _, v := range build.Spec.Strategy.DockerStrategy.Volumes {
+		var list *[]string
+		var name string
+		switch {
+		case v.Source.ConfigMap != nil:
+			list, name = &configs, v.Source.ConfigMap.Name
+			_, err = c.Kube.CoreV1().ConfigMaps(build.Namespace).Get(ctx, name, metav1.GetOptions{})
+		case v.Source.Secret != nil:
+			list, name = &secrets, v.Source.Secret.SecretName
+			_, err = c.Kube.CoreV1().Secrets(build.Namespace).Get(ctx, name, metav1.GetOptions{})
+		default:
+			continue
+		}
+		switch {
+		case apierrors.IsNotFound(err):
+			*list = append(*list, name)
+		case err != nil:
+			return "", err
+		}
+	}
+	if len(configs) > 0 {
+		missing = " ConfigMaps [" + strings.Join(configs, ", ") + "]"
+	}
+	if len(secrets) > 0 {
+		missing += " Secrets [" + strings.Join(secrets, ", ") + "]"
+	}
+	return missing, nil
 }
 
 // waitingError is why a build stays New.
@@ -114,26 +155,12 @@ func (c *controller) resolve(ctx context.Context, build *buildv1.Build) error {
 		}
 	}
 	docker := build.Spec.Strategy.DockerStrategy
-	base := ""
-	if docker.From != nil {
-		base = docker.From.Name
-	}
 	if docker.PullSecret == nil {
-		secret, err := c.accountSecret(ctx, build, base)
+		secret, err := c.accountSecret(ctx, build, "")
 		if err != nil {
 			return waitingError{buildv1.StatusReasonCannotRetrieveServiceAccount, err}
 		}
 		docker.PullSecret = secret
-	}
-	for i := range build.Spec.Source.Images {
-		source := &build.Spec.Source.Images[i]
-		if source.From.Kind == "ImageStreamTag" {
-			tag, err := c.Images.ImageStreamTags(namespaceOf(source.From, build)).Get(ctx, source.From.Name, metav1.GetOptions{})
-			if err != nil {
-				return waitingError{buildv1.StatusReasonInvalidImageReference, err}
-			}
-			source.From = corev1.ObjectReference{Kind: "DockerImage", Name: tag.Image.DockerImageReference}
-		}
 	}
 	return nil
 }
@@ -160,11 +187,14 @@ func (c *controller) resolveOutput(ctx context.Context, namespace string, to cor
 	if err != nil {
 		return "", err
 	}
+	if stream.Status.DockerImageRepository == "" {
+		return "", errors.New("the integrated registry is not configured")
+	}
 	return stream.Status.DockerImageRepository + ":" + tag, nil
 }
 
 // accountSecret is the secret of the build's service account for that image's
-// registry, or else its first for any.
+// registry, or else its first for any, nil for none.
 func (c *controller) accountSecret(ctx context.Context, build *buildv1.Build, image string) (*corev1.LocalObjectReference, error) {
 	account, err := c.Kube.CoreV1().ServiceAccounts(build.Namespace).Get(ctx, build.Spec.ServiceAccount, metav1.GetOptions{})
 	if err != nil {
@@ -172,7 +202,7 @@ func (c *controller) accountSecret(ctx context.Context, build *buildv1.Build, im
 	}
 	host, _, _ := strings.Cut(image, "/")
 	var found *corev1.LocalObjectReference
-	for _, ref := range account.Secrets {
+	for _, ref := range account.ImagePullSecrets {
 		secret, err := c.Kube.CoreV1().Secrets(build.Namespace).Get(ctx, ref.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			continue
@@ -194,9 +224,6 @@ func (c *controller) accountSecret(ctx context.Context, build *buildv1.Build, im
 			found = &corev1.LocalObjectReference{Name: secret.Name}
 		}
 	}
-	if found == nil {
-		return nil, fmt.Errorf("No docker secrets associated with build service account %s", build.Spec.ServiceAccount) //nolint:staticcheck // OpenShift's words
-	}
 	return found, nil
 }
 
@@ -215,9 +242,10 @@ func (c *controller) createPod(ctx context.Context, build, resolved *buildv1.Bui
 			return c.move(ctx, build, nil, o)
 		}
 	}
+	expand(docker.Env)
 	pod, err := podFor(resolved, c.config, ns.Annotations[DiskSizeAnnotation])
 	if err != nil {
-		return c.stay(ctx, build, buildv1.StatusReasonCannotCreateBuildPodSpec)
+		return c.stay(ctx, build, outcome{reason: buildv1.StatusReasonCannotCreateBuildPodSpec, message: "Failed to create pod spec: " + err.Error()})
 	}
 	created, err := c.Kube.CoreV1().Pods(build.Namespace).Create(ctx, pod, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
@@ -226,16 +254,13 @@ func (c *controller) createPod(ctx context.Context, build, resolved *buildv1.Bui
 	}
 	if err != nil {
 		c.recorder.Eventf(build, corev1.EventTypeWarning, "FailedCreate", "Error creating build pod: %v", err)
-		return errors.Join(fmt.Errorf("failed to create build pod: %w", err), c.stay(ctx, build, buildv1.StatusReasonCannotCreateBuildPod))
-	}
-	if err := c.ensureTrustedCA(ctx, build, created); err != nil {
-		return err
+		return errors.Join(fmt.Errorf("failed to create build pod: %w", err),
+			c.stay(ctx, build, outcome{reason: buildv1.StatusReasonCannotCreateBuildPod, message: "Failed creating build pod: " + err.Error()}))
 	}
 	return c.pending(ctx, build, resolved, created)
 }
 
-// adopt makes a build Pending whose pod was created by an attempt that then
-// could not say so.
+// adopt makes a build Pending whose pod exists, because an earlier attempt could not update the build.
 func (c *controller) adopt(ctx context.Context, build *buildv1.Build, pod *corev1.Pod) error {
 	resolved := build.DeepCopy()
 	if err := c.resolve(ctx, resolved); err != nil {
@@ -254,6 +279,16 @@ func (c *controller) pending(ctx context.Context, build, resolved *buildv1.Build
 		}
 		b.Annotations[buildv1.BuildPodNameAnnotation] = pod.Name
 	})
+}
+
+// expand resolves $(NAME) in variables by those before them, and $$ to $.
+func expand(variables []corev1.EnvVar) {
+	known := map[string]string{}
+	for i := range variables {
+		v := &variables[i]
+		v.Value = expansion.Expand(v.Value, expansion.MappingFuncFor(known))
+		known[v.Name] = v.Value
+	}
 }
 
 // resolveVariables reads what variables take from Secrets and ConfigMaps.
@@ -292,20 +327,7 @@ func (c *controller) resolveVariables(ctx context.Context, namespace string, var
 	return nil
 }
 
-// ensureTrustedCA makes the ConfigMap that the pod waits for.
-func (c *controller) ensureTrustedCA(ctx context.Context, build *buildv1.Build, pod *corev1.Pod) error {
-	yes := true
-	_, err := c.Kube.CoreV1().ConfigMaps(pod.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Name: trustedCAName(build), Labels: map[string]string{injectLabel: "true"},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID, Controller: &yes}},
-	}}, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
-}
-
-// follow takes over into the build what its pod says.
+// follow copies the state of the build's pod into the build.
 func (c *controller) follow(ctx context.Context, build *buildv1.Build, pod *corev1.Pod) error {
 	if pod == nil {
 		return c.move(ctx, build, nil, outcomeFor(buildv1.BuildPhaseError, buildv1.StatusReasonBuildPodDeleted))
@@ -315,9 +337,6 @@ func (c *controller) follow(ctx context.Context, build *buildv1.Build, pod *core
 	case buildv1.BuildPhasePending:
 		if build.Status.Phase == buildv1.BuildPhaseRunning {
 			return nil
-		}
-		if err := c.ensureTrustedCA(ctx, build, pod); err != nil {
-			return err
 		}
 		missing, err := c.pushSecretMissing(ctx, build)
 		if err != nil {
@@ -377,13 +396,33 @@ func (c *controller) recordImage(ctx context.Context, build *buildv1.Build, dige
 	return c.tagImage(ctx, namespace, name, tag, image, stream.Generation)
 }
 
-// stay leaves the build New and says why.
-func (c *controller) stay(ctx context.Context, build *buildv1.Build, reason buildv1.StatusReason) error {
-	if build.Status.Reason == reason {
+// stay leaves the build New and sets the reason.
+func (c *controller) stay(ctx context.Context, build *buildv1.Build, why outcome) error {
+	if build.Status.Reason == why.reason && build.Status.Message == why.message {
 		return nil
 	}
 	return c.update(ctx, build, func(b *buildv1.Build) {
-		b.Status.Reason, b.Status.Message = reason, buildstatus.Message(reason)
+		b.Status.Reason, b.Status.Message = why.reason, why.message
+	})
+}
+
+// settled reports whether the build has ended and no step follows. A failed build whose builder has reported its end is
+// settled in a second step.
+func settled(build *buildv1.Build) bool {
+	return ended(build) && build.Status.CompletionTimestamp != nil
+}
+
+// settle is the second step, in which OpenShift looks at the pod of a build that has failed.
+func (c *controller) settle(ctx context.Context, build *buildv1.Build, pod *corev1.Pod) error {
+	return c.update(ctx, build, func(b *buildv1.Build) {
+		var report buildstatus.Report
+		if pod != nil {
+			report = reportOf(pod)
+			if killedForMemory(pod) {
+				setPhase(b, outcomeFor(buildv1.BuildPhaseFailed, buildv1.StatusReasonOutOfMemoryKilled))
+			}
+		}
+		complete(b, report)
 	})
 }
 
@@ -395,7 +434,7 @@ func (c *controller) move(ctx context.Context, build *buildv1.Build, pod *corev1
 		if pod != nil && pod.Status.StartTime != nil && b.Status.StartTimestamp == nil && to.phase != buildv1.BuildPhasePending {
 			b.Status.StartTimestamp = pod.Status.StartTime
 		}
-		if ended(b) {
+		if ended(b) && to.report.Reason == "" {
 			complete(b, to.report)
 		}
 	})
@@ -433,9 +472,6 @@ func complete(build *buildv1.Build, report buildstatus.Report) {
 	}
 	if report.ImageDigest != "" && build.Status.Phase == buildv1.BuildPhaseComplete {
 		build.Status.Output.To = &buildv1.BuildStatusOutputTo{ImageDigest: report.ImageDigest}
-	}
-	if report.Revision != nil && build.Spec.Revision == nil {
-		build.Spec.Revision = report.Revision
 	}
 }
 

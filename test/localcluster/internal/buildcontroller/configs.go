@@ -41,8 +41,7 @@ func (c *controller) handleConfig(ctx context.Context, namespace, name string) e
 	return c.buildAtFirst(ctx, config)
 }
 
-// buildAtFirst is the ConfigChange trigger: one build as soon as the
-// BuildConfig is there, and none for any later change.
+// buildAtFirst is the ConfigChange trigger: it starts one build when the BuildConfig appears, and none for later changes.
 func (c *controller) buildAtFirst(ctx context.Context, config *buildv1.BuildConfig) error {
 	if config.Status.LastVersion != 0 {
 		return nil
@@ -57,7 +56,7 @@ func (c *controller) buildAtFirst(ctx context.Context, config *buildv1.BuildConf
 			LastVersion: &first,
 			TriggeredBy: []buildv1.BuildTriggerCause{{Message: buildapi.CauseConfig}},
 		})
-		// Somebody else was first.
+		// Another request was first.
 		if apierrors.IsBadRequest(err) {
 			return nil
 		}
@@ -123,7 +122,7 @@ func (c *controller) importTags(ctx context.Context, stream *imagev1.ImageStream
 	return nil
 }
 
-// handled says whether the tag was followed since the stream's spec changed last.
+// handled reports whether the tag was resolved since the last change of the stream's spec.
 func handled(stream *imagev1.ImageStream, tag imagev1.TagReference) bool {
 	for _, history := range stream.Status.Tags {
 		if history.Tag != tag.Name {

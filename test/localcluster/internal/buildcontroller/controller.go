@@ -27,7 +27,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildapi"
 )
 
-// Config says what the controller needs.
+// Config has the image of build pods and the registry.
 type Config struct {
 	// Image of the build pods' containers.
 	Image string
@@ -60,7 +60,7 @@ func Run(ctx context.Context, clients buildapi.Clients, config Config) error {
 	defer broadcaster.Shutdown()
 	c := &controller{
 		Clients: clients, config: config,
-		instantiator: buildapi.Instantiator{Builds: clients.Builds, Images: clients.Images},
+		instantiator: buildapi.Instantiator(clients),
 		recorder:     broadcaster.NewRecorder(buildscheme.Scheme, corev1.EventSource{Component: "build-controller"}),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[key](250*time.Millisecond, 20*time.Second)),
@@ -76,7 +76,7 @@ func Run(ctx context.Context, clients buildapi.Clients, config Config) error {
 	return nil
 }
 
-// watch queues whatever changes.
+// watch queues every object that changes.
 func (c *controller) watch(ctx context.Context) error {
 	builds, configs, streams := c.Builds.Builds(""), c.Builds.BuildConfigs(""), c.Images.ImageStreams("")
 	pods, namespaces := c.Kube.CoreV1().Pods(""), c.Kube.CoreV1().Namespaces()
@@ -93,9 +93,7 @@ func (c *controller) watch(ctx context.Context) error {
 		{&imagev1.ImageStream{}, lister(streams.List), streams.Watch, nil, c.streamSeen},
 		{&corev1.Pod{}, lister(pods.List), pods.Watch, func(o *metav1.ListOptions) { o.LabelSelector = buildv1.BuildLabel }, c.podSeen},
 		{&corev1.Namespace{}, lister(namespaces.List), namespaces.Watch, nil, c.namespaceSeen},
-		{&corev1.ServiceAccount{}, lister(accounts.List), accounts.Watch, func(o *metav1.ListOptions) {
-			o.FieldSelector = "metadata.name=" + buildapi.BuilderAccount
-		}, c.accountSeen},
+		{&corev1.ServiceAccount{}, lister(accounts.List), accounts.Watch, nil, c.accountSeen},
 	} {
 		tweak := func(o metav1.ListOptions) metav1.ListOptions {
 			if w.tweak != nil {
@@ -136,6 +134,7 @@ const (
 	kindConfig    = "buildconfig"
 	kindStream    = "imagestream"
 	kindNamespace = "namespace"
+	kindAccount   = "serviceaccount"
 )
 
 // buildSeen looks at the build and, since another one may be waiting for it,
@@ -178,8 +177,13 @@ func (c *controller) namespaceSeen(obj any) {
 }
 
 func (c *controller) accountSeen(obj any) {
-	if account, ok := obj.(*corev1.ServiceAccount); ok {
+	account, ok := obj.(*corev1.ServiceAccount)
+	switch {
+	case !ok:
+	case account.Name == buildapi.BuilderAccount:
 		c.queue.Add(key{kindNamespace, "", account.Namespace})
+	default:
+		c.queue.AddAfter(key{kindAccount, account.Namespace, account.Name}, time.Until(account.CreationTimestamp.Add(secretDelay)))
 	}
 }
 
@@ -218,6 +222,8 @@ func (c *controller) handle(ctx context.Context, k key) (err error) {
 		return c.handleStream(ctx, k.namespace, k.name)
 	case kindNamespace:
 		return handleNamespace(ctx, c.Kube, c.config.Registry, k.name)
+	case kindAccount:
+		return handleAccount(ctx, c.Kube, c.config.Registry, k.namespace, k.name)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
@@ -17,13 +18,13 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// fetchImage reads an image's manifest and configuration from its registry.
+// fetchImage reads an image's manifest and configuration from its registry, with the credentials in DOCKER_CONFIG.
 func fetchImage(ctx context.Context, reference string) (*imagev1.Image, error) {
 	ref, err := name.ParseReference(reference)
 	if err != nil {
 		return nil, err
 	}
-	img, err := remote.Image(ref, remote.WithContext(ctx), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: "amd64"}))
+	img, err := remote.Image(ref, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: "amd64"}))
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildstatus"
 )
 
-// outcome is what a build's pod says about the build.
+// outcome is the phase of a build, as derived from its pod.
 type outcome struct {
 	phase   buildv1.BuildPhase
 	reason  buildv1.StatusReason
@@ -58,12 +58,13 @@ func observeFailure(pod *corev1.Pod) outcome {
 	report := reportOf(pod)
 	result := outcomeFor(buildv1.BuildPhaseFailed, buildv1.StatusReasonGenericBuildFailed)
 	switch {
+	case report.Reason != "":
+		// On OpenShift the builder has written this to the Build itself.
+		result = outcomeFor(buildv1.BuildPhaseFailed, report.Reason)
 	case killedForMemory(pod):
 		result = outcomeFor(buildv1.BuildPhaseFailed, buildv1.StatusReasonOutOfMemoryKilled)
 	case pod.Status.Reason == "Evicted":
 		result = outcome{phase: buildv1.BuildPhaseFailed, reason: buildv1.StatusReasonBuildPodEvicted, message: pod.Status.Message}
-	case report.Reason != "":
-		result = outcomeFor(buildv1.BuildPhaseFailed, report.Reason)
 	case pod.DeletionTimestamp != nil:
 		result = outcomeFor(buildv1.BuildPhaseError, buildv1.StatusReasonBuildPodDeleted)
 	}
@@ -97,9 +98,6 @@ func reportOf(pod *corev1.Pod) buildstatus.Report {
 			joined.Reason, joined.LogTail = report.Reason, report.LogTail
 		}
 		joined.Stages = append(joined.Stages, report.Stages...)
-		if report.Revision != nil {
-			joined.Revision = report.Revision
-		}
 		if report.ImageDigest != "" {
 			joined.ImageDigest = report.ImageDigest
 		}

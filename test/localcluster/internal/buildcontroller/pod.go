@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
-	"strconv"
 	"strings"
 
 	buildv1 "github.com/openshift/api/build/v1"
@@ -18,7 +17,6 @@ import (
 // Names of the build pod's containers, OpenShift's.
 const (
 	manageDockerfile = "manage-dockerfile"
-	extractImages    = "extract-image-content"
 	dockerBuild      = "docker-build"
 )
 
@@ -78,26 +76,12 @@ func podFor(build *buildv1.Build, config Config, diskSize string) (*corev1.Pod, 
 	main := container(dockerBuild, builder.CommandBuild, true)
 	p.storage(&main)
 	p.registrySecrets(&main, build)
-	p.inputs(&main, build.Spec.Source)
 	if err := p.buildVolumes(&main, docker.Volumes); err != nil {
 		return nil, err
 	}
-	p.trustedCA(&main, build)
-
-	if source := build.Spec.Source; source.Git != nil || source.Binary != nil {
-		clone := container(buildapi.SourceContainer, builder.CommandSource, false)
-		clone.Stdin, clone.StdinOnce = source.Binary != nil, source.Binary != nil
-		p.sourceSecret(&clone, source.SourceSecret)
-		p.trustedCA(&clone, build)
-		p.pod.Spec.InitContainers = append(p.pod.Spec.InitContainers, clone)
-	}
-	if len(build.Spec.Source.Images) > 0 {
-		extract := container(extractImages, builder.CommandExtract, true)
-		p.storage(&extract)
-		p.registrySecrets(&extract, build)
-		p.pod.Spec.InitContainers = append(p.pod.Spec.InitContainers, extract)
-	}
-	p.pod.Spec.InitContainers = append(p.pod.Spec.InitContainers, container(manageDockerfile, builder.CommandDockerfile, false))
+	receive := container(buildapi.SourceContainer, builder.CommandSource, false)
+	receive.Stdin, receive.StdinOnce = true, true
+	p.pod.Spec.InitContainers = []corev1.Container{receive, container(manageDockerfile, builder.CommandDockerfile, false)}
 	p.pod.Spec.Containers = []corev1.Container{main}
 	return p.pod, nil
 }
@@ -171,29 +155,6 @@ func (p *podMaker) registrySecrets(c *corev1.Container, build *buildv1.Build) {
 	if pull := build.Spec.Strategy.DockerStrategy.PullSecret; pull != nil {
 		p.secret(c, pull.Name, "pull", builder.PullSecretDir)
 	}
-	for i, image := range build.Spec.Source.Images {
-		if image.PullSecret != nil {
-			p.secret(c, image.PullSecret.Name, fmt.Sprintf("source-image%d", i), path.Join(builder.SourceImageSecretDir, strconv.Itoa(i)))
-		}
-	}
-}
-
-func (p *podMaker) inputs(c *corev1.Container, source buildv1.BuildSource) {
-	for _, s := range source.Secrets {
-		p.secret(c, s.Secret.Name, "build", path.Join(builder.InputSecretDir, s.Secret.Name))
-	}
-	mode := int32(0o600)
-	for _, s := range source.ConfigMaps {
-		p.mount(c, volumeName(s.ConfigMap.Name, "cm-build"), path.Join(builder.InputConfigDir, s.ConfigMap.Name), corev1.VolumeSource{
-			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: s.ConfigMap, DefaultMode: &mode},
-		})
-	}
-}
-
-func (p *podMaker) sourceSecret(c *corev1.Container, secret *corev1.LocalObjectReference) {
-	if secret != nil {
-		p.secret(c, secret.Name, "source", builder.SourceSecretDir)
-	}
 }
 
 func (p *podMaker) buildVolumes(c *corev1.Container, volumes []buildv1.BuildVolume) error {
@@ -206,15 +167,3 @@ func (p *podMaker) buildVolumes(c *corev1.Container, volumes []buildv1.BuildVolu
 	}
 	return nil
 }
-
-// trustedCA mounts the cluster's trusted certificates, which the controller
-// has injected into a ConfigMap of the build's own.
-func (p *podMaker) trustedCA(c *corev1.Container, build *buildv1.Build) {
-	optional := true
-	p.mount(c, "build-proxy-ca-bundles", builder.TrustedCADir, corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-		LocalObjectReference: corev1.LocalObjectReference{Name: trustedCAName(build)}, Optional: &optional,
-		Items: []corev1.KeyToPath{{Key: "ca-bundle.crt", Path: builder.TrustedCAFile}},
-	}})
-}
-
-func trustedCAName(build *buildv1.Build) string { return build.Name + "-global-ca" }

@@ -1,6 +1,7 @@
 package buildcontroller
 
 import (
+	"slices"
 	"sort"
 	"strconv"
 
@@ -31,12 +32,19 @@ func ended(build *buildv1.Build) bool {
 	return false
 }
 
-// turn is what the run policy says to a new build: whether it may run now, and
-// which others it makes superfluous. Others are the builds of its BuildConfig.
+// turn applies the run policy to a new build: whether it may run now, and which builds it supersedes. others are the
+// builds of its BuildConfig.
 func turn(build *buildv1.Build, others []buildv1.Build) (run bool, superseded []string) {
 	policy := buildv1.BuildRunPolicy(build.Labels[buildv1.BuildRunPolicyLabel])
-	if policy == buildv1.BuildRunPolicyParallel || configOf(build) == "" {
+	if configOf(build) == "" {
 		return true, nil
+	}
+	if policy == buildv1.BuildRunPolicyParallel {
+		// It waits for builds of another policy that run.
+		return !slices.ContainsFunc(others, func(other buildv1.Build) bool {
+			begun := other.Status.Phase == buildv1.BuildPhasePending || other.Status.Phase == buildv1.BuildPhaseRunning
+			return begun && other.Labels[buildv1.BuildRunPolicyLabel] != string(buildv1.BuildRunPolicyParallel)
+		}), nil
 	}
 	run = true
 	for i := range others {

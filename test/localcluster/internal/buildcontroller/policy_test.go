@@ -47,12 +47,17 @@ func TestTurn(t *testing.T) {
 		{"latest only: one runs", latest, 3, phases{1: running, 2: waiting}, false, []string{"app-2"}},
 		{"latest only: a newer one waits", latest, 2, phases{3: waiting}, false, nil},
 		{"parallel", parallel, 2, phases{1: running}, true, nil},
+		{"parallel, one of another policy runs", parallel, 2, phases{100: running}, false, nil},
 	}
 	for _, test := range tests {
 		b := build(test.number, test.policy, waiting)
 		others := []buildv1.Build{b}
 		for number, phase := range test.others {
-			others = append(others, build(number, test.policy, phase))
+			policy := test.policy
+			if number == 100 {
+				policy = serial
+			}
+			others = append(others, build(number, policy, phase))
 		}
 		got, superseded := turn(&b, others)
 		if got != test.want {

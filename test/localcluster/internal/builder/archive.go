@@ -2,7 +2,6 @@ package builder
 
 import (
 	"archive/tar"
-	"archive/zip"
 	"bufio"
 	"bytes"
 	"compress/gzip"
@@ -15,8 +14,7 @@ import (
 	"strings"
 )
 
-// extract unpacks a tar, a gzipped tar or a zip into the folder, and nothing
-// outside of it.
+// extract unpacks a tar or a gzipped tar into the folder, and writes nothing outside of it.
 func extract(in io.Reader, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -24,19 +22,16 @@ func extract(in io.Reader, dir string) error {
 	}
 	defer root.Close()
 	reader := bufio.NewReader(in)
-	magic, err := reader.Peek(4)
+	magic, err := reader.Peek(2)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	switch {
-	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+	if bytes.Equal(magic, []byte{0x1f, 0x8b}) {
 		unzipped, err := gzip.NewReader(reader)
 		if err != nil {
 			return err
 		}
 		return extractTar(unzipped, root)
-	case bytes.HasPrefix(magic, []byte("PK\x03\x04")):
-		return extractZip(reader, root)
 	}
 	return extractTar(reader, root)
 }
@@ -75,58 +70,8 @@ func extractTar(in io.Reader, root *os.Root) error {
 	}
 }
 
-// extractZip needs the whole archive before it can begin.
-func extractZip(in io.Reader, root *os.Root) error {
-	f, err := os.CreateTemp("", "source-*.zip")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	size, err := io.Copy(f, in)
-	if err != nil {
-		return err
-	}
-	archive, err := zip.NewReader(f, size)
-	if err != nil {
-		return err
-	}
-	for _, entry := range archive.File {
-		name := relative(entry.Name)
-		switch {
-		case name == ".":
-		case strings.HasSuffix(entry.Name, "/"):
-			err = root.MkdirAll(name, 0o755)
-		default:
-			err = extractZipped(root, name, entry)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func extractZipped(root *os.Root, name string, entry *zip.File) error {
-	content, err := entry.Open()
-	if err != nil {
-		return err
-	}
-	defer content.Close()
-	return writeFile(root, name, entry.Mode(), content)
-}
-
-// relative is the entry's name below the folder.
-func relative(name string) string {
-	return strings.TrimPrefix(path.Clean("/"+name), "/") + emptyDot(name)
-}
-
-func emptyDot(name string) string {
-	if path.Clean("/"+name) == "/" {
-		return "."
-	}
-	return ""
-}
+// relative returns the entry's name below the folder, "." for the folder itself.
+func relative(name string) string { return path.Clean(strings.TrimPrefix(path.Clean("/"+name), "/")) }
 
 func replace(root *os.Root, name string, put func() error) error {
 	if err := parents(root, name); err != nil {
@@ -152,7 +97,7 @@ func writeFile(root *os.Root, name string, mode os.FileMode, content io.Reader) 
 			return err
 		}
 		_, err = io.Copy(f, content)
-		// After the umask has had its way.
+		// The umask has changed the mode of the new file.
 		return errors.Join(err, f.Chmod(mode.Perm()), f.Close())
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -68,7 +67,7 @@ func (j *job) dockerBuild(ctx context.Context) error {
 	return because(buildv1.StatusReasonPushImageToRegistryFailed, j.push(ctx, tag, j.build.Status.OutputDockerImageReference))
 }
 
-// prepare sets up registries, storage and what the Build mounts or copies.
+// prepare sets up registries, storage and credentials.
 func (j *job) prepare() error {
 	if err := configureRegistries(os.Getenv(InsecureRegistryVariable)); err != nil {
 		return err
@@ -78,41 +77,6 @@ func (j *job) prepare() error {
 	}
 	for dir, file := range map[string]string{PullSecretDir: pullAuth, PushSecretDir: pushAuth} {
 		if err := authFile(dir, file); err != nil {
-			return err
-		}
-	}
-	for _, s := range j.build.Spec.Source.Secrets {
-		if err := copyInput(filepath.Join(InputSecretDir, s.Secret.Name), filepath.Join(j.contextDir(), s.DestinationDir)); err != nil {
-			return err
-		}
-	}
-	for _, s := range j.build.Spec.Source.ConfigMaps {
-		if err := copyInput(filepath.Join(InputConfigDir, s.ConfigMap.Name), filepath.Join(j.contextDir(), s.DestinationDir)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// copyInput copies the keys of a mounted Secret or ConfigMap; what the kubelet
-// keeps beside them begins with two dots.
-func copyInput(from, to string) error {
-	entries, err := os.ReadDir(from)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(to, 0o777); err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), "..") {
-			continue
-		}
-		content, err := os.ReadFile(filepath.Join(from, e.Name()))
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(to, e.Name()), content, 0o644); err != nil {
 			return err
 		}
 	}
@@ -133,7 +97,7 @@ func randomTag(namespace, name string) (string, error) {
 func (j *job) buildArguments(tag string) ([]string, error) {
 	docker := j.build.Spec.Strategy.DockerStrategy
 	args := []string{
-		"build", "--isolation=chroot", "--format=docker", "--network=host", "--pull=never",
+		"build", "--isolation=chroot", "--format=docker", "--network=host", "--pull=never", "--layers",
 		"--authfile=" + pullAuth, "--file=" + j.dockerfile(), "--tag=" + tag,
 	}
 	limits, err := ownLimits()
@@ -141,11 +105,6 @@ func (j *job) buildArguments(tag string) ([]string, error) {
 		return nil, err
 	}
 	args = append(args, limits...)
-	layers := docker.ImageOptimizationPolicy == nil || *docker.ImageOptimizationPolicy == buildv1.ImageOptimizationNone
-	args = append(args, "--layers="+strconv.FormatBool(layers))
-	if docker.NoCache {
-		args = append(args, "--no-cache")
-	}
 	for _, a := range docker.BuildArgs {
 		args = append(args, "--build-arg="+a.Name+"="+a.Value)
 	}
@@ -154,14 +113,7 @@ func (j *job) buildArguments(tag string) ([]string, error) {
 			args = append(args, "--volume="+filepath.Join(VolumesDir, v.Name)+":"+m.DestinationPath+":ro")
 		}
 	}
-	if trusted := j.build.Spec.MountTrustedCA; trusted != nil && *trusted {
-		dir, err := caTrust()
-		if err != nil {
-			return nil, err
-		}
-		args = append(args, "--volume="+dir+":/etc/pki/ca-trust:ro")
-	}
-	return append(args, j.contextDir()), nil
+	return append(args, j.dir), nil
 }
 
 // ownLimits has RUN steps keep this container's limits: raising them, as
@@ -176,20 +128,6 @@ func ownLimits() ([]string, error) {
 		args = append(args, fmt.Sprintf("--ulimit=%s=%d:%d", name, int64(limit.Cur), int64(limit.Max)))
 	}
 	return args, nil
-}
-
-// caTrust lays the trusted certificates out as Red Hat's systems read them.
-func caTrust() (string, error) {
-	dir := "/tmp/ca-trust"
-	pem := filepath.Join(dir, "extracted", "pem")
-	if err := os.MkdirAll(pem, 0o755); err != nil {
-		return "", err
-	}
-	content, err := os.ReadFile(filepath.Join(TrustedCADir, TrustedCAFile))
-	if err != nil {
-		return "", err
-	}
-	return dir, os.WriteFile(filepath.Join(pem, "tls-ca-bundle.pem"), content, 0o644)
 }
 
 func (j *job) pull(ctx context.Context, image string) error {
@@ -262,8 +200,8 @@ func (j *job) buildah(ctx context.Context, args ...string) error {
 	return fmt.Errorf("buildah %s: %w", args[0], err)
 }
 
-// errorLines passes on what buildah says on its standard error, but for the
-// lines of its final error, which the caller puts into OpenShift's form.
+// errorLines passes on buildah's standard error, except the lines of its final error, which the caller puts into
+// OpenShift's form.
 type errorLines struct {
 	out  io.Writer
 	rest string
@@ -287,45 +225,4 @@ func (e *errorLines) Write(p []byte) (int, error) {
 
 func (e *errorLines) errors() string {
 	return strings.TrimPrefix(strings.TrimSpace(strings.Join(append(e.last, e.rest), "\n")), "Error: ")
-}
-
-// extractImages copies paths of images into the source.
-func (j *job) extractImages(ctx context.Context) error {
-	if err := os.MkdirAll(j.contextDir(), 0o777); err != nil {
-		return err
-	}
-	if err := configureRegistries(os.Getenv(InsecureRegistryVariable)); err != nil {
-		return err
-	}
-	if err := prepareStorage(StorageDir, ""); err != nil {
-		return err
-	}
-	for i, source := range j.build.Spec.Source.Images {
-		auth := fmt.Sprintf("/tmp/source-auth-%d.json", i)
-		if err := authFile(filepath.Join(SourceImageSecretDir, strconv.Itoa(i)), auth); err != nil {
-			return err
-		}
-		name := "source-" + strconv.Itoa(i)
-		if err := j.buildah(ctx, "from", "--name="+name, "--authfile="+auth, source.From.Name); err != nil {
-			return because(buildv1.StatusReasonFetchImageContentFailed, err)
-		}
-		mounted, err := exec.CommandContext(ctx, "buildah", "mount", name).Output()
-		if err != nil {
-			return because(buildv1.StatusReasonFetchImageContentFailed, fmt.Errorf("mounting image %s: %w", source.From.Name, err))
-		}
-		for _, p := range source.Paths {
-			to := filepath.Join(j.contextDir(), p.DestinationDir)
-			if err := os.MkdirAll(to, 0o755); err != nil {
-				return err
-			}
-			from := filepath.Join(strings.TrimSpace(string(mounted)), p.SourcePath)
-			if strings.HasSuffix(p.SourcePath, "/.") {
-				from += "/."
-			}
-			if out, err := exec.CommandContext(ctx, "cp", "-r", from, to).CombinedOutput(); err != nil {
-				return because(buildv1.StatusReasonFetchImageContentFailed, fmt.Errorf("copying %s of image %s: %s", p.SourcePath, source.From.Name, out))
-			}
-		}
-	}
-	return nil
 }

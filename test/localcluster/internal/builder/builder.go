@@ -24,28 +24,21 @@ import (
 // Commands, one for each container.
 const (
 	CommandSource     = "openshift-git-clone"
-	CommandExtract    = "openshift-extract-image-content"
 	CommandDockerfile = "openshift-manage-dockerfile"
 	CommandBuild      = "openshift-docker-build"
 )
 
 // Paths in the pod.
 const (
-	WorkDir              = "/tmp/build"
-	StorageDir           = "/var/lib/containers/storage"
-	PushSecretDir        = "/var/run/secrets/openshift.io/push"
-	PullSecretDir        = "/var/run/secrets/openshift.io/pull"
-	SourceSecretDir      = "/var/run/secrets/openshift.io/source"
-	SourceImageSecretDir = "/var/run/secrets/openshift.io/source-image"
-	InputSecretDir       = "/var/run/secrets/openshift.io/build"
-	InputConfigDir       = "/var/run/configs/openshift.io/build"
-	TrustedCADir         = "/var/run/configs/openshift.io/pki"
-	TrustedCAFile        = "tls-ca-bundle.pem"
-	VolumesDir           = "/var/run/openshift.io/volumes"
-	terminationLog       = "/dev/termination-log"
+	WorkDir        = "/tmp/build"
+	StorageDir     = "/var/lib/containers/storage"
+	PushSecretDir  = "/var/run/secrets/openshift.io/push"
+	PullSecretDir  = "/var/run/secrets/openshift.io/pull"
+	VolumesDir     = "/var/run/openshift.io/volumes"
+	terminationLog = "/dev/termination-log"
 )
 
-// Variables by which the controller says what the Build does not.
+// Variables with what the controller knows and the Build does not contain.
 const (
 	// DiskSizeVariable is a size, a Kubernetes quantity, of the disk that
 	// images are built on.
@@ -60,7 +53,7 @@ const maxReport = 4096
 // job is one container's work.
 type job struct {
 	build *buildv1.Build
-	// dir is where the source is put and built.
+	// dir has the source, and the image is built in it.
 	dir    string
 	out    io.Writer
 	report buildstatus.Report
@@ -95,7 +88,7 @@ func Main(args []string) int {
 		empty(StorageDir)
 	}
 	if ctx.Err() != nil {
-		// Somebody ended the build; why is theirs to say.
+		// The controller knows why the build was stopped.
 		return 143
 	}
 	if err != nil {
@@ -126,9 +119,7 @@ func (j *job) run(ctx context.Context, args []string) error {
 	}
 	switch args[0] {
 	case CommandSource:
-		return j.fetchSource(ctx)
-	case CommandExtract:
-		return j.extractImages(ctx)
+		return j.fetchSource()
 	case CommandDockerfile:
 		return because(buildv1.StatusReasonManageDockerfileFailed, j.manageDockerfile())
 	case CommandBuild:
@@ -158,13 +149,4 @@ func (j *job) step(stage buildv1.StageName, name buildv1.StepName, run func() er
 	return err
 }
 
-// contextDir is the folder that the image is built in.
-func (j *job) contextDir() string { return filepath.Join(j.dir, j.build.Spec.Source.ContextDir) }
-
-func (j *job) dockerfile() string {
-	name := j.build.Spec.Strategy.DockerStrategy.DockerfilePath
-	if name == "" {
-		name = "Dockerfile"
-	}
-	return filepath.Join(j.contextDir(), name)
-}
+func (j *job) dockerfile() string { return filepath.Join(j.dir, "Dockerfile") }

@@ -2,22 +2,23 @@ package builder
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
 
-// instruction is one of a Dockerfile.
+// instruction is an instruction of a Dockerfile.
 type instruction struct {
-	// word is its name in upper case; rest what follows, in one line.
+	// word is its name in upper case, rest its arguments in one line.
 	word, rest string
-	// first and last of its lines, counted from 0.
-	first, last int
+	// first and last are its lines, counted from 0; heredoc is the first of those of heredocs, 0 for none.
+	first, last, heredoc int
 }
 
 var (
@@ -25,7 +26,8 @@ var (
 	hereDocument    = regexp.MustCompile(`<<-?(["']?)([A-Za-z_][A-Za-z0-9_]*)(["']?)`)
 )
 
-// parse finds the instructions of a Dockerfile.
+// parse finds the instructions of a Dockerfile. BuildKit's parser is not used, because its module would raise the versions
+// of what Kubernetes is compiled with.
 func parse(text string) ([]instruction, error) {
 	lines := strings.Split(text, "\n")
 	escape := `\`
@@ -55,6 +57,7 @@ func parse(text string) ([]instruction, error) {
 		in.word, in.rest = strings.ToUpper(in.word), strings.TrimSpace(in.rest)
 		if in.word == "RUN" || in.word == "COPY" || in.word == "ADD" {
 			for _, m := range hereDocument.FindAllStringSubmatch(in.rest, -1) {
+				in.heredoc = cmp.Or(in.heredoc, i+1)
 				for i++; i < len(lines) && strings.TrimLeft(strings.TrimRight(lines[i], "\r"), "\t") != m[2]; i++ {
 				}
 				if i >= len(lines) {
@@ -74,7 +77,7 @@ func parse(text string) ([]instruction, error) {
 	return found, nil
 }
 
-// check finds what the parser refuses before anything is built.
+// check refuses what OpenShift refuses before it builds anything.
 func check(in instruction) error {
 	if in.word != "ENV" && in.word != "LABEL" {
 		return nil
@@ -89,161 +92,74 @@ func check(in instruction) error {
 	return nil
 }
 
-// manageDockerfile writes a Dockerfile that the Build carries, and completes
-// whichever there is by what the Build says.
+// manageDockerfile completes the Dockerfile with what the Build adds to it.
 func (j *job) manageDockerfile() error {
-	if err := os.MkdirAll(j.contextDir(), 0o777); err != nil {
-		return err
-	}
-	if inline := j.build.Spec.Source.Dockerfile; inline != nil {
-		if err := os.WriteFile(filepath.Join(j.contextDir(), "Dockerfile"), []byte(*inline), 0o660); err != nil {
-			return err
-		}
-	}
 	content, err := os.ReadFile(j.dockerfile())
 	if err != nil {
 		return err
 	}
-	commit, err := os.ReadFile(filepath.Join(WorkDir, "commit"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	completed, err := j.complete(string(content), string(commit))
+	completed, err := j.complete(string(content))
 	if err != nil {
 		return err
 	}
 	return os.WriteFile(j.dockerfile(), []byte(completed), 0o644)
 }
 
-// complete is the Dockerfile with the strategy's base and variables, and with
-// the variables and labels by which an image says what it was built from.
-func (j *job) complete(text, commit string) (string, error) {
+// complete returns the Dockerfile with the strategy's variables in every stage, and with the variables and labels in
+// which an image records its build.
+func (j *job) complete(text string) (string, error) {
 	instructions, err := parse(text)
 	if err != nil {
 		return "", err
 	}
-	lines := strings.Split(text, "\n")
-	docker := j.build.Spec.Strategy.DockerStrategy
-	var froms []instruction
+	variables := map[int]string{} // by the line after which they belong
+	dropped := map[int]bool{}
 	for _, in := range instructions {
-		if in.word == "FROM" {
-			froms = append(froms, in)
+		for i := in.heredoc; i > 0 && i <= in.last; i++ {
+			dropped[i] = true // OpenShift writes the instructions alone
 		}
 	}
-	insert := map[int]string{} // after the line
-	for i, from := range froms {
-		image, flags, suffix := splitFrom(from.rest)
-		if docker.From != nil && docker.From.Kind == "DockerImage" && i == len(froms)-1 {
-			fmt.Fprintf(j.out, "Replaced Dockerfile FROM image %s\n", image)
-			image = docker.From.Name
-		}
-		image = j.sourceImage(image)
-		lines[from.first] = strings.Join(strings.Fields("FROM "+flags+" "+image+" "+suffix), " ")
-		for l := from.first + 1; l <= from.last; l++ {
-			lines[l] = "#"
-		}
-		if len(docker.Env) > 0 {
-			insert[from.last] = keyValues("ENV", docker.Env)
-		}
-	}
-	var out bytes.Buffer
-	for i, line := range lines {
-		fmt.Fprintln(&out, line)
-		if added := insert[i]; added != "" {
-			fmt.Fprintln(&out, added)
-		}
-	}
-	fmt.Fprintln(&out, keyValues("ENV", j.facts(commit)))
-	fmt.Fprintln(&out, keyValues("LABEL", j.labels(commit)))
-	return out.String(), nil
-}
-
-// splitFrom takes a FROM instruction's arguments apart.
-func splitFrom(rest string) (image, flags, suffix string) {
-	words := strings.Fields(rest)
-	for len(words) > 0 && strings.HasPrefix(words[0], "--") {
-		flags = strings.TrimSpace(flags + " " + words[0])
-		words = words[1:]
-	}
-	if len(words) == 0 {
-		return "", flags, ""
-	}
-	return words[0], flags, strings.Join(words[1:], " ")
-}
-
-// sourceImage is what one of the Build's source images replaces the name by.
-func (j *job) sourceImage(image string) string {
-	for _, source := range j.build.Spec.Source.Images {
-		for _, as := range source.As {
-			if as == image {
-				return source.From.Name
+	if env := j.build.Spec.Strategy.DockerStrategy.Env; len(env) > 0 {
+		for _, in := range instructions {
+			if in.word == "FROM" {
+				variables[in.last] = keyValues("ENV", env)
 			}
 		}
 	}
-	return image
-}
-
-func (j *job) facts(commit string) []corev1.EnvVar {
-	facts := []corev1.EnvVar{
-		{Name: "OPENSHIFT_BUILD_NAME", Value: j.build.Name},
-		{Name: "OPENSHIFT_BUILD_NAMESPACE", Value: j.build.Namespace},
-	}
-	if git := j.build.Spec.Source.Git; git != nil {
-		facts = append(facts, corev1.EnvVar{Name: "OPENSHIFT_BUILD_SOURCE", Value: git.URI})
-		if git.Ref != "" {
-			facts = append(facts, corev1.EnvVar{Name: "OPENSHIFT_BUILD_REFERENCE", Value: git.Ref})
+	var out bytes.Buffer
+	for i, line := range strings.Split(text, "\n") {
+		if !dropped[i] {
+			fmt.Fprintln(&out, line)
 		}
-		if commit != "" {
-			facts = append(facts, corev1.EnvVar{Name: "OPENSHIFT_BUILD_COMMIT", Value: commit})
+		if added := variables[i]; added != "" {
+			fmt.Fprintln(&out, added)
 		}
 	}
-	return facts
+	fmt.Fprintln(&out, keyValues("ENV", []corev1.EnvVar{
+		{Name: "OPENSHIFT_BUILD_NAME", Value: j.build.Name}, {Name: "OPENSHIFT_BUILD_NAMESPACE", Value: j.build.Namespace},
+	}))
+	labels := []corev1.EnvVar{
+		{Name: "io.openshift.build.name", Value: j.build.Name}, {Name: "io.openshift.build.namespace", Value: j.build.Namespace},
+	}
+	for _, label := range j.build.Spec.Output.ImageLabels {
+		labels = append(labels, corev1.EnvVar{Name: label.Name, Value: label.Value})
+	}
+	fmt.Fprintln(&out, keyValues("LABEL", labels))
+	return out.String(), nil
 }
 
-func (j *job) labels(commit string) []corev1.EnvVar {
-	var labels []corev1.EnvVar
-	add := func(name, value string) {
-		if value != "" {
-			labels = append(labels, corev1.EnvVar{Name: name, Value: value})
-		}
-	}
-	add("io.openshift.build.commit.id", commit)
-	add("io.openshift.build.name", j.build.Name)
-	add("io.openshift.build.namespace", j.build.Namespace)
-	add("io.openshift.build.source-context-dir", j.build.Spec.Source.ContextDir)
-	if git := j.build.Spec.Source.Git; git != nil {
-		add("io.openshift.build.commit.ref", git.Ref)
-		add("io.openshift.build.source-location", git.URI)
-	}
-	for _, l := range j.build.Spec.Output.ImageLabels {
-		labels = append(labels, corev1.EnvVar{Name: l.Name, Value: l.Value})
-	}
-	return labels
-}
-
-// keyValues is an ENV or LABEL instruction.
+// keyValues returns an ENV or LABEL instruction.
 func keyValues(word string, list []corev1.EnvVar) string {
 	text := word
 	for _, v := range list {
-		text += fmt.Sprintf(" %s=%s", quoteKey(v.Name), quote(v.Value))
+		// OpenShift quotes them for Go: buildah expands $NAME.
+		text += fmt.Sprintf(" %q=%q", v.Name, v.Value)
 	}
 	return text
 }
 
-func quoteKey(name string) string {
-	if strings.ContainsAny(name, " \"'\\$") {
-		return quote(name)
-	}
-	return name
-}
-
-// quote writes a value so that the Dockerfile gives it back as it is.
-func quote(value string) string {
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `$`, `\$`, "\n", `\n`).Replace(value) + `"`
-}
-
-// bases are the images that the Dockerfile builds on and that have to be
-// pulled, in order, with the build arguments filled in.
+// bases returns the images that the Dockerfile builds on and that have to be pulled, in order, with the build arguments
+// expanded.
 func bases(text string, arguments []corev1.EnvVar) ([]string, error) {
 	instructions, err := parse(text)
 	if err != nil {
@@ -259,7 +175,7 @@ func bases(text string, arguments []corev1.EnvVar) ([]string, error) {
 	for _, in := range instructions {
 		switch in.word {
 		case "ARG":
-			// Only those before the first FROM are known to a FROM.
+			// A FROM knows only the arguments before the first FROM.
 			if any {
 				continue
 			}
@@ -272,10 +188,13 @@ func bases(text string, arguments []corev1.EnvVar) ([]string, error) {
 			}
 		case "FROM":
 			any = true
-			image, _, suffix := splitFrom(in.rest)
-			image = os.Expand(strings.Trim(image, `"'`), func(name string) string { return expandArgument(name, values) })
-			if words := strings.Fields(suffix); len(words) == 2 && strings.EqualFold(words[0], "AS") {
-				stages[words[1]] = true
+			words := slices.DeleteFunc(strings.Fields(in.rest), func(word string) bool { return strings.HasPrefix(word, "--") })
+			if len(words) == 0 {
+				continue
+			}
+			image := os.Expand(strings.Trim(words[0], `"'`), func(name string) string { return expandArgument(name, values) })
+			if len(words) == 3 && strings.EqualFold(words[1], "AS") {
+				stages[words[2]] = true
 			}
 			if image == "scratch" || image == "" || stages[image] && !strings.ContainsAny(image, "/:@") || seen[image] {
 				continue
@@ -290,7 +209,7 @@ func bases(text string, arguments []corev1.EnvVar) ([]string, error) {
 	return images, nil
 }
 
-// expandArgument is the value of NAME, NAME:-default or NAME:+other.
+// expandArgument returns the value of NAME, NAME:-default or NAME:+other.
 func expandArgument(expression string, values map[string]string) string {
 	if name, fallback, ok := strings.Cut(expression, ":-"); ok {
 		if values[name] != "" {

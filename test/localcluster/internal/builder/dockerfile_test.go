@@ -59,26 +59,25 @@ func TestComplete(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "app-1", Namespace: "team"},
 		Spec: buildv1.BuildSpec{CommonSpec: buildv1.CommonSpec{
 			Strategy: buildv1.BuildStrategy{DockerStrategy: &buildv1.DockerBuildStrategy{
-				From: &corev1.ObjectReference{Kind: "DockerImage", Name: "other:2"},
-				Env:  []corev1.EnvVar{{Name: "COLOUR", Value: `dark "$blue"`}},
+				Env: []corev1.EnvVar{{Name: "COLOUR", Value: `dark "$blue"`}},
 			}},
 			Output: buildv1.BuildOutput{ImageLabels: []buildv1.ImageLabel{{Name: "who", Value: "me"}}},
 		}},
 	}}
-	got, err := j.complete("FROM a AS first\nRUN x\nFROM --platform=p \\\n b\nRUN y\n", "")
+	got, err := j.complete("FROM a AS first\nRUN x <<END\nx\nEND\nFROM --platform=p \\\n b\nRUN y\n")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := `FROM a AS first
-ENV COLOUR="dark \"\$blue\""
-RUN x
-FROM --platform=p other:2
-#
-ENV COLOUR="dark \"\$blue\""
+ENV "COLOUR"="dark \"$blue\""
+RUN x <<END
+FROM --platform=p \
+ b
+ENV "COLOUR"="dark \"$blue\""
 RUN y
 
-ENV OPENSHIFT_BUILD_NAME="app-1" OPENSHIFT_BUILD_NAMESPACE="team"
-LABEL io.openshift.build.name="app-1" io.openshift.build.namespace="team" who="me"
+ENV "OPENSHIFT_BUILD_NAME"="app-1" "OPENSHIFT_BUILD_NAMESPACE"="team"
+LABEL "io.openshift.build.name"="app-1" "io.openshift.build.namespace"="team" "who"="me"
 `
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

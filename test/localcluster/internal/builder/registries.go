@@ -10,15 +10,15 @@ import (
 	"path/filepath"
 )
 
-// login is how a registry is logged in to, as both forms of secrets have it.
+// login has the credentials for a registry, as in both types of secrets.
 type login struct {
 	Username string `json:"username,omitempty"`
 	Password string `json:"password,omitempty"`
 	Auth     string `json:"auth,omitempty"`
 }
 
-// authFile writes the logins of a mounted secret, of either form, as buildah
-// reads them. Where no secret is mounted the file knows none.
+// authFile writes the logins of a mounted secret, of either type, in the format of buildah. Without a mounted secret the
+// file has no logins.
 func authFile(secretDir, path string) error {
 	logins := map[string]login{}
 	var config struct {
@@ -53,7 +53,7 @@ func authFile(secretDir, path string) error {
 	return os.WriteFile(path, content, 0o600)
 }
 
-// configureRegistries says which registry has no TLS, and that images are not signed.
+// configureRegistries tells buildah which registry has no TLS, and to accept images without signatures.
 func configureRegistries(insecure string) error {
 	files := map[string]string{
 		"/etc/containers/registries.conf": "unqualified-search-registries = [\"docker.io\"]\nshort-name-mode = \"permissive\"\n" +

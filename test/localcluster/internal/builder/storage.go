@@ -42,7 +42,7 @@ func empty(dir string) {
 		return
 	}
 	for _, e := range entries {
-		// What is still mounted stays until the pod goes.
+		// A folder that is still mounted stays until the pod is deleted.
 		_ = os.RemoveAll(filepath.Join(dir, e.Name()))
 	}
 }

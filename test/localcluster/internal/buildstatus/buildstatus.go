@@ -1,5 +1,5 @@
-// Package buildstatus is what a Build's status says in OpenShift's words: the
-// reasons with their messages, and the report by which a build pod gives them.
+// Package buildstatus has the reasons and messages of a Build's status in OpenShift's words, and the report with which a
+// build's pod returns them.
 package buildstatus
 
 import (
@@ -23,7 +23,7 @@ func messages() map[buildv1.StatusReason]string {
 		buildv1.StatusReasonPullBuilderImageFailed:          "Failed pulling builder image.",
 		buildv1.StatusReasonFetchSourceFailed:               "Failed to fetch the input source.",
 		buildv1.StatusReasonInvalidContextDirectory:         "The supplied context directory does not exist.",
-		buildv1.StatusReasonManageDockerfileFailed:          "Failed to process the Dockerfile.",
+		buildv1.StatusReasonManageDockerfileFailed:          "Failed to prepare the dockerfile for the build.",
 		buildv1.StatusReasonCancelledBuild:                  "The build was cancelled by the user.",
 		buildv1.StatusReasonDockerBuildFailed:               "Dockerfile build strategy has failed.",
 		buildv1.StatusReasonBuildPodExists:                  "The pod for this build already exists and is older than the build.",
@@ -47,8 +47,6 @@ type Report struct {
 	// ImageDigest of what was pushed, with its algorithm.
 	ImageDigest string              `json:"imageDigest,omitempty"`
 	Stages      []buildv1.StageInfo `json:"stages,omitempty"`
-	// Revision that was cloned.
-	Revision *buildv1.SourceRevision `json:"revision,omitempty"`
 	// LogTail are the last lines of the log.
 	LogTail string `json:"logTail,omitempty"`
 }
@@ -69,8 +67,7 @@ func (r Report) Encode(max int) []byte {
 	}
 }
 
-// Decode reads a termination message. Of a container that died without a
-// report it is the end of its log.
+// Decode reads a termination message. If a container died without a report, the message is the end of its log.
 func Decode(message string) Report {
 	var r Report
 	if json.Unmarshal([]byte(message), &r) != nil {

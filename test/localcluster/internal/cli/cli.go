@@ -56,7 +56,7 @@ func command(parsed func()) *cobra.Command {
 		PersistentPreRun: func(cmd *cobra.Command, _ []string) {
 			parsed()
 			if cmd.Parent() != nil && cmd.Parent().Name() != "serve" {
-				// What libraries say is a server's log, but noise to a person.
+				// Messages of libraries belong into a server's log, but not on a terminal.
 				klog.SetLogger(logr.Discard())
 			}
 		},
@@ -66,8 +66,8 @@ func command(parsed func()) *cobra.Command {
 }
 
 func upCommand() *cobra.Command {
-	var nodes, gpus int
-	var triggers, tekton bool
+	var flags cluster.Options
+	var tekton, networks bool
 	var extras cluster.Extras
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -75,11 +75,12 @@ func upCommand() *cobra.Command {
 		Long: `Bring the cluster up, or repair the one that is there: what has died is
 started, and what a reboot has taken is built anew. The first time compiles
 Kubernetes, Tekton and tkn and makes the images, which takes about 15 minutes
-on two cores; after that they come from the cache. --tekton=false, --tkn=false
-and --training-image=false leave parts out, which a later up adds.`,
+on two cores; after that they come from the cache. --tekton=false, --tkn=false,
+--networks=false and --training-image=false leave parts out, which a later up adds.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			options, err := chosenOptions(cmd, nodes, gpus, triggers, tekton)
+			flags.NoTekton, flags.NoNetworks = !tekton, !networks
+			options, err := chosenOptions(cmd, flags)
 			if err != nil {
 				return err
 			}
@@ -94,12 +95,13 @@ and --training-image=false leave parts out, which a later up adds.`,
 			return cluster.Up(cmd.Context(), options, extras, os.Stdout)
 		},
 	}
-	cmd.Flags().IntVar(&nodes, "nodes", cluster.DefaultOptions.Nodes, "number of nodes, 1 to 8")
-	cmd.Flags().IntVar(&gpus, "gpus", cluster.DefaultOptions.GPUs, "stand-in GPUs of each node, 0 to 8")
+	cmd.Flags().IntVar(&flags.Nodes, "nodes", cluster.DefaultOptions.Nodes, "number of nodes, 1 to 8")
+	cmd.Flags().IntVar(&flags.GPUs, "gpus", cluster.DefaultOptions.GPUs, "stand-in GPUs of each node, 0 to 8")
 	cmd.Flags().BoolVar(&tekton, "tekton", true, "Tekton; a later up adds it if this one does not, and none takes it away")
+	cmd.Flags().BoolVar(&networks, "networks", true, "Multus and Whereabouts, which attach NICs to pods; a later up adds them if this one does not, and none takes them away")
 	cmd.Flags().BoolVar(&extras.Tkn, "tkn", true, "tkn, Tekton's command line; a later up adds it if this one does not")
 	cmd.Flags().BoolVar(&extras.TrainingImage, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one does not")
-	cmd.Flags().BoolVar(&triggers, "triggers", false, "Tekton Triggers too, which the first time compiles. Works on a running cluster, and stays until down")
+	cmd.Flags().BoolVar(&flags.Triggers, "triggers", false, "Tekton Triggers too, which the first time compiles. Works on a running cluster, and stays until down")
 	cmd.Flags().StringArray("gpu-fault", nil,
 		"a faulty GPU: NODE:INDEX=missing, =throttled or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
 	cmd.Flags().StringArray("rdma-fault", nil,
@@ -108,7 +110,7 @@ and --training-image=false leave parts out, which a later up adds.`,
 }
 
 // chosenOptions are the flags over the running cluster's options over the defaults.
-func chosenOptions(cmd *cobra.Command, nodes, gpus int, triggers, tekton bool) (cluster.Options, error) {
+func chosenOptions(cmd *cobra.Command, flags cluster.Options) (cluster.Options, error) {
 	options, ok, err := cluster.Stored()
 	if err != nil {
 		return options, err
@@ -117,20 +119,21 @@ func chosenOptions(cmd *cobra.Command, nodes, gpus int, triggers, tekton bool) (
 		options = cluster.DefaultOptions
 	}
 	if cmd.Flags().Changed("nodes") {
-		options.Nodes = nodes
+		options.Nodes = flags.Nodes
 	}
 	if cmd.Flags().Changed("gpus") {
-		options.GPUs = gpus
+		options.GPUs = flags.GPUs
 	}
 	if cmd.Flags().Changed("triggers") {
-		options.Triggers = triggers
+		options.Triggers = flags.Triggers
 	}
-	// A cluster that has Tekton keeps it.
-	options.NoTekton = !tekton && (!ok || options.NoTekton)
+	// A cluster that has Tekton or the networks keeps them.
+	options.NoTekton = flags.NoTekton && (!ok || options.NoTekton)
+	options.NoNetworks = flags.NoNetworks && (!ok || options.NoNetworks)
 	return options, nil
 }
 
-// chosenFaults are those of the flag, or those that are there where it is not given.
+// chosenFaults returns the faults of the flag or, without the flag, the present ones.
 func chosenFaults[F any](cmd *cobra.Command, flag string, there []F, parse func(string) (F, error)) ([]F, error) {
 	if !cmd.Flags().Changed(flag) {
 		return there, nil

@@ -37,7 +37,7 @@ func serveRegistry() *cobra.Command {
 		return registry.Serve(cmd.Context(), topology.RegistryHost, topology.State("registry"), s, registry.ClusterRights{Client: client})
 	}}
 	cmd.Flags().StringVar(&store, "store", "", "OCI layout of the cluster's own images")
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig by which the rights to push are asked for")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig for checking the rights of service accounts")
 	return cmd
 }
 

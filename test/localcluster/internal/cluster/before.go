@@ -64,7 +64,7 @@ func rememberHost() error {
 	return nil
 }
 
-// restoreHost gives back what rememberHost noted.
+// restoreHost restores what rememberHost recorded.
 func restoreHost() error {
 	content, err := os.ReadFile(beforePath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +86,7 @@ func restoreHost() error {
 		}
 	}
 	for _, path := range b.Created {
-		// What somebody else has put there meanwhile stays.
+		// Files that others have created there since stay.
 		err := os.Remove(path)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EBUSY) {
 			return err

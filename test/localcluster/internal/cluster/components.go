@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma/cni"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/registry"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -43,6 +45,8 @@ type plan struct {
 	openshift                string
 	pauseImage, builderImage string
 	cacheDir                 string
+	// registryLogin is USER:PASSWORD of registry.ClusterUser in base64.
+	registryLogin string
 	// written are the configuration files and what is in them.
 	written map[string]string
 	err     error
@@ -95,6 +99,8 @@ func (p *plan) control() []process.Spec {
 		"--admission-control-config-file="+admissionConfigPath,
 		"--audit-policy-file="+auditPolicyPath, "--audit-log-path="+AuditLogPath, "--audit-log-maxsize=200", "--audit-log-maxbackup=2",
 		"--profiling=false")
+	// It takes an eighth of the machine's processor time, much of it for garbage.
+	apiserver.Env = []string{"GOGC=200"}
 	controllerManagerConfig := p.kubeconfig("kube-controller-manager", "system:kube-controller-manager")
 	controllerManager := p.component("kube-controller-manager", topology.Control(), p.kube, "kube-controller-manager",
 		"--bind-address=127.0.0.1", "--kubeconfig="+controllerManagerConfig,
@@ -111,7 +117,7 @@ func (p *plan) control() []process.Spec {
 	return []process.Spec{etcd, apiserver, controllerManager, scheduler}
 }
 
-// servers are what runs beside the control plane: registry, git, stand-ins.
+// servers returns the servers next to the control plane: registry, git, stand-ins.
 func (p *plan) servers() []process.Spec {
 	git := p.issue(pki.Request{File: "git", User: "git", Hosts: []string{topology.GitHost, topology.ControlIP}})
 	admission := p.issue(pki.Request{File: "openshift", User: "openshift-stand-in", Hosts: []string{topology.ControlIP}})
@@ -131,10 +137,12 @@ func (p *plan) buildAPI() process.Spec {
 		topology.ControlIP, "api.openshift-apiserver.svc", "localhost", "127.0.0.1",
 	}})
 	etcd := p.issue(pki.Request{File: "openshift-apiserver-etcd-client", User: "openshift-apiserver"})
-	return p.component("openshift-apiserver", topology.Control(), p.openshift,
+	spec := p.component("openshift-apiserver", topology.Control(), p.openshift,
 		"--address="+topology.BuildAPIAddress, "--cert="+serving.Cert, "--key="+serving.Key,
 		"--etcd=https://"+topology.EtcdAddress, "--etcd-ca="+p.ca.CertPath(), "--etcd-cert="+etcd.Cert, "--etcd-key="+etcd.Key,
 		"--kubeconfig="+p.stand("openshift-apiserver"), "--registry="+topology.RegistryHost, "--builder-image="+p.builderImage)
+	spec.Env = []string{"DOCKER_CONFIG=" + DockerConfig()}
+	return spec
 }
 
 // proxy is a kube-proxy: one in each namespace, the control plane's among
@@ -165,8 +173,9 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 	p.check(err)
 	containerdConfig := filepath.Join(dir, "containerd.toml")
 	p.writeText(containerdConfig, containerdTOML(n, p.pauseImage))
-	p.writeText(filepath.Join(dir, "registries", topology.RegistryHost, "hosts.toml"),
-		fmt.Sprintf("server = %q\n[host.%q]\n", "http://"+topology.RegistryHost, "http://"+topology.RegistryHost))
+	p.writeSecret(filepath.Join(dir, "registries", topology.RegistryHost, "hosts.toml"),
+		// containerd requires a host, and tries the server after it.
+		fmt.Sprintf("server = %[1]q\n[header]\n  Authorization = %[2]q\n[host.%[1]q.header]\n  Authorization = %[2]q\n", "http://"+topology.RegistryHost, "Basic "+p.registryLogin))
 	p.networks(n)
 
 	serving := p.issue(pki.Request{File: "kubelet-" + n.Name, User: "system:node:" + n.Name, Groups: []string{"system:nodes"}, Hosts: []string{n.IP, n.Name}})
@@ -260,8 +269,7 @@ func (p *plan) kubeconfigFor(name string, r pki.Request) string {
 	return path
 }
 
-// kubeconfigNamed writes the kubeconfig by which the API server shows who it
-// is to the webhook at that address.
+// kubeconfigNamed writes the kubeconfig with which the API server authenticates to the webhook at that address.
 func (p *plan) kubeconfigNamed(path, address string, r pki.Request) {
 	pair := p.issue(r)
 	p.write(path, document{
@@ -288,7 +296,12 @@ func (p *plan) write(path string, d any) {
 	p.writeText(path, content)
 }
 
-func (p *plan) writeText(path, content string) {
+func (p *plan) writeText(path, content string) { p.writeMode(path, content, 0o644) }
+
+// writeSecret writes a file that only root can read.
+func (p *plan) writeSecret(path, content string) { p.writeMode(path, content, 0o600) }
+
+func (p *plan) writeMode(path, content string, mode os.FileMode) {
 	if p.written == nil {
 		p.written = map[string]string{}
 	}
@@ -297,7 +310,23 @@ func (p *plan) writeText(path, content string) {
 	if old, err := os.ReadFile(path); err == nil && string(old) == content {
 		return
 	}
-	p.check(os.WriteFile(path, []byte(content), 0o644))
+	p.check(os.WriteFile(path, []byte(content), mode))
+}
+
+// DockerConfig is the folder for the variable DOCKER_CONFIG: its config.json has the registry's credentials for
+// programs on this machine.
+func DockerConfig() string { return topology.State("docker") }
+
+func registryDir() string { return topology.State("registry") }
+
+// logIn prepares the registry's credentials for the nodes and for programs on this machine.
+func (p *plan) logIn() {
+	password, err := registry.Password(registryDir(), registry.ClusterUser)
+	p.check(err)
+	p.registryLogin = base64.StdEncoding.EncodeToString([]byte(registry.ClusterUser + ":" + password))
+	content, err := marshal(document{"auths": document{topology.RegistryHost: document{"auth": p.registryLogin}}})
+	p.check(err)
+	p.writeSecret(filepath.Join(DockerConfig(), "config.json"), content)
 }
 
 // registryReference is the image by its digest in the cluster's registry.

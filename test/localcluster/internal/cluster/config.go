@@ -24,15 +24,15 @@ var (
 	admissionKubeconfigPath = topology.State("admission-kubeconfig.yaml")
 	caBundlePath            = topology.State("ca-bundle.crt")
 
-	// AuditLogPath is where the API server writes who did what.
+	// AuditLogPath is the file of the API server's audit log.
 	AuditLogPath = topology.State("logs", "audit.log")
 )
 
 // cniDir has the network plugins: Debian's and the cluster's.
 var cniDir = topology.State("cni")
 
-// auditPolicy logs which verb on which resource by whom, but for what the
-// cluster's own components read, which would bury the rest.
+// auditPolicy logs user, verb and resource of every request, except read requests of the cluster's own components, which
+// would bury the rest.
 func auditPolicy() document {
 	return document{
 		"apiVersion": "audit.k8s.io/v1", "kind": "Policy",

@@ -110,15 +110,15 @@ func (i rootfsImage) folder() string {
 	return name
 }
 
-// rootfsImages are in an order in which each one's base is there before it.
+// rootfsImages are in an order in which a base precedes the images on it.
 var rootfsImages = []rootfsImage{
-	// What the flavour for this cluster is built on.
+	// The base of the flavour for this cluster.
 	{"base/debian-torch:trixie", v1.Config{
 		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "USE_LIBUV=0", "LANG=C.UTF-8"},
 		Cmd:        []string{"python3"},
 		WorkingDir: "/",
 	}},
-	// What the steps' image is built on.
+	// The base of the steps' image.
 	{"base/git:latest", v1.Config{
 		Env:        []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 		WorkingDir: "/",

@@ -8,12 +8,14 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/registry"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -34,7 +36,12 @@ func Load(ctx context.Context, path, as string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("naming the image: %w; give a name with --as", err)
 	}
-	if err := remote.Write(target, img, remote.WithContext(ctx)); err != nil {
+	password, err := registry.Password(registryDir(), registry.ClusterUser)
+	if err != nil {
+		return "", err
+	}
+	login := remote.WithAuth(&authn.Basic{Username: registry.ClusterUser, Password: password})
+	if err := remote.Write(target, img, remote.WithContext(ctx), login); err != nil {
 		return "", fmt.Errorf("pushing to the cluster's registry: %w", err)
 	}
 	digest, err := img.Digest()

@@ -39,8 +39,8 @@ var (
 		// As OpenShift Pipelines' operator does: the user of an EventListener's pod is to
 		// come from its namespace's range, which the fixed one is outside of.
 		"-el-security-context=true", "-el-security-context=false",
-		// Why an event starts nothing is logged at this level and said nowhere else. What
-		// loglevel.eventlistener says does not reach EventListeners.
+		// The reason why an event starts nothing is only logged, at this level. loglevel.eventlistener does not apply to
+		// EventListeners.
 		`"level": "info"`, `"level": "debug"`,
 	}}
 )
@@ -126,8 +126,7 @@ func port(address string) string {
 	return p
 }
 
-// render returns its manifests as its module has them, with our images in them
-// and its version where the sources say "devel".
+// render returns the module's manifests with this cluster's images, and with its version instead of "devel".
 func (t tekton) render(images map[string]string, config string) ([]string, error) {
 	koImage := regexp.MustCompile(`ko://` + regexp.QuoteMeta(t.module) + `/cmd/([a-z]+)`)
 	changes := strings.NewReplacer(append([]string{`"devel"`, `"` + t.version + `"`, ": devel", ": " + t.version}, t.oldNew...)...)

@@ -21,13 +21,18 @@ const (
 // networks writes the configuration of a node's network plugins: Multus, with the
 // cluster's own network in it, and what Whereabouts reads. Multus could have that
 // network from a file of its own (clusterNetwork), but version 4.2.2 keeps of such a
-// list what it knows itself, and no pod's network could be taken down.
+// list what it knows itself, and no pod's network could be taken down. Without Multus
+// there is the cluster's own network, whose file comes after Multus' in the folder's order.
 func (p *plan) networks(n topology.Netns) {
+	if p.options.NoNetworks {
+		p.write(filepath.Join(n.Dir(), "net.d", "10-cluster.conflist"), cniConfig(n))
+		return
+	}
 	p.write(filepath.Join(n.Dir(), "net.d", "00-multus.conf"), document{
 		"cniVersion": "0.3.1", "name": "multus-cni-network", "type": "multus",
 		"kubeconfig": p.networkKubeconfig("multus", multusUser),
 		"binDir":     cniDir, "delegates": []document{cniConfig(n)},
-		// As on OpenShift: attachments are for their own namespace, but for those in default.
+		// As on OpenShift, pods use attachments of their own namespace and of default.
 		"namespaceIsolation": true, "globalNamespaces": "default," + multusNamespace, "multusNamespace": multusNamespace,
 		"capabilities": document{"portMappings": true},
 		"logFile":      filepath.Join(n.Dir(), "multus.log"), "logLevel": "verbose", "logToStderr": false,
@@ -74,8 +79,7 @@ func attachments() ([]string, error) {
 // separator is between the documents of a stream.
 const separator = "\n---\n"
 
-// definitions are the CustomResourceDefinitions among the documents, whose kinds
-// nobody knows before they are applied.
+// definitions returns the CustomResourceDefinitions among the documents. They are applied first.
 func definitions(manifests string) string {
 	var found []string
 	for document := range strings.SplitSeq(manifests, separator) {

@@ -21,10 +21,13 @@ type Options struct {
 	Faults []gpu.NodeFault
 	// RDMAFaults are those of NICs.
 	RDMAFaults []rdma.NodeFault
-	// Triggers is whether Tekton Triggers is there.
+	// Triggers adds Tekton Triggers.
 	Triggers bool
 	// NoTekton is whether Tekton is missing; a later up adds it.
 	NoTekton bool
+	// NoNetworks is whether Multus and Whereabouts are missing, so that pods have one
+	// network; a later up adds them.
+	NoNetworks bool
 }
 
 // Extras are parts that nothing else of the cluster needs. A later up makes what
@@ -73,7 +76,7 @@ func (o Options) Validate() error {
 
 func optionsPath() string { return topology.State("options.json") }
 
-// Stored returns the options of the cluster that is there, if one is.
+// Stored returns the options of the present cluster, if there is one.
 func Stored() (Options, bool, error) {
 	content, err := os.ReadFile(optionsPath())
 	if errors.Is(err, fs.ErrNotExist) {

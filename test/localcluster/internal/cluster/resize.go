@@ -9,9 +9,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// resize makes a cluster of another number of nodes out of the one that is there: the last
-// nodes go, or new ones come behind them. All others go on as they are.
-func (u *upper) resize(ctx context.Context, from int) error {
+// resize changes the number of nodes: it removes the last nodes, or adds new ones. All others continue unchanged.
+func (u *startup) resize(ctx context.Context, from int) error {
 	to := u.options.Nodes
 	all := topology.Nodes(max(from, to))
 	if to < from {

@@ -16,7 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Status prints what is there and says whether the cluster can be used.
+// Status prints the state of the cluster, and reports whether it can be used.
 func Status(ctx context.Context, out io.Writer) (usable bool, err error) {
 	options, ok, err := Stored()
 	if err != nil {
@@ -67,11 +67,13 @@ func Status(ctx context.Context, out io.Writer) (usable bool, err error) {
 nodes        %d, %d GPUs each, cgroup %s
 kubeconfig   %s
 programs     %s (kubectl, tkn)
-registry     %s (plain HTTP); %s/%s wants the user and password in %s
+registry     %s (plain HTTP); DOCKER_CONFIG=%s has its credentials
+             %s/%s has its own user and password, in %s
 git          https://%s/{public,private,submodules,lfs}.git, in pods; on the host by %s
              token %s, ssh key %s
 audit log    %s
-`, options.Nodes, options.GPUs, cgroups.Version(), topology.Kubeconfig(), topology.State("bin"), topology.RegistryHost, topology.RegistryHost, registry.Private, topology.State("registry", registry.CredentialsFile),
+`, options.Nodes, options.GPUs, cgroups.Version(), topology.Kubeconfig(), topology.State("bin"), topology.RegistryHost, DockerConfig(),
+		topology.RegistryHost, registry.Private, registry.CredentialsFile(registryDir(), registry.PrivateUser),
 		topology.GitHost, topology.ControlIP,
 		topology.State("git", gitserver.TokenFile), topology.State("git", gitserver.ClientKeyFile), AuditLogPath)
 	return usable, nil

@@ -29,8 +29,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Up makes the cluster what the options say, from whatever is there: nothing,
-// a running cluster, or the remains of one.
+// Up starts the cluster that the options describe. It starts from nothing, a running cluster, or the remains of one.
 func Up(ctx context.Context, options Options, extras Extras, out io.Writer) error {
 	if err := options.Validate(); err != nil {
 		return err
@@ -41,7 +40,7 @@ func Up(ctx context.Context, options Options, extras Extras, out io.Writer) erro
 	}
 	problems := host.Check(ctx)
 	if _, err := os.Stat(optionsPath()); err != nil {
-		// A cluster that is there has its share of the disk already.
+		// An existing cluster already has its share of the disk.
 		problems = errors.Join(problems, host.CheckDisk(cacheDir, topology.StateDir))
 	}
 	if problems != nil {
@@ -54,7 +53,7 @@ func Up(ctx context.Context, options Options, extras Extras, out io.Writer) erro
 	defer unlock()
 
 	p := &progress{out: out}
-	u := &upper{options: options, extras: extras, cacheDir: cacheDir, progress: p}
+	u := &startup{options: options, extras: extras, cacheDir: cacheDir, progress: p}
 	start := time.Now()
 	if err := u.discardRemains(ctx); err != nil {
 		return err
@@ -66,8 +65,8 @@ func Up(ctx context.Context, options Options, extras Extras, out io.Writer) erro
 		p.say("the cluster is up (%.1fs)", time.Since(start).Seconds())
 		return nil
 	}
-	p.say("the cluster is up after %.1fs: %d nodes, %d GPUs each\n\n  export KUBECONFIG=%s\n  export PATH=%s:$PATH",
-		time.Since(start).Seconds(), options.Nodes, options.GPUs, topology.Kubeconfig(), topology.State("bin"))
+	p.say("the cluster is up after %.1fs: %d nodes, %d GPUs each\n\n  export KUBECONFIG=%s DOCKER_CONFIG=%s\n  export PATH=%s:$PATH",
+		time.Since(start).Seconds(), options.Nodes, options.GPUs, topology.Kubeconfig(), DockerConfig(), topology.State("bin"))
 	return nil
 }
 
@@ -87,7 +86,7 @@ func lock(cacheDir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-type upper struct {
+type startup struct {
 	options  Options
 	extras   Extras
 	cacheDir string
@@ -106,7 +105,7 @@ type upper struct {
 
 // discardRemains takes down what cannot be repaired: a cluster of before a
 // reboot, or without its network or authority.
-func (u *upper) discardRemains(ctx context.Context) error {
+func (u *startup) discardRemains(ctx context.Context) error {
 	stored, ok, err := Stored()
 	if err != nil {
 		return err
@@ -127,7 +126,7 @@ func (u *upper) discardRemains(ctx context.Context) error {
 	return u.progress.stage("rebuilding: "+reason, func() error { return takeDown(ctx) })
 }
 
-// remains says why what is in the state folder is beyond repair, or "".
+// remains returns why the content of the state folder cannot be repaired, or "".
 func remains(stored bool, options Options) string {
 	if !stored {
 		return "an up or down was cut off"
@@ -153,7 +152,7 @@ func remains(stored bool, options Options) string {
 
 func bootPath() string { return topology.State("boot-id") }
 
-func (u *upper) run(ctx context.Context) (err error) {
+func (u *startup) run(ctx context.Context) (err error) {
 	if u.source, err = build.FindSource(); err != nil {
 		return err
 	}
@@ -180,7 +179,7 @@ func (u *upper) run(ctx context.Context) (err error) {
 }
 
 // compileAndAssemble makes what is not in the cache: programs and images.
-func (u *upper) compileAndAssemble(ctx context.Context) error {
+func (u *startup) compileAndAssemble(ctx context.Context) error {
 	logDir := filepath.Join(u.cacheDir, "logs")
 	work := filepath.Join(u.cacheDir, "work")
 	// Whatever an interrupted command left there is of no use.
@@ -197,8 +196,7 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 	if u.store, err = image.OpenStore(filepath.Join(u.cacheDir, "images")); err != nil {
 		return err
 	}
-	// Downloading and unpacking root file systems waits on the network and
-	// the disk: it goes on beside the compilers.
+	// Downloading and unpacking root file systems waits for network and disk, so it runs in parallel with the compilers.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		for _, i := range rootfsImages {
@@ -223,7 +221,7 @@ func (u *upper) compileAndAssemble(ctx context.Context) error {
 }
 
 // assembleRootfs makes one of rootfsImages unless it is stored.
-func (u *upper) assembleRootfs(ctx context.Context, work, logDir string, i rootfsImage) error {
+func (u *startup) assembleRootfs(ctx context.Context, work, logDir string, i rootfsImage) error {
 	folder := i.folder()
 	recipe := rootfs.Recipe{Dir: filepath.Join(u.source, "images", folder), CABundle: hostCABundle}
 	key, err := recipe.Key()
@@ -256,7 +254,7 @@ func (u *upper) assembleRootfs(ctx context.Context, work, logDir string, i rootf
 }
 
 // baseOf is the image that a recipe stands on and its key, nil for none.
-func (u *upper) baseOf(recipe rootfs.Recipe) (v1.Image, string, error) {
+func (u *startup) baseOf(recipe rootfs.Recipe) (v1.Image, string, error) {
 	name, err := recipe.Base()
 	if err != nil || name == "" {
 		return nil, "", err
@@ -269,10 +267,13 @@ func (u *upper) baseOf(recipe rootfs.Recipe) (v1.Image, string, error) {
 	return nil, "", fmt.Errorf("reading the image description %s: its base %s is no image of the cluster", recipe.Dir, name)
 }
 
-func (u *upper) compile(ctx context.Context, logDir string) error {
+func (u *startup) compile(ctx context.Context, logDir string) error {
 	builder := build.Builder{Source: u.source, Cache: u.cacheDir}
 	u.programs = map[string]string{}
 	sets := slices.Clone(build.Sets)
+	if !u.options.NoNetworks {
+		sets = append(sets, build.Networks)
+	}
 	if !u.options.NoTekton {
 		sets = append(sets, build.Tekton)
 	}
@@ -306,9 +307,8 @@ func (u *upper) compile(ctx context.Context, logDir string) error {
 	return nil
 }
 
-// prepareHost makes the network, the cgroups and the state folder, having
-// noted what down must give back.
-func (u *upper) prepareHost(ctx context.Context) error {
+// prepareHost creates the network, the cgroups and the state folder, after it has recorded what down must restore.
+func (u *startup) prepareHost(ctx context.Context) error {
 	if err := host.AddressConflict(ctx); err != nil {
 		return err
 	}
@@ -351,7 +351,7 @@ func (u *upper) prepareHost(ctx context.Context) error {
 }
 
 // prepareFiles writes certificates, kubeconfigs, repositories and links to the programs.
-func (u *upper) prepareFiles(ctx context.Context) error {
+func (u *startup) prepareFiles(ctx context.Context) error {
 	ca, err := pki.Open(topology.State("pki"), "localcluster")
 	if err != nil {
 		return err
@@ -392,15 +392,16 @@ func (u *upper) prepareFiles(ctx context.Context) error {
 		openshift:  filepath.Join(u.programs["openshift"], "openshift-apiserver"),
 		pauseImage: u.images["pause"], builderImage: u.images[buildPodImage],
 	}
+	u.plan.logIn()
 	return u.options.save()
 }
 
 // linkNetworkPlugins gathers Debian's plugins and the cluster's in one folder.
-func (u *upper) linkNetworkPlugins() error {
-	plugins := map[string]string{
-		"multus":      filepath.Join(u.programs["networks"], "multus"),
-		"whereabouts": filepath.Join(u.programs["networks"], "cmd"),
-		"sriov":       filepath.Join(u.programs["sriov"], "sriov"),
+func (u *startup) linkNetworkPlugins() error {
+	plugins := map[string]string{"sriov": filepath.Join(u.programs["sriov"], "sriov")}
+	if !u.options.NoNetworks {
+		plugins["multus"] = filepath.Join(u.programs[build.Networks.Name], "multus")
+		plugins["whereabouts"] = filepath.Join(u.programs[build.Networks.Name], "cmd")
 	}
 	debians, err := os.ReadDir(host.CNIDir)
 	if err != nil {
@@ -450,7 +451,7 @@ func copyProgram(from, to string) error {
 // startAll starts what does not run, applies what is not applied and waits
 // until the cluster can be used. The order is that of what needs what; what
 // needs nothing of each other starts side by side.
-func (u *upper) startAll(ctx context.Context) error {
+func (u *startup) startAll(ctx context.Context) error {
 	nodes := topology.Nodes(u.options.Nodes)
 	control, servers := u.plan.control(), u.plan.servers()
 	var perNode [][]process.Spec
@@ -506,8 +507,8 @@ func (u *upper) startAll(ctx context.Context) error {
 	return nil
 }
 
-// healthy says whether every component runs and the cluster answers as it should.
-func (u *upper) healthy(ctx context.Context, specs []process.Spec, perNode [][]process.Spec) (bool, error) {
+// healthy reports whether every component runs and the cluster is ready.
+func (u *startup) healthy(ctx context.Context, specs []process.Spec, perNode [][]process.Spec) (bool, error) {
 	for _, node := range perNode {
 		specs = append(specs, node...)
 	}
@@ -538,7 +539,7 @@ func sum(s string) string {
 	return hex.EncodeToString(h[:])
 }
 
-func (u *upper) manifests(ctx context.Context) (string, error) {
+func (u *startup) manifests(ctx context.Context) (string, error) {
 	modules, err := manifestModules(ctx, u.source, u.options)
 	if err != nil {
 		return "", err
@@ -551,7 +552,7 @@ func (u *upper) manifests(ctx context.Context) (string, error) {
 }
 
 // apply applies the manifests, with the real kubectl, unless they are.
-func (u *upper) apply(ctx context.Context) error {
+func (u *startup) apply(ctx context.Context) error {
 	manifests, err := u.manifests(ctx)
 	if err != nil {
 		return err

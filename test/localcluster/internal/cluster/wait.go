@@ -37,8 +37,7 @@ func adminClient() (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// waitAPI asks the API server until it says that it is ready: before that
-// there is nothing to watch.
+// waitAPI polls the API server until it is ready. Before that, nothing can be watched.
 func waitAPI(ctx context.Context) error {
 	client, err := adminClient()
 	if err != nil {
@@ -226,8 +225,7 @@ func waitBuildAPI(ctx context.Context) error {
 	return nil
 }
 
-// unreadyPods says of each container of these deployments' namespaces that is
-// not ready why, with the last lines that it printed.
+// unreadyPods explains for each container that is not ready in the deployments' namespaces why, with its last lines.
 func unreadyPods(client kubernetes.Interface, deployments map[string]bool) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

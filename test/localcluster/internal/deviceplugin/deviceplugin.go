@@ -28,8 +28,8 @@ type Plugin struct {
 	Server api.DevicePluginServer
 }
 
-// Run serves the plugins until the context ends, and registers them again each time
-// the kubelet starts anew. It calls reload each time the state file changes.
+// Run serves the plugins until the context ends, and registers them again whenever the kubelet restarts. It calls reload
+// whenever the state file changes.
 func Run(ctx context.Context, plugins []Plugin, stateFile string, reload func() error) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -89,7 +89,7 @@ func serveAll(ctx context.Context, plugins []Plugin) (stop func(), err error) {
 	return stop, nil
 }
 
-// serve listens and, if a kubelet is there, registers with it.
+// serve listens, and registers with the kubelet if one is running.
 func (p Plugin) serve(ctx context.Context) (stop func(), err error) {
 	path := filepath.Join(api.DevicePluginPath, p.Socket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -123,7 +123,7 @@ func (p Plugin) serve(ctx context.Context) (stop func(), err error) {
 	}
 	_, err = api.NewRegistrationClient(conn).Register(ctx, &api.RegisterRequest{
 		Version: api.Version, Endpoint: p.Socket, ResourceName: p.Resource, Options: options,
-		// The socket's file is there a moment before the kubelet listens on it.
+		// The socket's file exists a moment before the kubelet listens on it.
 	}, grpc.WaitForReady(true))
 	if err != nil {
 		// The kubelet is on its way down or up: its next socket tells.

@@ -63,8 +63,8 @@ var contents = map[string][]file{
 	},
 }
 
-// Prepare makes whatever is missing in dir: keys, the token, the repositories.
-// hosts are the names and addresses that the ssh server is known by.
+// Prepare creates what is missing in dir: keys, the token, the repositories. hosts are the names and addresses of the ssh
+// server.
 func Prepare(ctx context.Context, dir string, hosts []string) error {
 	if err := os.MkdirAll(filepath.Join(dir, reposDir), 0o755); err != nil {
 		return err

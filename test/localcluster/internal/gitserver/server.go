@@ -18,7 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Config says where the server listens.
+// Config has the server's addresses and files.
 type Config struct {
 	// Dir is the folder that Prepare made.
 	Dir               string
@@ -73,7 +73,9 @@ func httpBackend(ctx context.Context, dir string) (http.Handler, error) {
 		Env: []string{
 			"GIT_PROJECT_ROOT=" + filepath.Join(dir, reposDir),
 			"GIT_HTTP_EXPORT_ALL=1",
-			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
+			// Partial clones, as GitHub and GitLab allow.
+			"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
+			"GIT_CONFIG_KEY_1=uploadpack.allowFilter", "GIT_CONFIG_VALUE_1=true",
 		},
 		InheritEnv: []string{"PATH"},
 	}
@@ -82,8 +84,7 @@ func httpBackend(ctx context.Context, dir string) (http.Handler, error) {
 	}), nil
 }
 
-// prompt sends at once what is written: git says now and then that it is alive
-// while it prepares a large pack.
+// prompt flushes every write, because git sends signs of life while it prepares a large pack.
 type prompt struct {
 	http.ResponseWriter
 	to *http.ResponseController
@@ -196,7 +197,7 @@ func uploadPack(ctx context.Context, line, repos string, env []string, channel s
 		fmt.Fprintf(channel.Stderr(), "fatal: %q is not allowed here or there is no such repository\n", line)
 		return 128
 	}
-	cmd := exec.CommandContext(ctx, "git", "-c", "safe.directory=*", "upload-pack", filepath.Join(repos, name+".git"))
+	cmd := exec.CommandContext(ctx, "git", "-c", "safe.directory=*", "-c", "uploadpack.allowFilter=true", "upload-pack", filepath.Join(repos, name+".git"))
 	cmd.Env = env
 	cmd.Stdout, cmd.Stderr = channel, channel.Stderr()
 	// Not cmd.Stdin: Wait would then also wait for the client to hang up.

@@ -94,12 +94,23 @@ func TestTableIsAligned(t *testing.T) {
 
 func TestVisibleNumbersAnew(t *testing.T) {
 	all := Inventory("node-1", 4, nil)
-	visible := Visible(all, all[2].UUID+","+all[3].UUID)
+	visible := Visible(all, all[2].UUID+","+all[3].UUID, false)
 	if len(visible) != 2 || visible[0].Index != 0 || visible[0].UUID != all[2].UUID || visible[1].Index != 1 {
 		t.Errorf("Visible = %+v", visible)
 	}
-	if got := len(Visible(all, "all")); got != 4 {
+	if got := len(Visible(all, "all", false)); got != 4 {
 		t.Errorf("all shows %d GPUs, want 4", got)
+	}
+	if got := Visible(all, all[2].UUID, true); len(got) != 4 || got[2].Index != 2 {
+		t.Errorf("a privileged container sees %+v, want all GPUs of the node", got)
+	}
+}
+
+func TestPrivileged(t *testing.T) {
+	for set, want := range map[string]bool{"00000000a80425fb": false, "00000000000045fb": false, "000001ffffffffff": true, "": false} {
+		if got := privileged("CapEff:\t0000000000000000\nCapBnd:\t" + set + "\nCapAmb:\t0000000000000000\n"); got != want {
+			t.Errorf("CapBnd %q: privileged %t, want %t", set, got, want)
+		}
 	}
 }
 

@@ -69,9 +69,10 @@ func SMI(args []string, gpus []GPU, now time.Time, stdout io.Writer) int {
 }
 
 // Visible keeps the GPUs that NVIDIA_VISIBLE_DEVICES gives this container, and
-// numbers them as the container sees them.
-func Visible(gpus []GPU, variable string) []GPU {
-	if variable == "" || variable == "all" {
+// numbers them as the container sees them. A privileged container sees all of its
+// node, as it has all device files there.
+func Visible(gpus []GPU, variable string, privileged bool) []GPU {
+	if variable == "" || variable == "all" || privileged {
 		return gpus
 	}
 	var visible []GPU
@@ -301,5 +302,20 @@ func RunSMI(args []string) int {
 		fmt.Println()
 		return 9
 	}
-	return SMI(args, Visible(gpus, os.Getenv("NVIDIA_VISIBLE_DEVICES")), time.Now(), os.Stdout)
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return SMI(args, Visible(gpus, os.Getenv("NVIDIA_VISIBLE_DEVICES"), privileged(string(status))), time.Now(), os.Stdout)
+}
+
+// privileged is true for a container that may load modules, which a runtime allows only
+// privileged ones.
+func privileged(status string) bool {
+	const sysModule = 16
+	_, after, _ := strings.Cut(status, "CapBnd:")
+	set, _, _ := strings.Cut(strings.TrimSpace(after), "\n")
+	bits, err := strconv.ParseUint(set, 16, 64)
+	return err == nil && bits>>sysModule&1 == 1
 }

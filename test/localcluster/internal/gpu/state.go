@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// What every stand-in GPU says it is.
+// Properties that every stand-in GPU reports.
 const (
 	Product       = "NVIDIA H100 80GB HBM3"
 	DriverVersion = "580.82.07"

@@ -149,7 +149,7 @@ func (c Cgroups) Join(path string) error {
 	return nil
 }
 
-// Exists says whether the cgroup is there in every hierarchy.
+// Exists reports whether the cgroup exists in every hierarchy.
 func (c Cgroups) Exists(path string) bool {
 	for _, root := range c.Roots {
 		if _, err := os.Stat(filepath.Join(root, path)); err != nil {

@@ -93,8 +93,8 @@ func freeBytes(folder string) (uint64, error) {
 	}
 }
 
-// HasReachableNameserver says whether the resolv.conf names a DNS server that
-// is not on the loopback interface, which a pod has of its own.
+// HasReachableNameserver reports whether the resolv.conf names a DNS server that is not on the loopback interface. A pod
+// has a loopback interface of its own.
 func HasReachableNameserver(path string) (bool, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -16,9 +16,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Network is the bridge, the namespaces on it and the host's two iptables
-// rules: one that lets pods out to the package registries, one each way that
-// lets the packets pass where the host drops forwarded ones by default.
+// Network is the bridge, the namespaces on it, and the host's iptables rules: pods reach the package registries,
+// also on a host that drops forwarded packets by default, and no other machine reaches the cluster.
 type Network struct{ Namespaces []topology.Netns }
 
 const ruleComment = "ml-dev-env-localcluster"
@@ -148,9 +147,12 @@ type iptablesRule struct {
 
 func rules() []iptablesRule {
 	comment := []string{"-m", "comment", "--comment", ruleComment}
+	forward := func(spec ...string) iptablesRule { return iptablesRule{"filter", "FORWARD", append(spec, comment...)} }
+	// No packet matches two of these, so their order does not matter.
 	rules := []iptablesRule{
-		{"filter", "FORWARD", append([]string{"-i", topology.Bridge, "-j", "ACCEPT"}, comment...)},
-		{"filter", "FORWARD", append([]string{"-o", topology.Bridge, "-j", "ACCEPT"}, comment...)},
+		forward("-i", topology.Bridge, "-j", "ACCEPT"),
+		forward("!", "-i", topology.Bridge, "-o", topology.Bridge, "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "ACCEPT"),
+		forward("!", "-i", topology.Bridge, "-o", topology.Bridge, "-m", "conntrack", "!", "--ctstate", "ESTABLISHED,RELATED", "-j", "DROP"),
 	}
 	for _, cidr := range []string{topology.BridgeSubnet, topology.PodCIDR} {
 		rules = append(rules, iptablesRule{"nat", "POSTROUTING",
@@ -159,9 +161,8 @@ func rules() []iptablesRule {
 	return rules
 }
 
-// Down removes the network and whatever its absence leaves behind. It needs
-// no Network value: it finds namespaces by name, so it also clears what an
-// earlier cluster of another size left.
+// Down removes the network and its rules. It needs no Network value: it finds namespaces by name, so it also removes the
+// remains of a cluster of another size.
 func Down(ctx context.Context) error {
 	entries, err := os.ReadDir("/run/netns")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -105,8 +105,7 @@ func addFile(archive *tar.Writer, target, file string) error {
 	return err
 }
 
-// FolderLayer is a layer of part of a root file system, with owners and modes
-// as they are there.
+// FolderLayer returns a layer with parts of a root file system, with their owners and modes.
 func FolderLayer(dir, root string, parts ...string) (v1.Layer, error) {
 	return newLayer(dir, func(w io.Writer) error {
 		args := append([]string{"--create", "--sort=name", "--numeric-owner", "--xattrs", "--directory", root}, parts...)

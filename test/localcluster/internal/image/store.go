@@ -83,7 +83,7 @@ func (s *Store) Changed() (time.Time, error) {
 	return info.ModTime(), nil
 }
 
-// Blob is the file of a blob, whether or not it is there.
+// Blob returns the file of a blob, which may be missing.
 func (s *Store) Blob(h v1.Hash) string {
 	return filepath.Join(string(s.path), "blobs", h.Algorithm, h.Hex)
 }
@@ -129,7 +129,7 @@ func (s *Store) Image(name string) (img v1.Image, key string, err error) {
 	return nil, "", fmt.Errorf("no image is stored under the name %s", name)
 }
 
-// Has says whether the image of that name made of key is stored.
+// Has reports whether the store has the image of that name and key.
 func (s *Store) Has(name, key string) (bool, error) {
 	_, ok, err := s.find(name, key)
 	return ok, err

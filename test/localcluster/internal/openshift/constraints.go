@@ -34,8 +34,7 @@ func untilServed(ctx context.Context, list func(context.Context, metav1.ListOpti
 	}
 }
 
-// makeStock makes the constraints that every cluster has. Those that are there
-// stay as they are: administrators change them.
+// makeStock creates the constraints that every cluster has. It does not change existing ones, because administrators do.
 func makeStock(ctx context.Context, clients Clients) error {
 	stock, err := scc.Stock()
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 )
 
-// asker asks for one pod who may use constraints: its service account, or
-// whoever makes the pod.
+// asker checks for one pod whether its service account or its creator may use constraints.
 type asker struct {
 	client    kubernetes.Interface
 	namespace string
@@ -39,7 +38,7 @@ func (s *server) asker(request *admissionv1.AdmissionRequest, account string) as
 	return a
 }
 
-// may prefers the service account: that is who a pod should have it from.
+// may checks the service account first, because a pod's permission should come from it.
 func (a asker) may(ctx context.Context, c *securityv1.SecurityContextConstraints) (scc.Subject, error) {
 	if a.account != nil {
 		if ok, err := a.uses(ctx, *a.account, c); err != nil || ok {
@@ -52,8 +51,8 @@ func (a asker) may(ctx context.Context, c *securityv1.SecurityContextConstraints
 	return scc.Nobody, nil
 }
 
-// uses is true of a user whom the constraints name, by name or group, or who
-// has the right to use them in the pod's namespace.
+// uses reports whether the constraint names the user or one of the user's groups, or whether the user has the right to
+// use it in the pod's namespace.
 func (a asker) uses(ctx context.Context, who authenticationv1.UserInfo, c *securityv1.SecurityContextConstraints) (bool, error) {
 	if slices.Contains(c.Users, who.Username) || slices.ContainsFunc(who.Groups, func(g string) bool { return slices.Contains(c.Groups, g) }) {
 		return true, nil

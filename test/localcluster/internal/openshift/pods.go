@@ -63,7 +63,7 @@ func (s *server) checkPod(ctx context.Context, request *admissionv1.AdmissionReq
 	return nil, nil
 }
 
-// podOf reads a pod and says whether the constraints leave it alone.
+// podOf reads a pod. ignored reports whether the constraints do not apply to it.
 func podOf(raw []byte, namespace string) (pod *corev1.Pod, ignored bool, err error) {
 	if err := json.Unmarshal(raw, &pod); err != nil {
 		return nil, false, err

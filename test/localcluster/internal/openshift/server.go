@@ -31,11 +31,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Config says what the server needs.
+// Config has the server's address and files.
 type Config struct {
 	Address           string
 	CertFile, KeyFile string
-	// ClientCA signs the API server's client certificate; nobody else may ask.
+	// ClientCA signs the API server's client certificate; the server refuses all other clients.
 	ClientCA string
 	// CABundle is the file of certificates that the cluster trusts.
 	CABundle string

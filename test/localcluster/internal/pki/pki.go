@@ -1,5 +1,4 @@
-// Package pki makes the cluster's certificate authority, the certificates it
-// signs and the kubeconfigs that carry them.
+// Package pki creates the cluster's certificate authority, the certificates that it signs, and kubeconfigs with them.
 package pki
 
 import (
@@ -22,9 +21,11 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
-// validity of every certificate: longer than a cluster that any reboot ends.
+// validity is that of every certificate. It is longer than a cluster exists, because a reboot ends it.
 const validity = 5 * 365 * 24 * time.Hour
 
 // Authority is a certificate authority in a folder: ca.crt and ca.key.
@@ -34,83 +35,65 @@ type Authority struct {
 	key  crypto.Signer
 }
 
-// Open loads the authority in dir, or makes one there.
+// Open loads the authority in dir, or creates it there.
 func Open(dir, name string) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
 	a := &Authority{dir: dir}
-	certPEM, err := os.ReadFile(a.CertPath())
+	certs, err := cert.CertsFromFile(a.CertPath())
 	if errors.Is(err, fs.ErrNotExist) {
 		return a, a.create(name)
 	}
 	if err != nil {
-		return nil, err
-	}
-	keyPEM, err := os.ReadFile(filepath.Join(dir, "ca.key"))
-	if err != nil {
-		return nil, err
-	}
-	certBlock, _ := pem.Decode(certPEM)
-	keyBlock, _ := pem.Decode(keyPEM)
-	if certBlock == nil || keyBlock == nil {
-		return nil, fmt.Errorf("reading the certificate authority in %s: not PEM", dir)
-	}
-	if a.cert, err = x509.ParseCertificate(certBlock.Bytes); err != nil {
 		return nil, fmt.Errorf("reading %s: %w", a.CertPath(), err)
 	}
-	a.key, err = x509.ParseECPrivateKey(keyBlock.Bytes)
-	return a, err
+	key, err := keyutil.PrivateKeyFromFile(filepath.Join(dir, "ca.key"))
+	if err != nil {
+		return nil, err
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("reading the key of the certificate authority in %s: a %T cannot sign", dir, key)
+	}
+	a.cert, a.key = certs[0], signer
+	return a, nil
 }
 
-func (a *Authority) create(name string) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
+func (a *Authority) create(name string) (err error) {
+	if a.key, err = newKey(filepath.Join(a.dir, "ca.key")); err != nil {
 		return err
 	}
-	template := template(name, nil)
-	template.IsCA = true
-	template.BasicConstraintsValid = true
-	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
+	if a.cert, err = cert.NewSelfSignedCACert(cert.Config{CommonName: name}, a.key); err != nil {
 		return err
 	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		return err
-	}
-	a.key = key
-	if err := writeKey(filepath.Join(a.dir, "ca.key"), key); err != nil {
-		return err
-	}
-	return writePEM(a.CertPath(), "CERTIFICATE", der, 0o644)
+	return writeCert(a.CertPath(), a.cert.Raw)
 }
 
-// CertPath is the authority's certificate.
+// CertPath returns the file of the authority's certificate.
 func (a *Authority) CertPath() string { return filepath.Join(a.dir, "ca.crt") }
 
-// Pair is the files of a certificate and its key.
+// Pair has the files of a certificate and its key.
 type Pair struct{ Cert, Key string }
 
-// Request says what a certificate is for.
+// Request describes a certificate.
 type Request struct {
 	// File is the certificate's file name without .crt.
 	File string
-	// User and Groups are the subject's common name and organisations, which
-	// Kubernetes reads as a user and its groups.
+	// User and Groups are the subject's common name and organisations, which Kubernetes reads as a user and its groups.
 	User   string
 	Groups []string
-	// Hosts are DNS names and addresses; a certificate with none is a client's alone.
+	// Hosts are DNS names and addresses. A certificate without hosts is for clients only.
 	Hosts []string
 }
 
-// Issue makes the certificate, or returns the one that was made before.
+// Issue creates the certificate, or returns the one that was created before.
 func (a *Authority) Issue(r Request) (Pair, error) {
 	pair := Pair{Cert: filepath.Join(a.dir, r.File+".crt"), Key: filepath.Join(a.dir, r.File+".key")}
 	if _, err := os.Stat(pair.Cert); err == nil {
 		return pair, nil
 	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	key, err := newKey(pair.Key)
 	if err != nil {
 		return pair, err
 	}
@@ -131,10 +114,7 @@ func (a *Authority) Issue(r Request) (Pair, error) {
 	if err != nil {
 		return pair, fmt.Errorf("signing %s: %w", r.File, err)
 	}
-	if err := writeKey(pair.Key, key); err != nil {
-		return pair, err
-	}
-	return pair, writePEM(pair.Cert, "CERTIFICATE", der, 0o644)
+	return pair, writeCert(pair.Cert, der)
 }
 
 func template(name string, groups []string) *x509.Certificate {
@@ -150,7 +130,7 @@ func template(name string, groups []string) *x509.Certificate {
 	}
 }
 
-// ServiceAccountKey makes the key that signs service account tokens, if it is missing.
+// ServiceAccountKey creates the key that signs service account tokens, if it is missing.
 func ServiceAccountKey(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
@@ -159,19 +139,27 @@ func ServiceAccountKey(path string) error {
 	if err != nil {
 		return err
 	}
-	return writePEM(path, "RSA PRIVATE KEY", x509.MarshalPKCS1PrivateKey(key), 0o600)
-}
-
-func writeKey(path string, key *ecdsa.PrivateKey) error {
-	der, err := x509.MarshalECPrivateKey(key)
+	content, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
 		return err
 	}
-	return writePEM(path, "EC PRIVATE KEY", der, 0o600)
+	return keyutil.WriteKey(path, content)
 }
 
-func writePEM(path, kind string, der []byte, mode fs.FileMode) error {
-	return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), mode)
+func newKey(path string) (crypto.Signer, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	content, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, keyutil.WriteKey(path, content)
+}
+
+func writeCert(path string, der []byte) error {
+	return cert.WriteCert(path, pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der}))
 }
 
 // WriteKubeconfig writes a kubeconfig for the user of the pair. It embeds the
@@ -182,7 +170,7 @@ func (a *Authority) WriteKubeconfig(path, server string, pair Pair) error {
 	if err != nil {
 		return err
 	}
-	cert, err := os.ReadFile(pair.Cert)
+	certificate, err := os.ReadFile(pair.Cert)
 	if err != nil {
 		return err
 	}
@@ -192,7 +180,7 @@ func (a *Authority) WriteKubeconfig(path, server string, pair Pair) error {
 	}
 	const name = "localcluster"
 	config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
-	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: "default"}
 	config.CurrentContext = name
 	return clientcmd.WriteToFile(*config, path)

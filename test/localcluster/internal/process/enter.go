@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// SystemCgroup is where the components live, beside the pods' cgroups.
+// SystemCgroup is the cgroup of the components, next to those of the pods.
 const SystemCgroup = topology.CgroupRoot + "/system"
 
 // Enter becomes the component of that name: it joins the cluster's cgroup,
@@ -38,9 +38,9 @@ func Enter(name string) error {
 	if err := record.save(); err != nil {
 		return err
 	}
-	if err := unix.Close(enteringFD); err != nil {
-		return fmt.Errorf("closing the lock of %s: %w", name, err)
-	}
+	// The lock ends with the exec below. While a thread other than the first executes a program, the process looks
+	// like a zombie, and a second up would start the component again.
+	unix.CloseOnExec(enteringFD)
 	program, err := exec.LookPath(spec.Argv[0])
 	if err != nil {
 		return err

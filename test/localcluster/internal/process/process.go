@@ -31,8 +31,8 @@ type Spec struct {
 	// Binds gives the component folders of its own at paths that its program
 	// has fixed: path on the host to folder. They are seen by it alone.
 	Binds map[string]string
-	// Version changes when the component must be started anew although its
-	// arguments are the same: with its configuration files, or its program.
+	// Version changes if the component must be restarted although its arguments are the same, because its program or one
+	// of its configuration files has changed.
 	Version string
 }
 
@@ -88,8 +88,7 @@ func Start(spec Spec) (*Process, error) {
 			return nil, fmt.Errorf("stopping the old %s: %w", spec.Name, err)
 		}
 	}
-	// The process notes its own number as it enters, so that it is never one
-	// that nobody knows of, even if this command is killed just now.
+	// The process itself records its number when it starts. So it is known even if this command is killed now.
 	if err := (running{Spec: spec}).save(); err != nil {
 		return nil, err
 	}
@@ -122,7 +121,7 @@ func Start(spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// enteringFD is what a process that enters holds until it has noted its number.
+// enteringFD is the lock that a process holds until it has become the component.
 const enteringFD = 3
 
 // lockEntering waits until no process is about to become the component: one that
@@ -142,7 +141,7 @@ func lockEntering(name string) (*os.File, error) {
 	return lock, nil
 }
 
-// Running says whether the component runs with just this specification.
+// Running reports whether the component runs with exactly this specification.
 func Running(spec Spec) bool {
 	r, err := load(spec.Name)
 	if err != nil || !r.alive() {

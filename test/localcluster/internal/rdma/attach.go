@@ -22,7 +22,7 @@ type Interface struct {
 	Addresses []netip.Addr
 }
 
-// The types of GIDs. Every address is there as both.
+// The types of GIDs. Every address has a GID of each type.
 const (
 	roceV1 = "IB/RoCE v1"
 	roceV2 = "RoCE v2"

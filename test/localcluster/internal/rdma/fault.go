@@ -22,7 +22,7 @@ const (
 	SlowPCIe Fault = "pcie-4"
 	// NoInfo: the device plugin sets no PCIDEVICE_..._INFO, as old ones do.
 	NoInfo Fault = "no-info"
-	// EmptyInfo: the device plugin says rdma: {}, as after its restart in exclusive mode.
+	// EmptyInfo makes the device plugin report rdma: {}, as after its restart in exclusive mode.
 	EmptyInfo Fault = "empty-info"
 )
 

@@ -18,9 +18,8 @@ const (
 	SysRootVariable = "MLENV_SYS_ROOT"
 )
 
-// Root is the tree at / in the folder of a node's devices: its sys has what the
-// kernel shows of them, and of the GPUs beside them. Every container of the node
-// sees all of it, as in shared RDMA namespace mode.
+// Root returns the root folder of a node's devices. Its sys describes them, and the node's GPUs, as the kernel does. Every
+// container of the node sees all of it, as in shared RDMA namespace mode.
 func Root(dir string) string { return filepath.Join(dir, "root") }
 
 // ProcFiles are files of the tree outside sys that containers see too.

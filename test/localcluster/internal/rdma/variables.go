@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// pluginInfo is what the SR-IOV network device plugin says of one address
+// pluginInfo describes one address in the format of the SR-IOV network device plugin
 // (k8snetworkplumbingwg/sriov-network-device-plugin:pkg/infoprovider).
 type pluginInfo struct {
 	Generic map[string]string `json:"generic"`

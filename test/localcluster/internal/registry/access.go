@@ -18,37 +18,66 @@ import (
 	"time"
 )
 
-// Repositories with rules of their own. Everybody reads and writes all others,
-// but who shows a service account's token is held to its rights.
+// Repositories with rules of their own.
 const (
-	// Private repositories are read and written with the user and the
-	// password in the file CredentialsFile.
+	// Private repositories are read and written only as PrivateUser.
 	Private = "private/"
 	// ReadOnly repositories refuse every push.
 	ReadOnly = "readonly/"
 )
 
-// CredentialsFile is in the registry's folder: one line, USER:PASSWORD.
-const CredentialsFile = "private-credentials"
+// Users of the registry. It refuses all others, except service accounts, which show their token.
+const (
+	// ClusterUser reads and writes everything except Private repositories: the nodes pull as this user, and
+	// programs on the machine push as it.
+	ClusterUser = "localcluster"
+	// PrivateUser reads everything.
+	PrivateUser = "puller"
+	// accountUser is the user of a service account's token, as on OpenShift.
+	accountUser = "serviceaccount"
+)
 
-// Rights says whether the bearer of a service account's token may push to the
-// image stream, or that it is no token of the cluster's.
+// CredentialsFile returns the file with the user's credentials: one line, USER:PASSWORD.
+func CredentialsFile(dir, user string) string {
+	if user == PrivateUser {
+		return filepath.Join(dir, "private-credentials")
+	}
+	return filepath.Join(dir, "credentials")
+}
+
+// Password returns the user's password, and creates it the first time.
+func Password(dir, user string) (string, error) {
+	file := CredentialsFile(dir, user)
+	content, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		content = []byte(user + ":" + rand.Text() + "\n")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return "", err
+		}
+		err = os.WriteFile(file, content, 0o600)
+	}
+	_, password, _ := strings.Cut(strings.TrimSpace(string(content)), ":")
+	return password, err
+}
+
+// Rights reports whether the cluster knows the token, and whether its service account may push to the image stream.
 type Rights interface {
 	MayPush(ctx context.Context, token, namespace, stream string) (known, allowed bool, err error)
 }
 
 const (
-	// rightsTimeout is how long a push waits for an API server that is away.
+	// rightsTimeout is how long a request waits for an API server that is down.
 	rightsTimeout = time.Minute
 	rightsDelay   = 500 * time.Millisecond
-	// rightsLife is how long an answer is good for: a push asks very often.
+	// rightsLife is how long an answer is reused, because one push sends many requests.
 	rightsLife = 5 * time.Second
 )
 
 type gate struct {
-	user, password string
-	rights         Rights
+	passwords map[string]string
+	rights    Rights
 
+	// mu guards answers.
 	mu      sync.Mutex
 	answers map[[sha256.Size]byte]answer
 }
@@ -58,61 +87,52 @@ type answer struct {
 	until          time.Time
 }
 
-// newGate reads the private repositories' credentials, or makes them.
 func newGate(dir string, rights Rights) (*gate, error) {
-	path := filepath.Join(dir, CredentialsFile)
-	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		content = []byte("puller:" + rand.Text() + "\n")
-		err = os.WriteFile(path, content, 0o600)
+	g := &gate{passwords: map[string]string{}, rights: rights, answers: map[[sha256.Size]byte]answer{}}
+	for _, user := range []string{ClusterUser, PrivateUser} {
+		password, err := Password(dir, user)
+		if err != nil {
+			return nil, err
+		}
+		g.passwords[user] = password
 	}
-	if err != nil {
-		return nil, err
-	}
-	user, password, _ := strings.Cut(strings.TrimSpace(string(content)), ":")
-	return &gate{user: user, password: password, rights: rights, answers: map[[sha256.Size]byte]answer{}}, nil
+	return g, nil
 }
 
 var repositoryPath = regexp.MustCompile(`^/v2/(.+)/(?:manifests|blobs|tags|referrers)/`)
 
-// refuse answers a request that may not pass and says so.
+// refuse answers a request that is not allowed, and reports whether it did.
 func (g *gate) refuse(w http.ResponseWriter, r *http.Request) bool {
-	user, password, _ := r.BasicAuth()
-	if r.URL.Path == "/v2/" {
-		// Clients show credentials only to a registry that asks for some here;
-		// those that have none go on without.
-		if user == "" {
-			return unauthorized(w)
-		}
-		return false
+	user, password, ok := r.BasicAuth()
+	if !ok {
+		return unauthorized(w)
 	}
-	m := repositoryPath.FindStringSubmatch(r.URL.Path)
-	if m == nil {
-		return false
+	repository := ""
+	if m := repositoryPath.FindStringSubmatch(r.URL.Path); m != nil {
+		repository = m[1]
 	}
-	repository, reads := m[1], r.Method == http.MethodGet || r.Method == http.MethodHead
+	known, allowed := g.authenticated(user, password), user == ClusterUser
+	if user == accountUser && g.rights != nil {
+		namespace, stream, _ := strings.Cut(repository, "/")
+		known, allowed = g.mayPush(r.Context(), password, namespace, stream)
+	}
+	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
+	case !known:
+		return unauthorized(w)
 	case strings.HasPrefix(repository, Private):
-		if subtle.ConstantTimeCompare([]byte(user+":"+password), []byte(g.user+":"+g.password)) != 1 {
+		if user != PrivateUser {
 			return unauthorized(w)
 		}
-	case reads:
-	case strings.HasPrefix(repository, ReadOnly):
+	case !reads && (!allowed || strings.HasPrefix(repository, ReadOnly)):
 		return denied(w)
-	case user == "serviceaccount" && g.rights != nil:
-		namespace, stream, ok := strings.Cut(repository, "/")
-		if !ok {
-			return denied(w)
-		}
-		known, allowed := g.mayPush(r.Context(), password, namespace, stream)
-		if !known {
-			return unauthorized(w)
-		}
-		if !allowed {
-			return denied(w)
-		}
 	}
 	return false
+}
+
+func (g *gate) authenticated(user, password string) bool {
+	want, ok := g.passwords[user]
+	return ok && subtle.ConstantTimeCompare([]byte(password), []byte(want)) == 1
 }
 
 func (g *gate) mayPush(ctx context.Context, token, namespace, stream string) (known, allowed bool) {
@@ -133,10 +153,10 @@ func (g *gate) mayPush(ctx context.Context, token, namespace, stream string) (kn
 			g.mu.Unlock()
 			return known, allowed
 		}
-		log.Printf("asking for the rights to push to %s/%s: %v", namespace, stream, err)
+		log.Printf("checking the rights of a service account in %s/%s: %v", namespace, stream, err)
 		select {
 		case <-ctx.Done():
-			return true, false
+			return false, false
 		case <-time.After(rightsDelay):
 		}
 	}

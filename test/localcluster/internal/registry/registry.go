@@ -42,8 +42,8 @@ type Registry struct {
 	loaded time.Time
 }
 
-// Open starts a registry that keeps what is pushed in dir. Without rights the
-// bearers of service account tokens are not held to any.
+// Open starts a registry that keeps what is pushed, and its users' credentials, in dir. Without rights it
+// knows no service accounts.
 func Open(dir string, store *image.Store, rights Rights) (*Registry, error) {
 	for _, d := range []string{"blobs", "manifests"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {

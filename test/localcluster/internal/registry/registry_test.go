@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -23,24 +24,29 @@ func newStore(t *testing.T) *image.Store {
 	return store
 }
 
-func serve(t *testing.T, dir string, store *image.Store) string {
+// serve returns the registry's address and the credentials of its clients.
+func serve(t *testing.T, dir string, store *image.Store) (address string, login remote.Option) {
 	t.Helper()
 	r, err := Open(dir, store, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	password, err := Password(dir, ClusterUser)
+	if err != nil {
+		t.Fatal(err)
+	}
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)
-	return strings.TrimPrefix(server.URL, "http://")
+	return strings.TrimPrefix(server.URL, "http://"), remote.WithAuth(&authn.Basic{Username: ClusterUser, Password: password})
 }
 
-func pull(t *testing.T, reference string) v1.Hash {
+func pull(t *testing.T, reference string, login remote.Option) v1.Hash {
 	t.Helper()
 	ref, err := name.ParseReference(reference)
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := remote.Image(ref)
+	img, err := remote.Image(ref, login)
 	if err != nil {
 		t.Fatalf("pulling %s: %v", reference, err)
 	}
@@ -64,7 +70,7 @@ func pull(t *testing.T, reference string) v1.Hash {
 
 func TestPushedImagesSurviveARestart(t *testing.T) {
 	dir, store := t.TempDir(), newStore(t)
-	address := serve(t, dir, store)
+	address, login := serve(t, dir, store)
 	img, err := random.Image(1000, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -74,25 +80,25 @@ func TestPushedImagesSurviveARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	ref, _ := name.ParseReference(address + "/some/image:1")
-	if err := remote.Write(ref, img); err != nil {
+	if err := remote.Write(ref, img, login); err != nil {
 		t.Fatal(err)
 	}
 	indexRef, _ := name.ParseReference(address + "/some/index:1")
-	if err := remote.WriteIndex(indexRef, index); err != nil {
+	if err := remote.WriteIndex(indexRef, index, login); err != nil {
 		t.Fatal(err)
 	}
 
-	address = serve(t, dir, store)
+	address, login = serve(t, dir, store)
 	want, err := img.Digest()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := pull(t, address+"/some/image:1"); got != want {
+	if got := pull(t, address+"/some/image:1", login); got != want {
 		t.Errorf("after the restart the tag is %s, want %s", got, want)
 	}
-	pull(t, address+"/some/image@"+want.String())
+	pull(t, address+"/some/image@"+want.String(), login)
 	indexRef, _ = name.ParseReference(address + "/some/index:1")
-	if _, err := remote.Index(indexRef); err != nil {
+	if _, err := remote.Index(indexRef, login); err != nil {
 		t.Errorf("after the restart the index is gone: %v", err)
 	}
 }
@@ -118,8 +124,8 @@ func TestStoredImagesAreServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := serve(t, t.TempDir(), store)
-	if got := pull(t, address+"/tools/one:latest"); got != second {
+	address, login := serve(t, t.TempDir(), store)
+	if got := pull(t, address+"/tools/one:latest", login); got != second {
 		t.Errorf("the registry serves %s, want the newer %s", got, second)
 	}
 	if images, err := store.Images(); err != nil || len(images) != 1 {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// ClusterRights asks the cluster, as OpenShift's registry does: whose the
-// token is, and whether that user may update the stream's layers.
+// ClusterRights asks the API server, as OpenShift's registry does, for the user of the token and for the user's right
+// to update the layers of the stream.
 type ClusterRights struct{ Client kubernetes.Interface }
 
 // MayPush implements Rights.

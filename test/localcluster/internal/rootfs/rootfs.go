@@ -40,7 +40,7 @@ type Recipe struct {
 	CABundle string
 }
 
-// Key changes with everything the image is made of that a file can say.
+// Key returns a hash of all files that the image is made from.
 func (r Recipe) Key() (string, error) {
 	files, err := filepath.Glob(filepath.Join(r.Dir, "*"))
 	if err != nil {
@@ -70,9 +70,8 @@ func (r Recipe) Base() (string, error) {
 	return strings.TrimSpace(string(name)), err
 }
 
-// Build makes the image; on is its base where it has one. It works in the folder
-// work, where its layers' files stay until the image is stored, and writes what
-// its commands say to log.
+// Build creates the image; on is its base, or nil. It works in the folder work, where the files of its layers stay until
+// the image is stored, and writes the output of its commands to log.
 func (r Recipe) Build(ctx context.Context, work string, on v1.Image, config v1.Config, log io.Writer) (v1.Image, error) {
 	base := filepath.Join(work, "base")
 	var layers []v1.Layer
@@ -168,8 +167,8 @@ func (r Recipe) bootstrap(ctx context.Context, target string, log io.Writer) err
 	return run(ctx, "mmdebstrap", log, isolated(ctx, append([]string{"mmdebstrap"}, args...)...))
 }
 
-// isolated is a command in a mount and process namespace of its own, which
-// takes its mounts and whatever it started with it when it ends or is killed.
+// isolated returns a command in mount and process namespaces of its own. When it ends or is killed, its mounts and all
+// processes that it started are gone.
 func isolated(ctx context.Context, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--pid", "--fork", "--kill-child", "--mount-proc"}, args...)...)
 }

@@ -130,7 +130,7 @@ func (n nodeServer) NodePublishVolume(_ context.Context, r *csi.NodePublishVolum
 	return &csi.NodePublishVolumeResponse{}, nil
 }
 
-// mounted says whether the target shows the source's folder already.
+// mounted reports whether the source is mounted at the target.
 func mounted(source, target string) bool {
 	var a, b unix.Stat_t
 	return unix.Stat(source, &a) == nil && unix.Stat(target, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino

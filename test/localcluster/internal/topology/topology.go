@@ -1,4 +1,4 @@
-// Package topology says which files, names and addresses the local cluster uses.
+// Package topology has the files, names and addresses of the local cluster.
 package topology
 
 import (
@@ -52,7 +52,7 @@ type Netns struct {
 	PodCIDR string
 }
 
-// Control is the namespace of the control plane and of the servers beside it.
+// Control is the namespace of the control plane and of the other servers.
 func Control() Netns { return Netns{Name: "control", IP: ControlIP} }
 
 // Fabric is the namespace of the rails' switches, which nothing runs in.

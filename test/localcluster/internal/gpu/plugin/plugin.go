@@ -21,7 +21,7 @@ import (
 // Resource is what pods ask for.
 const Resource = "nvidia.com/gpu"
 
-// Config says where the plugin finds its node's things.
+// Config has the folders and programs of the plugin's node.
 type Config struct {
 	// StateDir holds gpus.json, watched for changes.
 	StateDir string
@@ -134,8 +134,8 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 	return answer, nil
 }
 
-// driverFolder is the GPU's in /proc/driver/nvidia, where a container sees its own
-// GPUs alone: here it is in the tree beside the stand-in RDMA devices.
+// driverFolder mounts the GPU's folder of /proc/driver/nvidia, where a container sees only its own GPUs. Here it is in the
+// tree of the stand-in RDMA devices.
 func (p *plugin) driverFolder(g gpu.GPU) *api.Mount {
 	const folder = "proc/driver/nvidia/gpus"
 	return &api.Mount{

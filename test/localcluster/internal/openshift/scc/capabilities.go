@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// defaultCapabilities are a container's with what the constraint adds and
-// drops, or those themselves where nothing changes.
+// defaultCapabilities returns a container's capabilities with those that the constraint adds and drops. It returns have
+// itself if nothing changes.
 func defaultCapabilities(c *securityv1.SecurityContextConstraints, have *corev1.Capabilities) *corev1.Capabilities {
 	var own corev1.Capabilities
 	if have != nil {

@@ -32,7 +32,7 @@ type Question struct {
 	Namespace *corev1.Namespace
 	// Constraints are all there are, in any order.
 	Constraints []*securityv1.SecurityContextConstraints
-	// May says by whose permission the pod may use a constraint.
+	// May returns the subject whose permission lets the pod use a constraint.
 	May func(context.Context, *securityv1.SecurityContextConstraints) (Subject, error)
 	// Unchanged asks for a constraint that finds nothing to change in the pod,
 	// the one that it is stamped with first.
@@ -125,9 +125,8 @@ func (q Question) candidates() ([]*securityv1.SecurityContextConstraints, error)
 	return constraints, nil
 }
 
-// withDefaults is a copy of the constraint in which the host's folders are
-// among the volumes if and only if their own switch says so, as OpenShift
-// makes it when one is written.
+// withDefaults returns a copy of the constraint that allows hostPath volumes if and only if allowHostDirVolumePlugin is
+// set. OpenShift does the same when a constraint is written.
 func withDefaults(c *securityv1.SecurityContextConstraints) *securityv1.SecurityContextConstraints {
 	c = c.DeepCopy()
 	if slices.Contains(c.Volumes, securityv1.FSTypeAll) {

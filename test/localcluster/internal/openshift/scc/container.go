@@ -35,8 +35,7 @@ func effective(pod *corev1.Pod, container *corev1.Container) corev1.SecurityCont
 	return sc
 }
 
-// defaultContainer writes into the container only what the pod as a whole does
-// not say already.
+// defaultContainer sets in the container only what the pod does not set for all containers.
 func defaultContainer(c *securityv1.SecurityContextConstraints, pod *corev1.Pod, container *corev1.Container) {
 	var sc corev1.SecurityContext
 	if container.SecurityContext != nil {
@@ -94,8 +93,7 @@ func checkContainer(c *securityv1.SecurityContextConstraints, pod *corev1.Pod, c
 		errs = append(errs, field.Invalid(path.Child("privileged"), true, "Privileged containers are not allowed"))
 	}
 	errs = append(errs, checkCapabilities(c, sc.Capabilities, path.Child("capabilities"))...)
-	// OpenShift says for every container what it has said for the pod, and of
-	// every container's ports.
+	// OpenShift repeats the pod's problems for every container, and for every container's ports.
 	errs = append(errs, checkHost(pod.Spec.HostNetwork, c.AllowHostNetwork, path.Child("hostNetwork"), "Host network is not allowed to be used")...)
 	if !c.AllowHostPorts {
 		errs = append(errs, checkPorts(pod, path)...)

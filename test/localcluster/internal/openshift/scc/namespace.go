@@ -38,7 +38,7 @@ func resolve(c *securityv1.SecurityContextConstraints, namespace *corev1.Namespa
 		if err != nil {
 			return problem("group", err)
 		}
-		// Of the namespace's groups a volume has the first, and no other.
+		// A volume may have only the first of the namespace's groups.
 		group.Ranges = []securityv1.IDRange{{Min: block.Min, Max: block.Min}}
 	}
 	if group := &c.SupplementalGroups; group.Type == securityv1.SupplementalGroupsStrategyMustRunAs && len(group.Ranges) == 0 {
@@ -54,8 +54,7 @@ func resolve(c *securityv1.SecurityContextConstraints, namespace *corev1.Namespa
 	return nil
 }
 
-// complete says what a constraint lacks. One that lacks something keeps every
-// pod out, on OpenShift too.
+// complete returns an error that names what a constraint lacks. An incomplete constraint refuses every pod, as on OpenShift.
 func complete(c *securityv1.SecurityContextConstraints) error {
 	switch user := c.RunAsUser; user.Type {
 	case securityv1.RunAsUserStrategyRunAsAny, securityv1.RunAsUserStrategyMustRunAsNonRoot:

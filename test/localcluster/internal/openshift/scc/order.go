@@ -24,8 +24,8 @@ func priority(c *securityv1.SecurityContextConstraints) int32 {
 	return *c.Priority
 }
 
-// What a constraint's freedoms count for, in OpenShift's points: the more, the
-// less restrictive. One freedom outweighs all that are below it together.
+// Points of a constraint's freedoms, as on OpenShift: the more points, the less restrictive. A freedom outweighs all
+// those below it together.
 const (
 	privilegedPoints       = 1_600_000
 	hostPortsPoints        = 800_000
@@ -109,7 +109,7 @@ func capabilitiesPoints(c *securityv1.SecurityContextConstraints) int {
 	return min(max(total, 0), mostCapability)
 }
 
-// names is true of a list with that capability, in whatever case.
+// names reports whether the list has the capability, in upper or lower case.
 func names(list []corev1.Capability, capability string) bool {
 	return slices.ContainsFunc(list, func(c corev1.Capability) bool { return strings.EqualFold(string(c), capability) })
 }

@@ -10,9 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// apply gives the pod what a resolved constraint gives where the pod says
-// nothing itself, and returns what of the pod it does not allow, in the
-// words and in the order of OpenShift's.
+// apply sets the constraint's defaults in the pod, and returns what the constraint does not allow, in OpenShift's words
+// and order.
 func apply(c *securityv1.SecurityContextConstraints, pod *corev1.Pod) field.ErrorList {
 	path := field.NewPath(fmt.Sprintf("provider %s: ", c.Name))
 	defaultPod(c, pod)

@@ -27,7 +27,7 @@ func defaultSeccomp(c *securityv1.SecurityContextConstraints) *corev1.SeccompPro
 	}
 }
 
-// named are the constraint's profiles but for the one that stands for any.
+// named returns the constraint's profiles except the one that allows any.
 func named(c *securityv1.SecurityContextConstraints) []string {
 	return slices.DeleteFunc(slices.Clone(c.SeccompProfiles), func(p string) bool { return p == "*" })
 }

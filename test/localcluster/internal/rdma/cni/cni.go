@@ -56,7 +56,7 @@ func load(content []byte) (config, error) {
 		return c, fmt.Errorf("LoadConf(): failed to load netconf: %w", err)
 	}
 	if c.DeviceID == "" {
-		// What is seen when the attachment names no resource, or another than the pod asks for.
+		// This is the real plugin's error if the attachment names no resource, or another one than the pod requests.
 		return c, errors.New("LoadConf(): VF pci addr is required")
 	}
 	return c, nil
@@ -178,7 +178,7 @@ func (p plugin) configure(args *skel.CmdArgs, c config, netns ns.NetNS, link net
 	return result, err
 }
 
-// remove deletes the interface, if it and its pod are there.
+// remove deletes the interface, if it and its pod exist.
 func remove(netns, name string) error {
 	if netns == "" {
 		return nil

@@ -30,7 +30,7 @@ func TestAddRefusesInTheRealOnesWords(t *testing.T) {
 	}
 }
 
-// What is not there needs no taking away.
+// DEL succeeds if there is nothing to delete.
 func TestDelOfNothing(t *testing.T) {
 	args := &skel.CmdArgs{ContainerID: "a", IfName: "net1", Netns: "/nowhere", StdinData: []byte(`{"deviceID":"0000:03:00.2"}`)}
 	if err := (plugin{node: "node-1", dir: t.TempDir()}).del(args); err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Config says where the plugin finds its node's things.
+// Config has the folders of the plugin's node.
 type Config struct {
 	Node topology.Netns
 	// GPUDir holds the state of the node's GPUs.
@@ -79,7 +79,7 @@ func Run(ctx context.Context, config Config) error {
 
 func (n *node) devices() string { return filepath.Join(n.config.Dir, "dev") }
 
-// reload makes tree and links what the state says.
+// reload brings the tree and the links in line with the state.
 func (n *node) reload(ctx context.Context) error {
 	faults, err := rdma.ReadState(n.config.Dir)
 	if err != nil {
@@ -128,7 +128,7 @@ func (p *plugin) ListAndWatch(_ *api.Empty, stream grpc.ServerStreamingServer[ap
 		numa := &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: int64(f.NIC.NUMA)}}}
 		answer.Devices = append(answer.Devices, &api.Device{ID: f.Address(), Health: api.Healthy, Topology: numa})
 	}
-	// The real one's health is whether the function is there, whatever its link.
+	// The real plugin reports a function as healthy if it exists, in any state of its link.
 	if err := stream.Send(answer); err != nil {
 		return err
 	}

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func nodeVariables(rank, pod, nodes string) []string {
+	return []string{"MLENV_NAME=env", "MLENV_HEADLESS=env-headless.ns.svc", "NODE_RANK=" + rank, "NUM_NODES=" + nodes, "GPUS_PER_NODE=2", "POD_NAME=" + pod, "POD_IP=10.0.0.1"}
+}
+
+func TestNodeRank(t *testing.T) {
+	for _, tc := range []struct {
+		rank, pod, nodes string
+		want             int // -1 for an error
+	}{
+		{"1", "env-1", "2", 1},
+		{"", "env-1", "2", 1}, // without the label of the ordinal
+		{"", "other-1", "2", -1},
+		{"", "env-", "2", -1},
+		{"first", "env-1", "2", -1},
+		{"-1", "env-1", "2", -1},
+		{"2", "env-2", "2", -1},
+		{"0", "env-0", "", -1},
+	} {
+		c, err := ReadConfig("test", nodeVariables(tc.rank, tc.pod, tc.nodes))
+		if (err != nil) != (tc.want < 0) || err == nil && (c.Node != tc.want || c.environment()["NODE_RANK"] != strconv.Itoa(tc.want)) {
+			t.Errorf("NODE_RANK=%q of %s: got node %d, NODE_RANK=%s, %v; want %d", tc.rank, tc.pod, c.Node, c.environment()["NODE_RANK"], err, tc.want)
+		}
+	}
+}
+
+// The hostfile has each node once, in their order, whatever the pod's variables are.
+func FuzzNodeRank(f *testing.F) {
+	f.Add("1", "env-1", "2")
+	f.Add("", "env-0", "1")
+	f.Add("0x1", "env-\n", "-3")
+	f.Fuzz(func(t *testing.T, rank, pod, nodes string) {
+		c, err := ReadConfig("test", nodeVariables(rank, pod, nodes))
+		if err != nil {
+			return
+		}
+		if c.Node < 0 || c.Node >= c.Nodes {
+			t.Errorf("node %d of %d", c.Node, c.Nodes)
+		}
+		if c.Nodes > 64 {
+			return
+		}
+		dir := t.TempDir()
+		c.Paths.Workspace, c.Paths.Home = dir, dir
+		if err := c.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(filepath.Join(dir, ".deepspeed", "hostfile"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimSuffix(string(content), "\n"), "\n")
+		if len(lines) != c.Nodes {
+			t.Fatalf("%d lines for %d nodes: %q", len(lines), c.Nodes, content)
+		}
+		for node, line := range lines {
+			if want := c.Host(node) + " slots=2"; line != want {
+				t.Errorf("line %d is %q, want %q", node, line, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,74 @@
+package server
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+)
+
+// TestEnvironmentsShareAClaim: an agent that starts on a shared workspace leaves the jobs, the tree and the hostfile of
+// another environment alone.
+func TestEnvironmentsShareAClaim(t *testing.T) {
+	dir := t.TempDir()
+	read := func(name string) Config {
+		variables := append(nodeVariables("0", name+"-0", "2"), "MLENV_NAME="+name)
+		c, err := ReadConfig("test", variables[1:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := c.Paths.Own
+		c.Paths.Workspace, c.Paths.Home = dir, t.TempDir()
+		if own != "" {
+			c.Paths.Own = filepath.Join(dir, strings.TrimPrefix(own, agent.Workspace))
+		}
+		if err := c.prepare(); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first, second := read(agent.DefaultName), read(agent.DefaultName+"-kim")
+	for c, want := range map[*Config]string{&first: ".deepspeed/hostfile", &second: ".mlenv/environments/ml-dev-env-kim/.deepspeed/hostfile"} {
+		hosts, err := os.ReadFile(filepath.Join(dir, want))
+		if err != nil || c.Paths.hostfile() != filepath.Join(dir, want) || !strings.HasPrefix(string(hosts), c.Name+"-0.") {
+			t.Errorf("hostfile of %s at %s is %q, %v", c.Name, c.Paths.hostfile(), hosts, err)
+		}
+	}
+	if mine, theirs := first.additions()["TRITON_CACHE_DIR"], second.additions()["TRITON_CACHE_DIR"]; mine == theirs {
+		t.Errorf("both nodes compile to %s", mine)
+	}
+
+	job := filepath.Join(first.Paths.runs(), "job")
+	if err := os.MkdirAll(job, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	running := agent.JobStatus{ID: "job", Environment: first.Name, State: agent.Running, Spec: agent.JobSpec{Launcher: agent.Command, Script: "train.sh", Nodes: 1, RanksPerNode: 1}}
+	if err := record.WriteJSON(record.Dir(job).NodeStatus(0), running); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		config Config
+		want   agent.JobState
+	}{{second, agent.Running}, {first, agent.Restarted}} {
+		if _, err := openJobs(test.config, slog.New(slog.DiscardHandler), nil); err != nil {
+			t.Fatal(err)
+		}
+		if status, err := record.Dir(job).ReadNode(0); err != nil || status.State != test.want {
+			t.Errorf("after the start of %s: %s, %v; want %s", test.config.Name, status.State, err, test.want)
+		}
+	}
+
+	hash := tree.Digest(strings.Repeat("a", 64))
+	if err := os.Symlink(filepath.Join(".mlenv/trees", string(hash)), first.Paths.current()); err != nil {
+		t.Fatal(err)
+	}
+	js := &jobs{config: second, log: slog.New(slog.DiscardHandler)}
+	if !js.pinned(hash) || js.pinned(tree.Digest(strings.Repeat("b", 64))) {
+		t.Error("want the other environment's tree pinned, and no other")
+	}
+}

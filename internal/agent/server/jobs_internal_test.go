@@ -1,0 +1,19 @@
+package server
+
+import (
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// A training is done when its watchers have seen the end of every node. The next one may start then, even if a slow claim
+// still takes the record.
+func TestEndedJobsAreNotRunning(t *testing.T) {
+	js := &jobs{live: map[string]*job{
+		"live":     {status: agent.JobStatus{State: agent.Running}, over: make(chan struct{})},
+		"recorded": {status: agent.JobStatus{State: agent.Exited}, over: make(chan struct{})},
+	}}
+	if got := js.running(); len(got) != 1 || got[0] != "live" {
+		t.Errorf("got %q, want the live one", got)
+	}
+}

@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// What the ranks of a job write reaches the agent and its client: they run as the user of the agent, and can write its
+// record and read its key. So the numbers of nodes and ranks come from the question, and texts that are printed have
+// bounds.
+const (
+	// MaxNodes and MaxRanksPerNode bound a job.
+	MaxNodes        = 4096
+	MaxRanksPerNode = 1024
+	// maxLines and maxText bound the texts of a rank, in lines and in bytes.
+	maxLines = 100
+	maxText  = 2000
+)
+
+// Validate returns everything that is wrong with the numbers of s, nil if nothing is.
+func (s JobSpec) Validate() error {
+	var problems []error
+	if s.Nodes < 1 || s.Nodes > MaxNodes {
+		problems = append(problems, fmt.Errorf("nodes: %d: want 1 to %d", s.Nodes, MaxNodes))
+	}
+	if s.RanksPerNode < 1 || s.RanksPerNode > MaxRanksPerNode {
+		problems = append(problems, fmt.Errorf("ranksPerNode: %d: want 1 to %d", s.RanksPerNode, MaxRanksPerNode))
+	}
+	if len(s.Order) > 0 {
+		sorted := slices.Sorted(slices.Values(s.Order))
+		valid := len(sorted) == s.Nodes && s.Order[0] == 0
+		for i, node := range sorted {
+			valid = valid && i == node
+		}
+		if !valid {
+			problems = append(problems, fmt.Errorf("order: %v: want each of the %d nodes once, and node 0 first", s.Order, s.Nodes))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// Confine makes s the status of job id on a node, as the question named them. It drops ranks that the node does not have.
+// An error means that nothing of s can be used.
+func (s *JobStatus) Confine(id string, node int) error {
+	if err := s.Spec.Validate(); err != nil {
+		return err
+	}
+	if node < 0 || node >= s.Spec.Nodes {
+		return fmt.Errorf("nodes: %d: node %d is not one of them", s.Spec.Nodes, node)
+	}
+	if !slices.Contains([]JobState{Running, Exited, Stopped, Restarted}, s.State) {
+		return fmt.Errorf("state: %q is unknown", short(string(s.State)))
+	}
+	s.ID, s.Node = id, node
+	var ranks []RankStatus
+	for local, rank := range s.Spec.Ranks(node) {
+		if i := slices.IndexFunc(s.Ranks, func(r RankStatus) bool { return r.Rank == rank }); i >= 0 {
+			s.Ranks[i].Confine(rank, local, node)
+			ranks = append(ranks, s.Ranks[i])
+		}
+	}
+	s.Ranks = ranks
+	s.Quiet = max(0, s.Quiet)
+	if len(s.RankSeconds) > s.Spec.Nodes*s.Spec.RanksOfNode() {
+		s.RankSeconds = nil
+	}
+	s.StopReason = short(s.StopReason)
+	s.Launcher.confine()
+	return nil
+}
+
+// Confine sets the numbers of the rank and of its node to those that were asked for, and bounds the rest.
+func (r *RankStatus) Confine(rank, local, node int) {
+	r.Rank, r.LocalRank, r.Node = rank, local, node
+	if r.DebugPort != DebugPort {
+		r.DebugPort = 0
+	}
+	r.Exit.confine()
+	r.Tail = shortLines(r.Tail)
+	if python := r.Python; python != nil {
+		python.Type, python.Message, python.File = short(python.Type), short(python.Message), short(python.File)
+		python.Traceback = shortLines(python.Traceback)
+	}
+}
+
+func (e *Exit) confine() { e.Signal, e.Error = short(e.Signal), short(e.Error) }
+
+func short(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + "…"
+}
+
+// shortLines keeps the last lines.
+func shortLines(lines []string) []string {
+	lines = lines[max(0, len(lines)-maxLines):]
+	for i, line := range lines {
+		lines[i] = short(line)
+	}
+	return lines
+}
+
+// Confine makes f the facts of a node, as the question named it.
+func (f *Facts) Confine(node int) {
+	f.Node = node
+	f.GPUs = f.GPUs[:min(len(f.GPUs), MaxRanksPerNode)]
+	f.GPUProblem = short(f.GPUProblem)
+}
+
+var environmentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// ParseVariable reads an environment variable of the ranks, written KEY=VALUE. Variables that tell a rank its place
+// among the others are the agent's and the launcher's alone: a rank with another one would overwrite a peer's record.
+func ParseVariable(entry string) (key, value string, err error) {
+	key, value, found := strings.Cut(entry, "=")
+	if !found || !environmentName.MatchString(key) {
+		return "", "", fmt.Errorf("%q: want KEY=VALUE", entry)
+	}
+	reserved := []string{
+		"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NUM_NODES", "RANKS_PER_NODE", "MASTER_ADDR", "MASTER_PORT",
+		"MLENV_RUN", "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE", "MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR",
+	}
+	if slices.Contains(reserved, key) {
+		return key, value, fmt.Errorf("variable %s: the launcher sets it; want another name", key)
+	}
+	return key, value, nil
+}

@@ -1,0 +1,114 @@
+// Package claimfile opens files on a claim. Every program that mounts the claim can put anything there: a FIFO would block
+// its reader for ever, a link leads elsewhere, a huge file exhausts memory.
+package claimfile
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// Errors for what is not the file that was expected.
+var (
+	ErrNotRegular = errors.New("not a regular file")
+	ErrTooLarge   = errors.New("file too large")
+)
+
+// Open opens a regular file for reading. It does not block and does not follow a link. Any other kind of file is
+// ErrNotRegular.
+func Open(path string) (*os.File, error) { return open(path, os.O_RDONLY) }
+
+// Append opens a log for writing at its end and creates a missing one. Other kinds of files are errors as in Open.
+func Append(path string) (*os.File, error) {
+	return open(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND)
+}
+
+func open(path string, flag int) (*os.File, error) {
+	file, err := os.OpenFile(path, flag|syscall.O_NONBLOCK|syscall.O_NOFOLLOW|syscall.O_NOCTTY, 0o664)
+	switch {
+	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENXIO): // a link; a socket, or a FIFO that nothing reads
+		return nil, &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
+	case err != nil:
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
+	}
+	if err == nil {
+		// A process that inherits the file expects a blocking one.
+		err = syscall.SetNonblock(int(file.Fd()), false)
+	}
+	if err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
+}
+
+// Read reads a regular file of at most so many bytes. A larger one is ErrTooLarge.
+func Read(path string, most int64) ([]byte, error) {
+	file, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && int64(len(content)) > most {
+		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("%w: more than %d bytes", ErrTooLarge, most)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return content, nil
+}
+
+// ReadJSON decodes a regular file of at most so many bytes.
+func ReadJSON(path string, most int64, value any) error {
+	content, err := Read(path, most)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(content, value); err != nil {
+		return fmt.Errorf("reading %s: %w", path, err)
+	}
+	return nil
+}
+
+// Tail reads the last bytes of a regular file, at most so many.
+func Tail(path string, most int64) (content []byte, info fs.FileInfo, err error) {
+	file, err := Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer file.Close()
+	if info, err = file.Stat(); err != nil {
+		return nil, nil, err
+	}
+	// The file may grow meanwhile.
+	content, err = io.ReadAll(io.NewSectionReader(file, max(0, info.Size()-most), most))
+	return content, info, err
+}
+
+// Replace replaces a file in one step, so that no reader sees half of it. It writes the content into a folder of the same volume
+// first.
+func Replace(path, folder string, content []byte) error {
+	file, err := os.CreateTemp(folder, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	err = errors.Join(err, file.Chmod(0o664), file.Close())
+	if err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		os.Remove(file.Name())
+	}
+	return err
+}

@@ -1,0 +1,153 @@
+// Package claims has the command mlenv claims: it lists the claims that runs and environments left, and deletes named ones.
+package claims
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+)
+
+// claim is a claim that ml-dev-env created, or that a run left its record on.
+type claim struct {
+	Name string `json:"name"`
+	// Environment is "" for a claim that a user created.
+	Environment string    `json:"environment,omitempty"`
+	Size        string    `json:"size"`
+	Created     time.Time `json:"created"`
+	// LastRun is the newest run with a receipt that used the claim; LastUse is when it ended.
+	LastRun string    `json:"lastRun,omitempty"`
+	LastUse time.Time `json:"lastUse,omitzero"`
+	// Pods mount the claim now.
+	Pods []string `json:"pods,omitempty"`
+
+	uid types.UID
+}
+
+// list implements step.Named.
+type list []claim
+
+// Names are the names of the claims.
+func (l list) Names() []string {
+	names := make([]string, len(l))
+	for i, c := range l {
+		names[i] = c.Name
+	}
+	return names
+}
+
+func (l list) named(name string) (claim, bool) {
+	if i := slices.IndexFunc(l, func(c claim) bool { return c.Name == name }); i >= 0 {
+		return l[i], true
+	}
+	return claim{}, false
+}
+
+// read returns the claims of the namespace, those without any known use last.
+func read(ctx context.Context, clients *kube.Clients) (list, error) {
+	core := clients.Kube.CoreV1()
+	found, err := core.PersistentVolumeClaims(clients.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, kube.Problem(fmt.Errorf("listing claims in %s: %w", clients.Namespace, err))
+	}
+	pods, err := core.Pods(clients.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, kube.Problem(fmt.Errorf("listing pods in %s: %w", clients.Namespace, err))
+	}
+	receipts, err := receipt.List(ctx, clients.Kube, clients.Namespace, "")
+	if err != nil && fail.ReasonOf(err) != fail.InvalidInput { // other receipts say enough
+		return nil, err
+	}
+	all := list{}
+	for i := range found.Items {
+		if c, ok := claimOf(&found.Items[i], receipts); ok {
+			c.Pods = mounting(pods.Items, c.Name)
+			all = append(all, c)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b claim) int { return cmp.Or(b.LastUse.Compare(a.LastUse), cmp.Compare(a.Name, b.Name)) })
+	return all, nil
+}
+
+// claimOf is a claim with its last use. ok is false for one that is not ours: no environment created it, and no receipt
+// names it. One with an owner is deleted with that.
+func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (c claim, ok bool) {
+	size := object.Status.Capacity[corev1.ResourceStorage]
+	if size.IsZero() {
+		size = object.Spec.Resources.Requests[corev1.ResourceStorage]
+	}
+	c = claim{Name: object.Name, Environment: object.Labels[objects.EnvironmentLabel], Size: size.String(), Created: object.CreationTimestamp.Time, uid: object.UID}
+	for _, r := range receipts { // the newest first
+		if c.Environment != "" && r.Environment == c.Environment || r.Record != nil && slices.Contains(r.Record.Claims, c.Name) {
+			c.LastRun, c.LastUse = r.Run, r.Ended
+			break
+		}
+	}
+	return c, len(object.OwnerReferences) == 0 && (c.Environment != "" || c.LastRun != "")
+}
+
+// mounting are the pods that mount a claim. One that has ended does not keep it.
+func mounting(pods []corev1.Pod, claim string) (names []string) {
+	for _, pod := range pods {
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !ended && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
+		}) {
+			names = append(names, pod.Name)
+		}
+	}
+	return names
+}
+
+// free returns the named claims if all of them can be deleted. Errors: InvalidInput, and EnvironmentBusy for those that a
+// pod mounts, or whose environment exists and may start pods at any time.
+func free(ctx context.Context, clients *kube.Clients, names []string) (list, error) {
+	all, err := read(ctx, clients)
+	if err != nil {
+		return nil, err
+	}
+	leases, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	if err != nil {
+		return nil, kube.Problem(fmt.Errorf("listing leases in %s: %w", clients.Namespace, err))
+	}
+	var doomed list
+	var problems []error
+	for _, name := range names {
+		c, ok := all.named(name)
+		at := fmt.Sprintf("deleting claim %s/%s", clients.Namespace, name)
+		switch {
+		case !ok:
+			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "%s: it does not exist, or no environment and no run used it", at), "mlenv claims -n %s", clients.Namespace))
+		case len(c.Pods) > 0:
+			problems = append(problems, fail.Becausef(fail.EnvironmentBusy, "%s: it is mounted by %s", at, strings.Join(c.Pods, ", ")))
+		case slices.ContainsFunc(leases.Items, func(l coordinationv1.Lease) bool { return l.Name == c.Environment }):
+			problems = append(problems, fail.Advise(fail.Becausef(fail.EnvironmentBusy, "%s: its environment %s exists", at, c.Environment), "mlenv down %s -n %s", c.Environment, clients.Namespace))
+		default:
+			doomed = append(doomed, c)
+		}
+	}
+	return doomed, errors.Join(problems...)
+}
+
+// remove deletes a claim, but not another one that has got its name.
+func remove(ctx context.Context, clients *kube.Clients, c claim) error {
+	err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return kube.Problem(fmt.Errorf("deleting claim %s/%s: %w", clients.Namespace, c.Name, err))
+	}
+	return nil
+}

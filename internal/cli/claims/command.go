@@ -1,0 +1,144 @@
+package claims
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// Command is mlenv claims.
+func Command() *cobra.Command {
+	var flags kube.Flags
+	var output step.OutputFlag
+	cmd := &cobra.Command{
+		Use:   "claims",
+		Short: "List the claims that runs and environments left, and delete named ones",
+		Long: `List the persistent volume claims of a namespace that environments created or runs left their files on, with size, last
+use, and the pods that mount them now. ml-dev-env deletes a claim only with mlenv claims delete.
+
+Exit code 0: listed; 1: the claims cannot be read; 2: wrong usage.`,
+		Example: `  mlenv claims
+  mlenv claims --output=json | jq -r '.[] | select(.lastUse < "2026-06") | .name'`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			clients, err := flags.Connect()
+			if err != nil {
+				return err
+			}
+			all, err := read(cmd.Context(), clients)
+			if err != nil {
+				return err
+			}
+			return output.Print(cmd.OutOrStdout(), all, func(out io.Writer) error {
+				if len(all) == 0 {
+					fmt.Fprintf(cmd.ErrOrStderr(), "No claims of environments or runs in namespace %s.\n", clients.Namespace)
+					return nil
+				}
+				return all.print(out, time.Now())
+			})
+		},
+	}
+	flags.AddTo(cmd.Flags())
+	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML, step.Names)
+	cmd.AddCommand(deleteCommand())
+	return cmd
+}
+
+func (l list) print(out io.Writer, now time.Time) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "NAME\tENVIRONMENT\tSIZE\tAGE\tLAST USE")
+	for _, c := range l {
+		use := "unknown"
+		switch {
+		case len(c.Pods) > 0:
+			use = "now, by " + strings.Join(c.Pods, ", ")
+		case !c.LastUse.IsZero():
+			use = fmt.Sprintf("%s ago, by run %s", humanize.Duration(now.Sub(c.LastUse)), c.LastRun)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", c.Name, cmp.Or(c.Environment, "-"), c.Size, humanize.Duration(now.Sub(c.Created)), use)
+	}
+	return w.Flush()
+}
+
+func deleteCommand() *cobra.Command {
+	var flags kube.Flags
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "delete CLAIM...",
+		Short: "Delete claims and all files on them",
+		Long: `Delete claims and all files on them: checkpoints, logs and datasets. mlenv asks before it deletes. It refuses a claim that
+a pod mounts, or whose environment exists; if it refuses one, it deletes none.
+
+Exit code 0: deleted; 1: not deleted; 2: wrong usage, or no such claim.`,
+		Example: `  mlenv claims delete h-kim-workspace h-kim-datasets`,
+		Args:    cobra.MinimumNArgs(1),
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var all list
+			if clients, err := flags.Connect(); err == nil {
+				all, _ = read(cmd.Context(), clients) // completion cannot report an error
+			}
+			return all.Names(), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, names []string) error {
+			clients, err := flags.Connect()
+			if err != nil {
+				return err
+			}
+			return confirmAndDelete(cmd, clients, names, yes)
+		},
+	}
+	flags.AddTo(cmd.Flags())
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	return cmd
+}
+
+func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string, yes bool) error {
+	ctx := cmd.Context()
+	doomed, err := free(ctx, clients, names)
+	if err == nil && !yes {
+		var table strings.Builder
+		if err := doomed.print(&table, time.Now()); err != nil {
+			return err
+		}
+		if err := step.Confirm(cmd, fmt.Sprintf("%sDelete %s and all files on them?", &table, humanize.Count(len(doomed), "claim"))); err != nil {
+			return err
+		}
+		doomed, err = free(ctx, clients, names) // a pod may have come meanwhile
+	}
+	if err != nil {
+		return usage(err)
+	}
+	return doomed.delete(ctx, clients, cmd.OutOrStdout())
+}
+
+func (l list) delete(ctx context.Context, clients *kube.Clients, out io.Writer) error {
+	var problems []error
+	for _, c := range l {
+		if err := remove(ctx, clients, c); err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		fmt.Fprintf(out, "Claim %s/%s is deleted.\n", clients.Namespace, c.Name)
+	}
+	return errors.Join(problems...)
+}
+
+// usage gives InvalidInput the exit code of wrong usage.
+func usage(err error) error {
+	if fail.ReasonOf(err) == fail.InvalidInput {
+		return &step.Exit{Code: step.WrongUsage, Err: err}
+	}
+	return err
+}

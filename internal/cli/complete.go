@@ -1,0 +1,90 @@
+package cli
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// valuesOf are the values of flags that have a few.
+var valuesOf = map[string][]string{
+	"launcher":  {"deepspeed", "torchrun", "command"},
+	"mode":      {"auto", "rdma", "tcp"},
+	"storage":   {"auto", "rwx", "volumeClaimTemplates"},
+	"on-busy":   {"fail", "wait"},
+	"on-change": {"fail", "recreate"},
+	"bandwidth": {"warn", "fail"},
+}
+
+// completeValues lets the shell complete the values of flags, and environments and clusters by asking the cluster. Runs
+// are completed by their commands.
+func completeValues(cmd *cobra.Command) {
+	for _, child := range cmd.Commands() {
+		completeValues(child)
+	}
+	if strings.Contains(cmd.Use, "[ENVIRONMENT]") {
+		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return asked(environments)(cmd, args, "")
+		}
+	}
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+		complete := cobra.FixedCompletions(valuesOf[flag.Name], cobra.ShellCompDirectiveNoFileComp)
+		switch kind := flag.Value.Type(); {
+		case strings.Contains(kind, "|"):
+			complete = cobra.FixedCompletions(strings.Split(kind, "|"), cobra.ShellCompDirectiveNoFileComp)
+		case valuesOf[flag.Name] != nil:
+		case flag.Name == "name":
+			complete = asked(environments)
+		case flag.Name == "cluster":
+			complete = asked(clusters)
+		default:
+			return
+		}
+		if err := cmd.RegisterFlagCompletionFunc(flag.Name, complete); err != nil {
+			panic(err) // the flag exists, and no other code completes it
+		}
+	})
+}
+
+// asked completes with names in the cluster that the command line chooses. Completion cannot report an error.
+func asked(list func(context.Context, *kube.Clients) []string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		value := func(name string) string {
+			if flag := cmd.Flag(name); flag != nil {
+				return flag.Value.String()
+			}
+			return ""
+		}
+		clients, err := kube.Flags{Namespace: value("namespace"), Kubeconfig: value("kubeconfig"), Context: value("context")}.Connect()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return list(cmd.Context(), clients), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func environments(ctx context.Context, clients *kube.Clients) (names []string) {
+	if found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel}); err == nil {
+		for _, lease := range found.Items {
+			names = append(names, lease.Name)
+		}
+	}
+	return names
+}
+
+func clusters(ctx context.Context, clients *kube.Clients) []string {
+	installed, _ := clusterfile.Installed(ctx, clients) // nil after an error
+	return slices.Sorted(maps.Keys(installed))
+}

@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCompletion(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/apis/coordination.k8s.io/v1/namespaces/team/leases":
+			fmt.Fprint(w, `{"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1", "items": [{"metadata": {"name": "h-kim"}}]}`)
+		case "/api/v1/namespaces/team/configmaps":
+			fmt.Fprint(w, `{"kind": "ConfigMapList", "apiVersion": "v1", "items": [{"metadata": {"name": "mlenv-cluster-cairo"}}, {"metadata": {"name": "other"}}]}`)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	defer server.Close()
+	config := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+"clusters": [{"name": "c", "cluster": {"server": %q}}], "users": [{"name": "u"}]}`, server.URL)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct{ args, want string }{
+		{"run --launcher=", "deepspeed\ntorchrun\ncommand\n"},
+		{"train --launcher=", "deepspeed\n"},
+		{"doctor --output=", "text\njson\nyaml\n"},
+		{"up --mode=", "auto\nrdma\ntcp\n"},
+		{"doctor -n team --kubeconfig=" + config, "h-kim\n"},
+		{"shell -n team --kubeconfig=" + config + " --name=", "h-kim\n"},
+		{"plan -n team --kubeconfig=" + config + " --cluster=", "cairo\n"},
+	} {
+		args := append([]string{"__complete"}, strings.Fields(tc.args)...)
+		if !strings.HasSuffix(tc.args, "=") {
+			args = append(args, "")
+		}
+		var stdout, stderr bytes.Buffer
+		if code := Main(args, &stdout, &stderr); code != 0 || !strings.HasPrefix(stdout.String(), tc.want) {
+			t.Errorf("%s: exit code %d, %q; want %q", tc.args, code, stdout.String(), tc.want)
+		}
+	}
+}

@@ -1,0 +1,26 @@
+package dev
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// TestSendNamesIgnoredFiles: pip and the launcher would only report that the files are missing on the nodes.
+func TestSendNamesIgnoredFiles(t *testing.T) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{"train.py": "", "requirements.txt": "einops\n", ".gitignore": "*.txt\n", ".mlenvignore": "train.py\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := folder{dir: dir, requirements: "requirements.txt", script: "train.py", launcher: "torchrun"}
+	err := f.send(t.Context(), slog.New(slog.DiscardHandler), nil)
+	if fail.ReasonOf(err) != fail.ScriptNotFound || !strings.Contains(err.Error(), "sending script train.py") || !strings.Contains(err.Error(), "sending requirements requirements.txt") {
+		t.Errorf("got %v, want both files", err)
+	}
+}

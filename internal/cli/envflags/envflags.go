@@ -1,0 +1,132 @@
+// Package envflags has the flags and the argument by which commands name an environment.
+package envflags
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// NameFlag is the flag that names the environment.
+const NameFlag = "name"
+
+// Flags name an environment and its cluster.
+type Flags struct {
+	Kube        kube.Flags
+	Environment string
+	// ClusterFile is the path of a cluster file, "" for none.
+	ClusterFile string
+	// Reads is true for a command that changes nothing: it may examine the environment of another user.
+	Reads bool
+	// None is true if the command works in no environment after all.
+	None bool
+
+	flags *pflag.FlagSet
+}
+
+// AddTo adds the flags; --name only if the command has none of its own. use describes --cluster-file.
+func (f *Flags) AddTo(flags *pflag.FlagSet, use string) {
+	f.flags = flags
+	f.Kube.AddTo(flags)
+	if flags.Lookup(NameFlag) == nil {
+		flags.StringVar(&f.Environment, NameFlag, objects.DefaultName, "name of the environment")
+	}
+	flags.Lookup(NameFlag).Usage = "name of the environment (without it: the only one that you hold, else the default)"
+	flags.StringVar(&f.ClusterFile, "cluster-file", "", use)
+}
+
+// ParseName takes the name of an environment from the only argument, which means the same as --name.
+func ParseName(flags *pflag.FlagSet, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case len(args) > 1:
+		return fmt.Errorf("arguments %q: want one environment or none", args)
+	}
+	if name := flags.Lookup(NameFlag).Value.String(); flags.Changed(NameFlag) && name != args[0] {
+		return fmt.Errorf("environment %q and --%s %q: want one of them", args[0], NameFlag, name)
+	}
+	return flags.Set(NameFlag, args[0])
+}
+
+// Load reads the cluster file; without --cluster-file it is empty.
+func (f *Flags) Load(ctx context.Context) (cluster.File, error) {
+	if f.ClusterFile == "" {
+		return cluster.File{}, nil
+	}
+	return clusterfile.Load(ctx, f.ClusterFile, f.Kube)
+}
+
+// Connect returns the clients, for the namespace of --namespace or else of the cluster file, and chooses the environment
+// if the command line names none. log gets the choice, unless it is the default.
+func (f *Flags) Connect(ctx context.Context, log *slog.Logger) (*kube.Clients, error) {
+	file, err := f.Load(ctx)
+	if err != nil {
+		return nil, err
+	}
+	clients, err := f.ConnectTo(file)
+	if err != nil {
+		return nil, err
+	}
+	return clients, f.choose(ctx, clients, log)
+}
+
+// ConnectTo is Connect with a cluster file that was loaded, and without a choice.
+func (f *Flags) ConnectTo(file cluster.File) (*kube.Clients, error) {
+	clients, err := f.Kube.Connect()
+	if err != nil {
+		return nil, err
+	}
+	clients.Namespace = f.Kube.NamespaceOf(clients, file.Cluster.Namespace)
+	return clients, nil
+}
+
+// choose sets --name if the command line does not: to the only environment that the caller holds, or else to the default.
+// A command that only reads takes the only one of the namespace, even if another user holds it. Errors: InvalidInput if the caller holds
+// several, and none of them is the default.
+func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Logger) error {
+	if f.None || f.flags.Changed(NameFlag) {
+		return nil
+	}
+	found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	if err != nil {
+		return nil //nolint:nilerr // the command itself reports what it may not read
+	}
+	client := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now}
+	me, err := client.Person(ctx)
+	all := found.Items
+	mine := slices.DeleteFunc(slices.Clone(all), func(l coordinationv1.Lease) bool { return err != nil || lease.HolderOf(&l).ID != me.ID })
+	if f.Reads && len(mine) == 0 {
+		mine = all
+	}
+	isDefault := func(l coordinationv1.Lease) bool { return l.Name == objects.DefaultName }
+	switch {
+	case len(mine) == 0, slices.ContainsFunc(mine, isDefault):
+		return nil
+	case len(mine) > 1:
+		var names []string
+		for _, l := range mine {
+			names = append(names, l.Name)
+		}
+		return &step.Exit{Code: step.WrongUsage, Err: fail.Advise(fail.Becausef(fail.InvalidInput, "choosing an environment in namespace %s: there are %s: want one of them",
+			clients.Namespace, strings.Join(names, ", ")), "--%s=%s", NameFlag, names[0])}
+	}
+	only := &mine[0]
+	log.Info(fmt.Sprintf("Environment %s/%s: %s.", clients.Namespace, only.Name, client.Look(ctx, only).State()), "environment", only.Name)
+	return f.flags.Set(NameFlag, only.Name)
+}

@@ -1,0 +1,102 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+)
+
+// Upload summarizes what Send copied to a claim.
+type Upload struct {
+	// Files and Bytes count the files of the manifest; Sent of them were new there.
+	Files, Sent int
+	Bytes       int64
+}
+
+// Send copies the files of a manifest of the folder dir into the folder to of the claim. The pod verifies every file by
+// its SHA-256 before the file gets its name; files that are already there with the same content are not sent. Send
+// calls progress with the bytes sent so far. Errors: UnsafeTree, PodsNotReady, PermissionDenied.
+func Send(ctx context.Context, clients *kube.Clients, claim Claim, dir string, m tree.Manifest, to string, progress func(sent, all int64)) (upload Upload, err error) {
+	claim.write = true
+	p, err := open(ctx, clients, claim)
+	if err != nil {
+		return upload, err
+	}
+	defer func() { err = errors.Join(err, p.remove(ctx)) }()
+	folder := path.Join(mountPath, to)
+	header, err := json.Marshal(m)
+	if err != nil {
+		return upload, err
+	}
+	var out bytes.Buffer
+	if err := p.run(ctx, bytes.NewReader(header), &out, "missing", folder); err != nil {
+		return upload, fmt.Errorf("listing what is on claim %s: %w", claim.Name, err)
+	}
+	var missing []tree.Digest
+	if err := json.Unmarshal(out.Bytes(), &missing); err != nil {
+		return upload, fmt.Errorf("listing what is on claim %s: reading the answer of pod %s: %w", claim.Name, p.name, err)
+	}
+	upload.Files, upload.Bytes = m.Totals()
+	var all int64
+	sizes := m.Sizes()
+	for _, digest := range missing {
+		all += sizes[digest]
+	}
+	reader, writer := io.Pipe()
+	counted := &progressWriter{Writer: writer, all: all, progress: progress}
+	go func() {
+		_, err := writer.Write(append(header, '\n'))
+		if err == nil {
+			err = tree.WriteContents(ctx, counted, dir, m, missing)
+		}
+		writer.CloseWithError(err)
+	}()
+	out.Reset()
+	err = p.run(ctx, reader, &out, "land", folder)
+	reader.CloseWithError(context.Canceled)
+	if err != nil {
+		return upload, fmt.Errorf("sending files to claim %s: %w", claim.Name, err)
+	}
+	if err := json.Unmarshal(out.Bytes(), &upload.Sent); err != nil {
+		return upload, fmt.Errorf("sending files to claim %s: reading the answer of pod %s: %w", claim.Name, p.name, err)
+	}
+	return upload, nil
+}
+
+// Download has the pod download files from URLs into the folder to of the claim. The pod prints the SHA-256, path and
+// size of each file to out. Errors: PodsNotReady, PermissionDenied.
+func Download(ctx context.Context, clients *kube.Clients, claim Claim, wanted []agent.Download, to string, out io.Writer) (err error) {
+	claim.write = true
+	p, err := open(ctx, clients, claim)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.remove(ctx)) }()
+	list, err := json.Marshal(wanted)
+	if err != nil {
+		return err
+	}
+	return p.run(ctx, bytes.NewReader(list), out, "download", path.Join(mountPath, to))
+}
+
+// progressWriter reports how much was written.
+type progressWriter struct {
+	io.Writer
+	sent, all int64
+	progress  func(sent, all int64)
+}
+
+func (w *progressWriter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	w.sent += int64(n)
+	w.progress(w.sent, w.all)
+	return n, err
+}

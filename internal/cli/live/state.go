@@ -1,0 +1,224 @@
+// Package live shows what the nodes of an environment do now: mlenv top on a terminal, and mlenv ui in a browser.
+package live
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+)
+
+// State is that of an environment.
+type State struct {
+	Environment string `json:"environment"`
+	Jobs        []Job  `json:"jobs"`
+	Nodes       []Node `json:"nodes"`
+}
+
+// Job is a job in progress. Numbers that its metrics do not have are 0.
+type Job struct {
+	ID string `json:"id"`
+	// Run is its name for users.
+	Run   string  `json:"run"`
+	Step  float64 `json:"step,omitempty"`
+	Steps float64 `json:"steps,omitempty"`
+	// Loss is a number, or a word such as NaN.
+	Loss           any     `json:"loss,omitempty"`
+	StepsPerSecond float64 `json:"stepsPerSecond,omitempty"`
+	// PerSecond is the number of Rate, tokens or samples, in a second.
+	PerSecond float64 `json:"perSecond,omitempty"`
+	Rate      string  `json:"rate,omitempty"`
+	// SecondsLeft is an estimate.
+	SecondsLeft float64 `json:"secondsLeft,omitempty"`
+	// Fabric is the verdict of check-fabric, "" if it was not measured.
+	Fabric string `json:"fabric,omitempty"`
+	Ranks  []Rank `json:"ranks,omitempty"`
+	// Curve is nil without metrics.
+	Curve *metrics.Curve `json:"-"`
+}
+
+// Rank is one training process.
+type Rank struct {
+	Rank  int    `json:"rank"`
+	Node  int    `json:"node"`
+	State string `json:"state"`
+}
+
+// Node is one node of the environment.
+type Node struct {
+	Node           int         `json:"node"`
+	KubernetesNode string      `json:"kubernetesNode,omitempty"`
+	GPUs           []agent.GPU `json:"gpus,omitempty"`
+	// MemoryLimit is 0 without a limit.
+	MemoryLimit agent.Bytes `json:"memoryLimit,omitempty"`
+	// MemoryUsed is without what the kernel frees first.
+	MemoryUsed agent.Bytes `json:"memoryUsed,omitempty"`
+	// Ranks is the number of running ranks, of All.
+	Ranks int `json:"ranks"`
+	All   int `json:"all"`
+	// Quiet is the time since the last output of any rank, in seconds.
+	Quiet float64 `json:"quietSeconds,omitempty"`
+	// OwnStep is the time of the slowest rank for its own part of the last step, in seconds.
+	OwnStep float64 `json:"ownStepSeconds,omitempty"`
+	// Problem is why the node did not answer, or why its GPUs cannot be read.
+	Problem string `json:"problem,omitempty"`
+}
+
+// source asks the nodes of an environment again and again.
+type source struct {
+	environment string
+	nodes       nodes.Set
+	jobs        map[string]*training
+}
+
+// training is what has been read of a job.
+type training struct {
+	fabric  string
+	read    int64
+	lines   metrics.Lines
+	history metrics.History
+	last    map[string]any
+}
+
+func openSource(ctx context.Context, clients *kube.Clients, environment string) (*source, error) {
+	set, err := nodes.Connect(ctx, clients, environment, "")
+	if err != nil {
+		return nil, err
+	}
+	return &source{environment: environment, nodes: set, jobs: map[string]*training{}}, nil
+}
+
+// askNodes bounds the questions to the nodes.
+const askNodes = 10 * time.Second
+
+// ask returns the state of all nodes. A node that does not answer has its problem in its row; the error is that of the first
+// node if none answers.
+func (s *source) ask(ctx context.Context) (State, error) {
+	ctx, cancel := context.WithTimeout(ctx, askNodes)
+	defer cancel()
+	report := State{Environment: s.environment, Jobs: []Job{}, Nodes: make([]Node, len(s.nodes))}
+	statuses, errs := make([][]agent.JobStatus, len(s.nodes)), make([]error, len(s.nodes))
+	var group sync.WaitGroup
+	for i, client := range s.nodes {
+		group.Go(func() { report.Nodes[i], statuses[i], errs[i] = askNode(ctx, client) })
+	}
+	group.Wait()
+	if !slices.Contains(errs, nil) {
+		return report, errs[0]
+	}
+	for node := range statuses {
+		for _, status := range statuses[node] {
+			if !slices.ContainsFunc(report.Jobs, func(j Job) bool { return j.ID == status.ID }) {
+				report.Jobs = append(report.Jobs, s.job(ctx, status))
+			}
+			job := slices.IndexFunc(report.Jobs, func(j Job) bool { return j.ID == status.ID })
+			report.Jobs[job].Ranks = append(report.Jobs[job].Ranks, ranksOf(status)...)
+			// Node 0 has the times of all ranks.
+			for other := range report.Nodes {
+				for _, rank := range status.Spec.Ranks(other) {
+					if rank >= 0 && rank < len(status.RankSeconds) { // nodes that are not of the job have none
+						report.Nodes[other].OwnStep = max(report.Nodes[other].OwnStep, status.RankSeconds[rank])
+					}
+				}
+			}
+		}
+	}
+	return report, nil
+}
+
+// current is ask for a source that is asked for a long time: if no node answers, the error is the reason why the environment
+// is gone, or nil if it is there.
+func (s *source) current(ctx context.Context, clients *kube.Clients) (State, error) {
+	state, err := s.ask(ctx)
+	if err == nil || ctx.Err() != nil {
+		return state, ctx.Err()
+	}
+	set, gone := nodes.Connect(ctx, clients, s.environment, "")
+	set.Close()
+	return state, gone
+}
+
+func ranksOf(status agent.JobStatus) (ranks []Rank) {
+	for _, rank := range status.Ranks {
+		state := "running"
+		if !rank.Ended.IsZero() {
+			state = cmp.Or(rank.Exit.Signal, fmt.Sprintf("exited with %d", rank.Exit.Code))
+		}
+		ranks = append(ranks, Rank{Rank: rank.Rank, Node: rank.Node, State: state})
+	}
+	return ranks
+}
+
+func askNode(ctx context.Context, client *agent.Client) (n Node, running []agent.JobStatus, err error) {
+	n.Node = client.Node()
+	facts, err := client.Facts(ctx)
+	if err != nil {
+		n.Problem = err.Error()
+		return n, nil, err
+	}
+	n.KubernetesNode, n.GPUs, n.Problem = facts.KubernetesNode, facts.GPUs, facts.GPUProblem
+	n.MemoryLimit, n.MemoryUsed = facts.MemoryLimit, facts.MemoryUsed-facts.MemoryCache
+	for _, id := range facts.Running {
+		status, err := client.Job(ctx, id)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		running = append(running, status)
+		n.All += len(status.Ranks)
+		for _, rank := range status.Ranks {
+			if rank.Ended.IsZero() {
+				n.Ranks++
+			}
+		}
+		n.Quiet = status.Quiet.Seconds()
+	}
+	return n, running, nil
+}
+
+// job reads the metrics that the job has written since the last time.
+func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
+	m := s.jobs[status.ID]
+	if m == nil {
+		m = &training{last: map[string]any{}}
+		m.lines.Each = func(line map[string]any) {
+			m.history.Add(line)
+			maps.Copy(m.last, line)
+		}
+		var measured fabric.Report
+		if content, err := s.nodes[0].ReadRecord(ctx, status.ID, agent.FabricReport); err == nil && json.Unmarshal(content, &measured) == nil {
+			m.fabric = measured.Summary()
+		}
+		s.jobs[status.ID] = m
+	}
+	if log, err := s.nodes[0].Log(ctx, status.ID, agent.MetricsLog, m.read, false); err == nil {
+		n, _ := io.Copy(&m.lines, log) // the rest comes the next time
+		m.read += n
+		_ = log.Close()
+	}
+	job := Job{ID: status.ID, Run: status.Spec.Run, Fabric: m.fabric}
+	curve := m.history.Curve()
+	if curve == nil {
+		return job
+	}
+	job.Curve = curve
+	last := curve.Points[len(curve.Points)-1]
+	job.Step, job.Rate, job.PerSecond = last.Step, curve.Rate, last.PerSecond
+	job.Steps, _ = metrics.Number(m.last, "steps")
+	job.Loss = m.last["loss"]
+	if last.StepTime > 0 {
+		job.StepsPerSecond = 1 / last.StepTime.Seconds()
+		job.SecondsLeft = max(0, job.Steps-job.Step) * last.StepTime.Seconds()
+	}
+	return job
+}

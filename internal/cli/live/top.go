@@ -1,0 +1,248 @@
+package live
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// TopCommand is mlenv top.
+func TopCommand() *cobra.Command {
+	env := envflags.Flags{Reads: true}
+	var output step.OutputFlag
+	var once bool
+	var every time.Duration
+	cmd := &cobra.Command{
+		Use:   "top [ENVIRONMENT]",
+		Short: "Show GPU use, memory and training speed of each node, live",
+		Long: `Show the use of the GPUs and the memory of each node of an environment, and the step, loss and speed of its training, as
+nvidia-smi and the metrics of the training report them. On a terminal mlenv updates the table until Ctrl-C; elsewhere, and
+with --once or --output=json, it prints it once. Without an argument it shows the environment that you
+hold, or else ml-dev-env, or else the only environment of the namespace.
+
+OWN STEP is the time that the slowest rank of the node took for its own part of the last step, if the training reports it.
+
+Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wrong usage.`,
+		Example: `  mlenv top
+  mlenv top --once
+  mlenv top h-kim --output=json`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			err := envflags.ParseName(cmd.Flags(), args)
+			if every < time.Second {
+				err = errors.Join(err, fmt.Errorf("--every %s: want at least 1s", every))
+			}
+			return err
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx := cmd.Context()
+			clients, err := env.Connect(ctx, step.TextLog(cmd.ErrOrStderr()))
+			if err != nil {
+				return err
+			}
+			file, _ := cmd.OutOrStdout().(*os.File)
+			if !once && output.ForPeople() && file != nil && term.IsTerminal(int(file.Fd())) {
+				return showLive(ctx, clients, env.Environment, file, every)
+			}
+			report, err := readOnce(ctx, clients, env.Environment)
+			if err != nil {
+				return err
+			}
+			return output.Print(cmd.OutOrStdout(), report, report.print)
+		},
+	}
+	flags := cmd.Flags()
+	env.AddTo(flags, "cluster file; its namespace is used without --namespace")
+	output.AddTo(flags, step.Text, step.JSON, step.YAML)
+	flags.BoolVar(&once, "once", false, "print the table once")
+	flags.DurationVar(&every, "every", 2*time.Second, "time between two updates")
+	return cmd
+}
+
+func readOnce(ctx context.Context, clients *kube.Clients, environment string) (State, error) {
+	t, err := openSource(ctx, clients, environment)
+	if err != nil {
+		return State{}, err
+	}
+	defer t.nodes.Close()
+	return t.ask(ctx)
+}
+
+// showLive shows the table on a terminal until ctx ends or the environment is gone.
+func showLive(ctx context.Context, clients *kube.Clients, environment string, terminal *os.File, every time.Duration) error {
+	t, err := openSource(ctx, clients, environment)
+	if err != nil {
+		return err
+	}
+	defer t.nodes.Close()
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	size := func() (width, height int) {
+		width, height, err := term.GetSize(int(terminal.Fd()))
+		if err != nil {
+			return 80, 24
+		}
+		return width, height
+	}
+	return redraw(ctx, terminal, size, ticker.C, func() (State, error) { return t.current(ctx, clients) })
+}
+
+// redraw shows a new table at every tick, until ctx ends or ask fails.
+func redraw(ctx context.Context, out io.Writer, size func() (width, height int), ticks <-chan time.Time, ask func() (State, error)) error {
+	fmt.Fprint(out, "\x1b[2J")
+	for {
+		report, err := ask()
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // Ctrl-C ends the table
+		}
+		if err != nil {
+			return err
+		}
+		var text bytes.Buffer
+		if err := report.print(&text); err != nil {
+			return err
+		}
+		width, height := size()
+		if _, err := io.WriteString(out, screen(text.String(), width, height)); err != nil {
+			return err
+		}
+		select {
+		case <-ticks:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// screen returns the text for a terminal whose last text it replaces. It cuts lines that would wrap, or scroll away the first.
+func screen(text string, width, height int) string {
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
+	var out strings.Builder
+	out.WriteString("\x1b[H")
+	for _, line := range lines[:min(len(lines), height-1)] {
+		runes := []rune(line)
+		out.WriteString(string(runes[:min(len(runes), width)]) + "\x1b[K\r\n")
+	}
+	out.WriteString("\x1b[J")
+	return out.String()
+}
+
+func (r State) print(out io.Writer) error {
+	for _, job := range r.Jobs {
+		fmt.Fprintln(out, job)
+	}
+	if len(r.Jobs) == 0 {
+		fmt.Fprintf(out, "No training runs on environment %s.\n", r.Environment)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, strings.ToUpper(strings.Join(columns(), "\t")))
+	for _, n := range r.Nodes {
+		fmt.Fprintf(w, "%d\t%s\n", n.Node, strings.Join(n.columns(), "\t"))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, n := range r.Nodes {
+		for _, problem := range n.Problems() {
+			fmt.Fprintf(out, "node %d: %s\n", n.Node, humanize.OneLine(problem, 300))
+		}
+	}
+	return nil
+}
+
+func columns() []string {
+	return []string{"Node", "On", "GPUs busy", "GPU memory", "Hottest", "Memory", "Ranks", "Silent for", "Own step"}
+}
+
+// String is the progress of the job on one line.
+func (j Job) String() string {
+	if j.Step == 0 {
+		return humanize.OneLine(j.Run, 100) + ": no metrics yet"
+	}
+	parts := []string{fmt.Sprintf("%s: step %.0f", humanize.OneLine(j.Run, 100), j.Step)}
+	if j.Steps > 0 {
+		parts[0] += fmt.Sprintf(" of %.0f", j.Steps)
+	}
+	switch loss := j.Loss.(type) {
+	case float64:
+		parts = append(parts, fmt.Sprintf("loss %.4g", loss))
+	case string:
+		parts = append(parts, "loss "+humanize.OneLine(loss, 20))
+	}
+	if j.StepsPerSecond > 0 {
+		parts = append(parts, fmt.Sprintf("%.3g steps/s", j.StepsPerSecond))
+	}
+	if j.PerSecond > 0 {
+		parts = append(parts, fmt.Sprintf("%.0f %s/s", j.PerSecond, j.Rate))
+	}
+	if j.SecondsLeft > 0 {
+		parts = append(parts, "about "+humanize.Duration(time.Duration(j.SecondsLeft*float64(time.Second)))+" left")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// columns are the values of columns after the node's number; "-" is not known.
+func (n Node) columns() []string {
+	columns := []string{n.KubernetesNode, "-", "-", "-", "-", "-", "-", "-"}
+	if n.KubernetesNode == "" {
+		columns[0] = "-"
+		return columns
+	}
+	var busy []string
+	var used, size agent.Bytes
+	hottest := 0
+	for _, gpu := range n.GPUs {
+		busy = append(busy, fmt.Sprintf("%d%%", gpu.Utilization))
+		used, size, hottest = used+gpu.MemoryUsed, size+gpu.Memory, max(hottest, gpu.Temperature)
+	}
+	if len(n.GPUs) > 0 {
+		columns[1], columns[2], columns[3] = strings.Join(busy, " "), share(used, size), fmt.Sprintf("%d °C", hottest)
+	}
+	columns[4] = share(n.MemoryUsed, n.MemoryLimit)
+	if n.All > 0 {
+		columns[5], columns[6] = fmt.Sprintf("%d of %d", n.Ranks, n.All), humanize.Duration(time.Duration(n.Quiet*float64(time.Second)))
+	}
+	if n.OwnStep > 0 {
+		columns[7] = time.Duration(n.OwnStep * float64(time.Second)).Round(time.Millisecond).String()
+	}
+	return columns
+}
+
+func share(used, of agent.Bytes) string {
+	if of == 0 {
+		return humanize.Bytes(int64(used))
+	}
+	return humanize.Bytes(int64(used)) + " of " + humanize.Bytes(int64(of))
+}
+
+// Problems are what is wrong with the node and its GPUs.
+func (n Node) Problems() (problems []string) {
+	if n.Problem != "" {
+		problems = append(problems, n.Problem)
+	}
+	for _, gpu := range n.GPUs {
+		wrong := slices.Clone(gpu.Throttled)
+		if gpu.Fault != "" {
+			wrong = append(wrong, gpu.Fault)
+		}
+		if len(wrong) > 0 {
+			problems = append(problems, fmt.Sprintf("GPU %d: %s", gpu.Index, strings.Join(wrong, "; ")))
+		}
+	}
+	return problems
+}

@@ -1,0 +1,97 @@
+package runs
+
+import (
+	"strings"
+	"testing"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"knative.dev/pkg/apis"
+
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+func TestChooseEnvironment(t *testing.T) {
+	claim := func(mode corev1.PersistentVolumeAccessMode) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.NamesOf(objects.DefaultName).Workspace},
+			Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{mode}}}
+	}
+	colleague := "colleague@example.com"
+	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.DefaultName}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &colleague}}
+	other := func(name string, done bool) *v1.PipelineRun {
+		r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train-1", Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
+		if name != "" {
+			r.Spec.Params = v1.Params{{Name: "name", Value: *v1.NewStructuredValues(name)}}
+		}
+		if done {
+			r.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionTrue})
+		}
+		return r
+	}
+	shared, own := claim(corev1.ReadWriteMany), claim(corev1.ReadWriteOnce)
+	own.Name += "-ml-dev-env-0"
+	for _, test := range []struct {
+		name    string
+		objects []runtime.Object
+		runs    []runtime.Object
+		runName string
+		values  map[string][]string
+		want    string // "" for the default
+		note    string
+	}{
+		{"free", []runtime.Object{shared}, nil, "", nil, "", ""},
+		{"held by a colleague", []runtime.Object{shared, held}, nil, "", nil, "ml-dev-env-h-kim", "held by colleague@example.com"},
+		{"a run will take it", []runtime.Object{shared}, []runtime.Object{other("", false)}, "", nil, "ml-dev-env-h-kim", "held by pipelinerun train-1"},
+		{"a run took another one", []runtime.Object{shared}, []runtime.Object{other("h-kim", false)}, "", nil, "", ""},
+		{"a run has ended", []runtime.Object{shared}, []runtime.Object{other("", true)}, "", nil, "", ""},
+		{"named", []runtime.Object{shared, held}, nil, "", map[string][]string{"name": {"ml-dev-env"}}, "ml-dev-env", ""},
+		{"waits", []runtime.Object{shared, held}, nil, "", map[string][]string{"on-busy": {"wait"}}, "", ""},
+		{"no claim", []runtime.Object{held}, nil, "", nil, "", ""},
+		{"a claim of one node", []runtime.Object{claim(corev1.ReadWriteOnce), held}, nil, "", nil, "", ""},
+		{"nodes have claims", []runtime.Object{shared, held, own}, nil, "", nil, "", ""},
+		{"claims of each node", []runtime.Object{shared, held}, nil, "", map[string][]string{"storage": {"volumeClaimTemplates"}}, "", ""},
+		{"a run of that name has chosen", []runtime.Object{shared, held}, []runtime.Object{other("ml-dev-env-lee", false)}, "train-1", nil, "ml-dev-env-lee", ""},
+		{"a run of that name has the default", []runtime.Object{shared, held}, []runtime.Object{other("", false)}, "train-1", nil, "", ""},
+		{"a new name of a run", []runtime.Object{shared, held}, nil, "train-2", nil, "ml-dev-env-h-kim", "held by colleague"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			client := kubefake.NewClientset(test.objects...)
+			client.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: "H.Kim@example.com"}}}, nil
+			})
+			clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(test.runs...), Namespace: "ns"}
+			values := map[string][]string{}
+			for name, value := range test.values {
+				values[name] = value
+			}
+			var notes strings.Builder
+			chooseEnvironment(t.Context(), clients, newParams(mldevenv.Bundle).pipeline, test.runName, values, &notes)
+			if got := strings.Join(values["name"], " "); got != test.want {
+				t.Errorf("environment %q, want %q", got, test.want)
+			}
+			if !strings.Contains(notes.String(), test.note) || (notes.Len() > 0) != (test.note != "") {
+				t.Errorf("printed %q, want %q", notes.String(), test.note)
+			}
+		})
+	}
+}
+
+func TestShortName(t *testing.T) {
+	for user, want := range map[string]string{
+		"H.Kim@example.com": "h-kim", "system:serviceaccount:ns:ci": "ci", "kube:admin": "admin", "@": "user", "ö": "user", strings.Repeat("ab.", 20): "ab-ab-ab-ab-ab-ab-ab-ab-ab-ab",
+	} {
+		got := shortName(user)
+		if got != want || !objects.ValidName("ml-dev-env-"+got) {
+			t.Errorf("%s: got %q, want %q", user, got, want)
+		}
+	}
+}

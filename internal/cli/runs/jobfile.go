@@ -1,0 +1,185 @@
+package runs
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/invopop/jsonschema"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+)
+
+// resumeKey is the only key of a job file that is no param: it has the meaning of the flag.
+const resumeKey = "resume-from"
+
+// word is a value of a job file. A number or a boolean is as good as text.
+type word struct{ text *string }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (w *word) UnmarshalText(text []byte) error {
+	w.text = new(string(text))
+	return nil
+}
+
+// jobFields are the types of the keys, which are the names of the params.
+func (p *params) jobFields() reflect.Type {
+	fieldOf := func(name string, value any) reflect.StructField {
+		return reflect.StructField{Name: "Key" + strings.ReplaceAll(name, "-", "_"), Type: reflect.TypeOf(value), Tag: reflect.StructTag(`json:"` + name + `"`)}
+	}
+	fields := []reflect.StructField{fieldOf(resumeKey, word{})}
+	for _, spec := range p.pipeline.Spec.Params {
+		switch {
+		case isMapping(spec):
+			fields = append(fields, fieldOf(spec.Name, map[string]word{}))
+		case spec.Type == v1.ParamTypeArray:
+			fields = append(fields, fieldOf(spec.Name, []word{}))
+		default:
+			fields = append(fields, fieldOf(spec.Name, word{}))
+		}
+	}
+	return reflect.StructOf(fields)
+}
+
+// isMapping reports whether the items of an array are KEY=VALUE, which a job file has as keys and values.
+func isMapping(spec v1.ParamSpec) bool {
+	return spec.Type == v1.ParamTypeArray && strings.Contains(spec.Description, "KEY=VALUE")
+}
+
+// readJob returns the params in a job file, and the run that it resumes. A folder in repo-url is relative to the file. The
+// error lists every mistake with its line.
+func (p *params) readJob(path string) (values map[string][]string, resumeFrom string, err error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, "", fmt.Errorf("--file: %w", err)
+	}
+	job := reflect.New(p.jobFields())
+	values = map[string][]string{}
+	err = cluster.Decode(path, content, job.Interface(), "repo-url and script", func() field.ErrorList {
+		for i := range job.Elem().NumField() {
+			name := job.Elem().Type().Field(i).Tag.Get("json")
+			if given := textsOf(job.Elem().Field(i).Interface()); given != nil {
+				values[name] = given
+			}
+		}
+		return p.checkJob(values)
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	if isFolder(values) && !filepath.IsAbs(values["repo-url"][0]) {
+		folder, err := filepath.Abs(filepath.Join(filepath.Dir(path), values["repo-url"][0]))
+		if err != nil {
+			return nil, "", err
+		}
+		values["repo-url"] = []string{folder}
+	}
+	if resume := values[resumeKey]; resume != nil {
+		resumeFrom = resume[0]
+		delete(values, resumeKey)
+	}
+	return values, resumeFrom, nil
+}
+
+// textsOf returns the values of a key as params have them, nil if the file does not have the key.
+func textsOf(value any) (texts []string) {
+	add := func(prefix string, w word) {
+		if w.text != nil { // null is the same as leaving the item out
+			texts = append(texts, prefix+*w.text)
+		}
+	}
+	switch value := value.(type) {
+	case word:
+		add("", value)
+	case []word:
+		if value != nil {
+			texts = []string{}
+		}
+		for _, w := range value {
+			add("", w)
+		}
+	case map[string]word:
+		if value != nil {
+			texts = []string{}
+		}
+		for key, w := range value {
+			add(key+"=", w)
+		}
+		slices.Sort(texts)
+	}
+	return texts
+}
+
+// checkJob returns the mistakes that need no cluster, with their places.
+func (p *params) checkJob(values map[string][]string) (mistakes field.ErrorList) {
+	for _, spec := range p.pipeline.Spec.Params {
+		for _, text := range values[spec.Name] {
+			err := launch.Check(spec, text)
+			if err == nil || spec.Name == "repo-url" && isFolder(values) {
+				continue
+			}
+			path, shown := field.NewPath(spec.Name), text
+			if key, value, _ := strings.Cut(text, "="); isMapping(spec) {
+				path, shown = path.Key(key), value
+			}
+			if spec.Name == "repo-url" {
+				shown = "" // it may have a password
+			}
+			mistakes = append(mistakes, field.Invalid(path, shown, strings.TrimPrefix(err.Error(), strconv.Quote(text)+": ")))
+		}
+	}
+	return mistakes
+}
+
+func isNumber(text string) bool {
+	n, err := strconv.Atoi(text)
+	return err == nil && n >= 0
+}
+
+// kindOf is the type of a param in JSON, by its default.
+func kindOf(spec v1.ParamSpec) string {
+	switch {
+	case isMapping(spec):
+		return "object"
+	case spec.Type == v1.ParamTypeArray:
+		return "array"
+	case spec.Default != nil && isNumber(spec.Default.StringVal):
+		return "integer"
+	case spec.Default != nil && (spec.Default.StringVal == "true" || spec.Default.StringVal == "false"):
+		return "boolean"
+	}
+	return "string"
+}
+
+// jobSchema returns the JSON schema of a job file, for editors.
+func (p *params) jobSchema() ([]byte, error) {
+	item := &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, {Type: "number"}, {Type: "boolean"}}}
+	schema := &jsonschema.Schema{
+		Version: jsonschema.Version, Title: "ml-dev-env job file", Description: "The params of a run for mlenv run --file.",
+		Type: "object", Properties: jsonschema.NewProperties(), AdditionalProperties: jsonschema.FalseSchema,
+	}
+	for _, spec := range p.pipeline.Spec.Params {
+		usage, _, _ := strings.Cut(strings.TrimSpace(spec.Description), "\n")
+		key := &jsonschema.Schema{Type: kindOf(spec), Description: usage}
+		switch key.Type {
+		case "object":
+			key.AdditionalProperties = item
+		case "array":
+			key.Items = item
+		case "integer":
+			key.Minimum = "0"
+		}
+		schema.Properties.Set(spec.Name, key)
+	}
+	schema.Properties.Set(resumeKey, &jsonschema.Schema{Type: "string", Description: "Run whose checkpoints to continue from, as the flag --resume-from."})
+	content, err := json.MarshalIndent(schema, "", "  ")
+	return append(content, '\n'), err
+}

@@ -1,0 +1,134 @@
+package runs
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+)
+
+// parsed returns the command line of mlenv run after its arguments were parsed. The job file is job.yaml.
+func parsed(t *testing.T, job string, args ...string) (runOptions, error) {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("job.yaml", []byte(job), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o := runOptions{params: newParams(mldevenv.Bundle)}
+	cmd := RunCommand(mldevenv.Bundle)
+	cmd.ResetFlags()
+	o.params.addTo(cmd.Flags())
+	cmd.Flags().StringVar(&o.like, "like", "", "")
+	cmd.Flags().StringVar(&o.file, "file", "", "")
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	return o, o.parse(cmd, cmd.Flags().Args())
+}
+
+func TestJobFile(t *testing.T) {
+	const job = `# A job.
+repo-url: https://example.com/r
+script: train.py
+script-args: [--lr, 3e-4, --epochs, 3, --bf16, true]
+nodes: 2
+submodules: false
+timeout: 24h
+requirements: null
+build-args: {}
+env:
+  MODE: fast
+  DEPTH: 12
+resume-from: first
+`
+	want := map[string][]string{
+		"repo-url": {"https://example.com/r"}, "script": {"train.py"}, "script-args": {"--lr", "3e-4", "--epochs", "3", "--bf16", "true"},
+		"nodes": {"2"}, "submodules": {"false"}, "timeout": {"24h"}, "build-args": {}, "env": {"DEPTH=12", "MODE=fast"},
+	}
+	o, err := parsed(t, job, "--file=job.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, o.values); diff != "" || o.resumeFrom != "first" {
+		t.Errorf("resumes %q; values (-want +got):\n%s", o.resumeFrom, diff)
+	}
+
+	o, err = parsed(t, job, "--file=job.yaml", "--nodes=4", "--env=A=1", "--like=other", "https://example.com/other", "--", "--lr=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want["repo-url"], want["nodes"], want["env"], want["script-args"] = []string{"https://example.com/other"}, []string{"4"}, []string{"A=1"}, []string{"--lr=1"}
+	if diff := cmp.Diff(want, o.values); diff != "" || o.resumeFrom != "" {
+		t.Errorf("with flags: resumes %q; values (-want +got):\n%s", o.resumeFrom, diff)
+	}
+}
+
+// A folder is relative to the file, wherever mlenv runs.
+func TestJobFileInAFolder(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "jobs", "job.yaml")
+	if err := os.Mkdir(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("repo-url: ..\nscript: train.py\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o, err := parsed(t, "", "--file="+path)
+	if err != nil || o.values["repo-url"][0] != dir {
+		t.Errorf("got %v, %v; want the folder %s", o.values["repo-url"], err, dir)
+	}
+}
+
+func TestMistakesOfAJobFile(t *testing.T) {
+	for _, tc := range []struct{ name, job, want string }{
+		{"several", "lancher: deepspeed\nscript: train.py\nnodes: two\nlfs: maybe\nenv:\n  RANK: 3\nscript: again\nscript-args: --lr=1\n",
+			`job.yaml:1:1: lancher: unknown key; did you mean "launcher"?
+job.yaml:3:8: nodes: "two": want a number, or 0 for the default
+job.yaml:4:6: lfs: "maybe": want true or false
+job.yaml:6:9: env[RANK]: "3": variable RANK: the launcher sets it; want another name
+job.yaml:7:1: script: the key stands in line 2 already
+job.yaml:8:14: script-args: "--lr=1": want a list, as in [a, b], not a single value`},
+		{"empty", "", "job.yaml:1:1: the file is empty; want at least repo-url and script"},
+		{"no YAML", "a: b: c\n", "job.yaml:1:1: not YAML: "},
+		{"a repository with a password", "repo-url: https://me:secret@\nscript: a\n", `job.yaml:1:11: repo-url: reading repository URL "`},
+		{"no script", "repo-url: .\n", "an argument is missing: want the training script"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := parsed(t, tc.job, "--file=job.yaml")
+			if err == nil || !strings.HasPrefix(err.Error(), tc.want) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("got\n%v\nwant\n%s", err, tc.want)
+			}
+		})
+	}
+	if _, err := parsed(t, "", "--file=nowhere.yaml"); err == nil || !strings.Contains(err.Error(), "nowhere.yaml") || strings.Contains(err.Error(), "missing") {
+		t.Errorf("a file that is missing: %v", err)
+	}
+}
+
+// TestJobSchemaIsCurrent: editors complete keys by it; -update writes it.
+func TestJobSchemaIsCurrent(t *testing.T) {
+	p := newParams(mldevenv.Bundle)
+	schema, err := p.jobSchema()
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden.File(t, "../../../docs/reference/job.schema.json", string(schema))
+}
+
+func TestExampleJobFile(t *testing.T) {
+	p := newParams(mldevenv.Bundle)
+	values, _, err := p.readJob("../../../examples/job.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"script", "deepspeed-config"} {
+		if _, err := os.Stat(filepath.Join(values["repo-url"][0], values[name][0])); err != nil {
+			t.Error(err)
+		}
+	}
+}

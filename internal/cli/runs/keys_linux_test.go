@@ -1,0 +1,52 @@
+package runs
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A key arrives without Enter, and Ctrl-C as a key, until the terminal is released.
+func TestTakeKeys(t *testing.T) {
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo-terminals: %v", err)
+	}
+	defer user.Close()
+	if err := unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	terminal, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer terminal.Close()
+	cooked := func() bool {
+		state, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state.Lflag&unix.ICANON != 0
+	}
+	release := takeKeys(terminal)
+	if release == nil || cooked() {
+		t.Fatal("the terminal waits for Enter")
+	}
+	if _, err := user.Write([]byte{'d', ctrlC}); err != nil {
+		t.Fatal(err)
+	}
+	typed := keys(terminal)
+	if first, second := <-typed, <-typed; first != 'd' || second != ctrlC {
+		t.Errorf("got keys %q and %q, want d and Ctrl-C", first, second)
+	}
+	release()
+	if !cooked() {
+		t.Error("the terminal was not given back")
+	}
+}

@@ -1,0 +1,70 @@
+package runs
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubefake "k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+)
+
+func TestPruneReceipts(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		runs   []string
+		answer string
+		yes    bool
+		// left are the runs that still have a receipt.
+		left   string
+		reason fail.Reason
+	}{
+		{"of all deleted runs", nil, "yes\n", false, "there", ""},
+		{"of a named run", []string{"there"}, "", true, "deleted-1 deleted-2", ""},
+		{"not confirmed", nil, "no\n", false, "deleted-1 deleted-2 there", fail.Cancelled},
+		{"one has none", []string{"deleted-1", "going"}, "", true, "deleted-1 deleted-2 there", fail.InvalidInput},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			run := func(name string) *v1.PipelineRun {
+				return &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid", Labels: map[string]string{"tekton.dev/pipeline": "train-multi-node"}}}
+			}
+			clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(run("there"), run("going")), Namespace: "ns"}
+			for _, name := range []string{"deleted-1", "deleted-2", "there"} {
+				if err := receipt.Write(t.Context(), clients.Kube, receipt.Receipt{Run: name, RunUID: "uid", Namespace: "ns", Environment: "env"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var out bytes.Buffer
+			cmd := &cobra.Command{}
+			cmd.SetContext(t.Context())
+			cmd.SetIn(strings.NewReader(tc.answer))
+			cmd.SetOut(&out)
+			cmd.SetErr(&out)
+			err := pruneReceipts(cmd, clients, tc.runs, tc.yes)
+			if tc.reason == "" && err != nil || tc.reason != "" && fail.ReasonOf(err) != tc.reason {
+				t.Errorf("got %v, want reason %q\n%s", err, tc.reason, out.String())
+			}
+			all, err := receipt.List(t.Context(), clients.Kube, "ns", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var left []string
+			for _, r := range all {
+				left = append(left, r.Run)
+			}
+			slices.Sort(left)
+			if diff := cmp.Diff(tc.left, strings.Join(left, " ")); diff != "" {
+				t.Errorf("left (-want +got):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,48 @@
+package diagnose
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// TestPodThatCameTooEarly: the pods of an account without pull secrets never get them.
+func TestPodThatCameTooEarly(t *testing.T) {
+	s := withPods(2, on, func(p *corev1.Pod) {
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "train", Image: image, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{
+			Reason: "ErrImagePull", Message: "initializing source docker://" + image + ": reading manifest 1: unauthorized: authentication required",
+		}}}}
+	})
+	s.Pods[1].Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "ml-dev-sa-dockercfg-1"}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-sa", Namespace: space}}
+	client := fake.NewClientset(s.StatefulSet, &s.Pods[0], &s.Pods[1], account)
+	read, err := Collect(t.Context(), client, space, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := WithoutPullSecrets(read); len(got) > 0 {
+		t.Errorf("the account has no pull secrets: %v", got)
+	}
+	account.ImagePullSecrets = s.Pods[1].Spec.ImagePullSecrets
+	if _, err := client.CoreV1().ServiceAccounts(space).Update(t.Context(), account, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if read, err = Collect(t.Context(), client, space, env); err != nil {
+		t.Fatal(err)
+	}
+	if got := WithoutPullSecrets(read); len(got) != 1 || got[0].Name != env+"-0" {
+		t.Errorf("%v; want the first pod", got)
+	}
+	for _, f := range Explain(read, now) {
+		early := strings.Contains(f.Seen, "the pod was created before service account ml-dev-sa got its pull secrets")
+		if early != (f.Object == "pod "+env+"-0") || early && (f.Final || !strings.Contains(f.Next, "oc delete pod "+env+"-0 -n "+space)) {
+			t.Errorf("%+v", f)
+		}
+	}
+	if !HasPullSecret(account) || HasPullSecret(&corev1.ServiceAccount{ImagePullSecrets: []corev1.LocalObjectReference{{Name: "ngc"}}}) {
+		t.Error("only OpenShift's own Secret is the account's")
+	}
+}

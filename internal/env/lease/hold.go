@@ -1,0 +1,131 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// Hold is a holder's hold on a Lease.
+type Hold struct {
+	client Client
+	name   string
+	uid    types.UID
+	holder string
+}
+
+func (c Client) hold(lease *coordinationv1.Lease) *Hold {
+	return &Hold{client: c, name: lease.Name, uid: lease.UID, holder: HolderOf(lease).ID}
+}
+
+// UID is the Lease's own, for Delete.
+func (h *Hold) UID() types.UID { return h.uid }
+
+// Owner is the reference of the environment's objects to the Lease, which deletes them with it.
+func (h *Hold) Owner() metav1.OwnerReference { return objects.LeaseReference(h.name, h.uid) }
+
+// StillHeld finds the Lease that an earlier step of the same holder took. The error is EnvironmentMissing if
+// the holder does not hold it.
+func (c Client) StillHeld(ctx context.Context, name, holderID string) (*Hold, error) {
+	lease, err := c.Find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkHolder(lease, holderID); err != nil {
+		return nil, err
+	}
+	return c.hold(lease), nil
+}
+
+func checkHolder(lease *coordinationv1.Lease, id string) error {
+	seen := ""
+	switch holder := HolderOf(lease); {
+	case id == "" || holder.ID != id:
+		seen = "it is held by " + holder.String()
+	case lease.DeletionTimestamp != nil:
+		seen = "it is being deleted"
+	default:
+		return nil
+	}
+	return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: it is not this run's any more: %s", lease.Namespace, lease.Name, seen)
+}
+
+// Lost waits until the holder does not hold the Lease any more, and then returns EnvironmentMissing. Other errors are of the watch.
+func (h *Hold) Lost(ctx context.Context) error {
+	return h.client.watch(ctx, h.name, func(live *coordinationv1.Lease) (bool, error) {
+		if live == nil || live.UID != h.uid {
+			return false, fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was deleted", h.client.Namespace, h.name)
+		}
+		return false, checkHolder(live, h.holder)
+	})
+}
+
+// Renew makes the Lease last for its duration from now. The error is EnvironmentMissing if the Lease is lost.
+func (h *Hold) Renew(ctx context.Context) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		lease, err := h.client.Find(ctx, h.name)
+		if err != nil {
+			return err
+		}
+		if lease.UID != h.uid {
+			return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was recreated for %s", lease.Namespace, lease.Name, HolderOf(lease))
+		}
+		if err := checkHolder(lease, h.holder); err != nil {
+			return err
+		}
+		lease.Spec.RenewTime = new(metav1.NewMicroTime(h.client.Now()))
+		_, err = h.client.Kube.CoordinationV1().Leases(lease.Namespace).Update(ctx, lease, metav1.UpdateOptions{FieldManager: kube.FieldManager})
+		if err != nil && !apierrors.IsConflict(err) {
+			return kube.Problem(fmt.Errorf("renewing lease %s/%s: %w", lease.Namespace, lease.Name, err))
+		}
+		return err
+	})
+}
+
+// KeepRenewed renews the Lease now and periodically until ctx ends, which is no error. It gives up only if the Lease is
+// lost (EnvironmentMissing) or the right is missing (PermissionDenied). Other failures it logs once and retries soon.
+func (h *Hold) KeepRenewed(ctx context.Context, every time.Duration) error {
+	warned := false
+	for {
+		next := every
+		err := h.Renew(ctx)
+		if err != nil && ctx.Err() == nil {
+			switch fail.ReasonOf(err) {
+			case fail.EnvironmentMissing, fail.PermissionDenied:
+				return err
+			}
+			next = min(every, RetryEvery)
+			if !warned {
+				h.client.Log.Warn(fmt.Sprintf("The lease of environment %s could not be renewed and is tried again every %s: %v", h.name, next, err), "environment", h.name, "retrySeconds", next.Seconds(), "error", err)
+			}
+		}
+		warned = err != nil
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(next):
+		}
+	}
+}
+
+// Renewing renews the Lease in the background until stop is called or ctx ends. A lost Lease is a warning: the
+// caller's work continues.
+func (h *Hold) Renewing(ctx context.Context) (stop func()) {
+	ctx, stop = context.WithCancel(ctx)
+	go func() {
+		if err := h.KeepRenewed(ctx, RenewEvery); err != nil {
+			h.client.Log.Warn(fmt.Sprintf("The lease of environment %s is not renewed any more: %v", h.name, err), "environment", h.name, "error", err)
+		}
+	}()
+	return stop
+}

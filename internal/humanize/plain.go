@@ -1,0 +1,34 @@
+package humanize
+
+import (
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+// Plain is a text without the control characters that steer a terminal, such as those for colors, and those that change the
+// direction of text. Texts of a training, or of an object that others may write, are printed in this way.
+func Plain(text string) string {
+	if strings.IndexFunc(text, steers) < 0 {
+		return text
+	}
+	return strings.Map(func(r rune) rune {
+		if steers(r) {
+			return -1
+		}
+		return r
+	}, escapes.ReplaceAllString(text, ""))
+}
+
+// PlainLine is Plain for a line of a log. Of a line that was rewritten, as progress bars are, it is the last state.
+func PlainLine(line string) string {
+	line = strings.TrimRight(line, "\r\n")
+	return Plain(line[strings.LastIndexByte(line, '\r')+1:])
+}
+
+func steers(r rune) bool {
+	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r))
+}
+
+// escapes are escape sequences of terminals: "\x1b[31m", and "\x1b]0;TITLE\x07".
+var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)`)

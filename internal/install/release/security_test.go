@@ -1,0 +1,128 @@
+package release
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
+	"sigs.k8s.io/yaml"
+)
+
+// files returns the paths below folders of the checkout that the pattern matches.
+func files(t *testing.T, pattern string, folders ...string) []string {
+	t.Helper()
+	matches := regexp.MustCompile(pattern)
+	var found []string
+	for _, folder := range folders {
+		err := filepath.WalkDir(filepath.Join(root, folder), func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() && matches.MatchString(path) {
+				found = append(found, path)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(found) == 0 {
+		t.Fatalf("no file in %v matches %s", folders, pattern)
+	}
+	return found
+}
+
+func read(t *testing.T, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// TestActionsAreByCommit fails if a workflow uses an action by a name that its publisher can move. This project's own
+// action is by version, because it downloads the release of that version.
+func TestActionsAreByCommit(t *testing.T) {
+	byCommit := regexp.MustCompile(`^([\w./-]+@[0-9a-f]{40}|ml-dev-env/ml-dev-env@v\d+\.\d+\.\d+|\./.*)$`)
+	for _, path := range append(files(t, `\.ya?ml$`, ".github", "examples/github"), filepath.Join(root, "action.yml")) {
+		var workflow any
+		if err := yaml.Unmarshal(read(t, path), &workflow); err != nil {
+			t.Errorf("%s: %v", path, err)
+		}
+		for _, action := range uses(workflow) {
+			if !byCommit.MatchString(action) {
+				t.Errorf("%s uses %s: want a commit of 40 digits", path, action)
+			}
+		}
+	}
+}
+
+// uses are the values of all keys uses.
+func uses(value any) (actions []string) {
+	switch value := value.(type) {
+	case map[string]any:
+		for key, inner := range value {
+			if action, is := inner.(string); is && key == "uses" {
+				actions = append(actions, action)
+			}
+			actions = append(actions, uses(inner)...)
+		}
+	case []any:
+		for _, inner := range value {
+			actions = append(actions, uses(inner)...)
+		}
+	}
+	return actions
+}
+
+// TestDockerfilesNameTheirBase fails if a Dockerfile builds on an image by tag. A build argument is for the builder to
+// choose: the cluster file's image.base may give it a digest.
+func TestDockerfilesNameTheirBase(t *testing.T) {
+	for _, path := range files(t, `Dockerfile$`, "images", "test") {
+		parsed, err := parser.Parse(bytes.NewReader(read(t, path)))
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		stages := map[string]bool{"scratch": true}
+		for _, instruction := range parsed.AST.Children {
+			if !strings.EqualFold(instruction.Value, "from") {
+				continue
+			}
+			base := instruction.Next
+			if !stages[base.Value] && base.Value != "${BASE_IMAGE}" && !strings.Contains(base.Value, "@sha256:") {
+				t.Errorf("%s builds on %s: want NAME@sha256:DIGEST or ${BASE_IMAGE}", path, base.Value)
+			}
+			if as := base.Next; as != nil && as.Next != nil {
+				stages[as.Next.Value] = true
+			}
+		}
+	}
+}
+
+// TestThreatModel fails if the threat model of SECURITY.md names a test that does not exist.
+func TestThreatModel(t *testing.T) {
+	var tests strings.Builder
+	for _, path := range files(t, `_test\.go$`, "internal", "test") {
+		tests.Write(read(t, path))
+	}
+	rows := 0
+	for row := range strings.Lines(string(read(t, filepath.Join(root, "SECURITY.md")))) {
+		named := regexp.MustCompile("`((?:Test|Fuzz)[A-Z]\\w*)`").FindAllStringSubmatch(row, -1)
+		if len(named) > 0 {
+			rows++
+		}
+		for _, test := range named {
+			if !strings.Contains(tests.String(), "\nfunc "+test[1]+"(") {
+				t.Errorf("SECURITY.md names %s, which does not exist", test[1])
+			}
+		}
+	}
+	if rows < 8 {
+		t.Errorf("%d rows of the threat model name a test, want at least 8", rows)
+	}
+}

@@ -1,0 +1,105 @@
+package launch
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// pipelines are those of this repository, by name.
+func pipelines(t *testing.T) map[string]*v1.Pipeline {
+	t.Helper()
+	files, err := filepath.Glob("../../../pipelines/*/*.yaml")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("got %d pipelines, %v", len(files), err)
+	}
+	found := map[string]*v1.Pipeline{}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pipeline := &v1.Pipeline{}
+		if err := yaml.Unmarshal(content, pipeline); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		found[pipeline.Name] = pipeline
+	}
+	return found
+}
+
+// TestEveryParamHasAKind: a param that the table leaves out would be checked only after GPUs are held.
+func TestEveryParamHasAKind(t *testing.T) {
+	used := map[string]bool{}
+	for name, pipeline := range pipelines(t) {
+		for _, spec := range pipeline.Spec.Params {
+			if _, ok := kinds[spec.Name]; !ok {
+				t.Errorf("param %s of pipeline %s has no kind", spec.Name, name)
+			}
+			used[spec.Name] = true
+			if spec.Default != nil {
+				bare := v1.ParamSpec{Name: spec.Name}
+				value := spec.Default.StringVal
+				if mistakes := check(bare, []string{value}); spec.Type != v1.ParamTypeArray && value != "" && mistakes != nil {
+					t.Errorf("the default of param %s of pipeline %s: %v", spec.Name, name, mistakes)
+				}
+			}
+			if strings.HasSuffix(spec.Description, ", true or false.") && check(spec, []string{"True"}) == nil {
+				t.Errorf("param %s of pipeline %s takes True, with which Tekton would skip its task", spec.Name, name)
+			}
+		}
+	}
+	for name := range kinds {
+		if !used[name] {
+			t.Errorf("no pipeline has param %s", name)
+		}
+	}
+}
+
+func TestKinds(t *testing.T) {
+	for _, test := range []struct{ param, valid, invalid string }{
+		{"build-args", "A.b=1", "--force"},
+		{"check-fabric", "false", "no"},
+		{"datasets-size", "500Gi", "500GB"},
+		{"deepspeed-config", "conf/ds.json", "--ds.json"},
+		{"env", "A=", "RANK=1"},
+		{"env-secret", "wandb", "My Secret"},
+		{"fabric-bandwidth", "fail", "ignore"},
+		{"flavour", "pytorch-2.9-numpy2", "a/b"},
+		{"git-secret", "none", ""},
+		{"gpus-per-node", "8", "-1"},
+		{"image", "quay.io/me/training:v1", "quay.io/me/training:"},
+		{"keep-for", "40m", "0s"},
+		{"launcher", "torchrun", "mpirun"},
+		{"mode", "rdma", "ib"},
+		{"name", "h-kim", "H.Kim"},
+		{"nodes", "0x10", "two"},
+		{"on-busy", "wait", "queue"},
+		{"on-change", "recreate", "apply"},
+		{"repo-url", "git@example.com:me/model.git", "./model"},
+		{"repo-url", "folder:" + strings.Repeat("0", 64), "ftp://example.com/model"},
+		{"requirements", "requirements.txt", "../requirements.txt"},
+		{"revision", "feature/x", "--upload-pack=x"},
+		{"script", "/opt/bin/train", "--epochs"},
+		{"storage", "volumeClaimTemplates", "rwo"},
+		{"timeout", "1h30m", "90"},
+	} {
+		spec := v1.ParamSpec{Name: test.param}
+		if mistakes := check(spec, []string{test.valid}); mistakes != nil {
+			t.Errorf("%s %q: got %v, want it valid", test.param, test.valid, mistakes)
+		}
+		if mistakes := check(spec, []string{test.invalid}); len(mistakes) != 1 || !strings.Contains(mistakes[0].Error(), "want ") {
+			t.Errorf("%s %q: got %v, want one mistake", test.param, test.invalid, mistakes)
+		}
+	}
+	if mistakes := check(v1.ParamSpec{Name: "repo-url"}, []string{"https://me:hunter2@example.com"}); len(mistakes) != 1 || strings.Contains(mistakes[0].Error(), "hunter2") {
+		t.Errorf("got %v, want a mistake that shows no password", mistakes)
+	}
+	if mistakes := check(v1.ParamSpec{Name: "mine"}, []string{"anything"}); mistakes != nil {
+		t.Errorf("a param that only the installed pipeline has: %v", mistakes)
+	}
+}

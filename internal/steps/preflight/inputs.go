@@ -1,0 +1,174 @@
+package preflight
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
+)
+
+// readRun reads the PipelineRun that the step is part of, if any: its params are what later steps will use.
+func (p *probe) readRun(ctx context.Context) {
+	if p.Run.Name == "" {
+		return
+	}
+	found, err := p.Clients.Tekton.TektonV1().PipelineRuns(p.Request.Namespace).Get(ctx, p.Run.Name, metav1.GetOptions{})
+	if err != nil {
+		p.first = append(p.first, unread("params", "pipelinerun "+p.Run.Name, err))
+		return
+	}
+	p.own = found
+}
+
+// value is the run's value of a param, "" without a run.
+func (p *probe) value(param string) string {
+	if p.own == nil {
+		return ""
+	}
+	return launch.ValueOf(p.own, param)
+}
+
+// params checks all params of the run, also those that other steps take.
+func (p *probe) params(context.Context) (checks []Check) {
+	const name = "params"
+	if p.own == nil {
+		return nil
+	}
+	next := "correct them all; oc describe pipeline " + launch.Pipeline + " -n " + p.Request.Namespace + " shows what each means"
+	for _, mistake := range launch.Mistakes(p.own) {
+		checks = append(checks, newCheck(name, Blocked, next, "%s", oneLine(mistake.Error())).because(fail.InvalidInput))
+	}
+	if len(checks) == 0 {
+		checks = []Check{newCheck(name, OK, "", "%s", humanize.Count(len(p.own.Spec.Params), "value"))}
+	}
+	return checks
+}
+
+// timeouts checks that the run lasts as long as its training may. A build may find its image built, so only build-image
+// counts the build's time.
+func (p *probe) timeouts(ctx context.Context) []Check {
+	const name = "timeouts"
+	if p.own == nil {
+		return nil
+	}
+	needs := launch.NeedsOf(p.own)
+	if needs.Training == 0 {
+		return nil
+	}
+	own, err := run.Get(ctx, p.Clients.Tekton, p.Request.Namespace, p.Run.Name)
+	if err != nil {
+		return []Check{unread(name, "pipelinerun "+p.Run.Name, err)}
+	}
+	withBuild := needs
+	needs.Build = 0
+	if err = run.CheckTimeouts(own, needs, time.Now()); err == nil {
+		return []Check{newCheck(name, OK, "", "the run lasts long enough for a training of %s", humanize.Duration(needs.Training))}
+	}
+	if p.building {
+		// The advice is for the longest case.
+		err = cmp.Or(run.CheckTimeouts(own, withBuild, time.Now()), err)
+	}
+	return []Check{blockedBy(name, err)}
+}
+
+// secrets checks those that the params name, which the Task mounts.
+func (p *probe) secrets(context.Context) (checks []Check) {
+	const name = "secrets"
+	problems := p.Secrets.Problems
+	for _, key := range p.Secrets.Variables {
+		if _, _, err := agent.ParseVariable(key + "="); err != nil {
+			problems = append(problems, fail.Because(fail.InvalidInput, fmt.Errorf("key of the Secret of param env-secret: %w", err)))
+		}
+	}
+	for _, problem := range problems {
+		checks = append(checks, blockedBy(name, problem))
+	}
+	if len(checks) == 0 && p.own != nil {
+		checks = []Check{newCheck(name, OK, "", "those that the params name exist and have keys that the steps use")}
+	}
+	return checks
+}
+
+// environment reports who holds the environment. It is not an error for a caller that will wait, or is no run.
+func (p *probe) environment(ctx context.Context) []Check {
+	const name = "environment"
+	leases := lease.Client{Kube: p.Clients.Kube, Tekton: p.Clients.Tekton, Namespace: p.Request.Namespace, Now: time.Now, Log: p.Log}
+	found, err := leases.Find(ctx, p.Request.Name)
+	switch {
+	case fail.ReasonOf(err) == fail.EnvironmentMissing:
+		return []Check{newCheck(name, OK, "", "%s is free", p.Request.Name)}
+	case err != nil:
+		return []Check{unread(name, "who holds it", err)}
+	}
+	id := p.Run.UID
+	if id == "" {
+		if person, err := leases.Person(ctx); err == nil {
+			id = person.ID
+		}
+	}
+	busy := leases.Look(ctx, found)
+	free := found.DeletionTimestamp != nil || busy.Holder.ID == "" || busy.Replaceable()
+	verdict := Warning
+	if p.own != nil && p.value("on-busy") != "wait" {
+		verdict = Blocked
+	}
+	switch {
+	case free:
+		return []Check{newCheck(name, OK, "", "%s was left behind; provision releases it", p.Request.Name)}
+	case busy.Holder.ID == id:
+		return []Check{newCheck(name, OK, "", "%s: %s", p.Request.Name, busy.State())}
+	}
+	return []Check{newCheck(name, verdict, busy.Next(), "%s: %s", p.Request.Name, busy.State()).because(fail.EnvironmentBusy)}
+}
+
+// repository asks the git server for the run's commit and the names of its files, with the credentials of sync-repo.
+func (p *probe) repository(ctx context.Context) []Check {
+	const name = "repository"
+	url := p.value("repo-url")
+	if git.IsFolder(url) || git.CheckURL(url) != nil || p.Secrets.GitUnread {
+		return nil // no repository, or its credentials are a problem of their own
+	}
+	dir, err := os.MkdirTemp(p.Scratch, "look-")
+	if err != nil {
+		return []Check{unread(name, "it", err)}
+	}
+	defer os.RemoveAll(dir)
+	listing, err := git.Look(ctx, slog.New(slog.DiscardHandler), dir, git.Source{URL: url, Revision: p.value("revision"), Auth: p.Secrets.Git})
+	url = git.Shown(url)
+	switch {
+	case ctx.Err() != nil:
+		return []Check{newCheck(name, Unknown, "", "%s did not answer within %s", url, timeLimit)}
+	case err != nil && fail.ReasonOf(err) == fail.Internal:
+		return []Check{unread(name, url, err)}
+	case err != nil:
+		return []Check{blockedBy(name, err)}
+	case listing.Unproven != "":
+		return []Check{newCheck(name, Unknown, "", "%s can be read; whether it has the script is not known: %s", url, oneLine(listing.Unproven))}
+	}
+	return append([]Check{newCheck(name, OK, "", "%s has commit %s", url, listing.Commit)}, p.files(listing)...)
+}
+
+// files checks that the commit has the files that the params name.
+func (p *probe) files(commit git.Listing) (checks []Check) {
+	for _, file := range launch.NamedFiles(p.value) {
+		if seen := commit.Lacks(file.Path); seen != "" {
+			next := file.Next(func(path string) bool { return commit.Lacks(path) == "" })
+			checks = append(checks, newCheck(file.Param, Blocked, next, "%q: %s", file.Path, seen).because(file.Missing))
+		} else {
+			checks = append(checks, newCheck(file.Param, OK, "", "%s is in the commit", file.Path))
+		}
+	}
+	return checks
+}

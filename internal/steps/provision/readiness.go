@@ -1,0 +1,99 @@
+package provision
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+)
+
+// readiness knows which pods' agents answer. It asks them, because the kubelet reports readiness some seconds later.
+type readiness struct {
+	p           *provisioner
+	credentials agent.Credentials
+	// changed is called after every first answer.
+	changed func()
+
+	mu sync.Mutex
+	// answered has an entry for each pod that was asked, true once it has answered.
+	answered map[types.UID]bool
+}
+
+// ask starts to ask the pods that have an address and were not asked before.
+func (r *readiness) ask(ctx context.Context, pods []*corev1.Pod) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	names := objects.NamesOf(r.p.request.Name)
+	for node := range r.p.request.Nodes {
+		for _, pod := range pods {
+			if _, asked := r.answered[pod.UID]; asked || pod.Name != names.PodName(node) || pod.Status.PodIP == "" || pod.DeletionTimestamp != nil {
+				continue
+			}
+			r.answered[pod.UID] = false
+			go r.wait(ctx, node, pod)
+		}
+	}
+}
+
+// wait asks until there is an answer, more and more slowly: an image may take minutes.
+func (r *readiness) wait(ctx context.Context, node int, pod *corev1.Pod) {
+	// The address is known here: no request to the API server is needed.
+	dial := func(ctx context.Context, _ int) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(agent.Port)))
+	}
+	pause, most := 100*time.Millisecond, 2*time.Second
+	if !r.p.clients.InCluster {
+		dial = nodes.Dialer(r.p.clients, pod.Namespace, r.p.request.Name)
+		pause = 500 * time.Millisecond
+	}
+	client := agent.NewClient(node, objects.NamesOf(r.p.request.Name).TLSName(pod.Namespace, node), r.credentials, dial)
+	defer client.Close()
+	for ; ; pause = min(pause*21/20, most) {
+		if _, err := client.Health(ctx); err == nil {
+			break
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+	r.mu.Lock()
+	r.answered[pod.UID] = true
+	r.mu.Unlock()
+	r.changed()
+}
+
+// all reports whether all nodes' pods can be used: they are ready, or their agents answer and the image's digest is known.
+func (r *readiness) all(pods []*corev1.Pod) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	usable, isReady := 0, 0
+	for _, pod := range pods {
+		switch {
+		case pod.DeletionTimestamp != nil:
+		case ready(pod):
+			usable++
+			isReady++
+		case r.answered[pod.UID]:
+			usable++
+		}
+	}
+	return isReady >= r.p.request.Nodes || usable >= r.p.request.Nodes && strings.Contains(digest(pods, r.p.request.Image), "@sha256:")
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}

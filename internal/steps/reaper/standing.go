@@ -1,0 +1,83 @@
+package reaper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+)
+
+// standing is whether somebody still needs an environment.
+type standing struct {
+	abandoned bool
+	// mayReturn is true if the only sign is an expired Lease.
+	mayReturn bool
+	// why is a clause for people.
+	why string
+}
+
+// look decides about one Lease:
+//
+//   - Without a holder: abandoned.
+//   - Of a run: abandoned if the run has ended, is gone or being deleted, or was cancelled without its finally tasks. An
+//     active run holds it until the Lease has expired and none of the run's pods is left that could renew it, as after the
+//     loss of Tekton's controller.
+//   - Of a person: abandoned when the Lease has expired.
+//
+// If the run's state cannot be read the result is an error, and the environment stays.
+func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (standing, error) {
+	holder, expired, ends := lease.HolderOf(l), lease.Expired(l, r.now()), lease.Ends(l).UTC().Format(time.RFC3339)
+	switch {
+	case l.DeletionTimestamp != nil:
+		return standing{}, nil
+	case holder.ID == "":
+		return standing{abandoned: true, why: "nobody holds it"}, nil
+	case !holder.Run && expired:
+		return standing{abandoned: true, mayReturn: true, why: fmt.Sprintf("the lease of %s expired at %s", holder, ends)}, nil
+	case !holder.Run:
+		return standing{}, nil
+	}
+	found, err := run.Get(ctx, r.clients.Tekton, l.Namespace, holder.Display)
+	switch {
+	case apierrors.IsNotFound(err), err == nil && string(found.UID) != holder.ID:
+		return standing{abandoned: true, why: holder.String() + " does not exist any more"}, nil
+	case err != nil:
+		return standing{}, fmt.Errorf("looking who holds environment %s/%s: %w", l.Namespace, l.Name, err)
+	case found.Deleted:
+		return standing{abandoned: true, why: holder.String() + " is being deleted"}, nil
+	case found.NoFinally:
+		return standing{abandoned: true, why: holder.String() + " was cancelled without its finally tasks"}, nil
+	case found.Done:
+		return standing{abandoned: true, why: holder.String() + " has ended"}, nil
+	case !expired:
+		return standing{}, nil
+	}
+	alive, err := r.hasPods(ctx, l.Namespace, holder.Display)
+	if err != nil || alive {
+		return standing{}, err
+	}
+	return standing{abandoned: true, mayReturn: true,
+		why: fmt.Sprintf("no step of %s has renewed the lease until %s, and none is left", holder, ends)}, nil
+}
+
+// hasPods reports whether a step of the run works or will start.
+func (r *reaper) hasPods(ctx context.Context, namespace, name string) (bool, error) {
+	pods, err := r.clients.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: run.Label + "=" + name})
+	if err != nil {
+		return false, kube.Problem(fmt.Errorf("listing the pods of pipelinerun %s/%s: %w", namespace, name, err))
+	}
+	for _, pod := range pods.Items {
+		if pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodPending) {
+			return true, nil
+		}
+	}
+	return false, nil
+}

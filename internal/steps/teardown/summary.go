@@ -1,0 +1,377 @@
+package teardown
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
+)
+
+// askTime bounds the questions to the nodes: a lost node must not keep the others' GPUs.
+const askTime = 10 * time.Second
+
+// summarize collects what is known of the run. What it cannot learn it leaves out and logs; that never stops the teardown.
+func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) receipt.Receipt {
+	r := receipt.Receipt{
+		Run: t.options.Run.Name, RunUID: t.options.Run.UID, Namespace: t.clients.Namespace, Environment: t.options.Name,
+		Verdict: receipt.Succeeded, Mode: string(objects.TCP),
+	}
+	if t.options.Run.Name != "" {
+		if err := t.addTasks(ctx, &r); err != nil {
+			// A run without known tasks has not succeeded.
+			r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.ReasonOf(err)), err.Error()
+			t.log.Warn(fmt.Sprintf("The run's tasks are not in the receipt: %v", err), "error", err)
+		}
+	}
+	if held != nil {
+		before := r
+		if err := guarded(func() error { return t.addNodes(ctx, &r) }); errors.Is(err, errPanic) {
+			r = before
+			t.log.Warn(fmt.Sprintf("The nodes are not in the receipt: %v", err), "error", err)
+		} else if err != nil {
+			t.log.Warn(fmt.Sprintf("Not everything about the nodes is in the receipt: %v", err), "error", err)
+		}
+	}
+	if t.options.Run.Name != "" {
+		t.addEarlier(ctx, &r)
+	}
+	return r
+}
+
+var errPanic = errors.New("the nodes' answers make no sense")
+
+// guarded makes a panic of f an error: whatever nodes answer, and ranks can forge answers, the environment is released.
+func guarded(f func() error) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w: %v", errPanic, cause)
+		}
+	}()
+	return f()
+}
+
+// addEarlier keeps what an earlier teardown of the same run learnt from nodes that are gone now.
+func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
+	earlier, err := receipt.Read(ctx, t.clients.Kube, r.Namespace, r.Run)
+	if err != nil || earlier.RunUID != r.RunUID {
+		return
+	}
+	if len(r.Nodes) == 0 {
+		r.Nodes, r.NCCL = earlier.Nodes, earlier.NCCL
+	}
+	if r.Fabric == nil {
+		r.Fabric = earlier.Fabric
+	}
+	if len(r.Ranks) == 0 {
+		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, earlier.Cause, earlier.Record, earlier.Network
+		r.Training, r.Curve = earlier.Training, earlier.Curve
+	}
+}
+
+func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
+	uid := types.UID(t.options.Run.UID)
+	pipelineRun, err := run.Get(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name)
+	if err != nil {
+		return err
+	}
+	r.Started, r.Schedule = pipelineRun.Started.UTC(), pipelineRun.Schedule
+	tasks, err := run.TaskRuns(ctx, t.clients.Tekton, t.clients.Namespace, t.options.Run.Name, uid)
+	if err != nil {
+		return err
+	}
+	for _, task := range tasks {
+		if task.Task == t.options.Run.Task {
+			continue
+		}
+		phase := receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Retries: task.Retries, Started: task.Started.UTC(), Ended: task.Ended.UTC()}
+		if !task.Started.IsZero() && !task.Ended.IsZero() {
+			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
+		}
+		r.Phases = append(r.Phases, phase)
+		r.Repository = cmp.Or(r.Repository, repository(task.RepoURL))
+		r.Commit = cmp.Or(r.Commit, task.Results["commit"])
+		r.Tree = cmp.Or(r.Tree, task.Results["tree"])
+		r.Image = cmp.Or(r.Image, task.Results["image-digest"])
+		r.Mode, r.ModeReason = cmp.Or(task.Results["mode"], r.Mode), cmp.Or(task.Results["why"], r.ModeReason)
+		r.Storage = cmp.Or(r.Storage, task.Results["storage"])
+		if metrics := task.Results["metrics"]; json.Valid([]byte(metrics)) {
+			r.Metrics = json.RawMessage(metrics)
+		}
+		if task.Status != run.Succeeded && r.Verdict == receipt.Succeeded {
+			r.Verdict = receipt.Failed
+			r.Reason, r.Message = string(cmp.Or(task.Reason, fail.Internal)), task.Message
+		}
+	}
+	if r.Verdict != receipt.Succeeded {
+		return nil
+	}
+	// A run can end between two tasks, all of which succeeded.
+	if len(pipelineRun.Skipped) > 0 {
+		missed := pipelineRun.Skipped[0]
+		r.Verdict, r.Reason = receipt.Failed, string(cmp.Or(kube.ReasonFor(missed.Reason), fail.Internal))
+		r.Message = fmt.Sprintf("task %s did not run: %s", missed.Task, missed.Reason)
+	}
+	if pipelineRun.Cancelled {
+		r.Verdict, r.Reason, r.Message = receipt.Failed, string(fail.Cancelled), "the run was cancelled"
+	}
+	return nil
+}
+
+// repository is a task's URL as receipts show it: without secrets, and without a folder's hash.
+func repository(url string) string {
+	if git.IsFolder(url) {
+		return receipt.Folder
+	}
+	return git.Shown(url)
+}
+
+func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	names := objects.NamesOf(t.options.Name)
+	set, err := t.clients.Kube.AppsV1().StatefulSets(t.clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("getting statefulset %s/%s: %w", t.clients.Namespace, names.StatefulSet, err)
+	}
+	clients, err := nodes.Connect(ctx, t.clients, t.options.Name, t.options.ClientCerts)
+	if err != nil {
+		return err
+	}
+	defer clients.Close()
+	answers := make([]answer, len(clients))
+	var mu sync.Mutex
+	var problems []error
+	var group sync.WaitGroup
+	for i, client := range clients {
+		questions := []func(context.Context, *agent.Client, string) error{answers[i].askNode}
+		if t.options.Run.UID != "" {
+			questions = append(questions, answers[i].askJob, answers[i].askFabric, answers[i].askMetrics)
+		}
+		for _, ask := range questions {
+			group.Go(func() {
+				err := guarded(func() error { return ask(ctx, client, t.options.Run.UID) })
+				mu.Lock()
+				defer mu.Unlock()
+				problems = append(problems, err)
+			})
+		}
+	}
+	group.Wait()
+	var statuses []agent.JobStatus
+	environments := map[int]map[string]string{}
+	for i, a := range answers {
+		if a.facts != nil {
+			r.Nodes = append(r.Nodes, node(i, *a.facts, a.devices))
+			environments[i] = a.facts.Environment
+			if i == 0 {
+				r.NCCL = network(a.facts.Environment)
+			}
+		}
+		if a.status != nil {
+			statuses = append(statuses, *a.status)
+		}
+		r.Fabric = cmp.Or(r.Fabric, a.fabric)
+		r.Curve = cmp.Or(r.Curve, a.curve)
+	}
+	addRanks(r, statuses)
+	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
+		s.Processes = nil
+		r.Network = &s
+	}
+	if len(statuses) > 0 {
+		spec := statuses[0].Spec
+		r.Training = &receipt.Training{Launcher: spec.Launcher, Script: spec.Script, Args: spec.Args, Nodes: spec.Nodes, RanksPerNode: spec.RanksOfNode(), ResumedFrom: spec.Env[agent.ResumeVariable]}
+		r.Record = &receipt.Record{Folder: statuses[0].Record, Claims: claims(len(clients), set, names)}
+		if t.options.Artifacts != "" {
+			problems = append(problems, t.copyLogs(ctx, clients, statuses))
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// answer is what one node reported, nil for what it did not.
+type answer struct {
+	facts   *agent.Facts
+	devices rdma.Facts
+	status  *agent.JobStatus
+	fabric  *fabric.Report
+	curve   *metrics.Curve
+}
+
+func (a *answer) askNode(ctx context.Context, client *agent.Client, _ string) error {
+	facts, err := client.Facts(ctx)
+	if err != nil {
+		return err
+	}
+	a.facts = &facts
+	a.devices, err = client.RDMA(ctx, rdma.Expected{})
+	return err
+}
+
+func (a *answer) askJob(ctx context.Context, client *agent.Client, id string) error {
+	status, err := client.Job(ctx, id)
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	a.status = &status
+	return nil
+}
+
+// askFabric reads check-fabric's report in the run's record.
+func (a *answer) askFabric(ctx context.Context, client *agent.Client, id string) error {
+	content, err := client.ReadRecord(ctx, id, agent.FabricReport)
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	report := &fabric.Report{}
+	if err := json.Unmarshal(content, report); err != nil {
+		return fmt.Errorf("reading %s of node %d: %w", agent.FabricReport, client.Node(), err)
+	}
+	a.fabric = report
+	return nil
+}
+
+// askMetrics reads the course of the training's metrics, which node 0 has.
+func (a *answer) askMetrics(ctx context.Context, client *agent.Client, id string) error {
+	if client.Node() != 0 {
+		return nil
+	}
+	log, err := client.Log(ctx, id, agent.MetricsLog, 0, false)
+	if err != nil {
+		return ignoreNotFound(err)
+	}
+	defer log.Close()
+	history := &metrics.History{}
+	if _, err := io.Copy(&metrics.Lines{Each: history.Add}, log); err != nil {
+		return fmt.Errorf("reading the metrics of the training: %w", err)
+	}
+	a.curve = history.Curve()
+	return nil
+}
+
+func ignoreNotFound(err error) error {
+	if agent.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func node(number int, f agent.Facts, devices rdma.Facts) receipt.Node {
+	n := receipt.Node{Node: number, Pod: f.Pod, KubernetesNode: f.KubernetesNode}
+	if f.Network != nil {
+		n.Rack = f.Network.Rack
+	}
+	for _, rail := range devices.Rails() {
+		port := receipt.Rail{Device: rail.Device.Name, Port: rail.Port.Number, Interface: rail.Port.Netdev, LinkLayer: rail.Port.LinkLayer, Rate: rail.Port.Rate}
+		if network := rail.Port.Network(); network.IsValid() {
+			port.Network = network.String()
+		}
+		n.Rails = append(n.Rails, port)
+	}
+	for _, gpu := range f.GPUs {
+		n.GPUs = append(n.GPUs, gpu.UUID)
+		n.Model, n.Driver = gpu.Model, gpu.Driver
+	}
+	return n
+}
+
+func network(environment map[string]string) map[string]string {
+	result := maps.Clone(environment)
+	maps.DeleteFunc(result, func(name, _ string) bool {
+		return !strings.HasPrefix(name, "NCCL_") && !strings.HasPrefix(name, "GLOO_")
+	})
+	return result
+}
+
+func addRanks(r *receipt.Receipt, statuses []agent.JobStatus) {
+	for _, status := range statuses {
+		for _, rank := range status.Ranks {
+			entry := receipt.Rank{Rank: rank.Rank, Node: rank.Node, Exit: rank.Exit, Stopped: rank.Stopped, Started: rank.Started}
+			if !rank.Ended.IsZero() {
+				entry.Seconds = rank.Ended.Sub(rank.Started).Seconds()
+			}
+			if rank.Exit != (agent.Exit{}) {
+				entry.Tail = rank.Tail
+			}
+			r.Ranks = append(r.Ranks, entry)
+		}
+	}
+	if r.Verdict == receipt.Succeeded {
+		return
+	}
+	if found, ok := cause.Find(statuses); ok {
+		r.Cause = &receipt.Cause{Rank: found.Rank.Rank, Node: found.Rank.Node, Exit: found.Rank.Exit, Python: found.Rank.Python}
+	}
+}
+
+// claims are those with the record on them.
+func claims(count int, set *appsv1.StatefulSet, names objects.Names) (result []string) {
+	if len(set.Spec.VolumeClaimTemplates) == 0 {
+		return []string{names.Workspace}
+	}
+	for node := range count {
+		result = append(result, names.Workspace+"-"+names.PodName(node))
+	}
+	return result
+}
+
+func (t *teardown) copyLogs(ctx context.Context, clients nodes.Set, statuses []agent.JobStatus) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), t.options.Timeout/2)
+	defer cancel()
+	if err := os.MkdirAll(t.options.Artifacts, 0o775); err != nil {
+		return fmt.Errorf("copying the logs: %w", err)
+	}
+	errs := make([]error, len(statuses))
+	var group sync.WaitGroup
+	for i, status := range statuses {
+		group.Go(func() {
+			for _, rank := range status.Ranks {
+				name := agent.RankLog + strconv.Itoa(rank.Rank)
+				errs[i] = errors.Join(errs[i], copyLog(ctx, clients[status.Node], status.ID, name, filepath.Join(t.options.Artifacts, name+".log")))
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+func copyLog(ctx context.Context, client *agent.Client, id, name, path string) error {
+	log, err := client.Log(ctx, id, name, 0, false)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, log)
+	return errors.Join(err, file.Close())
+}

@@ -1,0 +1,96 @@
+package train
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"sync"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// output is the training's output for people: whole lines of all ranks, each line with its node and rank and without what
+// steers a terminal. The record on the claim has every byte.
+type output struct {
+	mu  sync.Mutex
+	out io.Writer
+	log *slog.Logger // instead of out, for machines
+}
+
+func (o *output) writer(node int, rank string) *rankOutput {
+	return &rankOutput{to: o, prefix: fmt.Appendf(nil, "[%d %s] ", node, rank), node: node, rank: rank}
+}
+
+type rankOutput struct {
+	to      *output
+	prefix  []byte
+	node    int
+	rank    string
+	partial []byte
+	buffer  []byte
+}
+
+// maxLine bounds the memory for a line that does not end.
+const maxLine = 64 << 10
+
+func (l *rankOutput) Write(p []byte) (int, error) {
+	l.buffer = l.buffer[:0]
+	for rest := p; len(rest) > 0; {
+		advance, line, _ := bufio.ScanLines(rest, false)
+		if advance == 0 {
+			l.partial = append(l.partial, rest...)
+			if len(l.partial) >= maxLine {
+				l.line(nil)
+			}
+			break
+		}
+		l.line(line)
+		rest = rest[advance:]
+	}
+	if len(l.buffer) == 0 {
+		return len(p), nil
+	}
+	l.to.mu.Lock()
+	defer l.to.mu.Unlock()
+	_, err := l.to.out.Write(l.buffer)
+	return len(p), err
+}
+
+func (l *rankOutput) line(last []byte) {
+	if l.to.log != nil {
+		text := string(l.partial) + string(last)
+		l.to.log.Info(text, slog.Int("node", l.node), slog.String("rank", l.rank))
+	} else {
+		l.buffer = append(l.buffer, l.prefix...)
+		l.buffer = append(l.buffer, humanize.PlainLine(string(append(l.partial, last...)))...)
+		l.buffer = append(l.buffer, '\n')
+	}
+	l.partial = l.partial[:0]
+}
+
+// Close writes a last line without a newline.
+func (l *rankOutput) Close() error {
+	if len(l.partial) == 0 {
+		return nil
+	}
+	_, err := l.Write([]byte{'\n'})
+	return err
+}
+
+// rankName is the rank in the output. With launcher command a node has one process, which is not a rank.
+func rankName(launcher agent.Launcher, rank int) string {
+	if launcher == agent.Command {
+		return "-"
+	}
+	return strconv.Itoa(rank)
+}
+
+// lost is the error for a node that will not come back.
+func lost(client *agent.Client, why string, args ...any) error {
+	return fail.Advise(fail.Becausef(fail.NodeLost, "training: node %d is gone: %s", client.Node(), fmt.Sprintf(why, args...)),
+		"look at the node's events: oc get events --sort-by=.lastTimestamp; then start the run again, with the last checkpoint if there is one")
+}

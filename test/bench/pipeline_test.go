@@ -1,0 +1,198 @@
+//go:build e2e
+
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+)
+
+// phases are the tasks of the pipeline in their order; the first two run in parallel.
+var phases = []string{"build-image", "preflight", "provision", "sync-repo", "check-fabric", "train", "teardown"}
+
+// phaseTimes has seconds, one value per run. A phase's own time excludes its pod's start and the
+// time that it waits.
+type phaseTimes struct{ took, pod, inner, own []float64 }
+
+type pipelineTimes struct {
+	phases map[string]*phaseTimes
+	// between is the time that Tekton needs between the tasks.
+	total, between, pods, training, own []float64
+	first, step                         []float64
+	// Times of the verdicts, from the end of the last rank.
+	train, receipt, run []float64
+}
+
+// BenchmarkPipeline runs train-multi-node and splits its time into phases.
+func BenchmarkPipeline(b *testing.B) {
+	ns := installed(b)
+	t := pipelineTimes{phases: map[string]*phaseTimes{}}
+	for _, phase := range phases {
+		t.phases[phase] = &phaseTimes{}
+	}
+	for i := 0; b.Loop(); i++ {
+		check(b, ns.timePipeline(b.Context(), "pipeline-"+strconv.Itoa(i), &t))
+	}
+	t.report()
+}
+
+func (t pipelineTimes) report() {
+	printTitle("pipeline train-multi-node, of a training of one step on 2 nodes x 1 rank",
+		"a pod's start is from its creation until Tekton starts its step, the environment's pods' until all are ready: what any pod costs here",
+		"launcher command; images are on the nodes, claims are new; moments are those at which a watch told of them")
+	inner := map[string]string{"provision": "the environment's pods start in %s s", "train": "the ranks run for %s s"}
+	for _, name := range phases {
+		phase := t.phases[name]
+		compared := fmt.Sprintf("its pod starts in %s s", number(median(phase.pod)))
+		if text := inner[name]; text != "" {
+			compared += "; " + fmt.Sprintf(text, number(median(phase.inner)))
+		}
+		printLine(name, "s", phase.took, compared+"; its own: "+number(median(phase.own))+" s")
+	}
+	printLine("between the tasks, and before and after them", "s", t.between)
+	printLine("the whole run", "s", t.total)
+	printLine("  of that, the start of its pods", "s", t.pods)
+	printLine("  the ranks", "s", t.training)
+	printLine("  the pipeline's own overhead: the rest", "s", t.own, less(t.own, 10, "the aim of 10 s"))
+	printLine("from the start of provision's step to the first rank", "s", t.first, "Kubeflow Trainer, without a pipeline: 2.6 to 3.4 s")
+	printLine("  to the first training step", "s", t.step, "Kubeflow Trainer, without a pipeline: 10.4 to 11.5 s")
+	printLine("from the last rank's end to the end of task train", "s", t.train, less(t.train, 1, "the aim of 1 s"), "Kubeflow Trainer: 6 s")
+	printLine("  to the receipt", "s", t.receipt)
+	printLine("  to the end of the run, with everything released", "s", t.run)
+}
+
+// timePipeline times one run in an environment with a name of its own.
+func (ns *namespace) timePipeline(ctx context.Context, name string, t *pipelineTimes) error {
+	created := time.Now()
+	if _, err := ns.clients.Tekton.TektonV1().PipelineRuns(ns.name).Create(ctx, ns.pipelineRun(name), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	line, err := ns.follow(ctx, name)
+	if err != nil {
+		return err
+	}
+	if !line.run.IsSuccessful() {
+		return fmt.Errorf("the run ended with %+v", line.run.Status.Conditions)
+	}
+	tasks, err := run.TaskRuns(ctx, ns.clients.Tekton, ns.name, name, line.run.UID)
+	if err != nil {
+		return err
+	}
+	written, err := receipt.Read(ctx, ns.clients.Kube, ns.name, name)
+	if err != nil {
+		return err
+	}
+	if len(written.Ranks) != 2 {
+		return fmt.Errorf("the receipt has %d ranks, want 2", len(written.Ranks))
+	}
+	return errors.Join(t.addPhases(line, tasks, written, name, created), t.addMoments(line, tasks, written, name))
+}
+
+func (ns *namespace) pipelineRun(name string) *v1.PipelineRun {
+	r := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	r.Spec.PipelineRef = &v1.PipelineRef{Name: "train-multi-node"}
+	r.Spec.TaskRunTemplate.ServiceAccountName = "mlenv-pipeline"
+	for _, param := range [][2]string{
+		{"repo-url", "https://" + gitServer + "/" + ns.name + ".git"}, {"script", "train.py"}, {"launcher", string(agent.Command)},
+		{"name", name}, {"nodes", "2"}, {"gpus-per-node", "1"}, {"image", trainingImage},
+	} {
+		r.Spec.Params = append(r.Spec.Params, v1.Param{Name: param[0], Value: *v1.NewStructuredValues(param[1])})
+	}
+	return r
+}
+
+// addPhases splits the run's time into phases. The phases follow each other, so the rest of the
+// time lies between them. Of the first two, which run in parallel, the longer one counts.
+func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time) error {
+	var problems []error
+	span := func(kind, name, from, to string) float64 {
+		start, err := line.moment(kind, name, from)
+		end, err2 := line.moment(kind, name, to)
+		problems = append(problems, err, err2)
+		return end.Sub(start).Seconds()
+	}
+	first, last := ranks(written)
+	training := last.Sub(first).Seconds()
+	// The environment's pods start in parallel: from the creation of the first one until the last
+	// one is ready.
+	waited := 0.0
+	for ordinal := range 2 {
+		waited = max(waited, span("pod", node{environment, ordinal}.pod(), "made", "ready"))
+	}
+	done, err := line.moment("run", environment, "done")
+	problems = append(problems, err)
+	total := done.Sub(created).Seconds()
+	between, pods := total, waited
+	var firstTook, firstPod float64
+	for _, task := range tasks {
+		phase := t.phases[task.Task]
+		if phase == nil {
+			return fmt.Errorf("task %s is none of %v", task.Task, phases)
+		}
+		took, pod := span("taskrun", task.Name, "created", "done"), span("pod", task.Pod, "made", "started")
+		inner := map[string]float64{"provision": waited, "train": training}[task.Task]
+		phase.took, phase.pod, phase.inner = append(phase.took, took), append(phase.pod, pod), append(phase.inner, inner)
+		phase.own = append(phase.own, took-pod-inner)
+		if task.Task == phases[0] || task.Task == phases[1] {
+			if took > firstTook {
+				firstTook, firstPod = took, pod
+			}
+			continue
+		}
+		between -= took
+		pods += pod
+	}
+	between -= firstTook
+	pods += firstPod
+	t.total, t.between, t.pods, t.training = append(t.total, total), append(t.between, between), append(t.pods, pods), append(t.training, training)
+	t.own = append(t.own, total-pods-training)
+	return errors.Join(problems...)
+}
+
+// addMoments adds the times that BenchmarkStart also measures for the single steps.
+func (t *pipelineTimes) addMoments(line *timeline, tasks []run.TaskRun, written receipt.Receipt, name string) error {
+	first, last := ranks(written)
+	step, err := stepTime(written.Metrics)
+	problems := []error{err}
+	moment := func(kind, name, what string) time.Time {
+		at, err := line.moment(kind, name, what)
+		problems = append(problems, err)
+		return at
+	}
+	for _, task := range tasks {
+		switch task.Task {
+		case "provision":
+			began := moment("pod", task.Pod, "started")
+			t.first, t.step = append(t.first, first.Sub(began).Seconds()), append(t.step, step.Sub(began).Seconds())
+		case "train":
+			t.train = append(t.train, moment("taskrun", task.Name, "done").Sub(last).Seconds())
+		}
+	}
+	t.receipt = append(t.receipt, moment("receipt", receipt.Name(name), "written").Sub(last).Seconds())
+	t.run = append(t.run, moment("run", name, "done").Sub(last).Seconds())
+	return errors.Join(problems...)
+}
+
+// ranks returns when the first rank started and the last one ended.
+func ranks(r receipt.Receipt) (first, last time.Time) {
+	for _, rank := range r.Ranks {
+		if first.IsZero() || rank.Started.Before(first) {
+			first = rank.Started
+		}
+		if ended := rank.Started.Add(time.Duration(rank.Seconds * float64(time.Second))); ended.After(last) {
+			last = ended
+		}
+	}
+	return first, last
+}

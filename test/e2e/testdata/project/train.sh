@@ -1,0 +1,1 @@
+echo "node $NODE_RANK of $NUM_NODES"

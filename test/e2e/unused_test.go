@@ -1,0 +1,62 @@
+package e2e
+
+import (
+	"slices"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+)
+
+// unusedRight is a right of the Role that the audit log of the end-to-end tests does not show in use, with its reason.
+type unusedRight struct {
+	group, resource string
+	verbs           []string
+	why             string
+}
+
+// Reasons of several rights.
+const (
+	byApply = "server-side apply of a missing object needs create too, and the audit log has only the patch"
+	byOwner = "OpenShift requires it for changing an object's owner, when a run takes over from a deleted run; the local cluster does not"
+)
+
+// unusedRights lists these rights. The end-to-end tests fail if one is missing, and report one that is used.
+func unusedRights() []unusedRight {
+	return []unusedRight{
+		{"apps", "statefulsets", []string{"create"}, byApply},
+		{"apps", "statefulsets", []string{"delete"}, byOwner},
+		{"", "services", []string{"create"}, byApply},
+		{"", "services", []string{"delete"}, "the Service of development services that are no longer requested, which only a nightly scenario shows"},
+		{"", "serviceaccounts", []string{"delete"}, byOwner},
+		{"", "configmaps", []string{"create"}, byApply},
+		{"", "configmaps", []string{"delete"}, "receipts beyond the 30 newest of an environment"},
+		{"", "persistentvolumeclaims", []string{"create"}, byApply},
+		{"", "secrets", []string{"create"}, byApply},
+		{"", "secrets", []string{"delete"}, byOwner},
+		{"route.openshift.io", "routes", []string{"create"}, byApply},
+		{"route.openshift.io", "routes", []string{"patch"}, "routes to services, on request"},
+		{"route.openshift.io", "routes", []string{"delete"}, byOwner},
+		{"", "pods", []string{"delete"}, "the pod of a node that is recreated"},
+		{"build.openshift.io", "buildconfigs", []string{"create"}, byApply},
+		{"image.openshift.io", "imagestreams", []string{"create"}, byApply},
+		{"image.openshift.io", "imagestreams/layers", []string{"get"}, "the internal registry checks it under its own account"},
+		{"k8s.cni.cncf.io", "network-attachment-definitions", []string{"get"}, "attachments in the namespace itself"},
+	}
+}
+
+// TestUnusedRightsAreGiven: a reason for a right that nobody has any more misleads.
+func TestUnusedRightsAreGiven(t *testing.T) {
+	needed, looking := install.Rules()
+	for _, u := range unusedRights() {
+		for _, verb := range u.verbs {
+			given := slices.ContainsFunc(slices.Concat(needed, looking), func(r rbacv1.PolicyRule) bool {
+				return slices.Contains(r.APIGroups, u.group) && slices.Contains(r.Resources, u.resource) && slices.Contains(r.Verbs, verb)
+			})
+			if !given || u.why == "" {
+				t.Errorf("%s %s.%s: given %v, reason %q", verb, u.resource, u.group, given, u.why)
+			}
+		}
+	}
+}

@@ -1,0 +1,96 @@
+"""Tests of images/common/mlenv.py."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import tempfile
+import unittest
+from unittest import mock
+
+import mlenv
+
+
+class Number:
+    """What a tensor of one element has."""
+
+    def item(self):
+        return 1.5
+
+
+class Mlenv(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.metrics = self.folder / "metrics.jsonl"
+        self.environment()
+
+    def environment(self, **variables):
+        """Replaces all variables."""
+        patch = mock.patch.dict(os.environ, {"MLENV_METRICS_FILE": str(self.metrics), **variables}, clear=True)
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def lines(self):
+        return [json.loads(line) for line in self.metrics.read_text().splitlines()] if self.metrics.exists() else []
+
+    def test_progress_appends_lines(self):
+        mlenv.progress(step=1, loss=Number())
+        mlenv.progress(step=2, loss=float("nan"), rank_seconds=[0.5, 0.25])
+        first, second = self.lines()
+        self.assertEqual((first["step"], first["loss"]), (1, 1.5))
+        self.assertGreater(first["time"], 1e9)
+        self.assertNotEqual(second["loss"], second["loss"])
+        self.assertEqual(second["rank_seconds"], [0.5, 0.25])
+
+    def test_only_rank_0_writes(self):
+        for variables in ({"RANK": "1"}, {"NODE_RANK": "1"}):
+            self.environment(**variables)
+            mlenv.progress(step=1)
+        self.assertEqual(self.lines(), [])
+        self.environment(RANK="0", NODE_RANK="1")
+        mlenv.progress(step=1)
+        self.assertEqual(len(self.lines()), 1)
+
+    def test_progress_never_raises(self):
+        self.metrics.mkdir()
+        stderr = io.StringIO()
+        with contextlib.redirect_stderr(stderr):
+            mlenv.progress(step=1)
+            mlenv.progress(step=object())
+        self.assertEqual(stderr.getvalue().count("writing metrics"), 1)
+        del os.environ["MLENV_METRICS_FILE"]
+        mlenv.progress(step=1)
+
+    def test_folder(self):
+        self.assertEqual(str(mlenv.checkpoint_folder()), "/workspace/checkpoints/local")
+        self.environment(MLENV_RUN="second")
+        self.assertEqual(str(mlenv.checkpoint_folder()), "/workspace/checkpoints/second")
+        self.environment(MLENV_RUN="second", MLENV_RESUME_FROM="first")
+        self.assertEqual(str(mlenv.checkpoint_folder()), "/workspace/checkpoints/first")
+
+    def test_last_checkpoint(self):
+        folder = self.folder / "checkpoints"
+        self.assertIsNone(mlenv.last_checkpoint(folder))
+        for name in ("step-1", "step-2", "step-3"):
+            (folder / name).mkdir(parents=True)
+            self.assertEqual(mlenv.last_checkpoint(folder), {"step-3": folder / "step-2", "step-2": folder / "step-1"}.get(name))
+            if name != "step-3":  # which is not complete
+                mlenv.finish_checkpoint(folder / name)
+        self.assertEqual(mlenv.last_checkpoint(str(folder)), folder / "step-2")
+        self.assertEqual(sorted(path.name for path in folder.iterdir()), ["latest", "step-1", "step-2", "step-3"])
+        (folder / "step-2").rmdir()
+        with self.assertRaisesRegex(FileNotFoundError, "step-2, which .*latest names"):
+            mlenv.last_checkpoint(folder)
+
+    def test_checkpoint_may_be_a_file(self):
+        path = self.folder / "model.pt"
+        path.write_text("weights")
+        mlenv.finish_checkpoint(str(path))
+        self.assertEqual(mlenv.last_checkpoint(self.folder), path)
+
+
+if __name__ == "__main__":
+    unittest.main()

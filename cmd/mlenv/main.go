@@ -5,6 +5,10 @@ import (
 	"os"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
-func main() { os.Exit(cli.Main(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	git.Helper()
+	os.Exit(cli.Main(os.Args[1:], os.Stdout, os.Stderr))
+}

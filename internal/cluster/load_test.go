@@ -243,7 +243,7 @@ func TestNotAClusterFile(t *testing.T) {
 }
 
 func TestSchemaIsCurrent(t *testing.T) {
-	want, err := Schema()
+	want, err := schemaOfFile()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 // Default; -update writes it.
 func TestReferenceIsCurrent(t *testing.T) {
 	const path = "../../docs/reference/cluster-file.md"
-	text, err := Schema()
+	text, err := schemaOfFile()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package runs
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/invopop/jsonschema"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -137,49 +135,4 @@ func (p *params) checkJob(values map[string][]string) (mistakes field.ErrorList)
 		}
 	}
 	return mistakes
-}
-
-func isNumber(text string) bool {
-	n, err := strconv.Atoi(text)
-	return err == nil && n >= 0
-}
-
-// kindOf is the type of a param in JSON, by its default.
-func kindOf(spec v1.ParamSpec) string {
-	switch {
-	case isMapping(spec):
-		return "object"
-	case spec.Type == v1.ParamTypeArray:
-		return "array"
-	case spec.Default != nil && isNumber(spec.Default.StringVal):
-		return "integer"
-	case spec.Default != nil && (spec.Default.StringVal == "true" || spec.Default.StringVal == "false"):
-		return "boolean"
-	}
-	return "string"
-}
-
-// jobSchema returns the JSON schema of a job file, for editors.
-func (p *params) jobSchema() ([]byte, error) {
-	item := &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, {Type: "number"}, {Type: "boolean"}}}
-	schema := &jsonschema.Schema{
-		Version: jsonschema.Version, Title: "ml-dev-env job file", Description: "The params of a run for mlenv run --file.",
-		Type: "object", Properties: jsonschema.NewProperties(), AdditionalProperties: jsonschema.FalseSchema,
-	}
-	for _, spec := range p.pipeline.Spec.Params {
-		usage, _, _ := strings.Cut(strings.TrimSpace(spec.Description), "\n")
-		key := &jsonschema.Schema{Type: kindOf(spec), Description: usage}
-		switch key.Type {
-		case "object":
-			key.AdditionalProperties = item
-		case "array":
-			key.Items = item
-		case "integer":
-			key.Minimum = "0"
-		}
-		schema.Properties.Set(spec.Name, key)
-	}
-	schema.Properties.Set(resumeKey, &jsonschema.Schema{Type: "string", Description: "Run whose checkpoints to continue from, as the flag --resume-from."})
-	content, err := json.MarshalIndent(schema, "", "  ")
-	return append(content, '\n'), err
 }

@@ -8,9 +8,12 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -20,10 +23,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// The names under which git and git-lfs call this program.
+// The names under which git and git-lfs call this program, and under which it becomes git.
 const (
 	askpassName = "mlenv-git-askpass"
 	sshName     = "mlenv-git-ssh"
+	limitedName = "mlenv-git-limited"
 )
 
 // Files in the scratch folder, which helperVariable names.
@@ -47,15 +51,22 @@ type failure struct {
 	Next   string      `json:"next"`
 }
 
+// helps is set by Helper. Without it this program, called as a helper, would do its usual work.
+var helps bool
+
 // Helper does what git asks, and exits, if git called this program as its helper. A main function that may fetch calls
 // it first.
 func Helper() {
+	helps = true
 	var help func(scratch string, keys keyring, silence time.Duration) error
 	switch filepath.Base(os.Args[0]) {
 	case askpassName:
 		help = askpass
 	case sshName:
 		help = sshCommand
+	case limitedName:
+		fmt.Fprintln(os.Stderr, limited(os.Args[1:]))
+		os.Exit(255)
 	default:
 		return
 	}
@@ -73,6 +84,28 @@ func Helper() {
 		os.Exit(255)
 	}
 	os.Exit(0)
+}
+
+// limited turns this process into git whose memory in bytes and processor time in seconds are bounded, also for the
+// processes that it starts, so that git fails with a message instead of having the container killed:
+//
+//	mlenv-git-limited MEMORY SECONDS ARGUMENT...
+func limited(args []string) error {
+	for i, resource := range []int{syscall.RLIMIT_DATA, syscall.RLIMIT_CPU} {
+		most, err := strconv.ParseUint(args[i], 10, 64)
+		if err != nil {
+			return err
+		}
+		// Beyond Cur the process gets an error, or SIGXCPU with its message; beyond Max it is killed.
+		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: most, Max: most + 1}); err != nil {
+			return err
+		}
+	}
+	program, err := exec.LookPath("git")
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(program, slices.Concat([]string{"git"}, args[2:]), os.Environ()) //nolint:gosec // as git is run everywhere
 }
 
 func readHelperFile(scratch string) (keyring, time.Duration, error) {

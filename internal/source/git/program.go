@@ -91,12 +91,15 @@ func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*pro
 	if err != nil {
 		return nil, err
 	}
+	if !helps {
+		return nil, fail.Becausef(fail.Internal, "fetching a repository: the main function of %s does not call git.Helper", self)
+	}
 	for _, folder := range []string{"", "home", "tmp", "bin"} {
 		if err := os.Mkdir(filepath.Join(scratch, folder), 0o700); err != nil {
 			return nil, err
 		}
 	}
-	for _, name := range []string{askpassName, sshName} {
+	for _, name := range []string{askpassName, sshName, limitedName} {
 		if err := os.Symlink(self, filepath.Join(scratch, "bin", name)); err != nil {
 			return nil, err
 		}
@@ -203,8 +206,8 @@ var errOutput = fail.Advise(fail.Becausef(fail.UnsafeTree, "the repository has m
 func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	cmd := r.command(ctx, args)
 	lfs := slices.Contains(args, "lfs")
+	cmd := r.command(ctx, args, !lfs)
 	stdout := &limitedBuffer{max: r.limits.output}
 	stderr := &report{log: r.log, address: r.address, onLine: func(line string) {
 		if r.abort != "" && strings.Contains(line, r.abort) {
@@ -220,9 +223,6 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	}
 	if err := cmd.Start(); err != nil {
 		return "", err
-	}
-	if !lfs {
-		limitProcess(cmd.Process.Pid, r.limits.memory, r.limits.cpu)
 	}
 	go r.watchDisk(ctx, cancel)
 	err := cmd.Wait()
@@ -251,8 +251,13 @@ func signalOf(cmd *exec.Cmd) string {
 }
 
 // command is git in a process group of its own, which is killed when the context ends.
-func (r *repository) command(ctx context.Context, args []string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "git", slices.Concat([]string{"-c", "remote.origin.url=" + r.address.forGit()}, args)...)
+func (r *repository) command(ctx context.Context, args []string, bounded bool) *exec.Cmd {
+	program, args := "git", slices.Concat([]string{"-c", "remote.origin.url=" + r.address.forGit()}, args)
+	if bounded {
+		program = filepath.Join(r.scratch, "bin", limitedName)
+		args = slices.Concat([]string{strconv.FormatUint(r.limits.memory, 10), strconv.Itoa(int(r.limits.cpu.Seconds()))}, args)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = r.scratch
 	// A redirect obeys this list too, so none leads from https to http.
 	schemes := r.address.scheme

@@ -26,6 +26,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
+func TestMain(m *testing.M) {
+	git.Helper()
+	os.Exit(m.Run())
+}
+
 // gitServer serves a repository with train.py and src/other.py.
 func gitServer(t *testing.T) (url string) {
 	t.Helper()

@@ -22,10 +22,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
-func TestMain(m *testing.M) { agenttest.Main(m) }
+func TestMain(m *testing.M) {
+	git.Helper()
+	agenttest.Main(m)
+}
 
 // write makes files, and links of contents that begin with "-> ".
 func write(t *testing.T, dir string, files map[string]string) {

@@ -6,9 +6,9 @@ import (
 	"github.com/invopop/jsonschema"
 )
 
-// Schema returns the JSON schema of a cluster file, for editors: they complete
+// schemaOfFile returns the JSON schema of a cluster file, for editors: they complete
 // keys and mark mistakes by it. Load finds more mistakes than a schema can say.
-func Schema() ([]byte, error) {
+func schemaOfFile() ([]byte, error) {
 	reflector := jsonschema.Reflector{DoNotReference: true, Anonymous: true}
 	schema := reflector.Reflect(&File{})
 	schema.Title = "ml-dev-env cluster file"

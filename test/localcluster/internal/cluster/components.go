@@ -197,6 +197,7 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 		"volumePluginDir":          filepath.Join(dir, "volume-plugins"),
 		"failSwapOn":               false,
 		"serializeImagePulls":      false,
+		"containerLogMaxSize":      "50Mi", // as OpenShift has it; who follows a log can miss lines when a file is full
 		// A test machine's disk is shared by all nodes and is not theirs to tidy.
 		"evictionHard":                document{"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
 		"imageGCHighThresholdPercent": 100,

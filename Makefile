@@ -108,7 +108,7 @@ govulncheck: ## look for known vulnerabilities in what the programs call (needs 
 E2E_TIMEOUT := 60m
 .PHONY: e2e
 e2e: bin/localcluster ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 uses the running cluster and keeps it
-	$(SUDO) go test -tags e2e -count=1 -v -timeout $(E2E_TIMEOUT) ./test/e2e
+	$(SUDO) go run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose -- -tags e2e -count=1 -timeout $(E2E_TIMEOUT) ./test/e2e
 
 .PHONY: nightly
 nightly: export E2E_SET := nightly

@@ -103,7 +103,7 @@ race: ## run the tests of all packages that start goroutines under the race dete
 
 .PHONY: govulncheck
 govulncheck: ## look for known vulnerabilities in what the programs call (needs vuln.go.dev)
-	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
+	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...
 
 E2E_TIMEOUT := 60m
 .PHONY: e2e
@@ -131,6 +131,8 @@ browser: ## open the pages of receipts and of mlenv ui in Chromium
 test: setup-tests ## run everything that CI runs
 	@# Resolving packages waits for the network, the linters for single packages.
 	@$(MAKE) --no-print-directory -j2 --output-sync=target verify lint unit resolve browser
+	@# After unit, which compiles what these need.
+	@$(MAKE) --no-print-directory fuzz-short
 	@$(MAKE) --no-print-directory e2e
 
 .PHONY: generate

@@ -127,7 +127,7 @@ func parseScp(text string, wrong func(string) (address, error)) (address, error)
 	if !strings.Contains(head, "@") && strings.Contains(rest, "@") {
 		return wrong("it has a user after the host, or no scheme")
 	}
-	if strings.HasPrefix(rest, ":") {
+	if strings.HasPrefix(rest, ":") || strings.HasPrefix(path.Clean(rest), ":") {
 		return wrong("it names a helper program")
 	}
 	a := address{scheme: "ssh", host: strings.ToLower(head), path: path.Clean(rest)}

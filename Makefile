@@ -133,8 +133,6 @@ browser: ## open the pages of receipts and of mlenv ui in Chromium
 test: setup-tests ## run everything that CI runs
 	@# Resolving packages waits for the network, the linters for single packages.
 	@$(MAKE) --no-print-directory -j2 --output-sync=target verify lint unit resolve browser
-	@# After unit, which compiles what these need.
-	@$(MAKE) --no-print-directory fuzz-short
 	@$(MAKE) --no-print-directory e2e
 
 .PHONY: generate

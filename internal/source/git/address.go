@@ -59,8 +59,8 @@ func (a address) forGit() string {
 		return a.url().String()
 	}
 	user := cmp.Or(a.user, "git")
-	if !strings.HasPrefix(a.path, "/") && !strings.HasPrefix(a.path, "~") {
-		// Relative to the user's home, which a URL cannot express.
+	if !strings.HasPrefix(a.path, "/") && !strings.HasPrefix(a.path, "~") || strings.HasPrefix(a.path, "/~") {
+		// Relative to the user's home, or not although it begins with a tilde, which a URL cannot express.
 		return user + "@" + address{host: a.host}.url().Host + ":" + a.path
 	}
 	u := a.url()

@@ -101,9 +101,11 @@ race: export CGO_ENABLED := 1
 race: ## run the tests of all packages that start goroutines under the race detector (needs gcc)
 	go test -race $$(grep -rlE --include='*.go' --exclude='*_test.go' '\bgo [a-zA-Z.]+\(|\.Go\(' internal | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
+# GO-2023-1901 is in Tekton's controller, and has no fix. This project uses Tekton's types and client.
 .PHONY: govulncheck
 govulncheck: ## look for known vulnerabilities in what the programs call (needs vuln.go.dev)
-	go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
+	@found=$$(go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./...) \
+	  || [ "$$(sed -n 's/^Vulnerability #.*: //p' <<<"$$found")" = GO-2023-1901 ] || { echo "$$found"; exit 1; }
 
 E2E_TIMEOUT := 60m
 .PHONY: e2e

@@ -14,12 +14,13 @@ func FuzzJobStatus(f *testing.F) {
 	f.Add([]byte(`{"state":"running","spec":{"nodes":2,"ranksPerNode":2},"ranks":[{"rank":99},{"rank":3},{"rank":2},{"rank":3}]}`), 1)
 	f.Add([]byte(`{"state":"exited","spec":{"nodes":3,"ranksPerNode":8,"launcher":"command","order":[0,2,1]},"ranks":[{"rank":1,"tail":["x"],"python":{"type":"E"}}],"quiet":-1}`), 2)
 	f.Add([]byte(`{"state":"stopped","spec":{"nodes":1,"ranksPerNode":1099511627776}}`), 0)
+	f.Add([]byte(`{"state":"running","spec":{"nodes":1,"ranksPerNode":1}}`), 1)
 	f.Fuzz(func(t *testing.T, content []byte, node int) {
 		var s JobStatus
 		if json.Unmarshal(content, &s) != nil || s.Confine("job", node) != nil {
 			return
 		}
-		if s.ID != "job" || s.Node != node || s.Quiet < 0 {
+		if s.ID != "job" || s.Node != node || node >= s.Spec.Nodes || s.Quiet < 0 {
 			t.Fatalf("job %s of node %d, quiet for %s; want job of node %d", s.ID, s.Node, s.Quiet, node)
 		}
 		own := s.Spec.Ranks(node)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"strings"
 
@@ -18,12 +19,17 @@ func MustParseQuantity(s string) Quantity { return Quantity{resource.MustParse(s
 // boundedQuantity is a quantity that is quick to parse: 1e-999999999 takes minutes.
 var boundedQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,30}(?:[kKMGTPEmnu]i?|[eE][+-]?[0-9]{1,2})?$`)
 
-// ParseQuantity parses a quantity from an untrusted text.
+// ParseQuantity parses a quantity from an untrusted text. Quantities of 2^63 and more are errors: Kubernetes writes some of
+// them as another number.
 func ParseQuantity(text string) (resource.Quantity, error) {
 	if !boundedQuantity.MatchString(text) {
 		return resource.Quantity{}, resource.ErrFormatWrong
 	}
-	return resource.ParseQuantity(text)
+	quantity, err := resource.ParseQuantity(text)
+	if err == nil && (quantity.CmpInt64(math.MaxInt64) > 0 || quantity.CmpInt64(math.MinInt64) < 0) {
+		err = resource.ErrFormatWrong
+	}
+	return quantity, err
 }
 
 // UnmarshalText implements encoding.TextUnmarshaler.

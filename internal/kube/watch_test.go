@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -142,7 +143,7 @@ func TestWaitGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := pod("ours"), pod("theirs")
 		ours.Labels = map[string]string{"env": "x"}
-		client := fake.NewClientset(ours, theirs)
+		client := fake.NewClientset(ours, theirs, &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "set", Labels: ours.Labels}})
 		gone := make(chan error, 1)
 		var seen []string
 		go func() {
@@ -151,13 +152,20 @@ func TestWaitGone(t *testing.T) {
 			})
 		}()
 		synctest.Wait()
+		if diff := cmp.Diff([]string{""}, seen); diff != "" {
+			t.Errorf("progress while the StatefulSet exists (-want +got):\n%s", diff)
+		}
+		if err := client.AppsV1().StatefulSets("ns").Delete(t.Context(), "set", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
 		if err := client.CoreV1().Pods("ns").Delete(t.Context(), "ours", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-gone; err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{"ours"}, seen); diff != "" {
+		if diff := cmp.Diff([]string{"", "ours"}, seen); diff != "" {
 			t.Errorf("progress (-want +got):\n%s", diff)
 		}
 	})

@@ -107,6 +107,14 @@ func (s *Server) Serve(ctx context.Context) error {
 	return s.ServeOn(ctx, listeners...)
 }
 
+// front is the server for clients of the pod network.
+func (s *Server) front(handler http.Handler, config *tls.Config) *http.Server {
+	return &http.Server{
+		Handler: handler, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 5 * time.Minute, ConnState: connlimit.AfterTLS,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+}
+
 // ServeOn is Serve on open listeners and on the socket.
 func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	mounted := &certificates{dir: s.config.Paths.tls()}
@@ -131,10 +139,7 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	if s.config.Idle > 0 {
 		ctx, handler = untilIdle(ctx, s.config.Idle, handler)
 	}
-	server := &http.Server{
-		Handler: handler, TLSConfig: config, ReadHeaderTimeout: 30 * time.Second, IdleTimeout: 5 * time.Minute, ConnState: connlimit.AfterTLS,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
-	}
+	server := s.front(handler, config)
 	// The socket is for the readiness probe.
 	probe := &http.Server{Handler: s.healthHandler(), ReadHeaderTimeout: 30 * time.Second}
 	failed := make(chan error, len(listeners)+1)

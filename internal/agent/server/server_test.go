@@ -164,8 +164,15 @@ func TestRefusedJobs(t *testing.T) {
 			}
 		})
 	}
-	if _, err := n.Client.Job(t.Context(), "a"); !agent.IsNotFound(err) {
-		t.Errorf("a refused job is known: %v", err)
+	n.run("done", command("there.sh"))
+	runs := filepath.Join(n.Config.Paths.Workspace, ".mlenv", "runs")
+	if err := os.CopyFS(filepath.Join(runs, "sub", "done"), os.DirFS(filepath.Join(runs, "done"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"a", "sub/done"} {
+		if _, err := n.Client.Job(t.Context(), id); !agent.IsNotFound(err) {
+			t.Errorf("a refused job %s is known: %v", id, err)
+		}
 	}
 }
 
@@ -193,6 +200,31 @@ func TestStop(t *testing.T) {
 	}
 	if facts, err := n.Client.Facts(t.Context()); err != nil || len(facts.Running) > 0 {
 		t.Errorf("running %v (%v), want none", facts.Running, err)
+	}
+}
+
+// A second stop does not shorten the grace of the first.
+func TestSecondStop(t *testing.T) {
+	n := newNode(t)
+	n.script("saves.sh", `trap "sleep 0.5; echo saved; exit 0" TERM; echo ready; while :; do sleep 0.01; done`)
+	if _, err := n.Client.StartJob(t.Context(), "saves", command("saves.sh")); err != nil {
+		t.Fatal(err)
+	}
+	body, err := n.Client.Log(t.Context(), "saves", "rank-0", 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer body.Close()
+	if _, err := io.ReadFull(body, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, grace := range []time.Duration{time.Minute, time.Millisecond} {
+		if err := n.Client.StopJob(t.Context(), "saves", agent.Stop{Grace: grace}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if rest, err := io.ReadAll(body); err != nil || string(rest) != "saved\n" {
+		t.Errorf("got %q, %v; want saved", rest, err)
 	}
 }
 

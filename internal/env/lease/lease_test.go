@@ -185,6 +185,41 @@ func TestTakeLeavesWhatIsRenewedMeanwhile(t *testing.T) {
 	})
 }
 
+// An expired Lease stays with a run whose state cannot be read.
+func TestTakeLeavesWhatIsUnknown(t *testing.T) {
+	client, _, _ := clientOf([]runtime.Object{leaseOf(theirs(), time.Hour)})
+	client.Tekton.(*tektonfake.Clientset).PrependReactor("get", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewServiceUnavailable("starting")
+	})
+	if _, err := client.Take(t.Context(), request()); fail.ReasonOf(err) != fail.EnvironmentBusy {
+		t.Errorf("got %v, want EnvironmentBusy", err)
+	}
+}
+
+// A Lease that is being deleted takes its objects with it, so even its holder waits for a new one.
+func TestTakeWaitsForADeletedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		going := leaseOf(ours(), 0)
+		going.DeletionTimestamp, going.Finalizers = &metav1.Time{Time: time.Now()}, []string{"foregroundDeletion"}
+		client, kube, _ := clientOf([]runtime.Object{going})
+		taken := make(chan *Hold, 1)
+		go func() {
+			hold, err := client.Take(t.Context(), request())
+			if err != nil {
+				t.Error(err)
+			}
+			taken <- hold
+		}()
+		synctest.Wait()
+		if err := kube.Tracker().Delete(coordinationv1.SchemeGroupVersion.WithResource("leases"), "ns", "env"); err != nil {
+			t.Fatal(err)
+		}
+		if hold := <-taken; hold == nil || hold.UID() != "lease-made-1" {
+			t.Errorf("got %+v, want the new lease", hold)
+		}
+	})
+}
+
 func TestPerson(t *testing.T) {
 	for _, tc := range []struct {
 		name, user string
@@ -478,6 +513,21 @@ func TestLost(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A missing right does not come back, so KeepRenewed reports it.
+func TestRenewalWithoutTheRight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, kube, _ := clientOf([]runtime.Object{leaseOf(ours(), 0)})
+		kube.PrependReactor("update", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "env", errors.New("no"))
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), minute)
+		defer cancel()
+		if err := client.hold(leaseOf(ours(), 0)).KeepRenewed(ctx, minute); fail.ReasonOf(err) != fail.PermissionDenied {
+			t.Errorf("got %v, want PermissionDenied", err)
+		}
+	})
 }
 
 func TestKeepRenewed(t *testing.T) {

@@ -81,7 +81,9 @@ func guests(t *testing.T, cluster Cluster, program string) (*Agents, string) {
 		{Name: "a-0", Container: "main", Node: "wrk-1", IP: "127.0.0.1", GPUs: 2}, {Name: "a-1", Container: "main", Node: "wrk-2", IP: "127.0.0.1", GPUs: 2},
 	}}
 	t.Cleanup(func() {
-		if err := g.Remove(context.Background()); err != nil {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		if err := g.Remove(ended); err != nil {
 			t.Error(err)
 		}
 		empty(t, folder)

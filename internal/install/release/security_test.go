@@ -79,8 +79,8 @@ func uses(value any) (actions []string) {
 	return actions
 }
 
-// TestDockerfilesNameTheirBase fails if a Dockerfile builds on an image by tag. A build argument is for the builder to
-// choose: the cluster file's image.base may give it a digest.
+// TestDockerfilesNameTheirBase fails if a Dockerfile builds on an image by tag. The digest of 25.08 is not known for sure:
+// build-image resolves the tag, see docs/unproven.md.
 func TestDockerfilesNameTheirBase(t *testing.T) {
 	for _, path := range files(t, `Dockerfile$`, "images", "test") {
 		parsed, err := parser.Parse(bytes.NewReader(read(t, path)))
@@ -90,10 +90,14 @@ func TestDockerfilesNameTheirBase(t *testing.T) {
 		}
 		stages := map[string]bool{"scratch": true}
 		for _, instruction := range parsed.AST.Children {
+			base := instruction.Next
+			if strings.EqualFold(instruction.Value, "arg") && strings.HasPrefix(base.Value, "BASE_IMAGE=") &&
+				!strings.Contains(base.Value, "@sha256:") && base.Value != "BASE_IMAGE=nvcr.io/nvidia/pytorch:25.08-py3" {
+				t.Errorf("%s has %s: want NAME@sha256:DIGEST", path, base.Value)
+			}
 			if !strings.EqualFold(instruction.Value, "from") {
 				continue
 			}
-			base := instruction.Next
 			if !stages[base.Value] && base.Value != "${BASE_IMAGE}" && !strings.Contains(base.Value, "@sha256:") {
 				t.Errorf("%s builds on %s: want NAME@sha256:DIGEST or ${BASE_IMAGE}", path, base.Value)
 			}

@@ -59,8 +59,8 @@ func (a address) forGit() string {
 		return a.url().String()
 	}
 	user := cmp.Or(a.user, "git")
-	if !strings.HasPrefix(a.path, "/") && !strings.HasPrefix(a.path, "~") {
-		// Relative to the user's home, which a URL cannot express.
+	if !strings.HasPrefix(a.path, "/") && !strings.HasPrefix(a.path, "~") || strings.HasPrefix(a.path, "/~") {
+		// Relative to the user's home, or not although it begins with a tilde, which a URL cannot express.
 		return user + "@" + address{host: a.host}.url().Host + ":" + a.path
 	}
 	u := a.url()
@@ -127,7 +127,7 @@ func parseScp(text string, wrong func(string) (address, error)) (address, error)
 	if !strings.Contains(head, "@") && strings.Contains(rest, "@") {
 		return wrong("it has a user after the host, or no scheme")
 	}
-	if strings.HasPrefix(rest, ":") {
+	if strings.HasPrefix(rest, ":") || strings.HasPrefix(path.Clean(rest), ":") {
 		return wrong("it names a helper program")
 	}
 	a := address{scheme: "ssh", host: strings.ToLower(head), path: path.Clean(rest)}

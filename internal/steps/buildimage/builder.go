@@ -213,10 +213,9 @@ func (b *builder) result(ctx context.Context, name string) (Image, error) {
 	if to := build.Status.Output.To; to != nil {
 		digest = to.ImageDigest
 	}
-	// A colon before the last slash belongs to a port.
 	url := build.Status.OutputDockerImageReference
-	if at := strings.LastIndex(url, ":"); at > strings.LastIndex(url, "/") && digest != "" {
-		return Image{URL: url, Digest: digest, Reference: url[:at] + "@" + digest}, nil
+	if repository := untagged(url); repository != url && digest != "" {
+		return Image{URL: url, Digest: digest, Reference: repository + "@" + digest}, nil
 	}
 	// The builder may have missed the digest in the registry's answer; the stream has it.
 	tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.definition.Flavour, metav1.GetOptions{})

@@ -168,6 +168,18 @@ func (d *Definition) Args() []string {
 
 // Bases returns the images that the FROMs name with these build arguments, without stages and scratch.
 func (d *Definition) Bases(args []Arg) ([]string, error) {
+	all, err := d.bases(args)
+	var bases []string
+	for _, base := range all {
+		if base != "" && !slices.Contains(bases, base) {
+			bases = append(bases, base)
+		}
+	}
+	return bases, err
+}
+
+// bases returns the image of each stage, "" for scratch and for an earlier stage.
+func (d *Definition) bases(args []Arg) ([]string, error) {
 	lex := shell.NewLex('\\')
 	var values []string
 	for _, command := range d.global {
@@ -189,12 +201,52 @@ func (d *Definition) Bases(args []Arg) ([]string, error) {
 		if err != nil {
 			return nil, fail.Becausef(fail.DockerfileInvalid, "reading the Dockerfile of %s: FROM %s names no image: %w", d.Flavour, stage.BaseName, err)
 		}
-		if !known[base] && !slices.Contains(bases, base) {
-			bases = append(bases, base)
+		if known[base] {
+			base = ""
 		}
+		bases = append(bases, base)
 		known[stage.Name] = true
 	}
 	return bases, nil
+}
+
+// pinned is the Dockerfile with its bases by digest, so that the build pulls what its fingerprint names, even if a tag
+// moves meanwhile. The tag goes, because OpenShift's builder refuses a name with both. A base of unknown digest stays.
+func (d *Definition) pinned(in inputs) ([]byte, error) {
+	bases, err := d.bases(in.BuildArgs)
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.SplitAfter(string(d.dockerfile), "\n")
+	for i, stage := range d.stages {
+		digest := in.Bases[bases[i]]
+		if digest == "" {
+			continue
+		}
+		from := "FROM "
+		if stage.Platform != "" {
+			from += "--platform=" + stage.Platform + " "
+		}
+		from += untagged(bases[i]) + "@" + digest
+		if stage.Name != "" {
+			from += " AS " + stage.Name
+		}
+		for _, at := range stage.Location { // one for each line
+			lines[at.Start.Line-1] = ""
+		}
+		lines[stage.Location[0].Start.Line-1] = from + "\n"
+	}
+	return []byte(strings.Join(lines, "")), nil
+}
+
+// untagged is the name of an image without its tag and digest.
+func untagged(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	// A colon before the last slash belongs to a port.
+	if at := strings.LastIndex(image, ":"); at > strings.LastIndex(image, "/") {
+		image = image[:at]
+	}
+	return image
 }
 
 // Arg is a build argument or a variable of the image.

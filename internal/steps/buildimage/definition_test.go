@@ -129,7 +129,7 @@ func TestPack(t *testing.T) {
 		t.Fatal(err)
 	}
 	var packed bytes.Buffer
-	if err := d.pack(&packed); err != nil {
+	if err := d.pack(&packed, inputs{Bases: map[string]string{"a": "sha256:1"}}); err != nil {
 		t.Fatal(err)
 	}
 	zipped, err := gzip.NewReader(&packed)
@@ -151,9 +151,25 @@ func TestPack(t *testing.T) {
 		}
 		got = append(got, strings.TrimSpace(fmt.Sprintf("%04o %s %s%s", header.Mode, header.Name, header.Linkname, content)))
 	}
-	want := []string{"0644 Dockerfile FROM a", "0777 link sub/run.sh", "0755 sub/", "0755 sub/run.sh #!/bin/sh"}
+	want := []string{"0644 Dockerfile FROM a@sha256:1", "0777 link sub/run.sh", "0755 sub/", "0755 sub/run.sh #!/bin/sh"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("archive (-want +got):\n%s", diff)
+	}
+}
+
+// TestPinned: the build gets each base by the digest that its fingerprint has.
+func TestPinned(t *testing.T) {
+	const dockerfile = "# syntax\nARG BASE=r:5000/a:1\nFROM ${BASE} AS tools\r\nFROM tools AS more\n\n" +
+		"from --platform=linux/amd64 debian:trixie@sha256:2 AS b\nFROM b\nFROM scratch\nFROM \\\n  c:1\nFROM unknown:1\nFROM $BASE\n"
+	const want = "# syntax\nARG BASE=r:5000/a:1\nFROM r:5000/a@sha256:1 AS tools\nFROM tools AS more\n\n" +
+		"FROM --platform=linux/amd64 debian@sha256:2 AS b\nFROM b\nFROM scratch\nFROM c@sha256:3\nFROM unknown:1\nFROM r:5000/a@sha256:1\n"
+	d, err := ReadDefinition("f", fstest.MapFS{"Dockerfile": {Data: []byte(dockerfile)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := d.pinned(inputs{Bases: map[string]string{"r:5000/a:1": "sha256:1", "debian:trixie@sha256:2": "sha256:2", "c:1": "sha256:3", "unknown:1": ""}})
+	if diff := cmp.Diff(want, string(got)); diff != "" || err != nil {
+		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 }
 

@@ -120,11 +120,15 @@ func (d *Definition) walk(each func(path string, info fs.FileInfo, link string) 
 	return nil
 }
 
-// pack writes the context as a compressed tar, which a binary build expects.
-func (d *Definition) pack(w io.Writer) error {
+// pack writes the context as a compressed tar, which a binary build expects, with the pinned Dockerfile.
+func (d *Definition) pack(w io.Writer, in inputs) error {
+	dockerfile, err := d.pinned(in)
+	if err != nil {
+		return err
+	}
 	zipped := gzip.NewWriter(w)
 	archive := tar.NewWriter(zipped)
-	err := d.walk(func(path string, info fs.FileInfo, link string) error {
+	err = d.walk(func(path string, info fs.FileInfo, link string) error {
 		header, err := tar.FileInfoHeader(info, link)
 		if err != nil {
 			return err
@@ -137,11 +141,18 @@ func (d *Definition) pack(w io.Writer) error {
 			header.Name += "/"
 			header.Mode = 0o755
 		}
+		if path == dockerfileName {
+			header.Size = int64(len(dockerfile))
+		}
 		if err := archive.WriteHeader(header); err != nil {
 			return err
 		}
 		if !info.Mode().IsRegular() {
 			return nil
+		}
+		if path == dockerfileName {
+			_, err := archive.Write(dockerfile)
+			return err
 		}
 		return d.copyFile(archive, path)
 	})

@@ -184,7 +184,7 @@ var errChanged = errors.New("the BuildConfig was changed at the same moment")
 func (b *builder) start(ctx context.Context, before []buildv1.Build) (*buildv1.Build, *sending, error) {
 	name := configName(b.flavour)
 	var folder bytes.Buffer
-	if err := b.definition.pack(&folder); err != nil {
+	if err := b.definition.pack(&folder, b.inputs); err != nil {
 		return nil, nil, err
 	}
 	b.log.Info(fmt.Sprintf("Sending the folder of %s (%s) to buildconfig %s.", b.flavour, humanize.Bytes(int64(folder.Len())), name), "flavour", b.flavour, "bytes", folder.Len(), "buildConfig", name)

@@ -197,8 +197,9 @@ func TestHolderThatComesBackKeepsIt(t *testing.T) {
 func TestTakenMeanwhile(t *testing.T) {
 	for _, tc := range []struct {
 		name, holder string
+		ago          time.Duration
 		kept         bool
-	}{{"a person took it", "alice", true}, {"still nobody's", "", false}} {
+	}{{"a person took it", "alice", 0, true}, {"a person took it who may still renew it", "alice", time.Hour, true}, {"still nobody's", "", 0, false}} {
 		t.Run(tc.name, func(t *testing.T) {
 			nobodys := leaseOf("env", "", time.Minute)
 			nobodys.ResourceVersion = "1"
@@ -208,7 +209,7 @@ func TestTakenMeanwhile(t *testing.T) {
 				if deletions++; deletions > 1 {
 					return false, nil, nil
 				}
-				now := leaseOf("env", tc.holder, 0)
+				now := leaseOf("env", tc.holder, tc.ago)
 				now.ResourceVersion = "2"
 				return false, nil, client.Tracker().Update(coordinationv1.SchemeGroupVersion.WithResource("leases"), now, "ns")
 			})

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
@@ -63,9 +64,10 @@ func TestPlanIsChecked(t *testing.T) {
 func TestRequirementsAreBounded(t *testing.T) {
 	dir := t.TempDir()
 	many := map[string]string{"large.txt": strings.Repeat("#", maxRequirements+1), "includes-large.txt": "-r large.txt\n"}
-	for i := range maxIncludes + 1 {
+	for i := range maxIncludes {
 		many[fmt.Sprintf("%d.txt", i)] = fmt.Sprintf("-r %d.txt\n", i+1)
 	}
+	many[fmt.Sprintf("%d.txt", maxIncludes)] = ""
 	write(t, dir, many)
 	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.txt"), 0o600); err != nil {
 		t.Fatal(err)
@@ -74,6 +76,25 @@ func TestRequirementsAreBounded(t *testing.T) {
 		if content, err := readRequirements(dir, name); fail.ReasonOf(err) != fail.RequirementsFailed {
 			t.Errorf("%s: got %d bytes, %v; want RequirementsFailed", name, len(content), err)
 		}
+	}
+}
+
+// TestForgedInstallation: an installation that ended with no rank has installed nothing.
+func TestForgedInstallation(t *testing.T) {
+	agents := agenttest.Start(t, 1)
+	agents[0].Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasPrefix(r.URL.Path, "/v1/jobs/") {
+				next.ServeHTTP(w, r)
+				return
+			}
+			_ = json.NewEncoder(w).Encode(agent.JobStatus{State: agent.Exited, Spec: agent.JobSpec{Launcher: agent.Command, Nodes: 1, RanksPerNode: 1}})
+		})
+	})
+	needs := requirements{name: "pip.txt", digest: tree.Digest(strings.Repeat("9", 64)), program: "agent", venvs: t.TempDir(), timeout: time.Minute}
+	_, err := sender{nodes: setOf(agents), log: quiet()}.install(t.Context(), needs, tree.Digest(strings.Repeat("8", 64)))
+	if fail.ReasonOf(err) != fail.RequirementsFailed || !strings.Contains(err.Error(), "pip could not be started") {
+		t.Errorf("got %v, want RequirementsFailed", err)
 	}
 }
 

@@ -476,6 +476,14 @@ func TestForgedStatus(t *testing.T) {
 	}
 }
 
+// A launcher that ends before its ranks have started fails the training: the other nodes would wait for them.
+func TestLauncherThatEndsEarly(t *testing.T) {
+	training := Training{Spec: agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 2}}
+	if why, certain := training.failing(agent.JobStatus{Node: 1, State: agent.Exited}); !certain || !strings.Contains(why, "node 1 ended before") {
+		t.Errorf("got %q, %t; want a certain failure", why, certain)
+	}
+}
+
 func FuzzStatuses(f *testing.F) {
 	f.Add([]byte(`{"node":99,"state":"exited","ranks":[{"rank":1,"node":99,"ended":"2026-01-02T03:04:05Z","exit":{"code":3}}]}`), 2, 1)
 	f.Add([]byte(`{"state":"stopped","stopCause":"deadline","ranks":[{"rank":-1}]}`), 0, 0)

@@ -1,0 +1,14 @@
+package server
+
+import (
+	"log/slog"
+	"testing"
+)
+
+// A silent connection does not stay open for ever.
+func TestSilentConnectionsEnd(t *testing.T) {
+	front := (&Server{log: slog.Default()}).front(nil, nil)
+	if front.IdleTimeout == 0 || front.ReadHeaderTimeout == 0 {
+		t.Errorf("timeouts %s and %s, want both", front.IdleTimeout, front.ReadHeaderTimeout)
+	}
+}

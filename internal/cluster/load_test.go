@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,7 +17,7 @@ const clustersDir = "../../clusters"
 
 func TestShippedFiles(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(clustersDir, "*.yaml"))
-	if err != nil || len(files) != 4 {
+	if err != nil || len(files) != 5 {
 		t.Fatalf("cluster files: %v, %v", files, err)
 	}
 	for _, path := range files {
@@ -29,12 +30,40 @@ func TestShippedFiles(t *testing.T) {
 			t.Errorf("%v", err)
 			continue
 		}
+		if obsolete := f.Obsolete(); len(obsolete) > 0 {
+			t.Errorf("%s has obsolete values: %v", path, obsolete)
+		}
 		if want := strings.TrimSuffix(filepath.Base(path), ".yaml"); f.Cluster.Name != want {
 			t.Errorf("%s is about cluster %q", path, f.Cluster.Name)
 		}
 		if first, _, _ := strings.Cut(string(content), "\n"); first != "# yaml-language-server: $schema=schema.json" {
 			t.Errorf("%s does not name the schema in its first line: %q", path, first)
 		}
+	}
+}
+
+// TestObsolete: the file is the sample of the architecture document that came with the scripts. Its pods would be privileged
+// and have no rails.
+func TestObsolete(t *testing.T) {
+	content, err := os.ReadFile("testdata/architecture-barcelona.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := Load("architecture-barcelona.yaml", content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, obsolete := range f.Obsolete() {
+		got = append(got, fmt.Sprintf("%s: %v", obsolete.Field, obsolete.BadValue))
+	}
+	want := []string{"network.rdma.interfaces: net1,net2,net3,net4", "network.rdma.devices: mlx5_2,mlx5_3,mlx5_4,mlx5_5", "security.requires_privileged_scc: true"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	f.Network.RDMA.Attachments = []string{"default/eno5np0-network"}
+	if obsolete := f.Obsolete(); len(obsolete) > 0 {
+		t.Errorf("with attachments: %v", obsolete)
 	}
 }
 

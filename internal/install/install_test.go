@@ -53,7 +53,7 @@ func TestInstallDryRunShowsDiff(t *testing.T) {
 	got := text(report)
 	for _, want := range []string{
 		"configmap/mlenv-cluster-small changed\n", "-    gpus: {per_node: 8, default_nodes: 3}\n+    gpus: {per_node: 4, default_nodes: 3}\n",
-		"role/mlenv-pipeline unchanged\n", "task/provision changed\n", "task/old deleted\n", "nothing was changed",
+		"role/mlenv-pipeline unchanged\n", "task/provision unchanged\n", "task/old deleted\n", "nothing was changed",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in:\n%s", want, got)

@@ -3,10 +3,10 @@
 package install
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -83,18 +83,13 @@ func mark(object *unstructured.Unstructured) {
 	object.SetLabels(labels)
 }
 
-// defaults are the cluster file's values, so that tkn pipeline describe shows them. A param that is empty means the cluster
-// file's value.
+// defaults are few: the steps read all other defaults from the cluster file that the run's param cluster names, which can be
+// another installed one. The exception is pull-secret, because only the name of a param can be mounted.
 func (r Request) defaults() []bundle.Default {
 	return []bundle.Default{
 		{Param: "cluster", Value: r.Cluster.Cluster.Name},
 		{Param: "steps-image", Value: r.StepsImage},
-		{Param: "image", Value: r.Cluster.Image.Name},
-		{Param: "flavour", Value: r.Cluster.Image.Flavour},
-		{Param: "pull-secret", Value: r.Cluster.Image.PullSecret, Replaces: "none"},
-		// A development environment keeps its default of one node.
-		{Param: "nodes", Value: strconv.Itoa(r.Cluster.GPUs.DefaultNodes), Replaces: "0"},
-		{Param: "gpus-per-node", Value: strconv.Itoa(r.Cluster.GPUs.PerNode), Replaces: "0"},
+		{Param: "pull-secret", Value: cmp.Or(r.Cluster.Image.PullSecret, "none")},
 	}
 }
 

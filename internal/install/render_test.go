@@ -67,12 +67,15 @@ func TestRenderBesideBundle(t *testing.T) {
 	}
 }
 
+// TestRenderFillsDefaults: a run that names another installed cluster must not get the values of this one. Those that are
+// empty or 0 come from the run's own cluster file.
 func TestRenderFillsDefaults(t *testing.T) {
 	want := map[string]map[string]string{
-		"Task/provision":            {"cluster": "small", "steps-image": stepsImage, "image": "registry.example.com/training:v1", "nodes": "3", "gpus-per-node": "8", "storage": ""},
+		"Task/build-image":          {"cluster": "small", "image": "", "flavour": "", "pull-secret": "none"},
+		"Task/provision":            {"cluster": "small", "steps-image": stepsImage, "image": "", "nodes": "0", "gpus-per-node": "0", "storage": ""},
 		"Task/train":                {"steps-image": stepsImage, "ranks-per-node": "0"},
-		"Pipeline/train-multi-node": {"cluster": "small", "steps-image": stepsImage, "image": "registry.example.com/training:v1", "nodes": "3", "gpus-per-node": "8"},
-		"Pipeline/dev-environment":  {"nodes": "1", "gpus-per-node": "8"},
+		"Pipeline/train-multi-node": {"cluster": "small", "steps-image": stepsImage, "image": "", "flavour": "", "nodes": "0", "gpus-per-node": "0"},
+		"Pipeline/dev-environment":  {"nodes": "1", "gpus-per-node": "0"},
 	}
 	for _, object := range render(t, request(t)) {
 		if object.GetNamespace() != "team" {

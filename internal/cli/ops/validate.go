@@ -17,6 +17,8 @@ type validation struct {
 	Name     string    `json:"file"`
 	Valid    bool      `json:"valid"`
 	Mistakes []mistake `json:"mistakes,omitempty"`
+	// Obsolete are values of a valid file that no longer give pods RDMA.
+	Obsolete []string `json:"obsolete,omitempty"`
 	file     cluster.File
 	problems cluster.Problems
 }
@@ -38,7 +40,7 @@ func ValidateCommand() *cobra.Command {
 		Use:   "validate FILE...",
 		Short: "Check cluster files and report every mistake with its line",
 		Long: `Check the content of cluster files without a cluster; mlenv preflight compares a file with its cluster. mlenv reports each
-mistake with file, line, column and key, and what is allowed.
+mistake with file, line, column and key, and what is allowed, and names the obsolete values of an old file that is valid.
 
 Exit code 0: all files are valid; 1: one is not; 2: wrong usage.`,
 		Example: "  mlenv validate clusters/barcelona.yaml",
@@ -60,6 +62,9 @@ Exit code 0: all files are valid; 1: one is not; 2: wrong usage.`,
 					for _, problem := range v.problems {
 						v.Mistakes = append(v.Mistakes, mistake(problem))
 					}
+				}
+				for _, obsolete := range v.file.Obsolete() {
+					v.Obsolete = append(v.Obsolete, fmt.Sprintf("%s: %q: %s", obsolete.Field, fmt.Sprint(obsolete.BadValue), obsolete.Detail))
 				}
 				all = append(all, v)
 			}
@@ -91,6 +96,9 @@ func (v validation) print(out, problems io.Writer) {
 	}
 	fmt.Fprintf(out, "%s: valid: %s at %s, %s, %d GPUs each, storage %s\n",
 		v.Name, f.Cluster.Name, f.Cluster.API, nodes, f.GPUs.PerNode, f.Storage.Mode)
+	for _, obsolete := range v.Obsolete {
+		fmt.Fprintf(out, "  obsolete: %s\n", obsolete)
+	}
 	for line := range strings.Lines(strings.TrimSpace(f.Notes)) {
 		fmt.Fprintf(out, "  %s\n", strings.TrimSpace(line))
 	}

@@ -41,8 +41,6 @@ func Objects(files fs.FS) ([]*unstructured.Unstructured, error) {
 type Default struct {
 	Param string
 	Value string
-	// Replaces limits it to params with this default now, which stays if Value is empty. "" is any default.
-	Replaces string
 }
 
 // SetDefaults sets the defaults of the object's params. A param without a default stays required.
@@ -53,12 +51,11 @@ func SetDefaults(object *unstructured.Unstructured, defaults []Default) error {
 	}
 	for _, item := range params {
 		param, _ := item.(map[string]any)
-		now, ok := param["default"].(string)
-		if !ok {
+		if _, ok := param["default"].(string); !ok {
 			continue
 		}
 		for _, d := range defaults {
-			if param["name"] == d.Param && (d.Replaces == "" || d.Replaces == now && d.Value != "") {
+			if param["name"] == d.Param {
 				param["default"] = d.Value
 			}
 		}

@@ -35,12 +35,11 @@ func TestSetDefaults(t *testing.T) {
 		object, want *unstructured.Unstructured
 	}{
 		{"replaced", params(param("cluster", "local")), params(param("cluster", "cairo"))},
-		{"only what it replaces", params(param("nodes", "0")), params(param("nodes", "2"))},
-		{"another default", params(param("nodes", "1")), params(param("nodes", "1"))},
+		{"another param", params(param("nodes", "1")), params(param("nodes", "1"))},
 		{"without default", params(map[string]any{"name": "cluster"}), params(map[string]any{"name": "cluster"})},
 		{"an array", params(map[string]any{"name": "cluster", "default": []any{}}), params(map[string]any{"name": "cluster", "default": []any{}})},
 	}
-	defaults := []bundle.Default{{Param: "cluster", Value: "cairo"}, {Param: "nodes", Value: "2", Replaces: "0"}}
+	defaults := []bundle.Default{{Param: "cluster", Value: "cairo"}}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			if err := bundle.SetDefaults(test.object, defaults); err != nil {

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 )
 
@@ -398,6 +399,34 @@ func TestSamples(t *testing.T) {
 				t.Errorf("%s: want a run of %s", file, name)
 			}
 			given(t, file, run.Spec.Params, pipeline.Spec.Params)
+		}
+	}
+}
+
+// TestClusterSamples: each shipped cluster file, apart from the local cluster's, has a sample for its namespace.
+func TestClusterSamples(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, "clusters", "*.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v: want cluster files", files, err)
+	}
+	all := samples(t, "pipelines", "train-multi-node")
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := cluster.Load(path, content)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file.Cluster.Name == "local" {
+			continue
+		}
+		run := &tekton.PipelineRun{}
+		sample := filepath.Join(root, "pipelines", "train-multi-node", "samples", filepath.Base(path))
+		decode(t, sample, all[sample], run)
+		if run.Namespace != file.Cluster.Namespace || !slices.ContainsFunc(run.Spec.Params, func(p tekton.Param) bool { return p.Name == "cluster" && p.Value.StringVal == file.Cluster.Name }) {
+			t.Errorf("%s: want namespace %s and param cluster %s", sample, file.Cluster.Namespace, file.Cluster.Name)
 		}
 	}
 }

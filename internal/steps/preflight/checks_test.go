@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 
@@ -48,6 +49,24 @@ func TestChecks(t *testing.T) {
 		{
 			"no Multus", barcelona, func(w *world, _ *Options) { w.groups = []string{tektonGroup, buildGroup, imageGroup, securityGroup} }, Auto,
 			[]want{{"API groups", BlockedRDMA, "there is no k8s.cni.cncf.io", "Multus"}}, objects.TCP, "",
+		},
+		{
+			"the sample of the architecture document", func(t *testing.T) (*world, cluster.File) {
+				w, _ := barcelona(t)
+				content, err := os.ReadFile("../../cluster/testdata/architecture-barcelona.yaml")
+				if err != nil {
+					t.Fatal(err)
+				}
+				file, err := cluster.Load("barcelona.yaml", content)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, name := range file.Nodes.GPUNodes {
+					w.objects = append(w.objects, node(name))
+				}
+				return w, file
+			}, func(_ *world, o *Options) { o.Request.Image = "quay.io/me/training:1" }, Auto,
+			[]want{{choiceCheck, BlockedRDMA, "network.rdma.interfaces of the cluster file is obsolete: only network attachments make these interfaces", "mlenv validate"}}, objects.TCP, "",
 		},
 		{
 			"Kubernetes alone", cairo, func(w *world, o *Options) {

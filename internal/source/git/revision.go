@@ -82,13 +82,13 @@ func (r *repository) receive(ctx context.Context, option string, refspecs ...str
 		// The check of objects would miss the contents.
 		args = append([]string{"-c", "fetch.fsckObjects=false"}, append(args, "--filter=blob:none")...)
 	}
-	_, err := r.git(ctx, slices.Concat(args, []string{"origin"}, refspecs)...)
+	_, err := r.remote(ctx, slices.Concat(args, []string{"origin"}, refspecs)...)
 	return err
 }
 
 // refs lists all names that the server has, including HEAD.
 func (r *repository) refs(ctx context.Context) ([]ref, error) {
-	text, err := r.git(ctx, "ls-remote", "--quiet", "--symref", "origin")
+	text, err := r.remote(ctx, "ls-remote", "--quiet", "--symref", "origin")
 	if err != nil {
 		return nil, err
 	}

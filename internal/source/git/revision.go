@@ -241,10 +241,10 @@ func (r *repository) ambiguous(short string, found []string) error {
 func (r *repository) unknown(revision string, refs []ref) error {
 	seen := "it has no branch"
 	if names := near(revision, named(refs)); len(names) > 0 {
-		seen = "near are " + strings.Join(names, ", ")
+		seen = "the nearest: " + strings.Join(names, ", ")
 	}
 	return fail.Advise(
-		fail.Becausef(fail.RevisionNotFound, "finding revision %q of %s: no branch, tag or commit has this name: %s", revision, r.address, seen),
+		fail.Becausef(fail.RevisionNotFound, "finding revision %q of %s: no branch, tag or commit has this name; %s", revision, r.address, seen),
 		"git ls-remote --heads --tags %s", r.address)
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/render"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
@@ -32,7 +33,15 @@ import (
 
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 cancelled.
 func Main(args []string, stdout, stderr io.Writer) int {
-	return step.MainCommands(newRoot(), args, stdout, stderr)
+	root := newRoot()
+	for _, group := range root.Commands() {
+		if !group.Runnable() {
+			// cobra would print the help for an unknown command, and succeed.
+			group.Args, group.DisableFlagsInUseLine = cobra.NoArgs, true
+			group.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+	return step.MainCommands(root, args, stdout, stderr)
 }
 
 // newRoot returns the whole command line.
@@ -68,15 +77,24 @@ func newRoot() *cobra.Command {
 	}
 	root.SetHelpCommandGroupID("more")
 	root.SetCompletionCommandGroupID("more")
-	root.SetFlagErrorFunc(hintAtDash)
+	root.SetFlagErrorFunc(hint)
 	completeValues(root)
 	return root
 }
 
-// hintAtDash explains where flags of a script go, if the command takes some.
-func hintAtDash(cmd *cobra.Command, err error) error {
-	if unknown := (*pflag.NotExistError)(nil); errors.As(err, &unknown) && strings.Contains(cmd.Use, "[-- ") {
-		return fmt.Errorf("%w; flags of the script or command go after --", err)
+// hint names the flag that an unknown one probably means, and explains where flags of a script go.
+func hint(cmd *cobra.Command, err error) error {
+	unknown := (*pflag.NotExistError)(nil)
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	if strings.Contains(cmd.Use, "[-- ") {
+		err = fmt.Errorf("%w; flags of the script or command go after --", err)
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
+	if near := humanize.Nearest(unknown.GetSpecifiedName(), names); near != "" && unknown.GetSpecifiedShortnames() == "" {
+		err = fmt.Errorf("%w; did you mean --%s?", err, near)
 	}
 	return err
 }

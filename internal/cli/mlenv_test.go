@@ -31,10 +31,10 @@ func TestValidate(t *testing.T) {
 		{"a mistake as JSON", []string{"validate", wrong, "-o", "json"}, 1, `"line": 1,
         "column": 11,
         "path": "cluster.nam"`, ""},
-		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "/nowhere.yaml"},
-		{"no file", []string{"validate"}, 2, "", "requires at least 1 arg"},
+		{"not there", []string{"validate", "/nowhere.yaml"}, 1, "", "mlenv validate failed: InvalidInput: reading the cluster file: open /nowhere.yaml: "},
+		{"no file", []string{"validate"}, 2, "", "an argument is missing: want cluster files"},
 		{"every mistake of rdma", []string{"rdma", "env", "first"}, 2, "", `node "first": want its number in the environment, 0 and up`},
-		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, ": NotReadable: pods and events", ""},
+		{"doctor without an API server", []string{"doctor", "env", "--kubeconfig", away}, 1, "finding 1 of 1: NotReadable: API server", ""},
 		{"every mistake of doctor", []string{"doctor", "env", "--name=other", "--quiet-after=0s"}, 2, "", `environment "env" and --name "other": want one of them
   --quiet-after 0s: want more than 0s`},
 		{"every mistake of top", []string{"top", "a", "b", "--every=0s"}, 2, "", `arguments ["a" "b"]: want one environment or none
@@ -43,20 +43,29 @@ func TestValidate(t *testing.T) {
 			`--attachments "move": want none or copy
   --namespace "My_Team": `},
 		{"admin applies or prints", []string{"admin", right, "--apply", "--output=yaml"}, 2, "", "--apply with --output=yaml, which prints the objects and changes nothing: want one of the two"},
-		{"an output that rdma lacks", []string{"rdma", "--output=xml"}, 2, "", `invalid argument "xml" for "-o, --output" flag: want text, json or yaml`},
-		{"an output that render lacks", []string{"render", "-o", "text"}, 2, "", `invalid argument "text" for "-o, --output" flag: want yaml or json`},
+		{"an output that rdma lacks", []string{"rdma", "--output=xml"}, 2, "", `--output "xml": want text, json or yaml`},
+		{"an output that render lacks", []string{"render", "-o", "text"}, 2, "", `--output "text": want yaml or json`},
 		{"admin without a pool", []string{"admin", right, "--reboot-pool="}, 2, "", "the pool is empty: want the name of a MachineConfigPool"},
 		{"admin status of what is no file", []string{"admin", "status", "/nowhere.yaml"}, 2, "", "/nowhere.yaml"},
 		{"admin", []string{"admin", right}, 0, "1. service account ml-dev-sa\n", ""},
 		{"every mistake of preflight", []string{"preflight", "--mode=fast"}, 2, "", `--mode "fast": want auto, rdma or tcp`},
-		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "", "mlenv preflight failed: Internal: listing configmaps in default"},
+		{"preflight of no cluster file, and no API server", []string{"preflight", "--kubeconfig", away}, 1, "", "mlenv preflight failed: APIServerUnreachable: listing configmaps in default: no answer from API server http://127.0.0.1:1: connection refused"},
 		{"every mistake of check-fabric", []string{"check-fabric", "--compare=udp", "--bandwidth=maybe", "--timeout=1s"}, 2, "", `--bandwidth "maybe": want warn or fail
   --compare "udp": want tcp, or nothing
   --timeout "1s": want at least 20s: torch alone takes some to start`},
 		{"a script's flag without --", []string{"run", ".", "train.py", "--epochs=3"}, 2, "", "unknown flag: --epochs; flags of the script or command go after --"},
 		{"version", []string{"version"}, 0, "mlenv version ", ""},
 		{"version as JSON", []string{"version", "-o", "json"}, 0, `"version": "`, ""},
+		{"a flag that is misspelt", []string{"run", ".", "train.py", "--nods=2"}, 2, "", "unknown flag: --nods; flags of the script or command go after --; did you mean --nodes?\n"},
+		{"a flag of the script that is like none", []string{"run", ".", "train.py", "--lr=2"}, 2, "", "unknown flag: --lr; flags of the script or command go after --\n"},
+		{"uninstall without an API server", []string{"uninstall", "--kubeconfig", away}, 1, "",
+			"listing cronjobs: no answer from API server http://127.0.0.1:1: connection refused\n  next: "},
+		{"a value after its flag", []string{"up", "--keep-for", "5"}, 2, "", `--keep-for "5": want a duration such as 40m or 24h`},
+		{"too many arguments", []string{"status", "a", "b"}, 2, "", `arguments ["a" "b"]: want one run or none`},
+		{"a namespace that cannot exist", []string{"runs", "-n", "My_Team"}, 1, "", `--namespace "My_Team": `},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
+		{"unknown command of a group", []string{"schedule", "lst"}, 2, "", `unknown command "lst" for "mlenv schedule"`},
+		{"a group alone", []string{"schedule"}, 0, "Available Commands:", ""},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -13,6 +13,8 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Load reads a cluster file. It is strict: an unknown or repeated key, a wrong type or a value that cannot be is an error,
@@ -124,7 +126,7 @@ func (r *reader) structure(node *yaml.Node, into reflect.Value, path string) {
 		field, ok := fields[key.Value]
 		if !ok {
 			hint := "want one of " + strings.Join(names, ", ")
-			if near := nearest(key.Value, names); near != "" {
+			if near := humanize.Nearest(key.Value, names); near != "" {
 				hint = fmt.Sprintf("did you mean %q?", near)
 				r.misspelt[strings.TrimPrefix(path+"."+near, ".")] = true
 			}

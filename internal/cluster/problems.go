@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Problem is one mistake in a cluster file.
@@ -47,15 +45,4 @@ func (p Problems) sort() {
 	slices.SortStableFunc(p, func(a, b Problem) int {
 		return cmp.Or(a.Line-b.Line, a.Column-b.Column)
 	})
-}
-
-// nearest returns the name that was probably meant, or "".
-func nearest(word string, names []string) string {
-	best, least := "", 3 // more than two letters off is another word
-	for _, name := range names {
-		if d := humanize.Distance(strings.ToLower(word), strings.ToLower(name)); d < least {
-			best, least = name, d
-		}
-	}
-	return best
 }

@@ -55,7 +55,7 @@ type Toleration struct {
 
 // GPUs are what a node of an environment has.
 type GPUs struct {
-	PerNode      int    `json:"per_node,omitempty" jsonschema:"minimum=1,default=4" jsonschema_description:"GPUs of a node of an environment, where nothing else is asked for"`
+	PerNode      int    `json:"per_node,omitempty" jsonschema:"minimum=1,default=4" jsonschema_description:"GPUs of a node of an environment, unless a run requests another number"`
 	Type         string `json:"type,omitempty" jsonschema:"description=as nvidia-smi names it"`
 	DefaultNodes int    `json:"default_nodes,omitempty" jsonschema:"minimum=1,default=2,description=nodes of an environment that does not say how many"`
 }

@@ -48,7 +48,7 @@ func (r *reader) nearestNode(path string) *yaml.Node {
 	}
 }
 
-// Validate returns every value that cannot be, and every pair that cannot be together.
+// Validate returns every invalid value, and every pair of values that exclude each other.
 func (f *File) Validate() field.ErrorList {
 	return slices.Concat(
 		f.Cluster.validate(field.NewPath("cluster")),

@@ -153,7 +153,7 @@ func snapshots() map[string]Snapshot {
 		"device allocation": withPods(1, on, func(p *corev1.Pod) {
 			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 4, Available: 2, which is unexpected"}
 		}),
-		"device allocation, made anew": func() Snapshot {
+		"device allocation, recreated": func() Snapshot {
 			s := snapshotOf(1)
 			s.event("Pod", "ml-dev-env-0", "UnexpectedAdmissionError", "Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 4, Available: 2, which is unexpected")
 			s.pod(0, func(p *corev1.Pod) { p.UID = "newer" })

@@ -14,6 +14,8 @@ const (
 	TimeoutTooShort Reason = "TimeoutTooShort"
 	// PermissionDenied: the API server refused a request; the message names the missing right.
 	PermissionDenied Reason = "PermissionDenied"
+	// APIServerUnreachable: the cluster's API server cannot be reached, or does not answer.
+	APIServerUnreachable Reason = "APIServerUnreachable"
 	// EnvironmentBusy: another run or person holds the environment.
 	EnvironmentBusy Reason = "EnvironmentBusy"
 	// EnvironmentDiffers: the existing environment differs from the request, and changing it would end its pods.

@@ -12,3 +12,12 @@ func TestDistance(t *testing.T) {
 		}
 	}
 }
+
+func TestNearest(t *testing.T) {
+	names := []string{"nodes", "lfs", "launcher", "timeout"}
+	for word, want := range map[string]string{"nods": "nodes", "Ndoes": "nodes", "launcer": "launcher", "lr": "", "epochs": "", "": ""} {
+		if got := Nearest(word, names); got != want {
+			t.Errorf("Nearest(%q) = %q, want %q", word, got, want)
+		}
+	}
+}

@@ -59,7 +59,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if o.dryRun && o.output.Is(step.YAML) {
 				return errors.New("--dry-run with --output=yaml, which changes nothing anyway: want one of the two")
 			}
-			return cobra.ExactArgs(1)(cmd, args)
+			return step.Arguments(1, 1, "one cluster file")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0], files) },
 	}

@@ -74,7 +74,11 @@ func Uninstall(ctx context.Context, c Clients, r Removal) (Report, error) {
 // find lists what to delete, and what uses it.
 func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*unstructured.Unstructured, users usage, err error) {
 	var problems []error
+	away := func() bool { return fail.ReasonOf(errors.Join(problems...)) == fail.APIServerUnreachable }
 	find := func(resource schema.GroupVersionResource, selector string) {
+		if away() {
+			return
+		}
 		some, err := list(ctx, client, resource, r.Namespace, selector)
 		problems = append(problems, err)
 		doomed = append(doomed, some...)
@@ -84,6 +88,9 @@ func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*
 	}
 	find(schema.GroupVersionResource{Group: "build.openshift.io", Version: "v1", Resource: "buildconfigs"}, buildSelector)
 	find(schema.GroupVersionResource{Group: "image.openshift.io", Version: "v1", Resource: "imagestreams"}, buildSelector)
+	if away() {
+		return nil, users, errors.Join(problems...)
+	}
 	users, err = usageOf(ctx, client, r.Namespace, doomed)
 	problems = append(problems, err)
 	if r.Receipts {

@@ -37,7 +37,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv uninstall clusters/cairo.yaml --dry-run
   mlenv uninstall -n nccl-test
   mlenv uninstall -n nccl-test --receipts --end-runs`,
-		Args: cobra.MaximumNArgs(1),
+		Args: step.Arguments(0, 1, "one cluster file or none"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			clients, namespace, err := where(cmd, flags, args)
 			if err != nil {

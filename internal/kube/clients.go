@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -57,6 +58,9 @@ type Clients struct {
 // Connect makes the clients without a request to the API server. It prefers the kubeconfig of a flag or $KUBECONFIG, then a
 // pod's ServiceAccount, then kubectl's default.
 func (f Flags) Connect() (*Clients, error) {
+	if problems := validation.IsDNS1123Label(f.Namespace); f.Namespace != "" && len(problems) > 0 {
+		return nil, fail.Becausef(fail.InvalidInput, "--namespace %q: %s", f.Namespace, problems[0])
+	}
 	c, err := f.find()
 	if err != nil {
 		return nil, err
@@ -115,19 +119,24 @@ func (f Flags) find() (*Clients, error) {
 		&clientcmd.ConfigOverrides{CurrentContext: f.Context})
 	config, err := loader.ClientConfig()
 	if err != nil {
-		return nil, noConfig(err)
+		return nil, f.noConfig(err)
 	}
 	namespace, _, err := loader.Namespace()
 	if err != nil {
-		return nil, noConfig(err)
+		return nil, f.noConfig(err)
 	}
 	return &Clients{Config: config, Namespace: namespace}, nil
 }
 
-func noConfig(err error) error {
+func (f Flags) noConfig(err error) error {
 	if clientcmd.IsEmptyConfig(err) {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for a cluster: found neither a pod's ServiceAccount nor a kubeconfig"),
-			"oc login https://API-SERVER:6443")
+		looked := "~/.kube/config"
+		if named := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); named != "" {
+			looked = "$KUBECONFIG, which is " + named
+		}
+		looked = cmp.Or(f.Kubeconfig, looked)
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "looking for a cluster: found neither a pod's ServiceAccount nor a kubeconfig with a cluster in %s", looked),
+			"export KUBECONFIG=FILE, or log in: oc login https://API-SERVER:6443")
 	}
 	return fail.Advise(fail.Because(fail.InvalidInput, fmt.Errorf("reading the kubeconfig: %w", err)),
 		"oc config get-contexts")

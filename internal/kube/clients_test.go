@@ -5,6 +5,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -105,5 +106,30 @@ func TestClientsLogNothing(t *testing.T) {
 	}
 	if written, err := os.ReadFile(stderr.Name()); err != nil || len(written) > 0 || !warned {
 		t.Errorf("standard error has %q, %v; the server warned: %t", written, err, warned)
+	}
+}
+
+// A kubeconfig that is missing or has no cluster is named, and so is a namespace that cannot exist.
+func TestConnectNamesWhatIsWrong(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	t.Setenv("HOME", t.TempDir())
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, []byte("apiVersion: v1\nkind: Config\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		variable string
+		flags    Flags
+		want     string
+	}{
+		{"", Flags{}, "a kubeconfig with a cluster in ~/.kube/config"},
+		{"/does/not/exist", Flags{}, "a kubeconfig with a cluster in $KUBECONFIG, which is /does/not/exist"},
+		{"/does/not/exist", Flags{Kubeconfig: empty}, "a kubeconfig with a cluster in " + empty},
+		{"", Flags{Namespace: "My_Team"}, `--namespace "My_Team": `},
+	} {
+		t.Setenv("KUBECONFIG", tc.variable)
+		if _, err := tc.flags.Connect(); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("$KUBECONFIG %q, %+v: %v; want %q", tc.variable, tc.flags, err, tc.want)
+		}
 	}
 }

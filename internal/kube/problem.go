@@ -4,11 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -32,8 +35,10 @@ func Problem(err error) error { return ProblemAt(err, Place{}) }
 func ProblemAt(err error, at Place) error {
 	var known *fail.Error
 	switch {
-	case err == nil, errors.As(err, &known), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+	case err == nil, errors.As(err, &known):
 		return err
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return shorter(err)
 	}
 	if refused := Refusal(err, at); refused != nil {
 		return refused
@@ -50,9 +55,43 @@ func ProblemAt(err error, at Place) error {
 	case apierrors.IsInvalid(err) && immutable.MatchString(text):
 		return fail.Because(fail.EnvironmentDiffers, err)
 	case Transient(err):
-		return fail.Advise(err, "oc get --raw /readyz (is the API server up, and reachable from here?)")
+		return fail.Advise(fail.Because(fail.APIServerUnreachable, shorter(err)), "oc get --raw /readyz (is the API server up, and reachable from here?)")
 	}
 	return err
+}
+
+// shortError is an error with another text.
+type shortError struct {
+	error
+	text string
+}
+
+func (e shortError) Error() string { return e.text }
+
+func (e shortError) Unwrap() error { return e.error }
+
+// shorter replaces a failed request's address, and the layers of the network below it, by the API server and the cause.
+func shorter(err error) error {
+	var (
+		request *url.Error
+		dial    *net.OpError
+		errno   syscall.Errno
+	)
+	if !errors.As(err, &request) {
+		return err
+	}
+	server, parseErr := url.Parse(request.URL)
+	if parseErr != nil {
+		return err
+	}
+	cause := request.Err
+	if errors.As(cause, &dial) {
+		cause = dial.Err
+	}
+	if errors.As(cause, &errno) {
+		cause = errno
+	}
+	return shortError{err, strings.Replace(err.Error(), request.Error(), fmt.Sprintf("no answer from API server %s://%s: %v", server.Scheme, server.Host, cause), 1)}
 }
 
 var (

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -130,7 +133,7 @@ func TestProblem(t *testing.T) {
 			answer(422, metav1.StatusReasonInvalid, `StatefulSet.apps "ml-dev-env" is invalid: spec: Forbidden: updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template' are forbidden`),
 			fail.EnvironmentDiffers, "",
 		},
-		{"server away", &net.OpError{Op: "dial", Err: errors.New("connection refused")}, fail.Internal, "oc get --raw /readyz (is the API server up, and reachable from here?)"},
+		{"server away", &net.OpError{Op: "dial", Err: errors.New("connection refused")}, fail.APIServerUnreachable, "oc get --raw /readyz (is the API server up, and reachable from here?)"},
 		{"has a reason", fail.Because(fail.ClaimUnbound, forbidden("no")), fail.ClaimUnbound, ""},
 		{"ended", context.Canceled, fail.Internal, ""},
 		{"something else", errors.New("odd"), fail.Internal, ""},
@@ -148,6 +151,23 @@ func TestProblem(t *testing.T) {
 	}
 	if Problem(nil) != nil {
 		t.Error("Problem(nil) is not nil")
+	}
+}
+
+// A failed request is named once, by its object, and the API server by its address.
+func TestProblemIsShort(t *testing.T) {
+	refused := &url.Error{Op: "Get", URL: "https://api.cairo:6443/api/v1/namespaces/team/pods?limit=500", Err: &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}}
+	unknown := &url.Error{Op: "Get", URL: "https://api.cairo:6443/version", Err: &net.OpError{Op: "dial", Net: "tcp", Err: &net.DNSError{Err: "no such host", Name: "api.cairo"}}}
+	untrusted := &url.Error{Op: "Get", URL: "https://api.cairo:6443/version", Err: errors.New("tls: failed to verify certificate: x509: certificate signed by unknown authority")}
+	for err, want := range map[error]string{
+		refused:   "listing pods: no answer from API server https://api.cairo:6443: connection refused",
+		unknown:   "listing pods: no answer from API server https://api.cairo:6443: lookup api.cairo: no such host",
+		untrusted: "listing pods: no answer from API server https://api.cairo:6443: tls: failed to verify certificate: x509: certificate signed by unknown authority",
+	} {
+		got := Problem(fmt.Errorf("listing pods: %w", err))
+		if got.Error() != want || !errors.Is(got, err) {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 

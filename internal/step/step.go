@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -103,8 +104,11 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	code := Failed
 	if !running {
 		code = WrongUsage
+		invalid := (*pflag.InvalidValueError)(nil)
 		if all := flagMistakes(cmd, args); len(all) > 1 {
 			err = errors.Join(all...)
+		} else if errors.As(err, &invalid) {
+			err = wrongValue(invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap())
 		}
 	}
 	if exit := (*Exit)(nil); errors.As(err, &exit) {
@@ -113,7 +117,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	switch {
 	case Printed(err):
 	case code == WrongUsage:
-		fmt.Fprintf(to.err, "%s: %s\nRun '%s --help' for what there is.\n", cmd.CommandPath(), ForPeople(indented(err.Error())+advice(err)), cmd.CommandPath())
+		fmt.Fprintf(to.err, "%s: %s\nRun '%s --help' for usage.\n", cmd.CommandPath(), ForPeople(indented(err.Error())+advice(err)), cmd.CommandPath())
 	default:
 		report(newLog(to.failures, IsJSON(cmd)), cmd.CommandPath(), err)
 	}
@@ -134,10 +138,22 @@ func flagMistakes(cmd *cobra.Command, args []string) (mistakes []error) {
 			continue
 		}
 		if err := flag.Value.Set(value); err != nil {
-			mistakes = append(mistakes, fmt.Errorf("--%s %q: %w", flag.Name, value, err))
+			mistakes = append(mistakes, wrongValue(flag, value, err))
 		}
 	}
 	return mistakes
+}
+
+// wantOf describes the values of flags whose own errors speak of Go.
+var wantOf = map[string]string{
+	"bool": "true or false", "duration": "a duration such as 40m or 24h", "float64": "a number", "int": "a whole number", "int64": "a whole number",
+}
+
+func wrongValue(flag *pflag.Flag, value string, err error) error {
+	if want := wantOf[flag.Value.Type()]; want != "" {
+		err = errors.New("want " + want)
+	}
+	return fmt.Errorf("--%s %q: %w", flag.Name, value, err)
 }
 
 // FlagsOnly is the error of a command that takes no arguments.

@@ -30,10 +30,10 @@ func TestRun(t *testing.T) {
 		{"failed", nil, failure, Failed, "working\nprobe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n", "", "GPUMissing"},
 		{"failed without a reason", nil, errors.New("odd"), Failed, "working\nprobe failed: Internal: odd\n", "", "Internal"},
 		{"failed although a request was cancelled", nil, context.Canceled, Failed, "working\nprobe failed: Internal: context canceled\n", "", "Internal"},
-		{"unknown flag", []string{"--speed=1"}, nil, WrongUsage, "", "probe: unknown flag: --speed\nRun 'probe --help' for what there is.\n", "InvalidInput"},
-		{"unknown log format", []string{"--log-format=xml"}, nil, WrongUsage, "", "probe: invalid argument \"xml\" for \"--log-format\" flag: want text or json\nRun 'probe --help' for what there is.\n", "InvalidInput"},
+		{"unknown flag", []string{"--speed=1"}, nil, WrongUsage, "", "probe: unknown flag: --speed\nRun 'probe --help' for usage.\n", "InvalidInput"},
+		{"unknown log format", []string{"--log-format=xml"}, nil, WrongUsage, "", "probe: --log-format \"xml\": want text or json\nRun 'probe --help' for usage.\n", "InvalidInput"},
 		{"several mistakes", []string{"--log-format=xml", "--every=soon"}, nil, WrongUsage, "",
-			"probe: --log-format \"xml\": want text or json\n  --every \"soon\": time: invalid duration \"soon\"\nRun 'probe --help' for what there is.\n", "InvalidInput"},
+			"probe: --log-format \"xml\": want text or json\n  --every \"soon\": want a duration such as 40m or 24h\nRun 'probe --help' for usage.\n", "InvalidInput"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestInterrupted(t *testing.T) {
 
 func TestRunCommands(t *testing.T) {
 	failure := fail.Advise(fail.Becausef(fail.GPUMissing, "checking node 1: 3 GPUs, want 4"), "mlenv doctor")
-	const usage = "Run 'tool probe --help' for what there is.\n"
+	const usage = "Run 'tool probe --help' for usage.\n"
 	tests := []struct {
 		name   string
 		args   []string
@@ -89,7 +89,7 @@ func TestRunCommands(t *testing.T) {
 		{"failed", []string{"--to=x"}, failure, Failed, "tool probe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n"},
 		{"a missing flag", nil, nil, WrongUsage, "tool probe: required flag(s) \"to\" not set\n" + usage},
 		{"several mistakes", []string{"--every=soon", "every=x", "--often=no"}, nil, WrongUsage,
-			"tool probe: --every \"soon\": time: invalid duration \"soon\"\n  --often \"no\": strconv.ParseBool: parsing \"no\": invalid syntax\n" + usage},
+			"tool probe: --every \"soon\": want a duration such as 40m or 24h\n  --often \"no\": want true or false\n" + usage},
 		{"wrong usage that the cluster finds", []string{"--to=x"}, &Exit{Code: WrongUsage, Err: failure}, WrongUsage,
 			"tool probe: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n" + usage},
 		{"printed already", []string{"--to=x"}, &Exit{Code: Interrupted}, Interrupted, ""},

@@ -46,7 +46,7 @@ func unusedRights() []unusedRight {
 	}
 }
 
-// TestUnusedRightsAreGiven: a reason for a right that nobody has any more misleads.
+// TestUnusedRightsAreGiven: a reason for a right that no role grants any more misleads.
 func TestUnusedRightsAreGiven(t *testing.T) {
 	needed, looking := install.Rules()
 	for _, u := range unusedRights() {

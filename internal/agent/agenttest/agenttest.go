@@ -109,7 +109,7 @@ func StartWith(t *testing.T, count int, o Options) []*Node {
 	return nodes
 }
 
-// freeAddress is one of the loopback network at which nobody has an agent's port:
+// freeAddress is one of the loopback network at which no process uses an agent's port:
 // a stand-in for a pod's.
 func freeAddress(t *testing.T) string {
 	t.Helper()
@@ -142,7 +142,7 @@ func (n *Node) Certificates() objects.Certificates { return n.certs }
 // End ends the agent as the end of its container does.
 func (n *Node) End() { n.end() }
 
-// Crash ends the agent as the kernel ends a container, which nobody is told of,
+// Crash ends the agent as the kernel ends a container, without a notice,
 // and starts it again: the record of job says that it runs.
 func (n *Node) Crash(job string) {
 	n.t.Helper()

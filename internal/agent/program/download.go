@@ -115,7 +115,7 @@ func appendRest(ctx context.Context, client *http.Client, url string, file *os.F
 	// The reader fails if the body is shorter than the server stated.
 	came, err := io.Copy(io.MultiWriter(file, sum), response.Body)
 	if err != nil {
-		return 0, fmt.Errorf("it broke off after %s, and goes on there when it is tried again: %w", humanize.Bytes(had+came), err)
+		return 0, fmt.Errorf("it broke off after %s; another attempt continues there: %w", humanize.Bytes(had+came), err)
 	}
 	return had + came, nil
 }

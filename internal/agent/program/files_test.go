@@ -100,7 +100,7 @@ func TestLandFiles(t *testing.T) {
 	}
 }
 
-// What breaks off or is damaged leaves no file under its name, and goes on the next time.
+// A copy that breaks off or is damaged leaves no file under its name, and continues the next time.
 func TestLandFilesBroken(t *testing.T) {
 	for name, damage := range map[string]func([]byte) []byte{
 		"broken off": func(content []byte) []byte { return content[:len(content)-3] },

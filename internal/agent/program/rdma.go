@@ -13,7 +13,7 @@ import (
 func printRDMA(args, environ []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("mlenv-agent rdma", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	sysRoot := flags.String("sys-root", rdma.SysRootOf(environ), "folder with another tree than /, of which sys and dev/infiniband are read (default: $"+rdma.SysRootVariable+")")
+	sysRoot := flags.String("sys-root", rdma.SysRootOf(environ), "folder whose sys and dev/infiniband to read instead of those of / (default: $"+rdma.SysRootVariable+")")
 	check := flags.Bool("check", false, "print one line, and exit with 1 where something is wrong")
 	asJSON := flags.Bool("json", false, "print the facts as JSON")
 	if err := flags.Parse(args); err != nil {

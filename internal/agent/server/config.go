@@ -106,7 +106,7 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	c.KubernetesNode, _ = lookup(environ, "NODE_NAME")
 	c.Public, c.Loopback = "0.0.0.0", "127.0.0.1"
 	if strings.Contains(c.PodIP, ":") {
-		c.Public = "::" // IPv4 too, where there is any
+		c.Public = "::" // IPv4 too, if the pod has an address
 	}
 	if len(missing) > 0 {
 		return c, fmt.Errorf("reading the environment's variables: %s: want a pod that provision created", strings.Join(missing, ", "))

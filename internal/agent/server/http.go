@@ -188,7 +188,7 @@ func (s *Server) view(ctx context.Context) (*gpuView, error) {
 }
 
 // adaptToGPUs hides from jobs, shells and services the GPUs of the node that the pod was not given: a privileged pod sees them too.
-// It removes a P2P level that would only turn off transfers over PCIe, where there is no NVLink.
+// It removes a P2P level that would only turn off transfers over PCIe, if the node has no NVLink.
 func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 	view, err := s.view(ctx)
 	if err != nil {

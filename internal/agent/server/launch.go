@@ -117,7 +117,7 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 		}
 		return append([]string{program}, spec.Args...), nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: %q is not in the tree, which has %s", script, nearby(dir, script)),
+		return nil, fail.Advise(fail.Becausef(fail.ScriptNotFound, "starting the job: %q is not in the tree, which has in %s", script, nearby(dir, script)),
 			"name the script by its path from the top of the repository")
 	case err != nil:
 		return nil, fail.Because(fail.ScriptNotFound, fmt.Errorf("starting the job: %w", err))

@@ -14,7 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 )
 
-// A shell whose terminal is gone ends, with what it started but for what was to outlive it.
+// A shell whose terminal is gone ends, with everything that it started except what was to outlive it.
 func TestEndShell(t *testing.T) {
 	client := agenttest.Start(t, 1)[0].Client
 	// Under nohup what a test starts would ignore the signal for ever; what is caught

@@ -171,7 +171,7 @@ func TestGateForPrograms(t *testing.T) {
 	}
 }
 
-// What streams arrives while the answer goes on, and upgraded connections pass both ways.
+// A stream arrives while the answer continues, and upgraded connections pass both ways.
 func TestGateStreams(t *testing.T) {
 	goOn := make(chan struct{})
 	front := behindGate(t, func(w http.ResponseWriter, r *http.Request) {
@@ -201,7 +201,7 @@ func TestGateStreams(t *testing.T) {
 	defer response.Body.Close()
 	lines := bufio.NewReader(response.Body)
 	if line, err := lines.ReadString('\n'); line != "first\n" {
-		t.Errorf("while it goes on: %q, %v", line, err)
+		t.Errorf("while it continues: %q, %v", line, err)
 	}
 	close(goOn)
 	if line, err := lines.ReadString('\n'); line != "second\n" {

@@ -132,7 +132,7 @@ func (d *desk) hear(want string) {
 
 func (d *desk) status() []agent.ServiceStatus { return d.manager.Status() }
 
-// until asks for the status until it is as wanted: that a program listens nobody is told.
+// until asks for the status until it is as wanted: no event reports that a program listens.
 func (d *desk) until(wanted func([]agent.ServiceStatus) bool) []agent.ServiceStatus {
 	d.Helper()
 	for ticks := time.Tick(10 * time.Millisecond); ; {
@@ -160,7 +160,7 @@ func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.hear(fmt.Sprintf("--bind-addr=%s:8080 --auth=password --disable-telemetry --disable-update-check --disable-workspace-trust %s p1 INFO %s", public, d.options.Workspace, d.options.find("bash")))
-	// Asked for while the other runs, which goes on.
+	// Requested while the other runs, which keeps running.
 	d.secret(map[string]string{"services": "code-server,jupyter", "code-server-password": "p1", "jupyter-token": "t1"})
 	d.hear("t1 INFO none " + filepath.Join(d.options.Run, "jupyter"))
 	arguments, err := d.heard.ReadString('\n')
@@ -169,7 +169,7 @@ func TestServicesGetTheEnvironmentAndTheirPassword(t *testing.T) {
 	}
 	after := d.until(func(s []agent.ServiceStatus) bool { return len(s) == 2 && s[1].State == agent.ServiceRunning })
 	if fmt.Sprintln(after[0].PID) != pid || after[0].State != agent.ServiceRunning {
-		t.Errorf("status %+v; want code-server to go on as process %s", after, pid)
+		t.Errorf("status %+v; want code-server to keep running as process %s", after, pid)
 	}
 	// Another password starts it again.
 	d.secret(map[string]string{"services": "code-server", "code-server-password": "p2"})

@@ -83,7 +83,7 @@ a pod mounts, or whose environment exists; if it refuses one, it deletes none.
 
 Exit code 0: deleted; 1: not deleted; 2: wrong usage, or no such claim.`,
 		Example: `  mlenv claims delete h-kim-workspace h-kim-datasets`,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    step.Arguments(1, -1, "names of claims"),
 		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var all list
 			if clients, err := flags.Connect(); err == nil {

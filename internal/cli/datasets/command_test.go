@@ -56,7 +56,7 @@ func TestMistakes(t *testing.T) {
 		}
 	}
 	if strings.Contains(err.Error(), "secret") {
-		t.Errorf("the password is told: %v", err)
+		t.Errorf("the password is printed: %v", err)
 	}
 	if err := (&options{to: "."}).parse(nil); err == nil {
 		t.Error("nothing to put there: no error")

@@ -37,7 +37,7 @@ func find(t *testing.T, name string) *cobra.Command {
 	return nil
 }
 
-// Every mistake is told before anything is asked of a cluster.
+// All mistakes are reported before the first request to a cluster.
 func TestWrongUsage(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"up a --name=b", `environment "a" and --name "b": want one of them`},

@@ -15,6 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // clustersFolder is where cluster files are kept, in a checkout.
@@ -42,7 +43,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv init cairo --namespace=nccl-test
   mlenv init --file=- | less`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if err := cobra.MaximumNArgs(1)(cmd, args); err != nil {
+			if err := step.Arguments(0, 1, "one name of a cluster or none")(cmd, args); err != nil {
 				return err
 			}
 			for _, name := range args {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -44,14 +45,14 @@ mistake with file, line, column and key, and what is allowed, and names the obso
 
 Exit code 0: all files are valid; 1: one is not; 2: wrong usage.`,
 		Example: "  mlenv validate clusters/barcelona.yaml",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    step.Arguments(1, -1, "cluster files"),
 		RunE: func(cmd *cobra.Command, files []string) error {
 			var all []validation
 			valid := true
 			for _, name := range files {
 				content, err := os.ReadFile(name)
 				if err != nil {
-					return err
+					return fail.Becausef(fail.InvalidInput, "reading the cluster file: %w", err)
 				}
 				v := validation{Name: name, Valid: true}
 				if v.file, err = cluster.Load(name, content); err != nil {

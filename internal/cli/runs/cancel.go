@@ -7,6 +7,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // CancelCommand is mlenv cancel.
@@ -21,7 +22,7 @@ Claims and their files stay.
 
 Exit code 0: the run is cancelled, or has ended already; 1: it could not be cancelled; 2: wrong usage.`,
 		Example:           "  mlenv cancel train-multi-node-x7k2p\n  mlenv cancel train-multi-node-x7k2p --wait",
-		Args:              cobra.ExactArgs(1),
+		Args:              step.Arguments(1, 1, "one run"),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			clients, r, err := named(cmd.Context(), flags, args)

@@ -61,6 +61,7 @@ func TestMetricsText(t *testing.T) {
 	for line, want := range map[string]string{
 		"": "",
 		"{\n  \"step\": 10,\n  \"loss\": 2.9,\n  \"time\": 1790000000.25\n}": "loss 2.9, step 10",
+		`{"loss": 1.2764880657196045, "tokens": 1966080000}`:                 "loss 1.2765, tokens 1966080000",
 		`["odd"]`: `["odd"]`,
 	} {
 		if got := metricsText([]byte(line)); got != want {

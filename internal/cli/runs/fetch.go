@@ -15,6 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // workspace is where the claim is mounted in the nodes.
@@ -41,7 +42,7 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
 		Example: `  mlenv fetch train-multi-node-x7k2p
   mlenv fetch train-multi-node-x7k2p logs
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
-		Args:              cobra.MinimumNArgs(1),
+		Args:              step.Arguments(1, -1, "a run, and the paths to copy"),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			clients, r, err := named(cmd.Context(), flags, args[:1])

@@ -130,6 +130,10 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			case asked || f.answers == nil || s != os.Interrupt:
 				asked = false
 				cancel()
+				// A program such as timeout signals this process and its group: one signal comes twice.
+				for len(f.signals) > 0 {
+					<-f.signals
+				}
 			default:
 				asked = true
 				f.display.ask("== c, or Ctrl-C again: cancel the run and release everything; d: detach, the run continues without mlenv; any other key: keep following", "c, d or another key? ")

@@ -39,6 +39,7 @@ func TestInterrupted(t *testing.T) {
 	}{
 		{"without a terminal", os.Interrupt, "", true, true},
 		{"SIGTERM", syscall.SIGTERM, "d", true, true},
+		{"SIGTERM to the process and to its group", syscall.SIGTERM, "", true, true},
 		{"key: cancel", os.Interrupt, "c", true, true},
 		{"key: Ctrl-C", os.Interrupt, "\x03", true, true},
 		{"key: detach", os.Interrupt, "d", false, false},
@@ -48,8 +49,12 @@ func TestInterrupted(t *testing.T) {
 			of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
 			tekton := fake.NewSimpleClientset(of)
 			patched := false
+			signals := make(chan os.Signal, 1)
 			tekton.PrependReactor("patch", "pipelineruns", func(clienttesting.Action) (bool, runtime.Object, error) {
 				patched = true
+				if strings.HasSuffix(tc.name, "and to its group") {
+					signals <- tc.signal
+				}
 				done := of.DeepCopy()
 				done.Spec.Status = v1.PipelineRunSpecStatusCancelledRunFinally
 				done.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse, Reason: "Cancelled"})
@@ -63,7 +68,6 @@ func TestInterrupted(t *testing.T) {
 				w, err := tekton.Tracker().Watch(action.GetResource(), "ns")
 				return true, w, err
 			})
-			signals := make(chan os.Signal)
 			ctx, interrupt := context.WithCancel(t.Context())
 			defer interrupt()
 			if tc.signal == nil {

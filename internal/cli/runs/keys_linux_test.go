@@ -47,6 +47,6 @@ func TestTakeKeys(t *testing.T) {
 	}
 	release()
 	if !cooked() {
-		t.Error("the terminal was not given back")
+		t.Error("the terminal's settings were not restored")
 	}
 }

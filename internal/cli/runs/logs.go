@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 type logsOptions struct {
@@ -50,10 +51,7 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
   mlenv logs train-multi-node-x7k2p --task provision`,
 		ValidArgsFunction: completeRun(&o.kube),
 		Args: func(cmd *cobra.Command, args []string) error {
-			var problems []error
-			if len(args) != 1 {
-				problems = append(problems, fmt.Errorf("arguments %q: want one run", args))
-			}
+			problems := []error{step.Arguments(1, 1, "one run")(cmd, args)}
 			if cmd.Flags().Changed("rank") && o.rank < 0 {
 				problems = append(problems, fmt.Errorf("--rank %d: want 0 or more", o.rank))
 			}

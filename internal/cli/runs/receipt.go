@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -42,7 +43,7 @@ throughput, the bandwidth, and a map of nodes, ranks and rails. It does not over
 
 Exit code 0: shown, whatever the verdict; 1: there is no receipt yet; 2: wrong usage.`,
 		Example:           "  mlenv receipt train-multi-node-x7k2p\n  mlenv receipt train-multi-node-x7k2p --output=json\n  mlenv receipt train-multi-node-x7k2p --html=report.html",
-		Args:              cobra.ExactArgs(1),
+		Args:              step.Arguments(1, 1, "one run"),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			clients, r, err := named(cmd.Context(), flags, args)
@@ -154,7 +155,11 @@ func metricsText(line json.RawMessage) string {
 	delete(metrics, "time")
 	var texts []string
 	for _, name := range slices.Sorted(maps.Keys(metrics)) {
-		texts = append(texts, name+" "+string(metrics[name]))
+		text := string(metrics[name])
+		if number, err := strconv.ParseFloat(text, 64); err == nil && strings.Contains(text, ".") {
+			text = strconv.FormatFloat(number, 'g', 5, 64)
+		}
+		texts = append(texts, name+" "+text)
 	}
 	return humanize.OneLine(strings.Join(texts, ", "), 400)
 }

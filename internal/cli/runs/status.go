@@ -65,7 +65,7 @@ API server.
 
 Exit code 0: shown, whatever the state; 1: it cannot be read; 2: wrong usage, or no such run.`,
 		Example:           "  mlenv status\n  mlenv status train-multi-node-x7k2p --output=json",
-		Args:              cobra.MaximumNArgs(1),
+		Args:              step.Arguments(0, 1, "one run or none"),
 		ValidArgsFunction: completeRun(&flags),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			clients, r, err := named(cmd.Context(), flags, args)

@@ -67,7 +67,7 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 		Example: `  mlenv schedule install --at=02:30 --time-zone=Europe/Madrid --days=mon-fri \
     --param=repo-url=https://github.com/me/model.git --param=script=train.py --param=nodes=2
   mlenv schedule install --at=02:30 ... --output=yaml | oc apply -f -`,
-		Args: cobra.MaximumNArgs(1),
+		Args: step.Arguments(0, 1, "one schedule or none"),
 	}
 	flags.AddTo(cmd.Flags())
 	f := cmd.Flags()
@@ -209,7 +209,7 @@ func removeCommand() *cobra.Command {
 		Use:   "remove [NAME]",
 		Short: "Remove a schedule; receipts stay, and a run in progress continues",
 		Long:  "Remove a schedule (default: nightly). Its receipts stay, and a run in progress continues.\n\nExit code 0: removed; 1: failed; 2: wrong usage.",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  step.Arguments(0, 1, "one schedule or none"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			clients, err := flags.Connect()
 			if err != nil {

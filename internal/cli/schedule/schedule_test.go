@@ -213,7 +213,7 @@ func TestJobByHand(t *testing.T) {
 	}
 }
 
-// A schedule goes on with the image that is installed, and with the rights of this version.
+// A schedule continues with the image that is installed, and with the rights of this version.
 func TestCarry(t *testing.T) {
 	weekly := nightly()
 	weekly.Name = "weekly"
@@ -260,7 +260,7 @@ func TestCarrySaysWhatIsNoSchedule(t *testing.T) {
 	}
 }
 
-// Who writes the annotation by hand leaves out what they do not care for, and is told what is wrong.
+// An annotation that is written by hand may omit keys, and its mistakes are reported.
 func TestOf(t *testing.T) {
 	job := &batchv1.CronJob{ObjectMeta: about("mlenv-nightly")}
 	job.Annotations = map[string]string{annotation: `{"name": "nightly", "at": "03:15", "tolerancePercent": {"loss": 7}}`}

@@ -105,7 +105,7 @@ func worlds() []asked {
 			w.pods[1].Status.ContainerStatuses[0].RestartCount = 1
 			w.pods[1].Status.ContainerStatuses[0].LastTerminationState.Terminated = &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled", FinishedAt: ago(3 * time.Minute)}
 		}, []fail.Reason{"ContainerRestarted"}},
-		{"a pod was made anew", func(w *world) { w.job(runs); w.nodes[1].job, w.nodes[1].facts.Running = agent.JobStatus{}, nil }, []fail.Reason{"JobMissing"}},
+		{"a pod was recreated", func(w *world) { w.job(runs); w.nodes[1].job, w.nodes[1].facts.Running = agent.JobStatus{}, nil }, []fail.Reason{"JobMissing"}},
 		{"names", func(w *world) {
 			first, second := objects.NamesOf("env").TLSName("ns", 0), objects.NamesOf("env").TLSName("ns", 1)
 			w.nodes[0].names.Problems[second] = "lookup " + second + ": no such host"

@@ -100,6 +100,10 @@ func (e *examination) unreadable() []Finding {
 		}
 		all = append(all, newFinding(NotReadable, object, err.Error(), fail.NextOf(err)))
 	}
+	if fail.ReasonOf(e.clusterErr) == fail.APIServerUnreachable && e.agentsErr != nil {
+		add("API server", e.clusterErr)
+		return []Finding{all[0].as(fail.Broken)}
+	}
 	add("pods and events", e.clusterErr)
 	if fail.ReasonOf(e.leaseErr) != fail.EnvironmentMissing {
 		add("the lease", e.leaseErr)

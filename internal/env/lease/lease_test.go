@@ -88,7 +88,7 @@ func TestTake(t *testing.T) {
 		// lease is there before; it is made by the test's clock, which starts at the year 2000
 		lease func() *coordinationv1.Lease
 		runs  []runtime.Object
-		// uid of the Lease that is held then; "" where it is busy, with words of the error
+		// uid of the Lease that is held then; "" if it is busy, with words of the error
 		uid  string
 		busy string
 	}{
@@ -422,7 +422,7 @@ func TestTakeWhenFree(t *testing.T) {
 		// how long until it is taken; 0 for busy at the deadline of an hour
 		want time.Duration
 	}{
-		{"given back", []runtime.Object{pipelineRun(theirs(), false)},
+		{"released", []runtime.Object{pipelineRun(theirs(), false)},
 			func(ctx context.Context, c Client) error { return c.Delete(ctx, "env", "lease-of-uid-2") }, minute},
 		{"the run is done, the lease ends by itself", []runtime.Object{pipelineRun(theirs(), true)},
 			func(context.Context, Client) error { return nil }, 2*minute + 10*time.Second},

@@ -77,7 +77,7 @@ func TestEachNodeGetsItsOwn(t *testing.T) {
 		{"NCCL_IB_HCA": "=mlx5_2,mlx5_3", "NCCL_SOCKET_IFNAME": "=net1,net2", "GLOO_SOCKET_IFNAME": "net1", "NCCL_IB_TC": "106", "NCCL_IB_TIMEOUT": "22", "NCCL_CROSS_NIC": "0"},
 	} {
 		agents[i].End()
-		agents[i].Restart() // a container that is made anew knows it still
+		agents[i].Restart() // a recreated container still knows it
 		facts, err := set[i].Facts(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -101,7 +101,7 @@ func TestEach(t *testing.T) {
 			t.Errorf("got %v, want %v alone", err, one)
 		}
 	})
-	t.Run("who is told to end says so", func(t *testing.T) {
+	t.Run("a cancelled wait ends as Canceled", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := set.Each(ctx, func(ctx context.Context, _ *agent.Client) error { return ctx.Err() }); !errors.Is(err, context.Canceled) {
@@ -174,6 +174,6 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	ctx, cancel = context.WithCancel(t.Context())
 	cancel()
 	if _, err := client.Facts(ctx); !errors.Is(err, context.Canceled) || fail.ReasonOf(err) == fail.AgentUnreachable {
-		t.Errorf("who is told to end got %s: %v, want Canceled", fail.ReasonOf(err), err)
+		t.Errorf("a cancelled wait ends as %s: %v, want Canceled", fail.ReasonOf(err), err)
 	}
 }

@@ -88,12 +88,12 @@ func (r Request) Validate() error {
 	}
 	c.counts(r)
 	c.rdma(r)
-	missing := "give the param image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name
+	missing := "name an image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name
 	if flavour := r.Cluster.Image.Flavour; flavour != "" {
-		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: give the param image, as mlenv build prints it", r.Cluster.Cluster.Name, flavour)
+		missing = fmt.Sprintf("the cluster file of %s builds its flavour %s: name an image, as mlenv build prints it", r.Cluster.Cluster.Name, flavour)
 	}
 	c.image("image", r.Image, missing)
-	c.image("steps-image", r.StepsImage, "give the param steps-image, an image that holds the agent")
+	c.image("steps-image", r.StepsImage, "name an image that holds the agent")
 	c.storage(r)
 	c.size("workspace-size", r.WorkspaceSize)
 	c.size("datasets-size", r.DatasetsSize)
@@ -101,7 +101,7 @@ func (r Request) Validate() error {
 	if len(c.mistakes) == 0 {
 		return nil
 	}
-	err := fail.Because(fail.InvalidInput, fmt.Errorf("checking what is asked for: %w", errors.Join(c.mistakes...)))
+	err := fail.Because(fail.InvalidInput, fmt.Errorf("checking the request: %w", errors.Join(c.mistakes...)))
 	if len(c.next) > 0 {
 		return fail.Advise(err, "use %s; or correct the cluster file, if the nodes have more", strings.Join(c.next, " "))
 	}

@@ -38,10 +38,10 @@ func TestValidate(t *testing.T) {
 		{"no mode", "cairo", func(r *Request) { r.Mode = "" }, "mode: is missing: want tcp or rdma"},
 		{"a mode that is not decided", "cairo", func(r *Request) { r.Mode = "auto" }, "mode: auto: want tcp or rdma"},
 		{"no image", "cairo", func(r *Request) { r.Image, r.Cluster.Image = "", cluster.Image{} },
-			"image: is missing: give the param image, or set image.name in the cluster file of cairo"},
+			"image: is missing: name an image, or set image.name in the cluster file of cairo"},
 		{"the cluster file's image", "local", func(r *Request) { r.Image, r.Cluster.Image = "", cluster.Image{Name: "training:1"} }, ""},
 		{"an image that is to be built first", "local", func(r *Request) { r.Image = "" },
-			"image: is missing: the cluster file of local builds its flavour cpu: give the param image, as mlenv build prints it"},
+			"image: is missing: the cluster file of local builds its flavour cpu: name an image, as mlenv build prints it"},
 		{"an image that is none", "cairo", func(r *Request) { r.Image = "Training" }, `image: "Training": want an image`},
 		{"no steps image", "cairo", func(r *Request) { r.StepsImage = "" }, "steps-image: is missing"},
 		{"storage that is to be decided", "cairo", func(r *Request) { r.Storage = cluster.AutoStorage }, ""},
@@ -86,7 +86,7 @@ func TestEveryMistakeOfARequestAtOnce(t *testing.T) {
 		t.Fatal("want a refusal")
 	}
 	var params []string
-	for line := range strings.Lines(strings.TrimPrefix(err.Error(), "checking what is asked for: ")) {
+	for line := range strings.Lines(strings.TrimPrefix(err.Error(), "checking the request: ")) {
 		param, _, _ := strings.Cut(line, ":")
 		params = append(params, param)
 	}

@@ -103,8 +103,8 @@ func (o *options) addTo(cmd *cobra.Command) {
 
 // read completes the request. Errors: InvalidInput with every mistake.
 func (o *options) read(ctx context.Context, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("arguments %q: want one cluster file", args)
+	if err := step.Arguments(1, 1, "one cluster file")(nil, args); err != nil {
+		return err
 	}
 	file, fileErr := clusterfile.Load(ctx, args[0], o.kube)
 	var problems []error

@@ -75,7 +75,7 @@ func ended(t *v1.TaskRun, status corev1.ConditionStatus, reason, message string,
 	return t
 }
 
-// The fake runs no controller: a test does what Tekton would. Its logs are always "fake logs", without a newline, which is told when the task has ended.
+// The fake runs no controller: a test does what Tekton would. Its logs are always "fake logs", without a newline, which is printed when the task has ended.
 func TestFollow(t *testing.T) {
 	tekton := fake.NewSimpleClientset(followed(nil))
 	clients := &kube.Clients{Kube: kubefake.NewClientset(), Tekton: tekton, Namespace: "ns"}

@@ -99,7 +99,7 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// The fake looks at no context: here it is told to end while it makes the run.
+// The fake looks at no context: here the context ends while it creates the run.
 func TestStartIsNotLeftHalfWay(t *testing.T) {
 	clients := fakes()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -54,7 +54,7 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if !names[name] {
-			problems = append(problems, fmt.Errorf("param %s is none of pipeline %s%s", name, pipeline.Name, nearest(name, names)))
+			problems = append(problems, fmt.Errorf("param %s is none of pipeline %s%s", name, pipeline.Name, hint(name, names)))
 		}
 	}
 	return problems
@@ -88,18 +88,11 @@ func description(spec v1.ParamSpec) string {
 	return cmp.Or(line, "a value")
 }
 
-func nearest(name string, names map[string]bool) string {
-	const far = 3 // letters
-	best, distance := "", far
-	for _, candidate := range slices.Sorted(maps.Keys(names)) {
-		if d := humanize.Distance(name, candidate); d < distance {
-			best, distance = candidate, d
-		}
+func hint(name string, names map[string]bool) string {
+	if near := humanize.Nearest(name, slices.Sorted(maps.Keys(names))); near != "" {
+		return fmt.Sprintf("; did you mean %s?", near)
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("; did you mean %s?", best)
+	return ""
 }
 
 // Values returns a run's own params as a Request has them.

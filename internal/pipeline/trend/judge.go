@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// window is the number of earlier runs of which the median is taken.
+	// window is the number of earlier runs that the median is taken of.
 	window = 10
 	// fewest is the number of earlier runs that a verdict needs.
 	fewest = 3

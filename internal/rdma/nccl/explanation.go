@@ -20,7 +20,7 @@ var explanations = map[fail.Reason]explanation{
 	},
 	DMARefused: {
 		cause: "the node stopped its own device from reading or writing memory that was registered: the IOMMU translates addresses, or PCIe ACS redirects traffic between GPU and device. It is not the memlock limit, which fails at registration",
-		fix:   "boot the node with iommu=pt (a MachineConfig; it reboots the pool); see it by: grep -o 'iommu=[a-z]*' /proc/cmdline; where it is there already, turn off ACS on the PCIe switches; with NCCL_NET_GDR_LEVEL=LOC it runs if only the way to the GPU is barred",
+		fix:   "boot the node with iommu=pt (a MachineConfig; it reboots the pool); see it by: grep -o 'iommu=[a-z]*' /proc/cmdline; if the node has it already, turn off ACS on the PCIe switches; with NCCL_NET_GDR_LEVEL=LOC it runs if only the way to the GPU is barred",
 	},
 	PeerDMARefused: {
 		cause: "the node that received was not let into its own memory by the IOMMU or PCIe ACS, or it had already given the memory up",

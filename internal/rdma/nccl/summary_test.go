@@ -43,7 +43,7 @@ func readFile(t *testing.T, name string) Summary {
 	return read(t, string(content))
 }
 
-// TestVerdicts says of each log what people are told: the verdict, what the log shows, and what
+// TestVerdicts has for each log what users read: the verdict, what the log shows, and what
 // is not as it was wanted.
 func TestVerdicts(t *testing.T) {
 	const gpu = RDMAGPU

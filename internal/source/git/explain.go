@@ -115,7 +115,10 @@ func (r *repository) output(ctx context.Context, doing string, err error) (text 
 		err = syscall.ENOSPC
 	}
 	if !errors.As(err, &exit) {
-		return "", local(fmt.Errorf("%s: %w", doing, err))
+		if !strings.Contains(err.Error(), r.address.String()) { // an error that names the repository says what was done
+			err = fmt.Errorf("%s: %w", doing, err)
+		}
+		return "", local(err)
 	}
 	return exit.text, nil
 }

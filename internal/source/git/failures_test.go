@@ -6,6 +6,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +49,13 @@ func TestFetchUnavailableHTTPS(t *testing.T) {
 			test.source.Auth = test.auth
 			_, _, log, err := fetchInto(t, test.source)
 			wantFailure(t, err, fail.RepositoryUnavailable, test.text, test.next)
+			again := 0
+			if test.name == "no such host" || test.name == "nobody listens" {
+				again = usualLimits.retries
+			}
+			if told := strings.Count(log, "trying again"); told != again {
+				t.Errorf("%d retries, want %d:\n%s", told, again, log)
+			}
 			for _, secret := range []string{testToken, "wr0ng"} {
 				if strings.Contains(log, secret) || strings.Contains(err.Error(), secret) {
 					t.Errorf("a secret is shown: %s\n%s", err, log)
@@ -126,6 +136,46 @@ func TestFetchUserInfoOfURL(t *testing.T) {
 	}
 	if strings.Contains(log, testToken) || strings.Contains(log, testUser) {
 		t.Errorf("user info is shown:\n%s", log)
+	}
+}
+
+// A cluster's DNS, and its way to the server, can fail for a moment, before any command that needs the server.
+func TestFetchAgainAfterMomentaryFailure(t *testing.T) {
+	root := t.TempDir()
+	repo := newRepository(t, root, "repo")
+	want := commit(t, repo, "first")
+	server := newWebServer(t, root)
+	server.open = true
+	real, err := exec.LookPath("git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	script := `#!/bin/sh
+for command in ls-remote fetch; do
+  for message in "Could not resolve host: git.example.com" "Failed to connect to git.example.com port 443: Connection refused"; do
+    case " $* " in *" $command "*)
+      done="` + bin + `/$command-${message%% *}"
+      if [ ! -e "$done" ]; then
+        : >"$done"
+        echo "fatal: unable to access 'https://git.example.com/': $message" >&2
+        exit 128
+      fi
+    esac
+  done
+done
+exec ` + real + ` "$@"
+`
+	if err := os.WriteFile(filepath.Join(bin, "git"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	_, got, log, err := fetchInto(t, Source{URL: server.URL + "/repo", Auth: server.goodAuth(t)})
+	if err != nil || got != want {
+		t.Errorf("got %s, %v: want %s", got, err, want)
+	}
+	if told := strings.Count(log, "cannot be reached; trying again in "); told != 4 {
+		t.Errorf("%d retries in the log, want 4:\n%s", told, log)
 	}
 }
 

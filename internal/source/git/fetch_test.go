@@ -121,7 +121,7 @@ func TestFetchShortenedHash(t *testing.T) {
 				t.Errorf("got commit %s with %q: want %s", commit, got, first)
 			}
 			_, _, _, err = fetchInto(t, source("repo", "0123456789"))
-			wantFailure(t, err, fail.RevisionNotFound, "no branch, tag or commit has this name: near are branch main", "git ls-remote")
+			wantFailure(t, err, fail.RevisionNotFound, "no branch, tag or commit has this name; the nearest: branch main", "git ls-remote")
 		})
 	}
 }
@@ -140,9 +140,9 @@ func TestFetchRevisionNotFound(t *testing.T) {
 		for _, test := range []struct {
 			repository, revision, text, next string
 		}{
-			{"repo", "mian", "near are branch main", "git ls-remote --heads --tags"},
-			{"repo", "experment", "near are branch experiment", ""},
-			{"repo", "v1.1", "near are tag v1.0", ""},
+			{"repo", "mian", "the nearest: branch main", "git ls-remote --heads --tags"},
+			{"repo", "experment", "the nearest: branch experiment", ""},
+			{"repo", "v1.1", "the nearest: tag v1.0", ""},
 			{"repo", missing, "the repository does not have it: want one that was pushed", "git branch --remotes --contains"},
 			{"repo", "tree", "it is a tree: want a commit", ""},
 			{"empty", "", "it leads to no commit", ""},

@@ -45,9 +45,14 @@ type limits struct {
 	cpu    time.Duration
 	// silence is how long a server may send nothing. git servers send something every 5 s while they work.
 	silence time.Duration
+	// retries is how often a server that cannot be reached is tried again; pause comes before the first, and doubles.
+	retries int
+	pause   time.Duration
 }
 
-var usualLimits = limits{disk: 200 << 30, files: 500_000, output: 64 << 20, memory: 640 << 20, cpu: time.Hour, silence: 2 * time.Minute}
+var usualLimits = limits{
+	disk: 200 << 30, files: 500_000, output: 64 << 20, memory: 640 << 20, cpu: time.Hour, silence: 2 * time.Minute, retries: 4, pause: time.Second,
+}
 
 // scratchName is the folder for temporary files. No tree can have it.
 const scratchName = ".git"

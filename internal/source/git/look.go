@@ -18,7 +18,9 @@ import (
 )
 
 // lookLimits are those of Look, which receives no contents of files.
-var lookLimits = limits{disk: 256 << 20, files: usualLimits.files, output: usualLimits.output, memory: 320 << 20, cpu: time.Minute, silence: time.Minute}
+var lookLimits = limits{
+	disk: 256 << 20, files: usualLimits.files, output: usualLimits.output, memory: 320 << 20, cpu: time.Minute, silence: time.Minute, retries: 2, pause: time.Second,
+}
 
 // Listing is what a server shows of a commit without the contents of its files.
 type Listing struct {

@@ -67,7 +67,7 @@ func TestLook(t *testing.T) {
 				}
 			}
 			_, err = look(t, source("repo", "mian"))
-			wantFailure(t, err, fail.RevisionNotFound, "near are branch main", "git ls-remote")
+			wantFailure(t, err, fail.RevisionNotFound, "the nearest: branch main", "git ls-remote")
 			_, err = look(t, source("gone", ""))
 			wantFailure(t, err, fail.RepositoryUnavailable, "", "")
 			if listing, err := look(t, source("repo", missing)); !old || err != nil {
@@ -82,7 +82,7 @@ func TestLook(t *testing.T) {
 				t.Errorf("without partial clones: got %q, %v; want nothing proven", listing.Unproven, err)
 			}
 			_, err = look(t, source("repo", "mian"))
-			wantFailure(t, err, fail.RevisionNotFound, "near are branch main", "")
+			wantFailure(t, err, fail.RevisionNotFound, "the nearest: branch main", "")
 		})
 	}
 }

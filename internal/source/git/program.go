@@ -242,6 +242,23 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	return stdout.buffer.String(), nil
 }
 
+// remote runs a command of git that asks the server, again if the server cannot be reached: the cluster's DNS and
+// network can fail for a moment.
+func (r *repository) remote(ctx context.Context, args ...string) (string, error) {
+	for left, pause := r.limits.retries, r.limits.pause; ; left, pause = left-1, 2*pause {
+		text, err := r.git(ctx, args...)
+		if left == 0 || !said(err, messageNoHost) && !said(err, messageNoConnection) {
+			return text, err
+		}
+		r.log.Warn(fmt.Sprintf("%s cannot be reached; trying again in %s.", r.address.url().Host, pause), "host", r.address.host)
+		select {
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
 // signalOf names the signal that killed a program, "" for none.
 func signalOf(cmd *exec.Cmd) string {
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {

@@ -82,13 +82,13 @@ func (r *repository) receive(ctx context.Context, option string, refspecs ...str
 		// The check of objects would miss the contents.
 		args = append([]string{"-c", "fetch.fsckObjects=false"}, append(args, "--filter=blob:none")...)
 	}
-	_, err := r.git(ctx, slices.Concat(args, []string{"origin"}, refspecs)...)
+	_, err := r.remote(ctx, slices.Concat(args, []string{"origin"}, refspecs)...)
 	return err
 }
 
 // refs lists all names that the server has, including HEAD.
 func (r *repository) refs(ctx context.Context) ([]ref, error) {
-	text, err := r.git(ctx, "ls-remote", "--quiet", "--symref", "origin")
+	text, err := r.remote(ctx, "ls-remote", "--quiet", "--symref", "origin")
 	if err != nil {
 		return nil, err
 	}
@@ -241,10 +241,10 @@ func (r *repository) ambiguous(short string, found []string) error {
 func (r *repository) unknown(revision string, refs []ref) error {
 	seen := "it has no branch"
 	if names := near(revision, named(refs)); len(names) > 0 {
-		seen = "near are " + strings.Join(names, ", ")
+		seen = "the nearest: " + strings.Join(names, ", ")
 	}
 	return fail.Advise(
-		fail.Becausef(fail.RevisionNotFound, "finding revision %q of %s: no branch, tag or commit has this name: %s", revision, r.address, seen),
+		fail.Becausef(fail.RevisionNotFound, "finding revision %q of %s: no branch, tag or commit has this name; %s", revision, r.address, seen),
 		"git ls-remote --heads --tags %s", r.address)
 }
 

@@ -415,6 +415,10 @@ func fetchInto(t testing.TB, s Source) (dir, commit, log string, err error) {
 	t.Helper()
 	dir = t.TempDir()
 	logger, text := logged()
+	if s.limits == (limits{}) {
+		s.limits = usualLimits
+	}
+	s.limits.pause = 0 // between attempts to reach a server
 	commit, err = Fetch(t.Context(), logger, dir, s)
 	if err != nil {
 		if left, _ := os.ReadDir(dir); len(left) > 0 {

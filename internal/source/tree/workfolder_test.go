@@ -13,7 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// The files of each case are what git says of them, but for what .mlenvignore adds.
+// The files of each case are what git lists, and what .mlenvignore adds.
 func TestLoadWorkIgnore(t *testing.T) {
 	for _, tc := range []struct {
 		name  string

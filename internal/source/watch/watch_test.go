@@ -106,7 +106,7 @@ func TestBatch(t *testing.T) {
 		paths <- "a"
 		paths <- "b"
 		take()
-		// Without a pause it is told nevertheless. No path comes just then: which of the two
+		// Without a pause it reports them nevertheless. No path comes just then: which of the two
 		// would be seen first is not said.
 		go func() {
 			for range 30 {

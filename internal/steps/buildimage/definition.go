@@ -57,10 +57,8 @@ func FindFlavour(images fs.FS, flavour string) (*Definition, error) {
 	}
 	if !slices.Contains(known, flavour) {
 		hint := ""
-		for _, name := range known {
-			if humanize.Distance(name, flavour) <= len(name)/3 {
-				hint = fmt.Sprintf("did you mean %s? ", name)
-			}
+		if near := humanize.Nearest(flavour, known); near != "" {
+			hint = fmt.Sprintf("did you mean %s? ", near)
 		}
 		return nil, fail.Becausef(fail.InvalidInput, "looking for flavour %q: %sthere are %s", flavour, hint, strings.Join(known, ", "))
 	}

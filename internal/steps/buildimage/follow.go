@@ -171,7 +171,7 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, logs *logFollo
 		case now.Status.Phase == buildv1.BuildPhaseRunning:
 			copied, line := logs.seen()
 			if silent := quiet.noted(b.now(), copied); silent > 0 {
-				b.log.Info(fmt.Sprintf("Build %s goes on; it has printed nothing for %s, last: %s", now.Name, silent.Round(time.Second), shortened(line)), "build", now.Name, "silent", silent.Seconds())
+				b.log.Info(fmt.Sprintf("Build %s is still running; it has printed nothing for %s, last: %s", now.Name, silent.Round(time.Second), shortened(line)), "build", now.Name, "silent", silent.Seconds())
 			}
 			if running {
 				return false, nil

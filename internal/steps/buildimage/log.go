@@ -108,7 +108,7 @@ type silence struct {
 	since, shown time.Time
 }
 
-// quietTime is how long a build may print nothing before a line reports that it goes on, and again after each such time.
+// quietTime is how long a build may print nothing before a line reports that it is still running, and again after each such time.
 const quietTime = 2 * time.Minute
 
 // noted returns how long the log has not grown, if it is time to report it, and 0 otherwise.

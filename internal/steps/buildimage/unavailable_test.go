@@ -222,7 +222,7 @@ func FuzzReadDefinition(f *testing.F) {
 	})
 }
 
-// TestSilentBuild: a line reports now and then that a build goes on which prints nothing.
+// TestSilentBuild: a line reports now and then that a silent build is still running.
 func TestSilentBuild(t *testing.T) {
 	var quiet silence
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -132,7 +132,7 @@ func TestInputsOfARun(t *testing.T) {
 		{"a folder, which mlenv run has examined", map[string]string{"repo-url": git.FolderScheme + strings.Repeat("a0", 32), "script": "train.py"}, nil,
 			[]want{{"params", OK, "2 values", ""}, {"environment", OK, "ml-dev-env is free", ""}}, ""},
 		{"no such branch", map[string]string{"repo-url": url, "script": "train.py", "revision": "mian"}, nil,
-			[]want{{"repository", Blocked, "near are branch main", "git ls-remote"}}, fail.RevisionNotFound},
+			[]want{{"repository", Blocked, "the nearest: branch main", "git ls-remote"}}, fail.RevisionNotFound},
 		{"no such repository", map[string]string{"repo-url": url + "s", "script": "train.py"}, nil,
 			[]want{{"repository", Blocked, "no repository there", "repo-url"}}, fail.RepositoryUnavailable},
 		{"arguments in the script", map[string]string{"repo-url": url, "script": "train.py --epochs 3"}, nil,
@@ -163,6 +163,9 @@ func TestInputsOfARun(t *testing.T) {
 				change = func(*Deps, *Options) {}
 			}
 			report := w.examine(file, Auto, inRun(ownRun(t, test.values)), change, func(_ *Deps, o *Options) { o.Scratch = t.TempDir() })
+			if err := report.Err(); err != nil && strings.Contains(err.Error(), "checking request: checking") {
+				t.Errorf("it names twice what was checked: %v", err)
+			}
 			for _, want := range test.want {
 				found := false
 				for _, check := range report.Checks {

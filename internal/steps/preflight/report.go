@@ -49,7 +49,7 @@ func (c Check) because(reason fail.Reason) Check {
 
 // blockedBy is the check that an error of the API server or of the request blocks.
 func blockedBy(name string, err error) Check {
-	return newCheck(name, Blocked, fail.NextOf(err), "%s", oneLine(err.Error())).because(fail.ReasonOf(err))
+	return newCheck(name, Blocked, fail.NextOf(err), "%s", strings.TrimPrefix(oneLine(err.Error()), "checking the "+name+": ")).because(fail.ReasonOf(err))
 }
 
 // Report is the result of a preflight.
@@ -117,7 +117,7 @@ func (r Report) of(verdict Verdict) []Check {
 	return slices.DeleteFunc(slices.Clone(r.Checks), func(c Check) bool { return c.Verdict != verdict })
 }
 
-// fine reports whether nobody has to look at the checks: nothing blocks the environment, or RDMA that the cluster file
+// fine reports whether the checks need no attention: nothing blocks the environment, or RDMA that the cluster file
 // enables, and warnings are only about single nodes, of which there are enough.
 func (r Report) fine() bool {
 	return r.Err() == nil && !slices.ContainsFunc(r.Checks, func(c Check) bool {

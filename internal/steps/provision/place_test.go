@@ -155,7 +155,7 @@ func (p *place) deleted(action clienttesting.DeleteActionImpl) (bool, runtime.Ob
 	return true, nil, nil
 }
 
-// collect deletes what the owner has, pods whoever owns them.
+// collect deletes what the owner has, and all pods.
 func (p *place) collect(resource string, owner types.UID) {
 	gvr, kind := appsv1.SchemeGroupVersion.WithResource("statefulsets"), appsv1.SchemeGroupVersion.WithKind("StatefulSet")
 	if resource == "pods" {

@@ -91,7 +91,7 @@ type Result struct {
 	Services    []agent.ServiceStatus
 }
 
-// Run creates the environment and waits until it can be used. If it fails or is told to end, it releases what it
+// Run creates the environment and waits until it can be used. If it fails or its context ends, it releases what it
 // created; an environment that could be used before stays. It checks the whole request before it asks the cluster.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	request, err := o.request(d.Clients.Namespace)

@@ -79,7 +79,7 @@ func TestStorageAuto(t *testing.T) {
 	}
 }
 
-// Who is told to end learns nothing of a class.
+// A cancelled request learns nothing about a class.
 func TestStorageAutoToldToEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlace(t)

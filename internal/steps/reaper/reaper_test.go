@@ -118,9 +118,9 @@ func TestReleases(t *testing.T) {
 		pod     *corev1.Pod
 		why     string // of what is released
 	}{
-		{"the run goes on", "run", fresh, pipelineRun("run"), nil, ""},
+		{"the run is in progress", "run", fresh, pipelineRun("run"), nil, ""},
 		{"the run has ended", "run", fresh, pipelineRun("run", done), nil, "pipelinerun name-of-run has ended"},
-		{"cancelled, finally tasks go on", "run", fresh, pipelineRun("run", spec(v1.PipelineRunSpecStatusCancelledRunFinally)), nil, ""},
+		{"cancelled, finally tasks in progress", "run", fresh, pipelineRun("run", spec(v1.PipelineRunSpecStatusCancelledRunFinally)), nil, ""},
 		{"cancelled outright", "run", fresh, pipelineRun("run", spec(v1.PipelineRunSpecStatusCancelled)), nil, "pipelinerun name-of-run was cancelled without its finally tasks"},
 		{"the run is gone", "run", fresh, nil, nil, "pipelinerun name-of-run does not exist any more"},
 		{"another run has its name", "run", fresh, pipelineRun("another"), nil, "pipelinerun name-of-run does not exist any more"},

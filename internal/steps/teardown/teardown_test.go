@@ -404,7 +404,7 @@ func TestWhoseEnvironment(t *testing.T) {
 	}
 }
 
-// Pods that stay hold GPUs: that is no success, whoever asks again.
+// Pods that stay hold GPUs: that is no success, also for a second teardown.
 func TestPodsThatStay(t *testing.T) {
 	p := newPlace(t, []runtime.Object{pipelineRun()}, held("uid-1"), &corev1.Pod{ObjectMeta: about("env-0")})
 	p.stuck, p.options.Timeout = true, 200*time.Millisecond
@@ -432,7 +432,7 @@ func TestKeep(t *testing.T) {
 		says  bool // that the environment is kept
 	}{
 		{"until the lease ends", []runtime.Object{pipelineRun()}, start().Add(601 * time.Second), false, true},
-		{"until it is told to end", []runtime.Object{pipelineRun()}, start(), true, true},
+		{"until it is cancelled", []runtime.Object{pipelineRun()}, start(), true, true},
 		{"not where something failed", []runtime.Object{pipelineRun(), task("sync-repo", "Failed", nil)}, start(), false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

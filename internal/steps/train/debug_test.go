@@ -45,7 +45,7 @@ echo "rank $NODE_RANK is done"`, attached)
 	training.Spec.Launcher, training.Spec.Script, training.Spec.RanksPerNode = agent.Torchrun, "train.py", 1
 	training.Spec.DebugRank, training.Spec.Deadline = new(1), time.Now().Add(time.Hour)
 	training.Forward = func(node, port int) string {
-		// Who reads it attaches.
+		// A user who reads it attaches.
 		if err := os.WriteFile(attached, nil, 0o644); err != nil {
 			t.Error(err)
 		}

@@ -45,7 +45,7 @@ LOG
 	}
 }
 
-// In mode rdma ranks on sockets end the training, whether they would go on or have
+// In mode rdma ranks on sockets end the training, whether they would continue or have
 // ended well; in mode tcp they do not.
 func TestSocketsEndWhatWasPromisedRDMA(t *testing.T) {
 	const log = `
@@ -62,7 +62,7 @@ LOG
 		name, mode, then string
 		want             fail.Reason
 	}{
-		{"they would go on", agent.RDMA, "exec sleep 1000", fail.TransportWrong},
+		{"they would continue", agent.RDMA, "exec sleep 1000", fail.TransportWrong},
 		{"they have ended", agent.RDMA, "exit 0", fail.TransportWrong},
 		{"mode tcp", agent.TCP, "exit 0", ""},
 	} {

@@ -36,7 +36,7 @@ func Main() int {
 	case errors.Is(err, errNotUsable):
 		return 1
 	case ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "localcluster: interrupted; run localcluster up again to go on, or down to clear up")
+		fmt.Fprintln(os.Stderr, "localcluster: interrupted; run localcluster up again to continue, or down to clean up")
 		return 1
 	}
 	fmt.Fprintln(os.Stderr, "localcluster:", err)
@@ -72,9 +72,9 @@ func upCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Bring the cluster up, or repair it",
-		Long: `Bring the cluster up, or repair the one that is there: what has died is
-started, and what a reboot has taken is built anew. The first time compiles
-Kubernetes, Tekton and tkn and makes the images, which takes about 15 minutes
+		Long: `Bring the cluster up, or repair the running one: up starts again what has
+died, and recreates what a reboot removed. The first time it compiles
+Kubernetes, Tekton and tkn and builds the images, which takes about 15 minutes
 on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 --networks=false and --training-image=false leave parts out, which a later up adds.`,
 		Args: cobra.NoArgs,

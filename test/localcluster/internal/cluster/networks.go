@@ -10,7 +10,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// Who Multus and Whereabouts are to the API server.
+// The users that Multus and Whereabouts are for the API server.
 const (
 	multusUser      = "localcluster:multus"
 	whereaboutsUser = "localcluster:whereabouts"

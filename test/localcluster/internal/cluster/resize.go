@@ -66,7 +66,7 @@ func removeNode(ctx context.Context, n topology.Netns) error {
 	return nil
 }
 
-// removeHost takes away what this machine has of a node, and does nothing where it has nothing.
+// removeHost takes away what this machine has of a node, and does nothing if it has nothing.
 func removeHost(ctx context.Context, n topology.Netns) error {
 	components, err := process.List()
 	if err != nil {

@@ -69,7 +69,7 @@ func parseNetworks(annotation, namespace string) []network {
 	return networks
 }
 
-// resourceOf is the resource of an attachment, "" where it has none.
+// resourceOf is the resource of an attachment, "" for none.
 func (s *server) resourceOf(ctx context.Context, n network) (corev1.ResourceName, error) {
 	path := fmt.Sprintf("/apis/k8s.cni.cncf.io/v1/namespaces/%s/network-attachment-definitions/%s", n.Namespace, n.Name)
 	content, err := s.clients.Kube.CoreV1().RESTClient().Get().AbsPath(path).DoRaw(ctx)

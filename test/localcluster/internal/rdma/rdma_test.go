@@ -189,7 +189,7 @@ func TestAttach(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := len(table()); got != 4 {
-		t.Errorf("%d GIDs after the tree was written anew, want 4", got)
+		t.Errorf("%d GIDs after the tree was rewritten, want 4", got)
 	}
 	attach("two net1", "10.0.103.8")
 	after := append(slices.Clone(local), "0000:0000:0000:0000:0000:ffff:0a00:6708 IB/RoCE v1 net1", "0000:0000:0000:0000:0000:ffff:0a00:6708 RoCE v2 net1")

@@ -115,7 +115,13 @@ e2e: bin/localcluster ## run the end-to-end tests on a fresh local cluster (root
 .PHONY: nightly
 nightly: export E2E_SET := nightly
 nightly: E2E_TIMEOUT := 100m
-nightly: race e2e ## run the race detector, and the end-to-end tests with those that are slow and rarely change
+nightly: race e2e culprits ## run the race detector, the end-to-end tests with those that are slow and rarely change, and culprits
+
+# CULPRITS_FLAGS=-update writes the score into docs/culprits.md; -test.run chooses scripts.
+CULPRITS_FLAGS :=
+.PHONY: culprits
+culprits: ## run scripts that fail under torchrun and DeepSpeed, and score the ranks and reasons that are named (root; 20 minutes)
+	$(SUDO) test/culprits/run -test.timeout=60m $(CULPRITS_FLAGS)
 
 .PHONY: resolve
 resolve: ## resolve the Python packages of every training image under the versions of its base

@@ -402,6 +402,8 @@ type PythonError struct {
 	Seen    time.Time `json:"seen"`
 	Type    string    `json:"type"`
 	Message string    `json:"message"`
+	// First is the type and message of the error with which the chain of exceptions began that this one ended, "" if it is the only one.
+	First string `json:"first,omitempty"`
 	// File and Line are those of the innermost frame in the tree, else of the innermost one.
 	File      string   `json:"file,omitempty"`
 	Line      int      `json:"line,omitempty"`

@@ -81,7 +81,7 @@ func (r *RankStatus) Confine(rank, local, node int) {
 	r.Exit.confine()
 	r.Tail = shortLines(r.Tail)
 	if python := r.Python; python != nil {
-		python.Type, python.Message, python.File = short(python.Type), short(python.Message), short(python.File)
+		python.Type, python.Message, python.First, python.File = short(python.Type), short(python.Message), short(python.First), short(python.File)
 		python.Traceback = shortLines(python.Traceback)
 	}
 }

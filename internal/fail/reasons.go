@@ -105,7 +105,7 @@ const (
 	ScriptNotFound Reason = "ScriptNotFound"
 	// RankFailed: a rank exited with an error or by a signal.
 	RankFailed Reason = "RankFailed"
-	// OutOfMemory: a rank or a whole container was killed for memory.
+	// OutOfMemory: a rank or a whole container was killed for memory, or a rank's GPU was full.
 	OutOfMemory Reason = "OutOfMemory"
 	// ContainerRestarted: a node's container restarted under a running job.
 	ContainerRestarted Reason = "ContainerRestarted"

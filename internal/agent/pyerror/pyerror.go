@@ -3,6 +3,7 @@ package pyerror
 
 import (
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,9 +13,12 @@ import (
 var (
 	// frame is one level of a traceback (CPython, traceback.py).
 	frame = regexp.MustCompile(`^  File "([^"]+)", line (\d+)(?:, in .*)?$`)
-	// end is a traceback's last line: a class, dotted or not, and the message. Group errors
-	// and notes follow it indented or with a bar.
-	end = regexp.MustCompile(`^([A-Za-z_][\w.]*)(?:: (.*))?$`)
+	// end is a traceback's last line: a class, dotted or not, and the message. Notes follow it indented.
+	end = regexp.MustCompile(`^([A-Za-z_](?:[\w.]|<locals>)*)(?:: (.*))?$`)
+	// bar is before the lines of an exception group.
+	bar = regexp.MustCompile(`^ +[|+] ?`)
+	// chained is between the two tracebacks of an exception that was raised while another one was handled.
+	chained = regexp.MustCompile(`(The above exception was the direct cause of the following exception:|During handling of the above exception, another exception occurred:)$`)
 	// rankPrefix is the prefix of a rank's lines by torchrun and some programs.
 	rankPrefix = regexp.MustCompile(`^\[(?:rank|default)?\d+\]:?\s?`)
 )
@@ -42,25 +46,55 @@ func Lines(output []byte) []string {
 	return lines
 }
 
+const title = "Traceback (most recent call last):"
+
 // Last returns the last traceback, nil for none. File and Line are those of the innermost frame outside of the Python
 // installation, else of the innermost one.
 func Last(lines []string) *agent.PythonError {
-	start := -1
-	for i, line := range lines {
-		if strings.HasSuffix(line, "Traceback (most recent call last):") {
-			start = i
-		}
-	}
+	start := lastTitle(lines)
 	if start < 0 {
 		return syntaxError(lines)
 	}
-	prefix := strings.TrimSuffix(lines[start], "Traceback (most recent call last):")
+	result := read(lines[start:])
+	if result == nil {
+		return nil
+	}
+	// An empty line is on both sides of the line between two tracebacks.
+	for start >= 2 && chained.MatchString(lines[start-2]) {
+		if start = lastTitle(lines[:start-2]); start < 0 {
+			break
+		}
+		if first := read(lines[start:]); first != nil {
+			result.First = strings.TrimSuffix(first.Type+": "+first.Message, ": ")
+		}
+	}
+	return result
+}
+
+// lastTitle is the index of the line with which the last traceback begins, -1 for none.
+func lastTitle(lines []string) int {
+	for i, line := range slices.Backward(lines) {
+		if strings.HasSuffix(line, title) {
+			return i
+		}
+	}
+	return -1
+}
+
+// read reads the traceback with which the lines begin, nil if its end is missing.
+func read(lines []string) *agent.PythonError {
+	// torch calls the traceback of a data loader's worker the original one.
+	prefix := strings.TrimSuffix(strings.TrimSuffix(lines[0], title), "Original ")
+	prefix, group := strings.CutSuffix(prefix, "  + Exception Group ")
 	result := &agent.PythonError{}
 	installed := true
-	for _, line := range lines[start:] {
+	for _, line := range lines {
 		line = strings.TrimPrefix(line, prefix)
 		if prefix == "" {
 			line = rankPrefix.ReplaceAllString(line, "")
+		}
+		if group {
+			line = bar.ReplaceAllString(line, "")
 		}
 		result.Traceback = append(result.Traceback, line)
 		if match := frame.FindStringSubmatch(line); match != nil {

@@ -1,10 +1,79 @@
 package pyerror
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
 )
+
+func TestLast(t *testing.T) {
+	for _, tc := range []struct{ name, output, want string }{
+		{"a direct cause", `[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/train.py", line 6, in <module>
+[rank1]:     raise ValueError("bad batch")
+[rank1]: ValueError: bad batch
+
+[rank1]: The above exception was the direct cause of the following exception:
+
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "/w/train.py", line 9, in <module>
+[rank1]:     raise RuntimeError("step 3 failed") from error
+[rank1]: RuntimeError: step 3 failed
+`, "RuntimeError: step 3 failed (/w/train.py:9) first ValueError: bad batch"},
+		{"three in a chain", `Traceback (most recent call last):
+  File "a.py", line 1, in f
+A
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 2, in f
+B: b
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 3, in f
+C: c
+`, "C: c (a.py:3) first A"},
+		{"two that are no chain", `Traceback (most recent call last):
+  File "a.py", line 1, in f
+A: a
+step 2
+Traceback (most recent call last):
+  File "a.py", line 2, in f
+B: b
+`, "B: b (a.py:2) first "},
+		{"a class inside a function", `Traceback (most recent call last):
+  File "a.py", line 7, in train
+train.<locals>.BadBatch: batch 17 is empty
+`, "train.<locals>.BadBatch: batch 17 is empty (a.py:7) first "},
+		{"a worker of a data loader", `[rank1]: ValueError: Caught ValueError in DataLoader worker process 0.
+[rank1]: Original Traceback (most recent call last):
+[rank1]:   File "/usr/lib/python3/dist-packages/torch/utils/data/_utils/fetch.py", line 52, in fetch
+[rank1]:     data = [self.dataset[idx] for idx in possibly_batched_index]
+[rank1]:   File "a.py", line 8, in __getitem__
+[rank1]:     raise ValueError("sample 20 is truncated")
+[rank1]: ValueError: sample 20 is truncated
+`, "ValueError: sample 20 is truncated (a.py:8) first "},
+		{"a group", `[rank2]:   + Exception Group Traceback (most recent call last):
+[rank2]:   |   File "a.py", line 5, in <module>
+[rank2]:   |     raise ExceptionGroup("loading", errors)
+[rank2]:   | ExceptionGroup: loading (2 sub-exceptions)
+[rank2]:   +-+---------------- 1 ----------------
+[rank2]:     | ValueError: bad shard 1
+[rank2]:     +------------------------------------
+`, "ExceptionGroup: loading (2 sub-exceptions) (a.py:5) first "},
+	} {
+		got := Last(Lines([]byte(tc.output)))
+		if got == nil {
+			t.Errorf("%s: no error", tc.name)
+		} else if text := fmt.Sprintf("%s: %s (%s:%d) first %s", got.Type, got.Message, got.File, got.Line, got.First); text != tc.want {
+			t.Errorf("%s: got %s, want %s", tc.name, text, tc.want)
+		}
+	}
+}
 
 // FuzzLast reads what a rank printed: lines and the error have bounds, and the error is one of the lines.
 func FuzzLast(f *testing.F) {
@@ -28,7 +97,7 @@ func FuzzLast(f *testing.F) {
 			t.Fatalf("error %+v, want a type and 1 to %d lines", found, longest)
 		}
 		text := strings.Join(lines, "\n")
-		for _, part := range []string{found.Type, found.Message, found.File} {
+		for _, part := range []string{found.Type, found.Message, found.File, found.First} {
 			if !strings.Contains(text, part) {
 				t.Fatalf("%q is not in the output %q", part, text)
 			}

@@ -18,7 +18,19 @@ import (
 var collateral = regexp.MustCompile(`(?i)connection (was )?(closed|reset|refused|aborted)( by peer)?|remote process exited|ncclRemoteError|` +
 	`ncclSystemError|broken pipe|socket ?timeout|timed out waiting|watchdog caught collective operation timeout|` +
 	`NCCL communicator was aborted|collective operation timeout|DistNetworkError|connectFullMesh failed|` +
-	`Timed out after \d+ms|peer closed|EOFError: .*store|ChildFailedError|SignalException|TCPStore|heartbeat monitor`)
+	`timed? ?out after \d+ ?(ms|seconds)|timeout caused pair closure|peer closed|EOFError: .*store|ChildFailedError|SignalException|TCPStore|heartbeat monitor`)
+
+var (
+	// inUse matches an error of the rank that should listen, in words that otherwise mean a lost peer.
+	inUse = regexp.MustCompile(`(?i)EADDRINUSE|address already in use`)
+	// fromTorch matches the types of the errors that torch raises on a rank that lost a peer. Errors of other types are about
+	// connections of the training's own, to services or to its processes.
+	fromTorch = regexp.MustCompile(`^(RuntimeError|EOFError|torch\.[\w.]+|\w*(Dist\w*Error|ChildFailedError|SignalException))$`)
+	// waited matches the error of a rank that waited for another one in vain.
+	waited = regexp.MustCompile(`(?i)timed? ?out`)
+	// gpuMemory matches the errors of torch, CUDA and cuBLAS on a full GPU.
+	gpuMemory = regexp.MustCompile(`^torch\.(cuda\.)?OutOfMemoryError\b|(CUDA|HIP)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED`)
+)
 
 // tree matches the folder of a synced tree.
 var tree = regexp.MustCompile(regexp.QuoteMeta(agent.Trees) + "/[0-9a-f]{64}/")
@@ -33,6 +45,8 @@ type Cause struct {
 	Known bool
 	// Left is the first rank that exited with 0 although Rank still needed it, nil if there is none or if the cause is known.
 	Left *agent.RankStatus
+	// Waiting is the first rank that waited for Rank until a timeout, if Rank alone shows no error; else nil.
+	Waiting *agent.RankStatus
 }
 
 // Find is the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok
@@ -41,33 +55,49 @@ type Cause struct {
 // The time of a Python error is that of its first line, otherwise that of the exit, because a rank may print its error
 // and end after the peers that it brought down.
 func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
-	var own, others []agent.RankStatus
+	var failed []agent.RankStatus
+	best := consequence
 	for _, status := range statuses {
 		for _, rank := range status.Ranks {
-			switch {
-			case rank.Ended.IsZero() || rank.Exit == (agent.Exit{}):
-			case isOwn(rank):
-				own = append(own, rank)
-			default:
-				others = append(others, rank)
+			if rank.Ended.IsZero() || rank.Exit == (agent.Exit{}) {
+				continue
 			}
+			failed = append(failed, rank)
+			best = max(best, originOf(rank))
 		}
+	}
+	if len(failed) == 0 {
+		return Cause{}, false
 	}
 	byTime := func(a, b agent.RankStatus) int {
 		return cmp.Or(failedAt(a).Compare(failedAt(b)), cmp.Compare(a.Rank, b.Rank))
 	}
-	if len(own) > 0 {
-		return Cause{Rank: slices.MinFunc(own, byTime), Known: true}, true
+	first := func(choose func(agent.RankStatus) bool) *agent.RankStatus {
+		chosen := slices.DeleteFunc(slices.Clone(failed), func(r agent.RankStatus) bool { return !choose(r) })
+		if len(chosen) == 0 {
+			return nil
+		}
+		return new(slices.MinFunc(chosen, byTime))
 	}
-	// Ranks that the agent did not stop come first.
-	if i := slices.IndexFunc(others, func(r agent.RankStatus) bool { return !r.Stopped }); i >= 0 {
-		others = slices.DeleteFunc(others, func(r agent.RankStatus) bool { return r.Stopped })
+	if best > consequence {
+		return Cause{Rank: *first(func(r agent.RankStatus) bool { return originOf(r) == best }), Known: true}, true
 	}
-	if len(others) > 0 {
-		first := slices.MinFunc(others, byTime)
-		return Cause{Rank: first, Left: leftBefore(statuses, failedAt(first))}, true
+	lost := first(func(r agent.RankStatus) bool { return !r.Stopped })
+	if lost == nil { // the agent stopped all of them
+		lost = first(func(agent.RankStatus) bool { return true })
 	}
-	return Cause{}, false
+	cause = Cause{Rank: *lost, Left: leftBefore(statuses, failedAt(*lost))}
+	if cause.Left != nil {
+		return cause, true
+	}
+	waiting := first(func(r agent.RankStatus) bool { return waited.MatchString(lastWords(r)) })
+	silent := slices.DeleteFunc(failed, func(r agent.RankStatus) bool {
+		return !r.Stopped || ends(r) || collateral.MatchString(lastWords(r))
+	})
+	if waiting != nil && len(silent) == 1 {
+		cause = Cause{Rank: silent[0], Waiting: waiting}
+	}
+	return cause, true
 }
 
 // closing is how long a rank may take to exit after it has closed its connections, for example to release its GPU.
@@ -92,27 +122,78 @@ func (c Cause) Leaving() string {
 }
 
 func failedAt(rank agent.RankStatus) time.Time {
-	if rank.Python != nil && !rank.Python.Seen.IsZero() {
+	if ends(rank) && !rank.Python.Seen.IsZero() {
 		return rank.Python.Seen
 	}
 	return rank.Ended
 }
 
-// isOwn reports whether a failure is the rank's own.
-func isOwn(rank agent.RankStatus) bool {
+// origin is where a rank's failure comes from.
+type origin int
+
+const (
+	// consequence of another rank's end, or of the agent's signal.
+	consequence origin = iota
+	// doubtful is an error of the rank's own next to a lost connection: either may have come of the other.
+	doubtful
+	own
+)
+
+// originOf judges a failed rank by its last words. The error with which a chain of exceptions began counts more than the last
+// one: trainings wrap a lost peer in an error of their own, and lose their peers while they clean up after one.
+func originOf(rank agent.RankStatus) origin {
 	if rank.Exit.OutOfMemory || rank.Exit.Error != "" {
-		return true
+		return own
 	}
-	if rank.Python != nil {
-		said := rank.Python.Type + ": " + rank.Python.Message
-		if collateral.MatchString(said) || rank.Python.Type == "KeyboardInterrupt" || rank.Python.Type == "SystemExit" {
-			return false
+	p := rank.Python
+	if !ends(rank) {
+		if rank.Stopped || collateral.MatchString(lastWords(rank)) {
+			return consequence
 		}
-		return true
+		return own
 	}
-	// The last lines of a rank without an exception, for example after an abort in NCCL.
+	if rank.Stopped && (p.Type == "KeyboardInterrupt" || p.Type == "SystemExit") {
+		return consequence
+	}
+	last := originOfError(p.Type, text(p))
+	if p.First == "" {
+		return last
+	}
+	kind, _, _ := strings.Cut(p.First, ": ")
+	first := originOfError(kind, p.First)
+	if first == consequence {
+		return consequence
+	}
+	return max(doubtful, min(first, last))
+}
+
+func originOfError(kind, text string) origin {
+	switch {
+	case !collateral.MatchString(text) || inUse.MatchString(text):
+		return own
+	case fromTorch.MatchString(kind):
+		return consequence
+	}
+	return doubtful
+}
+
+// ends reports whether the Python error ended the rank. A rank that printed other lines since then had handled it, unless it
+// exited as an uncaught error does: the lines belong to its message.
+func ends(rank agent.RankStatus) bool {
+	p := rank.Python
+	return p != nil && (rank.Exit.Code == 1 && !rank.Stopped || len(rank.Tail) == 0 ||
+		slices.ContainsFunc(rank.Tail, func(line string) bool { return strings.Contains(line, p.Type) }))
+}
+
+func text(p *agent.PythonError) string { return strings.TrimSuffix(p.Type+": "+p.Message, ": ") }
+
+// lastWords are the error that ended a rank, or the last lines of one without an exception, for example after an abort in NCCL.
+func lastWords(rank agent.RankStatus) string {
+	if ends(rank) {
+		return text(rank.Python)
+	}
 	const words = 8
-	return !rank.Stopped && !collateral.MatchString(strings.Join(rank.Tail[max(0, len(rank.Tail)-words):], "\n"))
+	return strings.Join(rank.Tail[max(0, len(rank.Tail)-words):], "\n")
 }
 
 // Job is where a failed rank ran.
@@ -136,25 +217,27 @@ func (j Job) log(node, rank int) string {
 
 // Err is the cause as an error with the rank, its exit, the place in the code, and its last lines as the error's tail.
 func (c Cause) Err(job Job) error {
-	reason := fail.RankFailed
-	if c.Rank.Exit.OutOfMemory {
-		reason = fail.OutOfMemory
-	}
-	var text strings.Builder
-	fmt.Fprintf(&text, "training: rank %d on node %d %s, want exit code 0", c.Rank.Rank, c.Rank.Node, Describe(c.Rank.Exit))
-	if p := c.Rank.Python; p != nil {
-		fmt.Fprintf(&text, ": %s", strings.TrimSuffix(p.Type+": "+p.Message, ": "))
-		if p.File != "" {
-			fmt.Fprintf(&text, " (%s:%d)", p.File, p.Line)
-		}
+	reason, next := fail.RankFailed, job.log(c.Rank.Node, c.Rank.Rank)
+	var said strings.Builder
+	if w := c.Waiting; w != nil {
+		fmt.Fprintf(&said, "training: the others waited for rank %d on node %d, which showed no error and had to be stopped; rank %d on node %d %s", c.Rank.Rank, c.Rank.Node, w.Rank, w.Node, Describe(w.Exit))
+		describePython(&said, w.Python)
+	} else {
+		fmt.Fprintf(&said, "training: rank %d on node %d %s, want exit code 0", c.Rank.Rank, c.Rank.Node, Describe(c.Rank.Exit))
+		describePython(&said, c.Rank.Python)
 	}
 	switch {
+	case c.Rank.Exit.OutOfMemory:
+		reason, next = fail.OutOfMemory, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
+	case c.Known && c.Rank.Python != nil && gpuMemory.MatchString(text(c.Rank.Python)):
+		reason, next = fail.OutOfMemory, "use a smaller batch, activation checkpointing, a higher ZeRO stage or offloading, or more GPUs"
 	case c.Left != nil:
-		text.WriteString("; " + c.Leaving())
-	case !c.Known:
-		text.WriteString("; it lost its peers, and no rank shows an error of its own")
+		said.WriteString("; " + c.Leaving())
+		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))
+	case !c.Known && c.Waiting == nil:
+		said.WriteString("; it lost its peers, and no rank shows an error of its own")
 	}
-	err := fail.Because(reason, errors.New(InTree(text.String())))
+	err := fail.Because(reason, errors.New(InTree(said.String())))
 	if len(c.Rank.Tail) > 0 {
 		tail := make([]string, len(c.Rank.Tail))
 		for i, line := range c.Rank.Tail {
@@ -162,13 +245,20 @@ func (c Cause) Err(job Job) error {
 		}
 		err = fail.WithTail(err, tail)
 	}
-	if reason == fail.OutOfMemory {
-		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
+	return fail.Advise(err, "%s", next)
+}
+
+func describePython(out *strings.Builder, p *agent.PythonError) {
+	if p == nil {
+		return
 	}
-	if c.Left != nil {
-		return fail.Advise(err, "let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))
+	out.WriteString(": " + text(p))
+	if p.File != "" {
+		fmt.Fprintf(out, " (%s:%d)", p.File, p.Line)
 	}
-	return fail.Advise(err, "%s", job.log(c.Rank.Node, c.Rank.Rank))
+	if p.First != "" {
+		out.WriteString(", which began with " + p.First)
+	}
 }
 
 // Describe is how a process ended, for example "exited with 1".

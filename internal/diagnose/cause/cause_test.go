@@ -1,6 +1,11 @@
 package cause
 
 import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +19,11 @@ func TestFind(t *testing.T) {
 	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
 	python := func(seconds float64, kind, message string) *agent.PythonError {
 		return &agent.PythonError{Seen: at(seconds), Type: kind, Message: message, File: "train.py", Line: 7}
+	}
+	chain := func(seconds float64, first, kind, message string) *agent.PythonError {
+		p := python(seconds, kind, message)
+		p.First = first
+		return p
 	}
 	closed := "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.128.1.4]:29817"
 	tests := []struct {
@@ -48,6 +58,39 @@ func TestFind(t *testing.T) {
 			{Rank: 0, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: python(2, "RuntimeError", closed)},
 			{Rank: 1, Ended: at(2), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true},
 		}, 0, false},
+		{"the clean-up after an error loses the peers", []agent.RankStatus{
+			{Rank: 0, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: python(2, "RuntimeError", closed)},
+			{Rank: 1, Ended: at(9), Exit: agent.Exit{Code: 1}, Python: chain(8, "ValueError: bad batch", "RuntimeError", closed)},
+		}, 1, true},
+		{"others wrap the lost peer in an error of their own", []agent.RankStatus{
+			{Rank: 0, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: chain(2, "RuntimeError: "+closed, "StepFailed", "step 3")},
+			{Rank: 1, Ended: at(4), Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
+		}, 1, true},
+		{"a handled error before the lost peer is doubtful", []agent.RankStatus{
+			{Rank: 0, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: chain(2, "KeyError: 'cached'", "RuntimeError", closed)},
+			{Rank: 1, Ended: at(4), Exit: agent.Exit{Code: 3}},
+		}, 1, true},
+		{"a service of the training refuses the connection", []agent.RankStatus{
+			{Rank: 0, Ended: at(2), Exit: agent.Exit{Code: 1}, Python: python(1, "RuntimeError", closed)},
+			{Rank: 1, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: chain(2, "ConnectionRefusedError: [Errno 111] Connection refused", "urllib.error.URLError", "<urlopen error [Errno 111] Connection refused>")},
+		}, 1, true},
+		{"the port is in use", []agent.RankStatus{
+			{Rank: 0, Ended: at(9), Exit: agent.Exit{Code: 1}, Python: python(8, "torch.distributed.DistNetworkError", "port: 29500, code: -98, name: EADDRINUSE, message: address already in use")},
+			{Rank: 1, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: python(2, "torch.distributed.DistNetworkError", "failed to recv, got 0 bytes")},
+		}, 0, true},
+		{"an interrupt that the agent did not send", []agent.RankStatus{
+			{Rank: 0, Ended: at(2), Exit: agent.Exit{Code: 1}, Python: python(1, "RuntimeError", closed)},
+			{Rank: 1, Ended: at(3), Exit: agent.Exit{Code: -1, Signal: "SIGINT"}, Python: python(2, "KeyboardInterrupt", "")},
+			{Rank: 2, Ended: at(3), Exit: agent.Exit{Code: -1, Signal: "SIGINT"}, Python: python(1, "KeyboardInterrupt", ""), Stopped: true},
+		}, 1, true},
+		{"a rank that was stopped had handled its error", []agent.RankStatus{
+			{Rank: 0, Ended: at(9), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Python: python(1, "OSError", "no tracker"), Tail: []string{"step 39", "step 40"}},
+			{Rank: 1, Ended: at(8), Exit: agent.Exit{Code: -1, Signal: "SIGKILL"}},
+		}, 1, true},
+		{"an abort because of a peer, long after a handled error", []agent.RankStatus{
+			{Rank: 0, Ended: at(9), Exit: agent.Exit{Code: -1, Signal: "SIGABRT"}, Python: python(1, "OSError", "no tracker"), Tail: []string{"step 40", "  what():  " + closed}},
+			{Rank: 1, Ended: at(10), Exit: agent.Exit{Code: -1, Signal: "SIGSEGV"}},
+		}, 1, true},
 		{"two errors of their own: the earlier", []agent.RankStatus{
 			{Rank: 0, Ended: at(3), Exit: agent.Exit{Code: 1}, Python: python(2.5, "KeyError", "'a'")},
 			{Rank: 1, Ended: at(4), Exit: agent.Exit{Code: 1}, Python: python(2, "KeyError", "'b'")},
@@ -63,6 +106,33 @@ func TestFind(t *testing.T) {
 	}
 	if got, ok := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{{Ended: at(1)}, {}}}}); ok {
 		t.Errorf("Find of no failure = %+v", got)
+	}
+}
+
+// TestCulprits judges the ranks of real trainings again, which make culprits has recorded.
+func TestCulprits(t *testing.T) {
+	content, err := os.ReadFile("testdata/culprits.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(content) {
+		var training struct {
+			Name, Launcher, Rank, Want string
+			Reason                     fail.Reason
+			Statuses                   []agent.JobStatus
+		}
+		if err := json.Unmarshal(line, &training); err != nil {
+			t.Fatal(err)
+		}
+		found, _ := Find(training.Statuses)
+		rank := found.Rank
+		if found.Left != nil {
+			rank = *found.Left
+		}
+		err := found.Err(Job{})
+		if training.Rank != "any" && training.Rank != strconv.Itoa(rank.Rank) || fail.ReasonOf(err) != training.Reason || !strings.Contains(err.Error(), training.Want) {
+			t.Errorf("%s, %s: got %s: %v; want rank %s and %s with %q", training.Launcher, training.Name, fail.ReasonOf(err), err, training.Rank, training.Reason, training.Want)
+		}
 	}
 }
 
@@ -91,6 +161,45 @@ func TestRankThatLeft(t *testing.T) {
 				t.Errorf("got %v (%s), want %q", err, fail.NextOf(err), tc.want)
 			}
 		})
+	}
+}
+
+// A rank that hangs shows nothing, and the others end by a timeout.
+func TestRankThatOthersWaitFor(t *testing.T) {
+	at := func(seconds int64) time.Time { return time.Unix(1e9+seconds, 0) }
+	late := agent.RankStatus{Rank: 0, Ended: at(10), Exit: agent.Exit{Code: 1}, Python: &agent.PythonError{Type: "RuntimeError", Message: "Timed out waiting 8000ms for recv operation to complete"}}
+	closed := agent.RankStatus{Rank: 1, Ended: at(10), Exit: agent.Exit{Code: 1}, Python: &agent.PythonError{Type: "RuntimeError", Message: "Connection closed by peer"}}
+	silent := func(rank int) agent.RankStatus {
+		return agent.RankStatus{Rank: rank, Node: 1, Ended: at(11), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Tail: []string{"step 3"}}
+	}
+	for _, tc := range []struct {
+		name  string
+		ranks []agent.RankStatus
+		want  string
+	}{
+		{"one", []agent.RankStatus{closed, late, silent(3)}, "the others waited for rank 3 on node 1, which showed no error and had to be stopped; rank 0 on node 0 exited with 1: RuntimeError: Timed out"},
+		{"two", []agent.RankStatus{late, silent(2), silent(3)}, "no rank shows an error of its own"},
+		{"no rank waited", []agent.RankStatus{closed, silent(3)}, "no rank shows an error of its own"},
+	} {
+		found, _ := Find([]agent.JobStatus{{Ranks: tc.ranks}})
+		if err := found.Err(Job{Record: "/record"}); found.Known || !strings.Contains(err.Error(), tc.want) || !strings.Contains(fail.NextOf(err), fmt.Sprintf("/record/rank-%d.log", found.Rank.Rank)) {
+			t.Errorf("%s: got %v (%s), want %q", tc.name, err, fail.NextOf(err), tc.want)
+		}
+	}
+}
+
+func TestGPUMemory(t *testing.T) {
+	for message, want := range map[string]fail.Reason{
+		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB": fail.OutOfMemory,
+		"torch.cuda.OutOfMemoryError: HIP out of memory.":                        fail.OutOfMemory,
+		"RuntimeError: CUDA error: out of memory":                                fail.OutOfMemory,
+		"RuntimeError: CUDA error: an illegal memory access was encountered":     fail.RankFailed,
+	} {
+		kind, message, _ := strings.Cut(message, ": ")
+		found, _ := Find([]agent.JobStatus{{Ranks: []agent.RankStatus{{Ended: time.Unix(1e9, 0), Exit: agent.Exit{Code: 1}, Python: &agent.PythonError{Type: kind, Message: message}}}}})
+		if got := fail.ReasonOf(found.Err(Job{})); got != want {
+			t.Errorf("%s: %s: reason %s, want %s", kind, message, got, want)
+		}
 	}
 }
 

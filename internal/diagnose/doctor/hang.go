@@ -81,7 +81,7 @@ func (e *examination) restarted(n *node) []Finding {
 
 // endedRanks is about ranks that have ended and for which others wait.
 func (e *examination) endedRanks(j job) []Finding {
-	if c, ok := cause.Find(j.statuses); ok && (c.Known || !c.Rank.Stopped) {
+	if c, ok := cause.Find(j.statuses); ok && (c.Known || c.Waiting != nil || !c.Rank.Stopped) {
 		err := c.Err(cause.Job{Run: j.statuses[0].Spec.Run, Environment: e.name, Namespace: e.namespace, Record: j.statuses[0].Record})
 		evidence := fail.Details(err)
 		if j.running() {

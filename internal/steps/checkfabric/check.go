@@ -327,12 +327,16 @@ func (c *Check) notTheNetwork(out outcome) error {
 }
 
 func (c *Check) fromTorch(failed cause.Cause) (nccl.Finding, bool) {
-	text := strings.Join(failed.Rank.Tail, "\n")
-	if p := failed.Rank.Python; p != nil {
+	rank := failed.Rank
+	if failed.Waiting != nil {
+		rank = *failed.Waiting
+	}
+	text := strings.Join(rank.Tail, "\n")
+	if p := rank.Python; p != nil {
 		text = p.Type + ": " + p.Message
 	}
 	finding, ok := nccl.FromTorch(text)
-	finding.Host = c.facts[failed.Rank.Node].Pod
+	finding.Host = c.facts[rank.Node].Pod
 	return finding, ok
 }
 

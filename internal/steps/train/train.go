@@ -434,14 +434,15 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 	if found, failed := cause.Find(statuses); failed {
 		return found.Err(cause.Job{Run: t.Spec.Run, Environment: t.Environment, Namespace: t.Namespace, Record: statuses[found.Rank.Node].Record})
 	}
+	// The other nodes are stopped after such a failure.
 	for _, status := range statuses {
-		if status.State == agent.Stopped {
-			return fail.Becausef(fail.Cancelled, "training: node %d was told to stop: %s", status.Node, status.StopReason)
+		if status.State == agent.Exited && len(status.Ranks) < t.Spec.RanksOfNode() {
+			return t.launcherFailed(status)
 		}
 	}
 	for _, status := range statuses {
-		if len(status.Ranks) < t.Spec.RanksOfNode() {
-			return t.launcherFailed(status)
+		if status.State == agent.Stopped {
+			return fail.Becausef(fail.Cancelled, "training: node %d was told to stop: %s", status.Node, status.StopReason)
 		}
 	}
 	return fail.Becausef(fail.RankFailed, "training: it failed, and no rank shows why")

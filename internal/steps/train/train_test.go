@@ -374,6 +374,18 @@ func TestOverWithALostNode(t *testing.T) {
 	}
 }
 
+// A launcher that fails, for example because its port is in use, has no ranks, and the other nodes are stopped after it.
+func TestLauncherFails(t *testing.T) {
+	refuse := func(context.Context, int) (net.Conn, error) { return nil, errors.New("no agent") }
+	training := &Training{Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: 2, Nodes: 2}, Nodes: nodes.Set{
+		agent.NewClient(0, "", agent.Credentials{}, refuse), agent.NewClient(1, "", agent.Credentials{}, refuse),
+	}}
+	err := training.verdict([]agent.JobStatus{{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"}}, nil)
+	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "launcher torchrun of node 0 exited with 1 and started 0 of 2 ranks") {
+		t.Errorf("got %s: %v, want RankFailed of node 0's launcher", fail.ReasonOf(err), err)
+	}
+}
+
 // reports closes call at the first log message that begins with message.
 type reports struct {
 	message string

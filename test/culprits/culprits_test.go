@@ -1,0 +1,272 @@
+//go:build e2e
+
+// Package culprits runs scripts that fail under real launchers, and compares the rank and the reason that a training
+// reports with the truth.
+package culprits
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
+)
+
+var update = flag.Bool("update", false, "write the score into docs/culprits.md, and the statuses of the ranks into the test data of package cause")
+
+// page is where the score is, and statuses are what the unit test of package cause reads.
+const (
+	page     = "../../docs/culprits.md"
+	statuses = "../../internal/diagnose/cause/testdata/culprits.json"
+)
+
+func TestMain(m *testing.M) { agenttest.Main(m) }
+
+// script is an entry of testdata/scripts.txt.
+type script struct {
+	name, code string
+	// rank that is the culprit: a number, any, or port, which stands for rank 0 or the launcher that needs the port.
+	rank string
+	// want is in the message, after its reason unless that is RankFailed.
+	want   string
+	reason fail.Reason
+}
+
+func scripts(t *testing.T) (all []script) {
+	t.Helper()
+	content, err := os.ReadFile("testdata/scripts.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range strings.Split("\n"+string(content), "\n=== ")[1:] {
+		header, code, _ := strings.Cut(entry, "\n")
+		fields := strings.Split(header, " | ")
+		s := script{name: fields[0], rank: fields[1], want: fields[2], reason: fail.RankFailed, code: code + "\n"}
+		if want, ok := strings.CutPrefix(s.want, string(fail.OutOfMemory)+": "); ok {
+			s.want, s.reason = want, fail.OutOfMemory
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// place is where the script fails, "" if it does not say.
+func (s script) place(file string) string {
+	for i, line := range strings.Split(file, "\n") {
+		if strings.HasSuffix(line, "# here") {
+			return fmt.Sprintf("train.py:%d)", i+1)
+		}
+	}
+	return ""
+}
+
+// podsAlive is a cluster whose pods never go away.
+type podsAlive struct{}
+
+func (podsAlive) Lost(context.Context, *agent.Client) error { return nil }
+func (podsAlive) Restarted(_ context.Context, client *agent.Client) error {
+	return fail.Becausef(fail.ContainerRestarted, "node %d restarted", client.Node())
+}
+
+// result is an entry of the file of statuses.
+type result struct {
+	Name     string            `json:"name"`
+	Launcher agent.Launcher    `json:"launcher"`
+	Rank     string            `json:"rank"`
+	Want     string            `json:"want"`
+	Reason   fail.Reason       `json:"reason"`
+	Verdict  string            `json:"verdict"`
+	Statuses []agent.JobStatus `json:"statuses"`
+	// problem is what is wrong with the verdict, "" for nothing.
+	problem string
+}
+
+func TestCulprits(t *testing.T) {
+	versions, err := exec.Command("python3", "-c", "import platform, torch, deepspeed; print(f'Python {platform.python_version()}, torch {torch.__version__}, DeepSpeed {deepspeed.__version__}')").Output()
+	if err != nil {
+		t.Fatalf("importing torch and deepspeed: %v: want a python3 in PATH that has them; make culprits makes one", err)
+	}
+	// DeepSpeed logs where it finds its accelerator, before the line that counts.
+	lines := strings.Split(strings.TrimSpace(string(versions)), "\n")
+	prelude, err := os.ReadFile("testdata/culprits.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var results []result
+	for _, launcher := range []agent.Launcher{agent.Torchrun, agent.DeepSpeed} {
+		for _, s := range scripts(t) {
+			t.Run(string(launcher)+"/"+s.name, func(t *testing.T) {
+				verdict, statuses := s.run(t, launcher, prelude)
+				r := result{Name: s.name, Launcher: launcher, Rank: s.rank, Want: s.want, Reason: s.reason, Verdict: fmt.Sprint(verdict), Statuses: statuses, problem: s.compare(verdict)}
+				results = append(results, r)
+				t.Logf("%s: %s", fail.ReasonOf(verdict), r.Verdict)
+				if r.problem != "" {
+					t.Error(r.problem)
+				}
+			})
+		}
+	}
+	text := score(results, lines[len(lines)-1])
+	fmt.Println(text)
+	if !*update {
+		return
+	}
+	content, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- score: written by make culprits CULPRITS_FLAGS=-update -->\n", "<!-- end -->"
+	before, rest, _ := strings.Cut(string(content), begin)
+	_, after, found := strings.Cut(rest, end)
+	if !found {
+		t.Fatalf("%s has no lines %q and %q", page, begin, end)
+	}
+	if err := os.WriteFile(page, []byte(before+begin+text+end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var records strings.Builder
+	for _, r := range results {
+		if r.problem == "" && r.Rank != "port" {
+			records.WriteString(r.json(t) + "\n")
+		}
+	}
+	if err := os.WriteFile(statuses, []byte(records.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// score is the table of all results.
+func score(results []result, versions string) string {
+	marks, right := map[string]map[agent.Launcher]string{}, 0
+	var names, wrong []string
+	for _, r := range results {
+		if marks[r.Name] == nil {
+			marks[r.Name] = map[agent.Launcher]string{}
+			names = append(names, r.Name)
+		}
+		marks[r.Name][r.Launcher] = "right"
+		if r.problem != "" {
+			marks[r.Name][r.Launcher] = "**wrong**"
+			wrong = append(wrong, fmt.Sprintf("- %s, %s: %s; %s\n", r.Launcher, r.Name, strings.ReplaceAll(r.Verdict, "\n", " "), r.problem))
+		} else {
+			right++
+		}
+	}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%d of %d are right (%s, %s).\n\n| what happens | torchrun | DeepSpeed |\n| --- | --- | --- |\n", right, len(results), time.Now().UTC().Format(time.DateOnly), versions)
+	for _, name := range names {
+		fmt.Fprintf(&text, "| %s | %s | %s |\n", name, cmp.Or(marks[name][agent.Torchrun], "not run"), cmp.Or(marks[name][agent.DeepSpeed], "not run"))
+	}
+	if len(wrong) > 0 {
+		text.WriteString("\nThe wrong ones:\n\n" + strings.Join(wrong, ""))
+	}
+	return text.String()
+}
+
+// json is the entry with what package cause reads.
+func (r result) json(t *testing.T) string {
+	t.Helper()
+	for i, status := range r.Statuses {
+		var ranks []agent.RankStatus
+		for _, rank := range status.Ranks {
+			const lines = 8
+			rank.Tail = rank.Tail[max(0, len(rank.Tail)-lines):]
+			if rank.Python != nil {
+				rank.Python.Traceback = nil
+				if !rank.Stopped && rank.Exit.Code == 1 {
+					rank.Tail = nil
+				}
+			}
+			ranks = append(ranks, rank)
+		}
+		r.Statuses[i] = agent.JobStatus{Node: status.Node, State: status.State, Ranks: ranks}
+	}
+	content, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+// file is the whole script.
+func (s script) file() string { return "from culprits import *\n\n" + s.code }
+
+// run trains on two nodes with two ranks each, and returns the verdict.
+func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) (error, []agent.JobStatus) {
+	var set nodes.Set
+	for _, node := range agenttest.Start(t, 2) {
+		// Ranks find each other by these.
+		node.End()
+		node.Config.Addresses = []string{"127.0.0.1", "127.0.0.2"}
+		node.Restart()
+		for name, content := range map[string]string{"culprits.py": string(prelude), "train.py": s.file()} {
+			if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, name), []byte(content), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set = append(set, node.Client)
+	}
+	listener, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.rank != "port" {
+		listener.Close()
+	}
+	defer listener.Close()
+	training := &train.Training{
+		Nodes: set, ID: "job", Pods: podsAlive{}, Log: slog.New(slog.DiscardHandler), Out: t.Output(), Every: time.Hour,
+		Spec: agent.JobSpec{
+			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: listener.Addr().(*net.TCPAddr).Port, Deadline: time.Now().Add(10 * time.Minute),
+			Env: map[string]string{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "USE_LIBUV": "0"},
+		},
+	}
+	result, err := training.Run(t.Context())
+	return err, result.Statuses
+}
+
+var (
+	rankNamed = regexp.MustCompile(`rank (\d+) on node \d+`)
+	rankLeft  = regexp.MustCompile(`rank (\d+) on node \d+ exited with 0 after`)
+)
+
+// compare is what is wrong with a verdict, "" for nothing.
+func (s script) compare(verdict error) string {
+	text := fmt.Sprint(verdict)
+	// A rank that left is named after the first of those that needed it.
+	named := rankLeft.FindStringSubmatch(text)
+	if named == nil {
+		named = rankNamed.FindStringSubmatch(text)
+	}
+	switch {
+	case verdict == nil:
+		return "the training succeeded"
+	case s.rank == "port":
+		if !strings.Contains(fail.Details(verdict), s.want) || !strings.Contains(text, "node 0") {
+			return fmt.Sprintf("want node 0 and %q", s.want)
+		}
+		return ""
+	case named == nil || s.rank != "any" && s.rank != named[1]:
+		return "want rank " + s.rank
+	case fail.ReasonOf(verdict) != s.reason || !strings.Contains(text, s.want):
+		return fmt.Sprintf("want %s with %q", s.reason, s.want)
+	case !strings.Contains(text, s.place(s.file())):
+		return "want " + s.place(s.file())
+	}
+	return ""
+}

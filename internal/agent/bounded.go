@@ -58,7 +58,7 @@ const (
 	maxAnswer = 1 << 20
 	// maxTable is for GIDs of many virtual functions, or the addresses of all nodes.
 	maxTable = 4 << 20
-	// maxStatus is for a job's specification and the last words of all ranks of a node.
+	// maxStatus is for a job's specification and the last words, or the stacks, of all ranks of a node.
 	maxStatus = 8 << 20
 	// maxToken is for one value of a list that is read value by value.
 	maxToken = 64 << 10
@@ -67,7 +67,7 @@ const (
 // maxBytes is the bound of an answer by its kind.
 func maxBytes(answer any) int {
 	switch answer.(type) {
-	case *JobStatus:
+	case *JobStatus, *[]RankActivity:
 		return maxStatus
 	case *rdma.Facts, *Resolution:
 		return maxTable

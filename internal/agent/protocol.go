@@ -390,6 +390,8 @@ type RankStatus struct {
 	Exit  Exit      `json:"exit"`
 	// Stopped is true if a signal of the agent ended it.
 	Stopped bool `json:"stopped,omitempty"`
+	// Quiet is how long the log of a live rank has not grown. It comes with that of the job.
+	Quiet time.Duration `json:"quiet,omitempty"`
 	// Tail are its last lines of output.
 	Tail []string `json:"tail,omitempty"`
 	// Python is the last uncaught error that it printed.

@@ -78,6 +78,7 @@ func (r *RankStatus) Confine(rank, local, node int) {
 	if r.DebugPort != DebugPort {
 		r.DebugPort = 0
 	}
+	r.Quiet = max(0, r.Quiet)
 	r.Exit.confine()
 	r.Tail = shortLines(r.Tail)
 	if python := r.Python; python != nil {

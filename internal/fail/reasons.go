@@ -111,6 +111,8 @@ const (
 	ContainerRestarted Reason = "ContainerRestarted"
 	// NodeLost: a node's pod disappeared under a running job.
 	NodeLost Reason = "NodeLost"
+	// Hang: no rank printed or measured anything for longer than hang-timeout.
+	Hang Reason = "Hang"
 	// TrainingTimeout: the training did not end in time.
 	TrainingTimeout Reason = "TrainingTimeout"
 	// Cancelled: the run was cancelled, or stopped with Ctrl-C.

@@ -31,6 +31,16 @@ func rankFails(u trainer) {
 	e.mustContain(u.recorded(e.run.UID, "rank-3.log"), "ValueError: the loss is nan at step 12")
 }
 
+// hangs tests a run in which rank 1 is stopped while rank 0 waits for it.
+func hangs(u trainer) {
+	e := u.end(u.start("e2e/stops.py", "--param=launcher=torchrun", "--param=hang-timeout=40s", oneGPU)).
+		failed("train", fail.Hang, "rank 1 on node 1 is stopped by a signal", "no rank has printed or measured anything for")
+	e.mustContain(e.log("train"), "No rank has printed or measured anything for", "mlenv fetch "+e.run.Name)
+	for rank := range 2 {
+		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("stacks-%d.txt", rank)), fmt.Sprintf("rank %d on node %d", rank, rank))
+	}
+}
+
 // outOfMemory tests a run in which the kernel kills one of two ranks.
 func outOfMemory(u trainer) {
 	u.installChanged("memory: 1Gi", "memory: 256Mi", "memory: 4Gi", "memory: 512Mi")

@@ -123,6 +123,7 @@ func testTraining(t *testing.T, times *durations) {
 		{"fabric-foreign-pods", 0, foreignPods},
 		{"timeout-too-short", 1, timeoutTooShort},
 		{"rank-fails", 2, rankFails},
+		{"hangs", 1, hangs},
 		{"out-of-memory", 1, outOfMemory},
 		{"secret", 1, envSecret},
 		{"wrong-commit", 1, wrongCommit},

@@ -98,7 +98,7 @@ func read(lines []string) *agent.PythonError {
 		}
 		result.Traceback = append(result.Traceback, line)
 		if match := frame.FindStringSubmatch(line); match != nil {
-			if own := !isInstalled(match[1]); own || installed {
+			if own := !Installed(match[1]); own || installed {
 				result.File = match[1]
 				result.Line, _ = strconv.Atoi(match[2])
 				installed = !own
@@ -136,7 +136,8 @@ func syntaxError(lines []string) *agent.PythonError {
 	return nil
 }
 
-func isInstalled(path string) bool {
+// Installed reports whether a file belongs to the Python installation or to a package.
+func Installed(path string) bool {
 	return strings.Contains(path, "/site-packages/") || strings.Contains(path, "/dist-packages/") ||
 		strings.Contains(path, "/lib/python3") || strings.HasPrefix(path, "<")
 }

@@ -30,6 +30,9 @@ func (d Dir) RankLog(rank int) string { return d.file("rank-%d.log", rank) }
 // RankStatus is an agent.RankStatus, written by the rank's shim.
 func (d Dir) RankStatus(rank int) string { return d.file("rank-%d.json", rank) }
 
+// Stacks is what the threads of a rank do, for people.
+func (d Dir) Stacks(rank int) string { return d.file("stacks-%d.txt", rank) }
+
 // LauncherLog is the launcher's own output on a node.
 func (d Dir) LauncherLog(node int) string { return d.file("launcher-%d.log", node) }
 

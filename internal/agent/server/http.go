@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -55,6 +54,7 @@ func (s *Server) Handler() http.Handler {
 	handle("PUT /v1/jobs/{id}", s.startJob)
 	handle("GET /v1/jobs/{id}", s.job)
 	handle("GET /v1/jobs/{id}/watch", s.watchJob)
+	handle("POST /v1/jobs/{id}/stacks", s.stacks)
 	handle("POST /v1/jobs/{id}/stop", s.stopJob)
 	handle("GET /v1/jobs/{id}/logs/{name}", s.jobLog)
 	handle("PUT /v1/shells/{id}", s.keepShell)
@@ -362,7 +362,8 @@ func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if j != nil && !j.isOver() {
-		status.Quiet, status.RankSeconds = j.quiet(time.Now()), rankSeconds(j.dir.Metrics())
+		j.addQuiet(&status)
+		status.RankSeconds = rankSeconds(j.dir.Metrics())
 	}
 	return answer(w, status)
 }

@@ -36,6 +36,9 @@ type job struct {
 	changed, grown broadcast
 	nccl           *ncclLogs
 	processes      *processes
+	output         growth
+	// path is PATH of the ranks.
+	path string
 	// over is closed when no process is left and the status is written.
 	over chan struct{}
 
@@ -46,7 +49,7 @@ type job struct {
 
 // startJob starts the launcher and returns at once.
 func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) {
-	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, over: make(chan struct{}), status: status}
+	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, path: l.env["PATH"], over: make(chan struct{}), status: status}
 	j.processes = &processes{record: status.Record, node: status.Node}
 	j.nccl = newNCCLLogs(j.dir, status.Node)
 	// The record is watched before anything can write into it.
@@ -217,22 +220,6 @@ func (j *job) finish(exit agent.Exit) {
 	j.grown.fire()
 }
 
-// quiet is for how long no log of the node's ranks has grown, nor the metrics.
-func (j *job) quiet(now time.Time) time.Duration {
-	last := j.status.Started // never changes
-	files := []string{j.dir.LauncherLog(j.status.Node), j.dir.Metrics()}
-	for _, rank := range j.ranks {
-		files = append(files, j.dir.RankLog(rank))
-	}
-	for _, file := range files {
-		if info, err := os.Stat(file); err == nil && info.ModTime().After(last) {
-			last = info.ModTime()
-		}
-	}
-	// The clock of shared storage may be ahead.
-	return max(now.Sub(last), 0)
-}
-
 // endRanks marks ranks whose shim could not write their end as killed: such as
 // one that is slow to end, when its launcher is gone. Its log tells whether it
 // failed before, which may be why the others did.
@@ -251,7 +238,7 @@ func endRanks(status *agent.JobStatus, dir record.Dir) {
 
 // stop sends SIGTERM, and SIGKILL after the grace. Only the first call counts.
 func (j *job) stop(stop agent.Stop) {
-	quiet := j.quiet(time.Now()) // before the signal, which makes ranks print
+	quiet, _ := j.quiet(time.Now()) // before the signal, which makes ranks print
 	j.mu.Lock()
 	first := !j.stopping && j.status.Ended.IsZero()
 	if first {

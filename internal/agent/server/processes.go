@@ -81,8 +81,12 @@ func descendants(all []process, of int) map[int]bool {
 // process is one of those that this container shows.
 type process struct {
 	pid, parent int
+	// state is the kernel's letter.
+	state string
 	// dead is one that its parent has not collected.
 	dead bool
+	// cpu is the processor time that it has used.
+	cpu time.Duration
 }
 
 func processTable() (all []process) {
@@ -95,19 +99,33 @@ func processTable() (all []process) {
 		if err != nil {
 			continue
 		}
-		stat, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "stat"))
-		if err != nil {
-			continue
+		if found, ok := readProcess(pid); ok {
+			all = append(all, found)
 		}
-		// pid (name) state parent ...; the name may hold anything.
-		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if len(fields) < 2 {
-			continue
-		}
-		parent, _ := strconv.Atoi(string(fields[1]))
-		all = append(all, process{pid, parent, string(fields[0]) == "Z"})
 	}
 	return all
+}
+
+func readProcess(pid int) (found process, ok bool) {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	if err != nil {
+		return found, false
+	}
+	// pid (name) state parent ...; the name may hold anything. utime and stime are the fields 14 and 15 of proc(5).
+	const utime, stime = 14 - 3, 15 - 3
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) <= stime {
+		return found, false
+	}
+	number := func(field int) int {
+		n, _ := strconv.Atoi(string(fields[field]))
+		return n
+	}
+	// A tick is 10 ms for programs, whatever the kernel counts in.
+	const tick = 10 * time.Millisecond
+	found = process{pid: pid, parent: number(1), state: string(fields[0]), cpu: time.Duration(number(utime)+number(stime)) * tick}
+	found.dead = found.state == "Z"
+	return found, true
 }
 
 func (p *processes) signal(s syscall.Signal) (count int) {

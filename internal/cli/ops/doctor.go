@@ -59,6 +59,6 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 	flags := cmd.Flags()
 	env.AddTo(flags, "cluster file; its namespace is used without --namespace")
 	output.AddTo(flags, step.Text, step.JSON, step.YAML)
-	flags.DurationVar(&quietAfter, "quiet-after", 10*time.Minute, "how long a training may print nothing before that is a finding")
+	flags.DurationVar(&quietAfter, "quiet-after", 3*time.Minute, "how long a training may print nothing before that is a finding")
 	return cmd
 }

@@ -62,17 +62,17 @@ func (r Report) Broken() bool {
 
 // Options bound how long the doctor waits.
 type Options struct {
-	// QuietAfter is how long a training may print nothing; 0 is ten minutes, torch's own timeout of a collective.
+	// QuietAfter is how long a training may print nothing; 0 is three minutes.
 	QuietAfter time.Duration
-	// Patience bounds the time of the API server's answers and of each of the two requests to a node; 0 is 6 s. So
-	// an examination takes three times that at most.
+	// Patience bounds the time of the API server's answers and of each of the three requests to a node; 0 is 6 s. So
+	// an examination takes four times that at most.
 	Patience time.Duration
 	// Now is the clock; nil is the machine's.
 	Now func() time.Time
 }
 
 func (o Options) withDefaults() Options {
-	o.QuietAfter = cmp.Or(o.QuietAfter, 10*time.Minute)
+	o.QuietAfter = cmp.Or(o.QuietAfter, 3*time.Minute)
 	o.Patience = cmp.Or(o.Patience, 6*time.Second)
 	if o.Now == nil {
 		o.Now = time.Now

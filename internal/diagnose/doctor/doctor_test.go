@@ -75,7 +75,13 @@ func worlds() []asked {
 			w.nodes[1].stuck = true
 		}, []fail.Reason{"AgentStuck"}},
 		{"nothing is printed", func(w *world) {
-			w.job(func(node int, s *agent.JobStatus) { s.Quiet = time.Duration(20+node) * time.Minute })
+			w.job(func(node int, s *agent.JobStatus) {
+				s.Quiet = time.Duration(20+node) * time.Minute
+				for _, rank := range s.Ranks {
+					w.nodes[node].doing = append(w.nodes[node].doing, agent.RankActivity{Rank: rank.Rank, Frames: []agent.Frame{{Function: "step", File: "train.py", Line: 88}}})
+				}
+			})
+			w.nodes[1].doing[1].Frames = []agent.Frame{{Function: "load_batch", File: "data.py", Line: 41}}
 			w.nodes[0].facts.GPUs[0].Utilization = 100
 		}, []fail.Reason{"NoProgress"}},
 		{"it waits for a debugger", func(w *world) {

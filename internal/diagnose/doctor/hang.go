@@ -122,33 +122,28 @@ func (e *examination) unknown(j job) []Finding {
 	return all
 }
 
+// isQuiet reports whether a job has been silent for long.
+func (e *examination) isQuiet(j job) bool {
+	quiet, ok := j.quiet()
+	return ok && quiet >= e.QuietAfter
+}
+
 // quiet is about a job that prints nothing.
 func (e *examination) quiet(j job) []Finding {
-	quiet, ok := j.quiet()
-	if !ok || quiet < e.QuietAfter {
+	if !e.isQuiet(j) {
 		return nil
 	}
+	quiet, _ := j.quiet()
 	evidence := fmt.Sprintf("no rank has printed anything or written metrics for %s", age(quiet))
-	next := fmt.Sprintf("%s, for one rank of each node (PID %s): the others wait for the rank whose stack differs",
-		e.nodes[0].exec(e.namespace, "py-spy dump --pid PID"), j.processes())
 	if rank := j.spec().DebugRank; rank != nil {
 		return []Finding{newFinding(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or runs in one", evidence, *rank), "attach to it, or let it continue").as(fail.Note)}
 	}
+	evidence += "; " + cause.Hang(j.spec(), j.statuses, j.activities)
 	if busy := e.utilization(); busy != "" {
 		evidence += "; GPUs in percent: " + busy + " (near 100 everywhere: ranks wait in a collective; near 0: for data or in Python)"
 	}
+	next := fmt.Sprintf("%s: the others wait for the rank whose stack differs", e.nodes[0].exec(e.namespace, fmt.Sprintf("sh -c 'cat %s/stacks-*.txt'", j.statuses[0].Record)))
 	return []Finding{newFinding(NoProgress, j.title(), evidence, next)}
-}
-
-// processes are the first ranks' of each node.
-func (j job) processes() string {
-	var pids []string
-	for _, status := range j.statuses {
-		if len(status.Ranks) > 0 {
-			pids = append(pids, fmt.Sprintf("%d on node %d", status.Ranks[0].PID, status.Node))
-		}
-	}
-	return cmp.Or(strings.Join(pids, ", "), "no rank has started")
 }
 
 // resolution is about names that ranks could not look up, or that resolve to a wrong address.

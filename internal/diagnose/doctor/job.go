@@ -14,7 +14,9 @@ type job struct {
 	id string
 	// statuses of the nodes that know it, in their order.
 	statuses []agent.JobStatus
-	now      time.Time
+	// activities are what the ranks of a silent job do.
+	activities []agent.RankActivity
+	now        time.Time
 }
 
 // jobIDs are the jobs that a node runs, and the job of the run that holds the environment: its ID is the PipelineRun's UID.

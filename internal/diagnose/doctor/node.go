@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -115,6 +116,27 @@ func (e *examination) askNodes(ctx context.Context) {
 		e.each(bounded, set, func(ctx context.Context, n *node, client *agent.Client) { n.askJobs(ctx, client, ids) })
 	}
 	e.gatherJobs(ids)
+	for i := range e.jobs {
+		if j := &e.jobs[i]; e.isQuiet(*j) {
+			e.askStacks(ctx, set, j)
+		}
+	}
+}
+
+// askStacks asks what the ranks of a silent job do.
+func (e *examination) askStacks(ctx context.Context, set nodes.Set, j *job) {
+	ctx, cancel := context.WithTimeout(ctx, e.Patience)
+	defer cancel()
+	var mu sync.Mutex
+	e.each(ctx, set, func(ctx context.Context, _ *node, client *agent.Client) {
+		found, err := client.Stacks(ctx, j.id)
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil { // an agent of an earlier version does not know the request
+			j.activities = append(j.activities, found...)
+		}
+	})
+	slices.SortFunc(j.activities, func(a, b agent.RankActivity) int { return cmp.Compare(a.Rank, b.Rank) })
 }
 
 // each asks all nodes in parallel. A failure of one does not end the others.

@@ -73,6 +73,8 @@ type answers struct {
 	names agent.Resolution
 	// job is the one that it knows, none where its ID is "".
 	job agent.JobStatus
+	// doing is what its ranks do.
+	doing []agent.RankActivity
 	// dead agents do not listen, stuck ones do not answer to what must look at devices.
 	dead, stuck bool
 
@@ -155,6 +157,8 @@ func (w *world) serve() {
 					answer(n.rdma)
 				case r.URL.Path == "/v1/resolve":
 					answer(n.names)
+				case r.URL.Path == "/v1/jobs/"+n.job.ID+"/stacks":
+					answer(n.doing)
 				case r.URL.Path == "/v1/jobs/"+n.job.ID:
 					answer(n.job)
 				default:

@@ -36,6 +36,7 @@ var kinds = map[string]kind{
 	"flavour":          matches(`^\w[\w.-]{0,127}$`, "a flavour, as in pytorch-2.9-numpy2"),
 	"git-secret":       subdomain("the name of a Secret, or none"),
 	"gpus-per-node":    count,
+	"hang-timeout":     hangTimeout,
 	"image":            image,
 	"keep":             oneOf("true", "false"),
 	"keep-for":         duration,
@@ -103,6 +104,11 @@ func matches(pattern, names string) kind {
 
 func subdomain(names string) kind {
 	return func(value string) error { return want(len(validation.IsDNS1123Subdomain(value)) == 0, value, names) }
+}
+
+func hangTimeout(value string) error {
+	d, err := time.ParseDuration(value)
+	return want(value == "auto" || err == nil && d >= 0, value, "auto, 0 for never, or a duration such as 20m")
 }
 
 func duration(value string) error {

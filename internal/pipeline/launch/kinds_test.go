@@ -77,6 +77,8 @@ func TestKinds(t *testing.T) {
 		{"launcher", "torchrun", "mpirun"},
 		{"mode", "rdma", "ib"},
 		{"name", "h-kim", "H.Kim"},
+		{"hang-timeout", "0", "-5m"},
+		{"hang-timeout", "20m", "never"},
 		{"nodes", "0x10", "two"},
 		{"on-busy", "wait", "queue"},
 		{"on-change", "recreate", "apply"},

@@ -30,7 +30,8 @@ The script runs in the tree that sync-repo uploaded. Arguments before -- are env
 arguments after it are the script's. A -- in front of the variables keeps any of them from being read as a flag.
 
 The step succeeds when every rank of every node exits with 0. If a rank fails, the step names the one that failed
-first by an error of its own, and stops the rest.`,
+first by an error of its own, and stops the rest. If no rank prints or measures anything for longer than --hang-timeout,
+the step writes the stacks of all ranks into the record, names the rank that the others wait for, and stops them.`,
 		Example: `  train --script train.py --launcher deepspeed --deepspeed-config ds_zero2.json
   train --script train.py NCCL_DEBUG=WARN -- --steps 500 --lr 3e-4`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -78,6 +79,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
 	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often to show progress, if the training writes metrics")
+	flags.Var(&o.HangTimeout, "hang-timeout", HangTimeoutUsage)
 	flags.IntVar(&o.DebugRank, "debug-rank", -1, "rank that waits for a debugger before it starts, from 0; -1 for none")
 }
 

@@ -18,6 +18,8 @@ type progress struct {
 	last map[string]any
 	// Rates are those from first to latest; printed is the point of the last line.
 	first, latest, printed point
+	// longest is the longest time between two steps that were reported.
+	longest time.Duration
 }
 
 type point struct {
@@ -44,11 +46,21 @@ func (p *progress) add(value map[string]any, now time.Time) (first bool) {
 	// An evaluation's line may not have them.
 	samples, _ := metrics.Number(p.last, "samples")
 	tokens, _ := metrics.Number(p.last, "tokens")
+	if !p.latest.at.IsZero() {
+		p.longest = max(p.longest, at.Sub(p.latest.at))
+	}
 	p.latest = point{at: at, step: step, samples: samples, tokens: tokens}
 	if first = p.first.at.IsZero(); first {
 		p.first = p.latest
 	}
 	return first
+}
+
+// stepTime is how long the first step that was reported took from the start on, and the longest time between two others.
+func (p *progress) stepTime(start time.Time) (first, longest time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.first.at.Sub(start), p.longest
 }
 
 // line is the current progress, "" if nothing is new since the last call.

@@ -48,6 +48,8 @@ type Options struct {
 	Tree tree.Digest
 	// ProgressEvery is the time between two lines of progress.
 	ProgressEvery time.Duration
+	// HangTimeout is the longest silence of a training that runs on.
+	HangTimeout HangTimeout
 	// DebugRank waits for a debugger; -1 for none.
 	DebugRank int
 	// Exclusive refuses to train next to another training on the same nodes. With Replace a training that a person
@@ -85,7 +87,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Pods: pods, Log: log, Out: d.Out, Every: o.ProgressEvery}
+	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Pods: pods, Log: log, Out: d.Out, Every: o.ProgressEvery, HangTimeout: o.HangTimeout}
 	t.Forward = func(node, port int) string {
 		return fmt.Sprintf("oc port-forward pod/%s %d -n %s", objects.NamesOf(o.Name).PodName(node), port, clients.Namespace)
 	}

@@ -2,6 +2,7 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +56,8 @@ type Training struct {
 	Out io.Writer
 	// Every is how often progress is shown.
 	Every time.Duration
+	// HangTimeout is the longest silence of a training that runs on.
+	HangTimeout HangTimeout
 }
 
 // Pods tells what became of the pod of a node that does not answer.
@@ -78,6 +81,8 @@ type update struct {
 	node   int
 	status agent.JobStatus
 	err    error
+	// why is the reason for stopping the others after err, "" for a lost node.
+	why string
 }
 
 // Run starts the job, or attaches to it, and returns when its verdict is known. When ctx is done it leaves the job
@@ -105,6 +110,7 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 	var logs sync.WaitGroup
 	t.followRanks(following, &logs)
 	t.followMetrics(following, &logs, shown, began)
+	go t.watchSilence(following, shown, updates)
 
 	statuses, err := t.wait(ctx, updates, began)
 	// The verdict is known; the rest of the ranks' output must still arrive.
@@ -327,7 +333,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 					return statuses, transport()
 				}
 				failure = errors.Join(failure, u.err)
-				stop("another node is gone")
+				stop(cmp.Or(u.why, "another node is gone"))
 				break
 			}
 			monitor.note(statuses[u.node].NCCL, u.status.NCCL)

@@ -1,0 +1,38 @@
+package agenttest
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// spied is what py-spy 0.4.3 prints of two ranks of one gloo training under torch 2.15: one loads a batch, and another one waits in
+// all_reduce.
+//
+//go:embed testdata/py-spy-*.json
+var spied embed.FS
+
+// PySpy is a PATH with a stand-in for py-spy, for which the process of node 1 loads a batch and those of other nodes wait.
+func PySpy(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	texts, err := fs.Sub(spied, "testdata")
+	if err == nil {
+		err = os.CopyFS(dir, texts)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "py-spy"), fmt.Appendf(nil, `#!/bin/sh
+# dump --nonblocking --full-filenames --json --pid PID
+what=waits
+tr '\0' '\n' <"/proc/$6/environ" | grep -qx NODE_RANK=1 && what=loads
+exec sed "s|PID|$6|; s|FOLDER|$(readlink "/proc/$6/cwd")|" %s/py-spy-$what.json
+`, dir), 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir + ":" + os.Getenv("PATH")
+}

@@ -1,0 +1,79 @@
+package server
+
+import (
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// growth notes when files grew, by this node's clock: that of shared storage may be wrong. The time of a change lies between
+// two looks, and is the file's own if that does too.
+type growth struct {
+	mu     sync.Mutex
+	looked time.Time
+	files  map[string]grown
+}
+
+type grown struct {
+	size           int64
+	modified, last time.Time
+}
+
+// look returns when each of the files last grew, from since on.
+func (g *growth) look(files []string, since, now time.Time) (last []time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.files == nil {
+		g.files, g.looked = map[string]grown{}, since
+	}
+	for _, file := range files {
+		seen := g.files[file]
+		if info, err := os.Stat(file); err == nil && (info.Size() != seen.size || !info.ModTime().Equal(seen.modified)) {
+			at := info.ModTime()
+			if at.Before(g.looked) {
+				at = g.looked
+			}
+			if at.After(now) {
+				at = now
+			}
+			seen = grown{info.Size(), info.ModTime(), at}
+			g.files[file] = seen
+		}
+		if seen.last.Before(since) {
+			seen.last = since
+		}
+		last = append(last, seen.last)
+	}
+	g.looked = now
+	return last
+}
+
+// quiet is how long no log of the node's ranks has grown, nor the metrics, and the same for each rank's own log.
+//
+// Nothing else counts as progress. A rank that waits in NCCL uses a whole processor, so processor time is none; what a rank
+// uses and where it is (Server.stacks) only tells a rank that works in silence from one that waits.
+func (j *job) quiet(now time.Time) (least time.Duration, ofRank []time.Duration) {
+	files := []string{j.dir.LauncherLog(j.status.Node), j.dir.Metrics()} // neither name changes
+	for _, rank := range j.ranks {
+		files = append(files, j.dir.RankLog(rank))
+	}
+	for _, at := range j.output.look(files, j.status.Started, now) {
+		ofRank = append(ofRank, max(now.Sub(at), 0))
+	}
+	return slices.Min(ofRank), ofRank[2:]
+}
+
+// addQuiet adds to the status for how long the job and each live rank have been quiet.
+func (j *job) addQuiet(status *agent.JobStatus) {
+	var ofRank []time.Duration
+	status.Quiet, ofRank = j.quiet(time.Now())
+	status.Ranks = slices.Clone(status.Ranks)
+	for i := range status.Ranks {
+		if r := &status.Ranks[i]; r.Ended.IsZero() && r.LocalRank < len(ofRank) {
+			r.Quiet = ofRank[r.LocalRank]
+		}
+	}
+}

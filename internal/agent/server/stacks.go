@@ -1,0 +1,229 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// Bounds of a request for stacks.
+const (
+	// stackTime is how long the agent watches what a rank uses.
+	stackTime = 2 * time.Second
+	// spyTime and spyOutput bound a py-spy.
+	spyTime   = 10 * time.Second
+	spyOutput = 4 << 20
+	// spies is how many py-spy run at the same time.
+	spies = 8
+	// maxThreads bounds the threads of a rank in the record.
+	maxThreads = 200
+)
+
+// stacks answers what the node's live ranks do, and writes their stacks into the record.
+func (s *Server) stacks(w http.ResponseWriter, r *http.Request) error {
+	status, j, err := s.findJob(r)
+	if err != nil {
+		return err
+	}
+	all := []agent.RankActivity{}
+	if j == nil || j.isOver() {
+		return answer(w, all)
+	}
+	var live []agent.RankStatus
+	for _, rank := range status.Ranks {
+		if rank.Ended.IsZero() && rank.PID > 0 {
+			live = append(live, rank)
+		}
+	}
+	spy, err := agent.FindProgram("py-spy", j.path+":"+filepath.Join(s.config.Paths.Home, "bin"))
+	if err != nil {
+		err = errors.New("py-spy is not in the training image")
+	}
+	all = make([]agent.RankActivity, len(live))
+	turns := make(chan struct{}, spies)
+	var group sync.WaitGroup
+	for i, rank := range live {
+		group.Go(func() {
+			all[i] = j.activity(r.Context(), rank, spy, err, turns)
+		})
+	}
+	group.Wait()
+	return answer(w, all)
+}
+
+// activity is what one rank does. spyErr is why there is no py-spy.
+func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, spyErr error, turns chan struct{}) agent.RankActivity {
+	began := time.Now()
+	pid, tree := pythonOf(rank.PID)
+	ownBefore, childrenBefore, ioBefore := used(pid, tree)
+	doing := agent.RankActivity{Rank: rank.Rank, Node: rank.Node}
+	var text bytes.Buffer
+	var threads []pythonThread
+	err := spyErr
+	if err == nil {
+		turns <- struct{}{}
+		threads, err = dump(ctx, spy, pid)
+		<-turns
+	}
+	if err != nil {
+		doing.Problem = err.Error()
+	}
+	select {
+	case <-time.After(time.Until(began.Add(stackTime))):
+	case <-ctx.Done():
+	}
+	own, children, io := used(pid, tree)
+	took := time.Since(began)
+	doing.CPU = (own - ownBefore).Seconds() / took.Seconds()
+	doing.ChildCPU = max(0, (children-childrenBefore).Seconds()/took.Seconds()) // a child may have ended
+	doing.IO = max(0, io-ioBefore)
+	main := readThread(pid, pid)
+	doing.State, doing.Waits = main.state, main.waits
+
+	fmt.Fprintf(&text, "rank %d on node %d, process %d, at %s\nit uses %.2f processors, its %d descendants %.2f; all of them read and wrote %d bytes in %s\n",
+		rank.Rank, rank.Node, pid, began.UTC().Format(time.RFC3339), doing.CPU, len(tree)-1, doing.ChildCPU, doing.IO, took.Round(time.Millisecond))
+	if doing.Problem != "" {
+		fmt.Fprintf(&text, "no stacks of Python: %s\n", doing.Problem)
+	}
+	folder, _ := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
+	for _, t := range threads {
+		fmt.Fprintf(&text, "\nthread %d %q\n", t.ID, t.Name)
+		for i, f := range t.Frames {
+			frame := agent.Frame{Function: f.Name, File: strings.TrimPrefix(f.File, folder+"/"), Line: f.Line}
+			fmt.Fprintf(&text, "    %s (%s:%d)\n", frame.Function, frame.File, frame.Line)
+			if t.ID == pid && i < agent.MaxFrames {
+				doing.Frames = append(doing.Frames, frame)
+			}
+		}
+	}
+	text.WriteString("\nthreads, as the kernel has them:\n")
+	tasks, _ := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	for _, task := range tasks[:min(len(tasks), maxThreads)] {
+		tid, _ := strconv.Atoi(task.Name())
+		t := readThread(pid, tid)
+		fmt.Fprintf(&text, "    %d %s: %s %s\n%s", tid, t.name, t.state, t.waits, t.stack)
+	}
+	if err := record.WriteFile(j.dir.Stacks(rank.Rank), text.Bytes()); err != nil {
+		j.log.Warn("Recording the stacks of a rank failed.", "rank", rank.Rank, "error", err)
+	}
+	return doing
+}
+
+// pythonOf is the process of a rank that runs Python, or else the rank's own, and the rank's process with its descendants: a rank
+// may be a shell that runs Python.
+func pythonOf(pid int) (python int, tree []int) {
+	tree = []int{pid}
+	below := descendants(processTable(), pid)
+	tree = append(tree, slices.Sorted(maps.Keys(below))...)
+	for _, p := range tree {
+		program, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(p), "exe"))
+		if err == nil && strings.HasPrefix(filepath.Base(program), "python") {
+			return p, tree
+		}
+	}
+	return pid, tree
+}
+
+// used is the processor time of a process and of the rest of its tree, and what the tree has read and written.
+func used(pid int, tree []int) (own, others time.Duration, io agent.Bytes) {
+	for _, p := range tree {
+		found, _ := readProcess(p)
+		if p == pid {
+			own = found.cpu
+		} else {
+			others += found.cpu
+		}
+		content, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p), "io"))
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(content)) {
+			// read_bytes has what is read through mappings, rchar what comes from the cache.
+			if key, value, _ := strings.Cut(strings.TrimSpace(line), ": "); slices.Contains([]string{"rchar", "wchar", "read_bytes"}, key) {
+				n, _ := strconv.ParseInt(value, 10, 64)
+				io += agent.Bytes(n)
+			}
+		}
+	}
+	return own, others, io
+}
+
+// kernelThread is a thread as the kernel has it.
+type kernelThread struct{ name, state, waits, stack string }
+
+// readThread reads what this user may see of a thread; only root may see its stack.
+func readThread(pid, tid int) (t kernelThread) {
+	read := func(file string) string {
+		content, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "task", strconv.Itoa(tid), file))
+		return string(content)
+	}
+	t.name = strings.TrimSpace(read("comm"))
+	if _, state, ok := strings.Cut(read("status"), "\nState:\t"); ok {
+		t.state = state[:min(1, len(state))]
+	}
+	if t.waits = read("wchan"); t.waits == "0" {
+		t.waits = ""
+	}
+	t.stack = read("stack")
+	return t
+}
+
+// pythonThread is a thread in the answer of py-spy.
+type pythonThread struct {
+	ID     int    `json:"os_thread_id"`
+	Name   string `json:"thread_name"`
+	Frames []struct {
+		Name string `json:"name"`
+		File string `json:"filename"`
+		Line int    `json:"line"`
+	} `json:"frames"`
+}
+
+// dump asks py-spy for the stacks of a process. py-spy reads its memory without stopping it: it cannot stop a process that a
+// signal has stopped, and if it is killed while it has stopped one, that one stays so. A process that runs meanwhile may
+// change under its eyes, so it tries again.
+func dump(ctx context.Context, spy string, pid int) (threads []pythonThread, err error) {
+	ctx, cancel := context.WithTimeout(ctx, spyTime)
+	defer cancel()
+	for range 3 {
+		command := exec.CommandContext(ctx, spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", strconv.Itoa(pid))
+		command.WaitDelay = time.Second
+		var problem bytes.Buffer
+		output := &limited{}
+		command.Stdout, command.Stderr = output, &problem
+		if err = command.Run(); err == nil {
+			err = json.Unmarshal(output.Bytes(), &threads)
+		}
+		if err == nil {
+			return threads, nil
+		}
+		err = fmt.Errorf("running py-spy: %w: %s", err, humanize.OneLine(problem.String(), 300))
+	}
+	return nil, err
+}
+
+// limited keeps at most spyOutput bytes.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > spyOutput {
+		return 0, errors.New("it prints too much")
+	}
+	return l.Buffer.Write(p)
+}

@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"context"
+	"net/http"
+)
+
+// RankActivity is what a live rank does: the answer of POST /v1/jobs/ID/stacks has one for each rank of the node. The agent also
+// writes the stacks of all threads into the record, as stacks-RANK.txt.
+type RankActivity struct {
+	// Rank is global.
+	Rank int `json:"rank"`
+	Node int `json:"node"`
+	// State of the main thread, as the kernel has it: R runs, S sleeps, D waits for a disk or a device, T is stopped.
+	State string `json:"state"`
+	// Waits is the kernel's function in which the main thread sleeps, "" if it is unknown.
+	Waits string `json:"waits,omitempty"`
+	// CPU is how many processors the process uses, ChildCPU how many its descendants use, and IO what all of them read and wrote,
+	// in the time of the request.
+	CPU      float64 `json:"cpu"`
+	ChildCPU float64 `json:"childCPU"`
+	IO       Bytes   `json:"io"`
+	// Frames are those of the main thread in Python, the innermost first.
+	Frames []Frame `json:"frames,omitempty"`
+	// Problem is why there are no frames.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Frame is a call in Python.
+type Frame struct {
+	Function string `json:"function"`
+	// File is relative to the folder of the job if it lies there.
+	File string `json:"file"`
+	Line int    `json:"line"`
+}
+
+// MaxFrames bounds the frames of a rank.
+const MaxFrames = 100
+
+// Stacks asks what the node's live ranks do, which takes some seconds. It does not disturb them.
+func (c *Client) Stacks(ctx context.Context, id string) ([]RankActivity, error) {
+	all, err := ask[[]RankActivity](ctx, c, http.MethodPost, jobPath(id)+"/stacks", nil)
+	for i := range all {
+		a := &all[i]
+		a.Node, a.State, a.Waits, a.Problem = c.node, short(a.State), short(a.Waits), short(a.Problem)
+		a.Frames = a.Frames[:min(len(a.Frames), MaxFrames)]
+		for j := range a.Frames {
+			a.Frames[j].Function, a.Frames[j].File = short(a.Frames[j].Function), short(a.Frames[j].File)
+		}
+	}
+	return all, err
+}

@@ -1,0 +1,208 @@
+package cause
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/pyerror"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// collective matches the functions of torch.distributed and DeepSpeed in which a rank waits for others.
+var collective = regexp.MustCompile(`^_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|gather|scatter|barrier|monitored_barrier|store_based_barrier|` +
+	`send|recv|isend|irecv|batch_isend_irecv|init_process_group|init_distributed|new_group|rendezvous|create_c10d_store|wait_tensor)(_\w+)?$`)
+
+// place is where a rank is.
+type place struct {
+	// function and at are the call in Python: the collective, or the function of the training's own code.
+	function, at string
+	// waits is true in a collective.
+	waits bool
+	// stopped is true if a signal has stopped the process.
+	stopped bool
+}
+
+func placeOf(a agent.RankActivity) (p place) {
+	p.stopped = strings.EqualFold(a.State, "T")
+	for _, f := range a.Frames {
+		installed := pyerror.Installed(f.File)
+		if installed && !p.waits && (strings.Contains(f.File, "/torch/distributed/") || strings.Contains(f.File, "/deepspeed/comm/")) && collective.MatchString(f.Function[strings.LastIndexByte(f.Function, '.')+1:]) {
+			p.function, p.waits = f.Function, true
+		}
+		if !installed {
+			p.function, p.at = cmp.Or(p.function, f.Function), fmt.Sprintf("%s:%d", InTree(f.File), f.Line)
+			break
+		}
+	}
+	if p.at == "" && len(a.Frames) > 0 {
+		f := a.Frames[0]
+		p.function, p.at = cmp.Or(p.function, f.Function), fmt.Sprintf("%s:%d", f.File, f.Line)
+	}
+	if p.at == "" && a.Waits != "" {
+		p.function, p.at = a.Waits, "in the kernel"
+	}
+	return p
+}
+
+// describe is what ranks at the place do; several is true for more than one.
+func (p place) describe(several bool) string {
+	verb := func(one, more string) string {
+		if several {
+			return more
+		}
+		return one
+	}
+	in := ""
+	if p.function != "" {
+		in = fmt.Sprintf(" in %s (%s)", p.function, p.at)
+	}
+	switch {
+	case p.stopped:
+		return verb("is", "are") + " stopped by a signal" + in
+	case p.waits:
+		return verb("waits", "wait") + in
+	case in == "":
+		return verb("does", "do") + " something unknown"
+	}
+	return verb("is", "are") + in
+}
+
+// Hang is the likely culprit of a training without progress, in one sentence: the ranks that have not started, that have ended,
+// that are stopped, that are in no collective while others wait in one, or that are elsewhere than most. If all are at the
+// same place, it is that.
+func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
+	known := map[int]agent.RankStatus{}
+	for _, status := range statuses {
+		for _, rank := range status.Ranks {
+			known[rank.Rank] = rank
+		}
+	}
+	at := map[place][]agent.RankActivity{}
+	var missing, ended []int
+	nodes := map[int]int{}
+	doing := map[int]agent.RankActivity{}
+	for _, a := range activities {
+		doing[a.Rank] = a
+	}
+	for node := range spec.Nodes {
+		for _, rank := range spec.Ranks(node) {
+			nodes[rank] = node
+			r, started := known[rank]
+			a, asked := doing[rank]
+			switch {
+			case !started:
+				missing = append(missing, rank)
+			case !r.Ended.IsZero():
+				ended = append(ended, rank)
+			case asked:
+				at[placeOf(a)] = append(at[placeOf(a)], a)
+			}
+		}
+	}
+	// The most ranks come last; of as many, those that wait.
+	places := slices.SortedFunc(maps.Keys(at), func(a, b place) int {
+		return cmp.Or(flag(b.stopped)-flag(a.stopped), flag(a.waits)-flag(b.waits), len(at[a])-len(at[b]), cmp.Compare(at[a][0].Rank, at[b][0].Rank))
+	})
+	others := ""
+	if len(places) > 0 {
+		last := places[len(places)-1]
+		others = fmt.Sprintf("%s %s", humanize.Count(len(at[last]), "rank"), last.describe(len(at[last]) > 1))
+	}
+	while := func(culprit string) string {
+		if others == "" {
+			return culprit
+		}
+		return culprit + " while " + others
+	}
+	switch {
+	case len(missing) > 0:
+		return while(ranksOf(missing, nodes) + " " + hasHave(missing) + " not started")
+	case len(ended) > 0:
+		return while(ranksOf(ended, nodes) + " " + hasHave(ended) + " ended")
+	case len(places) == 0:
+		return "no agent reported what its ranks do"
+	case len(places) == 1:
+		if n := len(at[places[0]]); n > 1 {
+			return "all " + others
+		}
+		return fmt.Sprintf("rank %d %s", at[places[0]][0].Rank, places[0].describe(false))
+	}
+	first := places[0]
+	var culprits []int
+	for _, a := range at[first] {
+		culprits = append(culprits, a.Rank)
+	}
+	return while(ranksOf(culprits, nodes) + " " + first.describe(len(culprits) > 1))
+}
+
+func flag(set bool) int {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+func hasHave(ranks []int) string {
+	if len(ranks) > 1 {
+		return "have"
+	}
+	return "has"
+}
+
+// ranksOf names ranks: rank 3 on node 1; ranks 3, 4 and 9 more.
+func ranksOf(ranks []int, nodes map[int]int) string {
+	if len(ranks) == 1 {
+		return fmt.Sprintf("rank %d on node %d", ranks[0], nodes[ranks[0]])
+	}
+	const most = 8
+	var names []string
+	for _, rank := range ranks[:min(len(ranks), most)] {
+		names = append(names, fmt.Sprint(rank))
+	}
+	if more := len(ranks) - most; more > 0 {
+		return fmt.Sprintf("ranks %s and %d more", strings.Join(names, ", "), more)
+	}
+	last := len(names) - 1
+	return fmt.Sprintf("ranks %s and %s", strings.Join(names[:last], ", "), names[last])
+}
+
+// Bounds above which a rank works, in processors and bytes over the time of a request for stacks.
+const (
+	workCPU = 0.1
+	workIO  = 256 << 10
+)
+
+// Works reports whether a silent rank of the job does something other than wait, such as loading, compiling or saving:
+// its descendants use processors, it reads or writes, or it uses a processor itself, and its stack has changed since before,
+// or it is not where most are, or its stack is unknown. Processor time alone is no work, because a rank that waits in
+// NCCL uses a whole processor.
+func Works(before, now []agent.RankActivity) (rank int, works bool) {
+	at, waiting := map[place]int{}, 0
+	for _, a := range now {
+		p := placeOf(a)
+		at[p]++
+		waiting += flag(p.waits)
+	}
+	for _, a := range now {
+		p := placeOf(a)
+		if p.stopped {
+			continue
+		}
+		if a.ChildCPU >= workCPU || a.IO >= workIO {
+			return a.Rank, true
+		}
+		i := slices.IndexFunc(before, func(b agent.RankActivity) bool { return b.Rank == a.Rank })
+		changed := i >= 0 && !slices.Equal(before[i].Frames, a.Frames)
+		// With two ranks at two places neither is where most are, unless the other one is known to wait.
+		alone := !p.waits && (len(now) == 1 || 2*at[p] < len(now) || at[p] < len(now) && at[p]+waiting == len(now))
+		if a.CPU >= workCPU && (changed || alone || a.Frames == nil) {
+			return a.Rank, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,103 @@
+package cause
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+const site = "/opt/venv/lib/python3.11/site-packages/torch/"
+
+// Stacks of a torch 2.15 with gloo, as py-spy prints them.
+var (
+	waits = []agent.Frame{
+		{Function: "all_reduce", File: site + "distributed/distributed_c10d.py", Line: 4181},
+		{Function: "_exception_logger.<locals>.wrapper", File: site + "distributed/c10d_logger.py", Line: 83},
+		{Function: "main", File: agent.Trees + "/" + hash + "/train.py", Line: 88}, {Function: "<module>", File: "train.py", Line: 99},
+	}
+	barrier = []agent.Frame{
+		{Function: "barrier", File: site + "distributed/distributed_c10d.py", Line: 6001},
+		{Function: "main", File: "train.py", Line: 90},
+	}
+	loads = []agent.Frame{{Function: "load_batch", File: "data.py", Line: 41}, {Function: "main", File: "train.py", Line: 80}}
+	queue = []agent.Frame{
+		{Function: "Condition.wait", File: "/usr/lib/python3.11/threading.py", Line: 320},
+		{Function: "_MultiProcessingDataLoaderIter._try_get_data", File: site + "utils/data/dataloader.py", Line: 1275},
+		{Function: "epoch", File: "train.py", Line: 70},
+	}
+	rendezvous = []agent.Frame{
+		{Function: "_create_c10d_store", File: site + "distributed/rendezvous.py", Line: 198},
+		{Function: "init_process_group", File: site + "distributed/distributed_c10d.py", Line: 1700},
+		{Function: "main", File: "train.py", Line: 10},
+	}
+)
+
+const hash = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+func TestHang(t *testing.T) {
+	spec := agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 4}
+	type ranks map[int]agent.RankActivity
+	for name, tc := range map[string]struct {
+		others  []agent.Frame
+		ranks   ranks
+		missing []int
+		ended   []int
+		want    string
+	}{
+		"one loads data": {waits, ranks{5: {Frames: loads}}, nil, nil,
+			"rank 5 on node 1 is in load_batch (data.py:41) while 7 ranks wait in all_reduce (train.py:88)"},
+		"one waits for its data loader": {waits, ranks{2: {Frames: queue}}, nil, nil,
+			"rank 2 on node 0 is in epoch (train.py:70) while 7 ranks wait in all_reduce (train.py:88)"},
+		"one is stopped": {waits, ranks{5: {Frames: waits, State: "T"}}, nil, nil,
+			"rank 5 on node 1 is stopped by a signal in all_reduce (train.py:88) while 7 ranks wait in all_reduce (train.py:88)"},
+		"one waits elsewhere": {waits, ranks{0: {Frames: barrier}}, nil, nil,
+			"rank 0 on node 0 waits in barrier (train.py:90) while 7 ranks wait in all_reduce (train.py:88)"},
+		"two load data": {waits, ranks{1: {Frames: loads}, 5: {Frames: loads}}, nil, nil,
+			"ranks 1 and 5 are in load_batch (data.py:41) while 6 ranks wait in all_reduce (train.py:88)"},
+		"most do not wait": {loads, ranks{1: {Frames: waits}}, nil, nil,
+			"ranks 0, 2, 3, 4, 5, 6 and 7 are in load_batch (data.py:41) while 1 rank waits in all_reduce (train.py:88)"},
+		"NCCL waits in the training's own code": {queue, ranks{1: {Frames: loads}}, nil, nil,
+			"rank 1 on node 0 is in load_batch (data.py:41) while 7 ranks are in epoch (train.py:70)"},
+		"all wait": {waits, nil, nil, nil, "all 8 ranks wait in all_reduce (train.py:88)"},
+		"one has not started": {rendezvous, nil, []int{6}, nil,
+			"rank 6 on node 1 has not started while 7 ranks wait in _create_c10d_store (train.py:10)"},
+		"a node has not started": {rendezvous, nil, []int{4, 5, 6, 7}, nil,
+			"ranks 4, 5, 6 and 7 have not started while 4 ranks wait in _create_c10d_store (train.py:10)"},
+		"one has ended": {waits, nil, nil, []int{3}, "rank 3 on node 0 has ended while 7 ranks wait in all_reduce (train.py:88)"},
+		"no py-spy": {nil, ranks{3: {State: "S", Waits: "hrtimer_nanosleep"}}, nil, nil,
+			"rank 3 on node 0 is in hrtimer_nanosleep (in the kernel) while 7 ranks do something unknown"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var statuses []agent.JobStatus
+			var activities []agent.RankActivity
+			for node := range 2 {
+				status := agent.JobStatus{Spec: spec, Node: node}
+				for _, rank := range spec.Ranks(node) {
+					r := agent.RankStatus{Rank: rank, Node: node}
+					if slices.Contains(tc.missing, rank) {
+						continue
+					}
+					if slices.Contains(tc.ended, rank) {
+						r.Ended = time.Unix(1, 0)
+					}
+					status.Ranks = append(status.Ranks, r)
+					a, ok := tc.ranks[rank]
+					if !ok {
+						a.Frames = tc.others
+					}
+					a.Rank, a.Node = rank, node
+					activities = append(activities, a)
+				}
+				statuses = append(statuses, status)
+			}
+			if got := Hang(spec, statuses, activities); got != tc.want {
+				t.Errorf("got  %s\nwant %s", got, tc.want)
+			}
+		})
+	}
+	if got := Hang(spec, nil, nil); got != "ranks 0, 1, 2, 3, 4, 5, 6 and 7 have not started" {
+		t.Errorf("nothing is known: %s", got)
+	}
+}

@@ -1,0 +1,267 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// HangTimeout is how long no rank of a training may print or measure anything before it counts as hanging. The zero value adapts
+// to the training.
+//
+// What counts as progress is output and metrics alone, of any rank. Processor time does not: a rank that waits in NCCL uses a
+// whole processor. An adapted bound also lets a rank go on that evidently works in silence (cause.Works); an explicit bound
+// is a promise, and ends the training whatever its ranks do.
+type HangTimeout struct {
+	// Explicit is true if Bound is the user's.
+	Explicit bool
+	// Bound is 0 for never.
+	Bound time.Duration
+}
+
+// HangTimeoutUsage describes the flag.
+const HangTimeoutUsage = "how long no rank may print or measure anything before the training counts as hanging; auto means 5 minutes or more, by the time of its steps, unless a rank evidently works; 0 means never"
+
+// String implements pflag.Value.
+func (h *HangTimeout) String() string {
+	switch {
+	case !h.Explicit:
+		return "auto"
+	case h.Bound == 0:
+		return "0"
+	}
+	return h.Bound.String()
+}
+
+// Set implements pflag.Value.
+func (h *HangTimeout) Set(text string) error {
+	if text == "auto" {
+		*h = HangTimeout{}
+		return nil
+	}
+	bound, err := time.ParseDuration(text)
+	if err != nil || bound < 0 {
+		return errors.New("want auto, 0 for never, or a duration such as 20m")
+	}
+	*h = HangTimeout{Explicit: true, Bound: bound}
+	return nil
+}
+
+// Type implements pflag.Value.
+func (h *HangTimeout) Type() string { return "duration" }
+
+const (
+	// quietWarning is after how much silence the log warns.
+	quietWarning = 3 * time.Minute
+	// leastHang is the shortest adapted bound, and steps is how many times the longest step it is.
+	leastHang = 5 * time.Minute
+	steps     = 3
+	// lookEvery is how often the agents are asked, and againAfter when a silent rank that works is looked at again.
+	lookEvery  = 15 * time.Second
+	againAfter = 2 * time.Minute
+	// stacksTime is how long the agents may take for stacks.
+	stacksTime = 40 * time.Second
+)
+
+// bound is the longest silence of a training that started then, 0 for any.
+func (h HangTimeout) bound(shown *progress, start time.Time) time.Duration {
+	if h.Explicit {
+		return h.Bound
+	}
+	first, longest := shown.stepTime(start)
+	return max(leastHang, first, steps*longest)
+}
+
+// every is how often to look.
+func (h HangTimeout) every() time.Duration {
+	if h.Explicit && h.Bound > 0 {
+		return min(lookEvery, max(h.Bound/8, 50*time.Millisecond))
+	}
+	return lookEvery
+}
+
+// warning is the silence after which the log warns, for such a bound.
+func (h HangTimeout) warning(bound time.Duration) time.Duration {
+	switch {
+	case bound == 0:
+		return quietWarning
+	case h.Explicit:
+		return min(quietWarning, bound/2)
+	}
+	return max(quietWarning, bound/2)
+}
+
+// silenceWatch decides what the silence of a training means.
+type silenceWatch struct {
+	timeout HangTimeout
+	// next is the silence after which the stacks are looked at again, before what they were.
+	next   time.Duration
+	before []agent.RankActivity
+}
+
+// meaning is what a silence means.
+type meaning int
+
+const (
+	// goesOn: it is too short to mean anything, or another look is needed.
+	goesOn meaning = iota
+	// silent: users should know.
+	silent
+	// working: it is longer than the bound, and a rank works.
+	working
+	// hanging: the training hangs.
+	hanging
+)
+
+// look judges a silence. It asks what the ranks do only if that matters, and returns it; worker is the rank that works.
+func (w *silenceWatch) look(quiet, bound time.Duration, ask func() []agent.RankActivity) (m meaning, now []agent.RankActivity, worker int) {
+	if quiet < w.timeout.warning(bound) {
+		w.next, w.before = 0, nil
+		return goesOn, nil, 0
+	}
+	if quiet < w.next {
+		return goesOn, nil, 0
+	}
+	now = ask()
+	before := w.before
+	w.before = now
+	worker, works := cause.Works(before, now)
+	switch {
+	case bound == 0:
+		w.next = 2 * quiet
+		return silent, now, 0
+	case quiet < bound:
+		w.next = bound
+		return silent, now, 0
+	case w.timeout.Explicit:
+		return hanging, now, 0
+	case works:
+		w.next = quiet + againAfter
+		return working, now, worker
+	case before == nil: // one look does not show whether the stacks change
+		return goesOn, now, 0
+	}
+	return hanging, now, 0
+}
+
+// watchSilence warns about a training that is silent, and sends an update with an error of reason Hang if it hangs.
+func (t *Training) watchSilence(ctx context.Context, shown *progress, updates chan<- update) {
+	if t.Spec.DebugRank != nil {
+		return // a rank that waits for its debugger is silent
+	}
+	w := silenceWatch{timeout: t.HangTimeout}
+	ticker := time.NewTicker(t.HangTimeout.every())
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		statuses, quiet, ok := t.silence(ctx)
+		if !ok {
+			continue
+		}
+		bound := t.HangTimeout.bound(shown, statuses[0].Started)
+		means, now, worker := w.look(quiet, bound, func() []agent.RankActivity { return t.activities(ctx) })
+		if means == goesOn || ctx.Err() != nil {
+			continue
+		}
+		culprit := cause.Hang(t.Spec, statuses, now)
+		text := fmt.Sprintf("No rank has printed or measured anything for %s: %s. Last output: %s.", quiet.Round(time.Second), culprit, lastOutput(statuses))
+		switch {
+		case means == hanging:
+			select {
+			case updates <- update{err: t.hangs(statuses, quiet, bound, culprit), why: "it hangs: " + culprit}:
+			case <-ctx.Done():
+			}
+			return
+		case means == working:
+			text += fmt.Sprintf(" Rank %d works, so the training continues.", worker)
+		case bound > 0:
+			text += fmt.Sprintf(" After %s of silence the training counts as hanging (hang-timeout).", bound.Round(time.Second))
+		}
+		t.Log.Warn(text, "quietSeconds", quiet.Seconds())
+	}
+}
+
+// silence is how long no rank has printed or measured anything. ok is false if a node does not answer, or no node runs: whether
+// it is lost is decided elsewhere.
+func (t *Training) silence(ctx context.Context) (statuses []agent.JobStatus, quiet time.Duration, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, reachable)
+	defer cancel()
+	statuses = make([]agent.JobStatus, len(t.Nodes))
+	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) (err error) {
+		statuses[client.Node()], err = client.Job(ctx, t.ID)
+		return err
+	})
+	for _, status := range statuses {
+		if status.State == agent.Running && (!ok || status.Quiet < quiet) {
+			quiet, ok = status.Quiet, true
+		}
+	}
+	return statuses, quiet, ok && err == nil
+}
+
+// activities are what the live ranks of all nodes that answer do. The nodes write the stacks into the record.
+func (t *Training) activities(ctx context.Context) []agent.RankActivity {
+	ctx, cancel := context.WithTimeout(ctx, stacksTime)
+	defer cancel()
+	var mu sync.Mutex
+	all := []agent.RankActivity{} // not nil, also if no rank has started
+	_ = t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		found, err := client.Stacks(ctx, t.ID)
+		if err != nil {
+			t.Log.Warn(fmt.Sprintf("Node %d did not report what its ranks do: %v", client.Node(), err), "node", client.Node(), "error", err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, found...)
+		return nil
+	})
+	slices.SortFunc(all, func(a, b agent.RankActivity) int { return cmp.Compare(a.Rank, b.Rank) })
+	return all
+}
+
+// lastOutput lists the live ranks, the longest silent first.
+func lastOutput(statuses []agent.JobStatus) string {
+	var live []agent.RankStatus
+	for _, status := range statuses {
+		for _, rank := range status.Ranks {
+			if rank.Ended.IsZero() {
+				live = append(live, rank)
+			}
+		}
+	}
+	if len(live) == 0 {
+		return "no rank runs"
+	}
+	slices.SortStableFunc(live, func(a, b agent.RankStatus) int { return cmp.Compare(b.Quiet, a.Quiet) })
+	const most = 8
+	var parts []string
+	for _, rank := range live[:min(len(live), most)] {
+		parts = append(parts, fmt.Sprintf("rank %d %s ago", rank.Rank, rank.Quiet.Round(time.Second)))
+	}
+	if more := len(live) - most; more > 0 {
+		parts = append(parts, fmt.Sprintf("%d more later", more))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// hangs is the error of a training that hangs.
+func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration, culprit string) error {
+	err := fail.Becausef(fail.Hang, "training: %s; no rank has printed or measured anything for %s, want progress within %s", culprit, quiet.Round(time.Second), bound.Round(time.Second))
+	if t.Spec.Run != "" { // the nodes will be gone
+		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record, t.Namespace)
+	}
+	return fail.Advise(err, "the stacks of all ranks are %s/stacks-RANK.txt on the nodes", statuses[0].Record)
+}

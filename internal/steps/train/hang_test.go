@@ -1,0 +1,141 @@
+package train
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// TestHang: rank 1 loads data forever, and rank 0 waits for it.
+func TestHang(t *testing.T) {
+	training, out, agents := newTraining(t, `echo up; exec sleep 1000`)
+	training.Spec.Env = map[string]string{"PATH": agenttest.PySpy(t)}
+	training.HangTimeout = HangTimeout{Explicit: true, Bound: time.Second}
+	_, err := training.Run(t.Context())
+	const culprit = "rank 1 on node 1 is in load_batch (gloo.py:6) while 1 rank waits in all_reduce (gloo.py:16)"
+	if fail.ReasonOf(err) != fail.Hang || !strings.Contains(err.Error(), culprit) || !strings.Contains(fail.NextOf(err), "stacks-RANK.txt") {
+		t.Fatalf("got %s: %v (%s), want Hang with %s\n%s", fail.ReasonOf(err), err, fail.NextOf(err), culprit, out)
+	}
+	for _, node := range agents {
+		status, err := node.Client.Job(t.Context(), "job")
+		if err != nil || status.State != agent.Stopped || !strings.Contains(status.StopReason, culprit) {
+			t.Errorf("node %d: %s (%s), %v; want it stopped for the hang", node.Config.Node, status.State, status.StopReason, err)
+		}
+	}
+	stacks, err := os.ReadFile(filepath.Join(agents[1].Config.Paths.Workspace, ".mlenv", "runs", "job", "stacks-1.txt"))
+	if err != nil || !strings.Contains(string(stacks), "load_batch (gloo.py:6)\n    main (gloo.py:13)") {
+		t.Errorf("the record has %q, %v; want the stack of rank 1", stacks, err)
+	}
+}
+
+// TestSilence: what a silence means, for each time that the agents are asked.
+func TestSilence(t *testing.T) {
+	waits := agent.RankActivity{Rank: 0, Frames: []agent.Frame{{Function: "all_reduce", File: "/lib/python3/site-packages/torch/distributed/distributed_c10d.py", Line: 4181}, {Function: "main", File: "t.py", Line: 9}}}
+	spins := waits
+	spins.CPU = 1
+	sleeps := agent.RankActivity{Rank: 1, Frames: []agent.Frame{{Function: "load", File: "t.py", Line: 4}}}
+	computes, further := sleeps, sleeps
+	computes.CPU, further.CPU, further.Frames = 0.9, 0.9, []agent.Frame{{Function: "load", File: "t.py", Line: 5}}
+	reads := sleeps
+	reads.IO = 1 << 20
+	stopped := computes
+	stopped.State = "T"
+	type look struct {
+		quiet time.Duration
+		ranks []agent.RankActivity
+		want  meaning
+	}
+	const m = time.Minute
+	explicit := func(bound time.Duration) HangTimeout { return HangTimeout{Explicit: true, Bound: bound} }
+	for name, tc := range map[string]struct {
+		timeout HangTimeout
+		bound   time.Duration
+		looks   []look
+	}{
+		"prints slowly": {HangTimeout{}, 5 * m, []look{{2 * m, nil, goesOn}, {m, nil, goesOn}, {2 * m, nil, goesOn}, {0, nil, goesOn}}},
+		"prints again after the warning": {HangTimeout{}, 5 * m, []look{
+			{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {4 * m, nil, goesOn}, {m, nil, goesOn}, {3 * m, []agent.RankActivity{waits, sleeps}, silent}}},
+		"hangs":                    {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, []agent.RankActivity{waits, sleeps}, hanging}}},
+		"NCCL spins":               {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, sleeps}, silent}, {5 * m, []agent.RankActivity{spins, sleeps}, hanging}}},
+		"stopped by a signal":      {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, stopped}, silent}, {5 * m, []agent.RankActivity{spins, stopped}, hanging}}},
+		"all spin somewhere":       {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes, computes}, silent}, {5 * m, []agent.RankActivity{computes, computes}, hanging}}},
+		"attached to a late one":   {HangTimeout{}, 5 * m, []look{{9 * m, []agent.RankActivity{waits, sleeps}, goesOn}, {9*m + 1, []agent.RankActivity{waits, sleeps}, hanging}}},
+		"computes, and then hangs": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, computes}, silent}, {5 * m, []agent.RankActivity{spins, further}, working}, {6 * m, nil, goesOn}, {7 * m, []agent.RankActivity{spins, sleeps}, hanging}}},
+		"all compute":              {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes, computes}, silent}, {5 * m, []agent.RankActivity{further, further}, working}}},
+		"saves or loads":           {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, []agent.RankActivity{waits, reads}, working}}},
+		"compiles":                 {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, []agent.RankActivity{{Rank: 0, ChildCPU: 2}}, working}}},
+		"no py-spy":                {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{{CPU: 1}, {Rank: 1, CPU: 1}}, silent}, {5 * m, []agent.RankActivity{{CPU: 1}, {Rank: 1, CPU: 1}}, working}}},
+		"one rank computes":        {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes}, silent}, {5 * m, []agent.RankActivity{computes}, working}}},
+		"an explicit bound wins":   {explicit(time.Minute), time.Minute, []look{{30 * time.Second, []agent.RankActivity{waits, reads}, silent}, {time.Minute, []agent.RankActivity{waits, reads}, hanging}}},
+		"never": {explicit(0), 0, []look{
+			{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, nil, goesOn}, {6 * m, []agent.RankActivity{waits, sleeps}, silent}, {99 * m, []agent.RankActivity{waits, sleeps}, silent}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := silenceWatch{timeout: tc.timeout}
+			for i, l := range tc.looks {
+				asked := false
+				got, _, _ := w.look(l.quiet, tc.bound, func() []agent.RankActivity {
+					asked = true
+					return slices.Clone(l.ranks)
+				})
+				if got != l.want || asked != (l.ranks != nil) {
+					t.Errorf("look %d, after %s: %d, asked %t; want %d, asked %t", i, l.quiet, got, asked, l.want, l.ranks != nil)
+				}
+			}
+		})
+	}
+}
+
+func TestHangTimeoutAdapts(t *testing.T) {
+	start := time.Unix(1_790_000_000, 0)
+	at := func(seconds ...int) *progress {
+		p := &progress{}
+		for i, s := range seconds {
+			p.add(map[string]any{"step": float64(i + 1)}, start.Add(time.Duration(s)*time.Second))
+		}
+		return p
+	}
+	for _, tc := range []struct {
+		timeout string
+		shown   *progress
+		want    time.Duration
+	}{
+		{"auto", at(), 5 * time.Minute},
+		{"auto", at(20, 30, 40), 5 * time.Minute},
+		{"auto", at(900, 910), 15 * time.Minute},
+		{"auto", at(20, 30, 330, 340), 15 * time.Minute},
+		{"0", at(20), 0},
+		{"40s", at(900, 1800), 40 * time.Second},
+	} {
+		var h HangTimeout
+		if err := h.Set(tc.timeout); err != nil || h.String() != tc.timeout {
+			t.Errorf("%s: %v, and it prints %s", tc.timeout, err, h.String())
+		}
+		if got := h.bound(tc.shown, start); got != tc.want {
+			t.Errorf("%s: %s, want %s", tc.timeout, got, tc.want)
+		}
+	}
+	for _, wrong := range []string{"", "never", "-1s", "20"} {
+		if err := new(HangTimeout).Set(wrong); err == nil {
+			t.Errorf("%q is accepted", wrong)
+		}
+	}
+}
+
+func TestLastOutput(t *testing.T) {
+	var statuses []agent.JobStatus
+	for rank := range 20 {
+		statuses = append(statuses, agent.JobStatus{Ranks: []agent.RankStatus{{Rank: rank, Quiet: time.Duration(rank) * time.Minute}}})
+	}
+	got := lastOutput(statuses)
+	if !strings.HasPrefix(got, "rank 19 19m0s ago, rank 18 ") || !strings.HasSuffix(got, "rank 12 12m0s ago, 12 more later") {
+		t.Errorf("got %s: want the longest silent first, and eight of them", got)
+	}
+}

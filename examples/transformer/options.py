@@ -32,7 +32,7 @@ def parse():
     add("--checkpoint-dir", default=str(mlenv.checkpoint_folder()), help="(%(default)s; empty writes none)")
     add("--checkpoint-every", type=_positive, default=100, metavar="STEPS", help="steps between checkpoints; the last step writes one too (%(default)s)")
     add("--node-local-checkpoints", action="store_true", help="each node has a --checkpoint-dir of its own")
-    add("--resume", action="store_true", default=bool(os.environ.get("MLENV_RESUME_FROM")), help="continue from the newest checkpoint, if there is one")
+    add("--resume", action="store_true", default=bool(os.environ.get("MLENV_RESUME_FROM")) or os.environ.get("MLENV_ATTEMPT", "1") != "1", help="continue from the newest checkpoint, if there is one")
     add("--stop-at", type=_positive, metavar="STEP", help="write a checkpoint at this step and exit without a verdict")
 
     add = parser.add_argument_group("proof").add_argument

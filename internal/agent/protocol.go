@@ -259,6 +259,36 @@ type JobSpec struct {
 	DebugRank *int `json:"debugRank,omitempty"`
 	// Grace is the time between SIGTERM and SIGKILL, in nanoseconds; 0 means 10 s.
 	Grace time.Duration `json:"grace,omitempty"`
+	// Attempts are the earlier attempts of the job, which have failed, oldest first.
+	Attempts []Attempt `json:"attempts,omitempty"`
+}
+
+// Attempt is one start of a job on all its nodes, and how it ended.
+type Attempt struct {
+	// Attempt is its number, from 1.
+	Attempt int       `json:"attempt"`
+	Started time.Time `json:"started,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+	// Reason and Message are those that a training of this one attempt would have ended with; both are "" for success.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+	// Node and Rank are the culprits, nil if they are not known.
+	Node *int `json:"node,omitempty"`
+	Rank *int `json:"rank,omitempty"`
+	// First and Last are the first and the last step in its metrics, nil without metrics.
+	First *float64 `json:"firstStep,omitempty"`
+	Last  *float64 `json:"lastStep,omitempty"`
+}
+
+// Attempt is the number of this attempt, from 1.
+func (s JobSpec) Attempt() int { return len(s.Attempts) + 1 }
+
+// AttemptFolder is the folder of an attempt's record in that of its job: "" for the first one, which most jobs have alone.
+func AttemptFolder(attempt int) string {
+	if attempt <= 1 {
+		return ""
+	}
+	return fmt.Sprintf("attempt-%d", attempt)
 }
 
 // Position is the place of a node's ranks among those of all nodes, from 0.
@@ -421,6 +451,8 @@ const (
 	StopDeadline StopCause = "deadline"
 	// StopReplaced: another job replaced it.
 	StopReplaced StopCause = "replaced"
+	// StopContainer: the node's container was told to end, as when its pod is deleted, evicted or preempted.
+	StopContainer StopCause = "container"
 )
 
 // Stop is the body of POST /v1/jobs/ID/stop.

@@ -15,6 +15,8 @@ const (
 	// MaxNodes and MaxRanksPerNode bound a job.
 	MaxNodes        = 4096
 	MaxRanksPerNode = 1024
+	// MaxAttempts bounds how often a job is started.
+	MaxAttempts = 100
 	// maxLines and maxText bound the texts of a rank, in lines and in bytes.
 	maxLines = 100
 	maxText  = 2000
@@ -38,6 +40,9 @@ func (s JobSpec) Validate() error {
 		if !valid {
 			problems = append(problems, fmt.Errorf("order: %v: want each of the %d nodes once, and node 0 first", s.Order, s.Nodes))
 		}
+	}
+	if s.Attempt() > MaxAttempts {
+		problems = append(problems, fmt.Errorf("attempts: %d: want at most %d", s.Attempt(), MaxAttempts))
 	}
 	return errors.Join(problems...)
 }
@@ -68,6 +73,10 @@ func (s *JobStatus) Confine(id string, node int) error {
 		s.RankSeconds = nil
 	}
 	s.StopReason = short(s.StopReason)
+	for i := range s.Spec.Attempts {
+		a := &s.Spec.Attempts[i]
+		a.Attempt, a.Reason, a.Message = i+1, short(a.Reason), short(a.Message)
+	}
 	s.Launcher.confine()
 	return nil
 }
@@ -123,7 +132,7 @@ func ParseVariable(entry string) (key, value string, err error) {
 	}
 	reserved := []string{
 		"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NUM_NODES", "RANKS_PER_NODE", "MASTER_ADDR", "MASTER_PORT",
-		"MLENV_RUN", "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE", "MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR",
+		"MLENV_RUN", "MLENV_ATTEMPT", "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE", "MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR",
 	}
 	if slices.Contains(reserved, key) {
 		return key, value, fmt.Errorf("variable %s: the launcher sets it; want another name", key)

@@ -139,6 +139,7 @@ func testTraining(t *testing.T, times *durations) {
 		{"deleted", 1, runDeleted},
 		{"reaped", 1, reaped},
 		{"container-killed", 1, containerKilled},
+		{"restarted", 1, restarted},
 		{"gpus-held", gpusOfNode, gpusHeld},
 		{"install-uninstall-init", 0, installUninstallInit},
 	}

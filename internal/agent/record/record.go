@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -23,6 +25,21 @@ const (
 // Dir is the folder of one job. Nodes that share a workspace share it, so the
 // names of files tell nodes and ranks apart.
 type Dir string
+
+// attempts is the beginning of the names of folders of attempts.
+const attempts = "attempt-"
+
+// Newest is the folder of the newest attempt of which job has a record of the node. Without any it is the first one's.
+func Newest(job string, node int) Dir {
+	found, _ := filepath.Glob(filepath.Join(job, attempts+"*", filepath.Base(Dir(job).NodeStatus(node))))
+	newest := 1
+	for _, path := range found {
+		if n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(filepath.Dir(path)), attempts)); err == nil {
+			newest = max(newest, n)
+		}
+	}
+	return Dir(filepath.Join(job, agent.AttemptFolder(newest)))
+}
 
 // RankLog is what a rank printed, both streams in the order of writing.
 func (d Dir) RankLog(rank int) string { return d.file("rank-%d.log", rank) }
@@ -64,13 +81,17 @@ func (d Dir) ReadRank(rank int) (status agent.RankStatus, err error) {
 	return status, err
 }
 
-// ReadNode reads a node's part of the job. The name of the folder is the job's id.
+// ReadNode reads a node's part of the job. The name of the folder, or of the one above an attempt's, is the job's id.
 func (d Dir) ReadNode(node int) (status agent.JobStatus, err error) {
 	path := d.NodeStatus(node)
 	if err := claimfile.ReadJSON(path, maxNode, &status); err != nil {
 		return status, err
 	}
-	if err := status.Confine(filepath.Base(string(d)), node); err != nil {
+	job := string(d)
+	if strings.HasPrefix(filepath.Base(job), attempts) {
+		job = filepath.Dir(job)
+	}
+	if err := status.Confine(filepath.Base(job), node); err != nil {
 		return status, fmt.Errorf("reading %s: %w", path, err)
 	}
 	status.Record = string(d)

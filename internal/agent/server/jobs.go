@@ -39,7 +39,7 @@ type jobs struct {
 // openJobs marks jobs that an earlier container left running.
 func openJobs(config Config, log *slog.Logger, trees *treestore.Store) (*jobs, error) {
 	js := &jobs{config: config, log: log, trees: trees, live: map[string]*job{}}
-	records, err := filepath.Glob(filepath.Join(config.Paths.runs(), "*", fmt.Sprintf("node-%d.json", config.Node)))
+	records, err := js.records(strconv.Itoa(config.Node))
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,17 @@ func openJobs(config Config, log *slog.Logger, trees *treestore.Store) (*jobs, e
 	return js, nil
 }
 
-// start starts a job, or returns the existing one of that id.
+// records are the paths of the records of nodes whose number matches the pattern, of all attempts of all jobs.
+func (js *jobs) records(node string) ([]string, error) {
+	first, err := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "node-"+node+".json"))
+	if err != nil {
+		return nil, err
+	}
+	later, err := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "attempt-*", "node-"+node+".json"))
+	return append(first, later...), err
+}
+
+// start starts a job, or its next attempt, or returns the existing one of that id.
 func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, made bool, err error) {
 	if err := js.check(id, spec); err != nil {
 		return status, false, err
@@ -68,7 +78,12 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 		if !sameJob(status.Spec, spec) {
 			return status, false, fail.Becausef(fail.InvalidInput, "starting job %s: a job of that id exists with another script, arguments or nodes", id)
 		}
-		return status, false, nil
+		if spec.Attempt() <= status.Spec.Attempt() {
+			return status, false, nil
+		}
+		if status.State == agent.Running {
+			return status, false, fail.Becausef(fail.EnvironmentBusy, "starting attempt %d of job %s: attempt %d has not ended on node %d", spec.Attempt(), id, status.Spec.Attempt(), js.config.Node)
+		}
 	}
 	dir, venv := js.config.Paths.Workspace, ""
 	if spec.Tree != "" {
@@ -77,7 +92,7 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 		}
 		venv = js.trees.Venv(spec.Tree)
 	}
-	recordDir := filepath.Join(js.config.Paths.runs(), id)
+	recordDir := filepath.Join(js.config.Paths.runs(), id, agent.AttemptFolder(spec.Attempt()))
 	l, err := js.config.plan(id, spec, dir, venv, recordDir)
 	if err != nil {
 		return status, false, err
@@ -136,7 +151,7 @@ func (js *jobs) find(id string) (agent.JobStatus, error) {
 	if !jobID.MatchString(id) {
 		return agent.JobStatus{}, fs.ErrNotExist
 	}
-	dir := record.Dir(filepath.Join(js.config.Paths.runs(), id))
+	dir := record.Newest(filepath.Join(js.config.Paths.runs(), id), js.config.Node)
 	status, err := dir.ReadNode(js.config.Node)
 	if record.Foreign(err) {
 		js.log.Warn("Skipping the record of a job.", "job", id, "error", err)
@@ -191,7 +206,7 @@ func (js *jobs) stopAll(reason string, grace time.Duration) {
 	live := slices.Collect(maps.Values(js.live))
 	js.mu.Unlock()
 	for _, j := range live {
-		j.stop(agent.Stop{Reason: reason, Grace: grace})
+		j.stop(agent.Stop{Cause: agent.StopContainer, Reason: reason, Grace: grace})
 	}
 	for _, j := range live {
 		<-j.over
@@ -207,7 +222,7 @@ func (js *jobs) pinned(hash tree.Digest) bool {
 			return true
 		}
 	}
-	records, err := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "node-*.json"))
+	records, err := js.records("*")
 	if err != nil {
 		return true
 	}

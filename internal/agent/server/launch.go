@@ -41,6 +41,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 		"RANKS_PER_NODE": strconv.Itoa(spec.RanksPerNode),
 		// Without a run each job still has a name of its own, for example for its folder of checkpoints.
 		"MLENV_RUN":          cmp.Or(spec.Run, id),
+		"MLENV_ATTEMPT":      strconv.Itoa(spec.Attempt()),
 		rank.RunDirVariable:  recorded,
 		"MLENV_METRICS_FILE": record.Dir(recorded).Metrics(),
 		rank.JobVariable:     id,

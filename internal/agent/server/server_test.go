@@ -357,3 +357,32 @@ func TestCommandLines(t *testing.T) {
 		t.Errorf("hostfile %q (%v), want %q", hosts, err, want)
 	}
 }
+
+// An attempt never runs next to the one before it.
+func TestAttempts(t *testing.T) {
+	n := newNode(t)
+	n.script("attempt.sh", `echo "attempt $MLENV_ATTEMPT"; [ $MLENV_ATTEMPT = 2 ] || exec sleep 1000`)
+	first := command("attempt.sh")
+	if _, err := n.Client.StartJob(t.Context(), "job", first); err != nil {
+		t.Fatal(err)
+	}
+	second := first
+	second.Attempts = []agent.Attempt{{Attempt: 1, Reason: "NodeLost"}}
+	if _, err := n.Client.StartJob(t.Context(), "job", second); fail.ReasonOf(err) != fail.EnvironmentBusy {
+		t.Errorf("while attempt 1 runs: got %v, want EnvironmentBusy", err)
+	}
+	if err := n.Client.StopJob(t.Context(), "job", agent.Stop{Reason: "enough"}); err != nil {
+		t.Fatal(err)
+	}
+	n.wait("job")
+	if status := n.run("job", second); status.State != agent.Exited || status.Spec.Attempt() != 2 {
+		t.Errorf("attempt %d is %s, want 2 exited", status.Spec.Attempt(), status.State)
+	}
+	if got := n.log("job", "rank-0", 0); got != "attempt 2\n" {
+		t.Errorf("log %q, want that of attempt 2", got)
+	}
+	// A step that knows only of the first one gets the newest.
+	if status := n.run("job", first); status.Spec.Attempt() != 2 || status.Spec.Attempts[0].Reason != "NodeLost" {
+		t.Errorf("asked for attempt 1: %+v, want attempt 2", status)
+	}
+}

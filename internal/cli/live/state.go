@@ -188,7 +188,7 @@ func askNode(ctx context.Context, client *agent.Client) (n Node, running []agent
 
 // job reads the metrics that the job has written since the last time.
 func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
-	m := s.jobs[status.ID]
+	m := s.jobs[status.Record] // each attempt has metrics of its own
 	if m == nil {
 		m = &training{last: map[string]any{}}
 		m.lines.Each = func(line map[string]any) {
@@ -199,7 +199,7 @@ func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
 		if content, err := s.nodes[0].ReadRecord(ctx, status.ID, agent.FabricReport); err == nil && json.Unmarshal(content, &measured) == nil {
 			m.fabric = measured.Summary()
 		}
-		s.jobs[status.ID] = m
+		s.jobs[status.Record] = m
 	}
 	if log, err := s.nodes[0].Log(ctx, status.ID, agent.MetricsLog, m.read, false); err == nil {
 		n, _ := io.Copy(&m.lines, log) // the rest comes the next time

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -174,7 +175,8 @@ func (o *logsOptions) rankLog(ctx context.Context, out, progress io.Writer, clie
 		return o.noSuchRank(r, len(r.receipt.Ranks))
 	}
 	claim := r.receipt.Record.Claims[min(r.receipt.Ranks[node].Node, len(r.receipt.Record.Claims)-1)]
-	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: r.name}, fetch.RecordOf(r.uid())+"/"+name+".log", out)
+	newest := path.Join(fetch.RecordOf(r.uid()), agent.AttemptFolder(len(r.receipt.Attempts)))
+	return fetch.File(ctx, clients, fetch.Claim{Name: claim, For: r.name}, path.Join(newest, name+".log"), out)
 }
 
 // liveLog copies the log of a rank from its node. With --follow it waits for the rank, and continues until the rank

@@ -101,6 +101,9 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	if r.Network != nil {
 		row("network", fmt.Sprint(r.Network.Transport))
 	}
+	for _, a := range r.Attempts {
+		row(fmt.Sprintf("attempt %d", a.Attempt), receipt.Describe(a))
+	}
 	row("metrics", metricsText(r.Metrics))
 	if r.Cause != nil && r.Cause.Python != nil {
 		p := r.Cause.Python

@@ -42,6 +42,7 @@ var kinds = map[string]kind{
 	"keep-for":         duration,
 	"launcher":         oneOf(string(agent.DeepSpeed), string(agent.Torchrun), string(agent.Command)),
 	"lfs":              oneOf("true", "false"),
+	"max-restarts":     matches(`^[1-9]?[0-9]$`, "a number from 0 to 99"),
 	"mode":             oneOf("auto", string(objects.TCP), string(objects.RDMA)),
 	"name":             environment,
 	"nodes":            count,

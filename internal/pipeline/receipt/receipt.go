@@ -3,10 +3,13 @@ package receipt
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -54,6 +57,8 @@ type Receipt struct {
 	Phases   []Phase   `json:"phases,omitempty"`
 	Nodes    []Node    `json:"nodes,omitempty"`
 	Ranks    []Rank    `json:"ranks,omitempty"`
+	// Attempts are all attempts of the training, oldest first; empty if there was one.
+	Attempts []agent.Attempt `json:"attempts,omitempty"`
 	// NCCL are the NCCL variables of node 0. Names of devices may differ on other nodes.
 	NCCL map[string]string `json:"nccl,omitempty"`
 	// Network is what NCCL logged in the training, without its processes; nil for nothing.
@@ -70,6 +75,21 @@ type Receipt struct {
 	Teardown string `json:"teardown,omitempty"`
 	// Curve is nil if the training wrote no metrics.
 	Curve *metrics.Curve `json:"curve,omitempty"`
+}
+
+// Describe is an attempt in one line without its number, for example "10m0s, steps 1 to 40, RankFailed: ...".
+func Describe(a agent.Attempt) string {
+	var parts []string
+	if a.Ended.After(a.Started) && !a.Started.IsZero() {
+		parts = append(parts, humanize.Duration(a.Ended.Sub(a.Started)))
+	}
+	if a.First != nil && a.Last != nil {
+		parts = append(parts, fmt.Sprintf("steps %.0f to %.0f", *a.First, *a.Last))
+	}
+	if a.Reason == "" {
+		return strings.Join(append(parts, string(Succeeded)), ", ")
+	}
+	return strings.Join(append(parts, a.Reason+": "+humanize.OneLine(a.Message, 300)), ", ")
 }
 
 // Training is what was launched.

@@ -154,6 +154,9 @@ func settings(r receipt.Receipt) []fact {
 		list = append(list, fact{Name: "Script", Value: command, Code: true}, fact{Name: "Launcher", Value: string(t.Launcher)},
 			fact{Name: "Size", Value: fmt.Sprintf("%d × %d ranks", t.Nodes, t.RanksPerNode)})
 	}
+	for _, a := range r.Attempts {
+		list = append(list, fact{Name: fmt.Sprintf("Attempt %d", a.Attempt), Value: receipt.Describe(a)})
+	}
 	list = append(list,
 		fact{Name: "Repository", Value: r.Repository, Code: true},
 		fact{Name: "Commit", Value: r.Commit, Code: true},

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -91,7 +92,7 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 	}
 	if len(r.Ranks) == 0 {
 		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, earlier.Cause, earlier.Record, earlier.Network
-		r.Training, r.Curve = earlier.Training, earlier.Curve
+		r.Training, r.Curve, r.Attempts = earlier.Training, earlier.Curve, earlier.Attempts
 	}
 }
 
@@ -185,6 +186,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	}
 	group.Wait()
 	var statuses []agent.JobStatus
+	var firstStep *float64
 	environments := map[int]map[string]string{}
 	for i, a := range answers {
 		if a.facts != nil {
@@ -199,8 +201,11 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		}
 		r.Fabric = cmp.Or(r.Fabric, a.fabric)
 		r.Curve = cmp.Or(r.Curve, a.curve)
+		firstStep = cmp.Or(firstStep, a.first)
 	}
+	statuses = newestOf(statuses)
 	addRanks(r, statuses)
+	addAttempts(r, statuses, firstStep)
 	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
 		s.Processes = nil
 		r.Network = &s
@@ -216,6 +221,38 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	return errors.Join(problems...)
 }
 
+// newestOf leaves out the nodes on which the newest attempt did not start.
+func newestOf(statuses []agent.JobStatus) []agent.JobStatus {
+	newest := 0
+	for _, status := range statuses {
+		newest = max(newest, status.Spec.Attempt())
+	}
+	return slices.DeleteFunc(statuses, func(s agent.JobStatus) bool { return s.Spec.Attempt() < newest })
+}
+
+// addAttempts lists the attempts of a training that was restarted. The last one ended as the run did.
+func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus, firstStep *float64) {
+	if len(statuses) == 0 || statuses[0].Spec.Attempt() == 1 {
+		return
+	}
+	last := agent.Attempt{Attempt: statuses[0].Spec.Attempt(), Reason: r.Reason, Message: r.Message}
+	for _, status := range statuses {
+		if last.Started.IsZero() || status.Started.Before(last.Started) {
+			last.Started = status.Started
+		}
+		if status.Ended.After(last.Ended) {
+			last.Ended = status.Ended
+		}
+	}
+	if r.Cause != nil {
+		last.Rank, last.Node = &r.Cause.Rank, &r.Cause.Node
+	}
+	if r.Curve != nil && len(r.Curve.Points) > 0 {
+		last.First, last.Last = firstStep, &r.Curve.Points[len(r.Curve.Points)-1].Step
+	}
+	r.Attempts = append(slices.Clip(statuses[0].Spec.Attempts), last)
+}
+
 // answer is what one node reported, nil for what it did not.
 type answer struct {
 	facts   *agent.Facts
@@ -223,6 +260,8 @@ type answer struct {
 	status  *agent.JobStatus
 	fabric  *fabric.Report
 	curve   *metrics.Curve
+	// first is the first step in the metrics.
+	first *float64
 }
 
 func (a *answer) askNode(ctx context.Context, client *agent.Client, _ string) error {
@@ -269,7 +308,13 @@ func (a *answer) askMetrics(ctx context.Context, client *agent.Client, id string
 	}
 	defer log.Close()
 	history := &metrics.History{}
-	if _, err := io.Copy(&metrics.Lines{Each: history.Add}, log); err != nil {
+	each := func(line map[string]any) {
+		history.Add(line)
+		if step, ok := metrics.Number(line, "step"); ok && a.first == nil {
+			a.first = &step
+		}
+	}
+	if _, err := io.Copy(&metrics.Lines{Each: each}, log); err != nil {
 		return fmt.Errorf("reading the metrics of the training: %w", err)
 	}
 	a.curve = history.Curve()

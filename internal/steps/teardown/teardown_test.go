@@ -466,3 +466,23 @@ func (s saying) Enabled(context.Context, slog.Level) bool      { return true }
 func (s saying) Handle(_ context.Context, r slog.Record) error { s(r.Message); return nil }
 func (s saying) WithAttrs([]slog.Attr) slog.Handler            { return s }
 func (s saying) WithGroup(string) slog.Handler                 { return s }
+
+// The last attempt ended as the run did. A node on which it did not start shows the one before.
+func TestAttempts(t *testing.T) {
+	at := func(minute int) time.Time { return time.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC) }
+	earlier := []agent.Attempt{{Attempt: 1, Started: at(1), Ended: at(5), Reason: "NodeLost", Message: "node 1 is gone"}}
+	statuses := newestOf([]agent.JobStatus{
+		{Node: 0, Started: at(7), Ended: at(9), Spec: agent.JobSpec{Attempts: earlier}},
+		{Node: 1, Started: at(1), Ended: at(5)},
+	})
+	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &receipt.Cause{}}
+	addAttempts(&r, statuses, nil)
+	want := append(earlier, agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed", Message: "rank 0 on node 0", Node: new(0), Rank: new(0)})
+	if diff := cmp.Diff(want, r.Attempts); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	r = receipt.Receipt{}
+	if addAttempts(&r, []agent.JobStatus{{}}, nil); r.Attempts != nil {
+		t.Errorf("one attempt alone is listed: %+v", r.Attempts)
+	}
+}

@@ -77,6 +77,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar((*string)(&o.Launcher), "launcher", string(agent.DeepSpeed), "what starts the ranks: deepspeed, torchrun, or command, which runs the script once on every node")
 	flags.IntVar(&o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
 	flags.DurationVar(&o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
+	flags.IntVar(&o.MaxRestarts, "max-restarts", 0, "how often to start the training again after a rank failed or a node was lost, within the same --timeout")
 	flags.StringVar((*string)(&o.Tree), "tree", "", "hash of the tree to run in (default: the one synced last)")
 	flags.DurationVar(&o.ProgressEvery, "progress-every", 10*time.Second, "how often to show progress, if the training writes metrics")
 	flags.Var(&o.HangTimeout, "hang-timeout", HangTimeoutUsage)
@@ -104,6 +105,7 @@ func (o *Options) Check() error {
 		step.Want(slices.Contains([]agent.Launcher{agent.DeepSpeed, agent.Torchrun, agent.Command}, o.Launcher), "--launcher %q: want deepspeed, torchrun or command", o.Launcher),
 		step.Want(o.RanksPerNode >= 0, "--ranks-per-node %d: want at least 1, or 0 for one per GPU", o.RanksPerNode),
 		step.Want(o.Timeout > 0, "--timeout %s: must be positive", o.Timeout),
+		step.Want(o.MaxRestarts >= 0 && o.MaxRestarts < agent.MaxAttempts, "--max-restarts %d: want 0 to %d", o.MaxRestarts, agent.MaxAttempts-1),
 		step.Want(o.DebugRank >= -1, "--debug-rank %d: want a rank from 0, or -1 for none", o.DebugRank),
 		step.Want(o.DebugRank < 0 || o.Launcher != agent.Command, "--debug-rank %d: launcher command starts programs, not ranks; want --launcher deepspeed or torchrun", o.DebugRank),
 		step.Want(o.Tree == "" || o.Tree.Valid(), "--tree %q: want 64 hex digits, as in the result tree of sync-repo", o.Tree),

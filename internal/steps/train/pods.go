@@ -73,7 +73,7 @@ func (p *clusterPods) Restarted(ctx context.Context, client *agent.Client) error
 			reason = fail.OutOfMemory
 		}
 	}
-	err := fail.Becausef(reason, "training: the container of node %d was restarted under the job %s; the job does not start again", client.Node(), how)
+	err := fail.Becausef(reason, "training: the container of node %d was restarted under the job %s", client.Node(), how)
 	if reason == fail.OutOfMemory {
 		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
 	}

@@ -63,6 +63,16 @@ func (p *progress) stepTime(start time.Time) (first, longest time.Duration) {
 	return p.first.at.Sub(start), p.longest
 }
 
+// steps are the first and the last step, nil for none.
+func (p *progress) steps() (first, last *float64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.first.at.IsZero() {
+		return nil, nil
+	}
+	return new(p.first.step), new(p.latest.step)
+}
+
 // line is the current progress, "" if nothing is new since the last call.
 func (p *progress) line(gpu string) string {
 	p.mu.Lock()

@@ -44,6 +44,8 @@ type Options struct {
 	RanksPerNode int
 	// Timeout is how long the training may run. The nodes enforce it.
 	Timeout time.Duration
+	// MaxRestarts is how often the training is started again after a failure that another attempt may not have.
+	MaxRestarts int
 	// Tree to run in, "" for the one that was synced last.
 	Tree tree.Digest
 	// ProgressEvery is the time between two lines of progress.
@@ -83,16 +85,27 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 		return Result{}, err
 	}
 	defer detach()
-	pods, err := newPods(ctx, clients.Kube, clients.Namespace, o.Name, len(set))
-	if err != nil {
-		return Result{}, err
-	}
-	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Pods: pods, Log: log, Out: d.Out, Every: o.ProgressEvery, HangTimeout: o.HangTimeout}
+	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Log: log, Out: d.Out, Every: o.ProgressEvery, HangTimeout: o.HangTimeout, Restarts: o.MaxRestarts}
+	t.Regroup = func(ctx context.Context) error { return a.regroup(ctx, t) }
 	t.Forward = func(node, port int) string {
 		return fmt.Sprintf("oc port-forward pod/%s %d -n %s", objects.NamesOf(o.Name).PodName(node), port, clients.Namespace)
 	}
 	if t.ID == "" {
 		t.ID = "by-hand-" + strings.ToLower(rand.Text()[:10])
+	}
+	if o.MaxRestarts > 0 {
+		// An earlier attempt of this step may have ended while a node was away.
+		starting, cancel := context.WithTimeout(ctx, regroupTime)
+		_, err := a.whole(starting, set)
+		cancel()
+		if ctx.Err() != nil {
+			return Result{}, a.interrupted(ctx, t)
+		} else if err != nil {
+			return Result{}, err
+		}
+	}
+	if t.Pods, err = newPods(ctx, clients.Kube, clients.Namespace, o.Name, len(set)); err != nil {
+		return Result{}, err
 	}
 	if t.Spec, t.Network, err = a.spec(ctx, set); err != nil {
 		return Result{}, err
@@ -103,7 +116,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 		}
 	}
 	t.Network.Log(log)
-	result, err := t.Run(ctx)
+	result, err := t.RunAttempts(ctx)
 	if ctx.Err() != nil {
 		return result, a.interrupted(ctx, t)
 	}

@@ -58,6 +58,9 @@ type Training struct {
 	Every time.Duration
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
+	// Restarts is how often RunAttempts may start the job again. Before that it calls Regroup, which waits for all nodes.
+	Restarts int
+	Regroup  func(context.Context) error
 }
 
 // Pods tells what became of the pod of a node that does not answer.
@@ -72,6 +75,8 @@ type Pods interface {
 type Result struct {
 	// Metrics are the last values of all metrics as one JSON object, "" for none.
 	Metrics string
+	// First and Last are the first and the last step in the metrics, nil for none.
+	First, Last *float64
 	// Statuses of all nodes at the end.
 	Statuses []agent.JobStatus
 }
@@ -121,7 +126,9 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 		t.Log.Info(line)
 	}
 	const metricsResult = 600
-	return Result{Metrics: shown.final(metricsResult), Statuses: statuses}, err
+	result := Result{Metrics: shown.final(metricsResult), Statuses: statuses}
+	result.First, result.Last = shown.steps()
+	return result, err
 }
 
 // start starts every node's part, and reports whether the job existed before. If a node refuses, none is left running.
@@ -332,7 +339,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 				if launchersOver != nil {
 					return statuses, transport()
 				}
-				failure = errors.Join(failure, u.err)
+				failure = errors.Join(failure, onNode{u.node, u.err})
 				stop(cmp.Or(u.why, "another node is gone"))
 				break
 			}
@@ -349,7 +356,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 					launchersOver = time.After(launcherEnd)
 				}
 			case u.status.State == agent.Restarted:
-				failure = errors.Join(failure, t.Pods.Restarted(ctx, t.Nodes[u.node]))
+				failure = errors.Join(failure, onNode{u.node, t.Pods.Restarted(ctx, t.Nodes[u.node])})
 				stop("a container was restarted")
 			default:
 				if why, certain := t.failing(u.status); why != "" && giveUp == nil {
@@ -389,8 +396,10 @@ func (t *Training) showDebugger(status agent.JobStatus) bool {
 
 func (t *Training) succeeded(statuses []agent.JobStatus) bool {
 	failed := func(r agent.RankStatus) bool { return r.Ended.IsZero() || r.Exit != (agent.Exit{}) }
+	// A rank may save and exit with 0 when its node's container is told to end; its work is not done.
+	stopped := func(r agent.RankStatus) bool { return r.Stopped }
 	return !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool {
-		return len(s.Ranks) != t.Spec.RanksOfNode() || slices.ContainsFunc(s.Ranks, failed)
+		return len(s.Ranks) != t.Spec.RanksOfNode() || slices.ContainsFunc(s.Ranks, failed) || s.StopCause == agent.StopContainer && slices.ContainsFunc(s.Ranks, stopped)
 	})
 }
 
@@ -435,6 +444,8 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 			return t.timedOut(statuses, status.Ended.Sub(status.Started))
 		case agent.StopReplaced:
 			return fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
+		case agent.StopContainer: // before any rank had failed
+			return onNode{status.Node, lost(t.Nodes[status.Node], "its container was told to end, as when its pod is deleted or evicted")}
 		}
 	}
 	if found, failed := cause.Find(statuses); failed {

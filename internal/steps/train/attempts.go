@@ -1,0 +1,246 @@
+package train
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// regroupTime is how long the nodes may take to come back between two attempts. It is the default of start-timeout: a pod on
+// another Kubernetes node may have to pull the image. The GPUs of the other nodes are idle meanwhile.
+const regroupTime = 20 * time.Minute
+
+// mends are the reasons for which another attempt may help. Any other failure would repeat itself.
+var mends = []fail.Reason{fail.RankFailed, fail.OutOfMemory, fail.ContainerRestarted, fail.NodeLost, fail.Hang}
+
+// onNode is an error for one node.
+type onNode struct {
+	node int
+	error
+}
+
+func (e onNode) Unwrap() error { return e.error }
+
+// RunAttempts is Run, repeated after a failure as often as Restarts allows. A later attempt of the step continues with the
+// newest attempt of the job.
+func (t *Training) RunAttempts(ctx context.Context) (Result, error) {
+	if t.Restarts == 0 {
+		return t.Run(ctx)
+	}
+	if err := t.findNewest(ctx); err != nil {
+		return Result{}, err
+	}
+	for {
+		result, err := t.Run(ctx)
+		if err == nil || ctx.Err() != nil {
+			return result, err
+		}
+		failed := t.failed(result, err)
+		if why := t.whyFinal(failed); why != "" {
+			return result, fmt.Errorf("%w; not restarted: %s", err, why)
+		}
+		left := t.Restarts - failed.Attempt
+		t.Log.Warn(fmt.Sprintf("Attempt %d failed%s: %v. Attempt %d starts when all nodes answer; %s left after it.",
+			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "attempt", failed.Attempt, "reason", failed.Reason, "error", err)
+		began := time.Now()
+		if regroupErr := t.Regroup(ctx); ctx.Err() != nil {
+			return result, ctx.Err()
+		} else if regroupErr != nil {
+			return result, fmt.Errorf("%w; not restarted: %w", err, regroupErr)
+		}
+		t.Spec.Attempts = append(slices.Clip(t.Spec.Attempts), failed)
+		t.Log.Info(fmt.Sprintf("All nodes answer %.1f s after attempt %d ended.", time.Since(began).Seconds(), failed.Attempt), "seconds", time.Since(began).Seconds())
+	}
+}
+
+func atStep(step *float64) string {
+	if step == nil {
+		return ""
+	}
+	return fmt.Sprintf(" at step %.0f", *step)
+}
+
+// findNewest continues with the newest attempt that a node has a record of. Its deadline is that of the first one.
+func (t *Training) findNewest(ctx context.Context) error {
+	var mu sync.Mutex
+	found := agent.JobSpec{}
+	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return nodes.Retry(ctx, func() error {
+			status, err := client.Job(ctx, t.ID)
+			if agent.IsNotFound(err) {
+				return nil
+			} else if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if status.Spec.Attempt() >= found.Attempt() {
+				found = status.Spec
+			}
+			return nil
+		})
+	})
+	if found.Nodes > 0 {
+		t.Spec.Attempts, t.Spec.Deadline = found.Attempts, found.Deadline
+	}
+	return err
+}
+
+// failed is the record of the attempt that ended with err.
+func (t *Training) failed(result Result, err error) agent.Attempt {
+	a := agent.Attempt{Attempt: t.Spec.Attempt(), Ended: time.Now().UTC(), Reason: string(fail.ReasonOf(err)), Message: humanize.OneLine(err.Error(), 1000), First: result.First, Last: result.Last}
+	for _, status := range result.Statuses {
+		if !status.Started.IsZero() && (a.Started.IsZero() || status.Started.Before(a.Started)) {
+			a.Started = status.Started
+		}
+	}
+	var on onNode
+	if errors.As(err, &on) {
+		a.Node = &on.node
+	} else if found, ok := cause.Find(result.Statuses); ok {
+		a.Node, a.Rank = &found.Rank.Node, &found.Rank.Rank
+	}
+	return a
+}
+
+// whyFinal is why no attempt follows the failed one, "" if one does.
+func (t *Training) whyFinal(failed agent.Attempt) string {
+	switch {
+	case !slices.Contains(mends, fail.Reason(failed.Reason)):
+		return "another attempt would not help against " + failed.Reason
+	case !t.Spec.Deadline.IsZero() && !time.Now().Before(t.Spec.Deadline):
+		return "the time of the training is over"
+	case len(t.Spec.Attempts) == 0:
+		return ""
+	}
+	last := t.Spec.Attempts[len(t.Spec.Attempts)-1]
+	lostNode := slices.Contains([]string{last.Reason, failed.Reason}, string(fail.NodeLost))
+	progressed := last.Last != nil && failed.Last != nil && *failed.Last > *last.Last
+	switch {
+	case !lostNode && !progressed && words(last) == words(failed):
+		return fmt.Sprintf("attempt %d ended with the same error%s", last.Attempt, atStep(last.Last))
+	case !lostNode && !progressed && last.Last != nil && failed.Last != nil:
+		return fmt.Sprintf("attempt %d had already reached step %.0f", last.Attempt, *last.Last)
+	case len(t.Spec.Attempts) >= t.Restarts:
+		return fmt.Sprintf("max-restarts allows %s", humanize.Count(t.Restarts, "restart"))
+	}
+	return ""
+}
+
+// words are what an attempt ended with, without the rank: of ranks with the same error each may be the first.
+func words(a agent.Attempt) string {
+	if a.Rank != nil && a.Node != nil {
+		if _, what, found := strings.Cut(a.Message, fmt.Sprintf("rank %d on node %d ", *a.Rank, *a.Node)); found {
+			return what
+		}
+	}
+	return a.Message
+}
+
+// end stops what still runs of the job, such as the ranks of a node that could not be reached, and waits for its end.
+func (t *Training) end(ctx context.Context) error {
+	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return nodes.Retry(ctx, func() error {
+			err := client.StopJob(ctx, t.ID, agent.Stop{Reason: "the training is restarted", Grace: grace})
+			if err == nil {
+				err = client.WatchJob(ctx, t.ID, func(agent.JobStatus) error { return nil })
+			}
+			if agent.IsNotFound(err) {
+				return nil
+			}
+			return err
+		})
+	})
+}
+
+// regroup waits for a full set of nodes on which nothing of the job runs any more, and prepares them as provision did: a new
+// pod has none of it.
+func (a *attempt) regroup(ctx context.Context, t *Training) error {
+	bound := min(regroupTime, time.Until(t.Spec.Deadline)).Round(time.Second)
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the nodes were not back after %s", bound))
+	defer cancel()
+	facts, err := a.whole(ctx, t.Nodes)
+	if err != nil {
+		return err
+	}
+	if err := t.end(ctx); err != nil {
+		return err
+	}
+	if a.Exclusive { // somebody else may have started one meanwhile
+		if err := t.clear(ctx, false); err != nil {
+			return err
+		}
+	}
+	// A new pod does not know its network, and if all are new none does.
+	settings := t.Network.Settings
+	settings.Racks = network.SettingsOf(facts).Racks
+	if t.Network, err = network.Prepare(ctx, t.Nodes, settings); err != nil {
+		return err
+	}
+	t.Spec.Order = network.Order(settings.Racks)
+	t.Pods, err = newPods(ctx, a.Clients.Kube, a.Clients.Namespace, a.Name, len(t.Nodes))
+	return err
+}
+
+// whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name.
+func (a *attempt) whole(ctx context.Context, set nodes.Set) ([]agent.Facts, error) {
+	names := objects.NamesOf(a.Name)
+	core := a.Clients.Kube.CoreV1()
+	master, seen := "", ""
+	err := kube.Until(ctx, "the pods of environment "+a.Name, core.Pods(a.Clients.Namespace), metav1.ListOptions{LabelSelector: objects.Selector(a.Name).String()}, func(pods []*corev1.Pod) (bool, error) {
+		ready := slices.DeleteFunc(pods, func(p *corev1.Pod) bool {
+			return p.DeletionTimestamp != nil || !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
+		})
+		seen = fmt.Sprintf("%d of %s ready", len(ready), humanize.Count(len(set), "pod"))
+		if len(ready) == len(set) {
+			master = ready[0].Status.PodIP // they are sorted, and 0 is the first of all numbers
+			return true, nil
+		}
+		_, err := a.Clients.Kube.AppsV1().StatefulSets(a.Clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, fail.Becausef(fail.EnvironmentMissing, "environment %s/%s was deleted", a.Clients.Namespace, a.Name)
+		}
+		return false, nil
+	})
+	if err != nil {
+		reason := fail.ReasonOf(err)
+		if reason == fail.Internal {
+			reason = fail.PodsNotReady
+		}
+		return nil, fail.Advise(fail.Becausef(reason, "%w: %s", err, seen), "oc get pods -n %s -l %s; oc get events -n %s --sort-by=.lastTimestamp", a.Clients.Namespace, objects.Selector(a.Name), a.Clients.Namespace)
+	}
+	set.Close() // connections to pods that are gone
+	facts := make([]agent.Facts, len(set))
+	name := names.TLSName(a.Clients.Namespace, 0)
+	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return nodes.Retry(ctx, func() (err error) {
+			if facts[client.Node()], err = client.Facts(ctx); err != nil {
+				return err
+			}
+			answer, err := client.Resolve(ctx, []string{name})
+			if err == nil && !slices.Contains(answer.Addresses[name], master) {
+				// DNS remembers the address of an earlier pod for a while.
+				err = fail.Becausef(fail.AgentUnreachable, "resolving %s on node %d: %v %s; want %s", name, client.Node(), answer.Addresses[name], answer.Problems[name], master)
+			}
+			return err
+		})
+	})
+	return facts, err
+}

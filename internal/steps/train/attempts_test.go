@@ -1,0 +1,277 @@
+package train
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// newRestartable is newTraining with so many restarts, on nodes that are never away.
+func newRestartable(t *testing.T, restarts int, script string) (*Training, *buffer, []*agenttest.Node) {
+	t.Helper()
+	training, out, agents := newTraining(t, script)
+	training.Restarts, training.Regroup = restarts, training.end
+	training.Spec.Deadline = time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+	return training, out, agents
+}
+
+func TestRankThatFailsOnce(t *testing.T) {
+	training, out, agents := newRestartable(t, 2, `
+echo "attempt $MLENV_ATTEMPT of $MLENV_RUN"
+[ $NODE_RANK = 0 ] && echo '{"step":4,"steps":9}' >> $MLENV_METRICS_FILE
+[ $MLENV_ATTEMPT = 1 ] || exit 0
+[ $NODE_RANK = 0 ] && exec sleep 1000
+until grep -q . $OTHER; do sleep 0.02; done
+exit 3`)
+	record := filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv", "runs", "job")
+	training.Spec.Env = map[string]string{"OTHER": filepath.Join(record, "metrics.jsonl")}
+	if _, err := training.RunAttempts(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{
+		"[1 -] attempt 1 of run\n", "[0 -] attempt 2 of run\n", "[1 -] attempt 2 of run\n",
+		"Attempt 1 failed at step 4: training: rank 1 on node 1 exited with 3, want exit code 0. Attempt 2 starts when all nodes answer; 1 restart left after it.",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("output %q, want %q in it", out, want)
+		}
+	}
+	status, err := agents[0].Client.Job(t.Context(), "job")
+	if err != nil || status.Spec.Attempt() != 2 || status.Record != filepath.Join(record, "attempt-2") {
+		t.Fatalf("status %+v, %v; want that of attempt 2", status, err)
+	}
+	got := status.Spec.Attempts[0]
+	if got.Started.IsZero() || got.Ended.Before(got.Started) {
+		t.Errorf("attempt 1 took from %s to %s", got.Started, got.Ended)
+	}
+	got.Started, got.Ended = time.Time{}, time.Time{}
+	want := agent.Attempt{Attempt: 1, Reason: "RankFailed", Message: "training: rank 1 on node 1 exited with 3, want exit code 0", Rank: new(1), Node: new(1), First: new(4.0), Last: new(4.0)}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("attempt 1 (-want +got):\n%s", diff)
+	}
+	// The first record survives, whatever a container that starts again reads.
+	agents[0].End()
+	agents[0].Restart()
+	if content, err := os.ReadFile(filepath.Join(record, "rank-0.log")); err != nil || string(content) != "attempt 1 of run\n" {
+		t.Errorf("the log of attempt 1 is %q, %v", content, err)
+	}
+	if status, err := agents[0].Client.Job(t.Context(), "job"); err != nil || status.Spec.Attempt() != 2 || status.State != agent.Exited || status.ID != "job" {
+		t.Errorf("after the agent's restart: %+v, %v; want attempt 2", status, err)
+	}
+}
+
+func TestSameErrorTwice(t *testing.T) {
+	training, out, _ := newRestartable(t, 5, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
+	_, err := training.RunAttempts(t.Context())
+	if want := "rank 1 on node 1 exited with 3, want exit code 0; not restarted: attempt 1 ended with the same error"; fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), want) || fail.NextOf(err) == "" {
+		t.Errorf("got %s: %v; want RankFailed with %q\n%s", fail.ReasonOf(err), err, want, out)
+	}
+	if training.Spec.Attempt() != 2 {
+		t.Errorf("it ended in attempt %d, want 2", training.Spec.Attempt())
+	}
+}
+
+func TestWhyFinal(t *testing.T) {
+	ended := func(reason fail.Reason, message string, step float64) agent.Attempt {
+		a := agent.Attempt{Reason: string(reason), Message: message}
+		if step > 0 {
+			a.Last = &step
+		}
+		return a
+	}
+	byRank := func(rank int, step float64) agent.Attempt {
+		a := ended(fail.RankFailed, fmt.Sprintf("training: rank %d on node 0 exited with 1", rank), step)
+		a.Rank, a.Node = &rank, new(0)
+		return a
+	}
+	for _, tc := range []struct {
+		name    string
+		earlier []agent.Attempt
+		now     agent.Attempt
+		want    string // "" for another attempt
+	}{
+		{"a rank failed", nil, byRank(0, 0), ""},
+		{"a node is lost", nil, ended(fail.NodeLost, "", 0), ""},
+		{"the script is missing", nil, ended(fail.ScriptNotFound, "", 0), "another attempt would not help against ScriptNotFound"},
+		{"its time is over", nil, ended(fail.TrainingTimeout, "", 0), "another attempt would not help against TrainingTimeout"},
+		{"the same error of another rank", []agent.Attempt{byRank(0, 0)}, byRank(1, 0), "ended with the same error"},
+		{"the same error at the same step", []agent.Attempt{byRank(0, 7)}, byRank(0, 7), "ended with the same error at step 7"},
+		{"the same error, further on", []agent.Attempt{byRank(0, 7)}, byRank(0, 8), ""},
+		{"another error, no further on", []agent.Attempt{ended(fail.ContainerRestarted, "", 7)}, byRank(0, 7), "had already reached step 7"},
+		{"another error without metrics", []agent.Attempt{ended(fail.ContainerRestarted, "", 0)}, byRank(0, 0), ""},
+		{"two lost nodes", []agent.Attempt{ended(fail.NodeLost, "", 7)}, ended(fail.NodeLost, "", 5), ""},
+		{"none is left", []agent.Attempt{ended(fail.NodeLost, "", 1), ended(fail.NodeLost, "", 2), ended(fail.NodeLost, "", 3)}, byRank(0, 9), "max-restarts allows 3 restarts"},
+	} {
+		training := &Training{Restarts: 3, Spec: agent.JobSpec{Attempts: tc.earlier, Deadline: time.Now().Add(time.Hour)}}
+		if got := training.whyFinal(tc.now); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+		}
+	}
+	late := &Training{Restarts: 3, Spec: agent.JobSpec{Deadline: time.Now().Add(-time.Second)}}
+	if got := late.whyFinal(byRank(0, 0)); got != "the time of the training is over" {
+		t.Errorf("after the deadline: got %q", got)
+	}
+}
+
+func TestCancelledBetweenAttempts(t *testing.T) {
+	training, out, agents := newRestartable(t, 2, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
+	ctx, cancel := context.WithCancel(t.Context())
+	training.Regroup = func(ctx context.Context) error {
+		cancel()
+		return ctx.Err()
+	}
+	if _, err := training.RunAttempts(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want Canceled\n%s", err, out)
+	}
+	for _, node := range agents {
+		if status, err := node.Client.Job(t.Context(), "job"); err != nil || status.Spec.Attempt() != 1 || status.State == agent.Running {
+			t.Errorf("node %d: attempt %d is %s, %v; want the first, over", node.Config.Node, status.Spec.Attempt(), status.State, err)
+		}
+	}
+}
+
+func TestNodesThatStayAway(t *testing.T) {
+	training, _, _ := newRestartable(t, 2, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
+	training.Regroup = func(context.Context) error { return errors.New("the nodes were not back after 20m0s") }
+	_, err := training.RunAttempts(t.Context())
+	if want := "exited with 3, want exit code 0; not restarted: the nodes were not back after 20m0s"; fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %q", err, want)
+	}
+}
+
+// TestStepComesBackInSecondAttempt: a retried step knows nothing of the attempts.
+func TestStepComesBackInSecondAttempt(t *testing.T) {
+	training, out, agents := newRestartable(t, 2, `echo $MLENV_ATTEMPT >> starts; echo "attempt $MLENV_ATTEMPT"
+[ $MLENV_ATTEMPT = 2 ] || exit 3
+while [ ! -e go ]; do sleep 0.02; done`)
+	deadline := training.Spec.Deadline
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := training.RunAttempts(ctx); ended <- err }()
+	for !strings.Contains(out.String(), "[0 -] attempt 2\n") || !strings.Contains(out.String(), "[1 -] attempt 2\n") {
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended early: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the interrupted step returned %v, want Canceled", err)
+	}
+	for _, node := range agents {
+		if err := os.WriteFile(filepath.Join(node.Config.Paths.Workspace, "go"), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := &buffer{}
+	training.Out, training.Log, training.Spec.Attempts, training.Spec.Deadline = again, step.TextLog(again), nil, deadline.Add(time.Hour)
+	if _, err := training.RunAttempts(t.Context()); err != nil || !strings.Contains(again.String(), "Attached to job job") {
+		t.Errorf("%v; output %q, want it attached", err, again)
+	}
+	if !training.Spec.Deadline.Equal(deadline) || training.Spec.Attempt() != 2 {
+		t.Errorf("attempt %d until %s, want 2 until %s", training.Spec.Attempt(), training.Spec.Deadline, deadline)
+	}
+	for _, node := range agents {
+		if starts, err := os.ReadFile(filepath.Join(node.Config.Paths.Workspace, "starts")); err != nil || strings.Count(string(starts), "2\n") != 1 {
+			t.Errorf("node %d started attempts %q, %v; want the second once", node.Config.Node, starts, err)
+		}
+	}
+}
+
+// A drained node's container is told to end, and so are its ranks, which may exit as if they were done.
+func TestContainerToldToEnd(t *testing.T) {
+	training, out, agents := newRestartable(t, 1, `[ $MLENV_ATTEMPT = 1 ] || exit 0; trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done`)
+	ended := make(chan error, 1)
+	go func() { _, err := training.RunAttempts(t.Context()); ended <- err }()
+	for !strings.Contains(out.String(), "[1 -] up\n") || !strings.Contains(out.String(), "[0 -] up\n") {
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended early: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	agents[1].End()
+	agents[1].Restart()
+	if err := <-ended; err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	first := training.Spec.Attempts[0]
+	if first.Reason != string(fail.NodeLost) || first.Node == nil || *first.Node != 1 || !strings.Contains(first.Message, "its container was told to end") {
+		t.Errorf("attempt 1 ended with %+v, want NodeLost of node 1", first)
+	}
+}
+
+// TestRegroup: the environment's second pod is away, and comes back with nothing of its network.
+func TestRegroup(t *testing.T) {
+	training, _, agents := newTraining(t, "exit 0")
+	for _, node := range agents {
+		node.Wrap(func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/v1/resolve" { // a test has no DNS
+					next.ServeHTTP(w, r)
+					return
+				}
+				_ = json.NewEncoder(w).Encode(agent.Resolution{Addresses: map[string][]string{"env-0.env-headless.ns.svc": {agents[0].Config.PodIP}}})
+			})
+		})
+	}
+	pod := func(node int) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: agents[node].Config.Pod, UID: types.UID(fmt.Sprint("new-", node)), Labels: objects.Labels("env")},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: agents[node].Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+	}
+	client := fake.NewClientset(pod(0), &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}})
+	client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) {
+		events := watch.NewFakeWithChanSize(1, false)
+		if err := client.Tracker().Add(pod(1)); err != nil {
+			return true, nil, err
+		}
+		events.Add(pod(1))
+		return true, events, nil
+	})
+	a := &attempt{Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}, Log: slog.New(slog.DiscardHandler)}, Options{Name: "env"}}
+	training.Spec.Deadline = time.Now().Add(time.Hour)
+	training.Network = network.Network{Settings: network.Settings{Mode: agent.TCP, Forced: map[string]string{"NCCL_ALGO": "Ring"}}}
+	if err := a.regroup(t.Context(), training); err != nil {
+		t.Fatal(err)
+	}
+	if got := training.Pods.(*clusterPods).uids; !cmp.Equal(got, map[int]types.UID{0: "new-0", 1: "new-1"}) {
+		t.Errorf("pods %v, want the new ones", got)
+	}
+	for _, node := range agents {
+		facts, err := node.Client.Facts(t.Context())
+		if err != nil || facts.Network == nil || facts.Network.Forced["NCCL_ALGO"] != "Ring" {
+			t.Errorf("node %d has network %+v, %v; want that of the first attempt", node.Config.Node, facts.Network, err)
+		}
+	}
+	// A deleted environment does not come back.
+	gone := &attempt{Deps{Clients: &kube.Clients{Kube: fake.NewClientset(), Namespace: "ns"}}, Options{Name: "env"}}
+	if _, err := gone.whole(t.Context(), training.Nodes); fail.ReasonOf(err) != fail.EnvironmentMissing {
+		t.Errorf("without an environment: got %v, want EnvironmentMissing", err)
+	}
+}

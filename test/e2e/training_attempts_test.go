@@ -1,0 +1,44 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// restarted tests a run that survives a killed rank and a deleted pod.
+func restarted(u trainer) {
+	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2")
+	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
+	u.kubectl("delete", "pod", "ml-dev-env-1", "--wait=false")
+	e := u.end(name).succeeded().ranks(2)
+	e.mustContain(e.log("train"), "Attempt 1 failed: training: rank 1 on node 1 was ended by SIGKILL", "1 restart left after it",
+		"Attempt 2 failed: training: node 1 is gone: ", "0 restarts left after it", "[0 -] node 0 is in attempt 3\n", "[1 -] node 1 is in attempt 3\n")
+	e.equal("retries of the task", fmt.Sprint(e.tasks["train"].Retries), "0")
+	var got []string
+	for _, a := range e.receipt.Attempts {
+		got = append(got, fmt.Sprintf("%d %s", a.Attempt, a.Reason))
+		if a.Reason != "" && (a.Node == nil || *a.Node != 1) {
+			e.Errorf("attempt %d failed by node %v, want node 1", a.Attempt, a.Node)
+		}
+		if a.Started.IsZero() || !a.Ended.After(a.Started) {
+			e.Errorf("attempt %d took from %s to %s", a.Attempt, a.Started, a.Ended)
+		}
+	}
+	e.equal("attempts", fmt.Sprint(got), fmt.Sprint([]string{"1 " + string(fail.RankFailed), "2 " + string(fail.NodeLost), "3 "}))
+	out, _ := u.says(u.TempDir(), step.Done, "receipt", name)
+	e.mustContain(out, "attempt 1", "RankFailed: training: rank 1 on node 1", "attempt 2", "NodeLost: ", "attempt 3", "Succeeded")
+	out, _ = u.says(u.TempDir(), step.Done, "logs", name, "--rank=1")
+	e.equal("the log of rank 1", out, "node 1 is in attempt 3\n")
+	// Every attempt keeps its record.
+	for attempt := 1; attempt <= 3; attempt++ {
+		for node := range 2 {
+			file := fmt.Sprintf("%s/rank-%d.log", agent.AttemptFolder(attempt), node)
+			e.mustContain(e.recorded(e.run.UID, file), fmt.Sprintf("node %d is in attempt %d\n", node, attempt))
+		}
+	}
+}

@@ -61,6 +61,8 @@ type Training struct {
 type Pods interface {
 	// Lost is the error for a pod that is not the one that the job was started in, nil if that one may come back.
 	Lost(ctx context.Context, client *agent.Client) error
+	// Host is the Kubernetes node of the pod, "" if it is not known.
+	Host(client *agent.Client) string
 	// Restarted is the error for a container that was restarted under the job.
 	Restarted(ctx context.Context, client *agent.Client) error
 }
@@ -192,7 +194,7 @@ func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan
 		case ctx.Err() != nil || over:
 			return
 		case agent.IsNotFound(err):
-			_ = send(update{node: client.Node(), err: lost(client, "its agent does not know the job any more: the pod and its storage are new")})
+			_ = send(update{node: client.Node(), err: lost(t.Pods, client, "its agent does not know the job any more: the pod and its storage are new")})
 			return
 		case err == nil:
 			// The agent knows a job that runs no more and has not recorded its end.
@@ -215,7 +217,7 @@ func (t *Training) lost(ctx context.Context, client *agent.Client, silentSince t
 		return err
 	}
 	if time.Since(silentSince) > reachable {
-		return lost(client, "its agent has not answered for %s", reachable)
+		return lost(t.Pods, client, "its agent has not answered for %s", reachable)
 	}
 	select {
 	case <-time.After(500 * time.Millisecond):

@@ -33,7 +33,14 @@ func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selec
 	if err == nil {
 		err = Until(ctx, "pods of "+selector+" in "+namespace, client.CoreV1().Pods(namespace), options,
 			func(pods []*corev1.Pod) (bool, error) {
-				left = namesOf("pod ", pods)
+				left = nil
+				for _, pod := range pods {
+					text := "pod " + pod.Name
+					if pod.Spec.NodeName != "" {
+						text += " on " + pod.Spec.NodeName + ", whose GPUs cannot be confirmed free"
+					}
+					left = append(left, text)
+				}
 				if len(pods) > 0 {
 					progress(pods)
 				}

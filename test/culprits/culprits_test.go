@@ -78,6 +78,8 @@ func (s script) place(file string) string {
 // podsAlive is a cluster whose pods never go away.
 type podsAlive struct{}
 
+func (podsAlive) Host(*agent.Client) string { return "" }
+
 func (podsAlive) Lost(context.Context, *agent.Client) error { return nil }
 func (podsAlive) Restarted(_ context.Context, client *agent.Client) error {
 	return fail.Becausef(fail.ContainerRestarted, "node %d restarted", client.Node())

@@ -338,15 +338,13 @@ func rdmaFaults(u trainer) {
 // rdmaSlowNode tests that check-fabric names the slow node of three. The third node exists only
 // during this scenario.
 func rdmaSlowNode(u trainer) {
-	u.Cleanup(func() { localcluster(u.T, "up", "--nodes=2") })
-	localcluster(u.T, "up", "--nodes=3")
-	u.kubectl("taint", "node", "node-3", "e2e=third:NoSchedule")
+	u.addThirdNode()
 	file := u.clusterFile("  rdma:\n    enabled: false\n", rails, "resources:\n  requests", ncclSCC+"  requests",
-		"gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2, node-3]\n  tolerations: [{key: e2e, operator: Exists}]")
+		"gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2, "+thirdNode+toleratesThird)
 	u.install(file)
 	u.prepare(file)
 	u.task("provision", "--param=nodes=3", oneGPU, "--param=mode=rdma", "--param=keep-for=30m")
-	const slowed = "node-3"
+	const slowed = thirdNode
 	shape := func(what ...string) {
 		u.Helper()
 		args := append([]string{"netns", "exec", "mlenv-" + slowed, "tc", "qdisc"}, what...)
@@ -356,8 +354,7 @@ func rdmaSlowNode(u trainer) {
 	}
 	shape("add", "dev", "eno5np0", "root", "tbf", "rate", "200mbit", "burst", "256kb", "latency", "50ms")
 	defer shape("del", "dev", "eno5np0", "root")
-	ordinal := strings.TrimPrefix(u.kubectl("get", "pods", "--selector=ml-dev-env/environment=ml-dev-env",
-		"--output=jsonpath={.items[?(@.spec.nodeName==\""+slowed+"\")].metadata.name}"), "ml-dev-env-")
+	ordinal := u.ordinalOn(slowed)
 	out, code := u.mlenv("check-fabric", "--bandwidth=fail")
 	u.equal("exit code of mlenv check-fabric", strconv.Itoa(code), "1")
 	u.mustContain(out, "node "+ordinal+" ("+slowed+"): pairs with it exchange down to ", "rail net1 (10.0.103.0/24): ")

@@ -55,7 +55,7 @@ type scenario struct {
 	tell func(trainer)
 }
 
-// setVariable chooses the scenarios: nightlySet adds those of nightlyHeavy and nightlyLight.
+// setVariable chooses the scenarios: nightlySet adds those of the nightly lists.
 const (
 	setVariable = "E2E_SET"
 	nightlySet  = "nightly"
@@ -79,6 +79,10 @@ var (
 		{"run-detached", 1, runDetached},
 		{"run-requirements-fail", 1, requirementsFail},
 		{"cancelled-without-teardown", 1, runCancelledOutright},
+	}
+	nightlyAlone = []scenario{
+		{"node-lost", 1, nodeLost},
+		{"node-lost-without-tekton", 1, nodeLostWithoutTekton},
 	}
 )
 
@@ -179,11 +183,16 @@ func testTraining(t *testing.T, times *durations) {
 	}
 	all.Wait()
 	// These scenarios break a part of the whole cluster.
-	for _, s := range []scenario{
+	alone := []scenario{
 		{"rdma-slow-node", 1, rdmaSlowNode},
 		{"gpu-missing", 1, gpuMissing},
 		{"api-server-away", 1, apiServerAway},
-	} {
+		{"node-cut-short", 1, nodeCutShort},
+	}
+	if os.Getenv(setVariable) == nightlySet {
+		alone = slices.Concat(alone, nightlyAlone)
+	}
+	for _, s := range alone {
 		t.Run(s.name, func(t *testing.T) {
 			times.note(t)
 			shared.tell(t, s.tell)

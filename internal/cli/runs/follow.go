@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -49,6 +52,9 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	outcome.Run = f.run
 	uploading, endUpload := context.WithCancel(ctx)
 	defer endUpload()
+	waiting, endWaiting := context.WithCancel(ctx)
+	defer endWaiting()
+	go f.watchVerdict(waiting)
 	var ending launch.Outcome
 	end, uploaded := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -62,6 +68,9 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 				// The tree is on the nodes, or the run ends without it and reports why. A run that is followed again may be
 				// long past this.
 				endUpload()
+			}
+			if e.Kind == launch.TaskStarted && e.Task == "teardown" {
+				endWaiting()
 			}
 			f.display.observe(e)
 		})
@@ -162,6 +171,36 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			default:
 				f.display.resume()
 			}
+		}
+	}
+}
+
+// verdictEvery is how often watchVerdict looks, and what Tekton may take to start the next task.
+const verdictEvery = 15 * time.Second
+
+// watchVerdict prints what a run waits for if no task follows one that has failed for good: Tekton may stand still.
+func (f *follower) watchVerdict(ctx context.Context) {
+	leases, name, printed := leasesOf(f.clients), cmp.Or(launch.ValueOf(f.run, "name"), objects.DefaultName), false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(verdictEvery):
+		}
+		found, err := leases.Find(ctx, name)
+		held := err == nil && lease.HolderOf(found).ID == string(f.run.UID)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case held && !printed:
+			if v := lease.VerdictOf(found); v != nil && time.Since(v.Ended) > verdictEvery {
+				f.display.print("== %s has failed with %s, and Tekton has started no other task since; if it does not, the reaper releases the environment at %s at the latest",
+					v.Task, v.Reason, v.Ended.Add(2*time.Minute).UTC().Format("15:04:05 MST"))
+				printed = true
+			}
+		case printed && (err == nil && !held || fail.ReasonOf(err) == fail.EnvironmentMissing):
+			f.display.print("== the environment is released; waiting for Tekton to end the run")
+			return
 		}
 	}
 }

@@ -10,10 +10,12 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +25,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"knative.dev/pkg/apis"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -218,4 +221,32 @@ func (w *watched) Write(p []byte) (int, error) {
 		close(w.seen)
 	}
 	return n, err
+}
+
+func TestWaitingForTekton(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
+		held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ml-dev-env"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid-1")}}
+		var out bytes.Buffer
+		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(held), Tekton: fake.NewSimpleClientset(of), Namespace: "ns"}, run: of, display: newDisplay(&out, 1)}
+		leases := leasesOf(f.clients)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			f.watchVerdict(t.Context())
+		}()
+		if err := leases.Conclude(t.Context(), "ml-dev-env", "uid-1", lease.Verdict{Task: "train", Reason: fail.NodeLost, Ended: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := leases.Delete(t.Context(), "ml-dev-env", ""); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		const want = "== train has failed with NodeLost, and Tekton has started no other task since; if it does not, the reaper releases the environment at 00:02:00 UTC at the latest\n" +
+			"== the environment is released; waiting for Tekton to end the run\n"
+		if got := out.String(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
 }

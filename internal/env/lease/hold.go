@@ -70,23 +70,35 @@ func (h *Hold) Lost(ctx context.Context) error {
 	})
 }
 
-// Renew makes the Lease last for its duration from now. The error is EnvironmentMissing if the Lease is lost.
+// Renew makes the Lease last for its duration from now, and removes a Verdict, because a step works again. The error is
+// EnvironmentMissing if the Lease is lost.
 func (h *Hold) Renew(ctx context.Context) error {
-	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
-		lease, err := h.client.Find(ctx, h.name)
-		if err != nil {
-			return err
-		}
+	return h.client.change(ctx, "renewing", h.name, h.holder, func(lease *coordinationv1.Lease) error {
 		if lease.UID != h.uid {
 			return fail.Becausef(fail.EnvironmentMissing, "looking for environment %s/%s: its lease was recreated for %s", lease.Namespace, lease.Name, HolderOf(lease))
 		}
-		if err := checkHolder(lease, h.holder); err != nil {
+		lease.Spec.RenewTime = new(metav1.NewMicroTime(h.client.Now()))
+		delete(lease.Annotations, verdictAnnotation)
+		return nil
+	})
+}
+
+// change updates the Lease that the holder holds, also if others update it at the same moment.
+func (c Client) change(ctx context.Context, verb, name, holder string, edit func(*coordinationv1.Lease) error) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		lease, err := c.Find(ctx, name)
+		if err != nil {
 			return err
 		}
-		lease.Spec.RenewTime = new(metav1.NewMicroTime(h.client.Now()))
-		_, err = h.client.Kube.CoordinationV1().Leases(lease.Namespace).Update(ctx, lease, metav1.UpdateOptions{FieldManager: kube.FieldManager})
+		if err := checkHolder(lease, holder); err != nil {
+			return err
+		}
+		if err := edit(lease); err != nil {
+			return err
+		}
+		_, err = c.Kube.CoordinationV1().Leases(lease.Namespace).Update(ctx, lease, metav1.UpdateOptions{FieldManager: kube.FieldManager})
 		if err != nil && !apierrors.IsConflict(err) {
-			return kube.Problem(fmt.Errorf("renewing lease %s/%s: %w", lease.Namespace, lease.Name, err))
+			return kube.Problem(fmt.Errorf("%s lease %s/%s: %w", verb, lease.Namespace, lease.Name, err))
 		}
 		return err
 	})

@@ -72,7 +72,10 @@ var finalReasons = []fail.Reason{
 
 // Final reports whether the previous attempt gave a verdict that this one only repeats: Tekton retries a step whatever its
 // reason was.
-func (t TaskRun) Final() bool { return slices.Contains(finalReasons, fail.Reason(t.Earlier["reason"])) }
+func (t TaskRun) Final() bool { return Final(fail.Reason(t.Earlier["reason"])) }
+
+// Final reports whether a training that ended for this reason cannot continue: a retried step only repeats the verdict.
+func Final(reason fail.Reason) bool { return slices.Contains(finalReasons, reason) }
 
 // TaskRuns returns the tasks of a run in the order of their start; tasks that have not started come last. Errors:
 // PermissionDenied.

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -294,6 +295,58 @@ func TestReceiptAndEvent(t *testing.T) {
 				}
 				if e := events.Items[0]; e.Reason != eventReason || e.Type != corev1.EventTypeNormal || e.InvolvedObject.UID != "lease-env" {
 					t.Errorf("the event is %+v", e)
+				}
+			})
+		})
+	}
+}
+
+// Without Tekton no task follows one that has failed for good, however recently that one renewed the Lease.
+func TestReleasesAfterAVerdict(t *testing.T) {
+	const why = "task train of pipelinerun name-of-run failed at 1999-12-31T23:59:44Z (NodeLost), and no task has followed"
+	for _, tc := range []struct {
+		name  string
+		since time.Duration // the verdict
+		pod   *corev1.Pod
+		// created is when the pod was, relative to the verdict.
+		created  time.Duration
+		released bool
+	}{
+		{"Tekton may still start the next task", 15 * time.Second, nil, 0, false},
+		{"Tekton has not", 16 * time.Second, nil, 0, true},
+		{"the step's own pod is on a lost node", 16 * time.Second, podOf("name-of-run", corev1.PodRunning, false), -time.Minute, true},
+		{"teardown starts", 16 * time.Second, podOf("name-of-run", corev1.PodPending, false), time.Second, false},
+		{"a retry has ended", 16 * time.Second, podOf("name-of-run", corev1.PodFailed, false), time.Second, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				objects, ended := []runtime.Object{leaseOf("env", "run", 0)}, time.Now().Add(-tc.since)
+				if tc.pod != nil {
+					tc.pod.CreationTimestamp = metav1.NewTime(ended.Add(tc.created))
+					objects = append(objects, tc.pod)
+				}
+				running := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train", Labels: map[string]string{run.Label: "name-of-run", "tekton.dev/pipelineTask": "train"}, OwnerReferences: []metav1.OwnerReference{{UID: "run"}}}}
+				r, client, log := newReaper(objects, []runtime.Object{pipelineRun("run"), running})
+				verdict := lease.Verdict{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Started: ended.Add(-9 * time.Minute), Ended: ended}
+				if err := (lease.Client{Kube: client, Namespace: "ns"}).Conclude(t.Context(), "env", "run", verdict); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.pass(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if released := len(leases(t, client)) == 0; released != tc.released {
+					t.Fatalf("released: %t, want %t\n%s", released, tc.released, log)
+				}
+				if !tc.released {
+					return
+				}
+				got, err := receipt.Read(t.Context(), client, "ns", "name-of-run")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got.Verdict != receipt.Failed || got.Reason != "NodeLost" || got.Message != "node 1 is gone" || got.Teardown != "all pods and GPUs were released by the reaper, because "+why ||
+					len(got.Phases) != 1 || got.Phases[0].Seconds != (9*time.Minute).Seconds() || got.Phases[0].Reason != "NodeLost" {
+					t.Errorf("the receipt is %+v", got)
 				}
 			})
 		})

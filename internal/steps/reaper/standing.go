@@ -30,6 +30,8 @@ type standing struct {
 //   - Of a run: abandoned if the run has ended, is gone or being deleted, or was cancelled without its finally tasks. An
 //     active run holds it until the Lease has expired and none of the run's pods is left that could renew it, as after the
 //     loss of Tekton's controller.
+//     A verdict in the Lease shortens this: the run has only finally tasks left, and if none of its pods is newer than the
+//     verdict, Tekton does not start them.
 //   - Of a person: abandoned when the Lease has expired.
 //
 // If the run's state cannot be read the result is an error, and the environment stays.
@@ -57,25 +59,36 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (standing, e
 		return standing{abandoned: true, why: holder.String() + " was cancelled without its finally tasks"}, nil
 	case found.Done:
 		return standing{abandoned: true, why: holder.String() + " has ended"}, nil
-	case !expired:
+	}
+	verdict := lease.VerdictOf(l)
+	over := verdict != nil && r.now().Sub(verdict.Ended) > verdictTime
+	if !expired && !over {
 		return standing{}, nil
 	}
-	alive, err := r.hasPods(ctx, l.Namespace, holder.Display)
+	var since time.Time
+	if over {
+		since = verdict.Ended.Add(-clockSkew)
+	}
+	alive, err := r.hasPods(ctx, l.Namespace, holder.Display, since)
 	if err != nil || alive {
 		return standing{}, err
+	}
+	if over {
+		return standing{abandoned: true, why: fmt.Sprintf("task %s of %s failed at %s (%s), and no task has followed",
+			verdict.Task, holder, verdict.Ended.UTC().Format(time.RFC3339), verdict.Reason)}, nil
 	}
 	return standing{abandoned: true, mayReturn: true,
 		why: fmt.Sprintf("no step of %s has renewed the lease until %s, and none is left", holder, ends)}, nil
 }
 
-// hasPods reports whether a step of the run works or will start.
-func (r *reaper) hasPods(ctx context.Context, namespace, name string) (bool, error) {
+// hasPods reports whether a step of the run works or will start whose pod was not created before since.
+func (r *reaper) hasPods(ctx context.Context, namespace, name string, since time.Time) (bool, error) {
 	pods, err := r.clients.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: run.Label + "=" + name})
 	if err != nil {
 		return false, kube.Problem(fmt.Errorf("listing the pods of pipelinerun %s/%s: %w", namespace, name, err))
 	}
 	for _, pod := range pods.Items {
-		if pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodPending) {
+		if pod.DeletionTimestamp == nil && !pod.CreationTimestamp.Time.Before(since) && (pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodPending) {
 			return true, nil
 		}
 	}

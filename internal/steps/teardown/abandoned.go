@@ -32,7 +32,7 @@ type Abandoned struct {
 // written nevertheless.
 func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Abandoned) error {
 	t := &teardown{
-		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now,
+		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now, verdict: lease.VerdictOf(a.Lease),
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},
 	}
 	began := now()

@@ -84,6 +84,14 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 	if err != nil || earlier.RunUID != r.RunUID {
 		return
 	}
+	if run.Final(fail.Reason(earlier.Reason)) {
+		r.Verdict, r.Reason, r.Message = earlier.Verdict, earlier.Reason, earlier.Message
+		for i, phase := range r.Phases {
+			if j := slices.IndexFunc(earlier.Phases, func(p receipt.Phase) bool { return p.Name == phase.Name && p.Reason == earlier.Reason }); j >= 0 {
+				r.Phases[i] = earlier.Phases[j]
+			}
+		}
+	}
 	if len(r.Nodes) == 0 {
 		r.Nodes, r.NCCL = earlier.Nodes, earlier.NCCL
 	}
@@ -114,6 +122,17 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		phase := receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Retries: task.Retries, Started: task.Started.UTC(), Ended: task.Ended.UTC()}
 		if !task.Started.IsZero() && !task.Ended.IsZero() {
 			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
+		}
+		if v := t.verdict; v != nil && v.Task == task.Task {
+			if task.Reason != v.Reason { // a later attempt knows less
+				task.Status, task.Reason, task.Message = run.Failed, v.Reason, v.Message
+				task.Results["metrics"] = v.Metrics
+			}
+			phase.Status, phase.Reason, phase.Ended = string(run.Failed), string(v.Reason), v.Ended.UTC()
+			if phase.Started.IsZero() || v.Started.Before(phase.Started) {
+				phase.Started = v.Started.UTC()
+			}
+			phase.Seconds = phase.Ended.Sub(phase.Started).Seconds()
 		}
 		r.Phases = append(r.Phases, phase)
 		r.Repository = cmp.Or(r.Repository, repository(task.RepoURL))

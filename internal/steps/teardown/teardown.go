@@ -72,6 +72,8 @@ type teardown struct {
 	leases  lease.Client
 	log     *slog.Logger
 	now     func() time.Time
+	// verdict is what a step has written into the Lease, nil for nothing.
+	verdict *lease.Verdict
 }
 
 // run returns the receipt and its name, "" without a run. It writes the receipt before it deletes anything, so that the
@@ -80,6 +82,9 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 	held, free, err := t.own(ctx)
 	if err != nil {
 		return "", receipt.Receipt{}, err
+	}
+	if held != nil {
+		t.verdict = lease.VerdictOf(held)
 	}
 	r := t.summarize(ctx, held)
 	write := func(ctx context.Context) error {

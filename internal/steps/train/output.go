@@ -90,7 +90,11 @@ func rankName(launcher agent.Launcher, rank int) string {
 }
 
 // lost is the error for a node that will not come back.
-func lost(client *agent.Client, why string, args ...any) error {
-	return fail.Advise(fail.Becausef(fail.NodeLost, "training: node %d is gone: %s", client.Node(), fmt.Sprintf(why, args...)),
+func lost(pods Pods, client *agent.Client, why string, args ...any) error {
+	where := ""
+	if host := pods.Host(client); host != "" {
+		where = ", on Kubernetes node " + host + ","
+	}
+	return fail.Advise(fail.Becausef(fail.NodeLost, "training: node %d%s is gone: %s", client.Node(), where, fmt.Sprintf(why, args...)),
 		"look at the node's events: oc get events --sort-by=.lastTimestamp; then start the run again, with the last checkpoint if there is one")
 }

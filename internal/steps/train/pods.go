@@ -21,18 +21,19 @@ import (
 type clusterPods struct {
 	client          kubernetes.Interface
 	namespace, name string
-	// uids are the pods' at the start of the training, by node.
-	uids map[int]types.UID
+	// uids and hosts are the pods' UIDs and Kubernetes nodes at the start of the training, by node.
+	uids  map[int]types.UID
+	hosts map[int]string
 }
 
 func newPods(ctx context.Context, client kubernetes.Interface, namespace, name string, count int) (*clusterPods, error) {
-	p := &clusterPods{client: client, namespace: namespace, name: name, uids: map[int]types.UID{}}
+	p := &clusterPods{client: client, namespace: namespace, name: name, uids: map[int]types.UID{}, hosts: map[int]string{}}
 	for node := range count {
 		pod, err := p.get(ctx, node)
 		if err != nil {
 			return nil, fail.Because(fail.EnvironmentMissing, err)
 		}
-		p.uids[node] = pod.UID
+		p.uids[node], p.hosts[node] = pod.UID, pod.Spec.NodeName
 	}
 	return p, nil
 }
@@ -46,20 +47,23 @@ func (p *clusterPods) get(ctx context.Context, node int) (*corev1.Pod, error) {
 	return pod, nil
 }
 
+// Host implements Pods.
+func (p *clusterPods) Host(client *agent.Client) string { return p.hosts[client.Node()] }
+
 // Lost implements Pods. Without an answer of the API server the pod may still exist.
 func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
 	pod, err := p.get(ctx, client.Node())
 	switch {
 	case apierrors.IsNotFound(err):
-		return lost(client, "its pod was deleted")
+		return lost(p, client, "its pod was deleted")
 	case err != nil:
 		return nil //nolint:nilerr // it may be there
 	case pod.UID != p.uids[client.Node()]:
-		return lost(client, "its pod was deleted and recreated")
+		return lost(p, client, "its pod was deleted and recreated")
 	case pod.DeletionTimestamp != nil:
-		return lost(client, "its pod is being deleted")
+		return lost(p, client, "its pod is being deleted")
 	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
-		return lost(client, "its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
+		return lost(p, client, "its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
 	}
 	return nil
 }

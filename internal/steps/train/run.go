@@ -13,12 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
@@ -67,6 +69,9 @@ type Deps struct {
 	Out io.Writer
 }
 
+// maxMessage bounds the message of a verdict: ranks can print anything.
+const maxMessage = 4000
+
 type attempt struct {
 	Deps
 	Options
@@ -75,11 +80,20 @@ type attempt struct {
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
 // means for it. A verdict that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
-	clients, log := d.Clients, d.Log
 	a := attempt{d, o}
 	if result, err := a.earlier(ctx); err != nil {
 		return result, err
 	}
+	began := time.Now()
+	result, err := a.run(ctx)
+	if ctx.Err() == nil {
+		a.conclude(ctx, began, result, err)
+	}
+	return result, err
+}
+
+func (a *attempt) run(ctx context.Context) (Result, error) {
+	clients, log, o, d := a.Clients, a.Log, a.Options, a.Deps
 	set, detach, err := nodes.Attach(ctx, clients, log, o.Name, o.ClientCerts, o.Run)
 	if err != nil {
 		return Result{}, err
@@ -126,22 +140,58 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	return result, err
 }
 
-// earlier is the verdict of the attempt before this one, nil if there is none or if its job may still succeed.
+// conclude writes a final failure into the Lease, which outlives this pod and its results. It comes after the last renewal.
+func (a *attempt) conclude(ctx context.Context, began time.Time, result Result, failure error) {
+	if a.Run.UID == "" || !run.Final(fail.ReasonOf(failure)) {
+		return
+	}
+	v := lease.Verdict{Task: a.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics, Started: began, Ended: time.Now()}
+	ctx, cancel := context.WithTimeout(ctx, reachable)
+	defer cancel()
+	if err := a.leases().Conclude(ctx, a.Name, a.Run.UID, v); err != nil {
+		a.Log.Warn(fmt.Sprintf("The verdict is not in the lease of environment %s: %v", a.Name, err), "environment", a.Name, "error", err)
+	}
+}
+
+func (a *attempt) leases() lease.Client {
+	return lease.Client{Kube: a.Clients.Kube, Tekton: a.Clients.Tekton, Namespace: a.Clients.Namespace, Now: time.Now, Log: a.Log}
+}
+
+// earlier returns the final failure that an attempt before this one reported, nil if there is none or if its job may still
+// succeed.
 func (a *attempt) earlier(ctx context.Context) (Result, error) {
 	if a.Run.Name == "" {
 		return Result{}, nil
 	}
-	tasks, err := run.TaskRuns(ctx, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID))
-	if err != nil {
-		return Result{}, nil //nolint:nilerr // the job is found again, with the same end
+	v := a.first(ctx)
+	if v == nil {
+		return Result{}, nil
 	}
+	a.Log.Info("The first attempt of this step has reported its verdict, which is final: the training does not run twice.", "reason", v.Reason)
+	return Result{Metrics: v.Metrics}, fail.Becausef(v.Reason, "%s", v.Message)
+}
+
+// first looks for the verdict in the TaskRun, which loses it with the step's pod, in the Lease, and in the receipt of a run
+// whose environment the reaper has released. Where it cannot look, the job is found again, with the same end.
+func (a *attempt) first(ctx context.Context) *lease.Verdict {
+	tasks, _ := run.TaskRuns(ctx, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID))
 	for _, task := range tasks {
-		if reason := fail.Reason(task.Earlier["reason"]); task.Task == a.Run.Task && task.Final() {
-			a.Log.Info("The first attempt of this step has reported its verdict, which is final: the training does not run twice.", "reason", reason)
-			return Result{Metrics: task.Earlier["metrics"]}, fail.Becausef(reason, "%s", task.Earlier["message"])
+		if task.Task == a.Run.Task && task.Final() {
+			return &lease.Verdict{Reason: fail.Reason(task.Earlier["reason"]), Message: task.Earlier["message"], Metrics: task.Earlier["metrics"]}
 		}
 	}
-	return Result{}, nil
+	found, err := a.leases().Find(ctx, a.Name)
+	if err == nil && lease.HolderOf(found).ID == a.Run.UID {
+		if v := lease.VerdictOf(found); v != nil && v.Task == a.Run.Task {
+			return v
+		}
+		return nil
+	}
+	left, err := receipt.Read(ctx, a.Clients.Kube, a.Clients.Namespace, a.Run.Name)
+	if err == nil && left.RunUID == a.Run.UID && run.Final(fail.Reason(left.Reason)) {
+		return &lease.Verdict{Reason: fail.Reason(left.Reason), Message: left.Message, Metrics: string(left.Metrics)}
+	}
+	return nil
 }
 
 // spec asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since

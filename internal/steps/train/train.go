@@ -67,6 +67,8 @@ type Training struct {
 type Pods interface {
 	// Lost is the error for a pod that is not the one that the job was started in, nil if that one may come back.
 	Lost(ctx context.Context, client *agent.Client) error
+	// Host is the Kubernetes node of the pod, "" if it is not known.
+	Host(client *agent.Client) string
 	// Restarted is the error for a container that was restarted under the job.
 	Restarted(ctx context.Context, client *agent.Client) error
 }
@@ -205,7 +207,7 @@ func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan
 		case ctx.Err() != nil || over:
 			return
 		case agent.IsNotFound(err):
-			_ = send(update{node: client.Node(), err: lost(client, "its agent does not know the job any more: the pod and its storage are new")})
+			_ = send(update{node: client.Node(), err: lost(t.Pods, client, "its agent does not know the job any more: the pod and its storage are new")})
 			return
 		case err == nil:
 			// The agent knows a job that runs no more and has not recorded its end.
@@ -228,7 +230,7 @@ func (t *Training) lost(ctx context.Context, client *agent.Client, silentSince t
 		return err
 	}
 	if time.Since(silentSince) > reachable {
-		return lost(client, "its agent has not answered for %s", reachable)
+		return lost(t.Pods, client, "its agent has not answered for %s", reachable)
 	}
 	select {
 	case <-time.After(500 * time.Millisecond):
@@ -445,7 +447,7 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 		case agent.StopReplaced:
 			return fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
 		case agent.StopContainer: // before any rank had failed
-			return onNode{status.Node, lost(t.Nodes[status.Node], "its container was told to end, as when its pod is deleted or evicted")}
+			return onNode{status.Node, lost(t.Pods, t.Nodes[status.Node], "its container was told to end, as when its pod is deleted or evicted")}
 		}
 	}
 	if found, failed := cause.Find(statuses); failed {

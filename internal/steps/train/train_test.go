@@ -19,8 +19,10 @@ import (
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
@@ -28,9 +30,11 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -41,6 +45,7 @@ func TestMain(m *testing.M) { agenttest.Main(m) }
 type podsAlive struct{}
 
 func (podsAlive) Lost(context.Context, *agent.Client) error { return nil }
+func (podsAlive) Host(*agent.Client) string                 { return "" }
 func (podsAlive) Restarted(_ context.Context, client *agent.Client) error {
 	return fail.Becausef(fail.ContainerRestarted, "node %d restarted", client.Node())
 }
@@ -294,8 +299,8 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 // podsLost is a cluster from which pods are deleted.
 type podsLost struct{ podsAlive }
 
-func (podsLost) Lost(_ context.Context, client *agent.Client) error {
-	return lost(client, "its pod was deleted")
+func (p podsLost) Lost(_ context.Context, client *agent.Client) error {
+	return lost(p, client, "its pod was deleted")
 }
 
 func TestLostNodeEndsTheTraining(t *testing.T) {
@@ -439,9 +444,9 @@ func TestClusterPods(t *testing.T) {
 			if tc.change != nil {
 				kube = fake.NewClientset(pod(tc.change))
 			}
-			pods := &clusterPods{client: kube, namespace: "ns", name: "env", uids: map[int]types.UID{1: "one"}}
+			pods := &clusterPods{client: kube, namespace: "ns", name: "env", uids: map[int]types.UID{1: "one"}, hosts: map[int]string{1: "gpu-7"}}
 			err := pods.Lost(t.Context(), client)
-			if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), tc.want)) {
+			if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), "node 1, on Kubernetes node gpu-7, is gone: ") || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
 		})
@@ -543,12 +548,46 @@ func TestEarlierVerdict(t *testing.T) {
 			Labels: map[string]string{"tekton.dev/pipelineRun": "run", "tekton.dev/pipelineTask": "train"}}}
 		task.Status.RetriesStatus = []v1.TaskRunStatus{{TaskRunStatusFields: v1.TaskRunStatusFields{Results: []v1.TaskRunResult{
 			{Name: "reason", Value: *v1.NewStructuredValues(string(reason))}, {Name: "message", Value: *v1.NewStructuredValues("training: rank 3")}, {Name: "metrics", Value: *v1.NewStructuredValues(`{"step":7}`)}}}}}
-		clients := &kube.Clients{Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
+		clients := &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
 		a := attempt{Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 		result, err := a.earlier(t.Context())
 		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != "training: rank 3" || result.Metrics != `{"step":7}`) {
 			t.Errorf("after %q: got %v, metrics %q; want %q", reason, err, result.Metrics, want)
 		}
+	}
+}
+
+// The TaskRun loses a verdict with the step's pod. A failure that is not final, and the step of another run, leave none.
+func TestVerdictOutlivesThePod(t *testing.T) {
+	held := func() *coordinationv1.Lease {
+		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{lease.HolderKind: "PipelineRun"}}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
+	}
+	of := func(objects ...runtime.Object) *attempt {
+		clients := &kube.Clients{Kube: fake.NewClientset(objects...), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
+		return &attempt{Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+	}
+	gone, result := fail.Becausef(fail.NodeLost, "training: node 1 is gone"), Result{Metrics: `{"step":7}`}
+	check := func(name string, a *attempt, want fail.Reason) {
+		t.Helper()
+		again, err := a.earlier(t.Context())
+		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != gone.Error() || again.Metrics != result.Metrics) {
+			t.Errorf("%s: got %v, metrics %q; want %q", name, err, again.Metrics, want)
+		}
+	}
+	a := of(held())
+	a.conclude(t.Context(), time.Now(), result, fail.Becausef(fail.AgentUnreachable, "node 1 does not answer"))
+	check("not final", a, "")
+	a.conclude(t.Context(), time.Now(), result, gone)
+	check("in the lease", a, fail.NodeLost)
+	a.Run.Task = "train-again"
+	check("another task", a, "")
+	for uid, want := range map[string]fail.Reason{"uid": fail.NodeLost, "another": ""} {
+		a := of()
+		err := receipt.Write(t.Context(), a.Clients.Kube, receipt.Receipt{Run: "run", RunUID: uid, Namespace: "ns", Verdict: receipt.Failed, Reason: string(fail.NodeLost), Message: gone.Error(), Metrics: json.RawMessage(result.Metrics)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		check("in the receipt of "+uid, a, want)
 	}
 }
 

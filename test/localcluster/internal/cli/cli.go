@@ -61,7 +61,7 @@ func command(parsed func()) *cobra.Command {
 			}
 		},
 	}
-	root.AddCommand(upCommand(), downCommand(), statusCommand(), kubeconfigCommand(), logsCommand(), loadCommand(), enterCommand(), serveCommand())
+	root.AddCommand(upCommand(), downCommand(), statusCommand(), kubeconfigCommand(), logsCommand(), loadCommand(), nodeCommand(), enterCommand(), serveCommand())
 	return root
 }
 
@@ -226,6 +226,21 @@ func loadCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&as, "as", "", "the image's name and tag in the registry (default: the file's name)")
+	return cmd
+}
+
+func nodeCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "node", Short: "Break a node, and repair it"}
+	add := func(use, short string, do func(context.Context, string) error) {
+		cmd.AddCommand(&cobra.Command{
+			Use: use + " NAME", Short: short, Args: cobra.ExactArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return do(cmd.Context(), args[0]) },
+		})
+	}
+	add("stop", "End everything that runs on the node at once, as a loss of power does", func(_ context.Context, name string) error { return cluster.StopNode(name) })
+	add("start", "Start a stopped node; any up does so too", func(ctx context.Context, name string) error { return cluster.StartNode(ctx, name, os.Stdout) })
+	add("cut", "Cut the node off the cluster's network; what runs on it continues", cluster.CutNode)
+	add("join", "Connect the node again", cluster.JoinNode)
 	return cmd
 }
 

@@ -38,6 +38,15 @@ func TestValidateNamesEveryMistake(t *testing.T) {
 	}
 }
 
+func TestNodeNamed(t *testing.T) {
+	if node, err := nodeNamed(2, "node-2"); err != nil || node.Name != "node-2" {
+		t.Errorf("got %+v, %v", node, err)
+	}
+	if _, err := nodeNamed(2, "node-3"); err == nil || err.Error() != `no node is named "node-3"; the cluster has node-1 to node-2` {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestKnownCauses(t *testing.T) {
 	tests := map[string]string{
 		"failed: listen tcp 10.223.0.2:6443: bind: address already in use": "10.223.0.2:6443 is taken",

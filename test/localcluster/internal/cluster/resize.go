@@ -42,7 +42,7 @@ func (u *startup) resize(ctx context.Context, from int) error {
 			if err := host.Plug(ctx, n); err != nil {
 				return err
 			}
-			if err := cgroups.Create(topology.CgroupRoot + "/" + n.Name); err != nil {
+			if err := cgroups.Create(nodeCgroup(n)); err != nil {
 				return err
 			}
 		}
@@ -66,8 +66,8 @@ func removeNode(ctx context.Context, n topology.Netns) error {
 	return nil
 }
 
-// removeHost takes away what this machine has of a node, and does nothing if it has nothing.
-func removeHost(ctx context.Context, n topology.Netns) error {
+// killNode ends every process of a node at once.
+func killNode(n topology.Netns) error {
 	components, err := process.List()
 	if err != nil {
 		return err
@@ -87,11 +87,22 @@ func removeHost(ctx context.Context, n topology.Netns) error {
 	if err := host.KillInside(n); err != nil {
 		return err
 	}
-	cgroup := topology.CgroupRoot + "/" + n.Name
-	if cgroups.Exists(cgroup) {
-		if err := cgroups.KillAll(cgroup); err != nil {
-			return err
-		}
+	if cgroup := nodeCgroup(n); cgroups.Exists(cgroup) {
+		return cgroups.KillAll(cgroup)
+	}
+	return nil
+}
+
+func nodeCgroup(n topology.Netns) string { return topology.CgroupRoot + "/" + n.Name }
+
+// removeHost takes away what this machine has of a node, and does nothing if it has nothing.
+func removeHost(ctx context.Context, n topology.Netns) error {
+	if err := killNode(n); err != nil {
+		return err
+	}
+	cgroups, err := host.DetectCgroups()
+	if err != nil {
+		return err
 	}
 	if err := host.UnmountBelow(n.Dir()); err != nil {
 		return err
@@ -99,7 +110,7 @@ func removeHost(ctx context.Context, n topology.Netns) error {
 	if err := host.RemoveNamespace(ctx, n); err != nil {
 		return err
 	}
-	if err := cgroups.Remove(cgroup); err != nil {
+	if err := cgroups.Remove(nodeCgroup(n)); err != nil {
 		return err
 	}
 	return os.RemoveAll(n.Dir())

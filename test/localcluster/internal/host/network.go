@@ -93,6 +93,15 @@ func (n Network) route(ctx context.Context, ns topology.Netns) error {
 	return ipIn(ctx, ns.SystemName(), ways...)
 }
 
+// Cable connects a namespace with the bridge or cuts it off. Its addresses and routes stay.
+func Cable(ctx context.Context, ns topology.Netns, connected bool) error {
+	state := "down"
+	if connected {
+		state = "up"
+	}
+	return run(ctx, "ip", "link", "set", ns.Veth(), state)
+}
+
 // RemoveNamespace takes away a namespace with its cables, and the host's way to its pods.
 // Other namespaces keep theirs, which lead nowhere.
 func RemoveNamespace(ctx context.Context, ns topology.Netns) error {

@@ -1,0 +1,63 @@
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// verdictAnnotation of the Lease has a Verdict.
+const verdictAnnotation = "ml-dev-env/verdict"
+
+// Verdict is the first final failure of a step: the run that holds the Lease has only its finally tasks left. It survives
+// the step's pod, whose results can be lost with its node, and tells the reaper that the environment is not needed.
+type Verdict struct {
+	// Task is the step's task in the pipeline.
+	Task    string      `json:"task"`
+	Reason  fail.Reason `json:"reason"`
+	Message string      `json:"message"`
+	// Metrics is the step's result of this name.
+	Metrics string    `json:"metrics,omitempty"`
+	Started time.Time `json:"started"`
+	Ended   time.Time `json:"ended"`
+}
+
+// VerdictOf returns the verdict in a Lease, nil for none.
+func VerdictOf(lease *coordinationv1.Lease) *Verdict {
+	v := &Verdict{}
+	if err := json.Unmarshal([]byte(lease.Annotations[verdictAnnotation]), v); err != nil || v.Reason == "" {
+		return nil
+	}
+	return v
+}
+
+// Conclude writes the verdict into the Lease that a run holds. It tries again until ctx ends while the API server does not
+// answer.
+func (c Client) Conclude(ctx context.Context, name, runUID string, v Verdict) error {
+	content, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	for {
+		err := c.change(ctx, "concluding", name, runUID, func(lease *coordinationv1.Lease) error {
+			if lease.Annotations == nil {
+				lease.Annotations = map[string]string{}
+			}
+			lease.Annotations[verdictAnnotation] = string(content)
+			return nil
+		})
+		if !kube.Transient(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(RetryEvery):
+		}
+	}
+}

@@ -1,0 +1,133 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+)
+
+// thirdNode exists only during a scenario that adds it.
+const thirdNode = "node-3"
+
+// addThirdNode adds a node for pods of environments alone, until the scenario ends.
+func (u trainer) addThirdNode() {
+	u.Helper()
+	u.Cleanup(func() { localcluster(u.T, "up", "--nodes=2") })
+	localcluster(u.T, "up", "--nodes=3")
+	u.kubectl("taint", "node", thirdNode, "e2e=third:NoSchedule")
+}
+
+// toleratesThird is the end of gpu_nodes in a cluster file whose environments may use the third node.
+const toleratesThird = "]\n  tolerations: [{key: e2e, operator: Exists}]"
+
+// ordinalOn returns the number of the environment's node on a Kubernetes node.
+func (u trainer) ordinalOn(node string) string {
+	u.Helper()
+	return strings.TrimPrefix(u.kubectl("get", "pods", "--selector=ml-dev-env/environment=ml-dev-env",
+		"--output=jsonpath={.items[?(@.spec.nodeName==\""+node+"\")].metadata.name}"), "ml-dev-env-")
+}
+
+// nodeCutShort tests that a training survives the loss of a node's network for five seconds.
+func nodeCutShort(u trainer) {
+	name := u.holding()
+	localcluster(u.T, "node", "cut", "node-2")
+	defer localcluster(u.T, "node", "join", "node-2")
+	time.Sleep(5 * time.Second) // how long it is cut
+	localcluster(u.T, "node", "join", "node-2")
+	// From this machine: the node may not answer at once.
+	if err := os.WriteFile(filepath.Join(u.volume("ml-dev-workspace"), "release"), nil, 0o644); err != nil {
+		u.Fatal(err)
+	}
+	e := u.end(name).succeeded()
+	e.mustContain(e.recorded(e.run.UID, "rank-0.log"), "node 0 was released")
+	e.mustContain(e.recorded(e.run.UID, "rank-1.log"), "node 1 was released")
+}
+
+// loseNode cuts off for good a node of a training, on a Kubernetes node that runs nothing else, and returns what the
+// verdict says when the step has given it. breaking comes just before.
+func (u trainer) loseNode(breaking func()) (name, lost, says string) {
+	u.Helper()
+	u.addThirdNode()
+	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird))
+	name = u.holding()
+	lost = u.ordinalOn(thirdNode)
+	breaking()
+	localcluster(u.T, "node", "cut", thirdNode)
+	says = "node " + lost + ", on Kubernetes node " + thirdNode + ", is gone: its agent has not answered"
+	u.waitOutput(name, "train", says)
+	return name, lost, says
+}
+
+// healthyFree waits until no pod of the environment holds GPUs of a node that answers.
+func (u trainer) healthyFree() {
+	u.Helper()
+	ctx, cancel := u.within(2 * time.Minute)
+	defer cancel()
+	err := kube.Until(ctx, "pods on healthy nodes", u.clients.Kube.CoreV1().Pods(u.namespace), metav1.ListOptions{LabelSelector: ours}, func(pods []*corev1.Pod) (bool, error) {
+		left := 0
+		for _, pod := range pods {
+			if pod.Spec.NodeName != thirdNode {
+				left++
+			}
+		}
+		return left == 0, nil
+	})
+	if err != nil {
+		u.Errorf("two minutes after the verdict: %v", err)
+	}
+}
+
+// nodeLost tests that a node that is cut off for good ends the training, and that only its own GPUs are not confirmed free.
+func nodeLost(u trainer) {
+	name, lost, says := u.loseNode(func() {})
+	u.healthyFree()
+	e := u.endWithin(name, patience+4*time.Minute).failed("train", fail.NodeLost, says) // teardown's timeout
+	e.mustContain(e.receipt.Teardown, "pod ml-dev-env-"+lost+" on "+thirdNode+", whose GPUs cannot be confirmed free")
+	localcluster(u.T, "up", "--nodes=2") // takes the lost pod away
+}
+
+// nodeLostWithoutTekton is nodeLost while Tekton stands still: the reaper releases the environment, and what the step
+// reported is the verdict when Tekton is back.
+func nodeLostWithoutTekton(u trainer) {
+	scale := func(replicas string) {
+		u.Helper()
+		u.kubectl("scale", "deployment/tekton-pipelines-controller", "--namespace=tekton-pipelines", "--replicas="+replicas)
+	}
+	u.Cleanup(func() { scale("1") })
+	name, lost, says := u.loseNode(func() {
+		u.suspendReaper(false) // install stops it
+		scale("0")
+	})
+	u.healthyFree()
+	mustGo[*coordinationv1.Lease](u, "leases", u.clients.Kube.CoordinationV1().Leases(u.namespace))
+	var left receipt.Receipt
+	ctx, cancel := u.within(patience)
+	defer cancel()
+	err := kube.Until(ctx, "receipts", u.clients.Kube.CoreV1().ConfigMaps(u.namespace), named(receipt.Name(name)), func(found []*corev1.ConfigMap) (done bool, err error) {
+		if len(found) == 0 {
+			return false, nil
+		}
+		left, err = receipt.Read(ctx, u.clients.Kube, u.namespace, name)
+		return true, err
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.equal("the reaper's reason", left.Reason, string(fail.NodeLost))
+	u.mustContain(left.Message, says)
+	u.mustContain(left.Teardown, "the reaper released the environment", "pod ml-dev-env-"+lost+" on "+thirdNode+", whose GPUs cannot be confirmed free")
+	scale("1")
+	localcluster(u.T, "up", "--nodes=2") // takes the lost pod away, which teardown waits for
+	u.end(name).failed("train", fail.NodeLost, says)
+}

@@ -269,8 +269,8 @@ echo 'Traceback (most recent call last):'
 echo '  File "x.py", line 1, in <module>'
 echo 'RuntimeError: CUDA error: out of memory'
 exit 1`)
-	if _, err := check.Run(t.Context()); fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "out of memory") {
-		t.Errorf("got %v, want RankFailed with the error", err)
+	if _, err := check.Run(t.Context()); fail.ReasonOf(err) != fail.OutOfMemory || !strings.Contains(err.Error(), "out of memory") {
+		t.Errorf("got %v, want OutOfMemory with the error", err)
 	}
 	check, _, _ = start(t, 1, append(os.Environ(), "PATH="+slow(t)+":"+os.Getenv("PATH")))
 	check.Bound = 2 * time.Second

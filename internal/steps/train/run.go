@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -188,10 +189,14 @@ func (a *attempt) first(ctx context.Context) *lease.Verdict {
 		return nil
 	}
 	left, err := receipt.Read(ctx, a.Clients.Kube, a.Clients.Namespace, a.Run.Name)
-	if err == nil && left.RunUID == a.Run.UID && run.Final(fail.Reason(left.Reason)) {
-		return &lease.Verdict{Reason: fail.Reason(left.Reason), Message: left.Message, Metrics: string(left.Metrics)}
+	if err != nil || left.RunUID != a.Run.UID || !run.Final(fail.Reason(left.Reason)) {
+		return nil
 	}
-	return nil
+	metrics, _ := json.Marshal(left.Metrics) // a receipt is indented, a result is short
+	if left.Metrics == nil {
+		metrics = nil
+	}
+	return &lease.Verdict{Reason: fail.Reason(left.Reason), Message: left.Message, Metrics: string(metrics)}
 }
 
 // spec asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since

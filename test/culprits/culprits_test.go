@@ -113,7 +113,7 @@ func TestCulprits(t *testing.T) {
 	for _, launcher := range []agent.Launcher{agent.Torchrun, agent.DeepSpeed} {
 		for _, s := range scripts(t) {
 			t.Run(string(launcher)+"/"+s.name, func(t *testing.T) {
-				verdict, statuses := s.run(t, launcher, prelude)
+				statuses, verdict := s.run(t, launcher, prelude)
 				r := result{Name: s.name, Launcher: launcher, Rank: s.rank, Want: s.want, Reason: s.reason, Verdict: fmt.Sprint(verdict), Statuses: statuses, problem: s.compare(verdict)}
 				results = append(results, r)
 				t.Logf("%s: %s", fail.ReasonOf(verdict), r.Verdict)
@@ -209,7 +209,7 @@ func (r result) json(t *testing.T) string {
 func (s script) file() string { return "from culprits import *\n\n" + s.code }
 
 // run trains on two nodes with two ranks each, and returns the verdict.
-func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) (error, []agent.JobStatus) {
+func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) ([]agent.JobStatus, error) {
 	var set nodes.Set
 	for _, node := range agenttest.Start(t, 2) {
 		// Ranks find each other by these.
@@ -239,7 +239,7 @@ func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) (erro
 		},
 	}
 	result, err := training.Run(t.Context())
-	return err, result.Statuses
+	return result.Statuses, err
 }
 
 var (

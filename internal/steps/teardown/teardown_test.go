@@ -477,7 +477,7 @@ func TestAttempts(t *testing.T) {
 	})
 	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &receipt.Cause{}}
 	addAttempts(&r, statuses, nil)
-	want := append(earlier, agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed", Message: "rank 0 on node 0", Node: new(0), Rank: new(0)})
+	want := append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed", Message: "rank 0 on node 0", Node: new(0), Rank: new(0)})
 	if diff := cmp.Diff(want, r.Attempts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

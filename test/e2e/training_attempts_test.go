@@ -17,7 +17,7 @@ func restarted(u trainer) {
 	u.kubectl("delete", "pod", "ml-dev-env-1", "--wait=false")
 	e := u.end(name).succeeded().ranks(2)
 	e.mustContain(e.log("train"), "Attempt 1 failed: training: rank 1 on node 1 was ended by SIGKILL", "1 restart left after it",
-		"Attempt 2 failed: training: node 1 is gone: ", "0 restarts left after it", "[0 -] node 0 is in attempt 3\n", "[1 -] node 1 is in attempt 3\n")
+		"Attempt 2 failed: training: node 1, on Kubernetes node ", "0 restarts left after it", "[0 -] node 0 is in attempt 3\n", "[1 -] node 1 is in attempt 3\n")
 	e.equal("retries of the task", fmt.Sprint(e.tasks["train"].Retries), "0")
 	var got []string
 	for _, a := range e.receipt.Attempts {

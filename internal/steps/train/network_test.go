@@ -8,8 +8,14 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
@@ -140,5 +146,25 @@ func TestSocketsAreSeenInTheEnd(t *testing.T) {
 	}()
 	if _, err := training.wait(t.Context(), updates, time.Now()); fail.ReasonOf(err) != fail.TransportWrong {
 		t.Errorf("got %v, want %s", err, fail.TransportWrong)
+	}
+}
+
+// Without settings ranks would talk over TCP. Only the StatefulSet knows then that provision decided for RDMA.
+func TestSettingsLost(t *testing.T) {
+	for _, tc := range []struct {
+		mode  objects.Mode
+		facts []agent.Facts
+		want  fail.Reason
+	}{
+		{objects.RDMA, []agent.Facts{{}, {}}, fail.NodeLost},
+		{objects.RDMA, []agent.Facts{{}, {Network: &agent.Network{Mode: agent.RDMA}}}, ""},
+		{objects.RDMA, []agent.Facts{{Network: &agent.Network{Mode: agent.TCP}}}, ""}, // its nodes could not use RDMA
+		{objects.TCP, []agent.Facts{{}, {}}, ""},
+	} {
+		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{objects.ModeAnnotation: string(tc.mode)}}}
+		a := attempt{Deps{Clients: &kube.Clients{Kube: fake.NewClientset(set), Namespace: "ns"}}, Options{Name: "env"}}
+		if err := a.settingsLost(t.Context(), tc.facts); err == nil && tc.want != "" || err != nil && fail.ReasonOf(err) != tc.want {
+			t.Errorf("mode %s, facts %+v: got %v, want %q", tc.mode, tc.facts, err, tc.want)
+		}
 	}
 }

@@ -8,9 +8,12 @@ import (
 	"io"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -240,6 +243,9 @@ func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, 
 	if err != nil {
 		return spec, prepared, err
 	}
+	if err := a.settingsLost(ctx, facts); err != nil {
+		return spec, prepared, err
+	}
 	settings := network.SettingsOf(facts)
 	if prepared, err = network.Prepare(ctx, set, settings); err != nil {
 		return spec, prepared, err
@@ -256,6 +262,23 @@ func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, 
 			"run the task sync-repo first, or give the absolute path of a script on the nodes")
 	}
 	return spec, prepared, nil
+}
+
+// settingsLost is the error if all pods of an environment for RDMA are new: none has the network settings that provision
+// made, and without any the ranks would talk over TCP.
+func (a *attempt) settingsLost(ctx context.Context, facts []agent.Facts) error {
+	if slices.ContainsFunc(facts, func(f agent.Facts) bool { return f.Network != nil }) {
+		return nil
+	}
+	name := objects.NamesOf(a.Name).StatefulSet
+	set, err := a.Clients.Kube.AppsV1().StatefulSets(a.Clients.Namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && set.Annotations[objects.ModeAnnotation] != string(objects.RDMA) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings that provision made", a.Name),
+		"start the run again; an environment that is kept gets its settings back from mlenv up")
 }
 
 // interrupted decides what SIGTERM or Ctrl-C means for the training. It is stopped if its run was cancelled, timed out

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -303,7 +304,13 @@ func TestReceiptAndEvent(t *testing.T) {
 
 // Without Tekton no task follows one that has failed for good, however recently that one renewed the Lease.
 func TestReleasesAfterAVerdict(t *testing.T) {
-	const why = "task train of pipelinerun name-of-run failed at 1999-12-31T23:59:44Z (NodeLost), and no task has followed"
+	endedPod := func(ago time.Duration) *corev1.Pod {
+		pod := podOf("name-of-run", corev1.PodFailed, false)
+		// The bubble's clock starts there.
+		at := metav1.NewTime(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).Add(-ago))
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{FinishedAt: at}}}}
+		return pod
+	}
 	for _, tc := range []struct {
 		name  string
 		since time.Duration // the verdict
@@ -316,7 +323,8 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 		{"Tekton has not", 16 * time.Second, nil, 0, true},
 		{"the step's own pod is on a lost node", 16 * time.Second, podOf("name-of-run", corev1.PodRunning, false), -time.Minute, true},
 		{"teardown starts", 16 * time.Second, podOf("name-of-run", corev1.PodPending, false), time.Second, false},
-		{"a retry has ended", 16 * time.Second, podOf("name-of-run", corev1.PodFailed, false), time.Second, true},
+		{"a retry has ended", 40 * time.Second, endedPod(16 * time.Second), time.Second, true},
+		{"a retry has just ended", 40 * time.Second, endedPod(14 * time.Second), time.Second, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -344,7 +352,7 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got.Verdict != receipt.Failed || got.Reason != "NodeLost" || got.Message != "node 1 is gone" || got.Teardown != "all pods and GPUs were released by the reaper, because "+why ||
+				if got.Verdict != receipt.Failed || got.Reason != "NodeLost" || got.Message != "node 1 is gone" || got.Teardown != "all pods and GPUs were released by the reaper, because "+fmt.Sprintf("task train of pipelinerun name-of-run failed at %s (NodeLost), and no task has followed", ended.UTC().Format(time.RFC3339)) ||
 					len(got.Phases) != 1 || got.Phases[0].Seconds != (9*time.Minute).Seconds() || got.Phases[0].Reason != "NodeLost" {
 					t.Errorf("the receipt is %+v", got)
 				}

@@ -30,8 +30,8 @@ type standing struct {
 //   - Of a run: abandoned if the run has ended, is gone or being deleted, or was cancelled without its finally tasks. An
 //     active run holds it until the Lease has expired and none of the run's pods is left that could renew it, as after the
 //     loss of Tekton's controller.
-//     A verdict in the Lease shortens this: the run has only finally tasks left, and if none of its pods is newer than the
-//     verdict, Tekton does not start them.
+//     A verdict in the Lease shortens this: the run has only finally tasks left, and if none of its pods has started or ended
+//     for verdictTime, Tekton does not start them.
 //   - Of a person: abandoned when the Lease has expired.
 //
 // If the run's state cannot be read the result is an error, and the environment stays.
@@ -65,11 +65,11 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (standing, e
 	if !expired && !over {
 		return standing{}, nil
 	}
-	var since time.Time
+	var since, ended time.Time
 	if over {
-		since = verdict.Ended.Add(-clockSkew)
+		since, ended = verdict.Ended.Add(-clockSkew), r.now().Add(-verdictTime)
 	}
-	alive, err := r.hasPods(ctx, l.Namespace, holder.Display, since)
+	alive, err := r.hasPods(ctx, l.Namespace, holder.Display, since, ended)
 	if err != nil || alive {
 		return standing{}, err
 	}
@@ -81,8 +81,9 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (standing, e
 		why: fmt.Sprintf("no step of %s has renewed the lease until %s, and none is left", holder, ends)}, nil
 }
 
-// hasPods reports whether a step of the run works or will start whose pod was not created before since.
-func (r *reaper) hasPods(ctx context.Context, namespace, name string, since time.Time) (bool, error) {
+// hasPods reports whether a step of the run works or will start whose pod was not created before since, or, unless ended is
+// zero, whether one has ended after that.
+func (r *reaper) hasPods(ctx context.Context, namespace, name string, since, ended time.Time) (bool, error) {
 	pods, err := r.clients.Kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: run.Label + "=" + name})
 	if err != nil {
 		return false, kube.Problem(fmt.Errorf("listing the pods of pipelinerun %s/%s: %w", namespace, name, err))
@@ -90,6 +91,11 @@ func (r *reaper) hasPods(ctx context.Context, namespace, name string, since time
 	for _, pod := range pods.Items {
 		if pod.DeletionTimestamp == nil && !pod.CreationTimestamp.Time.Before(since) && (pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodPending) {
 			return true, nil
+		}
+		for _, c := range pod.Status.ContainerStatuses {
+			if end := c.State.Terminated; end != nil && !ended.IsZero() && end.FinishedAt.After(ended) {
+				return true, nil
+			}
 		}
 	}
 	return false, nil

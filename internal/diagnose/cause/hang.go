@@ -180,7 +180,8 @@ const (
 // Works reports whether a silent rank of the job does something other than wait, such as loading, compiling or saving:
 // its descendants use processors, it reads or writes, or it uses a processor itself, and its stack has changed since before,
 // or it is not where most are, or its stack is unknown. Processor time alone is no work, because a rank that waits in
-// NCCL uses a whole processor.
+// NCCL uses a whole processor. A rank in an uninterruptible wait (state D) works too: it saves or loads, perhaps in one long
+// call, of which the counters show nothing before it returns.
 func Works(before, now []agent.RankActivity) (rank int, works bool) {
 	at, waiting := map[place]int{}, 0
 	for _, a := range now {
@@ -193,7 +194,7 @@ func Works(before, now []agent.RankActivity) (rank int, works bool) {
 		if p.stopped {
 			continue
 		}
-		if a.ChildCPU >= workCPU || a.IO >= workIO {
+		if a.ChildCPU >= workCPU || a.IO >= workIO || strings.EqualFold(a.State, "D") {
 			return a.Rank, true
 		}
 		i := slices.IndexFunc(before, func(b agent.RankActivity) bool { return b.Rank == a.Rank })
@@ -205,4 +206,12 @@ func Works(before, now []agent.RankActivity) (rank int, works bool) {
 		}
 	}
 	return 0, false
+}
+
+// Waits reports whether a rank evidently waits for another one: it is in a collective, or one is stopped by a signal.
+func Waits(now []agent.RankActivity) bool {
+	return slices.ContainsFunc(now, func(a agent.RankActivity) bool {
+		p := placeOf(a)
+		return p.waits || p.stopped
+	})
 }

@@ -146,6 +146,9 @@ func (t *Training) whyFinal(failed agent.Attempt) string {
 
 // words are what an attempt ended with, without the rank: of ranks with the same error each may be the first.
 func words(a agent.Attempt) string {
+	if culprit, _, found := strings.Cut(a.Message, hangMessage); found {
+		return culprit // and not for how long it was silent
+	}
 	if a.Rank != nil && a.Node != nil {
 		if _, what, found := strings.Cut(a.Message, fmt.Sprintf("rank %d on node %d ", *a.Rank, *a.Node)); found {
 			return what

@@ -19,8 +19,9 @@ import (
 // to the training.
 //
 // What counts as progress is output and metrics alone, of any rank. Processor time does not: a rank that waits in NCCL uses a
-// whole processor. An adapted bound also lets a rank go on that evidently works in silence (cause.Works); an explicit bound
-// is a promise, and ends the training whatever its ranks do.
+// whole processor. An adapted bound ends a training only if all nodes answer, no rank evidently works (cause.Works), and some
+// rank evidently waits for another (cause.Waits); with launcher command it only warns. An explicit bound is a promise, and
+// ends the training whatever its ranks do.
 type HangTimeout struct {
 	// Explicit is true if Bound is the user's.
 	Explicit bool
@@ -57,7 +58,7 @@ func (h *HangTimeout) Set(text string) error {
 }
 
 // Type implements pflag.Value.
-func (h *HangTimeout) Type() string { return "duration" }
+func (h *HangTimeout) Type() string { return "auto|duration" }
 
 const (
 	// quietWarning is after how much silence the log warns.
@@ -106,6 +107,24 @@ type silenceWatch struct {
 	// next is the silence after which the stacks are looked at again, before what they were.
 	next   time.Duration
 	before []agent.RankActivity
+	// last is the silence at the last look, and longest the longest one that ended.
+	last, longest time.Duration
+}
+
+// bound is the longest silence from now on. A training that was silent before, and then printed something, may be so again.
+func (w *silenceWatch) bound(spec agent.JobSpec, quiet time.Duration, shown *progress, start time.Time) time.Duration {
+	if quiet < w.last {
+		w.longest = max(w.longest, w.last)
+	}
+	w.last = quiet
+	switch bound := w.timeout.bound(shown, start); {
+	case w.timeout.Explicit:
+		return bound
+	case spec.Launcher == agent.Command: // its process may wait for anything
+		return 0
+	default:
+		return max(bound, steps*w.longest)
+	}
 }
 
 // meaning is what a silence means.
@@ -118,12 +137,14 @@ const (
 	silent
 	// working: it is longer than the bound, and a rank works.
 	working
+	// unclear: it is longer than the bound, and nothing shows that ranks wait for another one.
+	unclear
 	// hanging: the training hangs.
 	hanging
 )
 
 // look judges a silence. It asks what the ranks do only if that matters, and returns it; worker is the rank that works.
-func (w *silenceWatch) look(quiet, bound time.Duration, ask func() []agent.RankActivity) (m meaning, now []agent.RankActivity, worker int) {
+func (w *silenceWatch) look(quiet, bound time.Duration, ask func() (now []agent.RankActivity, complete bool)) (m meaning, now []agent.RankActivity, worker int) {
 	if quiet < w.timeout.warning(bound) {
 		w.next, w.before = 0, nil
 		return goesOn, nil, 0
@@ -131,7 +152,7 @@ func (w *silenceWatch) look(quiet, bound time.Duration, ask func() []agent.RankA
 	if quiet < w.next {
 		return goesOn, nil, 0
 	}
-	now = ask()
+	now, complete := ask()
 	before := w.before
 	w.before = now
 	worker, works := cause.Works(before, now)
@@ -147,6 +168,9 @@ func (w *silenceWatch) look(quiet, bound time.Duration, ask func() []agent.RankA
 	case works:
 		w.next = quiet + againAfter
 		return working, now, worker
+	case !complete || !cause.Waits(now):
+		w.next = quiet + againAfter
+		return unclear, now, 0
 	case before == nil: // one look does not show whether the stacks change
 		return goesOn, now, 0
 	}
@@ -171,8 +195,8 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		if !ok {
 			continue
 		}
-		bound := t.HangTimeout.bound(shown, statuses[0].Started)
-		means, now, worker := w.look(quiet, bound, func() []agent.RankActivity { return t.activities(ctx) })
+		bound := w.bound(t.Spec, quiet, shown, statuses[0].Started)
+		means, now, worker := w.look(quiet, bound, func() ([]agent.RankActivity, bool) { return t.activities(ctx) })
 		if means == goesOn || ctx.Err() != nil {
 			continue
 		}
@@ -187,6 +211,8 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 			return
 		case means == working:
 			text += fmt.Sprintf(" Rank %d works, so the training continues.", worker)
+		case means == unclear:
+			text += " Nothing shows that ranks wait for another one, so the training continues; an explicit hang-timeout would end it."
 		case bound > 0:
 			text += fmt.Sprintf(" After %s of silence the training counts as hanging (hang-timeout).", bound.Round(time.Second))
 		}
@@ -212,24 +238,26 @@ func (t *Training) silence(ctx context.Context) (statuses []agent.JobStatus, qui
 	return statuses, quiet, ok && err == nil
 }
 
-// activities are what the live ranks of all nodes that answer do. The nodes write the stacks into the record.
-func (t *Training) activities(ctx context.Context) []agent.RankActivity {
-	ctx, cancel := context.WithTimeout(ctx, stacksTime)
+// activities are what the live ranks of all nodes that answer do, complete if all nodes do. The nodes write the stacks into the
+// record.
+func (t *Training) activities(parent context.Context) (all []agent.RankActivity, complete bool) {
+	ctx, cancel := context.WithTimeout(parent, stacksTime)
 	defer cancel()
 	var mu sync.Mutex
-	all := []agent.RankActivity{} // not nil, also if no rank has started
+	all, complete = []agent.RankActivity{}, true // not nil, also if no rank has started
 	_ = t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		found, err := client.Stacks(ctx, t.ID)
-		if err != nil {
-			t.Log.Warn(fmt.Sprintf("Node %d did not report what its ranks do: %v", client.Node(), err), "node", client.Node(), "error", err)
-		}
 		mu.Lock()
 		defer mu.Unlock()
+		complete = complete && err == nil
+		if err != nil && parent.Err() == nil {
+			t.Log.Warn(fmt.Sprintf("Node %d did not report what its ranks do: %v", client.Node(), err), "node", client.Node(), "error", err)
+		}
 		all = append(all, found...)
 		return nil
 	})
 	slices.SortFunc(all, func(a, b agent.RankActivity) int { return cmp.Compare(a.Rank, b.Rank) })
-	return all
+	return all, complete
 }
 
 // lastOutput lists the live ranks, the longest silent first.
@@ -257,9 +285,12 @@ func lastOutput(statuses []agent.JobStatus) string {
 	return strings.Join(parts, ", ")
 }
 
+// hangMessage is between the culprit and the silence.
+const hangMessage = "; no rank has printed or measured anything for "
+
 // hangs is the error of a training that hangs.
 func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration, culprit string) error {
-	err := fail.Becausef(fail.Hang, "training: %s; no rank has printed or measured anything for %s, want progress within %s", culprit, quiet.Round(time.Second), bound.Round(time.Second))
+	err := fail.Becausef(fail.Hang, "training: %s"+hangMessage+"%s, want progress within %s", culprit, quiet.Round(time.Second), bound.Round(time.Second))
 	if t.Spec.Run != "" { // the nodes will be gone
 		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record, t.Namespace)
 	}

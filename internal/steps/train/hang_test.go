@@ -45,8 +45,8 @@ func TestSilence(t *testing.T) {
 	computes.CPU, further.CPU, further.Frames = 0.9, 0.9, []agent.Frame{{Function: "load", File: "t.py", Line: 5}}
 	reads := sleeps
 	reads.IO = 1 << 20
-	stopped := computes
-	stopped.State = "T"
+	stopped, flushes := computes, sleeps
+	stopped.State, flushes.State = "T", "D"
 	type look struct {
 		quiet time.Duration
 		ranks []agent.RankActivity
@@ -65,7 +65,10 @@ func TestSilence(t *testing.T) {
 		"hangs":                    {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, []agent.RankActivity{waits, sleeps}, hanging}}},
 		"NCCL spins":               {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, sleeps}, silent}, {5 * m, []agent.RankActivity{spins, sleeps}, hanging}}},
 		"stopped by a signal":      {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, stopped}, silent}, {5 * m, []agent.RankActivity{spins, stopped}, hanging}}},
-		"all spin somewhere":       {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes, computes}, silent}, {5 * m, []agent.RankActivity{computes, computes}, hanging}}},
+		"all spin somewhere":       {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes, computes}, silent}, {5 * m, []agent.RankActivity{computes, computes}, unclear}, {6 * m, nil, goesOn}, {7 * m, []agent.RankActivity{computes, computes}, unclear}}},
+		"no agent answers":         {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{}, silent}, {5 * m, []agent.RankActivity{}, unclear}}},
+		"one node answers":         {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits}, silent}, {5 * m, []agent.RankActivity{waits}, unclear}}},
+		"flushes to a slow disk":   {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{waits, sleeps}, silent}, {5 * m, []agent.RankActivity{waits, flushes}, working}}},
 		"attached to a late one":   {HangTimeout{}, 5 * m, []look{{9 * m, []agent.RankActivity{waits, sleeps}, goesOn}, {9*m + 1, []agent.RankActivity{waits, sleeps}, hanging}}},
 		"computes, and then hangs": {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{spins, computes}, silent}, {5 * m, []agent.RankActivity{spins, further}, working}, {6 * m, nil, goesOn}, {7 * m, []agent.RankActivity{spins, sleeps}, hanging}}},
 		"all compute":              {HangTimeout{}, 5 * m, []look{{3 * m, []agent.RankActivity{computes, computes}, silent}, {5 * m, []agent.RankActivity{further, further}, working}}},
@@ -81,15 +84,32 @@ func TestSilence(t *testing.T) {
 			w := silenceWatch{timeout: tc.timeout}
 			for i, l := range tc.looks {
 				asked := false
-				got, _, _ := w.look(l.quiet, tc.bound, func() []agent.RankActivity {
+				got, _, _ := w.look(l.quiet, tc.bound, func() ([]agent.RankActivity, bool) {
 					asked = true
-					return slices.Clone(l.ranks)
+					return slices.Clone(l.ranks), name != "one node answers"
 				})
 				if got != l.want || asked != (l.ranks != nil) {
 					t.Errorf("look %d, after %s: %d, asked %t; want %d, asked %t", i, l.quiet, got, asked, l.want, l.ranks != nil)
 				}
 			}
 		})
+	}
+}
+
+// A silence that ended counts for the next one, and launcher command may be silent for ever.
+func TestSilenceAdapts(t *testing.T) {
+	w, shown, start := silenceWatch{}, &progress{}, time.Now()
+	for _, look := range []struct{ quiet, want time.Duration }{{4 * time.Minute, 5 * time.Minute}, {0, 12 * time.Minute}, {time.Minute, 12 * time.Minute}} {
+		if got := w.bound(agent.JobSpec{Launcher: agent.Torchrun}, look.quiet, shown, start); got != look.want {
+			t.Errorf("after %s: %s, want %s", look.quiet, got, look.want)
+		}
+	}
+	if got := w.bound(agent.JobSpec{Launcher: agent.Command}, 0, shown, start); got != 0 {
+		t.Errorf("launcher command: %s, want 0", got)
+	}
+	w.timeout = HangTimeout{Explicit: true, Bound: time.Second}
+	if got := w.bound(agent.JobSpec{Launcher: agent.Command}, 0, shown, start); got != time.Second {
+		t.Errorf("explicit: %s, want 1s", got)
 	}
 }
 

@@ -149,6 +149,9 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 		attached = attached || err == nil && !status.New
 		return err
 	})
+	if ctx.Err() != nil { // whether the job is stopped is decided by why this step ends
+		return false, ctx.Err()
+	}
 	if err != nil {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
@@ -341,7 +344,10 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 				if launchersOver != nil {
 					return statuses, transport()
 				}
-				failure = errors.Join(failure, onNode{u.node, u.err})
+				if u.why == "" {
+					u.err = onNode{u.node, u.err}
+				}
+				failure = errors.Join(failure, u.err)
 				stop(cmp.Or(u.why, "another node is gone"))
 				break
 			}

@@ -7,7 +7,7 @@ import (
 )
 
 // Obsolete returns values of files from before attachments had keys, and what replaces them. Such a file is valid, but its
-// pods would have no rails: it expects the interfaces of attachments, and lists none.
+// pods have the rails of host devices at most: it expects the interfaces of attachments, and lists none.
 func (f *File) Obsolete() field.ErrorList {
 	rdma, path := f.Network.RDMA, field.NewPath("network", "rdma")
 	if !rdma.Enabled || rdma.SRIOV() || len(rdma.Interfaces) == 0 {

@@ -55,7 +55,10 @@ func ProblemAt(err error, at Place) error {
 	case apierrors.IsInvalid(err) && immutable.MatchString(text):
 		return fail.Because(fail.EnvironmentDiffers, err)
 	case Transient(err):
-		return fail.Advise(fail.Because(fail.APIServerUnreachable, shorter(err)), "oc get --raw /readyz (is the API server up, and reachable from here?)")
+		if status := apierrors.APIStatus(nil); !errors.As(err, &status) { // it did not answer
+			err = fail.Because(fail.APIServerUnreachable, shorter(err))
+		}
+		return fail.Advise(err, "oc get --raw /readyz (is the API server up, and reachable from here?)")
 	}
 	return err
 }

@@ -96,8 +96,12 @@ func limited(args []string) error {
 		if err != nil {
 			return err
 		}
+		var present syscall.Rlimit
+		if err := syscall.Getrlimit(resource, &present); err != nil {
+			return err
+		}
 		// Beyond Cur the process gets an error, or SIGXCPU with its message; beyond Max it is killed.
-		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: most, Max: most + 1}); err != nil {
+		if err := syscall.Setrlimit(resource, &syscall.Rlimit{Cur: min(most, present.Max), Max: min(most+1, present.Max)}); err != nil {
 			return err
 		}
 	}

@@ -243,11 +243,16 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 }
 
 // remote runs a command of git that asks the server, again if the server cannot be reached: the cluster's DNS and
-// network can fail for a moment.
+// network can fail for a moment. An attempt that took long would take as long again, so it is not repeated, nor one for
+// which no time is left.
 func (r *repository) remote(ctx context.Context, args ...string) (string, error) {
+	const long = 5 * time.Second
 	for left, pause := r.limits.retries, r.limits.pause; ; left, pause = left-1, 2*pause {
+		began := time.Now()
 		text, err := r.git(ctx, args...)
-		if left == 0 || !said(err, messageNoHost) && !said(err, messageNoConnection) {
+		took := time.Since(began)
+		deadline, bounded := ctx.Deadline()
+		if left == 0 || took > long || bounded && time.Until(deadline) < pause+took || !said(err, messageNoHost) && !said(err, messageNoConnection) {
 			return text, err
 		}
 		r.log.Warn(fmt.Sprintf("%s cannot be reached; trying again in %s.", r.address.url().Host, pause), "host", r.address.host)

@@ -66,7 +66,7 @@ func TestChecks(t *testing.T) {
 				}
 				return w, file
 			}, func(_ *world, o *Options) { o.Request.Image = "quay.io/me/training:1" }, Auto,
-			[]want{{choiceCheck, BlockedRDMA, "network.rdma.interfaces of the cluster file is obsolete: only network attachments make these interfaces", "mlenv validate"}}, objects.TCP, "",
+			[]want{{choiceCheck, Warning, "network.rdma.interfaces of the cluster file is obsolete: only network attachments make these interfaces", "mlenv validate"}}, objects.TCP, "",
 		},
 		{
 			"Kubernetes alone", cairo, func(w *world, o *Options) {

@@ -248,9 +248,8 @@ func (p *probe) decideRDMA() {
 		decide(BlockedRDMA, "", "one node has no peer")
 		return
 	}
-	if obsolete := p.file.Obsolete(); len(obsolete) > 0 {
-		decide(BlockedRDMA, "mlenv validate prints all obsolete values of the cluster file", "%s of the cluster file is obsolete: %s", obsolete[0].Field, obsolete[0].Detail)
-		return
+	if obsolete := p.file.Obsolete(); len(obsolete) > 0 { // host devices may be there without these interfaces
+		decide(Warning, "mlenv validate prints all obsolete values of the cluster file", "%s of the cluster file is obsolete: %s", obsolete[0].Field, obsolete[0].Detail)
 	}
 	if err := p.build(objects.RDMA); err != nil {
 		decide(BlockedRDMA, fail.NextOf(err), "%s", oneLine(err.Error()))

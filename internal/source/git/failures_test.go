@@ -3,6 +3,7 @@ package git
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -176,6 +177,17 @@ exec ` + real + ` "$@"
 	}
 	if told := strings.Count(log, "cannot be reached; trying again in "); told != 4 {
 		t.Errorf("%d retries in the log, want 4:\n%s", told, log)
+	}
+}
+
+// Without time for another attempt the error is known at once.
+func TestFetchAgainInTime(t *testing.T) {
+	source := Source{URL: "https://nowhere.invalid/repo", limits: lookLimits}
+	source.limits.pause = time.Hour
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := Look(ctx, slog.New(slog.DiscardHandler), t.TempDir(), source); fail.ReasonOf(err) != fail.RepositoryUnavailable || ctx.Err() != nil {
+		t.Errorf("got %v, want RepositoryUnavailable", err)
 	}
 }
 

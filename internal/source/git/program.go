@@ -246,7 +246,7 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 // network can fail for a moment. An attempt that took long would take as long again, so it is not repeated, nor one for
 // which no time is left.
 func (r *repository) remote(ctx context.Context, args ...string) (string, error) {
-	const long = 5 * time.Second
+	const long = 20 * time.Second // DNS may need ten to give up, a connection two minutes
 	for left, pause := r.limits.retries, r.limits.pause; ; left, pause = left-1, 2*pause {
 		began := time.Now()
 		text, err := r.git(ctx, args...)

@@ -155,14 +155,14 @@ func testTraining(t *testing.T, times *durations) {
 	lane := func(scenarios <-chan scenario) func() {
 		return func() {
 			for s := range scenarios {
-				var whole sync.Locker = &sync.Mutex{}
+				var ofNICs sync.Locker = &sync.Mutex{} // which scenarios without RDMA do not need
 				switch {
 				case s.name == breaksNICs:
-					whole = &nics
+					ofNICs = &nics
 				case strings.HasPrefix(s.name, "rdma-"):
-					whole = nics.RLocker()
+					ofNICs = nics.RLocker()
 				}
-				whole.Lock()
+				ofNICs.Lock()
 				if err := gpus.Acquire(t.Context(), s.gpus); err != nil {
 					t.Error(err)
 					return
@@ -172,7 +172,7 @@ func testTraining(t *testing.T, times *durations) {
 					shared.tell(t, s.tell)
 				})
 				gpus.Release(s.gpus)
-				whole.Unlock()
+				ofNICs.Unlock()
 			}
 		}
 	}

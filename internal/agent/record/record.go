@@ -29,7 +29,7 @@ type Dir string
 // attempts is the beginning of the names of folders of attempts.
 const attempts = "attempt-"
 
-// Newest is the folder of the newest attempt of which job has a record of the node. Without any it is the first one's.
+// Newest is the folder of the newest attempt that has a record of the node in the folder job, or else that of the first attempt.
 func Newest(job string, node int) Dir {
 	found, _ := filepath.Glob(filepath.Join(job, attempts+"*", filepath.Base(Dir(job).NodeStatus(node))))
 	newest := 1

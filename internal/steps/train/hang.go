@@ -63,9 +63,10 @@ func (h *HangTimeout) Type() string { return "auto|duration" }
 const (
 	// quietWarning is after how much silence the log warns.
 	quietWarning = 3 * time.Minute
-	// leastHang is the shortest adapted bound, and steps is how many times the longest step it is.
+	// leastHang is the shortest adapted bound, and margin is how many times the longest step, or the longest silence that
+	// ended, it is.
 	leastHang = 5 * time.Minute
-	steps     = 3
+	margin    = 3
 	// lookEvery is how often the agents are asked, and againAfter when a silent rank that works is looked at again.
 	lookEvery  = 15 * time.Second
 	againAfter = 2 * time.Minute
@@ -79,7 +80,7 @@ func (h HangTimeout) bound(shown *progress, start time.Time) time.Duration {
 		return h.Bound
 	}
 	first, longest := shown.stepTime(start)
-	return max(leastHang, first, steps*longest)
+	return max(leastHang, first, margin*longest)
 }
 
 // every is how often to look.
@@ -123,7 +124,7 @@ func (w *silenceWatch) bound(spec agent.JobSpec, quiet time.Duration, shown *pro
 	case spec.Launcher == agent.Command: // its process may wait for anything
 		return 0
 	default:
-		return max(bound, steps*w.longest)
+		return max(bound, margin*w.longest)
 	}
 }
 

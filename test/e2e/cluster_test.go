@@ -7,11 +7,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -135,7 +137,21 @@ func newUserIn(t *testing.T, namespace string) user {
 	return u
 }
 
-// dump logs the namespace of a failed test.
+// dumps collects what TestMain prints after all tests, so that it does not hide the failures, which the runner repeats at
+// the end.
+var dumps struct {
+	sync.Mutex
+	bytes.Buffer
+}
+
+// printLater prints after all tests.
+func (u user) printLater(format string, args ...any) {
+	dumps.Lock()
+	defer dumps.Unlock()
+	fmt.Fprintf(&dumps, "==> "+u.Name()+": "+format+"\n", args...)
+}
+
+// dump prints the namespace of a failed test.
 func (u user) dump() {
 	for _, args := range [][]string{
 		{"get", "pods,pvc,taskruns", "--output=wide"},
@@ -143,7 +159,7 @@ func (u user) dump() {
 		{"logs", "--all-containers", "--prefix", "--tail=30", "--selector=e2e=yes"},
 	} {
 		out, _ := run(u.T, nil, stateDir+"/bin/kubectl", append([]string{"--namespace", u.namespace}, args...)...)
-		u.Logf("kubectl %s:\n%s", strings.Join(args, " "), out)
+		u.printLater("kubectl %s:\n%s", strings.Join(args, " "), out)
 	}
 }
 

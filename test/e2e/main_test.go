@@ -16,5 +16,7 @@ func TestMain(m *testing.M) {
 	if err := os.Setenv("DOCKER_CONFIG", stateDir+"/docker"); err != nil {
 		panic(err)
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	_, _ = dumps.WriteTo(os.Stdout)
+	os.Exit(code)
 }

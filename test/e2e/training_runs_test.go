@@ -58,7 +58,7 @@ func (u trainer) startTkn(kind, name string, flags ...string) string {
 	u.Cleanup(func() {
 		if u.Failed() {
 			out, _ := run(u.T, nil, stateDir+"/bin/tkn", kind+"run", "logs", started, "--namespace="+u.namespace)
-			u.Logf("the log of %s:\n%s", started, shortened(out))
+			u.printLater("the log of %s:\n%s", started, shortened(out))
 		}
 	})
 	return started

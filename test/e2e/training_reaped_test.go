@@ -26,8 +26,7 @@ func reaped(u trainer) {
 	u.mustContain(out.String(), "is held by pipelinerun "+name)
 	u.nothingLeft()
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
-	u.mustContain(u.kubectl("get", "events", "--field-selector=reason=EnvironmentReaped", "--output=jsonpath={.items[*].message}"),
-		"environment ml-dev-env was released, because pipelinerun "+name+" has ended")
+	u.waitEvent("ml-dev-env", "environment ml-dev-env was released, because pipelinerun "+name+" has ended") // after the receipt
 	left, err := receipt.Read(u.Context(), u.clients.Kube, u.namespace, name)
 	if err != nil {
 		u.Fatal(err)

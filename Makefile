@@ -14,7 +14,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo -H --preserve-env env PATH="$(PATH
 
 DEBIAN_PACKAGES := ca-certificates conntrack containerd containernetworking-plugins git iproute2 iptables mmdebstrap runc tini
 # The tests also need a browser, and pip to download a resolver.
-TEST_PACKAGES := chromium git git-lfs python3-pip
+TEST_PACKAGES := chromium git git-lfs python3-pip python3-venv
 # The programs of DEBIAN_PACKAGES, for systems with other packages.
 PROGRAMS := /usr/lib/cni/bridge /usr/bin/tini-static conntrack containerd git ip iptables mmdebstrap runc
 

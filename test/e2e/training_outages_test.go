@@ -181,7 +181,12 @@ func wildOutput(u trainer) {
 func leaseStolen(u trainer) {
 	name := u.holding()
 	u.kubectl("patch", "lease", "ml-dev-env", "--type=merge", `--patch={"spec":{"holderIdentity":"thief"},"metadata":{"annotations":{"ml-dev-env/holder-name":"thief","ml-dev-env/holder-kind":"Person"}}}`)
-	u.end(name).failed("train", fail.EnvironmentMissing, "it is held by thief")
+	e := u.end(name)
+	e.equal("the receipt's reason", e.receipt.Reason, string(fail.EnvironmentMissing))
+	e.mustContain(e.receipt.Message, "it is held by thief")
+	for node := range 2 {
+		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was told to stop", node))
+	}
 	u.kubectl("get", "pod", "ml-dev-env-0", "ml-dev-env-1")
 	u.kubectl("delete", "lease", "ml-dev-env")
 }
@@ -190,7 +195,7 @@ func leaseStolen(u trainer) {
 func evicted(u trainer) {
 	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2")
 	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
-	if err := u.clients.Kube.PolicyV1().Evictions(u.namespace).Evict(u.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-1"}}); err != nil {
+	if err := u.clients.Kube.PolicyV1().Evictions(u.namespace).Evict(u.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-1", Namespace: u.namespace}}); err != nil {
 		u.Fatal(err)
 	}
 	e := u.end(name).succeeded()

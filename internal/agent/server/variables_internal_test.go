@@ -27,3 +27,13 @@ func TestVariablesAreDocumented(t *testing.T) {
 		}
 	}
 }
+
+// What makes a virtual environment must not be inside the one that the tree had before.
+func TestVenvOfJob(t *testing.T) {
+	for script, want := range map[string]string{"/bin/true": "/venv", os.Args[0]: ""} {
+		l, err := Config{Nodes: 1, Program: os.Args[0]}.plan("id", agent.JobSpec{Launcher: agent.Command, Script: script, Nodes: 1, RanksPerNode: 1}, "", "/venv", "/record")
+		if err != nil || l.env["VIRTUAL_ENV"] != want || strings.HasPrefix(l.env["PATH"], "/venv/bin:") != (want != "") {
+			t.Errorf("%s: in %q with PATH %q, %v; want %q", script, l.env["VIRTUAL_ENV"], l.env["PATH"], err, want)
+		}
+	}
+}

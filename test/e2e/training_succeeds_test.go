@@ -136,7 +136,7 @@ func deepspeedNodeStorage(u trainer) {
 // torchrunScript runs a shell script that calls torchrun, under the random user ID of the
 // namespace.
 func torchrunScript(u trainer) {
-	e := u.end(u.start("e2e/torchrun.sh", byShell, "--param=gpus-per-node=2")).succeeded().ranks(2)
+	e := u.end(u.start("e2e/torchrun.sh", byShell, "--param=gpus-per-node=2", "--param=requirements=e2e/requirements.txt")).succeeded().ranks(2)
 	uids := u.kubectl("get", "namespace", u.namespace, `--output=jsonpath={.metadata.annotations.openshift\.io/sa\.scc\.uid-range}`)
 	uid, _, _ := strings.Cut(uids, "/")
 	log := e.log("train")

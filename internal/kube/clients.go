@@ -106,6 +106,7 @@ func (f Flags) find() (*Clients, error) {
 	if f.Kubeconfig == "" && f.Context == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
 		config, err := rest.InClusterConfig()
 		if err == nil {
+			config.Wrap(inPod)
 			return &Clients{Config: config, Namespace: podNamespace(), InCluster: true}, nil
 		}
 		// A pod without a mounted token may still have a kubeconfig.

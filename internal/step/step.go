@@ -46,6 +46,7 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	message := NewResult(cmd, "message", "what was expected and what was seen")
 	AddLogFormat(cmd)
 	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.PreRun = func(cmd *cobra.Command, _ []string) { slog.SetDefault(Log(cmd)) }
 	code, err := execute(ctx, cmd, args, streams{out: stdout, err: stderr, failures: stdout})
 	if err == nil {
 		return code

@@ -57,6 +57,8 @@ type Receipt struct {
 	Phases   []Phase   `json:"phases,omitempty"`
 	Nodes    []Node    `json:"nodes,omitempty"`
 	Ranks    []Rank    `json:"ranks,omitempty"`
+	// ExcludedNodes are Kubernetes nodes that the environment did not use at the end, by exclude-nodes or after a restart.
+	ExcludedNodes []string `json:"excludedNodes,omitempty"`
 	// Attempts are all attempts of the training, oldest first; empty if there was one.
 	Attempts []agent.Attempt `json:"attempts,omitempty"`
 	// NCCL are the NCCL variables of node 0. Names of devices may differ on other nodes.

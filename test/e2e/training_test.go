@@ -82,6 +82,7 @@ var (
 	}
 	nightlyAlone = []scenario{
 		{"node-lost", 1, nodeLost},
+		{"node-replaced", 1, nodeReplaced},
 		{"node-lost-without-tekton", 1, nodeLostWithoutTekton},
 	}
 )

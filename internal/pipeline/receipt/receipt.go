@@ -91,7 +91,11 @@ func Describe(a agent.Attempt) string {
 	if a.Reason == "" {
 		return strings.Join(append(parts, string(Succeeded)), ", ")
 	}
-	return strings.Join(append(parts, a.Reason+": "+humanize.OneLine(a.Message, 300)), ", ")
+	parts = append(parts, a.Reason+": "+humanize.OneLine(a.Message, 300))
+	if len(a.LeftOut) > 0 {
+		parts = append(parts, "left out from then on: "+strings.Join(a.LeftOut, ", "))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // Training is what was launched.

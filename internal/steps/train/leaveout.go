@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -42,52 +43,59 @@ func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
 	return failed.Reason == string(fail.NodeLost) && failed.Node != nil && t.Pods.Lost(ctx, t.Nodes[*failed.Node]) == nil
 }
 
-// leaveOut moves a node of the environment to another Kubernetes node: it excludes the present one from the StatefulSet's
-// template and deletes the pod. It reports whether it did so. If not, the log has the reason.
-//
-// The pod of an unreachable Kubernetes node stays, and the StatefulSet does not replace it, until Kubernetes knows that the
-// machine is out of service: its ranks may still write to the claims. So leaveOut never forces the deletion.
+// leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,
+// the log has the reason.
 func (a *attempt) leaveOut(ctx context.Context, t *Training, failed *agent.Attempt, node int, fault string) bool {
-	pods, sets, names := a.Clients.Kube.CoreV1().Pods(a.Clients.Namespace), a.Clients.Kube.AppsV1().StatefulSets(a.Clients.Namespace), objects.NamesOf(a.Name)
 	host := t.Pods.Host(t.Nodes[node])
-	stays := func(why string) bool {
-		a.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %s.", host, fault, why), "node", node, "kubernetesNode", host, "fault", fault)
+	if err := a.exclude(ctx, node, len(t.Nodes), host); err != nil {
+		a.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %v.", host, fault, err), "node", node, "kubernetesNode", host, "fault", fault, "error", err)
 		return false
-	}
-	pod, err := pods.Get(ctx, names.PodName(node), metav1.GetOptions{})
-	if err != nil {
-		return stays(err.Error())
-	}
-	host = pod.Spec.NodeName
-	set, err := sets.Get(ctx, names.StatefulSet, metav1.GetOptions{})
-	if err != nil {
-		return stays(err.Error())
-	}
-	spec := &set.Spec.Template.Spec
-	allowed, _ := objects.Placement(spec)
-	switch {
-	case len(set.Spec.VolumeClaimTemplates) > 0:
-		return stays("the claims of its pod may exist on this node alone")
-	case !slices.Contains(allowed, host):
-		return stays("nodes.gpu_nodes of the cluster file does not list it, so the other nodes are not known")
-	case len(allowed) <= len(t.Nodes):
-		return stays(fmt.Sprintf("without it nodes.gpu_nodes of the cluster file leaves %s, want %d", humanize.Count(len(allowed)-1, "node"), len(t.Nodes)))
-	}
-	objects.Exclude(spec, host)
-	// The UID is a precondition of a patch too.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": set.UID}, "spec": map[string]any{"template": map[string]any{"spec": map[string]any{"affinity": spec.Affinity}}}})
-	if err == nil {
-		_, err = sets.Patch(ctx, set.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: kube.FieldManager})
-	}
-	if err == nil {
-		err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-	}
-	if err != nil && !apierrors.IsNotFound(err) {
-		return stays(err.Error())
 	}
 	failed.LeftOut = append(failed.LeftOut, host)
 	a.Log.Warn(fmt.Sprintf("Kubernetes node %s is left out from now on: %s. Node %d of the environment moves to another one.", host, fault, node), "node", node, "kubernetesNode", host, "fault", fault)
 	return true
+}
+
+// exclude excludes a Kubernetes node from the StatefulSet's template, and deletes the pod of the environment's node on it.
+//
+// The pod of an unreachable Kubernetes node stays, and the StatefulSet does not replace it, until Kubernetes knows that the
+// machine is out of service: its ranks may still write to the claims. So exclude never forces the deletion.
+func (a *attempt) exclude(ctx context.Context, node, count int, host string) error {
+	pods, sets, names := a.Clients.Kube.CoreV1().Pods(a.Clients.Namespace), a.Clients.Kube.AppsV1().StatefulSets(a.Clients.Namespace), objects.NamesOf(a.Name)
+	pod, err := pods.Get(ctx, names.PodName(node), metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	set, err := sets.Get(ctx, names.StatefulSet, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	spec := &set.Spec.Template.Spec
+	allowed, _ := objects.Placement(spec)
+	switch {
+	case pod.Spec.NodeName != host:
+		return fmt.Errorf("its pod has moved to %s", pod.Spec.NodeName)
+	case len(set.Spec.VolumeClaimTemplates) > 0:
+		return errors.New("the claims of its pod may exist on this node alone")
+	case !slices.Contains(allowed, host):
+		return errors.New("nodes.gpu_nodes of the cluster file does not list it, so the other nodes are not known")
+	case len(allowed) <= count:
+		return fmt.Errorf("without it nodes.gpu_nodes of the cluster file leaves %s, want %d", humanize.Count(len(allowed)-1, "node"), count)
+	}
+	objects.Exclude(spec, host)
+	// The UID is a precondition of a patch too.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": set.UID}, "spec": map[string]any{"template": map[string]any{"spec": map[string]any{"affinity": spec.Affinity}}}})
+	if err != nil {
+		return err
+	}
+	if _, err := sets.Patch(ctx, set.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: kube.FieldManager}); err != nil {
+		return err
+	}
+	err = pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // outOfService is how the pod of a Kubernetes node that does not answer is replaced.

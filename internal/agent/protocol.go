@@ -151,6 +151,26 @@ type Facts struct {
 	Services []ServiceStatus `json:"services,omitempty"`
 }
 
+// GPUFault is what is wrong with the GPUs that the node was given, "" if all can be used.
+func (f Facts) GPUFault() string {
+	if f.GPUProblem != "" {
+		return "they cannot be read: " + f.GPUProblem
+	}
+	if len(f.GPUs) < f.GPUsExpected {
+		text := fmt.Sprintf("%d can be used, want %d", len(f.GPUs), f.GPUsExpected)
+		for i, gpu := range f.GPUs {
+			text += fmt.Sprintf("%s %d (%s)", [...]string{"; there are", ","}[min(i, 1)], gpu.Index, gpu.UUID)
+		}
+		return text
+	}
+	for _, gpu := range f.GPUs {
+		if gpu.Fault != "" {
+			return fmt.Sprintf("GPU %d (%s): %s", gpu.Index, gpu.UUID, gpu.Fault)
+		}
+	}
+	return ""
+}
+
 // Volume is a mounted claim as a node sees it.
 type Volume struct {
 	// ID is the same on all nodes that share the volume, "" if it cannot be written.
@@ -275,6 +295,8 @@ type Attempt struct {
 	// Node and Rank are the culprits, nil if they are not known.
 	Node *int `json:"node,omitempty"`
 	Rank *int `json:"rank,omitempty"`
+	// LeftOut are the Kubernetes nodes that later attempts do not use because of a fault that showed after this one.
+	LeftOut []string `json:"leftOut,omitempty"`
 	// First and Last are the first and the last step in its metrics, nil without metrics.
 	First *float64 `json:"firstStep,omitempty"`
 	Last  *float64 `json:"lastStep,omitempty"`

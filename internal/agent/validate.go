@@ -75,7 +75,7 @@ func (s *JobStatus) Confine(id string, node int) error {
 	s.StopReason = short(s.StopReason)
 	for i := range s.Spec.Attempts {
 		a := &s.Spec.Attempts[i]
-		a.Attempt, a.Reason, a.Message = i+1, short(a.Reason), short(a.Message)
+		a.Attempt, a.Reason, a.Message, a.LeftOut = i+1, short(a.Reason), short(a.Message), shortLines(a.LeftOut)
 	}
 	s.Launcher.confine()
 	return nil

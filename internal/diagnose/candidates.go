@@ -11,6 +11,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -27,8 +28,8 @@ type Candidate struct {
 	Final bool
 }
 
-// Candidates are the nodes that the pod's selector and affinity allow, and the missing nodes that its affinity names,
-// sorted by name. It ignores their free resources.
+// Candidates are the nodes that the pod's selector and affinity allow, and the missing nodes that its affinity names or
+// excludes, sorted by name. It ignores their free resources.
 func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 	var found []Candidate
 	for i := range nodes {
@@ -50,11 +51,16 @@ func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 		found = append(found, place)
 	}
 	e := newExplainer(Snapshot{Nodes: nodes}, time.Time{})
-	for _, name := range e.absent(spec) {
-		found = append(found, Candidate{
-			Name: name, Problem: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(),
-			Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)", Reason: fail.NodesUnavailable, Final: true,
-		})
+	missing := Candidate{Problem: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(), Final: true}
+	missing.Next, missing.Reason = "correct nodes.gpu_nodes in the cluster file (oc get nodes)", fail.NodesUnavailable
+	for _, missing.Name = range e.absent(namesAsked(spec)) {
+		found = append(found, missing)
+	}
+	if allowed, excluded := objects.Placement(spec); allowed == nil { // else Request.Validate knows the names
+		missing.Next, missing.Reason = "correct exclude-nodes (oc get nodes)", fail.InvalidInput
+		for _, missing.Name = range e.absent(excluded) {
+			found = append(found, missing)
+		}
 	}
 	slices.SortFunc(found, func(a, b Candidate) int { return cmp.Compare(a.Name, b.Name) })
 	return found

@@ -79,7 +79,7 @@ func (e *explainer) byNodes(u pendingPod) []fail.Finding {
 		}
 		found = append(found, f)
 	}
-	if absent := e.absent(&u.pod.Spec); len(absent) > 0 {
+	if absent := e.absent(namesAsked(&u.pod.Spec)); len(absent) > 0 {
 		found = append(found, fail.Finding{
 			Reason: fail.NodesUnavailable, Final: p.allowed < e.Replicas(),
 			Seen: fmt.Sprintf("nodes.gpu_nodes lists %s, which the cluster does not have; its nodes with GPUs: %s", list(absent, 8), e.gpuNodes()),
@@ -102,15 +102,11 @@ func released(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// absent are the nodes that the pod's affinity names but the cluster does not have.
-func (e *explainer) absent(spec *corev1.PodSpec) []string {
-	var names []string
-	for _, name := range namesAsked(spec) {
-		if !slices.ContainsFunc(e.Nodes, func(n corev1.Node) bool { return n.Name == name || hostname(&n) == name }) {
-			names = append(names, name)
-		}
-	}
-	return names
+// absent are the nodes among the names that the cluster does not have.
+func (e *explainer) absent(names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return slices.ContainsFunc(e.Nodes, func(n corev1.Node) bool { return n.Name == name || hostname(&n) == name })
+	})
 }
 
 func (e *explainer) gpuNodes() string {

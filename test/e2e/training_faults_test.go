@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // thirdNode exists only during a scenario that adds it.
@@ -125,4 +128,37 @@ func nodeLostWithoutTekton(u trainer) {
 	scale("1")
 	localcluster(u.T, "up", "--nodes=2") // takes the lost pod away, which teardown waits for
 	u.end(name).failed("train", fail.NodeLost, says)
+}
+
+// nodeReplaced tests that a training survives a killed rank, and after that the loss of a Kubernetes node, which another one
+// replaces as soon as an administrator does what the log asks for.
+func nodeReplaced(u trainer) {
+	u.addThirdNode()
+	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2, "+thirdNode+toleratesThird))
+	u.Cleanup(func() { u.kubectl("uncordon", "node-2") })
+	u.kubectl("cordon", "node-2") // so that the environment starts on the third node
+	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2")
+	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
+	u.kubectl("uncordon", "node-2")
+	lost := u.ordinalOn(thirdNode)
+	localcluster(u.T, "node", "cut", thirdNode)
+	const taint = corev1.TaintNodeOutOfService + "=nodeshutdown:NoExecute"
+	u.waitOutput(name, "train", "Kubernetes node "+thirdNode+" is left out from now on: it did not answer", "oc adm taint nodes "+thirdNode+" "+taint)
+	u.kubectl("taint", "nodes", thirdNode, taint)
+	e := u.end(name).succeeded().ranks(2)
+	var got []string
+	for _, a := range e.receipt.Attempts {
+		got = append(got, fmt.Sprint(a.Attempt, a.Reason, a.LeftOut))
+	}
+	want := []string{fmt.Sprint(1, fail.RankFailed, []string{}), fmt.Sprint(2, fail.NodeLost, []string{thirdNode}), fmt.Sprint(3, "", []string{})}
+	e.equal("attempts", fmt.Sprint(got), fmt.Sprint(want))
+	e.equal("excluded nodes", fmt.Sprint(e.receipt.ExcludedNodes), fmt.Sprint([]string{thirdNode}))
+	var hosts []string
+	for _, node := range e.receipt.Nodes {
+		hosts = append(hosts, node.KubernetesNode)
+	}
+	slices.Sort(hosts)
+	e.equal("nodes at the end", fmt.Sprint(hosts), fmt.Sprint([]string{"node-1", "node-2"}))
+	out, _ := u.says(u.TempDir(), step.Done, "receipt", name)
+	e.mustContain(out, "attempt 1", "RankFailed: training: rank 1 on node 1", "attempt 2", "NodeLost: training: node "+lost+", on Kubernetes node "+thirdNode, "left out from then on: "+thirdNode, "attempt 3", "Succeeded")
 }

@@ -101,6 +101,7 @@ var (
 	}
 	nightlyAlone = []scenario{
 		{"node-lost", 1, nodeLost},
+		{"node-replaced", 1, nodeReplaced},
 		{"node-lost-without-tekton", 1, nodeLostWithoutTekton},
 		{"node-stopped", 1, nodeStopped},
 		{"node-cut-minute", 1, nodeCutMinute},

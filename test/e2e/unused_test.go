@@ -38,7 +38,7 @@ func unusedRights() []unusedRight {
 		{"route.openshift.io", "routes", []string{"create"}, byApply},
 		{"route.openshift.io", "routes", []string{"patch"}, "routes to services, on request"},
 		{"route.openshift.io", "routes", []string{"delete"}, byOwner},
-		{"", "pods", []string{"delete"}, "the pod of a node that is recreated"},
+		{"", "pods", []string{"delete"}, "pods that lack a new pull secret, or are on a Kubernetes node that a restart leaves out, which only a nightly scenario shows"},
 		{"build.openshift.io", "buildconfigs", []string{"create"}, byApply},
 		{"image.openshift.io", "imagestreams", []string{"create"}, byApply},
 		{"image.openshift.io", "imagestreams/layers", []string{"get"}, "the internal registry checks it under its own account"},

@@ -104,6 +104,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 	for _, a := range r.Attempts {
 		row(fmt.Sprintf("attempt %d", a.Attempt), receipt.Describe(a))
 	}
+	row("excluded", strings.Join(r.ExcludedNodes, ", "))
 	row("metrics", metricsText(r.Metrics))
 	if r.Cause != nil && r.Cause.Python != nil {
 		p := r.Cause.Python

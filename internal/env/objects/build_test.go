@@ -146,6 +146,27 @@ func TestPlacement(t *testing.T) {
 	if spec, _ := pod(t, r); spec.Affinity.NodeAffinity != nil {
 		t.Errorf("without gpu_nodes: node affinity %v, want none", spec.Affinity.NodeAffinity)
 	}
+
+	excluded := func(name string) corev1.NodeSelectorRequirement {
+		return corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: "NotIn", Values: []string{name}}
+	}
+	for file, want := range map[string]corev1.NodeSelectorTerm{
+		"nerc-production": {MatchFields: []corev1.NodeSelectorRequirement{excluded("wrk-97"), excluded("moc-r4pcc02u15")}},
+		"cairo": {
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "kubernetes.io/hostname", Operator: "In", Values: []string{"moc-r4pcc02u16"}}},
+			MatchFields:      []corev1.NodeSelectorRequirement{excluded("moc-r4pcc02u15")},
+		},
+	} {
+		r := request(t, file)
+		r.Nodes, r.ExcludeNodes = 1, nil
+		for _, field := range want.MatchFields {
+			r.ExcludeNodes = append(r.ExcludeNodes, field.Values...)
+		}
+		spec, _ := pod(t, r)
+		if diff := cmp.Diff([]corev1.NodeSelectorTerm{want}, spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms); diff != "" {
+			t.Errorf("%s: node affinity with excluded nodes (-want +got):\n%s", file, diff)
+		}
+	}
 }
 
 func TestStorage(t *testing.T) {

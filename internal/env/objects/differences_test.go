@@ -105,6 +105,10 @@ func TestDifferences(t *testing.T) {
 		{"nodes that may be used", func(r *Request) { r.Cluster.Nodes.GPUNodes = nil }, []want{
 			{"allowed nodes: kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr, " +
 				"moc-r4pcc02u15-yunshi, moc-r4pcc02u16-yunshi -> any node with GPUs", Recreate}}},
+		{"excluded nodes", func(r *Request) { r.ExcludeNodes = []string{"moc-r4pcc02u15-yunshi"} }, []want{
+			{"allowed nodes: kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr, " +
+				"moc-r4pcc02u15-yunshi, moc-r4pcc02u16-yunshi -> kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, " +
+				"moc-r4pcc02u25-nairr, moc-r4pcc02u16-yunshi metadata.name NotIn moc-r4pcc02u15-yunshi", Recreate}}},
 		{"tolerations", func(r *Request) {
 			r.Cluster.Nodes.Tolerations = []cluster.Toleration{{Key: "nairr", Operator: "Exists"}}
 		}, []want{

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	imagename "github.com/google/go-containerregistry/pkg/name"
@@ -44,6 +45,8 @@ type Request struct {
 	Name, Namespace string
 	// Nodes is 0 for the cluster file's gpus.default_nodes, and at most the number of nodes.gpu_nodes.
 	Nodes int
+	// ExcludeNodes are Kubernetes nodes that no pod may use.
+	ExcludeNodes []string
 	// GPUsPerNode is 0 for the cluster file's gpus.per_node.
 	GPUsPerNode int
 	Mode        Mode
@@ -127,12 +130,29 @@ func (c *checker) mistake(param string, seen any, format string, args ...any) {
 
 func (c *checker) counts(r Request) {
 	file := r.Cluster
-	switch listed := len(file.Nodes.GPUNodes); {
+	listed := file.Nodes.GPUNodes
+	left, without := len(listed), ""
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(r.ExcludeNodes))) {
+		switch {
+		case slices.Contains(listed, name):
+			left, without = left-1, " and exclude-nodes leaves "
+		case len(listed) > 0:
+			c.mistake("exclude-nodes", name, "nodes.gpu_nodes in the cluster file of %s does not list it; want one of %s", file.Cluster.Name, strings.Join(listed, ", "))
+		case len(validation.IsDNS1123Subdomain(name)) > 0:
+			c.mistake("exclude-nodes", name, "want the name of a Kubernetes node")
+		}
+	}
+	if without != "" {
+		without += fmt.Sprint(left)
+	}
+	switch {
 	case r.Nodes < 1:
 		c.mistake("nodes", r.Nodes, "want at least 1")
-	case listed > 0 && r.Nodes > listed:
-		c.mistake("nodes", r.Nodes, "the cluster file of %s lists %d nodes in nodes.gpu_nodes; want 1 to %d", file.Cluster.Name, listed, listed)
-		c.next = append(c.next, fmt.Sprintf("--nodes=%d", listed))
+	case len(listed) > 0 && left == 0:
+		c.mistake("exclude-nodes", strings.Join(r.ExcludeNodes, ","), "it leaves none of the nodes in nodes.gpu_nodes of the cluster file of %s", file.Cluster.Name)
+	case len(listed) > 0 && r.Nodes > left:
+		c.mistake("nodes", r.Nodes, "the cluster file of %s lists %d nodes in nodes.gpu_nodes%s; want 1 to %d", file.Cluster.Name, len(listed), without, left)
+		c.next = append(c.next, fmt.Sprintf("--nodes=%d", left))
 	}
 	if most := file.GPUs.PerNode; r.GPUsPerNode < 1 || r.GPUsPerNode > most {
 		c.mistake("gpus-per-node", r.GPUsPerNode, "a node of %s has %d by gpus.per_node of its cluster file; want 1 to %d", file.Cluster.Name, most, most)

@@ -23,6 +23,15 @@ func TestValidate(t *testing.T) {
 		{"more than default_nodes", "barcelona", func(r *Request) { r.Nodes = 5 }, ""},
 		{"more than are listed", "barcelona", func(r *Request) { r.Nodes = 6 },
 			"nodes: 6: the cluster file of barcelona lists 5 nodes in nodes.gpu_nodes; want 1 to 5"},
+		{"excluded nodes", "barcelona", func(r *Request) { r.Nodes, r.ExcludeNodes = 4, []string{"moc-r4pcc02u15-yunshi"} }, ""},
+		{"more than are left", "barcelona", func(r *Request) {
+			r.Nodes, r.ExcludeNodes = 5, []string{"moc-r4pcc02u15-yunshi", "moc-r4pcc02u15-yunshi"}
+		}, "nodes: 5: the cluster file of barcelona lists 5 nodes in nodes.gpu_nodes and exclude-nodes leaves 4; want 1 to 4"},
+		{"all nodes excluded", "cairo", func(r *Request) { r.ExcludeNodes = []string{"moc-r4pcc02u15", "moc-r4pcc02u16"} },
+			`exclude-nodes: "moc-r4pcc02u15,moc-r4pcc02u16": it leaves none of the nodes in nodes.gpu_nodes of the cluster file of cairo`},
+		{"an unknown node excluded", "cairo", func(r *Request) { r.ExcludeNodes = []string{"wrk-97"} },
+			`exclude-nodes: "wrk-97": nodes.gpu_nodes in the cluster file of cairo does not list it; want one of moc-r4pcc02u15, moc-r4pcc02u16`},
+		{"what is no node's name", "nerc-production", func(r *Request) { r.ExcludeNodes = []string{"wrk 97"} }, `exclude-nodes: "wrk 97": want the name of a Kubernetes node`},
 		{"any node", "nerc-production", func(r *Request) { r.Nodes = 25 }, ""},
 		{"less than one node", "cairo", func(r *Request) { r.Nodes = -1 }, "nodes: -1: want at least 1"},
 		{"too many GPUs", "barcelona", func(r *Request) { r.GPUsPerNode = 8 },

@@ -1,6 +1,8 @@
 package objects
 
 import (
+	"slices"
+
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,6 +55,7 @@ func (b builder) pod() corev1.PodSpec {
 		Containers:                    []corev1.Container{b.trainContainer()},
 		Volumes:                       b.volumes(),
 	}
+	Exclude(&spec, b.ExcludeNodes...)
 	if b.Mode == RDMA && b.Cluster.Network.RDMA.HostNetwork {
 		spec.HostNetwork, spec.DNSPolicy = true, corev1.DNSClusterFirstWithHostNet
 	}
@@ -78,6 +81,43 @@ func (b builder) affinity() *corev1.Affinity {
 		}}
 	}
 	return affinity
+}
+
+// Exclude keeps pods of an environment away from Kubernetes nodes, and removes these from the nodes that the pods may use.
+func Exclude(spec *corev1.PodSpec, names ...string) {
+	if len(names) == 0 {
+		return
+	}
+	if spec.Affinity.NodeAffinity == nil {
+		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: make([]corev1.NodeSelectorTerm, 1)}}
+	}
+	for i := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		term := &spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[i]
+		for j := range term.MatchExpressions {
+			allowed := &term.MatchExpressions[j].Values
+			*allowed = slices.DeleteFunc(slices.Clone(*allowed), func(name string) bool { return slices.Contains(names, name) })
+		}
+		for _, name := range names { // the API server refuses a field with several values
+			term.MatchFields = append(term.MatchFields, corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{name}})
+		}
+	}
+}
+
+// Placement returns the Kubernetes nodes that pods of an environment may use, nil for any with GPUs, and those that Exclude
+// excluded.
+func Placement(spec *corev1.PodSpec) (allowed, excluded []string) {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return nil, nil
+	}
+	for _, term := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+		for _, r := range term.MatchExpressions {
+			allowed = append(allowed, r.Values...)
+		}
+		for _, r := range term.MatchFields {
+			excluded = append(excluded, r.Values...)
+		}
+	}
+	return allowed, excluded
 }
 
 // tolerations are the cluster file's, and the one for the usual taint of GPU nodes.

@@ -32,6 +32,7 @@ var kinds = map[string]kind{
 	"deepspeed-config": matches(`^[^-]`, "the path of a DeepSpeed configuration"),
 	"env":              variable,
 	"env-secret":       subdomain("the name of a Secret, or none"),
+	"exclude-nodes":    nodeNames,
 	"fabric-bandwidth": oneOf("warn", "fail"),
 	"flavour":          matches(`^\w[\w.-]{0,127}$`, "a flavour, as in pytorch-2.9-numpy2"),
 	"git-secret":       subdomain("the name of a Secret, or none"),
@@ -105,6 +106,15 @@ func matches(pattern, names string) kind {
 
 func subdomain(names string) kind {
 	return func(value string) error { return want(len(validation.IsDNS1123Subdomain(value)) == 0, value, names) }
+}
+
+func nodeNames(value string) error {
+	for name := range strings.SplitSeq(value, ",") {
+		if len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return want(false, value, "names of Kubernetes nodes with commas between them and no spaces")
+		}
+	}
+	return nil
 }
 
 func hangTimeout(value string) error {

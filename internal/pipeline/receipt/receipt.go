@@ -57,6 +57,8 @@ type Receipt struct {
 	Phases   []Phase   `json:"phases,omitempty"`
 	Nodes    []Node    `json:"nodes,omitempty"`
 	Ranks    []Rank    `json:"ranks,omitempty"`
+	// ExcludedNodes are Kubernetes nodes that the environment did not use at the end, by exclude-nodes or after a restart.
+	ExcludedNodes []string `json:"excludedNodes,omitempty"`
 	// Attempts are all attempts of the training, oldest first; empty if there was one.
 	Attempts []agent.Attempt `json:"attempts,omitempty"`
 	// NCCL are the NCCL variables of node 0. Names of devices may differ on other nodes.
@@ -89,7 +91,11 @@ func Describe(a agent.Attempt) string {
 	if a.Reason == "" {
 		return strings.Join(append(parts, string(Succeeded)), ", ")
 	}
-	return strings.Join(append(parts, a.Reason+": "+humanize.OneLine(a.Message, 300)), ", ")
+	parts = append(parts, a.Reason+": "+humanize.OneLine(a.Message, 300))
+	if len(a.LeftOut) > 0 {
+		parts = append(parts, "left out from then on: "+strings.Join(a.LeftOut, ", "))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // Training is what was launched.

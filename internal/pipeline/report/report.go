@@ -163,7 +163,8 @@ func settings(r receipt.Receipt) []fact {
 		fact{Name: "Tree", Value: r.Tree, Code: true},
 		fact{Name: "Image", Value: r.Image, Code: true},
 		fact{Name: "Network", Value: r.Mode},
-		fact{Name: "Storage", Value: r.Storage})
+		fact{Name: "Storage", Value: r.Storage},
+		fact{Name: "Excluded nodes", Value: strings.Join(r.ExcludedNodes, ", ")})
 	names, more := first(slices.Sorted(maps.Keys(r.NCCL)), mostSettings, "variables")
 	for _, name := range names {
 		list = append(list, fact{Name: name, Value: r.NCCL[name], Code: true})

@@ -282,6 +282,19 @@ func TestChecks(t *testing.T) {
 			objects.RDMA, fail.NodesUnavailable,
 		},
 		{
+			"an excluded node is not counted", barcelona, func(_ *world, o *Options) {
+				o.Request.Nodes, o.Request.ExcludeNodes = 4, []string{"moc-r4pcc02u25-nairr"}
+			}, Auto,
+			[]want{{"nodes", OK, "4 can be used, want 4, without moc-r4pcc02u25-nairr", ""}}, objects.RDMA, "",
+		},
+		{
+			"an excluded node does not exist", cairo, func(_ *world, o *Options) {
+				o.Request.Cluster.Nodes.GPUNodes, o.Request.ExcludeNodes = nil, []string{"moc-r4pcc02u17"}
+			}, Auto,
+			[]want{{"node moc-r4pcc02u17", Blocked, "the cluster has no such node; its nodes with GPUs: moc-r4pcc02u15 and moc-r4pcc02u16", "correct exclude-nodes"}},
+			objects.RDMA, fail.InvalidInput,
+		},
+		{
 			"a node is not ready", cairo, func(w *world, _ *Options) {
 				w.each(func(n *corev1.Node) {
 					if n.Name == "moc-r4pcc02u16" {
@@ -373,7 +386,7 @@ func TestChecks(t *testing.T) {
 			report := w.examine(asked.Request.Cluster, test.mode, func(_ *Deps, o *Options) {
 				o.ServiceAccount = asked.ServiceAccount
 				o.Request.Image, o.Request.Routes, o.Request.Services = asked.Request.Image, asked.Request.Routes, asked.Request.Services
-				o.Request.Nodes, o.Request.Storage = asked.Request.Nodes, asked.Request.Storage
+				o.Request.Nodes, o.Request.ExcludeNodes, o.Request.Storage = asked.Request.Nodes, asked.Request.ExcludeNodes, asked.Request.Storage
 			})
 			for _, want := range test.want {
 				if !said(report, want) {

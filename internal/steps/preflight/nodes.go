@@ -126,7 +126,10 @@ func (c capacity) check() Check {
 	if c.Problem != "" || len(c.small)+len(c.short) > 0 {
 		verdict = Warning
 	}
-	return newCheck(nodePrefix+c.Name, verdict, c.Next, "%s", strings.Join(append([]string{cmp.Or(c.Problem, "ready")}, c.devices...), "; "))
+	if c.Reason == fail.InvalidInput {
+		verdict = Blocked // exclude-nodes names a node that does not exist
+	}
+	return newCheck(nodePrefix+c.Name, verdict, c.Next, "%s", strings.Join(append([]string{cmp.Or(c.Problem, "ready")}, c.devices...), "; ")).because(c.Reason)
 }
 
 func (p *probe) enough(all []capacity) []Check {
@@ -140,6 +143,9 @@ func (p *probe) enough(all []capacity) []Check {
 	notRail := func(name corev1.ResourceName) bool { return !rail(name) }
 	usable := keep(all, func(c capacity) bool { return !lasting(c) && !slices.ContainsFunc(c.small, notRail) })
 	seen := fmt.Sprintf("%d can be used, want %d", len(usable), requested)
+	if excluded := p.Request.ExcludeNodes; len(excluded) > 0 {
+		seen += ", without " + listed(excluded, 8)
+	}
 	if len(usable) < requested {
 		blocked := newCheck(name, Blocked, "ask for fewer with --nodes, or list more in nodes.gpu_nodes of the cluster file", "%s", seen).because(fail.NodesUnavailable)
 		// The reason is that of the first unusable node.

@@ -92,35 +92,21 @@ func gib(b agent.Bytes) float64 { return float64(b) / (1 << 30) }
 func checkGPUs(f agent.Facts, model string) error {
 	where := fmt.Sprintf("checking the GPUs of node %d (%s on %s)", f.Node, f.Pod, f.KubernetesNode)
 	leave := func(err error) error {
-		return fail.Advise(err, "have the node looked at, and leave it out meanwhile: remove it from nodes.gpu_nodes, or oc adm cordon %s", f.KubernetesNode)
+		return fail.Advise(err, "have the node looked at, and leave it out meanwhile: --exclude-nodes=%s, or oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
 	}
 	if f.GPUProblem != "" {
-		return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: they cannot be read: %s", where, f.GPUProblem),
+		return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: %s", where, f.GPUFault()),
 			"see what the pod sees: oc exec %s -- nvidia-smi; if the driver is at fault, leave the node out: oc adm cordon %s", f.Pod, f.KubernetesNode)
 	}
-	if len(f.GPUs) < f.GPUsExpected {
-		return leave(fail.Becausef(fail.GPUMissing, "%s: %d can be used, want %d%s", where, len(f.GPUs), f.GPUsExpected, present(f.GPUs)))
+	if fault := f.GPUFault(); fault != "" {
+		return leave(fail.Becausef(fail.GPUMissing, "%s: %s", where, fault))
 	}
 	for _, gpu := range f.GPUs {
-		if gpu.Fault != "" {
-			return leave(fail.Becausef(fail.GPUMissing, "%s: GPU %d (%s): %s", where, gpu.Index, gpu.UUID, gpu.Fault))
-		}
 		if model != "" && gpu.Model != model {
 			return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: GPU %d is a %s, want %s", where, gpu.Index, gpu.Model, model), "correct gpus.type in the cluster file, or leave the node out")
 		}
 	}
 	return nil
-}
-
-func present(gpus []agent.GPU) string {
-	if len(gpus) == 0 {
-		return ""
-	}
-	var seen []string
-	for _, gpu := range gpus {
-		seen = append(seen, fmt.Sprintf("%d (%s)", gpu.Index, gpu.UUID))
-	}
-	return "; there are " + strings.Join(seen, ", ")
 }
 
 // checkStorage compares the IDs that the nodes see on their volumes.

@@ -93,7 +93,7 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 		}
 	}
 	if len(r.Nodes) == 0 {
-		r.Nodes, r.NCCL = earlier.Nodes, earlier.NCCL
+		r.Nodes, r.NCCL, r.ExcludedNodes = earlier.Nodes, earlier.NCCL, earlier.ExcludedNodes
 	}
 	if r.Fabric == nil {
 		r.Fabric = earlier.Fabric
@@ -180,6 +180,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	if err != nil {
 		return fmt.Errorf("getting statefulset %s/%s: %w", t.clients.Namespace, names.StatefulSet, err)
 	}
+	_, r.ExcludedNodes = objects.Placement(&set.Spec.Template.Spec)
 	clients, err := nodes.Connect(ctx, t.clients, t.options.Name, t.options.ClientCerts)
 	if err != nil {
 		return err

@@ -60,7 +60,7 @@ func (t *Training) RunAttempts(ctx context.Context) (Result, error) {
 		t.Log.Warn(fmt.Sprintf("Attempt %d failed%s: %v. Attempt %d starts when all nodes answer; %s left after it.",
 			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "attempt", failed.Attempt, "reason", failed.Reason, "error", err)
 		began := time.Now()
-		if regroupErr := t.Regroup(ctx); ctx.Err() != nil {
+		if regroupErr := t.Regroup(ctx, &failed); ctx.Err() != nil {
 			return result, ctx.Err()
 		} else if regroupErr != nil {
 			return result, fmt.Errorf("%w; not restarted: %w", err, regroupErr)
@@ -173,33 +173,46 @@ func (t *Training) end(ctx context.Context) error {
 	})
 }
 
-// regroup waits for a full set of nodes on which nothing of the job runs any more, and prepares them as provision did: a new
-// pod has none of it.
-func (a *attempt) regroup(ctx context.Context, t *Training) error {
+// regroup waits for a full set of nodes without faults on which nothing of the job runs any more, and prepares them as
+// provision did: a new pod has none of it.
+func (a *attempt) regroup(ctx context.Context, t *Training, failed *agent.Attempt) error {
 	bound := min(regroupTime, time.Until(t.Spec.Deadline)).Round(time.Second)
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the nodes were not back after %s", bound))
 	defer cancel()
-	facts, err := a.whole(ctx, t.Nodes)
-	if err != nil {
-		return err
+	if t.silent(ctx, failed) {
+		host := t.Pods.Host(t.Nodes[*failed.Node])
+		a.leaveOut(ctx, t, failed, *failed.Node, "it did not answer")
+		a.Log.Info(outOfService(host), "kubernetesNode", host)
 	}
-	if err := t.end(ctx); err != nil {
-		return err
-	}
-	if a.Exclusive { // somebody else may have started one meanwhile
-		if err := t.clear(ctx, false); err != nil {
+	for {
+		facts, err := a.whole(ctx, t.Nodes)
+		if err != nil {
 			return err
 		}
+		if t.Pods, err = newPods(ctx, a.Clients.Kube, a.Clients.Namespace, a.Name, len(t.Nodes)); err != nil {
+			return err
+		}
+		if err := t.end(ctx); err != nil {
+			return err
+		}
+		if a.Exclusive { // somebody else may have started one meanwhile
+			if err := t.clear(ctx, false); err != nil {
+				return err
+			}
+		}
+		// A new pod does not know its network, and if all are new none does.
+		settings := t.Network.Settings
+		settings.Racks = network.SettingsOf(facts).Racks
+		prepared, err := network.Prepare(ctx, t.Nodes, settings)
+		if node, fault := faulty(facts, prepared); fault != "" && a.leaveOut(ctx, t, failed, node, fault) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		t.Network, t.Spec.Order = prepared, network.Order(settings.Racks)
+		return nil
 	}
-	// A new pod does not know its network, and if all are new none does.
-	settings := t.Network.Settings
-	settings.Racks = network.SettingsOf(facts).Racks
-	if t.Network, err = network.Prepare(ctx, t.Nodes, settings); err != nil {
-		return err
-	}
-	t.Spec.Order = network.Order(settings.Racks)
-	t.Pods, err = newPods(ctx, a.Clients.Kube, a.Clients.Namespace, a.Name, len(t.Nodes))
-	return err
 }
 
 // whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name.
@@ -208,10 +221,16 @@ func (a *attempt) whole(ctx context.Context, set nodes.Set) ([]agent.Facts, erro
 	core := a.Clients.Kube.CoreV1()
 	master, seen := "", ""
 	err := kube.Until(ctx, "the pods of environment "+a.Name, core.Pods(a.Clients.Namespace), metav1.ListOptions{LabelSelector: objects.Selector(a.Name).String()}, func(pods []*corev1.Pod) (bool, error) {
+		leaving := ""
+		for _, pod := range pods {
+			if pod.DeletionTimestamp != nil {
+				leaving += fmt.Sprintf(", %s on %s is being deleted", pod.Name, pod.Spec.NodeName)
+			}
+		}
 		ready := slices.DeleteFunc(pods, func(p *corev1.Pod) bool {
 			return p.DeletionTimestamp != nil || !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
 		})
-		seen = fmt.Sprintf("%d of %s ready", len(ready), humanize.Count(len(set), "pod"))
+		seen = fmt.Sprintf("%d of %s ready", len(ready), humanize.Count(len(set), "pod")) + leaving
 		if len(ready) == len(set) {
 			master = ready[0].Status.PodIP // they are sorted, and 0 is the first of all numbers
 			return true, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,7 +36,7 @@ import (
 func newRestartable(t *testing.T, restarts int, script string) (*Training, *buffer, []*agenttest.Node) {
 	t.Helper()
 	training, out, agents := newTraining(t, script)
-	training.Restarts, training.Regroup = restarts, training.end
+	training.Restarts, training.Regroup = restarts, func(ctx context.Context, _ *agent.Attempt) error { return training.end(ctx) }
 	training.Spec.Deadline = time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	return training, out, agents
 }
@@ -141,7 +142,7 @@ func TestWhyFinal(t *testing.T) {
 func TestCancelledBetweenAttempts(t *testing.T) {
 	training, out, agents := newRestartable(t, 2, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
 	ctx, cancel := context.WithCancel(t.Context())
-	training.Regroup = func(ctx context.Context) error {
+	training.Regroup = func(ctx context.Context, _ *agent.Attempt) error {
 		cancel()
 		return ctx.Err()
 	}
@@ -157,7 +158,7 @@ func TestCancelledBetweenAttempts(t *testing.T) {
 
 func TestNodesThatStayAway(t *testing.T) {
 	training, _, _ := newRestartable(t, 2, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
-	training.Regroup = func(context.Context) error { return errors.New("the nodes were not back after 20m0s") }
+	training.Regroup = func(context.Context, *agent.Attempt) error { return errors.New("the nodes were not back after 20m0s") }
 	_, err := training.RunAttempts(t.Context())
 	if want := "exited with 3, want exit code 0; not restarted: the nodes were not back after 20m0s"; fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
@@ -227,24 +228,40 @@ func TestContainerToldToEnd(t *testing.T) {
 	}
 }
 
-// TestRegroup: the environment's second pod is away, and comes back with nothing of its network.
-func TestRegroup(t *testing.T) {
-	training, _, agents := newTraining(t, "exit 0")
+// withoutFaults has agents find node 0 by its name, although a test has no DNS, and report whole GPUs. change may report others.
+func withoutFaults(agents []*agenttest.Node, change func(*agent.Facts)) {
 	for _, node := range agents {
 		node.Wrap(func(next http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.URL.Path != "/v1/resolve" { // a test has no DNS
+				switch r.URL.Path {
+				case "/v1/resolve":
+					_ = json.NewEncoder(w).Encode(agent.Resolution{Addresses: map[string][]string{"env-0.env-headless.ns.svc": {agents[0].Config.PodIP}}})
+				case "/v1/facts":
+					real := httptest.NewRecorder()
+					next.ServeHTTP(real, r)
+					var facts agent.Facts
+					_ = json.Unmarshal(real.Body.Bytes(), &facts)
+					facts.GPUs, facts.GPUProblem = make([]agent.GPU, facts.GPUsExpected), ""
+					change(&facts)
+					_ = json.NewEncoder(w).Encode(facts)
+				default:
 					next.ServeHTTP(w, r)
-					return
 				}
-				_ = json.NewEncoder(w).Encode(agent.Resolution{Addresses: map[string][]string{"env-0.env-headless.ns.svc": {agents[0].Config.PodIP}}})
 			})
 		})
 	}
-	pod := func(node int) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: agents[node].Config.Pod, UID: types.UID(fmt.Sprint("new-", node)), Labels: objects.Labels("env")},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: agents[node].Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
-	}
+}
+
+func readyPod(node *agenttest.Node, uid, host string) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: node.Config.Pod, UID: types.UID(uid), Labels: objects.Labels("env")}, Spec: corev1.PodSpec{NodeName: host},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+}
+
+// TestRegroup: the environment's second pod is away, and comes back with nothing of its network.
+func TestRegroup(t *testing.T) {
+	training, _, agents := newTraining(t, "exit 0")
+	withoutFaults(agents, func(*agent.Facts) {})
+	pod := func(node int) *corev1.Pod { return readyPod(agents[node], fmt.Sprint("new-", node), "") }
 	client := fake.NewClientset(pod(0), &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}})
 	client.PrependWatchReactor("pods", func(clienttesting.Action) (bool, watch.Interface, error) {
 		events := watch.NewFakeWithChanSize(1, false)
@@ -257,7 +274,7 @@ func TestRegroup(t *testing.T) {
 	a := &attempt{Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}, Log: slog.New(slog.DiscardHandler)}, Options{Name: "env"}}
 	training.Spec.Deadline = time.Now().Add(time.Hour)
 	training.Network = network.Network{Settings: network.Settings{Mode: agent.TCP, Forced: map[string]string{"NCCL_ALGO": "Ring"}}}
-	if err := a.regroup(t.Context(), training); err != nil {
+	if err := a.regroup(t.Context(), training, &agent.Attempt{}); err != nil {
 		t.Fatal(err)
 	}
 	if got := training.Pods.(*clusterPods).uids; !cmp.Equal(got, map[int]types.UID{0: "new-0", 1: "new-1"}) {

@@ -107,7 +107,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	defer lose(nil)
 	go a.watchLease(ctx, lose)
 	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Log: log, Out: d.Out, Every: o.ProgressEvery, HangTimeout: o.HangTimeout, Restarts: o.MaxRestarts}
-	t.Regroup = func(ctx context.Context) error { return a.regroup(ctx, t) }
+	t.Regroup = func(ctx context.Context, failed *agent.Attempt) error { return a.regroup(ctx, t, failed) }
 	t.Forward = func(node, port int) string {
 		return fmt.Sprintf("oc port-forward pod/%s %d -n %s", objects.NamesOf(o.Name).PodName(node), port, clients.Namespace)
 	}

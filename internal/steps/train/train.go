@@ -58,9 +58,10 @@ type Training struct {
 	Every time.Duration
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
-	// Restarts is how often RunAttempts may start the job again. Before that it calls Regroup, which waits for all nodes.
+	// Restarts is how often RunAttempts may start the job again. Before that it calls Regroup with the failed attempt: Regroup
+	// leaves out nodes at fault and waits for all others.
 	Restarts int
-	Regroup  func(context.Context) error
+	Regroup  func(context.Context, *agent.Attempt) error
 }
 
 // Pods tells what became of the pod of a node that does not answer.

@@ -1,0 +1,125 @@
+package train
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// TestLeaveOut regroups an environment whose node 1 ran on Kubernetes node b. The fake client deletes a pod at once and runs no
+// StatefulSet controller: a reactor recreates the pod on a node that the template allows.
+func TestLeaveOut(t *testing.T) {
+	lost, failed := agent.Attempt{Reason: string(fail.NodeLost), Node: new(1)}, agent.Attempt{Reason: string(fail.RankFailed), Node: new(0)}
+	const taint = "oc adm taint nodes b node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+	for _, tc := range []struct {
+		name    string
+		ended   agent.Attempt
+		listed  []string
+		change  func(*appsv1.StatefulSet)
+		fault   string // of a GPU on Kubernetes node b
+		deleted bool   // the pod of node 1 is a new one
+		want    []string
+		says    []string
+	}{
+		{name: "a silent node", ended: lost, listed: []string{"a", "b", "c"}, want: []string{"b"},
+			says: []string{"Kubernetes node b is left out from now on: it did not answer. Node 1 of the environment moves to another one.", taint}},
+		{name: "a silent node, and no other", ended: lost, listed: []string{"a", "b"},
+			says: []string{"Kubernetes node b stays in use although it has a fault (it did not answer): without it nodes.gpu_nodes of the cluster file leaves 1 node, want 2", taint}},
+		{name: "a silent node of an environment that may use any", ended: lost, says: []string{"the other nodes are not known", taint}},
+		{name: "a pod that was deleted", ended: lost, listed: []string{"a", "b", "c"}, deleted: true},
+		{name: "a faulty GPU", ended: failed, listed: []string{"a", "b", "c"}, fault: "its row remapping failed", want: []string{"b"},
+			says: []string{"Kubernetes node b is left out from now on: its GPUs: GPU 0 (): its row remapping failed"}},
+		{name: "a faulty GPU next to claims of the node", ended: failed, listed: []string{"a", "b", "c"}, fault: "its row remapping failed",
+			change: func(set *appsv1.StatefulSet) {
+				set.Spec.VolumeClaimTemplates = make([]corev1.PersistentVolumeClaim, 1)
+			}, says: []string{"the claims of its pod may exist on this node alone"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			training, out, agents := newTraining(t, "exit 0")
+			set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", UID: "set"}}
+			set.Spec.Template.Spec.Affinity = &corev1.Affinity{}
+			if tc.listed != nil {
+				set.Spec.Template.Spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: tc.listed}},
+				}}}}
+			}
+			if tc.change != nil {
+				tc.change(set)
+			}
+			client := fake.NewClientset(readyPod(agents[0], "0", "a"), readyPod(agents[1], "1", "b"), set)
+			host := func() string {
+				pod, err := client.CoreV1().Pods("ns").Get(t.Context(), "env-1", metav1.GetOptions{})
+				if err != nil {
+					t.Error(err)
+				}
+				return pod.Spec.NodeName
+			}
+			client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				live, err := client.Tracker().Get(appsv1.SchemeGroupVersion.WithResource("statefulsets"), "ns", "env") // the client is locked
+				if err != nil {
+					return true, nil, err
+				}
+				allowed, _ := objects.Placement(&live.(*appsv1.StatefulSet).Spec.Template.Spec)
+				return true, nil, client.Tracker().Update(action.GetResource(), readyPod(agents[1], "2", allowed[len(allowed)-1]), "ns")
+			})
+			withoutFaults(agents, func(f *agent.Facts) {
+				if f.Node == 1 && host() == "b" {
+					f.GPUs[0].Fault = tc.fault
+				}
+			})
+			pods, err := newPods(t.Context(), client, "ns", "env", 2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tc.deleted {
+				pods.uids[1] = "another"
+			}
+			training.Pods, training.Spec.Deadline, training.Network = pods, time.Now().Add(time.Hour), network.Network{Settings: network.Settings{Mode: agent.TCP}}
+			a := &attempt{Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}, Log: step.TextLog(out)}, Options{Name: "env"}}
+			if err := a.regroup(t.Context(), training, &tc.ended); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, tc.ended.LeftOut); diff != "" {
+				t.Errorf("left out (-want +got):\n%s", diff)
+			}
+			if got := host(); slices.Contains(tc.ended.LeftOut, got) || tc.want == nil && got != "b" {
+				t.Errorf("node 1 is on %s", got)
+			}
+			for _, want := range tc.says {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("log %q, want %q in it", out, want)
+				}
+			}
+			if tc.says == nil && out.String() != "" {
+				t.Errorf("log %q, want none", out)
+			}
+		})
+	}
+}
+
+func TestFaulty(t *testing.T) {
+	broken := rdma.Facts{Findings: rdma.Findings{{Level: fail.Note, Seen: "a note"}, {Level: fail.Broken, Seen: "there is no RDMA device"}}}
+	if node, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: []rdma.Facts{{}, broken}}); node != 1 || fault != "there is no RDMA device" {
+		t.Errorf("got node %d, %q; want node 1 without its device", node, fault)
+	}
+	if _, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: make([]rdma.Facts, 2)}); fault != "" {
+		t.Errorf("healthy nodes have the fault %q", fault)
+	}
+}

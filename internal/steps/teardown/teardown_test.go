@@ -241,6 +241,8 @@ func TestTeardownTwice(t *testing.T) {
 		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3", "metrics", `{"loss":2.5}`),
 	}, objects...)
 	p.options.Artifacts = filepath.Join(t.TempDir(), "artifacts")
+	sender, events := agenttest.Receiver(t)
+	p.notify = sender
 
 	var first receipt.Receipt
 	for _, when := range []string{"at first", "again"} {
@@ -266,6 +268,9 @@ func TestTeardownTwice(t *testing.T) {
 		}
 	}
 
+	if diff := cmp.Diff([]string{"end 1 Failed RankFailed", "end 1 Failed RankFailed"}, events()); diff != "" {
+		t.Errorf("events of both (-want +got):\n%s", diff)
+	}
 	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were released" || first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
 		t.Errorf("receipt %+v", first)
 	}

@@ -50,8 +50,13 @@ until grep -q . $OTHER; do sleep 0.02; done
 exit 3`)
 	record := filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv", "runs", "job")
 	training.Spec.Env = map[string]string{"OTHER": filepath.Join(record, "metrics.jsonl")}
+	sender, events := agenttest.Receiver(t)
+	training.Notify = sender
 	if _, err := training.RunAttempts(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+	if diff := cmp.Diff([]string{"restart 1  RankFailed", "start 1"}, events()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	for _, want := range []string{
 		"[1 -] attempt 1 of run\n", "[0 -] attempt 2 of run\n", "[1 -] attempt 2 of run\n",

@@ -12,13 +12,13 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
@@ -59,6 +59,14 @@ type Event struct {
 	Nodes int `json:"nodes,omitempty"`
 	// Seconds is how long the run took, or the attempt that failed.
 	Seconds float64 `json:"seconds,omitempty"`
+}
+
+// Took is the value of Seconds, 0 if a time is not known.
+func Took(started, ended time.Time) float64 {
+	if started.IsZero() || ended.IsZero() {
+		return 0
+	}
+	return ended.Sub(started).Seconds()
 }
 
 // maxMessage bounds the message, and maxText what of it is in the text: ranks can print anything.
@@ -116,7 +124,8 @@ func (f Flags) Open(log *slog.Logger, about Event, uid string) *Sender {
 		to, err = parse(keys["url"])
 	}
 	if err != nil {
-		log.Warn(fmt.Sprintf("The run's events are sent to nobody: %v", err), "error", err, "next", fail.NextOf(err))
+		next := fmt.Sprintf("oc create secret generic %s --from-literal=url=https://...", filepath.Base(f.secretDir))
+		log.Warn(fmt.Sprintf("The run's events are sent to nobody: %v\n  next: %s", err, next), "error", err, "next", next)
 		return nil
 	}
 	return &Sender{log: log, about: about, uid: cmp.Or(uid, rand.Text()), to: to, pause: time.Second, client: http.Client{

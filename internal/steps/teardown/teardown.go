@@ -141,10 +141,7 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 
 // ended is the event of the end of a run.
 func ended(r receipt.Receipt) notify.Event {
-	e := notify.Event{Kind: notify.End, Verdict: string(r.Verdict), Reason: r.Reason, Message: r.Message}
-	if !r.Started.IsZero() {
-		e.Seconds = r.Ended.Sub(r.Started).Seconds()
-	}
+	e := notify.Event{Kind: notify.End, Verdict: string(r.Verdict), Reason: r.Reason, Message: r.Message, Seconds: notify.Took(r.Started, r.Ended)}
 	if r.Training != nil {
 		e.Nodes, e.Attempt = r.Training.Nodes, max(1, len(r.Attempts))
 	}

@@ -43,6 +43,9 @@ func TestCluster(t *testing.T) {
 	times := &durations{}
 	// The first cleanup runs last: these are the last lines before the test runner's own.
 	t.Cleanup(func() { times.printSlowest(os.Stdout, 10) })
+	if *update {
+		t.Cleanup(func() { times.writeFaults(t, repository(t)) })
+	}
 	t.Cleanup(func() {
 		if !keep {
 			localcluster(t, "down")

@@ -5,7 +5,10 @@ package e2e
 import (
 	"fmt"
 	"io"
+	"os"
+	"path"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,8 +21,9 @@ type durations struct {
 }
 
 type scenarioTime struct {
-	name string
-	time time.Duration
+	name   string
+	time   time.Duration
+	failed bool
 }
 
 // note measures the scenario from now to the end of its cleanup.
@@ -28,7 +32,7 @@ func (d *durations) note(t *testing.T) {
 	t.Cleanup(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.times = append(d.times, scenarioTime{t.Name(), time.Since(began)})
+		d.times = append(d.times, scenarioTime{t.Name(), time.Since(began), t.Failed()})
 	})
 }
 
@@ -40,5 +44,34 @@ func (d *durations) printSlowest(out io.Writer, n int) {
 	fmt.Fprintln(out, "the slowest scenarios:")
 	for _, s := range d.times[:min(n, len(d.times))] {
 		fmt.Fprintf(out, "%8.0f s  %s\n", s.time.Seconds(), s.name)
+	}
+}
+
+// writeFaults writes into docs/faults.md how the scenarios ended.
+func (d *durations) writeFaults(t *testing.T, repository string) {
+	t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	took := map[string]string{}
+	for _, s := range d.times {
+		took[path.Base(s.name)] = s.time.Round(time.Second).String()
+		if s.failed {
+			took[path.Base(s.name)] = "**failed**"
+		}
+	}
+	commit, err := run(t, nil, "git", "-C", repository, "-c", "safe.directory=*", "rev-parse", "--short=12", "HEAD")
+	if err != nil {
+		t.Fatalf("reading the commit: %v\n%s", err, commit)
+	}
+	page, err := os.ReadFile(faultsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := faultsPage(string(page), took, fmt.Sprintf("Last run on %s, at commit %s.", time.Now().UTC().Format(time.DateOnly), strings.TrimSpace(commit)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(faultsFile, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,36 +1,145 @@
 package e2e
 
 import (
+	"flag"
+	"fmt"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 )
 
-// TestFaultsAreScenarios fails if docs/faults.md names a scenario that does not exist.
-func TestFaultsAreScenarios(t *testing.T) {
-	page, err := os.ReadFile("../../docs/faults.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+// fault is what breaks, and what the project does then.
+type fault struct {
+	what string
+	// scenarios are the names of those that show it.
+	scenarios []string
+	result    string
+	// bound is the time in which the result comes, if there is one.
+	bound string
+}
+
+// faults is the table of docs/faults.md.
+var faults = []fault{
+	{"a rank raises", []string{"rank-fails"}, "RankFailed, with the rank that failed first", "the other ranks end within 10 s"},
+	{"the kernel kills a rank for its memory", []string{"out-of-memory"}, "OutOfMemory", "the other ranks end within 10 s"},
+	{"a rank is stopped (SIGSTOP)", []string{"hangs"}, "Hang, with the rank that the others wait for; the stacks of all ranks are in the record", "`hang-timeout`"},
+	{"a rank is killed, and later a node's pod is deleted, with `max-restarts=2`", []string{"restarted"}, "the training starts again twice and succeeds; the receipt lists three attempts", ""},
+	{"a node is drained: its pod is evicted, with `max-restarts=2`", []string{"evicted"}, "the ranks get SIGTERM, and the training starts again", ""},
+	{"an agent is killed, and with it its container", []string{"container-killed"}, "ContainerRestarted", ""},
+	{"the pod of the step `train` is deleted", []string{"numbered-lines"}, "the training continues; no line is lost or doubled", ""},
+	{"a rank prints a line of 10 MB, bytes that are no UTF-8, and 300,000 lines at once", []string{"wild-output"}, "the record has every byte; the log has no control sequence", ""},
+	{"a node's network is cut for 5 s", []string{"node-cut-short"}, "the training continues", ""},
+	{"a node's network is cut until Kubernetes calls it unreachable, a minute", []string{"node-cut-minute"}, "the training continues", ""},
+	{"a node's network is cut for good", []string{"node-lost"}, "NodeLost, with the Kubernetes node; the receipt names the GPUs that cannot be confirmed free", "verdict after 2 minutes of silence; healthy nodes free 2 minutes later"},
+	{"a node loses its power, and starts again after the verdict", []string{"node-stopped"}, "NodeLost, which stays the verdict", "verdict after 2 minutes of silence"},
+	{"the same while Tekton's controller is away", []string{"node-lost-without-tekton"}, "the same; the reaper releases the environment, and the verdict stays when Tekton is back", "healthy nodes free 2 minutes after the verdict"},
+	{"the run is cancelled", []string{"cancelled", "run-cancelled-by-ctrl-c"}, "Cancelled", "released within 2 minutes"},
+	{"the run is cancelled without its finally tasks", []string{"cancelled-without-teardown"}, "the running step releases the environment", "2 minutes"},
+	{"the run is deleted", []string{"deleted"}, "the ranks are told to stop; only claims stay", "2 minutes"},
+	{"a run ends without teardown", []string{"reaped"}, "the reaper releases the environment", "2 minutes"},
+	{"a second run wants the same environment", []string{"busy"}, "EnvironmentBusy, with the holder, or it waits", ""},
+	{"somebody takes the environment by force", []string{"lease-stolen"}, "EnvironmentMissing, with the new holder, whose environment stays", ""},
+	{"the API server is away for 20 s during a build", []string{"api-server-away"}, "the build continues; its log is complete", ""},
+	{"the API server is away for 30 s in every task of a run", []string{"api-server-away-in-each-task"}, "the run succeeds", ""},
+	{"etcd stands still 7 of 10 seconds", []string{"etcd-slow"}, "the run succeeds", ""},
+	{"Tekton's controller is restarted in every task of a run", []string{"tekton-restarted"}, "the run succeeds", ""},
+	{"the pod of a build is deleted", []string{"build-interrupted"}, "BuildPodLost", ""},
+	{"the disk of a build is full", []string{"build-disk"}, "DiskFull", ""},
+	{"the registry refuses the built image", []string{"build-push"}, "PushRefused", ""},
+	{"the registry has no such image", []string{"image-missing"}, "ImageUnavailable, before a GPU is held", ""},
+	{"the registry is away during a pull", []string{"registry-away"}, "the nodes start when it is back", "`start-timeout`"},
+	{"the git server is away", []string{"git-away"}, "RepositoryUnavailable before anything is held; a sync is tried again", "20 s"},
+	{"DNS is away", []string{"dns-away"}, "a training continues; a new run ends with RepositoryUnavailable before anything is held", "20 s"},
+	{"a GPU has fallen off the bus", []string{"gpu-missing"}, "GPUMissing", ""},
+	{"a rail is down, or is cut during the measurement", []string{"rdma-faults"}, "the rail is not used; NetworkBroken", "check-fabric ends after 90 s"},
+	{"a node is slow", []string{"rdma-slow-node"}, "check-fabric names it", ""},
+}
+
+var update = flag.Bool("update", false, "write docs/faults.md")
+
+const (
+	faultsFile             = "../../docs/faults.md"
+	faultsBegin, faultsEnd = "<!-- written by make faults FAULTS_FLAGS=-update -->\n", "<!-- end -->"
+)
+
+// TestFaultsPage fails if docs/faults.md does not have the table, or names a scenario that does not exist.
+func TestFaultsPage(t *testing.T) {
 	list, err := os.ReadFile("training_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	names, count := regexp.MustCompile("`([a-z-]+)`"), 0
-	for line := range strings.Lines(string(page)) {
-		cells := strings.Split(line, "|")
-		if len(cells) < 4 {
-			continue
-		}
-		for _, name := range names.FindAllStringSubmatch(cells[2], -1) {
-			count++
-			if !strings.Contains(string(list), `"`+name[1]+`"`) {
-				t.Errorf("docs/faults.md names the scenario %s, which does not exist", name[1])
+	for _, f := range faults {
+		for _, name := range f.scenarios {
+			if !strings.Contains(string(list), `"`+name+`"`) {
+				t.Errorf("there is no scenario %s, which should show: %s", name, f.what)
 			}
 		}
 	}
-	if count == 0 {
-		t.Error("docs/faults.md names no scenario")
+	page, err := os.ReadFile(faultsFile)
+	if err != nil {
+		t.Fatal(err)
 	}
+	want, err := faultsPage(string(page), nil, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(faultsFile, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(page) {
+		t.Error("docs/faults.md does not have the table of faults: go test ./test/e2e -update writes it")
+	}
+}
+
+// shown matches a row of the page: what breaks, and how the scenarios ended.
+var shown = regexp.MustCompile(`(?m)^\| (.*?) \|.*\| ?(.*?) \|$`)
+
+// faultsPage writes the table into the page. What took does not have stays as it was, and so does the line about the last
+// run if there is none.
+func faultsPage(page string, took map[string]string, run string) (string, error) {
+	before, rest, found := strings.Cut(page, faultsBegin)
+	old, after, ended := strings.Cut(rest, faultsEnd)
+	if !found || !ended {
+		return "", fmt.Errorf("docs/faults.md lacks the lines %q and %q", faultsBegin, faultsEnd)
+	}
+	if run == "" {
+		run, _, _ = strings.Cut(old, "\n")
+	}
+	was := map[string]string{}
+	for _, row := range shown.FindAllStringSubmatch(old, -1) {
+		was[row[1]] = row[2]
+	}
+	text := run + "\n\n| fault | scenario | result | bound | took |\n| --- | --- | --- | --- | --- |\n"
+	for _, f := range faults {
+		names, times := []string{}, []string{}
+		for _, name := range f.scenarios {
+			names = append(names, "`"+name+"`")
+			if one := took[name]; one != "" {
+				times = append(times, one)
+			}
+		}
+		if len(times) == 0 {
+			times = []string{was[f.what]}
+		}
+		row := "|"
+		for _, cell := range []string{f.what, strings.Join(names, ", "), f.result, f.bound, strings.Join(times, ", ")} {
+			row += strings.TrimSuffix(" "+cell, " ") + " |"
+		}
+		text += row + "\n"
+	}
+	return before + faultsBegin + text + faultsEnd + after, nil
+}
+
+// isFault reports whether the scenario shows a fault.
+func isFault(scenario string) bool {
+	for _, f := range faults {
+		for _, name := range f.scenarios {
+			if name == scenario {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -17,9 +17,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
-// receiver serves notifications on this machine, behind a Service, and creates a Secret of its URL. The function returns
-// what has arrived: the kind, attempt, verdict and reason of each event.
-func (u trainer) receiver(secret string) (events func() []string) {
+// receiver serves notifications on this machine, behind a Service, and creates the Secret events with its URL. The function
+// returns what has arrived: the kind, attempt, verdict and reason of each event.
+func (u trainer) receiver() (events func() []string) {
 	u.Helper()
 	const machine = "10.223.0.1" // on the cluster's bridge
 	listener, err := net.Listen("tcp", machine+":0")
@@ -47,7 +47,7 @@ func (u trainer) receiver(secret string) (events func() []string) {
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: receiver, labels: {kubernetes.io/service-name: receiver}},
  addressType: IPv4, endpoints: [{addresses: [%s]}], ports: [{name: "", port: %d}]}
 `, port, machine, port))
-	u.kubectl("create", "secret", "generic", secret, "--from-literal=url=http://receiver."+u.namespace+".svc/")
+	u.kubectl("create", "secret", "generic", "events", "--from-literal=url=http://receiver."+u.namespace+".svc/")
 	return func() []string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -57,7 +57,7 @@ func (u trainer) receiver(secret string) (events func() []string) {
 
 // restarted tests a run that survives a killed rank and a deleted pod.
 func restarted(u trainer) {
-	events := u.receiver("events")
+	events := u.receiver()
 	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2", "--param=notify=events")
 	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
 	u.kubectl("delete", "pod", "ml-dev-env-1", "--wait=false")

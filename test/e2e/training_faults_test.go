@@ -3,8 +3,6 @@
 package e2e
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -45,25 +43,22 @@ func nodeCutShort(u trainer) {
 	defer localcluster(u.T, "node", "join", "node-2")
 	time.Sleep(5 * time.Second) // how long it is cut
 	localcluster(u.T, "node", "join", "node-2")
-	// From this machine: the node may not answer at once.
-	if err := os.WriteFile(filepath.Join(u.volume("ml-dev-workspace"), "release"), nil, 0o644); err != nil {
-		u.Fatal(err)
-	}
+	u.releaseDirectly() // the node may not answer at once
 	e := u.end(name).succeeded()
 	e.mustContain(e.recorded(e.run.UID, "rank-0.log"), "node 0 was released")
 	e.mustContain(e.recorded(e.run.UID, "rank-1.log"), "node 1 was released")
 }
 
-// loseNode cuts off for good a node of a training, on a Kubernetes node that runs nothing else, and returns what the
-// verdict says when the step has given it. breaking comes just before.
-func (u trainer) loseNode(breaking func()) (name, lost, says string) {
+// loseNode cuts off or stops for good a node of a training, on a Kubernetes node that runs nothing else, and returns what
+// the verdict says when the step has given it. breaking comes just before.
+func (u trainer) loseNode(how string, breaking func()) (name, lost, says string) {
 	u.Helper()
 	u.addThirdNode()
 	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird))
 	name = u.holding()
 	lost = u.ordinalOn(thirdNode)
 	breaking()
-	localcluster(u.T, "node", "cut", thirdNode)
+	localcluster(u.T, "node", how, thirdNode)
 	says = "node " + lost + ", on Kubernetes node " + thirdNode + ", is gone: its agent has not answered"
 	u.waitOutput(name, "train", says)
 	return name, lost, says
@@ -90,7 +85,7 @@ func (u trainer) healthyFree() {
 
 // nodeLost tests that a node that is cut off for good ends the training, and that only its own GPUs are not confirmed free.
 func nodeLost(u trainer) {
-	name, lost, says := u.loseNode(func() {})
+	name, lost, says := u.loseNode("cut", func() {})
 	u.healthyFree()
 	e := u.endWithin(name, patience+4*time.Minute).failed("train", fail.NodeLost, says) // teardown's timeout
 	e.mustContain(e.receipt.Teardown, "pod ml-dev-env-"+lost+" on "+thirdNode+", whose GPUs cannot be confirmed free")
@@ -105,7 +100,7 @@ func nodeLostWithoutTekton(u trainer) {
 		u.kubectl("scale", "deployment/tekton-pipelines-controller", "--namespace=tekton-pipelines", "--replicas="+replicas)
 	}
 	u.Cleanup(func() { scale("1") })
-	name, lost, says := u.loseNode(func() {
+	name, lost, says := u.loseNode("cut", func() {
 		u.suspendReaper(false) // install stops it
 		scale("0")
 	})

@@ -14,16 +14,16 @@ import (
 // reaped tests that the installed CronJob releases an environment whose run has ended without
 // teardown, and that the run's receipt records it.
 func reaped(u trainer) {
-	u.suspendReaper(false)
 	missing := registryHost + "/e2e/no-such-image:1"
 	name := u.start("e2e/quick.sh", byShell, oneGPU, "--param=image="+missing)
 	u.end(name).failed("preflight", fail.ImageUnavailable, missing)
-	// The reaper may run before the nodes are ready, even before provision has applied anything, so the test ignores how this
-	// ends, and bounds the time.
 	var out bytes.Buffer
-	step.Run(u.Context(), provision.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--cluster-file=" + u.clusterFile(),
-		"--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--start-timeout=90s", "--run-name=" + name, "--run-uid=" + string(u.runUID(name))}, &out, &out)
+	if code := step.Run(u.Context(), provision.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--cluster-file=" + u.clusterFile(),
+		"--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--run-name=" + name, "--run-uid=" + string(u.runUID(name))}, &out, &out); code != step.Done {
+		u.Fatalf("provision ended with %d:\n%s", code, out.String())
+	}
 	u.mustContain(out.String(), "is held by pipelinerun "+name)
+	u.suspendReaper(false)
 	u.nothingLeft()
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 	u.waitEvent("ml-dev-env", "environment ml-dev-env was released, because pipelinerun "+name+" has ended") // after the receipt

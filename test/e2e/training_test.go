@@ -55,11 +55,27 @@ type scenario struct {
 	tell func(trainer)
 }
 
-// setVariable chooses the scenarios: nightlySet adds those of the nightly lists.
+// setVariable chooses the scenarios: nightlySet adds those of the nightly lists, faultsSet has only those of
+// docs/faults.md that run beside others, and faultsAloneSet only those that run alone.
 const (
-	setVariable = "E2E_SET"
-	nightlySet  = "nightly"
+	setVariable    = "E2E_SET"
+	nightlySet     = "nightly"
+	faultsSet      = "faults"
+	faultsAloneSet = "faults-alone"
 )
+
+// chosen returns the scenarios of a kind that run.
+func chosen(always, nightly []scenario, alone bool) []scenario {
+	set := os.Getenv(setVariable)
+	if set == "" {
+		return always
+	}
+	all := slices.Concat(always, nightly)
+	if set == nightlySet {
+		return all
+	}
+	return slices.DeleteFunc(all, func(s scenario) bool { return !isFault(s.name) || alone != (set == faultsAloneSet) })
+}
 
 // Nightly scenarios are slow, or variants of scenarios that always run.
 var (
@@ -79,10 +95,21 @@ var (
 		{"run-detached", 1, runDetached},
 		{"run-requirements-fail", 1, requirementsFail},
 		{"cancelled-without-teardown", 1, runCancelledOutright},
+		{"evicted", 1, evicted},
+		{"wild-output", 1, wildOutput},
+		{"lease-stolen", 1, leaseStolen},
 	}
 	nightlyAlone = []scenario{
 		{"node-lost", 1, nodeLost},
 		{"node-lost-without-tekton", 1, nodeLostWithoutTekton},
+		{"node-stopped", 1, nodeStopped},
+		{"node-cut-minute", 1, nodeCutMinute},
+		{"api-server-away-in-each-task", 1, apiServerAwayInEachTask},
+		{"tekton-restarted", 1, tektonRestarted},
+		{"etcd-slow", 1, etcdSlow},
+		{"registry-away", 1, registryAway},
+		{"git-away", 1, gitAway},
+		{"dns-away", 1, dnsAway},
 	}
 )
 
@@ -101,10 +128,7 @@ func testTraining(t *testing.T, times *durations) {
 		{"torchrun-script", 2, torchrunScript},
 		{breaksNICs, 1, rdmaFaults},
 	}
-	if os.Getenv(setVariable) == nightlySet {
-		heavy = slices.Concat(nightlyHeavy, heavy)
-	}
-	earnest := queue(heavy...)
+	earnest := queue(chosen(heavy, nightlyHeavy, false)...)
 	// The longest scenarios come first, so that no lane ends late.
 	light := []scenario{
 		{"rdma-training", 1, rdmaTraining},
@@ -147,10 +171,7 @@ func testTraining(t *testing.T, times *durations) {
 		{"gpus-held", gpusOfNode, gpusHeld},
 		{"install-uninstall-init", 0, installUninstallInit},
 	}
-	if os.Getenv(setVariable) == nightlySet {
-		light = slices.Concat(light, nightlyLight)
-	}
-	others := queue(light...)
+	others := queue(chosen(light, nightlyLight, false)...)
 	gpus := semaphore.NewWeighted(gpusOfNode)
 	lane := func(scenarios <-chan scenario) func() {
 		return func() {
@@ -189,10 +210,7 @@ func testTraining(t *testing.T, times *durations) {
 		{"api-server-away", 1, apiServerAway},
 		{"node-cut-short", 1, nodeCutShort},
 	}
-	if os.Getenv(setVariable) == nightlySet {
-		alone = slices.Concat(alone, nightlyAlone)
-	}
-	for _, s := range alone {
+	for _, s := range chosen(alone, nightlyAlone, true) {
 		t.Run(s.name, func(t *testing.T) {
 			times.note(t)
 			shared.tell(t, s.tell)

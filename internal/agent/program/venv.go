@@ -12,10 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// inheritPackages is needed if the image's Python is itself one of a virtual environment: --system-site-packages means those
+// of the Python below it.
+const inheritPackages = `import site, sys
+if sys.prefix != sys.base_prefix:
+    with open("%s/lib/python%d.%d/site-packages/image.pth" % (sys.argv[1], *sys.version_info[:2]), "w") as file:
+        for path in site.getsitepackages([sys.prefix]):
+            print("import site; site.addsitedir(%r)" % path, file=file)
+`
+
 // makeVenv creates the virtual environment once for the image's Python: a file in it names the Python for which it is complete. The
 // environment includes the image's packages, so that pip does not install torch again.
 func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
-	python, err := exec.Command("python3", "-c", "import sys; print(sys.version, sys.base_prefix)").Output()
+	python, err := exec.Command("python3", "-c", "import sys; print(sys.version, sys.prefix)").Output()
 	if err != nil {
 		return fmt.Errorf("asking the image's Python what it is: %w", err)
 	}
@@ -44,6 +53,7 @@ func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
 	}
 	for _, command := range [][]string{
 		{"python3", "-m", "venv", "--system-site-packages", dir},
+		{"python3", "-c", inheritPackages, dir},
 		{filepath.Join(dir, "bin", "python3"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar=off", "--requirement", requirements},
 	} {
 		process := exec.Command(command[0], command[1:]...)

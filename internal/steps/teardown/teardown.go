@@ -62,7 +62,7 @@ type Result struct {
 // error.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	t := &teardown{
-		options: o, clients: d.Clients, log: d.Log, now: time.Now, notify: d.Notify,
+		options: o, clients: d.Clients, log: d.Log, now: time.Now, notify: d.Notify.Send,
 		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: time.Now, Log: d.Log},
 	}
 	defer d.Notify.Wait()
@@ -78,7 +78,8 @@ type teardown struct {
 	now     func() time.Time
 	// verdict is what a step has written into the Lease, nil for nothing.
 	verdict *lease.Verdict
-	notify  *notify.Sender
+	// notify gets the end of a run.
+	notify func(notify.Event)
 }
 
 // run returns the receipt and its name, "" without a run. It writes the receipt before it deletes anything, so that the
@@ -130,7 +131,7 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 	if t.options.Run.Name == "" {
 		return "", r, problems
 	}
-	t.notify.Send(ended(r))
+	t.notify(ended(r))
 	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.Name, r.Schedule); err != nil {
 		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err), "error", err)
 	}

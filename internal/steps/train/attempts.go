@@ -60,7 +60,7 @@ func (t *Training) RunAttempts(ctx context.Context) (Result, error) {
 		left := t.Restarts - failed.Attempt
 		t.Log.Warn(fmt.Sprintf("Attempt %d failed%s: %v. Attempt %d starts when all nodes answer; %s left after it.",
 			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "attempt", failed.Attempt, "reason", failed.Reason, "error", err)
-		t.Notify.Send(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message, Seconds: notify.Took(failed.Started, failed.Ended)})
+		t.Notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message, Seconds: notify.Took(failed.Started, failed.Ended)})
 		began := time.Now()
 		if regroupErr := t.Regroup(ctx); ctx.Err() != nil {
 			return result, ctx.Err()

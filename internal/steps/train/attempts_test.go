@@ -29,6 +29,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // newRestartable is newTraining with so many restarts, on nodes that are never away.
@@ -50,12 +51,12 @@ until grep -q . $OTHER; do sleep 0.02; done
 exit 3`)
 	record := filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv", "runs", "job")
 	training.Spec.Env = map[string]string{"OTHER": filepath.Join(record, "metrics.jsonl")}
-	sender, events := agenttest.Receiver(t)
-	training.Notify = sender
+	var events []string
+	training.Notify = func(e notify.Event) { events = append(events, fmt.Sprintf("%s %d %s", e.Kind, e.Attempt, e.Reason)) }
 	if _, err := training.RunAttempts(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if diff := cmp.Diff([]string{"restart 1  RankFailed", "start 1"}, events()); diff != "" {
+	if diff := cmp.Diff([]string{"start 1 ", "restart 1 RankFailed"}, events); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	for _, want := range []string{

@@ -107,7 +107,10 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	defer detach()
-	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Log: log, Out: d.Out, Every: o.ProgressEvery, HangTimeout: o.HangTimeout, Restarts: o.MaxRestarts, Notify: d.Notify}
+	ctx, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	go a.watchLease(ctx, lose)
+	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Log: log, Out: d.Out, Every: o.ProgressEvery, HangTimeout: o.HangTimeout, Restarts: o.MaxRestarts, Notify: d.Notify.Send}
 	t.Regroup = func(ctx context.Context) error { return a.regroup(ctx, t) }
 	t.Forward = func(node, port int) string {
 		return fmt.Sprintf("oc port-forward pod/%s %d -n %s", objects.NamesOf(o.Name).PodName(node), port, clients.Namespace)
@@ -150,7 +153,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 
 // conclude writes a final failure into the Lease, which outlives this pod and its results. It comes after the last renewal.
 func (a *attempt) conclude(ctx context.Context, began time.Time, result Result, failure error) {
-	if a.Run.UID == "" || !run.Final(fail.ReasonOf(failure)) {
+	if a.Run.UID == "" || !run.Final(fail.ReasonOf(failure)) || fail.ReasonOf(failure) == fail.EnvironmentMissing {
 		return
 	}
 	v := lease.Verdict{Task: a.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics, Started: began, Ended: time.Now()}
@@ -158,6 +161,20 @@ func (a *attempt) conclude(ctx context.Context, began time.Time, result Result, 
 	defer cancel()
 	if err := a.leases().Conclude(ctx, a.Name, a.Run.UID, v); err != nil {
 		a.Log.Warn(fmt.Sprintf("The verdict is not in the lease of environment %s: %v", a.Name, err), "environment", a.Name, "error", err)
+	}
+}
+
+// watchLease calls lose if the run's environment was deleted or is somebody else's.
+func (a *attempt) watchLease(ctx context.Context, lose context.CancelCauseFunc) {
+	if a.Run.UID == "" {
+		return
+	}
+	held, err := a.leases().StillHeld(ctx, a.Name, a.Run.UID)
+	if err == nil {
+		err = held.Lost(ctx)
+	}
+	if fail.ReasonOf(err) == fail.EnvironmentMissing {
+		lose(err)
 	}
 }
 
@@ -286,11 +303,16 @@ func (a *attempt) settingsLost(ctx context.Context, facts []agent.Facts) error {
 }
 
 // interrupted decides what SIGTERM or Ctrl-C means for the training. It is stopped if its run was cancelled, timed out
-// or deleted, and if a person interrupts it. If the step's pod is evicted the training continues for the next attempt.
+// or deleted, if a person interrupts it, and if its environment is lost. If the step's pod is evicted the training continues
+// for the next attempt.
 func (a *attempt) interrupted(ctx context.Context, t *Training) error {
 	// A pod has 30 s between SIGTERM and SIGKILL.
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
 	defer cancel()
+	if lost := context.Cause(ctx); fail.ReasonOf(lost) == fail.EnvironmentMissing {
+		t.Stop(ending, "the environment is not this run's any more")
+		return fail.Advise(lost, "start the run again; mlenv down, the reaper and oc delete release environments")
+	}
 	why := run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}
 	if a.Run.Name != "" {
 		var err error

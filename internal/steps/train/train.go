@@ -62,8 +62,8 @@ type Training struct {
 	// Restarts is how often RunAttempts may start the job again. Before that it calls Regroup, which waits for all nodes.
 	Restarts int
 	Regroup  func(context.Context) error
-	// Notify gets the events, nil for none.
-	Notify *notify.Sender
+	// Notify gets the events.
+	Notify func(notify.Event)
 }
 
 // Pods tells what became of the pod of a node that does not answer.
@@ -110,7 +110,7 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 		ranks := t.Spec.RanksOfNode()
 		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, humanize.Count(len(t.Nodes), "node"), humanize.Count(ranks, "rank"), t.ID), "script", t.Spec.Script, "launcher", t.Spec.Launcher, "nodes", len(t.Nodes), "ranksPerNode", ranks, "job", t.ID)
 		if t.Spec.Attempt() == 1 {
-			t.Notify.Send(notify.Event{Kind: notify.Start, Attempt: 1, Nodes: len(t.Nodes)})
+			t.Notify(notify.Event{Kind: notify.Start, Attempt: 1, Nodes: len(t.Nodes)})
 		}
 	}
 	following, stopFollowing := context.WithCancel(ctx)

@@ -37,6 +37,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
@@ -87,7 +88,7 @@ func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.
 	}
 	out := &buffer{}
 	return &Training{
-		Nodes: set, ID: "job", Pods: podsAlive{}, Log: step.TextLog(out), Out: out, Every: time.Hour,
+		Nodes: set, ID: "job", Pods: podsAlive{}, Log: step.TextLog(out), Out: out, Every: time.Hour, Notify: func(notify.Event) {},
 		Spec: agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 2},
 	}, out, agents
 }
@@ -590,6 +591,48 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 		check("in the receipt of "+uid, a, want)
 	}
 }
+
+// A training whose environment somebody takes is stopped, with the reason.
+func TestLostEnvironment(t *testing.T) {
+	training, out, agents := newTraining(t, `trap 'exit 143' TERM; echo holds; while :; do sleep 0.05; done`)
+	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
+	clients := &kube.Clients{Kube: fake.NewClientset(held), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
+	a := &attempt{Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+	ctx, lose := context.WithCancelCause(t.Context())
+	defer lose(nil)
+	go a.watchLease(ctx, lose)
+	ended := make(chan error, 1)
+	go func() { _, err := training.Run(ctx); ended <- err }()
+	for !strings.Contains(out.String(), "[0 -] holds\n") || !strings.Contains(out.String(), "[1 -] holds\n") {
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended early: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	stolen := held.DeepCopy()
+	stolen.Spec.HolderIdentity = new("thief")
+	if _, err := clients.Kube.CoordinationV1().Leases("ns").Update(t.Context(), stolen, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+	if err := a.interrupted(ctx, training); fail.ReasonOf(err) != fail.EnvironmentMissing || !strings.Contains(err.Error(), "thief") {
+		t.Errorf("got %v, want EnvironmentMissing, by the thief", err)
+	}
+	for _, node := range agents {
+		err := node.Client.WatchJob(t.Context(), "job", func(status agent.JobStatus) error {
+			if status.State == agent.Running {
+				return nil
+			}
+			return errStopped
+		})
+		if !errors.Is(err, errStopped) {
+			t.Errorf("node %d: %v, want its ranks stopped", node.Config.Node, err)
+		}
+	}
+}
+
+var errStopped = errors.New("stopped")
 
 // Tasks pass variables behind a -- of their own, so that none is a flag.
 func TestArguments(t *testing.T) {

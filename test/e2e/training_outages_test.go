@@ -1,0 +1,226 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
+)
+
+// outage is how long a service of the cluster is away.
+const outage = 30 * time.Second
+
+// releaseDirectly is release for a cluster that may not answer: from this machine, without kubectl.
+func (u trainer) releaseDirectly() {
+	u.Helper()
+	if err := os.WriteFile(filepath.Join(u.volume("ml-dev-workspace"), "release"), nil, 0o644); err != nil {
+		u.Fatal(err)
+	}
+}
+
+// inEachTask starts a training, and breaks something when each task of the run has started.
+func (u trainer) inEachTask(breaking func()) ending {
+	u.Helper()
+	name := u.start("e2e/hold.sh", byShell, oneGPU)
+	for _, task := range []string{"preflight", "provision", "sync-repo", "train", "teardown"} {
+		u.startedPod(name, task, "")
+		if task == "train" {
+			u.waitOutput(name, task, "[0 -] node 0 holds the environment", "[1 -] node 1 holds the environment")
+		}
+		u.Logf("breaking during %s", task)
+		breaking()
+		if task == "train" {
+			u.releaseDirectly()
+		}
+	}
+	e := u.end(name).succeeded()
+	for node := range 2 {
+		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was released", node))
+	}
+	return e
+}
+
+// apiServerAwayInEachTask tests a run during which the API server is away once in every task.
+func apiServerAwayInEachTask(u trainer) {
+	u.inEachTask(func() {
+		u.kill("kube-apiserver")
+		time.Sleep(outage) // there is nothing to watch
+		localcluster(u.T, "up")
+	})
+}
+
+// tektonRestarted tests a run during which Tekton's controller is killed in every task.
+func tektonRestarted(u trainer) {
+	u.inEachTask(func() {
+		u.kubectl("delete", "pods", "--namespace=tekton-pipelines", "--selector=app=tekton-pipelines-controller", "--now")
+	})
+}
+
+// etcdSlow tests a run on a cluster whose etcd stands still for most of the time.
+func etcdSlow(u trainer) {
+	pid, stop, stopped := components(u.T)["etcd"], make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			_ = syscall.Kill(pid, syscall.SIGSTOP)
+			time.Sleep(700 * time.Millisecond)
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+			select {
+			case <-stop:
+				return
+			case <-time.After(300 * time.Millisecond):
+			}
+		}
+	}()
+	u.Cleanup(func() {
+		close(stop)
+		<-stopped
+	})
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).succeeded()
+}
+
+// kill kills a component of the local cluster, which the next localcluster up starts again.
+func (u trainer) kill(component string) {
+	u.Helper()
+	u.Cleanup(func() { localcluster(u.T, "up") })
+	if err := kill(components(u.T)[component]); err != nil {
+		u.Fatalf("killing %s: %v", component, err)
+	}
+}
+
+// registryAway tests nodes whose image cannot be pulled until the registry is back.
+func registryAway(u trainer) {
+	cordon := func(verb string) { u.kubectl(verb, "node-1", "node-2") }
+	cordon("cordon")
+	u.Cleanup(func() { cordon("uncordon") })
+	var out bytes.Buffer
+	done := make(chan int, 1)
+	args := []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps,
+		"--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}
+	go func() { done <- step.Run(u.Context(), provision.Command(), args, &out, &out) }()
+	u.kubectl("wait", "--for=create", "pod/ml-dev-env-0", "--timeout=2m")
+	u.kill("registry")
+	cordon("uncordon")
+	u.waitEvent("ml-dev-env-0", "Failed to pull image")
+	localcluster(u.T, "up")
+	if code := <-done; code != step.Done {
+		u.Errorf("provision ended with %d", code)
+	}
+	u.mustContain(out.String(), "is ready after")
+	u.tkn("task", "start", "teardown", "--serviceaccount=mlenv", "--use-param-defaults", "--skip-optional-workspace")
+}
+
+// dnsAway tests that a training does not need DNS, and that a run that does ends with a reason before it holds a GPU.
+func dnsAway(u trainer) {
+	scale := func(replicas string) {
+		u.kubectl("scale", "deployment/coredns", "--namespace=kube-system", "--replicas="+replicas)
+	}
+	name := u.holding()
+	u.Cleanup(func() {
+		scale("1")
+		u.kubectl("rollout", "status", "deployment/coredns", "--namespace=kube-system", "--timeout=2m")
+	})
+	scale("0")
+	u.kubectl("wait", "--for=delete", "pods", "--selector=k8s-app=kube-dns", "--namespace=kube-system", "--timeout=2m")
+	u.releaseDirectly()
+	u.end(name).succeeded()
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.RepositoryUnavailable, gitHost)
+}
+
+// gitAway tests the git server's absence before the run, and while the nodes start.
+func gitAway(u trainer) {
+	u.kill("git")
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.RepositoryUnavailable, gitHost)
+	u.claimsAre() // nothing was created
+	localcluster(u.T, "up")
+	name := u.start("e2e/quick.sh", byShell, oneGPU)
+	u.startedPod(name, "provision", "")
+	u.kill("git")
+	u.waitOutput(name, "sync-repo", gitHost+" cannot be reached; trying again in ")
+	localcluster(u.T, "up")
+	u.end(name).succeeded()
+}
+
+// wildOutput tests that the record has what a rank printed, byte for byte.
+func wildOutput(u trainer) {
+	e := u.end(u.start("e2e/wild.py", byShell, oneGPU)).succeeded()
+	var want bytes.Buffer
+	want.WriteString(strings.Repeat("x", 10_000_000) + "\n")
+	for b := range 256 {
+		want.WriteByte(byte(b))
+	}
+	want.WriteString("\xff\xfe\xed\xa0\x80\x1b]0;title\x07\n")
+	for number := range 300_000 {
+		fmt.Fprintf(&want, "line %d\n", number)
+	}
+	want.WriteString("the end, without a newline")
+	if got := e.recorded(e.run.UID, "rank-0.log"); got != want.String() {
+		e.Errorf("the record of rank 0: %s", firstDifference(got, want.String()))
+	}
+	log := e.log("train")
+	e.mustContain(log, "line 299999\n", "the end, without a newline")
+	if strings.Contains(log, "\x1b]0;") {
+		e.Error("the log has a terminal's control sequence")
+	}
+}
+
+// leaseStolen tests that a training whose environment somebody took by force ends, and that its run leaves to the new
+// holder what is theirs.
+func leaseStolen(u trainer) {
+	name := u.holding()
+	u.kubectl("patch", "lease", "ml-dev-env", "--type=merge", `--patch={"spec":{"holderIdentity":"thief"},"metadata":{"annotations":{"ml-dev-env/holder-name":"thief","ml-dev-env/holder-kind":"Person"}}}`)
+	e := u.end(name)
+	e.equal("the receipt's reason", e.receipt.Reason, string(fail.EnvironmentMissing))
+	e.mustContain(e.receipt.Message, "it is held by thief")
+	for node := range 2 {
+		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was told to stop", node))
+	}
+	u.kubectl("get", "pod", "ml-dev-env-0", "ml-dev-env-1")
+	u.kubectl("delete", "lease", "ml-dev-env")
+}
+
+// evicted tests a training on a node that is drained.
+func evicted(u trainer) {
+	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2")
+	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
+	if err := u.clients.Kube.PolicyV1().Evictions(u.namespace).Evict(u.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-1", Namespace: u.namespace}}); err != nil {
+		u.Fatal(err)
+	}
+	e := u.end(name).succeeded()
+	e.mustContain(e.log("train"), "Attempt 2 failed: training: node 1, on Kubernetes node ")
+	e.equal("attempts", fmt.Sprint(len(e.receipt.Attempts)), "3")
+}
+
+// nodeStopped tests a node that loses its power, and starts again after the verdict.
+func nodeStopped(u trainer) {
+	name, _, says := u.loseNode("stop", func() {})
+	u.healthyFree()
+	localcluster(u.T, "node", "start", thirdNode)
+	u.endWithin(name, patience+4*time.Minute).failed("train", fail.NodeLost, says)
+}
+
+// nodeCutMinute tests that a training survives the loss of a node's network for a minute, after which Kubernetes calls the
+// node unreachable.
+func nodeCutMinute(u trainer) {
+	u.addThirdNode()
+	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird))
+	name := u.holding()
+	localcluster(u.T, "node", "cut", thirdNode)
+	u.kubectl("wait", "node", thirdNode, "--for=condition=Ready=Unknown", "--timeout=2m")
+	localcluster(u.T, "node", "join", thirdNode)
+	u.kubectl("wait", "node", thirdNode, "--for=condition=Ready", "--timeout=2m")
+	u.releaseDirectly()
+	u.end(name).succeeded()
+}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -124,7 +123,7 @@ func TestReceiversAreBounded(t *testing.T) {
 			connection, _, err := w.(http.Hijacker).Hijack()
 			if err == nil {
 				_, _ = io.WriteString(connection, r.URL.Path+" what?\r\n\r\n")
-				_ = connection.(net.Conn).Close()
+				_ = connection.Close()
 			}
 		}, tries, "malformed HTTP"},
 	} {

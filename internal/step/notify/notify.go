@@ -171,8 +171,10 @@ func (s *Sender) Send(e Event) {
 			err = s.post(e, body)
 		}
 		if err != nil {
-			// A server may repeat the request in an answer that makes no sense.
-			why := strings.ReplaceAll(err.Error(), s.to.RequestURI(), "/...")
+			why := err.Error()
+			if path := s.to.RequestURI(); path != "/" { // an answer that makes no sense may repeat it
+				why = strings.ReplaceAll(why, path, "/...")
+			}
 			s.log.Warn(fmt.Sprintf("The event %s was not sent to %s: %s", e.Kind, s.to.Hostname(), why), "event", e.Kind, "error", why)
 		}
 	})

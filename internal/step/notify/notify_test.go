@@ -122,7 +122,7 @@ func TestReceiversAreBounded(t *testing.T) {
 		{"is no HTTP server", func(w http.ResponseWriter, r *http.Request) {
 			connection, _, err := w.(http.Hijacker).Hijack()
 			if err == nil {
-				_, _ = io.WriteString(connection, r.URL.Path+" what?\r\n\r\n")
+				_, _ = io.WriteString(connection, r.URL.Path+"\r\n\r\n")
 				_ = connection.Close()
 			}
 		}, tries, "malformed HTTP"},

@@ -118,7 +118,7 @@ func TestReceiversAreBounded(t *testing.T) {
 			case <-r.Context().Done():
 			case <-closed:
 			}
-		}, tries, "Client.Timeout exceeded"},
+		}, 0, "Client.Timeout exceeded"}, // on a busy machine, already the handshake may be too slow
 		{"is no HTTP server", func(w http.ResponseWriter, r *http.Request) {
 			connection, _, err := w.(http.Hijacker).Hijack()
 			if err == nil {
@@ -143,7 +143,7 @@ func TestReceiversAreBounded(t *testing.T) {
 		if got := log.String(); !strings.HasPrefix(got, "warning: The event start was not sent to 127.0.0.1: ") || !strings.Contains(got, tc.says) || strings.Contains(got, "hush") {
 			t.Errorf("a receiver that %s: the log has %q, want %q", tc.name, got, tc.says)
 		}
-		if len(asked) != tc.tries {
+		if tc.tries > 0 && len(asked) != tc.tries {
 			t.Errorf("a receiver that %s was asked %d times, want %d", tc.name, len(asked), tc.tries)
 		}
 	}

@@ -110,11 +110,12 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
 	go a.watchLease(ctx, lose)
-	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Log: log, Out: d.Out, Every: o.ProgressEvery, HangTimeout: o.HangTimeout, Restarts: o.MaxRestarts, Notify: d.Notify.Send}
+	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Log: log, Out: d.Out, Every: o.ProgressEvery, HangTimeout: o.HangTimeout, Restarts: o.MaxRestarts}
 	t.Regroup = func(ctx context.Context) error { return a.regroup(ctx, t) }
 	t.Forward = func(node, port int) string {
 		return fmt.Sprintf("oc port-forward pod/%s %d -n %s", objects.NamesOf(o.Name).PodName(node), port, clients.Namespace)
 	}
+	t.Notify = d.Notify.Send
 	if t.ID == "" {
 		t.ID = "by-hand-" + strings.ToLower(rand.Text()[:10])
 	}

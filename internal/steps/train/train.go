@@ -59,11 +59,11 @@ type Training struct {
 	Every time.Duration
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
+	// Notify gets the events.
+	Notify func(notify.Event)
 	// Restarts is how often RunAttempts may start the job again. Before that it calls Regroup, which waits for all nodes.
 	Restarts int
 	Regroup  func(context.Context) error
-	// Notify gets the events.
-	Notify func(notify.Event)
 }
 
 // Pods tells what became of the pod of a node that does not answer.

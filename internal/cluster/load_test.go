@@ -146,6 +146,7 @@ func TestValuesThatCannotBe(t *testing.T) {
 		"image: {base_pull_secret: My_Secret}":                                                `image.base_pull_secret: "My_Secret": a lowercase RFC 1123 subdomain`,
 		"security: {service_account: ml-dev-sa, capabilities: [CAP_SYS_PTRACE]}":              `security.capabilities[0]: "CAP_SYS_PTRACE": a capability's name in capitals and without CAP_`,
 		"security: {service_account: ''}":                                                     `security.service_account: is missing`,
+		"notify: {secret: https://hooks.example.com}":                                         `notify.secret: "https://hooks.example.com": a lowercase RFC 1123 subdomain`,
 		"storage: {mode: auto}":                                                               `storage.class_rwo: is missing; mode auto needs`,
 		"storage: {mode: shared}":                                                             `want one of rwx, volumeClaimTemplates, auto`,
 		"nodes: {tolerations: [{key: a, operator: Like}]}":                                    `nodes.tolerations[0].operator: "Like": want one of Exists, Equal`,

@@ -24,6 +24,7 @@ type File struct {
 	Resources Resources `json:"resources,omitempty"`
 	NCCL      NCCL      `json:"nccl,omitempty"`
 	Image     Image     `json:"image,omitempty"`
+	Notify    Notify    `json:"notify,omitempty"`
 	Notes     string    `json:"notes,omitempty" jsonschema:"description=for people: kept and shown by mlenv validate"`
 }
 
@@ -162,6 +163,11 @@ type Image struct {
 	Base           string         `json:"base,omitempty" jsonschema:"description=base image of the flavour: its build argument BASE_IMAGE"`
 	BuildArgs      []string       `json:"build_args,omitempty" jsonschema:"description=build arguments of the flavour: each KEY=VALUE; no secrets as an image's history shows them"`
 	BuildResources BuildResources `json:"build_resources,omitempty"`
+}
+
+// Notify says where runs post their events.
+type Notify struct {
+	Secret string `json:"secret,omitempty" jsonschema_description:"Secret whose key url is where trainings post their start, restarts, hangs and end, such as an incoming webhook of Slack; param notify overrides it"`
 }
 
 // BuildResources are what a build pod asks for and may use.

@@ -63,6 +63,7 @@ func (f *File) Validate() field.ErrorList {
 		f.Resources.validate(field.NewPath("resources")),
 		f.NCCL.validate(field.NewPath("nccl")),
 		f.Image.validate(field.NewPath("image")),
+		wellFormed(field.NewPath("notify", "secret"), f.Notify.Secret, validation.IsDNS1123Subdomain),
 	)
 }
 

@@ -84,12 +84,13 @@ func mark(object *unstructured.Unstructured) {
 }
 
 // defaults are few: the steps read all other defaults from the cluster file that the run's param cluster names, which can be
-// another installed one. The exception is pull-secret, because only the name of a param can be mounted.
+// another installed one. The exceptions are Secrets, because only the name of a param can be mounted.
 func (r Request) defaults() []bundle.Default {
 	return []bundle.Default{
 		{Param: "cluster", Value: r.Cluster.Cluster.Name},
 		{Param: "steps-image", Value: r.StepsImage},
 		{Param: "pull-secret", Value: cmp.Or(r.Cluster.Image.PullSecret, "none")},
+		{Param: "notify", Value: cmp.Or(r.Cluster.Notify.Secret, "none")},
 	}
 }
 

@@ -73,11 +73,14 @@ func TestRenderFillsDefaults(t *testing.T) {
 	want := map[string]map[string]string{
 		"Task/build-image":          {"cluster": "small", "image": "", "flavour": "", "pull-secret": "none"},
 		"Task/provision":            {"cluster": "small", "steps-image": stepsImage, "image": "", "nodes": "0", "gpus-per-node": "0", "storage": ""},
-		"Task/train":                {"steps-image": stepsImage, "ranks-per-node": "0"},
-		"Pipeline/train-multi-node": {"cluster": "small", "steps-image": stepsImage, "image": "", "flavour": "", "nodes": "0", "gpus-per-node": "0"},
+		"Task/train":                {"steps-image": stepsImage, "ranks-per-node": "0", "notify": "slack"},
+		"Task/teardown":             {"notify": "slack"},
+		"Pipeline/train-multi-node": {"cluster": "small", "steps-image": stepsImage, "image": "", "flavour": "", "nodes": "0", "gpus-per-node": "0", "notify": "slack"},
 		"Pipeline/dev-environment":  {"nodes": "1", "gpus-per-node": "0"},
 	}
-	for _, object := range render(t, request(t)) {
+	r := request(t)
+	r.Cluster.Notify.Secret = "slack"
+	for _, object := range render(t, r) {
 		if object.GetNamespace() != "team" {
 			t.Errorf("%s %s is for namespace %q", object.GetKind(), object.GetName(), object.GetNamespace())
 		}

@@ -3,16 +3,62 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
+
+// receiver serves notifications on this machine, behind a Service, and creates the Secret events with its URL. The function
+// returns what has arrived: the kind, attempt, verdict and reason of each event.
+func (u trainer) receiver() (events func() []string) {
+	u.Helper()
+	const machine = "10.223.0.1" // on the cluster's bridge
+	listener, err := net.Listen("tcp", machine+":0")
+	if err != nil {
+		u.Fatal(err)
+	}
+	var mu sync.Mutex
+	var got []string
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		var e notify.Event
+		if err := json.NewDecoder(r.Body).Decode(&e); err != nil {
+			u.Errorf("reading a notification: %v", err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		got = append(got, fmt.Sprintf("%s %d %s %s", e.Kind, e.Attempt, e.Verdict, e.Reason))
+	}))
+	server.Listener.Close()
+	server.Listener = listener
+	server.Start()
+	u.Cleanup(server.Close)
+	port := listener.Addr().(*net.TCPAddr).Port
+	u.applyText(fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: receiver}, spec: {ports: [{port: 80, targetPort: %d}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: receiver, labels: {kubernetes.io/service-name: receiver}},
+ addressType: IPv4, endpoints: [{addresses: [%s]}], ports: [{name: "", port: %d}]}
+`, port, machine, port))
+	u.kubectl("create", "secret", "generic", "events", "--from-literal=url=http://receiver."+u.namespace+".svc/")
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(got)
+	}
+}
 
 // restarted tests a run that survives a killed rank and a deleted pod.
 func restarted(u trainer) {
-	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2")
+	events := u.receiver()
+	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2", "--param=notify=events")
 	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
 	u.kubectl("delete", "pod", "ml-dev-env-1", "--wait=false")
 	e := u.end(name).succeeded().ranks(2)
@@ -29,6 +75,7 @@ func restarted(u trainer) {
 			e.Errorf("attempt %d took from %s to %s", a.Attempt, a.Started, a.Ended)
 		}
 	}
+	e.equal("events", fmt.Sprintf("%q", events()), fmt.Sprintf("%q", []string{"start 1  ", "restart 1  RankFailed", "restart 2  NodeLost", "end 3 Succeeded "}))
 	e.equal("attempts", fmt.Sprint(got), fmt.Sprint([]string{"1 " + string(fail.RankFailed), "2 " + string(fail.NodeLost), "3 "}))
 	out, _ := u.says(u.TempDir(), step.Done, "receipt", name)
 	e.mustContain(out, "attempt 1", "RankFailed: training: rank 1 on node 1", "attempt 2", "NodeLost: ", "attempt 3", "Succeeded")

@@ -39,6 +39,8 @@ type display struct {
 	began    map[string]time.Time
 	order    []string
 	ended    int
+	// training is the progress of a training that has been restarted or is silent, "" for any other.
+	training string
 }
 
 // newDisplay uses the last line and colors only on a terminal.
@@ -81,6 +83,9 @@ func (d *display) observe(e launch.Event) {
 	case launch.LogLost:
 		d.writeLine(fmt.Sprintf("== the rest of the log of %s cannot be read: %s", e.Task, humanize.PlainLine(e.Text)))
 	case launch.TaskEnded:
+		if e.Task == trainTask {
+			d.training = ""
+		}
 		d.ended++
 		d.order = slices.DeleteFunc(d.order, func(task string) bool { return task == e.Task })
 		d.writeLine(d.bold("== " + endOf(e.Ended)))
@@ -144,6 +149,29 @@ func (d *display) tick() {
 	d.status()
 }
 
+// trains reports whether the training is in progress.
+func (d *display) trains() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Contains(d.order, trainTask)
+}
+
+// show adds the progress of the training to the last line.
+func (d *display) show(p progress) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.training = ""; !slices.Contains(d.order, trainTask) {
+		return
+	}
+	if attempt := p.attempt(); attempt != "" {
+		d.training = ", attempt " + attempt
+	}
+	if silence := p.silence(); silence != "" {
+		d.training += "; silent: " + silence
+	}
+	d.status()
+}
+
 func (d *display) end() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -182,7 +210,7 @@ func (d *display) status() {
 		return
 	}
 	current := d.order[len(d.order)-1]
-	text := fmt.Sprintf("%d of %d done; %s for %s", d.ended, d.phases, strings.Join(d.order, " and "), humanize.Duration(d.now().Sub(d.began[current])))
+	text := fmt.Sprintf("%d of %d done; %s for %s", d.ended, d.phases, strings.Join(d.order, " and "), humanize.Duration(d.now().Sub(d.began[current]))) + d.training
 	d.clear()
 	fmt.Fprint(d.out, humanize.OneLine(text, d.width()-4))
 	d.rewrites = true

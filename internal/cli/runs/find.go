@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -95,6 +96,15 @@ func (r entry) uid() string {
 }
 
 func (r entry) param(name string) string { return launch.ValueOf(r.run, name) }
+
+// maxAttempts is how often the training may be started, 0 if that is not known.
+func (r entry) maxAttempts() int {
+	if r.run == nil {
+		return 0
+	}
+	restarts, _ := strconv.Atoi(r.param("max-restarts")) // an installed pipeline without the param restarts nothing
+	return restarts + 1
+}
 
 func (r entry) environment() string {
 	if r.receipt != nil {

@@ -55,6 +55,9 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	waiting, endWaiting := context.WithCancel(ctx)
 	defer endWaiting()
 	go f.watchVerdict(waiting)
+	if f.display.width != nil {
+		go f.watchTraining(waiting)
+	}
 	var ending launch.Outcome
 	end, uploaded := make(chan error, 1), make(chan error, 1)
 	go func() {
@@ -202,6 +205,32 @@ func (f *follower) watchVerdict(ctx context.Context) {
 			f.display.print("== the environment is released; waiting for Tekton to end the run")
 			return
 		}
+	}
+}
+
+// trainTask is the task of the training in the pipeline, and trainingEvery how often its nodes are asked.
+const (
+	trainTask     = "train"
+	trainingEvery = 30 * time.Second
+)
+
+// watchTraining shows attempts and silence of the training in the last line of the terminal. A user who may not ask the
+// nodes sees the training's log alone.
+func (f *follower) watchTraining(ctx context.Context) {
+	r := entry{name: f.run.Name, run: f.run}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(trainingEvery):
+		}
+		if !f.display.trains() {
+			continue
+		}
+		s := status{}
+		s.ask(ctx, f.clients, r)
+		s.MaxAttempts = r.maxAttempts()
+		f.display.show(s.progress)
 	}
 }
 

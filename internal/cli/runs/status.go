@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -38,8 +39,82 @@ type status struct {
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	Tasks   []receipt.Phase `json:"tasks,omitempty"`
 	Live    []live          `json:"live,omitempty"`
+	progress
 	// Unseen is why the nodes of a training in progress did not answer.
 	Unseen string `json:"unseen,omitempty"`
+}
+
+// progress is that of a training with its attempts.
+type progress struct {
+	// Attempt is the newest one, from 1, of at most MaxAttempts. It is 0 if none has started.
+	Attempt     int `json:"attempt,omitempty"`
+	MaxAttempts int `json:"maxAttempts,omitempty"`
+	// Silent is how long no rank has printed or measured anything, in seconds. It is 0 unless that is worth a look.
+	Silent float64 `json:"silentSeconds,omitempty"`
+	// Rank is the live rank that is silent longest, for RankSilent seconds; nil without one.
+	Rank       *int    `json:"silentRank,omitempty"`
+	RankSilent float64 `json:"rankSilentSeconds,omitempty"`
+	// Step is the last one in the metrics, nil without.
+	Step *float64 `json:"step,omitempty"`
+}
+
+// worthALook is after how much silence it is shown.
+const worthALook = time.Minute
+
+// progressOf is that of a job whose parts on its nodes have these statuses, zero for nodes without one.
+func progressOf(jobs []agent.JobStatus, last json.RawMessage) (p progress) {
+	quiet := time.Duration(-1)
+	var longest time.Duration
+	for _, job := range jobs {
+		if job.State == agent.Running && (quiet < 0 || job.Quiet < quiet) {
+			quiet = job.Quiet
+		}
+		if job.State != "" {
+			p.Attempt = max(p.Attempt, job.Spec.Attempt())
+		}
+		for _, rank := range job.Ranks {
+			if rank.Ended.IsZero() && (p.Rank == nil || rank.Quiet > longest) {
+				p.Rank, longest = &rank.Rank, rank.Quiet
+			}
+		}
+	}
+	if quiet < worthALook {
+		return progress{Attempt: p.Attempt}
+	}
+	p.Silent, p.RankSilent = quiet.Seconds(), longest.Seconds()
+	var values map[string]any
+	if json.Unmarshal(last, &values) == nil {
+		if step, ok := metrics.Number(values, "step"); ok {
+			p.Step = &step
+		}
+	}
+	return p
+}
+
+// attempt is "2 of 4", "" for a training that is not restarted.
+func (p progress) attempt() string {
+	switch {
+	case p.Attempt > 0 && p.MaxAttempts > 1:
+		return fmt.Sprintf("%d of %d", p.Attempt, p.MaxAttempts)
+	case p.Attempt > 1: // of a deleted run
+		return strconv.Itoa(p.Attempt)
+	}
+	return ""
+}
+
+// silence is for example "all ranks for 4m0s, rank 3 for 4m7s, last in step 812", "" for none.
+func (p progress) silence() string {
+	if p.Silent == 0 {
+		return ""
+	}
+	text := "all ranks for " + humanize.Duration(seconds(p.Silent))
+	if p.Rank != nil {
+		text += fmt.Sprintf(", rank %d for %s", *p.Rank, humanize.Duration(seconds(p.RankSilent)))
+	}
+	if p.Step != nil {
+		text += fmt.Sprintf(", last in step %.0f", *p.Step)
+	}
+	return text
 }
 
 // live is a node of a training in progress.
@@ -88,7 +163,7 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 		s.Commit = cmp.Or(s.Commit, task.Results["commit"])
 		s.Image = cmp.Or(s.Image, task.Results["image-digest"])
 		s.Mode, s.ModeReason = cmp.Or(task.Results["mode"], s.Mode), cmp.Or(task.Results["why"], s.ModeReason)
-		if task.Task == "train" && task.Status == run.Running && !task.Started.IsZero() {
+		if task.Task == trainTask && task.Status == run.Running && !task.Started.IsZero() {
 			s.ask(ctx, clients, r)
 		}
 		if task.Status == run.Failed && s.State != cancelled {
@@ -99,10 +174,12 @@ func (r entry) status(ctx context.Context, clients *kube.Clients) status {
 		s.Message, s.Commit, s.Image, s.Mode = cmp.Or(left.Message, s.Message), cmp.Or(left.Commit, s.Commit), cmp.Or(left.Image, s.Image), cmp.Or(left.Mode, s.Mode)
 		s.ModeReason = cmp.Or(left.ModeReason, s.ModeReason)
 		s.Metrics = left.Metrics
+		s.Attempt = len(left.Attempts)
 		if len(r.tasks) == 0 {
 			s.Tasks = left.Phases
 		}
 	}
+	s.MaxAttempts = r.maxAttempts()
 	return s
 }
 
@@ -116,6 +193,7 @@ func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 	}
 	defer set.Close()
 	s.Live = make([]live, len(set))
+	jobs := make([]agent.JobStatus, len(set))
 	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		job, err := client.Job(ctx, r.uid())
 		if err != nil && !agent.IsNotFound(err) {
@@ -127,7 +205,7 @@ func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 				l.Ranks++
 			}
 		}
-		s.Live[client.Node()] = l
+		s.Live[client.Node()], jobs[client.Node()] = l, job
 		return nil
 	})
 	if err != nil {
@@ -135,6 +213,7 @@ func (s *status) ask(ctx context.Context, clients *kube.Clients, r entry) {
 		return
 	}
 	s.Metrics = lastMetrics(ctx, set[0], r.uid())
+	s.progress = progressOf(jobs, s.Metrics)
 }
 
 // lastMetrics are the last metrics on node 0, nil if the training has written none.
@@ -172,6 +251,8 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	row("commit", s.Commit)
 	row("image", s.Image)
 	row("metrics", metricsText(s.Metrics))
+	row("attempt", s.attempt())
+	row("silent", s.silence())
 	printPhases(w, s.Tasks, now)
 	if len(s.Live) > 0 && s.Unseen == "" {
 		fmt.Fprintln(w, "\nNODE\tJOB\tRANKS\tQUIET FOR")

@@ -47,6 +47,7 @@ var kinds = map[string]kind{
 	"mode":             oneOf("auto", string(objects.TCP), string(objects.RDMA)),
 	"name":             environment,
 	"nodes":            count,
+	"notify":           subdomain("the name of a Secret, or none"),
 	"on-busy":          oneOf("fail", "wait"),
 	"on-change":        oneOf("fail", "recreate"),
 	"pull-secret":      subdomain("the name of a Secret, or none"),

@@ -81,6 +81,7 @@ func TestKinds(t *testing.T) {
 		{"hang-timeout", "0", "-5m"},
 		{"hang-timeout", "20m", "never"},
 		{"nodes", "0x10", "two"},
+		{"notify", "slack", "https://hooks.slack.com/x"},
 		{"on-busy", "wait", "queue"},
 		{"on-change", "recreate", "apply"},
 		{"repo-url", "git@example.com:me/model.git", "./model"},

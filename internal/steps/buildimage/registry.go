@@ -2,12 +2,9 @@ package buildimage
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -20,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
 )
 
@@ -84,18 +82,7 @@ func NewRegistry(pullSecret map[string]string, token string, bundles ...string) 
 		}
 		r.keys = keys
 	}
-	roots, err := x509.SystemCertPool()
-	if err != nil {
-		roots = x509.NewCertPool()
-	}
-	for _, file := range append(bundles, serviceCA) {
-		if content, err := os.ReadFile(file); err == nil {
-			roots.AppendCertsFromPEM(content)
-		}
-	}
-	plain := http.DefaultTransport.(*http.Transport).Clone()
-	plain.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	r.transport = tokenGuard{plain, r}
+	r.transport = tokenGuard{step.Transport(append(bundles, serviceCA)...), r}
 	return r, nil
 }
 

@@ -10,12 +10,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // Command is the step teardown.
 func Command() *cobra.Command {
 	var o Options
 	var where kube.Flags
+	var notified notify.Flags
 	cmd := &cobra.Command{
 		Use:   "teardown",
 		Short: "Write a run's receipt and release the environment's GPUs",
@@ -36,6 +38,7 @@ teardown can run twice, and without an environment. It leaves an environment alo
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
 	flags.StringVar(&o.Artifacts, "artifacts", "", "folder to copy the complete logs of all ranks to")
 	flags.BoolVar(&o.Keep, "keep", false, "after a success, keep the environment until its lease expires")
+	notified.AddTo(flags)
 	receipt := step.NewResult(cmd, "receipt", "name of the ConfigMap with the receipt")
 	verdict := step.NewResult(cmd, "verdict", "Succeeded or Failed")
 	commit := step.NewResult(cmd, "commit", "the commit that the run trained from, empty if none was synced")
@@ -46,7 +49,9 @@ teardown can run twice, and without an environment. It leaves an environment alo
 		if err != nil {
 			return err
 		}
-		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: step.Log(cmd)}, o)
+		log := step.Log(cmd)
+		about := notify.Event{Run: o.Run.Name, Namespace: clients.Namespace, Environment: o.Name}
+		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Notify: notified.Open(log, about, o.Run.UID)}, o)
 		r := result.Receipt
 		return errors.Join(err, receipt.Write(result.Name), verdict.Write(string(r.Verdict)),
 			commit.Write(r.Commit), image.Write(r.Image), metrics.Write(string(r.Metrics)))

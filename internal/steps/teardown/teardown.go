@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // Options are the environment to release, and the limits for it.
@@ -46,6 +47,8 @@ type Options struct {
 type Deps struct {
 	Clients *kube.Clients
 	Log     *slog.Logger
+	// Notify gets the end of a run, nil for nobody.
+	Notify *notify.Sender
 }
 
 // Result is the receipt.
@@ -59,9 +62,10 @@ type Result struct {
 // error.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	t := &teardown{
-		options: o, clients: d.Clients, log: d.Log, now: time.Now,
+		options: o, clients: d.Clients, log: d.Log, now: time.Now, notify: d.Notify.Send,
 		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: time.Now, Log: d.Log},
 	}
+	defer d.Notify.Wait()
 	name, written, err := t.run(ctx)
 	return Result{Name: name, Receipt: written}, err
 }
@@ -74,6 +78,8 @@ type teardown struct {
 	now     func() time.Time
 	// verdict is what a step has written into the Lease, nil for nothing.
 	verdict *lease.Verdict
+	// notify gets the end of a run.
+	notify func(notify.Event)
 }
 
 // run returns the receipt and its name, "" without a run. It writes the receipt before it deletes anything, so that the
@@ -125,12 +131,22 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 	if t.options.Run.Name == "" {
 		return "", r, problems
 	}
+	t.notify(ended(r))
 	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.Name, r.Schedule); err != nil {
 		t.log.Warn(fmt.Sprintf("Old receipts stay: %v", err), "error", err)
 	}
 	name := receipt.Name(t.options.Run.Name)
 	t.log.Info(fmt.Sprintf("Verdict: %s. The receipt is configmap %s/%s.", verdict(r), t.clients.Namespace, name), "verdict", r.Verdict, "reason", r.Reason, "namespace", t.clients.Namespace, "configMap", name)
 	return name, r, problems
+}
+
+// ended is the event of the end of a run.
+func ended(r receipt.Receipt) notify.Event {
+	e := notify.Event{Kind: notify.End, Verdict: string(r.Verdict), Reason: r.Reason, Message: r.Message, Seconds: notify.Took(r.Started, r.Ended)}
+	if r.Training != nil {
+		e.Nodes, e.Attempt = r.Training.Nodes, max(1, len(r.Attempts))
+	}
+	return e
 }
 
 func verdict(r receipt.Receipt) string {

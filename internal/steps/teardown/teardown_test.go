@@ -36,6 +36,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
@@ -106,7 +107,7 @@ func newPlace(t *testing.T, tasks []runtime.Object, objects ...runtime.Object) *
 	})
 	log := slog.New(slog.DiscardHandler)
 	clients := &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(tasks...), Namespace: "ns", InCluster: true}
-	p.teardown = &teardown{clients: clients, log: log, now: func() time.Time { return start().Add(time.Hour) },
+	p.teardown = &teardown{clients: clients, log: log, now: func() time.Time { return start().Add(time.Hour) }, notify: func(notify.Event) {},
 		leases: lease.Client{Kube: client, Tekton: clients.Tekton, Namespace: "ns", Now: time.Now, Log: log}}
 	p.options.Name, p.options.Timeout = "env", 10*time.Second
 	p.options.Run.Name, p.options.Run.UID, p.options.Run.Task = "train-1", "uid-1", "teardown"
@@ -241,6 +242,10 @@ func TestTeardownTwice(t *testing.T) {
 		task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 1 on node 1 exited with 3", "metrics", `{"loss":2.5}`),
 	}, objects...)
 	p.options.Artifacts = filepath.Join(t.TempDir(), "artifacts")
+	var events []string
+	p.notify = func(e notify.Event) {
+		events = append(events, fmt.Sprintf("%s %d %d %s %s %.0f", e.Kind, e.Attempt, e.Nodes, e.Verdict, e.Reason, e.Seconds))
+	}
 
 	var first receipt.Receipt
 	for _, when := range []string{"at first", "again"} {
@@ -266,6 +271,9 @@ func TestTeardownTwice(t *testing.T) {
 		}
 	}
 
+	if diff := cmp.Diff([]string{"end 1 2 Failed RankFailed 3600", "end 1 2 Failed RankFailed 3600"}, events); diff != "" {
+		t.Errorf("events of both (-want +got):\n%s", diff)
+	}
 	if first.Verdict != receipt.Failed || first.Reason != "RankFailed" || first.Teardown != "all pods and GPUs were released" || first.Commit != "abc" || first.Tree != "def" || len(first.Phases) != 3 {
 		t.Errorf("receipt %+v", first)
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // regroupTime is how long the nodes may take to come back between two attempts. It is the default of start-timeout: a pod on
@@ -59,6 +60,7 @@ func (t *Training) RunAttempts(ctx context.Context) (Result, error) {
 		left := t.Restarts - failed.Attempt
 		t.Log.Warn(fmt.Sprintf("Attempt %d failed%s: %v. Attempt %d starts when all nodes answer; %s left after it.",
 			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "attempt", failed.Attempt, "reason", failed.Reason, "error", err)
+		t.Notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message, Seconds: notify.Took(failed.Started, failed.Ended)})
 		began := time.Now()
 		if regroupErr := t.Regroup(ctx, &failed); ctx.Err() != nil {
 			return result, ctx.Err()

@@ -30,6 +30,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // newRestartable is newTraining with so many restarts, on nodes that are never away.
@@ -51,8 +52,13 @@ until grep -q . $OTHER; do sleep 0.02; done
 exit 3`)
 	record := filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv", "runs", "job")
 	training.Spec.Env = map[string]string{"OTHER": filepath.Join(record, "metrics.jsonl")}
+	var events []string
+	training.Notify = func(e notify.Event) { events = append(events, fmt.Sprintf("%s %d %s", e.Kind, e.Attempt, e.Reason)) }
 	if _, err := training.RunAttempts(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
+	}
+	if diff := cmp.Diff([]string{"start 1 ", "restart 1 RankFailed"}, events); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	for _, want := range []string{
 		"[1 -] attempt 1 of run\n", "[0 -] attempt 2 of run\n", "[1 -] attempt 2 of run\n",

@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
 )
 
@@ -21,6 +22,7 @@ func Command() *cobra.Command {
 	var o Options
 	var cluster kube.Flags
 	var secretDir string
+	var notified notify.Flags
 	cmd := &cobra.Command{
 		Use:   "train --script FILE [--] [KEY=VALUE ...] [-- SCRIPT-ARGUMENT ...]",
 		Short: "Start a training on all nodes of an environment and follow it",
@@ -48,6 +50,7 @@ the step writes the stacks of all ranks into the record, names the rank that the
 	flags.StringVar(&o.ClientCerts, "client-certs", "", "folder of the environment's mounted client Secret (default: read the Secret)")
 	flags.StringVar(&o.Script, "script", "", "path of the script in the repository")
 	flags.StringVar(&secretDir, "env-secret-dir", "", "folder of a mounted Secret whose keys become variables of the ranks")
+	notified.AddTo(flags)
 	metrics := step.NewResult(cmd, "metrics", "the last values of the training's own metrics, as one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		clients, err := cluster.Connect()
@@ -57,7 +60,9 @@ the step writes the stacks of all ranks into the record, names the rank that the
 		if o.SecretEnv, err = secretdir.Read(secretDir); err != nil {
 			return err
 		}
-		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: step.Log(cmd), Out: step.Output(cmd)}, o)
+		log := step.Log(cmd)
+		about := notify.Event{Run: o.Run.Name, Namespace: clients.Namespace, Environment: o.Name}
+		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Out: step.Output(cmd), Notify: notified.Open(log, about, o.Run.UID)}, o)
 		return errors.Join(err, metrics.Write(result.Metrics))
 	}
 	return cmd

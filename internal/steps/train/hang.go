@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // HangTimeout is how long no rank of a training may print or measure anything before it counts as hanging. The zero value adapts
@@ -205,8 +206,10 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		text := fmt.Sprintf("No rank has printed or measured anything for %s: %s. Last output: %s.", quiet.Round(time.Second), culprit, lastOutput(statuses))
 		switch {
 		case means == hanging:
+			err := t.hangs(statuses, quiet, bound, culprit)
+			t.Notify(notify.Event{Kind: notify.Hang, Attempt: t.Spec.Attempt(), Nodes: len(t.Nodes), Reason: string(fail.Hang), Message: err.Error()})
 			select {
-			case updates <- update{err: t.hangs(statuses, quiet, bound, culprit), why: "it hangs: " + culprit}:
+			case updates <- update{err: err, why: "it hangs: " + culprit}:
 			case <-ctx.Done():
 			}
 			return

@@ -11,6 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // TestHang: rank 1 loads data forever, and rank 0 waits for it.
@@ -18,10 +19,15 @@ func TestHang(t *testing.T) {
 	training, out, agents := newTraining(t, `echo up; exec sleep 1000`)
 	training.Spec.Env = map[string]string{"PATH": agenttest.PySpy(t)}
 	training.HangTimeout = HangTimeout{Explicit: true, Bound: time.Second}
+	var last notify.Event
+	training.Notify = func(e notify.Event) { last = e }
 	_, err := training.Run(t.Context())
 	const culprit = "rank 1 on node 1 is in load_batch (gloo.py:6) while 1 rank waits in all_reduce (gloo.py:16)"
 	if fail.ReasonOf(err) != fail.Hang || !strings.Contains(err.Error(), culprit) || !strings.Contains(fail.NextOf(err), "stacks-RANK.txt") {
 		t.Fatalf("got %s: %v (%s), want Hang with %s\n%s", fail.ReasonOf(err), err, fail.NextOf(err), culprit, out)
+	}
+	if last.Kind != notify.Hang || last.Attempt != 1 || last.Reason != string(fail.Hang) || !strings.Contains(last.Message, culprit) {
+		t.Errorf("the last event is %+v, want the hang", last)
 	}
 	for _, node := range agents {
 		status, err := node.Client.Job(t.Context(), "job")

@@ -27,6 +27,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // Options are the training, and where it runs.
@@ -71,6 +72,8 @@ type Deps struct {
 	Log     *slog.Logger
 	// Out gets the ranks' output; without it each line is a record of Log.
 	Out io.Writer
+	// Notify gets the training's events, nil for none.
+	Notify *notify.Sender
 }
 
 // maxMessage bounds the message of a verdict: ranks can print anything.
@@ -88,6 +91,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	if result, err := a.earlier(ctx); err != nil {
 		return result, err
 	}
+	defer d.Notify.Wait()
 	began := time.Now()
 	result, err := a.run(ctx)
 	if ctx.Err() == nil {
@@ -111,6 +115,7 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	t.Forward = func(node, port int) string {
 		return fmt.Sprintf("oc port-forward pod/%s %d -n %s", objects.NamesOf(o.Name).PodName(node), port, clients.Namespace)
 	}
+	t.Notify = d.Notify.Send
 	if t.ID == "" {
 		t.ID = "by-hand-" + strings.ToLower(rand.Text()[:10])
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 // Bounds of the end of a job.
@@ -58,6 +59,8 @@ type Training struct {
 	Every time.Duration
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
+	// Notify gets the events.
+	Notify func(notify.Event)
 	// Restarts is how often RunAttempts may start the job again. Before that it calls Regroup with the failed attempt: Regroup
 	// leaves out nodes at fault and waits for all others.
 	Restarts int
@@ -107,6 +110,9 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 	} else {
 		ranks := t.Spec.RanksOfNode()
 		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, humanize.Count(len(t.Nodes), "node"), humanize.Count(ranks, "rank"), t.ID), "script", t.Spec.Script, "launcher", t.Spec.Launcher, "nodes", len(t.Nodes), "ranksPerNode", ranks, "job", t.ID)
+		if t.Spec.Attempt() == 1 {
+			t.Notify(notify.Event{Kind: notify.Start, Attempt: 1, Nodes: len(t.Nodes)})
+		}
 	}
 	following, stopFollowing := context.WithCancel(ctx)
 	defer stopFollowing()

@@ -37,6 +37,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
@@ -87,7 +88,7 @@ func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.
 	}
 	out := &buffer{}
 	return &Training{
-		Nodes: set, ID: "job", Pods: podsAlive{}, Log: step.TextLog(out), Out: out, Every: time.Hour,
+		Nodes: set, ID: "job", Pods: podsAlive{}, Log: step.TextLog(out), Out: out, Every: time.Hour, Notify: func(notify.Event) {},
 		Spec: agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 2},
 	}, out, agents
 }

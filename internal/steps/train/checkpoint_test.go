@@ -1,6 +1,7 @@
 package train
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,12 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 func TestNewestComplete(t *testing.T) {
 	const zero3, torch = agent.DeepSpeedShards, agent.TorchDistributed
-	at := func(minutes int) time.Time {
-		return time.Unix(1_790_000_000, 0).Add(time.Duration(minutes) * time.Minute)
+	part := func(name string, format agent.CheckpointFormat, minute int, missing string) agent.Checkpoint {
+		return agent.Checkpoint{Name: name, Format: format, Modified: time.Unix(1_790_000_000, 0).Add(time.Duration(minute) * time.Minute), Missing: missing}
 	}
 	type volumes = map[int][]agent.Checkpoint
 	for _, tc := range []struct {
@@ -27,16 +29,16 @@ func TestNewestComplete(t *testing.T) {
 		unsure     bool
 	}{
 		{"nothing", volumes{0: nil}, "", nil, false},
-		{"the newest of a shared volume", volumes{0: {{"b", torch, at(2), ""}, {"a", torch, at(1), ""}}}, "b", nil, false},
-		{"an older one of a shared volume", volumes{0: {{"b", torch, at(2), ".metadata"}, {"a", torch, at(1), ""}}}, "a", []string{"b: missing .metadata"}, false},
-		{"none of a shared volume", volumes{0: {{"b", torch, at(2), ".metadata"}}}, "", []string{"b: missing .metadata"}, false},
-		{"a node is behind", volumes{0: {{"b", zero3, at(2), ""}, {"a", zero3, at(1), ""}}, 1: {{"a", zero3, at(1), ""}}}, "a", []string{"b: node 1: it has no part of it"}, false},
-		{"the first node is behind", volumes{0: {{"a", zero3, at(1), ""}}, 1: {{"b", zero3, at(2), ""}, {"a", zero3, at(1), ""}}}, "a", []string{"b: node 0: it has no part of it"}, false},
-		{"both lack something", volumes{0: {{"a", zero3, at(1), "x"}}, 1: {{"a", zero3, at(1), "y"}}}, "", []string{"a: node 0: missing x; node 1: missing y"}, false},
-		{"a node is new", volumes{0: {{"a", zero3, at(1), ""}}, 1: nil}, "", []string{"a: node 1: it has no part of it"}, false},
-		{"only the model", volumes{0: {{"a", agent.DeepSpeedOptimizer, at(1), ""}}, 1: {{"a", agent.DeepSpeedModel, at(1), ""}}}, "",
+		{"the newest of a shared volume", volumes{0: {part("b", torch, 2, ""), part("a", torch, 1, "")}}, "b", nil, false},
+		{"an older one of a shared volume", volumes{0: {part("b", torch, 2, ".metadata"), part("a", torch, 1, "")}}, "a", []string{"b: missing .metadata"}, false},
+		{"none of a shared volume", volumes{0: {part("b", torch, 2, ".metadata")}}, "", []string{"b: missing .metadata"}, false},
+		{"a node is behind", volumes{0: {part("b", zero3, 2, ""), part("a", zero3, 1, "")}, 1: {part("a", zero3, 1, "")}}, "a", []string{"b: node 1: it has no part of it"}, false},
+		{"the first node is behind", volumes{0: {part("a", zero3, 1, "")}, 1: {part("b", zero3, 2, ""), part("a", zero3, 1, "")}}, "a", []string{"b: node 0: it has no part of it"}, false},
+		{"both lack something", volumes{0: {part("a", zero3, 1, "x")}, 1: {part("a", zero3, 1, "y")}}, "", []string{"a: node 0: missing x; node 1: missing y"}, false},
+		{"a node is new", volumes{0: {part("a", zero3, 1, "")}, 1: nil}, "", []string{"a: node 1: it has no part of it"}, false},
+		{"only the model", volumes{0: {part("a", agent.DeepSpeedOptimizer, 1, "")}, 1: {part("a", agent.DeepSpeedModel, 1, "")}}, "",
 			[]string{`a: node 1: its part is "DeepSpeed", another one "DeepSpeed ZeRO"`}, false},
-		{"one that only the first node needs", volumes{0: {{"a", "", at(1), ""}}, 1: nil}, "", []string{"a: node 1: it has no part of it"}, true},
+		{"one that only the first node needs", volumes{0: {part("a", "", 1, "")}, 1: nil}, "", []string{"a: node 1: it has no part of it"}, true},
 	} {
 		name, incomplete, sure := newestComplete(tc.volumes)
 		if name != tc.want || sure == tc.unsure || !cmp.Equal(incomplete, tc.incomplete) {
@@ -74,6 +76,9 @@ exit 3`)
 		if err != nil || status.Spec.Checkpoint == nil || *status.Spec.Checkpoint != "step-1" {
 			t.Errorf("node %d: checkpoint %v, %v; want step-1 on record", i, status.Spec.Checkpoint, err)
 		}
+	}
+	if got := receipt.Describe(training.failed(Result{}, errors.New("again"))); !strings.HasPrefix(got, "from step-1, ") {
+		t.Errorf("a receipt would describe attempt 2 as %q, want its checkpoint", got)
 	}
 	for _, want := range []string{
 		"Passing over an incomplete checkpoint: step-2: node 1: it has no part of it.",

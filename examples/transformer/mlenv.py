@@ -64,9 +64,15 @@ def finish_checkpoint(path):
 def last_checkpoint(folder=None):
     """Returns the path of the newest finished checkpoint in the folder (default: checkpoint_folder()), or None if it has none.
 
-    Raises FileNotFoundError if the marked checkpoint is gone: a training that starts over unasked wastes days.
+    In a restarted training that is $MLENV_LAST_CHECKPOINT, if it is set: ml-dev-env has verified that it is complete on every node.
+    So call this before the first step. Raises FileNotFoundError if the marked checkpoint is gone: a training that starts over
+    unasked wastes days.
     """
-    mark = pathlib.Path(folder or checkpoint_folder(), "latest")
+    folder = pathlib.Path(folder or checkpoint_folder())
+    verified = os.environ.get("MLENV_LAST_CHECKPOINT")
+    if verified is not None and folder == checkpoint_folder():
+        return pathlib.Path(verified) if verified else None
+    mark = folder / "latest"
     try:
         path = mark.with_name(mark.read_text(encoding="utf-8").strip())
     except FileNotFoundError:

@@ -281,6 +281,9 @@ type JobSpec struct {
 	Grace time.Duration `json:"grace,omitempty"`
 	// Attempts are the earlier attempts of the job, which have failed, oldest first.
 	Attempts []Attempt `json:"attempts,omitempty"`
+	// Checkpoint is the name of the one in CheckpointFolder to resume from, "" if none is complete, and nil if there is none or it is
+	// not known.
+	Checkpoint *string `json:"checkpoint,omitempty"`
 }
 
 // Attempt is one start of a job on all its nodes, and how it ended.
@@ -300,6 +303,8 @@ type Attempt struct {
 	// First and Last are the first and the last step in its metrics, nil without metrics.
 	First *float64 `json:"firstStep,omitempty"`
 	Last  *float64 `json:"lastStep,omitempty"`
+	// Checkpoint is the name of the one that it could resume from, "" for none.
+	Checkpoint string `json:"checkpoint,omitempty"`
 }
 
 // Attempt is the number of this attempt, from 1.

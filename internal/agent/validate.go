@@ -41,6 +41,9 @@ func (s JobSpec) Validate() error {
 			problems = append(problems, fmt.Errorf("order: %v: want each of the %d nodes once, and node 0 first", s.Order, s.Nodes))
 		}
 	}
+	if s.Checkpoint != nil && *s.Checkpoint != "" && !IsCheckpointName(*s.Checkpoint) {
+		problems = append(problems, fmt.Errorf("checkpoint: %q: want the name of a file or folder", short(*s.Checkpoint)))
+	}
 	if s.Attempt() > MaxAttempts {
 		problems = append(problems, fmt.Errorf("attempts: %d: want at most %d", s.Attempt(), MaxAttempts))
 	}
@@ -75,7 +78,7 @@ func (s *JobStatus) Confine(id string, node int) error {
 	s.StopReason = short(s.StopReason)
 	for i := range s.Spec.Attempts {
 		a := &s.Spec.Attempts[i]
-		a.Attempt, a.Reason, a.Message, a.LeftOut = i+1, short(a.Reason), short(a.Message), shortLines(a.LeftOut)
+		a.Attempt, a.Reason, a.Message, a.Checkpoint, a.LeftOut = i+1, short(a.Reason), short(a.Message), short(a.Checkpoint), shortLines(a.LeftOut)
 	}
 	s.Launcher.confine()
 	return nil
@@ -132,7 +135,7 @@ func ParseVariable(entry string) (key, value string, err error) {
 	}
 	reserved := []string{
 		"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NUM_NODES", "RANKS_PER_NODE", "MASTER_ADDR", "MASTER_PORT",
-		"MLENV_RUN", "MLENV_ATTEMPT", "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE", "MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR",
+		"MLENV_RUN", "MLENV_ATTEMPT", CheckpointVariable, "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE", "MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR",
 	}
 	if slices.Contains(reserved, key) {
 		return key, value, fmt.Errorf("variable %s: the launcher sets it; want another name", key)

@@ -14,10 +14,11 @@ func TestParseVariable(t *testing.T) {
 		"again":                      "want KEY=VALUE",
 		"=value":                     "want KEY=VALUE",
 		"--env-secret-dir=/var/run/secrets/kubernetes.io/serviceaccount": "want KEY=VALUE",
-		"A B=1":         "want KEY=VALUE",
-		"RANK=99":       "the launcher sets it",
-		"WORLD_SIZE=1":  "the launcher sets it",
-		"MLENV_NODE=99": "the launcher sets it",
+		"A B=1":                    "want KEY=VALUE",
+		"RANK=99":                  "the launcher sets it",
+		"WORLD_SIZE=1":             "the launcher sets it",
+		"MLENV_NODE=99":            "the launcher sets it",
+		"MLENV_LAST_CHECKPOINT=/x": "the launcher sets it",
 	} {
 		key, value, err := ParseVariable(entry)
 		if want == "" && (err != nil || key+"="+value != entry) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

@@ -89,3 +89,31 @@ func restarted(u trainer) {
 		}
 	}
 }
+
+// resumed tests a run of which a rank is killed while all save a checkpoint: the next attempt resumes from the checkpoint before,
+// and ends with the loss of an undisturbed run.
+func resumed(u trainer) {
+	flags := []string{"--param=launcher=torchrun", oneGPU, "--param=max-restarts=1"}
+	e := u.end(u.start("e2e/resumes.py", append(flags, "--param=script-args=--killed")...)).succeeded().ranks(2)
+	e.mustContain(e.log("train"), "Attempt 1 failed at step 15: training: rank 1 on node 1 was ended by SIGKILL",
+		"Passing over an incomplete checkpoint: step-15: missing .metadata.",
+		"The newest complete checkpoint is /workspace/checkpoints/"+e.run.Name+"/step-10; attempt 2 has it in MLENV_LAST_CHECKPOINT.",
+		"[0 0] rank 0 starts after step 10\n", "[1 1] rank 1 starts after step 10\n")
+	var got []string
+	for _, a := range e.receipt.Attempts {
+		if a.First == nil || a.Last == nil {
+			e.Fatalf("attempt %+v has no steps", a)
+		}
+		got = append(got, fmt.Sprintf("%d from %q: %.0f to %.0f", a.Attempt, a.Checkpoint, *a.First, *a.Last))
+	}
+	e.equal("attempts", fmt.Sprint(got), fmt.Sprint([]string{`1 from "": 1 to 15`, `2 from "step-10": 11 to 20`}))
+	loss := func(e ending) string {
+		var metrics struct{ Loss json.Number }
+		if err := json.Unmarshal(e.receipt.Metrics, &metrics); err != nil || metrics.Loss == "" {
+			e.Fatalf("metrics %q: %v; want a loss", e.receipt.Metrics, err)
+		}
+		return string(metrics.Loss)
+	}
+	undisturbed := u.end(u.start("e2e/resumes.py", flags...)).succeeded()
+	e.equal("the final loss", loss(e), loss(undisturbed))
+}

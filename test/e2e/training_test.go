@@ -169,6 +169,7 @@ func testTraining(t *testing.T, times *durations) {
 		{"reaped", 1, reaped},
 		{"container-killed", 1, containerKilled},
 		{"restarted", 1, restarted},
+		{"resumed", 1, resumed},
 		{"gpus-held", gpusOfNode, gpusHeld},
 		{"install-uninstall-init", 0, installUninstallInit},
 	}

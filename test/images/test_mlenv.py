@@ -85,6 +85,17 @@ class Mlenv(unittest.TestCase):
         with self.assertRaisesRegex(FileNotFoundError, "step-2, which .*latest names"):
             mlenv.last_checkpoint(folder)
 
+    def test_verified_checkpoint(self):
+        folder = self.folder / "checkpoints"
+        folder.mkdir()
+        (folder / "step-2").write_text("weights")
+        mlenv.finish_checkpoint(folder / "step-2")
+        for verified, want in (("/workspace/checkpoints/run/step-1", pathlib.Path("/workspace/checkpoints/run/step-1")), ("", None)):
+            self.environment(MLENV_RUN="run", MLENV_LAST_CHECKPOINT=verified)
+            self.assertEqual(mlenv.last_checkpoint(), want)
+            self.assertEqual(mlenv.last_checkpoint("/workspace/checkpoints/run"), want)
+            self.assertEqual(mlenv.last_checkpoint(folder), folder / "step-2")  # which nobody verified
+
     def test_checkpoint_may_be_a_file(self):
         path = self.folder / "model.pt"
         path.write_text("weights")

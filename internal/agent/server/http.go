@@ -51,6 +51,7 @@ func (s *Server) Handler() http.Handler {
 	handle("POST /v1/trees/{hash}", s.planTree)
 	handle("PUT /v1/trees/{hash}/content", s.receiveTree)
 	handle("POST /v1/trees/{hash}/switch", s.switchTree)
+	handle("POST /v1/checkpoints", s.checkpoints)
 	handle("PUT /v1/jobs/{id}", s.startJob)
 	handle("GET /v1/jobs/{id}", s.job)
 	handle("GET /v1/jobs/{id}/watch", s.watchJob)

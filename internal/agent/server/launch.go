@@ -48,6 +48,12 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 		rank.NodeVariable:    strconv.Itoa(c.Node),
 		"PYTHONUNBUFFERED":   "1",
 	})
+	if folder, name := spec.CheckpointFolder(id), spec.Checkpoint; folder != "" && name != nil {
+		l.env[agent.CheckpointVariable] = *name
+		if *name != "" {
+			l.env[agent.CheckpointVariable] = filepath.Join(c.Paths.Workspace, folder, *name)
+		}
+	}
 	// These logs show which network the ranks really use.
 	nccl.LogTo(l.env, record.Dir(recorded).NCCLLogs(c.Node))
 	if venv != "" && spec.Script != c.Program { // which makes virtual environments, by the image's Python

@@ -382,6 +382,24 @@ func TestAttempts(t *testing.T) {
 	if got := n.log("job", "rank-0", 0); got != "attempt 2\n" {
 		t.Errorf("log %q, want that of attempt 2", got)
 	}
+	third := second
+	third.Attempts = append(third.Attempts, agent.Attempt{Attempt: 2, Reason: "NodeLost"})
+	n.script("attempt.sh", `echo "from ${MLENV_LAST_CHECKPOINT-nothing}"`)
+	for _, tc := range []struct {
+		id   string
+		name *string
+		want string
+	}{{"known", new("step-7"), n.Config.Paths.Workspace + "/checkpoints/run/step-7"}, {"none", new(""), ""}, {"unknown", nil, "nothing"}} {
+		third.Checkpoint = tc.name
+		n.run(tc.id, third)
+		if got := n.log(tc.id, "rank-0", 0); got != "from "+tc.want+"\n" {
+			t.Errorf("checkpoint %s: %q, want %q", tc.id, got, tc.want)
+		}
+	}
+	third.Checkpoint = new("../other")
+	if _, err := n.Client.StartJob(t.Context(), "wrong", third); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), `checkpoint: "../other"`) {
+		t.Errorf("got %v, want InvalidInput", err)
+	}
 	// A step that knows only of the first one gets the newest.
 	if status := n.run("job", first); status.Spec.Attempt() != 2 || status.Spec.Attempts[0].Reason != "NodeLost" {
 		t.Errorf("asked for attempt 1: %+v, want attempt 2", status)

@@ -85,6 +85,9 @@ func Describe(a agent.Attempt) string {
 	if a.Ended.After(a.Started) && !a.Started.IsZero() {
 		parts = append(parts, humanize.Duration(a.Ended.Sub(a.Started)))
 	}
+	if a.Checkpoint != "" {
+		parts = append(parts, "from "+a.Checkpoint)
+	}
 	if a.First != nil && a.Last != nil {
 		parts = append(parts, fmt.Sprintf("steps %.0f to %.0f", *a.First, *a.Last))
 	}

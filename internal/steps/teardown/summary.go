@@ -256,6 +256,9 @@ func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus, firstStep *floa
 		return
 	}
 	last := agent.Attempt{Attempt: statuses[0].Spec.Attempt(), Reason: r.Reason, Message: r.Message}
+	if name := statuses[0].Spec.Checkpoint; name != nil {
+		last.Checkpoint = *name
+	}
 	for _, status := range statuses {
 		if last.Started.IsZero() || status.Started.Before(last.Started) {
 			last.Started = status.Started

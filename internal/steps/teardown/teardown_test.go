@@ -480,12 +480,12 @@ func TestAttempts(t *testing.T) {
 	at := func(minute int) time.Time { return time.Date(2026, 1, 2, 3, minute, 0, 0, time.UTC) }
 	earlier := []agent.Attempt{{Attempt: 1, Started: at(1), Ended: at(5), Reason: "NodeLost", Message: "node 1 is gone"}}
 	statuses := newestOf([]agent.JobStatus{
-		{Node: 0, Started: at(7), Ended: at(9), Spec: agent.JobSpec{Attempts: earlier}},
+		{Node: 0, Started: at(7), Ended: at(9), Spec: agent.JobSpec{Attempts: earlier, Checkpoint: new("step-20")}},
 		{Node: 1, Started: at(1), Ended: at(5)},
 	})
 	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &receipt.Cause{}}
 	addAttempts(&r, statuses, nil)
-	want := append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed", Message: "rank 0 on node 0", Node: new(0), Rank: new(0)})
+	want := append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed", Message: "rank 0 on node 0", Node: new(0), Rank: new(0), Checkpoint: "step-20"})
 	if diff := cmp.Diff(want, r.Attempts); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -69,6 +69,7 @@ func (t *Training) RunAttempts(ctx context.Context) (Result, error) {
 		}
 		t.Spec.Attempts = append(slices.Clip(t.Spec.Attempts), failed)
 		t.Log.Info(fmt.Sprintf("All nodes answer %.1f s after attempt %d ended.", time.Since(began).Seconds(), failed.Attempt), "seconds", time.Since(began).Seconds())
+		t.findCheckpoint(ctx)
 	}
 }
 
@@ -100,7 +101,7 @@ func (t *Training) findNewest(ctx context.Context) error {
 		})
 	})
 	if found.Nodes > 0 {
-		t.Spec.Attempts, t.Spec.Deadline = found.Attempts, found.Deadline
+		t.Spec.Attempts, t.Spec.Deadline, t.Spec.Checkpoint = found.Attempts, found.Deadline, found.Checkpoint
 	}
 	return err
 }
@@ -108,6 +109,9 @@ func (t *Training) findNewest(ctx context.Context) error {
 // failed is the record of the attempt that ended with err.
 func (t *Training) failed(result Result, err error) agent.Attempt {
 	a := agent.Attempt{Attempt: t.Spec.Attempt(), Ended: time.Now().UTC(), Reason: string(fail.ReasonOf(err)), Message: humanize.OneLine(err.Error(), 1000), First: result.First, Last: result.Last}
+	if t.Spec.Checkpoint != nil {
+		a.Checkpoint = *t.Spec.Checkpoint
+	}
 	for _, status := range result.Statuses {
 		if !status.Started.IsZero() && (a.Started.IsZero() || status.Started.Before(a.Started)) {
 			a.Started = status.Started

@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// CheckpointVariable is set in every attempt after the first: the path of the newest complete checkpoint, or "" if the run has
+// checkpoints and none of them is complete.
+const CheckpointVariable = "MLENV_LAST_CHECKPOINT"
+
+// MaxCheckpoints is how many checkpoints of a run an agent looks at, the newest ones.
+const MaxCheckpoints = 32
+
+// checkpointName is also the name of a file or folder.
+var checkpointName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.=+@,-]{0,199}$`)
+
+// IsCheckpointName reports whether a checkpoint may have the name.
+func IsCheckpointName(name string) bool { return checkpointName.MatchString(name) }
+
+// CheckpointFolder is the folder of the job's checkpoints, relative to the workspace. It is "" if the run that the job resumes has
+// no valid name.
+func (s JobSpec) CheckpointFolder(id string) string {
+	run := cmp.Or(s.Env[ResumeVariable], s.Run, id)
+	if !IsCheckpointName(run) {
+		return ""
+	}
+	return filepath.Join("checkpoints", run)
+}
+
+// CheckpointSearch is the body of POST /v1/checkpoints.
+type CheckpointSearch struct {
+	// Folder is relative to the workspace.
+	Folder string `json:"folder"`
+	// World is the number of ranks that save, 0 if it is unknown.
+	World int `json:"world,omitempty"`
+	// Ranks are those whose parts the node's volume must hold. All means all ranks.
+	Ranks []int `json:"ranks,omitempty"`
+	All   bool  `json:"all,omitempty"`
+}
+
+// Checkpoint is one that a volume holds, or a part of one: the answer has a list of them, the newest first.
+type Checkpoint struct {
+	Name string `json:"name"`
+	// Format is "" for a file or folder of another format, which only the mark `latest` makes a checkpoint.
+	Format CheckpointFormat `json:"format,omitempty"`
+	// Modified is when its newest file was written.
+	Modified time.Time `json:"modified"`
+	// Missing is what it lacks, "" if it has everything that was searched for.
+	Missing string `json:"missing,omitempty"`
+}
+
+// CheckpointFormat is how a checkpoint is written.
+type CheckpointFormat string
+
+// The formats.
+const (
+	// DeepSpeedModel has the model in one file, without ZeRO.
+	DeepSpeedModel CheckpointFormat = "DeepSpeed"
+	// DeepSpeedOptimizer has the states of the optimizer in one file for each rank.
+	DeepSpeedOptimizer CheckpointFormat = "DeepSpeed ZeRO"
+	// DeepSpeedShards has the model in one file for each rank, too.
+	DeepSpeedShards CheckpointFormat = "DeepSpeed ZeRO-3"
+	// TorchDistributed is that of torch.distributed.checkpoint.
+	TorchDistributed CheckpointFormat = "torch.distributed.checkpoint"
+)
+
+// Checkpoints returns what the node's workspace has of the checkpoints in a folder.
+func (c *Client) Checkpoints(ctx context.Context, search CheckpointSearch) ([]Checkpoint, error) {
+	all, err := ask[[]Checkpoint](ctx, c, http.MethodPost, "/v1/checkpoints", search)
+	all = slices.DeleteFunc(all[:min(len(all), MaxCheckpoints)], func(c Checkpoint) bool { return !IsCheckpointName(c.Name) })
+	for i := range all {
+		all[i].Format, all[i].Missing = CheckpointFormat(short(string(all[i].Format))), short(all[i].Missing)
+	}
+	return all, err
+}

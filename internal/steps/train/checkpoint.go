@@ -1,0 +1,138 @@
+package train
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+)
+
+// findCheckpoint sets the checkpoint that the next attempt resumes from: the newest one that is complete for the ranks which start
+// on each node. The log reports those that are passed over.
+func (t *Training) findCheckpoint(ctx context.Context) {
+	t.Spec.Checkpoint = nil
+	folder := t.Spec.CheckpointFolder(t.ID)
+	if folder == "" {
+		return
+	}
+	at := agent.Workspace + "/" + folder
+	ctx, cancel := context.WithTimeout(ctx, reachable)
+	defer cancel()
+	volumes, err := t.checkpoints(ctx, folder)
+	if err != nil {
+		if !errors.Is(ctx.Err(), context.Canceled) {
+			t.Log.Warn(fmt.Sprintf("Looking for checkpoints in %s failed, so %s is not set: %v", at, agent.CheckpointVariable, err), "folder", at, "error", err)
+		}
+		return
+	}
+	name, incomplete, sure := newestComplete(volumes)
+	for _, problem := range incomplete {
+		t.Log.Warn("Passing over an incomplete checkpoint: "+problem+".", "folder", at)
+	}
+	switch {
+	case name != "":
+		t.Log.Info(fmt.Sprintf("The newest complete checkpoint is %s/%s; attempt %d has it in %s.", at, name, t.Spec.Attempt(), agent.CheckpointVariable), "checkpoint", name)
+	case len(incomplete) == 0:
+		t.Log.Info(fmt.Sprintf("%s has no checkpoint in a known format, so %s is not set.", at, agent.CheckpointVariable), "folder", at)
+		return
+	case !sure || t.Spec.Env[agent.ResumeVariable] != "":
+		// The run that is resumed may have had another number of ranks.
+		t.Log.Warn(fmt.Sprintf("It is not known whether %s has a complete checkpoint, so %s is not set.", at, agent.CheckpointVariable), "folder", at)
+		return
+	default:
+		t.Log.Warn(fmt.Sprintf("%s has no complete checkpoint: attempt %d starts from the beginning.", at, t.Spec.Attempt()), "folder", at)
+	}
+	t.Spec.Checkpoint = &name
+}
+
+// checkpoints asks one node of each volume what it has for the ranks of all nodes that mount it. The answers are by node.
+func (t *Training) checkpoints(ctx context.Context, folder string) (map[int][]agent.Checkpoint, error) {
+	ids := make([]string, len(t.Nodes))
+	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return nodes.Retry(ctx, func() error {
+			volume, err := client.Workspace(ctx)
+			ids[client.Node()] = cmp.Or(volume.ID, fmt.Sprintf("of node %d", client.Node()))
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	searches := map[string]*agent.CheckpointSearch{}
+	sharers := map[string]int{}
+	for node, id := range ids {
+		if sharers[id]++; searches[id] == nil {
+			searches[id] = &agent.CheckpointSearch{Folder: folder}
+		}
+		// With launcher command the script decides how many ranks there are.
+		if t.Spec.Launcher != agent.Command {
+			searches[id].World = t.Spec.Nodes * t.Spec.RanksPerNode
+			searches[id].Ranks = append(searches[id].Ranks, t.Spec.Ranks(node)...)
+		}
+		searches[id].All = sharers[id] == len(t.Nodes)
+	}
+	var mu sync.Mutex
+	found := map[int][]agent.Checkpoint{}
+	err = t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		if slices.Index(ids, ids[client.Node()]) != client.Node() {
+			return nil
+		}
+		return nodes.Retry(ctx, func() error {
+			all, err := client.Checkpoints(ctx, *searches[ids[client.Node()]])
+			mu.Lock()
+			defer mu.Unlock()
+			found[client.Node()] = all
+			return err
+		})
+	})
+	return found, err
+}
+
+// newestComplete is the newest checkpoint of which every volume has its part, "" for none. incomplete are those that are newer, with
+// what they lack. sure is false if a file of an unknown format is among them: it may be complete where it is needed.
+func newestComplete(volumes map[int][]agent.Checkpoint) (name string, incomplete []string, sure bool) {
+	all := slices.Concat(slices.Collect(maps.Values(volumes))...)
+	slices.SortFunc(all, func(a, b agent.Checkpoint) int { return b.Modified.Compare(a.Modified) })
+	seen := map[string]bool{}
+	sure = true
+	for _, c := range all {
+		if seen[c.Name] {
+			continue
+		}
+		seen[c.Name] = true
+		problems := problemsOf(c, volumes)
+		if len(problems) == 0 {
+			return c.Name, incomplete, true
+		}
+		incomplete = append(incomplete, c.Name+": "+strings.Join(problems, "; "))
+		sure = sure && c.Format != ""
+	}
+	return "", incomplete, sure
+}
+
+// problemsOf is why the checkpoint of that name is incomplete.
+func problemsOf(c agent.Checkpoint, volumes map[int][]agent.Checkpoint) (problems []string) {
+	for _, node := range slices.Sorted(maps.Keys(volumes)) {
+		on := ""
+		if len(volumes) > 1 {
+			on = fmt.Sprintf("node %d: ", node)
+		}
+		i := slices.IndexFunc(volumes[node], func(other agent.Checkpoint) bool { return other.Name == c.Name })
+		if i < 0 {
+			problems = append(problems, on+"it has no part of it")
+		} else if part := volumes[node][i]; part.Missing != "" {
+			problems = append(problems, on+"missing "+humanize.OneLine(part.Missing, 300))
+		} else if part.Format != c.Format {
+			problems = append(problems, fmt.Sprintf("%sits part is %q, another one %q", on, part.Format, c.Format))
+		}
+	}
+	return problems
+}

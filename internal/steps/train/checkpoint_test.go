@@ -1,0 +1,140 @@
+package train
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+)
+
+func TestNewestComplete(t *testing.T) {
+	const zero3, torch = agent.DeepSpeedShards, agent.TorchDistributed
+	part := func(name string, format agent.CheckpointFormat, minute int, missing string) agent.Checkpoint {
+		return agent.Checkpoint{Name: name, Format: format, Modified: time.Unix(1_790_000_000, 0).Add(time.Duration(minute) * time.Minute), Missing: missing}
+	}
+	type volumes = map[int][]agent.Checkpoint
+	for _, tc := range []struct {
+		name       string
+		volumes    volumes
+		want       string
+		incomplete []string
+		unsure     bool
+	}{
+		{"nothing", volumes{0: nil}, "", nil, false},
+		{"the newest of a shared volume", volumes{0: {part("b", torch, 2, ""), part("a", torch, 1, "")}}, "b", nil, false},
+		{"an older one of a shared volume", volumes{0: {part("b", torch, 2, ".metadata"), part("a", torch, 1, "")}}, "a", []string{"b: missing .metadata"}, false},
+		{"none of a shared volume", volumes{0: {part("b", torch, 2, ".metadata")}}, "", []string{"b: missing .metadata"}, false},
+		{"a node is behind", volumes{0: {part("b", zero3, 2, ""), part("a", zero3, 1, "")}, 1: {part("a", zero3, 1, "")}}, "a", []string{"b: node 1: it has no part of it"}, false},
+		{"the first node is behind", volumes{0: {part("a", zero3, 1, "")}, 1: {part("b", zero3, 2, ""), part("a", zero3, 1, "")}}, "a", []string{"b: node 0: it has no part of it"}, false},
+		{"both lack something", volumes{0: {part("a", zero3, 1, "x")}, 1: {part("a", zero3, 1, "y")}}, "", []string{"a: node 0: missing x; node 1: missing y"}, false},
+		{"a node is new", volumes{0: {part("a", zero3, 1, "")}, 1: nil}, "", []string{"a: node 1: it has no part of it"}, false},
+		{"only the model", volumes{0: {part("a", agent.DeepSpeedOptimizer, 1, "")}, 1: {part("a", agent.DeepSpeedModel, 1, "")}}, "",
+			[]string{`a: node 1: its part is "DeepSpeed", another one "DeepSpeed ZeRO"`}, false},
+		{"one that only the first node needs", volumes{0: {part("a", "", 1, "")}, 1: nil}, "", []string{"a: node 1: it has no part of it"}, true},
+	} {
+		name, incomplete, sure := newestComplete(tc.volumes)
+		if name != tc.want || sure == tc.unsure || !cmp.Equal(incomplete, tc.incomplete) {
+			t.Errorf("%s: %q after %q, sure %v; want %q after %q", tc.name, name, incomplete, sure, tc.want, tc.incomplete)
+		}
+	}
+}
+
+// TestResumed: two nodes with a volume each save a checkpoint, and node 1 is killed while it saves the next one.
+func TestResumed(t *testing.T) {
+	training, out, agents := newRestartable(t, 1, `echo "attempt $MLENV_ATTEMPT from ${MLENV_LAST_CHECKPOINT-nothing}"
+[ $MLENV_ATTEMPT = 1 ] || exit 0
+save() { at=$SAVED/$NODE_RANK/workspace/checkpoints/run/step-$1; mkdir -p $at; echo x >$at/mp_rank_00_model_states.pt; touch -d 2026-01-0$1 $at/* $at; }
+save 1
+[ $NODE_RANK = 1 ] || save 2
+touch $SAVED/done-$NODE_RANK
+until [ -e $SAVED/done-0 ] && [ -e $SAVED/done-1 ]; do sleep 0.02; done
+[ $NODE_RANK = 0 ] && exec sleep 1000
+exit 3`)
+	saved := t.TempDir()
+	training.Spec.Env = map[string]string{"SAVED": saved}
+	for i, node := range agents {
+		if err := os.Symlink(filepath.Dir(node.Config.Paths.Workspace), filepath.Join(saved, fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := training.RunAttempts(t.Context()); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for i, node := range agents {
+		if want := fmt.Sprintf("[%d -] attempt 2 from %s/checkpoints/run/step-1\n", i, node.Config.Paths.Workspace); !strings.Contains(out.String(), want) {
+			t.Errorf("output %q, want %q in it", out, want)
+		}
+		status, err := node.Client.Job(t.Context(), "job")
+		if err != nil || status.Spec.Checkpoint == nil || *status.Spec.Checkpoint != "step-1" {
+			t.Errorf("node %d: checkpoint %v, %v; want step-1 on record", i, status.Spec.Checkpoint, err)
+		}
+	}
+	if got := receipt.Describe(training.failed(Result{}, errors.New("again"))); !strings.HasPrefix(got, "from step-1, ") {
+		t.Errorf("a receipt would describe attempt 2 as %q, want its checkpoint", got)
+	}
+	for _, want := range []string{
+		"Passing over an incomplete checkpoint: step-2: node 1: it has no part of it.",
+		"The newest complete checkpoint is /workspace/checkpoints/run/step-1; attempt 2 has it in MLENV_LAST_CHECKPOINT.",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("output %q, want %q in it", out, want)
+		}
+	}
+}
+
+// TestSearchForCheckpoints: nodes that share a volume are asked once, for the ranks of all of them.
+func TestSearchForCheckpoints(t *testing.T) {
+	training, out, agents := newRestartable(t, 1, "")
+	training.Spec.Launcher, training.Spec.Attempts = agent.Torchrun, []agent.Attempt{{Attempt: 1}}
+	training.Spec.Order = []int{0, 1}
+	path := func(node int, name string) string {
+		return filepath.Join(agents[node].Config.Paths.Workspace, "checkpoints/run/step-1", name)
+	}
+	write := func(path, content string) {
+		t.Helper()
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for rank := range 4 {
+		write(path(rank/2, fmt.Sprintf("__%d_0.distcp", rank)), "x")
+		write(path(rank/2, ".metadata"), "__0_0.distcp __1_0.distcp __2_0.distcp __3_0.distcp.")
+	}
+	check := func(want, message string) {
+		t.Helper()
+		out.Reset()
+		training.findCheckpoint(t.Context())
+		got := "nothing"
+		if name := training.Spec.Checkpoint; name != nil {
+			got = *name
+		}
+		if got != want || !strings.Contains(out.String(), message) {
+			t.Errorf("got %q, %q; want %q, %q", got, out, want, message)
+		}
+	}
+	check("step-1", "step-1; attempt 2 has it")
+	// The same files on one volume are not enough.
+	id, err := os.ReadFile(filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv-volume-id"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(agents[1].Config.Paths.Workspace, ".mlenv-volume-id"), string(id))
+	check("", "step-1: missing __2_0.distcp, __3_0.distcp.")
+	training.Spec.Env = map[string]string{agent.ResumeVariable: "run"}
+	check("nothing", "It is not known whether /workspace/checkpoints/run has a complete checkpoint")
+	training.Spec.Env[agent.ResumeVariable] = "earlier"
+	check("nothing", "/workspace/checkpoints/earlier has no checkpoint in a known format")
+	training.Spec.Env[agent.ResumeVariable] = "../../etc"
+	check("nothing", "")
+}

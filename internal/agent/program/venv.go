@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 // makeVenv creates the virtual environment once for the image's Python: a file in it names the Python for which it is complete. The
@@ -35,7 +37,7 @@ func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
 		fmt.Fprintf(stderr, "%s is not locked: %v\n", dir, err)
 	}
 	complete := filepath.Join(dir, ".complete")
-	if found, err := os.ReadFile(complete); err == nil && string(found) == string(python) {
+	if found, err := claimfile.Read(complete, 4<<10); err == nil && string(found) == string(python) {
 		fmt.Fprintf(stdout, "the environment %s is there\n", dir)
 		return nil
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 // inheritPackages is needed if the image's Python is itself one of a virtual environment: --system-site-packages means those
@@ -44,7 +46,7 @@ func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
 		fmt.Fprintf(stderr, "%s is not locked: %v\n", dir, err)
 	}
 	complete := filepath.Join(dir, ".complete")
-	if found, err := os.ReadFile(complete); err == nil && string(found) == string(python) {
+	if found, err := claimfile.Read(complete, 4<<10); err == nil && string(found) == string(python) {
 		fmt.Fprintf(stdout, "the environment %s is there\n", dir)
 		return nil
 	}

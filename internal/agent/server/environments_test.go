@@ -47,19 +47,21 @@ func TestEnvironmentsShareAClaim(t *testing.T) {
 	if err := os.MkdirAll(job, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	running := agent.JobStatus{ID: "job", Environment: first.Name, State: agent.Running, Spec: agent.JobSpec{Launcher: agent.Command, Script: "train.sh", Nodes: 1, RanksPerNode: 1}}
-	if err := record.WriteJSON(record.Dir(job).NodeStatus(0), running); err != nil {
-		t.Fatal(err)
-	}
+	running := agent.JobStatus{ID: "job", State: agent.Running, Spec: agent.JobSpec{Launcher: agent.Command, Script: "train.sh", Nodes: 1, RanksPerNode: 1}}
 	for _, test := range []struct {
-		config Config
-		want   agent.JobState
-	}{{second, agent.Running}, {first, agent.Restarted}} {
+		environment string // of the job; earlier agents recorded none
+		config      Config
+		want        agent.JobState
+	}{{first.Name, second, agent.Running}, {first.Name, first, agent.Restarted}, {"", second, agent.Restarted}} {
+		running.Environment = test.environment
+		if err := record.WriteJSON(record.Dir(job).NodeStatus(0), running); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := openJobs(test.config, slog.New(slog.DiscardHandler), nil); err != nil {
 			t.Fatal(err)
 		}
 		if status, err := record.Dir(job).ReadNode(0); err != nil || status.State != test.want {
-			t.Errorf("after the start of %s: %s, %v; want %s", test.config.Name, status.State, err, test.want)
+			t.Errorf("a job of %q after the start of %s: %s, %v; want %s", test.environment, test.config.Name, status.State, err, test.want)
 		}
 	}
 
@@ -70,5 +72,35 @@ func TestEnvironmentsShareAClaim(t *testing.T) {
 	js := &jobs{config: second, log: slog.New(slog.DiscardHandler)}
 	if !js.pinned(hash) || js.pinned(tree.Digest(strings.Repeat("b", 64))) {
 		t.Error("want the other environment's tree pinned, and no other")
+	}
+}
+
+// TestUnreadableRecordPins: a job whose record cannot be read may run in the tree.
+func TestUnreadableRecordPins(t *testing.T) {
+	workspace := t.TempDir()
+	name := strings.Repeat("a", 200)
+	for len(workspace)+1+len(name) < 4040 {
+		workspace = filepath.Join(workspace, name)
+	}
+	js := &jobs{config: Config{Paths: Paths{Workspace: workspace}}, log: slog.New(slog.DiscardHandler)}
+	if js.pinned(tree.Digest(strings.Repeat("a", 64))) {
+		t.Error("a tree is pinned although there is no job")
+	}
+	// The path of the folder has the greatest possible length, so that of the record is too long.
+	runs := js.config.Paths.runs()
+	job := filepath.Join(runs, strings.Repeat("b", 4095-len(runs)-1))
+	if err := os.MkdirAll(job, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	folder, err := os.OpenRoot(job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	if err := folder.WriteFile("node-1.json", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if !js.pinned(tree.Digest(strings.Repeat("a", 64))) {
+		t.Error("a tree is not pinned although the record of a job cannot be read")
 	}
 }

@@ -115,7 +115,18 @@ func parseAddress(text string) (address, error) {
 	if strings.ContainsFunc(a.user+a.host+a.path, unicode.IsControl) {
 		return wrong("it has escaped control characters")
 	}
+	if !validHost(a.host) {
+		return wrong(invalidHost)
+	}
 	return a, nil
+}
+
+const invalidHost = "its host has other characters than letters, digits, dots and hyphens, and is no IP address"
+
+func validHost(host string) bool {
+	return net.ParseIP(host) != nil || !strings.ContainsFunc(host, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(".-_", r)
+	})
 }
 
 // parseScp reads USER@HOST:PATH.
@@ -137,10 +148,8 @@ func parseScp(text string, wrong func(string) (address, error)) (address, error)
 	if a.host == "" || rest == "" || a.path == "/" {
 		return wrong("it has no host or no path")
 	}
-	if strings.ContainsFunc(a.host, func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(".-_", r)
-	}) {
-		return wrong("its host has other characters than letters, digits, dots and hyphens")
+	if !validHost(a.host) {
+		return wrong(invalidHost)
 	}
 	if strings.HasPrefix(head, "-") {
 		return wrong("it begins as an option does")

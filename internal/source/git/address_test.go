@@ -52,6 +52,8 @@ func TestParseAddressRefuses(t *testing.T) {
 		"https://me:hush@git.example/%zz":   "no URL",
 		"https://me:hu/sh@git.example/repo": "no URL",
 		"https://git.example/a\nb":          "control characters",
+		"ssh://::/repo":                     "is no IP address",
+		"https://git.example;x/repo":        "other characters than letters",
 	} {
 		_, err := parseAddress(text)
 		wantFailure(t, err, fail.InvalidInput, want, "")

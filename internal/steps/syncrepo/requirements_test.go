@@ -1,11 +1,13 @@
 package syncrepo
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,6 +88,13 @@ func TestRequirementsAreInstalledOnce(t *testing.T) {
 	}
 	if got, err := os.ReadFile(installed); err != nil || string(got) != "einops==0.8.1\neinops==0.8.1\n" {
 		t.Errorf("installed %q, %v; want it again for another Python", got, err)
+	}
+	complete := filepath.Join(first, ".complete")
+	if err := errors.Join(os.Remove(complete), syscall.Mkfifo(complete, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.install(t.Context(), needs, hash); err != nil || again != first {
+		t.Errorf("with a FIFO on the claim: %s, %v; want %s, installed again", again, err, first)
 	}
 	needs.digest = tree.Digest(strings.Repeat("9", 64))
 	if other, err := s.install(t.Context(), needs, hash); err != nil || other == first {

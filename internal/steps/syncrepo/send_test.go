@@ -301,12 +301,18 @@ func TestSendingAgain(t *testing.T) {
 			}
 			return false
 		}, 2, ""},
+		{"it loses a file during each try", func(_ http.ResponseWriter, upload int, earlier string) bool {
+			if lost := []string{"big", "small", ""}; upload < len(lost) {
+				_ = os.Remove(filepath.Join(earlier, lost[upload-1]))
+			}
+			return false
+		}, 2, fail.SyncFailed},
 		{"it misses nothing else and fails", func(w http.ResponseWriter, upload int, _ string) bool { return refuse("no")(w, upload) }, 1, fail.SyncFailed},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			agents := agenttest.Start(t, 1)
 			dir, content := t.TempDir(), big()
-			write(t, dir, map[string]string{"big": content})
+			write(t, dir, map[string]string{"big": content, "small": "small"})
 			first, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
 			if err != nil {
 				t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
 // outage is how long a service of the cluster is away.
@@ -31,7 +32,7 @@ func (u trainer) releaseDirectly() {
 }
 
 // inEachTask starts a training, and breaks something when each task of the run has started.
-func (u trainer) inEachTask(breaking func()) ending {
+func (u trainer) inEachTask(breaking func()) {
 	u.Helper()
 	name := u.start("e2e/hold.sh", byShell, oneGPU)
 	for _, task := range []string{"preflight", "provision", "sync-repo", "train", "teardown"} {
@@ -49,7 +50,6 @@ func (u trainer) inEachTask(breaking func()) ending {
 	for node := range 2 {
 		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was released", node))
 	}
-	return e
 }
 
 // apiServerAwayInEachTask tests a run during which the API server is away once in every task.
@@ -107,8 +107,8 @@ func registryAway(u trainer) {
 	u.Cleanup(func() { cordon("uncordon") })
 	var out bytes.Buffer
 	done := make(chan int, 1)
-	args := []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps,
-		"--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}
+	where := []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}
+	args := append([]string{"--cluster-file=" + u.clusterFile(), "--steps-image=" + u.steps, "--nodes=2", "--gpus-per-node=1", "--keep-for=30m"}, where...)
 	go func() { done <- step.Run(u.Context(), provision.Command(), args, &out, &out) }()
 	u.kubectl("wait", "--for=create", "pod/ml-dev-env-0", "--timeout=2m")
 	u.kill("registry")
@@ -119,7 +119,9 @@ func registryAway(u trainer) {
 		u.Errorf("provision ended with %d", code)
 	}
 	u.mustContain(out.String(), "is ready after")
-	u.tkn("task", "start", "teardown", "--serviceaccount=mlenv", "--use-param-defaults", "--skip-optional-workspace")
+	if code := step.Run(u.Context(), teardown.Command(), where, &out, &out); code != step.Done {
+		u.Errorf("teardown ended with %d:\n%s", code, out.String())
+	}
 }
 
 // dnsAway tests that a training does not need DNS, and that a run that does ends with a reason before it holds a GPU.

@@ -80,6 +80,9 @@ func (o *options) parse(args []string) error {
 			if _, err := os.Stat(arg); err != nil {
 				problems = append(problems, fmt.Errorf("argument %q: %w", arg, err))
 			}
+			if whole, err := filepath.Abs(arg); err == nil && strings.Trim(arg, "./") == "" {
+				arg = whole // messages end with its name
+			}
 			o.local = append(o.local, arg)
 			continue
 		}

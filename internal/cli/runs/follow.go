@@ -115,7 +115,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			switch {
 			case cancelled:
 			case err != nil && uploading.Err() == nil:
-				uploadError = fmt.Errorf("sending the folder to the nodes: %w", err)
+				uploadError = fmt.Errorf("uploading the folder: %w", err)
 				f.display.print("== %v", uploadError)
 				if err := launch.Cancel(ctx, f.clients, f.run); err != nil {
 					return outcome, false, errors.Join(uploadError, err)

@@ -34,14 +34,34 @@ import (
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage, 130 cancelled.
 func Main(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
+	root.SetOut(stdout) // the completion command keeps it
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
 	for _, group := range root.Commands() {
+		// cobra would print the help for an unknown command, and succeed.
 		if !group.Runnable() {
-			// cobra would print the help for an unknown command, and succeed.
-			group.Args, group.DisableFlagsInUseLine = cobra.NoArgs, true
+			group.Args, group.DisableFlagsInUseLine = known, true
 			group.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		} else if group.Name() == "help" {
+			group.Args = func(_ *cobra.Command, args []string) error {
+				of, rest, _ := root.Find(args) // its error does not list the commands
+				return known(of, rest)
+			}
 		}
 	}
 	return step.MainCommands(root, args, stdout, stderr)
+}
+
+// known is the error of arguments after a group, which are none of its commands.
+func known(group *cobra.Command, args []string) error {
+	if len(args) == 0 || !group.HasSubCommands() {
+		return nil
+	}
+	var names []string
+	for _, cmd := range group.Commands() {
+		names = append(names, cmd.Name())
+	}
+	return fmt.Errorf("unknown command %q for %q: want one of %s", args[0], group.CommandPath(), strings.Join(names, ", "))
 }
 
 // newRoot returns the whole command line.

@@ -65,6 +65,11 @@ func TestValidate(t *testing.T) {
 		{"a namespace that cannot exist", []string{"runs", "-n", "My_Team"}, 1, "", `--namespace "My_Team": `},
 		{"unknown command", []string{"launch"}, 2, "", `unknown command "launch"`},
 		{"unknown command of a group", []string{"schedule", "lst"}, 2, "", `unknown command "lst" for "mlenv schedule"`},
+		{"help of nothing", []string{"help", "nothing"}, 2, "", `unknown command "nothing" for "mlenv": want one of `},
+		{"help of a group's unknown command", []string{"help", "schedule", "lst"}, 2, "", `unknown command "lst" for "mlenv schedule": want one of `},
+		{"help of a command", []string{"help", "run"}, 0, "mlenv run", ""},
+		{"completion of an unknown shell", []string{"completion", "foo"}, 2, "", `unknown command "foo" for "mlenv completion": want one of bash, fish, powershell, zsh`},
+		{"completion", []string{"completion", "bash"}, 0, "bash completion", ""},
 		{"a group alone", []string{"schedule"}, 0, "Available Commands:", ""},
 	}
 	for _, test := range tests {

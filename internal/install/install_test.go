@@ -26,7 +26,7 @@ func furnish(s *apiServer) {
 	s.put(oldTask, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: old, namespace: team, uid: u1, labels: {ml-dev-env/part: namespace}}}")
 	s.put(foreign, "{apiVersion: tekton.dev/v1, kind: Task, metadata: {name: foreign, namespace: team}}")
 	s.put(another, "{apiVersion: v1, kind: ConfigMap, metadata: {name: mlenv-cluster-other, namespace: team, labels: {ml-dev-env/part: namespace}}}")
-	s.put(claim, "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace, namespace: team}, spec: {resources: {requests: {storage: 100Gi}}}}")
+	s.put(claim, "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace, namespace: team, labels: {ml-dev-env/environment: ml-dev-env}}, spec: {resources: {requests: {storage: 100Gi}}}}")
 	s.put(account, `{apiVersion: v1, kind: ConfigMap, metadata: {name: run-receipt, namespace: team, labels: {ml-dev-env/receipt: "true"}}}`)
 }
 
@@ -131,7 +131,7 @@ func TestUninstall(t *testing.T) {
 	if diff := cmp.Diff(dry.Changes, report.Changes); diff != "" {
 		t.Errorf("the dry run told something else (-dry +done):\n%s", diff)
 	}
-	for _, want := range []string{"ml-dev-workspace (100Gi)", "not deleted: 1 receipt", "not deleted: clusterrolebinding/mlenv-observer-team"} {
+	for _, want := range []string{"ml-dev-workspace (100Gi); to delete one: mlenv claims delete NAME -n team", "not deleted: 1 receipt", "not deleted: clusterrolebinding/mlenv-observer-team"} {
 		if !strings.Contains(text(report), want) {
 			t.Errorf("%q is missing in:\n%s", want, text(report))
 		}

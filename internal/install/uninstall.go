@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -122,13 +123,13 @@ func adminPart(ctx context.Context, client dynamic.Interface, namespace string) 
 
 // notes name what stays in the namespace, and how to delete it.
 func (r Removal) notes(ctx context.Context, c Clients, doomed []*unstructured.Unstructured) ([]string, error) {
-	claims, err := c.Kube.CoreV1().PersistentVolumeClaims(r.Namespace).List(ctx, metav1.ListOptions{})
+	claims, err := c.Kube.CoreV1().PersistentVolumeClaims(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing claims in %s: %w", r.Namespace, err))
 	}
 	var notes []string
 	if len(claims.Items) > 0 {
-		notes = append(notes, fmt.Sprintf("not deleted: claims %s; to delete one: oc delete pvc NAME -n %s", claimNames(claims.Items), r.Namespace))
+		notes = append(notes, fmt.Sprintf("not deleted: claims %s; to delete one: mlenv claims delete NAME -n %s", claimNames(claims.Items), r.Namespace))
 	}
 	receipts, err := c.Kube.CoreV1().ConfigMaps(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: receipt.Label})
 	if err != nil {

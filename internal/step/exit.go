@@ -6,6 +6,8 @@ import "strconv"
 type Exit struct {
 	Code int
 	Err  error
+	// Told is true if the problem was printed, and Err is only for the results of a step.
+	Told bool
 }
 
 // Error implements error.
@@ -19,8 +21,9 @@ func (e *Exit) Error() string {
 // Unwrap implements the errors package's interface.
 func (e *Exit) Unwrap() error { return e.Err }
 
-// Printed reports whether an error needs no printing: it is an Exit without Err, neither joined nor wrapped.
+// Printed reports whether an error needs no printing: it is an Exit without Err, or with one that was told, neither joined
+// nor wrapped.
 func Printed(err error) bool {
 	exit, ok := err.(*Exit) //nolint:errorlint // only the error itself counts
-	return ok && exit.Err == nil
+	return ok && (exit.Err == nil || exit.Told)
 }

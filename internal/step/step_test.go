@@ -30,6 +30,7 @@ func TestRun(t *testing.T) {
 		{"failed", nil, failure, Failed, "working\nprobe failed: GPUMissing: checking node 1: 3 GPUs, want 4\n  next: mlenv doctor\n", "", "GPUMissing"},
 		{"failed without a reason", nil, errors.New("odd"), Failed, "working\nprobe failed: Internal: odd\n", "", "Internal"},
 		{"failed although a request was cancelled", nil, context.Canceled, Failed, "working\nprobe failed: Internal: context canceled\n", "", "Internal"},
+		{"failed, and told already", nil, &Exit{Code: Failed, Err: failure, Told: true}, Failed, "working\n", "", "GPUMissing"},
 		{"unknown flag", []string{"--speed=1"}, nil, WrongUsage, "", "probe: unknown flag: --speed\nRun 'probe --help' for usage.\n", "InvalidInput"},
 		{"unknown log format", []string{"--log-format=xml"}, nil, WrongUsage, "", "probe: --log-format \"xml\": want text or json\nRun 'probe --help' for usage.\n", "InvalidInput"},
 		{"several mistakes", []string{"--log-format=xml", "--every=soon"}, nil, WrongUsage, "",

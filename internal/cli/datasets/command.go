@@ -80,6 +80,9 @@ func (o *options) parse(args []string) error {
 			if _, err := os.Stat(arg); err != nil {
 				problems = append(problems, fmt.Errorf("argument %q: %w", arg, err))
 			}
+			if whole, err := filepath.Abs(arg); err == nil && strings.Trim(arg, "./") == "" {
+				arg = whole // messages end with its name
+			}
 			o.local = append(o.local, arg)
 			continue
 		}
@@ -189,7 +192,7 @@ func (o *options) run(cmd *cobra.Command) error {
 		if len(o.remote) > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Claim %s downloads %s.\n", name, humanize.Count(len(o.remote), "file"))
 			if err := fetch.Download(ctx, clients, claim, o.remote, o.to, cmd.OutOrStdout()); err != nil {
-				return fmt.Errorf("downloading to claim %s: %w", name, err)
+				return fmt.Errorf("filling claim %s: %w", name, err)
 			}
 		}
 	}

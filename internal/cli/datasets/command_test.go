@@ -31,6 +31,10 @@ func TestParse(t *testing.T) {
 	if diff := cmp.Diff(want, o.remote); diff != "" {
 		t.Errorf("downloads (-want +got):\n%s", diff)
 	}
+	here := options{to: "."}
+	if err := here.parse([]string{"."}); err != nil || filepath.Base(here.local[0]) != "datasets" {
+		t.Errorf("%v, %v; want this folder by its name", here.local, err)
+	}
 	if o.to != "text" || len(o.local) != 1 {
 		t.Errorf("to %q and %v, want text and the folder", o.to, o.local)
 	}

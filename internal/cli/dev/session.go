@@ -74,6 +74,7 @@ func (s *session) run(ctx context.Context) error {
 		return err
 	}
 	s.script, s.launcher = s.options.Script, string(s.options.Launcher)
+	s.name, s.namespace = s.Environment, clients.Namespace
 	s.loop(ctx, func(ctx context.Context) error {
 		if err := s.send(ctx, s.log, set); err != nil {
 			return err

@@ -26,6 +26,8 @@ type folder struct {
 	pipTimeout   time.Duration
 	// script and launcher are those of the training that follows, if any.
 	script, launcher string
+	// name and namespace are those of the environment.
+	name, namespace string
 }
 
 func (f *folder) addTo(flags *pflag.FlagSet) {
@@ -38,6 +40,8 @@ func (f *folder) check() (problems []error) {
 		problems = append(problems, fmt.Errorf("folder %q: %w", f.dir, err))
 	} else if !info.IsDir() {
 		problems = append(problems, fmt.Errorf("folder %q: it is a file: want a folder", f.dir))
+	} else if whole, err := filepath.Abs(f.dir); err == nil {
+		f.dir = whole // messages name it
 	}
 	if filepath.IsAbs(f.requirements) {
 		problems = append(problems, fmt.Errorf("--requirements %q: want a path in the folder", f.requirements))
@@ -60,6 +64,7 @@ func (f *folder) send(ctx context.Context, log *slog.Logger, set nodes.Set) erro
 	}
 	_, err = syncrepo.SendFolder(ctx, log, set, syncrepo.Folder{
 		Dir: f.dir, Ignore: ignore, Requirements: f.requirements, RequirementsTimeout: f.pipTimeout,
+		Environment: f.name, Namespace: f.namespace,
 	})
 	return err
 }
@@ -109,11 +114,12 @@ Exit code 0: all nodes have the folder; 1: some do not; 2: wrong usage.`,
 }
 
 func (s *syncOptions) run(ctx context.Context, log *slog.Logger) error {
-	_, set, detach, err := s.attach(ctx, log)
+	clients, set, detach, err := s.attach(ctx, log)
 	if err != nil {
 		return err
 	}
 	defer detach()
+	s.name, s.namespace = s.Environment, clients.Namespace
 	if !s.watch {
 		return s.send(ctx, log, set)
 	}

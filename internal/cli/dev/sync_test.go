@@ -10,6 +10,14 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
+// "Watching ." reads like an unfinished sentence.
+func TestFolderHasAName(t *testing.T) {
+	f := folder{dir: ".", pipTimeout: 1}
+	if problems := f.check(); len(problems) > 0 || filepath.Base(f.dir) != "dev" {
+		t.Errorf("folder %q, %v; want its path", f.dir, problems)
+	}
+}
+
 // TestSendNamesIgnoredFiles: pip and the launcher would only report that the files are missing on the nodes.
 func TestSendNamesIgnoredFiles(t *testing.T) {
 	dir := t.TempDir()

@@ -63,10 +63,10 @@ func Send(ctx context.Context, clients *kube.Clients, claim Claim, dir string, m
 	err = p.run(ctx, reader, &out, "land", folder)
 	reader.CloseWithError(context.Canceled)
 	if err != nil {
-		return upload, fmt.Errorf("sending files to claim %s: %w", claim.Name, err)
+		return upload, fmt.Errorf("filling claim %s: %w", claim.Name, err)
 	}
 	if err := json.Unmarshal(out.Bytes(), &upload.Sent); err != nil {
-		return upload, fmt.Errorf("sending files to claim %s: reading the answer of pod %s: %w", claim.Name, p.name, err)
+		return upload, fmt.Errorf("filling claim %s: reading the answer of pod %s: %w", claim.Name, p.name, err)
 	}
 	return upload, nil
 }

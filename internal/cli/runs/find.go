@@ -37,18 +37,23 @@ func named(ctx context.Context, flags kube.Flags, args []string) (*kube.Clients,
 	if err != nil {
 		return nil, entry{}, err
 	}
+	r, err := chosen(ctx, clients, args)
+	return clients, r, err
+}
+
+func chosen(ctx context.Context, clients *kube.Clients, args []string) (entry, error) {
 	if len(args) == 0 {
 		all, err := list(ctx, clients)
 		if err != nil {
-			return nil, entry{}, err
+			return entry{}, err
 		}
 		if len(all) == 0 {
-			return nil, entry{}, missing(ctx, clients, "looking for the newest run in %s: there is none", clients.Namespace)
+			next := fmt.Sprintf("mlenv run . SCRIPT -n %[1]s   # in the folder of your script; an example without one: mlenv smoke -n %[1]s", clients.Namespace)
+			return entry{}, missing(ctx, clients, next, "looking for the newest run in %s: there is none", clients.Namespace)
 		}
 		args = []string{all[0].name}
 	}
-	r, err := find(ctx, clients, args[0])
-	return clients, r, err
+	return find(ctx, clients, args[0])
 }
 
 // find looks for the PipelineRun and the receipt. If both are missing, the reason is InvalidInput.
@@ -74,17 +79,17 @@ func find(ctx context.Context, clients *kube.Clients, name string) (entry, error
 		return r, kube.Problem(err)
 	}
 	if r.run == nil && r.receipt == nil {
-		return r, missing(ctx, clients, "looking for run %s/%s: found neither a PipelineRun nor a receipt of that name", clients.Namespace, name)
+		return r, missing(ctx, clients, "mlenv runs -n "+clients.Namespace, "looking for run %s/%s: found neither a PipelineRun nor a receipt of that name", clients.Namespace, name)
 	}
 	return r, nil
 }
 
 // missing is the error of a run that does not exist, perhaps because its namespace does not.
-func missing(ctx context.Context, clients *kube.Clients, format string, args ...any) error {
+func missing(ctx context.Context, clients *kube.Clients, next, format string, args ...any) error {
 	if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
 		return wrongUsage(err)
 	}
-	return wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, format, args...), "mlenv runs -n %s", clients.Namespace))
+	return wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, format, args...), "%s", next))
 }
 
 // uid is also the ID of the run's job.

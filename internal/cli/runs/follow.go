@@ -21,6 +21,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/reaper"
 )
 
 // cleanupTime bounds the teardown of a cancelled run.
@@ -114,7 +115,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 			switch {
 			case cancelled:
 			case err != nil && uploading.Err() == nil:
-				uploadError = fmt.Errorf("sending the folder to the nodes: %w", err)
+				uploadError = fmt.Errorf("uploading the folder: %w", err)
 				f.display.print("== %v", uploadError)
 				if err := launch.Cancel(ctx, f.clients, f.run); err != nil {
 					return outcome, false, errors.Join(uploadError, err)
@@ -178,10 +179,11 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	}
 }
 
-// verdictEvery is how often watchVerdict looks, and what Tekton may take to start the next task.
+// verdictEvery is how often watchVerdict looks.
 const verdictEvery = 15 * time.Second
 
-// watchVerdict prints what a run waits for if no task follows one that has failed for good: Tekton may stand still.
+// watchVerdict prints what a run waits for if no task follows one that has failed for good: Tekton may stand still. It
+// asks the reaper's code, so that it promises nothing while a retry of the task is slow.
 func (f *follower) watchVerdict(ctx context.Context) {
 	leases, name, printed := leasesOf(f.clients), cmp.Or(launch.ValueOf(f.run, "name"), objects.DefaultName), false
 	for {
@@ -196,9 +198,8 @@ func (f *follower) watchVerdict(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case held && !printed:
-			if v := lease.VerdictOf(found); v != nil && time.Since(v.Ended) > verdictEvery {
-				f.display.print("== %s has failed with %s, and Tekton has started no other task since; if it does not, the reaper releases the environment at %s at the latest",
-					v.Task, v.Reason, v.Ended.Add(2*time.Minute).UTC().Format("15:04:05 MST"))
+			if why, err := reaper.Abandoned(ctx, f.clients, found); err == nil && why != "" && lease.VerdictOf(found) != nil {
+				f.display.print("== %s; if Tekton starts none, the reaper releases the environment in about a minute", why)
 				printed = true
 			}
 		case printed && (err == nil && !held || fail.ReasonOf(err) == fail.EnvironmentMissing):

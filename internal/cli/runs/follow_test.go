@@ -226,7 +226,7 @@ func (w *watched) Write(p []byte) (int, error) {
 func TestWaitingForTekton(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		of := &v1.PipelineRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "mine", UID: "uid-1"}}
-		held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ml-dev-env"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid-1")}}
+		held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "ml-dev-env", Annotations: map[string]string{lease.HolderKind: "PipelineRun", lease.HolderName: "mine"}}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid-1")}}
 		var out bytes.Buffer
 		f := follower{clients: &kube.Clients{Kube: kubefake.NewClientset(held), Tekton: fake.NewSimpleClientset(of), Namespace: "ns"}, run: of, display: newDisplay(&out, 1)}
 		leases := leasesOf(f.clients)
@@ -238,12 +238,25 @@ func TestWaitingForTekton(t *testing.T) {
 		if err := leases.Conclude(t.Context(), "ml-dev-env", "uid-1", lease.Verdict{Task: "train", Reason: fail.NodeLost, Ended: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
+		// Tekton is slow to retry the task: the pod of the retry pulls its image.
+		pods := f.clients.Kube.CoreV1().Pods("ns")
+		retry := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "retry", Labels: map[string]string{"tekton.dev/pipelineRun": "mine"}, CreationTimestamp: metav1.Now()}, Status: corev1.PodStatus{Phase: corev1.PodPending}}
+		if _, err := pods.Create(t.Context(), retry, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if out.Len() > 0 {
+			t.Errorf("a slow retry: got %q, want nothing", out.String())
+		}
+		if err := pods.Delete(t.Context(), "retry", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(time.Minute)
 		if err := leases.Delete(t.Context(), "ml-dev-env", ""); err != nil {
 			t.Fatal(err)
 		}
 		<-done
-		const want = "== train has failed with NodeLost, and Tekton has started no other task since; if it does not, the reaper releases the environment at 00:02:00 UTC at the latest\n" +
+		const want = "== task train of pipelinerun mine failed at 2000-01-01T00:00:00Z (NodeLost), and no task has followed; if Tekton starts none, the reaper releases the environment in about a minute\n" +
 			"== the environment is released; waiting for Tekton to end the run\n"
 		if got := out.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -24,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -218,5 +219,30 @@ func TestReceiptOfAFailure(t *testing.T) {
 	}
 	if diff := cmp.Diff("run           ns/mine\nverdict       Failed\nreason        RankFailed\nmessage       rank 1 exited:\n                Traceback\nscript        train.py\narguments     --lr=1\nrequirements  pip.txt\nresumed from  first\ncause         rank 1 on node 0: E: m (t.py:2)\n              Traceback:\n                File t.py\n              E: m\n", out.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestNoRuns: in an empty namespace the next step is to start a run, not to list those that are missing.
+func TestNoRuns(t *testing.T) {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
+	clients := &kube.Clients{Kube: kubefake.NewClientset(namespace), Tekton: fake.NewSimpleClientset(), Namespace: "ns"}
+	_, err := chosen(t.Context(), clients, nil)
+	if next := fail.NextOf(err); fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(next, "mlenv run . SCRIPT -n ns") || !strings.Contains(next, "mlenv smoke -n ns") {
+		t.Errorf("got %v, next %q; want how to start one", err, next)
+	}
+	clients.Kube = kubefake.NewClientset()
+	if _, err := chosen(t.Context(), clients, nil); !strings.Contains(fail.NextOf(err), "new-project") {
+		t.Errorf("without the namespace: got %v, next %q; want how to create it", err, fail.NextOf(err))
+	}
+}
+
+func TestNodesBeforeTheReceipt(t *testing.T) {
+	of := func(nodes string, tasks ...run.TaskRun) int {
+		found := &v1.PipelineRun{Spec: v1.PipelineRunSpec{Params: v1.Params{{Name: "nodes", Value: *v1.NewStructuredValues(nodes)}}}}
+		return entry{run: found, tasks: tasks}.nodes()
+	}
+	provisioned := run.TaskRun{Task: "provision", Results: map[string]string{"nodes": "4"}}
+	if requested, byDefault, unknown := of("2"), of("0", run.TaskRun{Task: "preflight"}, provisioned), of("0"); requested != 2 || byDefault != 4 || unknown != 0 {
+		t.Errorf("got %d, %d and %d nodes; want the requested 2, the cluster file's 4 as soon as provision knows it, and 0 before", requested, byDefault, unknown)
 	}
 }

@@ -102,7 +102,7 @@ func (r entry) summary(namespace string) summary {
 	return s
 }
 
-// nodes is the number of nodes in the receipt, or else the requested one.
+// nodes is the number of nodes in the receipt, or else that of provision, or else the requested one.
 func (r entry) nodes() int {
 	if r.receipt != nil && len(r.receipt.Nodes) > 0 {
 		return len(r.receipt.Nodes)
@@ -111,6 +111,11 @@ func (r entry) nodes() int {
 		return 0
 	}
 	n, _ := strconv.Atoi(r.param("nodes"))
+	for _, task := range r.tasks {
+		if started, err := strconv.Atoi(task.Results["nodes"]); err == nil {
+			n = started // 0 asks for as many as the cluster file says
+		}
+	}
 	return n
 }
 

@@ -206,13 +206,21 @@ type Job struct {
 
 // log is the command that shows the whole log of the rank.
 func (j Job) log(node, rank int) string {
+	if j.Run != "" {
+		return fmt.Sprintf("mlenv logs %s --rank=%d -n %s", j.Run, rank, j.Namespace)
+	}
+	return j.Log(node, fmt.Sprintf("rank-%d.log", rank))
+}
+
+// Log is the command that shows a log in the record, from anywhere.
+func (j Job) Log(node int, name string) string {
 	switch {
 	case j.Run != "": // the nodes will be gone
-		return fmt.Sprintf("mlenv logs %s --rank=%d -n %s", j.Run, rank, j.Namespace)
+		return fmt.Sprintf("mlenv fetch %s %s/%s -n %s   # the whole log", j.Run, j.Record, name, j.Namespace)
 	case j.Environment != "":
-		return fmt.Sprintf("mlenv shell %d --name=%s -n %s -- cat %s/rank-%d.log", node, j.Environment, j.Namespace, j.Record, rank)
+		return fmt.Sprintf("mlenv shell %d --name=%s -n %s -- cat %s/%s   # the whole log", node, j.Environment, j.Namespace, j.Record, name)
 	}
-	return fmt.Sprintf("the whole log of the rank is %s/rank-%d.log on node %d", j.Record, rank, node)
+	return fmt.Sprintf("the whole log is %s/%s on node %d", j.Record, name, node)
 }
 
 // Err is the cause as an error with the rank, its exit, the place in the code, and its last lines as the error's tail.

@@ -80,10 +80,7 @@ func Write(w io.Writer, r receipt.Receipt) error {
 		Settings: settings(r),
 		Remains:  remains(r),
 	}
-	if err := parsed.Execute(w, p); err != nil {
-		return fmt.Errorf("writing the report of %s: %w", r.Run, err)
-	}
-	return nil
+	return parsed.Execute(w, p)
 }
 
 func verdictOf(r receipt.Receipt) verdict {

@@ -16,7 +16,7 @@ import (
 
 // Messages of git, of libcurl with OpenSSL or GnuTLS, and of git-lfs, all in the C locale. Only this file knows them.
 var (
-	messageNoHost       = regexp.MustCompile(`Could not resolve host: (\S+)|lookup (\S+?)(?: on \S+)?: no such host`)
+	messageNoHost       = regexp.MustCompile(`Could not resolve host: (\S+)|lookup (\S+?)(?: on \S+)?: (?:no such host|server misbehaving|[^\n]*i/o timeout)`)
 	messageNoConnection = regexp.MustCompile(`Failed to connect to .*|[Cc]onnection refused`)
 	messageUntrusted    = regexp.MustCompile(`server certificate verification failed[^\n]*|SSL certificate problem: [^\n]*|x509: [^\n"]*|no alternative certificate subject name[^\n]*`)
 	messageLogin        = regexp.MustCompile(`could not read (Username|Password) for|Git credentials for \S+ not found|no credentials for|unable to read askpass|Authentication failed for|Authentication required|[Aa]uthorization error`)

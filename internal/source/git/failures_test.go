@@ -180,6 +180,23 @@ exec ` + real + ` "$@"
 	}
 }
 
+// Over ssh Go asks for the address, and has several words for a DNS server that has no answer at this moment.
+func TestNamesThatAreAskedAgain(t *testing.T) {
+	for text, want := range map[string]bool{
+		"dial tcp: lookup git.example.com on 10.96.0.10:53: no such host":                                    true,
+		"dial tcp: lookup git.example.com on 10.96.0.10:53: server misbehaving":                              true,
+		"dial tcp: lookup git.example.com: i/o timeout":                                                      true,
+		"dial tcp: lookup git.example.com on 10.96.0.10:53: read udp 10.0.0.1:4->10.96.0.10:53: i/o timeout": true,
+		"fatal: unable to access 'https://git.example.com/': Could not resolve host: git.example.com":        true,
+		"ssh: handshake failed: read tcp 10.0.0.1:4->10.0.0.2:22: i/o timeout":                               false,
+		"dial tcp 10.0.0.2:22: i/o timeout":                                                                  false,
+	} {
+		if got := said(&exitError{text: text + "\nfatal: Could not read from remote repository."}, messageNoHost); got != want {
+			t.Errorf("%s: asked again %t, want %t", text, got, want)
+		}
+	}
+}
+
 // Without time for another attempt the error is known at once.
 func TestFetchAgainInTime(t *testing.T) {
 	source := Source{URL: "https://nowhere.invalid/repo", limits: lookLimits}

@@ -261,6 +261,7 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 			return "", context.Cause(ctx)
 		case <-time.After(pause):
 		}
+		_ = os.Remove(filepath.Join(r.scratch, failureName)) // a later failure has another cause
 	}
 }
 

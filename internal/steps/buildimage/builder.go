@@ -45,6 +45,8 @@ type builder struct {
 	podTimeout time.Duration
 	// enough fails if the PipelineRun would end before the work is done.
 	enough func(context.Context) error
+	// needed fails if no other task of the PipelineRun will use the image.
+	needed func(context.Context) error
 	// holder names the caller, for people; caller tells it apart from others of the same name.
 	holder, caller string
 
@@ -73,6 +75,10 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		return image, nil
 	}
 	if err := b.enough(ctx); err != nil {
+		return Image{}, err
+	}
+	if err := b.needed(ctx); err != nil {
+		b.log.Info("Nothing is built: another task of this run has failed.")
 		return Image{}, err
 	}
 	for attempt := 1; ; attempt++ {

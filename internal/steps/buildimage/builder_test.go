@@ -2,7 +2,9 @@ package buildimage
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"strings"
 	"testing"
@@ -13,16 +15,22 @@ import (
 	imagev1 "github.com/openshift/api/image/v1"
 	buildfake "github.com/openshift/client-go/build/clientset/versioned/fake"
 	imagefake "github.com/openshift/client-go/image/clientset/versioned/fake"
+	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	"knative.dev/pkg/apis"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
+
+func useful(context.Context) error { return nil }
 
 // site is a namespace without a base's registry, and a builder in it.
 type site struct {
@@ -58,7 +66,7 @@ func newSite(t *testing.T, objects ...runtime.Object) *site {
 		plan:       plan{namespace: "ns", flavour: d.Flavour, deadline: time.Minute},
 		definition: d, trustedCA: "mlenv-trusted-ca", podTimeout: time.Minute, holder: "me", caller: "mine",
 		builds: buildfake.NewClientset(builds...).BuildV1(), images: imagefake.NewClientset(images...).ImageV1(),
-		kube: kubefake.NewClientset(core...), registry: keys, log: slog.New(slog.NewTextHandler(s.log, nil)), now: time.Now,
+		kube: kubefake.NewClientset(core...), registry: keys, enough: useful, needed: useful, log: slog.New(slog.NewTextHandler(s.log, nil)), now: time.Now,
 	}
 	return s
 }
@@ -218,5 +226,39 @@ func TestLastBuilt(t *testing.T) {
 	_, err := Built(t.Context(), images, made.Namespace, "other")
 	if fail.ReasonOf(err) != fail.InvalidInput || !strings.Contains(err.Error(), made.Namespace+"/ml-dev-env:other") {
 		t.Errorf("of a flavour that was never built: got %v", err)
+	}
+}
+
+// TestNoOtherTaskNeedsTheImage: preflight has found a mistake. The run ends at once, with preflight's reason, and the build
+// that it has started serves the next one.
+func TestNoOtherTaskNeedsTheImage(t *testing.T) {
+	task := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "r-preflight", OwnerReferences: []metav1.OwnerReference{run.OwnerReference("r", "uid")},
+		Labels: map[string]string{"tekton.dev/pipelineRun": "r", "tekton.dev/pipelineTask": "preflight"}}}
+	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse})
+	task.Status.Results = []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues("ScriptNotFound")}, {Name: "message", Value: *v1.NewStructuredValues("checking script: it is not there")}}
+	o := Options{Run: run.Flags{Name: "r", UID: "uid"}}
+	needed := o.needed(&kube.Clients{Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"})
+	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "ns"}}
+	build.Status.Phase = buildv1.BuildPhaseRunning
+	check := func(doing string, err error) {
+		t.Helper()
+		if fail.ReasonOf(err) != fail.ScriptNotFound || !step.Printed(err) {
+			t.Errorf("%s: got %v, want preflight's failure, which is printed already", doing, err)
+		}
+	}
+	s := newSite(t, build)
+	s.needed = needed
+	_, err := s.run(t.Context())
+	check("before a build", err)
+	if builds, err := s.builds.Builds("ns").List(t.Context(), metav1.ListOptions{}); err != nil || len(builds.Items) != 1 {
+		t.Errorf("%d builds, %v; want no new one", len(builds.Items), err)
+	}
+	_, _, err = s.wait(t.Context(), build, &logFollower{out: io.Discard})
+	check("during a build", err)
+	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionTrue})
+	for _, tekton := range []*tektonfake.Clientset{tektonfake.NewSimpleClientset(), tektonfake.NewSimpleClientset(task)} {
+		if err := o.needed(&kube.Clients{Tekton: tekton, Namespace: "ns"})(t.Context()); err != nil {
+			t.Errorf("got %v, want to build", err)
+		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 const (
@@ -51,7 +52,10 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 	if err != nil {
 		stop()
 		<-read
-		if started != nil && last != nil && !ended(last) {
+		switch {
+		case step.Printed(err) && (started == nil || started.over()):
+			b.log.Info(fmt.Sprintf("Another task of this run has failed. Build %s continues, and the next run finds its image.", build.Name), "build", build.Name)
+		case started != nil && last != nil && !ended(last):
 			err = errors.Join(err, b.cancelNow(ctx, build.Name))
 		}
 		return err
@@ -165,9 +169,13 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, logs *logFollo
 	var quiet silence
 	err = b.until(ctx, build.Name, func(now *buildv1.Build) (bool, error) {
 		last = now
-		switch {
-		case ended(now):
+		if ended(now) {
 			return true, nil
+		}
+		if err := b.needed(ctx); err != nil {
+			return false, err
+		}
+		switch {
 		case now.Status.Phase == buildv1.BuildPhaseRunning:
 			copied, line := logs.seen()
 			if silent := quiet.noted(b.now(), copied); silent > 0 {

@@ -50,6 +50,16 @@ type sending struct {
 	err   error
 }
 
+// over reports whether the build has the folder.
+func (s *sending) over() bool {
+	select {
+	case <-s.ended:
+		return s.err == nil
+	default:
+		return false
+	}
+}
+
 // joinOrStart returns a build of our inputs. started is nil if another caller has started the build.
 func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, started *sending, err error) {
 	if err := b.apply(ctx); err != nil {

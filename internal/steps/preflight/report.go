@@ -47,9 +47,13 @@ func (c Check) because(reason fail.Reason) Check {
 	return c
 }
 
-// blockedBy is the check that an error of the API server or of the request blocks.
+// blockedBy is the check that an error of the API server or of the request blocks. Err puts "checking NAME" before it again.
 func blockedBy(name string, err error) Check {
-	return newCheck(name, Blocked, fail.NextOf(err), "%s", strings.TrimPrefix(oneLine(err.Error()), "checking the "+name+": ")).because(fail.ReasonOf(err))
+	text := oneLine(err.Error())
+	if object, seen, found := strings.Cut(text, ": "); found && strings.HasPrefix(object, "checking the "+name) {
+		text = seen
+	}
+	return newCheck(name, Blocked, fail.NextOf(err), "%s", text).because(fail.ReasonOf(err))
 }
 
 // Report is the result of a preflight.

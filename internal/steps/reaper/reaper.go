@@ -56,6 +56,12 @@ func Run(ctx context.Context, d Deps, o Options) error {
 	return r.pass(ctx)
 }
 
+// Abandoned is why the next pass would release an environment, "" if it stays.
+func Abandoned(ctx context.Context, clients *kube.Clients, l *coordinationv1.Lease) (why string, err error) {
+	s, err := (&reaper{clients: clients, now: time.Now}).look(ctx, l)
+	return s.why, err
+}
+
 type reaper struct {
 	clients *kube.Clients
 	log     *slog.Logger

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -35,8 +36,8 @@ type requirements struct {
 	// program is the agent on the nodes, venvs the folder of virtual environments there.
 	program, venvs string
 	timeout        time.Duration
-	// run is the PipelineRun that needs them, in namespace; "" if a person does.
-	run, namespace string
+	// job is who needs them, a run or a user of an environment.
+	job cause.Job
 }
 
 // include is a line of a requirements file that names another one.
@@ -95,7 +96,7 @@ func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (
 	defer cancel()
 	id := fmt.Sprintf("venv-%.24s-%d", r.digest, time.Now().UnixNano())
 	spec := agent.JobSpec{
-		Run: r.run, Launcher: agent.Command, Script: r.program, Args: []string{"venv", venv, r.name}, Tree: hash,
+		Run: r.job.Run, Launcher: agent.Command, Script: r.program, Args: []string{"venv", venv, r.name}, Tree: hash,
 		Nodes: len(s.nodes), RanksPerNode: 1, Deadline: deadline,
 	}
 	err = volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
@@ -148,12 +149,9 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 	for _, rank := range last.Ranks[:min(1, len(last.Ranks))] {
 		output = rank.Tail
 	}
-	next := fmt.Sprintf("the whole log is %s/rank-%d.log on node %d", last.Record, node, node)
-	if r.run != "" {
-		// The node will be gone.
-		next = fmt.Sprintf("mlenv fetch %s %s/rank-%d.log -n %s   # the whole log", r.run, last.Record, node, r.namespace)
-	}
-	what, cause := "pip failed", matching(output, pipError)
+	r.job.Record = last.Record
+	next := r.job.Log(node, fmt.Sprintf("rank-%d.log", node))
+	what, why := "pip failed", matching(output, pipError)
 	switch {
 	case last.StopCause == agent.StopDeadline:
 		what = fmt.Sprintf("pip did not end within %s", r.timeout)
@@ -163,14 +161,15 @@ func (r requirements) failed(node int, last agent.JobStatus) error {
 		what = "pip could not be started: " + last.Launcher.Error
 	case matching(output, untrusted) != nil:
 		// What pip reports after it, a package that does not exist, is its consequence.
-		what, cause = "pip does not trust the certificate of a server", matching(output, untrusted)
+		what, why = "pip does not trust the certificate of a server", matching(output, untrusted)
 		next = "name a ConfigMap in network.trusted_ca of the cluster file whose key ca-bundle.crt has every CA to trust; " +
 			"on OpenShift that is mlenv-trusted-ca, which the cluster fills\n" + next
-	case cause == nil:
-		cause = output
+	case why == nil:
+		why = output
 	}
-	cause = shortened(cause, causeLines, causeBytes)
-	err := fail.Becausef(fail.RequirementsFailed, "installing %s on node %d: %s", r.name, node, strings.Join(append([]string{what}, cause...), "\n  "))
+	why = shortened(why, causeLines, causeBytes)
+	err := fail.Becausef(fail.RequirementsFailed, "installing %s on node %d: %s", r.name, node, strings.Join(append([]string{what}, why...), "\n  "))
+	output = slices.DeleteFunc(output, func(line string) bool { return slices.Contains(why, line) })
 	return fail.Advise(fail.WithTail(err, shortened(output, shownLines, shownBytes)), "%s", next)
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
@@ -130,7 +131,7 @@ func TestRequirementsThatFail(t *testing.T) {
 
 // The node of a run is gone when somebody reads its error: the log is fetched from the claim.
 func TestLogOfRequirementsAfterTheRun(t *testing.T) {
-	needs := requirements{name: "pip.txt", run: "nightly", namespace: "ns"}
+	needs := requirements{name: "pip.txt", job: cause.Job{Run: "nightly", Environment: "env", Namespace: "ns"}}
 	last := agent.JobStatus{State: agent.Exited, Record: "/workspace/.mlenv/runs/venv-1", Ranks: []agent.RankStatus{{Tail: slices.Repeat([]string{"ERROR: " + strings.Repeat("x", 400)}, 30)}}}
 	err := needs.failed(1, last)
 	if got, want := fail.NextOf(err), "mlenv fetch nightly /workspace/.mlenv/runs/venv-1/rank-1.log -n ns   # the whole log"; got != want {
@@ -139,5 +140,21 @@ func TestLogOfRequirementsAfterTheRun(t *testing.T) {
 	const mostResult = 700
 	if len(err.Error()) > mostResult || strings.Count(fail.Details(err), "ERROR") != causeLines+shownLines {
 		t.Errorf("%d bytes, want at most %d and the last lines apart:\n%s", len(err.Error()), mostResult, fail.Details(err))
+	}
+}
+
+// A user at a laptop reads each line of pip once, and gets a command for the whole log.
+func TestRequirementsOfAUser(t *testing.T) {
+	needs := requirements{name: "pip.txt", job: cause.Job{Environment: "mine", Namespace: "ns"}}
+	err := needs.failed(1, agent.JobStatus{State: agent.Exited, Record: "/workspace/.mlenv/runs/venv-1", Ranks: []agent.RankStatus{{Tail: []string{
+		"Looking in indexes: https://pypi.org/simple", "ERROR: Could not find a version", "ERROR: No matching distribution found for torchh",
+	}}}})
+	want := "installing pip.txt on node 1: pip failed\n  ERROR: Could not find a version\n  ERROR: No matching distribution found for torchh\n" +
+		"its last lines:\n  Looking in indexes: https://pypi.org/simple"
+	if got := fail.Details(err); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got, want := fail.NextOf(err), "mlenv shell 1 --name=mine -n ns -- cat /workspace/.mlenv/runs/venv-1/rank-1.log   # the whole log"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -55,8 +56,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	}
 	defer detach()
 	s := sender{nodes: set, log: log}
-	needs := newRequirements(o.Requirements, o.RequirementsTimeout)
-	needs.run, needs.namespace = o.Run.Name, d.Clients.Namespace
+	needs := newRequirements(o.Requirements, o.RequirementsTimeout, cause.Job{Run: o.Run.Name, Environment: o.Name, Namespace: d.Clients.Namespace})
 	if git.IsFolder(o.Source.URL) {
 		return s.await(ctx, o.Source, needs)
 	}
@@ -110,6 +110,8 @@ type Folder struct {
 	// Requirements is the path of a pip file in the folder, "" for none, RequirementsTimeout the time to install it.
 	Requirements        string
 	RequirementsTimeout time.Duration
+	// Environment and Namespace of the nodes are named in advice.
+	Environment, Namespace string
 }
 
 // SendFolder makes the folder the current tree of all nodes, and returns its hash, which every node has confirmed.
@@ -119,7 +121,7 @@ func SendFolder(ctx context.Context, log *slog.Logger, set nodes.Set, f Folder) 
 	if err != nil {
 		return "", err
 	}
-	return sender{nodes: set, log: log}.deliver(ctx, f.Dir, m, newRequirements(f.Requirements, f.RequirementsTimeout))
+	return sender{nodes: set, log: log}.deliver(ctx, f.Dir, m, newRequirements(f.Requirements, f.RequirementsTimeout, cause.Job{Environment: f.Environment, Namespace: f.Namespace}))
 }
 
 // Upload sends the tree of a folder to all nodes for a run whose repository is SentURL: its step sync-repo installs the
@@ -130,8 +132,8 @@ func Upload(ctx context.Context, log *slog.Logger, set nodes.Set, dir string, m 
 	return err
 }
 
-func newRequirements(name string, timeout time.Duration) requirements {
-	return requirements{name: name, program: agent.Program, venvs: agent.State + "/venvs", timeout: timeout}
+func newRequirements(name string, timeout time.Duration, job cause.Job) requirements {
+	return requirements{job: job, name: name, program: agent.Program, venvs: agent.State + "/venvs", timeout: timeout}
 }
 
 // deliver sends the tree and activates it.

@@ -164,10 +164,10 @@ func words(a agent.Attempt) string {
 }
 
 // end stops what still runs of the job, such as the ranks of a node that could not be reached, and waits for its end.
-func (t *Training) end(ctx context.Context) error {
+func (t *Training) end(ctx context.Context, reason string) error {
 	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return nodes.Retry(ctx, func() error {
-			err := client.StopJob(ctx, t.ID, agent.Stop{Reason: "the training is restarted", Grace: grace})
+			err := client.StopJob(ctx, t.ID, agent.Stop{Reason: reason, Grace: grace})
 			if err == nil {
 				err = client.WatchJob(ctx, t.ID, func(agent.JobStatus) error { return nil })
 			}
@@ -198,7 +198,7 @@ func (a *attempt) regroup(ctx context.Context, t *Training, failed *agent.Attemp
 		if t.Pods, err = newPods(ctx, a.Clients.Kube, a.Clients.Namespace, a.Name, len(t.Nodes)); err != nil {
 			return err
 		}
-		if err := t.end(ctx); err != nil {
+		if err := t.end(ctx, "the training is restarted"); err != nil {
 			return err
 		}
 		if a.Exclusive { // somebody else may have started one meanwhile

@@ -37,7 +37,9 @@ import (
 func newRestartable(t *testing.T, restarts int, script string) (*Training, *buffer, []*agenttest.Node) {
 	t.Helper()
 	training, out, agents := newTraining(t, script)
-	training.Restarts, training.Regroup = restarts, func(ctx context.Context, _ *agent.Attempt) error { return training.end(ctx) }
+	training.Restarts, training.Regroup = restarts, func(ctx context.Context, _ *agent.Attempt) error {
+		return training.end(ctx, "the training is restarted")
+	}
 	training.Spec.Deadline = time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	return training, out, agents
 }

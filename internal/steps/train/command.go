@@ -1,6 +1,7 @@
 package train
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -63,7 +64,7 @@ the step writes the stacks of all ranks into the record, names the rank that the
 		log := step.Log(cmd)
 		about := notify.Event{Run: o.Run.Name, Namespace: clients.Namespace, Environment: o.Name}
 		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Out: step.Output(cmd), Notify: notified.Open(log, about, o.Run.UID)}, o)
-		return errors.Join(err, metrics.Write(result.Metrics))
+		return cmp.Or(err, metrics.Write(result.Metrics))
 	}
 	return cmd
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
 
@@ -184,7 +185,7 @@ func (a *attempt) leases() lease.Client {
 }
 
 // earlier returns the final failure that an attempt before this one reported, nil if there is none or if its job may still
-// succeed.
+// succeed. Tekton retries a step whatever its failure was: a line refers to the first attempt, which has printed the error.
 func (a *attempt) earlier(ctx context.Context) (Result, error) {
 	if a.Run.Name == "" {
 		return Result{}, nil
@@ -193,8 +194,9 @@ func (a *attempt) earlier(ctx context.Context) (Result, error) {
 	if v == nil {
 		return Result{}, nil
 	}
-	a.Log.Info("The first attempt of this step has reported its verdict, which is final: the training does not run twice.", "reason", v.Reason)
-	return Result{Metrics: v.Metrics}, fail.Becausef(v.Reason, "%s", v.Message)
+	const words = 200
+	a.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the verdict of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)), "reason", v.Reason)
+	return Result{Metrics: v.Metrics}, &step.Exit{Code: step.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
 }
 
 // first looks for the verdict in the TaskRun, which loses it with the step's pod, in the Lease, and in the receipt of a run
@@ -307,8 +309,7 @@ func (a *attempt) settingsLost(ctx context.Context, facts []agent.Facts) error {
 // or deleted, if a person interrupts it, and if its environment is lost. If the step's pod is evicted the training continues
 // for the next attempt.
 func (a *attempt) interrupted(ctx context.Context, t *Training) error {
-	// A pod has 30 s between SIGTERM and SIGKILL.
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	if lost := context.Cause(ctx); fail.ReasonOf(lost) == fail.EnvironmentMissing {
 		t.Stop(ending, "the environment is not this run's any more")
@@ -326,8 +327,10 @@ func (a *attempt) interrupted(ctx context.Context, t *Training) error {
 	if !why.Cause.Final() {
 		return fail.Becausef(fail.Cancelled, "training: %s; job %s continues and the next attempt finds it", why.Message, t.ID)
 	}
-	a.Log.Info("Stopping the training: " + why.Message + ".")
-	t.Stop(ending, why.Message)
+	a.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime))
+	if err := t.end(ending, why.Message); err != nil {
+		a.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after they were told to stop: %v", grace, err), "error", err)
+	}
 	if why.Cause == run.TimedOut {
 		return fail.Becausef(fail.TrainingTimeout, "training: %s", why.Message)
 	}

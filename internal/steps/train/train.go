@@ -38,6 +38,8 @@ const (
 	// launcherEnd is how long launchers may run after their ranks have exited with 0. Until they end the nodes
 	// refuse the next training.
 	launcherEnd = 20 * time.Second
+	// endTime bounds the end of an interrupted training: a pod has 30 s between SIGTERM and SIGKILL.
+	endTime = 15 * time.Second
 )
 
 // Training is one job on all its nodes.
@@ -464,7 +466,7 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 		}
 	}
 	if found, failed := cause.Find(statuses); failed {
-		return found.Err(cause.Job{Run: t.Spec.Run, Environment: t.Environment, Namespace: t.Namespace, Record: statuses[found.Rank.Node].Record})
+		return found.Err(t.job(statuses[found.Rank.Node]))
 	}
 	// The other nodes are stopped after such a failure.
 	for _, status := range statuses {
@@ -507,6 +509,10 @@ func (t *Training) timedOut(statuses []agent.JobStatus, took time.Duration) erro
 	return fail.Advise(fail.Becausef(fail.TrainingTimeout, "%s", text), "%s", next)
 }
 
+func (t *Training) job(status agent.JobStatus) cause.Job {
+	return cause.Job{Run: t.Spec.Run, Environment: t.Environment, Namespace: t.Namespace, Record: status.Record}
+}
+
 func (t *Training) launcherFailed(status agent.JobStatus) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -520,11 +526,7 @@ func (t *Training) launcherFailed(status agent.JobStatus) error {
 	}
 	err := fail.Becausef(fail.RankFailed, "training: launcher %s of node %d %s and started %d of %d ranks",
 		t.Spec.Launcher, status.Node, cause.Describe(status.Launcher), len(status.Ranks), t.Spec.RanksOfNode())
-	err = fail.WithTail(err, tail)
-	if t.Spec.Run != "" { // the nodes will be gone
-		return fail.Advise(err, "mlenv fetch %s %s/launcher-%d.log -n %s   # the launcher's log", t.Spec.Run, status.Record, status.Node, t.Namespace)
-	}
-	return fail.Advise(err, "the launcher's log is %s/launcher-%d.log on node %d", status.Record, status.Node, status.Node)
+	return fail.Advise(fail.WithTail(err, tail), "%s", t.job(status).Log(status.Node, fmt.Sprintf("launcher-%d.log", status.Node)))
 }
 
 func (t *Training) drain(logs *sync.WaitGroup) {

@@ -297,6 +297,32 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 	}
 }
 
+// TestInterruptedMeansEnded: a person's next command finds the nodes free, so Ctrl-C waits for ranks that save something first.
+func TestInterruptedMeansEnded(t *testing.T) {
+	training, out, _ := newTraining(t, `trap 'sleep 0.5; exit 3' TERM; echo up; while :; do sleep 0.05; done`)
+	ctx, interrupt := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { _, err := training.Run(ctx); ended <- err }()
+	for !strings.Contains(out.String(), "[0 -] up\n") || !strings.Contains(out.String(), "[1 -] up\n") {
+		select {
+		case err := <-ended:
+			t.Fatalf("it ended early: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	interrupt()
+	<-ended
+	a := &attempt{Deps: Deps{Log: training.Log}}
+	if err := a.interrupted(ctx, training); fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(out.String(), "until its ranks have ended") {
+		t.Errorf("got %v, output %q; want Cancelled, and what it waits for", err, out)
+	}
+	for _, client := range training.Nodes {
+		if status, err := client.Job(t.Context(), "job"); err != nil || status.State != agent.Stopped {
+			t.Errorf("node %d: %s, %v; want it stopped", client.Node(), status.State, err)
+		}
+	}
+}
+
 // podsLost is a cluster from which pods are deleted.
 type podsLost struct{ podsAlive }
 
@@ -550,8 +576,12 @@ func TestEarlierVerdict(t *testing.T) {
 		task.Status.RetriesStatus = []v1.TaskRunStatus{{TaskRunStatusFields: v1.TaskRunStatusFields{Results: []v1.TaskRunResult{
 			{Name: "reason", Value: *v1.NewStructuredValues(string(reason))}, {Name: "message", Value: *v1.NewStructuredValues("training: rank 3")}, {Name: "metrics", Value: *v1.NewStructuredValues(`{"step":7}`)}}}}}
 		clients := &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
-		a := attempt{Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+		out := &buffer{}
+		a := attempt{Deps{Clients: clients, Log: step.TextLog(out)}, Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 		result, err := a.earlier(t.Context())
+		if want != "" && (!step.Printed(err) || !strings.HasSuffix(out.String(), fmt.Sprintf("the verdict of the first attempt is final, %s: training: rank 3\n", want))) {
+			t.Errorf("after %q: %q and %v, want one line that repeats the verdict", reason, out, err)
+		}
 		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != "training: rank 3" || result.Metrics != `{"step":7}`) {
 			t.Errorf("after %q: got %v, metrics %q; want %q", reason, err, result.Metrics, want)
 		}

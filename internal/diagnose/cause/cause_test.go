@@ -217,7 +217,7 @@ func TestCauseErr(t *testing.T) {
 		t.Errorf("next: %s, want %s: the nodes of a run are gone after it", got, want)
 	}
 	kept := Job{Environment: "env", Namespace: "ns", Record: "/workspace/.mlenv/runs/x"}
-	if got, want := kept.log(1, 3), "mlenv shell 1 --name=env -n ns -- cat /workspace/.mlenv/runs/x/rank-3.log"; got != want {
+	if got, want := kept.log(1, 3), "mlenv shell 1 --name=env -n ns -- cat /workspace/.mlenv/runs/x/rank-3.log   # the whole log"; got != want {
 		t.Errorf("in a kept environment: %s, want %s", got, want)
 	}
 	if got := fail.ReasonOf(err); got != fail.RankFailed {

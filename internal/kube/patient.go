@@ -17,8 +17,11 @@ type patient struct {
 	pause, most time.Duration
 }
 
+// Patience is how long a request of a step waits for the API server.
+const Patience = 2 * time.Minute
+
 func inPod(next http.RoundTripper) http.RoundTripper {
-	return patient{next: next, pause: 2 * time.Second, most: 2 * time.Minute}
+	return patient{next: next, pause: 2 * time.Second, most: Patience}
 }
 
 // RoundTrip sends the request again if that cannot do anything twice.

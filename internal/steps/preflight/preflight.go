@@ -33,7 +33,7 @@ import (
 // Auto is the mode that uses RDMA if it is possible. The other modes are those of package objects.
 const Auto = "auto"
 
-// timeLimit bounds all checks: what has no answer by then is unknown.
+// timeLimit bounds all checks: what has no answer by then is unknown. In a pod only the API server may take longer.
 const timeLimit = 9 * time.Second
 
 // Placeholders of images that are not known yet: the API server checks only their form.
@@ -134,14 +134,18 @@ func Run(ctx context.Context, d Deps, o Options) (Report, error) {
 
 // Examine makes all checks at once, within ten seconds.
 func Examine(ctx context.Context, d Deps, o Options) Report {
-	ctx, cancel := context.WithTimeout(ctx, timeLimit)
+	limit := timeLimit
+	if d.Clients.InCluster {
+		limit += kube.Patience
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	p, err := newProbe(ctx, d, o)
-	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, p.repository, p.environment}
+	checks := []func(context.Context) []Check{p.params, p.timeouts, p.secrets, soon(p.repository), p.environment}
 	if err != nil {
 		p.first = append(p.first, blockedBy("request", err))
 	} else {
-		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.image)
+		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, soon(p.image))
 	}
 	found := make([][]Check, len(checks))
 	var all sync.WaitGroup
@@ -152,6 +156,15 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	return Report{
 		Asked: o.Mode, Checks: causes(slices.Concat(slices.Insert(found, 0, p.first)...)),
 		request: p.Request, free: p.free, objects: p.objects,
+	}
+}
+
+// soon bounds a check that asks other servers.
+func soon(check func(context.Context) []Check) func(context.Context) []Check {
+	return func(ctx context.Context) []Check {
+		ctx, cancel := context.WithTimeout(ctx, timeLimit)
+		defer cancel()
+		return check(ctx)
 	}
 }
 

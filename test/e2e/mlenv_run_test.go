@@ -115,9 +115,10 @@ func requirementsFail(u trainer) {
 	if next == nil {
 		u.Fatalf("no command for the log of pip is printed:\n%s", shortened(out))
 	}
-	u.says(dir, step.Done, append(strings.Fields(next[1]), "--to=got")...)
+	got := u.TempDir() // a folder with more in it is another training
+	u.says(dir, step.Done, append(strings.Fields(next[1]), "--to="+got)...)
 	var log []byte
-	err := filepath.WalkDir(filepath.Join(dir, "got"), func(path string, _ os.DirEntry, err error) error {
+	err := filepath.WalkDir(got, func(path string, _ os.DirEntry, err error) error {
 		if filepath.Base(path) == next[2] {
 			log, err = os.ReadFile(path)
 		}

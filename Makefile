@@ -106,23 +106,23 @@ govulncheck: ## look for known vulnerabilities in what the programs call (needs 
 	  || [ "$$(sed -n 's/^Vulnerability #.*: //p' <<<"$$found")" = GO-2023-1901 ] || { echo "$$found"; exit 1; }
 
 E2E_TIMEOUT := 60m
+# E2E_FLAGS=-update writes docs/faults.md.
+E2E_FLAGS ?=
 E2E := go run gotest.tools/gotestsum@v1.13.0 --format=standard-verbose -- -tags e2e -count=1
 .PHONY: e2e
 e2e: bin/localcluster ## run the end-to-end tests on a fresh local cluster (root); E2E_KEEP_CLUSTER=1 uses the running cluster and keeps it
-	$(SUDO) $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e
+	$(SUDO) $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e $(E2E_FLAGS)
 
 .PHONY: nightly
 nightly: export E2E_SET := nightly
 nightly: E2E_TIMEOUT := 100m
 nightly: race e2e culprits ## run the race detector, the end-to-end tests with those that are slow and rarely change, and culprits
 
-# FAULTS_FLAGS=-update writes docs/faults.md. Either half takes less than 30 minutes.
-FAULTS_FLAGS :=
 .PHONY: faults faults-1 faults-2
 faults-1: export E2E_SET := faults
 faults-2: export E2E_SET := faults-alone
 faults-1 faults-2: bin/localcluster
-	$(SUDO) $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run 'TestCluster/(training|down)' $(FAULTS_FLAGS)
+	$(SUDO) $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run 'TestCluster/(training|down)' $(E2E_FLAGS)
 faults: ## run all scenarios of docs/faults.md, in two halves that can run one after another (root)
 	@$(MAKE) --no-print-directory faults-1
 	@$(MAKE) --no-print-directory faults-2

@@ -62,7 +62,7 @@ var update = flag.Bool("update", false, "write docs/faults.md")
 
 const (
 	faultsFile             = "../../docs/faults.md"
-	faultsBegin, faultsEnd = "<!-- written by make faults FAULTS_FLAGS=-update -->\n", "<!-- end -->"
+	faultsBegin, faultsEnd = "<!-- written by make faults E2E_FLAGS=-update -->\n", "<!-- end -->"
 )
 
 // TestFaultsPage fails if docs/faults.md does not have the table, or names a scenario that does not exist.

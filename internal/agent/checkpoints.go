@@ -15,7 +15,7 @@ import (
 const CheckpointVariable = "MLENV_LAST_CHECKPOINT"
 
 // MaxCheckpoints is how many checkpoints of a run an agent looks at, the newest ones.
-const MaxCheckpoints = 32
+const MaxCheckpoints = 8
 
 // checkpointName is also the name of a file or folder.
 var checkpointName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.=+@,-]{0,199}$`)
@@ -51,6 +51,8 @@ type Checkpoint struct {
 	Format CheckpointFormat `json:"format,omitempty"`
 	// Modified is when its newest file was written.
 	Modified time.Time `json:"modified"`
+	// Marked is true for the one that the file latest names: whoever wrote it took it for complete.
+	Marked bool `json:"marked,omitempty"`
 	// Missing is what it lacks, "" if it has everything that was searched for.
 	Missing string `json:"missing,omitempty"`
 }

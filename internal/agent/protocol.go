@@ -373,6 +373,8 @@ type JobStatus struct {
 	Ended   time.Time `json:"ended,omitzero"`
 	// Launcher is how the launcher itself ended.
 	Launcher Exit `json:"launcher"`
+	// Stopping is when the job was told to stop.
+	Stopping time.Time `json:"stopping,omitzero"`
 	// StopCause and StopReason are those of the request that stopped the job.
 	StopCause  StopCause    `json:"stopCause,omitempty"`
 	StopReason string       `json:"stopReason,omitempty"`

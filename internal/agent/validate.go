@@ -19,7 +19,9 @@ const (
 	MaxAttempts = 100
 	// maxLines and maxText bound the texts of a rank, in lines and in bytes.
 	maxLines = 100
-	maxText  = 2000
+	// maxLeftOut bounds the nodes that an attempt left out.
+	maxLeftOut = 16
+	maxText    = 2000
 )
 
 // Validate returns everything that is wrong with the numbers of s, nil if nothing is.
@@ -78,7 +80,12 @@ func (s *JobStatus) Confine(id string, node int) error {
 	s.StopReason = short(s.StopReason)
 	for i := range s.Spec.Attempts {
 		a := &s.Spec.Attempts[i]
-		a.Attempt, a.Reason, a.Message, a.Checkpoint, a.LeftOut = i+1, short(a.Reason), short(a.Message), short(a.Checkpoint), shortLines(a.LeftOut)
+		a.Attempt, a.Reason, a.Message = i+1, short(a.Reason), short(a.Message)
+		if !IsCheckpointName(a.Checkpoint) {
+			a.Checkpoint = ""
+		}
+		// Names of nodes have fewer characters than those of checkpoints.
+		a.LeftOut = slices.DeleteFunc(a.LeftOut[:min(len(a.LeftOut), maxLeftOut)], func(name string) bool { return !IsCheckpointName(name) })
 	}
 	s.Launcher.confine()
 	return nil

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -38,7 +39,7 @@ func (s *Server) checkpoints(w http.ResponseWriter, r *http.Request) error {
 	if !filepath.IsLocal(search.Folder) {
 		return fail.Becausef(fail.InvalidInput, "looking for checkpoints in %q: want a folder below the workspace", search.Folder)
 	}
-	found, err := findCheckpoints(filepath.Join(s.config.Paths.Workspace, search.Folder), search)
+	found, err := findCheckpoints(r.Context(), filepath.Join(s.config.Paths.Workspace, search.Folder), search)
 	if err != nil {
 		return fmt.Errorf("looking for checkpoints: %w", err)
 	}
@@ -47,7 +48,7 @@ func (s *Server) checkpoints(w http.ResponseWriter, r *http.Request) error {
 
 // findCheckpoints looks at the newest entries of a folder, and at the one that the file `latest` names, as DeepSpeed and the
 // module mlenv write it. Whatever is newer than that one was not finished. A missing folder has no checkpoints.
-func findCheckpoints(path string, search agent.CheckpointSearch) ([]agent.Checkpoint, error) {
+func findCheckpoints(ctx context.Context, path string, search agent.CheckpointSearch) ([]agent.Checkpoint, error) {
 	entries, err := entriesOf(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -60,6 +61,9 @@ func findCheckpoints(path string, search agent.CheckpointSearch) ([]agent.Checkp
 	}
 	all := []agent.Checkpoint{}
 	for _, entry := range newest {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		if len(all) == agent.MaxCheckpoints || !agent.IsCheckpointName(entry.Name()) || !entry.IsDir() && entry.Name() != mark {
 			continue
 		}
@@ -68,6 +72,9 @@ func findCheckpoints(path string, search agent.CheckpointSearch) ([]agent.Checkp
 		}
 	}
 	marked := len(all) > 0 && all[0].Name == mark
+	if marked {
+		all[0].Marked = true
+	}
 	for i, c := range all {
 		switch {
 		case c.Missing != "":
@@ -252,6 +259,10 @@ func (p *parts) deepSpeed() agent.CheckpointFormat {
 			p.missing = append(p.missing, fmt.Sprintf("%d of %d files *_optim_states.pt", missing, len(ranks)))
 		}
 		ranks, models = nil, nil
+	}
+	if len(models)*len(ranks) > maxFiles {
+		p.missing = append(p.missing, "files of too many ranks to count")
+		return format
 	}
 	for model := range len(models) {
 		if format != agent.DeepSpeedShards {

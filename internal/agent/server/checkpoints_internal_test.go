@@ -105,11 +105,11 @@ func TestCheckpointIsComplete(t *testing.T) {
 			for name, content := range with(tc.files, "notes.txt", "") {
 				write(t, filepath.Join(dir, "step-5", name), content, 0)
 			}
-			got, err := findCheckpoints(dir, tc.search)
+			got, err := findCheckpoints(t.Context(), dir, tc.search)
 			if err != nil || len(got) != 1 {
 				t.Fatalf("got %+v, %v; want one", got, err)
 			}
-			if diff := cmp.Diff(agent.Checkpoint{Name: "step-5", Format: tc.format, Modified: got[0].Modified, Missing: tc.missing}, got[0]); diff != "" {
+			if diff := cmp.Diff(agent.Checkpoint{Name: "step-5", Format: tc.format, Modified: got[0].Modified, Marked: got[0].Marked, Missing: tc.missing}, got[0]); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
@@ -210,7 +210,7 @@ func TestNewestCheckpoints(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "run")
 			tc.write(t, dir)
-			found, err := findCheckpoints(dir, agent.CheckpointSearch{World: 1, All: true})
+			found, err := findCheckpoints(t.Context(), dir, agent.CheckpointSearch{World: 1, All: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -228,7 +228,7 @@ func TestNewestCheckpoints(t *testing.T) {
 		write(t, fmt.Sprintf("%s/step-%d/%s", dir, i, file), whole, i)
 	}
 	write(t, dir+"/latest", "step-3", 3)
-	found, err := findCheckpoints(dir, agent.CheckpointSearch{World: 1, All: true})
+	found, err := findCheckpoints(t.Context(), dir, agent.CheckpointSearch{World: 1, All: true})
 	if last := len(found) - 1; err != nil || last != agent.MaxCheckpoints-1 || found[last].Name != "step-3" || found[last].Missing != "" {
 		t.Errorf("got %+v, %v; want %d, and the one that is marked among them", found, err, agent.MaxCheckpoints)
 	}

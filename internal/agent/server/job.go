@@ -243,6 +243,7 @@ func (j *job) stop(stop agent.Stop) {
 	first := !j.stopping && j.status.Ended.IsZero()
 	if first {
 		j.stopping = true
+		j.status.Stopping = time.Now().UTC()
 		j.status.StopCause, j.status.StopReason, j.status.Quiet = stop.Cause, stop.Reason, quiet
 	}
 	grace := j.status.Spec.Grace

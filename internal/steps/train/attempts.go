@@ -206,6 +206,15 @@ func (a *attempt) regroup(ctx context.Context, t *Training, failed *agent.Attemp
 				return err
 			}
 		}
+		for node, f := range facts {
+			if f.GPUFault() == "" {
+				continue
+			}
+			// nvidia-smi may have waited for the ranks that have just ended.
+			if facts[node], err = t.Nodes[node].Facts(ctx); err != nil {
+				return err
+			}
+		}
 		// A new pod does not know its network, and if all are new none does.
 		settings := t.Network.Settings
 		settings.Racks = network.SettingsOf(facts).Racks

@@ -230,6 +230,9 @@ func TestContainerToldToEnd(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	if len(training.Spec.Attempts) == 0 {
+		t.Fatal(out)
+	}
 	first := training.Spec.Attempts[0]
 	if first.Reason != string(fail.NodeLost) || first.Node == nil || *first.Node != 1 || !strings.Contains(first.Message, "its container was told to end") {
 		t.Errorf("attempt 1 ended with %+v, want NodeLost of node 1", first)

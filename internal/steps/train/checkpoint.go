@@ -97,7 +97,7 @@ func (t *Training) checkpoints(ctx context.Context, folder string) (map[int][]ag
 }
 
 // newestComplete is the newest checkpoint of which every volume has its part, "" for none. incomplete are those that are newer, with
-// what they lack. sure is false if a file of an unknown format is among them: it may be complete where it is needed.
+// what they lack. sure is false if one among them may be complete where it is needed: of an unknown format, or marked as the latest.
 func newestComplete(volumes map[int][]agent.Checkpoint) (name string, incomplete []string, sure bool) {
 	all := slices.Concat(slices.Collect(maps.Values(volumes))...)
 	slices.SortFunc(all, func(a, b agent.Checkpoint) int { return b.Modified.Compare(a.Modified) })
@@ -113,7 +113,7 @@ func newestComplete(volumes map[int][]agent.Checkpoint) (name string, incomplete
 			return c.Name, incomplete, true
 		}
 		incomplete = append(incomplete, c.Name+": "+strings.Join(problems, "; "))
-		sure = sure && c.Format != ""
+		sure = sure && c.Format != "" && !c.Marked
 	}
 	return "", incomplete, sure
 }

@@ -37,10 +37,19 @@ func faulty(facts []agent.Facts, n network.Network) (node int, fault string) {
 	return 0, ""
 }
 
-// silent reports whether an attempt ended because a node did not answer while its pod was as before. A pod that was deleted,
-// evicted or preempted may come back to its node.
+// silent reports whether an attempt ended because a node did not answer, and still does not, while its pod is as before. A pod
+// that was deleted, evicted or preempted may come back to its node.
 func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
-	return failed.Reason == string(fail.NodeLost) && failed.Node != nil && t.Pods.Lost(ctx, t.Nodes[*failed.Node]) == nil
+	if failed.Reason != string(fail.NodeLost) || failed.Node == nil {
+		return false
+	}
+	client := t.Nodes[*failed.Node]
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	if _, err := client.Facts(asking); err == nil {
+		return false
+	}
+	return t.Pods.Lost(ctx, client) == nil
 }
 
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,

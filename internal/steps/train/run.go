@@ -134,13 +134,14 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 	if t.Pods, err = newPods(ctx, clients.Kube, clients.Namespace, o.Name, len(set)); err != nil {
 		return Result{}, err
 	}
-	if t.Spec, t.Network, err = a.spec(ctx, set); err != nil {
-		return Result{}, err
+	t.Spec, t.Network, err = a.spec(ctx, set)
+	if err == nil && o.Exclusive {
+		err = t.clear(ctx, o.Replace)
 	}
-	if o.Exclusive {
-		if err := t.clear(ctx, o.Replace); err != nil {
-			return Result{}, err
-		}
+	if ctx.Err() != nil {
+		return Result{}, a.interrupted(ctx, t)
+	} else if err != nil {
+		return Result{}, err
 	}
 	t.Network.Log(log)
 	result, err := t.RunAttempts(ctx)
@@ -328,6 +329,7 @@ func (a *attempt) interrupted(ctx context.Context, t *Training) error {
 		return fail.Becausef(fail.Cancelled, "training: %s; job %s continues and the next attempt finds it", why.Message, t.ID)
 	}
 	a.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime))
+	t.Stop(ending, why.Message) // each node, whatever the others answer
 	if err := t.end(ending, why.Message); err != nil {
 		a.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after they were told to stop: %v", grace, err), "error", err)
 	}

@@ -33,6 +33,8 @@ const (
 	grace = 5 * time.Second
 	// reachable is how long an agent may not answer before its node counts as lost.
 	reachable = 2 * time.Minute
+	// askTime bounds a question whose answer may not come because something else is away too.
+	askTime = 10 * time.Second
 	// drain is how long logs may take to arrive after their ranks have ended.
 	drain = 30 * time.Second
 	// launcherEnd is how long launchers may run after their ranks have exited with 0. Until they end the nodes
@@ -238,7 +240,10 @@ func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan
 
 // lost is the error for a silent node that cannot come back. If it can, lost waits a little.
 func (t *Training) lost(ctx context.Context, client *agent.Client, silentSince time.Time) error {
-	if err := t.Pods.Lost(ctx, client); err != nil {
+	asking, cancel := context.WithTimeout(ctx, askTime) // the API server may be away too
+	err := t.Pods.Lost(asking, client)
+	cancel()
+	if err != nil {
 		return err
 	}
 	if time.Since(silentSince) > reachable {
@@ -414,8 +419,9 @@ func (t *Training) showDebugger(status agent.JobStatus) bool {
 func (t *Training) succeeded(statuses []agent.JobStatus) bool {
 	failed := func(r agent.RankStatus) bool { return r.Ended.IsZero() || r.Exit != (agent.Exit{}) }
 	// A rank may save and exit with 0 when its node's container is told to end; its work is not done.
-	stopped := func(r agent.RankStatus) bool { return r.Stopped }
+	// A rank that ends at once may do so before its shim has noted the signal, which RankStatus.Stopped means.
 	return !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool {
+		stopped := func(r agent.RankStatus) bool { return r.Ended.After(s.Stopping) }
 		return len(s.Ranks) != t.Spec.RanksOfNode() || slices.ContainsFunc(s.Ranks, failed) || s.StopCause == agent.StopContainer && slices.ContainsFunc(s.Ranks, stopped)
 	})
 }

@@ -115,7 +115,7 @@ e2e: bin/localcluster ## run the end-to-end tests on a fresh local cluster (root
 
 .PHONY: nightly
 nightly: export E2E_SET := nightly
-nightly: E2E_TIMEOUT := 100m
+nightly: E2E_TIMEOUT := 150m
 nightly: race e2e culprits ## run the race detector, the end-to-end tests with those that are slow and rarely change, and culprits
 
 .PHONY: faults faults-1 faults-2

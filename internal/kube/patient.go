@@ -1,11 +1,13 @@
 package kube
 
 import (
-	"errors"
+	"context"
 	"fmt"
+	"io"
 	"log/slog"
-	"net"
 	"net/http"
+	"net/http/httptrace"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,32 +15,52 @@ import (
 // has nobody who could try again, a request should not fail for that.
 type patient struct {
 	next http.RoundTripper
-	// pause is between two attempts, most the time from the first one in which another is made.
-	pause, most time.Duration
+	// pause is between two attempts, most the time from the first one in which another is made, and young how long after its
+	// absence the API server may refuse what it will allow: it answers before it knows all roles.
+	pause, most, young time.Duration
+	// away is when a request failed last, in Unix nanoseconds.
+	away *atomic.Int64
 }
 
 // Patience is how long a request of a step waits for the API server.
 const Patience = 2 * time.Minute
 
 func inPod(next http.RoundTripper) http.RoundTripper {
-	return patient{next: next, pause: 2 * time.Second, most: Patience}
+	return patient{next: next, pause: 2 * time.Second, most: Patience, young: 30 * time.Second, away: &atomic.Int64{}}
 }
 
 // RoundTrip sends the request again if that cannot do anything twice.
 func (p patient) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx, end := request.Context(), time.Now().Add(p.most)
 	for warned := false; ; {
-		response, err := p.next.RoundTrip(request)
-		if err == nil || ctx.Err() != nil || time.Now().Add(p.pause).After(end) || !unsent(err) && (request.Method != http.MethodGet || !Transient(err)) {
+		sent := false
+		traced := request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}))
+		response, err := p.next.RoundTrip(traced)
+		problem := err
+		switch {
+		case err == nil && !p.tooYoung(request, response):
+			return response, nil
+		case err == nil:
+			problem = fmt.Errorf("it answered %s", response.Status)
+		case ctx.Err() != nil || sent && (request.Method != http.MethodGet || !Transient(err)):
+			return nil, err
+		default:
+			p.away.Store(time.Now().UnixNano())
+		}
+		if time.Now().Add(p.pause).After(end) {
 			return response, err
 		}
+		if err == nil {
+			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
+			response.Body.Close()
+		}
 		if !warned {
-			slog.WarnContext(ctx, fmt.Sprintf("The API server does not answer; trying again for at most %s. (%v)", p.most, err), "seconds", p.most.Seconds(), "error", err)
+			slog.WarnContext(ctx, fmt.Sprintf("The API server does not answer; trying again for at most %s. (%v)", p.most, problem), "seconds", p.most.Seconds(), "error", problem)
 			warned = true
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return nil, fmt.Errorf("%w: %w", context.Cause(ctx), problem)
 		case <-time.After(p.pause):
 		}
 		request = request.Clone(ctx)
@@ -50,8 +72,15 @@ func (p patient) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 }
 
-// unsent reports whether there was no connection to send the request on.
-func unsent(err error) bool {
-	var connecting *net.OpError
-	return errors.As(err, &connecting) && connecting.Op == "dial"
+// tooYoung reports whether the answer may be another one when the API server has run for a while.
+func (p patient) tooYoung(request *http.Request, response *http.Response) bool {
+	if time.Since(time.Unix(0, p.away.Load())) > p.young {
+		return false
+	}
+	switch response.StatusCode {
+	case http.StatusUnauthorized, http.StatusForbidden: // nothing was done
+		return true
+	default:
+		return response.StatusCode >= http.StatusInternalServerError && request.Method == http.MethodGet
+	}
 }

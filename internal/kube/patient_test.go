@@ -5,7 +5,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -17,41 +19,58 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t
 
 // A request is sent again only if the API server cannot have done it already.
 func TestPatient(t *testing.T) {
-	refused := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	var refused error = &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	reset := &net.OpError{Op: "read", Err: syscall.ECONNRESET}
 	for name, test := range map[string]struct {
 		method string
 		err    error
 		most   time.Duration
+		// status is of the answers, if there is no error.
+		status int
 		want   int
 	}{
-		"never sent":        {http.MethodPost, refused, time.Minute, 3},
-		"perhaps done":      {http.MethodPost, reset, time.Minute, 1},
-		"only read":         {http.MethodGet, reset, time.Minute, 3},
-		"another error":     {http.MethodGet, errors.New("the certificate is wrong"), time.Minute, 1},
-		"away for too long": {http.MethodGet, refused, -time.Minute, 1},
+		"never sent":           {http.MethodPost, refused, time.Minute, 0, 3},
+		"perhaps done":         {http.MethodPost, reset, time.Minute, 0, 1},
+		"only read":            {http.MethodGet, reset, time.Minute, 0, 3},
+		"another error":        {http.MethodGet, errors.New("the certificate is wrong"), time.Minute, 0, 1},
+		"away for too long":    {http.MethodGet, refused, -time.Minute, 0, 1},
+		"a role not known yet": {http.MethodPost, nil, time.Minute, http.StatusForbidden, 3},
+		"not done yet":         {http.MethodGet, nil, time.Minute, http.StatusServiceUnavailable, 3},
+		"perhaps done yet":     {http.MethodPost, nil, time.Minute, http.StatusInternalServerError, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bodies := []string{}
-			p := patient{most: test.most, next: transport(func(r *http.Request) (*http.Response, error) {
+			away := &atomic.Int64{}
+			if test.status != 0 {
+				away.Store(time.Now().UnixNano())
+			}
+			p := patient{most: test.most, young: time.Minute, away: away, next: transport(func(r *http.Request) (*http.Response, error) {
 				body, err := io.ReadAll(r.Body)
 				if err != nil {
 					t.Error(err)
 				}
-				if bodies = append(bodies, string(body)); len(bodies) < 3 {
-					return nil, test.err
+				if test.err != refused {
+					httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
 				}
-				return &http.Response{StatusCode: http.StatusOK}, nil
+				status := http.StatusOK
+				if bodies = append(bodies, string(body)); len(bodies) < 3 {
+					if test.err != nil {
+						return nil, test.err
+					}
+					status = test.status
+				}
+				return &http.Response{StatusCode: status, Body: http.NoBody}, nil
 			})}
 			request, err := http.NewRequestWithContext(t.Context(), test.method, "https://172.30.0.1", strings.NewReader("the object"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			response, err := p.RoundTrip(request)
-			if response != nil && response.Body != nil {
+			good := err == nil && response.StatusCode == http.StatusOK
+			if response != nil {
 				response.Body.Close()
 			}
-			if len(bodies) != test.want || (err == nil) != (test.want == 3) || strings.Join(bodies, "") != strings.Repeat("the object", test.want) {
+			if len(bodies) != test.want || good != (test.want == 3) || strings.Join(bodies, "") != strings.Repeat("the object", test.want) {
 				t.Errorf("sent %q: %v; want %d times", bodies, err, test.want)
 			}
 		})

@@ -46,7 +46,7 @@ func (u trainer) inEachTask(breaking func()) {
 			u.releaseDirectly()
 		}
 	}
-	e := u.end(name).succeeded()
+	e := u.endWithin(name, 2*patience).succeeded().ranks(2)
 	for node := range 2 {
 		e.mustContain(e.recorded(e.run.UID, fmt.Sprintf("rank-%d.log", node)), fmt.Sprintf("node %d was released", node))
 	}
@@ -71,6 +71,9 @@ func tektonRestarted(u trainer) {
 // etcdSlow tests a run on a cluster whose etcd stands still for most of the time.
 func etcdSlow(u trainer) {
 	pid, stop, stopped := components(u.T)["etcd"], make(chan struct{}), make(chan struct{})
+	if pid == 0 {
+		u.Fatal("etcd does not run")
+	}
 	go func() {
 		defer close(stopped)
 		for {
@@ -84,11 +87,11 @@ func etcdSlow(u trainer) {
 			}
 		}
 	}()
-	u.Cleanup(func() {
+	defer func() {
 		close(stop)
 		<-stopped
-	})
-	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).succeeded()
+	}()
+	u.endWithin(u.start("e2e/quick.sh", byShell, oneGPU), 2*patience).succeeded()
 }
 
 // kill kills a component of the local cluster, which the next localcluster up starts again.

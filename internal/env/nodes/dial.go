@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,10 +34,15 @@ func PodDialer(client kubernetes.Interface, namespace, name string) agent.Dialer
 	return podDialer(client, namespace, name, agent.Port)
 }
 
+// askTime bounds the question for an address: if the API server is away, the caller decides how long to try.
+const askTime = 10 * time.Second
+
 func podDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
 	return func(ctx context.Context, node int) (net.Conn, error) {
 		pod := objects.NamesOf(name).PodName(node)
-		found, err := client.CoreV1().Pods(namespace).Get(ctx, pod, metav1.GetOptions{})
+		asking, cancel := context.WithTimeout(ctx, askTime)
+		found, err := client.CoreV1().Pods(namespace).Get(asking, pod, metav1.GetOptions{})
+		cancel()
 		switch {
 		case apierrors.IsNotFound(err):
 			return nil, kube.Unreachable(namespace, pod, err)

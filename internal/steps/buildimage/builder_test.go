@@ -253,7 +253,7 @@ func TestNoOtherTaskNeedsTheImage(t *testing.T) {
 	if builds, err := s.builds.Builds("ns").List(t.Context(), metav1.ListOptions{}); err != nil || len(builds.Items) != 1 {
 		t.Errorf("%d builds, %v; want no new one", len(builds.Items), err)
 	}
-	_, _, err = s.wait(t.Context(), build, &logFollower{out: io.Discard})
+	_, _, err = s.wait(t.Context(), build, nil, &logFollower{out: io.Discard})
 	check("during a build", err)
 	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionTrue})
 	for _, tekton := range []*tektonfake.Clientset{tektonfake.NewSimpleClientset(), tektonfake.NewSimpleClientset(task)} {

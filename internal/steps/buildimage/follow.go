@@ -45,7 +45,7 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 	read := make(chan struct{})
 	go func() { logs.follow(following); close(read) }()
 
-	last, blocked, err := b.wait(ctx, build, logs)
+	last, blocked, err := b.wait(ctx, build, started, logs)
 	if ctx.Err() != nil {
 		return b.interrupted(ctx, build.Name, started != nil)
 	}
@@ -53,7 +53,7 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 		stop()
 		<-read
 		switch {
-		case step.Printed(err) && (started == nil || started.over()):
+		case step.Printed(err):
 			b.log.Info(fmt.Sprintf("Another task of this run has failed. Build %s continues, and the next run finds its image.", build.Name), "build", build.Name)
 		case started != nil && last != nil && !ended(last):
 			err = errors.Join(err, b.cancelNow(ctx, build.Name))
@@ -163,7 +163,7 @@ func (b *builder) until(ctx context.Context, name string, done func(*buildv1.Bui
 
 // wait watches the build until its end, and logs what it waits for. It fails if the build's pod does not run in time, or
 // never can. blocked is what last kept the pod from running, nil if it ran.
-func (b *builder) wait(ctx context.Context, build *buildv1.Build, logs *logFollower) (last *buildv1.Build, blocked, err error) {
+func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sending, logs *logFollower) (last *buildv1.Build, blocked, err error) {
 	shown := map[string]bool{} // the kubelet alternates between the cause of a failed pull and its back-off
 	begun, running := b.now(), false
 	var quiet silence
@@ -172,8 +172,10 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, logs *logFollo
 		if ended(now) {
 			return true, nil
 		}
-		if err := b.needed(ctx); err != nil {
-			return false, err
+		if started == nil || started.over() { // other runs may follow the build, which needs its whole folder
+			if err := b.needed(ctx); err != nil {
+				return false, err
+			}
 		}
 		switch {
 		case now.Status.Phase == buildv1.BuildPhaseRunning:

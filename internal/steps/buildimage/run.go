@@ -232,7 +232,7 @@ func (o *Options) needed(clients *kube.Clients) func(context.Context) error {
 			return nil
 		}
 		tasks, _ := run.TaskRuns(ctx, clients.Tekton, clients.Namespace, o.Run.Name, types.UID(o.Run.UID)) // a build does no harm
-		i := slices.IndexFunc(tasks, func(task run.TaskRun) bool { return task.Status == run.Failed })
+		i := slices.IndexFunc(tasks, func(task run.TaskRun) bool { return task.Task == "preflight" && task.Status == run.Failed })
 		if i < 0 {
 			return nil
 		}

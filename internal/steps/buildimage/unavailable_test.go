@@ -62,7 +62,7 @@ func TestBlockedBuild(t *testing.T) {
 	build.Status.Message = `pods "b-1-build" is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1`
 	s := prepared(t, build)
 	s.podTimeout = -1
-	_, blocked, err := s.wait(t.Context(), build, nil)
+	_, blocked, err := s.wait(t.Context(), build, nil, nil)
 	if fail.ReasonOf(err) != fail.QuotaExceeded || !strings.Contains(fail.NextOf(err), "quota") || !strings.Contains(s.log.String(), "exceeded quota") {
 		t.Errorf("got %v (%s), want QuotaExceeded, with advice and a line of log", err, fail.NextOf(err))
 	}

@@ -173,8 +173,6 @@ func repository(url string) string {
 }
 
 func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
-	defer cancel()
 	names := objects.NamesOf(t.options.Name)
 	set, err := t.clients.Kube.AppsV1().StatefulSets(t.clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
 	if err != nil {
@@ -186,6 +184,8 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		return err
 	}
 	defer clients.Close()
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
 	answers := make([]answer, len(clients))
 	var mu sync.Mutex
 	var problems []error

@@ -42,7 +42,7 @@ func (p patient) RoundTrip(request *http.Request) (*http.Response, error) {
 			return response, nil
 		case err == nil:
 			problem = fmt.Errorf("it answered %s", response.Status)
-		case ctx.Err() != nil || sent && (request.Method != http.MethodGet || !Transient(err)):
+		case ctx.Err() != nil || !Transient(err) || sent && request.Method != http.MethodGet:
 			return nil, err
 		default:
 			p.away.Store(time.Now().UnixNano())

@@ -49,7 +49,7 @@ func TestPatient(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-				if !errors.Is(test.err, refused) {
+				if errors.Is(test.err, reset) {
 					httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
 				}
 				status := http.StatusOK

@@ -127,8 +127,8 @@ func newUserIn(t *testing.T, namespace string) user {
 	t.Helper()
 	u := user{T: t, namespace: namespace}
 	u.kubectl("create", "namespace", u.namespace)
-	// The local cluster creates this Secret a moment later.
-	u.kubectl("wait", "--for=create", "secret/registry-pull", "--timeout=30s")
+	// The local cluster creates this Secret a moment later, or a minute if its API server was away.
+	u.kubectl("wait", "--for=create", "secret/registry-pull", "--timeout=2m")
 	t.Cleanup(func() {
 		if t.Failed() {
 			u.dump()

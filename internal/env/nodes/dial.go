@@ -42,8 +42,11 @@ func podDialer(client kubernetes.Interface, namespace, name string, port int) ag
 		pod := objects.NamesOf(name).PodName(node)
 		asking, cancel := context.WithTimeout(ctx, askTime)
 		found, err := client.CoreV1().Pods(namespace).Get(asking, pod, metav1.GetOptions{})
+		late := asking.Err() != nil && ctx.Err() == nil
 		cancel()
 		switch {
+		case err != nil && late: // not the caller's deadline, which Retry looks for
+			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("the API server did not answer within %s", askTime))
 		case apierrors.IsNotFound(err):
 			return nil, kube.Unreachable(namespace, pod, err)
 		case err != nil:

@@ -211,7 +211,11 @@ func (a *attempt) regroup(ctx context.Context, t *Training, failed *agent.Attemp
 				continue
 			}
 			// nvidia-smi may have waited for the ranks that have just ended.
-			if facts[node], err = t.Nodes[node].Facts(ctx); err != nil {
+			err := nodes.Retry(ctx, func() (err error) {
+				facts[node], err = t.Nodes[node].Facts(ctx)
+				return err
+			})
+			if err != nil {
 				return err
 			}
 		}

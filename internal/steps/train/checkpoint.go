@@ -113,9 +113,19 @@ func newestComplete(volumes map[int][]agent.Checkpoint) (name string, incomplete
 			return c.Name, incomplete, true
 		}
 		incomplete = append(incomplete, c.Name+": "+strings.Join(problems, "; "))
-		sure = sure && c.Format != "" && !c.Marked
+		sure = sure && c.Format != "" && !marked(c.Name, volumes)
 	}
 	return "", incomplete, sure
+}
+
+// marked reports whether a volume has the mark, which one rank writes.
+func marked(name string, volumes map[int][]agent.Checkpoint) bool {
+	for _, all := range volumes {
+		if slices.ContainsFunc(all, func(c agent.Checkpoint) bool { return c.Name == name && c.Marked }) {
+			return true
+		}
+	}
+	return false
 }
 
 // problemsOf is why the checkpoint of that name is incomplete.

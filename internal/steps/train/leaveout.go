@@ -44,12 +44,14 @@ func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
 		return false
 	}
 	client := t.Nodes[*failed.Node]
-	asking, cancel := context.WithTimeout(ctx, askTime)
+	asking, cancel := context.WithTimeout(ctx, 3*askTime) // nvidia-smi alone may take 20 s
 	defer cancel()
 	if _, err := client.Facts(asking); err == nil {
 		return false
 	}
-	return t.Pods.Lost(ctx, client) == nil
+	asking, cancel = context.WithTimeout(ctx, askTime)
+	defer cancel()
+	return t.Pods.Lost(asking, client) == nil
 }
 
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,

@@ -1,8 +1,10 @@
 package train
 
 import (
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -35,6 +37,7 @@ func TestLeaveOut(t *testing.T) {
 		change  func(*appsv1.StatefulSet)
 		fault   string // of a GPU on Kubernetes node b
 		deleted bool   // the pod of node 1 is a new one
+		answers bool   // node 1 does, as soon as it is asked again
 		want    []string
 		says    []string
 	}{
@@ -43,6 +46,7 @@ func TestLeaveOut(t *testing.T) {
 		{name: "a silent node, and no other", ended: lost, listed: []string{"a", "b"},
 			says: []string{"Kubernetes node b stays in use although it has a fault (it did not answer): without it nodes.gpu_nodes of the cluster file leaves 1 node, want 2", taint}},
 		{name: "a silent node of an environment that may use any", ended: lost, says: []string{"the other nodes are not known", taint}},
+		{name: "a node that was silent", ended: lost, listed: []string{"a", "b", "c"}, answers: true},
 		{name: "a pod that was deleted", ended: lost, listed: []string{"a", "b", "c"}, deleted: true},
 		{name: "a faulty GPU", ended: failed, listed: []string{"a", "b", "c"}, fault: "its row remapping failed", want: []string{"b"},
 			says: []string{"Kubernetes node b is left out from now on: its GPUs: GPU 0 (): its row remapping failed"}},
@@ -79,7 +83,11 @@ func TestLeaveOut(t *testing.T) {
 				allowed, _ := objects.Placement(&live.(*appsv1.StatefulSet).Spec.Template.Spec)
 				return true, nil, client.Tracker().Update(action.GetResource(), readyPod(agents[1], "2", allowed[len(allowed)-1]), "ns")
 			})
+			var asked atomic.Bool
 			withoutFaults(agents, func(f *agent.Facts) {
+				if tc.ended.Reason == string(fail.NodeLost) && !tc.answers && f.Node == 1 && !asked.Swap(true) {
+					panic(http.ErrAbortHandler)
+				}
 				if f.Node == 1 && host() == "b" {
 					f.GPUs[0].Fault = tc.fault
 				}

@@ -131,10 +131,9 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 			return Result{}, err
 		}
 	}
-	if t.Pods, err = newPods(ctx, clients.Kube, clients.Namespace, o.Name, len(set)); err != nil {
-		return Result{}, err
+	if t.Pods, err = newPods(ctx, clients.Kube, clients.Namespace, o.Name, len(set)); err == nil {
+		t.Spec, t.Network, err = a.spec(ctx, set)
 	}
-	t.Spec, t.Network, err = a.spec(ctx, set)
 	if err == nil && o.Exclusive {
 		err = t.clear(ctx, o.Replace)
 	}

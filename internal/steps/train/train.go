@@ -421,7 +421,7 @@ func (t *Training) succeeded(statuses []agent.JobStatus) bool {
 	// A rank may save and exit with 0 when its node's container is told to end; its work is not done.
 	// A rank that ends at once may do so before its shim has noted the signal, which RankStatus.Stopped means.
 	return !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool {
-		stopped := func(r agent.RankStatus) bool { return r.Ended.After(s.Stopping) }
+		stopped := func(r agent.RankStatus) bool { return r.Stopped || !s.Stopping.IsZero() && r.Ended.After(s.Stopping) }
 		return len(s.Ranks) != t.Spec.RanksOfNode() || slices.ContainsFunc(s.Ranks, failed) || s.StopCause == agent.StopContainer && slices.ContainsFunc(s.Ranks, stopped)
 	})
 }

@@ -85,7 +85,7 @@ func (p *clusterPods) Restarted(ctx context.Context, client *agent.Client) error
 }
 
 // kubeletTime is how much later than the agent of a new container the kubelet may report the end of the old one.
-const kubeletTime = 10 * time.Second
+const kubeletTime = 30 * time.Second
 
 // termination returns how the earlier container of a pod ended, nil if the kubelet does not report it in time.
 func (p *clusterPods) termination(ctx context.Context, pod string) (ended *corev1.ContainerStateTerminated) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -136,12 +137,5 @@ func faultsPage(page string, took map[string]string, run string) (string, error)
 
 // isFault reports whether the scenario shows a fault.
 func isFault(scenario string) bool {
-	for _, f := range faults {
-		for _, name := range f.scenarios {
-			if name == scenario {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(faults, func(f fault) bool { return slices.Contains(f.scenarios, scenario) })
 }

@@ -374,9 +374,7 @@ func apiServerAway(u trainer) {
 	folder := u.folder("FROM " + smallBase + "\nRUN echo sleeping && sleep 45 && echo awake\n")
 	go func() { done <- u.build("--cluster-file="+u.clusterFile(), "--folder="+folder, "--flavour=away") }()
 	u.waitBuild("ml-dev-env-away-1", "sleeping")
-	if err := kill(components(u.T)["kube-apiserver"]); err != nil {
-		u.Fatal(err)
-	}
+	u.kill("kube-apiserver")
 	// The API server is down for this time; there is nothing to watch.
 	time.Sleep(20 * time.Second)
 	localcluster(u.T, "up")

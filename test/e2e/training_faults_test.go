@@ -52,13 +52,19 @@ func nodeCutShort(u trainer) {
 	e.mustContain(e.recorded(e.run.UID, "rank-1.log"), "node 1 was released")
 }
 
+// holdingOnThird is holding on node-1 and on a third node, which runs nothing else.
+func (u trainer) holdingOnThird() (name string) {
+	u.Helper()
+	u.addThirdNode()
+	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird))
+	return u.holding()
+}
+
 // loseNode cuts off or stops for good a node of a training, on a Kubernetes node that runs nothing else, and returns what
 // the verdict says when the step has given it. breaking comes just before.
 func (u trainer) loseNode(how string, breaking func()) (name, lost, says string) {
 	u.Helper()
-	u.addThirdNode()
-	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird))
-	name = u.holding()
+	name = u.holdingOnThird()
 	lost = u.ordinalOn(thirdNode)
 	breaking()
 	localcluster(u.T, "node", how, thirdNode)

@@ -219,9 +219,7 @@ func nodeStopped(u trainer) {
 // nodeCutMinute tests that a training survives the loss of a node's network for a minute, after which Kubernetes calls the
 // node unreachable.
 func nodeCutMinute(u trainer) {
-	u.addThirdNode()
-	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, "+thirdNode+toleratesThird))
-	name := u.holding()
+	name := u.holdingOnThird()
 	localcluster(u.T, "node", "cut", thirdNode)
 	u.kubectl("wait", "node", thirdNode, "--for=condition=Ready=Unknown", "--timeout=2m")
 	localcluster(u.T, "node", "join", thirdNode)

@@ -51,7 +51,7 @@ type Checkpoint struct {
 	Format CheckpointFormat `json:"format,omitempty"`
 	// Modified is when its newest file was written.
 	Modified time.Time `json:"modified"`
-	// Marked is true for the one that the file latest names: whoever wrote it took it for complete.
+	// Marked is true for the one that the file latest names, because the training had finished it.
 	Marked bool `json:"marked,omitempty"`
 	// Missing is what it lacks, "" if it has everything that was searched for.
 	Missing string `json:"missing,omitempty"`

@@ -96,11 +96,14 @@ func (t *Training) checkpoints(ctx context.Context, folder string) (map[int][]ag
 	return found, err
 }
 
-// newestComplete is the newest checkpoint of which every volume has its part, "" for none. incomplete are those that are newer, with
-// what they lack. sure is false if one among them may be complete where it is needed: of an unknown format, or marked as the latest.
+// newestComplete is the newest checkpoint that is complete on every volume, "" for none. incomplete lists the newer ones and what
+// each lacks. sure is false if one of these may be complete after all: its format is unknown, or it is marked as the latest.
 func newestComplete(volumes map[int][]agent.Checkpoint) (name string, incomplete []string, sure bool) {
-	all := slices.Concat(slices.Collect(maps.Values(volumes))...)
-	slices.SortFunc(all, func(a, b agent.Checkpoint) int { return b.Modified.Compare(a.Modified) })
+	var all []agent.Checkpoint
+	for _, node := range slices.Sorted(maps.Keys(volumes)) {
+		all = append(all, volumes[node]...)
+	}
+	slices.SortStableFunc(all, func(a, b agent.Checkpoint) int { return b.Modified.Compare(a.Modified) })
 	seen := map[string]bool{}
 	sure = true
 	for _, c := range all {

@@ -118,14 +118,11 @@ nightly: export E2E_SET := nightly
 nightly: E2E_TIMEOUT := 150m
 nightly: race e2e culprits ## run the race detector, the end-to-end tests with those that are slow and rarely change, and culprits
 
-.PHONY: faults faults-1 faults-2
-faults-1: export E2E_SET := faults
-faults-2: export E2E_SET := faults-alone
-faults-1 faults-2: bin/localcluster
-	$(SUDO) $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run 'TestCluster/(training|down)' $(E2E_FLAGS)
-faults: ## run all scenarios of docs/faults.md, in two halves that can run one after another (root)
-	@$(MAKE) --no-print-directory faults-1
-	@$(MAKE) --no-print-directory faults-2
+.PHONY: faults
+faults-%: bin/localcluster
+	$(SUDO) E2E_SET=$@ $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run 'TestCluster/(training|down)' $(E2E_FLAGS)
+faults: ## run all scenarios of docs/faults.md, in three parts that can run one after another (root)
+	@for part in shared nodes services; do $(MAKE) --no-print-directory faults-$$part || exit 1; done
 
 # CULPRITS_FLAGS=-update writes the score into docs/culprits.md; -test.run chooses scripts.
 CULPRITS_FLAGS :=

@@ -4,10 +4,13 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
@@ -70,28 +74,34 @@ func tektonRestarted(u trainer) {
 
 // etcdSlow tests a run on a cluster whose etcd stands still for most of the time.
 func etcdSlow(u trainer) {
-	pid, stop, stopped := components(u.T)["etcd"], make(chan struct{}), make(chan struct{})
+	defer u.slow("etcd", 300*time.Millisecond, 700*time.Millisecond)()
+	u.endWithin(u.start("e2e/quick.sh", byShell, oneGPU), 2*patience).succeeded()
+}
+
+// slow lets a component of the local cluster work and stand still in turns. The function ends that.
+func (u trainer) slow(component string, works, stands time.Duration) (end func()) {
+	u.Helper()
+	pid, stop, stopped := components(u.T)[component], make(chan struct{}), make(chan struct{})
 	if pid == 0 {
-		u.Fatal("etcd does not run")
+		u.Fatalf("%s does not run", component)
 	}
 	go func() {
 		defer close(stopped)
 		for {
 			_ = syscall.Kill(pid, syscall.SIGSTOP)
-			time.Sleep(700 * time.Millisecond)
+			time.Sleep(stands)
 			_ = syscall.Kill(pid, syscall.SIGCONT)
 			select {
 			case <-stop:
 				return
-			case <-time.After(300 * time.Millisecond):
+			case <-time.After(works):
 			}
 		}
 	}()
-	defer func() {
+	return sync.OnceFunc(func() {
 		close(stop)
 		<-stopped
-	}()
-	u.endWithin(u.start("e2e/quick.sh", byShell, oneGPU), 2*patience).succeeded()
+	})
 }
 
 // kill kills a component of the local cluster, which the next localcluster up starts again.
@@ -156,6 +166,92 @@ func gitAway(u trainer) {
 	u.waitOutput(name, "sync-repo", gitHost+" cannot be reached; trying again in ")
 	localcluster(u.T, "up")
 	u.end(name).succeeded()
+}
+
+// gitSlow tests a git server that is slow, breaks off in the middle of a transfer, and at last answers nothing.
+func gitSlow(u trainer) {
+	big := filepath.Join(u.TempDir(), "big")
+	if err := os.Mkdir(big, 0o755); err != nil {
+		u.Fatal(err)
+	}
+	noise := make([]byte, 64<<20) // which git cannot compress
+	_, _ = rand.Read(noise)
+	if err := os.WriteFile(filepath.Join(big, "noise"), noise, 0o644); err != nil {
+		u.Fatal(err)
+	}
+	u.repo, u.commit = serveRepository(u.T, map[string]string{"big": big, "e2e": filepath.Join("testdata", "repo")})
+	name := u.start("e2e/quick.sh", byShell, oneGPU)
+	u.startedPod(name, "provision", "")
+	fast := u.slow("git", 10*time.Millisecond, 490*time.Millisecond)
+	defer fast()
+	u.waitOutput(name, "sync-repo", "Receiving objects")
+	u.kill("git")
+	fast()
+	u.waitOutput(name, "sync-repo", gitHost+" cannot be reached; trying again in ")
+	localcluster(u.T, "up")
+	u.end(name).succeeded()
+
+	fast = u.slow("git", 0, time.Hour)
+	began := time.Now()
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.RepositoryUnavailable, gitHost)
+	u.Logf("the silence of the git server ended a run after %s", time.Since(began).Round(time.Second))
+}
+
+// workspaceFull tests ranks that fill the workspace, and a sync into a full one.
+func workspaceFull(u trainer) {
+	u.applyText(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace},
+ spec: {storageClassName: nfs-csi, accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}}`)
+	u.kubectl("wait", "persistentvolumeclaim/ml-dev-workspace", "--for=jsonpath={.status.phase}=Bound", "--timeout=2m")
+	folder := u.volume("ml-dev-workspace")
+	if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=32m,mode=0777"); err != nil {
+		u.Fatal(err)
+	}
+	u.Cleanup(func() {
+		if err := syscall.Unmount(folder, 0); err != nil {
+			u.Error(err)
+		}
+	})
+	u.end(u.start("e2e/fills.py", byShell, oneGPU)).failed("train", fail.DiskFull, "No space left on device")
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("sync-repo", fail.DiskFull, "no space left on device")
+}
+
+// twoControllers tests a run during which the one of two Tekton controllers that leads is killed.
+func twoControllers(u trainer) {
+	const deployment = "deployment/tekton-pipelines-controller"
+	scale := func(replicas string) {
+		u.kubectl("scale", deployment, "--namespace=tekton-pipelines", "--replicas="+replicas)
+		u.kubectl("rollout", "status", deployment, "--namespace=tekton-pipelines", "--timeout=2m")
+	}
+	u.Cleanup(func() { scale("1") })
+	scale("2")
+	name := u.holding()
+	leaders := u.kubectl("get", "leases", "--namespace=tekton-pipelines", "--output=jsonpath={range .items[*]}{.metadata.name}={.spec.holderIdentity}{\"\\n\"}{end}")
+	leader := regexp.MustCompile(`(?m)reconciler\.pipelinerun\..*=(tekton-pipelines-controller-[^_\n]+)`).FindStringSubmatch(leaders)
+	if leader == nil {
+		u.Fatalf("no controller leads:\n%s", leaders)
+	}
+	u.kubectl("delete", "pod", leader[1], "--namespace=tekton-pipelines", "--now")
+	u.releaseDirectly()
+	u.end(name).succeeded().ranks(2)
+}
+
+// sameName tests a run that is deleted while it trains and at once created again under its name.
+func sameName(u trainer) {
+	started := u.tkn("pipeline", "start", "train-multi-node", "--dry-run", "--serviceaccount="+install.DefaultServiceAccount, "--use-param-defaults", "--skip-optional-workspace",
+		"--param=repo-url="+u.repo, "--param=script=e2e/hold.sh", "--param=check-fabric=false", byShell, oneGPU)
+	manifest := regexp.MustCompile(`generateName: .*`).ReplaceAllString(started, "name: again")
+	u.applyText(manifest)
+	u.waitOutput("again", "train", "[0 -] node 0 holds the environment", "[1 -] node 1 holds the environment")
+	first := u.runUID("again")
+	u.kubectl("delete", "pipelinerun", "again", "--wait=false")
+	u.kubectl("wait", "--for=delete", "pipelinerun/again", "--timeout=2m")
+	u.applyText(manifest)
+	if second := u.runUID("again"); second == first {
+		u.Fatalf("the run was not created again")
+	}
+	u.waitOutput("again", "train", "[0 -] node 0 holds the environment", "[1 -] node 1 holds the environment")
+	u.releaseDirectly()
+	u.end("again").succeeded().ranks(2)
 }
 
 // wildOutput tests that the record has what a rank printed, byte for byte.

@@ -55,13 +55,14 @@ type scenario struct {
 	tell func(trainer)
 }
 
-// setVariable chooses the scenarios: nightlySet adds those of the nightly lists, faultsSet has only those of
-// docs/faults.md that run beside others, and faultsAloneSet only those that run alone.
+// setVariable chooses the scenarios: nightlySet adds those of the nightly lists, the others have only scenarios of
+// docs/faults.md: those that run beside others, those that break a Kubernetes node, and those that break a service.
 const (
-	setVariable    = "E2E_SET"
-	nightlySet     = "nightly"
-	faultsSet      = "faults"
-	faultsAloneSet = "faults-alone"
+	setVariable   = "E2E_SET"
+	nightlySet    = "nightly"
+	sharedFaults  = "faults-shared"
+	nodeFaults    = "faults-nodes"
+	serviceFaults = "faults-services"
 )
 
 // chosen returns the scenarios of a kind that run.
@@ -74,7 +75,16 @@ func chosen(always, nightly []scenario, alone bool) []scenario {
 	if set == nightlySet {
 		return all
 	}
-	return slices.DeleteFunc(all, func(s scenario) bool { return !isFault(s.name) || alone != (set == faultsAloneSet) })
+	return slices.DeleteFunc(all, func(s scenario) bool {
+		its := sharedFaults
+		switch {
+		case alone && strings.HasPrefix(s.name, "node-"):
+			its = nodeFaults
+		case alone:
+			its = serviceFaults
+		}
+		return set != its || !isFault(s.name)
+	})
 }
 
 // Nightly scenarios are slow, or variants of scenarios that always run.
@@ -98,6 +108,8 @@ var (
 		{"evicted", 1, evicted},
 		{"wild-output", 1, wildOutput},
 		{"lease-stolen", 1, leaseStolen},
+		{"same-name", 1, sameName},
+		{"workspace-full", 1, workspaceFull},
 	}
 	nightlyAlone = []scenario{
 		{"node-lost", 1, nodeLost},
@@ -107,9 +119,11 @@ var (
 		{"node-cut-minute", 1, nodeCutMinute},
 		{"api-server-away-in-each-task", 1, apiServerAwayInEachTask},
 		{"tekton-restarted", 1, tektonRestarted},
+		{"tekton-two-controllers", 1, twoControllers},
 		{"etcd-slow", 1, etcdSlow},
 		{"registry-away", 1, registryAway},
 		{"git-away", 1, gitAway},
+		{"git-slow", 1, gitSlow},
 		{"dns-away", 1, dnsAway},
 	}
 )

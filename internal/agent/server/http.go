@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -74,6 +75,9 @@ func (s *Server) healthHandler() http.Handler {
 // refuse answers with the error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	code := http.StatusInternalServerError
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		err = fail.Advise(fail.Because(fail.DiskFull, err), "delete what nobody needs from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/*'; or have the claim expanded", s.config.Node)
+	}
 	problem := agent.Problem{Message: err.Error(), Next: fail.NextOf(err)}
 	switch reason := fail.ReasonOf(err); {
 	case reason != fail.Internal:

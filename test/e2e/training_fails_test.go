@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -46,6 +47,20 @@ func outOfMemory(u trainer) {
 	u.installChanged("memory: 1Gi", "memory: 256Mi", "memory: 4Gi", "memory: 512Mi")
 	e := u.end(u.start("e2e/memory.py", byShell, oneGPU)).failed("train", fail.OutOfMemory, "node 1", "memory")
 	e.mustContain(e.log("train"), "raise resources.limits.memory in the cluster file")
+}
+
+// groupOutOfMemory imitates a kernel that ends the whole container when one of its processes needs too much memory, as kubelets
+// configure it with cgroup v2: here the kernel ends the container's first process, and with it the others.
+func groupOutOfMemory(u trainer) {
+	u.installChanged("memory: 1Gi", "memory: 256Mi", "memory: 4Gi", "memory: 512Mi")
+	name := u.start("e2e/memory.py", byShell, oneGPU, "--param=script-args=--later")
+	u.waitOutput(name, "train", "[1 -] node 1 begins")
+	const preferred = "1000" // by the kernel, of all processes of the container
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", u.agentProcess("ml-dev-env-1")), []byte(preferred), 0o644); err != nil {
+		u.Fatal(err)
+	}
+	u.releaseDirectly()
+	u.end(name).failed("train", fail.OutOfMemory, "the container of node 1 was restarted", "OOMKilled")
 }
 
 func wrongCommit(u trainer) {

@@ -110,6 +110,7 @@ var (
 		{"lease-stolen", 1, leaseStolen},
 		{"same-name", 1, sameName},
 		{"workspace-full", 1, workspaceFull},
+		{"out-of-memory-group", 1, groupOutOfMemory},
 	}
 	nightlyAlone = []scenario{
 		{"node-lost", 1, nodeLost},

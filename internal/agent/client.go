@@ -70,8 +70,9 @@ func (c Credentials) ServerTLS() *tls.Config {
 
 // Client talks to one node's agent. All requests share one connection.
 type Client struct {
-	node int
-	http *http.Client
+	node  int
+	http  *http.Client
+	clock clock
 }
 
 // NewClient makes the client of one node; serverName is the name in the node's certificate.
@@ -191,12 +192,13 @@ func (c *Client) jobStatus(ctx context.Context, method, id string, in any) (JobS
 	return s, c.confine(&s, id)
 }
 
-// confine checks what an agent says of a job.
+// confine checks what an agent says of a job, and puts its times into this machine's.
 func (c *Client) confine(s *JobStatus, id string) error {
 	if err := s.Confine(id, c.node); err != nil {
 		*s = JobStatus{ID: id, Node: c.node}
 		return c.unreachable(fmt.Errorf("reading the status of job %s: %w", id, err))
 	}
+	s.shift(c.Behind())
 	return nil
 }
 
@@ -326,8 +328,12 @@ func (c *Client) request(ctx context.Context, method, path, contentType string, 
 	if body != nil {
 		request.Header.Set("Content-Type", contentType)
 	}
+	StampClock(request.Header)
+	sent := time.Now()
 	response, err := c.http.Do(request)
-	if err != nil {
+	if err == nil {
+		c.clock.observe(sent, time.Now(), response.Header)
+	} else {
 		// The URL in the error names no real host.
 		var wrapped *url.Error
 		if errors.As(err, &wrapped) {

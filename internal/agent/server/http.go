@@ -36,6 +36,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, f func(http.ResponseWriter, *http.Request) error) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			agent.StampClock(w.Header())
 			if err := f(w, r); err != nil && r.Context().Err() == nil {
 				s.refuse(w, r, err)
 			}
@@ -340,6 +341,9 @@ func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
 	spec, err := read[agent.JobSpec](w, r, maxRequest)
 	if err != nil {
 		return err
+	}
+	if !spec.Deadline.IsZero() { // by this node's clock
+		spec.Deadline = spec.Deadline.Add(agent.ClockDifference(r.Header))
 	}
 	status, made, err := s.jobs.start(r.PathValue("id"), spec)
 	if err != nil {

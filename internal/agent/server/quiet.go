@@ -32,13 +32,8 @@ func (g *growth) look(files []string, since, now time.Time) (last []time.Time) {
 	for _, file := range files {
 		seen := g.files[file]
 		if info, err := os.Stat(file); err == nil && (info.Size() != seen.size || !info.ModTime().Equal(seen.modified)) {
-			at := info.ModTime()
-			if at.Before(g.looked) {
-				at = g.looked
-			}
-			if at.After(now) {
-				at = now
-			}
+			// In terms of now, whose difference to later looks does not change with the clock.
+			at := now.Add(-min(max(now.Sub(info.ModTime()), 0), now.Sub(g.looked)))
 			seen = grown{info.Size(), info.ModTime(), at}
 			g.files[file] = seen
 		}

@@ -103,12 +103,22 @@ func HolderOf(lease *coordinationv1.Lease) Holder {
 	return h
 }
 
-// Ends is when a Lease expires unless it is renewed, zero if the Lease does not tell.
+// Ends is when a Lease expires unless it is renewed, zero if the Lease does not tell. It counts from the last change by the API
+// server's clock, because a holder's own may be wrong; without that from the renewal by the holder's.
 func Ends(lease *coordinationv1.Lease) time.Time {
 	if lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {
 		return time.Time{}
 	}
-	return lease.Spec.RenewTime.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second)
+	renewed := time.Time{}
+	for _, change := range lease.ManagedFields {
+		if change.Time != nil && change.Time.After(renewed) {
+			renewed = change.Time.Time
+		}
+	}
+	if renewed.IsZero() {
+		renewed = lease.Spec.RenewTime.Time
+	}
+	return renewed.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second)
 }
 
 // Expired reports whether a Lease has expired.

@@ -259,6 +259,12 @@ func TestExpired(t *testing.T) {
 	if Expired(&coordinationv1.Lease{}, now) {
 		t.Error("a lease without times has expired; want it kept")
 	}
+	// The holder's clock is ten minutes behind that of the API server.
+	changed, before := metav1.NewTime(renewed.Add(10*time.Minute)), metav1.NewTime(renewed.Add(time.Minute))
+	lease.ManagedFields = []metav1.ManagedFieldsEntry{{Time: &before}, {Time: &changed}, {}}
+	if got := Ends(lease).Sub(renewed.Time); got != 20*time.Minute {
+		t.Errorf("it ends %s after its renewal by the holder's clock, want 20m", got)
+	}
 }
 
 // What others can write to a Lease is read without harm, and what this package writes is read back.

@@ -31,6 +31,8 @@ const (
 	// grace is between SIGTERM and SIGKILL after another rank failed. With settle it keeps the promise that the
 	// rest is stopped within 10 s.
 	grace = 5 * time.Second
+	// wrongClock is the difference between two clocks that users should know.
+	wrongClock = 2 * time.Second
 	// reachable is how long an agent may not answer before its node counts as lost.
 	reachable = 2 * time.Minute
 	// askTime bounds a question whose answer may not come because something else is away too.
@@ -155,6 +157,10 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 			status, err = client.StartJob(ctx, t.ID, t.Spec)
 			return err
 		})
+		if behind := client.Behind(); behind.Abs() > wrongClock {
+			t.Log.Warn(fmt.Sprintf("The clock of node %d is %s behind that of this step. The times of its ranks are corrected by that.", client.Node(), behind.Round(time.Second)),
+				"node", client.Node(), "seconds", behind.Seconds())
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		attached = attached || err == nil && !status.New

@@ -1,0 +1,71 @@
+package train
+
+import (
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+// slowClock moves the times in an agent's answers back, as if the node's clock were behind.
+type slowClock struct {
+	http.ResponseWriter
+	behind time.Duration
+}
+
+var timestamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`)
+
+func (s slowClock) stamp() {
+	s.Header().Set("Mlenv-Clock", time.Now().Add(-s.behind).UTC().Format(time.RFC3339Nano))
+}
+
+func (s slowClock) WriteHeader(code int) {
+	s.stamp()
+	s.ResponseWriter.WriteHeader(code)
+}
+
+func (s slowClock) FlushError() error {
+	s.stamp()
+	return http.NewResponseController(s.ResponseWriter).Flush()
+}
+
+func (s slowClock) Write(p []byte) (int, error) {
+	s.stamp()
+	_, err := s.ResponseWriter.Write(timestamp.ReplaceAllFunc(p, func(text []byte) []byte {
+		at, err := time.Parse(time.RFC3339Nano, string(text))
+		if err != nil {
+			return text
+		}
+		return at.Add(-s.behind).AppendFormat(nil, time.RFC3339Nano)
+	}))
+	return len(p), err
+}
+
+func (s slowClock) Unwrap() http.ResponseWriter { return s.ResponseWriter }
+
+// By the times in the statuses the rank that failed first is found, so all are by one clock.
+func TestWrongClockOfANode(t *testing.T) {
+	training, out, agents := newTraining(t, `if [ "$NODE_RANK" = 0 ]; then exit 7; fi; sleep 1; exit 3`)
+	agents[1].Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.Contains(r.URL.Path, "/logs/") {
+				next.ServeHTTP(w, r)
+				return
+			}
+			next.ServeHTTP(slowClock{w, time.Hour}, r)
+		})
+	})
+	result, err := training.Run(t.Context())
+	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 0 on node 0 exited with 7") {
+		t.Errorf("got %v, want rank 0", err)
+	}
+	if ended := result.Statuses[1].Ranks[0].Ended; time.Since(ended) > time.Minute {
+		t.Errorf("rank 1 ended at %s, %s ago", ended, time.Since(ended))
+	}
+	if want := "The clock of node 1 is 1h0m0s behind that of this step."; !strings.Contains(out.String(), want) {
+		t.Errorf("output %q, want %q in it", out, want)
+	}
+}

@@ -2,7 +2,11 @@ package rank
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"os"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,10 +17,42 @@ import (
 
 var tracebackStart = []byte("Traceback (most recent call last)")
 
+// most is how much of the end of a log is searched for last words, in bytes.
+const most = 256 << 10
+
 // output copies a rank's output into its log and records when an error begins.
 type output struct {
 	log  io.Writer
 	seen atomic.Int64
+
+	mu sync.Mutex
+	// unwritten is the end of what the log could not take, for example because the disk was full.
+	unwritten []byte
+}
+
+// write never fails: a rank whose output nobody takes would hang.
+func (o *output) write(p []byte) {
+	n, err := o.log.Write(p)
+	if err == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.unwritten == nil {
+		fmt.Fprintln(os.Stderr, "mlenv-agent rank: the log is incomplete:", err)
+	}
+	all := append(o.unwritten, p[n:]...)
+	o.unwritten = slices.Clone(all[max(0, len(all)-most):])
+}
+
+// lastWords are those of the log in the path, or of what it could not take.
+func (o *output) lastWords(path string) (tail []string, python *agent.PythonError) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.unwritten != nil {
+		return words(o.unwritten, o.tracebackSeen())
+	}
+	return LastWords(path, o.tracebackSeen())
 }
 
 // copy returns when the last writer has closed the pipe.
@@ -26,9 +62,7 @@ func (o *output) copy(from io.Reader) error {
 	for {
 		n, err := from.Read(buffer)
 		if n > 0 {
-			if _, err := o.log.Write(buffer[:n]); err != nil {
-				return err
-			}
+			o.write(buffer[:n])
 			if bytes.Contains(buffer[:n], tracebackStart) || bytes.Contains(append(overlap, buffer[:min(n, len(tracebackStart))]...), tracebackStart) {
 				o.seen.Store(time.Now().UnixNano())
 			}
@@ -54,7 +88,6 @@ func (o *output) tracebackSeen() time.Time {
 // LastWords returns the last lines of a rank's log and the last Python error in them. seen is when that error began; zero means
 // the time of the last write.
 func LastWords(path string, seen time.Time) (tail []string, python *agent.PythonError) {
-	const most = 256 << 10
 	content, info, err := claimfile.Tail(path, most)
 	if err != nil {
 		return nil, nil
@@ -62,6 +95,10 @@ func LastWords(path string, seen time.Time) (tail []string, python *agent.Python
 	if seen.IsZero() {
 		seen = info.ModTime().UTC()
 	}
+	return words(content, seen)
+}
+
+func words(content []byte, seen time.Time) (tail []string, python *agent.PythonError) {
 	lines := pyerror.Lines(content)
 	python = pyerror.Last(lines)
 	if python != nil {

@@ -105,7 +105,8 @@ func run(command []string, sys fs.FS) (int, error) {
 	}
 	writer.Close()
 	status.PID = process.Process.Pid
-	if err := record.WriteJSON(dir.RankStatus(status.Rank), status); err != nil {
+	end, err := dir.BeginRank(status)
+	if err != nil {
 		return 1, errors.Join(err, process.Process.Kill())
 	}
 	var stopped atomic.Bool
@@ -146,8 +147,8 @@ func run(command []string, sys fs.FS) (int, error) {
 	// SIGTERM comes from the agent, or from the launcher that ends the other ranks of its node.
 	status.Stopped = stopped.Load() || status.Exit.Signal == "SIGTERM"
 	status.Exit.OutOfMemory = status.Exit.Signal == "SIGKILL" && facts.ReadMemory(sys).Killed > killed
-	status.Tail, status.Python = LastWords(dir.RankLog(status.Rank), output.tracebackSeen())
-	err = errors.Join(err, record.WriteJSON(dir.RankStatus(status.Rank), status))
+	status.Tail, status.Python = output.lastWords(dir.RankLog(status.Rank))
+	err = errors.Join(err, end(status))
 	if number := unix.SignalNum(status.Exit.Signal); number != 0 {
 		return 128 + int(number), err
 	}

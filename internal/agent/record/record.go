@@ -68,11 +68,42 @@ func (d Dir) file(format string, n int) string {
 
 // WriteJSON replaces a file by value in one step.
 func WriteJSON(path string, value any) error {
+	content, err := encode(path, value)
+	if err != nil {
+		return err
+	}
+	return WriteFile(path, content)
+}
+
+func encode(path string, value any) ([]byte, error) {
 	content, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
-		return fmt.Errorf("encoding %s: %w", path, err)
+		return nil, fmt.Errorf("encoding %s: %w", path, err)
 	}
-	return WriteFile(path, append(content, '\n'))
+	return append(content, '\n'), nil
+}
+
+// rankRoom is the most that a rank's status needs, in bytes.
+const rankRoom = 128 << 10
+
+// BeginRank writes the status of a rank that has started. end writes its last one, for which there is room even if the rank fills
+// the volume.
+func (d Dir) BeginRank(status agent.RankStatus) (end func(agent.RankStatus) error, err error) {
+	path := d.RankStatus(status.Rank)
+	if err := WriteJSON(path, status); err != nil {
+		return nil, err
+	}
+	room, err := claimfile.Reserve(path, rankRoom)
+	if err != nil {
+		return nil, err
+	}
+	return func(status agent.RankStatus) error {
+		content, err := encode(path, status)
+		if err != nil {
+			return err
+		}
+		return room.Replace(content)
+	}, nil
 }
 
 // ReadRank reads a rank's status. The ranks of the job can write it too, so the caller decides which rank it is.

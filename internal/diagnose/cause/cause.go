@@ -28,6 +28,8 @@ var (
 	fromTorch = regexp.MustCompile(`^(RuntimeError|EOFError|torch\.[\w.]+|\w*(Dist\w*Error|ChildFailedError|SignalException))$`)
 	// waited matches the error of a rank that waited for another one in vain.
 	waited = regexp.MustCompile(`(?i)timed? ?out`)
+	// diskFull matches the errors of programs on a full disk.
+	diskFull = regexp.MustCompile(`\b(No space left on device|Disk quota exceeded)\b`)
 	// gpuMemory matches the errors of torch, CUDA and cuBLAS on a full GPU.
 	gpuMemory = regexp.MustCompile(`^torch\.(cuda\.)?OutOfMemoryError\b|(CUDA|HIP)( error:)? out of memory|CUBLAS_STATUS_ALLOC_FAILED`)
 )
@@ -239,6 +241,8 @@ func (c Cause) Err(job Job) error {
 		reason, next = fail.OutOfMemory, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
 	case c.Known && c.Rank.Python != nil && gpuMemory.MatchString(text(c.Rank.Python)):
 		reason, next = fail.OutOfMemory, "use a smaller batch, activation checkpointing, a higher ZeRO stage or offloading, or more GPUs"
+	case c.Known && diskFull.MatchString(lastWords(c.Rank)):
+		reason, next = fail.DiskFull, "delete what nobody needs, such as old checkpoints, or have the claim expanded"
 	case c.Left != nil:
 		said.WriteString("; " + c.Leaving())
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))

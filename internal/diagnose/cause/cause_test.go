@@ -188,11 +188,12 @@ func TestRankThatOthersWaitFor(t *testing.T) {
 	}
 }
 
-func TestGPUMemory(t *testing.T) {
+func TestFullMemoryAndDisk(t *testing.T) {
 	for message, want := range map[string]fail.Reason{
 		"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB": fail.OutOfMemory,
 		"torch.cuda.OutOfMemoryError: HIP out of memory.":                        fail.OutOfMemory,
 		"RuntimeError: CUDA error: out of memory":                                fail.OutOfMemory,
+		"OSError: [Errno 28] No space left on device":                            fail.DiskFull,
 		"RuntimeError: CUDA error: an illegal memory access was encountered":     fail.RankFailed,
 	} {
 		kind, message, _ := strings.Cut(message, ": ")

@@ -1,6 +1,7 @@
 package cause
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func FuzzFind(f *testing.F) {
 			t.Fatalf("found %t, %+v", found, cause)
 		}
 		err := cause.Err(Job{Record: "/record"})
-		if reason := fail.ReasonOf(err); reason != fail.RankFailed && reason != fail.OutOfMemory || fail.NextOf(err) == "" {
+		if reason := fail.ReasonOf(err); !slices.Contains([]fail.Reason{fail.RankFailed, fail.OutOfMemory, fail.DiskFull}, reason) || fail.NextOf(err) == "" {
 			t.Errorf("reason %s, next %q of %v", reason, fail.NextOf(err), err)
 		}
 	})

@@ -28,6 +28,7 @@ var layers = [][]string{
 
 // stepImports are the only imports between steps.
 var stepImports = map[string]string{
+	"steps/train -> steps/checkfabric":    "train measures the network again before an attempt with new pods",
 	"steps/provision -> steps/preflight":  "provision asks preflight for the mode if no other task has",
 	"steps/preflight -> steps/buildimage": "preflight asks the registry as build-image does",
 	"steps/reaper -> steps/teardown":      "both release an environment in the same way",

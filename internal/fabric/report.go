@@ -228,6 +228,21 @@ func NodesAt(nodes []int, kubernetesNodes []string) string {
 	return fmt.Sprintf("%s (%s)", text, strings.Join(where, ", "))
 }
 
+// Exclusion is the param that leaves the faulty nodes out of the next run, "" if none is known, or all are faulty.
+func (r *Report) Exclusion() string {
+	var hosts []string
+	for _, node := range r.FaultyNodes {
+		if node < 0 || node >= len(r.KubernetesNodes) || r.KubernetesNodes[node] == "" {
+			return ""
+		}
+		hosts = append(hosts, r.KubernetesNodes[node])
+	}
+	if len(hosts) == 0 || len(hosts) == r.Nodes {
+		return ""
+	}
+	return "exclude-nodes=" + strings.Join(hosts, ",")
+}
+
 func below(b, of rdma.BytesPerSecond, part float64) bool {
 	return float64(b) < float64(of)*part
 }

@@ -143,7 +143,7 @@ func nodeReplaced(u trainer) {
 	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2, "+thirdNode+toleratesThird))
 	u.Cleanup(func() { u.kubectl("uncordon", "node-2") })
 	u.kubectl("cordon", "node-2") // so that the environment starts on the third node
-	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2")
+	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2", "--param=check-fabric=true")
 	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
 	u.kubectl("uncordon", "node-2")
 	lost := u.ordinalOn(thirdNode)
@@ -152,6 +152,7 @@ func nodeReplaced(u trainer) {
 	u.waitOutput(name, "train", "Kubernetes node "+thirdNode+" is left out from now on: it did not answer", "oc adm taint nodes "+thirdNode+" "+taint)
 	u.kubectl("taint", "nodes", thirdNode, taint)
 	e := u.end(name).succeeded().ranks(2)
+	e.mustContain(e.log("train"), "The network is measured again, because node "+lost+" has a new pod.", "Fabric: pass: 2 nodes")
 	var got []string
 	for _, a := range e.receipt.Attempts {
 		got = append(got, fmt.Sprint(a.Attempt, a.Reason, a.LeftOut))

@@ -22,6 +22,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
+// quickSize is the largest all_reduce of a quick check.
+const quickSize = 1 << 20
+
 // firstPort is where the ranks of an environment's first job meet. Each job has another port, so that what is
 // left of an earlier job is not in its way.
 const firstPort = 29510
@@ -37,6 +40,8 @@ type Check struct {
 	Mode string
 	// Bound is how long it may take, without the comparison with sockets.
 	Bound time.Duration
+	// Quick only shows the transport and compares pairs of nodes: no rail is measured by itself, and no bandwidth is expected.
+	Quick bool
 	// CompareTCP measures over sockets too.
 	CompareTCP bool
 	// FirstPort is where the ranks of the first job meet, 0 for the default.
@@ -94,7 +99,7 @@ func (c *Check) check(ctx context.Context) error {
 	const mainPart = 0.6 // of the bound; the rest is for finding the faulty node
 	main := c.whole(c.left(mainPart))
 	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"), humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.Bound), "nodes", len(c.Nodes), "ranksPerNode", r.RanksPerNode, "backend", r.Backend, "limitSeconds", c.Bound.Seconds())
-	if len(rails) > 1 {
+	if len(rails) > 1 && !c.Quick {
 		main.own = append(main.own, func(node int, input *fabric.Input, _ map[string]string) { input.Rails = interfaces(rails, node) })
 	}
 	out, err := main.do(ctx)
@@ -104,7 +109,9 @@ func (c *Check) check(ctx context.Context) error {
 	if err := c.withoutGPU(out); err != nil {
 		return err
 	}
-	c.expect(rails)
+	if !c.Quick {
+		c.expect(rails)
+	}
 	r.Measurements = out.measurements
 	c.describe(out)
 	if !out.done {
@@ -119,7 +126,7 @@ func (c *Check) check(ctx context.Context) error {
 	if err := c.wrongTransport(); err != nil {
 		return err
 	}
-	if r.Backend == fabric.NCCL && len(rails) > 1 {
+	if r.Backend == fabric.NCCL && len(rails) > 1 && !c.Quick {
 		if err := c.measureRails(ctx, rails); err != nil {
 			return err
 		}
@@ -182,8 +189,12 @@ func (c *Check) readNodes(ctx context.Context) error {
 // broken is the error of a network that does not carry what is sent. It puts the faulty nodes and rails into the report.
 func (c *Check) broken(nodes []int, rails []string, format string, args ...any) error {
 	c.report.FaultyNodes, c.report.FaultyRails = nodes, rails
+	next := "leave the node out of nodes.gpu_nodes until it is repaired"
+	if param := c.report.Exclusion(); param != "" {
+		next = "start again with param " + param
+	}
 	return fail.Advise(fail.Becausef(fail.NetworkBroken, "checking the fabric: "+format, args...),
-		"%s", cmp.Or(c.Next, "mlenv rdma --check shows each node's devices; leave the node out of nodes.gpu_nodes until it is repaired"))
+		"%s", cmp.Or(c.Next, "mlenv rdma --check shows each node's devices; "+next))
 }
 
 // ranksWithoutGPU is how many ranks a node without GPU has at most, as in the benchmark.
@@ -231,7 +242,10 @@ func (c *Check) job(name string, places []int, input fabric.Input, bound time.Du
 
 func (c *Check) whole(bound time.Duration) *job {
 	sizes, pairBytes := fabric.Sizes(c.report.Backend, c.settings.Mode != agent.RDMA && len(c.Nodes) > 1)
-	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: true, Inside: true}
+	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: !c.Quick, Inside: !c.Quick}
+	if c.Quick {
+		input.Sizes = slices.DeleteFunc(slices.Clone(sizes), func(size agent.Bytes) bool { return size > quickSize })
+	}
 	if len(c.Nodes) > 1 {
 		input.Pairs, input.PairBytes = fabric.Rounds(len(c.Nodes)), pairBytes
 	}

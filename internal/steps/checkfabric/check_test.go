@@ -126,6 +126,9 @@ exit 1`, []int{0, 1}, "ConnectionRefused: no process listens"},
 			if fail.ReasonOf(err) != fail.NetworkBroken || !strings.Contains(err.Error(), test.words) {
 				t.Errorf("got %s: %v; want NetworkBroken with %q; log %s", fail.ReasonOf(err), err, test.words, out)
 			}
+			if next := fail.NextOf(err); strings.Contains(next, "start again with param exclude-nodes=node-1") != (test.nodes == 3) {
+				t.Errorf("next: %s", next)
+			}
 			if diff := cmp.Diff(test.want, report.FaultyNodes); diff != "" || report.Verdict != fabric.Broken {
 				t.Errorf("verdict %s, faulty (-want +got):\n%s", report.Verdict, diff)
 			}

@@ -81,7 +81,7 @@ func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 		return fabric.Report{}, err
 	}
 	defer detach()
-	check := &Check{Nodes: set, Mode: o.Mode, ID: jobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "", Log: d.Log}
+	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "", Log: d.Log}
 	for node := range set {
 		check.Hosts = append(check.Hosts, objects.NamesOf(o.Name).TLSName(d.Clients.Namespace, node))
 	}
@@ -97,8 +97,8 @@ func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 	return report, c.end(report, report, err)
 }
 
-// jobsOf is the prefix of the ids of a check's jobs. A second attempt must not find the first one's jobs.
-func jobsOf(run string) string {
+// JobsOf is the prefix of the ids of a check's jobs. A second attempt must not find the first one's jobs.
+func JobsOf(run string) string {
 	return cmp.Or(run, "by-hand") + "-fabric-" + strings.ToLower(rand.Text()[:6])
 }
 
@@ -121,9 +121,13 @@ func (c *checker) judge(report fabric.Report, err error) error {
 	}
 	switch report.Verdict {
 	case fabric.Slow:
+		without := ""
+		if param := report.Exclusion(); param != "" {
+			without = ", param " + param + " without the slow node"
+		}
 		if c.Bandwidth == failing {
 			return fail.Advise(fail.Becausef(fail.NetworkSlow, "checking the fabric: %s", report.Message),
-				"%s", cmp.Or(c.next(), "mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway"))
+				"%s", cmp.Or(c.next(), "mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway"+without))
 		}
 		c.Log.Warn("The network is slow: "+report.Message, "expected", report.Expected, "bandwidth", report.Bandwidth)
 	case fabric.NotMeasured:

@@ -84,7 +84,7 @@ func (c *checker) measure(ctx context.Context, guests *podagent.Agents) (fabric.
 	// A process in the pods may use the port on which the ranks of an environment meet.
 	const first, ports = 20000, 9000
 	check := &Check{
-		Nodes: set, Hosts: guests.Hosts(), Mode: mode, ID: jobsOf(""), Bound: c.Timeout, CompareTCP: c.Compare != "", Log: c.Log,
+		Nodes: set, Hosts: guests.Hosts(), Mode: mode, ID: JobsOf(""), Bound: c.Timeout, CompareTCP: c.Compare != "", Log: c.Log,
 		FirstPort: first + rand.IntN(ports), Next: c.next(),
 	}
 	return check.Run(ctx)

@@ -195,9 +195,11 @@ func (a *attempt) regroup(ctx context.Context, t *Training, failed *agent.Attemp
 		if err != nil {
 			return err
 		}
-		if t.Pods, err = newPods(ctx, a.Clients.Kube, a.Clients.Namespace, a.Name, len(t.Nodes)); err != nil {
+		pods, err := newPods(ctx, a.Clients.Kube, a.Clients.Namespace, a.Name, len(t.Nodes))
+		if err != nil {
 			return err
 		}
+		t.Pods = pods
 		if err := t.end(ctx, "the training is restarted"); err != nil {
 			return err
 		}
@@ -230,7 +232,14 @@ func (a *attempt) regroup(ctx context.Context, t *Training, failed *agent.Attemp
 			return err
 		}
 		t.Network, t.Spec.Order = prepared, network.Order(settings.Racks)
-		return nil
+		fault, err := a.checkFabric(ctx, t, pods.uids)
+		if fault != nil && a.leaveOut(ctx, t, failed, fault.node, fault.what) {
+			continue
+		}
+		if err == nil {
+			a.measured = pods.uids
+		}
+		return err
 	}
 }
 

@@ -282,7 +282,7 @@ func TestRegroup(t *testing.T) {
 		events.Add(pod(1))
 		return true, events, nil
 	})
-	a := &attempt{Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}, Log: slog.New(slog.DiscardHandler)}, Options{Name: "env"}}
+	a := &attempt{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}, Log: slog.New(slog.DiscardHandler)}, Options: Options{Name: "env"}}
 	training.Spec.Deadline = time.Now().Add(time.Hour)
 	training.Network = network.Network{Settings: network.Settings{Mode: agent.TCP, Forced: map[string]string{"NCCL_ALGO": "Ring"}}}
 	if err := a.regroup(t.Context(), training, &agent.Attempt{}); err != nil {
@@ -298,7 +298,7 @@ func TestRegroup(t *testing.T) {
 		}
 	}
 	// A deleted environment does not come back.
-	gone := &attempt{Deps{Clients: &kube.Clients{Kube: fake.NewClientset(), Namespace: "ns"}}, Options{Name: "env"}}
+	gone := &attempt{Deps: Deps{Clients: &kube.Clients{Kube: fake.NewClientset(), Namespace: "ns"}}, Options: Options{Name: "env"}}
 	if _, err := gone.whole(t.Context(), training.Nodes); fail.ReasonOf(err) != fail.EnvironmentMissing {
 		t.Errorf("without an environment: got %v, want EnvironmentMissing", err)
 	}

@@ -2,6 +2,7 @@ package train
 
 import (
 	"net/http"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -48,7 +49,8 @@ func (s slowClock) Unwrap() http.ResponseWriter { return s.ResponseWriter }
 
 // By the times in the statuses the rank that failed first is found, so all are by one clock.
 func TestWrongClockOfANode(t *testing.T) {
-	training, out, agents := newTraining(t, `if [ "$NODE_RANK" = 0 ]; then exit 7; fi; sleep 1; exit 3`)
+	began := filepath.Join(t.TempDir(), "began")
+	training, out, agents := newTraining(t, `if [ "$NODE_RANK" = 0 ]; then until [ -e `+began+` ]; do sleep 0.05; done; exit 7; fi; touch `+began+`; exec sleep 100`)
 	agents[1].Wrap(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if strings.Contains(r.URL.Path, "/logs/") {

@@ -100,7 +100,7 @@ func TestLeaveOut(t *testing.T) {
 				pods.uids[1] = "another"
 			}
 			training.Pods, training.Spec.Deadline, training.Network = pods, time.Now().Add(time.Hour), network.Network{Settings: network.Settings{Mode: agent.TCP}}
-			a := &attempt{Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}, Log: step.TextLog(out)}, Options{Name: "env"}}
+			a := &attempt{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}, Log: step.TextLog(out)}, Options: Options{Name: "env"}}
 			if err := a.regroup(t.Context(), training, &tc.ended); err != nil {
 				t.Fatal(err)
 			}

@@ -162,7 +162,7 @@ func TestSettingsLost(t *testing.T) {
 		{objects.TCP, []agent.Facts{{}, {}}, ""},
 	} {
 		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{objects.ModeAnnotation: string(tc.mode)}}}
-		a := attempt{Deps{Clients: &kube.Clients{Kube: fake.NewClientset(set), Namespace: "ns"}}, Options{Name: "env"}}
+		a := attempt{Deps: Deps{Clients: &kube.Clients{Kube: fake.NewClientset(set), Namespace: "ns"}}, Options: Options{Name: "env"}}
 		if err := a.settingsLost(t.Context(), tc.facts); err == nil && tc.want != "" || err != nil && fail.ReasonOf(err) != tc.want {
 			t.Errorf("mode %s, facts %+v: got %v, want %q", tc.mode, tc.facts, err, tc.want)
 		}

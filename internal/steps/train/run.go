@@ -83,12 +83,14 @@ const maxMessage = 4000
 type attempt struct {
 	Deps
 	Options
+	// measured are the pods whose network was measured, by node.
+	measured map[int]types.UID
 }
 
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
 // means for it. A verdict that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
-	a := attempt{d, o}
+	a := attempt{Deps: d, Options: o}
 	if result, err := a.earlier(ctx); err != nil {
 		return result, err
 	}
@@ -131,7 +133,9 @@ func (a *attempt) run(ctx context.Context) (Result, error) {
 			return Result{}, err
 		}
 	}
-	if t.Pods, err = newPods(ctx, clients.Kube, clients.Namespace, o.Name, len(set)); err == nil {
+	pods, err := newPods(ctx, clients.Kube, clients.Namespace, o.Name, len(set))
+	if err == nil {
+		t.Pods, a.measured = pods, pods.uids
 		t.Spec, t.Network, err = a.spec(ctx, set)
 	}
 	if err == nil && o.Exclusive {

@@ -577,7 +577,7 @@ func TestEarlierVerdict(t *testing.T) {
 			{Name: "reason", Value: *v1.NewStructuredValues(string(reason))}, {Name: "message", Value: *v1.NewStructuredValues("training: rank 3")}, {Name: "metrics", Value: *v1.NewStructuredValues(`{"step":7}`)}}}}}
 		clients := &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
 		out := &buffer{}
-		a := attempt{Deps{Clients: clients, Log: step.TextLog(out)}, Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+		a := attempt{Deps: Deps{Clients: clients, Log: step.TextLog(out)}, Options: Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 		result, err := a.earlier(t.Context())
 		if want != "" && (!step.Printed(err) || !strings.HasSuffix(out.String(), fmt.Sprintf("the verdict of the first attempt is final, %s: training: rank 3\n", want))) {
 			t.Errorf("after %q: %q and %v, want one line that repeats the verdict", reason, out, err)
@@ -595,7 +595,7 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 	}
 	of := func(objects ...runtime.Object) *attempt {
 		clients := &kube.Clients{Kube: fake.NewClientset(objects...), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
-		return &attempt{Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+		return &attempt{Deps: Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 	}
 	gone, result := fail.Becausef(fail.NodeLost, "training: node 1 is gone"), Result{Metrics: `{"step":7}`}
 	check := func(name string, a *attempt, want fail.Reason) {
@@ -627,7 +627,7 @@ func TestLostEnvironment(t *testing.T) {
 	training, out, agents := newTraining(t, `trap 'exit 143' TERM; echo holds; while :; do sleep 0.05; done`)
 	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
 	clients := &kube.Clients{Kube: fake.NewClientset(held), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
-	a := &attempt{Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+	a := &attempt{Deps: Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 	ctx, lose := context.WithCancelCause(t.Context())
 	defer lose(nil)
 	go a.watchLease(ctx, lose)

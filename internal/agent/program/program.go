@@ -32,6 +32,7 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent ready              exit 0 when the agent of this container answers
   mlenv-agent launch -- COMMAND  run the launcher of a job and end all that it leaves (the agent does)
   mlenv-agent rank -- COMMAND    run one rank and record its end (launchers do)
+  mlenv-agent traced -- COMMAND  let the agent read the stacks of a rank, and become it (rank does)
   mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;
                                  --shell=ID before it lets the agent end an abandoned shell
   mlenv-agent env                print that environment as lines for a shell
@@ -71,6 +72,8 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		err = server.Supervise(rest)
 	case command == "rank":
 		return rank.Main(rest, os.DirFS(server.DefaultPaths().Sys))
+	case command == "traced" && len(rest) > 0:
+		err = rank.Traced(rest)
 	case command == "exec":
 		err = execute(environ, rest)
 	case command == "env" && len(rest) == 0:

@@ -93,6 +93,8 @@ func run(command []string, sys fs.FS) (int, error) {
 	_, _ = unix.FcntlInt(reader.Fd(), unix.F_SETPIPE_SZ, 1<<20)
 	// A rank must not outlive its shim, and the kernel ties that to this thread.
 	runtime.LockOSThread()
+	scope, _ := os.ReadFile(scopeFile)
+	command = traceable(command, scope)
 	process := exec.Command(command[0], command[1:]...)
 	process.Stdout, process.Stderr = writer, writer
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -46,6 +46,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 		"MLENV_METRICS_FILE": record.Dir(recorded).Metrics(),
 		rank.JobVariable:     id,
 		rank.NodeVariable:    strconv.Itoa(c.Node),
+		rank.TracerVariable:  strconv.Itoa(os.Getpid()),
 		"PYTHONUNBUFFERED":   "1",
 	})
 	if folder, name := spec.CheckpointFolder(id), spec.Checkpoint; folder != "" && name != nil {

@@ -1,0 +1,47 @@
+package rank
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// TracerVariable is the process whose descendants may read the stacks of the rank: the agent's, which starts py-spy.
+const TracerVariable = "MLENV_TRACER"
+
+// scopeFile says who may trace a process. At 1 these are its ancestors, and whom it allows by prctl: py-spy is no ancestor of a
+// rank. A kernel without Yama has no such file, and does not restrict.
+const scopeFile = "/proc/sys/kernel/yama/ptrace_scope"
+
+// traceable returns the command by which the rank starts: through this program, if the kernel asks for a process's consent.
+func traceable(command []string, scope []byte) []string {
+	const ancestors = "1"
+	self, err := os.Executable()
+	if strings.TrimSpace(string(scope)) != ancestors || err != nil {
+		return command
+	}
+	if _, err := exec.LookPath(command[0]); err != nil { // which is told better when it is started directly
+		return command
+	}
+	return append([]string{self, "traced", "--"}, command...)
+}
+
+// Traced lets the tracer read this process's memory, and becomes the command. The consent survives that.
+func Traced(command []string) error {
+	tracer, err := strconv.Atoi(os.Getenv(TracerVariable))
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", TracerVariable, err)
+	}
+	// Without consent there are no stacks of Python; the rank runs all the same.
+	_ = unix.Prctl(unix.PR_SET_PTRACER, uintptr(tracer), 0, 0, 0)
+	program, err := exec.LookPath(command[0])
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("running %s: %w", program, syscall.Exec(program, command, os.Environ()))
+}

@@ -451,11 +451,26 @@ type RankStatus struct {
 	Stopped bool `json:"stopped,omitempty"`
 	// Quiet is how long the log of a live rank has not grown. It comes with that of the job.
 	Quiet time.Duration `json:"quiet,omitempty"`
+	// Rendezvous is how far a live rank is on its way to the job's rendezvous. It comes with the same.
+	Rendezvous Rendezvous `json:"rendezvous,omitempty"`
 	// Tail are its last lines of output.
 	Tail []string `json:"tail,omitempty"`
 	// Python is the last uncaught error that it printed.
 	Python *PythonError `json:"python,omitempty"`
 }
+
+// Rendezvous is how far a rank is on its way to the rendezvous, the port of node 0 where the ranks of torch.distributed meet.
+type Rendezvous int
+
+// The way. A rank that uses no torch.distributed, or another port, never comes.
+const (
+	// Absent: it has no connection to the port.
+	Absent Rendezvous = iota
+	// Connecting: node 0 has not answered.
+	Connecting
+	// Arrived: it is or was connected, or listens there.
+	Arrived
+)
 
 // PythonError is the end of a Python traceback.
 type PythonError struct {

@@ -372,6 +372,7 @@ func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
 	}
 	if j != nil && !j.isOver() {
 		j.addQuiet(&status)
+		j.addRendezvous(&status)
 		status.RankSeconds = rankSeconds(j.dir.Metrics())
 	}
 	return answer(w, status)

@@ -37,6 +37,7 @@ type job struct {
 	nccl           *ncclLogs
 	processes      *processes
 	output         growth
+	rendezvous     rendezvous
 	// path is PATH of the ranks.
 	path string
 	// over is closed when no process is left and the status is written.

@@ -72,8 +72,36 @@ func (p place) describe(several bool) string {
 	return verb("is", "are") + in
 }
 
+// Doing is what a rank does, as a clause without its subject.
+func Doing(a agent.RankActivity) string { return placeOf(a).describe(false) }
+
+// Absent are the ranks that have not come to the rendezvous and have not ended, those that have not started with their node alone, and
+// the number of those that have come.
+func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.RankStatus, arrived int) {
+	known := map[int]agent.RankStatus{}
+	for _, status := range statuses {
+		for _, rank := range status.Ranks {
+			known[rank.Rank] = rank
+		}
+	}
+	for node := range spec.Nodes {
+		for _, number := range spec.Ranks(node) {
+			rank, started := known[number]
+			switch {
+			case !started:
+				absent = append(absent, agent.RankStatus{Rank: number, Node: node})
+			case rank.Rendezvous == agent.Arrived:
+				arrived++
+			case rank.Ended.IsZero():
+				absent = append(absent, rank)
+			}
+		}
+	}
+	return absent, arrived
+}
+
 // Hang is the likely culprit of a training without progress, in one sentence: the ranks that have not started, that have ended,
-// that are stopped, that are in no collective while others wait in one, or that are elsewhere than most. If all are at the
+// that have not come to the rendezvous, that are stopped, that are in no collective while others wait in one, or that are elsewhere than most. If all are at the
 // same place, it is that.
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
 	known := map[int]agent.RankStatus{}
@@ -104,6 +132,7 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 			}
 		}
 	}
+	absent, arrived := Absent(spec, statuses)
 	// The most ranks come last; of as many, those that wait.
 	places := slices.SortedFunc(maps.Keys(at), func(a, b place) int {
 		return cmp.Or(flag(b.stopped)-flag(a.stopped), flag(a.waits)-flag(b.waits), len(at[a])-len(at[b]), cmp.Compare(at[a][0].Rank, at[b][0].Rank))
@@ -124,6 +153,16 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 		return while(ranksOf(missing, nodes) + " " + hasHave(missing) + " not started")
 	case len(ended) > 0:
 		return while(ranksOf(ended, nodes) + " " + hasHave(ended) + " ended")
+	case arrived > 0 && len(absent) > 0:
+		var late []int
+		for _, rank := range absent {
+			late = append(late, rank.Rank)
+		}
+		culprit := fmt.Sprintf("%s %s not come to the rendezvous", ranksOf(late, nodes), hasHave(late))
+		if a, asked := doing[late[0]]; asked && len(late) == 1 {
+			culprit += ": it " + Doing(a)
+		}
+		return while(culprit)
 	case len(places) == 0:
 		return "no agent reported what its ranks do"
 	case len(places) == 1:

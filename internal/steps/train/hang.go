@@ -184,7 +184,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 	if t.Spec.DebugRank != nil {
 		return // a rank that waits for its debugger is silent
 	}
-	w := silenceWatch{timeout: t.HangTimeout}
+	w, m := silenceWatch{timeout: t.HangTimeout}, meeting{}
 	ticker := time.NewTicker(t.HangTimeout.every())
 	defer ticker.Stop()
 	for {
@@ -197,6 +197,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		if !ok {
 			continue
 		}
+		t.watchRendezvous(ctx, &m, statuses, time.Now())
 		bound := w.bound(t.Spec, quiet, shown, statuses[0].Started)
 		means, now, worker := w.look(quiet, bound, func() ([]agent.RankActivity, bool) { return t.activities(ctx) })
 		if means == goesOn || ctx.Err() != nil {

@@ -1,0 +1,104 @@
+package server
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// rendezvous notes which ranks of the node have come to the job's rendezvous. A rank that has come stays so: a training may
+// close its connections.
+type rendezvous struct {
+	mu      sync.Mutex
+	arrived map[int]bool
+}
+
+// addRendezvous adds to the status how far each live rank is on its way to the rendezvous.
+func (j *job) addRendezvous(status *agent.JobStatus) {
+	r := &j.rendezvous
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.arrived == nil {
+		r.arrived = map[int]bool{}
+	}
+	var sockets map[string]agent.Rendezvous
+	var all []process
+	status.Ranks = slices.Clone(status.Ranks)
+	for i := range status.Ranks {
+		rank := &status.Ranks[i]
+		if !rank.Ended.IsZero() || rank.PID == 0 {
+			continue
+		}
+		if !r.arrived[rank.Rank] {
+			if sockets == nil {
+				sockets, all = socketsOf(cmp.Or(status.Spec.MasterPort, agent.MasterPort)), processTable()
+			}
+			below := descendants(all, rank.PID)
+			for _, pid := range append(slices.Collect(maps.Keys(below)), rank.PID) {
+				rank.Rendezvous = max(rank.Rendezvous, best(pid, sockets))
+			}
+			r.arrived[rank.Rank] = rank.Rendezvous == agent.Arrived
+		}
+		if r.arrived[rank.Rank] {
+			rank.Rendezvous = agent.Arrived
+		}
+	}
+}
+
+// best is the furthest that a socket of the process is.
+func best(pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous) {
+	folder := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return 0
+	}
+	for _, entry := range entries {
+		if target, err := os.Readlink(filepath.Join(folder, entry.Name())); err == nil {
+			state = max(state, sockets[target])
+		}
+	}
+	return state
+}
+
+// socketsOf are the sockets of this container that listen on the port, or are or will be connected to it, by their names in
+// /proc/PID/fd.
+func socketsOf(port int) map[string]agent.Rendezvous {
+	found := map[string]agent.Rendezvous{}
+	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		if table, err := os.Open(name); err == nil {
+			readSockets(table, port, found)
+			table.Close()
+		}
+	}
+	return found
+}
+
+// readSockets reads the kernel's table of sockets, proc_net_tcp(5): number, local and remote address, state, queues, timer,
+// retransmissions, user, timeouts, inode. All but the number and the user are hexadecimal.
+func readSockets(table io.Reader, port int, found map[string]agent.Rendezvous) {
+	const established, synSent, listening = "01", "02", "0A"
+	end := fmt.Sprintf(":%04X", port)
+	for lines := bufio.NewScanner(table); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 10 {
+			continue
+		}
+		local, remote, state, socket := fields[1], fields[2], fields[3], "socket:["+fields[9]+"]"
+		switch {
+		case state == listening && strings.HasSuffix(local, end), state == established && strings.HasSuffix(remote, end):
+			found[socket] = agent.Arrived
+		case state == synSent && strings.HasSuffix(remote, end):
+			found[socket] = agent.Connecting
+		}
+	}
+}

@@ -24,7 +24,26 @@ type RankActivity struct {
 	Frames []Frame `json:"frames,omitempty"`
 	// Problem is why there are no frames.
 	Problem string `json:"problem,omitempty"`
+	// Collectives are the last ones that the rank has entered, one for each of its process groups, as torch's flight recorder has
+	// them: nil without NCCL, or if the rank did not answer.
+	Collectives []Collective `json:"collectives,omitempty"`
 }
+
+// Collective is the last one that a rank has entered in a process group.
+type Collective struct {
+	Group string `json:"group"`
+	Ranks []int  `json:"ranks"`
+	// Number counts the group's collectives, 0 before the first.
+	Number    int64  `json:"number"`
+	Operation string `json:"operation"`
+	// State is scheduled, started or completed.
+	State string `json:"state"`
+	// Entered is how many seconds ago the rank entered it.
+	Entered float64 `json:"entered"`
+}
+
+// maxGroups bounds the process groups of a rank.
+const maxGroups = 64
 
 // Frame is a call in Python.
 type Frame struct {
@@ -43,6 +62,11 @@ func (c *Client) Stacks(ctx context.Context, id string) ([]RankActivity, error) 
 	for i := range all {
 		a := &all[i]
 		a.Node, a.State, a.Waits, a.Problem = c.node, short(a.State), short(a.Waits), short(a.Problem)
+		a.Collectives = a.Collectives[:min(len(a.Collectives), maxGroups)]
+		for j := range a.Collectives {
+			l := &a.Collectives[j]
+			l.Group, l.Operation, l.State = short(l.Group), short(l.Operation), short(l.State)
+		}
 		a.Frames = a.Frames[:min(len(a.Frames), MaxFrames)]
 		for j := range a.Frames {
 			a.Frames[j].Function, a.Frames[j].File = short(a.Frames[j].Function), short(a.Frames[j].File)

@@ -38,8 +38,10 @@ type job struct {
 	processes      *processes
 	output         growth
 	rendezvous     rendezvous
-	// path is PATH of the ranks.
-	path string
+	// path is PATH of the ranks, flightDump and flightPipe are the beginnings of the names of their dumps and pipes.
+	path, flightDump, flightPipe string
+	// scratch is removed at the end.
+	scratch string
 	// over is closed when no process is left and the status is written.
 	over chan struct{}
 
@@ -50,9 +52,12 @@ type job struct {
 
 // startJob starts the launcher and returns at once.
 func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) {
-	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, path: l.env["PATH"], over: make(chan struct{}), status: status}
+	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, path: l.env["PATH"], flightDump: l.env[flightDump], flightPipe: l.env[flightPipe], scratch: l.scratch, over: make(chan struct{}), status: status}
 	j.processes = &processes{record: status.Record, node: status.Node}
 	j.nccl = newNCCLLogs(j.dir, status.Node)
+	if err := os.MkdirAll(j.scratch, 0o700); err != nil {
+		return nil, err
+	}
 	// The record is watched before anything can write into it.
 	watcher, err := fsnotify.NewBufferedWatcher(64)
 	if err != nil {
@@ -215,6 +220,9 @@ func (j *job) finish(exit agent.Exit) {
 	status.Ranks = nil
 	if err := record.WriteJSON(j.dir.NodeStatus(status.Node), status); err != nil {
 		j.log.Error("Recording the end of a job failed.", "job", status.ID, "error", err)
+	}
+	if err := os.RemoveAll(j.scratch); err != nil {
+		j.log.Warn("Removing the scratch files of a job failed.", "job", status.ID, "error", err)
 	}
 	close(j.over)
 	j.changed.fire()

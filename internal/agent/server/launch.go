@@ -29,11 +29,13 @@ type launch struct {
 	env   map[string]string
 	dir   string
 	ranks []int
+	// scratch is a folder of the container for files that nobody needs after the job.
+	scratch string
 }
 
 // plan makes the launch of a job on this node.
 func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) (launch, error) {
-	l := launch{dir: dir, ranks: spec.Ranks(c.Node)}
+	l := launch{dir: dir, ranks: spec.Ranks(c.Node), scratch: filepath.Join(os.TempDir(), fmt.Sprintf("mlenv-job-%s-%d-%d", id, spec.Attempt(), c.Node))}
 	port := cmp.Or(spec.MasterPort, agent.MasterPort)
 	world := agent.World{Master: c.Host(0), Port: port, Nodes: spec.Nodes, RanksPerNode: spec.RanksPerNode}
 	l.env = c.environment(spec.Env, spec.SecretEnv, world.Variables(), map[string]string{
@@ -57,6 +59,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 	}
 	// These logs show which network the ranks really use.
 	nccl.LogTo(l.env, record.Dir(recorded).NCCLLogs(c.Node))
+	recordFlight(l.env, l.scratch)
 	if venv != "" && spec.Script != c.Program { // which makes virtual environments, by the image's Python
 		l.env["VIRTUAL_ENV"] = venv
 		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]

@@ -58,12 +58,17 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) error {
 	all = make([]agent.RankActivity, len(live))
 	turns := make(chan struct{}, spies)
 	var group sync.WaitGroup
+	var collectives map[int][]agent.Collective
+	group.Go(func() { collectives = j.collectives(r.Context(), live) })
 	for i, rank := range live {
 		group.Go(func() {
 			all[i] = j.activity(r.Context(), rank, spy, err, turns)
 		})
 	}
 	group.Wait()
+	for i := range all {
+		all[i].Collectives = collectives[all[i].Rank]
+	}
 	return answer(w, all)
 }
 

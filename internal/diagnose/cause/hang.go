@@ -101,7 +101,7 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 }
 
 // Hang is the likely culprit of a training without progress, in one sentence: the ranks that have not started, that have ended,
-// that have not come to the rendezvous, that are stopped, that are in no collective while others wait in one, or that are elsewhere than most. If all are at the
+// that have not come to the rendezvous, that have entered fewer collectives than the others, that are stopped, that are in no collective while others wait in one, or that are elsewhere than most. If all are at the
 // same place, it is that.
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
 	known := map[int]agent.RankStatus{}
@@ -133,6 +133,7 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 		}
 	}
 	absent, arrived := Absent(spec, statuses)
+	behind := desync(activities, nodes)
 	// The most ranks come last; of as many, those that wait.
 	places := slices.SortedFunc(maps.Keys(at), func(a, b place) int {
 		return cmp.Or(flag(b.stopped)-flag(a.stopped), flag(a.waits)-flag(b.waits), len(at[a])-len(at[b]), cmp.Compare(at[a][0].Rank, at[b][0].Rank))
@@ -163,6 +164,8 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 			culprit += ": it " + Doing(a)
 		}
 		return while(culprit)
+	case behind != "":
+		return behind
 	case len(places) == 0:
 		return "no agent reported what its ranks do"
 	case len(places) == 1:

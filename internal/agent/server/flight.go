@@ -1,0 +1,96 @@
+package server
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// Variables of torch's flight recorder, which remembers the last collectives of a rank. Those without NCCL are the names since
+// torch 2.9; it still reads the others.
+const (
+	flightSize, newFlightSize = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
+	flightDump, newFlightDump = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"
+	flightPipe                = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+)
+
+const (
+	// flightEntries is how many collectives a rank remembers, torch's own default where it has one.
+	flightEntries = "2000"
+	// flightTime is how long dumps may take. torch looks at the pipe every second.
+	flightTime = 8 * time.Second
+)
+
+//go:embed flight.py
+var readFlight string
+
+// recordFlight switches the flight recorder on, with dumps on request. Variables that the user sets stay.
+func recordFlight(env map[string]string, folder string) {
+	set := func(value string, names ...string) {
+		for _, name := range names {
+			if _, given := env[name]; given {
+				return
+			}
+		}
+		for _, name := range names {
+			env[name] = value
+		}
+	}
+	set(flightEntries, flightSize, newFlightSize)
+	set(filepath.Join(folder, "rank-"), flightDump, newFlightDump)
+	set(filepath.Join(folder, "pipe-"), flightPipe)
+}
+
+// collectives asks the ranks for dumps, and returns the last collectives of those that answer, by rank. A rank without NCCL has no
+// pipe; one whose threads are all stopped does not answer.
+func (j *job) collectives(ctx context.Context, live []agent.RankStatus) map[int][]agent.Collective {
+	ranks := map[string]int{}
+	args := []string{"-c", readFlight, fmt.Sprint(flightTime.Seconds())}
+	for _, rank := range live {
+		pipe, dump := j.flightPipe+strconv.Itoa(rank.Rank)+".pipe", j.flightDump+strconv.Itoa(rank.Rank)
+		if info, err := os.Lstat(pipe); err != nil || info.Mode().Type() != os.ModeNamedPipe {
+			continue
+		}
+		_ = os.Remove(dump) // an earlier one
+		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		_, err = writer.WriteString("1")
+		if writer.Close(); err == nil {
+			ranks[dump] = rank.Rank
+			args = append(args, dump)
+		}
+	}
+	python, err := agent.FindProgram("python3", j.path)
+	if len(ranks) == 0 || err != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, flightTime+spyTime)
+	defer cancel()
+	output := &limited{}
+	command := exec.CommandContext(ctx, python, args...)
+	command.Stdout, command.WaitDelay = output, time.Second
+	var found map[string][]agent.Collective
+	if err = command.Run(); err == nil {
+		err = json.Unmarshal(output.Bytes(), &found)
+	}
+	if err != nil {
+		j.log.Warn("Reading the dumps of torch's flight recorder failed.", "error", err)
+		return nil
+	}
+	all := map[int][]agent.Collective{}
+	for dump, groups := range found {
+		all[ranks[dump]] = groups
+	}
+	return all
+}

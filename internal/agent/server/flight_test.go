@@ -1,0 +1,73 @@
+package server_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// recorder is a stand-in of a rank with NCCL: as ProcessGroupNCCL does, it makes a FIFO, looks into it from time to time, and
+// then writes a dump as FlightRecorder does, version 2.10 of its format.
+const recorder = `
+import os, pickle, time
+pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + "0.pipe"
+os.mkfifo(pipe, 0o666)
+fd = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+print("up", os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"], flush=True)
+def entry(number, operation, state, p2p=False):
+    return {"frames": [{"name": "step", "filename": "train.py", "line": 8}], "record_id": number, "pg_id": 0, "process_group": ("0", "default_pg"),
+            "thread_name": "pt_main", "thread_id": "1", "collective_seq_id": number, "p2p_seq_id": 0, "op_id": number, "profiling_name": "nccl:" + operation,
+            "time_created_ns": time.time_ns() - 60_000_000_000, "input_sizes": [[1]], "input_dtypes": ["Float"], "output_sizes": [[1]], "output_dtypes": ["Float"],
+            "state": state, "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False, "timeout_ms": 600000, "is_p2p": p2p}
+while True:
+    try:
+        asked = os.read(fd, 128)
+    except BlockingIOError:
+        asked = b""
+    if asked:
+        dump = {"version": "2.10", "comm_lib_version": "2.27.5", "pg_status": {},
+                "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}, "1": {"name": "1", "desc": "pair", "ranks": "[0, 1]"}},
+                "entries": [entry(811, "all_gather", "completed"), entry(812, "all_reduce", "started"), entry(812, "send 0->1", "started", True)]}
+        content = pickle.dumps(dump, protocol=2)
+        with open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + "0", "wb") as file:
+            file.write(content[:100]); file.flush(); time.sleep(0.3); file.write(content[100:])
+    time.sleep(0.05)
+`
+
+func TestFlightRecorder(t *testing.T) {
+	n := newNode(t)
+	n.script("record.py", recorder)
+	status, err := n.Client.StartJob(t.Context(), "job", command("record.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for log := filepath.Join(status.Record, "rank-0.log"); ; time.Sleep(10 * time.Millisecond) {
+		if printed, _ := os.ReadFile(log); string(printed) == "up 2000\n" {
+			break
+		}
+		if t.Context().Err() != nil {
+			t.Fatal("the rank did not start")
+		}
+	}
+	all, err := n.Client.Stacks(t.Context(), "job")
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%+v, %v; want one rank", all, err)
+	}
+	want := []agent.Collective{
+		{Group: "default_pg", Ranks: []int{0, 1}, Number: 812, Operation: "all_reduce", State: "started", Entered: 60},
+		{Group: "pair", Ranks: []int{0, 1}, Entered: float64(time.Now().Unix())},
+	}
+	if diff := cmp.Diff(want, all[0].Collectives, cmpopts.EquateApprox(0, 30)); diff != "" {
+		t.Errorf("collectives (-want +got):\n%s", diff)
+	}
+	n.stop("job")
+	if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "mlenv-job-job-*")); left != nil {
+		t.Errorf("the job left %v", left)
+	}
+}

@@ -1,0 +1,52 @@
+package cause
+
+import (
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+func TestDesync(t *testing.T) {
+	spec := agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 2}
+	world := []int{0, 1, 2, 3}
+	at := func(number int64, operation string) agent.Collective {
+		return agent.Collective{Group: "default_pg", Ranks: world, Number: number, Operation: operation, State: "started", Entered: 60}
+	}
+	pair := func(number int64) agent.Collective {
+		return agent.Collective{Group: "pair", Ranks: []int{2, 3}, Number: number, Operation: "broadcast", State: "completed", Entered: 90}
+	}
+	moving := at(812, "all_reduce")
+	moving.Entered = 0.1
+	ranks := func(all ...[]agent.Collective) (activities []agent.RankActivity) {
+		for rank, last := range all {
+			a := agent.RankActivity{Rank: rank, State: "S", Collectives: last, Frames: []agent.Frame{{Function: "all_reduce", File: "/opt/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", Line: 1}, {Function: "step", File: "train.py", Line: 8}}}
+			if rank == 3 {
+				a.Frames = []agent.Frame{{Function: "load_batch", File: "data.py", Line: 40}}
+			}
+			activities = append(activities, a)
+		}
+		return activities
+	}
+	of := func(c ...agent.Collective) []agent.Collective { return c }
+	statuses := []agent.JobStatus{{Ranks: []agent.RankStatus{{Rank: 0}, {Rank: 1}, {Rank: 2, Node: 1}, {Rank: 3, Node: 1}}}}
+	const byStacks = "rank 3 on node 1 is in load_batch (data.py:40) while 3 ranks wait in all_reduce (train.py:8)"
+	for _, tc := range []struct {
+		name       string
+		activities []agent.RankActivity
+		want       string
+	}{
+		{"one is behind", ranks(of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(810, "all_gather"))),
+			"rank 3 on node 1 entered number 810 (all_gather) of the collectives of default_pg, while 3 ranks came as far as number 812 (all_reduce); it is in load_batch (data.py:40)"},
+		{"two are, in a group of their own too", ranks(of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(0, ""), pair(4)), of(at(0, ""), pair(3))),
+			"ranks 2 and 3 entered none of the collectives of default_pg, while 2 ranks came as far as number 812 (all_reduce)"},
+		{"another operation", ranks(of(at(812, "all_reduce")), of(at(812, "broadcast")), of(at(812, "all_reduce")), of(at(812, "all_reduce"))),
+			"rank 1 on node 0 entered broadcast as collective 812 of default_pg, while ranks 0, 2 and 3 entered all_reduce"},
+		{"all alike", ranks(of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce"))), byStacks},
+		{"they move on", ranks(of(moving), of(at(811, "all_reduce")), of(at(811, "all_reduce")), of(at(810, "all_reduce"))), byStacks},
+		{"no dumps", ranks(nil, nil, nil, nil), byStacks},
+	} {
+		if got := Hang(spec, statuses, tc.activities); got != tc.want {
+			t.Errorf("%s:\ngot  %s\nwant %s", tc.name, got, tc.want)
+		}
+	}
+}

@@ -187,7 +187,7 @@ func gitSlow(u trainer) {
 	u.waitOutput(name, "sync-repo", "Receiving objects")
 	u.kill("git")
 	fast()
-	u.waitOutput(name, "sync-repo", gitHost+" cannot be reached; trying again in ")
+	u.waitOutput(name, "sync-repo", "The connection to "+gitHost+" broke off; trying again in ")
 	localcluster(u.T, "up")
 	u.end(name).succeeded()
 

@@ -24,6 +24,7 @@ var (
 	messageNotFound     = regexp.MustCompile(`fatal: repository '[^']*' not found`)
 	messageNoGit        = regexp.MustCompile(`dumb http transport|not valid: is this a git repository|invalid server response|expected service|invalid content-type (\S+)`)
 	messageSilent       = regexp.MustCompile(`Operation too slow|i/o timeout|Operation timed out`)
+	messageBrokenOff    = regexp.MustCompile(`RPC failed; curl [^\n]*|unexpected disconnect[^\n]*|Connection reset by peer|Empty reply from server|non-properly terminated`)
 	messageNoMemory     = regexp.MustCompile(`[Oo]ut of memory|Cannot allocate memory|failed to map`)
 	messageKilled       = regexp.MustCompile(`died of signal \d+|CPU time limit exceeded|invalid index-pack output`)
 	messageDiskFull     = regexp.MustCompile(`No space left on device|[Dd]isk quota exceeded`)
@@ -47,6 +48,18 @@ const (
 func said(err error, message *regexp.Regexp) bool {
 	var exit *exitError
 	return errors.As(err, &exit) && message.MatchString(exit.text)
+}
+
+// again is why another attempt may succeed, "" if none would.
+func (r *repository) again(err error) string {
+	host := r.address.url().Host
+	switch {
+	case said(err, messageNoHost), said(err, messageNoConnection):
+		return host + " cannot be reached"
+	case said(err, messageBrokenOff) && !said(err, messageSilent):
+		return "The connection to " + host + " broke off"
+	}
+	return ""
 }
 
 // explain gives a failure to fetch from a repository its reason and advice.
@@ -81,6 +94,8 @@ func (r *repository) explain(ctx context.Context, err error) error {
 		return seen("it is redirected to a server without TLS: want https")
 	case is(messageNoMemory):
 		return fail.Advise(seen("git needs more than %d MiB of memory: %s", r.limits.memory>>20, found), adviseLFS)
+	case is(messageBrokenOff) && !said(err, messageSilent):
+		return fail.Advise(seen("the connection broke off: %s", found), adviseConnection)
 	case is(messageKilled) && strings.Count(text, "fatal: ") <= 1: // it had no message of its own
 		return fail.Advise(seen("git was killed: it needs more than %s of processor time, or more memory than the container has: %s", r.limits.cpu, found), adviseLFS)
 	case is(messageSilent):

@@ -2,6 +2,7 @@ package git
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"log/slog"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -178,6 +180,46 @@ exec ` + real + ` "$@"
 	if told := strings.Count(log, "cannot be reached; trying again in "); told != 4 {
 		t.Errorf("%d retries in the log, want 4:\n%s", told, log)
 	}
+}
+
+// A server that breaks off in the middle of a transfer is asked again.
+func TestFetchBrokenOff(t *testing.T) {
+	t.Setenv("HOME", "")
+	root := t.TempDir()
+	repo := newRepository(t, root, "repo")
+	noise := make([]byte, 4<<20) // which git cannot compress
+	_, _ = rand.Read(noise)
+	put(t, repo, "noise", string(noise))
+	want := commit(t, repo, "first")
+	server := newWebServer(t, root)
+	var broken atomic.Bool
+	whole := server.Config.Handler
+	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		whole.ServeHTTP(&cut{w, 1 << 20, &broken}, r)
+	})
+	source := server.source("repo", "")
+	source.Auth = server.goodAuth(t)
+	_, got, log, err := fetchInto(t, source)
+	if err != nil || got != want {
+		t.Errorf("got %s, %v: want %s", got, err, want)
+	}
+	if told := strings.Count(log, " broke off; trying again in 1s."); told != 1 {
+		t.Errorf("%d retries in the log, want 1:\n%s", told, log)
+	}
+}
+
+// cut breaks off the first answer that has more than some bytes.
+type cut struct {
+	http.ResponseWriter
+	left   int
+	broken *atomic.Bool
+}
+
+func (c *cut) Write(p []byte) (int, error) {
+	if c.left -= len(p); c.left < 0 && !c.broken.Swap(true) {
+		panic(http.ErrAbortHandler)
+	}
+	return c.ResponseWriter.Write(p)
 }
 
 // Over ssh Go asks for the address, and has several words for a DNS server that has no answer at this moment.

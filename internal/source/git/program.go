@@ -242,9 +242,9 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	return stdout.buffer.String(), nil
 }
 
-// remote runs a command of git that asks the server, again if the server cannot be reached: the cluster's DNS and
-// network can fail for a moment. An attempt that took long would take as long again, so it is not repeated, nor one for
-// which no time is left.
+// remote runs a command of git that asks the server, again if the server cannot be reached or breaks off: the cluster's DNS and
+// network can fail for a moment. An attempt to reach it that took long would take as long again, so it is not repeated, nor one
+// for which no time is left.
 func (r *repository) remote(ctx context.Context, args ...string) (string, error) {
 	const long = 20 * time.Second // DNS may need ten to give up, a connection two minutes
 	for left, pause := r.limits.retries, r.limits.pause; ; left, pause = left-1, 2*pause {
@@ -252,10 +252,11 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 		text, err := r.git(ctx, args...)
 		took := time.Since(began)
 		deadline, bounded := ctx.Deadline()
-		if left == 0 || took > long || bounded && time.Until(deadline) < pause+took || !said(err, messageNoHost) && !said(err, messageNoConnection) {
+		why := r.again(err)
+		if left == 0 || why == "" || took > long && !said(err, messageBrokenOff) || bounded && time.Until(deadline) < pause+took {
 			return text, err
 		}
-		r.log.Warn(fmt.Sprintf("%s cannot be reached; trying again in %s.", r.address.url().Host, pause), "host", r.address.host)
+		r.log.Warn(fmt.Sprintf("%s; trying again in %s.", why, pause), "host", r.address.host)
 		select {
 		case <-ctx.Done():
 			return "", context.Cause(ctx)

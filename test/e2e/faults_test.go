@@ -52,7 +52,6 @@ var faults = []fault{
 	{"the one of two Tekton controllers that leads is killed", []string{"tekton-two-controllers"}, "the run succeeds", ""},
 	{"the pod of a build is deleted", []string{"build-interrupted"}, "BuildPodLost", ""},
 	{"ranks fill the workspace", []string{"workspace-full"}, "DiskFull", ""},
-	{"the workspace is full before a sync", []string{"workspace-full"}, "DiskFull", ""},
 	{"the disk of a build is full", []string{"build-disk"}, "DiskFull", ""},
 	{"the registry refuses the built image", []string{"build-push"}, "PushRefused", ""},
 	{"the registry has no such image", []string{"image-missing"}, "ImageUnavailable, before a GPU is held", ""},

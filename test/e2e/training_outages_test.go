@@ -197,7 +197,7 @@ func gitSlow(u trainer) {
 	u.Logf("the silence of the git server ended a run after %s", time.Since(began).Round(time.Second))
 }
 
-// workspaceFull tests ranks that fill the workspace, and a sync into a full one.
+// workspaceFull tests ranks that fill the workspace.
 func workspaceFull(u trainer) {
 	u.applyText(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace},
  spec: {storageClassName: nfs-csi, accessModes: [ReadWriteMany], resources: {requests: {storage: 1Gi}}}}`)
@@ -212,7 +212,6 @@ func workspaceFull(u trainer) {
 		}
 	})
 	u.end(u.start("e2e/fills.py", byShell, oneGPU)).failed("train", fail.DiskFull, "No space left on device")
-	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("sync-repo", fail.DiskFull, "no space left on device")
 }
 
 // twoControllers tests a run during which the one of two Tekton controllers that leads is killed.

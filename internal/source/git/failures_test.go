@@ -203,7 +203,7 @@ func TestFetchBrokenOff(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("got %s, %v: want %s", got, err, want)
 	}
-	if told := strings.Count(log, " broke off; trying again in 1s."); told != 1 {
+	if told := strings.Count(log, " broke off; trying again in "); told != 1 {
 		t.Errorf("%d retries in the log, want 1:\n%s", told, log)
 	}
 }

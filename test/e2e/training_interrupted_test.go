@@ -124,38 +124,28 @@ func containerKilled(u trainer) {
 // agentProcess returns the number on this machine of the process that is PID 1 of a node.
 func (u trainer) agentProcess(pod string) int {
 	u.Helper()
-	for pid, command := range u.processesOf(pod) {
-		if command == agent.Program+"\x00serve\x00" {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		u.Fatal(err)
+	}
+	for _, file := range files {
+		command, err := os.ReadFile(file)
+		if err != nil || string(command) != agent.Program+"\x00serve\x00" {
+			continue
+		}
+		environment, err := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
+		if err != nil {
+			continue
+		}
+		variables := "\x00" + string(environment)
+		if strings.Contains(variables, "\x00POD_NAME="+pod+"\x00") && strings.Contains(variables, "\x00POD_NAMESPACE="+u.namespace+"\x00") {
+			var pid int
+			if _, err := fmt.Sscanf(file, "/proc/%d/", &pid); err != nil {
+				u.Fatal(err)
+			}
 			return pid
 		}
 	}
 	u.Fatalf("found no agent of pod %s among the processes", pod)
 	return 0
-}
-
-// processesOf returns the command lines of a node's processes, by their numbers on this machine.
-func (u trainer) processesOf(pod string) map[int]string {
-	u.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		u.Fatal(err)
-	}
-	found := map[int]string{}
-	for _, file := range files {
-		command, err := os.ReadFile(file)
-		if err != nil {
-			continue // it has ended
-		}
-		environment, err := os.ReadFile(filepath.Join(filepath.Dir(file), "environ"))
-		variables := "\x00" + string(environment)
-		if err != nil || !strings.Contains(variables, "\x00POD_NAME="+pod+"\x00") || !strings.Contains(variables, "\x00POD_NAMESPACE="+u.namespace+"\x00") {
-			continue
-		}
-		var pid int
-		if _, err := fmt.Sscanf(file, "/proc/%d/", &pid); err != nil {
-			u.Fatal(err)
-		}
-		found[pid] = string(command)
-	}
-	return found
 }

@@ -89,7 +89,10 @@ func (u trainer) slow(component string, works, stands time.Duration) (end func()
 		defer close(stopped)
 		for {
 			_ = syscall.Kill(pid, syscall.SIGSTOP)
-			time.Sleep(stands)
+			select {
+			case <-stop:
+			case <-time.After(stands):
+			}
 			_ = syscall.Kill(pid, syscall.SIGCONT)
 			select {
 			case <-stop:
@@ -191,7 +194,7 @@ func gitSlow(u trainer) {
 	localcluster(u.T, "up")
 	u.end(name).succeeded()
 
-	fast = u.slow("git", 0, time.Hour)
+	defer u.slow("git", 0, time.Hour)()
 	began := time.Now()
 	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.RepositoryUnavailable, gitHost)
 	u.Logf("the silence of the git server ended a run after %s", time.Since(began).Round(time.Second))

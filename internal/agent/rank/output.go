@@ -41,7 +41,7 @@ func (o *output) write(p []byte) {
 	if o.unwritten == nil {
 		fmt.Fprintln(os.Stderr, "mlenv-agent rank: the log is incomplete:", err)
 	}
-	all := append(o.unwritten, p[n:]...)
+	all := slices.Concat(o.unwritten, p[n:])
 	o.unwritten = slices.Clone(all[max(0, len(all)-most):])
 }
 

@@ -58,7 +58,7 @@ var faults = []fault{
 	{"the registry is away during a pull", []string{"registry-away"}, "the nodes start when it is back", "`start-timeout`"},
 	{"the git server is away", []string{"git-away"}, "RepositoryUnavailable before anything is held; a sync is tried again", "20 s"},
 	{"the git server is slow, and breaks off in the middle of a transfer", []string{"git-slow"}, "the transfer starts again; the run succeeds", ""},
-	{"the git server takes connections and answers nothing", []string{"git-slow"}, "RepositoryUnavailable before anything is held", ""},
+	{"the git server takes connections and answers nothing", []string{"git-slow"}, "preflight does not know; RepositoryUnavailable from sync-repo", "2 minutes"},
 	{"DNS is away", []string{"dns-away"}, "a training continues; a new run ends with RepositoryUnavailable before anything is held", "20 s"},
 	{"a GPU has fallen off the bus", []string{"gpu-missing"}, "GPUMissing", ""},
 	{"a rail is down, or is cut during the measurement", []string{"rdma-faults"}, "the rail is not used; NetworkBroken", "check-fabric ends after 90 s"},

@@ -196,7 +196,7 @@ func gitSlow(u trainer) {
 
 	defer u.slow("git", 0, time.Hour)()
 	began := time.Now()
-	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("preflight", fail.RepositoryUnavailable, gitHost)
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU)).failed("sync-repo", fail.RepositoryUnavailable, gitHost, "within 2m0s")
 	u.Logf("the silence of the git server ended a run after %s", time.Since(began).Round(time.Second))
 }
 

@@ -294,6 +294,19 @@ func TestFetchCancelled(t *testing.T) {
 	}
 }
 
+// A server that takes connections and says nothing has a bound.
+func TestFetchFromAServerThatSaysNothing(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // the kernel takes the connections
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	source := Source{URL: "https://" + listener.Addr().String() + "/repo", limits: usualLimits}
+	source.limits.silence = time.Second
+	_, _, _, err = fetchInto(t, source)
+	wantFailure(t, err, fail.RepositoryUnavailable, "the server did not list its branches and tags within 1s", "check the host and port")
+}
+
 func TestFetchSilentServer(t *testing.T) {
 	release := make(chan struct{})
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -306,5 +319,5 @@ func TestFetchSilentServer(t *testing.T) {
 	limits := usualLimits
 	limits.silence = time.Second
 	_, _, _, err := fetchInto(t, Source{URL: server.URL + "/repo", Auth: (&webServer{Server: server}).auth(t, nil), limits: limits})
-	wantFailure(t, err, fail.RepositoryUnavailable, "the server sent nothing for 1s", "")
+	wantFailure(t, err, fail.RepositoryUnavailable, "did not list its branches and tags within 1s", "check the host and port")
 }

@@ -12,7 +12,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -146,8 +145,5 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 // remove deletes a claim, but not another one that has got its name.
 func remove(ctx context.Context, clients *kube.Clients, c claim) error {
 	err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return kube.Problem(fmt.Errorf("deleting claim %s/%s: %w", clients.Namespace, c.Name, err))
-	}
-	return nil
+	return kube.Deleted("claim "+clients.Namespace+"/"+c.Name, err)
 }

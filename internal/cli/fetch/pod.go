@@ -15,7 +15,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -203,10 +202,7 @@ func (p *pod) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
 	err := p.clients.Kube.CoreV1().Pods(p.clients.Namespace).Delete(ctx, p.name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return kube.Problem(fmt.Errorf("deleting pod %s/%s: %w", p.clients.Namespace, p.name, err))
-	}
-	return nil
+	return kube.Deleted("pod "+p.clients.Namespace+"/"+p.name, err)
 }
 
 // run runs the agent's command in the pod.

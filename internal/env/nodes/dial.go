@@ -21,23 +21,19 @@ import (
 // server's port-forward.
 func Dialer(clients *kube.Clients, namespace, name string) agent.Dialer {
 	if clients.InCluster {
-		return PodDialer(clients.Kube, namespace, name)
+		return PodDialer(clients.Kube, namespace, name, agent.Port)
 	}
 	return func(ctx context.Context, node int) (net.Conn, error) {
 		return kube.DialPod(ctx, clients, namespace, objects.NamesOf(name).PodName(node), agent.Port)
 	}
 }
 
-// PodDialer connects to the pod's address. It reads the address every time, because a replaced pod has another one.
-// Errors: AgentUnreachable, PermissionDenied.
-func PodDialer(client kubernetes.Interface, namespace, name string) agent.Dialer {
-	return podDialer(client, namespace, name, agent.Port)
-}
-
 // askTime bounds the question for an address: if the API server is away, the caller decides how long to try.
 const askTime = 10 * time.Second
 
-func podDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
+// PodDialer connects to the pod's address. It reads the address every time, because a replaced pod has another one.
+// Errors: AgentUnreachable, PermissionDenied.
+func PodDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
 	return func(ctx context.Context, node int) (net.Conn, error) {
 		pod := objects.NamesOf(name).PodName(node)
 		asking, cancel := context.WithTimeout(ctx, askTime)

@@ -93,8 +93,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 // sweep deletes ended pods of earlier calls that were killed before they could.
 func sweep(ctx context.Context, clients *kube.Clients, all []corev1.Pod) error {
 	for _, other := range all {
-		ended := other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed
-		if other.Labels[componentLabel] != component || !ended {
+		if other.Labels[componentLabel] != component || !kube.HasEnded(&other) {
 			continue
 		}
 		if err := (&pod{clients: clients, name: other.Name}).remove(ctx); err != nil {
@@ -170,7 +169,7 @@ func (p *pod) wait(ctx context.Context) error {
 			if i < 0 {
 				return false, fmt.Errorf("waiting for pod %s/%s: it was deleted", p.clients.Namespace, p.name)
 			}
-			if phase := found[i].Status.Phase; phase == corev1.PodFailed || phase == corev1.PodSucceeded {
+			if kube.HasEnded(found[i]) {
 				return false, fail.Becausef(fail.ContainerFailed, "waiting for pod %s/%s: it has ended: %s %s", p.clients.Namespace, p.name, found[i].Status.Reason, found[i].Status.Message)
 			}
 			seen = pending(found[i])

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -47,7 +46,7 @@ func PodDialer(client kubernetes.Interface, namespace, name string, port int) ag
 			return nil, kube.Unreachable(namespace, pod, err)
 		case err != nil:
 			return nil, kube.Problem(fmt.Errorf("getting pod %s/%s: %w", namespace, pod, err))
-		case found.Status.Phase == corev1.PodFailed || found.Status.Phase == corev1.PodSucceeded:
+		case kube.HasEnded(found):
 			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("it has ended: %s %s", found.Status.Phase, found.Status.Reason))
 		case found.Status.PodIP == "":
 			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("it has no address yet: %s", found.Status.Phase))

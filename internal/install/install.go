@@ -104,9 +104,8 @@ func list(ctx context.Context, client dynamic.Interface, resource schema.GroupVe
 func deleteAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
 	for i, object := range objects {
 		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: new(object.GetUID())}, PropagationPolicy: new(metav1.DeletePropagationBackground)}
-		err := clientOf(client, object).Delete(ctx, object.GetName(), options)
-		if err != nil && !apierrors.IsNotFound(err) {
-			return outcomes(objects[:i], Deleted), kube.Problem(fmt.Errorf("deleting %s: %w", Title(object), err))
+		if err := kube.Deleted(Title(object), clientOf(client, object).Delete(ctx, object.GetName(), options)); err != nil {
+			return outcomes(objects[:i], Deleted), err
 		}
 	}
 	return outcomes(objects, Deleted), nil

@@ -153,11 +153,7 @@ func (r Removal) notes(ctx context.Context, c Clients, doomed []*unstructured.Un
 func claimNames(claims []corev1.PersistentVolumeClaim) string {
 	var names []string
 	for _, claim := range claims {
-		size := claim.Status.Capacity[corev1.ResourceStorage]
-		if size.IsZero() {
-			size = claim.Spec.Resources.Requests[corev1.ResourceStorage]
-		}
-		names = append(names, fmt.Sprintf("%s (%s)", claim.Name, size.String()))
+		names = append(names, fmt.Sprintf("%s (%s)", claim.Name, kube.ClaimSize(&claim)))
 	}
 	return strings.Join(names, ", ")
 }

@@ -63,6 +63,14 @@ func ProblemAt(err error, at Place) error {
 	return err
 }
 
+// Deleted is Problem for the answer to a deletion. A missing object is no error.
+func Deleted(object string, err error) error {
+	if err == nil || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return Problem(fmt.Errorf("deleting %s: %w", object, err))
+}
+
 // shortError is an error with another text.
 type shortError struct {
 	error

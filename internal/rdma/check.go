@@ -149,12 +149,7 @@ func sameNames(a, b []string) bool {
 	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
 
-func orNone(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ",")
-}
+func orNone(names []string) string { return cmp.Or(strings.Join(names, ","), "none") }
 
 // Check is the state of the node in one line, and whether it has no fault. A note is no fault.
 func (f Facts) Check() (line string, fine bool) {

@@ -184,7 +184,7 @@ func (ns *namespace) agents(ctx context.Context, of []node) (nodes.Set, error) {
 		if err != nil {
 			return nil, err
 		}
-		dial := nodes.PodDialer(ns.clients.Kube, ns.name, n.environment)
+		dial := nodes.PodDialer(ns.clients.Kube, ns.name, n.environment, agent.Port)
 		set = append(set, agent.NewClient(i, objects.NamesOf(n.environment).TLSName(ns.name, n.ordinal), credentials,
 			func(ctx context.Context, _ int) (net.Conn, error) { return dial(ctx, n.ordinal) }))
 	}

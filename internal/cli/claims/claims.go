@@ -12,7 +12,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -86,11 +85,7 @@ func read(ctx context.Context, clients *kube.Clients) (list, error) {
 // claimOf is a claim with its last use. ok is false for one that is not ours: no environment created it, and no receipt
 // names it. One with an owner is deleted with that.
 func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (c claim, ok bool) {
-	size := object.Status.Capacity[corev1.ResourceStorage]
-	if size.IsZero() {
-		size = object.Spec.Resources.Requests[corev1.ResourceStorage]
-	}
-	c = claim{Name: object.Name, Environment: object.Labels[objects.EnvironmentLabel], Size: size.String(), Created: object.CreationTimestamp.Time, uid: object.UID}
+	c = claim{Name: object.Name, Environment: object.Labels[objects.EnvironmentLabel], Size: kube.ClaimSize(object), Created: object.CreationTimestamp.Time, uid: object.UID}
 	for _, r := range receipts { // the newest first
 		if c.Environment != "" && r.Environment == c.Environment || r.Record != nil && slices.Contains(r.Record.Claims, c.Name) {
 			c.LastRun, c.LastUse = r.Run, r.Ended
@@ -103,8 +98,7 @@ func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (
 // mounting are the pods that mount a claim. One that has ended does not keep it.
 func mounting(pods []corev1.Pod, claim string) (names []string) {
 	for _, pod := range pods {
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if !ended && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		if !kube.HasEnded(&pod) && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
 		}) {
 			names = append(names, pod.Name)
@@ -146,8 +140,5 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 // remove deletes a claim, but not another one that has got its name.
 func remove(ctx context.Context, clients *kube.Clients, c claim) error {
 	err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return kube.Problem(fmt.Errorf("deleting claim %s/%s: %w", clients.Namespace, c.Name, err))
-	}
-	return nil
+	return kube.Deleted("claim "+clients.Namespace+"/"+c.Name, err)
 }

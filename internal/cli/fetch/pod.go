@@ -15,7 +15,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -94,8 +93,7 @@ func open(ctx context.Context, clients *kube.Clients, claim Claim) (*pod, error)
 // sweep deletes ended pods of earlier calls that were killed before they could.
 func sweep(ctx context.Context, clients *kube.Clients, all []corev1.Pod) error {
 	for _, other := range all {
-		ended := other.Status.Phase == corev1.PodSucceeded || other.Status.Phase == corev1.PodFailed
-		if other.Labels[componentLabel] != component || !ended {
+		if other.Labels[componentLabel] != component || !kube.HasEnded(&other) {
 			continue
 		}
 		if err := (&pod{clients: clients, name: other.Name}).remove(ctx); err != nil {
@@ -171,7 +169,7 @@ func (p *pod) wait(ctx context.Context) error {
 			if i < 0 {
 				return false, fmt.Errorf("waiting for pod %s/%s: it was deleted", p.clients.Namespace, p.name)
 			}
-			if phase := found[i].Status.Phase; phase == corev1.PodFailed || phase == corev1.PodSucceeded {
+			if kube.HasEnded(found[i]) {
 				return false, fail.Becausef(fail.ContainerFailed, "waiting for pod %s/%s: it has ended: %s %s", p.clients.Namespace, p.name, found[i].Status.Reason, found[i].Status.Message)
 			}
 			seen = pending(found[i])
@@ -203,10 +201,7 @@ func (p *pod) remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
 	err := p.clients.Kube.CoreV1().Pods(p.clients.Namespace).Delete(ctx, p.name, metav1.DeleteOptions{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return kube.Problem(fmt.Errorf("deleting pod %s/%s: %w", p.clients.Namespace, p.name, err))
-	}
-	return nil
+	return kube.Deleted("pod "+p.clients.Namespace+"/"+p.name, err)
 }
 
 // run runs the agent's command in the pod.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 	batchv1 "k8s.io/api/batch/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
@@ -245,8 +244,8 @@ func remove(ctx context.Context, client dynamic.Interface, namespace, name strin
 		for _, each := range found.Items {
 			uid := each.GetUID()
 			err := objects.Delete(ctx, each.GetName(), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &background})
-			if err != nil && !apierrors.IsNotFound(err) {
-				return kube.Problem(fmt.Errorf("deleting %s %s/%s: %w", where.Resource, namespace, each.GetName(), err))
+			if err := kube.Deleted(where.Resource+" "+namespace+"/"+each.GetName(), err); err != nil {
+				return err
 			}
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -21,23 +20,19 @@ import (
 // server's port-forward.
 func Dialer(clients *kube.Clients, namespace, name string) agent.Dialer {
 	if clients.InCluster {
-		return PodDialer(clients.Kube, namespace, name)
+		return PodDialer(clients.Kube, namespace, name, agent.Port)
 	}
 	return func(ctx context.Context, node int) (net.Conn, error) {
 		return kube.DialPod(ctx, clients, namespace, objects.NamesOf(name).PodName(node), agent.Port)
 	}
 }
 
-// PodDialer connects to the pod's address. It reads the address every time, because a replaced pod has another one.
-// Errors: AgentUnreachable, PermissionDenied.
-func PodDialer(client kubernetes.Interface, namespace, name string) agent.Dialer {
-	return podDialer(client, namespace, name, agent.Port)
-}
-
 // askTime bounds the question for an address: if the API server is away, the caller decides how long to try.
 const askTime = 10 * time.Second
 
-func podDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
+// PodDialer connects to the pod's address. It reads the address every time, because a replaced pod has another one.
+// Errors: AgentUnreachable, PermissionDenied.
+func PodDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
 	return func(ctx context.Context, node int) (net.Conn, error) {
 		pod := objects.NamesOf(name).PodName(node)
 		asking, cancel := context.WithTimeout(ctx, askTime)
@@ -51,7 +46,7 @@ func podDialer(client kubernetes.Interface, namespace, name string, port int) ag
 			return nil, kube.Unreachable(namespace, pod, err)
 		case err != nil:
 			return nil, kube.Problem(fmt.Errorf("getting pod %s/%s: %w", namespace, pod, err))
-		case found.Status.Phase == corev1.PodFailed || found.Status.Phase == corev1.PodSucceeded:
+		case kube.HasEnded(found):
 			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("it has ended: %s %s", found.Status.Phase, found.Status.Reason))
 		case found.Status.PodIP == "":
 			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("it has no address yet: %s", found.Status.Phase))

@@ -29,7 +29,7 @@ func TestPodDialer(t *testing.T) {
 		with("env-1", "", corev1.PodPending),
 		with("env-2", "127.0.0.1", corev1.PodFailed),
 	)
-	dial := podDialer(client, "ns", "env", port)
+	dial := PodDialer(client, "ns", "env", port)
 	for node, want := range []string{"", "no address yet", "has ended", "not found"} {
 		conn, err := dial(t.Context(), node)
 		if err == nil {

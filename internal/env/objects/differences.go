@@ -135,15 +135,14 @@ func (c *comparison) compare(path string, live, want any) {
 				c.compare(path+"."+key, old[key], want[key])
 			}
 		}
+		return
 	case []any:
 		if key, ok := keyOf[name]; ok {
 			c.elements(path, byKey(name, key, list(live)), byKey(name, key, want))
 			return
 		}
-		c.add(path, brief(live), brief(want))
-	default:
-		c.add(path, brief(live), brief(want))
 	}
+	c.add(path, brief(live), brief(want))
 }
 
 func (c *comparison) elements(path string, live, want map[string]any) {

@@ -109,9 +109,7 @@ func (s Selection) get(ctx context.Context, pods typed.PodInterface) (found []co
 			return nil, nil, err
 		}
 		// Pods that have ended, such as those of a Job, do not count.
-		found = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
-			return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
-		})
+		found = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return kube.HasEnded(&p) })
 		slices.SortFunc(found, func(a, b corev1.Pod) int { return byNumber(a.Name, b.Name) })
 		return found, nil, nil
 	}

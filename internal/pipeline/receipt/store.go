@@ -209,8 +209,5 @@ func Delete(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 
 func remove(ctx context.Context, client kubernetes.Interface, config *corev1.ConfigMap) error {
 	err := client.CoreV1().ConfigMaps(config.Namespace).Delete(ctx, config.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &config.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return kube.Problem(fmt.Errorf("deleting receipt %s/%s: %w", config.Namespace, config.Name, err))
-	}
-	return nil
+	return kube.Deleted("receipt "+config.Namespace+"/"+config.Name, err)
 }

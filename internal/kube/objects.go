@@ -1,0 +1,17 @@
+package kube
+
+import corev1 "k8s.io/api/core/v1"
+
+// HasEnded reports whether a pod has succeeded or failed, and so holds nothing any more.
+func HasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// ClaimSize returns the capacity of a claim's volume, or what an unbound claim requests.
+func ClaimSize(claim *corev1.PersistentVolumeClaim) string {
+	size := claim.Status.Capacity[corev1.ResourceStorage]
+	if size.IsZero() {
+		size = claim.Spec.Resources.Requests[corev1.ResourceStorage]
+	}
+	return size.String()
+}

@@ -25,7 +25,7 @@ func traceable(command []string, scope []byte) []string {
 	if strings.TrimSpace(string(scope)) != ancestors || err != nil {
 		return command
 	}
-	if _, err := exec.LookPath(command[0]); err != nil { // which is told better when it is started directly
+	if _, err := exec.LookPath(command[0]); err != nil { // the error of starting it directly is better
 		return command
 	}
 	return append([]string{self, "traced", "--"}, command...)

@@ -24,7 +24,7 @@ const (
 )
 
 const (
-	// flightEntries is how many collectives a rank remembers, torch's own default where it has one.
+	// flightEntries is how many collectives a rank remembers: torch's own default since 2.6.
 	flightEntries = "2000"
 	// flightTime is how long dumps may take. torch looks at the pipe every second.
 	flightTime = 8 * time.Second

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Whatever a handler was doing when the disk was full, the client is told so.
+// A full disk has its reason, whatever the handler was doing.
 func TestDiskFullIsSaid(t *testing.T) {
 	s := &Server{config: Config{Node: 3}}
 	for _, cause := range []error{syscall.ENOSPC, syscall.EDQUOT} {

@@ -26,6 +26,7 @@ var faults = []fault{
 	{"the kernel kills a rank for its memory", []string{"out-of-memory"}, "OutOfMemory", "the other ranks end within 10 s"},
 	{"the kernel ends a whole container for its memory", []string{"out-of-memory-group"}, "OutOfMemory, with the node", ""},
 	{"a rank is stopped (SIGSTOP)", []string{"hangs"}, "Hang, with the rank that the others wait for; the stacks of all ranks are in the record", "`hang-timeout`"},
+	{"a rank does not come to the rendezvous", []string{"rendezvous-late"}, "the log names it, with what it does; the training continues when it comes", "a minute"},
 	{"a rank is killed, and later a node's pod is deleted, with `max-restarts=2`", []string{"restarted"}, "the training starts again twice and succeeds; the receipt lists three attempts", ""},
 	{"a rank is killed while all save a checkpoint, with `max-restarts=1`", []string{"resumed"}, "the incomplete checkpoint is passed over; the training resumes from the one before and ends with the loss of an undisturbed run", ""},
 	{"a node is drained: its pod is evicted, with `max-restarts=2`", []string{"evicted"}, "the ranks get SIGTERM, and the training starts again", ""},

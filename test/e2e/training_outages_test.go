@@ -256,6 +256,20 @@ func sameName(u trainer) {
 	u.end("again").succeeded().ranks(2)
 }
 
+// lateForRendezvous tests that a rank for which the others wait is named within a minute, with what it does.
+func lateForRendezvous(u trainer) {
+	name := u.start("e2e/late.py", "--param=launcher=torchrun", oneGPU)
+	u.waitOutput(name, "train", "The other ranks wait at the rendezvous, port 29500 of node 0, for ")
+	u.releaseDirectly()
+	e := u.end(name).succeeded().ranks(2)
+	log := e.log("train")
+	e.mustContain(log, "since the first came: rank 1 on node 1 is in ", "[0 0] rank 0 met the others", "[1 1] rank 1 met the others")
+	waited := regexp.MustCompile(`for (\S+) since the first came`).FindStringSubmatch(log)
+	if took, err := time.ParseDuration(waited[1]); err != nil || took > time.Minute {
+		e.Errorf("rank 1 was named after %s (%v), want a minute at most", waited[1], err)
+	}
+}
+
 // wildOutput tests that the record has what a rank printed, byte for byte.
 func wildOutput(u trainer) {
 	e := u.end(u.start("e2e/wild.py", byShell, oneGPU)).succeeded()

@@ -109,6 +109,7 @@ var (
 		{"wild-output", 1, wildOutput},
 		{"lease-stolen", 1, leaseStolen},
 		{"same-name", 1, sameName},
+		{"rendezvous-late", 1, lateForRendezvous},
 		{"workspace-full", 1, workspaceFull},
 		{"out-of-memory-group", 1, groupOutOfMemory},
 	}

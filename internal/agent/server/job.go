@@ -52,12 +52,12 @@ type job struct {
 
 // startJob starts the launcher and returns at once.
 func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) {
+	if err := os.MkdirAll(l.scratch, 0o700); err == nil { // torch ends a rank that cannot make its pipe
+		recordFlight(l.env, l.scratch)
+	}
 	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, path: l.env["PATH"], flightDump: l.env[flightDump], flightPipe: l.env[flightPipe], scratch: l.scratch, over: make(chan struct{}), status: status}
 	j.processes = &processes{record: status.Record, node: status.Node}
 	j.nccl = newNCCLLogs(j.dir, status.Node)
-	if err := os.MkdirAll(j.scratch, 0o700); err != nil {
-		return nil, err
-	}
 	// The record is watched before anything can write into it.
 	watcher, err := fsnotify.NewBufferedWatcher(64)
 	if err != nil {

@@ -59,7 +59,6 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 	}
 	// These logs show which network the ranks really use.
 	nccl.LogTo(l.env, record.Dir(recorded).NCCLLogs(c.Node))
-	recordFlight(l.env, l.scratch)
 	if venv != "" && spec.Script != c.Program { // which makes virtual environments, by the image's Python
 		l.env["VIRTUAL_ENV"] = venv
 		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]

@@ -4,6 +4,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,11 +30,12 @@ exec sleep 1000`)
 		t.Fatal(err)
 	}
 	defer training.Stop(t.Context(), "the test is over")
-	// until waits for so many ranks at the rendezvous.
+	// until waits until both ranks have started and so many are at the rendezvous.
 	until := func(count int) []agent.JobStatus {
 		for {
 			statuses, _, ok := training.silence(t.Context())
-			if _, arrived := cause.Absent(training.Spec, statuses); ok && arrived == count {
+			started := !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool { return len(s.Ranks) == 0 })
+			if _, arrived := cause.Absent(training.Spec, statuses); ok && started && arrived == count {
 				return statuses
 			}
 			if t.Context().Err() != nil {

@@ -40,7 +40,7 @@ type job struct {
 	rendezvous     rendezvous
 	// path is PATH of the ranks, flightDump and flightPipe are the beginnings of the names of their dumps and pipes.
 	path, flightDump, flightPipe string
-	// scratch is removed at the end.
+	// scratch is a folder of the container for files that nobody needs after the job, "" for none.
 	scratch string
 	// over is closed when no process is left and the status is written.
 	over chan struct{}
@@ -52,10 +52,11 @@ type job struct {
 
 // startJob starts the launcher and returns at once.
 func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) {
-	if err := os.MkdirAll(l.scratch, 0o700); err == nil { // torch ends a rank that cannot make its pipe
-		recordFlight(l.env, l.scratch)
+	scratch, err := os.MkdirTemp("", "mlenv-job-*")
+	if err == nil { // torch ends a rank that cannot make its pipe
+		recordFlight(l.env, scratch)
 	}
-	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, path: l.env["PATH"], flightDump: l.env[flightDump], flightPipe: l.env[flightPipe], scratch: l.scratch, over: make(chan struct{}), status: status}
+	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, path: l.env["PATH"], flightDump: l.env[flightDump], flightPipe: l.env[flightPipe], scratch: scratch, over: make(chan struct{}), status: status}
 	j.processes = &processes{record: status.Record, node: status.Node}
 	j.nccl = newNCCLLogs(j.dir, status.Node)
 	// The record is watched before anything can write into it.

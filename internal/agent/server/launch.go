@@ -29,13 +29,11 @@ type launch struct {
 	env   map[string]string
 	dir   string
 	ranks []int
-	// scratch is a folder of the container for files that nobody needs after the job.
-	scratch string
 }
 
 // plan makes the launch of a job on this node.
 func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) (launch, error) {
-	l := launch{dir: dir, ranks: spec.Ranks(c.Node), scratch: filepath.Join(os.TempDir(), fmt.Sprintf("mlenv-job-%s-%d-%d", id, spec.Attempt(), c.Node))}
+	l := launch{dir: dir, ranks: spec.Ranks(c.Node)}
 	port := cmp.Or(spec.MasterPort, agent.MasterPort)
 	world := agent.World{Master: c.Host(0), Port: port, Nodes: spec.Nodes, RanksPerNode: spec.RanksPerNode}
 	l.env = c.environment(spec.Env, spec.SecretEnv, world.Variables(), map[string]string{

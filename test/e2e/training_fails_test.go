@@ -72,7 +72,7 @@ func wrongCommit(u trainer) {
 }
 
 func scriptMissing(u trainer) {
-	u.end(u.start("e2e/nowhere.py", "--param=launcher=torchrun", oneGPU)).failed("preflight", fail.ScriptNotFound, `"e2e/nowhere.py"`, "quick.sh")
+	u.end(u.start("e2e/nowhere.py", "--param=launcher=torchrun", oneGPU)).failed("preflight", fail.ScriptNotFound, `"e2e/nowhere.py"`, "attempts.sh")
 	u.claimsAre() // nothing was created
 }
 

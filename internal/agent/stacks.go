@@ -31,6 +31,8 @@ type RankActivity struct {
 
 // Collective is the last one that a rank has entered in a process group.
 type Collective struct {
+	// ID names the group, Group describes it: several can have the same description.
+	ID    string `json:"id"`
 	Group string `json:"group"`
 	Ranks []int  `json:"ranks"`
 	// Number counts the group's collectives, 0 before the first.
@@ -65,7 +67,7 @@ func (c *Client) Stacks(ctx context.Context, id string) ([]RankActivity, error) 
 		a.Collectives = a.Collectives[:min(len(a.Collectives), maxGroups)]
 		for j := range a.Collectives {
 			l := &a.Collectives[j]
-			l.Group, l.Operation, l.State = short(l.Group), short(l.Operation), short(l.State)
+			l.ID, l.Group, l.Operation, l.State = short(l.ID), short(l.Group), short(l.Operation), short(l.State)
 		}
 		a.Frames = a.Frames[:min(len(a.Frames), MaxFrames)]
 		for j := range a.Frames {

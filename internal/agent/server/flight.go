@@ -21,12 +21,14 @@ const (
 	flightSize, newFlightSize = "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"
 	flightDump, newFlightDump = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE", "TORCH_FR_DUMP_TEMP_FILE"
 	flightPipe                = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+	// Without flightOnTimeout, which is off by default in older versions, torch looks at the pipe once in minutes.
+	flightOnTimeout = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 )
 
 const (
 	// flightEntries is how many collectives a rank remembers: torch's own default since 2.6.
 	flightEntries = "2000"
-	// flightTime is how long dumps may take. torch looks at the pipe every second.
+	// flightTime is how long dumps may take. With flightOnTimeout torch looks at the pipe every second.
 	flightTime = 8 * time.Second
 )
 
@@ -46,6 +48,7 @@ func recordFlight(env map[string]string, folder string) {
 		}
 	}
 	set(flightEntries, flightSize, newFlightSize)
+	set("1", flightOnTimeout)
 	set(filepath.Join(folder, "rank-"), flightDump, newFlightDump)
 	set(filepath.Join(folder, "pipe-"), flightPipe)
 }

@@ -25,6 +25,7 @@ while left and time.monotonic() < deadline:
             for key, config in dump.get("pg_config", {}).items():
                 entry = last.get(key, {"collective_seq_id": 0, "profiling_name": "", "state": "", "time_created_ns": 0})
                 groups.append({
+                    "id": key,
                     "group": config.get("desc") or key,
                     "ranks": json.loads(config["ranks"]),
                     "number": entry["collective_seq_id"],

@@ -29,6 +29,8 @@ def entry(number, operation, state, p2p=False):
             "time_created_ns": time.time_ns() - 60_000_000_000, "input_sizes": [[1]], "input_dtypes": ["Float"], "output_sizes": [[1]], "output_dtypes": ["Float"],
             "state": state, "time_discovered_started_ns": None, "time_discovered_completed_ns": None, "retired": False, "timeout_ms": 600000, "is_p2p": p2p}
 while True:
+    if os.environ.get("TORCH_NCCL_DUMP_ON_TIMEOUT") != "1":
+        time.sleep(480)
     try:
         asked = os.read(fd, 128)
     except BlockingIOError:
@@ -65,8 +67,8 @@ func TestFlightRecorder(t *testing.T) {
 		t.Fatalf("%+v, %v; want one rank", all, err)
 	}
 	want := []agent.Collective{
-		{Group: "default_pg", Ranks: []int{0, 1}, Number: 812, Operation: "all_reduce", State: "started", Entered: 60},
-		{Group: "pair", Ranks: []int{0, 1}, Entered: float64(time.Now().Unix())},
+		{ID: "0", Group: "default_pg", Ranks: []int{0, 1}, Number: 812, Operation: "all_reduce", State: "started", Entered: 60},
+		{ID: "1", Group: "pair", Ranks: []int{0, 1}, Entered: float64(time.Now().Unix())},
 	}
 	if diff := cmp.Diff(want, all[0].Collectives, cmpopts.EquateApprox(0, 30)); diff != "" {
 		t.Errorf("collectives (-want +got):\n%s", diff)

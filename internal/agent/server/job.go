@@ -56,7 +56,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 	if err == nil { // torch ends a rank that cannot make its pipe
 		recordFlight(l.env, scratch)
 	}
-	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, path: l.env["PATH"], flightDump: l.env[flightDump], flightPipe: l.env[flightPipe], scratch: scratch, over: make(chan struct{}), status: status}
+	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, path: l.env["PATH"], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe], scratch: scratch, over: make(chan struct{}), status: status}
 	j.processes = &processes{record: status.Record, node: status.Node}
 	j.nccl = newNCCLLogs(j.dir, status.Node)
 	// The record is watched before anything can write into it.

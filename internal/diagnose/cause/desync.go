@@ -24,7 +24,7 @@ func desync(activities []agent.RankActivity, nodes map[int]int) (culprit string)
 	groups := map[string][]member{}
 	for _, a := range activities {
 		for _, last := range a.Collectives {
-			key := fmt.Sprint(last.Group, last.Ranks)
+			key := fmt.Sprint(last.ID, last.Ranks)
 			groups[key] = append(groups[key], member{a, last})
 		}
 	}

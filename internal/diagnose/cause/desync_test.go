@@ -10,10 +10,15 @@ func TestDesync(t *testing.T) {
 	spec := agent.JobSpec{Launcher: agent.Torchrun, Nodes: 2, RanksPerNode: 2}
 	world := []int{0, 1, 2, 3}
 	at := func(number int64, operation string) agent.Collective {
-		return agent.Collective{Group: "default_pg", Ranks: world, Number: number, Operation: operation, State: "started", Entered: 60}
+		return agent.Collective{ID: "0", Group: "default_pg", Ranks: world, Number: number, Operation: operation, State: "started", Entered: 60}
 	}
 	pair := func(number int64) agent.Collective {
-		return agent.Collective{Group: "pair", Ranks: []int{2, 3}, Number: number, Operation: "broadcast", State: "completed", Entered: 90}
+		return agent.Collective{ID: "1", Group: "pair", Ranks: []int{2, 3}, Number: number, Operation: "broadcast", State: "completed", Entered: 90}
+	}
+	other := func(number int64) agent.Collective {
+		c := at(number, "broadcast")
+		c.ID = "2"
+		return c
 	}
 	moving := at(812, "all_reduce")
 	moving.Entered = 0.1
@@ -42,6 +47,7 @@ func TestDesync(t *testing.T) {
 		{"another operation", ranks(of(at(812, "all_reduce")), of(at(812, "broadcast")), of(at(812, "all_reduce")), of(at(812, "all_reduce"))),
 			"rank 1 on node 0 entered broadcast as collective 812 of default_pg, while ranks 0, 2 and 3 entered all_reduce"},
 		{"all alike", ranks(of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce")), of(at(812, "all_reduce"))), byStacks},
+		{"alike in two groups with one description", ranks(of(at(500, "all_reduce"), other(3)), of(at(500, "all_reduce"), other(3)), of(at(500, "all_reduce"), other(3)), of(at(500, "all_reduce"), other(3))), byStacks},
 		{"they move on", ranks(of(moving), of(at(811, "all_reduce")), of(at(811, "all_reduce")), of(at(810, "all_reduce"))), byStacks},
 		{"no dumps", ranks(nil, nil, nil, nil), byStacks},
 	} {

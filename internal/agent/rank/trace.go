@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -31,8 +32,18 @@ func traceable(command []string, scope []byte) []string {
 	return append([]string{self, "traced", "--"}, command...)
 }
 
-// Traced lets the tracer read this process's memory, and becomes the command. The consent survives that.
+// Traced lets the tracer read this process's memory, and becomes the command. The consent survives that only if the first
+// thread of the process does it: another one would take its place, and the kernel forgets the consent with the first. Go may run
+// on any thread, so the process starts again until it runs on the first one.
 func Traced(command []string) error {
+	runtime.LockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("running %s again: %w", self, syscall.Exec(self, os.Args, os.Environ()))
+	}
 	tracer, err := strconv.Atoi(os.Getenv(TracerVariable))
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", TracerVariable, err)

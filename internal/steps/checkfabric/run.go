@@ -121,11 +121,11 @@ func (c *checker) judge(report fabric.Report, err error) error {
 	}
 	switch report.Verdict {
 	case fabric.Slow:
-		without := ""
-		if param := report.Exclusion(); param != "" {
-			without = ", param " + param + " without the slow node"
-		}
 		if c.Bandwidth == failing {
+			without := ""
+			if param := report.Exclusion(); param != "" {
+				without = ", param " + param + " without the slow node"
+			}
 			return fail.Advise(fail.Becausef(fail.NetworkSlow, "checking the fabric: %s", report.Message),
 				"%s", cmp.Or(c.next(), "mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway"+without))
 		}

@@ -93,7 +93,7 @@ func TestLateRanks(t *testing.T) {
 		for _, rank := range got {
 			numbers = append(numbers, rank.Rank)
 		}
-		if len(numbers) != len(tc.want) {
+		if !slices.Equal(numbers, tc.want) {
 			t.Errorf("%s: ranks %v, want %v", tc.name, numbers, tc.want)
 		}
 	}

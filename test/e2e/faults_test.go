@@ -38,7 +38,7 @@ var faults = []fault{
 	{"a node's network is cut for good", []string{"node-lost"}, "NodeLost, with the Kubernetes node; the receipt names the GPUs that cannot be confirmed free", "verdict after 2 minutes of silence; healthy nodes free 2 minutes later"},
 	{"a node loses its power, and starts again after the verdict", []string{"node-stopped"}, "NodeLost, which stays the verdict", "verdict after 2 minutes of silence"},
 	{"the same while Tekton's controller is away", []string{"node-lost-without-tekton"}, "the same; the reaper releases the environment, and the verdict stays when Tekton is back", "healthy nodes free 2 minutes after the verdict"},
-	{"a rank is killed, and later a node's network is cut for good, with `max-restarts=2` and a third node in the cluster file", []string{"node-replaced"}, "the training starts again twice, at last on the third node, and succeeds; the receipt names the node that is left out", "the pod moves when an administrator marks the node out of service"},
+	{"a rank is killed, and later a node's network is cut for good, with `max-restarts=3` and a third node in the cluster file", []string{"node-replaced"}, "the training resumes twice, at last without the lost node, and ends with the loss of an undisturbed run; the receipt names the node that is left out", "the pod moves when an administrator marks the node out of service"},
 	{"the run is cancelled", []string{"cancelled", "run-cancelled-by-ctrl-c"}, "Cancelled", "released within 2 minutes"},
 	{"the run is cancelled without its finally tasks", []string{"cancelled-without-teardown"}, "the running step releases the environment", "2 minutes"},
 	{"the run is deleted", []string{"deleted"}, "the ranks are told to stop; only claims stay", "2 minutes"},

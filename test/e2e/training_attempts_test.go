@@ -107,13 +107,16 @@ func resumed(u trainer) {
 		got = append(got, fmt.Sprintf("%d from %q: %.0f to %.0f", a.Attempt, a.Checkpoint, *a.First, *a.Last))
 	}
 	e.equal("attempts", fmt.Sprint(got), fmt.Sprint([]string{`1 from "": 1 to 15`, `2 from "step-10": 11 to 20`}))
-	loss := func(e ending) string {
-		var metrics struct{ Loss json.Number }
-		if err := json.Unmarshal(e.receipt.Metrics, &metrics); err != nil || metrics.Loss == "" {
-			e.Fatalf("metrics %q: %v; want a loss", e.receipt.Metrics, err)
-		}
-		return string(metrics.Loss)
-	}
 	undisturbed := u.end(u.start("e2e/resumes.py", flags...)).succeeded()
-	e.equal("the final loss", loss(e), loss(undisturbed))
+	e.equal("the final loss", e.finalLoss(), undisturbed.finalLoss())
+}
+
+// finalLoss returns the last loss that the run's receipt has, as it was written.
+func (e ending) finalLoss() string {
+	e.Helper()
+	var metrics struct{ Loss json.Number }
+	if err := json.Unmarshal(e.receipt.Metrics, &metrics); err != nil || metrics.Loss == "" {
+		e.Fatalf("metrics %q: %v; want a loss", e.receipt.Metrics, err)
+	}
+	return string(metrics.Loss)
 }

@@ -143,8 +143,9 @@ func nodeReplaced(u trainer) {
 	u.install(u.clusterFile("gpu_nodes: [node-1, node-2]", "gpu_nodes: [node-1, node-2, "+thirdNode+toleratesThird))
 	u.Cleanup(func() { u.kubectl("uncordon", "node-2") })
 	u.kubectl("cordon", "node-2") // so that the environment starts on the third node
-	name := u.start("e2e/attempts.sh", byShell, oneGPU, "--param=max-restarts=2", "--param=check-fabric=true")
-	u.waitOutput(name, "train", "[0 -] node 0 is in attempt 2\n", "[1 -] node 1 is in attempt 2\n")
+	flags := []string{"--param=launcher=torchrun", oneGPU, "--param=max-restarts=3", "--param=check-fabric=true"}
+	name := u.start("e2e/resumes.py", append(flags, "--param=script-args=--killed,--waits")...)
+	u.waitOutput(name, "train", "[0 0] rank 0 waits at step 17\n", "[1 1] rank 1 waits at step 17\n")
 	u.kubectl("uncordon", "node-2")
 	lost := u.ordinalOn(thirdNode)
 	localcluster(u.T, "node", "cut", thirdNode)
@@ -155,9 +156,12 @@ func nodeReplaced(u trainer) {
 	e.mustContain(e.log("train"), "The network is measured again, because node "+lost+" has a new pod.", "Fabric: pass: 2 nodes")
 	var got []string
 	for _, a := range e.receipt.Attempts {
-		got = append(got, fmt.Sprint(a.Attempt, a.Reason, a.LeftOut))
+		got = append(got, fmt.Sprintf("%d %s from %q, left out %s", a.Attempt, a.Reason, a.Checkpoint, a.LeftOut))
 	}
-	want := []string{fmt.Sprint(1, fail.RankFailed, []string{}), fmt.Sprint(2, fail.NodeLost, []string{thirdNode}), fmt.Sprint(3, "", []string{})}
+	want := []string{
+		fmt.Sprintf("1 %s from \"\", left out []", fail.RankFailed), fmt.Sprintf("2 %s from \"step-10\", left out [%s]", fail.NodeLost, thirdNode),
+		"3  from \"step-15\", left out []",
+	}
 	e.equal("attempts", fmt.Sprint(got), fmt.Sprint(want))
 	e.equal("excluded nodes", fmt.Sprint(e.receipt.ExcludedNodes), fmt.Sprint([]string{thirdNode}))
 	var hosts []string
@@ -168,4 +172,6 @@ func nodeReplaced(u trainer) {
 	e.equal("nodes at the end", fmt.Sprint(hosts), fmt.Sprint([]string{"node-1", "node-2"}))
 	out, _ := u.says(u.TempDir(), step.Done, "receipt", name)
 	e.mustContain(out, "attempt 1", "RankFailed: training: rank 1 on node 1", "attempt 2", "NodeLost: training: node "+lost+", on Kubernetes node "+thirdNode, "left out from then on: "+thirdNode, "attempt 3", "Succeeded")
+	undisturbed := u.end(u.start("e2e/resumes.py", flags...)).succeeded()
+	e.equal("the final loss", e.finalLoss(), undisturbed.finalLoss())
 }

@@ -1,10 +1,12 @@
 """Fits a line on two ranks in 20 steps, with a checkpoint every 5 steps. With --killed, rank 1 kills itself in attempt 1 while
-it saves step 15: rank 0 has written its part, and the checkpoint has no metadata yet."""
+it saves step 15: rank 0 has written its part, and the checkpoint has no metadata yet. With --waits, attempt 2 stays at step 17
+until it is interrupted."""
 
 import os
 import pathlib
 import signal
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -35,6 +37,9 @@ for step in range(first + 1, STEPS + 1):
     loss = (error**2).mean() + own.abs().sum()
     dist.all_reduce(loss)
     mlenv.progress(step=step, steps=STEPS, loss=loss)
+    if step == 17 and "--waits" in sys.argv and os.environ["MLENV_ATTEMPT"] == "2":
+        print(f"rank {rank} waits at step {step}", flush=True)
+        time.sleep(3600)
     if step % EVERY:
         continue
     path = pathlib.Path(mlenv.checkpoint_folder(), f"step-{step}")

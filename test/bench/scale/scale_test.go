@@ -149,6 +149,9 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 
 	failing := filepath.Join(b.TempDir(), "fail")
 	out := &follower{began: time.Now(), lines: count * ranks(launcher)}
+	if out.lines > 64 {
+		out.lines = 1 // rank 0's alone is shown
+	}
 	out.all = func() {
 		add("connections of train", float64(sockets(b)))
 		check(b, os.WriteFile(failing, nil, 0o644))
@@ -163,7 +166,7 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 		b.Fatalf("training: got %v, want RankFailed with %s", err, last)
 	}
 	add("train: until it is launched, s", out.launched.Sub(out.began).Seconds())
-	add("train: until all ranks' first lines are shown, s", out.failed.Sub(out.began).Seconds())
+	add("train: until the first line of each shown rank, s", out.failed.Sub(out.began).Seconds())
 	add("train: from a rank's failure until its name, with all ranks stopped, s", time.Since(out.failed).Seconds())
 	requests("train")
 
@@ -266,10 +269,10 @@ func smallFolder(b *testing.B) syncrepo.Folder {
 	return syncrepo.Folder{Dir: dir, Ignore: ignore}
 }
 
-// follower reads the output of train: the step's own lines, and each rank's first.
+// follower reads the output of train: the step's own lines, and the first line of each rank that is shown.
 type follower struct {
 	began, launched, failed time.Time
-	// lines are those of ranks that are still missing. all is called after the last one.
+	// lines are those that are still missing. all is called after the last one.
 	lines int
 	all   func()
 	mu    sync.Mutex

@@ -33,7 +33,8 @@ func Dialer(clients *kube.Clients, namespace, name string) agent.Dialer {
 // askTime bounds the question for an address: if the API server is away, the caller decides how long to try.
 const askTime = 10 * time.Second
 
-// PodDialer connects to the pod's address. It reads the address every time, because a replaced pod has another one.
+// PodDialer connects to the pod's address. It reads the address again for every further connection, because a replaced pod has
+// another one.
 // Errors: AgentUnreachable, PermissionDenied.
 func PodDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
 	pods := newPodList(client, namespace, name)
@@ -63,7 +64,7 @@ func PodDialer(client kubernetes.Interface, namespace, name string, port int) ag
 	}
 }
 
-// podList lists the pods of an environment once for all that wait for it. With a request for each pod, hundreds of nodes would
+// podList lists the pods of an environment once for the first connections to all of them. With a request for each pod, hundreds of nodes would
 // wait for the client's limit of requests.
 type podList struct {
 	client              kubernetes.Interface
@@ -74,13 +75,19 @@ type podList struct {
 	began time.Time
 	pods  map[string]*corev1.Pod
 	err   error
+	// used are the pods of the latest list that were dialed.
+	used map[string]bool
 }
+
+// recent is how old a list may be for pods that were not dialed since.
+const recent = 5 * time.Second
 
 func newPodList(client kubernetes.Interface, namespace, name string) *podList {
 	return &podList{client: client, namespace: namespace, selector: objects.Selector(name).String(), turn: make(chan struct{}, 1)}
 }
 
-// get returns a pod from a list that was requested after the call. The error is NotFound for an unknown pod.
+// get returns a pod from a recent list, and from a new one if the pod was dialed since the latest. The error is NotFound for an
+// unknown pod.
 func (l *podList) get(ctx context.Context, name string) (*corev1.Pod, error) {
 	asked := time.Now()
 	select {
@@ -89,28 +96,33 @@ func (l *podList) get(ctx context.Context, name string) (*corev1.Pod, error) {
 		return nil, ctx.Err()
 	}
 	defer func() { <-l.turn }()
-	if !l.began.After(asked) {
-		began := time.Now()
+	pod, found := l.pods[name]
+	if usable := found && !l.used[name] && asked.Sub(l.began) < recent; !usable && !l.began.After(asked) {
+		l.began = time.Now()
 		if err := l.list(ctx); ctx.Err() != nil {
-			return nil, err // others do not share the end of this caller
+			l.began = time.Time{} // others do not share the end of this caller
+			return nil, err
 		}
-		l.began = began
 	}
-	if pod, found := l.pods[name]; found || l.err != nil {
-		return pod, l.err
+	if l.err != nil {
+		return nil, l.err
 	}
-	return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+	if pod, found = l.pods[name]; !found {
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}
+	l.used[name] = true
+	return pod, nil
 }
 
 func (l *podList) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
+	l.pods, l.used = map[string]*corev1.Pod{}, map[string]bool{}
 	var found *corev1.PodList
 	if found, l.err = l.client.CoreV1().Pods(l.namespace).List(ctx, metav1.ListOptions{LabelSelector: l.selector}); l.err != nil {
 		l.err = cmp.Or(ctx.Err(), l.err)
 		return l.err
 	}
-	l.pods = map[string]*corev1.Pod{}
 	for _, pod := range found.Items {
 		l.pods[pod.Name] = &corev1.Pod{Status: corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, PodIP: pod.Status.PodIP}}
 	}

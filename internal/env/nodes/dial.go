@@ -96,8 +96,8 @@ func (l *podList) get(ctx context.Context, name string) (*corev1.Pod, error) {
 		return nil, ctx.Err()
 	}
 	defer func() { <-l.turn }()
-	pod, found := l.pods[name]
-	if usable := found && !l.used[name] && asked.Sub(l.began) < recent; !usable && !l.began.After(asked) {
+	_, listed := l.pods[name]
+	if usable := listed && !l.used[name] && asked.Sub(l.began) < recent; !usable && !l.began.After(asked) {
 		l.began = time.Now()
 		if err := l.list(ctx); ctx.Err() != nil {
 			l.began = time.Time{} // others do not share the end of this caller
@@ -107,7 +107,8 @@ func (l *podList) get(ctx context.Context, name string) (*corev1.Pod, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	if pod, found = l.pods[name]; !found {
+	pod, found := l.pods[name]
+	if !found {
 		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
 	}
 	l.used[name] = true

@@ -212,6 +212,10 @@ bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down
 bench-train: cluster ## start the local cluster, time sync, logs, starts and the pipeline on it, and keep it
 	$(BENCH)='Sync|Logs|Start|Pipeline'
 
+.PHONY: bench-scale
+bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster (docs/scale.md)
+	go test -run='^$$' -bench=Scale -benchtime=1x -timeout=0 ./test/bench/scale
+
 # The exact Go version of go.mod, because another one compiles different bytes.
 .PHONY: pin release
 pin release: export GOTOOLCHAIN := go$(shell sed -n 's/^go //p' go.mod)

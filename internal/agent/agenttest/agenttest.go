@@ -37,7 +37,7 @@ func Main(m *testing.M) {
 
 // Node is one agent.
 type Node struct {
-	t      *testing.T
+	t      testing.TB
 	Config server.Config
 	Client *agent.Client
 	Dial   agent.Dialer
@@ -60,14 +60,14 @@ type Options struct {
 
 // Start starts the agents of environment env in namespace ns: count nodes, each
 // with a workspace of its own.
-func Start(t *testing.T, count int) []*Node {
+func Start(t testing.TB, count int) []*Node {
 	t.Helper()
 	return StartWith(t, count, Options{})
 }
 
 // StartWith is Start with options. Each agent listens at an address of its own,
 // Config.PodIP, at the port that a pod's agent has.
-func StartWith(t *testing.T, count int, o Options) []*Node {
+func StartWith(t testing.TB, count int, o Options) []*Node {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -111,7 +111,7 @@ func StartWith(t *testing.T, count int, o Options) []*Node {
 
 // freeAddress is one of the loopback network at which no process uses an agent's port:
 // a stand-in for a pod's.
-func freeAddress(t *testing.T) string {
+func freeAddress(t testing.TB) string {
 	t.Helper()
 	for {
 		address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))

@@ -112,21 +112,32 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 		row("", humanize.Lines(cause.InTree(strings.Join(p.Traceback, "\n")), maxMessage))
 	}
 	if r.Record != nil {
-		row("record", r.Record.Folder+" on "+strings.Join(r.Record.Claims, ", "))
+		row("record", r.Record.Folder+" on "+humanize.OneLine(strings.Join(r.Record.Claims, ", "), 300))
 	}
 	row("teardown", r.Teardown)
 	printPhases(w, r.Phases, r.Ended)
 	if len(r.Nodes) > 0 {
 		fmt.Fprintln(w, "\nNODE\tON\tGPUS\tMODEL")
-		for _, node := range r.Nodes {
-			fmt.Fprintf(w, "%d\t%s\t%d\t%s\n", node.Node, node.KubernetesNode, len(node.GPUs), node.Model)
+		for _, same := range alike(r.Nodes, func(n receipt.Node) string { return fmt.Sprint(len(n.GPUs), n.Model, n.Driver) }) {
+			node, host := same[0], same[0].KubernetesNode
+			if len(same) > 1 {
+				host = ""
+			}
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", rowName(node.Node, len(same), "node"), host, len(node.GPUs), node.Model)
 		}
 	}
 	if len(r.Ranks) > 0 {
 		fmt.Fprintln(w, "\nRANK\tNODE\tEND\tTIME")
-		for _, rank := range r.Ranks {
-			fmt.Fprintf(w, "%d\t%d\t%s\t%s\n", rank.Rank, rank.Node, exitOf(rank), humanize.Duration(seconds(rank.Seconds)))
+		for _, same := range alike(r.Ranks, exitOf) {
+			rank, node := same[0], strconv.Itoa(same[0].Node)
+			if len(same) > 1 {
+				rank, node = slices.MaxFunc(same, func(a, b receipt.Rank) int { return cmp.Compare(a.Seconds, b.Seconds) }), ""
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", rowName(same[0].Rank, len(same), "rank"), node, exitOf(rank), humanize.Duration(seconds(rank.Seconds)))
 		}
+	}
+	if len(r.LeftOut) > 0 {
+		fmt.Fprintf(w, "\nNot in the receipt, because it would be too large: %s.\n", strings.Join(r.LeftOut, ", "))
 	}
 	return w.Flush()
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -256,8 +257,9 @@ func (s *status) print(out io.Writer, now time.Time) error {
 	printPhases(w, s.Tasks, now)
 	if len(s.Live) > 0 && s.Unseen == "" {
 		fmt.Fprintln(w, "\nNODE\tJOB\tRANKS\tQUIET FOR")
-		for _, l := range s.Live {
-			fmt.Fprintf(w, "%d\t%s\t%d of %d\t%s\n", l.Node, l.State, l.Ranks, l.All, humanize.Duration(seconds(l.Quiet)))
+		for _, same := range alike(s.Live, func(l live) string { return fmt.Sprint(l.State, l.Ranks, l.All) }) {
+			l := slices.MaxFunc(same, func(a, b live) int { return cmp.Compare(a.Quiet, b.Quiet) })
+			fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\n", rowName(l.Node, len(same), "node"), l.State, l.Ranks, l.All, humanize.Duration(seconds(l.Quiet)))
 		}
 	}
 	if s.Unseen != "" {
@@ -268,6 +270,38 @@ func (s *status) print(out io.Writer, now time.Time) error {
 
 // maxMessage bounds a message and a traceback, in bytes.
 const maxMessage = 2000
+
+// mostRows is how many nodes or ranks a table lists one by one. In a longer table those that read the same share a row, with the
+// longest of their times, unless they are few.
+const mostRows = 16
+
+// alike returns the members of each row, in the order of the first ones.
+func alike[T any](all []T, key func(T) string) (rows [][]T) {
+	members := map[string][]T{}
+	for _, one := range all {
+		members[key(one)] = append(members[key(one)], one)
+	}
+	const few = 4
+	for _, one := range all {
+		same, listed := members[key(one)]
+		switch {
+		case len(all) <= mostRows || listed && len(same) <= few:
+			rows = append(rows, []T{one})
+		case listed:
+			rows = append(rows, same)
+			delete(members, key(one))
+		}
+	}
+	return rows
+}
+
+// rowName is the number of the only member of a row, or how many it has, for example "508 nodes".
+func rowName(number, members int, what string) string {
+	if members == 1 {
+		return strconv.Itoa(number)
+	}
+	return humanize.Count(members, what)
+}
 
 // rowsOf returns a function that prints a name and a value, unless the value is empty. The lines of a value stay lines.
 func rowsOf(w io.Writer) func(name, value string) {

@@ -3,12 +3,15 @@ package runs
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
 func TestProgress(t *testing.T) {
@@ -58,5 +61,50 @@ func TestProgress(t *testing.T) {
 	d.show(p)
 	if want := "\r\x1b[K0 of 7 done; train for 0.0 s, attempt 2 of 3; silent: all ranks for 4m0s, rank 3 for 4m0s"; out.String() != want || !d.trains() {
 		t.Errorf("mlenv run shows %q, want %q", out.String(), want)
+	}
+}
+
+// Hundreds of nodes and thousands of ranks fit a screen: those that differ are listed, the others counted.
+func TestLargeTables(t *testing.T) {
+	s := status{}
+	r := receipt.Receipt{Run: "train-1", LeftOut: []string{"curve"}}
+	for node := range 512 {
+		l := live{Node: node, State: "running", Ranks: 8, All: 8, Quiet: 2}
+		if node == 300 {
+			l.Ranks, l.Quiet = 7, 90
+		}
+		s.Live = append(s.Live, l)
+		r.Nodes = append(r.Nodes, receipt.Node{Node: node, KubernetesNode: fmt.Sprint("gpu-", node), GPUs: make([]string, 8), Model: "NVIDIA H100 80GB HBM3"})
+		for local := range 8 {
+			r.Ranks = append(r.Ranks, receipt.Rank{Rank: node*8 + local, Node: node, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Seconds: float64(node)})
+		}
+	}
+	r.Nodes[9].GPUs = r.Nodes[9].GPUs[:7]
+	r.Ranks[2407].Exit, r.Ranks[2407].Stopped = agent.Exit{Code: 3}, false
+	for _, tc := range []struct {
+		name  string
+		print func(io.Writer) error
+		want  []string
+	}{
+		{"status", func(out io.Writer) error { return s.print(out, time.Now()) }, []string{"511 nodes  running  8 of 8  2.0 s\n", "300        running  7 of 8  1m30s\n"}},
+		{"receipt", func(out io.Writer) error { return printReceipt(out, r, nil) }, []string{"511 nodes         8     NVIDIA H100 80GB HBM3\n", "9          gpu-9  7     NVIDIA H100 80GB HBM3\n",
+			"4095 ranks        SIGTERM, stopped because another rank failed or the run ended  8m31s\n", "2407        300   exit code 3", "Not in the receipt, because it would be too large: curve.\n"}},
+	} {
+		var out bytes.Buffer
+		if err := tc.print(&out); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range tc.want {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s prints %s\nwant %q in it", tc.name, out.String(), want)
+			}
+		}
+		if lines := strings.Count(out.String(), "\n"); lines > 20 {
+			t.Errorf("%s prints %d lines, want at most 20", tc.name, lines)
+		}
+	}
+	few := []live{{Node: 0, State: "running"}, {Node: 1, State: "running"}}
+	if rows := alike(few, func(l live) string { return l.State }); len(rows) != 2 {
+		t.Errorf("two nodes share %d rows, want one each", len(rows))
 	}
 }

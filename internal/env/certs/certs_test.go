@@ -5,12 +5,16 @@ import (
 	"crypto/elliptic"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
@@ -125,4 +129,35 @@ func handshake(t *testing.T, server, client objects.Certificates) error {
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{serverPair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert,
 	})
 	return agent.Handshake()
+}
+
+// A Secret holds 1 MiB. One certificate is valid for all nodes, so 512 of them need no larger one than two.
+func TestSecretsOfManyNodes(t *testing.T) {
+	const path = "../../../clusters/h-kim.yaml"
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := cluster.Load(path, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := New("ns", "env", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file.Nodes.GPUNodes = nil
+	for i := range 512 {
+		file.Nodes.GPUNodes = append(file.Nodes.GPUNodes, fmt.Sprintf("gpu-node-%03d", i))
+	}
+	built, err := objects.Build(objects.Request{Cluster: file, Name: "env", Namespace: "ns", Nodes: 512, Mode: objects.RDMA, Image: "registry.test/train:1", StepsImage: "registry.test/steps:1"}, objects.LeaseReference("env", "uid"), made)
+	if err != nil || len(built.Secrets) != 2 {
+		t.Fatalf("got %d Secrets, %v; want the agents' and the steps'", len(built.Secrets), err)
+	}
+	for _, object := range built.InOrder() {
+		text, err := json.Marshal(object)
+		if err != nil || len(text) > 64<<10 {
+			t.Errorf("%T %s has %d bytes, %v; want at most 64 KiB", object, object.GetName(), len(text), err)
+		}
+	}
 }

@@ -1,12 +1,15 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -30,22 +33,23 @@ func Dialer(clients *kube.Clients, namespace, name string) agent.Dialer {
 // askTime bounds the question for an address: if the API server is away, the caller decides how long to try.
 const askTime = 10 * time.Second
 
-// PodDialer connects to the pod's address. It reads the address every time, because a replaced pod has another one.
+// PodDialer connects to the pod's address. It reads the address again for every further connection, because a replaced pod has
+// another one.
 // Errors: AgentUnreachable, PermissionDenied.
 func PodDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
+	pods := newPodList(client, namespace, name)
 	return func(ctx context.Context, node int) (net.Conn, error) {
 		pod := objects.NamesOf(name).PodName(node)
-		asking, cancel := context.WithTimeout(ctx, askTime)
-		found, err := client.CoreV1().Pods(namespace).Get(asking, pod, metav1.GetOptions{})
-		late := asking.Err() != nil && ctx.Err() == nil
-		cancel()
+		found, err := pods.get(ctx, pod)
 		switch {
-		case err != nil && late: // not the caller's deadline, which Retry looks for
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case errors.Is(err, context.DeadlineExceeded): // not the caller's deadline, which Retry looks for
 			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("the API server did not answer within %s", askTime))
 		case apierrors.IsNotFound(err):
 			return nil, kube.Unreachable(namespace, pod, err)
 		case err != nil:
-			return nil, kube.Problem(fmt.Errorf("getting pod %s/%s: %w", namespace, pod, err))
+			return nil, kube.Problem(fmt.Errorf("listing the pods of environment %s/%s: %w", namespace, name, err))
 		case kube.HasEnded(found):
 			return nil, kube.Unreachable(namespace, pod, fmt.Errorf("it has ended: %s %s", found.Status.Phase, found.Status.Reason))
 		case found.Status.PodIP == "":
@@ -58,4 +62,70 @@ func PodDialer(client kubernetes.Interface, namespace, name string, port int) ag
 		}
 		return conn, nil
 	}
+}
+
+// podList lists the pods of an environment once for the first connections to all of them. With a request for each pod, hundreds of nodes would
+// wait for the client's limit of requests.
+type podList struct {
+	client              kubernetes.Interface
+	namespace, selector string
+	// turn holds one value while somebody uses the fields below.
+	turn chan struct{}
+	// began is when the latest list was requested; pods, with what a dialer needs, and err are its answer.
+	began time.Time
+	pods  map[string]*corev1.Pod
+	err   error
+	// used are the pods of the latest list that were dialed.
+	used map[string]bool
+}
+
+// recent is how old a list may be for pods that were not dialed since.
+const recent = 5 * time.Second
+
+func newPodList(client kubernetes.Interface, namespace, name string) *podList {
+	return &podList{client: client, namespace: namespace, selector: objects.Selector(name).String(), turn: make(chan struct{}, 1)}
+}
+
+// get returns a pod from a recent list, and from a new one if the pod was dialed since the latest. The error is NotFound for an
+// unknown pod.
+func (l *podList) get(ctx context.Context, name string) (*corev1.Pod, error) {
+	asked := time.Now()
+	select {
+	case l.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-l.turn }()
+	_, listed := l.pods[name]
+	if usable := listed && !l.used[name] && asked.Sub(l.began) < recent; !usable && !l.began.After(asked) {
+		l.began = time.Now()
+		if err := l.list(ctx); ctx.Err() != nil {
+			l.began = time.Time{} // others do not share the end of this caller
+			return nil, err
+		}
+	}
+	if l.err != nil {
+		return nil, l.err
+	}
+	pod, found := l.pods[name]
+	if !found {
+		return nil, apierrors.NewNotFound(corev1.Resource("pods"), name)
+	}
+	l.used[name] = true
+	return pod, nil
+}
+
+func (l *podList) list(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	l.pods, l.used = map[string]*corev1.Pod{}, map[string]bool{}
+	var found *corev1.PodList
+	if found, l.err = l.client.CoreV1().Pods(l.namespace).List(ctx, metav1.ListOptions{LabelSelector: l.selector}); l.err != nil {
+		l.err = cmp.Or(ctx.Err(), l.err)
+		return l.err
+	}
+	for _, pod := range found.Items {
+		l.pods[pod.Name] = &corev1.Pod{Status: corev1.PodStatus{Phase: pod.Status.Phase, Reason: pod.Status.Reason, PodIP: pod.Status.PodIP}}
+	}
+	return nil
 }

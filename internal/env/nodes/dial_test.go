@@ -1,13 +1,20 @@
 package nodes
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -20,7 +27,7 @@ func TestPodDialer(t *testing.T) {
 	defer listener.Close()
 	port := listener.Addr().(*net.TCPAddr).Port
 	with := func(name, ip string, phase corev1.PodPhase) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+		p := &corev1.Pod{ObjectMeta: about(name)}
 		p.Status.PodIP, p.Status.Phase = ip, phase
 		return p
 	}
@@ -42,4 +49,55 @@ func TestPodDialer(t *testing.T) {
 			t.Errorf("node %d: got %v, want AgentUnreachable with %q", node, err, want)
 		}
 	}
+}
+
+// With a request for each node, hundreds of nodes would wait for the client's limit of requests.
+func TestDialersShareAList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes = 512
+		client := fake.NewClientset()
+		client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+			time.Sleep(time.Second)
+			pods := &corev1.PodList{}
+			for node := range nodes {
+				pods.Items = append(pods.Items, corev1.Pod{ObjectMeta: about(fmt.Sprint("env-", node)), Status: corev1.PodStatus{PodIP: fmt.Sprint("10.0.0.", node)}})
+			}
+			return true, pods, nil
+		})
+		list := newPodList(client, "ns", "env")
+		for range 2 { // an address is not used again: its pod may be another one now
+			var group sync.WaitGroup
+			for node := range nodes {
+				group.Go(func() {
+					pod, err := list.get(t.Context(), fmt.Sprint("env-", node))
+					if err != nil || pod.Status.PodIP != fmt.Sprint("10.0.0.", node) {
+						t.Errorf("node %d: got %v, %v", node, pod, err)
+					}
+				})
+			}
+			group.Wait()
+			if got := len(client.Actions()); got != 1 {
+				t.Errorf("%d requests, want 1", got)
+			}
+			client.ClearActions()
+		}
+	})
+}
+
+// A caller whose time is over keeps nobody else from the addresses.
+func TestDialerThatGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fake.NewClientset(&corev1.Pod{ObjectMeta: about("env-0"), Status: corev1.PodStatus{PodIP: "10.0.0.1"}})
+		list := newPodList(client, "ns", "env")
+		list.turn <- struct{}{}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := list.get(ctx, "env-0"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v, want DeadlineExceeded", err)
+		}
+		<-list.turn
+		if pod, err := list.get(t.Context(), "env-0"); err != nil || pod.Status.PodIP != "10.0.0.1" {
+			t.Errorf("got %v, %v; want the pod", pod, err)
+		}
+	})
 }

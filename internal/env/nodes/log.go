@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -48,8 +49,22 @@ func copyLog(ctx context.Context, client *agent.Client, id, name string, w *coun
 		return err
 	}
 	defer log.Close()
-	_, err = io.CopyBuffer(w, struct{ io.Reader }{log}, make([]byte, 256<<10))
-	return err
+	// A step follows thousands of ranks, most of which print little: only a log that fills its buffer gets a larger one.
+	const small, most = 4 << 10, 256 << 10
+	for buffer := make([]byte, small); ; {
+		n, err := log.Read(buffer)
+		if _, failed := w.Write(buffer[:n]); failed != nil {
+			return failed
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if n == len(buffer) && n < most {
+			buffer = make([]byte, 2*n)
+		}
+	}
 }
 
 // counter counts the copied bytes, and keeps the writer's errors apart from the reader's.

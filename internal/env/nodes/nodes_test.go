@@ -21,13 +21,16 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-func about(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ns", Name: name} }
+func about(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: objects.Labels("env")}
+}
 
 // A StatefulSet, the client Secret and pods at the agents' addresses are all that
 // Connect knows of an environment.
@@ -43,9 +46,9 @@ func TestConnect(t *testing.T) {
 	}
 	set := &appsv1.StatefulSet{ObjectMeta: about("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(2))}}
 	secret := &corev1.Secret{ObjectMeta: about("env-agent-client"), Data: content}
-	objects := []runtime.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}}
+	others := []runtime.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}}
 	for _, node := range agents {
-		objects = append(objects, &corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
+		others = append(others, &corev1.Pod{ObjectMeta: about(node.Config.Pod), Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP}})
 	}
 	for _, tc := range []struct {
 		name    string
@@ -61,7 +64,7 @@ func TestConnect(t *testing.T) {
 		{"nothing mounted in a task", []runtime.Object{set, secret}, t.TempDir(), fail.EnvironmentMissing, "client certificate"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			clients := &kube.Clients{Kube: fake.NewClientset(append(tc.objects, objects...)...), Namespace: "ns", InCluster: true}
+			clients := &kube.Clients{Kube: fake.NewClientset(append(tc.objects, others...)...), Namespace: "ns", InCluster: true}
 			connected, err := Connect(t.Context(), clients, "env", tc.certs)
 			if tc.want != "" {
 				if fail.ReasonOf(err) != tc.want || !strings.Contains(err.Error(), tc.words) || fail.NextOf(err) == "" {

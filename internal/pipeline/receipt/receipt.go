@@ -77,6 +77,16 @@ type Receipt struct {
 	Teardown string `json:"teardown,omitempty"`
 	// Curve is nil if the training wrote no metrics.
 	Curve *metrics.Curve `json:"curve,omitempty"`
+	// LeftOut names what does not fit, for example "4095 healthy ranks"; empty if nothing is missing.
+	LeftOut []string `json:"leftOut,omitempty"`
+}
+
+// WorldSize is the number of ranks that were started, as far as it is known, with those that are left out.
+func (r Receipt) WorldSize() int {
+	if t := r.Training; t != nil && len(r.LeftOut) > 0 {
+		return agent.JobSpec{Launcher: t.Launcher, RanksPerNode: t.RanksPerNode}.RanksOfNode() * t.Nodes
+	}
+	return len(r.Ranks)
 }
 
 // Describe is an attempt in one line without its number, for example "10m0s, steps 1 to 40, RankFailed: ...".

@@ -61,30 +61,6 @@ func Write(ctx context.Context, client kubernetes.Interface, r Receipt) error {
 	})
 }
 
-// encode leaves out tails, then the curve, until the rest fits.
-func encode(r Receipt) ([]byte, error) {
-	shorten := []func(){
-		func() {
-			r.Ranks = slices.Clone(r.Ranks)
-			for i := range r.Ranks {
-				r.Ranks[i].Tail = nil
-			}
-		},
-		func() { r.Curve = nil },
-	}
-	for {
-		content, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return nil, fmt.Errorf("encoding the receipt of %s: %w", r.Run, err)
-		}
-		if len(content) <= maxSize || len(shorten) == 0 {
-			return content, nil
-		}
-		shorten[0]()
-		shorten = shorten[1:]
-	}
-}
-
 // Read returns the receipt of a run. Reason of one that is not valid: InvalidInput.
 func Read(ctx context.Context, client kubernetes.Interface, namespace, name string) (Receipt, error) {
 	found, err := client.CoreV1().ConfigMaps(namespace).Get(ctx, Name(name), metav1.GetOptions{})

@@ -1,6 +1,7 @@
 package receipt
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,7 +19,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 func TestWriteTwiceAndRead(t *testing.T) {
@@ -48,22 +51,93 @@ func TestWriteTwiceAndRead(t *testing.T) {
 	}
 }
 
-// A ConfigMap holds 1 MiB: what can be read in the record is left out first.
+// A ConfigMap holds 1 MiB: what can be read in the record is left out, and what is common to all healthy ranks first.
 func TestLargeReceipt(t *testing.T) {
-	client := fake.NewClientset()
-	r := Receipt{Run: "train-1", Namespace: "ns"}
-	for rank := range 64 {
-		r.Ranks = append(r.Ranks, Rank{Rank: rank, Tail: slices.Repeat([]string{strings.Repeat("x", 1000)}, 20)})
+	const nodes, perNode = 512, 8
+	large := func(change func(*Receipt)) Receipt {
+		r := Receipt{Run: "train-1", Namespace: "ns", Verdict: Failed, Network: &nccl.Summary{Transport: nccl.RDMAGPU}, Fabric: &fabric.Report{Network: &nccl.Summary{}, Nodes: nodes, FaultyNodes: []int{7}},
+			Curve: &metrics.Curve{}, Cause: &Cause{Rank: 4095, Node: 511}, Metrics: []byte(`{"loss":2.5}`)}
+		for node := range nodes {
+			n := Node{Node: node, Pod: fmt.Sprint("ml-dev-env-", node), KubernetesNode: fmt.Sprintf("moc-r4pcc%03du%02d-nairr", node/32, node%32), Model: "NVIDIA H100 80GB HBM3", Driver: "570.124.06"}
+			for local := range perNode {
+				rank, device := node*perNode+local, fmt.Sprint("mlx5_", local)
+				n.GPUs = append(n.GPUs, fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", rank))
+				n.Rails = append(n.Rails, Rail{Device: device, Port: 1, Interface: fmt.Sprint("net", local), Network: fmt.Sprintf("10.0.%d.0/24", local), LinkLayer: "Ethernet", Rate: 400e9})
+				r.Ranks = append(r.Ranks, Rank{Rank: rank, Node: node, Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Started: time.Date(2026, 7, 1, 0, 0, 0, 123456789, time.UTC), Seconds: 1234.567891})
+				r.Network.Ranks = append(r.Network.Ranks, nccl.Rank{Rank: rank, Host: n.Pod, PID: 100 + local, Transport: nccl.RDMAGPU, Rails: []string{device}})
+				r.Network.Rails = append(r.Network.Rails, nccl.Rail{Host: n.Pod, Name: device, Device: nccl.Device{Name: device, Port: 1, Link: "RoCE", GPUDirect: nccl.Yes, MTU: 4096}, Transport: nccl.RDMAGPU, Channels: 32})
+			}
+			r.Nodes = append(r.Nodes, n)
+			r.Fabric.KubernetesNodes = append(r.Fabric.KubernetesNodes, n.KubernetesNode)
+		}
+		r.Fabric.Network.Ranks, r.Fabric.Network.Rails = r.Network.Ranks, r.Network.Rails
+		for _, round := range fabric.Rounds(nodes) {
+			for _, pair := range round {
+				r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.SendRecv, Scope: fabric.InPair, Pair: pair, Bytes: 64 << 20, Ranks: 16, Time: 1234567, Iterations: 20})
+			}
+		}
+		r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.AllReduce, Scope: fabric.World, Bytes: 1 << 30, Ranks: nodes * perNode, Time: 12345678, Iterations: 20})
+		for range 200 {
+			r.Curve.Points = append(r.Curve.Points, metrics.Point{Step: 100})
+		}
+		change(&r)
+		return r
 	}
-	if err := Write(t.Context(), client, r); err != nil {
-		t.Fatal(err)
+	fails := func(rank *Rank) {
+		rank.Exit, rank.Stopped, rank.Tail = agent.Exit{Code: 1}, false, slices.Repeat([]string{strings.Repeat("x", 200)}, 20)
 	}
-	got, err := Read(t.Context(), client, "ns", "train-1")
-	if err != nil || len(got.Ranks) != 64 || len(got.Ranks[0].Tail) != 0 {
-		t.Errorf("got %d ranks, %v; want 64 without their tails", len(got.Ranks), err)
-	}
-	if len(r.Ranks[0].Tail) != 20 {
-		t.Error("the caller's receipt was changed")
+	for _, tc := range []struct {
+		name         string
+		change       func(*Receipt)
+		ranks, tails int
+		pairs        int // measurements of them
+		curve        bool
+		leftOut      []string
+	}{
+		{"one failed rank", func(r *Receipt) {
+			fails(&r.Ranks[4095])
+			r.Network.Ranks[3].Transport = nccl.Sockets
+		}, 1, 1, 9, true, []string{"4095 healthy ranks", "4095 rdma-gpudirect ranks", "4096 rdma-gpudirect rails", "2295 measurements"}},
+		{"all ranks failed by themselves", func(r *Receipt) {
+			for i := range r.Ranks {
+				fails(&r.Ranks[i])
+			}
+		}, 1000, 0, 9, false, []string{"last lines of failed ranks", "curve", "3096 failed ranks"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			client := fake.NewClientset()
+			r := large(tc.change)
+			before, _ := json.Marshal(r)
+			if err := Write(t.Context(), client, r); err != nil {
+				t.Fatal(err)
+			}
+			config, err := client.CoreV1().ConfigMaps("ns").Get(t.Context(), "train-1-receipt", metav1.GetOptions{})
+			if err != nil || len(config.Data[key]) > maxSize {
+				t.Fatalf("%d bytes, %v; want at most %d", len(config.Data[key]), err, maxSize)
+			}
+			got, err := Read(t.Context(), client, "ns", "train-1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tails := 0
+			for _, rank := range got.Ranks {
+				tails += min(len(rank.Tail), 1)
+			}
+			if len(got.Ranks) != tc.ranks || tails != tc.tails || (got.Curve != nil) != tc.curve {
+				t.Errorf("got %d ranks, %d tails, curve %t; want %d, %d, %t", len(got.Ranks), tails, got.Curve != nil, tc.ranks, tc.tails, tc.curve)
+			}
+			if got.Cause == nil || len(got.Nodes) != nodes || len(got.Nodes[0].GPUs) != perNode || len(got.Fabric.Measurements) != tc.pairs+1 {
+				t.Errorf("got cause %v, %d nodes with %d GPUs, %d measurements; want all, and %d measurements", got.Cause, len(got.Nodes), len(got.Nodes[0].GPUs), len(got.Fabric.Measurements), tc.pairs+1)
+			}
+			for _, part := range tc.leftOut {
+				if !slices.Contains(got.LeftOut, part) {
+					t.Errorf("left out %q, want %q too", got.LeftOut, part)
+				}
+			}
+			if after, _ := json.Marshal(r); string(after) != string(before) {
+				t.Error("the caller's receipt was changed")
+			}
+		})
 	}
 }
 

@@ -30,7 +30,7 @@ type network struct {
 func networkOf(r receipt.Receipt) network {
 	result := network{}
 	switch {
-	case r.Network == nil && len(r.Ranks) == 0:
+	case r.Network == nil && r.WorldSize() == 0:
 		result.NotLogged = "No rank was started, so the transport between ranks is not known."
 	case r.Network == nil:
 		result.NotLogged = "The transport between the ranks is not known: NCCL logged nothing, as with gloo or on a single GPU."
@@ -71,7 +71,7 @@ func notChecked(r receipt.Receipt) string {
 		return "The network was not measured: check-fabric had not ended."
 	case i >= 0:
 		return "The receipt has no measurement though check-fabric ran: it " + r.Phases[i].Status + ", or its node was gone when the receipt was written."
-	case len(r.Ranks) == 0:
+	case r.WorldSize() == 0:
 		return "The network was not measured: the run ended before check-fabric."
 	}
 	return "The network was not measured: check-fabric was not part of this run."

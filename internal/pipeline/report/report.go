@@ -103,7 +103,7 @@ func facts(r receipt.Receipt) []fact {
 	if !r.Started.IsZero() && r.Ended.After(r.Started) {
 		list = append(list, fact{Name: "Took", Value: humanize.Duration(r.Ended.Sub(r.Started))})
 	}
-	list = append(list, fact{Name: "Network", Value: r.Mode}, fact{Name: "Nodes", Value: count(len(r.Nodes))}, fact{Name: "Ranks", Value: count(len(r.Ranks))})
+	list = append(list, fact{Name: "Network", Value: r.Mode}, fact{Name: "Nodes", Value: count(len(r.Nodes))}, fact{Name: "Ranks", Value: count(r.WorldSize())})
 	if c := r.Curve; c != nil {
 		list = append(list, fact{Name: "Last loss", Value: lastLoss(c)})
 		if c.StepTime > 0 {

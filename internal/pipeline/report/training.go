@@ -47,7 +47,7 @@ func trainingOf(r receipt.Receipt) training {
 	c := r.Curve
 	if c == nil || len(c.Points) == 0 {
 		switch {
-		case len(r.Ranks) == 0:
+		case r.WorldSize() == 0:
 			result.Missing = "There are no curves: no rank was started."
 		case len(r.Metrics) > 0:
 			result.Missing = "There are no curves: the receipt has only the last values, because an older version wrote it, or it would have been too large."

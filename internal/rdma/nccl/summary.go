@@ -190,20 +190,26 @@ func sortFindings(findings []Finding) {
 // mtuMismatch compares the MTUs of all ports of one link layer. NCCL itself connects two such ports with the smaller
 // one, but a switch or an interface with a smaller MTU still drops the larger frames.
 func mtuMismatch(rails []Rail) (Finding, bool) {
-	for i, a := range rails {
-		for _, b := range rails[i+1:] {
-			if a.Device.MTU == 0 || b.Device.MTU == 0 || a.Device.Link != b.Device.Link || a.Device.MTU == b.Device.MTU {
-				continue
-			}
-			smaller := a
-			if b.Device.MTU < a.Device.MTU {
-				smaller = b
-			}
-			finding := newFinding(MTUMismatch, fmt.Sprintf("MTU %d on %s of %s, %d on %s of %s",
-				a.Device.MTU, a.Name, a.Host, b.Device.MTU, b.Name, b.Host))
-			finding.Host, finding.Device = smaller.Host, smaller.Name
-			return finding, true
+	firsts := map[string]Rail{} // by link layer
+	for _, b := range rails {
+		if b.Device.MTU == 0 {
+			continue
 		}
+		a, found := firsts[b.Device.Link]
+		if !found {
+			firsts[b.Device.Link] = b
+		}
+		if !found || a.Device.MTU == b.Device.MTU {
+			continue
+		}
+		smaller := a
+		if b.Device.MTU < a.Device.MTU {
+			smaller = b
+		}
+		finding := newFinding(MTUMismatch, fmt.Sprintf("MTU %d on %s of %s, %d on %s of %s",
+			a.Device.MTU, a.Name, a.Host, b.Device.MTU, b.Name, b.Host))
+		finding.Host, finding.Device = smaller.Host, smaller.Name
+		return finding, true
 	}
 	return Finding{}, false
 }

@@ -33,15 +33,21 @@ type readiness struct {
 func (r *readiness) ask(ctx context.Context, pods []*corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	byName := map[string]*corev1.Pod{}
+	for _, pod := range pods {
+		byName[pod.Name] = pod
+	}
 	names := objects.NamesOf(r.p.request.Name)
 	for node := range r.p.request.Nodes {
-		for _, pod := range pods {
-			if _, asked := r.answered[pod.UID]; asked || pod.Name != names.PodName(node) || pod.Status.PodIP == "" || pod.DeletionTimestamp != nil {
-				continue
-			}
-			r.answered[pod.UID] = false
-			go r.wait(ctx, node, pod)
+		pod := byName[names.PodName(node)]
+		if pod == nil || pod.Status.PodIP == "" || pod.DeletionTimestamp != nil {
+			continue
 		}
+		if _, asked := r.answered[pod.UID]; asked {
+			continue
+		}
+		r.answered[pod.UID] = false
+		go r.wait(ctx, node, pod)
 	}
 }
 

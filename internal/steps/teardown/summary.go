@@ -195,14 +195,15 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 		if t.options.Run.UID != "" {
 			questions = append(questions, answers[i].askJob, answers[i].askFabric, answers[i].askMetrics)
 		}
-		for _, ask := range questions {
-			group.Go(func() {
+		// The questions to one node share a connection, because they come one after the other.
+		group.Go(func() {
+			for _, ask := range questions {
 				err := guarded(func() error { return ask(ctx, client, t.options.Run.UID) })
 				mu.Lock()
-				defer mu.Unlock()
 				problems = append(problems, err)
-			})
-		}
+				mu.Unlock()
+			}
+		})
 	}
 	group.Wait()
 	var statuses []agent.JobStatus

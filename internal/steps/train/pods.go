@@ -28,10 +28,18 @@ type clusterPods struct {
 
 func newPods(ctx context.Context, client kubernetes.Interface, namespace, name string, count int) (*clusterPods, error) {
 	p := &clusterPods{client: client, namespace: namespace, name: name, uids: map[int]types.UID{}, hosts: map[int]string{}}
+	found, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.Selector(name).String()})
+	if err != nil {
+		return nil, fail.Because(fail.EnvironmentMissing, fmt.Errorf("listing the pods of environment %s/%s: %w", namespace, name, err))
+	}
+	pods := map[string]*corev1.Pod{}
+	for i := range found.Items {
+		pods[found.Items[i].Name] = &found.Items[i]
+	}
 	for node := range count {
-		pod, err := p.get(ctx, node)
-		if err != nil {
-			return nil, fail.Because(fail.EnvironmentMissing, err)
+		pod, known := pods[objects.NamesOf(name).PodName(node)]
+		if !known {
+			return nil, fail.Becausef(fail.EnvironmentMissing, "looking for pod %s/%s: not found", namespace, objects.NamesOf(name).PodName(node))
 		}
 		p.uids[node], p.hosts[node] = pod.UID, pod.Spec.NodeName
 	}

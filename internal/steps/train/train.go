@@ -262,14 +262,29 @@ func (t *Training) lost(ctx context.Context, client *agent.Client, silentSince t
 	return nil
 }
 
-// followRanks shows the output of all ranks. It reconnects until watch decides that the node is lost, which ends ctx.
+// mostLogs is how many ranks may show their output. Nobody reads more, and Kubernetes keeps only the end of a large log.
+const mostLogs = 64
+
+// shownRanks are the ranks of a node whose output is shown: all, or rank 0 alone if there are more than mostLogs.
+func (t *Training) shownRanks(node int) []int {
+	ranks := t.Spec.Ranks(node)
+	if len(t.Nodes)*t.Spec.RanksOfNode() > mostLogs {
+		return slices.DeleteFunc(ranks, func(rank int) bool { return rank != 0 })
+	}
+	return ranks
+}
+
+// followRanks shows the output of ranks. It reconnects until watch decides that the node is lost, which ends ctx.
 func (t *Training) followRanks(ctx context.Context, group *sync.WaitGroup) {
 	out := &output{out: t.Out}
 	if t.Out == nil {
 		out.log = t.Log
 	}
+	if count := len(t.Nodes) * t.Spec.RanksOfNode(); count > mostLogs {
+		t.Log.Info(fmt.Sprintf("This log shows the output of rank 0 alone, because there are %s, and the last lines of a rank that fails. The whole log of any rank: mlenv logs %s --rank N", humanize.Count(count, "rank"), cmp.Or(t.Spec.Run, "RUN")), "ranks", count)
+	}
 	for _, client := range t.Nodes {
-		for _, rank := range t.Spec.Ranks(client.Node()) {
+		for _, rank := range t.shownRanks(client.Node()) {
 			group.Go(func() {
 				lines := out.writer(client.Node(), rankName(t.Spec.Launcher, rank))
 				_ = nodes.FollowLog(ctx, client, t.ID, agent.RankLog+strconv.Itoa(rank), lines, nodes.RetryUntilDone(ctx))

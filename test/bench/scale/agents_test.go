@@ -1,0 +1,257 @@
+package scale
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
+)
+
+// countVariable has the number of agents of the program that TestAgents is.
+const countVariable = "MLENV_BENCH_AGENTS"
+
+// failFile is the ranks' variable with the path of a file. When it exists, the last rank fails.
+const failFile = "FAIL_FILE"
+
+// environment describes the agents to the step.
+type environment struct {
+	Addresses    []string
+	Certificates objects.Certificates
+}
+
+// startAgents starts a program with count agents, so that the memory and the time of the step are measured without theirs.
+func startAgents(b *testing.B, count int) (e environment) {
+	b.Helper()
+	agents := exec.CommandContext(context.Background(), os.Args[0], "-test.run=^TestAgents$", "-test.timeout=0")
+	agents.Env = append(os.Environ(), fmt.Sprint(countVariable, "=", count))
+	agents.Stderr = os.Stderr
+	input, err := agents.StdinPipe()
+	check(b, err)
+	read, write, err := os.Pipe()
+	check(b, err)
+	defer read.Close()
+	agents.ExtraFiles = []*os.File{write}
+	check(b, agents.Start())
+	write.Close()
+	b.Cleanup(func() {
+		input.Close()
+		if err := agents.Wait(); err != nil {
+			b.Errorf("the agents ended with %v", err)
+		}
+	})
+	check(b, json.NewDecoder(read).Decode(&e))
+	return e
+}
+
+// TestAgents is the agents' program for a benchmark, until its input ends.
+func TestAgents(t *testing.T) {
+	count, err := strconv.Atoi(os.Getenv(countVariable))
+	if err != nil {
+		t.Skip("only for the benchmark")
+	}
+	var e environment
+	for _, node := range agenttest.Start(t, count) {
+		ranks := &standIn{node: node.Config.Node, name: node.Config.Pod}
+		node.Wrap(ranks.wrap)
+		e.Addresses, e.Certificates = append(e.Addresses, node.Config.PodIP), node.Certificates()
+	}
+	if err := json.NewEncoder(os.NewFile(3, "pipe")).Encode(e); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// standIn answers for the ranks of one node, without processes: thousands of them do not fit one machine. Each rank prints one
+// line and runs until its job is stopped. Jobs of launcher command reach the agent itself, which starts their processes.
+type standIn struct {
+	node int
+	name string
+
+	mu sync.Mutex
+	// status is the job's, nil before its start.
+	status *agent.JobStatus
+	// changed is closed at the next change of status.
+	changed chan struct{}
+}
+
+func (s *standIn) wrap(inner http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", inner)
+	mux.HandleFunc("GET /v1/facts", func(w http.ResponseWriter, r *http.Request) { s.facts(w, r, inner) })
+	mux.HandleFunc("PUT /v1/jobs/{id}", func(w http.ResponseWriter, r *http.Request) { s.start(w, r, inner) })
+	for pattern, answer := range map[string]func(http.ResponseWriter, *http.Request){
+		"GET /v1/jobs/{id}": s.job, "GET /v1/jobs/{id}/watch": s.watch, "POST /v1/jobs/{id}/stop": s.stop, "GET /v1/jobs/{id}/logs/{name}": s.log,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if status, _ := s.now(); status == nil || status.ID != r.PathValue("id") {
+				inner.ServeHTTP(w, r)
+				return
+			}
+			answer(w, r)
+		})
+	}
+	return mux
+}
+
+// facts are the agent's, with GPUs, which the machine does not have.
+func (s *standIn) facts(w http.ResponseWriter, r *http.Request, inner http.Handler) {
+	answer := &recorder{ResponseWriter: w}
+	inner.ServeHTTP(answer, r)
+	var facts agent.Facts
+	if err := json.Unmarshal([]byte(answer.body.String()), &facts); err != nil {
+		panic(err)
+	}
+	for i := range ranksPerNode {
+		facts.GPUs = append(facts.GPUs, agent.GPU{Index: i, UUID: fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", s.node*ranksPerNode+i), Model: "NVIDIA H100 80GB HBM3", Driver: "570.124.06"})
+	}
+	facts.GPUsExpected = ranksPerNode
+	_ = json.NewEncoder(w).Encode(facts)
+}
+
+// recorder keeps a body.
+type recorder struct {
+	http.ResponseWriter
+	body strings.Builder
+}
+
+func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
+
+// now is the job's status, and a channel that is closed when it changes.
+func (s *standIn) now() (*agent.JobStatus, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status, s.changed
+}
+
+// change replaces the status by a changed copy.
+func (s *standIn) change(change func(*agent.JobStatus)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := *s.status
+	next.Ranks = append([]agent.RankStatus(nil), next.Ranks...)
+	change(&next)
+	close(s.changed)
+	s.status, s.changed = &next, make(chan struct{})
+}
+
+func (s *standIn) start(w http.ResponseWriter, r *http.Request, inner http.Handler) {
+	body, err := io.ReadAll(r.Body)
+	var spec agent.JobSpec
+	if err == nil {
+		err = json.Unmarshal(body, &spec)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if spec.Launcher == agent.Command {
+		r.Body = io.NopCloser(strings.NewReader(string(body)))
+		inner.ServeHTTP(w, r)
+		return
+	}
+	s.mu.Lock()
+	now := time.Now()
+	status := agent.JobStatus{ID: r.PathValue("id"), Node: s.node, Environment: "env", State: agent.Running, Spec: spec, Record: agent.Runs + "/" + r.PathValue("id"), Started: now, Launcher: agent.Exit{Code: -1}}
+	var processes []nccl.Process
+	for local, rank := range spec.Ranks(s.node) {
+		status.Ranks = append(status.Ranks, agent.RankStatus{Rank: rank, LocalRank: local, Node: s.node, PID: 100 + local, Started: now, Exit: agent.Exit{Code: -1}})
+		rail := fmt.Sprintf("mlx5_%d", local)
+		processes = append(processes, nccl.Process{
+			Host: s.name, PID: 100 + local, Version: "2.27.7+cuda12.9", Network: "IB", Devices: []nccl.Device{{Name: rail, Port: 1, Link: "RoCE", GPUDirect: nccl.Yes, MTU: 4096}},
+			Communicators: []nccl.Communicator{{Rank: rank, Ranks: spec.Nodes * spec.RanksPerNode, Nodes: spec.Nodes, Ready: true, Routes: []nccl.Route{{Transport: nccl.RDMAGPU, Network: "IB", Rail: rail, Channels: 16}}}},
+		})
+	}
+	summary := nccl.Merge(nccl.Summary{Processes: processes})
+	status.NCCL = &summary
+	s.status, s.changed = &status, make(chan struct{})
+	s.mu.Unlock()
+	if s.node == spec.Nodes-1 {
+		go s.failLater(spec.Env[failFile])
+	}
+	status.New = true
+	_ = json.NewEncoder(w).Encode(status)
+}
+
+// failLater lets the last rank fail when the file exists.
+func (s *standIn) failLater(path string) {
+	for {
+		if _, err := os.Stat(path); err == nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	s.change(func(status *agent.JobStatus) {
+		rank := &status.Ranks[len(status.Ranks)-1]
+		rank.Ended, rank.Exit, rank.Tail = time.Now(), agent.Exit{Code: 1}, []string{"Traceback (most recent call last):", `  File "train.py", line 9, in step`, "ZeroDivisionError: division by zero"}
+		rank.Python = &agent.PythonError{Seen: rank.Ended, Type: "ZeroDivisionError", Message: "division by zero", File: "train.py", Line: 9, Traceback: rank.Tail}
+	})
+}
+
+func (s *standIn) job(w http.ResponseWriter, _ *http.Request) {
+	status, _ := s.now()
+	_ = json.NewEncoder(w).Encode(status)
+}
+
+func (s *standIn) watch(w http.ResponseWriter, r *http.Request) {
+	for {
+		status, changed := s.now()
+		_ = json.NewEncoder(w).Encode(status)
+		_ = http.NewResponseController(w).Flush()
+		if status.State != agent.Running {
+			return
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (s *standIn) stop(w http.ResponseWriter, r *http.Request) {
+	var stop agent.Stop
+	if err := json.NewDecoder(r.Body).Decode(&stop); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	s.change(func(status *agent.JobStatus) {
+		now := time.Now()
+		for i := range status.Ranks {
+			if rank := &status.Ranks[i]; rank.Ended.IsZero() {
+				rank.Ended, rank.Exit, rank.Stopped = now, agent.Exit{Code: -1, Signal: "SIGTERM"}, true
+			}
+		}
+		status.State, status.Stopping, status.Ended, status.StopCause, status.StopReason = agent.Stopped, now, now, stop.Cause, stop.Reason
+	})
+}
+
+func (s *standIn) log(w http.ResponseWriter, r *http.Request) {
+	if rank, found := strings.CutPrefix(r.PathValue("name"), agent.RankLog); found && r.FormValue("offset") == "0" {
+		fmt.Fprintf(w, "rank %s has started\n", rank)
+	}
+	_ = http.NewResponseController(w).Flush()
+	for r.FormValue("follow") == "true" {
+		status, changed := s.now()
+		if status.State != agent.Running {
+			return
+		}
+		select {
+		case <-changed:
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

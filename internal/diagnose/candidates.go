@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -50,7 +49,7 @@ func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 		}
 		found = append(found, place)
 	}
-	e := newExplainer(Snapshot{Nodes: nodes}, time.Time{})
+	e := &explainer{Snapshot: Snapshot{Nodes: nodes}}
 	missing := Candidate{Problem: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(), Final: true}
 	missing.Next, missing.Reason = "correct nodes.gpu_nodes in the cluster file (oc get nodes)", fail.NodesUnavailable
 	for _, missing.Name = range e.absent(namesAsked(spec)) {
@@ -90,7 +89,7 @@ func UsageOf(node string, pods []corev1.Pod, name corev1.ResourceName) Usage {
 
 // ExplainRejection explains the API server's refusal of a pod of a StatefulSet that does not exist yet.
 func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) fail.Finding {
-	f := newExplainer(Snapshot{StatefulSet: set, Quotas: quotas}, time.Time{}).refusal(err.Error())
+	f := (&explainer{Snapshot: Snapshot{StatefulSet: set, Quotas: quotas}}).refusal(err.Error())
 	if strings.HasPrefix(f.Next, "oc describe statefulset ") {
 		f.Next = "" // there is none to describe
 	}
@@ -102,7 +101,7 @@ func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, er
 func StorageServerWaits(class *storagev1.StorageClass, classes []storagev1.StorageClass, claims []corev1.PersistentVolumeClaim, ours string) (fail.Finding, bool) {
 	set := &appsv1.StatefulSet{}
 	set.Namespace = ours
-	f, waits := newExplainer(Snapshot{StatefulSet: set, Classes: classes, Claims: claims}, time.Time{}).storageServer(class.Name, class)
+	f, waits := (&explainer{Snapshot: Snapshot{StatefulSet: set, Classes: classes, Claims: claims}}).storageServer(class.Name, class)
 	f.Reason, f.Object = fail.ClaimUnbound, "storage class "+class.Name
 	return f, waits
 }

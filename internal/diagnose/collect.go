@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -78,7 +77,7 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 		}
 		s.OtherPods = append(s.OtherPods, pod)
 	}
-	e := newExplainer(s, time.Time{})
+	e := &explainer{Snapshot: s}
 	used := e.claimNames()
 	s.Claims = slices.DeleteFunc(claims, func(c corev1.PersistentVolumeClaim) bool { return !slices.Contains(used, c.Name) })
 	about := slices.Concat(e.podNames(), used, []string{name})

@@ -150,7 +150,7 @@ func TestClaimNamesOfTemplates(t *testing.T) {
 	s.StatefulSet.Spec.Template.Spec.Volumes = nil
 	s.StatefulSet.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-workspace"}}}
 	want := []string{"ml-dev-workspace-ml-dev-env-0", "ml-dev-workspace-ml-dev-env-1"}
-	if diff := cmp.Diff(want, newExplainer(s, now).claimNames()); diff != "" {
+	if diff := cmp.Diff(want, (&explainer{Snapshot: s}).claimNames()); diff != "" {
 		t.Errorf("claims (-want +got):\n%s", diff)
 	}
 }

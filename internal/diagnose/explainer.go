@@ -18,10 +18,6 @@ type explainer struct {
 	now time.Time
 }
 
-func newExplainer(s Snapshot, now time.Time) *explainer {
-	return &explainer{Snapshot: s, now: now}
-}
-
 // namespace of the environment, for commands.
 func (e *explainer) namespace() string {
 	switch {

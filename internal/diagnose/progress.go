@@ -14,7 +14,7 @@ import (
 
 // Progress has a line for each pod with its state.
 func Progress(s Snapshot, now time.Time) []string {
-	e := newExplainer(s, now)
+	e := &explainer{Snapshot: s, now: now}
 	var lines []string
 	for _, name := range e.podNames() {
 		line := "not created yet"

@@ -18,3 +18,6 @@ func Duration(d time.Duration) string {
 	const day = 24 * time.Hour
 	return fmt.Sprintf("%dd%dh", d/day, d%day/time.Hour)
 }
+
+// Seconds is Duration for a number of seconds, as JSON has it.
+func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.Second))) }

@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -76,12 +75,14 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 }
 
 func (o *options) run(cmd *cobra.Command, clusterFile string, files fs.FS) error {
-	request, err := read(clusterFile)
+	content, file, err := clusterfile.Read(clusterFile)
 	if err != nil {
 		return err
 	}
-	request.Namespace = cmp.Or(o.flags.Namespace, request.Namespace)
-	request.ServiceAccount, request.ClusterRole = o.serviceAccount, o.admin
+	request := Request{
+		Cluster: file, ClusterFile: content, Namespace: cmp.Or(o.flags.Namespace, file.Cluster.Namespace),
+		ServiceAccount: o.serviceAccount, ClusterRole: o.admin,
+	}
 	if request.StepsImage, err = byDigest(cmd.Context(), o.stepsImage); err != nil {
 		return err
 	}
@@ -127,18 +128,6 @@ func (r Report) Print(out io.Writer) error {
 		fmt.Fprintln(out, "nothing was changed: this was a dry run")
 	}
 	return nil
-}
-
-func read(name string) (Request, error) {
-	content, err := os.ReadFile(name)
-	if err != nil {
-		return Request{}, fail.Becausef(fail.InvalidInput, "reading the cluster file: %w", err)
-	}
-	file, err := cluster.Load(name, content)
-	if err != nil {
-		return Request{}, fail.Because(fail.InvalidInput, err)
-	}
-	return Request{Cluster: file, ClusterFile: content, Namespace: file.Cluster.Namespace}, nil
 }
 
 // Connect makes the clients of the file's cluster. If it cannot find out which cluster this is, it prints a warning.

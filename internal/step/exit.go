@@ -1,6 +1,10 @@
 package step
 
-import "strconv"
+import (
+	"strconv"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
 
 // Exit is an error with an exit code. Err is nil if the command has printed the problem already, as a report or in its log.
 type Exit struct {
@@ -26,4 +30,12 @@ func (e *Exit) Unwrap() error { return e.Err }
 func Printed(err error) bool {
 	exit, ok := err.(*Exit) //nolint:errorlint // only the error itself counts
 	return ok && (exit.Err == nil || exit.Told)
+}
+
+// Usage gives an error with the reason InvalidInput the exit code of wrong usage.
+func Usage(err error) error {
+	if fail.ReasonOf(err) == fail.InvalidInput {
+		return &Exit{Code: WrongUsage, Err: err}
+	}
+	return err
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Format is a value of the flag --output.
@@ -53,7 +55,7 @@ func (o *OutputFlag) Type() string { return strings.Join(o.names(), "|") }
 // Set implements pflag.Value.
 func (o *OutputFlag) Set(s string) error {
 	if !slices.Contains(o.allowed, Format(s)) {
-		return fmt.Errorf("want %s", orList(o.names()))
+		return fmt.Errorf("want %s", humanize.List(o.names(), "or"))
 	}
 	o.format = Format(s)
 	return nil
@@ -65,15 +67,6 @@ func (o *OutputFlag) names() []string {
 		names[i] = string(format)
 	}
 	return names
-}
-
-// orList is "a, b or c".
-func orList(words []string) string {
-	last := len(words) - 1
-	if last < 1 {
-		return strings.Join(words, "")
-	}
-	return strings.Join(words[:last], ", ") + " or " + words[last]
 }
 
 // Is reports whether the format was chosen.

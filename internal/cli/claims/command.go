@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
@@ -118,7 +117,7 @@ func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string,
 		doomed, err = free(ctx, clients, names) // a pod may have come meanwhile
 	}
 	if err != nil {
-		return usage(err)
+		return step.Usage(err)
 	}
 	return doomed.delete(ctx, clients, cmd.OutOrStdout())
 }
@@ -133,12 +132,4 @@ func (l list) delete(ctx context.Context, clients *kube.Clients, out io.Writer) 
 		fmt.Fprintf(out, "Claim %s/%s is deleted.\n", clients.Namespace, c.Name)
 	}
 	return errors.Join(problems...)
-}
-
-// usage gives InvalidInput the exit code of wrong usage.
-func usage(err error) error {
-	if fail.ReasonOf(err) == fail.InvalidInput {
-		return &step.Exit{Code: step.WrongUsage, Err: err}
-	}
-	return err
 }

@@ -191,7 +191,7 @@ func (j Job) String() string {
 		parts = append(parts, fmt.Sprintf("%.0f %s/s", j.PerSecond, j.Rate))
 	}
 	if j.SecondsLeft > 0 {
-		parts = append(parts, "about "+humanize.Duration(time.Duration(j.SecondsLeft*float64(time.Second)))+" left")
+		parts = append(parts, "about "+humanize.Seconds(j.SecondsLeft)+" left")
 	}
 	return strings.Join(parts, ", ")
 }
@@ -215,7 +215,7 @@ func (n Node) columns() []string {
 	}
 	columns[4] = share(n.MemoryUsed, n.MemoryLimit)
 	if n.All > 0 {
-		columns[5], columns[6] = fmt.Sprintf("%d of %d", n.Ranks, n.All), humanize.Duration(time.Duration(n.Quiet*float64(time.Second)))
+		columns[5], columns[6] = fmt.Sprintf("%d of %d", n.Ranks, n.All), humanize.Seconds(n.Quiet)
 	}
 	if n.OwnStep > 0 {
 		columns[7] = time.Duration(n.OwnStep * float64(time.Second)).Round(time.Millisecond).String()

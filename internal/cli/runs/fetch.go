@@ -84,7 +84,7 @@ func (r entry) paths(given []string) ([]string, error) {
 		paths = append(paths, relative)
 	}
 	if err := errors.Join(problems...); err != nil {
-		return nil, wrongUsage(fail.Because(fail.InvalidInput, err))
+		return nil, step.Usage(fail.Because(fail.InvalidInput, err))
 	}
 	return paths, nil
 }

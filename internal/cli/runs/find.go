@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // entry is what the cluster has of a run: its PipelineRun, its receipt, or both.
@@ -87,9 +88,9 @@ func find(ctx context.Context, clients *kube.Clients, name string) (entry, error
 // missing is the error of a run that does not exist, perhaps because its namespace does not.
 func missing(ctx context.Context, clients *kube.Clients, next, format string, args ...any) error {
 	if err := kube.NoNamespace(ctx, clients.Kube, clients.Namespace); err != nil {
-		return wrongUsage(err)
+		return step.Usage(err)
 	}
-	return wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, format, args...), "%s", next))
+	return step.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, format, args...), "%s", next))
 }
 
 // uid is also the ID of the run's job.

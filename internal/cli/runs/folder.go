@@ -45,9 +45,9 @@ func isFolder(values map[string][]string) bool {
 func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]string) (*folder, error) {
 	dir := values["repo-url"][0]
 	if info, err := os.Stat(dir); err != nil {
-		return nil, wrongUsage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %w", err))
+		return nil, step.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %w", err))
 	} else if !info.IsDir() {
-		return nil, wrongUsage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %s is not a folder", dir))
+		return nil, step.Usage(fail.Becausef(fail.InvalidInput, "looking at the folder to train from: %s is not a folder", dir))
 	}
 	// The other params can be checked even if this folder cannot be sent.
 	values["repo-url"] = []string{git.FolderScheme}
@@ -56,7 +56,7 @@ func packFolder(ctx context.Context, pipeline *v1.Pipeline, values map[string][]
 		return nil, err
 	}
 	if err := syncrepo.CheckFiles(dir, ignore, launch.NamedFiles(func(param string) string { return launch.Value(pipeline, values, param) })); err != nil {
-		return nil, wrongUsage(err)
+		return nil, step.Usage(err)
 	}
 	manifest, err := tree.Scan(ctx, dir, ignore)
 	if err != nil {

@@ -138,7 +138,7 @@ func (o *logsOptions) taskLogs(cmd *cobra.Command, clients *kube.Clients, r entr
 	}
 	switch {
 	case o.task != "" && r.run != nil && !slices.Contains(names, o.task):
-		return wrongUsage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: want one of those that have run: %s", o.task, r.name, strings.Join(names, ", ")))
+		return step.Usage(fail.Becausef(fail.InvalidInput, "looking for task %s of run %s: want one of those that have run: %s", o.task, r.name, strings.Join(names, ", ")))
 	case some:
 		return nil
 	case r.receipt == nil:
@@ -243,5 +243,5 @@ func (o *logsOptions) nodeOfRank(ctx context.Context, clients *kube.Clients, r e
 }
 
 func (o *logsOptions) noSuchRank(r entry, ranks int) error {
-	return wrongUsage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it has %s, from 0", o.rank, r.name, humanize.Count(ranks, "rank")))
+	return step.Usage(fail.Becausef(fail.InvalidInput, "looking for rank %d of run %s: it has %s, from 0", o.rank, r.name, humanize.Count(ranks, "rank")))
 }

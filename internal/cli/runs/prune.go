@@ -22,7 +22,7 @@ func pruneReceipts(cmd *cobra.Command, clients *kube.Clients, names []string, ye
 	ctx := cmd.Context()
 	doomed, err := withReceipt(ctx, clients, names)
 	if err != nil {
-		return wrongUsage(err)
+		return step.Usage(err)
 	}
 	if len(doomed) == 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "No receipts of deleted runs in namespace %s.\n", clients.Namespace)

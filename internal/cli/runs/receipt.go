@@ -133,7 +133,7 @@ func printReceipt(out io.Writer, r receipt.Receipt, of *v1.PipelineRun) error {
 			if len(same) > 1 {
 				rank, node = slices.MaxFunc(same, func(a, b receipt.Rank) int { return cmp.Compare(a.Seconds, b.Seconds) }), ""
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", rowName(same[0].Rank, len(same), "rank"), node, exitOf(rank), humanize.Duration(seconds(rank.Seconds)))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", rowName(same[0].Rank, len(same), "rank"), node, exitOf(rank), humanize.Seconds(rank.Seconds))
 		}
 	}
 	if len(r.LeftOut) > 0 {
@@ -186,10 +186,10 @@ func writePage(out io.Writer, path string, r receipt.Receipt) error {
 	}
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return wrongUsage(fail.Advise(fail.Becausef(fail.InvalidInput, "writing the report %s: the file exists: want a new one", path),
+		return step.Usage(fail.Advise(fail.Becausef(fail.InvalidInput, "writing the report %s: the file exists: want a new one", path),
 			"rm %s, or name another file", path))
 	} else if err != nil {
-		return wrongUsage(fail.Becausef(fail.InvalidInput, "writing the report: %w", err))
+		return step.Usage(fail.Becausef(fail.InvalidInput, "writing the report: %w", err))
 	}
 	if err := errors.Join(report.Write(file, r), file.Close()); err != nil {
 		os.Remove(path)

@@ -156,7 +156,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients) error {
 	ctx := cmd.Context()
 	values, err := o.withEarlier(ctx, clients)
 	if err != nil {
-		return wrongUsage(err)
+		return step.Usage(err)
 	}
 	pipeline, err := launch.Installed(ctx, clients)
 	if err != nil {
@@ -175,7 +175,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients) error {
 	}
 	started, err := launch.Start(ctx, clients, launch.Request{Pipeline: pipeline, Name: o.runName, ServiceAccount: o.serviceAccount, Values: values})
 	if err != nil {
-		return wrongUsage(err)
+		return step.Usage(err)
 	}
 	if started.IsDone() { // --run-name names a run that has ended
 		outcome, err := launch.OutcomeOf(ctx, clients, started)
@@ -209,7 +209,7 @@ func (o *runOptions) prepare(ctx context.Context, pipeline *v1.Pipeline, values 
 		upload, err = packFolder(ctx, pipeline, values)
 	}
 	if _, invalid := launch.Params(pipeline, values); invalid != nil {
-		err = errors.Join(err, wrongUsage(invalid))
+		err = errors.Join(err, step.Usage(invalid))
 	}
 	switch {
 	case upload == nil:
@@ -267,14 +267,6 @@ func detached(cmd *cobra.Command, of *v1.PipelineRun) {
 	fmt.Fprintln(cmd.OutOrStdout(), of.Name)
 	say(cmd.ErrOrStderr(), "The run continues.\n  follow: mlenv logs %s --follow -n %s\n  cancel: mlenv cancel %s -n %s\n",
 		of.Name, of.Namespace, of.Name, of.Namespace)
-}
-
-// wrongUsage gives InvalidInput the exit code of wrong usage.
-func wrongUsage(err error) error {
-	if fail.ReasonOf(err) == fail.InvalidInput {
-		return &step.Exit{Code: step.WrongUsage, Err: err}
-	}
-	return err
 }
 
 // withEarlier returns the params on the command line and those of the run that --like or --resume-from names.

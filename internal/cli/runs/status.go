@@ -108,9 +108,9 @@ func (p progress) silence() string {
 	if p.Silent == 0 {
 		return ""
 	}
-	text := "all ranks for " + humanize.Duration(seconds(p.Silent))
+	text := "all ranks for " + humanize.Seconds(p.Silent)
 	if p.Rank != nil {
-		text += fmt.Sprintf(", rank %d for %s", *p.Rank, humanize.Duration(seconds(p.RankSilent)))
+		text += fmt.Sprintf(", rank %d for %s", *p.Rank, humanize.Seconds(p.RankSilent))
 	}
 	if p.Step != nil {
 		text += fmt.Sprintf(", last in step %.0f", *p.Step)
@@ -259,7 +259,7 @@ func (s *status) print(out io.Writer, now time.Time) error {
 		fmt.Fprintln(w, "\nNODE\tJOB\tRANKS\tQUIET FOR")
 		for _, same := range alike(s.Live, func(l live) string { return fmt.Sprint(l.State, l.Ranks, l.All) }) {
 			l := slices.MaxFunc(same, func(a, b live) int { return cmp.Compare(a.Quiet, b.Quiet) })
-			fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\n", rowName(l.Node, len(same), "node"), l.State, l.Ranks, l.All, humanize.Duration(seconds(l.Quiet)))
+			fmt.Fprintf(w, "%s\t%s\t%d of %d\t%s\n", rowName(l.Node, len(same), "node"), l.State, l.Ranks, l.All, humanize.Seconds(l.Quiet))
 		}
 	}
 	if s.Unseen != "" {
@@ -329,5 +329,3 @@ func printPhases(w io.Writer, phases []receipt.Phase, now time.Time) {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", p.Name, p.Status, took, p.Reason)
 	}
 }
-
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

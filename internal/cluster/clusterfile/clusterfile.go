@@ -26,15 +26,25 @@ func Load(ctx context.Context, path string, flags kube.Flags) (cluster.File, err
 	if path == "" {
 		return cluster.File{}, fail.Becausef(fail.InvalidInput, "--cluster-file is missing: want a file as in clusters/")
 	}
+	_, file, err := Read(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = notInstalled(ctx, path, flags, err)
+	}
+	return file, err
+}
+
+// Read returns a cluster file and its text. Errors: InvalidInput with every mistake.
+func Read(path string) ([]byte, cluster.File, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {
-		err = fail.Becausef(fail.InvalidInput, "reading the cluster file: %w", err)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = notInstalled(ctx, path, flags, err)
-		}
-		return cluster.File{}, err
+		return nil, cluster.File{}, fail.Becausef(fail.InvalidInput, "reading the cluster file: %w", err)
 	}
-	file, err := cluster.Load(path, content)
+	file, err := parse(path, content)
+	return content, file, err
+}
+
+func parse(name string, content []byte) (cluster.File, error) {
+	file, err := cluster.Load(name, content)
 	if err != nil {
 		return cluster.File{}, fail.Because(fail.InvalidInput, err)
 	}
@@ -68,11 +78,7 @@ func LoadInstalled(ctx context.Context, clients *kube.Clients, name string) (clu
 		name = names[0]
 	}
 	if content, ok := installed[name]; ok {
-		file, err := cluster.Load(cluster.ConfigMapPrefix+name, []byte(content))
-		if err != nil {
-			return cluster.File{}, fail.Because(fail.InvalidInput, err)
-		}
-		return file, nil
+		return parse(cluster.ConfigMapPrefix+name, []byte(content))
 	}
 	wanted := "the cluster file"
 	if name != "" {

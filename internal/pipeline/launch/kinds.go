@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 )
 
@@ -95,9 +96,9 @@ func want(valid bool, value, want string) error {
 }
 
 func oneOf(allowed ...string) kind {
-	last := len(allowed) - 1
-	names := strings.Join(allowed[:last], ", ") + " or " + allowed[last]
-	return func(value string) error { return want(slices.Contains(allowed, value), value, names) }
+	return func(value string) error {
+		return want(slices.Contains(allowed, value), value, humanize.List(allowed, "or"))
+	}
 }
 
 func matches(pattern, names string) kind {

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -131,5 +130,3 @@ func plain(markdown string) string {
 }
 
 var link = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
-
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

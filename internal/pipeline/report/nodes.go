@@ -85,7 +85,7 @@ func gpus(n receipt.Node) string {
 
 // chipOf is how a rank ended, and its transport.
 func chipOf(r receipt.Receipt, rank receipt.Rank) chip {
-	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: succeeded after %s", rank.Rank, humanize.Duration(seconds(rank.Seconds))), Class: "good"}
+	c := chip{Name: fmt.Sprintf("✓ %d", rank.Rank), Text: fmt.Sprintf("rank %d: succeeded after %s", rank.Rank, humanize.Seconds(rank.Seconds)), Class: "good"}
 	switch {
 	case rank.Stopped:
 		c = chip{Name: fmt.Sprintf("■ %d", rank.Rank), Text: fmt.Sprintf("rank %d: stopped because another rank failed, or the run ended", rank.Rank), Class: "open"}

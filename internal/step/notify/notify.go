@@ -81,7 +81,7 @@ var slackSyntax = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 func (e Event) text() string {
 	took, why := "", ""
 	if e.Seconds > 0 {
-		took = " after " + humanize.Duration(time.Duration(e.Seconds*float64(time.Second)))
+		took = " after " + humanize.Seconds(e.Seconds)
 	}
 	if e.Reason != "" {
 		why = ": " + e.Reason + ": " + humanize.OneLine(e.Message, maxText)

@@ -122,7 +122,8 @@ nightly: race e2e culprits ## run the race detector, the end-to-end tests with t
 faults-%: bin/localcluster
 	$(SUDO) E2E_SET=$@ $(E2E) -timeout $(E2E_TIMEOUT) ./test/e2e -run 'TestCluster/(training|down)' $(E2E_FLAGS)
 faults: ## run all scenarios of docs/faults.md, in three parts that can run one after another (root)
-	@for part in shared nodes services; do $(MAKE) --no-print-directory faults-$$part || exit 1; done
+	@failed=; for part in shared nodes services; do $(MAKE) --no-print-directory faults-$$part || failed+=" faults-$$part"; done; \
+	  [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 # CULPRITS_FLAGS=-update writes the score into docs/culprits.md; -test.run chooses scripts.
 CULPRITS_FLAGS :=

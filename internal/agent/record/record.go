@@ -50,6 +50,9 @@ func (d Dir) RankStatus(rank int) string { return d.file("rank-%d.json", rank) }
 // Stacks is what the threads of a rank do, for people.
 func (d Dir) Stacks(rank int) string { return d.file("stacks-%d.txt", rank) }
 
+// Flight is a rank's dump of torch's flight recorder, as torch wrote it: a pickle. Its name is one that torch's analyser reads.
+func (d Dir) Flight(rank int) string { return d.file("flight-%d", rank) }
+
 // LauncherLog is the launcher's own output on a node.
 func (d Dir) LauncherLog(node int) string { return d.file("launcher-%d.log", node) }
 

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
 )
 
 // Variables of torch's flight recorder, which remembers the last collectives of a rank. Those without NCCL are the names since
@@ -30,6 +32,8 @@ const (
 	flightEntries = "2000"
 	// flightTime is how long dumps may take. With flightOnTimeout torch looks at the pipe every second.
 	flightTime = 8 * time.Second
+	// maxDump bounds a dump in the record, in bytes: each collective has the stack that entered it.
+	maxDump = 64 << 20
 )
 
 //go:embed flight.py
@@ -94,6 +98,26 @@ func (j *job) collectives(ctx context.Context, live []agent.RankStatus) map[int]
 	all := map[int][]agent.Collective{}
 	for dump, groups := range found {
 		all[ranks[dump]] = groups
+		if err := j.keepDump(ranks[dump], dump); err != nil {
+			j.log.Warn("Recording a dump of torch's flight recorder failed.", "rank", ranks[dump], "error", err)
+		}
 	}
 	return all
+}
+
+// keepDump copies the dump of a rank into the record.
+func (j *job) keepDump(rank int, dump string) error {
+	file, err := os.Open(dump)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	content, err := io.ReadAll(io.LimitReader(file, maxDump+1))
+	if err != nil {
+		return err
+	}
+	if len(content) > maxDump {
+		return fmt.Errorf("%s has more than %d bytes", dump, maxDump)
+	}
+	return record.WriteFile(j.dir.Flight(rank), content)
 }

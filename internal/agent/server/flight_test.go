@@ -73,6 +73,11 @@ func TestFlightRecorder(t *testing.T) {
 	if diff := cmp.Diff(want, all[0].Collectives, cmpopts.EquateApprox(0, 30)); diff != "" {
 		t.Errorf("collectives (-want +got):\n%s", diff)
 	}
+	const protocol2 = "\x80\x02" // by which a pickle begins
+	dump, err := os.ReadFile(filepath.Join(status.Record, "flight-0"))
+	if err != nil || !strings.HasPrefix(string(dump), protocol2) || !strings.HasSuffix(string(dump), ".") {
+		t.Errorf("the record has the dump %.20q, %v; want the whole pickle", dump, err)
+	}
 	n.stop("job")
 	if _, err := os.Stat(scratch); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the job left %s: %v", scratch, err)

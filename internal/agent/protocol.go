@@ -74,6 +74,9 @@ const (
 	Home = "/mlenv"
 	// Program is the agent's program, copied there by the init container.
 	Program = Home + "/bin/mlenv-agent"
+	// PySpy is the name of a program that prints the stacks of Python. The init container copies one beside the agent's, for
+	// images that have none.
+	PySpy = "py-spy"
 	// Socket is where the container's own processes reach the agent.
 	Socket = Home + "/run/agent.sock"
 	// TLS holds ca.crt, tls.crt and tls.key of the node.

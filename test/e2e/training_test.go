@@ -310,6 +310,9 @@ func stepsImage(t *testing.T, sources string) (bundle.Contents, v1.Image) {
 	if contents.Base, err = bundle.ResolveBase(t.Context(), registryHost+"/base/git:latest"); err != nil {
 		t.Fatal(err)
 	}
+	if contents.Spy, err = bundle.FetchSpy(t.Context(), bundle.Platforms()[0]); err != nil {
+		t.Fatal(err)
+	}
 	image, err := bundle.StepsImage(contents)
 	if err != nil {
 		t.Fatal(err)

@@ -4,8 +4,10 @@ package program
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -25,7 +27,7 @@ import (
 
 const usage = `mlenv-agent runs the jobs of one node of a training environment.
 
-  mlenv-agent install DIR        copy the program into a folder (the init container)
+  mlenv-agent install DIR        copy the program, and py-spy, into a folder (the init container)
   mlenv-agent serve              answer the steps and run jobs (PID 1 of the node)
   mlenv-agent guest [FLAGS]      run temporarily in another project's container and leave nothing there;
                                  --help prints the flags
@@ -99,7 +101,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// install copies the running program, so that the training container needs nothing of this image.
+// install copies the running program and py-spy beside it, so that the training container needs nothing of this image.
 func install(dir string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -112,12 +114,24 @@ func install(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	target := filepath.Join(dir, "mlenv-agent")
-	// A restarted init container replaces a program that may run.
-	if err := os.WriteFile(target+".new", content, 0o755); err != nil {
+	if err := place(filepath.Join(dir, "mlenv-agent"), content); err != nil {
 		return err
 	}
-	return os.Rename(target+".new", target)
+	spy, err := os.ReadFile(filepath.Join(filepath.Dir(self), agent.PySpy))
+	if errors.Is(err, fs.ErrNotExist) { // the training image may have it
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return place(filepath.Join(dir, agent.PySpy), spy)
+}
+
+// place replaces a program that may run, because an init container may be restarted.
+func place(path string, content []byte) error {
+	if err := os.WriteFile(path+".new", content, 0o755); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }
 
 func serve(environ []string, stdout io.Writer) error {

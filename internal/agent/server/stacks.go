@@ -51,9 +51,9 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) error {
 			live = append(live, rank)
 		}
 	}
-	spy, err := agent.FindProgram("py-spy", j.path+":"+filepath.Join(s.config.Paths.Home, "bin"))
+	spy, err := agent.FindProgram(agent.PySpy, j.path+":"+filepath.Join(s.config.Paths.Home, "bin"))
 	if err != nil {
-		err = errors.New("py-spy is not in the training image")
+		err = errors.New("neither the training image nor the agent's has py-spy")
 	}
 	all = make([]agent.RankActivity, len(live))
 	turns := make(chan struct{}, spies)

@@ -31,11 +31,11 @@ func stepsImageCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "steps-image --push=IMAGE",
 		Short: "Compile the steps and push their image, printed by digest",
-		Long: `Steps-image compiles the steps and the agent from a checkout for each platform, adds them, the licences of their
-modules and this machine's certificate authorities to a base image, pushes the result, and prints its reference by
-digest for mlenv install. The base needs git and git-lfs, which sync-repo runs. The annotation
-org.opencontainers.image.base.digest has the base's digest, and the bill of materials (SPDX) is attached for oras
-discover. The same sources and base give the same digest.
+		Long: `Steps-image compiles the steps and the agent from a checkout for each platform, adds them, py-spy, the licences of all
+and this machine's certificate authorities to a base image, pushes the result, and prints its reference by digest for
+mlenv install. py-spy comes from the package index of Python, or from that of PIP_INDEX_URL. The base needs git and
+git-lfs, which sync-repo runs. The annotation org.opencontainers.image.base.digest has the base's digest, and the bill
+of materials (SPDX) is attached for oras discover. The same sources and base give the same digest.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv bundle steps-image --push=quay.io/me/steps:v1
@@ -103,7 +103,7 @@ func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, ro
 		return StepsRelease{}, err
 	}
 	defer os.RemoveAll(dir)
-	return Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, base, roots)
+	return Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, base, roots, FetchSpy)
 }
 
 func platformNames() []string {

@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"debug/buildinfo"
 	"encoding/json"
@@ -158,24 +159,36 @@ func (l *Licence) read(dir string) error {
 		if !termsName.MatchString(entry.Name()) {
 			continue
 		}
-		found := licensecheck.Scan(text)
-		if found.Percent < termsOf {
-			continue
-		}
-		for _, match := range found.Match {
-			if !match.IsURL && !slices.Contains(names, match.ID) {
-				names = append(names, match.ID)
+		for _, name := range termsIn(text) {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
 			}
 		}
 	}
 	if len(l.Texts) == 0 {
 		return fmt.Errorf("reading the licence of %s %s: its folder has none; want a file such as LICENSE", l.Module, l.Version)
 	}
-	l.SPDX = noAssertion
-	if len(names) > 0 {
-		l.SPDX = strings.Join(names, " AND ")
-	}
+	l.SPDX = expression(names)
 	return nil
+}
+
+// termsIn are SPDX's names of the licences in a text.
+func termsIn(text []byte) (names []string) {
+	found := licensecheck.Scan(text)
+	if found.Percent < termsOf {
+		return nil
+	}
+	for _, match := range found.Match {
+		if !match.IsURL {
+			names = append(names, match.ID)
+		}
+	}
+	return names
+}
+
+// expression is SPDX's for several licences that all hold.
+func expression(names []string) string {
+	return cmp.Or(strings.Join(names, " AND "), noAssertion)
 }
 
 // licenceFiles are FOLDER/MODULE@VERSION/FILE.

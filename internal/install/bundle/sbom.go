@@ -21,6 +21,8 @@ type Product struct {
 	Name string
 	// Image is the digest of the image that contains the programs, if there is one.
 	Image v1.Hash
+	// Tools are programs of others in the image.
+	Tools []Licence
 	// Programs are files.
 	Programs []string
 }
@@ -67,6 +69,9 @@ func (s Source) addProduct(bill *spdxDocument, product Product) error {
 		bill.Packages = append(bill.Packages, image)
 		bill.relate(parent, relation, image.ID)
 		parent, relation = image.ID, "CONTAINS"
+		for _, tool := range product.Tools {
+			bill.relate(parent, relation, tool.id())
+		}
 	}
 	for _, file := range product.Programs {
 		content, err := os.ReadFile(file)
@@ -100,6 +105,9 @@ func (l Licence) spdx() spdxPackage {
 	switch l.Module {
 	case module:
 		library.Download = "git+" + home + ".git"
+	case spyName:
+		library.References[0].Locator, library.Purpose = "pkg:pypi/"+spyName+"@"+l.Version, "APPLICATION"
+		library.Download = "https://pypi.org/project/" + spyName + "/" + l.Version + "/"
 	case goLibrary:
 		library.Download = "https://go.dev/dl/go" + l.Version + ".src.tar.gz"
 	}

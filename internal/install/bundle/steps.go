@@ -23,11 +23,13 @@ type StepsRelease struct {
 	Referrers []v1.Image
 }
 
-// BuildSteps compiles the programs for the platforms into folders below dir and builds the image from them.
-func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, platforms []v1.Platform, base Base, roots []byte) (StepsRelease, error) {
+// BuildSteps compiles the programs for the platforms into folders below dir and builds the image from them, with what spy
+// returns: FetchSpy does.
+func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, platforms []v1.Platform, base Base, roots []byte, spy func(context.Context, v1.Platform) (Spy, error)) (StepsRelease, error) {
 	var images []v1.Image
 	var products []Product
 	var programs []string
+	var tools []Licence // the same for all platforms
 	for _, platform := range platforms {
 		fmt.Fprintf(progress, "compiling the steps and the agent for %s, version %s\n", platform, s.Version)
 		into := filepath.Join(dir, platform.OS+"-"+platform.Architecture)
@@ -42,6 +44,10 @@ func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, 
 			return StepsRelease{}, err
 		}
 		contents.Base, contents.Roots = base, roots
+		if contents.Spy, err = spy(ctx, platform); err != nil {
+			return StepsRelease{}, err
+		}
+		tools = []Licence{contents.Spy.Licence}
 		image, err := StepsImage(contents)
 		if err != nil {
 			return StepsRelease{}, err
@@ -52,12 +58,13 @@ func (s Source) BuildSteps(ctx context.Context, progress io.Writer, dir string, 
 		}
 		images = append(images, image)
 		programs = append(programs, contents.Program, contents.Agent)
-		products = append(products, Product{Name: "steps image for " + platform.String(), Image: digest, Programs: []string{contents.Program, contents.Agent}})
+		products = append(products, Product{Name: "steps image for " + platform.String(), Image: digest, Tools: tools, Programs: []string{contents.Program, contents.Agent}})
 	}
 	licences, err := s.Licences(ctx, programs...)
 	if err != nil {
 		return StepsRelease{}, err
 	}
+	licences = append(licences, tools...)
 	release := StepsRelease{Base: base}
 	if release.Index, err = StepsIndex(s, base, images); err != nil {
 		return StepsRelease{}, err

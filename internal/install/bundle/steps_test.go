@@ -1,6 +1,7 @@
 package bundle_test
 
 import (
+	"context"
 	"bytes"
 	"encoding/json"
 	"io"
@@ -61,9 +62,13 @@ func main() { fmt.Println(version.String(), new(errgroup.Group).Wait()) }
 	return bundle.Source{Dir: dir, Version: "v1.2.3", Revision: "c0ffee"}
 }
 
+func fakeSpy(_ context.Context, platform v1.Platform) (bundle.Spy, error) {
+	return bundle.Spy{Program: []byte("py-spy for " + platform.Architecture), Licence: bundle.Licence{Module: "py-spy", Version: "0.4.3", SPDX: "MIT"}}, nil
+}
+
 func buildSteps(t *testing.T) (bundle.StepsRelease, v1.Hash) {
 	t.Helper()
-	made, err := sources(t).BuildSteps(t.Context(), io.Discard, t.TempDir(), bundle.Platforms(), bundle.Base{}, []byte("roots"))
+	made, err := sources(t).BuildSteps(t.Context(), io.Discard, t.TempDir(), bundle.Platforms(), bundle.Base{}, []byte("roots"), fakeSpy)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,8 +103,8 @@ func TestBuildSteps(t *testing.T) {
 			t.Errorf("%s: %v", platform, err)
 		}
 		layers, err := image.Layers()
-		if err != nil || len(layers) != 4 {
-			t.Fatalf("%s: %d layers, %v: want the roots, the licences, the agent and the steps", platform, len(layers), err)
+		if err != nil || len(layers) != 5 {
+			t.Fatalf("%s: %d layers, %v: want the roots, the licences, the agent, py-spy and the steps", platform, len(layers), err)
 		}
 		agent, err := layers[2].Digest()
 		if err != nil {
@@ -198,7 +203,7 @@ func TestSBOM(t *testing.T) {
 			modules = append(modules, each.Name+" "+each.LicenseDeclared)
 		}
 	}
-	want := []string{"github.com/ml-dev-env/ml-dev-env Apache-2.0", "golang.org/x/sync BSD-3-Clause", "std BSD-3-Clause"}
+	want := []string{"github.com/ml-dev-env/ml-dev-env Apache-2.0", "golang.org/x/sync BSD-3-Clause", "std BSD-3-Clause", "py-spy MIT"}
 	if diff := cmp.Diff(want, modules); diff != "" {
 		t.Errorf("modules (-want +got):\n%s", diff)
 	}
@@ -215,7 +220,7 @@ func TestSBOM(t *testing.T) {
 		}
 		return n
 	}
-	if got, want := []int{count("DESCRIBES"), count("CONTAINS"), count("DEPENDS_ON")}, []int{2, 4, 12}; !slices.Equal(got, want) {
-		t.Errorf("relations %v, want %v: two images with two programs of three modules each", got, want)
+	if got, want := []int{count("DESCRIBES"), count("CONTAINS"), count("DEPENDS_ON")}, []int{2, 6, 12}; !slices.Equal(got, want) {
+		t.Errorf("relations %v, want %v: two images with py-spy and two programs of three modules each", got, want)
 	}
 }

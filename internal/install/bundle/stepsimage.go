@@ -13,7 +13,7 @@ import (
 // Paths in the steps image.
 const (
 	stepsProgram = "ko-app/ml-dev-env"
-	agentProgram = "mlenv-agent"
+	agentProgram = "mlenv-agent" // it installs itself and py-spy, which lies beside it
 	rootsFile    = "etc/ssl/certs/ca-certificates.crt"
 	// licencesFolder is the one that Red Hat's certification of images expects.
 	licencesFolder = "licenses"
@@ -40,6 +40,8 @@ type Contents struct {
 	Program, Agent string
 	// Roots are certificate authorities, PEM; empty for none.
 	Roots []byte
+	// Spy is py-spy; without a program for none.
+	Spy Spy
 	// Licences of everything in the programs.
 	Licences []Licence
 }
@@ -67,6 +69,9 @@ func stepsImage(contents Contents) (v1.Image, error) {
 		return nil, err
 	}
 	layers = append(layers, []entry{agent})
+	if spy := contents.Spy; len(spy.Program) > 0 {
+		layers = append(layers, append(licenceFiles([]Licence{spy.Licence}, licencesFolder), file(spyName, spy.Program, 0o555)))
+	}
 	steps, err := readFile(stepsProgram, contents.Program, 0o555)
 	if err != nil {
 		return nil, err

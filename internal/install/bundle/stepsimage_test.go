@@ -40,6 +40,7 @@ func contents(t *testing.T) bundle.Contents {
 		Source:   bundle.Source{Version: "v1.2.3", Revision: "c0ffee", Changed: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)},
 		Platform: v1.Platform{OS: "linux", Architecture: "arm64"},
 		Program:  write("program"), Agent: write("agent"), Roots: []byte("roots"),
+		Spy:      bundle.Spy{Program: []byte("py-spy"), Licence: bundle.Licence{Module: "py-spy", Version: "v0", Texts: map[string][]byte{"LICENSE": []byte("terms")}}},
 		Licences: []bundle.Licence{{Module: "example.com/library", Version: "v1.0.0", Texts: map[string][]byte{"LICENSE": []byte("terms")}}},
 	}
 }
@@ -87,8 +88,11 @@ func TestStepsImageHoldsNothingElse(t *testing.T) {
 		"0777 0:0 ko-app/train -> ml-dev-env",
 		"0777 0:0 ko-app/mlenv -> ml-dev-env",
 		"0777 0:0 ko-app/reap -> ml-dev-env",
-		"0555 0:0 mlenv-agent",
 		"0755 0:0 licenses",
+		"0755 0:0 licenses/py-spy@v0",
+		"0444 0:0 licenses/py-spy@v0/LICENSE",
+		"0555 0:0 py-spy",
+		"0555 0:0 mlenv-agent",
 		"0755 0:0 licenses/example.com",
 		"0755 0:0 licenses/example.com/library@v1.0.0",
 		"0444 0:0 licenses/example.com/library@v1.0.0/LICENSE",
@@ -163,8 +167,8 @@ func TestStepsImageOnBase(t *testing.T) {
 	}
 	image := stepsImage(t, some)
 	layers, err := image.Layers()
-	if err != nil || len(layers) != 2+4 {
-		t.Errorf("%d layers, %v: want the base's 2 and 4", len(layers), err)
+	if err != nil || len(layers) != 2+5 {
+		t.Errorf("%d layers, %v: want the base's 2 and 5", len(layers), err)
 	}
 	made, err := image.ConfigFile()
 	if err != nil {
@@ -226,8 +230,8 @@ func TestStepsImageWithoutRoots(t *testing.T) {
 	some := contents(t)
 	some.Roots = nil
 	layers, err := stepsImage(t, some).Layers()
-	if err != nil || len(layers) != 3 {
-		t.Errorf("%d layers, %v: want the licences, the agent's and the steps'", len(layers), err)
+	if err != nil || len(layers) != 4 {
+		t.Errorf("%d layers, %v: want the licences, the agent's, py-spy's and the steps'", len(layers), err)
 	}
 }
 

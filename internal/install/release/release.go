@@ -84,7 +84,7 @@ func (r Request) steps(ctx context.Context, progress io.Writer, dir string) (bun
 		return bundle.StepsRelease{}, name.Digest{}, err
 	}
 	fmt.Fprintf(progress, "building on %s\n", base.Reference())
-	steps, err := r.Source.BuildSteps(ctx, progress, dir, bundle.Platforms(), base, roots)
+	steps, err := r.Source.BuildSteps(ctx, progress, dir, bundle.Platforms(), base, roots, bundle.FetchSpy)
 	if err != nil {
 		return bundle.StepsRelease{}, name.Digest{}, err
 	}

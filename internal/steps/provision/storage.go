@@ -88,13 +88,41 @@ func probeClaim(r objects.Request, held *lease.Hold) *corev1.PersistentVolumeCla
 	}
 }
 
-// binds watches a claim until it is bound or known not to be. A class that waits for the first pod is believed.
+// binds watches a claim until it is bound or known not to be. A class that waits for the first pod is believed. That the API server
+// is away says nothing about a class.
 func (p *provisioner) binds(ctx context.Context, name string) (why string, bound bool, err error) {
 	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
-	claim, err := claims.Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return "", false, kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, name, err))
+	for {
+		claim, err := claims.Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case err == nil:
+			why, bound, err = p.bindsInTime(ctx, claim)
+			if !errors.Is(err, errNotInTime) {
+				return why, bound, err
+			}
+			if _, err = claims.Get(ctx, name, metav1.GetOptions{}); err == nil {
+				return fmt.Sprintf("claim %s was not bound within %s", name, bindTime), false, nil
+			}
+			p.log.Warn("The storage is not decided yet, because the API server does not answer.", "error", err)
+		case !kube.Transient(err):
+			return "", false, kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, name, err))
+		}
+		select {
+		case <-time.After(serverPause):
+		case <-ctx.Done():
+			return "", false, fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, name, errors.Join(context.Cause(ctx), err))
+		}
 	}
+}
+
+// serverPause is between two questions to an API server that does not answer.
+const serverPause = 2 * time.Second
+
+// errNotInTime is that nothing is known of a claim after bindTime.
+var errNotInTime = errors.New("not in time")
+
+func (p *provisioner) bindsInTime(ctx context.Context, claim *corev1.PersistentVolumeClaim) (why string, bound bool, err error) {
+	claims, name := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace), claim.Name
 	trying, cancel := context.WithTimeout(ctx, bindTime)
 	defer cancel()
 	// Only the claim tells that it is bound, and only events tell why it is not.
@@ -130,7 +158,7 @@ func (p *provisioner) binds(ctx context.Context, name string) (why string, bound
 	case errors.As(err, &event):
 		return event.why, event.bound, nil
 	case trying.Err() != nil && ctx.Err() == nil:
-		return fmt.Sprintf("claim %s was not bound within %s", name, bindTime), false, nil
+		return "", false, errNotInTime
 	}
 	return "", false, err
 }

@@ -6,11 +6,14 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -77,6 +80,30 @@ func TestStorageAuto(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While the API server is away, nothing is decided.
+func TestStorageAutoWaitsForTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlace(t)
+		began := time.Now()
+		away := func(after time.Duration) clienttesting.ReactionFunc {
+			return func(clienttesting.Action) (bool, runtime.Object, error) {
+				took := time.Since(began)
+				return took >= after && took < 90*time.Second, nil, apierrors.NewServiceUnavailable("away")
+			}
+		}
+		p.kube.PrependReactor("list", "persistentvolumeclaims", away(0))
+		p.kube.PrependReactor("get", "persistentvolumeclaims", away(30*time.Second))
+		step := p.provisioner(func(s *provisioner) { s.request.Storage = cluster.AutoStorage })
+		held, err := step.leases.Take(t.Context(), step.leaseRequest())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := step.decideStorage(t.Context(), held, nil); err != nil || step.request.Storage != cluster.SharedStorage || time.Since(began) < 90*time.Second {
+			t.Errorf("got %s, %v after %s; want shared storage, decided when the server is back", step.request.Storage, err, time.Since(began))
+		}
+	})
 }
 
 // A cancelled request learns nothing about a class.

@@ -1,8 +1,8 @@
 package bundle_test
 
 import (
-	"context"
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"os"

@@ -484,6 +484,9 @@ func (u *startup) startAll(ctx context.Context) error {
 	if err := u.progress.stage("etcd and API server", func() error { return starter.until(waitAPI) }); err != nil {
 		return err
 	}
+	if err := starter.until(func(ctx context.Context) error { return waitContainerd(ctx, nodes) }); err != nil {
+		return err
+	}
 	group, groupCtx := errgroup.WithContext(starter.ctx)
 	group.Go(func() error {
 		rest := append(append(append([]process.Spec{}, others...), servers[2:]...), proxies...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -60,6 +61,28 @@ func waitAPI(ctx context.Context) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// waitContainerd waits until each node's containerd answers: a kubelet that finds none ends. Nothing tells when it listens.
+func waitContainerd(ctx context.Context, nodes []topology.Netns) error {
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	for _, n := range nodes {
+		socket := filepath.Join(nodeBinds(n)[filepath.Dir(containerdSocket)], filepath.Base(containerdSocket))
+		for {
+			conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+			if err == nil {
+				conn.Close()
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("waiting for containerd of %s: %w: %w", n.Name, ctx.Err(), err)
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	return nil
 }
 
 // waitNodes watches until every node is ready and offers its healthy GPUs and its NICs. Of

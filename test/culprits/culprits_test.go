@@ -24,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
@@ -232,7 +233,7 @@ func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) ([]ag
 	}
 	defer listener.Close()
 	training := &train.Training{
-		Nodes: set, ID: "job", Pods: podsAlive{}, Log: slog.New(slog.DiscardHandler), Out: t.Output(), Every: time.Hour,
+		Nodes: set, ID: "job", Pods: podsAlive{}, Log: slog.New(slog.DiscardHandler), Out: t.Output(), Every: time.Hour, Notify: func(notify.Event) {},
 		Spec: agent.JobSpec{
 			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: listener.Addr().(*net.TCPAddr).Port, Deadline: time.Now().Add(10 * time.Minute),
 			Env: map[string]string{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "USE_LIBUV": "0"},

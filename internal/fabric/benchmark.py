@@ -235,7 +235,8 @@ def pairs(rounds, size, share):
 
 
 def rails(sizes, share, turns=5):
-    """Measures each interface by itself, by turns: what disturbs one for a moment disturbs them alike.
+    """Measures each interface by itself, by turns, and tells its best turn: a rail that is slow is so in all of them, and
+    what disturbs the processors for a moment is not.
 
     gloo looks which interface to use whenever a group is made.
     """
@@ -255,10 +256,11 @@ def rails(sizes, share, turns=5):
         for _ in range(turns):
             for number, group in enumerate(groups):
                 on_rail(number)
-                times[number] += iterate(calls[number], share / turns, group) or []
+                times[number].append(iterate(calls[number], share / turns, group) or [])
         for number, of_rail in enumerate(times):
-            if rank == 0 and of_rail:
-                tell("all_reduce", size, everyone, of_rail, scope="rail", rail=number)
+            best = min(filter(None, of_rail), key=statistics.median, default=None)
+            if rank == 0 and best:
+                tell("all_reduce", size, everyone, best, scope="rail", rail=number)
 
 
 def host_copies(size):

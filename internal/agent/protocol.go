@@ -241,18 +241,30 @@ type Switch struct {
 	Venv string `json:"venv,omitempty"`
 }
 
-// Launcher starts the ranks of a node.
+// Launcher is what the processes of a node are, and what starts them.
 type Launcher string
 
 // The launchers.
 const (
-	// DeepSpeed is python -m deepspeed.launcher.launch on every node.
+	// DeepSpeed and Torchrun are ranks that the agent starts as the program of that name would.
 	DeepSpeed Launcher = "deepspeed"
-	// Torchrun is torchrun with a static rendezvous on every node.
-	Torchrun Launcher = "torchrun"
+	Torchrun  Launcher = "torchrun"
 	// Command runs the script once on every node.
 	Command Launcher = "command"
+	// DeepSpeedLauncher is python -m deepspeed.launcher.launch on every node.
+	DeepSpeedLauncher Launcher = "deepspeed-launcher"
+	// TorchrunLauncher is torchrun with a static rendezvous on every node.
+	TorchrunLauncher Launcher = "torchrun-launcher"
 )
+
+// Check returns an error unless the launcher is one of them.
+func (l Launcher) Check() error {
+	switch l {
+	case DeepSpeed, Torchrun, Command, DeepSpeedLauncher, TorchrunLauncher:
+		return nil
+	}
+	return fmt.Errorf("%q: want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher", string(l))
+}
 
 // JobSpec is the body of PUT /v1/jobs/ID: the same for every node of the job.
 type JobSpec struct {

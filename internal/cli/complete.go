@@ -17,7 +17,7 @@ import (
 
 // valuesOf are the values of flags that have a few.
 var valuesOf = map[string][]string{
-	"launcher":  {"deepspeed", "torchrun", "command"},
+	"launcher":  {"deepspeed", "torchrun", "command", "deepspeed-launcher", "torchrun-launcher"},
 	"mode":      {"auto", "rdma", "tcp"},
 	"storage":   {"auto", "rwx", "volumeClaimTemplates"},
 	"on-busy":   {"fail", "wait"},

@@ -31,7 +31,7 @@ func TestCompletion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tc := range []struct{ args, want string }{
-		{"run --launcher=", "deepspeed\ntorchrun\ncommand\n"},
+		{"run --launcher=", "deepspeed\ntorchrun\ncommand\ndeepspeed-launcher\ntorchrun-launcher\n"},
 		{"train --launcher=", "deepspeed\n"},
 		{"doctor --output=", "text\njson\nyaml\n"},
 		{"up --mode=", "auto\nrdma\ntcp\n"},

@@ -32,8 +32,10 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent guest [FLAGS]      run temporarily in another project's container and leave nothing there;
                                  --help prints the flags
   mlenv-agent ready              exit 0 when the agent of this container answers
-  mlenv-agent launch -- COMMAND  run the launcher of a job and end all that it leaves (the agent does)
-  mlenv-agent rank -- COMMAND    run one rank and record its end (launchers do)
+  mlenv-agent launch [RANK...] -- COMMAND
+                                 run the command, or run it for each rank, which is a list of its variables such as
+                                 "RANK=0 LOCAL_RANK=0", and end all processes that it leaves (the agent does)
+  mlenv-agent rank -- COMMAND    run one rank and record its end (launch and launchers do)
   mlenv-agent traced -- COMMAND  let the agent read the stacks of a rank, and become it (rank does)
   mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;
                                  --shell=ID before it lets the agent end an abandoned shell
@@ -57,7 +59,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	if len(args) > 1 {
 		command, rest = args[1], args[2:]
 	}
-	if len(rest) > 0 && rest[0] == "--" {
+	if len(rest) > 0 && rest[0] == "--" && command != "launch" { // which has arguments before it
 		rest = rest[1:]
 	}
 	var err error

@@ -1,5 +1,5 @@
-// Package rank is the shim that every launcher runs in place of a training process. It starts the process, owns its output, and
-// records when and how it ended, whatever happens to the launcher, the connection or the agent.
+// Package rank is the shim that the supervisor, or a launcher, runs in place of a training process. It starts the process, owns its
+// output, and records when and how it ended, whatever happens to the launcher, the connection or the agent.
 package rank
 
 import (
@@ -97,6 +97,9 @@ func run(command []string, sys fs.FS) (int, error) {
 	command = traceable(command, scope)
 	process := exec.Command(command[0], command[1:]...)
 	process.Stdout, process.Stderr = writer, writer
+	// Before there is a process: who sees one may send signals to its shim.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	status.Started = time.Now().UTC()
 	if err := process.Start(); err != nil {
@@ -112,8 +115,6 @@ func run(command []string, sys fs.FS) (int, error) {
 		return 1, errors.Join(err, process.Process.Kill())
 	}
 	var stopped atomic.Bool
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	go func() {
 		for s := range signals {
 			stopped.Store(true)
@@ -146,7 +147,7 @@ func run(command []string, sys fs.FS) (int, error) {
 		err = nil
 	}
 	status.Exit, status.Ended = ExitOf(waited, process.ProcessState), ended
-	// SIGTERM comes from the agent, or from the launcher that ends the other ranks of its node.
+	// SIGTERM comes from the agent, or from what ends the other ranks of the node: the supervisor or a launcher.
 	status.Stopped = stopped.Load() || status.Exit.Signal == "SIGTERM"
 	status.Exit.OutOfMemory = status.Exit.Signal == "SIGKILL" && facts.ReadMemory(sys).Killed > killed
 	status.Tail, status.Python = output.lastWords(dir.RankLog(status.Rank))

@@ -126,6 +126,9 @@ func (js *jobs) check(id string, spec agent.JobSpec) error {
 	if js.config.Node >= spec.Nodes && spec.Nodes >= 1 {
 		problems = append(problems, fmt.Errorf("nodes: %d: node %d is not one of them", spec.Nodes, js.config.Node))
 	}
+	if err := spec.Launcher.Check(); err != nil {
+		problems = append(problems, fmt.Errorf("launcher: %w", err))
+	}
 	if err := spec.Validate(); err != nil {
 		problems = append(problems, err)
 	}

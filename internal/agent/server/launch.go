@@ -23,7 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// launch is the command that starts a node's ranks.
+// launch is the supervisor's command line, which starts a node's ranks.
 type launch struct {
 	args  []string
 	env   map[string]string
@@ -49,6 +49,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 		rank.TracerVariable:  strconv.Itoa(os.Getpid()),
 		"PYTHONUNBUFFERED":   "1",
 	})
+	ranks := c.placeRanks(spec, l.env)
 	if folder, name := spec.CheckpointFolder(id), spec.Checkpoint; folder != "" && name != nil {
 		l.env[agent.CheckpointVariable] = *name
 		if *name != "" {
@@ -74,38 +75,28 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 			return l, err
 		}
 	}
-	if spec.Launcher == agent.DeepSpeed {
+	if spec.Launcher == agent.DeepSpeed || spec.Launcher == agent.DeepSpeedLauncher {
 		l.env[rank.LocalRankVariable] = strconv.Itoa(len(process) - len(spec.Args))
 	}
-	process = append([]string{c.Program, "rank", "--"}, process...)
+	var launcher []string
 	switch spec.Launcher {
-	case agent.DeepSpeed:
+	case agent.DeepSpeedLauncher:
 		// The launcher sets CUDA_VISIBLE_DEVICES to the node's entries, and only counts those of other nodes.
-		own := c.ownGPUs()
-		ranks := map[string][]any{}
+		hosts := map[string][]string{}
 		for node := range spec.Nodes {
-			for local := range spec.RanksPerNode {
-				var gpu any = local
-				if node == c.Node && local < len(own) {
-					gpu = own[local]
-				}
-				ranks[c.Host(node)] = append(ranks[c.Host(node)], gpu)
-			}
+			hosts[c.Host(node)] = c.devices(spec.RanksPerNode)
 		}
-		info, err := json.Marshal(ranks)
+		info, err := json.Marshal(hosts)
 		if err != nil {
 			return l, err
 		}
-		l.args = []string{python, "-u", "-m", "deepspeed.launcher.launch", "--world_info=" + base64.URLEncoding.EncodeToString(info),
+		launcher = []string{python, "-u", "-m", "deepspeed.launcher.launch", "--world_info=" + base64.URLEncoding.EncodeToString(info),
 			fmt.Sprintf("--node_rank=%d", spec.Position(c.Node)), "--master_addr=" + c.Host(0), fmt.Sprintf("--master_port=%d", port), "--no_python", "--no_local_rank"}
-	case agent.Torchrun:
-		l.args = []string{python, "-u", "-m", "torch.distributed.run", fmt.Sprintf("--nnodes=%d", spec.Nodes), fmt.Sprintf("--nproc-per-node=%d", spec.RanksPerNode),
+	case agent.TorchrunLauncher:
+		launcher = []string{python, "-u", "-m", "torch.distributed.run", fmt.Sprintf("--nnodes=%d", spec.Nodes), fmt.Sprintf("--nproc-per-node=%d", spec.RanksPerNode),
 			fmt.Sprintf("--node-rank=%d", spec.Position(c.Node)), "--master-addr=" + c.Host(0), fmt.Sprintf("--master-port=%d", port), "--max-restarts=0", "--no-python"}
-	case agent.Command:
-	default:
-		return l, fail.Becausef(fail.InvalidInput, "starting the job: launcher %q: want deepspeed, torchrun or command", spec.Launcher)
 	}
-	l.args = slices.Concat([]string{c.Program, "launch", "--"}, l.args, process)
+	l.args = slices.Concat([]string{c.Program, "launch"}, ranks, []string{"--"}, launcher, []string{c.Program, "rank", "--"}, process)
 	return l, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -233,33 +234,92 @@ func children() []process {
 	return slices.DeleteFunc(processTable(), func(p process) bool { return p.parent != os.Getpid() })
 }
 
-// exitFile is the descriptor to which Supervise writes how the launcher ended, an agent.Exit in JSON.
+// exitFile is the descriptor to which Supervise writes how the launcher ended, or the rank that failed first: an agent.Exit in JSON.
 const exitFile = 3
 
-// Supervise runs the launcher of a job, and kills all of its descendants when it has ended. A process that loses its parent
-// becomes a child of this one, so that none leaves the job by clearing its environment or by a session of its own.
-func Supervise(command []string) error {
+// Supervise runs a command, or runs it for each rank, and kills all descendants when they have ended. The arguments are the variables
+// of each rank, in one argument, then -- and the command; a launcher, which starts ranks itself, runs once and without such variables.
+// A process that loses its parent becomes a child of this one, so that none leaves the job by clearing its environment or by a session
+// of its own.
+func Supervise(args []string) error {
 	unix.CloseOnExec(exitFile)
 	// The agent sends signals to the processes of the job; this one outlives them.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	if len(command) == 0 {
+	at := slices.Index(args, "--")
+	if at < 0 || at == len(args)-1 {
 		return errors.New("reading the command line: want a command after --")
+	}
+	each, command := args[:at], args[at+1:]
+	if len(each) == 0 {
+		each = []string{""}
 	}
 	if err := Adopt(); err != nil {
 		return fmt.Errorf("adopting orphans: %w", err)
 	}
 	go Reap(context.Background())
-	// The kernel ties the launcher's life to this thread.
+	// The kernel ties the lives of the processes to this thread.
 	runtime.LockOSThread()
-	launcher := exec.Command(command[0], command[1:]...)
-	launcher.Stdout, launcher.Stderr = os.Stdout, os.Stderr
-	launcher.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	exit := agent.Exit{Code: -1}
-	if err := launcher.Start(); err != nil {
-		exit.Error = err.Error()
-	} else {
-		exit = rank.ExitOf(launcher.Wait(), launcher.ProcessState)
+	var started []int
+	exits := make(chan agent.Exit, len(each))
+	for _, variables := range each {
+		process := exec.Command(command[0], command[1:]...)
+		process.Env = append(os.Environ(), strings.Fields(variables)...)
+		process.Stdout, process.Stderr = os.Stdout, os.Stderr
+		process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		if err := process.Start(); err != nil {
+			exits <- agent.Exit{Code: -1, Error: err.Error()}
+			continue
+		}
+		started = append(started, process.Process.Pid)
+		go func() { exits <- rank.ExitOf(process.Wait(), process.ProcessState) }()
 	}
+	ctx, ended := context.WithCancel(context.Background())
+	var failure agent.Exit
+	for range each {
+		if exit := <-exits; failure == (agent.Exit{}) && exit != (agent.Exit{}) {
+			failure = exit
+			go stopRanks(ctx, started)
+		}
+	}
+	ended()
 	EndChildren(context.Background())
-	return json.NewEncoder(os.NewFile(exitFile, "exit")).Encode(exit)
+	return json.NewEncoder(os.NewFile(exitFile, "exit")).Encode(failure)
+}
+
+// stopTime is how long the other ranks of a node may run after one has failed: that of torchrun and of DeepSpeed's launcher.
+const stopTime = 30 * time.Second
+
+// stopRanks ends all ranks below the shims, by SIGTERM and later by SIGKILL, which the shims survive: they record how the ranks end.
+func stopRanks(ctx context.Context, shims []int) {
+	// A shim takes signals once it has a rank.
+	for waiting := slices.Clone(shims); len(waiting) > 0; {
+		waiting = slices.DeleteFunc(waiting, func(shim int) bool {
+			stopped := signalBelow(shim, syscall.SIGTERM)
+			return stopped && syscall.Kill(shim, syscall.SIGTERM) == nil
+		})
+		if !pause(ctx) {
+			return
+		}
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(stopTime):
+	}
+	for _, shim := range shims {
+		signalBelow(shim, syscall.SIGKILL)
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(supervisorTime):
+		EndChildren(ctx)
+	}
+}
+
+// signalBelow sends the signal to the descendants of a process, and reports whether it has any.
+func signalBelow(pid int, s syscall.Signal) (found bool) {
+	for below := range descendants(processTable(), pid) {
+		found = syscall.Kill(below, s) == nil || found
+	}
+	return found
 }

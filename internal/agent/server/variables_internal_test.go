@@ -16,14 +16,16 @@ func TestVariablesAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Without any program in PATH the job cannot start, but its variables are made.
-	l, err := Config{Nodes: 1}.plan("id", agent.JobSpec{Launcher: agent.Torchrun, Nodes: 1, RanksPerNode: 1}, "", "/venv", "/record")
-	if err == nil || len(l.env) < 20 {
-		t.Fatalf("got %v, %v; want the variables of a job and no python3", l.env, err)
-	}
-	for _, name := range slices.Sorted(maps.Keys(l.env)) {
-		if !strings.Contains(string(page), name) {
-			t.Errorf("docs/nodes.md has no row for %s", name)
+	for _, launcher := range []agent.Launcher{agent.DeepSpeed, agent.Torchrun} {
+		// Without any program in PATH the job cannot start, but its variables are made.
+		l, err := Config{Nodes: 1}.plan("id", agent.JobSpec{Launcher: launcher, Nodes: 1, RanksPerNode: 2}, "", "/venv", "/record")
+		if err == nil || len(l.env) < 20 {
+			t.Fatalf("got %v, %v; want the variables of a job and no python3", l.env, err)
+		}
+		for _, name := range slices.Sorted(maps.Keys(l.env)) {
+			if !strings.Contains(string(page), name) {
+				t.Errorf("docs/nodes.md has no row for %s", name)
+			}
 		}
 	}
 }

@@ -42,7 +42,7 @@ var kinds = map[string]kind{
 	"image":            image,
 	"keep":             oneOf("true", "false"),
 	"keep-for":         duration,
-	"launcher":         oneOf(string(agent.DeepSpeed), string(agent.Torchrun), string(agent.Command)),
+	"launcher":         launcher,
 	"lfs":              oneOf("true", "false"),
 	"max-restarts":     matches(`^[1-9]?[0-9]$`, "a number from 0 to 99"),
 	"mode":             oneOf("auto", string(objects.TCP), string(objects.RDMA)),
@@ -153,6 +153,8 @@ func environment(value string) error { return want(objects.ValidName(value), val
 func file(value string) error {
 	return want(filepath.IsLocal(value), value, "the path of a file in the repository")
 }
+
+func launcher(value string) error { return agent.Launcher(value).Check() }
 
 func variable(value string) error {
 	_, _, err := agent.ParseVariable(value)

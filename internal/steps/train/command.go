@@ -107,8 +107,10 @@ func (o *Options) Check() error {
 			problems = append(problems, fmt.Errorf("argument %w; arguments of the script go after --", err))
 		}
 	}
+	if err := o.Launcher.Check(); err != nil {
+		problems = append(problems, fmt.Errorf("--launcher %w", err))
+	}
 	return errors.Join(append(problems,
-		step.Want(slices.Contains([]agent.Launcher{agent.DeepSpeed, agent.Torchrun, agent.Command}, o.Launcher), "--launcher %q: want deepspeed, torchrun or command", o.Launcher),
 		step.Want(o.RanksPerNode >= 0, "--ranks-per-node %d: want at least 1, or 0 for one per GPU", o.RanksPerNode),
 		step.Want(o.Timeout > 0, "--timeout %s: must be positive", o.Timeout),
 		step.Want(o.MaxRestarts >= 0 && o.MaxRestarts < agent.MaxAttempts, "--max-restarts %d: want 0 to %d", o.MaxRestarts, agent.MaxAttempts-1),

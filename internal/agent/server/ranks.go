@@ -1,0 +1,61 @@
+package server
+
+import (
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+)
+
+// placeRanks adds to the environment what DeepSpeed's launcher (0.17) or torchrun (torch 2.6 to 2.9) gives every rank of the node, and
+// returns the variables of each rank. A test in test/culprits compares both with the originals. For other launchers it does nothing.
+//
+// Two of torchrun's variables are different. Its process on node 0 serves the store at which ranks meet, here rank 0 does, so
+// TORCHELASTIC_USE_AGENT_STORE is False. Nothing reads a TORCHELASTIC_ERROR_FILE, so there is none.
+func (c Config) placeRanks(spec agent.JobSpec, env map[string]string) (ranks []string) {
+	nodes, perNode, position := strconv.Itoa(spec.Nodes), strconv.Itoa(spec.RanksPerNode), strconv.Itoa(spec.Position(c.Node))
+	each := "RANK=%d LOCAL_RANK=%d"
+	switch spec.Launcher {
+	case agent.DeepSpeed:
+		maps.Copy(env, map[string]string{
+			"LOCAL_SIZE": perNode, "CROSS_RANK": position, "CROSS_SIZE": nodes, agent.CUDADevices: strings.Join(c.devices(spec.RanksPerNode), ","),
+		})
+	case agent.Torchrun:
+		each += " ROLE_RANK=%[1]d"
+		maps.Copy(env, map[string]string{
+			"LOCAL_WORLD_SIZE": perNode, "GROUP_RANK": position, "GROUP_WORLD_SIZE": nodes, "ROLE_NAME": "default", "ROLE_WORLD_SIZE": env["WORLD_SIZE"],
+			"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0", "TORCHELASTIC_USE_AGENT_STORE": "False",
+		})
+		setDefault(env, "TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+		if spec.RanksPerNode > 1 {
+			setDefault(env, "OMP_NUM_THREADS", "1")
+		}
+	default:
+		return nil
+	}
+	for local, rank := range spec.Ranks(c.Node) {
+		ranks = append(ranks, fmt.Sprintf(each, rank, local))
+	}
+	return ranks
+}
+
+func setDefault(env map[string]string, name, value string) {
+	if _, given := env[name]; !given {
+		env[name] = value
+	}
+}
+
+// devices is CUDA_VISIBLE_DEVICES by DeepSpeed's launcher: an entry for each rank of the node, by UUID if the pod sees more GPUs than its own.
+func (c Config) devices(ranks int) (devices []string) {
+	own := c.ownGPUs()
+	for local := range ranks {
+		device := strconv.Itoa(local)
+		if local < len(own) {
+			device = own[local]
+		}
+		devices = append(devices, device)
+	}
+	return devices
+}

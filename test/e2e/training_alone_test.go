@@ -64,7 +64,7 @@ func stepsByHand(u trainer) {
 		hand(train.Command(), step.Done, "[1 -] node 1 of 2 trained", "--script=e2e/quick.sh", "--launcher=command")
 	}
 	hand(train.Command(), step.Failed, "ScriptNotFound", "--script=e2e/nowhere.sh", "--launcher=command")
-	hand(train.Command(), step.WrongUsage, "want deepspeed, torchrun or command", "--script=e2e/quick.sh", "--launcher=mpirun")
+	hand(train.Command(), step.WrongUsage, "want deepspeed, torchrun, command, deepspeed-launcher or torchrun-launcher", "--script=e2e/quick.sh", "--launcher=mpirun")
 	hand(teardown.Command(), step.Done, "All pods are gone and their GPUs free")
 	u.nothingLeft()
 	hand(teardown.Command(), step.Done, "There is no environment")

@@ -10,16 +10,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// fakePython is a torchrun that starts the ranks 0 and 1, and an interpreter that
-// shows its arguments. It has debugpy where the variable NO_DEBUGPY is not set.
+// fakePython is an interpreter that shows its arguments. It has debugpy where the variable NO_DEBUGPY is not set.
 const fakePython = `#!/bin/sh
 [ "$1" = -c ] && { echo "No module named debugpy"; [ -z "$NO_DEBUGPY" ]; exit; }
-if [ "$3" = torch.distributed.run ]; then
-  while [ "$1" != --no-python ]; do shift; done
-  shift
-  for rank in 0 1; do RANK=$rank LOCAL_RANK=$rank "$@"; done
-  exit 0
-fi
 echo "$*, DeepSpeed waits $DEEPSPEED_TIMEOUT"`
 
 func TestDebugRank(t *testing.T) {

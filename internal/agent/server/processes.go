@@ -278,7 +278,7 @@ func Supervise(args []string) error {
 	for range each {
 		if exit := <-exits; failure == (agent.Exit{}) && exit != (agent.Exit{}) {
 			failure = exit
-			go stopRanks(ctx, started)
+			go stopRanks(ctx, started, stopTime)
 		}
 	}
 	ended()
@@ -289,13 +289,17 @@ func Supervise(args []string) error {
 // stopTime is how long the other ranks of a node may run after one has failed: that of torchrun and of DeepSpeed's launcher.
 const stopTime = 30 * time.Second
 
-// stopRanks ends all ranks below the shims, by SIGTERM and later by SIGKILL, which the shims survive: they record how the ranks end.
-func stopRanks(ctx context.Context, shims []int) {
-	// A shim takes signals once it has a rank.
-	for waiting := slices.Clone(shims); len(waiting) > 0; {
+// stopRanks ends all ranks below the shims, by SIGTERM and after the grace by SIGKILL, which the shims survive: they record how the
+// ranks end.
+func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
+	killing := time.Now().Add(grace)
+	for waiting := slices.Clone(shims); len(waiting) > 0 && time.Now().Before(killing); {
 		waiting = slices.DeleteFunc(waiting, func(shim int) bool {
-			stopped := signalBelow(shim, syscall.SIGTERM)
-			return stopped && syscall.Kill(shim, syscall.SIGTERM) == nil
+			if errors.Is(syscall.Kill(shim, 0), syscall.ESRCH) {
+				return true
+			}
+			// A shim takes signals once it has a rank.
+			return signalBelow(shim, syscall.SIGTERM) && syscall.Kill(shim, syscall.SIGTERM) == nil
 		})
 		if !pause(ctx) {
 			return
@@ -304,7 +308,7 @@ func stopRanks(ctx context.Context, shims []int) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-time.After(stopTime):
+	case <-time.After(time.Until(killing)):
 	}
 	for _, shim := range shims {
 		signalBelow(shim, syscall.SIGKILL)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestKillEndsASupervisor: one that SIGCONT does not wake, as under a debugger, is killed.
@@ -71,5 +72,47 @@ func TestTerminateReachesALateLauncher(t *testing.T) {
 	}
 	if code, err := bufio.NewReader(output).ReadString('\n'); err != nil || code != "143\n" {
 		t.Errorf("the launcher ended with %q, %v; want 143, SIGTERM", code, err)
+	}
+}
+
+// TestStopRanksKillsTheDeaf: a rank that ignores SIGTERM is killed after the grace, and neither a shim that has ended nor one that has
+// no rank delays that.
+func TestStopRanksKillsTheDeaf(t *testing.T) {
+	shim := func(rank string) (*exec.Cmd, *bufio.Reader) {
+		t.Helper()
+		command := exec.Command("sh", "-c", `trap "" TERM; (`+rank+`); echo "rank ended with $?"; sleep 1000 >&-`)
+		output, err := command.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = command.Process.Kill(); _ = command.Wait() })
+		return command, bufio.NewReader(output)
+	}
+	gone := exec.Command("true")
+	if err := gone.Run(); err != nil {
+		t.Fatal(err)
+	}
+	bare := exec.Command("sleep", "1000")
+	if err := bare.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = bare.Process.Kill(); _ = bare.Wait() })
+	deaf, lines := shim("echo deaf; exec sleep 1000")
+	if line, err := lines.ReadString('\n'); line != "deaf\n" {
+		t.Fatalf("got %q, %v", line, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var stopping sync.WaitGroup
+	stopping.Go(func() {
+		stopRanks(ctx, []int{gone.Process.Pid, bare.Process.Pid, deaf.Process.Pid}, 200*time.Millisecond)
+	})
+	line, err := lines.ReadString('\n')
+	cancel()
+	stopping.Wait()
+	if want := fmt.Sprintf("rank ended with %d\n", 128+int(syscall.SIGKILL)); line != want {
+		t.Errorf("got %q, %v; want %q", line, err, want)
 	}
 }

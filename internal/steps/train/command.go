@@ -80,7 +80,7 @@ func taskArguments(cmd *cobra.Command, args []string) (env, script []string) {
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, passed to the script as --deepspeed_config")
-	flags.StringVar((*string)(&o.Launcher), "launcher", string(agent.DeepSpeed), "what starts the ranks: deepspeed, torchrun, or command, which runs the script once on every node")
+	flags.StringVar((*string)(&o.Launcher), "launcher", string(agent.DeepSpeed), "how the ranks start: deepspeed and torchrun give each rank the variables of that launcher, command runs the script once on every node, deepspeed-launcher and torchrun-launcher run the launcher itself")
 	flags.IntVar(&o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
 	flags.DurationVar(&o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")
 	flags.IntVar(&o.MaxRestarts, "max-restarts", 0, "how often to start the training again after a rank failed or a node was lost, within the same --timeout")

@@ -5,7 +5,6 @@
 package culprits
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -16,9 +15,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
@@ -35,6 +38,9 @@ const (
 	page     = "../../docs/culprits.md"
 	statuses = "../../internal/diagnose/cause/testdata/culprits.json"
 )
+
+// launchers are those that start ranks: the agent as each program would, and the program itself.
+var launchers = []agent.Launcher{agent.Torchrun, agent.DeepSpeed, agent.TorchrunLauncher, agent.DeepSpeedLauncher}
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
@@ -111,7 +117,7 @@ func TestCulprits(t *testing.T) {
 		t.Fatal(err)
 	}
 	var results []result
-	for _, launcher := range []agent.Launcher{agent.Torchrun, agent.DeepSpeed} {
+	for _, launcher := range launchers {
 		for _, s := range scripts(t) {
 			t.Run(string(launcher)+"/"+s.name, func(t *testing.T) {
 				statuses, verdict := s.run(t, launcher, prelude)
@@ -171,9 +177,21 @@ func score(results []result, versions string) string {
 		}
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%d of %d are right (%s, %s).\n\n| what happens | torchrun | DeepSpeed |\n| --- | --- | --- |\n", right, len(results), time.Now().UTC().Format(time.DateOnly), versions)
+	fmt.Fprintf(&text, "%d of %d are right (%s, %s).\n\n| what happens |", right, len(results), time.Now().UTC().Format(time.DateOnly), versions)
+	for _, launcher := range launchers {
+		fmt.Fprintf(&text, " %s |", launcher)
+	}
+	text.WriteString("\n|" + strings.Repeat(" --- |", 1+len(launchers)) + "\n")
 	for _, name := range names {
-		fmt.Fprintf(&text, "| %s | %s | %s |\n", name, cmp.Or(marks[name][agent.Torchrun], "not run"), cmp.Or(marks[name][agent.DeepSpeed], "not run"))
+		fmt.Fprintf(&text, "| %s |", name)
+		for _, launcher := range launchers {
+			mark, run := marks[name][launcher]
+			if !run {
+				mark = "not run"
+			}
+			fmt.Fprintf(&text, " %s |", mark)
+		}
+		text.WriteString("\n")
 	}
 	if len(wrong) > 0 {
 		text.WriteString("\nThe wrong ones:\n\n" + strings.Join(wrong, ""))
@@ -211,6 +229,13 @@ func (s script) file() string { return "from culprits import *\n\n" + s.code }
 
 // run trains on two nodes with two ranks each, and returns the verdict.
 func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) ([]agent.JobStatus, error) {
+	training := s.training(t, launcher, prelude)
+	result, err := training.Run(t.Context())
+	return result.Statuses, err
+}
+
+func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) *train.Training {
+	t.Helper()
 	var set nodes.Set
 	for _, node := range agenttest.Start(t, 2) {
 		// Ranks find each other by these.
@@ -231,16 +256,66 @@ func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) ([]ag
 	if s.rank != "port" {
 		listener.Close()
 	}
-	defer listener.Close()
-	training := &train.Training{
+	t.Cleanup(func() { listener.Close() })
+	return &train.Training{
 		Nodes: set, ID: "job", Pods: podsAlive{}, Log: slog.New(slog.DiscardHandler), Out: t.Output(), Every: time.Hour, Notify: func(notify.Event) {},
 		Spec: agent.JobSpec{
 			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: listener.Addr().(*net.TCPAddr).Port, Deadline: time.Now().Add(10 * time.Minute),
 			Env: map[string]string{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "USE_LIBUV": "0"},
 		},
 	}
-	result, err := training.Run(t.Context())
-	return result.Statuses, err
+}
+
+// TestEnvironments compares the variables of ranks that the agent starts with those that the launcher itself gives them.
+func TestEnvironments(t *testing.T) {
+	for started, original := range map[agent.Launcher]agent.Launcher{agent.Torchrun: agent.TorchrunLauncher, agent.DeepSpeed: agent.DeepSpeedLauncher} {
+		want, got := environments(t, original), environments(t, started)
+		for rank := range want {
+			if diff := cmp.Diff(want[rank], got[rank], cmpopts.IgnoreMapEntries(differs(started))); diff != "" {
+				t.Errorf("rank %d: launcher %s gives -, the agent +:\n%s", rank, original, diff)
+			}
+		}
+	}
+}
+
+// differs reports whether a variable is another one for each job, or different by intention: see placeRanks in package server.
+func differs(launcher agent.Launcher) func(name, value string) bool {
+	return func(name, _ string) bool {
+		switch name {
+		case "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE":
+			return launcher == agent.Torchrun
+		}
+		return false
+	}
+}
+
+// environments are the variables of the four ranks, without those that name the job or its folders.
+func environments(t *testing.T, launcher agent.Launcher) (all [4]map[string]string) {
+	t.Helper()
+	out := t.TempDir()
+	s := script{name: "environment", code: `import json, os
+with open("` + out + `/" + os.environ["RANK"], "w") as file:
+    json.dump(dict(os.environ), file)
+`}
+	training := s.training(t, launcher, nil)
+	if _, err := training.Run(t.Context()); err != nil {
+		t.Fatalf("%s: %v", launcher, fail.Details(err))
+	}
+	for rank := range all {
+		content, err := os.ReadFile(filepath.Join(out, strconv.Itoa(rank)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(content, &all[rank]); err != nil {
+			t.Fatal(err)
+		}
+		for name, value := range all[rank] {
+			if strings.Contains(value, os.TempDir()) || name == "MASTER_PORT" || name == "MLENV_TRACER" {
+				delete(all[rank], name)
+			}
+		}
+	}
+	return all
 }
 
 var (

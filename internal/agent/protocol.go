@@ -466,7 +466,8 @@ type RankStatus struct {
 	Stopped bool `json:"stopped,omitempty"`
 	// Quiet is how long the log of a live rank has not grown. It comes with that of the job.
 	Quiet time.Duration `json:"quiet,omitempty"`
-	// Rendezvous is how far a live rank is on its way to the job's rendezvous. It comes with the same.
+	// Rendezvous is how far a live rank is on its way to the job's rendezvous, or whether an ended one was seen there. It comes
+	// with the same.
 	Rendezvous Rendezvous `json:"rendezvous,omitempty"`
 	// Tail are its last lines of output.
 	Tail []string `json:"tail,omitempty"`

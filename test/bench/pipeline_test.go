@@ -65,9 +65,9 @@ func (t pipelineTimes) report() {
 	printLine("  of that, the start of its pods", "s", t.pods)
 	printLine("  the ranks", "s", t.training)
 	printLine("  the pipeline's own overhead: the rest", "s", t.own, less(t.own, 10, "the aim of 10 s"))
-	printLine("from the start of provision's step to the first rank", "s", t.first, "Kubeflow Trainer, without a pipeline: 2.6 to 3.4 s")
-	printLine("  to the first training step", "s", t.step, "Kubeflow Trainer, without a pipeline: 10.4 to 11.5 s")
-	printLine("from the last rank's end to the end of task train", "s", t.train, less(t.train, 1, "the aim of 1 s"), "Kubeflow Trainer: 6 s")
+	printLine("from the start of provision's step to the first rank", "s", t.first)
+	printLine("  to the first training step", "s", t.step)
+	printLine("from the last rank's end to the end of task train", "s", t.train, less(t.train, 1, "the aim of 1 s"))
 	printLine("  to the receipt", "s", t.receipt)
 	printLine("  to the end of the run, with everything released", "s", t.run)
 }

@@ -37,7 +37,8 @@ type job struct {
 	nccl           *ncclLogs
 	processes      *processes
 	output         growth
-	rendezvous     rendezvous
+	// arrived are the ranks that were seen at the job's rendezvous.
+	arrived sync.Map
 	// path is PATH of the ranks, flightDump and flightPipe are the beginnings of the names of their dumps and pipes.
 	path, flightDump, flightPipe string
 	// scratch is a folder of the container for files that nobody needs after the job, "" for none.
@@ -282,7 +283,9 @@ func (j *job) snapshot() (agent.JobStatus, <-chan struct{}) {
 	next := j.changed.next()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.status, next
+	status := j.status
+	status.Ranks = j.withArrivals(status.Ranks)
+	return status, next
 }
 
 func (j *job) isOver() bool {

@@ -11,48 +11,43 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// rendezvous notes which ranks of the node have come to the job's rendezvous. A rank that has come stays so: a training may
-// close its connections.
-type rendezvous struct {
-	mu      sync.Mutex
-	arrived map[int]bool
-}
-
 // addRendezvous adds to the status how far each live rank is on its way to the rendezvous.
 func (j *job) addRendezvous(status *agent.JobStatus) {
-	r := &j.rendezvous
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.arrived == nil {
-		r.arrived = map[int]bool{}
-	}
 	var sockets map[string]agent.Rendezvous
 	var all []process
 	status.Ranks = slices.Clone(status.Ranks)
 	for i := range status.Ranks {
 		rank := &status.Ranks[i]
-		if !rank.Ended.IsZero() || rank.PID == 0 {
+		if !rank.Ended.IsZero() || rank.PID == 0 || rank.Rendezvous == agent.Arrived {
 			continue
 		}
-		if !r.arrived[rank.Rank] {
-			if sockets == nil {
-				sockets, all = socketsOf(cmp.Or(status.Spec.MasterPort, agent.MasterPort)), processTable()
-			}
-			below := descendants(all, rank.PID)
-			for _, pid := range append(slices.Collect(maps.Keys(below)), rank.PID) {
-				rank.Rendezvous = max(rank.Rendezvous, best(pid, sockets))
-			}
-			r.arrived[rank.Rank] = rank.Rendezvous == agent.Arrived
+		if sockets == nil {
+			sockets, all = socketsOf(cmp.Or(status.Spec.MasterPort, agent.MasterPort)), processTable()
 		}
-		if r.arrived[rank.Rank] {
-			rank.Rendezvous = agent.Arrived
+		below := descendants(all, rank.PID)
+		for _, pid := range append(slices.Collect(maps.Keys(below)), rank.PID) {
+			rank.Rendezvous = max(rank.Rendezvous, best(pid, sockets))
+		}
+		if rank.Rendezvous == agent.Arrived {
+			j.arrived.Store(rank.Rank, true)
 		}
 	}
+}
+
+// withArrivals returns the ranks with those as Arrived that were seen at the rendezvous. A rank that has come stays so, even after its
+// end: a training may close its connections.
+func (j *job) withArrivals(ranks []agent.RankStatus) []agent.RankStatus {
+	ranks = slices.Clone(ranks)
+	for i := range ranks {
+		if _, seen := j.arrived.Load(ranks[i].Rank); seen {
+			ranks[i].Rendezvous = agent.Arrived
+		}
+	}
+	return ranks
 }
 
 // best is the furthest that a socket of the process is.

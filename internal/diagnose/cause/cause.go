@@ -96,6 +96,10 @@ func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	silent := slices.DeleteFunc(failed, func(r agent.RankStatus) bool {
 		return !r.Stopped || ends(r) || collateral.MatchString(lastWords(r))
 	})
+	// If some of them were seen at the rendezvous, the others wait for the rest.
+	if absent := func(r agent.RankStatus) bool { return r.Rendezvous != agent.Arrived }; slices.ContainsFunc(silent, absent) {
+		silent = slices.DeleteFunc(silent, func(r agent.RankStatus) bool { return !absent(r) })
+	}
 	if waiting != nil && len(silent) == 1 {
 		cause = Cause{Rank: silent[0], Waiting: waiting}
 	}

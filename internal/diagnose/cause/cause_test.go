@@ -172,6 +172,11 @@ func TestRankThatOthersWaitFor(t *testing.T) {
 	silent := func(rank int) agent.RankStatus {
 		return agent.RankStatus{Rank: rank, Node: 1, Ended: at(11), Exit: agent.Exit{Code: -1, Signal: "SIGTERM"}, Stopped: true, Tail: []string{"step 3"}}
 	}
+	seen := func(rank int) agent.RankStatus {
+		status := silent(rank)
+		status.Rendezvous = agent.Arrived
+		return status
+	}
 	for _, tc := range []struct {
 		name  string
 		ranks []agent.RankStatus
@@ -179,6 +184,7 @@ func TestRankThatOthersWaitFor(t *testing.T) {
 	}{
 		{"one", []agent.RankStatus{closed, late, silent(3)}, "the others waited for rank 3 on node 1, which showed no error and had to be stopped; rank 0 on node 0 exited with 1: RuntimeError: Timed out"},
 		{"two", []agent.RankStatus{late, silent(2), silent(3)}, "no rank shows an error of its own"},
+		{"two, of which one was seen at the rendezvous", []agent.RankStatus{late, seen(2), silent(3)}, "the others waited for rank 3 on node 1"},
 		{"no rank waited", []agent.RankStatus{closed, silent(3)}, "no rank shows an error of its own"},
 	} {
 		found, _ := Find([]agent.JobStatus{{Ranks: tc.ranks}})

@@ -513,6 +513,8 @@ const (
 	StopReplaced StopCause = "replaced"
 	// StopContainer: the node's container was told to end, as when its pod is deleted, evicted or preempted.
 	StopContainer StopCause = "container"
+	// StopHang: it hung. Ranks whose stacks py-spy could not read end by SIGABRT, at which Python's faulthandler prints them.
+	StopHang StopCause = "hang"
 )
 
 // Stop is the body of POST /v1/jobs/ID/stop.

@@ -136,6 +136,45 @@ func syntaxError(lines []string) *agent.PythonError {
 	return nil
 }
 
+var (
+	// dumpFrame is one level of a stack in a dump of faulthandler (CPython, traceback.c); dumpLine are its other lines.
+	dumpFrame = regexp.MustCompile(`^  File "([^"]+)", line (\d+) in (.+)$`)
+	dumpLine  = regexp.MustCompile(`^((Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):|  (\.\.\.|<.*>|File "[^"]+", line \?+ in .*|Binary file .*)|Current thread's C stack trace .*|Extension modules: .*|)$`)
+)
+
+// fatal begins a dump of faulthandler.
+const fatal = "Fatal Python error: "
+
+// ShortenDump leaves of the dump that faulthandler printed at the end its first line, with the innermost place outside of the Python
+// installation in the thread that ended the process.
+func ShortenDump(lines []string) []string {
+	start := -1
+	for i, line := range slices.Backward(lines) {
+		if strings.HasPrefix(line, fatal) {
+			start = i
+			break
+		}
+	}
+	if start < 0 {
+		return lines
+	}
+	short := slices.Clone(lines[:start+1])
+	place, current, own := "", false, false
+	for _, line := range lines[start+1:] {
+		match := dumpFrame.FindStringSubmatch(line)
+		switch {
+		case match == nil && dumpLine.MatchString(line):
+			current = strings.HasPrefix(line, "Current thread 0x") || current && line != "" && !strings.HasPrefix(line, "Thread ")
+		case match == nil: // another process of the rank's prints too
+			short = append(short, line)
+		case current && !own && (place == "" || !Installed(match[1])):
+			place, own = " in "+match[3]+" ("+match[1]+":"+match[2]+")", !Installed(match[1])
+		}
+	}
+	short[start] += place
+	return short
+}
+
 // Installed reports whether a file belongs to the Python installation or to a package.
 func Installed(path string) bool {
 	return strings.Contains(path, "/site-packages/") || strings.Contains(path, "/dist-packages/") ||

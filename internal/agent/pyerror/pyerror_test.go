@@ -2,6 +2,7 @@ package pyerror
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -72,6 +73,39 @@ train.<locals>.BadBatch: batch 17 is empty
 		} else if text := fmt.Sprintf("%s: %s (%s:%d) first %s", got.Type, got.Message, got.File, got.Line, got.First); text != tc.want {
 			t.Errorf("%s: got %s, want %s", tc.name, text, tc.want)
 		}
+	}
+}
+
+func TestShortenDump(t *testing.T) {
+	// Of Python 3.13, and the last three lines of 3.14.
+	const output = `step 3
+terminate called after throwing an instance of 'gloo::IoException'
+Fatal Python error: Aborted
+
+Thread 0x00007f7cb6ffd6c0 (most recent call first):
+  File "/usr/lib/python3.13/threading.py", line 363 in wait
+  File "data.py", line 9 in prefetch
+
+Current thread 0x00007f7d0e2c0740 (most recent call first):
+  File "/usr/lib/python3/dist-packages/torch/distributed/distributed_c10d.py", line 2811 in all_reduce
+step 3 of a child
+  File "train.py", line 12 in step
+  File "train.py", line 20 in <module>
+
+Current thread's C stack trace (most recent call first):
+  Binary file "/usr/bin/python3", at _Py_DumpStack+0x4e [0x5bf1a1]
+Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
+`
+	want := []string{"step 3", "terminate called after throwing an instance of 'gloo::IoException'", "Fatal Python error: Aborted in step (train.py:12)", "step 3 of a child"}
+	if got := ShortenDump(Lines([]byte(output))); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := ShortenDump([]string{"step 3", "  ..."}); len(got) != 2 {
+		t.Errorf("got %q, want all lines of an output without a dump", got)
+	}
+	installed := []string{"Fatal Python error: Segmentation fault", "", "Current thread 0x00007f7d0e2c0740 [python3] (most recent call first):", `  File "/usr/lib/python3.13/ctypes/__init__.py", line 5 in string_at`}
+	if got := ShortenDump(installed); len(got) != 1 || got[0] != "Fatal Python error: Segmentation fault in string_at (/usr/lib/python3.13/ctypes/__init__.py:5)" {
+		t.Errorf("got %q, want the only place", got)
 	}
 }
 

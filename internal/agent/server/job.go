@@ -39,6 +39,8 @@ type job struct {
 	output         growth
 	// arrived are the ranks that were seen at the job's rendezvous.
 	arrived sync.Map
+	// unread are the ranks whose stacks py-spy could not read, aborted those of them that were made to print them at their end.
+	unread, aborted sync.Map
 	// path is PATH of the ranks, flightDump and flightPipe are the beginnings of the names of their dumps and pipes.
 	path, flightDump, flightPipe string
 	// scratch is a folder of the container for files that nobody needs after the job, "" for none.
@@ -160,6 +162,9 @@ func (j *job) readRank(rank int) {
 		return
 	}
 	status.Confine(rank, slices.Index(j.ranks, rank), j.status.Node)
+	if _, aborted := j.aborted.Load(rank); aborted && !status.Ended.IsZero() {
+		status.Stopped = true
+	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	ranks := slices.Clone(j.status.Ranks)
@@ -271,6 +276,9 @@ func (j *job) stop(stop agent.Stop) {
 	go func() {
 		graceful, done := context.WithTimeout(ctx, grace)
 		defer done()
+		if stop.Cause == agent.StopHang {
+			j.dumpUnread(graceful)
+		}
 		j.processes.terminate(graceful)
 		if <-graceful.Done(); ctx.Err() == nil {
 			j.processes.kill(ctx)

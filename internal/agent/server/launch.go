@@ -49,6 +49,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 		rank.TracerVariable:  strconv.Itoa(os.Getpid()),
 		"PYTHONUNBUFFERED":   "1",
 	})
+	setDefault(l.env, faultHandler, "1")
 	ranks := c.placeRanks(spec, l.env)
 	if folder, name := spec.CheckpointFolder(id), spec.Checkpoint; folder != "" && name != nil {
 		l.env[agent.CheckpointVariable] = *name

@@ -88,6 +88,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 	}
 	if err != nil {
 		doing.Problem = err.Error()
+		j.unread.Store(rank.Rank, true)
 	}
 	select {
 	case <-time.After(time.Until(began.Add(stackTime))):
@@ -104,7 +105,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 	fmt.Fprintf(&text, "rank %d on node %d, process %d, at %s\nit uses %.2f processors, its %d descendants %.2f; all of them read and wrote %d bytes in %s\n",
 		rank.Rank, rank.Node, pid, began.UTC().Format(time.RFC3339), doing.CPU, len(tree)-1, doing.ChildCPU, doing.IO, took.Round(time.Millisecond))
 	if doing.Problem != "" {
-		fmt.Fprintf(&text, "no stacks of Python: %s\n", doing.Problem)
+		fmt.Fprintf(&text, "no stacks of Python: %s; a rank that is stopped for a hang prints them at the end of rank-%d.log\n", doing.Problem, rank.Rank)
 	}
 	folder, _ := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
 	for _, t := range threads {

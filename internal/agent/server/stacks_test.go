@@ -3,6 +3,7 @@ package server_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,13 +20,19 @@ func (n *node) started(id string, spec agent.JobSpec) (rank agent.RankStatus) {
 	if _, err := n.Client.StartJob(n.t.Context(), id, spec); err != nil {
 		n.t.Fatal(err)
 	}
+	return n.printed(id, "up\n")
+}
+
+// printed waits until rank 0 has printed text, and returns it.
+func (n *node) printed(id, text string) agent.RankStatus {
+	n.t.Helper()
 	for {
 		status, err := n.Client.Job(n.t.Context(), id)
 		if err != nil || status.State != agent.Running {
 			n.t.Fatalf("%s, %v; want it running", status.State, err)
 		}
 		printed, _ := os.ReadFile(filepath.Join(status.Record, "rank-0.log")) // once it has started
-		if len(status.Ranks) == 1 && string(printed) == "up\n" {
+		if len(status.Ranks) == 1 && string(printed) == text {
 			return status.Ranks[0]
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -64,6 +71,38 @@ func TestStacks(t *testing.T) {
 				t.Errorf("after the end: %+v, %v; want nothing", all, err)
 			}
 		})
+	}
+}
+
+// A rank whose stacks py-spy cannot read prints them itself when it is stopped for a hang, also one that a signal has stopped.
+func TestFaultHandler(t *testing.T) {
+	n := newNode(t)
+	n.script("live.sh", `exec python3 -uc "
+import time
+def wait():
+    print('up')
+    time.sleep(1000)
+wait()"`)
+	if _, err := n.Client.StartJob(t.Context(), "job", command("live.sh")); err != nil {
+		t.Fatal(err)
+	}
+	rank := n.printed("job", "up\n")
+	if err := syscall.Kill(rank.PID, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := n.Client.Stacks(t.Context(), "job"); err != nil || len(all) != 1 || all[0].Problem == "" {
+		t.Fatalf("got %+v, %v; want one rank, and no py-spy", all, err)
+	}
+	if err := n.Client.StopJob(t.Context(), "job", agent.Stop{Cause: agent.StopHang, Reason: "it hangs", Grace: time.Minute}); err != nil {
+		t.Fatal(err)
+	}
+	status := n.wait("job")
+	log, err := os.ReadFile(filepath.Join(status.Record, "rank-0.log"))
+	if err != nil || !strings.Contains(string(log), `File "<string>", line 5 in wait`) {
+		t.Errorf("the log has %q, %v; want the stack", log, err)
+	}
+	if got := status.Ranks[0]; !got.Stopped || !slices.Contains(got.Tail, "Fatal Python error: Aborted in wait (<string>:5)") {
+		t.Errorf("got %+v, want it stopped, and the place in its tail", got)
 	}
 }
 

@@ -352,6 +352,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 	monitor := ncclMonitor{
 		log: t.Log, wanted: agent.WantedTransport(t.Network.Mode, len(t.Nodes)), environments: t.Network.Environments, ranks: len(t.Nodes) * t.Spec.RanksOfNode(),
 	}
+	var cause agent.StopCause
 	stop := func(why string) {
 		stopAt = nil
 		if giveUp == nil {
@@ -359,7 +360,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 			// A lost node must not delay the verdict on the others.
 			stopping, cancel := context.WithTimeout(ctx, grace)
 			defer cancel()
-			t.Stop(stopping, why)
+			t.stop(stopping, agent.Stop{Cause: cause, Reason: why, Grace: grace})
 		}
 	}
 	// transport is the error for ranks on a wrong transport.
@@ -381,6 +382,8 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 				}
 				if u.why == "" {
 					u.err = onNode{u.node, u.err}
+				} else {
+					cause = agent.StopHang
 				}
 				failure = errors.Join(failure, u.err)
 				stop(cmp.Or(u.why, "another node is gone"))

@@ -1,0 +1,55 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// faultHandler is the variable by which Python prints the stacks of all threads when a signal such as SIGSEGV or SIGABRT ends it.
+const faultHandler = "PYTHONFAULTHANDLER"
+
+// dumpUnread ends the live ranks whose stacks could not be read by SIGABRT, if they print them then, and waits until they are gone
+// or ctx is done.
+func (j *job) dumpUnread(ctx context.Context) {
+	status, _ := j.snapshot()
+	var ending []int
+	for _, rank := range status.Ranks {
+		if _, unread := j.unread.Load(rank.Rank); !unread || !rank.Ended.IsZero() || rank.PID == 0 {
+			continue
+		}
+		pid, _ := pythonOf(rank.PID)
+		if !catches(pid, syscall.SIGABRT) {
+			continue
+		}
+		// Without a core dump, which has the size of the rank. A limit of 1, unlike 0, also counts for a pipe: see core(5).
+		_ = unix.Prlimit(pid, unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}, nil)
+		j.aborted.Store(rank.Rank, true)
+		if syscall.Kill(pid, syscall.SIGABRT) == nil {
+			_ = syscall.Kill(pid, syscall.SIGCONT) // it may be stopped
+			ending = append(ending, pid)
+		}
+	}
+	for _, pid := range ending {
+		for found, ok := readProcess(pid); ok && !found.dead && pause(ctx); found, ok = readProcess(pid) {
+		}
+	}
+}
+
+// catches reports whether the process has a handler for the signal. SigCgt of proc(5) is a mask in hexadecimal, whose lowest bit is
+// signal 1.
+func catches(pid int, signal syscall.Signal) bool {
+	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := bytes.Cut(status, []byte("\nSigCgt:"))
+	mask, _, _ := bytes.Cut(rest, []byte("\n"))
+	caught, err := strconv.ParseUint(string(bytes.TrimSpace(mask)), 16, 64)
+	return err == nil && caught&(1<<(signal-1)) != 0
+}

@@ -108,7 +108,7 @@ func (n *node) sync(content string) tree.Digest {
 // A rank can write its own status: it names no other rank by that, nor a port of the node.
 func TestForgedRankStatus(t *testing.T) {
 	n := newNode(t)
-	n.script("forge.sh", `mv -f forged "$MLENV_RUN_DIR/rank-0.json"; until [ -e go ]; do sleep 0.01; done; kill -KILL $PPID`)
+	n.script("forge.sh", `until [ -e "$MLENV_RUN_DIR/rank-0.json" ]; do sleep 0.01; done; mv -f forged "$MLENV_RUN_DIR/rank-0.json"; until [ -e go ]; do sleep 0.01; done; kill -KILL $PPID`)
 	n.script("forged", `{"rank":99,"localRank":98,"node":97,"pid":1,"debugPort":22,"exit":{"code":7},"ended":"2026-01-01T00:00:00Z"}`)
 	if _, err := n.Client.StartJob(t.Context(), "forged", command("forge.sh")); err != nil {
 		t.Fatal(err)

@@ -568,6 +568,8 @@ type Network struct {
 	// A job's own variables overrule both.
 	Set   map[string]string `json:"set,omitempty"`
 	Unset []string          `json:"unset,omitempty"`
+	// CPUs are the processors near each GPU of the node, as the kernel lists them, "" where it does not know. The agent sets them.
+	CPUs []string `json:"cpus,omitempty"`
 	// Expected and Forced are the inputs from which Set was derived.
 	Expected rdma.Expected     `json:"expected"`
 	Forced   map[string]string `json:"forced,omitempty"`

@@ -142,7 +142,7 @@ func ParseVariable(entry string) (key, value string, err error) {
 	}
 	reserved := []string{
 		"RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NUM_NODES", "RANKS_PER_NODE", "MASTER_ADDR", "MASTER_PORT",
-		"MLENV_RUN", "MLENV_ATTEMPT", CheckpointVariable, "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE", "MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR", "MLENV_TRACER",
+		"MLENV_RUN", "MLENV_ATTEMPT", CheckpointVariable, "MLENV_METRICS_FILE", "MLENV_JOB_ID", "MLENV_NODE", "MLENV_PASS_LOCAL_RANK", "MLENV_DEBUG_RANK", "MLENV_DEBUG_AT", "MLENV_RUN_DIR", "MLENV_TRACER", "MLENV_CPUS",
 	}
 	if slices.Contains(reserved, key) {
 		return key, value, fmt.Errorf("variable %s: the launcher sets it; want another name", key)

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"cmp"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,15 @@ func (d *detector) numa(address string) int {
 		return n
 	}
 	return -1
+}
+
+// CPUsNear are the processors of the NUMA node of a PCI function, as the kernel lists them, for example 0-31,64-95: "" if it does
+// not know.
+func CPUsNear(root fs.FS, address string) string {
+	if address == "" {
+		return ""
+	}
+	return tree{root}.text(pciDevices, address, "local_cpulist")
 }
 
 // machineGPUs lists the PCI addresses of NVIDIA's GPUs in sysfs: 3D controllers, and VGA ones.

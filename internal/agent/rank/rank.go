@@ -41,6 +41,8 @@ const (
 	// DebugVariable is the rank that waits for a debugger, and DebugAtVariable the index of its script.
 	DebugVariable   = "MLENV_DEBUG_RANK"
 	DebugAtVariable = "MLENV_DEBUG_AT"
+	// CPUsVariable are the processors to which the shim binds the rank, as the kernel lists them.
+	CPUsVariable = "MLENV_CPUS"
 	// RunDirVariable is the record's folder. It marks all processes of a job.
 	RunDirVariable = "MLENV_RUN_DIR"
 )
@@ -93,6 +95,9 @@ func run(command []string, sys fs.FS) (int, error) {
 	_, _ = unix.FcntlInt(reader.Fd(), unix.F_SETPIPE_SZ, 1<<20)
 	// A rank must not outlive its shim, and the kernel ties that to this thread.
 	runtime.LockOSThread()
+	if err := bind(os.Getenv(CPUsVariable)); err != nil {
+		fmt.Fprintf(os.Stderr, "mlenv-agent rank: rank %d is not bound to processors: %v\n", status.Rank, err)
+	}
 	scope, _ := os.ReadFile(scopeFile)
 	command = traceable(command, scope)
 	process := exec.Command(command[0], command[1:]...)

@@ -204,6 +204,10 @@ func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 	if level, _ := lookup(s.config.Environ, p2p); level == "NVL" && network.Set[p2p] == "" && view.nvLink == rdma.No {
 		network.Unset = append(network.Unset, p2p)
 	}
+	network.CPUs = nil
+	for _, gpu := range view.gpus {
+		network.CPUs = append(network.CPUs, rdma.CPUsNear(rdma.Root(rdma.SysRootOf(s.config.Environ)), gpu.PCI))
+	}
 	if !view.more {
 		return
 	}

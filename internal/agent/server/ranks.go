@@ -7,10 +7,12 @@ import (
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 )
 
 // placeRanks adds to the environment what DeepSpeed's launcher (0.17) or torchrun (torch 2.6 to 2.9) gives every rank of the node, and
 // returns the variables of each rank. A test in test/culprits compares both with the originals. For other launchers it does nothing.
+// Each rank also gets the processors near its GPU.
 //
 // Two of torchrun's variables are different. Its process on node 0 serves the store at which ranks meet, here rank 0 does, so
 // TORCHELASTIC_USE_AGENT_STORE is False. Nothing reads a TORCHELASTIC_ERROR_FILE, so there is none.
@@ -35,10 +37,27 @@ func (c Config) placeRanks(spec agent.JobSpec, env map[string]string) (ranks []s
 	default:
 		return nil
 	}
-	for local, rank := range spec.Ranks(c.Node) {
-		ranks = append(ranks, fmt.Sprintf(each, rank, local))
+	near := c.nearCPUs(spec, env)
+	for local, number := range spec.Ranks(c.Node) {
+		variables := fmt.Sprintf(each, number, local)
+		if local < len(near) && near[local] != "" {
+			variables += " " + rank.CPUsVariable + "=" + near[local]
+		}
+		ranks = append(ranks, variables)
 	}
 	return ranks
+}
+
+// bindVariable is for users who bind ranks to processors themselves: off leaves it to them.
+const bindVariable = "MLENV_CPU_BINDING"
+
+// nearCPUs are the processors near the GPU of each rank, nil if the job binds its ranks or chooses their GPUs itself.
+func (c Config) nearCPUs(spec agent.JobSpec, env map[string]string) []string {
+	network := c.network()
+	if _, chosen := spec.Env[agent.CUDADevices]; chosen || network == nil || env[bindVariable] == "off" {
+		return nil
+	}
+	return network.CPUs
 }
 
 func setDefault(env map[string]string, name, value string) {

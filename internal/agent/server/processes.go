@@ -298,11 +298,18 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 			if errors.Is(syscall.Kill(shim, 0), syscall.ESRCH) {
 				return true
 			}
-			// A shim takes signals once it has a rank.
-			return signalBelow(shim, syscall.SIGTERM) && syscall.Kill(shim, syscall.SIGTERM) == nil
+			// A shim takes signals once it has a rank, and passes them on.
+			return len(descendants(processTable(), shim)) > 0 && syscall.Kill(shim, syscall.SIGTERM) == nil
 		})
 		if !pause(ctx) {
 			return
+		}
+	}
+	// What the ranks started comes later: a rank may end with it, and its shim must know by then that it was told to.
+	all := processTable()
+	for _, p := range all {
+		if slices.ContainsFunc(shims, func(shim int) bool { return p.parent != shim && descendants(all, shim)[p.pid] }) {
+			_ = syscall.Kill(p.pid, syscall.SIGTERM)
 		}
 	}
 	select {
@@ -311,19 +318,13 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 	case <-time.After(time.Until(killing)):
 	}
 	for _, shim := range shims {
-		signalBelow(shim, syscall.SIGKILL)
+		for below := range descendants(processTable(), shim) {
+			_ = syscall.Kill(below, syscall.SIGKILL)
+		}
 	}
 	select {
 	case <-ctx.Done():
 	case <-time.After(supervisorTime):
 		EndChildren(ctx)
 	}
-}
-
-// signalBelow sends the signal to the descendants of a process, and reports whether it has any.
-func signalBelow(pid int, s syscall.Signal) (found bool) {
-	for below := range descendants(processTable(), pid) {
-		found = syscall.Kill(below, s) == nil || found
-	}
-	return found
 }

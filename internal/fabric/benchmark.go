@@ -43,6 +43,8 @@ type Input struct {
 	Port   int    `json:"port"`
 	// Seconds after which no measurement begins, from the program's start.
 	Seconds float64 `json:"seconds"`
+	// Share is how many seconds each measurement takes if so many are left; 0 divides those that there are.
+	Share float64 `json:"share,omitempty"`
 	// Sizes of all_reduce, ascending. Other operations use the last ones. WithoutGPU
 	// is the largest one if torch sees no GPU and falls back to gloo.
 	Sizes      []agent.Bytes `json:"sizes"`

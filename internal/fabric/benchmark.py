@@ -290,7 +290,7 @@ if local == 0:
     say(event="joined")
 # What matters most comes first; each size has its share of the time, which must be the same on
 # all ranks, as the number of iterations follows from it.
-share = max(0.05, -agree([-left()])[0] / (4 * len(sizes)))
+share = given.get("share") or max(0.05, -agree([-left()])[0] / (4 * len(sizes)))
 # What takes too long for all_reduce does so for the others.
 sizes = collective("all_reduce", sizes, everyone, None, share, 0, scope="world") or sizes[:1]
 largest = sizes[-1]

@@ -57,7 +57,9 @@ type Report struct {
 	Sockets      rdma.BytesPerSecond `json:"socketsBytesPerSecond,omitempty"`
 	Findings     []nccl.Finding      `json:"findings,omitempty"`
 	Measurements []Measurement       `json:"measurements,omitempty"`
-	Seconds      float64             `json:"seconds"`
+	// Quick is true if a quick check found nothing wrong, and no more was measured.
+	Quick   bool    `json:"quick,omitempty"`
+	Seconds float64 `json:"seconds"`
 }
 
 // Rail is one network of the environment, with its own bandwidth.
@@ -261,6 +263,9 @@ func (r *Report) Summary() string {
 	}
 	if r.Latency > 0 {
 		text += fmt.Sprintf(", latency %s", r.Latency.Round(100*time.Nanosecond))
+	}
+	if r.Quick {
+		text += ", by a quick check"
 	}
 	return text
 }

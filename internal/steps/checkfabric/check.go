@@ -22,8 +22,11 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// quickSize is the largest all_reduce of a quick check.
+// quickSize is the one between the smallest and the largest of a quick check.
 const quickSize = 1 << 20
+
+// quickShare is how many seconds each measurement of a quick check takes.
+const quickShare = 0.1
 
 // firstPort is where the ranks of an environment's first job meet. Each job has another port, so that what is
 // left of an earlier job is not in its way.
@@ -40,7 +43,7 @@ type Check struct {
 	Mode string
 	// Bound is how long it may take, without the comparison with sockets.
 	Bound time.Duration
-	// Quick only shows the transport and compares pairs of nodes: no rail is measured by itself, and no bandwidth is expected.
+	// Quick measures few sizes in a short time, and no rail by itself. Only if that finds something, all is measured.
 	Quick bool
 	// CompareTCP measures over sockets too.
 	CompareTCP bool
@@ -82,6 +85,25 @@ func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
 }
 
 func (c *Check) check(ctx context.Context) error {
+	if !c.Quick {
+		return c.measure(ctx)
+	}
+	err := c.measure(ctx)
+	if err != nil || c.report.Verdict != "" {
+		return err
+	}
+	quick := c.report
+	if quick.Judge(); quick.Verdict == fabric.Pass {
+		c.report.Quick = true
+		return nil
+	}
+	c.Log.Info("The quick check finds this, so all is measured: " + quick.Message + ".")
+	c.Quick, c.report = false, fabric.Report{Nodes: len(c.Nodes)}
+	return c.measure(ctx)
+}
+
+// measure does one measurement of all, and looks for what is at fault if it does not end.
+func (c *Check) measure(ctx context.Context) error {
 	if err := c.readNodes(ctx); err != nil {
 		return err
 	}
@@ -109,9 +131,7 @@ func (c *Check) check(ctx context.Context) error {
 	if err := c.withoutGPU(out); err != nil {
 		return err
 	}
-	if !c.Quick {
-		c.expect(rails)
-	}
+	c.expect(rails)
 	r.Measurements = out.measurements
 	c.describe(out)
 	if !out.done {
@@ -243,13 +263,16 @@ func (c *Check) job(name string, places []int, input fabric.Input, bound time.Du
 func (c *Check) whole(bound time.Duration) *job {
 	sizes, pairBytes := fabric.Sizes(c.report.Backend, c.settings.Mode != agent.RDMA && len(c.Nodes) > 1)
 	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: !c.Quick, Inside: !c.Quick}
+	name := "all"
 	if c.Quick {
-		input.Sizes = slices.DeleteFunc(slices.Clone(sizes), func(size agent.Bytes) bool { return size > quickSize })
+		name = "quick"
+		input.Sizes = []agent.Bytes{sizes[0], quickSize, sizes[len(sizes)-1]}
+		input.Share = quickShare
 	}
 	if len(c.Nodes) > 1 {
 		input.Pairs, input.PairBytes = fabric.Rounds(len(c.Nodes)), pairBytes
 	}
-	return c.job("all", c.places(), input, bound)
+	return c.job(name, c.places(), input, bound)
 }
 
 // places are all nodes in the order of a training's ranks.

@@ -85,6 +85,26 @@ func TestCheckPasses(t *testing.T) {
 	}
 }
 
+// A quick check that finds nothing wrong is all; one that finds a slow node is followed by the whole one.
+func TestQuickCheck(t *testing.T) {
+	const pairs = `
+pair() { [ $node = 0 ] && say "\"operation\": \"send_recv\", \"scope\": \"pair\", \"pair\": [$1], \"bytes\": 4194304, \"ranks\": 2, \"time\": $2, \"iterations\": 9"; }
+pair 0,1 1000000
+case "$input" in *'"share":0.1'*) pair 0,2 $slow; pair 1,2 $slow;; *) pair 0,2 1000000; pair 1,2 1000000;; esac
+`
+	for slow, quick := range map[string]bool{"1000000": true, "9000000": false} {
+		check, _, out := newCheck(t, 3, "slow="+slow+pairs+measured)
+		check.Quick = true
+		report, err := check.Run(t.Context())
+		if err != nil || report.Verdict != fabric.Pass || report.Quick != quick || len(report.Measurements) != 5 || len(report.FaultyNodes) != 0 {
+			t.Errorf("%s ns: got %+v, %v; want a pass, and quick %t", slow, report, err, quick)
+		}
+		if strings.Contains(out.String(), "so all is measured: node 2 (node-2): pairs with it") == quick {
+			t.Errorf("%s ns: the log is %s", slow, out)
+		}
+	}
+}
+
 // An image whose torch is for CPUs is measured by gloo; GPUs that one node alone does not
 // see are that node's fault.
 func TestTorchSeesNoGPU(t *testing.T) {

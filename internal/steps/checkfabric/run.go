@@ -28,6 +28,9 @@ const (
 	failing = "fail"
 )
 
+// quickNodes is how many nodes a run has at most whose network is measured in short first.
+const quickNodes = 4
+
 // Options select the nodes, and how they are checked.
 type Options struct {
 	// Run is the PipelineRun that the step is part of; without it a person checks.
@@ -82,6 +85,7 @@ func Run(ctx context.Context, d Deps, o Options) (fabric.Report, error) {
 	}
 	defer detach()
 	check := &Check{Nodes: set, Mode: o.Mode, ID: JobsOf(o.Run.UID), RunName: o.Run.Name, Bound: o.Timeout, CompareTCP: o.Compare != "", Log: d.Log}
+	check.Quick = o.Run.UID != "" && len(set) <= quickNodes && o.Bandwidth == warn && !check.CompareTCP
 	for node := range set {
 		check.Hosts = append(check.Hosts, objects.NamesOf(o.Name).TLSName(d.Clients.Namespace, node))
 	}

@@ -54,6 +54,7 @@ var faults = []fault{
 	{"the pod of a build is deleted", []string{"build-interrupted"}, "BuildPodLost", ""},
 	{"ranks fill the workspace", []string{"workspace-full"}, "DiskFull", ""},
 	{"the disk of a build is full", []string{"build-disk"}, "DiskFull", ""},
+	{"the disk for the logs of pods is full", []string{"log-full"}, "the run succeeds; the log of a step breaks off, the record has every line", ""},
 	{"the registry refuses the built image", []string{"build-push"}, "PushRefused", ""},
 	{"the registry has no such image", []string{"image-missing"}, "ImageUnavailable, before a GPU is held", ""},
 	{"the registry is away during a pull", []string{"registry-away"}, "the nodes start when it is back", "`start-timeout`"},

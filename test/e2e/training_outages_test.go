@@ -200,6 +200,31 @@ func gitSlow(u trainer) {
 	u.Logf("the silence of the git server ended a run after %s", time.Since(began).Round(time.Second))
 }
 
+// logFull tests a run whose nodes have no room for the logs of pods: the record has every line.
+func logFull(u trainer) {
+	for _, node := range []string{"node-1", "node-2"} {
+		folder := filepath.Join(stateDir, "nodes", node, "pod-logs")
+		if err := syscall.Mount("tmpfs", folder, "tmpfs", 0, "size=64k"); err != nil {
+			u.Fatal(err)
+		}
+		u.Cleanup(func() {
+			if err := syscall.Unmount(folder, syscall.MNT_DETACH); err != nil { // kubelet has files open there
+				u.Error(err)
+			}
+		})
+	}
+	e := u.end(u.start("e2e/wild.py", byShell, oneGPU)).succeeded()
+	e.hasWildOutput()
+	if log := e.log("train"); strings.Contains(log, "line 299999\n") {
+		e.Error("the log of the step has its last lines: the disk was not full")
+	}
+	out, code := u.mlenv("logs", e.run.Name)
+	if code != 0 {
+		u.Errorf("mlenv logs: exit code %d", code)
+	}
+	u.mustContain(out, "line 299999\n")
+}
+
 // workspaceFull tests ranks that fill the workspace.
 func workspaceFull(u trainer) {
 	u.applyText(`{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: ml-dev-workspace},
@@ -273,6 +298,17 @@ func lateForRendezvous(u trainer) {
 // wildOutput tests that the record has what a rank printed, byte for byte.
 func wildOutput(u trainer) {
 	e := u.end(u.start("e2e/wild.py", byShell, oneGPU)).succeeded()
+	e.hasWildOutput()
+	log := e.log("train")
+	e.mustContain(log, "line 299999\n", "the end, without a newline")
+	if strings.Contains(log, "\x1b]0;") {
+		e.Error("the log has a terminal's control sequence")
+	}
+}
+
+// hasWildOutput compares the record with what wild.py prints.
+func (e ending) hasWildOutput() {
+	e.Helper()
 	var want bytes.Buffer
 	want.WriteString(strings.Repeat("x", 10_000_000) + "\n")
 	for b := range 256 {
@@ -285,11 +321,6 @@ func wildOutput(u trainer) {
 	want.WriteString("the end, without a newline")
 	if got := e.recorded(e.run.UID, "rank-0.log"); got != want.String() {
 		e.Errorf("the record of rank 0: %s", firstDifference(got, want.String()))
-	}
-	log := e.log("train")
-	e.mustContain(log, "line 299999\n", "the end, without a newline")
-	if strings.Contains(log, "\x1b]0;") {
-		e.Error("the log has a terminal's control sequence")
 	}
 }
 

@@ -127,6 +127,7 @@ var (
 		{"git-away", 1, gitAway},
 		{"git-slow", 1, gitSlow},
 		{"dns-away", 1, dnsAway},
+		{"log-full", 1, logFull},
 	}
 )
 

@@ -218,7 +218,7 @@ func logFull(u trainer) {
 	if log := e.log("train"); strings.Contains(log, "line 299999\n") {
 		e.Error("the log of the step has its last lines: the disk was not full")
 	}
-	out, code := u.mlenv("logs", e.run.Name)
+	out, code := u.mlenv("logs", e.run.Name, "--rank=0")
 	if code != 0 {
 		u.Errorf("mlenv logs: exit code %d", code)
 	}

@@ -128,7 +128,7 @@ faults: ## run all scenarios of docs/faults.md, in three parts that can run one 
 # CULPRITS_FLAGS=-update writes the score into docs/culprits.md; -test.run chooses scripts.
 CULPRITS_FLAGS :=
 .PHONY: culprits
-culprits: ## run scripts that fail under torchrun and DeepSpeed, and score the ranks and reasons that are named (root; 20 minutes)
+culprits: ## run scripts that fail under torchrun and DeepSpeed, and score the ranks and reasons that are named (root; 30 minutes)
 	$(SUDO) test/culprits/run -test.timeout=60m $(CULPRITS_FLAGS)
 
 .PHONY: resolve

@@ -139,14 +139,14 @@ func syntaxError(lines []string) *agent.PythonError {
 var (
 	// dumpFrame is one level of a stack in a dump of faulthandler (CPython, traceback.c); dumpLine are its other lines.
 	dumpFrame = regexp.MustCompile(`^  File "([^"]+)", line (\d+) in (.+)$`)
-	dumpLine  = regexp.MustCompile(`^((Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):|  (\.\.\.|<.*>|File "[^"]+", line \?+ in .*|Binary file .*)|Current thread's C stack trace .*|Extension modules: .*|)$`)
+	dumpLine  = regexp.MustCompile(`^(  (\.\.\.|<.*>|File "[^"]+", line \?+ in .*|Binary file .*)|Current thread's C stack trace .*|Extension modules: .*|)$`)
 )
 
 // fatal begins a dump of faulthandler.
 const fatal = "Fatal Python error: "
 
 // ShortenDump leaves of the dump that faulthandler printed at the end its first line, with the innermost place outside of the Python
-// installation in the thread that ended the process.
+// installation in the thread that ended the process. If that runs no Python it is the last thread, the main one.
 func ShortenDump(lines []string) []string {
 	start := -1
 	for i, line := range slices.Backward(lines) {
@@ -159,15 +159,18 @@ func ShortenDump(lines []string) []string {
 		return lines
 	}
 	short := slices.Clone(lines[:start+1])
-	place, current, own := "", false, false
+	place, own, reading, ended := "", false, false, false
 	for _, line := range lines[start+1:] {
-		match := dumpFrame.FindStringSubmatch(line)
+		match, current := dumpFrame.FindStringSubmatch(line), strings.HasPrefix(line, "Current thread 0x")
 		switch {
+		case current || strings.HasPrefix(line, "Thread 0x"):
+			if reading = !ended; reading {
+				place, own, ended = "", false, current
+			}
 		case match == nil && dumpLine.MatchString(line):
-			current = strings.HasPrefix(line, "Current thread 0x") || current && line != "" && !strings.HasPrefix(line, "Thread ")
 		case match == nil: // another process of the rank's prints too
 			short = append(short, line)
-		case current && !own && (place == "" || !Installed(match[1])):
+		case reading && !own && (place == "" || !Installed(match[1])):
 			place, own = " in "+match[3]+" ("+match[1]+":"+match[2]+")", !Installed(match[1])
 		}
 	}

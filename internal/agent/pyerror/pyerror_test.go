@@ -100,6 +100,18 @@ Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)
 	if got := ShortenDump(Lines([]byte(output))); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	const elsewhere = `Fatal Python error: Aborted
+
+Thread 0x00007fbceeffd6c0 (most recent call first):
+  <no Python frame>
+
+Thread 0x00007fbd1d6b9780 (most recent call first):
+  File "/usr/lib/python3/dist-packages/torch/distributed/c10d_logger.py", line 81 in wrapper
+  File "train.py", line 5 in <module>
+`
+	if got := ShortenDump(Lines([]byte(elsewhere))); len(got) != 1 || got[0] != "Fatal Python error: Aborted in <module> (train.py:5)" {
+		t.Errorf("got %q, want the place of the main thread", got)
+	}
 	if got := ShortenDump([]string{"step 3", "  ..."}); len(got) != 2 {
 		t.Errorf("got %q, want all lines of an output without a dump", got)
 	}

@@ -161,6 +161,7 @@ generate: ## rewrite generated files (cluster file schema, reference pages and t
 	cd $(LOCALCLUSTER) && go mod tidy
 	cd $(LOCALCLUSTER)/tools && go mod tidy
 	cd $(LOCALCLUSTER)/tools/triggers && go mod tidy
+	cd $(LOCALCLUSTER)/tools/kueue && go mod tidy
 	gofmt -w cmd internal test
 
 .PHONY: verify

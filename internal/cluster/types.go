@@ -44,6 +44,7 @@ type Nodes struct {
 	// one rack are neighbours then. Both empty is topology.kubernetes.io/zone.
 	RackLabel   string `json:"rack_label,omitempty" jsonschema:"description=label of the Kubernetes nodes that names their rack; reading it takes the right to read nodes"`
 	RackPattern string `json:"rack_pattern,omitempty" jsonschema:"description=regular expression on the names of Kubernetes nodes whose first group is the rack: as in r4pcc(\\d+)u"`
+	Queue       string `json:"queue,omitempty" jsonschema:"description=LocalQueue of Kueue in the namespace that admits each environment as one group"`
 }
 
 // Toleration has Kubernetes' own fields: what of a taint it says nothing about, it does not look at.

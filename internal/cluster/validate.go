@@ -116,6 +116,7 @@ func (n Nodes) validate(path *field.Path) (errs field.ErrorList) {
 	errs = slices.Concat(errs,
 		invalidIf(n.GPUNodes != nil && len(n.GPUNodes) == 0, path.Child("gpu_nodes"), "[]", "an empty list allows no node; list nodes, or write null for any node with GPUs"),
 		n.rack(path),
+		wellFormed(path.Child("queue"), n.Queue, validation.IsDNS1123Subdomain),
 	)
 	for i, toleration := range n.Tolerations {
 		errs = append(errs, toleration.validate(path.Child("tolerations").Index(i))...)

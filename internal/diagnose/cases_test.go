@@ -57,6 +57,11 @@ func snapshots() map[string]Snapshot {
 			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}}
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, LastTransitionTime: ago(time.Minute)}}
 		}),
+		"waits for a queue": withPods(1, func(p *corev1.Pod) {
+			p.Labels = map[string]string{"kueue.x-k8s.io/queue-name": "team-a", "kueue.x-k8s.io/pod-group-name": "statefulset-ml-dev-env-1a2b3"}
+			p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "kueue.x-k8s.io/admission"}}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonSchedulingGated, LastTransitionTime: ago(time.Minute)}}
+		}).queued(3, "statefulset-ml-dev-env-1a2b3", "couldn't assign flavors to pod set 2a7b1c9d: insufficient unused quota for nvidia.com/gpu in flavor h100, 2 more needed"),
 		"words of no known form": withPods(1, unschedulable("running PreBind plugin \"VolumeBinding\": binding volumes: context deadline exceeded")),
 
 		"nfs server without a class": withPods(2, unschedulable(unboundNow)).

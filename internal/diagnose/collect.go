@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,8 +15,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -81,6 +84,12 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 	used := e.claimNames()
 	s.Claims = slices.DeleteFunc(claims, func(c corev1.PersistentVolumeClaim) bool { return !slices.Contains(used, c.Name) })
 	about := slices.Concat(e.podNames(), used, []string{name})
+	if i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pod.Labels[podGroupLabel] != "" }); i >= 0 {
+		about = append(about, s.Pods[i].Labels[podGroupLabel])
+		if len(s.Pods[i].Spec.SchedulingGates) > 0 {
+			s.QueuePosition = queuePosition(ctx, client, &s.Pods[i])
+		}
+	}
 	s.Events = slices.DeleteFunc(events, func(ev corev1.Event) bool { return !slices.Contains(about, ev.InvolvedObject.Name) })
 	if err := s.readAccount(ctx, client); err != nil {
 		return Snapshot{}, err
@@ -88,6 +97,30 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 	servers, err := serverClaims(ctx, client, s.Claims, s.Classes)
 	s.Claims = append(s.Claims, servers...)
 	return s, err
+}
+
+// queuePosition asks Kueue for the position of a pod's Workload in its ClusterQueue, from 1; 0 if it does not tell.
+func queuePosition(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) int {
+	server, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
+	if !ok || server == nil {
+		return 0 // in unit tests
+	}
+	var summary struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Position int `json:"positionInClusterQueue"`
+		}
+	}
+	content, err := server.Get().AbsPath("/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces", pod.Namespace, "localqueues", pod.Labels[objects.QueueLabel], "pendingworkloads").DoRaw(ctx)
+	if err != nil || json.Unmarshal(content, &summary) != nil {
+		return 0
+	}
+	for _, workload := range summary.Items {
+		if workload.Metadata.Name == pod.Labels[podGroupLabel] {
+			return workload.Position + 1
+		}
+	}
+	return 0
 }
 
 // lister lists objects of one kind, as typed clients do.

@@ -21,7 +21,7 @@ type Snapshot struct {
 	StatefulSet *appsv1.StatefulSet
 	// Pods of the environment.
 	Pods []corev1.Pod
-	// Events about the StatefulSet, its pods and its claims.
+	// Events about the StatefulSet, its pods, its claims and its Workload of Kueue.
 	Events []corev1.Event
 	// Claims of the environment, and those in the namespaces of in-cluster
 	// storage servers that the environment's classes name.
@@ -34,6 +34,9 @@ type Snapshot struct {
 	AllPods bool
 	// Classes of the cluster.
 	Classes []storagev1.StorageClass
+	// QueuePosition is that of the environment among those that wait for its ClusterQueue, from 1; 0 if it is unknown or
+	// the environment waits for no queue.
+	QueuePosition int
 	// Quotas of the environment's namespace.
 	Quotas []corev1.ResourceQuota
 	// Account is the service account of the pods. It is read only if a pod without pull secrets cannot pull.

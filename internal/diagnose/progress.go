@@ -36,7 +36,7 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 		return oneLine("failed: " + pod.Status.Reason + ": " + pod.Status.Message)
 	case node == "":
 		if f, gated := e.gated(pod); gated {
-			return "waiting for its queue" + since(f.Since, e.now)
+			return "waiting for its queue" + since(f.Since, e.now) + e.waiting(pod)
 		}
 		u, ok := e.waitsForNode(pod)
 		if !ok {

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -82,12 +83,31 @@ func (e *explainer) gated(pod *corev1.Pod) (fail.Finding, bool) {
 	for _, g := range pod.Spec.SchedulingGates {
 		gates = append(gates, g.Name)
 	}
-	return fail.Finding{
+	f := fail.Finding{
 		Reason: fail.QuotaExceeded, Object: "pod " + pod.Name,
 		Seen:  "its queue has not admitted it: scheduling gate " + cmp.Or(list(gates, 3), "unknown"),
 		Next:  "oc get workloads.kueue.x-k8s.io -n " + pod.Namespace,
 		Since: c.LastTransitionTime.Time,
-	}, true
+	}
+	if queue := pod.Labels[objects.QueueLabel]; queue != "" {
+		f.Seen = "LocalQueue " + queue + " has not admitted it" + e.waiting(pod)
+	}
+	return f, true
+}
+
+// podGroupLabel is the name of the Workload to which Kueue counts a pod.
+const podGroupLabel = "kueue.x-k8s.io/pod-group-name"
+
+// waiting is why Kueue does not admit a pod, and how many wait before it, as far as that is known, behind a colon.
+func (e *explainer) waiting(pod *corev1.Pod) string {
+	text := ""
+	if e.QueuePosition > 0 {
+		text = fmt.Sprintf(": it is number %d in its ClusterQueue", e.QueuePosition)
+	}
+	if ev, ok := latest(e.eventsOf("Workload", pod.Labels[podGroupLabel], ""), "Pending"); ok {
+		text += ": " + oneLine(ev.text)
+	}
+	return text
 }
 
 // byWords explains by the scheduler's message alone, because nodes may not be read. The message also counts nodes that

@@ -241,6 +241,13 @@ func (s Snapshot) serverClaim() Snapshot {
 	return s
 }
 
+// queued waits for a queue, with the event of its Workload.
+func (s Snapshot) queued(position int, workload, text string) Snapshot {
+	s.QueuePosition = position
+	s.event("Workload", workload, "Pending", text)
+	return s
+}
+
 // says adds an event about a claim.
 func (s Snapshot) says(claim, reason, text string) Snapshot {
 	s.event("PersistentVolumeClaim", claim, reason, text)

@@ -60,9 +60,21 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 // role has all rights of the steps.
 func (r Request) role() *rbacv1.Role {
 	needed, looking := Rules()
+	if r.Cluster.Nodes.Queue != "" {
+		looking = append(looking, queueRules()...)
+	}
 	return &rbacv1.Role{
 		ObjectMeta: r.meta(roleName),
 		Rules:      slices.Concat(needed, looking),
+	}
+}
+
+// queueRules are for clusters with Kueue: its queue, and the position in it. Who may administer a namespace may often not grant
+// them, so no other cluster's Role has them.
+func queueRules() []rbacv1.PolicyRule {
+	return []rbacv1.PolicyRule{
+		rule("kueue.x-k8s.io", "localqueues")("get"),
+		rule("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads")("get"),
 	}
 }
 

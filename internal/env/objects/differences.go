@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -51,12 +52,18 @@ func Differences(live, want *appsv1.StatefulSet) []Difference {
 		dropClaims(oldSpec)
 		dropClaims(newSpec)
 	}
+	if before, after := live.Labels[QueueLabel], want.Labels[QueueLabel]; before != after {
+		c.add(queuePath, cmp.Or(before, none), cmp.Or(after, none))
+	}
 	c.compare("spec", oldSpec, newSpec)
 	slices.SortStableFunc(c.found, func(a, b Difference) int { return strings.Compare(a.Path, b.Path) })
 	return c.found
 }
 
 const none = "none"
+
+// queuePath is where a StatefulSet has its queue.
+const queuePath = "metadata.labels[" + QueueLabel + "]"
 
 // keyOf names the lists whose elements are compared by a key. Only Build adds elements to them, so an element that is
 // not wanted is a difference.
@@ -232,6 +239,7 @@ var phrases = []struct {
 	path  *regexp.Regexp
 	words string
 }{
+	{regexp.MustCompile(`^metadata\.labels`), "queue"},
 	{regexp.MustCompile(`^spec\.replicas$`), "nodes"},
 	{regexp.MustCompile(`^spec\.volumeClaimTemplates$`), "storage mode"},
 	{regexp.MustCompile(`^spec\.volumeClaimTemplates\[(.*)\]\.resources\.requests\[storage\]$`), "size of claim $1"},

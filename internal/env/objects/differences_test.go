@@ -109,6 +109,7 @@ func TestDifferences(t *testing.T) {
 			{"allowed nodes: kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr, " +
 				"moc-r4pcc02u15-yunshi, moc-r4pcc02u16-yunshi -> kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, " +
 				"moc-r4pcc02u25-nairr, moc-r4pcc02u16-yunshi metadata.name NotIn moc-r4pcc02u15-yunshi", Recreate}}},
+		{"queue", func(r *Request) { r.Queue = "team-a" }, []want{{"queue: none -> team-a", Immutable}}},
 		{"tolerations", func(r *Request) {
 			r.Cluster.Nodes.Tolerations = []cluster.Toleration{{Key: "nairr", Operator: "Exists"}}
 		}, []want{

@@ -47,6 +47,8 @@ type Request struct {
 	Nodes int
 	// ExcludeNodes are Kubernetes nodes that no pod may use.
 	ExcludeNodes []string
+	// Queue is the LocalQueue of Kueue that admits the pods, empty for the cluster file's nodes.queue.
+	Queue string
 	// GPUsPerNode is 0 for the cluster file's gpus.per_node.
 	GPUsPerNode int
 	Mode        Mode
@@ -68,6 +70,7 @@ func (r Request) WithDefaults() Request {
 	file := r.Cluster
 	r.Nodes = cmp.Or(r.Nodes, file.GPUs.DefaultNodes)
 	r.GPUsPerNode = cmp.Or(r.GPUsPerNode, file.GPUs.PerNode)
+	r.Queue = cmp.Or(r.Queue, file.Nodes.Queue)
 	r.Image = cmp.Or(r.Image, file.Image.Name)
 	r.Storage = cmp.Or(r.Storage, file.Storage.Mode)
 	r.WorkspaceSize = cmp.Or(r.WorkspaceSize, file.Storage.WorkspaceSize.String())
@@ -90,6 +93,9 @@ func (r Request) Validate() error {
 		c.mistake("mode", r.Mode, "want tcp or rdma")
 	}
 	c.counts(r)
+	if len(validation.IsDNS1123Subdomain(r.Queue)) > 0 && r.Queue != "" {
+		c.mistake("queue", r.Queue, "want the name of a LocalQueue")
+	}
 	c.rdma(r)
 	missing := "name an image, or set image.name in the cluster file of " + r.Cluster.Cluster.Name
 	if flavour := r.Cluster.Image.Flavour; flavour != "" {

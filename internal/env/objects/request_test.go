@@ -32,6 +32,7 @@ func TestValidate(t *testing.T) {
 		{"an unknown node excluded", "cairo", func(r *Request) { r.ExcludeNodes = []string{"wrk-97"} },
 			`exclude-nodes: "wrk-97": nodes.gpu_nodes in the cluster file of cairo does not list it; want one of moc-r4pcc02u15, moc-r4pcc02u16`},
 		{"what is no node's name", "nerc-production", func(r *Request) { r.ExcludeNodes = []string{"wrk 97"} }, `exclude-nodes: "wrk 97": want the name of a Kubernetes node`},
+		{"what is no queue's name", "cairo", func(r *Request) { r.Queue = "Team A" }, `queue: "Team A": want the name of a LocalQueue`},
 		{"any node", "nerc-production", func(r *Request) { r.Nodes = 25 }, ""},
 		{"less than one node", "cairo", func(r *Request) { r.Nodes = -1 }, "nodes: -1: want at least 1"},
 		{"too many GPUs", "barcelona", func(r *Request) { r.GPUsPerNode = 8 },

@@ -10,6 +10,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
 
+// QueueLabel makes Kueue admit a StatefulSet's pods as one group (sigs.k8s.io/kueue, pkg/controller/constants).
+const QueueLabel = "kueue.x-k8s.io/queue-name"
+
 // statefulSet has one pod per node. Applying it never ends a pod: a changed template waits until pods are deleted.
 func (b builder) statefulSet() *appsv1.StatefulSet {
 	set := &appsv1.StatefulSet{
@@ -32,6 +35,9 @@ func (b builder) statefulSet() *appsv1.StatefulSet {
 		},
 	}
 	set.Annotations = map[string]string{ModeAnnotation: string(b.Mode)}
+	if b.Queue != "" {
+		set.Labels[QueueLabel] = b.Queue
+	}
 	if b.Storage == cluster.NodeStorage {
 		for _, c := range b.claimList() {
 			set.Spec.VolumeClaimTemplates = append(set.Spec.VolumeClaimTemplates,

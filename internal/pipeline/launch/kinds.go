@@ -52,6 +52,7 @@ var kinds = map[string]kind{
 	"on-busy":          oneOf("fail", "wait"),
 	"on-change":        oneOf("fail", "recreate"),
 	"pull-secret":      subdomain("the name of a Secret, or none"),
+	"queue":            subdomain("the name of a LocalQueue"),
 	"ranks-per-node":   count,
 	"repo-url":         repository,
 	"requirements":     file,

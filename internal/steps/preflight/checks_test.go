@@ -295,6 +295,47 @@ func TestChecks(t *testing.T) {
 			objects.RDMA, fail.InvalidInput,
 		},
 		{
+			"a queue", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "True", "")
+				o.Request.Queue = "team-a"
+			}, Auto,
+			[]want{{"queue", OK, "LocalQueue team-a of ClusterQueue gpus: 1 workload admitted, 2 waiting", ""}}, objects.RDMA, "",
+		},
+		{
+			"a queue that may not be read", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "True", "")
+				w.forbidden = []string{"get localqueues"}
+				o.Request.Queue = "team-a"
+			}, Auto,
+			[]want{{"queue", Unknown, "LocalQueue team-a", ""}}, objects.RDMA, "",
+		},
+		{
+			"the file's queue, which the namespace does not have", barcelona, func(w *world, o *Options) {
+				w.queue("team-b", "True", "")
+				o.Request.Cluster.Nodes.Queue = "team-a"
+			}, Auto,
+			[]want{{"queue", Blocked, "namespace nccl-test has no LocalQueue team-a", "oc get localqueues -n nccl-test"}}, objects.RDMA, fail.QueueUnavailable,
+		},
+		{
+			"a queue that is not active", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "False", "Can't submit new workloads to clusterQueue")
+				o.Request.Queue = "team-a"
+			}, Auto,
+			[]want{{"queue", Blocked, "LocalQueue team-a is not active: Can't submit new workloads to clusterQueue", ""}}, objects.RDMA, fail.QueueUnavailable,
+		},
+		{
+			"a queue without Kueue", barcelona, func(_ *world, o *Options) { o.Request.Queue = "team-a" }, Auto,
+			[]want{{"queue", Blocked, "team-a: the cluster has no Kueue", "administrator"}}, objects.RDMA, fail.QueueUnavailable,
+		},
+		{
+			"Kueue ignores StatefulSets", barcelona, func(w *world, o *Options) {
+				w.queue("team-a", "True", "")
+				w.managed = false
+				o.Request.Queue = "team-a"
+			}, Auto,
+			[]want{{"queue", Blocked, "the pods would start without it", "integrations.frameworks"}}, objects.RDMA, fail.QueueUnavailable,
+		},
+		{
 			"a node is not ready", cairo, func(w *world, _ *Options) {
 				w.each(func(n *corev1.Node) {
 					if n.Name == "moc-r4pcc02u16" {
@@ -386,6 +427,7 @@ func TestChecks(t *testing.T) {
 			report := w.examine(asked.Request.Cluster, test.mode, func(_ *Deps, o *Options) {
 				o.ServiceAccount = asked.ServiceAccount
 				o.Request.Image, o.Request.Routes, o.Request.Services = asked.Request.Image, asked.Request.Routes, asked.Request.Services
+				o.Request.Queue = asked.Request.Queue
 				o.Request.Nodes, o.Request.ExcludeNodes, o.Request.Storage = asked.Request.Nodes, asked.Request.ExcludeNodes, asked.Request.Storage
 			})
 			for _, want := range test.want {

@@ -145,7 +145,7 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	if err != nil {
 		p.first = append(p.first, blockedBy("request", err))
 	} else {
-		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, soon(p.image))
+		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue, soon(p.image))
 	}
 	found := make([][]Check, len(checks))
 	var all sync.WaitGroup

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	tektonfake "github.com/tektoncd/pipeline/pkg/client/clientset/versioned/fake"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -47,6 +48,8 @@ type world struct {
 	forbidden []string
 	// uses are the constraints that an account may use, by user name.
 	uses map[string][]string
+	// managed is true where Kueue manages StatefulSets with a queue.
+	managed bool
 	// noNamespace is true where the namespace does not exist.
 	noNamespace bool
 	// refuse is what admission says to a pod that is to be refused, "" to any other.
@@ -78,6 +81,7 @@ func (w *world) deps(file cluster.File) Deps {
 	client.PrependReactor("*", "*", w.forbid)
 	client.PrependReactor("create", "pods", w.admit)
 	client.PrependReactor("create", "serviceaccounts", w.makeAccount)
+	client.PrependReactor("create", "statefulsets", w.makeStatefulSet)
 	client.PrependReactor("create", "selfsubjectaccessreviews", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		review := action.(clienttesting.CreateAction).GetObject().(*authorizationv1.SelfSubjectAccessReview).DeepCopy()
 		review.Status.Allowed = w.allowed(stepsUser, review.Spec.ResourceAttributes)
@@ -95,7 +99,7 @@ func (w *world) deps(file cluster.File) Deps {
 		return true, &authenticationv1.SelfSubjectReview{Status: authenticationv1.SelfSubjectReviewStatus{UserInfo: authenticationv1.UserInfo{Username: stepsUser}}}, nil
 	})
 	kinds := map[schema.GroupVersionResource]string{
-		attachment.Resource(): "NetworkAttachmentDefinitionList", machineConfigs: "MachineConfigList", constraints: "SecurityContextConstraintsList",
+		attachment.Resource(): "NetworkAttachmentDefinitionList", machineConfigs: "MachineConfigList", localQueues: "LocalQueueList", constraints: "SecurityContextConstraintsList",
 	}
 	others := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
 	for where, objects := range w.others {
@@ -133,6 +137,25 @@ func (w *world) allowed(user string, a *authorizationv1.ResourceAttributes) bool
 		resource += "/" + a.Subresource
 	}
 	return !slices.Contains(w.forbidden, a.Verb+" "+resource)
+}
+
+// makeStatefulSet does what Kueue's webhook does.
+func (w *world) makeStatefulSet(action clienttesting.Action) (bool, runtime.Object, error) {
+	w.dry(action)
+	set := action.(clienttesting.CreateAction).GetObject().(*appsv1.StatefulSet).DeepCopy()
+	if w.managed && set.Labels[objects.QueueLabel] != "" {
+		set.Spec.Template.Labels[managedLabel] = "true"
+	}
+	return true, set, nil
+}
+
+// queue adds Kueue with a LocalQueue.
+func (w *world) queue(name string, active, message string) {
+	w.groups, w.managed = append(slices.Clone(w.groups), queueGroup), true
+	w.others[localQueues] = append(w.others[localQueues], &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "LocalQueue", "metadata": map[string]any{"name": name, "namespace": "nccl-test"}, "spec": map[string]any{"clusterQueue": "gpus"},
+		"status": map[string]any{"pendingWorkloads": int64(2), "admittedWorkloads": int64(1), "conditions": []any{map[string]any{"type": "Active", "status": active, "message": message}}},
+	}})
 }
 
 func (w *world) dry(action clienttesting.Action) {

@@ -86,6 +86,7 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&o.Request.Nodes, "nodes", 0, "number of nodes (default: gpus.default_nodes of the cluster file)")
 	flags.IntVar(&o.Request.GPUsPerNode, "gpus-per-node", 0, "GPUs on each node (default: gpus.per_node of the cluster file)")
 	flags.StringSliceVar(&o.Request.ExcludeNodes, "exclude-nodes", nil, "Kubernetes nodes that the environment must not use, separated by commas")
+	flags.StringVar(&o.Request.Queue, "queue", "", "LocalQueue of Kueue that admits the environment (default: nodes.queue of the cluster file)")
 	flags.StringVar(&o.Mode, "mode", preflight.Auto, "how the nodes talk: tcp, rdma, or auto for rdma where the cluster gives it")
 	flags.StringVar((*string)(&o.Request.Storage), "storage", "", "rwx, volumeClaimTemplates, or auto for rwx where the class really gives it (default: storage.mode of the cluster file)")
 	flags.StringVar(&o.Request.WorkspaceSize, "workspace-size", "", "size of new workspace claims, as in 100Gi (default: the cluster file's)")

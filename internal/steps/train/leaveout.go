@@ -88,6 +88,8 @@ func (a *attempt) exclude(ctx context.Context, node, count int, host string) err
 		return fmt.Errorf("its pod has moved to %s", pod.Spec.NodeName)
 	case len(set.Spec.VolumeClaimTemplates) > 0:
 		return errors.New("the claims of its pod may exist on this node alone")
+	case set.Labels[objects.QueueLabel] != "":
+		return errors.New("its queue is Kueue's, which refuses changes of the pods that it has admitted")
 	case !slices.Contains(allowed, host):
 		return errors.New("nodes.gpu_nodes of the cluster file does not list it, so the other nodes are not known")
 	case len(allowed) <= count:

@@ -15,6 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -69,11 +70,23 @@ func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
 	case pod.UID != p.uids[client.Node()]:
 		return lost(p, client, "its pod was deleted and recreated")
 	case pod.DeletionTimestamp != nil:
-		return lost(p, client, "its pod is being deleted")
+		return lost(p, client, "its pod is being deleted%s", whyEnded(pod))
 	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
 		return lost(p, client, "its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
 	}
 	return nil
+}
+
+// whyEnded is what the cluster says about the end of a pod, behind a colon: Kubernetes about an eviction or a preemption, Kueue about
+// its own.
+func whyEnded(pod *corev1.Pod) string {
+	const byKueue = "TerminationTarget"
+	for _, c := range pod.Status.Conditions {
+		if (c.Type == corev1.DisruptionTarget || c.Type == byKueue) && c.Status == corev1.ConditionTrue {
+			return ": " + humanize.OneLine(cmp.Or(c.Message, c.Reason), 300)
+		}
+	}
+	return ""
 }
 
 // Restarted implements Pods.

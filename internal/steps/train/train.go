@@ -418,12 +418,12 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 		case <-launchersOver:
 			stop("its ranks have ended")
 		case <-giveUp:
-			return statuses, t.verdict(statuses, errors.Join(failure, transport()))
+			return statuses, t.verdict(ctx, statuses, errors.Join(failure, transport()))
 		case <-ctx.Done():
 			return statuses, ctx.Err()
 		}
 		if t.over(statuses, failure) {
-			return statuses, t.verdict(statuses, errors.Join(failure, transport()))
+			return statuses, t.verdict(ctx, statuses, errors.Join(failure, transport()))
 		}
 	}
 }
@@ -478,7 +478,7 @@ func (t *Training) failing(status agent.JobStatus) (why string, certain bool) {
 }
 
 // verdict is the error of a training whose nodes have all reported, nil for success.
-func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
+func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, failure error) error {
 	if failure != nil {
 		return first(failure)
 	}
@@ -492,6 +492,12 @@ func (t *Training) verdict(statuses []agent.JobStatus, failure error) error {
 		case agent.StopReplaced:
 			return fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
 		case agent.StopContainer: // before any rank had failed
+			const answer = 10 * time.Second
+			asking, done := context.WithTimeout(ctx, answer)
+			defer done()
+			if err := t.Pods.Lost(asking, t.Nodes[status.Node]); err != nil {
+				return onNode{status.Node, err}
+			}
 			return onNode{status.Node, lost(t.Pods, t.Nodes[status.Node], "its container was told to end, as when its pod is deleted or evicted")}
 		}
 	}

@@ -430,7 +430,7 @@ func TestLauncherFails(t *testing.T) {
 	training := &Training{Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: 2, Nodes: 2}, Nodes: nodes.Set{
 		agent.NewClient(0, "", agent.Credentials{}, refuse), agent.NewClient(1, "", agent.Credentials{}, refuse),
 	}}
-	err := training.verdict([]agent.JobStatus{{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"}}, nil)
+	err := training.verdict(t.Context(), []agent.JobStatus{{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"}}, nil)
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "launcher torchrun of node 0 exited with 1 and started 0 of 2 ranks") {
 		t.Errorf("got %s: %v, want RankFailed of node 0's launcher", fail.ReasonOf(err), err)
 	}
@@ -573,7 +573,7 @@ func FuzzStatuses(f *testing.F) {
 			}
 		}
 		training.failing(statuses[node])
-		if err := training.verdict(statuses, nil); (err == nil) != training.succeeded(statuses) {
+		if err := training.verdict(t.Context(), statuses, nil); (err == nil) != training.succeeded(statuses) {
 			t.Errorf("the verdict is %v", err)
 		}
 	})

@@ -60,6 +60,9 @@ var Tkn = Set{Name: "tkn", Module: "tools", Packages: []string{"./tkn"}, Variabl
 // All its other requirements are those of module tools, so most is compiled once.
 var Triggers = Set{Name: "triggers", Module: "tools/triggers", Packages: commands("github.com/tektoncd/triggers", TriggersPrograms)}
 
+// Kueue is a queue for workloads. It has a module of its own, because its other integrations require much that nothing else does.
+var Kueue = Set{Name: "kueue", Module: "tools/kueue", Packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}}
+
 // TektonPrograms and TriggersPrograms are the commands that the manifests of Tekton
 // Pipelines and Tekton Triggers name.
 var (

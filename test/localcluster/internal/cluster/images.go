@@ -36,6 +36,9 @@ func programImages(programs map[string]string) []programImage {
 			images = append(images, programImage{name: set + "/" + p, file: filepath.Join(programs[set], p), target: target, entrypoint: []string{target}})
 		}
 	}
+	if folder := programs[build.Kueue.Name]; folder != "" {
+		images = append(images, programImage{name: build.Kueue.Name, file: filepath.Join(folder, "kueue"), target: "/manager", entrypoint: []string{"/manager"}})
+	}
 	return images
 }
 

@@ -6,6 +6,7 @@ import (
 	"embed"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -15,6 +16,9 @@ import (
 	"regexp"
 	"sort"
 	"strings"
+
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
@@ -48,6 +52,7 @@ var (
 const (
 	openshiftModule   = "github.com/openshift/api"
 	attachmentModule  = "github.com/k8snetworkplumbingwg/network-attachment-definition-client"
+	kueueModule       = "sigs.k8s.io/kueue"
 	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
 )
 
@@ -104,6 +109,13 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 		}
 		documents = append(documents, manifests...)
 	}
+	if folder := modules[kueueModule]; folder != "" {
+		manifests, err := renderKueue(folder, images[build.Kueue.Name])
+		if err != nil {
+			return "", err
+		}
+		documents = append(documents, manifests)
+	}
 	certificates, err := json.Marshal(caBundle)
 	if err != nil {
 		return "", err
@@ -118,6 +130,33 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 			"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-registry-cert, namespace: %s}\ndata: {cert: %s}\n", namespace, certificates))
 	}
 	return strings.Join(documents, separator), nil
+}
+
+// kueueImage matches the image in Kueue's manifests, and kueueFrameworks the frameworks that its configuration only names: those by
+// which it admits the pods of StatefulSets.
+var (
+	kueueImage      = regexp.MustCompile(`image: \S+/kueue/kueue:\S+`)
+	kueueFrameworks = regexp.MustCompile(`(?m)^( *)# {1,2}- ("pod"|"statefulset").*$`)
+)
+
+// renderKueue returns the manifests of Kueue's module with this cluster's image, and with the frameworks for StatefulSets.
+func renderKueue(module, reference string) (string, error) {
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy // namespaces first
+	objects, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), filepath.Join(module, "config", "default"))
+	if err != nil {
+		return "", fmt.Errorf("reading the manifests of Kueue: %w", err)
+	}
+	content, err := objects.AsYaml()
+	if err != nil {
+		return "", fmt.Errorf("reading the manifests of Kueue: %w", err)
+	}
+	if len(kueueImage.FindAll(content, -1)) != 1 || len(kueueFrameworks.FindAll(content, -1)) != 2 {
+		return "", errors.New("reading the manifests of Kueue: want one image, and the frameworks pod and statefulset as comments")
+	}
+	content = kueueImage.ReplaceAll(content, []byte("image: "+reference))
+	content = kueueFrameworks.ReplaceAll(content, []byte("$1  - $2"))
+	return string(content), nil
 }
 
 // port is an address's port.
@@ -181,6 +220,13 @@ func manifestModules(ctx context.Context, source string, options Options) (map[s
 	modules, err := moduleFolders(ctx, filepath.Join(source, "tools"), tools...)
 	if err != nil {
 		return nil, err
+	}
+	if options.Kueue {
+		more, err := moduleFolders(ctx, filepath.Join(source, build.Kueue.Module), kueueModule)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(modules, more)
 	}
 	if options.Triggers {
 		more, err := moduleFolders(ctx, filepath.Join(source, build.Triggers.Module), triggers.module)

@@ -23,6 +23,8 @@ type Options struct {
 	RDMAFaults []rdma.NodeFault
 	// Triggers adds Tekton Triggers.
 	Triggers bool
+	// Kueue adds Kueue.
+	Kueue bool
 	// NoTekton is whether Tekton is missing; a later up adds it.
 	NoTekton bool
 	// NoNetworks is whether Multus and Whereabouts are missing, so that pods have one

@@ -116,6 +116,9 @@ func (u *startup) discardRemains(ctx context.Context) error {
 	if _, err := os.Stat(topology.StateDir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if ok && stored.Kueue && !u.options.Kueue {
+		return errors.New("a cluster with Kueue is up; run localcluster down first, or leave --kueue out")
+	}
 	if ok && stored.Triggers && !u.options.Triggers {
 		return errors.New("a cluster with Tekton Triggers is up; run localcluster down first, or leave --triggers out")
 	}
@@ -276,6 +279,9 @@ func (u *startup) compile(ctx context.Context, logDir string) error {
 	}
 	if !u.options.NoTekton {
 		sets = append(sets, build.Tekton)
+	}
+	if u.options.Kueue {
+		sets = append(sets, build.Kueue)
 	}
 	if u.options.Triggers {
 		sets = append(sets, build.Triggers)

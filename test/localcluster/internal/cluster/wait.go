@@ -166,6 +166,9 @@ func waitDeployments(ctx context.Context, options Options) error {
 		}
 		missing["tekton-pipelines-resolvers/tekton-pipelines-remote-resolvers"] = true
 	}
+	if options.Kueue {
+		missing["kueue-system/kueue-controller-manager"] = true
+	}
 	if options.Triggers {
 		for _, name := range []string{"controller", "webhook", "core-interceptors"} {
 			missing["tekton-pipelines/tekton-triggers-"+name] = true

@@ -1,0 +1,83 @@
+package preflight
+
+import (
+	"context"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+)
+
+// localQueues is the kind of Kueue's queues in a namespace. Versions of Kueue from 0.1 to 0.19 serve this version.
+var localQueues = schema.GroupVersionResource{Group: queueGroup, Version: "v1beta1", Resource: "localqueues"}
+
+// queue checks that Kueue has the queue, and would admit the environment as one group.
+func (p *probe) queue(ctx context.Context) []Check {
+	const name = "queue"
+	queue := p.Request.Queue
+	if queue == "" {
+		return nil
+	}
+	blocked := func(next, format string, args ...any) []Check {
+		return []Check{newCheck(name, Blocked, next, format, args...).because(fail.QueueUnavailable)}
+	}
+	if !p.groups[queueGroup] {
+		return blocked("ask an administrator to install Kueue, or leave the queue out", "%s: the cluster has no Kueue (API group %s)", queue, queueGroup)
+	}
+	check, active := p.localQueue(ctx, name)
+	if active {
+		if refused := p.unmanaged(ctx); refused != "" {
+			return blocked("ask an administrator to enable the frameworks pod and statefulset in Kueue's configuration (integrations.frameworks)", "%s: %s", queue, refused)
+		}
+	}
+	return []Check{check}
+}
+
+// localQueue is active also if it cannot be read.
+func (p *probe) localQueue(ctx context.Context, name string) (check Check, active bool) {
+	queue, list := p.Request.Queue, "oc get localqueues -n "+p.Request.Namespace
+	found, err := p.Dynamic.Resource(localQueues).Namespace(p.Request.Namespace).Get(ctx, queue, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return newCheck(name, Blocked, list, "namespace %s has no LocalQueue %s", p.Request.Namespace, queue).because(fail.QueueUnavailable), false
+	case err != nil:
+		return unread(name, "LocalQueue "+queue, err), true
+	}
+	conditions, _, _ := unstructured.NestedSlice(found.Object, "status", "conditions")
+	for _, c := range conditions {
+		if c, ok := c.(map[string]any); ok && c["type"] == "Active" && c["status"] != "True" {
+			return newCheck(name, Blocked, list, "LocalQueue %s is not active: %v", queue, c["message"]).because(fail.QueueUnavailable), false
+		}
+	}
+	cluster, _, _ := unstructured.NestedString(found.Object, "spec", "clusterQueue")
+	pending, _, _ := unstructured.NestedInt64(found.Object, "status", "pendingWorkloads")
+	admitted, _, _ := unstructured.NestedInt64(found.Object, "status", "admittedWorkloads")
+	return newCheck(name, OK, "", "LocalQueue %s of ClusterQueue %s: %s admitted, %d waiting", queue, cluster, humanize.Count(int(admitted), "workload"), pending), true
+}
+
+// managedLabel is what Kueue's webhook sets on the pods of a StatefulSet that it manages.
+const managedLabel = "kueue.x-k8s.io/managed"
+
+// unmanaged is why Kueue would not hold the environment's pods, "" if it would. A dry run shows it: without the framework Kueue
+// ignores the label, and the pods would start beside the queue.
+func (p *probe) unmanaged(ctx context.Context) string {
+	set := p.objects[objects.TCP].StatefulSet.DeepCopy()
+	set.OwnerReferences, set.Name = nil, set.Name+"-preflight"
+	answer, err := p.Clients.Kube.AppsV1().StatefulSets(p.Request.Namespace).Create(ctx, set, dryRun)
+	switch err = kube.Problem(err); {
+	case err != nil && strings.Contains(err.Error(), "kueue"):
+		return "Kueue refuses the environment: " + oneLine(err.Error())
+	case err != nil:
+		return "" // admission and permissions report it
+	case answer.Spec.Template.Labels[managedLabel] != "true":
+		return "Kueue does not manage StatefulSets in this namespace, so the pods would start without it"
+	}
+	return ""
+}

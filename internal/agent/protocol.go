@@ -568,7 +568,7 @@ type Network struct {
 	// A job's own variables overrule both.
 	Set   map[string]string `json:"set,omitempty"`
 	Unset []string          `json:"unset,omitempty"`
-	// CPUs are the processors near each GPU of the node, as the kernel lists them, "" where it does not know. The agent sets them.
+	// CPUs are the processors near each GPU of the node, as the kernel lists them; an unknown list is empty. The agent sets them.
 	CPUs []string `json:"cpus,omitempty"`
 	// Expected and Forced are the inputs from which Set was derived.
 	Expected rdma.Expected     `json:"expected"`

@@ -69,8 +69,8 @@ func (r Request) role() *rbacv1.Role {
 	}
 }
 
-// queueRules are for clusters with Kueue: its queue, and the position in it. Who may administer a namespace may often not grant
-// them, so no other cluster's Role has them.
+// queueRules are for clusters with Kueue: its queue, and the position in it. An administrator of a namespace often may not
+// grant them, so no other cluster's Role has them.
 func queueRules() []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{
 		rule("kueue.x-k8s.io", "localqueues")("get"),

@@ -3,8 +3,12 @@ package server
 import (
 	"fmt"
 	"maps"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
@@ -51,13 +55,36 @@ func (c Config) placeRanks(spec agent.JobSpec, env map[string]string) (ranks []s
 // bindVariable is for users who bind ranks to processors themselves: off leaves it to them.
 const bindVariable = "MLENV_CPU_BINDING"
 
-// nearCPUs are the processors near the GPU of each rank, nil if the job binds its ranks or chooses their GPUs itself.
+// nearCPUs are the processors near the GPU of each rank, "" for a rank that is not bound: if the job binds its ranks or chooses their
+// GPUs itself, and if ranks would share fewer processors than they may use without binding, as with all GPUs on one of two NUMA nodes.
 func (c Config) nearCPUs(spec agent.JobSpec, env map[string]string) []string {
 	network := c.network()
 	if _, chosen := spec.Env[agent.CUDADevices]; chosen || network == nil || env[bindVariable] == "off" {
 		return nil
 	}
-	return network.CPUs
+	near := slices.Clone(network.CPUs[:min(len(network.CPUs), spec.RanksPerNode)])
+	sharing := map[string]int{}
+	for _, list := range near {
+		sharing[list]++
+	}
+	var own unix.CPUSet
+	if unix.SchedGetaffinity(0, &own) != nil {
+		return nil
+	}
+	for i, list := range near {
+		cpus, err := rank.ParseCPUs(list)
+		count := 0
+		for cpu := range len(own) * 64 {
+			if own.IsSet(cpu) && cpus.IsSet(cpu) {
+				count++
+			}
+		}
+		// Go's own count heeds the container's limit.
+		if err != nil || count/sharing[list] < runtime.GOMAXPROCS(0)/spec.RanksPerNode {
+			near[i] = ""
+		}
+	}
+	return near
 }
 
 func setDefault(env map[string]string, name, value string) {

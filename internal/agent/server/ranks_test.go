@@ -1,15 +1,20 @@
 package server_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
@@ -62,12 +67,30 @@ func TestRanksRunNearTheirGPUs(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(smi4), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for gpu, cpus := range map[int]string{1: "0,4096-4097", 3: "1"} {
-		device := filepath.Join(root, fmt.Sprintf("sys/bus/pci/devices/0000:%d9:00.0", gpu))
-		if err := os.MkdirAll(device, 0o755); err != nil {
-			t.Fatal(err)
+	var own unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &own); err != nil {
+		t.Fatal(err)
+	}
+	// The first rank's GPU is near one half of the processors, the second's near the other half.
+	var halves [2]string
+	for cpu, seen := 0, 0; seen < own.Count(); cpu++ {
+		if own.IsSet(cpu) {
+			halves[seen*2/own.Count()] += "," + strconv.Itoa(cpu)
+			seen++
 		}
-		if err := os.WriteFile(filepath.Join(device, "local_cpulist"), []byte(cpus+"\n"), 0o644); err != nil {
+	}
+	for i := range halves {
+		halves[i] = halves[i][1:]
+	}
+	near := func(first, second string) {
+		t.Helper()
+		for gpu, cpus := range map[int]string{1: first, 3: second} {
+			device := filepath.Join(root, fmt.Sprintf("sys/bus/pci/devices/0000:%d9:00.0", gpu))
+			if err := errors.Join(os.MkdirAll(device, 0o755), os.WriteFile(filepath.Join(device, "local_cpulist"), []byte(cpus+"\n"), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := n.Client.SetNetwork(t.Context(), agent.Network{Mode: agent.TCP}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,29 +99,33 @@ func TestRanksRunNearTheirGPUs(t *testing.T) {
 	n.End()
 	n.Config.Environ = []string{"PATH=" + path, "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-3", rdma.SysRootVariable + "=" + root}
 	n.Restart()
-	if _, err := n.Client.SetNetwork(t.Context(), agent.Network{Mode: agent.TCP}); err != nil {
-		t.Fatal(err)
-	}
 	const show = "grep Cpus_allowed_list /proc/self/status | cut -f 2"
 	n.script("train.sh", show)
 	unbound, err := exec.Command("sh", "-c", show).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, tc := range map[string]struct {
-		env  map[string]string
-		want [2]string
+	all := strings.TrimSpace(string(unbound))
+	for i, tc := range []struct {
+		first, second string
+		env           map[string]string
+		want          [2]string
 	}{
-		"bound":       {nil, [2]string{"0\n", "1\n"}},
-		"off":         {map[string]string{"MLENV_CPU_BINDING": "off"}, [2]string{string(unbound), string(unbound)}},
-		"chosen-gpus": {map[string]string{agent.CUDADevices: "GPU-3,GPU-1"}, [2]string{string(unbound), string(unbound)}},
+		{halves[0] + ",4096-4097", halves[1], nil, halves},
+		{halves[0], halves[1], map[string]string{"MLENV_CPU_BINDING": "off"}, [2]string{all, all}},
+		{halves[0], halves[1], map[string]string{agent.CUDADevices: "GPU-3,GPU-1"}, [2]string{all, all}},
+		{halves[0], halves[0], nil, [2]string{all, all}}, // on which both would have too few
+		{halves[0], "", nil, [2]string{halves[0], all}},
 	} {
-		spec := torchrun("train.sh")
+		near(tc.first, tc.second)
+		spec, id := torchrun("train.sh"), fmt.Sprint("job-", i)
 		spec.Env = tc.env
-		n.run(name, spec)
-		for rank, want := range tc.want {
-			if got := n.log(name, fmt.Sprintf("rank-%d", rank), 0); got != want {
-				t.Errorf("%s: rank %d may use the processors %q, want %q", name, rank, got, want)
+		n.run(id, spec)
+		for number, list := range tc.want {
+			printed := n.log(id, fmt.Sprintf("rank-%d", number), 0)
+			got, err := rank.ParseCPUs(printed)
+			if want, problem := rank.ParseCPUs(list); err != nil || problem != nil || got != want {
+				t.Errorf("%d: rank %d may use the processors %q, %v; want %q", i, number, printed, err, list)
 			}
 		}
 	}

@@ -269,13 +269,14 @@ func sameName(u trainer) {
 	manifest := regexp.MustCompile(`generateName: .*`).ReplaceAllString(started, "name: again")
 	u.applyText(manifest)
 	u.waitOutput("again", "train", "[0 -] node 0 holds the environment", "[1 -] node 1 holds the environment")
-	first := u.runUID("again")
+	first, pod := u.runUID("again"), u.startedPod("again", "train", "")
 	u.kubectl("delete", "pipelinerun", "again", "--wait=false")
 	u.kubectl("wait", "--for=delete", "pipelinerun/again", "--timeout=2m")
 	u.applyText(manifest)
 	if second := u.runUID("again"); second == first {
 		u.Fatalf("the run was not created again")
 	}
+	u.startedPod("again", "train", pod.UID) // the first run's may still be there
 	u.waitOutput("again", "train", "[0 -] node 0 holds the environment", "[1 -] node 1 holds the environment")
 	u.releaseDirectly()
 	u.end("again").succeeded().ranks(2)

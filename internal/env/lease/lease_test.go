@@ -220,6 +220,33 @@ func TestTakeWaitsForADeletedLease(t *testing.T) {
 	})
 }
 
+// The Lease of a run that was deleted is about to be collected: a run of the same name, for example, waits for that.
+func TestTakeWaitsForTheLeaseOfADeletedRun(t *testing.T) {
+	for _, collected := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			theirs := takenBy(theirs(), 0)()
+			theirs.OwnerReferences = []metav1.OwnerReference{run.OwnerReference("train-2", "uid-2")}
+			c, kube, log := clientOf([]runtime.Object{theirs})
+			if collected {
+				go func() {
+					time.Sleep(10 * time.Second)
+					if err := kube.CoordinationV1().Leases("ns").Delete(t.Context(), "env", metav1.DeleteOptions{}); err != nil {
+						t.Error(err)
+					}
+				}()
+			}
+			began := time.Now()
+			hold, err := c.Take(t.Context(), request())
+			if collected && (err != nil || hold.UID() != "lease-made-1" || !strings.Contains(log.String(), "was deleted")) {
+				t.Errorf("got %v, want it taken once the Lease is collected; log %s", err, log)
+			}
+			if !collected && (fail.ReasonOf(err) != fail.EnvironmentBusy || time.Since(began) != collection) {
+				t.Errorf("got %v after %s; want EnvironmentBusy after %s", err, time.Since(began), collection)
+			}
+		})
+	}
+}
+
 func TestPerson(t *testing.T) {
 	for _, tc := range []struct {
 		name, user string

@@ -23,6 +23,9 @@ import (
 // maxAttempts bounds the retries of a writer that always comes second.
 const maxAttempts = 10
 
+// collection is how long Kubernetes may take to delete the Lease of a deleted run.
+const collection = time.Minute
+
 // repeatEvery is how often a wait that does not change is logged.
 const repeatEvery = 30 * time.Second
 
@@ -80,6 +83,14 @@ func (c Client) tryTake(ctx context.Context, r Request) (*Hold, error) {
 	}
 	if id := HolderOf(found).ID; id != "" && id != r.Holder.ID {
 		busy := c.Look(ctx, found)
+		if busy.Run == RunGone && len(found.OwnerReferences) > 0 && !busy.Replaceable() {
+			c.Log.Info(fmt.Sprintf("Environment %s was held by %s, which was deleted; waiting until its Lease is.", r.Name, busy.Holder), "environment", r.Name, "holder", busy.Holder.String())
+			collecting, cancel := context.WithTimeout(ctx, collection)
+			defer cancel()
+			if err := c.waitDeleted(collecting, found); errors.Is(err, ErrChanged) {
+				return nil, err
+			}
+		}
 		if !busy.Replaceable() {
 			return nil, busy.problem()
 		}

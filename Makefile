@@ -162,6 +162,7 @@ generate: ## rewrite generated files (cluster file schema, reference pages and t
 	cd $(LOCALCLUSTER)/tools && go mod tidy
 	cd $(LOCALCLUSTER)/tools/triggers && go mod tidy
 	cd $(LOCALCLUSTER)/tools/kueue && go mod tidy
+	cd $(LOCALCLUSTER)/tools/peers && go mod tidy
 	gofmt -w cmd internal test
 
 .PHONY: verify
@@ -213,6 +214,12 @@ bench-cluster: setup bin/localcluster ## time up, a PipelineRun and down
 .PHONY: bench-train
 bench-train: cluster ## start the local cluster, time sync, logs, starts and the pipeline on it, and keep it
 	$(BENCH)='Sync|Logs|Start|Pipeline'
+
+.PHONY: bench-peers
+bench-peers: BENCH_RUNS := 5
+bench-peers: UP_FLAGS := --peers
+bench-peers: cluster ## train with Kubeflow Trainer and with the steps in turns, on the local cluster, and keep it
+	$(BENCH)=Peers
 
 .PHONY: bench-scale
 bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster (docs/scale.md)

@@ -5,6 +5,8 @@ import os
 import sys
 import time
 
+began = time.time()
+
 import torch
 import torch.distributed as dist
 
@@ -36,4 +38,7 @@ else:
 if rank == 0:
     with open(os.environ["MLENV_METRICS_FILE"], "a") as metrics:
         print(json.dumps({"step": 1, "steps": 1, "time": time.time()}), file=metrics)
+if "--fail" in sys.argv and rank == 1:
+    raise ValueError("rank 1 fails")
 dist.destroy_process_group()
+print(json.dumps({"rank": rank, "began": began, "ended": time.time()}), flush=True)

@@ -36,8 +36,14 @@ func programImages(programs map[string]string) []programImage {
 			images = append(images, programImage{name: set + "/" + p, file: filepath.Join(programs[set], p), target: target, entrypoint: []string{target}})
 		}
 	}
-	if folder := programs[build.Kueue.Name]; folder != "" {
-		images = append(images, programImage{name: build.Kueue.Name, file: filepath.Join(folder, "kueue"), target: "/manager", entrypoint: []string{"/manager"}})
+	// The manifests of these start a program of this name.
+	const manager = "/manager"
+	for set, names := range map[string][]string{build.Kueue.Name: {"kueue"}, build.Peers.Name: {"trainer-controller-manager", "jobset"}} {
+		for _, p := range names {
+			if folder := programs[set]; folder != "" {
+				images = append(images, programImage{name: set + "/" + p, file: filepath.Join(folder, p), target: manager, entrypoint: []string{manager}})
+			}
+		}
 	}
 	return images
 }

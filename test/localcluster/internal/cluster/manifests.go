@@ -6,7 +6,6 @@ import (
 	"embed"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -52,6 +51,8 @@ var (
 const (
 	openshiftModule   = "github.com/openshift/api"
 	attachmentModule  = "github.com/k8snetworkplumbingwg/network-attachment-definition-client"
+	jobsetModule      = "sigs.k8s.io/jobset"
+	trainerModule     = "github.com/kubeflow/trainer/v2"
 	kueueModule       = "sigs.k8s.io/kueue"
 	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
 )
@@ -109,10 +110,16 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 		}
 		documents = append(documents, manifests...)
 	}
-	if folder := modules[kueueModule]; folder != "" {
-		manifests, err := renderKueue(folder, images[build.Kueue.Name])
+	for _, part := range []struct {
+		module string
+		render func(module string, images map[string]string) (string, error)
+	}{{kueueModule, renderKueue}, {jobsetModule, renderJobSet}, {trainerModule, renderTrainer}} {
+		if modules[part.module] == "" {
+			continue
+		}
+		manifests, err := part.render(modules[part.module], images)
 		if err != nil {
-			return "", err
+			return "", fmt.Errorf("reading the manifests of %s: %w", part.module, err)
 		}
 		documents = append(documents, manifests)
 	}
@@ -132,31 +139,67 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 	return strings.Join(documents, separator), nil
 }
 
-// kueueImage matches the image in Kueue's manifests, and kueueFrameworks the frameworks that its configuration only names: those by
-// which it admits the pods of StatefulSets.
-var (
-	kueueImage      = regexp.MustCompile(`image: \S+/kueue/kueue:\S+`)
-	kueueFrameworks = regexp.MustCompile(`(?m)^( *)# {1,2}- ("pod"|"statefulset").*$`)
-)
+// kueueFrameworks matches the frameworks that Kueue's configuration only names: those by which it admits the pods of StatefulSets.
+var kueueFrameworks = regexp.MustCompile(`(?m)^( *)# {1,2}- ("pod"|"statefulset").*$`)
 
-// renderKueue returns the manifests of Kueue's module with this cluster's image, and with the frameworks for StatefulSets.
-func renderKueue(module, reference string) (string, error) {
+// renderKueue returns the manifests of Kueue's module, with the frameworks for StatefulSets.
+func renderKueue(module string, images map[string]string) (string, error) {
+	content, err := kustomize(filepath.Join(module, "config", "default"), images["kueue/kueue"])
+	if err != nil {
+		return "", err
+	}
+	if n := len(kueueFrameworks.FindAllString(content, -1)); n != 2 {
+		return "", fmt.Errorf("want the frameworks pod and statefulset as comments, found %d of them", n)
+	}
+	return kueueFrameworks.ReplaceAllString(content, "$1  - $2"), nil
+}
+
+func renderJobSet(module string, images map[string]string) (string, error) {
+	return kustomize(filepath.Join(module, "config", "default"), images["peers/jobset"])
+}
+
+// renderTrainer leaves out the JobSet that Trainer's manifests would fetch.
+func renderTrainer(module string, images map[string]string) (string, error) {
+	work, err := os.MkdirTemp("", "trainer-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	if err := os.CopyFS(work, os.DirFS(filepath.Join(module, "manifests"))); err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(work, "overlays", "manager")
+	file := filepath.Join(overlay, "kustomization.yaml")
+	content, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	jobset := regexp.MustCompile(`(?m)^  - \.\./\.\./third-party/jobset.*\n`)
+	if err := os.WriteFile(file, jobset.ReplaceAll(content, nil), 0o644); err != nil {
+		return "", err
+	}
+	return kustomize(overlay, images["peers/trainer-controller-manager"])
+}
+
+// managerImage matches the image in the manifests of a project with one program.
+var managerImage = regexp.MustCompile(`(?m)^( +(?:- )?image: )\S+$`)
+
+// kustomize renders a folder, with the image in place of the only one there.
+func kustomize(folder, reference string) (string, error) {
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionLegacy // namespaces first
-	objects, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), filepath.Join(module, "config", "default"))
+	objects, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), folder)
 	if err != nil {
-		return "", fmt.Errorf("reading the manifests of Kueue: %w", err)
+		return "", err
 	}
 	content, err := objects.AsYaml()
 	if err != nil {
-		return "", fmt.Errorf("reading the manifests of Kueue: %w", err)
+		return "", err
 	}
-	if len(kueueImage.FindAll(content, -1)) != 1 || len(kueueFrameworks.FindAll(content, -1)) != 2 {
-		return "", errors.New("reading the manifests of Kueue: want one image, and the frameworks pod and statefulset as comments")
+	if n := len(managerImage.FindAll(content, -1)); n != 1 {
+		return "", fmt.Errorf("want one image, found %d", n)
 	}
-	content = kueueImage.ReplaceAll(content, []byte("image: "+reference))
-	content = kueueFrameworks.ReplaceAll(content, []byte("$1  - $2"))
-	return string(content), nil
+	return string(managerImage.ReplaceAll(content, []byte("${1}"+reference))), nil
 }
 
 // port is an address's port.
@@ -221,15 +264,19 @@ func manifestModules(ctx context.Context, source string, options Options) (map[s
 	if err != nil {
 		return nil, err
 	}
-	if options.Kueue {
-		more, err := moduleFolders(ctx, filepath.Join(source, build.Kueue.Module), kueueModule)
-		if err != nil {
-			return nil, err
+	for _, part := range []struct {
+		wanted  bool
+		set     build.Set
+		modules []string
+	}{
+		{options.Triggers, build.Triggers, []string{triggers.module}},
+		{options.Kueue, build.Kueue, []string{kueueModule}},
+		{options.Peers, build.Peers, []string{jobsetModule, trainerModule}},
+	} {
+		if !part.wanted {
+			continue
 		}
-		maps.Copy(modules, more)
-	}
-	if options.Triggers {
-		more, err := moduleFolders(ctx, filepath.Join(source, build.Triggers.Module), triggers.module)
+		more, err := moduleFolders(ctx, filepath.Join(source, part.set.Module), part.modules...)
 		if err != nil {
 			return nil, err
 		}

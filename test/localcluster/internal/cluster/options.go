@@ -25,6 +25,8 @@ type Options struct {
 	Triggers bool
 	// Kueue adds Kueue.
 	Kueue bool
+	// Peers adds Kubeflow Trainer and JobSet.
+	Peers bool
 	// NoTekton is whether Tekton is missing; a later up adds it.
 	NoTekton bool
 	// NoNetworks is whether Multus and Whereabouts are missing, so that pods have one

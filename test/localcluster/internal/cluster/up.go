@@ -119,6 +119,9 @@ func (u *startup) discardRemains(ctx context.Context) error {
 	if ok && stored.Kueue && !u.options.Kueue {
 		return errors.New("a cluster with Kueue is up; run localcluster down first, or leave --kueue out")
 	}
+	if ok && stored.Peers && !u.options.Peers {
+		return errors.New("a cluster with Kubeflow Trainer is up; run localcluster down first, or leave --peers out")
+	}
 	if ok && stored.Triggers && !u.options.Triggers {
 		return errors.New("a cluster with Tekton Triggers is up; run localcluster down first, or leave --triggers out")
 	}
@@ -282,6 +285,9 @@ func (u *startup) compile(ctx context.Context, logDir string) error {
 	}
 	if u.options.Kueue {
 		sets = append(sets, build.Kueue)
+	}
+	if u.options.Peers {
+		sets = append(sets, build.Peers)
 	}
 	if u.options.Triggers {
 		sets = append(sets, build.Triggers)

@@ -169,6 +169,9 @@ func waitDeployments(ctx context.Context, options Options) error {
 	if options.Kueue {
 		missing["kueue-system/kueue-controller-manager"] = true
 	}
+	if options.Peers {
+		missing["kubeflow-system/kubeflow-trainer-controller-manager"], missing["jobset-system/jobset-controller-manager"] = true, true
+	}
 	if options.Triggers {
 		for _, name := range []string{"controller", "webhook", "core-interceptors"} {
 			missing["tekton-pipelines/tekton-triggers-"+name] = true

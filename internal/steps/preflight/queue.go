@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// localQueues is the kind of Kueue's queues in a namespace. Versions of Kueue from 0.1 to 0.19 serve this version.
+// localQueues is the kind of Kueue's queues in a namespace. Kueue serves this version from 0.9 to 0.19 at least.
 var localQueues = schema.GroupVersionResource{Group: queueGroup, Version: "v1beta1", Resource: "localqueues"}
 
 // queue checks that Kueue has the queue, and would admit the environment as one group.

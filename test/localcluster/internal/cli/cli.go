@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -16,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/process"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/profile"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
@@ -97,6 +99,8 @@ on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 	}
 	cmd.Flags().IntVar(&flags.Nodes, "nodes", cluster.DefaultOptions.Nodes, "number of nodes, 1 to 8")
 	cmd.Flags().IntVar(&flags.GPUs, "gpus", cluster.DefaultOptions.GPUs, "stand-in GPUs of each node, 0 to 8")
+	cmd.Flags().StringVar(&flags.Profile, "profile", "",
+		"be like another cluster: "+strings.Join(profile.Names(), ", ")+"; "+noProfile+" ends it. Works on a running cluster")
 	cmd.Flags().BoolVar(&tekton, "tekton", true, "Tekton; a later up adds it if this one does not, and none takes it away")
 	cmd.Flags().BoolVar(&networks, "networks", true, "Multus and Whereabouts, which attach NICs to pods; a later up adds them if this one does not, and none takes them away")
 	cmd.Flags().BoolVar(&extras.Tkn, "tkn", true, "tkn, Tekton's command line; a later up adds it if this one does not")
@@ -111,6 +115,9 @@ on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 	return cmd
 }
 
+// noProfile is the value of --profile that ends a profile.
+const noProfile = "none"
+
 // chosenOptions are the flags over the running cluster's options over the defaults.
 func chosenOptions(cmd *cobra.Command, flags cluster.Options) (cluster.Options, error) {
 	options, ok, err := cluster.Stored()
@@ -122,6 +129,11 @@ func chosenOptions(cmd *cobra.Command, flags cluster.Options) (cluster.Options, 
 	}
 	if cmd.Flags().Changed("nodes") {
 		options.Nodes = flags.Nodes
+	}
+	if cmd.Flags().Changed("profile") {
+		if options.Profile = flags.Profile; options.Profile == noProfile {
+			options.Profile = ""
+		}
 	}
 	if cmd.Flags().Changed("gpus") {
 		options.GPUs = flags.GPUs

@@ -68,6 +68,7 @@ func serveOpenShift() *cobra.Command {
 	cmd.Flags().StringVar(&config.CertFile, "cert", "", "serving certificate")
 	cmd.Flags().StringVar(&config.KeyFile, "key", "", "its key")
 	cmd.Flags().StringVar(&config.ClientCA, "client-ca", "", "authority of the API server's client certificate")
+	cmd.Flags().StringSliceVar(&config.Without, "without", nil, "constraints that this cluster lacks")
 	cmd.Flags().StringVar(&config.CABundle, "ca-bundle", "", "certificates that the cluster trusts")
 	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig")
 	return cmd

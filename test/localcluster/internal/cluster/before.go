@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -35,10 +37,8 @@ func rememberHost() error {
 		return err
 	}
 	b := before{Settings: settings}
-	targets := []string{"/run/netns", "/run/xtables.lock"}
-	for target := range nodeBinds(topology.Node(1)) {
-		targets = append(targets, target)
-	}
+	binds := append(slices.Collect(maps.Keys(nodeBinds(topology.Node(1)))), infinibandDir)
+	targets := append([]string{"/run/netns", "/run/xtables.lock"}, binds...)
 	for _, target := range targets {
 		if _, err := os.Lstat(target); errors.Is(err, fs.ErrNotExist) {
 			b.Created = append(b.Created, target)
@@ -56,7 +56,7 @@ func rememberHost() error {
 	if err := os.WriteFile(beforePath(), content, 0o644); err != nil {
 		return err
 	}
-	for target := range nodeBinds(topology.Node(1)) {
+	for _, target := range binds {
 		if err := os.MkdirAll(target, 0o755); err != nil {
 			return err
 		}

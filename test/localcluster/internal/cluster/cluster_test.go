@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
 func TestValidateNamesEveryMistake(t *testing.T) {
@@ -39,10 +40,10 @@ func TestValidateNamesEveryMistake(t *testing.T) {
 }
 
 func TestNodeNamed(t *testing.T) {
-	if node, err := nodeNamed(2, "node-2"); err != nil || node.Name != "node-2" {
+	if node, err := nodeNamed(topology.Nodes(2), "node-2"); err != nil || node.Name != "node-2" {
 		t.Errorf("got %+v, %v", node, err)
 	}
-	if _, err := nodeNamed(2, "node-3"); err == nil || err.Error() != `no node is named "node-3"; the cluster has node-1 to node-2` {
+	if _, err := nodeNamed(topology.Nodes(2), "node-3"); err == nil || err.Error() != `no node is named "node-3"; the cluster has node-1 to node-2` {
 		t.Errorf("got %v", err)
 	}
 }
@@ -105,7 +106,7 @@ func TestNodeMissing(t *testing.T) {
 		{"new", &corev1.Node{}, "no Ready condition"},
 	}
 	for _, test := range tests {
-		if got := nodeMissing(test.node, 4, started); !strings.Contains(got, test.want) || test.want == "" && got != "" {
+		if got := nodeMissing(test.node, wanted{gpus: 4, functions: rdma.FunctionsEach}, started); !strings.Contains(got, test.want) || test.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)
 		}
 	}
@@ -241,7 +242,7 @@ func TestModulesDefineTheirKinds(t *testing.T) {
 		}
 	}
 	want := []string{
-		"securitycontextconstraints.security.openshift.io", "routes.route.openshift.io", "network-attachment-definitions.k8s.cni.cncf.io",
+		"securitycontextconstraints.security.openshift.io", "infrastructures.config.openshift.io", "routes.route.openshift.io", "network-attachment-definitions.k8s.cni.cncf.io",
 		"ippools.whereabouts.cni.cncf.io", "overlappingrangeipreservations.whereabouts.cni.cncf.io",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

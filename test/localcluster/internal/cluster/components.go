@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -34,6 +35,9 @@ func nodeBinds(n topology.Netns) map[string]string {
 
 const containerdSocket = "/run/containerd/containerd.sock"
 
+// infinibandDir is where a node with its own RDMA devices has their files: privileged containers get all of /dev.
+const infinibandDir = "/dev/infiniband"
+
 // plan makes the specifications of the components from the files that they are
 // given. Certificates and configuration files are written by it on the way.
 type plan struct {
@@ -58,10 +62,15 @@ func (p *plan) control() []process.Spec {
 	p.write(admissionConfigPath, admissionConfig())
 	p.kubeconfigNamed(admissionKubeconfigPath, topology.AdmissionAddress, pki.Request{File: "apiserver-webhook-client", User: "system:kube-apiserver-webhook"})
 
-	serving := p.issue(pki.Request{File: "apiserver", User: "kube-apiserver", Hosts: []string{
+	names := []string{
 		topology.ControlIP, topology.APIServiceIP, "127.0.0.1", "localhost",
 		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
-	}})
+	}
+	file := "apiserver"
+	if api := p.options.like().API; api != "" {
+		names, file = append(names, api), "apiserver-"+api
+	}
+	serving := p.issue(pki.Request{File: file, User: "kube-apiserver", Hosts: names})
 	etcdServing := p.issue(pki.Request{File: "etcd", User: "etcd", Hosts: []string{"127.0.0.1", "localhost"}})
 	etcdClient := p.issue(pki.Request{File: "apiserver-etcd-client", User: "kube-apiserver"})
 	kubeletClient := p.issue(pki.Request{File: "apiserver-kubelet-client", User: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}})
@@ -125,7 +134,7 @@ func (p *plan) servers() []process.Spec {
 		p.self("registry", topology.Control(), "--store="+filepath.Join(p.cacheDir, "images"), "--kubeconfig="+p.stand("registry")),
 		p.self("git", topology.Control(), "--cert="+git.Cert, "--key="+git.Key),
 		p.self("openshift", topology.Control(), "--cert="+admission.Cert, "--key="+admission.Key, "--client-ca="+p.ca.CertPath(),
-			"--ca-bundle="+caBundlePath, "--kubeconfig="+p.stand("openshift")),
+			"--ca-bundle="+caBundlePath, "--kubeconfig="+p.stand("openshift"), "--without="+strings.Join(p.options.withoutConstraints(), ",")),
 		p.self("storage", topology.Control(), "--kubeconfig="+p.stand("storage")),
 		p.buildAPI(),
 	}
@@ -148,10 +157,10 @@ func (p *plan) buildAPI() process.Spec {
 // proxy is a kube-proxy: one in each namespace, the control plane's among
 // them, or the API server could not reach a webhook by its Service.
 func (p *plan) proxy(n topology.Netns) process.Spec {
-	as := n.Name
+	as := n.Node
 	if n.PodCIDR == "" {
 		// kube-proxy waits for a node of its name, and the control plane is none.
-		as = topology.Node(1).Name
+		as = topology.Node(1).Node
 	}
 	path := filepath.Join(n.Dir(), "kube-proxy.yaml")
 	p.write(path, document{
@@ -178,7 +187,7 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 		fmt.Sprintf("server = %[1]q\n[header]\n  Authorization = %[2]q\n[host.%[1]q.header]\n  Authorization = %[2]q\n", "http://"+topology.RegistryHost, "Basic "+p.registryLogin))
 	p.networks(n)
 
-	serving := p.issue(pki.Request{File: "kubelet-" + n.Name, User: "system:node:" + n.Name, Groups: []string{"system:nodes"}, Hosts: []string{n.IP, n.Name}})
+	serving := p.issue(pki.Request{File: "kubelet-" + n.Node, User: "system:node:" + n.Node, Groups: []string{"system:nodes"}, Hosts: []string{n.IP, n.Node}})
 	config := filepath.Join(dir, "kubelet.yaml")
 	p.write(config, document{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -203,25 +212,28 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 		"imageGCHighThresholdPercent": 100,
 		"healthzBindAddress":          "127.0.0.1",
 	})
-	labels := "topology.kubernetes.io/zone=local"
-	if p.options.GPUs > 0 {
-		labels += fmt.Sprintf(",nvidia.com/gpu.present=true,nvidia.com/gpu.count=%d,nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3", p.options.GPUs)
-	}
 	kubeconfig := filepath.Join(dir, "kubelet.kubeconfig")
 	p.check(p.ca.WriteKubeconfig(kubeconfig, topology.APIServerURL, serving))
 
 	containerd := p.component("containerd@"+n.Name, n, "containerd", "--config", containerdConfig)
 	kubelet := p.component("kubelet@"+n.Name, n, p.kube, "kubelet", "--config="+config, "--kubeconfig="+kubeconfig,
-		"--hostname-override="+n.Name, "--node-ip="+n.IP, "--cert-dir="+filepath.Join(dir, "pki"), "--node-labels="+labels)
-	csi := p.self("csi@"+n.Name, n, "--node="+n.Name)
+		"--hostname-override="+n.Node, "--node-ip="+n.IP, "--cert-dir="+filepath.Join(dir, "pki"))
+	csi := p.self("csi@"+n.Name, n, "--node="+n.Node)
 	gpus := p.self("gpu@"+n.Name, n, "--node="+n.Name)
-	p.check(gpu.WriteState(gpuStateDir(n), gpu.Inventory(n.Name, p.options.GPUs, p.options.Faults)))
+	p.check(gpu.WriteState(gpuStateDir(n), gpu.Inventory(n.Name, p.options.gpusOf(n), p.options.Faults)))
 	nics := p.self("rdma@"+n.Name, n, "--node="+n.Name)
-	p.check(rdma.WriteState(topology.RDMADir(n.Name), rdma.FaultsOf(n.Name, p.options.RDMAFaults)))
+	p.check(rdma.WriteState(topology.RDMADir(n.Name), rdma.State{Layout: p.options.layoutOf(n), Faults: rdma.FaultsOf(n.Name, p.options.RDMAFaults)}))
 	containerd.Env = []string{cni.NodeVariable + "=" + n.Name}
 	specs := []process.Spec{containerd, kubelet, csi, gpus, nics}
 	for i := range specs {
 		specs[i].Binds = nodeBinds(n)
+	}
+	// specs has copies of containerd and kubelet.
+	if p.options.layoutOf(n).Form == rdma.HostDevices {
+		specs[0].Binds[infinibandDir] = rdma.Devices(topology.RDMADir(n.Name))
+	}
+	if p.options.Profile != "" && p.options.hasDevices(n) {
+		maps.Copy(specs[1].Binds, p.machine(n))
 	}
 	return specs
 }

@@ -62,15 +62,15 @@ func storedWith(name string) (Options, topology.Netns, error) {
 	if !ok {
 		return options, topology.Netns{}, errors.New("there is no cluster; localcluster up makes one")
 	}
-	node, err := nodeNamed(options.Nodes, name)
+	node, err := nodeNamed(options.nodes(), name)
 	return options, node, err
 }
 
-func nodeNamed(nodes int, name string) (topology.Netns, error) {
-	for _, node := range topology.Nodes(nodes) {
-		if node.Name == name {
+func nodeNamed(nodes []topology.Netns, name string) (topology.Netns, error) {
+	for _, node := range nodes {
+		if node.Name == name || node.Node == name {
 			return node, nil
 		}
 	}
-	return topology.Netns{}, fmt.Errorf("no node is named %q; the cluster has node-1 to node-%d", name, nodes)
+	return topology.Netns{}, fmt.Errorf("no node is named %q; the cluster has node-1 to node-%d", name, len(nodes))
 }

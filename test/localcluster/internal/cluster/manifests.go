@@ -61,6 +61,7 @@ const (
 // Routes, attachments and address pools.
 var moduleKinds = []struct{ module, file string }{
 	{openshiftModule, "security/v1/zz_generated.crd-manifests/0000_03_config-operator_01_securitycontextconstraints.crd.yaml"},
+	{openshiftModule, "config/v1/zz_generated.crd-manifests/0000_10_config-operator_01_infrastructures-Default.crd.yaml"},
 	{openshiftModule, "route/v1/zz_generated.crd-manifests/routes.crd.yaml"},
 	{attachmentModule, "artifacts/networks-crd.yaml"},
 	{whereaboutsModule, "doc/crds/whereabouts.cni.cncf.io_ippools.yaml"},

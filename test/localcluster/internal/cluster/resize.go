@@ -9,22 +9,23 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
-// resize changes the number of nodes: it removes the last nodes, or adds new ones. All others continue unchanged.
-func (u *startup) resize(ctx context.Context, from int) error {
-	to := u.options.Nodes
-	all := topology.Nodes(max(from, to))
-	if to < from {
-		return u.progress.stage("nodes removed", func() error {
-			for _, n := range all[to:] {
-				if err := removeNode(ctx, n); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+// resize changes the nodes: it removes those that are too many, gives nodes another name, and adds new ones. All others
+// continue unchanged.
+func (u *startup) resize(ctx context.Context, from []topology.Netns) error {
+	all := u.options.nodes()
+	for i, n := range from {
+		if i < len(all) && all[i] == n {
+			continue
+		}
+		if err := u.progress.stage("node "+n.Node+" removed", func() error { return removeNode(ctx, n, i < len(all)) }); err != nil {
+			return err
+		}
+	}
+	if len(all) <= len(from) {
+		return nil
 	}
 	return u.progress.stage("network and cgroups of new nodes", func() error {
-		for _, n := range all[from:] {
+		for _, n := range all[len(from):] {
 			// An up that was cut off may have left half of it.
 			if err := removeHost(ctx, n); err != nil {
 				return err
@@ -38,7 +39,7 @@ func (u *startup) resize(ctx context.Context, from int) error {
 		if err != nil {
 			return err
 		}
-		for _, n := range all[from:] {
+		for _, n := range all[len(from):] {
 			if err := host.Plug(ctx, n); err != nil {
 				return err
 			}
@@ -50,16 +51,37 @@ func (u *startup) resize(ctx context.Context, from int) error {
 	})
 }
 
-// removeNode ends a node with everything that runs on it, as when its machine is taken away.
-func removeNode(ctx context.Context, n topology.Netns) error {
-	if err := removeHost(ctx, n); err != nil {
+// removeNode ends a node with everything that runs on it, as when its machine is taken away. If it returns under another
+// name, its network and images stay.
+func removeNode(ctx context.Context, n topology.Netns, returns bool) error {
+	remove := removeHost
+	if returns {
+		remove = forgetNode
+	}
+	if err := remove(ctx, n); err != nil {
 		return err
 	}
 	for _, args := range [][]string{
-		{"delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName=" + n.Name, "--force", "--grace-period=0", "--wait=false"},
-		{"delete", "node", n.Name, "--ignore-not-found"},
+		{"delete", "pods", "--all-namespaces", "--field-selector=spec.nodeName=" + n.Node, "--force", "--grace-period=0", "--wait=false"},
+		{"delete", "node", n.Node, "--ignore-not-found"},
 	} {
 		if err := kubectl(ctx, "", args); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetNode ends everything on a node, and removes what its kubelet and its devices know.
+func forgetNode(_ context.Context, n topology.Netns) error {
+	if err := killNode(n); err != nil {
+		return err
+	}
+	for _, dir := range []string{nodeBinds(n)["/var/lib/kubelet"], topology.RDMADir(n.Name)} {
+		if err := host.UnmountBelow(dir); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
 	}

@@ -66,7 +66,7 @@ func Up(ctx context.Context, options Options, extras Extras, out io.Writer) erro
 		return nil
 	}
 	p.say("the cluster is up after %.1fs: %d nodes, %d GPUs each\n\n  export KUBECONFIG=%s DOCKER_CONFIG=%s\n  export PATH=%s:$PATH",
-		time.Since(start).Seconds(), options.Nodes, options.GPUs, topology.Kubeconfig(), DockerConfig(), topology.State("bin"))
+		time.Since(start).Seconds(), len(options.nodes()), options.GPUs, topology.Kubeconfig(), DockerConfig(), topology.State("bin"))
 	return nil
 }
 
@@ -141,7 +141,7 @@ func remains(stored bool, options Options) string {
 	if old, oldErr := os.ReadFile(bootPath()); err != nil || oldErr != nil || string(old) != boot {
 		return "the machine was restarted"
 	}
-	for _, n := range append(topology.Nodes(options.Nodes), topology.Control(), topology.Fabric()) {
+	for _, n := range append(options.nodes(), topology.Control(), topology.Fabric()) {
 		if _, err := os.Stat(n.Path()); err != nil {
 			return "network namespace " + n.SystemName() + " is gone"
 		}
@@ -172,9 +172,9 @@ func (u *startup) run(ctx context.Context) (err error) {
 		if err := u.progress.stage("network and cgroups", func() error { return u.prepareHost(ctx) }); err != nil {
 			return err
 		}
-	case stored.Nodes != u.options.Nodes:
+	case !slices.Equal(stored.nodes(), u.options.nodes()):
 		u.changed = true
-		if err := u.resize(ctx, stored.Nodes); err != nil {
+		if err := u.resize(ctx, stored.nodes()); err != nil {
 			return err
 		}
 	}
@@ -336,11 +336,11 @@ func (u *startup) prepareHost(ctx context.Context) error {
 	if err := host.EnableForwarding(); err != nil {
 		return err
 	}
-	network := host.Network{Namespaces: append(topology.Nodes(u.options.Nodes), topology.Control())}
+	network := host.Network{Namespaces: append(u.options.nodes(), topology.Control())}
 	if err := network.Up(ctx); err != nil {
 		return err
 	}
-	if err := host.FabricUp(ctx, topology.Nodes(u.options.Nodes)); err != nil {
+	if err := host.FabricUp(ctx, u.options.nodes()); err != nil {
 		return err
 	}
 	cgroups, err := host.DetectCgroups()
@@ -350,7 +350,7 @@ func (u *startup) prepareHost(ctx context.Context) error {
 	if err := cgroups.Create(process.SystemCgroup); err != nil {
 		return err
 	}
-	for _, n := range topology.Nodes(u.options.Nodes) {
+	for _, n := range u.options.nodes() {
 		if err := cgroups.Create(topology.CgroupRoot + "/" + n.Name); err != nil {
 			return err
 		}
@@ -464,7 +464,7 @@ func copyProgram(from, to string) error {
 // until the cluster can be used. The order is that of what needs what; what
 // needs nothing of each other starts side by side.
 func (u *startup) startAll(ctx context.Context) error {
-	nodes := topology.Nodes(u.options.Nodes)
+	nodes := u.options.nodes()
 	control, servers := u.plan.control(), u.plan.servers()
 	var perNode [][]process.Spec
 	proxies := []process.Spec{u.plan.proxy(topology.Control())}
@@ -508,7 +508,12 @@ func (u *startup) startAll(ctx context.Context) error {
 		if err := starter.start(rest...); err != nil {
 			return err
 		}
-		return u.progress.stage("nodes", func() error { return waitNodes(groupCtx, u.options, starter.started) })
+		return u.progress.stage("nodes", func() error {
+			if err := waitNodes(groupCtx, u.options, starter.started); err != nil {
+				return err
+			}
+			return describeNodes(groupCtx, u.options)
+		})
 	})
 	group.Go(func() error {
 		if err := u.progress.stage("manifests applied", func() error { return u.apply(groupCtx) }); err != nil {
@@ -563,7 +568,12 @@ func (u *startup) manifests(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return render(u.images, ca, u.caBundle, modules)
+	infrastructure, err := u.options.infrastructure()
+	if err != nil {
+		return "", err
+	}
+	manifests, err := render(u.images, ca, u.caBundle, modules)
+	return manifests + separator + infrastructure + separator + "# profile " + u.options.Profile, err
 }
 
 // apply applies the manifests, with the real kubectl, unless they are.
@@ -588,6 +598,9 @@ func (u *startup) apply(ctx context.Context) error {
 		if err := kubectl(ctx, step.input, step.args); err != nil {
 			return fmt.Errorf("applying manifests: %w", err)
 		}
+	}
+	if err := u.applyProfile(ctx); err != nil {
+		return fmt.Errorf("applying the profile: %w", err)
 	}
 	return os.WriteFile(appliedPath(), []byte(sum(manifests)), 0o644)
 }

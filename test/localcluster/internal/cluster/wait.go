@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	watchtools "k8s.io/client-go/tools/watch"
 
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
@@ -92,18 +93,17 @@ func waitNodes(ctx context.Context, options Options, started map[string]time.Tim
 	if err != nil {
 		return err
 	}
-	wanted := map[string]int64{}
-	for _, n := range topology.Nodes(options.Nodes) {
-		wanted[n.Name] = int64(options.GPUs)
-	}
-	for _, f := range options.Faults {
-		if f.Fault.Kind == "xid" {
-			wanted[f.Node]--
-		}
-	}
+	all := map[string]wanted{}
 	missing := map[string]string{}
-	for name := range wanted {
-		missing[name] = "not registered"
+	for _, n := range options.nodes() {
+		w := wanted{component: "kubelet@" + n.Name, gpus: int64(options.gpusOf(n)), functions: int64(options.functionsOf(n))}
+		for _, f := range options.Faults {
+			if f.Node == n.Name && f.Fault.Kind == gpu.Xid {
+				w.gpus--
+			}
+		}
+		all[n.Node] = w
+		missing[n.Node] = "not registered"
 	}
 	nodes := client.CoreV1().Nodes()
 	return until(ctx, nodeTimeout, &cache.ListWatch{
@@ -115,7 +115,8 @@ func waitNodes(ctx context.Context, options Options, started map[string]time.Tim
 		},
 	}, &corev1.Node{}, func(object runtime.Object) (done bool) {
 		node := object.(*corev1.Node)
-		if why := nodeMissing(node, wanted[node.Name], started["kubelet@"+node.Name]); why != "" {
+		w, ours := all[node.Name]
+		if why := nodeMissing(node, w, started[w.component]); ours && why != "" {
 			missing[node.Name] = why
 		} else {
 			delete(missing, node.Name)
@@ -124,7 +125,13 @@ func waitNodes(ctx context.Context, options Options, started map[string]time.Tim
 	}, func() string { return fmt.Sprint("nodes: ", missing) })
 }
 
-func nodeMissing(node *corev1.Node, gpus int64, started time.Time) string {
+// wanted is what a node is to offer, and the name of its kubelet's component.
+type wanted struct {
+	component       string
+	gpus, functions int64
+}
+
+func nodeMissing(node *corev1.Node, want wanted, started time.Time) string {
 	for _, c := range node.Status.Conditions {
 		if c.Type != corev1.NodeReady {
 			continue
@@ -137,13 +144,13 @@ func nodeMissing(node *corev1.Node, gpus int64, started time.Time) string {
 			return "its kubelet, just started, has not reported"
 		}
 		have := node.Status.Allocatable["nvidia.com/gpu"]
-		if have.Value() != gpus {
-			return fmt.Sprintf("%d of %d GPUs allocatable", have.Value(), gpus)
+		if have.Value() != want.gpus {
+			return fmt.Sprintf("%d of %d GPUs allocatable", have.Value(), want.gpus)
 		}
 		for _, nic := range rdma.NICs {
 			have := node.Status.Allocatable[corev1.ResourceName(nic.Resource())]
-			if have.Value() != rdma.FunctionsEach {
-				return fmt.Sprintf("%d of %d %s allocatable", have.Value(), rdma.FunctionsEach, nic.Resource())
+			if have.Value() != want.functions {
+				return fmt.Sprintf("%d of %d %s allocatable", have.Value(), want.functions, nic.Resource())
 			}
 		}
 		return ""

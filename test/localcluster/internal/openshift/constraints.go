@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,13 +35,21 @@ func untilServed(ctx context.Context, list func(context.Context, metav1.ListOpti
 	}
 }
 
-// makeStock creates the constraints that every cluster has. It does not change existing ones, because administrators do.
-func makeStock(ctx context.Context, clients Clients) error {
+// makeStock creates the constraints that every cluster has, and removes those that this one lacks. It does not change
+// existing ones, because administrators do.
+func makeStock(ctx context.Context, clients Clients, without []string) error {
 	stock, err := scc.Stock()
 	if err != nil {
 		return err
 	}
 	for _, constraints := range stock {
+		if slices.Contains(without, constraints.Name) {
+			err := clients.Constraints.SecurityContextConstraints().Delete(ctx, constraints.Name, metav1.DeleteOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("removing the constraints %s: %w", constraints.Name, err)
+			}
+			continue
+		}
 		_, err := clients.Constraints.SecurityContextConstraints().Create(ctx, constraints, metav1.CreateOptions{})
 		if err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("making the constraints %s: %w", constraints.Name, err)

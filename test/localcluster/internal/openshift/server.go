@@ -39,6 +39,8 @@ type Config struct {
 	ClientCA string
 	// CABundle is the file of certificates that the cluster trusts.
 	CABundle string
+	// Without are constraints that the cluster lacks.
+	Without []string
 }
 
 // Clients are those of the APIs that the server stands in for, and Kubernetes's.
@@ -84,7 +86,7 @@ func Run(ctx context.Context, clients Clients, config Config) error {
 	if err := untilServed(ctx, discarding(routes.List)); err != nil {
 		return err
 	}
-	if err := makeStock(ctx, clients); err != nil {
+	if err := makeStock(ctx, clients, config.Without); err != nil {
 		return err
 	}
 	all := informers.NewSharedInformerFactory(clients.Kube, 0)

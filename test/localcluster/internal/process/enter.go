@@ -83,8 +83,10 @@ func joinNetns(ns topology.Netns) error {
 // bindPrivately mounts source at target so that the host does not see it,
 // while what is mounted later below source is seen below target too.
 func bindPrivately(source, target string) error {
-	if err := os.MkdirAll(source, 0o755); err != nil {
-		return err
+	if info, err := os.Stat(source); err != nil || info.IsDir() {
+		if err := os.MkdirAll(source, 0o755); err != nil {
+			return err
+		}
 	}
 	// Cut the tie between this namespace and the host's at the mount that the
 	// target lies on, in case the host shares it.

@@ -41,12 +41,17 @@ func (f Function) Attach(dir string, i Interface) error {
 	t.detach(f)
 	t.write(path.Join(f.dir(), "net", i.Name, "mtu"), strconv.Itoa(i.MTU))
 	t.write(path.Join(f.dir(), "net", i.Name, "address"), i.MAC.String())
-	for n, address := range append([]netip.Addr{linkLocal(i.MAC)}, i.Addresses...) {
+	t.gids(f, i.Name, append([]netip.Addr{linkLocal(i.MAC)}, i.Addresses...))
+	return t.err
+}
+
+// gids writes the GIDs of an interface's addresses.
+func (t *tree) gids(f Function, netdev string, addresses []netip.Addr) {
+	for n, address := range addresses {
 		for k, kind := range []string{roceV1, roceV2} {
-			t.setGID(f.port(), 2*n+k, GID(address), kind, i.Name)
+			t.setGID(f.port(), 2*n+k, GID(address), kind, netdev)
 		}
 	}
-	return t.err
 }
 
 // Detach takes back what Attach wrote for that owner. Another may have been given the

@@ -66,11 +66,17 @@ func FaultsOf(node string, all []NodeFault) Faults {
 }
 
 // StateFile is the file's name in the folder of the node's devices.
-const StateFile = "faults.json"
+const StateFile = "state.json"
 
-// WriteState writes the node's faults where its device plugin reads them.
-func WriteState(dir string, faults Faults) error {
-	content, err := json.MarshalIndent(faults, "", "  ")
+// State is what the programs of a node know about its NICs.
+type State struct {
+	Layout Layout
+	Faults Faults
+}
+
+// WriteState writes the state where the node's device plugins read it.
+func WriteState(dir string, state State) error {
+	content, err := json.MarshalIndent(state, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -81,16 +87,16 @@ func WriteState(dir string, faults Faults) error {
 }
 
 // ReadState reads what WriteState wrote.
-func ReadState(dir string) (Faults, error) {
+func ReadState(dir string) (State, error) {
+	var state State
 	content, err := os.ReadFile(filepath.Join(dir, StateFile))
 	if err != nil {
-		return nil, err
+		return state, err
 	}
-	var faults Faults
-	if err := json.Unmarshal(content, &faults); err != nil {
-		return nil, fmt.Errorf("reading the RDMA faults of %s: %w", dir, err)
+	if err := json.Unmarshal(content, &state); err != nil {
+		return state, fmt.Errorf("reading the RDMA state of %s: %w", dir, err)
 	}
-	return faults, nil
+	return state, nil
 }
 
 // replace gives the file that content at once, unless it has it.

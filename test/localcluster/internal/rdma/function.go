@@ -5,6 +5,7 @@ package rdma
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 )
@@ -65,6 +66,14 @@ func (f Function) Address() string {
 	return fmt.Sprintf("0000:%s:00.%d", f.NIC.Bus, number)
 }
 
+// HostAddress is the address of its interface on a node with HostDevices.
+func (f Function) HostAddress() netip.Prefix {
+	rail := netip.MustParsePrefix(f.NIC.Range)
+	address := rail.Addr().As4()
+	address[3] = byte(10 + f.node)
+	return netip.PrefixFrom(netip.AddrFrom4(address), rail.Bits())
+}
+
 // MAC is that of its network interface: as in hardware, the same for every pod.
 func (f Function) MAC() string {
 	return fmt.Sprintf("02:6d:6c:%02x:%s:%02x", f.node, f.NIC.Bus, f.Number)
@@ -83,22 +92,57 @@ func (f Function) Files() []string {
 
 func (f Function) file(kind string) string { return kind + strconv.Itoa(f.device) }
 
-// firstDevices are the numbers of the devices of each NIC's first virtual function, by
-// node: they differ, as they came to differ on the clusters. The other virtual
-// functions' and the physical ones' follow where there is room.
-var firstDevices = [][]int{
+// Form is how pods get the NICs.
+type Form string
+
+// The forms.
+const (
+	// SRIOV: device plugins give virtual functions, and attachments give their interfaces.
+	SRIOV Form = "sriov"
+	// HostDevices: privileged pods see the physical functions, whose interfaces and addresses are the node's.
+	HostDevices Form = "host"
+	// NoNICs: the node has none.
+	NoNICs Form = "none"
+)
+
+// Layout is the form of a node's NICs and the names of their devices. The zero Layout is SRIOV with the usual names.
+type Layout struct {
+	Form Form `json:"form"`
+	// Devices are the numbers of each NIC's device: that of its first virtual function, or of its physical one with
+	// HostDevices. The others' follow where there is room.
+	Devices []int `json:"devices"`
+}
+
+// usualDevices are those of a layout without, by node: they differ, as they came to differ on the clusters.
+var usualDevices = [][]int{
 	{6, 7, 8, 9},
 	{2, 3, 4, 5},
 	{6, 7, 10, 11},
 }
 
+// storage is a card that a node with HostDevices has besides the NICs: on no GPU's switch, with an active link.
+var storage = NIC{"eno1np0", "53", 0, "10.0.110.0/24"}
+
 // Functions are all of the node's, NIC by NIC, the physical one first.
-func Functions(node string) []Function {
+func (l Layout) Functions(node string) []Function {
 	number, err := strconv.Atoi(strings.TrimPrefix(node, "node-"))
 	if err != nil || number < 1 {
 		number = 1
 	}
-	first := firstDevices[(number-1)%len(firstDevices)]
+	first := l.Devices
+	if len(first) == 0 {
+		first = usualDevices[(number-1)%len(usualDevices)]
+	}
+	var functions []Function
+	switch l.Form {
+	case NoNICs:
+		return nil
+	case HostDevices:
+		for i, nic := range NICs {
+			functions = append(functions, Function{NIC: nic, node: number, device: first[i]})
+		}
+		return append(functions, Function{NIC: storage, node: number})
+	}
 	taken := map[int]bool{}
 	for _, d := range first {
 		taken[d] = true
@@ -121,7 +165,6 @@ func Functions(node string) []Function {
 			}
 		}
 	}
-	var functions []Function
 	for i, nic := range NICs {
 		for n, device := range devices[i] {
 			functions = append(functions, Function{NIC: nic, Number: n, node: number, device: device})
@@ -131,8 +174,8 @@ func Functions(node string) []Function {
 }
 
 // FunctionAt is the node's function of that PCI address.
-func FunctionAt(node, address string) (Function, bool) {
-	for _, f := range Functions(node) {
+func (l Layout) FunctionAt(node, address string) (Function, bool) {
+	for _, f := range l.Functions(node) {
 		if f.Address() == address {
 			return f, true
 		}

@@ -24,7 +24,7 @@ func TestDevicesDifferBetweenNodes(t *testing.T) {
 	} {
 		var first []string
 		names, addresses, macs := map[string]bool{}, map[string]bool{}, map[string]bool{}
-		for _, f := range Functions(node) {
+		for _, f := range (Layout{}).Functions(node) {
 			if f.Number == 1 {
 				first = append(first, f.Device())
 			}
@@ -61,7 +61,7 @@ func TestParseNodeFault(t *testing.T) {
 
 func TestVariables(t *testing.T) {
 	const name = "PCIDEVICE_OPENSHIFT_IO_ENO5NP0RDMA"
-	function, ok := FunctionAt("node-1", "0000:03:00.2")
+	function, ok := Layout{}.FunctionAt("node-1", "0000:03:00.2")
 	if !ok {
 		t.Fatal("node-1 has no 0000:03:00.2")
 	}
@@ -99,7 +99,7 @@ func TestTree(t *testing.T) {
 	gpus := gpu.Inventory("node-1", 4, nil)
 	write := func(faults Faults) {
 		t.Helper()
-		if err := WriteTree(dir, "node-1", gpus, faults); err != nil {
+		if err := WriteTree(dir, "node-1", gpus, State{Faults: faults}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -142,10 +142,10 @@ func TestTree(t *testing.T) {
 
 func TestAttach(t *testing.T) {
 	dir := t.TempDir()
-	if err := WriteTree(dir, "node-1", nil, nil); err != nil {
+	if err := WriteTree(dir, "node-1", nil, State{}); err != nil {
 		t.Fatal(err)
 	}
-	function, _ := FunctionAt("node-1", "0000:03:00.2")
+	function, _ := Layout{}.FunctionAt("node-1", "0000:03:00.2")
 	attach := func(owner, address string) {
 		t.Helper()
 		mac, err := net.ParseMAC("02:6d:6c:01:03:01")
@@ -185,7 +185,7 @@ func TestAttach(t *testing.T) {
 	if got := read(t, dir, "sys/bus/pci/devices/0000:03:00.2/net/net1/mtu"); got != "9000" {
 		t.Errorf("MTU %s, want 9000", got)
 	}
-	if err := WriteTree(dir, "node-1", nil, Faults{"eno5np0": Down}); err != nil {
+	if err := WriteTree(dir, "node-1", nil, State{Faults: Faults{"eno5np0": Down}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := len(table()); got != 4 {
@@ -204,14 +204,14 @@ func TestAttach(t *testing.T) {
 func TestStateSurvives(t *testing.T) {
 	dir := t.TempDir()
 	want := FaultsOf("node-2", []NodeFault{{"node-2", "eno6np0", "rate-100"}, {"node-1", "eno5np0", Down}})
-	if err := WriteState(dir, want); err != nil {
+	if err := WriteState(dir, State{Faults: want, Layout: Layout{Form: HostDevices, Devices: []int{2, 3, 4, 5}}}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := ReadState(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(Faults{"eno6np0": "rate-100"}, got); diff != "" {
+	if diff := cmp.Diff(State{Layout{HostDevices, []int{2, 3, 4, 5}}, Faults{"eno6np0": "rate-100"}}, got); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
 	}
 }

@@ -3,6 +3,8 @@ package rdma
 import (
 	"errors"
 	"io/fs"
+	"net"
+	"net/netip"
 	"os"
 	"path"
 	"path/filepath"
@@ -18,12 +20,28 @@ const (
 	SysRootVariable = "MLENV_SYS_ROOT"
 )
 
+// Devices is the folder of the files of a node's devices.
+func Devices(dir string) string { return filepath.Join(dir, "dev") }
+
+// devFolder is a folder with a link to the node's own files of devices, for containers that see them.
+func devFolder(dir string) string { return filepath.Join(dir, "host-dev") }
+
 // Root returns the root folder of a node's devices. Its sys describes them, and the node's GPUs, as the kernel does. Every
 // container of the node sees all of it, as in shared RDMA namespace mode.
 func Root(dir string) string { return filepath.Join(dir, "root") }
 
-// ProcFiles are files of the tree outside sys that containers see too.
-var ProcFiles = []string{"proc/cmdline", "proc/driver/nvidia/version"}
+// Visible are the files and folders of the tree that all containers with devices see, by their names below SysRoot.
+// Those with the node's own devices also see its /dev/infiniband, if they are privileged.
+func Visible(dir string, form Form) map[string]string {
+	visible := map[string]string{}
+	for _, name := range []string{"sys", "proc/cmdline", "proc/driver/nvidia/version"} {
+		visible[name] = filepath.Join(Root(dir), name)
+	}
+	if form == HostDevices {
+		visible["dev"] = devFolder(dir)
+	}
+	return visible
+}
 
 // gids is the length of a port's table, which is shorter than a real one's 256.
 const gids = 16
@@ -35,12 +53,20 @@ const (
 
 // WriteTree makes the node's tree, or changes what the faults change in it. What
 // attachments have written there stays.
-func WriteTree(dir, node string, gpus []gpu.GPU, faults Faults) error {
+func WriteTree(dir, node string, gpus []gpu.GPU, state State) error {
 	t := &tree{root: Root(dir)}
 	t.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/sda1 intel_iommu=on iommu=pt")
 	t.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  "+gpu.DriverVersion+"  Release Build  (stand-in)")
-	for group, f := range Functions(node) {
-		t.function(f, group, faults[f.NIC.Name])
+	for group, f := range state.Layout.Functions(node) {
+		t.function(f, group, state.Faults[f.NIC.Name])
+		if state.Layout.Form == HostDevices {
+			t.do(t.hostGIDs(f))
+		}
+	}
+	// A privileged container has the files of the node's own /dev.
+	t.do(os.MkdirAll(devFolder(dir), 0o755))
+	if err := os.Symlink("/dev/infiniband", filepath.Join(devFolder(dir), "infiniband")); !errors.Is(err, fs.ErrExist) {
+		t.do(err)
 	}
 	for i, g := range gpus {
 		// One NIC for each GPU, or for two: both are on its switch.
@@ -57,6 +83,9 @@ func PCIAddress(g gpu.GPU) string { return strings.ToLower(strings.TrimPrefix(g.
 // switchOf is the way to a port of the PCIe switch that the NIC and a GPU are on.
 func switchOf(nic NIC) string {
 	socket := nic.Bus[:1]
+	if nic == storage {
+		return "pci0000:" + socket + "0/0000:" + socket + "0:01.0/0000:" + socket + "1:"
+	}
 	return "pci0000:" + socket + "0/0000:" + socket + "0:01.0/0000:" + socket + "1:00.0/0000:" + socket + "2:"
 }
 
@@ -102,6 +131,17 @@ func (t *tree) function(f Function, group int, fault Fault) {
 	if !t.exists(path.Join(port, "gids")) {
 		t.clearGIDs(port)
 	}
+}
+
+// hostGIDs writes the GIDs of the addresses that the function's interface has on the node. The interface itself is not
+// visible in pods.
+func (t *tree) hostGIDs(f Function) error {
+	mac, err := net.ParseMAC(f.MAC())
+	if err != nil {
+		return err
+	}
+	t.gids(f, f.NIC.Name, []netip.Addr{linkLocal(mac), f.HostAddress().Addr()})
+	return nil
 }
 
 // dir is the folder of the function, and port that of its RDMA device's one port.

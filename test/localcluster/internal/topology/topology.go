@@ -45,8 +45,10 @@ const (
 
 // Netns is a network namespace of the cluster: the control plane's, a node's or the fabric's.
 type Netns struct {
-	// Name is the component suffix and, for a node, the Kubernetes node name.
+	// Name is the component suffix.
 	Name string
+	// Node is the name of the Kubernetes node, "" where there is none: Name, or that of a profile.
+	Node string
 	IP   string
 	// PodCIDR is empty where no pods are.
 	PodCIDR string
@@ -60,8 +62,10 @@ func Fabric() Netns { return Netns{Name: "fabric"} }
 
 // Node is the namespace of node i, counted from 1.
 func Node(i int) Netns {
+	name := fmt.Sprintf("node-%d", i)
 	return Netns{
-		Name:    fmt.Sprintf("node-%d", i),
+		Name:    name,
+		Node:    name,
 		IP:      fmt.Sprintf("10.223.0.%d", 10+i),
 		PodCIDR: fmt.Sprintf("10.128.%d.0/24", i),
 	}

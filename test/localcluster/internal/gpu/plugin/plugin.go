@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/deviceplugin"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
+	rdmaplugin "github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma/plugin"
 )
 
 // Resource is what pods ask for.
@@ -110,6 +111,10 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	answer := &api.AllocateResponse{}
+	nics, err := rdma.ReadState(p.config.RDMADir)
+	if err != nil {
+		return nil, err
+	}
 	for _, container := range request.ContainerRequests {
 		response := &api.ContainerAllocateResponse{
 			Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(container.DevicesIds, ",")},
@@ -118,6 +123,10 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 				{HostPath: p.config.StateDir, ContainerPath: gpu.StateDir, ReadOnly: true},
 			},
 			Devices: []*api.DeviceSpec{p.device("nvidiactl"), p.device("nvidia-uvm")},
+		}
+		if nics.Layout.Form == rdma.HostDevices {
+			response.Envs[rdma.SysRootVariable] = rdma.SysRoot
+			response.Mounts = append(response.Mounts, rdmaplugin.Tree(p.config.RDMADir, rdma.HostDevices)...)
 		}
 		for _, id := range container.DevicesIds {
 			g, ok := p.find(id)

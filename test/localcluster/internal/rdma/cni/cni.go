@@ -32,6 +32,12 @@ const NodeVariable = "LOCALCLUSTER_NODE"
 func Main() {
 	node := os.Getenv(NodeVariable)
 	p := plugin{node: node, dir: topology.RDMADir(node)}
+	state, err := rdma.ReadState(p.dir)
+	if err != nil {
+		_ = types.NewError(types.ErrInternal, err.Error(), "").Print()
+		os.Exit(1)
+	}
+	p.layout = state.Layout
 	skel.PluginMainFuncs(skel.CNIFuncs{
 		Add:   p.add,
 		Del:   p.del,
@@ -40,7 +46,10 @@ func Main() {
 }
 
 // plugin is one call, on that node with the devices in dir.
-type plugin struct{ node, dir string }
+type plugin struct {
+	node, dir string
+	layout    rdma.Layout
+}
 
 // config is what the stand-in reads of an attachment: the settings of virtual
 // functions, as spoofchk, mean nothing here.
@@ -67,7 +76,7 @@ func (p plugin) add(args *skel.CmdArgs) error {
 	if err != nil {
 		return fmt.Errorf("SRIOV-CNI failed to load netconf: %w", err)
 	}
-	function, ok := rdma.FunctionAt(p.node, c.DeviceID)
+	function, ok := p.layout.FunctionAt(p.node, c.DeviceID)
 	if !ok || function.Number == 0 {
 		return fmt.Errorf("SRIOV-CNI failed to load netconf: LoadConf(): the device %q is no virtual function of %s", c.DeviceID, p.node)
 	}
@@ -100,7 +109,7 @@ func (p plugin) del(args *skel.CmdArgs) error {
 			return err
 		}
 	}
-	for _, f := range rdma.Functions(p.node) {
+	for _, f := range p.layout.Functions(p.node) {
 		if err := f.Detach(p.dir, owner(args)); err != nil {
 			return err
 		}

@@ -6,9 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -40,12 +42,24 @@ const infoDir = "/run/k8s.cni.cncf.io/devinfo/dp"
 type node struct {
 	config Config
 
-	mu     sync.Mutex
-	faults rdma.Faults
+	mu    sync.Mutex
+	state rdma.State
 }
 
-// Run serves a plugin for each NIC until the context ends.
+// Run serves a plugin for each NIC until the context ends, and begins anew when the layout changes.
 func Run(ctx context.Context, config Config) error {
+	for {
+		layout, stop := context.WithCancel(ctx)
+		err := run(layout, stop, config)
+		stop()
+		if err != nil || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// run serves the plugins of one layout. It stops itself when the state has another.
+func run(ctx context.Context, stop func(), config Config) error {
 	n := &node{config: config}
 	if err := n.reload(ctx); err != nil {
 		return err
@@ -56,32 +70,66 @@ func Run(ctx context.Context, config Config) error {
 	if err := deviceplugin.MakeFile(n.devices(), "rdma_cm"); err != nil {
 		return err
 	}
+	functions := n.state.Layout.Functions(config.Node.Name)
+	if err := n.assignAddresses(ctx, functions); err != nil {
+		return err
+	}
+	for _, f := range functions {
+		for _, file := range f.Files() {
+			if err := deviceplugin.MakeFile(n.devices(), file); err != nil {
+				return err
+			}
+		}
+	}
 	var plugins []deviceplugin.Plugin
 	for _, nic := range rdma.NICs {
 		p := &plugin{node: n, nic: nic}
-		for _, f := range rdma.Functions(config.Node.Name) {
-			if f.NIC != nic || f.Number == 0 {
-				continue
+		for _, f := range functions {
+			if f.NIC == nic && f.Number > 0 {
+				p.functions = append(p.functions, f)
 			}
-			p.functions = append(p.functions, f)
-			for _, file := range f.Files() {
-				if err := deviceplugin.MakeFile(n.devices(), file); err != nil {
-					return err
-				}
-			}
+		}
+		if len(p.functions) == 0 {
+			continue
 		}
 		plugins = append(plugins, deviceplugin.Plugin{
 			Resource: nic.Resource(), Socket: strings.ReplaceAll(nic.Resource(), "/", "_") + ".sock", Server: p,
 		})
 	}
-	return deviceplugin.Run(ctx, plugins, filepath.Join(config.Dir, rdma.StateFile), func() error { return n.reload(ctx) })
+	return deviceplugin.Run(ctx, plugins, filepath.Join(config.Dir, rdma.StateFile), func() error {
+		before := n.state.Layout
+		err := n.reload(ctx)
+		if !reflect.DeepEqual(before, n.state.Layout) {
+			stop()
+		}
+		return err
+	})
+}
+
+// assignAddresses gives the NICs' own interfaces their addresses with rdma.HostDevices, and none otherwise.
+func (n *node) assignAddresses(ctx context.Context, functions []rdma.Function) error {
+	commands := [][]string{}
+	for _, nic := range rdma.NICs {
+		commands = append(commands, []string{"flush", "dev", nic.Name})
+	}
+	for _, f := range functions {
+		if n.state.Layout.Form == rdma.HostDevices && slices.Contains(rdma.NICs, f.NIC) {
+			commands = append(commands, []string{"add", f.HostAddress().String(), "dev", f.NIC.Name})
+		}
+	}
+	for _, command := range commands {
+		if out, err := exec.CommandContext(ctx, "ip", append([]string{"addr"}, command...)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip addr %s: %w: %s", strings.Join(command, " "), err, out)
+		}
+	}
+	return nil
 }
 
 func (n *node) devices() string { return filepath.Join(n.config.Dir, "dev") }
 
 // reload brings the tree and the links in line with the state.
 func (n *node) reload(ctx context.Context) error {
-	faults, err := rdma.ReadState(n.config.Dir)
+	state, err := rdma.ReadState(n.config.Dir)
 	if err != nil {
 		return err
 	}
@@ -90,21 +138,21 @@ func (n *node) reload(ctx context.Context) error {
 		return err
 	}
 	n.mu.Lock()
-	n.faults = faults
+	n.state = state
 	n.mu.Unlock()
-	if err := rdma.WriteTree(n.config.Dir, n.config.Node.Name, gpus, faults); err != nil {
+	if err := rdma.WriteTree(n.config.Dir, n.config.Node.Name, gpus, state); err != nil {
 		return err
 	}
 	for _, nic := range rdma.NICs {
-		state := "up"
-		if faults[nic.Name] == rdma.Down {
-			state = "down"
+		cable := "up"
+		if state.Faults[nic.Name] == rdma.Down {
+			cable = "down"
 		}
 		// At the switch, as when a cable is pulled: the NIC loses its carrier, and the
 		// interfaces of pods with it.
-		out, err := exec.CommandContext(ctx, "ip", "-n", topology.Fabric().SystemName(), "link", "set", n.config.Node.Port(nic.Name), state).CombinedOutput()
+		out, err := exec.CommandContext(ctx, "ip", "-n", topology.Fabric().SystemName(), "link", "set", n.config.Node.Port(nic.Name), cable).CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("setting the link of %s %s: %w: %s", nic.Name, state, err, out)
+			return fmt.Errorf("setting the link of %s %s: %w: %s", nic.Name, cable, err, out)
 		}
 	}
 	return nil
@@ -153,7 +201,7 @@ func (p *plugin) GetPreferredAllocation(_ context.Context, request *api.Preferre
 
 func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api.AllocateResponse, error) {
 	p.mu.Lock()
-	fault := p.faults[p.nic.Name]
+	fault := p.state.Faults[p.nic.Name]
 	p.mu.Unlock()
 	answer := &api.AllocateResponse{}
 	for _, container := range request.ContainerRequests {
@@ -166,12 +214,12 @@ func (p *plugin) Allocate(_ context.Context, request *api.AllocateRequest) (*api
 			return nil, err
 		}
 		variables[rdma.SysRootVariable] = rdma.SysRoot
-		response := &api.ContainerAllocateResponse{Envs: variables, Mounts: p.tree(), Devices: []*api.DeviceSpec{p.device("rdma_cm")}}
+		response := &api.ContainerAllocateResponse{Envs: variables, Mounts: Tree(p.config.Dir, rdma.SRIOV), Devices: []*api.DeviceSpec{p.device("rdma_cm")}}
 		for _, f := range functions {
 			for _, file := range f.Files() {
 				response.Devices = append(response.Devices, p.device(file))
 			}
-			response.Mounts = append(response.Mounts, p.mount(filepath.Join(p.devices(), f.Uverbs()), "dev/infiniband/"+f.Uverbs()))
+			response.Mounts = append(response.Mounts, mount(filepath.Join(p.devices(), f.Uverbs()), "dev/infiniband/"+f.Uverbs()))
 			if err := p.saveInfo(f); err != nil {
 				return nil, err
 			}
@@ -197,18 +245,17 @@ func (p *plugin) device(name string) *api.DeviceSpec {
 	return &api.DeviceSpec{HostPath: filepath.Join(p.devices(), name), ContainerPath: "/dev/infiniband/" + name, Permissions: "rw"}
 }
 
-// tree mounts what all containers see of the tree: the kubelet mounts it once for
-// several resources.
-func (p *plugin) tree() []*api.Mount {
-	root := rdma.Root(p.config.Dir)
-	mounts := []*api.Mount{p.mount(filepath.Join(root, "sys"), "sys")}
-	for _, file := range rdma.ProcFiles {
-		mounts = append(mounts, p.mount(filepath.Join(root, file), file))
+// Tree mounts what all containers see of the tree of a node's devices: the kubelet mounts it once for several resources.
+func Tree(dir string, form rdma.Form) []*api.Mount {
+	var mounts []*api.Mount
+	visible := rdma.Visible(dir, form)
+	for _, name := range slices.Sorted(maps.Keys(visible)) {
+		mounts = append(mounts, mount(visible[name], name))
 	}
 	return mounts
 }
 
-func (p *plugin) mount(from, to string) *api.Mount {
+func mount(from, to string) *api.Mount {
 	return &api.Mount{HostPath: from, ContainerPath: filepath.Join(rdma.SysRoot, to), ReadOnly: true}
 }
 

@@ -1,0 +1,197 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
+)
+
+// machine writes the files in which the kubelet of a profile's node reads its processors and memory, and returns them by
+// the paths that they take the place of. Nothing else on the node sees them. The kubelet counts the processors of each NUMA
+// node, and confines pods to their numbers: so there are many NUMA nodes, each with this machine's processors.
+func (p *plan) machine(n topology.Netns) map[string]string {
+	like := p.options.like()
+	dir := filepath.Join(n.Dir(), "machine")
+	kilobytes := like.Memory.Value() >> 10
+	p.writeText(filepath.Join(dir, "meminfo"), fmt.Sprintf("MemTotal: %d kB\nSwapTotal: 0 kB\n", kilobytes))
+	nodes := max(1, like.Processors/runtime.NumCPU())
+	for node := range nodes {
+		folder := filepath.Join(dir, "node", fmt.Sprintf("node%d", node))
+		p.writeText(filepath.Join(folder, "meminfo"), fmt.Sprintf("Node %d MemTotal: %d kB\n", node, kilobytes/int64(nodes)))
+		for cpu := range runtime.NumCPU() {
+			processor := filepath.Join(folder, fmt.Sprintf("cpu%d", cpu), "topology")
+			p.writeText(filepath.Join(processor, "core_id"), fmt.Sprintln(cpu))
+			p.writeText(filepath.Join(processor, "physical_package_id"), fmt.Sprintln(node))
+		}
+	}
+	return map[string]string{
+		"/proc/meminfo":            filepath.Join(dir, "meminfo"),
+		"/sys/devices/system/node": filepath.Join(dir, "node"),
+	}
+}
+
+// Labels of nodes with GPUs (NVIDIA/k8s-device-plugin: GPU feature discovery), and one of nodes that only seem to exist.
+const (
+	gpuPresent  = "nvidia.com/gpu.present"
+	gpuCount    = "nvidia.com/gpu.count"
+	gpuProduct  = "nvidia.com/gpu.product"
+	absentLabel = "localcluster/absent"
+)
+
+// gpuLabels are those of a node with GPUs. The values are strings.
+func (o Options) gpuLabels() map[string]any {
+	labels := map[string]any{gpuPresent: "true", gpuCount: fmt.Sprint(o.GPUs), gpuProduct: "NVIDIA-H100-80GB-HBM3"}
+	for name, value := range o.like().Labels {
+		labels[name] = value
+	}
+	return labels
+}
+
+// describeNodes labels the nodes, and creates those of the profile that are switched off.
+func describeNodes(ctx context.Context, options Options) error {
+	client, err := adminClient()
+	if err != nil {
+		return err
+	}
+	for _, n := range options.nodes() {
+		labels := map[string]any{gpuPresent: nil, gpuCount: nil, gpuProduct: nil}
+		if options.gpusOf(n) > 0 {
+			labels = options.gpuLabels()
+		}
+		if n.Node == n.Name {
+			labels[corev1.LabelTopologyZone] = "local"
+		}
+		patch, err := json.Marshal(document{"metadata": document{"labels": labels}})
+		if err != nil {
+			return err
+		}
+		if _, err := client.CoreV1().Nodes().Patch(ctx, n.Node, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("labelling node %s: %w", n.Node, err)
+		}
+	}
+	return describeAbsent(ctx, client, options)
+}
+
+// describeAbsent makes the Nodes of machines that no kubelet reports for, and which therefore are NotReady.
+func describeAbsent(ctx context.Context, client kubernetes.Interface, options Options) error {
+	nodes := client.CoreV1().Nodes()
+	like := options.like()
+	there, err := nodes.List(ctx, metav1.ListOptions{LabelSelector: absentLabel})
+	if err != nil {
+		return err
+	}
+	for _, node := range there.Items {
+		if slices.Contains(like.AbsentNodes, node.Name) {
+			continue
+		}
+		if err := nodes.Delete(ctx, node.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	status, err := json.Marshal(document{"status": options.absentStatus()})
+	if err != nil {
+		return err
+	}
+	for _, name := range like.AbsentNodes {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{absentLabel: "true"}}}
+		for label, value := range options.gpuLabels() {
+			node.Labels[label] = fmt.Sprint(value)
+		}
+		if _, err := nodes.Create(ctx, node, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		// Controllers already write to it.
+		if _, err := nodes.Patch(ctx, name, types.MergePatchType, status, metav1.PatchOptions{}, "status"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// absentStatus is the status of a node whose kubelet reported what the others offer, and no longer does.
+func (o Options) absentStatus() corev1.NodeStatus {
+	like := o.like()
+	offers := corev1.ResourceList{
+		corev1.ResourceCPU: *resource.NewQuantity(int64(like.Processors), resource.DecimalSI), corev1.ResourceMemory: like.Memory,
+		corev1.ResourcePods: resource.MustParse("110"), "nvidia.com/gpu": *resource.NewQuantity(int64(o.GPUs), resource.DecimalSI),
+	}
+	if like.RDMA.Form == rdma.SRIOV {
+		for _, nic := range rdma.NICs {
+			offers[corev1.ResourceName(nic.Resource())] = *resource.NewQuantity(rdma.FunctionsEach, resource.DecimalSI)
+		}
+	}
+	return corev1.NodeStatus{Capacity: offers, Allocatable: offers, Conditions: []corev1.NodeCondition{{
+		Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.",
+	}}}
+}
+
+// What a cluster without a profile has, and others may lack.
+var (
+	ownConstraints = []string{"nccl-scc"}
+	ownClasses     = []string{"nfs-csi", "nfs-csi-retain", "ocs-external-storagecluster-ceph-rbd", "ocs-external-storagecluster-ceph-rbd-retain"}
+)
+
+// without returns what a cluster of the profile lacks.
+func (o Options) without(all, has []string) []string {
+	if o.Profile == "" {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(has, name) })
+}
+
+func (o Options) withoutConstraints() []string {
+	return o.without(ownConstraints, o.like().Constraints)
+}
+
+// infrastructure is OpenShift's description of the cluster, in which clients read the API server's name.
+func (o Options) infrastructure() (string, error) {
+	api := topology.APIServerURL
+	if o.Profile != "" {
+		api = "https://" + o.like().API + ":6443"
+	}
+	content, err := json.Marshal(document{
+		"apiVersion": "config.openshift.io/v1", "kind": "Infrastructure", "metadata": document{"name": "cluster"},
+		"spec":   document{"platformSpec": document{"type": "None"}},
+		"status": document{"apiServerURL": api, "platform": "None"},
+	})
+	return string(content), err
+}
+
+// applyProfile removes what the profile lacks, and writes the status of what the manifests only begin.
+func (u *startup) applyProfile(ctx context.Context) error {
+	infrastructure, err := u.options.infrastructure()
+	if err != nil {
+		return err
+	}
+	err = kubectl(ctx, infrastructure, append([]string{"apply", "--subresource=status"}, applying[1:]...))
+	remove := func(kind string, names []string, flags ...string) {
+		if len(names) > 0 {
+			err = errors.Join(err, kubectl(ctx, "", slices.Concat([]string{"delete", kind, "--ignore-not-found"}, flags, names)))
+		}
+	}
+	remove("storageclass", u.options.without(ownClasses, u.options.like().StorageClasses))
+	if u.options.Profile != "" && u.options.like().RDMA.Form != rdma.SRIOV {
+		var attachments []string
+		for _, nic := range rdma.NICs {
+			attachments = append(attachments, nic.Attachment())
+		}
+		remove("network-attachment-definitions", attachments, "--namespace=default")
+	}
+	return err
+}

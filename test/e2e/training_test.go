@@ -236,6 +236,9 @@ func testTraining(t *testing.T, times *durations) {
 			shared.tell(t, s.tell)
 		})
 	}
+	if os.Getenv(setVariable) == nightlySet {
+		t.Run("shipped-files", shared.testShippedFiles)
+	}
 	// The requests of all scenarios.
 	whole := wholeSuite(t)
 	t.Run("rights", func(t *testing.T) { testRights(t, began, whole) })

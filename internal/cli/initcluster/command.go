@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -24,9 +25,10 @@ const clustersFolder = "clusters"
 // Command is mlenv init.
 func Command() *cobra.Command {
 	var (
-		flags kube.Flags
-		file  string
-		force bool
+		flags   kube.Flags
+		file    string
+		account string
+		force   bool
 	)
 	cmd := &cobra.Command{
 		Use:   "init [NAME]",
@@ -62,7 +64,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err != nil {
 				return fmt.Errorf("creating a client: %w", err)
 			}
-			request := Request{Namespace: clients.Namespace}
+			request := Request{Namespace: clients.Namespace, ServiceAccount: account}
 			if len(args) > 0 {
 				request.Name = args[0]
 			}
@@ -89,6 +91,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().Lookup("namespace").Usage = "namespace of the file (default: the kubeconfig's)"
 	cmd.Flags().StringVar(&file, "file", "", "file to write; - prints it (default: clusters/NAME.yaml or NAME.yaml)")
+	cmd.Flags().StringVar(&account, "service-account", cluster.Default().Security.ServiceAccount, "service account of the environment's pods, whose constraints are looked for")
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite a file that exists")
 	return cmd
 }

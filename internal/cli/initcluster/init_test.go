@@ -196,13 +196,13 @@ func TestGolden(t *testing.T) {
 		world *world
 		asked Request
 	}{
-		"barcelona":         {barcelona(), Request{Name: "barcelona", Namespace: "nccl-test"}},
-		"barcelona-narrow":  {narrow, Request{Namespace: "nccl-test"}},
-		"one-range":         {shared, Request{Name: "barcelona", Namespace: "nccl-test"}},
-		"cairo":             {cairo(), Request{Namespace: "nccl-test"}},
-		"cairo-restricted":  {unprivileged, Request{Namespace: "nccl-test"}},
-		"plain-kubernetes":  {elsewhere, Request{Namespace: "default"}},
-		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, Request{Namespace: "team"}},
+		"barcelona":         {barcelona(), Request{ServiceAccount: "ml-dev-sa", Name: "barcelona", Namespace: "nccl-test"}},
+		"barcelona-narrow":  {narrow, Request{ServiceAccount: "ml-dev-sa", Namespace: "nccl-test"}},
+		"one-range":         {shared, Request{ServiceAccount: "ml-dev-sa", Name: "barcelona", Namespace: "nccl-test"}},
+		"cairo":             {cairo(), Request{ServiceAccount: "ml-dev-sa", Namespace: "nccl-test"}},
+		"cairo-restricted":  {unprivileged, Request{ServiceAccount: "ml-dev-sa", Namespace: "nccl-test"}},
+		"plain-kubernetes":  {elsewhere, Request{ServiceAccount: "ml-dev-sa", Namespace: "default"}},
+		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, Request{ServiceAccount: "ml-dev-sa", Namespace: "team"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			facts, err := Look(t.Context(), test.world.clients(t), test.asked)
@@ -236,7 +236,7 @@ func TestAgreesWithShippedFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		facts, err := Look(t.Context(), w.clients(t), Request{Name: name, Namespace: want.Cluster.Namespace})
+		facts, err := Look(t.Context(), w.clients(t), Request{ServiceAccount: "ml-dev-sa", Name: name, Namespace: want.Cluster.Namespace})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -51,6 +51,8 @@ type Request struct {
 	// Name of the cluster, "" for a guess.
 	Name      string
 	Namespace string
+	// ServiceAccount is the account of the environment's pods.
+	ServiceAccount string
 }
 
 // Facts are what could be read.
@@ -237,7 +239,6 @@ func (f *Facts) readAttachments(ctx context.Context, c Clients) {
 // readConstraints asks for each constraint whether the pods' service account may use it. If the user may not list them, it
 // asks for the well-known names.
 func (f *Facts) readConstraints(ctx context.Context, c Clients) {
-	account := cluster.Default().Security.ServiceAccount
 	candidates := []constraint{{name: admin.OwnSCC, ipcLock: true}, {name: "privileged", ipcLock: true, privileged: true}}
 	users := map[string][]string{}
 	list, err := c.Objects.Resource(constraints).List(ctx, metav1.ListOptions{})
@@ -258,12 +259,12 @@ func (f *Facts) readConstraints(ctx context.Context, c Clients) {
 		}
 	}
 	for _, candidate := range candidates {
-		allowed, _, err := kube.AccountMay(ctx, c.Kube, f.Namespace, account,
+		allowed, _, err := kube.AccountMay(ctx, c.Kube, f.Namespace, f.ServiceAccount,
 			authorizationv1.ResourceAttributes{Verb: "use", Group: openshift, Resource: constraints.Resource, Name: candidate.name})
 		if !f.read(constraintsSubject, err) {
 			return
 		}
-		if allowed || slices.Contains(users[candidate.name], kube.Account(f.Namespace, account)) {
+		if allowed || slices.Contains(users[candidate.name], kube.Account(f.Namespace, f.ServiceAccount)) {
 			f.Constraints = append(f.Constraints, candidate)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
@@ -95,7 +94,7 @@ func (w *writer) rdma(f Facts, nodes []corev1.Node, rails []rail) form {
 	case len(signs) == 0:
 		w.guess(2, "network.rdma.enabled: no node has an SR-IOV resource with an attachment, or the label of an RDMA card")
 	case f.may(func(c constraint) bool { return c.privileged }) == "":
-		w.guess(2, "network.rdma.enabled: all nodes have RDMA cards by %s, but no SR-IOV resources, and service account %s may not create privileged pods, which host devices need; see mlenv admin, then set enabled, security.requires_privileged_scc and security.ipc_lock", strings.Join(signs, ", "), account())
+		w.guess(2, "network.rdma.enabled: all nodes have RDMA cards by %s, but no SR-IOV resources, and service account %s may not create privileged pods, which host devices need; see mlenv admin, then set enabled, security.requires_privileged_scc and security.ipc_lock", strings.Join(signs, ", "), f.ServiceAccount)
 	default:
 		w.guess(2, "network.rdma.enabled: host devices in privileged pods, because all nodes have RDMA cards by %s and no SR-IOV resources", strings.Join(signs, ", "))
 		w.line(2, "enabled: true")
@@ -165,8 +164,6 @@ func cards(nodes []corev1.Node) []string {
 	return slices.Sorted(maps.Keys(on))
 }
 
-func account() string { return cluster.Default().Security.ServiceAccount }
-
 // may is a constraint that the account may use and that fits, "" for none. ml-dev-env's own comes first, privileged ones
 // last.
 func (f Facts) may(fits func(constraint) bool) string {
@@ -187,16 +184,16 @@ func (f Facts) may(fits func(constraint) bool) string {
 
 func (w *writer) security(f Facts, form form) {
 	w.section("security")
-	w.set(1, "service_account", account())
+	w.set(1, "service_account", f.ServiceAccount)
 	if err := f.Unknown[constraintsSubject]; err != nil {
-		w.unknown(1, "security.scc: the constraints that %s may use (%s)", account(), firstLine(err))
+		w.unknown(1, "security.scc: the constraints that %s may use (%s)", f.ServiceAccount, firstLine(err))
 	}
 	var names []string
 	for _, c := range f.Constraints {
 		names = append(names, c.name)
 	}
 	if len(names) > 0 {
-		w.comment(1, "%s may use %s.", account(), strings.Join(names, ", "))
+		w.comment(1, "%s may use %s.", f.ServiceAccount, strings.Join(names, ", "))
 	}
 	scc := f.may(func(c constraint) bool { return c.ipcLock })
 	own := form == sriov && scc != "" && scc != "privileged"

@@ -18,6 +18,9 @@ import (
 // productLabel is from GPU feature discovery (NVIDIA/k8s-device-plugin), which writes spaces as hyphens.
 const productLabel = "nvidia.com/gpu.product"
 
+// mostListed is how many nodes are listed if the cluster has no others with GPUs.
+const mostListed = 16
+
 type kind struct {
 	gpus    int64
 	product string
@@ -64,10 +67,23 @@ func (w *writer) nodes(f Facts) []corev1.Node {
 	if err := f.Unknown[podsSubject]; err != nil {
 		w.unknown(1, "nodes.gpu_nodes: how many GPUs are free; you may not read the pods of other namespaces (%s)", firstLine(err))
 	}
-	if len(chosen) == len(f.Nodes) {
-		w.comment(1, "All nodes with GPUs; null would include future ones.")
-	} else {
+	w.listed(f, most, chosen)
+	w.tolerations(chosen)
+	w.racks(chosen)
+	return chosen
+}
+
+// listed writes the chosen nodes, which are those of the most frequent kind, or null for many that are all alike.
+func (w *writer) listed(f Facts, most kind, chosen []corev1.Node) {
+	switch {
+	case len(chosen) < len(f.Nodes):
 		w.guess(1, "nodes.gpu_nodes: the nodes with %s; others are left out, because the nodes of a job should be alike", most)
+	case len(chosen) > mostListed:
+		w.comment(1, "Any node with GPUs: the %d are alike.", len(chosen))
+		w.line(1, "gpu_nodes: null")
+		return
+	default:
+		w.comment(1, "All nodes with GPUs; null would include future ones.")
 	}
 	w.line(1, "gpu_nodes:")
 	for i := range chosen {
@@ -78,9 +94,6 @@ func (w *writer) nodes(f Facts) []corev1.Node {
 			w.comment(1, "- %s: %s; %s", f.Nodes[i].Name, kindOf(&f.Nodes[i]), f.state(&f.Nodes[i]))
 		}
 	}
-	w.tolerations(chosen)
-	w.racks(chosen)
-	return chosen
 }
 
 func (f Facts) state(node *corev1.Node) string {

@@ -1,10 +1,11 @@
 package cluster
 
 import (
-	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/build"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/gpu"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/openshift/scc"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/profile"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
@@ -117,31 +119,54 @@ func withAllocatable(node *corev1.Node, name corev1.ResourceName, quantity strin
 	return node
 }
 
-func TestAttachmentsAreAsTheClusters(t *testing.T) {
-	documents, err := attachments()
-	if err != nil {
-		t.Fatal(err)
+// namesOf are the objects' kinds and names.
+func namesOf(objects []document) []string {
+	var names []string
+	for _, o := range objects {
+		names = append(names, fmt.Sprint(o["kind"], " ", o["metadata"].(document)["name"]))
 	}
-	if len(documents) != 4 {
-		t.Fatalf("%d attachments, want 4", len(documents))
+	return names
+}
+
+func TestProfiled(t *testing.T) {
+	tests := map[string]struct{ has, lacks int }{
+		"": {1 + 4 + 4, 0}, "barcelona": {1 + 1 + 4, 3}, "h-kim": {1 + 1 + 4, 3}, "cairo": {1 + 2, 2 + 4}, "nerc-production": {1 + 2, 2 + 4},
 	}
-	var got struct {
-		Metadata metav1.ObjectMeta
-		Spec     struct{ Config string }
+	for _, name := range append(profile.Names(), "") {
+		has, lacks := Options{Nodes: 1, GPUs: 4, Profile: name}.profiled()
+		if want := tests[name]; len(has) != want.has || len(lacks) != want.lacks {
+			t.Errorf("profile %q has %v, lacks %v", name, namesOf(has), namesOf(lacks))
+		}
 	}
-	if err := json.Unmarshal([]byte(documents[3]), &got); err != nil {
-		t.Fatal(err)
-	}
-	want := metav1.ObjectMeta{
-		Name: "eno8np0-network", Namespace: "default",
-		Annotations: map[string]string{"k8s.v1.cni.cncf.io/resourceName": "openshift.io/eno8np0rdma"},
-	}
-	if diff := cmp.Diff(want, got.Metadata); diff != "" {
-		t.Errorf("metadata (-want +got):\n%s", diff)
-	}
+	has, _ := DefaultOptions.profiled()
 	const config = `{"cniVersion":"0.3.1","name":"eno8np0-network","type":"sriov","vlan":0,"spoofchk":"off","trust":"on","vlanQoS":0,"link_state":"enable","ipam":{"type":"whereabouts","range":"10.0.106.0/24"}}`
-	if got.Spec.Config != config {
-		t.Errorf("config %s\nwant   %s", got.Spec.Config, config)
+	want := document{
+		"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+		"metadata": document{
+			"name": "eno8np0-network", "namespace": "default",
+			"annotations": document{"k8s.v1.cni.cncf.io/resourceName": "openshift.io/eno8np0rdma"},
+		},
+		"spec": document{"config": config},
+	}
+	if diff := cmp.Diff(want, has[len(has)-1]); diff != "" {
+		t.Errorf("the last attachment (-want +got):\n%s", diff)
+	}
+}
+
+func TestNodesOfProfiles(t *testing.T) {
+	o := Options{Nodes: 2, GPUs: 4, Profile: "cairo"}
+	got := map[string]string{}
+	for _, n := range o.nodes() {
+		got[n.Name] = fmt.Sprint(n.Node, " ", o.gpusOf(n), " ", o.layoutOf(n).Form, " ", o.functionsOf(n))
+	}
+	want := map[string]string{
+		"node-1": "node-1 0 none 0", "node-2": "node-2 0 none 0", "node-3": "moc-r4pcc02u15 4 host 0", "node-4": "moc-r4pcc02u16 4 host 0",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := o.withoutConstraints(); !slices.Equal(got, []string{"nccl-scc"}) {
+		t.Errorf("without %v", got)
 	}
 }
 

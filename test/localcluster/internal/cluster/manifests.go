@@ -96,11 +96,6 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 		}
 		documents = append(documents, strings.NewReplacer(values...).Replace(string(content)))
 	}
-	rails, err := attachments()
-	if err != nil {
-		return "", err
-	}
-	documents = append(documents, rails...)
 	for _, part := range []tekton{pipelines, triggers} {
 		if modules[part.module] == "" {
 			continue // not asked for

@@ -1,12 +1,10 @@
 package cluster
 
 import (
-	"encoding/json"
 	"path/filepath"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/pki"
-	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -54,26 +52,6 @@ func (p *plan) networkKubeconfig(name, user string) string {
 		"contexts": []document{{"name": "localcluster", "context": document{"cluster": "localcluster", "user": name, "namespace": multusNamespace}}},
 	})
 	return path
-}
-
-// attachments are the NetworkAttachmentDefinitions of the rails, in namespace default.
-func attachments() ([]string, error) {
-	var documents []string
-	for _, nic := range rdma.NICs {
-		content, err := json.Marshal(document{
-			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
-			"metadata": document{
-				"name": nic.Attachment(), "namespace": "default",
-				"annotations": document{"k8s.v1.cni.cncf.io/resourceName": nic.Resource()},
-			},
-			"spec": document{"config": nic.AttachmentConfig()},
-		})
-		if err != nil {
-			return nil, err
-		}
-		documents = append(documents, string(content))
-	}
-	return documents, nil
 }
 
 // separator is between the documents of a stream.

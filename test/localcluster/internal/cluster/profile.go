@@ -3,8 +3,8 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/storage"
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/topology"
 )
 
@@ -108,6 +109,10 @@ func describeAbsent(ctx context.Context, client kubernetes.Interface, options Op
 	}
 	for _, name := range like.AbsentNodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{absentLabel: "true"}}}
+		// The controller of nodes adds these a moment later, and pods would be bound before.
+		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
+			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: effect})
+		}
 		for label, value := range options.gpuLabels() {
 			node.Labels[label] = fmt.Sprint(value)
 		}
@@ -141,57 +146,86 @@ func (o Options) absentStatus() corev1.NodeStatus {
 	}}}
 }
 
-// What a cluster without a profile has, and others may lack.
-var (
-	ownConstraints = []string{"nccl-scc"}
-	ownClasses     = []string{"nfs-csi", "nfs-csi-retain", "ocs-external-storagecluster-ceph-rbd", "ocs-external-storagecluster-ceph-rbd-retain"}
-)
+// ownConstraints are those besides OpenShift's own that a cluster without a profile has.
+var ownConstraints = []string{"nccl-scc"}
 
-// without returns what a cluster of the profile lacks.
-func (o Options) without(all, has []string) []string {
+// withoutConstraints are those of them that the cluster of the profile lacks.
+func (o Options) withoutConstraints() []string {
 	if o.Profile == "" {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return slices.Contains(has, name) })
-}
-
-func (o Options) withoutConstraints() []string {
-	return o.without(ownConstraints, o.like().Constraints)
+	return slices.DeleteFunc(slices.Clone(ownConstraints), func(name string) bool { return slices.Contains(o.like().Constraints, name) })
 }
 
 // infrastructure is OpenShift's description of the cluster, in which clients read the API server's name.
-func (o Options) infrastructure() (string, error) {
+func (o Options) infrastructure() document {
 	api := topology.APIServerURL
 	if o.Profile != "" {
 		api = "https://" + o.like().API + ":6443"
 	}
-	content, err := json.Marshal(document{
+	return document{
 		"apiVersion": "config.openshift.io/v1", "kind": "Infrastructure", "metadata": document{"name": "cluster"},
 		"spec":   document{"platformSpec": document{"type": "None"}},
 		"status": document{"apiServerURL": api, "platform": "None"},
-	})
-	return string(content), err
+	}
 }
 
-// applyProfile removes what the profile lacks, and writes the status of what the manifests only begin.
+// profiled are the objects by which clusters differ: those that the cluster has, and those that it lacks.
+func (o Options) profiled() (has, lacks []document) {
+	has = append(has, o.infrastructure())
+	add := func(it bool, object document) {
+		if it {
+			has = append(has, object)
+		} else {
+			lacks = append(lacks, object)
+		}
+	}
+	for _, class := range storage.Classes() {
+		add(o.Profile == "" || slices.Contains(o.like().StorageClasses, class.Name), document{
+			"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": document{"name": class.Name},
+			"provisioner": class.Driver, "reclaimPolicy": class.Reclaim, "volumeBindingMode": "Immediate",
+		})
+	}
+	for _, nic := range rdma.NICs {
+		add(o.Profile == "" || o.like().RDMA.Form == rdma.SRIOV, document{
+			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+			"metadata": document{
+				"name": nic.Attachment(), "namespace": "default",
+				"annotations": document{"k8s.v1.cni.cncf.io/resourceName": nic.Resource()},
+			},
+			"spec": document{"config": nic.AttachmentConfig()},
+		})
+	}
+	return has, lacks
+}
+
+func profilePath() string { return topology.State("profile-applied") }
+
+// applyProfile applies what the cluster has and deletes what it lacks, unless that is done.
 func (u *startup) applyProfile(ctx context.Context) error {
-	infrastructure, err := u.options.infrastructure()
-	if err != nil {
-		return err
+	has, lacks := u.options.profiled()
+	lists := make([]string, 3)
+	for i, items := range [][]document{has, has[:1], lacks} {
+		content, err := marshal(document{"apiVersion": "v1", "kind": "List", "items": items})
+		if err != nil {
+			return err
+		}
+		lists[i] = content
 	}
-	err = kubectl(ctx, infrastructure, append([]string{"apply", "--subresource=status"}, applying[1:]...))
-	remove := func(kind string, names []string, flags ...string) {
-		if len(names) > 0 {
-			err = errors.Join(err, kubectl(ctx, "", slices.Concat([]string{"delete", kind, "--ignore-not-found"}, flags, names)))
+	if applied, err := os.ReadFile(profilePath()); err == nil && string(applied) == lists[0] {
+		return nil
+	}
+	for i, args := range [][]string{
+		applying,
+		append([]string{"apply", "--subresource=status"}, applying[1:]...),
+		{"delete", "--ignore-not-found", "--filename=-"},
+	} {
+		if i == 2 && len(lacks) == 0 {
+			continue // kubectl calls that a mistake
+		}
+		if err := kubectl(ctx, lists[i], args); err != nil {
+			return err
 		}
 	}
-	remove("storageclass", u.options.without(ownClasses, u.options.like().StorageClasses))
-	if u.options.Profile != "" && u.options.like().RDMA.Form != rdma.SRIOV {
-		var attachments []string
-		for _, nic := range rdma.NICs {
-			attachments = append(attachments, nic.Attachment())
-		}
-		remove("network-attachment-definitions", attachments, "--namespace=default")
-	}
-	return err
+	return os.WriteFile(profilePath(), []byte(lists[0]), 0o644)
 }

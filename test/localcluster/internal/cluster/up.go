@@ -519,6 +519,9 @@ func (u *startup) startAll(ctx context.Context) error {
 		if err := u.progress.stage("manifests applied", func() error { return u.apply(groupCtx) }); err != nil {
 			return err
 		}
+		if err := u.progress.stage("profile applied", func() error { return u.applyProfile(groupCtx) }); err != nil {
+			return fmt.Errorf("applying the profile: %w", err)
+		}
 		return u.progress.stage("services of the cluster ready", func() error { return waitReady(groupCtx, u.options) })
 	})
 	if err := group.Wait(); err != nil {
@@ -568,12 +571,7 @@ func (u *startup) manifests(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	infrastructure, err := u.options.infrastructure()
-	if err != nil {
-		return "", err
-	}
-	manifests, err := render(u.images, ca, u.caBundle, modules)
-	return manifests + separator + infrastructure + separator + "# profile " + u.options.Profile, err
+	return render(u.images, ca, u.caBundle, modules)
 }
 
 // apply applies the manifests, with the real kubectl, unless they are.
@@ -598,9 +596,6 @@ func (u *startup) apply(ctx context.Context) error {
 		if err := kubectl(ctx, step.input, step.args); err != nil {
 			return fmt.Errorf("applying manifests: %w", err)
 		}
-	}
-	if err := u.applyProfile(ctx); err != nil {
-		return fmt.Errorf("applying the profile: %w", err)
 	}
 	return os.WriteFile(appliedPath(), []byte(sum(manifests)), 0o644)
 }

@@ -23,6 +23,8 @@ import (
 // Driver is a CSI driver of the clusters that this package stands in for.
 type Driver struct {
 	Name string
+	// class is the name that its storage class has on the clusters.
+	class string
 	// Shared volumes can be mounted on many nodes at once and need no attachment.
 	Shared bool
 	// mode of a new volume's root folder.
@@ -33,11 +35,27 @@ type Driver struct {
 
 // Drivers by the names that the clusters' storage classes give.
 var Drivers = []Driver{
-	{Name: "nfs.csi.k8s.io", Shared: true, mode: 0o777},
+	{Name: "nfs.csi.k8s.io", class: "nfs-csi", Shared: true, mode: 0o777},
 	{
-		Name: "openshift-storage.rbd.csi.ceph.com", mode: 0o755,
+		Name: "openshift-storage.rbd.csi.ceph.com", class: "ocs-external-storagecluster-ceph-rbd", mode: 0o755,
 		refusal: "rpc error: code = InvalidArgument desc = multi node access modes are only supported on rbd `block` type volumes",
 	},
+}
+
+// Class is a storage class.
+type Class struct {
+	Name, Driver string
+	Reclaim      corev1.PersistentVolumeReclaimPolicy
+}
+
+// Classes are all storage classes: those of the clusters, and for each one whose volumes are kept. None is the default, as
+// on the clusters.
+func Classes() []Class {
+	var classes []Class
+	for _, d := range Drivers {
+		classes = append(classes, Class{d.class, d.Name, corev1.PersistentVolumeReclaimDelete}, Class{d.class + "-retain", d.Name, corev1.PersistentVolumeReclaimRetain})
+	}
+	return classes
 }
 
 // RunController provisions, deletes and attaches volumes in the folder volumes

@@ -1,0 +1,98 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cli"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+)
+
+// shipped is a cluster file of the repository, and what happens on the local cluster with the profile of its name.
+type shipped struct {
+	name string
+	// admin are the arguments of mlenv admin by which an administrator prepares the namespace, none if nobody does.
+	admin []string
+	// mode is the one that auto chooses, and why a part of the reason.
+	mode, why string
+	// says are texts of the log of check-fabric.
+	says []string
+}
+
+// shippedFiles are those that can train here unmodified. --profile=h-kim is Barcelona with other names of devices.
+func shippedFiles() []shipped {
+	return []shipped{
+		{name: "barcelona", mode: "tcp", why: "8 MiB"},
+		{name: "h-kim", mode: "rdma", admin: []string{
+			"admin", clusterFileNamed("barcelona"), "--namespace=b-efficient-memory-offloading-765cab", "--service-account=h-kim-sa",
+			"--scc=nccl-scc", "--attachments=copy", "--apply",
+		}},
+		{name: "cairo", mode: "rdma", admin: []string{"admin", clusterFileNamed("cairo"), "--apply"}},
+		{name: "nerc-production", mode: "tcp", why: "network.rdma.enabled"},
+	}
+}
+
+func clusterFileNamed(name string) string { return filepath.Join("..", "..", "clusters", name+".yaml") }
+
+// testShippedFiles tests each cluster file of the repository, unmodified, on a cluster like the one that it describes: it
+// validates and plans, mlenv init writes one that renders the same, and a run without the param cluster trains.
+func (s training) testShippedFiles(t *testing.T) {
+	t.Cleanup(func() { localcluster(t, "up", "--profile=none") })
+	for _, file := range shippedFiles() {
+		t.Run(file.name, func(t *testing.T) {
+			localcluster(t, "up", "--profile="+file.name)
+			s.testShippedFile(t, file)
+		})
+	}
+}
+
+func (s training) testShippedFile(t *testing.T, want shipped) {
+	path := clusterFileNamed(want.name)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := cluster.Load(path, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of the profile before.
+	if out, err := run(t, nil, stateDir+"/bin/kubectl", "wait", "--for=delete", "namespace/"+file.Cluster.Namespace, "--timeout=2m"); err != nil && !strings.Contains(out, "NotFound") {
+		t.Fatalf("waiting for the namespace's end: %v: %s", err, out)
+	}
+	u := trainer{newUserIn(t, file.Cluster.Namespace), s}
+	mlenv := func(args ...string) string {
+		u.Helper()
+		var out bytes.Buffer
+		if code := cli.Main(args, &out, &out); code != 0 {
+			u.Fatalf("mlenv %s: exit code %d:\n%s", strings.Join(args, " "), code, out.String())
+		}
+		return out.String()
+	}
+	u.Setenv("KUBECONFIG", kubeconfig)
+	mlenv("validate", path)
+	mlenv("install", path, "--steps-image="+s.steps)
+	u.suspendReaper(true)
+	if want.admin != nil {
+		mlenv(want.admin...)
+	}
+	u.mustContain(mlenv("plan", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+s.steps), file.Cluster.Name)
+
+	found := filepath.Join(t.TempDir(), want.name+".yaml")
+	mlenv("init", want.name, "--namespace="+file.Cluster.Namespace, "--service-account="+file.Security.ServiceAccount, "--file="+found)
+	render := func(path string) string {
+		return mlenv("render", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+s.steps)
+	}
+	u.equal("rendered by the file of mlenv init", render(found), render(path))
+
+	e := u.end(u.startTkn("pipeline", "train-multi-node", "--param=repo-url="+s.repo, "--param=script=transformer/train.py",
+		"--param=deepspeed-config=transformer/ds_zero2.json", "--param=script-args=--steps=4 --global-batch=8 --checkpoint-dir=", "--param=image="+trainingImage)).succeeded()
+	u.equal("mode", e.receipt.Mode, want.mode)
+	u.mustContain(e.receipt.ModeReason, want.why)
+	u.nothingLeft()
+}

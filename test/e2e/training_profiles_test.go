@@ -20,8 +20,6 @@ type shipped struct {
 	admin []string
 	// mode is the one that auto chooses, and why a part of the reason.
 	mode, why string
-	// says are texts of the log of check-fabric.
-	says []string
 }
 
 // shippedFiles are those that can train here unmodified. --profile=h-kim is Barcelona with other names of devices.

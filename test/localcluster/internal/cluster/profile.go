@@ -109,10 +109,8 @@ func describeAbsent(ctx context.Context, client kubernetes.Interface, options Op
 	}
 	for _, name := range like.AbsentNodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{absentLabel: "true"}}}
-		// The controller of nodes adds these a moment later, and pods would be bound before.
-		for _, effect := range []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute} {
-			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: effect})
-		}
+		// Cordoned: the controller of nodes taints them too late, and pods would be bound before.
+		node.Spec.Unschedulable = true
 		for label, value := range options.gpuLabels() {
 			node.Labels[label] = fmt.Sprint(value)
 		}

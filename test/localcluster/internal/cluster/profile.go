@@ -107,11 +107,12 @@ func describeAbsent(ctx context.Context, client kubernetes.Interface, options Op
 	if err != nil {
 		return err
 	}
+	labels := options.gpuLabels()
 	for _, name := range like.AbsentNodes {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{absentLabel: "true"}}}
 		// Cordoned: the controller of nodes taints them too late, and pods would be bound before.
 		node.Spec.Unschedulable = true
-		for label, value := range options.gpuLabels() {
+		for label, value := range labels {
 			node.Labels[label] = fmt.Sprint(value)
 		}
 		if _, err := nodes.Create(ctx, node, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {

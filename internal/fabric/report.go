@@ -199,25 +199,9 @@ func (r Rail) String() string {
 	return fmt.Sprintf("%s (%s)", r.Name, r.Network)
 }
 
-// NodeNames is "node 2", "nodes 1 and 4".
-func NodeNames(nodes []int) string {
-	var numbers []string
-	for _, node := range nodes {
-		numbers = append(numbers, fmt.Sprint(node))
-	}
-	switch last := len(numbers) - 1; last {
-	case -1:
-		return "no node"
-	case 0:
-		return "node " + numbers[0]
-	default:
-		return "nodes " + strings.Join(numbers[:last], ", ") + " and " + numbers[last]
-	}
-}
-
 // NodesAt is nodes with the Kubernetes nodes that they run on, as far as these are known: "node 1 (wrk-97)".
 func NodesAt(nodes []int, kubernetesNodes []string) string {
-	text := NodeNames(nodes)
+	text := humanize.Nodes(nodes)
 	var where []string
 	for _, node := range nodes {
 		if node >= 0 && node < len(kubernetesNodes) && kubernetesNodes[node] != "" {

@@ -22,3 +22,19 @@ func List(words []string, conjunction string) string {
 	}
 	return strings.Join(words[:last], ", ") + " " + conjunction + " " + words[last]
 }
+
+// Nodes is "node 2", "nodes 1 and 4", or "no node".
+func Nodes(nodes []int) string {
+	var numbers []string
+	for _, node := range nodes {
+		numbers = append(numbers, strconv.Itoa(node))
+	}
+	switch len(numbers) {
+	case 0:
+		return "no node"
+	case 1:
+		return "node " + numbers[0]
+	default:
+		return "nodes " + List(numbers, "and")
+	}
+}

@@ -374,7 +374,7 @@ func apiServerAway(u trainer) {
 	folder := u.folder("FROM " + smallBase + "\nRUN echo sleeping && sleep 45 && echo awake\n")
 	go func() { done <- u.build("--cluster-file="+u.clusterFile(), "--folder="+folder, "--flavour=away") }()
 	u.waitBuild("ml-dev-env-away-1", "sleeping")
-	u.kill("kube-apiserver")
+	u.killControlPlane()
 	// The API server is down for this time; there is nothing to watch.
 	time.Sleep(20 * time.Second)
 	localcluster(u.T, "up")

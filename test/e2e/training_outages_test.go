@@ -59,7 +59,7 @@ func (u trainer) inEachTask(breaking func()) {
 // apiServerAwayInEachTask tests a run during which the API server is away once in every task.
 func apiServerAwayInEachTask(u trainer) {
 	u.inEachTask(func() {
-		u.kill("kube-apiserver")
+		u.killControlPlane()
 		time.Sleep(outage) // there is nothing to watch
 		localcluster(u.T, "up")
 	})
@@ -105,6 +105,15 @@ func (u trainer) slow(component string, works, stands time.Duration) (end func()
 		close(stop)
 		<-stopped
 	})
+}
+
+// killControlPlane kills the API server and the controller manager, which the next localcluster up starts again. A controller
+// manager that outlives its API server may watch again only half a minute after the API server is back. Until then it misses
+// the renewed Leases of nodes, takes the nodes for dead, and removes Tekton's webhook from its Service.
+func (u trainer) killControlPlane() {
+	u.Helper()
+	u.kill("kube-apiserver")
+	u.kill("kube-controller-manager")
 }
 
 // kill kills a component of the local cluster, which the next localcluster up starts again.

@@ -39,10 +39,11 @@ func clusterFileNamed(name string) string { return filepath.Join("..", "..", "cl
 
 // testShippedFiles tests each cluster file of the repository, unmodified, on a cluster like the one that it describes: it
 // validates and plans, mlenv init writes one that renders the same, and a run without the param cluster trains.
-func (s training) testShippedFiles(t *testing.T) {
+func (s training) testShippedFiles(t *testing.T, times *durations) {
 	t.Cleanup(func() { localcluster(t, "up", "--profile=none") })
 	for _, file := range shippedFiles() {
 		t.Run(file.name, func(t *testing.T) {
+			times.note(t)
 			localcluster(t, "up", "--profile="+file.name)
 			s.testShippedFile(t, file)
 		})
@@ -79,7 +80,7 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	if want.admin != nil {
 		mlenv(want.admin...)
 	}
-	u.mustContain(mlenv("plan", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+s.steps), file.Cluster.Name)
+	u.mustContain(mlenv("plan", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+s.steps), file.Cluster.Namespace+"/")
 
 	found := filepath.Join(t.TempDir(), want.name+".yaml")
 	mlenv("init", want.name, "--namespace="+file.Cluster.Namespace, "--service-account="+file.Security.ServiceAccount, "--file="+found)
@@ -88,8 +89,8 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 	}
 	u.equal("rendered by the file of mlenv init", render(found), render(path))
 
-	e := u.end(u.startTkn("pipeline", "train-multi-node", "--param=repo-url="+s.repo, "--param=script=transformer/train.py",
-		"--param=deepspeed-config=transformer/ds_zero2.json", "--param=script-args=--steps=4 --global-batch=8 --checkpoint-dir=", "--param=image="+trainingImage)).succeeded()
+	e := u.end(u.startTkn("pipeline", "train-multi-node", "--param=repo-url="+s.repo, "--param=ranks-per-node=1", "--param=script=transformer/train.py",
+		"--param=deepspeed-config=transformer/ds_zero2.json", "--param=script-args=--steps=4,--global-batch=8,--checkpoint-dir=", "--param=image="+trainingImage)).succeeded()
 	u.equal("mode", e.receipt.Mode, want.mode)
 	u.mustContain(e.receipt.ModeReason, want.why)
 	u.nothingLeft()

@@ -236,8 +236,8 @@ func testTraining(t *testing.T, times *durations) {
 			shared.tell(t, s.tell)
 		})
 	}
-	if os.Getenv(setVariable) == nightlySet {
-		t.Run("shipped-files", shared.testShippedFiles)
+	if !strings.HasPrefix(os.Getenv(setVariable), "faults-") {
+		t.Run("shipped-files", func(t *testing.T) { shared.testShippedFiles(t, times) })
 	}
 	// The requests of all scenarios.
 	whole := wholeSuite(t)

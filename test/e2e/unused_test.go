@@ -42,7 +42,6 @@ func unusedRights() []unusedRight {
 		{"build.openshift.io", "buildconfigs", []string{"create"}, byApply},
 		{"image.openshift.io", "imagestreams", []string{"create"}, byApply},
 		{"image.openshift.io", "imagestreams/layers", []string{"get"}, "the internal registry checks it under its own account"},
-		{"k8s.cni.cncf.io", "network-attachment-definitions", []string{"get"}, "attachments in the namespace itself"},
 	}
 }
 

@@ -129,22 +129,36 @@ func (n Network) agentNetwork(node int) agent.Network {
 	return request
 }
 
-// unusable is the error for nodes that cannot use RDMA, each with its cause.
+// unusable is the error for nodes that cannot use RDMA: each cause once, with the nodes that have it.
 func (n Network) unusable() error {
-	var problems []error
-	refuse := func(doing, object string, findings []fail.Finding) {
-		for _, finding := range findings {
-			if finding.Level == fail.Broken {
-				finding.Reason, finding.Object = fail.RDMAUnavailable, object
-				finding.Next = cmp.Or(finding.Next, "mlenv rdma shows every detected device; mode=tcp trains without RDMA")
-				problems = append(problems, finding.Err(doing))
+	var causes []fail.Finding
+	affected := map[fail.Finding][]int{}
+	for node, facts := range n.Facts {
+		for _, finding := range facts.Findings {
+			if finding.Level != fail.Broken {
+				continue
 			}
+			finding.Object = ""
+			if affected[finding] == nil {
+				causes = append(causes, finding)
+			}
+			affected[finding] = append(affected[finding], node)
 		}
 	}
-	for node, facts := range n.Facts {
-		refuse("using RDMA on", fmt.Sprintf("node %d", node), facts.Findings)
+	var problems []error
+	refuse := func(doing, object string, finding fail.Finding) {
+		finding.Reason, finding.Object = fail.RDMAUnavailable, object
+		finding.Next = cmp.Or(finding.Next, "mlenv rdma shows every detected device; mode=tcp trains without RDMA")
+		problems = append(problems, finding.Err(doing))
 	}
-	refuse("using RDMA between", "the nodes", n.Between)
+	for _, cause := range causes {
+		refuse("using RDMA on", humanize.Nodes(affected[cause]), cause)
+	}
+	for _, finding := range n.Between {
+		if finding.Level == fail.Broken {
+			refuse("using RDMA between", "the nodes", finding)
+		}
+	}
 	return errors.Join(problems...)
 }
 

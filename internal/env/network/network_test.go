@@ -111,6 +111,7 @@ func TestWhatIsInTheWay(t *testing.T) {
 		want  []string
 	}{
 		{"a node that cannot lock memory", []rdma.Facts{memory, detected(1, "mlx5_6")}, []string{"using RDMA on node 0: locking memory: 8 MiB"}},
+		{"nodes that cannot lock memory", []rdma.Facts{memory, memory}, []string{"using RDMA on nodes 0 and 1: locking memory: 8 MiB"}},
 		{"no network of both", []rdma.Facts{detected(0, "mlx5_6"), {Devices: detected(1, "a", "b").Devices[1:], Interfaces: detected(1, "a", "b").Interfaces[1:]}},
 			[]string{"using RDMA between the nodes: matching the rails of 2 nodes"}},
 	}

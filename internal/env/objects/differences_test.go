@@ -103,12 +103,12 @@ func TestDifferences(t *testing.T) {
 		{"a variable", func(r *Request) { r.Cluster.NCCL.Debug, r.Cluster.Network.TCP.P2PLevel = "WARN", "" }, []want{
 			{"variable NCCL_DEBUG: INFO -> WARN", Recreate}, {"variable NCCL_P2P_LEVEL: NVL -> none", Recreate}}},
 		{"nodes that may be used", func(r *Request) { r.Cluster.Nodes.GPUNodes = nil }, []want{
-			{"allowed nodes: kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr, " +
-				"moc-r4pcc02u15-yunshi, moc-r4pcc02u16-yunshi -> any node with GPUs", Recreate}}},
+			{"allowed nodes: kubernetes.io/hostname In moc-r4pcc02u15-yunshi, moc-r4pcc02u16-yunshi, moc-r4pcc02u17-nairr, " +
+				"moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr -> any node with GPUs", Recreate}}},
 		{"excluded nodes", func(r *Request) { r.ExcludeNodes = []string{"moc-r4pcc02u15-yunshi"} }, []want{
-			{"allowed nodes: kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr, " +
-				"moc-r4pcc02u15-yunshi, moc-r4pcc02u16-yunshi -> kubernetes.io/hostname In moc-r4pcc02u17-nairr, moc-r4pcc02u18-nairr, " +
-				"moc-r4pcc02u25-nairr, moc-r4pcc02u16-yunshi metadata.name NotIn moc-r4pcc02u15-yunshi", Recreate}}},
+			{"allowed nodes: kubernetes.io/hostname In moc-r4pcc02u15-yunshi, moc-r4pcc02u16-yunshi, moc-r4pcc02u17-nairr, " +
+				"moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr -> kubernetes.io/hostname In moc-r4pcc02u16-yunshi, moc-r4pcc02u17-nairr, " +
+				"moc-r4pcc02u18-nairr, moc-r4pcc02u25-nairr metadata.name NotIn moc-r4pcc02u15-yunshi", Recreate}}},
 		{"queue", func(r *Request) { r.Queue = "team-a" }, []want{{"queue: none -> team-a", Immutable}}},
 		{"tolerations", func(r *Request) {
 			r.Cluster.Nodes.Tolerations = []cluster.Toleration{{Key: "nairr", Operator: "Exists"}}

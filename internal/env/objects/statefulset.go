@@ -71,7 +71,8 @@ func (b builder) pod() corev1.PodSpec {
 	return spec
 }
 
-// affinity puts each node of the environment on another of the Kubernetes nodes that the cluster file lists.
+// affinity puts each node of the environment on another of the Kubernetes nodes that the cluster file lists; their order in
+// the file makes no difference.
 func (b builder) affinity() *corev1.Affinity {
 	affinity := &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
 		RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
@@ -82,7 +83,7 @@ func (b builder) affinity() *corev1.Affinity {
 	if nodes := b.Cluster.Nodes.GPUNodes; len(nodes) > 0 {
 		affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: nodes}},
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: slices.Sorted(slices.Values(nodes))}},
 			}},
 		}}
 	}

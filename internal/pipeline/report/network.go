@@ -94,7 +94,7 @@ func fabricFacts(f *fabric.Report) []fact {
 		list = append(list, fact{Name: "Over TCP sockets", Value: fmt.Sprintf("%s; the measured transport is %.1f times as fast", f.Sockets, f.Ratio())})
 	}
 	if len(f.FaultyNodes) > 0 {
-		list = append(list, fact{Name: "At fault", Value: fabric.NodeNames(f.FaultyNodes)})
+		list = append(list, fact{Name: "At fault", Value: humanize.Nodes(f.FaultyNodes)})
 	}
 	if len(f.FaultyRails) > 0 {
 		list = append(list, fact{Name: "Rails at fault", Value: strings.Join(f.FaultyRails, ", ")})

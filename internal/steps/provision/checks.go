@@ -63,7 +63,7 @@ func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts [
 	prepared, err := network.Prepare(ctx, set, settings)
 	if fail.ReasonOf(err) == fail.RDMAUnavailable && cmp.Or(p.options.RequestedMode, p.options.Mode) == preflight.Auto {
 		// Nothing has started, so the mode is still to be decided.
-		p.request.Mode, p.why = objects.TCP, "the nodes cannot use RDMA: "+humanize.OneLine(err.Error(), 500)
+		p.request.Mode, p.why = objects.TCP, "the nodes cannot use RDMA: "+humanize.OneLine(strings.ReplaceAll(err.Error(), "\n", "; "), 500)
 		p.log.Warn(fmt.Sprintf("Mode tcp, because %s. With mode=rdma this fails.", p.why), "mode", p.request.Mode, "why", p.why)
 		prepared, err = prepared.OverSockets(ctx, set)
 	}

@@ -137,7 +137,7 @@ func TestNodesWithoutRDMA(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v; log %s", err, p.messages())
 			}
-			if got.Mode != objects.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: using RDMA on node 0: looking for RDMA devices") {
+			if got.Mode != objects.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: using RDMA on nodes 0 and 1: looking for RDMA devices") {
 				t.Errorf("mode %s because %q; want TCP for lack of devices", got.Mode, got.Why)
 			}
 			if !strings.Contains(p.messages(), "Mode tcp, because the nodes cannot use RDMA") || !strings.Contains(p.messages(), "storage rwx, mode tcp") {

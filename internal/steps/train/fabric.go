@@ -10,7 +10,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/checkfabric"
 )
 
@@ -36,7 +36,7 @@ func (a *attempt) checkFabric(ctx context.Context, t *Training, pods map[int]typ
 	if len(fresh) == 0 || !a.measuredBefore(ctx, t) {
 		return nil, nil
 	}
-	a.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", fabric.NodeNames(fresh)), "nodes", fresh)
+	a.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)), "nodes", fresh)
 	check := &checkfabric.Check{Nodes: t.Nodes, ID: checkfabric.JobsOf(t.ID), RunName: a.Run.Name, Bound: fabricTime, Quick: true, Log: a.Log}
 	for node := range t.Nodes {
 		check.Hosts = append(check.Hosts, objects.NamesOf(a.Name).TLSName(a.Clients.Namespace, node))

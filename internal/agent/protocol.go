@@ -310,6 +310,8 @@ type Attempt struct {
 	// Reason and Message are those that a training of this one attempt would have ended with; both are "" for success.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
+	// Symptom is the error without the rank, the node and times: attempts that fail alike have the same one.
+	Symptom string `json:"symptom,omitempty"`
 	// Node and Rank are the culprits, nil if they are not known.
 	Node *int `json:"node,omitempty"`
 	Rank *int `json:"rank,omitempty"`

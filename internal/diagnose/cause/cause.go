@@ -229,6 +229,14 @@ func (j Job) Log(node int, name string) string {
 	return fmt.Sprintf("the whole log is %s/%s on node %d", j.Record, name, node)
 }
 
+// Symptom is how the rank ended, and its Python error: "exited with 1, want exit code 0: ValueError: ...".
+func (c Cause) Symptom() string {
+	var text strings.Builder
+	text.WriteString(Describe(c.Rank.Exit) + ", want exit code 0")
+	describePython(&text, c.Rank.Python)
+	return InTree(text.String())
+}
+
 // Err is the cause as an error with the rank, its exit, the place in the code, and its last lines as the error's tail.
 func (c Cause) Err(job Job) error {
 	reason, next := fail.RankFailed, job.log(c.Rank.Node, c.Rank.Rank)
@@ -237,8 +245,7 @@ func (c Cause) Err(job Job) error {
 		fmt.Fprintf(&said, "training: the others waited for rank %d on node %d, which showed no error and had to be stopped; rank %d on node %d %s", c.Rank.Rank, c.Rank.Node, w.Rank, w.Node, Describe(w.Exit))
 		describePython(&said, w.Python)
 	} else {
-		fmt.Fprintf(&said, "training: rank %d on node %d %s, want exit code 0", c.Rank.Rank, c.Rank.Node, Describe(c.Rank.Exit))
-		describePython(&said, c.Rank.Python)
+		fmt.Fprintf(&said, "training: rank %d on node %d %s", c.Rank.Rank, c.Rank.Node, c.Symptom())
 	}
 	switch {
 	case c.Rank.Exit.OutOfMemory:

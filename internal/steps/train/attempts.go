@@ -1,11 +1,11 @@
 package train
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -118,11 +118,18 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 		}
 	}
 	var on onNode
-	if errors.As(err, &on) {
+	var hang hangError
+	found, ok := cause.Find(result.Statuses)
+	switch {
+	case errors.As(err, &on):
 		a.Node = &on.node
-	} else if found, ok := cause.Find(result.Statuses); ok {
-		a.Node, a.Rank = &found.Rank.Node, &found.Rank.Rank
+	case ok:
+		a.Node, a.Rank, a.Symptom = &found.Rank.Node, &found.Rank.Rank, found.Symptom()
 	}
+	if errors.As(err, &hang) {
+		a.Symptom = hang.culprit
+	}
+	a.Symptom = cmp.Or(a.Symptom, a.Message)
 	return a
 }
 
@@ -140,7 +147,7 @@ func (t *Training) whyFinal(failed agent.Attempt) string {
 	lostNode := slices.Contains([]string{last.Reason, failed.Reason}, string(fail.NodeLost))
 	progressed := last.Last != nil && failed.Last != nil && *failed.Last > *last.Last
 	switch {
-	case !lostNode && !progressed && words(last) == words(failed):
+	case !lostNode && !progressed && last.Symptom == failed.Symptom:
 		return fmt.Sprintf("attempt %d ended with the same error%s", last.Attempt, atStep(last.Last))
 	case !lostNode && !progressed && last.Last != nil && failed.Last != nil:
 		return fmt.Sprintf("attempt %d had already reached step %.0f", last.Attempt, *last.Last)
@@ -148,19 +155,6 @@ func (t *Training) whyFinal(failed agent.Attempt) string {
 		return fmt.Sprintf("max-restarts allows %s", humanize.Count(t.Restarts, "restart"))
 	}
 	return ""
-}
-
-// words are what an attempt ended with, without the rank: of ranks with the same error each may be the first.
-func words(a agent.Attempt) string {
-	if culprit, _, found := strings.Cut(a.Message, hangMessage); found {
-		return culprit // and not for how long it was silent
-	}
-	if a.Rank != nil && a.Node != nil {
-		if _, what, found := strings.Cut(a.Message, fmt.Sprintf("rank %d on node %d ", *a.Rank, *a.Node)); found {
-			return what
-		}
-	}
-	return a.Message
 }
 
 // end stops what still runs of the job, such as the ranks of a node that could not be reached, and waits for its end.

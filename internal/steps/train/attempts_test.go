@@ -79,7 +79,8 @@ exit 3`)
 		t.Errorf("attempt 1 took from %s to %s", got.Started, got.Ended)
 	}
 	got.Started, got.Ended = time.Time{}, time.Time{}
-	want := agent.Attempt{Attempt: 1, Reason: "RankFailed", Message: "training: rank 1 on node 1 exited with 3, want exit code 0", Rank: new(1), Node: new(1), First: new(4.0), Last: new(4.0)}
+	want := agent.Attempt{Attempt: 1, Reason: "RankFailed", Message: "training: rank 1 on node 1 exited with 3, want exit code 0",
+		Symptom: "exited with 3, want exit code 0", Rank: new(1), Node: new(1), First: new(4.0), Last: new(4.0)}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("attempt 1 (-want +got):\n%s", diff)
 	}
@@ -107,14 +108,14 @@ func TestSameErrorTwice(t *testing.T) {
 
 func TestWhyFinal(t *testing.T) {
 	ended := func(reason fail.Reason, message string, step float64) agent.Attempt {
-		a := agent.Attempt{Reason: string(reason), Message: message}
+		a := agent.Attempt{Reason: string(reason), Symptom: message}
 		if step > 0 {
 			a.Last = &step
 		}
 		return a
 	}
 	byRank := func(rank int, step float64) agent.Attempt {
-		a := ended(fail.RankFailed, fmt.Sprintf("training: rank %d on node 0 exited with 1", rank), step)
+		a := ended(fail.RankFailed, "exited with 1, want exit code 0", step)
 		a.Rank, a.Node = &rank, new(0)
 		return a
 	}

@@ -290,12 +290,18 @@ func lastOutput(statuses []agent.JobStatus) string {
 	return strings.Join(parts, ", ")
 }
 
-// hangMessage is between the culprit and the silence.
-const hangMessage = "; no rank has printed or measured anything for "
+// hangError is an error of type Hang with its culprit, without the time of the silence.
+type hangError struct {
+	culprit string
+	error
+}
+
+func (e hangError) Unwrap() error { return e.error }
 
 // hangs is the error of a training that hangs.
 func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration, culprit string) error {
-	err := fail.Becausef(fail.Hang, "training: %s"+hangMessage+"%s, want progress within %s", culprit, quiet.Round(time.Second), bound.Round(time.Second))
+	err := fail.Because(fail.Hang, hangError{culprit, fmt.Errorf("training: %s; no rank has printed or measured anything for %s, want progress within %s",
+		culprit, quiet.Round(time.Second), bound.Round(time.Second))})
 	if t.Spec.Run != "" { // the nodes will be gone
 		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record, t.Namespace)
 	}

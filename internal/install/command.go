@@ -45,7 +45,7 @@ the API server accepts every object.
 
 --steps-image is the steps image of a release, or the image that mlenv bundle steps-image prints.
 
---dry-run prints the changes as a diff of YAML. --output=yaml prints the objects for somebody else to apply and connects
+--dry-run prints the changes as a diff of YAML. --output=yaml prints the objects for another user to apply and connects
 to no cluster, so it omits schedules; it looks up a steps image by tag in its registry. --output=json prints the changes.
 
 --admin adds rights for the whole cluster and needs a cluster administrator. Without it, they stay as they are.
@@ -62,8 +62,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0], files) },
 	}
-	o.flags.AddTo(cmd.Flags())
-	cmd.Flags().Lookup("namespace").Usage = "namespace (default: cluster.namespace of the file)"
+	o.flags.AddNamespace(cmd.Flags(), "namespace (default: cluster.namespace of the file)")
 	cmd.Flags().StringVar(&o.stepsImage, "steps-image", "", "steps image; a tag is resolved to its digest")
 	cmd.Flags().StringVar(&o.serviceAccount, "service-account", DefaultServiceAccount,
 		"ServiceAccount that gets the rights; runs need not name the namespace's default account of runs, on OpenShift pipeline")

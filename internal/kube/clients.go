@@ -39,7 +39,12 @@ type Flags struct {
 
 // AddTo adds --namespace, --kubeconfig and --context.
 func (f *Flags) AddTo(flags *pflag.FlagSet) {
-	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace (default: the pod's own, or the kubeconfig's)")
+	f.AddNamespace(flags, "namespace (default: the pod's own, or the kubeconfig's)")
+}
+
+// AddNamespace is AddTo for a command whose default namespace is another one, with the usage of --namespace.
+func (f *Flags) AddNamespace(flags *pflag.FlagSet, use string) {
+	flags.StringVarP(&f.Namespace, "namespace", "n", "", use)
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, in a pod its ServiceAccount, or ~/.kube/config)")
 	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig (default: its current one)")
 }

@@ -28,7 +28,7 @@ func (f *format) Set(s string) error {
 // AddLogFormat adds the flag for Log to the command and its subcommands.
 func AddLogFormat(cmd *cobra.Command) {
 	f := format("text")
-	cmd.PersistentFlags().Var(&f, logFormatFlag, "how the log is written: text for people, json for machines")
+	cmd.PersistentFlags().Var(&f, logFormatFlag, "format of the log: text, or json for programs")
 }
 
 // Log writes to the command's standard output. A message is a whole sentence

@@ -34,9 +34,9 @@ type OutputFlag struct {
 
 // AddTo adds the flag to a command that allows Text, JSON and YAML, and perhaps Names. The first is the default.
 func (o *OutputFlag) AddTo(flags *pflag.FlagSet, allowed ...Format) {
-	use := "text for people, json or yaml for machines"
+	use := "text, or json or yaml for programs"
 	if slices.Contains(allowed, Names) {
-		use += ", name for one name a line"
+		use += ", or name for one name per line"
 	}
 	o.AddUse(flags, use, allowed...)
 }

@@ -1,4 +1,4 @@
-// Package cluster reads cluster files: what ml-dev-env must know of a cluster to train on it, as clusters/NAME.yaml says it.
+// Package cluster reads cluster files, clusters/NAME.yaml: the facts about a cluster that ml-dev-env needs to train on it.
 package cluster
 
 import "slices"

@@ -20,7 +20,6 @@ import (
 // rolloutTime is how long the nodes of a pool may take: about ten minutes each.
 const rolloutTime = 2 * time.Hour
 
-// options are the flags of both commands.
 type options struct {
 	kube        kube.Flags
 	request     Request

@@ -18,7 +18,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// options are the flags of install.
 type options struct {
 	flags          kube.Flags
 	stepsImage     string
@@ -112,7 +111,7 @@ func (o *options) run(cmd *cobra.Command, clusterFile string, files fs.FS) error
 	return err
 }
 
-// Print writes the report for people: a line for each object, and its diff below.
+// Print writes the report as text: a line for each object, and its diff below.
 func (r Report) Print(out io.Writer) error {
 	for _, change := range r.Changes {
 		fmt.Fprintf(out, "%s %s\n", change.Object, change.Outcome)
@@ -147,7 +146,7 @@ func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file clu
 func clientsOf(clients *kube.Clients) (Clients, error) {
 	objects, err := dynamic.NewForConfig(clients.Config)
 	if err != nil {
-		return Clients{}, fmt.Errorf("making a client: %w", err)
+		return Clients{}, fmt.Errorf("creating a client: %w", err)
 	}
 	return Clients{Kube: clients.Kube, Objects: objects}, nil
 }

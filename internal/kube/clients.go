@@ -91,10 +91,10 @@ func (c *Clients) make() (err error) {
 	c.Config.QPS, c.Config.Burst = requestsPerSecond, requestsAtOnce
 	c.Config.UserAgent = "ml-dev-env"
 	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
-		return fail.Becausef(fail.InvalidInput, "making a client for %s: %w", c.Config.Host, err)
+		return fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", c.Config.Host, err)
 	}
 	if c.Tekton, err = versioned.NewForConfig(c.Config); err != nil {
-		return fail.Becausef(fail.InvalidInput, "making a Tekton client for %s: %w", c.Config.Host, err)
+		return fail.Becausef(fail.InvalidInput, "creating a Tekton client for %s: %w", c.Config.Host, err)
 	}
 	return nil
 }

@@ -175,6 +175,8 @@ verify: ## fail if generate would change something
 	cd $(LOCALCLUSTER) && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/triggers && go mod tidy -diff
+	cd $(LOCALCLUSTER)/tools/kueue && go mod tidy -diff
+	cd $(LOCALCLUSTER)/tools/peers && go mod tidy -diff
 	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 
 .PHONY: cluster

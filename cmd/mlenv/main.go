@@ -1,4 +1,4 @@
-// Command mlenv is ml-dev-env's command line for people.
+// Command mlenv is the command line of ml-dev-env.
 package main
 
 import (

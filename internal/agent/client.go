@@ -113,7 +113,7 @@ func (c *Client) sameProtocol(h Health, err error) error {
 	}
 	return fail.Advise(fail.Becausef(fail.AgentVersion, "talking to the agent of node %d: it speaks protocol %d (version %s), this program %d",
 		c.node, h.Protocol, short(h.Version), Protocol),
-		"tear the environment down and provision it again, or use the version of the tasks that made it")
+		"tear the environment down and provision it again, or use the version of the tasks that created it")
 }
 
 // Facts returns what the node is and has.
@@ -192,7 +192,7 @@ func (c *Client) jobStatus(ctx context.Context, method, id string, in any) (JobS
 	return s, c.confine(&s, id)
 }
 
-// confine checks what an agent says of a job, and puts its times into this machine's.
+// confine checks an agent's report of a job, and converts its times to this machine's clock.
 func (c *Client) confine(s *JobStatus, id string) error {
 	if err := s.Confine(id, c.node); err != nil {
 		*s = JobStatus{ID: id, Node: c.node}
@@ -210,7 +210,7 @@ func (c *Client) WatchJob(ctx context.Context, id string, each func(JobStatus) e
 		return err
 	}
 	defer body.Close()
-	bound := &bounded{from: body}
+	bound := &limitedReader{from: body}
 	for lines := json.NewDecoder(bound); ; {
 		var status JobStatus
 		bound.allow(maxStatus)
@@ -305,7 +305,7 @@ func (c *Client) do(ctx context.Context, method, path, contentType string, body 
 		_, err := io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer))
 		return err
 	}
-	answer := &bounded{from: response.Body}
+	answer := &limitedReader{from: response.Body}
 	if err := json.NewDecoder(answer.allow(maxBytes(out))).Decode(out); err != nil {
 		return c.unreachable(fmt.Errorf("reading the answer to %s %s: %w", method, path, err))
 	}

@@ -34,9 +34,8 @@ type planError struct{ error }
 
 func (e planError) Unwrap() error { return e.error }
 
-// readPlan reads a TreePlan.
 func readPlan(answer io.Reader, missing func(tree.Digest) error) (present bool, err error) {
-	bound := &bounded{from: answer}
+	bound := &limitedReader{from: answer}
 	tokens := json.NewDecoder(bound)
 	for field, depth := "", 0; ; {
 		bound.allow(maxToken)

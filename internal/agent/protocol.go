@@ -74,7 +74,7 @@ const (
 	Home = "/mlenv"
 	// Program is the agent's program, copied there by the init container.
 	Program = Home + "/bin/mlenv-agent"
-	// PySpy is the name of a program that prints the stacks of Python. The init container copies one beside the agent's, for
+	// PySpy is the name of a program that prints the stacks of Python. The init container copies one next to the agent, for
 	// images that have none.
 	PySpy = "py-spy"
 	// Socket is where the container's own processes reach the agent.
@@ -390,7 +390,7 @@ type JobStatus struct {
 	Ended   time.Time `json:"ended,omitzero"`
 	// Launcher is how the launcher itself ended.
 	Launcher Exit `json:"launcher"`
-	// Stopping is when the job was told to stop.
+	// Stopping is when the agent was asked to stop the job.
 	Stopping time.Time `json:"stopping,omitzero"`
 	// StopCause and StopReason are those of the request that stopped the job.
 	StopCause  StopCause    `json:"stopCause,omitempty"`
@@ -451,7 +451,7 @@ type Exit struct {
 	Error string `json:"error,omitempty"`
 }
 
-// RankStatus is one training process, or the node's process of launcher command.
+// RankStatus is one training process, or the node's process with launcher command.
 type RankStatus struct {
 	// Rank is global, 0 to the world size less one.
 	Rank      int       `json:"rank"`
@@ -513,7 +513,7 @@ const (
 	StopDeadline StopCause = "deadline"
 	// StopReplaced: another job replaced it.
 	StopReplaced StopCause = "replaced"
-	// StopContainer: the node's container was told to end, as when its pod is deleted, evicted or preempted.
+	// StopContainer: the node's container received SIGTERM, as when its pod is deleted, evicted or preempted.
 	StopContainer StopCause = "container"
 	// StopHang: it hung. Ranks whose stacks py-spy could not read end by SIGABRT, at which Python's faulthandler prints them.
 	StopHang StopCause = "hang"

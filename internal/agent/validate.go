@@ -133,7 +133,7 @@ func (f *Facts) Confine(node int) {
 
 var environmentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// ParseVariable reads an environment variable of the ranks, written KEY=VALUE. Variables that tell a rank its place
+// ParseVariable reads an environment variable of the ranks, written KEY=VALUE. Variables for a rank's place
 // among the others are the agent's and the launcher's alone: a rank with another one would overwrite a peer's record.
 func ParseVariable(entry string) (key, value string, err error) {
 	key, value, found := strings.Cut(entry, "=")

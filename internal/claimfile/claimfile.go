@@ -113,19 +113,19 @@ func Replace(path, folder string, content []byte) error {
 	return err
 }
 
-// Reserved is a file that takes the place of another one later, also when the volume is full then.
-type Reserved struct {
+// Reservation is a file that takes the place of another one later, also when the volume is full then.
+type Reservation struct {
 	file *os.File
 	path string
 }
 
 // Reserve takes so many bytes of the volume for what will replace a file.
-func Reserve(path string, size int) (*Reserved, error) {
+func Reserve(path string, size int) (*Reservation, error) {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, err
 	}
-	r := &Reserved{file, path}
+	r := &Reservation{file, path}
 	if _, err = file.Write(make([]byte, size)); err != nil {
 		r.drop()
 		return nil, err
@@ -134,7 +134,7 @@ func Reserve(path string, size int) (*Reserved, error) {
 }
 
 // Replace is Replace with the reserved bytes. Longer content needs free room.
-func (r *Reserved) Replace(content []byte) error {
+func (r *Reservation) Replace(content []byte) error {
 	_, err := r.file.WriteAt(content, 0)
 	err = errors.Join(err, r.file.Truncate(int64(len(content))), r.file.Chmod(0o664))
 	if err == nil {
@@ -147,7 +147,7 @@ func (r *Reserved) Replace(content []byte) error {
 	return r.file.Close()
 }
 
-func (r *Reserved) drop() {
+func (r *Reservation) drop() {
 	r.file.Close()
 	os.Remove(r.file.Name())
 }

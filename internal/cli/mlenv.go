@@ -1,4 +1,4 @@
-// Package cli is the command line for people.
+// Package cli is the command line mlenv.
 package cli
 
 import (
@@ -64,7 +64,6 @@ func known(group *cobra.Command, args []string) error {
 	return fmt.Errorf("unknown command %q for %q: want one of %s", args[0], group.CommandPath(), strings.Join(names, ", "))
 }
 
-// newRoot returns the whole command line.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:     "mlenv",

@@ -19,16 +19,16 @@ func TestReferenceIsCurrent(t *testing.T) {
 	golden.File(t, path, want)
 }
 
-// commandsPage is what mlenv says of its commands by --help, as one page.
+// commandsPage returns the help texts of all commands as one page.
 func commandsPage(t *testing.T) string {
 	var page strings.Builder
-	page.WriteString("# Commands of mlenv\n\nWritten by `make generate`: what `mlenv COMMAND --help` says. [mlenv and runs](../mlenv.md) and\n" +
-		"[development](../development.md) say how the commands go together.\n\n| command | what it does |\n| --- | --- |\n")
+	page.WriteString("# Commands of mlenv\n\nWritten by `make generate` from `mlenv COMMAND --help`. [mlenv and runs](../mlenv.md) and\n" +
+		"[development](../development.md) explain how to combine the commands.\n\n| command | what it does |\n| --- | --- |\n")
 	commands := shown(newRoot())
 	for _, cmd := range commands {
 		fmt.Fprintf(&page, "| [%s](#%s) | %s |\n", cmd.CommandPath(), idOf(cmd.CommandPath()), cmd.Short)
 	}
-	page.WriteString("\n## Which cluster\n\nCommands that ask a cluster take these as `kubectl` does:\n")
+	page.WriteString("\n## Which cluster\n\nCommands that use a cluster take these flags, as `kubectl` does:\n")
 	common := pflag.NewFlagSet("", pflag.ContinueOnError)
 	(&kube.Flags{}).AddTo(common)
 	common.SortFlags = false
@@ -37,7 +37,7 @@ func commandsPage(t *testing.T) string {
 		fmt.Fprintf(&page, "\n## %s\n\n%s.\n\n", cmd.CommandPath(), cmd.Short)
 		fmt.Fprintf(&page, "    %s\n", cmd.UseLine())
 		if !strings.Contains(cmd.Long, "Exit code") {
-			t.Errorf("%s: its help does not tell the exit codes", cmd.CommandPath())
+			t.Errorf("%s: its help does not list the exit codes", cmd.CommandPath())
 		}
 		fmt.Fprintf(&page, "\n%s\n", plain.Replace(cmd.Long))
 		if cmd.HasExample() {

@@ -15,7 +15,7 @@ type Problem struct {
 	Path string
 	// Value is what stands there; empty where the mistake is that nothing does.
 	Value string
-	// Want says what is wrong and what is allowed.
+	// Want describes the fault and the allowed values.
 	Want string
 }
 

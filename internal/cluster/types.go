@@ -1,4 +1,4 @@
-// Package cluster reads cluster files: what ml-dev-env must know of a cluster to train on it, as clusters/NAME.yaml says it.
+// Package cluster reads cluster files, clusters/NAME.yaml: the facts about a cluster that ml-dev-env needs to train on it.
 package cluster
 
 import "slices"
@@ -25,29 +25,29 @@ type File struct {
 	NCCL      NCCL      `json:"nccl,omitempty"`
 	Image     Image     `json:"image,omitempty"`
 	Notify    Notify    `json:"notify,omitempty"`
-	Notes     string    `json:"notes,omitempty" jsonschema:"description=for people: kept and shown by mlenv validate"`
+	Notes     string    `json:"notes,omitempty" jsonschema:"description=a note on the cluster: kept and shown by mlenv validate"`
 }
 
-// Cluster says which cluster the file is about.
+// Cluster identifies the cluster that the file describes.
 type Cluster struct {
 	Name        string `json:"name" jsonschema:"description=a DNS label"`
-	API         string `json:"api" jsonschema:"description=host of the API server without a scheme: compared with where a run is"`
+	API         string `json:"api" jsonschema:"description=host of the API server without a scheme: a run on another cluster is refused"`
 	Namespace   string `json:"namespace" jsonschema:"description=default namespace"`
-	Description string `json:"description,omitempty" jsonschema_description:"for people: what the cluster is"`
+	Description string `json:"description,omitempty" jsonschema_description:"a description of the cluster, for readers of the file"`
 }
 
 // Nodes lists the nodes that may be used.
 type Nodes struct {
 	GPUNodes    NodeNames    `json:"gpu_nodes,omitempty" jsonschema_description:"names of the nodes that may be used; null or absent for any node with GPUs"`
-	Tolerations []Toleration `json:"tolerations,omitempty" jsonschema:"description=taints of the GPU nodes beside nvidia.com/gpu (which is always tolerated)"`
-	// RackLabel and RackPattern say which rack a node is in; the label wins. Ranks of
-	// one rack are neighbours then. Both empty is topology.kubernetes.io/zone.
+	Tolerations []Toleration `json:"tolerations,omitempty" jsonschema:"description=taints of the GPU nodes in addition to nvidia.com/gpu (which is always tolerated)"`
+	// RackLabel and RackPattern determine a node's rack; the label wins. Ranks of one
+	// rack become neighbours. If both are empty, the rack is topology.kubernetes.io/zone.
 	RackLabel   string `json:"rack_label,omitempty" jsonschema:"description=label of the Kubernetes nodes that names their rack; reading it takes the right to read nodes"`
 	RackPattern string `json:"rack_pattern,omitempty" jsonschema:"description=regular expression on the names of Kubernetes nodes whose first group is the rack: as in r4pcc(\\d+)u"`
 	Queue       string `json:"queue,omitempty" jsonschema:"description=LocalQueue of Kueue in the namespace that admits each environment as one group"`
 }
 
-// Toleration has Kubernetes' own fields: what of a taint it says nothing about, it does not look at.
+// Toleration has Kubernetes' own fields, with their meaning.
 type Toleration struct {
 	Key      string `json:"key,omitempty" jsonschema:"description=the taint's key; absent for every key"`
 	Operator string `json:"operator,omitempty" jsonschema:"enum=Exists,enum=Equal,default=Equal" jsonschema_description:"whether the taint's value counts"`
@@ -59,32 +59,32 @@ type Toleration struct {
 type GPUs struct {
 	PerNode      int    `json:"per_node,omitempty" jsonschema:"minimum=1,default=4" jsonschema_description:"GPUs of a node of an environment, unless a run requests another number"`
 	Type         string `json:"type,omitempty" jsonschema:"description=as nvidia-smi names it"`
-	DefaultNodes int    `json:"default_nodes,omitempty" jsonschema:"minimum=1,default=2,description=nodes of an environment that does not say how many"`
+	DefaultNodes int    `json:"default_nodes,omitempty" jsonschema:"minimum=1,default=2,description=nodes of an environment, unless a run requests another number"`
 }
 
-// Storage says where workspace and datasets are kept.
+// Storage describes the claims for workspace and datasets.
 type Storage struct {
 	ClassRWX      string      `json:"class_rwx,omitempty" jsonschema:"description=storage class that gives ReadWriteMany filesystems"`
 	ClassRWO      string      `json:"class_rwo,omitempty" jsonschema:"description=storage class that gives ReadWriteOnce filesystems"`
 	WorkspaceSize Quantity    `json:"workspace_size,omitempty" jsonschema_description:"size of a new claim for /workspace"`
 	DatasetsSize  Quantity    `json:"datasets_size,omitempty" jsonschema_description:"size of a new claim for /datasets"`
-	Mode          StorageMode `json:"mode,omitempty" jsonschema_description:"whether the nodes share their files (rwx) or each has claims of its own; auto is rwx where class_rwx really gives a ReadWriteMany filesystem"`
+	Mode          StorageMode `json:"mode,omitempty" jsonschema_description:"whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a ReadWriteMany filesystem"`
 }
 
-// StorageMode says whether the nodes of an environment share their files.
+// StorageMode determines whether the nodes of an environment share their files.
 type StorageMode string
 
 // The storage modes.
 const (
 	// SharedStorage mounts the same claims on every node.
 	SharedStorage StorageMode = "rwx"
-	// NodeStorage makes claims of its own for each node.
+	// NodeStorage creates separate claims for each node.
 	NodeStorage StorageMode = "volumeClaimTemplates"
-	// AutoStorage is SharedStorage where class_rwx really gives a ReadWriteMany filesystem, else NodeStorage.
+	// AutoStorage is SharedStorage if class_rwx provides a ReadWriteMany filesystem, otherwise NodeStorage.
 	AutoStorage StorageMode = "auto"
 )
 
-// Network says how nodes talk.
+// Network describes how nodes communicate.
 type Network struct {
 	RDMA  RDMA  `json:"rdma,omitempty"`
 	TCP   TCP   `json:"tcp,omitempty"`
@@ -94,11 +94,11 @@ type Network struct {
 	TrustedCA string `json:"trusted_ca,omitempty" jsonschema:"description=ConfigMap whose key ca-bundle.crt holds every CA to trust: the public ones too"`
 }
 
-// RDMA is what is expected of the cluster's RDMA network. Devices and
-// interfaces are an expectation, not a setting: what is there is detected.
+// RDMA is what the file expects of the cluster's RDMA network. Devices and
+// interfaces are an expectation, not a setting: mlenv detects the real ones.
 type RDMA struct {
 	Enabled      bool   `json:"enabled,omitempty" jsonschema_description:"whether mode auto may take RDMA, and mode rdma is possible"`
-	Devices      List   `json:"devices,omitempty" jsonschema_description:"RDMA devices that are expected, separated by commas; where pods see the host's devices only these are used"`
+	Devices      List   `json:"devices,omitempty" jsonschema_description:"RDMA devices that are expected, separated by commas; pods that see the host's devices use only these"`
 	Interfaces   List   `json:"interfaces,omitempty" jsonschema_description:"their network interfaces that are expected, separated by commas"`
 	GIDIndex     string `json:"gid_index,omitempty" jsonschema_description:"GID index that is expected, from 0 to 255; what is used is detected"`
 	GDRLevel     string `json:"gdr_level,omitempty" jsonschema_description:"NCCL_NET_GDR_LEVEL that is expected: LOC, NVL, PIX, PXB, PHB, SYS or 0 to 5; what is used is detected"`
@@ -107,11 +107,11 @@ type RDMA struct {
 	TrafficClass string `json:"traffic_class,omitempty" jsonschema_description:"NCCL_IB_TC, 0 to 255: the traffic class that the switches treat as lossless"`
 	ServiceLevel string `json:"service_level,omitempty" jsonschema_description:"NCCL_IB_SL, 0 to 15"`
 	MinNChannels string `json:"min_nchannels,omitempty" jsonschema_description:"NCCL_MIN_NCHANNELS, 1 to 64"`
-	// Attachments and Resources are how SR-IOV gives a pod its devices. Both are empty where pods use the host's devices.
+	// Attachments and Resources are how SR-IOV gives a pod its devices. Both are empty if pods use the host's devices.
 	Attachments []string       `json:"attachments,omitempty" jsonschema:"description=network attachments of a pod as namespace/name: in the order of net1 and so on"`
 	Resources   ResourceCounts `json:"resources,omitempty" jsonschema:"description=extended resources of a pod and how many of each: as in openshift.io/eno5np0rdma: 1"`
 	// HostNetwork is for host devices whose RoCE addresses pods cannot use from a network namespace of their own.
-	HostNetwork bool `json:"host_network,omitempty" jsonschema_description:"whether pods in mode rdma share their host's network: for host devices over Ethernet, where pods cannot use the host's addresses otherwise; one environment per host, no NetworkPolicy applies"`
+	HostNetwork bool `json:"host_network,omitempty" jsonschema_description:"whether pods in mode rdma share their host's network: for host devices over Ethernet, whose addresses pods cannot use otherwise; one environment per host, no NetworkPolicy applies"`
 	// ExpectedBandwidth is 0 for the sum of the rates of a node's active devices.
 	ExpectedBandwidth Bandwidth `json:"expected_bandwidth,omitempty" jsonschema:"description=bus bandwidth of a node in GB/s (10^9 bytes per second) as nccl-tests prints it: as in 200GB/s"`
 }
@@ -130,7 +130,7 @@ func (s Security) Adds() []string {
 	return all
 }
 
-// SRIOV is true where pods are given devices by attachments and resources, false where they use the host's.
+// SRIOV reports whether pods get devices by attachments and resources. Otherwise they use the host's.
 func (r RDMA) SRIOV() bool { return len(r.Attachments) > 0 || len(r.Resources) > 0 }
 
 // Pinned is the SCC that pods in mode RDMA are pinned to, "" for none.
@@ -141,13 +141,13 @@ func (s Security) Pinned() string {
 	return s.SCC
 }
 
-// TCP is how nodes talk without RDMA.
+// TCP describes how nodes communicate without RDMA.
 type TCP struct {
 	InterfaceExclude string `json:"interface_exclude,omitempty" jsonschema:"description=NCCL_SOCKET_IFNAME of mode tcp"`
 	P2PLevel         string `json:"p2p_level,omitempty" jsonschema:"description=NCCL_P2P_LEVEL"`
 }
 
-// Proxy is how pods reach the world outside where they cannot directly.
+// Proxy is how pods reach addresses outside the cluster if they have no direct access.
 type Proxy struct {
 	HTTP  string `json:"http,omitempty" jsonschema:"description=as in http://proxy.example.com:3128"`
 	HTTPS string `json:"https,omitempty" jsonschema:"description=proxy for https:// addresses; mostly the same one"`
@@ -155,20 +155,20 @@ type Proxy struct {
 	NoProxy List `json:"no_proxy,omitempty" jsonschema:"description=hosts and domains and ranges to reach directly: separated by commas"`
 }
 
-// Image is what training runs in: a finished image, or one that is built.
+// Image is the image of trainings: a finished one, or one to build.
 type Image struct {
-	Name           string         `json:"name,omitempty" jsonschema:"description=training image of an environment that names none; not beside flavour"`
+	Name           string         `json:"name,omitempty" jsonschema:"description=training image of an environment that names none; not together with flavour"`
 	PullSecret     string         `json:"pull_secret,omitempty" jsonschema:"description=Secret to pull images with and the bases of images; the pods use it in addition to those of their service account"`
 	BasePullSecret string         `json:"base_pull_secret,omitempty" jsonschema:"description=Secret with which builds pull their base (default: image.pull_secret); - means that of the service account builder"`
-	Flavour        string         `json:"flavour,omitempty" jsonschema:"description=folder below images/ to build the training image from where none is named"`
+	Flavour        string         `json:"flavour,omitempty" jsonschema:"description=folder below images/ to build the training image from if none is named"`
 	Base           string         `json:"base,omitempty" jsonschema:"description=base image of the flavour: its build argument BASE_IMAGE"`
 	BuildArgs      []string       `json:"build_args,omitempty" jsonschema:"description=build arguments of the flavour: each KEY=VALUE; no secrets as an image's history shows them"`
 	BuildResources BuildResources `json:"build_resources,omitempty"`
 }
 
-// Notify says where runs post their events.
+// Notify names the Secret with the URL to which runs post their events.
 type Notify struct {
-	Secret string `json:"secret,omitempty" jsonschema_description:"Secret whose key url is where trainings post their start, restarts, hangs and end, such as an incoming webhook of Slack; param notify overrides it"`
+	Secret string `json:"secret,omitempty" jsonschema_description:"Secret whose key url is the address to which trainings post their start, restarts, hangs and end, such as an incoming webhook of Slack; param notify overrides it"`
 }
 
 // BuildResources are what a build pod asks for and may use.
@@ -184,19 +184,19 @@ type BuildAmounts struct {
 	EphemeralStorage Quantity `json:"ephemeral_storage,omitempty" jsonschema:"description=disk of the node; an image of 12 GB takes about 40Gi to build"`
 }
 
-// Security is what the pods may do in mode RDMA. TCP needs nothing of it but the service account.
+// Security is what the pods may do in mode RDMA. TCP needs only the service account.
 type Security struct {
 	ServiceAccount        string `json:"service_account,omitempty" jsonschema_description:"service account of the nodes' pods"`
-	RequiresPrivilegedSCC bool   `json:"requires_privileged_scc,omitempty" jsonschema_description:"whether pods in mode rdma are privileged, as the host's devices want it"`
+	RequiresPrivilegedSCC bool   `json:"requires_privileged_scc,omitempty" jsonschema_description:"whether pods in mode rdma are privileged, as the host's devices require"`
 	IPCLock               bool   `json:"ipc_lock,omitempty" jsonschema_description:"whether pods in mode rdma ask for the capability IPC_LOCK, to lock memory without limit"`
-	// Capabilities are added beside IPC_LOCK, in mode RDMA; the SCC must allow each.
-	Capabilities []string `json:"capabilities,omitempty" jsonschema:"description=Linux capabilities of the training container in mode rdma beside IPC_LOCK: as in SYS_PTRACE for py-spy"`
-	// SCC is what pods in mode RDMA are pinned to. Empty is privileged where that is
-	// required, and else the cluster's choice.
+	// Capabilities are added to IPC_LOCK in mode RDMA; the SCC must allow each.
+	Capabilities []string `json:"capabilities,omitempty" jsonschema:"description=Linux capabilities of the training container in mode rdma in addition to IPC_LOCK: as in SYS_PTRACE for py-spy"`
+	// SCC is the constraint that pods in mode RDMA are pinned to. Empty means privileged if that
+	// is required, and otherwise the cluster's choice.
 	SCC string `json:"scc,omitempty" jsonschema:"description=SecurityContextConstraints that pods are pinned to in mode rdma: as in nccl-scc"`
 }
 
-// Resources are a node's, beside its GPUs.
+// Resources are a node's memory and processors.
 type Resources struct {
 	Requests ResourceAmounts `json:"requests,omitempty"`
 	Limits   ResourceAmounts `json:"limits,omitempty"`
@@ -208,13 +208,13 @@ type ResourceAmounts struct {
 	CPU    Quantity `json:"cpu,omitempty" jsonschema_description:"processors of a node's pod"`
 }
 
-// NCCL are settings of NCCL that no other key has.
+// NCCL are settings of NCCL without a key of their own.
 type NCCL struct {
 	Debug string            `json:"debug,omitempty" jsonschema_description:"NCCL_DEBUG: WARN, INFO or TRACE"`
 	Env   map[string]string `json:"env,omitempty" jsonschema:"description=NCCL_* variables that are forced whatever was detected: as in NCCL_IB_TC: \"106\""`
 }
 
-// Default is what a file that says nothing but its cluster means.
+// Default returns the file whose keys all have their defaults.
 func Default() File {
 	return File{
 		GPUs: GPUs{PerNode: 4, DefaultNodes: 2},

@@ -35,7 +35,7 @@ func (r *reader) reported(path string) bool {
 	return slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Path == path })
 }
 
-// nearestNode is the value's place or, of a value that is not there, that of what it should stand in.
+// nearestNode returns the value's place in the file. For a missing value it is the place of its parent.
 func (r *reader) nearestNode(path string) *yaml.Node {
 	for {
 		if node, ok := r.nodes[path]; ok {
@@ -179,7 +179,7 @@ func (s Storage) validate(path *field.Path) field.ErrorList {
 		positive(path.Child("datasets_size"), s.DatasetsSize),
 		requiredIf(s.Mode == SharedStorage && s.ClassRWX == "", path.Child("class_rwx"), "mode rwx needs a storage class that gives ReadWriteMany"),
 		requiredIf(s.Mode == NodeStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode volumeClaimTemplates needs a storage class that gives ReadWriteOnce"),
-		requiredIf(s.Mode == AutoStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode auto needs a storage class that gives ReadWriteOnce, for where class_rwx does not serve"),
+		requiredIf(s.Mode == AutoStorage && s.ClassRWO == "", path.Child("class_rwo"), "mode auto needs a storage class that provides ReadWriteOnce, in case class_rwx does not provide ReadWriteMany"),
 	)
 }
 

@@ -52,7 +52,7 @@ func (r RDMA) validateDevices(path *field.Path) (errs field.ErrorList) {
 	}
 	if attachments, interfaces := len(r.Attachments), len(r.Interfaces); attachments > 0 && interfaces > 0 && attachments != interfaces {
 		errs = append(errs, field.Invalid(path.Child("interfaces"), strings.Join(r.Interfaces, ","),
-			fmt.Sprintf("are %d, but each of the %d attachments makes one", interfaces, attachments)))
+			fmt.Sprintf("are %d, but each of the %d attachments creates one", interfaces, attachments)))
 	}
 	for _, resource := range slices.Sorted(maps.Keys(r.Resources)) {
 		at := path.Child("resources").Key(resource)
@@ -61,7 +61,7 @@ func (r RDMA) validateDevices(path *field.Path) (errs field.ErrorList) {
 		case !both || len(validation.IsQualifiedName(resource)) > 0:
 			errs = append(errs, field.Invalid(at, resource, "want a resource as a device plugin names it, as in openshift.io/eno5np0rdma"))
 		case domain == "nvidia.com":
-			errs = append(errs, field.Invalid(at, resource, "GPUs are said by gpus.per_node"))
+			errs = append(errs, field.Invalid(at, resource, "gpus.per_node sets the number of GPUs: leave this resource out"))
 		case r.Resources[resource] < 1:
 			errs = append(errs, field.Invalid(at, r.Resources[resource], "want at least 1"))
 		}

@@ -40,7 +40,7 @@ func (q *Quantity) UnmarshalText(text []byte) error {
 		return nil
 	}
 	allowed := `want a number with at most one of the suffixes m, k, M, G, T, Ki, Mi, Gi, Ti, as in "100Gi"`
-	// 128GB, 128GiB, 128 Gi and 128gi are what people write instead.
+	// 128GB, 128GiB, 128 Gi and 128gi are common mistakes.
 	guess := strings.ReplaceAll(strings.TrimSuffix(strings.TrimSuffix(string(text), "B"), "b"), " ", "")
 	for _, suffix := range []string{"Ki", "Mi", "Gi", "Ti", "k", "M", "G", "T"} {
 		if len(guess) > len(suffix) && strings.EqualFold(guess[len(guess)-len(suffix):], suffix) {

@@ -23,7 +23,7 @@ type Candidate struct {
 	Problem, Next string
 	// Reason is set if Problem is.
 	Reason fail.Reason
-	// Final reports whether the problem persists until somebody fixes it.
+	// Final reports whether the problem persists until a user or administrator fixes it.
 	Final bool
 }
 

@@ -61,11 +61,11 @@ func TestRefused(t *testing.T) {
 		},
 		{
 			"pinned to what refuses one thing", `pods "e-" is forbidden: unable to validate against any security context constraint: provider nccl-scc: .containers[0].capabilities.add: Invalid value: "SYS_RESOURCE": capability may not be added`,
-			fail.Finding{Reason: fail.SecurityRefused, Final: true, Seen: "nccl-scc refuses capabilities.add SYS_RESOURCE of containers[0]: capability may not be added", Next: "leave SYS_RESOURCE out of security.capabilities in the cluster file: RDMA does not need it, where IPC_LOCK is effective the memlock limit does not count; or have it allowed: oc describe scc nccl-scc"},
+			fail.Finding{Reason: fail.SecurityRefused, Final: true, Seen: "nccl-scc refuses capabilities.add SYS_RESOURCE of containers[0]: capability may not be added", Next: "leave SYS_RESOURCE out of security.capabilities in the cluster file: RDMA does not need it: if IPC_LOCK is effective, the memlock limit does not count; or have it allowed: oc describe scc nccl-scc"},
 		},
 		{
 			"pinned to what refuses", `pods "e-" is forbidden: unable to validate against any security context constraint: [provider nccl-scc: .containers[0].capabilities.add: Invalid value: "SYS_RESOURCE": capability may not be added]`,
-			fail.Finding{Reason: fail.SecurityRefused, Final: true, Seen: "nccl-scc refuses capabilities.add SYS_RESOURCE of containers[0]: capability may not be added", Next: "leave SYS_RESOURCE out of security.capabilities in the cluster file: RDMA does not need it, where IPC_LOCK is effective the memlock limit does not count; or have it allowed: oc describe scc nccl-scc"},
+			fail.Finding{Reason: fail.SecurityRefused, Final: true, Seen: "nccl-scc refuses capabilities.add SYS_RESOURCE of containers[0]: capability may not be added", Next: "leave SYS_RESOURCE out of security.capabilities in the cluster file: RDMA does not need it: if IPC_LOCK is effective, the memlock limit does not count; or have it allowed: oc describe scc nccl-scc"},
 		},
 		{"in words of its own", `pods "e-" is forbidden: because`, fail.Finding{Reason: fail.PodsNotReady, Seen: `pods "e-" is forbidden: because`}},
 	}

@@ -228,5 +228,5 @@ var provisionPrefix = regexp.MustCompile(`(?s)^failed to provision volume with S
 
 // provisioning is the provisioner's own part of a ProvisioningFailed event.
 func provisioning(text string) string {
-	return oneLine("the provisioner says: " + provisionPrefix.ReplaceAllString(text, ""))
+	return oneLine("the provisioner reports: " + provisionPrefix.ReplaceAllString(text, ""))
 }

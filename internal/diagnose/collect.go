@@ -99,7 +99,7 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 	return s, err
 }
 
-// queuePosition asks Kueue for the position of a pod's Workload in its ClusterQueue, from 1; 0 if it does not tell.
+// queuePosition asks Kueue for the position of a pod's Workload in its ClusterQueue, from 1; 0 if Kueue does not report it.
 func queuePosition(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) int {
 	server, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
 	if !ok || server == nil {

@@ -74,7 +74,7 @@ func (e *explainer) refusal(text string) fail.Finding {
 			} else if pinned != "" {
 				f.Next = fmt.Sprintf("oc describe scc %s (then have it allow that, or name another one in security.scc of the cluster file)", pinned)
 				if refused := refusedCapabilities(body); len(refused) > 0 && !slices.Contains(refused, "IPC_LOCK") {
-					f.Next = fmt.Sprintf("leave %s out of security.capabilities in the cluster file: RDMA does not need it, where IPC_LOCK is effective the memlock limit does not count; or have it allowed: oc describe scc %s",
+					f.Next = fmt.Sprintf("leave %s out of security.capabilities in the cluster file: RDMA does not need it: if IPC_LOCK is effective, the memlock limit does not count; or have it allowed: oc describe scc %s",
 						strings.Join(refused, ", "), pinned)
 				}
 			}
@@ -113,7 +113,7 @@ func (e *explainer) refusal(text string) fail.Finding {
 			Next:   "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide (are the pods of " + m[1] + " running?)",
 		}
 	}
-	f := fail.Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it and does not say why"), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
+	f := fail.Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it without a reason"), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
 	if invalid {
 		f.Reason, f.Final = fail.InvalidInput, true
 	}

@@ -52,7 +52,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 			`oc patch image.config.openshift.io/cluster --type merge -p '{"spec":{"additionalTrustedCA":{"name":"registry-cas"}}}'`,
 			strings.Replace(registry, ":", "..", 1))
 	case has(lower, "no match for platform", "no image found in manifest list", "no matching manifest", "architecture mismatch"):
-		what, f.Final = "is not made for the processor of node "+node+e.architecture(node), true
+		what, f.Final = "is not built for the processor of node "+node+e.architecture(node), true
 		f.Next = fmt.Sprintf("oc image info %s --show-multiarch", c.image())
 	case has(lower, "toomanyrequests", "429 too many requests", "rate limit"):
 		what = "is in a registry that limits how often it may be pulled"

@@ -19,11 +19,11 @@ const (
 	maxSize  = 4 << 20 // bytes; a manifest has some kilobytes
 )
 
-// bounded cuts answers off at maxSize.
-type bounded struct{ http.RoundTripper }
+// limitedTransport cuts answers off at maxSize.
+type limitedTransport struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (b bounded) RoundTrip(request *http.Request) (*http.Response, error) {
+func (b limitedTransport) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := b.RoundTripper.RoundTrip(request)
 	if err == nil {
 		response.Body = struct {
@@ -44,7 +44,7 @@ func ImageSize(ctx context.Context, image string) (compressed agent.Bytes, ok bo
 	if err != nil {
 		return 0, false
 	}
-	found, err := remote.Image(ref, remote.WithContext(ctx), remote.WithAuth(authn.Anonymous), remote.WithTransport(bounded{remote.DefaultTransport}))
+	found, err := remote.Image(ref, remote.WithContext(ctx), remote.WithAuth(authn.Anonymous), remote.WithTransport(limitedTransport{remote.DefaultTransport}))
 	if err != nil {
 		return 0, false
 	}

@@ -129,7 +129,7 @@ func (e *explainer) gpuNodes() string {
 func (e *explainer) tooFew(u pendingPod, p nodeCounts) fail.Finding {
 	f := fail.Finding{
 		Reason: fail.NodesUnavailable,
-		Seen:   fmt.Sprintf("%d nodes are asked and %d may be used; the scheduler says: %s", e.Replicas(), p.allowed, u.message.text),
+		Seen:   fmt.Sprintf("%d nodes are requested and %d may be used; the scheduler reports: %s", e.Replicas(), p.allowed, u.message.text),
 		Next:   "ask for fewer nodes, or list more in nodes.gpu_nodes of the cluster file",
 		Final:  namesAsked(&u.pod.Spec) != nil && p.allowed < e.Replicas(),
 	}

@@ -23,7 +23,7 @@ func (e *explainer) quotaDetail(text string, f *fail.Finding) {
 		return
 	}
 	if m := mustSpecify.FindStringSubmatch(text); m != nil {
-		f.Seen = fmt.Sprintf("quota %s wants every container to say %s", m[1], oneLine(m[2]))
+		f.Seen = fmt.Sprintf("quota %s requires every container to set %s", m[1], oneLine(m[2]))
 		f.Next = fmt.Sprintf("set resources.requests and resources.limits in the cluster file (oc describe quota %s -n %s)", m[1], e.namespace())
 		return
 	}

@@ -23,7 +23,7 @@ func list(names []string, most int) string {
 	return humanize.List(names, "and")
 }
 
-// age is how long ago t was, for people: 40s, 2m10s, 1h5m.
+// age formats how long ago t was: 40s, 2m10s, 1h5m.
 func age(t, now time.Time) string {
 	d := max(now.Sub(t), 0).Round(time.Second)
 	if d >= time.Hour {

@@ -13,7 +13,7 @@ import (
 )
 
 // Benchmark is the Python program that measures. Each node runs it once as
-// `python3 -c Benchmark INPUT`; it needs nothing but torch.
+// `python3 -c Benchmark INPUT`; it needs only torch.
 //
 //go:embed benchmark.py
 var Benchmark string

@@ -233,7 +233,7 @@ func below(b, of rdma.BytesPerSecond, part float64) bool {
 	return float64(b) < float64(of)*part
 }
 
-// Summary is the verdict in one line for people.
+// Summary is the verdict in one line.
 func (r *Report) Summary() string {
 	text := fmt.Sprintf("%s: %s of %s each", r.Verdict, humanize.Count(r.Nodes, "node"), humanize.Count(r.RanksPerNode, "rank"))
 	if r.Transport != "" {

@@ -44,7 +44,7 @@ func WithTail(err error, lines []string) error {
 	return &Error{Reason: ReasonOf(err), Err: err, Tail: lines}
 }
 
-// Details is the text of err with the last lines of the program that failed, for people.
+// Details is the text of err with the last lines of the program that failed.
 func Details(err error) string {
 	for inner := err; inner != nil; {
 		var e *Error

@@ -40,7 +40,7 @@ type Finding struct {
 	Object string `json:"object,omitempty"`
 	// Seen is the evidence.
 	Seen string `json:"evidence"`
-	// Wanted is what should be there instead. It may be empty, or part of Seen.
+	// Wanted is the expected value. It may be empty, or part of Seen.
 	Wanted string `json:"wanted,omitempty"`
 	// Next is the command or the change that would show or fix it. It may be empty.
 	Next string `json:"next,omitempty"`
@@ -74,7 +74,7 @@ func (e *findingError) Error() string {
 	return strings.TrimSpace(e.doing+" "+e.Object) + ": " + e.Evidence()
 }
 
-// Print writes the finding for people: its reason and object, what was seen, and what to do
+// Print writes the finding as text: its reason and object, what was seen, and what to do
 // next. remarks follow the level.
 func (f Finding) Print(w io.Writer, remarks ...string) {
 	fmt.Fprint(w, f.Reason)

@@ -1,4 +1,4 @@
-// Package humanize formats numbers, sizes and times for people, and finds similar words.
+// Package humanize formats numbers, sizes and times as text, and finds similar words.
 package humanize
 
 import (

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Duration is a time for people, to two places: 3.2 s, 4m12s, 25h2m, 3d4h.
+// Duration formats a time to two places: 3.2 s, 4m12s, 25h2m, 3d4h.
 func Duration(d time.Duration) string {
 	switch d = max(0, d); {
 	case d < time.Minute:

@@ -20,7 +20,7 @@ func Plain(text string) string {
 	}, escapes.ReplaceAllString(text, ""))
 }
 
-// PlainLine is Plain for a line of a log. Of a line that was rewritten, as progress bars are, it is the last state.
+// PlainLine is Plain for a line of a log. If a program rewrote the line, as progress bars do, it returns the last state.
 func PlainLine(line string) string {
 	line = strings.TrimRight(line, "\r\n")
 	return Plain(line[strings.LastIndexByte(line, '\r')+1:])

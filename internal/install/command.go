@@ -18,7 +18,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// options are the flags of install.
 type options struct {
 	flags          kube.Flags
 	stepsImage     string
@@ -45,7 +44,7 @@ the API server accepts every object.
 
 --steps-image is the steps image of a release, or the image that mlenv bundle steps-image prints.
 
---dry-run prints the changes as a diff of YAML. --output=yaml prints the objects for somebody else to apply and connects
+--dry-run prints the changes as a diff of YAML. --output=yaml prints the objects for another user to apply and connects
 to no cluster, so it omits schedules; it looks up a steps image by tag in its registry. --output=json prints the changes.
 
 --admin adds rights for the whole cluster and needs a cluster administrator. Without it, they stay as they are.
@@ -62,8 +61,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0], files) },
 	}
-	o.flags.AddTo(cmd.Flags())
-	cmd.Flags().Lookup("namespace").Usage = "namespace (default: cluster.namespace of the file)"
+	o.flags.AddNamespace(cmd.Flags(), "namespace (default: cluster.namespace of the file)")
 	cmd.Flags().StringVar(&o.stepsImage, "steps-image", "", "steps image; a tag is resolved to its digest")
 	cmd.Flags().StringVar(&o.serviceAccount, "service-account", DefaultServiceAccount,
 		"ServiceAccount that gets the rights; runs need not name the namespace's default account of runs, on OpenShift pipeline")
@@ -113,7 +111,7 @@ func (o *options) run(cmd *cobra.Command, clusterFile string, files fs.FS) error
 	return err
 }
 
-// Print writes the report for people: a line for each object, and its diff below.
+// Print writes the report as text: a line for each object, and its diff below.
 func (r Report) Print(out io.Writer) error {
 	for _, change := range r.Changes {
 		fmt.Fprintf(out, "%s %s\n", change.Object, change.Outcome)
@@ -148,7 +146,7 @@ func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file clu
 func clientsOf(clients *kube.Clients) (Clients, error) {
 	objects, err := dynamic.NewForConfig(clients.Config)
 	if err != nil {
-		return Clients{}, fmt.Errorf("making a client: %w", err)
+		return Clients{}, fmt.Errorf("creating a client: %w", err)
 	}
 	return Clients{Kube: clients.Kube, Objects: objects}, nil
 }

@@ -94,7 +94,6 @@ func (r Request) defaults() []bundle.Default {
 	}
 }
 
-// typed are all objects except Tasks and Pipelines.
 func (r Request) typed() []runtime.Object {
 	// OpenShift fills in the key, so it is never applied.
 	trusted := &corev1.ConfigMap{ObjectMeta: r.meta(cluster.TrustedCA)}

@@ -54,8 +54,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			return err
 		},
 	}
-	flags.AddTo(cmd.Flags())
-	cmd.Flags().Lookup("namespace").Usage = "namespace (default: cluster.namespace of the file, otherwise the kubeconfig's)"
+	flags.AddNamespace(cmd.Flags(), "namespace (default: cluster.namespace of the file, otherwise the kubeconfig's)")
 	cmd.Flags().BoolVar(&removal.Receipts, "receipts", false, "also delete the receipts of runs")
 	cmd.Flags().BoolVar(&removal.Admin, "admin", false, "also delete what install --admin created, which needs a cluster administrator")
 	cmd.Flags().BoolVar(&removal.EndRuns, "end-runs", false, "cancel runs without their teardown, and delete environments; claims stay")

@@ -39,7 +39,12 @@ type Flags struct {
 
 // AddTo adds --namespace, --kubeconfig and --context.
 func (f *Flags) AddTo(flags *pflag.FlagSet) {
-	flags.StringVarP(&f.Namespace, "namespace", "n", "", "namespace (default: the pod's own, or the kubeconfig's)")
+	f.AddNamespace(flags, "namespace (default: the pod's own, or the kubeconfig's)")
+}
+
+// AddNamespace is AddTo for a command whose default namespace is another one, with the usage of --namespace.
+func (f *Flags) AddNamespace(flags *pflag.FlagSet, use string) {
+	flags.StringVarP(&f.Namespace, "namespace", "n", "", use)
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, in a pod its ServiceAccount, or ~/.kube/config)")
 	flags.StringVar(&f.Context, "context", "", "context of the kubeconfig (default: its current one)")
 }
@@ -86,10 +91,10 @@ func (c *Clients) make() (err error) {
 	c.Config.QPS, c.Config.Burst = requestsPerSecond, requestsAtOnce
 	c.Config.UserAgent = "ml-dev-env"
 	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
-		return fail.Becausef(fail.InvalidInput, "making a client for %s: %w", c.Config.Host, err)
+		return fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", c.Config.Host, err)
 	}
 	if c.Tekton, err = versioned.NewForConfig(c.Config); err != nil {
-		return fail.Becausef(fail.InvalidInput, "making a Tekton client for %s: %w", c.Config.Host, err)
+		return fail.Becausef(fail.InvalidInput, "creating a Tekton client for %s: %w", c.Config.Host, err)
 	}
 	return nil
 }

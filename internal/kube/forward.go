@@ -48,14 +48,14 @@ func DialPod(ctx context.Context, clients *Clients, namespace, pod string, port 
 
 // openInTime is open until the end of ctx, because the upgrade takes no context.
 func openInTime(ctx context.Context, open func() (net.Conn, error)) (net.Conn, error) {
-	type opened struct {
+	type outcome struct {
 		conn net.Conn
 		err  error
 	}
-	result := make(chan opened, 1)
+	result := make(chan outcome, 1)
 	go func() {
 		conn, err := open()
-		result <- opened{conn, err}
+		result <- outcome{conn, err}
 	}()
 	select {
 	case got := <-result:
@@ -106,12 +106,12 @@ func forward(config *rest.Config, target *url.URL, port int) (net.Conn, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("opening the data stream: %w", err), upgraded.Close())
 	}
-	return newForwarded(dataStream, errorStream, upgraded.Close), nil
+	return newStreamConn(dataStream, errorStream, upgraded.Close), nil
 }
 
-// forwarded is a net.Conn over a data stream. A stream has no deadlines, but a pipe has: the caller has one end of a pipe and
+// streamConn is a net.Conn over a data stream. A stream has no deadlines, but a pipe has: the caller has one end of a pipe and
 // the stream the other.
-type forwarded struct {
+type streamConn struct {
 	net.Conn
 	// hangUp ends the streams, once.
 	hangUp func()
@@ -123,9 +123,9 @@ type forwarded struct {
 	failed error
 }
 
-func newForwarded(data io.ReadWriteCloser, problems io.Reader, closeAll func() error) *forwarded {
+func newStreamConn(data io.ReadWriteCloser, problems io.Reader, closeAll func() error) *streamConn {
 	user, stream := net.Pipe()
-	f := &forwarded{Conn: user, written: make(chan struct{})}
+	f := &streamConn{Conn: user, written: make(chan struct{})}
 	f.hangUp = sync.OnceFunc(func() {
 		// The peer may have closed already.
 		_ = closeAll()
@@ -168,7 +168,7 @@ func newForwarded(data io.ReadWriteCloser, problems io.Reader, closeAll func() e
 }
 
 // Read returns the far end's error at the end.
-func (f *forwarded) Read(p []byte) (int, error) {
+func (f *streamConn) Read(p []byte) (int, error) {
 	n, err := f.Conn.Read(p)
 	if errors.Is(err, io.EOF) {
 		f.mu.Lock()
@@ -181,7 +181,7 @@ func (f *forwarded) Read(p []byte) (int, error) {
 }
 
 // Close sends what was written and ends the request.
-func (f *forwarded) Close() error {
+func (f *streamConn) Close() error {
 	err := f.Conn.Close()
 	go func() {
 		select {

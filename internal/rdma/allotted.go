@@ -22,8 +22,8 @@ type allotment struct {
 	rdma bool
 }
 
-// pluginPrefix begins the variables of device plugins. What follows is the resource's name in
-// upper case with "." and "/" replaced, hyphens as they are: no shell can read it.
+// pluginPrefix begins the variables of device plugins. The resource's name follows, in upper case
+// with "." and "/" replaced. It keeps its hyphens, so no shell can read the variable.
 const pluginPrefix = "PCIDEVICE_"
 
 var (

@@ -44,7 +44,7 @@ type Expected struct {
 	Bandwidth    BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
 }
 
-// Detect reads the facts of a node. What cannot be read is absent, and a finding if it matters.
+// Detect reads the facts of a node. An unreadable fact is absent, and a finding if it matters.
 func Detect(o Options) Facts {
 	d := detector{tree: tree{o.Root}, facts: Facts{SysRoot: o.SysRoot, NVLink: o.NVLink}}
 	interfaces, err := o.Interfaces()
@@ -134,7 +134,7 @@ func (d *detector) deviceOf(a allotment) string {
 
 // hostDevices are the devices of a pod without device plugin: those with a file in its /dev/infiniband. The cluster
 // file's names choose among them if all exist. Names change with maintenance, so otherwise those on a GPU's switch count: a card
-// for storage is elsewhere. Where no device is on such a switch, or nothing is known of that, the names that exist choose.
+// for storage is elsewhere. If no device is on such a switch, or the switches are unknown, the names that exist choose.
 func (d *detector) hostDevices(present []string, expected Expected) map[string]string {
 	opened := map[string]string{}
 	for _, name := range present {

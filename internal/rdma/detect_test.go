@@ -234,7 +234,7 @@ func TestFacts(t *testing.T) {
 		PodInterface: "eth0",
 		Memory:       Memlock{Soft: 8 << 20, Hard: 8 << 20, CapEff: "00000000000045fb"},
 		IOMMU:        IOMMU{Mode: IOMMUPassthrough, CommandLine: "iommu=pt intel_iommu=on"},
-		GPUDirect:    GPUDirect{Peermem: true, DMABUF: Unknown, Why: "/proc/driver/nvidia/version is not there"},
+		GPUDirect:    GPUDirect{Peermem: true, DMABUF: Unknown, Why: "/proc/driver/nvidia/version is missing"},
 	}
 	got := h.detect(Expected{})
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(mustGID("::"), prefixes("0.0.0.0/0")[0])); diff != "" {

@@ -7,7 +7,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Findings are what people should know of a node, or of several together. Their JSON has the
+// Findings are the findings about a node, or about several together. Their JSON has the
 // keys of the agents' protocol.
 type Findings []fail.Finding
 
@@ -40,7 +40,7 @@ func (f *Findings) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Print writes the findings for people.
+// Print writes the findings as text.
 func (f Findings) Print(w io.Writer) {
 	for _, finding := range f {
 		finding.Print(w)

@@ -66,7 +66,7 @@ func (d *detector) gpuDirect() GPUDirect {
 	_, err := fmt.Sscanf(release, "%d.%d", &major, &minor)
 	switch {
 	case driver == "":
-		g.Why = "/proc/driver/nvidia/version is not there"
+		g.Why = "/proc/driver/nvidia/version is missing"
 	case !strings.Contains(driver, "Open Kernel Module"):
 		g.DMABUF, g.Why = No, "the GPU driver's kernel modules are not the open ones"
 	case err != nil || major < 5 || major == 5 && minor < 12:

@@ -182,7 +182,7 @@ func TestGPUDirect(t *testing.T) {
 		{"closed modules with peermem", closed, "5.14.0", "470.82.01", "nvidia_peermem (DMA-BUF no: the GPU driver's kernel modules are not the open ones)", nil},
 		{"both", open, "5.14.0", "580.95.05", "nvidia_peermem and DMA-BUF (DMA-BUF yes: open kernel modules, Linux 5.14.0)", nil},
 		{"an old kernel", open, "4.18.0-553.el8", "", `unknown (nvidia_peermem is not loaded; DMA-BUF unknown: the kernel is "4.18.0-553.el8", want 5.12 or later, or a vendor's kernel with a backport)`, nil},
-		{"no driver", "", "5.14.0", "", "unknown (nvidia_peermem is not loaded; DMA-BUF unknown: /proc/driver/nvidia/version is not there)", nil},
+		{"no driver", "", "5.14.0", "", "unknown (nvidia_peermem is not loaded; DMA-BUF unknown: /proc/driver/nvidia/version is missing)", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			h := barcelona(0, names4...)

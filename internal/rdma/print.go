@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// Print writes the facts as tables for people.
+// Print writes the facts as tables.
 func (f Facts) Print(w io.Writer) {
 	if f.SysRoot != "" {
 		fmt.Fprintf(w, "sysfs is read from %s\n\n", f.SysRoot)
@@ -81,7 +81,7 @@ func (f Facts) printDevices(w io.Writer) {
 	}
 }
 
-// Print writes the plan as a table for people.
+// Print writes the plan as a table.
 func (p Plan) Print(w io.Writer) {
 	variables := table{{"VARIABLE", "VALUE", "SOURCE", "REASON"}}
 	for _, v := range p.Variables {

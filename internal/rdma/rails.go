@@ -158,7 +158,7 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
 				}
 				if port.Port.MTU != first.Port.MTU {
-					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang where it differs", rail, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
+					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has MTU %d, %s has %d: want the same: large messages hang if it differs", rail, port.Device.Name, numbers[n], port.Port.MTU, first.Device.Name, first.Port.MTU)
 				}
 			}
 		}

@@ -64,7 +64,7 @@ func (l Link) String() string {
 }
 
 // Rate is what the link carries in one direction, its encoding taken off: 8b/10b up to 5 GT/s, 128b/130b up to 32, and
-// none above (linux:drivers/pci/pci.h, PCIE_SPEED2MBS_ENC). What the packets' headers take is not in it.
+// none above (linux:drivers/pci/pci.h, PCIE_SPEED2MBS_ENC). It includes the packets' headers.
 func (l Link) Rate() BitsPerSecond {
 	rate := float64(l.Speed) * float64(l.Width) * 1e9
 	switch {

@@ -25,8 +25,8 @@ func (e *Exit) Error() string {
 // Unwrap implements the errors package's interface.
 func (e *Exit) Unwrap() error { return e.Err }
 
-// Printed reports whether an error needs no printing: it is an Exit without Err, or with one that was told, neither joined
-// nor wrapped.
+// Printed reports whether an error needs no printing: it is an Exit without Err, or with one that was already printed, neither
+// joined nor wrapped.
 func Printed(err error) bool {
 	exit, ok := err.(*Exit) //nolint:errorlint // only the error itself counts
 	return ok && (exit.Err == nil || exit.Told)

@@ -28,11 +28,11 @@ func (f *format) Set(s string) error {
 // AddLogFormat adds the flag for Log to the command and its subcommands.
 func AddLogFormat(cmd *cobra.Command) {
 	f := format("text")
-	cmd.PersistentFlags().Var(&f, logFormatFlag, "how the log is written: text for people, json for machines")
+	cmd.PersistentFlags().Var(&f, logFormatFlag, "format of the log: text, or json for programs")
 }
 
-// Log writes to the command's standard output. A message is a whole sentence
-// for people; attributes are the facts in it for programs, and are shown in JSON only.
+// Log writes to the command's standard output. A message is a whole sentence;
+// attributes are the facts in it for programs, and are shown in JSON only.
 //
 // Names of attributes are those of the JSON of receipts: camel case, with the unit in the name.
 //   - objects: namespace, environment, run, task, job, pod, container, node (its number), kubernetesNode,
@@ -48,7 +48,7 @@ func newLog(out io.Writer, json bool) *slog.Logger {
 	return TextLog(out)
 }
 
-// TextLog writes messages for people without attributes, one per line.
+// TextLog writes messages without attributes, one per line.
 func TextLog(out io.Writer) *slog.Logger {
 	return slog.New(&textHandler{out: out})
 }
@@ -78,8 +78,8 @@ func (h *textHandler) Handle(_ context.Context, record slog.Record) error {
 func (h *textHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h *textHandler) WithGroup(string) slog.Handler      { return h }
 
-// Output is for output that is no log, such as that of a build or a training. It is nil if the log is for machines, which
-// then has this output too.
+// Output is for output that is no log, such as that of a build or a training. It is nil if the log is JSON, which then
+// contains this output too.
 func Output(cmd *cobra.Command) io.Writer {
 	if IsJSON(cmd) {
 		return nil
@@ -95,7 +95,7 @@ func ReportOutput(cmd *cobra.Command, output OutputFlag) io.Writer {
 	return Output(cmd)
 }
 
-// IsJSON reports whether the log is for machines.
+// IsJSON reports whether the log is JSON.
 func IsJSON(cmd *cobra.Command) bool {
 	f := cmd.Flag(logFormatFlag)
 	return f != nil && f.Value.String() == "json"

@@ -18,7 +18,7 @@ type Format string
 
 // The formats. Each command allows some of them.
 const (
-	// Text is for people.
+	// Text is prose and tables.
 	Text Format = "text"
 	JSON Format = "json"
 	YAML Format = "yaml"
@@ -34,9 +34,9 @@ type OutputFlag struct {
 
 // AddTo adds the flag to a command that allows Text, JSON and YAML, and perhaps Names. The first is the default.
 func (o *OutputFlag) AddTo(flags *pflag.FlagSet, allowed ...Format) {
-	use := "text for people, json or yaml for machines"
+	use := "text, or json or yaml for programs"
 	if slices.Contains(allowed, Names) {
-		use += ", name for one name a line"
+		use += ", or name for one name per line"
 	}
 	o.AddUse(flags, use, allowed...)
 }
@@ -72,11 +72,11 @@ func (o *OutputFlag) names() []string {
 // Is reports whether the format was chosen.
 func (o *OutputFlag) Is(format Format) bool { return o.format == format }
 
-// ForPeople reports whether people read the output.
+// ForPeople reports whether the format is text.
 func (o *OutputFlag) ForPeople() bool { return o.format == Text || o.format == "" }
 
-// Print writes a value in the chosen format. text writes it for people. A command that allows Names prints a
-// value that implements Named.
+// Print writes a value in the chosen format. text writes it as text. A command that allows Names prints a
+// value that implements Lister.
 func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error) error {
 	switch o.format {
 	case JSON:
@@ -84,7 +84,7 @@ func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error)
 	case YAML:
 		return writeYAML(out, value)
 	case Names:
-		for _, name := range value.(Named).Names() {
+		for _, name := range value.(Lister).Names() {
 			if _, err := fmt.Fprintln(out, name); err != nil {
 				return err
 			}
@@ -100,8 +100,8 @@ func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error)
 	return err
 }
 
-// Named is a value that Names can print.
-type Named interface{ Names() []string }
+// Lister is a value that Names can print.
+type Lister interface{ Names() []string }
 
 // WriteJSON writes a value as indented JSON.
 func WriteJSON(w io.Writer, value any) error {

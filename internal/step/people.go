@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// ForPeople is a text as people get it: without control characters that a training, or the author of an object, put into it,
+// ForPeople returns a text for a terminal: without control characters that a training, or the author of an object, put into it,
 // and with commands that this shell can run as they stand.
 func ForPeople(text string) string {
 	return inShell(humanize.Plain(text), os.Args, func(program string) bool {

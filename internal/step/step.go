@@ -42,7 +42,7 @@ func Main(cmd *cobra.Command) {
 // Run runs a step's command and returns the exit code. A failure is a line of the
 // step's log, and the results reason and message.
 func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
-	reason := NewResult(cmd, "reason", "one word that says why the step failed")
+	reason := NewResult(cmd, "reason", "the reason why the step failed, one word")
 	message := NewResult(cmd, "message", "what was expected and what was seen")
 	AddLogFormat(cmd)
 	cmd.CompletionOptions.DisableDefaultCmd = true
@@ -69,7 +69,7 @@ func MainCommands(root *cobra.Command, args []string, stdout, stderr io.Writer) 
 	return RunCommands(ctx, root, args, stdout, stderr)
 }
 
-// RunCommands runs the command line of a program with many commands for people,
+// RunCommands runs the command line of a program with many commands,
 // as mlenv, and returns the exit code. Failures go to stderr.
 func RunCommands(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	code, _ := execute(ctx, root, args, streams{out: stdout, err: stderr, failures: stderr})

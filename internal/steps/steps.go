@@ -25,8 +25,8 @@ func All() []*cobra.Command {
 
 // Pick chooses the step that a command line means: by the name under which the
 // program was called, else by the first argument. The arguments are returned as
-// if the step had been called by its own name. Where neither is a step it is a
-// command that lists them.
+// if the step had been called by its own name. If neither is a step, it returns
+// a command that lists them.
 func Pick(args []string) (*cobra.Command, []string) {
 	all := All()
 	named := func(name string) *cobra.Command {

@@ -67,8 +67,8 @@ func devLoop(u trainer) {
 	if err := os.WriteFile(filepath.Join(data, "text"), []byte("of the corpus\n"), 0o644); err != nil {
 		u.Fatal(err)
 	}
-	mlenv(step.Done, "1 file, 14 B; 1 were not there yet", "data", data, "--to=corpus")
-	mlenv(step.Done, "1 file, 14 B; 0 were not there yet", "data", data, "--to=corpus")
+	mlenv(step.Done, "1 file, 14 B; 1 new", "data", data, "--to=corpus")
+	mlenv(step.Done, "1 file, 14 B; 0 new", "data", data, "--to=corpus")
 	mlenv(step.Done, "of the corpus", "shell", "0", "--", "cat", "/datasets/corpus/text")
 	mlenv(step.Failed, "mounted by ml-dev-env-0, ml-dev-env-1", "claims", "delete", "ml-dev-datasets", "--yes")
 	mlenv(step.Done, "All pods are gone and their GPUs free", "down")

@@ -46,7 +46,7 @@ type Node struct {
 	end    func()
 
 	mu      sync.Mutex
-	address string // "" while nobody listens
+	address string // "" while the agent does not listen
 	conns   []net.Conn
 }
 
@@ -143,7 +143,7 @@ func (n *Node) Certificates() objects.Certificates { return n.certs }
 func (n *Node) End() { n.end() }
 
 // Crash ends the agent as the kernel ends a container, without a notice,
-// and starts it again: the record of job says that it runs.
+// and starts it again: job is still running in its record.
 func (n *Node) Crash(job string) {
 	n.t.Helper()
 	path := filepath.Join(n.Config.Paths.Workspace, ".mlenv", "runs", job, fmt.Sprintf("node-%d.json", n.Config.Node))

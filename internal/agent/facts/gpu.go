@@ -50,7 +50,6 @@ func GPUs(ctx context.Context, environ []string, given int) (gpus []agent.GPU, m
 	return gpus, len(gpus) < len(shown), err
 }
 
-// shown are the GPUs that nvidia-smi shows.
 func shown(ctx context.Context) ([]agent.GPU, error) {
 	fields := slices.Clone(smiFields)
 	for {
@@ -104,7 +103,7 @@ func parseGPUs(text string, fields []string) (gpus []agent.GPU, split map[int]bo
 				gpu.Throttled = append(gpu.Throttled, s.name)
 			}
 		}
-		// A count of memory errors alone is no fault: the GPU takes such memory out of use, and the driver says when that is not enough.
+		// A count of memory errors alone is no fault: the GPU takes such memory out of use, and the driver reports when that is not enough.
 		if action := of("gpu_recovery_action"); action != "None" && !strings.HasPrefix(action, "[") {
 			gpu.Fault = "the driver asks for recovery: " + action
 			if n := number(of("ecc.errors.uncorrected.volatile.total")); n > 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// visibleDevices is the variable by which NVIDIA's device plugin tells a container its GPUs.
+// visibleDevices is the variable in which NVIDIA's device plugin lists a container's GPUs.
 const visibleDevices = "NVIDIA_VISIBLE_DEVICES"
 
 // mountedDevices is the folder in which the device plugin's strategy volume-mounts has an entry for each GPU of the container.

@@ -17,7 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
-// volumeID names the file that tells volumes apart.
+// volumeID is the name of the file that identifies a volume.
 const volumeID = ".mlenv-volume-id"
 
 // Volume describes the volume mounted at dir. The first node writes an identity into it, which shows the others whether they

@@ -143,7 +143,7 @@ type idleTransport struct {
 // RoundTrip implements http.RoundTripper.
 func (i idleTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(r.Context())
-	timer := time.AfterFunc(i.patience, func() { cancel(fmt.Errorf("the server said nothing for %s", i.patience)) })
+	timer := time.AfterFunc(i.patience, func() { cancel(fmt.Errorf("the server sent nothing for %s", i.patience)) })
 	response, err := i.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
 		timer.Stop()

@@ -35,7 +35,7 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 	case command == "send" && len(rest) == 1:
 		var wanted agent.FileRequest
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
-			return fmt.Errorf("reading which files are wanted: %w", err)
+			return fmt.Errorf("reading the list of requested files: %w", err)
 		}
 		return tree.WriteContents(ctx, stdout, rest[0], wanted.Manifest, wanted.Missing)
 	case command == "missing" && len(rest) == 1:

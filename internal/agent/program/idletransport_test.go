@@ -28,7 +28,7 @@ func TestDownloadFromAServerThatFallsSilent(t *testing.T) {
 	client := &http.Client{Transport: idleTransport{http.DefaultTransport, 100 * time.Millisecond}}
 	var out strings.Builder
 	err := download(t.Context(), client, t.TempDir(), []agent.Download{{URL: server.URL + "/silent", Path: "a"}, {URL: server.URL + "/whole", Path: "b"}}, &out)
-	if err == nil || !strings.Contains(err.Error(), "said nothing for 100ms") {
+	if err == nil || !strings.Contains(err.Error(), "sent nothing for 100ms") {
 		t.Errorf("got %v, want that the server fell silent", err)
 	}
 	if !strings.Contains(out.String(), "  b, 4 ") {

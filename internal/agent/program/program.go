@@ -103,7 +103,7 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// install copies the running program and py-spy beside it, so that the training container needs nothing of this image.
+// install copies the running program, and py-spy next to it, so that the training container needs nothing of this image.
 func install(dir string) error {
 	self, err := os.Executable()
 	if err != nil {

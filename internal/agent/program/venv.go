@@ -47,7 +47,7 @@ func makeVenv(dir, requirements string, stdout, stderr io.Writer) error {
 	}
 	complete := filepath.Join(dir, ".complete")
 	if found, err := claimfile.Read(complete, 4<<10); err == nil && string(found) == string(python) {
-		fmt.Fprintf(stdout, "the environment %s is there\n", dir)
+		fmt.Fprintf(stdout, "the environment %s exists\n", dir)
 		return nil
 	}
 	if err := os.RemoveAll(dir); err != nil {

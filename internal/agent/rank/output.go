@@ -30,7 +30,7 @@ type output struct {
 	unwritten []byte
 }
 
-// write never fails: a rank whose output nobody takes would hang.
+// write never fails: a rank would hang if nothing read its output.
 func (o *output) write(p []byte) {
 	n, err := o.log.Write(p)
 	if err == nil {

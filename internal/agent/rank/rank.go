@@ -102,7 +102,7 @@ func run(command []string, sys fs.FS) (int, error) {
 	command = traceable(command, scope)
 	process := exec.Command(command[0], command[1:]...)
 	process.Stdout, process.Stderr = writer, writer
-	// Before there is a process: who sees one may send signals to its shim.
+	// Before the process starts, because an agent that sees it may send signals to its shim.
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

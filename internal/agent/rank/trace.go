@@ -15,8 +15,8 @@ import (
 // TracerVariable is the process whose descendants may read the stacks of the rank: the agent's, which starts py-spy.
 const TracerVariable = "MLENV_TRACER"
 
-// scopeFile says who may trace a process. At 1 these are its ancestors, and whom it allows by prctl: py-spy is no ancestor of a
-// rank. A kernel without Yama has no such file, and does not restrict.
+// scopeFile has the kernel's rule for tracing. At 1 only ancestors may trace a process, and the process that it names by prctl;
+// py-spy is not an ancestor of a rank. A kernel without Yama has no such file and no such rule.
 const scopeFile = "/proc/sys/kernel/yama/ptrace_scope"
 
 // traceable returns the command by which the rank starts: through this program, if the kernel asks for a process's consent.

@@ -23,7 +23,7 @@ const (
 )
 
 // Dir is the folder of one job. Nodes that share a workspace share it, so the
-// names of files tell nodes and ranks apart.
+// names of files contain the node or the rank.
 type Dir string
 
 // attempts is the beginning of the names of folders of attempts.
@@ -47,7 +47,7 @@ func (d Dir) RankLog(rank int) string { return d.file("rank-%d.log", rank) }
 // RankStatus is an agent.RankStatus, written by the rank's shim.
 func (d Dir) RankStatus(rank int) string { return d.file("rank-%d.json", rank) }
 
-// Stacks is what the threads of a rank do, for people.
+// Stacks is what the threads of a rank do, as text.
 func (d Dir) Stacks(rank int) string { return d.file("stacks-%d.txt", rank) }
 
 // Flight is a rank's dump of torch's flight recorder, as torch wrote it: a pickle. Its name is one that torch's analyser reads.

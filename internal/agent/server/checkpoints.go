@@ -162,7 +162,7 @@ func (p *parts) check(name string) {
 	}
 }
 
-// whole reports whether a zip file, as torch.save writes it, has its end. Of other files nothing is known.
+// whole reports whether a zip file, as torch.save writes it, has its end. It returns true for other files.
 func whole(path string) bool {
 	file, err := claimfile.Open(path)
 	if err != nil {

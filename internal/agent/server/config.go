@@ -15,7 +15,7 @@ import (
 
 // Config describes the node to the agent.
 type Config struct {
-	// Version of the program, for people.
+	// Version of the program, for messages.
 	Version string
 	// Name of the environment; Suffix is what follows a pod's name in its DNS name.
 	Name, Suffix string

@@ -17,7 +17,7 @@ import (
 )
 
 // additions are the variables that the agent adds to the container's, for jobs
-// of every launcher and for shells. What the container has is kept.
+// of every launcher and for shells. They replace no variable of the container.
 func (c Config) additions() map[string]string {
 	state := c.Paths.state()
 	cache := filepath.Join(state, "cache")

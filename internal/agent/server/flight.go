@@ -84,7 +84,7 @@ func (j *job) collectives(ctx context.Context, live []agent.RankStatus) map[int]
 	}
 	ctx, cancel := context.WithTimeout(ctx, flightTime+spyTime)
 	defer cancel()
-	output := &limited{}
+	output := &limitedBuffer{}
 	command := exec.CommandContext(ctx, python, args...)
 	command.Stdout, command.WaitDelay = output, time.Second
 	var found map[string][]agent.Collective

@@ -77,7 +77,7 @@ func (s *Server) healthHandler() http.Handler {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	code := http.StatusInternalServerError
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		err = fail.Advise(fail.Because(fail.DiskFull, err), "delete what nobody needs from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/*'; or have the claim expanded", s.config.Node)
+		err = fail.Advise(fail.Because(fail.DiskFull, err), "delete obsolete files from the workspace claim: mlenv shell %d -- sh -c 'du -sh /workspace/*'; or have the claim expanded", s.config.Node)
 	}
 	problem := agent.Problem{Message: err.Error(), Next: fail.NextOf(err)}
 	switch reason := fail.ReasonOf(err); {
@@ -461,7 +461,7 @@ func (s *Server) jobLog(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	if err != nil {
-		// The answer has begun: only a broken connection tells the reader that it is incomplete.
+		// The answer has begun: only a broken connection shows the reader that it is incomplete.
 		panic(http.ErrAbortHandler)
 	}
 	return nil

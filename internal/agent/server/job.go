@@ -43,7 +43,7 @@ type job struct {
 	unread, aborted sync.Map
 	// path is PATH of the ranks, flightDump and flightPipe are the beginnings of the names of their dumps and pipes.
 	path, flightDump, flightPipe string
-	// scratch is a folder of the container for files that nobody needs after the job, "" for none.
+	// scratch is a folder of the container for temporary files of the job, "" for none.
 	scratch string
 	// over is closed when no process is left and the status is written.
 	over chan struct{}
@@ -237,7 +237,7 @@ func (j *job) finish(exit agent.Exit) {
 }
 
 // endRanks marks ranks whose shim could not write their end as killed: such as
-// one that is slow to end, when its launcher is gone. Its log tells whether it
+// one that is slow to end, when its launcher is gone. Its log shows whether it
 // failed before, which may be why the others did.
 func endRanks(status *agent.JobStatus, dir record.Dir) {
 	ranks := slices.Clone(status.Ranks)

@@ -217,7 +217,7 @@ func (js *jobs) stopAll(reason string, grace time.Duration) {
 }
 
 // pinned reports whether a job runs in the tree, on any node, or another environment has switched to it: nodes that share
-// the workspace read each other's records and links. What is no record pins nothing, unless the claim cannot be read.
+// the workspace read each other's records and links. Without a record nothing is pinned, unless the claim cannot be read.
 func (js *jobs) pinned(hash tree.Digest) bool {
 	others, _ := filepath.Glob(filepath.Join(js.config.Paths.state(), "environments", "*", "repo"))
 	for _, link := range append(others, filepath.Join(js.config.Paths.Workspace, "repo")) {

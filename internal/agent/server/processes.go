@@ -305,7 +305,7 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 			return
 		}
 	}
-	// What the ranks started comes later: a rank may end with it, and its shim must know by then that it was told to.
+	// The ranks' own processes come later: a rank may end with them, and by then its shim must know that this was requested.
 	all := processTable()
 	for _, p := range all {
 		if slices.ContainsFunc(shims, func(shim int) bool { return p.parent != shim && descendants(all, shim)[p.pid] }) {

@@ -14,10 +14,10 @@ import (
 type growth struct {
 	mu     sync.Mutex
 	looked time.Time
-	files  map[string]grown
+	files  map[string]fileSize
 }
 
-type grown struct {
+type fileSize struct {
 	size           int64
 	modified, last time.Time
 }
@@ -27,14 +27,14 @@ func (g *growth) look(files []string, since, now time.Time) (last []time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.files == nil {
-		g.files, g.looked = map[string]grown{}, since
+		g.files, g.looked = map[string]fileSize{}, since
 	}
 	for _, file := range files {
 		seen := g.files[file]
 		if info, err := os.Stat(file); err == nil && (info.Size() != seen.size || !info.ModTime().Equal(seen.modified)) {
 			// In terms of now, whose difference to later looks does not change with the clock.
 			at := now.Add(-min(max(now.Sub(info.ModTime()), 0), now.Sub(g.looked)))
-			seen = grown{info.Size(), info.ModTime(), at}
+			seen = fileSize{info.Size(), info.ModTime(), at}
 			g.files[file] = seen
 		}
 		if seen.last.Before(since) {
@@ -49,7 +49,7 @@ func (g *growth) look(files []string, since, now time.Time) (last []time.Time) {
 // quiet is how long no log of the node's ranks has grown, nor the metrics, and the same for each rank's own log.
 //
 // Nothing else counts as progress. A rank that waits in NCCL uses a whole processor, so processor time is none; what a rank
-// uses and where it is (Server.stacks) only tells a rank that works in silence from one that waits.
+// uses and where it is (Server.stacks) only distinguishes a rank that works in silence from one that waits.
 func (j *job) quiet(now time.Time) (least time.Duration, ofRank []time.Duration) {
 	files := []string{j.dir.LauncherLog(j.status.Node), j.dir.Metrics()} // neither name changes
 	for _, rank := range j.ranks {

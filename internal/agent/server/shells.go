@@ -27,7 +27,7 @@ func newShells() *shells {
 	return &shells{patience: agent.ShellPatience, hangUp: hangUpShell, kept: map[string]*time.Timer{}}
 }
 
-// keep lets the shell live for patience from now.
+// keep hangs up the shell after patience, counted from now.
 func (s *shells) keep(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -211,7 +211,7 @@ func dump(ctx context.Context, spy string, pid int) (threads []pythonThread, err
 		command := exec.CommandContext(ctx, spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", strconv.Itoa(pid))
 		command.WaitDelay = time.Second
 		var problem bytes.Buffer
-		output := &limited{}
+		output := &limitedBuffer{}
 		command.Stdout, command.Stderr = output, &problem
 		if err = command.Run(); err == nil {
 			err = json.Unmarshal(output.Bytes(), &threads)
@@ -224,10 +224,10 @@ func dump(ctx context.Context, spy string, pid int) (threads []pythonThread, err
 	return nil, err
 }
 
-// limited keeps at most spyOutput bytes.
-type limited struct{ bytes.Buffer }
+// limitedBuffer keeps at most spyOutput bytes.
+type limitedBuffer struct{ bytes.Buffer }
 
-func (l *limited) Write(p []byte) (int, error) {
+func (l *limitedBuffer) Write(p []byte) (int, error) {
 	if l.Len()+len(p) > spyOutput {
 		return 0, errors.New("it prints too much")
 	}

@@ -95,7 +95,7 @@ func (s *Store) inspect(hash tree.Digest, m namedManifest, known index) (inspect
 		return inspection{}, err
 	}
 	if !info.IsDir() {
-		return inspection{}, fmt.Errorf("%s: something else lies there (%s): want a folder", dir, info.Mode())
+		return inspection{}, fmt.Errorf("%s: it is not a folder (%s): want a folder", dir, info.Mode())
 	}
 	for _, folder := range m.folders {
 		if !isFolder(filepath.Join(dir, folder)) {

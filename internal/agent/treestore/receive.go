@@ -195,7 +195,6 @@ func (s *Store) mend(hash tree.Digest, st *stage) error {
 	return s.certify(hash, st.namedManifest, found.stamps, index{})
 }
 
-// moveAway moves an existing entry to another folder.
 func moveAway(dir, name, away string) error {
 	from, to := filepath.Join(dir, name), filepath.Join(away, name)
 	if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {

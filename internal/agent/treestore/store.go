@@ -136,7 +136,7 @@ func (s *Store) Venv(hash tree.Digest) string {
 	return m.Venv
 }
 
-// linkName tells the links of several environments apart, wherever their volume is mounted.
+// linkName gives each environment its own link, wherever the volume is mounted.
 func (s *Store) linkName() string {
 	name, err := filepath.Rel(s.root, s.current)
 	if err != nil {

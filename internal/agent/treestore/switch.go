@@ -95,11 +95,11 @@ func (s *Store) linked() (tree.Digest, error) {
 	case info.IsDir():
 		entries, err := os.ReadDir(s.current)
 		if err != nil {
-			return "", fmt.Errorf("a folder lies there: %w", err)
+			return "", fmt.Errorf("a folder is in its place: %w", err)
 		}
-		return "", fmt.Errorf("a folder with %d entries lies there: want nothing or the link that a sync made", len(entries))
+		return "", fmt.Errorf("a folder with %d entries is in its place: want nothing or the link that a sync created", len(entries))
 	case info.Mode().Type() != fs.ModeSymlink:
-		return "", fmt.Errorf("a file of %d bytes lies there: want nothing or the link that a sync made", info.Size())
+		return "", fmt.Errorf("a file of %d bytes is in its place: want nothing or the link that a sync created", info.Size())
 	}
 	target, err := os.Readlink(s.current)
 	if err != nil {
@@ -112,5 +112,5 @@ func (s *Store) linked() (tree.Digest, error) {
 	if hash := tree.Digest(filepath.Base(at)); filepath.Dir(at) == filepath.Clean(s.root) && hash.Valid() {
 		return hash, nil
 	}
-	return "", fmt.Errorf("a link to %s lies there: want nothing or the link that a sync made", target)
+	return "", fmt.Errorf("a link to %s is in its place: want nothing or the link that a sync created", target)
 }

@@ -76,7 +76,7 @@ func TestSwitchOverwritesNothing(t *testing.T) {
 	}{
 		"a folder": {func(path string) error {
 			return errors.Join(os.Mkdir(path, 0o755), os.WriteFile(filepath.Join(path, "work"), nil, 0o600))
-		}, "a folder with 1 entries lies there"},
+		}, "a folder with 1 entries is in its place"},
 		"an empty folder":       {func(path string) error { return os.Mkdir(path, 0o755) }, "a folder with 0 entries"},
 		"a file":                {func(path string) error { return os.WriteFile(path, []byte("work"), 0o600) }, "a file of 4 bytes"},
 		"somebody's link":       {func(path string) error { return os.Symlink("/datasets/repo", path) }, "a link to /datasets/repo"},

@@ -49,7 +49,7 @@ type inputs map[string]string
 func readInputs(getenv func(string) string) (inputs, error) {
 	var all inputs
 	if err := json.Unmarshal([]byte(getenv(inputsVariable)), &all); err != nil {
-		return all, fail.Becausef(fail.InvalidInput, "reading the action's inputs from $%s: %w: want a JSON object of strings, as action.yml makes it", inputsVariable, err)
+		return all, fail.Becausef(fail.InvalidInput, "reading the action's inputs from $%s: %w: want a JSON object of strings, as action.yml writes it", inputsVariable, err)
 	}
 	maps.DeleteFunc(all, func(_, value string) bool { return strings.TrimSpace(value) == "" })
 	if token := all[tokenInput]; token != "" {

@@ -37,7 +37,7 @@ type claim struct {
 	uid types.UID
 }
 
-// list implements step.Named.
+// list implements step.Lister.
 type list []claim
 
 // Names are the names of the claims.
@@ -68,7 +68,7 @@ func read(ctx context.Context, clients *kube.Clients) (list, error) {
 		return nil, kube.Problem(fmt.Errorf("listing pods in %s: %w", clients.Namespace, err))
 	}
 	receipts, err := receipt.List(ctx, clients.Kube, clients.Namespace, "")
-	if err != nil && fail.ReasonOf(err) != fail.InvalidInput { // other receipts say enough
+	if err != nil && fail.ReasonOf(err) != fail.InvalidInput { // the other receipts are enough
 		return nil, err
 	}
 	all := list{}

@@ -112,7 +112,6 @@ func (o *options) parse(args []string) error {
 	return errors.Join(problems...)
 }
 
-// readList reads the lines of a list.
 func readList(name, content string) (listed []agent.Download, err error) {
 	var problems []error
 	for i, line := range strings.Split(content, "\n") {
@@ -187,7 +186,7 @@ func (o *options) run(cmd *cobra.Command) error {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s is on claim %s: %s, %s; %d were not there yet\n", local, name, humanize.Count(upload.Files, "file"), humanize.Bytes(upload.Bytes), upload.Sent)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is on claim %s: %s, %s; %d new\n", local, name, humanize.Count(upload.Files, "file"), humanize.Bytes(upload.Bytes), upload.Sent)
 		}
 		if len(o.remote) > 0 {
 			fmt.Fprintf(cmd.ErrOrStderr(), "Claim %s downloads %s.\n", name, humanize.Count(len(o.remote), "file"))

@@ -98,7 +98,7 @@ func (s *session) loop(ctx context.Context, once func(context.Context) error, ch
 				s.report(ctx, err)
 			case change, ok := <-changes:
 				if again = ok; ok {
-					s.log.Info(change.String() + ".")
+					s.log.Info(change.String()+".", "paths", change.Paths)
 				} else {
 					changes = nil
 				}

@@ -133,7 +133,7 @@ func (s *syncOptions) run(ctx context.Context, log *slog.Logger) error {
 	}
 	log.Info(fmt.Sprintf("Watching %s and sending its changes; Ctrl-C ends mlenv.", s.dir), "folder", s.dir)
 	for change := range changes {
-		log.Info(change.String() + ".")
+		log.Info(change.String()+".", "paths", change.Paths)
 		if change.Problem != nil {
 			log.Warn(fmt.Sprintf("Part of the folder is not watched: %v", change.Problem), "error", change.Problem)
 		}

@@ -64,7 +64,7 @@ func (p *pod) fetch(ctx context.Context, paths []string, record, to string) (res
 		return result, nil
 	}
 	if err := os.MkdirAll(to, 0o755); err != nil {
-		return result, fmt.Errorf("making the folder to fetch into: %w", err)
+		return result, fmt.Errorf("creating the folder to fetch into: %w", err)
 	}
 	landing, err := tree.NewLanding(ctx, to, manifest)
 	if err != nil {

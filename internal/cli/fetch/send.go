@@ -87,7 +87,6 @@ func Download(ctx context.Context, clients *kube.Clients, claim Claim, wanted []
 	return p.run(ctx, bytes.NewReader(list), out, "download", path.Join(mountPath, to))
 }
 
-// progressWriter reports how much was written.
 type progressWriter struct {
 	io.Writer
 	sent, all int64

@@ -88,8 +88,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			return nil
 		},
 	}
-	flags.AddTo(cmd.Flags())
-	cmd.Flags().Lookup("namespace").Usage = "namespace of the file (default: the kubeconfig's)"
+	flags.AddNamespace(cmd.Flags(), "namespace of the file (default: the kubeconfig's)")
 	cmd.Flags().StringVar(&file, "file", "", "file to write; - prints it (default: clusters/NAME.yaml or NAME.yaml)")
 	cmd.Flags().StringVar(&account, "service-account", cluster.Default().Security.ServiceAccount, "service account of the environment's pods, whose constraints are looked for")
 	cmd.Flags().BoolVar(&force, "force", false, "overwrite a file that exists")

@@ -138,7 +138,7 @@ func (s *source) ask(ctx context.Context) (State, error) {
 }
 
 // current is ask for a source that is asked for a long time: if no node answers, the error is the reason why the environment
-// is gone, or nil if it is there.
+// is gone, or nil if it exists.
 func (s *source) current(ctx context.Context, clients *kube.Clients) (State, error) {
 	state, err := s.ask(ctx)
 	if err == nil || ctx.Err() != nil {

@@ -149,7 +149,6 @@ func (d *display) tick() {
 	d.status()
 }
 
-// trains reports whether the training is in progress.
 func (d *display) trains() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -75,7 +75,7 @@ func find(ctx context.Context, clients *kube.Clients, name string) (entry, error
 	case err == nil && (r.run == nil || left.RunUID == string(r.run.UID)):
 		r.receipt = &left
 	case err != nil && r.run != nil && fail.ReasonOf(err) == fail.InvalidInput:
-		// The PipelineRun says enough.
+		// The PipelineRun has what is needed.
 	case err != nil && !apierrors.IsNotFound(err):
 		return r, kube.Problem(err)
 	}

@@ -285,7 +285,7 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 	return &step.Exit{Code: code}
 }
 
-// say prints a text with commands that the user can run.
+// say prints a text whose commands the user can run.
 func say(out io.Writer, format string, args ...any) {
 	fmt.Fprint(out, step.ForPeople(fmt.Sprintf(format, args...)))
 }

@@ -71,7 +71,7 @@ Exit code 0: listed, or deleted; 1: the runs cannot be read, or a receipt was no
 	return cmd
 }
 
-// summaryList implements step.Named.
+// summaryList implements step.Lister.
 type summaryList []summary
 
 // Names are the names of the runs.
@@ -90,7 +90,7 @@ func summaries(ctx context.Context, clients *kube.Clients) (summaryList, error) 
 	}
 	found := make(summaryList, 0, len(all))
 	for _, r := range all {
-		// The receipt of an ended run says as much as its tasks.
+		// The receipt of an ended run has the same facts as its tasks.
 		if r.run != nil && r.receipt == nil {
 			if r.tasks, err = run.TaskRuns(ctx, clients.Tekton, clients.Namespace, r.name, r.run.UID); err != nil {
 				return nil, err

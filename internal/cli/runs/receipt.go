@@ -158,7 +158,7 @@ func exitOf(r receipt.Rank) string {
 	return text
 }
 
-// metricsText is a line of metrics for people, without its time.
+// metricsText formats a line of metrics as text, without its time.
 func metricsText(line json.RawMessage) string {
 	var metrics map[string]json.RawMessage
 	if len(line) == 0 {

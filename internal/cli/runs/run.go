@@ -194,7 +194,7 @@ func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients) error {
 	return o.follow(cmd, clients, pipeline, started, upload)
 }
 
-// output is for people: with --detach, standard output gets only the name.
+// output is for messages: with --detach, standard output gets only the name.
 func (o *runOptions) output(cmd *cobra.Command) io.Writer {
 	if o.detach {
 		return cmd.ErrOrStderr()

@@ -113,7 +113,7 @@ func (r entry) nodes() int {
 	n, _ := strconv.Atoi(r.param("nodes"))
 	for _, task := range r.tasks {
 		if started, err := strconv.Atoi(task.Results["nodes"]); err == nil {
-			n = started // 0 asks for as many as the cluster file says
+			n = started // 0 requests the number of the cluster file
 		}
 	}
 	return n

@@ -177,7 +177,7 @@ func showCommand() *cobra.Command {
 	return cmd
 }
 
-// schedules implements step.Named.
+// schedules implements step.Lister.
 type schedules []Schedule
 
 // Names are the names of the schedules.

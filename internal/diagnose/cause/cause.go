@@ -253,7 +253,7 @@ func (c Cause) Err(job Job) error {
 	case c.Known && c.Rank.Python != nil && gpuMemory.MatchString(text(c.Rank.Python)):
 		reason, next = fail.OutOfMemory, "use a smaller batch, activation checkpointing, a higher ZeRO stage or offloading, or more GPUs"
 	case c.Known && diskFull.MatchString(lastWords(c.Rank)):
-		reason, next = fail.DiskFull, "delete what nobody needs, such as old checkpoints, or have the claim expanded"
+		reason, next = fail.DiskFull, "delete obsolete files, such as old checkpoints, or have the claim expanded"
 	case c.Left != nil:
 		said.WriteString("; " + c.Leaving())
 		next = fmt.Sprintf("let every rank take the same number of steps; why rank %d ended: %s", c.Left.Rank, job.log(c.Left.Node, c.Left.Rank))

@@ -73,7 +73,6 @@ func (e *examination) readCluster(ctx context.Context) {
 	}
 }
 
-// missing reports whether the environment does not exist.
 func (e *examination) missing() bool {
 	return e.clusterErr == nil && e.cluster.StatefulSet == nil && len(e.cluster.Pods) == 0
 }

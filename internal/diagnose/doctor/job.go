@@ -82,7 +82,6 @@ func (j job) quiet() (least time.Duration, ok bool) {
 
 func (j job) spec() agent.JobSpec { return j.statuses[0].Spec }
 
-// title is the job's name in findings.
 func (j job) title() string {
 	return fmt.Sprintf("job %s (%s)", j.id, j.spec().Script)
 }
@@ -110,7 +109,7 @@ func (j job) String() string {
 	return fmt.Sprintf("%s, started %s ago: %s", title, age(j.now.Sub(started)), strings.Join(states, ", "))
 }
 
-// age is a duration for people: 40s, 2m, 1h5m.
+// age formats a duration: 40s, 2m, 1h5m.
 func age(d time.Duration) string {
 	if d < time.Minute {
 		return max(d, 0).Round(time.Second).String()

@@ -9,7 +9,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Print writes the report for people.
+// Print writes the report as text.
 func (r Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "environment %s/%s", r.Namespace, r.Environment)
 	if len(r.Nodes) > 0 {

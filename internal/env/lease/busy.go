@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// RunState is the state of a holder's run, as a clause for people; "" for a person.
+// RunState is the state of a holder's run, as a clause of a message; "" for a user.
 type RunState string
 
 // The states of a holder's run.
@@ -23,14 +23,14 @@ const (
 	RunUnknown RunState = "whose state cannot be read"
 )
 
-// Busy is the state of an environment that somebody holds, and the error for it.
+// Busy is the state of an environment that another run or user holds, and the error for it.
 type Busy struct {
 	Namespace string
 	Name      string
 	Holder    Holder
-	// Since is zero if the Lease does not tell.
+	// Since is zero if the Lease does not contain it.
 	Since time.Time
-	// Ends is when the Lease expires unless it is renewed, zero if the Lease does not tell.
+	// Ends is when the Lease expires unless it is renewed, zero if the Lease does not contain it.
 	Ends time.Time
 	Run  RunState
 

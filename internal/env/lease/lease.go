@@ -45,7 +45,7 @@ const (
 // Client takes and releases the Leases of one namespace.
 type Client struct {
 	Kube kubernetes.Interface
-	// Tekton tells whether a holder's run still exists.
+	// Tekton is asked whether a holder's run still exists.
 	Tekton    versioned.Interface
 	Namespace string
 	Now       func() time.Time
@@ -62,7 +62,7 @@ type Holder struct {
 	Run bool
 }
 
-// String names the holder for people.
+// String names the holder in messages.
 func (h Holder) String() string {
 	switch {
 	case h.Run:
@@ -91,7 +91,7 @@ func (c Client) Person(ctx context.Context) (Holder, error) {
 	return Holder{ID: name, Display: name}, nil
 }
 
-// HolderOf reads who holds a Lease; an ID of "" means that nobody does.
+// HolderOf reads the holder of a Lease; its ID is "" if there is none.
 func HolderOf(lease *coordinationv1.Lease) Holder {
 	h := Holder{Display: lease.Annotations[HolderName], Run: lease.Annotations[HolderKind] == kindRun}
 	if lease.Spec.HolderIdentity != nil {
@@ -103,8 +103,8 @@ func HolderOf(lease *coordinationv1.Lease) Holder {
 	return h
 }
 
-// Ends is when a Lease expires unless it is renewed, zero if the Lease does not tell. It counts from the last change by the API
-// server's clock, because a holder's own may be wrong; without that from the renewal by the holder's.
+// Ends is when a Lease expires unless it is renewed, zero if the Lease does not contain it. It counts from the last change, by the
+// API server's clock, because a holder's clock may be wrong. If that is unknown it counts from the renewal, by the holder's clock.
 func Ends(lease *coordinationv1.Lease) time.Time {
 	if lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {
 		return time.Time{}

@@ -60,7 +60,7 @@ func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 		}
 		last = err
 	}
-	return nil, fmt.Errorf("taking lease %s/%s: somebody else was faster %d times: %w", c.Namespace, r.Name, maxAttempts, last)
+	return nil, fmt.Errorf("taking lease %s/%s: another run or user was faster %d times: %w", c.Namespace, r.Name, maxAttempts, last)
 }
 
 // tryTake is one attempt; with ErrChanged another one may succeed.
@@ -116,7 +116,7 @@ func (c Client) waitDeleted(ctx context.Context, lease *coordinationv1.Lease) er
 	return cmp.Or(err, ErrChanged)
 }
 
-// TakeWhenFree is Take that waits while somebody else holds the environment. At ctx's deadline the error is
+// TakeWhenFree is Take that waits while another run or user holds the environment. At ctx's deadline the error is
 // EnvironmentBusy as *Busy.
 func (c Client) TakeWhenFree(ctx context.Context, r Request) (*Hold, error) {
 	for {
@@ -169,14 +169,14 @@ func (c Client) waitGone(ctx context.Context, name string) error {
 	report := c.logOnChange()
 	return kube.WaitGone(ctx, c.Kube, c.Namespace, objects.Selector(name).String(), func(left []*corev1.Pod) {
 		if len(left) == 0 {
-			report(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", name))
+			report(fmt.Sprintf("Waiting until the statefulset of an earlier environment %s is gone.", name), "environment", name)
 			return
 		}
 		names := make([]string, 0, len(left))
 		for _, pod := range left {
 			names = append(names, pod.Name)
 		}
-		report(fmt.Sprintf("Waiting until the pods of an earlier environment are gone: %s.", strings.Join(names, ", ")))
+		report(fmt.Sprintf("Waiting until the pods of an earlier environment are gone: %s.", strings.Join(names, ", ")), "environment", name, "pods", len(left))
 	})
 }
 
@@ -191,7 +191,7 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 		if busy.Replaceable() {
 			return true, nil
 		}
-		report(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.State()))
+		report(fmt.Sprintf("Waiting for environment %s: %s.", busy.Name, busy.State()), "environment", busy.Name)
 		return false, nil
 	})
 	// ctx.Err() and not err: a deadline may have a cause of its own.
@@ -216,14 +216,14 @@ func (c Client) watch(ctx context.Context, name string, done func(*coordinationv
 }
 
 // logOnChange returns a function that logs a new message at once, and the same one every now and then.
-func (c Client) logOnChange() func(string) {
+func (c Client) logOnChange() func(message string, attributes ...any) {
 	var last string
 	var when time.Time
-	return func(message string) {
+	return func(message string, attributes ...any) {
 		if message == last && c.Now().Sub(when) < repeatEvery {
 			return
 		}
 		last, when = message, c.Now()
-		c.Log.Info(message)
+		c.Log.Info(message, attributes...)
 	}
 }

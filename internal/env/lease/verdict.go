@@ -15,7 +15,7 @@ import (
 const verdictAnnotation = "ml-dev-env/verdict"
 
 // Verdict is the first final failure of a step: the run that holds the Lease has only its finally tasks left. It survives
-// the step's pod, whose results can be lost with its node, and tells the reaper that the environment is not needed.
+// the step's pod, whose results can be lost with its node, and shows the reaper that the run does not need the environment any more.
 type Verdict struct {
 	// Task is the step's task in the pipeline.
 	Task    string      `json:"task"`

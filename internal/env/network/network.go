@@ -180,23 +180,25 @@ func (n Network) Log(log *slog.Logger) {
 		log.Info(fmt.Sprintf("  node %d: %s, NCCL_IB_HCA %s, sockets on %s", node, humanize.Count(len(n.Facts[node].Rails()), "rail"), variables["NCCL_IB_HCA"], variables["NCCL_SOCKET_IFNAME"]), "node", node, "rails", len(n.Facts[node].Rails()), "hca", variables["NCCL_IB_HCA"], "interfaces", variables["NCCL_SOCKET_IFNAME"])
 	}
 	for node, plan := range n.Plans {
-		warn(log, fmt.Sprintf("node %d: ", node), slices.Concat(n.Facts[node].Findings, plan.Findings))
+		warn(log, fmt.Sprintf("node %d: ", node), slices.Concat(n.Facts[node].Findings, plan.Findings), "node", node)
 	}
 	warn(log, "", n.Between)
 	log.Info(fmt.Sprintf("Mode rdma: %s join all nodes; a ring over them should reach %s.", humanize.Count(n.commonRails(), "network"), n.Bandwidth()), "networks", n.commonRails(), "bytesPerSecond", float64(n.Bandwidth()))
 }
 
-func warn(log *slog.Logger, where string, findings []fail.Finding) {
+// warn adds the attributes to those of each finding.
+func warn(log *slog.Logger, where string, findings []fail.Finding, attributes ...any) {
 	for _, finding := range findings {
+		all := append([]any{"reason", finding.Reason, "seen", finding.Seen, "next", finding.Next}, attributes...)
 		text := where + finding.Seen
 		if finding.Next != "" {
 			text += "\n  next: " + finding.Next
 		}
 		if finding.Level == fail.Note {
-			log.Info("  " + text)
+			log.Info("  "+text, all...)
 			continue
 		}
-		log.Warn(strings.ToUpper(text[:1]) + text[1:])
+		log.Warn(strings.ToUpper(text[:1])+text[1:], all...)
 	}
 }
 

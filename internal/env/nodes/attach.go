@@ -53,7 +53,7 @@ func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, 
 	}, nil
 }
 
-// holdOf is the hold of the run, or of the person who runs the step by hand; nil if the environment is somebody else's.
+// holdOf returns the hold of the run, or of the user who runs the step by hand. It is nil if another run or user holds the environment.
 func holdOf(ctx context.Context, leases lease.Client, name string, of run.Flags) (*lease.Hold, error) {
 	if of.UID != "" {
 		return leases.StillHeld(ctx, name, of.UID)

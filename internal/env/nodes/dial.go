@@ -69,7 +69,7 @@ func PodDialer(client kubernetes.Interface, namespace, name string, port int) ag
 type podList struct {
 	client              kubernetes.Interface
 	namespace, selector string
-	// turn holds one value while somebody uses the fields below.
+	// turn holds one value while a goroutine uses the fields below.
 	turn chan struct{}
 	// began is when the latest list was requested; pods, with what a dialer needs, and err are its answer.
 	began time.Time

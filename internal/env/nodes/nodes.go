@@ -119,7 +119,7 @@ func Retry(ctx context.Context, f func() error) error {
 			return err
 		}
 		if last != nil && errors.Is(err, context.DeadlineExceeded) {
-			// The deadline cut this call off; the error before tells more.
+			// The deadline cut this call off; the error before is the cause.
 			return last
 		}
 		last = err

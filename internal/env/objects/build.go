@@ -139,7 +139,7 @@ func (b builder) claims() []*corev1.PersistentVolumeClaim {
 	return claims
 }
 
-// claim has no owner: people's work is on it.
+// claim has no owner, because it contains users' work.
 func (b builder) claim(c claim, access corev1.PersistentVolumeAccessMode, class string) corev1.PersistentVolumeClaim {
 	return corev1.PersistentVolumeClaim{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "PersistentVolumeClaim"},

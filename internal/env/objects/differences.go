@@ -32,7 +32,7 @@ const (
 type Difference struct {
 	// Path in the StatefulSet, such as spec.replicas or spec.template.spec.containers[train].env[NCCL_DEBUG].
 	Path string
-	// What is the same for people.
+	// What is the path in words.
 	What string
 	// Old and New are the values, "none" for a missing one.
 	Old, New string
@@ -234,7 +234,7 @@ func brief(value any) string {
 	return string(text)
 }
 
-// phrases are paths for people; the first match counts.
+// phrases are paths in words; the first match counts.
 var phrases = []struct {
 	path  *regexp.Regexp
 	words string

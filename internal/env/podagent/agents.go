@@ -68,7 +68,7 @@ func NewCluster(clients *kube.Clients) Cluster {
 type Agents struct {
 	Cluster Cluster
 	Pods    []Pod
-	// Agent is a file with the agent's program, "" for the one beside this program.
+	// Agent is a file with the agent's program, "" for the one next to this program.
 	Agent string
 	// Idle is how long an agent runs without a request.
 	Idle time.Duration
@@ -103,7 +103,6 @@ func (g *Agents) newOrder(do string, bound time.Duration) order {
 	return o
 }
 
-// run runs the helper in a pod.
 func (g *Agents) run(ctx context.Context, i int, o order, program []byte, stdout io.Writer) error {
 	line, err := json.Marshal(o)
 	if err != nil {
@@ -281,7 +280,7 @@ func (g *Agents) startAgent(ctx, running context.Context, i int, o order, progra
 		if err := <-ended; err != nil {
 			return 0, failed(err)
 		}
-		return 0, failed(fmt.Errorf("it says %q: want its port", line))
+		return 0, failed(fmt.Errorf("it printed %q: want its port", line))
 	case <-ctx.Done():
 		stop()
 		return 0, failed(ctx.Err())

@@ -41,7 +41,6 @@ type Selection struct {
 	Container string
 }
 
-// isSelector reports whether Pods is a label selector.
 func (s Selection) isSelector() bool { return strings.ContainsAny(s.Pods, "=!( ") }
 
 // Check finds every mistake that needs no cluster.

@@ -160,7 +160,7 @@ func sccNamed(name string) *unstructured.Unstructured {
 	return named(sccGroup+"/v1", "SecurityContextConstraints", "", name)
 }
 
-// sccProblems are the reasons why an existing constraint does not admit the pods of mode rdma.
+// sccProblems are the reasons why an existing constraint does not admit pods in mode rdma.
 func sccProblems(scc *unstructured.Unstructured, security cluster.Security) []string {
 	var problems []string
 	allowed, _, _ := unstructured.NestedStringSlice(scc.Object, "allowedCapabilities")

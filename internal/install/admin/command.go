@@ -20,7 +20,6 @@ import (
 // rolloutTime is how long the nodes of a pool may take: about ten minutes each.
 const rolloutTime = 2 * time.Hour
 
-// options are the flags of both commands.
 type options struct {
 	kube        kube.Flags
 	request     Request
@@ -64,7 +63,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		},
 	}
 	o.addTo(cmd)
-	o.output.AddUse(cmd.Flags(), "text for people, json for machines, yaml for the objects alone", step.Text, step.JSON, step.YAML)
+	o.output.AddUse(cmd.Flags(), "text, json for programs, or yaml for the objects alone", step.Text, step.JSON, step.YAML)
 	cmd.Flags().StringVar(&o.request.Pool, "reboot-pool", "",
 		"MachineConfigPool of the MachineConfigs: --apply applies them, and EVERY NODE OF THE POOL REBOOTS, one after the other")
 	cmd.Flags().BoolVar(&apply, "apply", false, "apply the objects; without --reboot-pool no node reboots")
@@ -94,8 +93,7 @@ Exit codes: 0 everything is in place, 1 something is missing or cannot be read, 
 }
 
 func (o *options) addTo(cmd *cobra.Command) {
-	o.kube.AddTo(cmd.Flags())
-	cmd.Flags().Lookup("namespace").Usage = "namespace (default: cluster.namespace of the file)"
+	o.kube.AddNamespace(cmd.Flags(), "namespace (default: cluster.namespace of the file)")
 	cmd.Flags().StringVar(&o.request.ServiceAccount, "service-account", "", "service account of the pods (default: security.service_account of the file)")
 	cmd.Flags().StringVar(&o.request.SCC, "scc", "", "existing constraint to bind (default: security.scc of the file, otherwise privileged or "+OwnSCC+" if the pods need it)")
 	cmd.Flags().StringVar(&o.attachments, "attachments", "none", "copy copies the file's network attachments into the namespace")

@@ -36,7 +36,6 @@ func iommuName(pool string) string   { return "99-" + pool + "-iommu-passthrough
 // roleOf is the name of the ClusterRole and the RoleBinding that oc adm policy add-scc-to-user creates.
 func roleOf(scc string) string { return "system:openshift:scc:" + scc }
 
-// objects renders the objects of an item.
 func (r Request) objects(item string) []*unstructured.Unstructured {
 	var text strings.Builder
 	err := template.Must(template.New("objects.yaml").Parse(objectsFile)).ExecuteTemplate(&text, item, map[string]any{

@@ -151,7 +151,7 @@ func (r Request) rebootItem(name, what string) Item {
 	return item
 }
 
-// Print writes the plan for people. Commands start at the beginning of a line, so that they can be pasted.
+// Print writes the plan as text. Commands start at the beginning of a line, so that they can be pasted.
 func (p Plan) Print(w io.Writer) error {
 	fmt.Fprintf(w, "Cluster %s, namespace %s: the one-time set-up for pods of service account %s.\n", p.Cluster, p.Namespace, p.ServiceAccount)
 	if p.Form == noForm {

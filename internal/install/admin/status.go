@@ -57,13 +57,12 @@ func (s Status) rolling() bool {
 	return s.Pool != nil && (s.Pool.State != poolUpdated || !s.Pool.has(s.configs))
 }
 
-// print writes the rows as a table.
 func (s Status) print(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range s.Rows {
 		fmt.Fprintf(table, "%s\t%s\t%s\n", row.State, row.What, row.Detail)
 	}
-	_ = table.Flush() // as for every line that is printed for people
+	_ = table.Flush() // as for every line of text output
 	printWarnings(w, s.Warnings)
 }
 

@@ -151,7 +151,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, errAt := name.NewTag(push + as)
 			if errAt != nil {
-				errAt = fmt.Errorf("reading where the bundle goes: %w", errAt)
+				errAt = fmt.Errorf("reading the bundle's reference: %w", errAt)
 			}
 			image, errImage := name.NewDigest(stepsImage)
 			if errImage != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// entry is a file of a layer.
 type entry struct {
 	header  tar.Header
 	content []byte

@@ -13,7 +13,7 @@ import (
 // Paths in the steps image.
 const (
 	stepsProgram = "ko-app/ml-dev-env"
-	agentProgram = "mlenv-agent" // it installs itself and py-spy, which lies beside it
+	agentProgram = "mlenv-agent" // it installs itself, and py-spy from its own folder
 	rootsFile    = "etc/ssl/certs/ca-certificates.crt"
 	// licencesFolder is the one that Red Hat's certification of images expects.
 	licencesFolder = "licenses"
@@ -50,7 +50,7 @@ type Contents struct {
 func StepsImage(contents Contents) (v1.Image, error) {
 	image, err := stepsImage(contents)
 	if err != nil {
-		return nil, fmt.Errorf("making the steps image: %w", err)
+		return nil, fmt.Errorf("building the steps image: %w", err)
 	}
 	return image, nil
 }
@@ -140,7 +140,7 @@ func StepsIndex(source Source, base Base, images []v1.Image) (v1.ImageIndex, err
 	for _, image := range images {
 		config, err := image.ConfigFile()
 		if err != nil {
-			return nil, fmt.Errorf("making the index of the steps image: %w", err)
+			return nil, fmt.Errorf("building the index of the steps image: %w", err)
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: config.Platform()}})
 	}

@@ -88,13 +88,13 @@ func (r TektonRelease) Layout(dir string) error {
 // (tektoncd/pipeline:docs/tekton-bundle-contracts.md). It names every image by digest, and is reproducible.
 func (s Source) TektonBundle(objects []*unstructured.Unstructured) (v1.Image, error) {
 	if len(objects) > mostObjects {
-		return nil, fmt.Errorf("making a Tekton bundle: %d objects: Tekton reads at most %d of a bundle", len(objects), mostObjects)
+		return nil, fmt.Errorf("building a Tekton bundle: %d objects: Tekton reads at most %d of a bundle", len(objects), mostObjects)
 	}
 	labels := s.labels("ml-dev-env Tasks and Pipelines")
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	image, err := mutate.Config(image, v1.Config{Labels: labels})
 	if err != nil {
-		return nil, fmt.Errorf("making a Tekton bundle: %w", err)
+		return nil, fmt.Errorf("building a Tekton bundle: %w", err)
 	}
 	for _, object := range objects {
 		if image, err = addObject(image, object); err != nil {

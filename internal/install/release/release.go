@@ -162,14 +162,14 @@ func Make(ctx context.Context, progress io.Writer, request Request) (Release, er
 // emptyFolder creates the folder, and returns an error if it has files, because the release would publish them.
 func emptyFolder(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("making the folder of the release: %w", err)
+		return fmt.Errorf("creating the folder of the release: %w", err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("making the folder of the release: %w", err)
+		return fmt.Errorf("creating the folder of the release: %w", err)
 	}
 	if len(entries) > 0 {
-		return fail.Advise(fail.Becausef(fail.InvalidInput, "making the folder of the release: %s has %s: want it empty", dir, entries[0].Name()), "rm -r %s", dir)
+		return fail.Advise(fail.Becausef(fail.InvalidInput, "creating the folder of the release: %s has %s: want it empty", dir, entries[0].Name()), "rm -r %s", dir)
 	}
 	return nil
 }

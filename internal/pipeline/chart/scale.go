@@ -117,7 +117,7 @@ func niceStep(span float64, most int) float64 {
 	return 10 * power
 }
 
-// Number formats a value for people: 0.25, 1200, 12.3k, 4.5M, 1e+12.
+// Number formats a value: 0.25, 1200, 12.3k, 4.5M, 1e+12.
 func Number(v float64) string {
 	if v == 0 {
 		return "0"

@@ -16,8 +16,8 @@ type NamedFile struct {
 	Missing fail.Reason
 }
 
-// NamedFiles returns the files that the params name, whose values the function returns. A script of launcher command may
-// also be a program in the image, unless it lies in a folder.
+// NamedFiles returns the files that the params name; value returns a param's value. With launcher command the script may
+// also be a program in the image, unless its path has a folder.
 func NamedFiles(value func(param string) string) (files []NamedFile) {
 	for _, file := range []NamedFile{
 		{"script", value("script"), fail.ScriptNotFound},

@@ -32,7 +32,7 @@ const (
 	TaskWaiting Kind = "task-waiting"
 	// Line is one line of a task's log, in Event.Text.
 	Line Kind = "line"
-	// LogLost means that the rest of a task's log cannot be read; Event.Text says why.
+	// LogLost means that the rest of a task's log cannot be read; Event.Text has the reason.
 	LogLost Kind = "log-lost"
 	// TaskEnded comes after all lines of the task.
 	TaskEnded Kind = "task-ended"

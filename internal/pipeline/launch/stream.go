@@ -82,7 +82,6 @@ func Logs(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun, task r
 	return nil
 }
 
-// stream is one container's log.
 type stream struct {
 	open opener
 	// pause comes before the log is opened again; it doubles while no line comes.

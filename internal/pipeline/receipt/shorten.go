@@ -12,7 +12,7 @@ import (
 )
 
 // encode leaves out what matters least until the rest fits: first the indentation, then what all healthy ranks and nodes have
-// in common, then tails, the curve, and all but the first failed ranks. LeftOut names the parts.
+// in common, then tails, the curve, and the failed ranks after the first ones. LeftOut names the parts.
 func encode(r Receipt) ([]byte, error) {
 	content, err := json.MarshalIndent(r, "", "  ")
 	for _, shorten := range []func(*Receipt){func(*Receipt) {}, dropHealthyRanks, dropLikeTransports, dropGoodPairs, dropHealthyNodes, dropTails, dropCurve, dropLaterRanks} {

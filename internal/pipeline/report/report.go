@@ -23,7 +23,7 @@ import (
 //go:embed page.html style.css
 var files embed.FS
 
-// page is the data of the template. A part without content has a sentence that says why.
+// page is the data of the template. A part without content has a sentence with the reason.
 type page struct {
 	Style template.CSS
 	// Run is the run's name, From its namespace and name.
@@ -40,7 +40,7 @@ type page struct {
 	Remains   []fact
 }
 
-// fact is a name and a value, which is code if people would copy it.
+// fact is a name and a value, which is code if users would copy it.
 type fact struct {
 	Name, Value string
 	Code        bool
@@ -126,7 +126,7 @@ func withValues(list []fact) (result []fact) {
 	return result
 }
 
-// Stamp is a time for people, "" for none.
+// Stamp formats a time, "" for none.
 func Stamp(t time.Time) string {
 	if t.IsZero() {
 		return ""

@@ -25,7 +25,7 @@ type training struct {
 	Last string
 }
 
-// picture is a chart with a caption that says the same.
+// picture is a chart with a caption that describes the same facts.
 type picture struct {
 	SVG  template.HTML
 	Text string

@@ -41,7 +41,7 @@ type Comparison struct {
 	Regressed bool    `json:"regressed"`
 }
 
-// String is a line for people.
+// String formats the judgement as a line.
 func (c Comparison) String() string {
 	switch {
 	case c.Runs == 0:

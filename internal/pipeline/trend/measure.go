@@ -75,7 +75,7 @@ func (m Measure) of(v Values) float64 {
 	return math.NaN()
 }
 
-// text is a value for people, "-" for none.
+// text formats a value, "-" for none.
 func (m Measure) text(value float64) string {
 	switch {
 	case math.IsNaN(value):

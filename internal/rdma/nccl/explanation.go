@@ -40,7 +40,7 @@ var explanations = map[fail.Reason]explanation{
 	},
 	DeviceUnavailable: {
 		cause: "the RDMA device is listed in /sys but cannot be opened or does not answer: its file in /dev/infiniband is not in the container, or the device is broken",
-		fix:   "see ls -l /dev/infiniband in the pod; ask for the device's resource (openshift.io/...) in the cluster file's network.rdma.resources, or run privileged where host devices are used",
+		fix:   "see ls -l /dev/infiniband in the pod; ask for the device's resource (openshift.io/...) in the cluster file's network.rdma.resources, or run privileged if host devices are used",
 	},
 	NetworkMissing: {
 		cause: "NCCL_NET or NCCL_NET_PLUGIN names a network that NCCL cannot start",
@@ -169,11 +169,11 @@ var explanations = map[fail.Reason]explanation{
 	},
 	SocketsInsteadOfRDMA: {
 		cause: "NCCL chose sockets",
-		fix:   "the lines NET/IB of the log say what it lacked; mlenv rdma shows devices, ports, memlock and capabilities",
+		fix:   "the lines NET/IB of the log show what it lacked; mlenv rdma shows devices, ports, memlock and capabilities",
 	},
 	HostMemoryInsteadOfGPU: {
 		cause: "NCCL copies each message through the memory of the host",
-		fix:   "load nvidia_peermem or set NCCL_DMABUF_ENABLE=1; where GPU and device are far apart, set NCCL_NET_GDR_LEVEL=SYS; mlenv rdma shows distances and both ways",
+		fix:   "load nvidia_peermem or set NCCL_DMABUF_ENABLE=1; if GPU and device are far apart, set NCCL_NET_GDR_LEVEL=SYS; mlenv rdma shows distances and both ways",
 	},
 	NoRDMADevice: {
 		cause: "NCCL found no RDMA device with an active port that it was allowed to use: the pod was given none, the ports are down, or NCCL_IB_HCA names others",

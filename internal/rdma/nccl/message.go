@@ -16,13 +16,13 @@ type message struct {
 }
 
 // header begins a message (debug.cc): "host:pid:thread [device] NCCL INFO ". Warnings have
-// "file:line" after the device, since 2.30 the function's name too. What stands before it (a
-// timestamp, a launcher's name of the rank, text of a program that ended no line) is not part
+// "file:line" after the device, since 2.30 the function's name too. Text before it (a
+// timestamp, a launcher's name of the rank, a program's text without a line end) is not part
 // of it. The device is any number: before CUDA is initialised NCCL prints an uninitialised one.
 var header = regexp.MustCompile(`([\w.-]+):(\d+):(\d+) \[-?\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?NCCL (INFO|WARN|TRACE|CALL) ?`)
 
-// messages finds the messages of a line; there are none in a line of something else. Where one ends in the middle of
-// the line because the next begins, as when processes share a pipe, it is taken as cut.
+// messages returns NCCL's messages in a line, if any. A message that ends in the middle of the line because the next
+// begins, as when processes share a pipe, counts as cut.
 func messages(line string, cut bool) []message {
 	found := header.FindAllStringSubmatchIndex(line, -1)
 	result := make([]message, 0, len(found))

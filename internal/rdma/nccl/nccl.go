@@ -31,13 +31,13 @@ const (
 	RDMAGPU Transport = "rdma-gpudirect"
 )
 
-// Words is the transport as people call it.
+// Words is the transport's usual name.
 func (t Transport) Words() string {
 	words := map[Transport]string{WithinNode: "within the node only", Sockets: "TCP sockets", RDMAHost: "RDMA through host memory", RDMAGPU: "RDMA with GPUDirect"}
 	return cmp.Or(words[t], "unknown")
 }
 
-// bySpeed are the transports, the fastest first. An unknown one hides all but sockets.
+// bySpeed are the transports, the fastest first. An unknown one hides the others except sockets.
 var bySpeed = []Transport{WithinNode, RDMAGPU, RDMAHost, Unknown, Sockets}
 
 // slower is the slower of two transports. An empty one is faster than all others.

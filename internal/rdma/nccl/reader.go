@@ -9,8 +9,8 @@ import (
 // maxLine is how much of a line is looked at. NCCL's own are at most 1024 bytes long (debug.cc).
 const maxLine = 16 << 10
 
-// Reader reads a log as it grows. Bytes are written to it, in pieces of any size; other lines
-// than NCCL's may stand between, and those of several processes may be mixed. What it keeps is
+// Reader reads a log as it grows. Bytes are written to it, in pieces of any size; the log may
+// have other lines than NCCL's, and lines of several processes in any order. Its memory is
 // bounded, however long the log is. It may be written and read at the same time.
 //
 // Logs of several files, whose lines could get into each other, take a Reader each, and Merge.

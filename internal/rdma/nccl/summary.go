@@ -163,7 +163,7 @@ func (s *Summary) rail(host, name string, places map[[2]string]int) *Rail {
 	return &s.Rails[i]
 }
 
-// findings are those of all processes. What torch prints of NCCL's last error is left out where NCCL's own log has it.
+// findings returns those of all processes. It leaves out NCCL's last error as torch prints it if NCCL's own log has it.
 func findings(processes []Process) []Finding {
 	var own, printed []Finding
 	named := map[fail.Reason]bool{}

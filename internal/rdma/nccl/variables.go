@@ -38,8 +38,8 @@ func SocketsOnly(interfaces string) map[string]string {
 }
 
 // glooInterface is the interface for gloo if NCCL's setting names one. gloo takes one whole name, NCCL a list of
-// prefixes ("eth"), of names ("=eth0") or of exclusions ("^lo,docker0"). What an exclusion leaves over differs by node:
-// there the agent finds the interface that has the pod's address.
+// prefixes ("eth"), of names ("=eth0") or of exclusions ("^lo,docker0"). The result of an exclusion differs by node, so
+// the agent finds the interface that has the pod's address.
 func glooInterface(interfaces string) string {
 	if strings.HasPrefix(interfaces, "^") {
 		return ""

@@ -44,7 +44,7 @@ const (
 	adviseConnection = "check the host and port in repo-url, and that the namespace's egress rules and proxy let it through"
 )
 
-// said reports whether a program failed with a message.
+// said reports whether a program failed with the message.
 func said(err error, message *regexp.Regexp) bool {
 	var exit *exitError
 	return errors.As(err, &exit) && message.MatchString(exit.text)
@@ -130,7 +130,7 @@ func (r *repository) output(ctx context.Context, doing string, err error) (text 
 		err = syscall.ENOSPC
 	}
 	if !errors.As(err, &exit) {
-		if !strings.Contains(err.Error(), r.address.String()) { // an error that names the repository says what was done
+		if !strings.Contains(err.Error(), r.address.String()) { // an error that names the repository already names the operation
 			err = fmt.Errorf("%s: %w", doing, err)
 		}
 		return "", local(err)

@@ -107,7 +107,6 @@ func fetch(ctx context.Context, log *slog.Logger, dir string, s Source, home add
 	return c.modules[0].commit, os.RemoveAll(programs.scratch)
 }
 
-// empty removes everything in a folder.
 func empty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {

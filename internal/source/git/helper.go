@@ -37,7 +37,7 @@ const (
 	failureName    = "failure.json"
 )
 
-// helperFile tells the helpers what to do. Only its owner can read the file: the URL may have a password.
+// helperFile has the instructions for the helpers. Only its owner can read the file: the URL may have a password.
 type helperFile struct {
 	URL     string        `json:"url"`
 	AuthDir string        `json:"authDir"`

@@ -71,7 +71,6 @@ func (m *module) lfsServer(ctx context.Context) (endpoint, host string, err erro
 	return server.forGit(), server.url().Host, nil
 }
 
-// copyFile copies a file to a new path.
 func copyFile(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {

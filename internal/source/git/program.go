@@ -187,7 +187,6 @@ func (p *programs) open(ctx context.Context, a address, name, worktree string) (
 	return r, os.WriteFile(filepath.Join(r.dir, "info", "attributes"), []byte(attributes), 0o600)
 }
 
-// exitError is a program that failed.
 type exitError struct {
 	// text is the end of what it wrote to stderr.
 	text string

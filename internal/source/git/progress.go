@@ -31,7 +31,7 @@ type report struct {
 	started time.Time
 	last    time.Time
 	rest    []byte
-	// said is the end of what was not progress.
+	// said is the end of the output that is not progress.
 	said []byte
 }
 

@@ -87,7 +87,7 @@ func (r *repository) receive(ctx context.Context, option string, refspecs ...str
 }
 
 // refs lists all names that the server has, including HEAD. It bounds the time for it, because git waits five minutes for a server
-// that takes connections and says nothing.
+// that accepts connections and sends nothing.
 func (r *repository) refs(ctx context.Context) ([]ref, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.limits.silence, fail.Advise(fail.Becausef(fail.RepositoryUnavailable,
 		"fetching %s: the server did not list its branches and tags within %s: want a server that answers", r.address, r.limits.silence), adviseConnection))

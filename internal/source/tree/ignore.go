@@ -113,7 +113,7 @@ func parseRule(line string) (*rule, error) {
 }
 
 // LeavesOut reports whether a scan leaves out a path in the tree, or a folder that it lies in. The path has slashes;
-// folder tells whether it is a folder itself.
+// folder is true if it is a folder itself.
 func (i *Ignore) LeavesOut(name string, folder bool) bool {
 	for n, r := range name {
 		if r == '/' && i.leavesOut(name[:n], true) {

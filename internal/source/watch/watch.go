@@ -32,7 +32,7 @@ type Change struct {
 	Problem error
 }
 
-// String names what changed, for people.
+// String names the changed paths.
 func (c Change) String() string {
 	const most = 3
 	if len(c.Paths) > most {
@@ -138,7 +138,7 @@ func (f *folder) relevant(event fsnotify.Event) string {
 		return ""
 	}
 	name = filepath.ToSlash(name)
-	// The event does not tell whether the path is a folder.
+	// The event does not contain whether the path is a folder.
 	if ignore := f.ignore.Load(); ignore.LeavesOut(name, false) && ignore.LeavesOut(name, true) {
 		return ""
 	}

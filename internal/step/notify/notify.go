@@ -41,7 +41,7 @@ const (
 
 // Event is documented in docs/notify.md.
 type Event struct {
-	// Text is the event for people, in Slack's syntax. Send writes it.
+	// Text is the event as text in Slack's syntax. Send writes it.
 	Text string    `json:"text"`
 	Kind Kind      `json:"event"`
 	Time time.Time `json:"time"`
@@ -109,7 +109,7 @@ type Flags struct{ secretDir, caFile string }
 
 // AddTo adds the flags.
 func (f *Flags) AddTo(flags *pflag.FlagSet) {
-	flags.StringVar(&f.secretDir, "notify-dir", "", "folder of a mounted Secret whose key url is where the run's events are posted")
+	flags.StringVar(&f.secretDir, "notify-dir", "", "folder of a mounted Secret whose key url is the address to which the run's events are posted")
 	flags.StringVar(&f.caFile, "ca-file", "", "certificates to trust for that URL, in addition to the system's")
 }
 
@@ -125,7 +125,7 @@ func (f Flags) Open(log *slog.Logger, about Event, uid string) *Sender {
 	}
 	if err != nil {
 		next := fmt.Sprintf("oc create secret generic %s --from-literal=url=https://...", filepath.Base(f.secretDir))
-		log.Warn(fmt.Sprintf("The run's events are sent to nobody: %v\n  next: %s", err, next), "error", err, "next", next)
+		log.Warn(fmt.Sprintf("The run posts no events: %v\n  next: %s", err, next), "error", err, "next", next)
 		return nil
 	}
 	return &Sender{log: log, about: about, uid: cmp.Or(uid, rand.Text()), to: to, pause: time.Second, client: http.Client{

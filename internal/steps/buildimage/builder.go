@@ -47,7 +47,7 @@ type builder struct {
 	enough func(context.Context) error
 	// needed fails if no other task of the PipelineRun will use the image.
 	needed func(context.Context) error
-	// holder names the caller, for people; caller tells it apart from others of the same name.
+	// holder is the caller's name in messages; caller identifies it among others of the same name.
 	holder, caller string
 
 	builds   buildclient.BuildV1Interface

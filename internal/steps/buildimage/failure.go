@@ -46,13 +46,13 @@ type end struct {
 	buildv1.BuildStatus
 	name  string
 	lines []string
-	// overdue and outOfMemory tell why the kubelet ended the build's pod.
+	// overdue and outOfMemory are the reasons why the kubelet ended the build's pod.
 	overdue, outOfMemory bool
 }
 
 type finding struct {
 	reason fail.Reason
-	// seen tells what happened, evidence are the lines of the log that show it.
+	// seen describes what happened, evidence are the lines of the log that show it.
 	seen     string
 	evidence []string
 	next     string
@@ -146,7 +146,7 @@ func find(lines []string, pattern *regexp.Regexp) string {
 	return ""
 }
 
-// matching returns the last few lines that match. Of lines that differ only in numbers it returns the last.
+// matching returns the last few lines that match. If lines differ only in numbers it returns the last of them.
 func matching(lines []string, pattern *regexp.Regexp) (found []string) {
 	const most = 6
 	var seen []string

@@ -86,7 +86,7 @@ func (b *builder) verdict(ctx context.Context, last *buildv1.Build, blocked erro
 }
 
 // cancelled explains who cancelled a build of this step. OpenShift does it if the build does not run within five minutes, or
-// if the connection breaks that sends the folder; only its answer to the sender tells. blocked is what the build waited for.
+// if the connection breaks that sends the folder; only its answer to the sender shows which. blocked is what the build waited for.
 func (b *builder) cancelled(ctx context.Context, build *buildv1.Build, blocked error, started *sending) error {
 	var answer error
 	select {

@@ -25,7 +25,7 @@ type inputs struct {
 	Bases      map[string]string `json:"bases"`
 }
 
-// contextFile is one entry of the context. Of a file's mode the build sees only whether it is executable.
+// contextFile is one entry of the context. The build sees only whether a file is executable, not its mode.
 type contextFile struct {
 	Path       string `json:"path"`
 	Executable bool   `json:"executable,omitempty"`
@@ -159,7 +159,7 @@ func (d *Definition) pack(w io.Writer, in inputs) error {
 	return errors.Join(err, archive.Close(), zipped.Close())
 }
 
-// basesText lists the bases with their digests, for people.
+// basesText lists the bases with their digests, as text.
 func (in inputs) basesText() string {
 	var all []string
 	for _, base := range slices.Sorted(maps.Keys(in.Bases)) {

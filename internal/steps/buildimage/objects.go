@@ -21,7 +21,7 @@ const (
 	inputsLabel = "io.ml-dev-env.inputs"
 	// inputsWithoutBasesLabel leaves the bases' digests out.
 	inputsWithoutBasesLabel = "io.ml-dev-env.inputs-without-bases"
-	// baseDigestsLabel lists the bases for people.
+	// baseDigestsLabel lists the bases as text.
 	baseDigestsLabel = "io.ml-dev-env.bases"
 	// flavourLabel marks the BuildConfig.
 	flavourLabel = "ml-dev-env/flavour"
@@ -30,7 +30,7 @@ const (
 	trustedCA    = trustedCADir + "/" + cluster.TrustedCAKey
 )
 
-// trustedCAArgs are the build arguments that tell pip, OpenSSL, requests, curl, npm and git what to trust. Only RUN sees an
+// trustedCAArgs are the build arguments with the CAs that pip, OpenSSL, requests, curl, npm and git trust. Only RUN sees an
 // argument.
 var trustedCAArgs = []string{"CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"}
 

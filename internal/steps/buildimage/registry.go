@@ -169,5 +169,5 @@ func readKeys(secret map[string]string) (authn.Keychain, error) {
 		}
 		return keys, nil
 	}
-	return nil, errors.New("reading the pull secret: it has neither .dockerconfigjson nor .dockercfg: want one made by `oc create secret docker-registry`")
+	return nil, errors.New("reading the pull secret: it has neither .dockerconfigjson nor .dockercfg: want one created by `oc create secret docker-registry`")
 }

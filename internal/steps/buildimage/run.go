@@ -187,11 +187,11 @@ func undeclared(d *Definition, args []Arg) error {
 func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, asked request) (*builder, error) {
 	builds, err := buildclient.NewForConfig(clients.Config)
 	if err != nil {
-		return nil, fail.Becausef(fail.InvalidInput, "making a client for builds: %w", err)
+		return nil, fail.Becausef(fail.InvalidInput, "creating a client for builds: %w", err)
 	}
 	images, err := imageclient.NewForConfig(clients.Config)
 	if err != nil {
-		return nil, fail.Becausef(fail.InvalidInput, "making a client for images: %w", err)
+		return nil, fail.Becausef(fail.InvalidInput, "creating a client for images: %w", err)
 	}
 	file, out := o.Cluster, d.Out
 	if out == nil {

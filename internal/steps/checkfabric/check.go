@@ -97,7 +97,7 @@ func (c *Check) check(ctx context.Context) error {
 		c.report.Quick = true
 		return nil
 	}
-	c.Log.Info("The quick check finds this, so all is measured: " + quick.Message + ".")
+	c.Log.Info("The quick check finds this, so all is measured: "+quick.Message+".", "verdict", quick.Verdict, "why", quick.Message)
 	c.Quick, c.report = false, fabric.Report{Nodes: len(c.Nodes)}
 	return c.measure(ctx)
 }
@@ -330,7 +330,7 @@ func (c *Check) wrongTransport() error {
 		return nil
 	}
 	on := r.Network.On(nccl.Sockets)
-	text := fmt.Sprintf("checking the fabric: %d of %d ranks talk over TCP sockets, want RDMA", len(on), len(r.Network.Ranks))
+	text := fmt.Sprintf("checking the fabric: %d of %d ranks use TCP sockets, want RDMA", len(on), len(r.Network.Ranks))
 	next := cmp.Or(c.Next, "mlenv rdma shows devices, ports, memlock and capabilities of each node")
 	if f, ok := c.cause(); ok {
 		text, next = text+": "+f.Cause, f.Next

@@ -73,7 +73,7 @@ func Command() *cobra.Command {
 // AddFlags adds the flags that the step and mlenv check-fabric share, and sets their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Name, "name", objects.DefaultName, "name of the environment")
-	flags.StringVar(&o.Mode, "mode", "", "tcp, or rdma, where sockets fail the check (default: the environment's)")
+	flags.StringVar(&o.Mode, "mode", "", "tcp, or rdma, which fails the check if ranks use sockets (default: the environment's)")
 	flags.StringVar(&o.Bandwidth, "bandwidth", warn, "effect of a bandwidth below the expected one: warn or fail")
 	flags.StringVar(&o.Compare, "compare", "", "tcp measures over sockets on the pod network too, in as much time again")
 	flags.DurationVar(&o.Timeout, "timeout", 90*time.Second, "time for the check; measurements that do not fit are left out")

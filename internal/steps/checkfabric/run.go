@@ -114,7 +114,7 @@ func (c *checker) end(report fabric.Report, whole any, err error) error {
 		if err := c.Output.Print(c.Out, whole, report.Print); err != nil {
 			return err
 		}
-		c.Log.Info("Fabric: " + report.Summary() + ".")
+		c.Log.Info("Fabric: "+report.Summary()+".", "verdict", report.Verdict, "bytesPerSecond", report.Bandwidth)
 	}
 	return c.judge(report, err)
 }
@@ -133,12 +133,12 @@ func (c *checker) judge(report fabric.Report, err error) error {
 			return fail.Advise(fail.Becausef(fail.NetworkSlow, "checking the fabric: %s", report.Message),
 				"%s", cmp.Or(c.next(), "mlenv rdma shows rates, PCIe links and MTUs; --bandwidth=warn (param fabric-bandwidth) trains anyway"+without))
 		}
-		c.Log.Warn("The network is slow: "+report.Message, "expected", report.Expected, "bandwidth", report.Bandwidth)
+		c.Log.Warn("The network is slow: "+report.Message, "expectedBytesPerSecond", report.Expected, "bytesPerSecond", report.Bandwidth)
 	case fabric.NotMeasured:
-		c.Log.Warn("The fabric was not measured: " + report.Message + ".")
+		c.Log.Warn("The fabric was not measured: "+report.Message+".", "why", report.Message)
 	case fabric.Pass, fabric.WrongTransport, fabric.Broken:
 		if report.Message != "" {
-			c.Log.Info(report.Message + ".")
+			c.Log.Info(report.Message+".", "verdict", report.Verdict)
 		}
 	}
 	return nil

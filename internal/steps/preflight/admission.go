@@ -125,7 +125,7 @@ func (p *probe) judge(ctx context.Context, t trial, blocked Verdict) []Check {
 	switch {
 	case t.unknown != nil:
 		check := unread(name, "whether the pod is admitted", t.unknown)
-		check.Seen = strings.Replace(check.Seen, "may not be read", "is not known: a dry run wants the right to create pods", 1)
+		check.Seen = strings.Replace(check.Seen, "may not be read", "is not known: a dry run requires the right to create pods", 1)
 		// The constraint that the pod is pinned to can still be checked.
 		if scc := t.asked.Annotations[objects.SCCAnnotation]; scc != "" {
 			if allowed, err := p.mayUse(ctx, account, scc); err == nil && !allowed {

@@ -66,7 +66,7 @@ func TestChecks(t *testing.T) {
 				}
 				return w, file
 			}, func(_ *world, o *Options) { o.Request.Image = "quay.io/me/training:1" }, Auto,
-			[]want{{choiceCheck, Warning, "network.rdma.interfaces of the cluster file is obsolete: only network attachments make these interfaces", "mlenv validate"}}, objects.TCP, "",
+			[]want{{choiceCheck, Warning, "network.rdma.interfaces of the cluster file is obsolete: only network attachments create these interfaces", "mlenv validate"}}, objects.TCP, "",
 		},
 		{
 			"Kubernetes alone", cairo, func(w *world, o *Options) {
@@ -104,7 +104,7 @@ func TestChecks(t *testing.T) {
 			"the right to look is missing", barcelona, func(w *world, _ *Options) { w.forbidden = []string{"create pods", "list limitranges"} }, Auto,
 			[]want{
 				{"permissions to look", Warning, "may not create pods; list limitranges", "--verb=create --resource=pods"},
-				{"pod (rdma)", Unknown, "a dry run wants the right to create pods", "--resource=pods"},
+				{"pod (rdma)", Unknown, "a dry run requires the right to create pods", "--resource=pods"},
 				{"limit ranges", Unknown, "may not be read", "--resource=limitranges"},
 			}, objects.RDMA, "",
 		},

@@ -28,7 +28,7 @@ RDMA: who holds it, permissions, a dry run of the exact pod, network attachments
 their GPUs and who holds them, storage, quotas, the image, the IOMMU. In a run, the step also
 checks all params, timeouts, Secrets, and that the repository has the commit and the script.
 
-Preflight changes nothing. What it may not read is unknown.
+Preflight changes nothing. It reports what it may not read as unknown.
 
 Exit code 0: an environment can start, as far as is known; 1: none can, or mode is rdma and
 only sockets are possible; 2: wrong usage.`

@@ -81,7 +81,7 @@ func expectedBefore(ctx context.Context, client kubernetes.Interface, p Plan) (e
 	return 0, "not known before the nodes run: check-fabric derives it from their ports and PCIe links"
 }
 
-// Print writes the plan for people.
+// Print writes the plan as text.
 func (p Plan) Print(w io.Writer) {
 	row := func(name, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s %s\n", name, fmt.Sprintf(format, args...))

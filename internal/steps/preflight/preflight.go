@@ -193,7 +193,7 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 	if p.Dynamic == nil {
 		var err error
 		if p.Dynamic, err = dynamic.NewForConfig(p.Clients.Config); err != nil {
-			return p, fail.Becausef(fail.InvalidInput, "making a client for %s: %w", p.Clients.Config.Host, err)
+			return p, fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", p.Clients.Config.Host, err)
 		}
 	}
 	p.building = p.Request.Image == "" && (p.Flavour != "" || p.Request.Cluster.Image.Name == "")
@@ -261,7 +261,7 @@ func (p *probe) decideRDMA() {
 		decide(BlockedRDMA, "", "one node has no peer")
 		return
 	}
-	if obsolete := p.file.Obsolete(); len(obsolete) > 0 { // host devices may be there without these interfaces
+	if obsolete := p.file.Obsolete(); len(obsolete) > 0 { // host devices may exist without these interfaces
 		decide(Warning, "mlenv validate prints all obsolete values of the cluster file", "%s of the cluster file is obsolete: %s", obsolete[0].Field, obsolete[0].Detail)
 	}
 	if err := p.build(objects.RDMA); err != nil {

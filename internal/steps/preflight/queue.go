@@ -66,7 +66,7 @@ func (p *probe) localQueue(ctx context.Context, name string) (check Check, activ
 const managedLabel = "kueue.x-k8s.io/managed"
 
 // unmanaged is why Kueue would not hold the environment's pods, "" if it would. A dry run shows it: without the framework Kueue
-// ignores the label, and the pods would start beside the queue.
+// ignores the label, and the pods would bypass the queue.
 func (p *probe) unmanaged(ctx context.Context) string {
 	set := p.objects[objects.TCP].StatefulSet.DeepCopy()
 	set.OwnerReferences, set.Name = nil, set.Name+"-preflight"

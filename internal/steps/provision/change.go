@@ -70,7 +70,7 @@ func (p *provisioner) change(ctx context.Context, live, want *appsv1.StatefulSet
 	if err := p.refuseRunning(ctx, live, credentials); err != nil {
 		return false, err
 	}
-	p.log.Info("Changing the environment:\n  " + list)
+	p.log.Info("Changing the environment:\n  "+list, "environment", p.request.Name, "differences", text)
 	if !recreate {
 		return true, nil
 	}
@@ -117,7 +117,7 @@ func (p *provisioner) refuseRunning(ctx context.Context, live *appsv1.StatefulSe
 		case errors.Is(err, context.Canceled):
 			return err
 		case err != nil:
-			return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "%s: node %d may run a training, it does not tell: %w", doing, client.Node(), err),
+			return fail.Advise(fail.Becausef(fail.EnvironmentDiffers, "%s: node %d does not report whether it runs a training: %w", doing, client.Node(), err),
 				"try again, or tear the environment down with whatever runs in it: mlenv down %s -n %s", p.request.Name, p.request.Namespace)
 		case len(facts.Running) > 0:
 			return fail.Becausef(fail.EnvironmentDiffers, "%s: node %d runs %s", doing, client.Node(), strings.Join(facts.Running, ", "))

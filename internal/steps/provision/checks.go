@@ -39,7 +39,7 @@ func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credenti
 	}
 	var problems []error
 	for _, f := range facts {
-		p.log.Info("  " + describe(f))
+		p.log.Info("  "+describe(f), "node", f.Node, "kubernetesNode", f.KubernetesNode, "gpus", len(f.GPUs))
 		for _, gpu := range f.GPUs {
 			if len(gpu.Throttled) > 0 {
 				p.log.Warn(fmt.Sprintf("GPU %d of node %d (%s) is held back by %s at %d °C; all nodes will wait for it.",

@@ -62,7 +62,7 @@ type Options struct {
 	Services string
 	// StartTimeout is the time for all nodes to start, waiting for a busy environment included.
 	StartTimeout time.Duration
-	// OnBusy is fail or wait: what to do if somebody else holds the environment.
+	// OnBusy is fail or wait: what to do if another run or user holds the environment.
 	OnBusy string
 	// OnChange is fail or recreate: what to do if the environment exists and differs.
 	OnChange string
@@ -100,7 +100,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	}
 	routes, err := routeclient.NewForConfig(d.Clients.Config)
 	if err != nil {
-		return Result{}, fail.Becausef(fail.InvalidInput, "making a client for Routes: %w", err)
+		return Result{}, fail.Becausef(fail.InvalidInput, "creating a client for Routes: %w", err)
 	}
 	p := &provisioner{
 		options: o, clients: d.Clients, request: request, log: d.Log, now: time.Now, routes: routes, hosts: map[string]string{},
@@ -185,7 +185,7 @@ func (p *provisioner) run(ctx context.Context) (Result, error) {
 	return result, nil
 }
 
-// isLost reports whether somebody deleted the Lease, or took it, after this step did.
+// isLost reports whether the Lease was deleted or taken after this step took it.
 func isLost(err error) bool { return fail.ReasonOf(err) == fail.EnvironmentMissing }
 
 // decideMode decides mode auto, which in a pipeline preflight has decided before, by what the API shows.
@@ -234,7 +234,7 @@ func (p *provisioner) release(ctx context.Context, held *lease.Hold) error {
 func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result, usable bool, err error) {
 	live, err := p.live(ctx, held)
 	if err != nil {
-		// A StatefulSet that somebody else created does not belong to this Lease.
+		// A StatefulSet of another creator does not belong to this Lease.
 		return Result{}, fail.ReasonOf(err) != fail.EnvironmentDiffers, err
 	}
 	if usable, err = p.runs(ctx, live); err != nil {
@@ -372,7 +372,7 @@ func (p *provisioner) applyServiceAccount(ctx context.Context, want *corev1.Serv
 	return kube.Apply(ctx, p.clients.Kube, want)
 }
 
-// applyClaim adopts an existing claim as it is: people's data is on it.
+// applyClaim adopts an existing claim as it is, because it contains users' data.
 func (p *provisioner) applyClaim(ctx context.Context, want *corev1.PersistentVolumeClaim) error {
 	found, err := p.clients.Kube.CoreV1().PersistentVolumeClaims(want.Namespace).Get(ctx, want.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {

@@ -276,8 +276,8 @@ func TestChangedRequest(t *testing.T) {
 			[]string{"image: 127.0.0.1:1/train:1 -> 127.0.0.1:1/train:2 (needs new pods)", "storage mode: rwx -> volumeClaimTemplates (immutable: needs a new StatefulSet)"}, whole()},
 		{"is recreated on demand", nil, []func(*provisioner){image, recreate}, "", nil, whole()},
 		{"not while a job runs", running, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node 1 runs job-7"}, whole()},
-		{"not while a node does not answer", slow, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node", "may run a training"}, whole()},
-		{"not while an agent speaks another protocol", other, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"may run a training", "it speaks protocol"}, whole()},
+		{"not while a node does not answer", slow, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"node", "does not report whether it runs a training"}, whole()},
+		{"not while an agent speaks another protocol", other, []func(*provisioner){image, recreate}, fail.EnvironmentDiffers, []string{"does not report whether it runs a training", "it speaks protocol"}, whole()},
 		{"although containers that ended had run one", ended, []func(*provisioner){image, recreate}, "", nil, whole()},
 		{"recreated and not ready in time", func(p *place) { p.notReady = true }, []func(*provisioner){image, recreate, soon}, fail.GPUsUnavailable, nil, claims()},
 	} {

@@ -36,7 +36,7 @@ func (p *provisioner) applyServices(ctx context.Context, objects objects.Service
 
 // applyServicesSecret applies the list of services, and creates missing passwords and tokens. The API server's answer
 // shows which are missing, so no right to read Secrets is needed. Those of an earlier environment, whose Secret is not
-// collected yet, are replaced: somebody else may know them.
+// collected yet, are replaced: other users may know them.
 func (p *provisioner) applyServicesSecret(ctx context.Context, want *corev1.Secret) error {
 	secrets := p.clients.Kube.CoreV1().Secrets(want.Namespace)
 	found, err := kube.ApplyTo(ctx, secrets, want, kube.ApplyOptions{})
@@ -151,7 +151,7 @@ func (p *provisioner) waitServices(ctx context.Context, credentials agent.Creden
 		const quiet = 5 * time.Second
 		if !logged && p.now().Sub(began) > quiet {
 			logged = true
-			p.log.Info("  Waiting for the services " + strings.Join(p.request.Services, ", ") + "; running nodes apply a change within two minutes.")
+			p.log.Info("  Waiting for the services "+strings.Join(p.request.Services, ", ")+"; running nodes apply a change within two minutes.", "services", p.request.Services)
 		}
 		select {
 		case <-ticks.C:
@@ -212,7 +212,7 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 func describeService(s agent.ServiceStatus) string {
 	switch {
 	case s.State == agent.ServiceAbsent:
-		return "is not there: " + s.Problem
+		return "is missing: " + s.Problem
 	case s.Problem == "":
 		return fmt.Sprintf("does not answer yet; its log is %s on node 0", s.Log)
 	case s.Log == "" || s.State == agent.ServiceRefused:

@@ -58,7 +58,7 @@ func (p *provisioner) bestStorage(ctx context.Context, held *lease.Hold, live *a
 	case err != nil && !apierrors.IsNotFound(err):
 		return "", "", kube.Problem(fmt.Errorf("getting claim %s/%s: %w", p.request.Namespace, names.Workspace, err))
 	}
-	// The Lease owns the probe, which is deleted with the environment; people's claims never are.
+	// The Lease owns the probe, which is deleted with the environment; users' claims never are.
 	probe := probeClaim(p.request, held)
 	if err := kube.Apply(ctx, p.clients.Kube, probe); err != nil {
 		return "", "", err
@@ -88,8 +88,8 @@ func probeClaim(r objects.Request, held *lease.Hold) *corev1.PersistentVolumeCla
 	}
 }
 
-// binds watches a claim until it is bound or known not to be. A class that waits for the first pod is believed. That the API server
-// is away says nothing about a class.
+// binds watches a claim until it is bound or known not to be. It accepts a class that waits for the first pod, and blames no class
+// for an API server that is away.
 func (p *provisioner) binds(ctx context.Context, name string) (why string, bound bool, err error) {
 	claims := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace)
 	for {
@@ -125,7 +125,7 @@ func (p *provisioner) bindsInTime(ctx context.Context, claim *corev1.PersistentV
 	claims, name := p.clients.Kube.CoreV1().PersistentVolumeClaims(p.request.Namespace), claim.Name
 	trying, cancel := context.WithTimeout(ctx, bindTime)
 	defer cancel()
-	// Only the claim tells that it is bound, and only events tell why it is not.
+	// Only the claim shows that it is bound, and only events show why it is not.
 	watching, end := context.WithCancelCause(trying)
 	defer end(nil)
 	go func() {

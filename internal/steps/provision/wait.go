@@ -53,7 +53,7 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 			}))
 	}()
 	go func() {
-		// Only events tell some causes, such as a refused pod.
+		// Only events show some causes, such as a refused pod.
 		_ = kube.Until(watching, "events", p.clients.Kube.CoreV1().Events(p.request.Namespace), metav1.ListOptions{},
 			func([]*corev1.Event) (bool, error) { poke(); return false, nil })
 	}()
@@ -100,7 +100,7 @@ func (p *provisioner) imageSize(ctx context.Context) (compressed agent.Bytes, ok
 // notReady is the error after the waiting ended: it names the cause if there is one.
 func (p *provisioner) notReady(ctx context.Context, cause error) error {
 	if errors.Is(cause, context.Canceled) {
-		return fail.Becausef(fail.Cancelled, "waiting for environment %s/%s: told to end", p.request.Namespace, p.request.Name)
+		return fail.Becausef(fail.Cancelled, "waiting for environment %s/%s: the step was stopped", p.request.Namespace, p.request.Name)
 	}
 	if ctx.Err() == nil || isLost(cause) {
 		return cause
@@ -154,7 +154,7 @@ func (r *reporter) look(ctx context.Context) error {
 	for _, line := range lines {
 		similar := func(old string) bool { return withoutTime(old) == withoutTime(line) }
 		if !slices.Contains(r.last, line) && (now.Sub(r.at) > repeatEvery || !slices.ContainsFunc(r.last, similar)) {
-			r.p.log.Info("  " + line)
+			r.p.log.Info("  "+line, "environment", r.p.request.Name)
 			r.at = now
 		}
 	}

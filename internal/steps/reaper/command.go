@@ -13,8 +13,8 @@ func Command() *cobra.Command {
 	var where kube.Flags
 	cmd := &cobra.Command{
 		Use:   "reap",
-		Short: "Release the environments of a namespace that nobody holds any more",
-		Long: `Release the environments of a namespace that nobody holds any more: those of runs that have ended without
+		Short: "Release the abandoned environments of a namespace",
+		Long: `Release the abandoned environments of a namespace: those of runs that have ended without
 releasing them, were deleted, or were cancelled without their finally tasks, and those whose lease has expired and is
 not renewed. Environments with a holder, claims and receipts stay.
 

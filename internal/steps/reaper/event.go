@@ -15,7 +15,7 @@ import (
 const eventReason = "EnvironmentReaped"
 
 // event records what happened to the Lease. Clusters keep events for an hour.
-func (r *reaper) event(ctx context.Context, a teardown.Abandoned, failed error) error {
+func (r *reaper) event(ctx context.Context, a teardown.Orphan, failed error) error {
 	kind, message := corev1.EventTypeNormal, fmt.Sprintf("environment %s was released, because %s", a.Lease.Name, a.Why)
 	if failed != nil {
 		kind, message = corev1.EventTypeWarning, message+": "+failed.Error()

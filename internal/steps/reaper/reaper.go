@@ -1,4 +1,4 @@
-// Package reaper releases the environments of a namespace that nobody holds any more. It runs every minute outside all
+// Package reaper releases the abandoned environments of a namespace. It runs every minute outside all
 // runs, so that no failure of a run can stop it.
 package reaper
 
@@ -75,7 +75,7 @@ func (r *reaper) pass(ctx context.Context) error {
 	if err != nil {
 		return kube.Problem(fmt.Errorf("listing leases in %s: %w", r.clients.Namespace, err))
 	}
-	var abandoned []teardown.Abandoned
+	var abandoned []teardown.Orphan
 	var expired []*coordinationv1.Lease
 	var problems []error
 	for i := range found.Items {
@@ -86,7 +86,7 @@ func (r *reaper) pass(ctx context.Context) error {
 		case s.abandoned && s.mayReturn:
 			expired = append(expired, one)
 		case s.abandoned:
-			abandoned = append(abandoned, teardown.Abandoned{Lease: one, Why: s.why, Timeout: podsTime})
+			abandoned = append(abandoned, teardown.Orphan{Lease: one, Why: s.why, Timeout: podsTime})
 		}
 	}
 	held := len(found.Items) - len(abandoned) - len(expired) - len(problems)
@@ -127,14 +127,14 @@ func (r *reaper) again(ctx context.Context, expired []*coordinationv1.Lease) err
 			if err != nil || live == nil || !s.abandoned {
 				return err
 			}
-			return r.release(ctx, teardown.Abandoned{Lease: live, Why: s.why, Timeout: podsTime - renewalTime})
+			return r.release(ctx, teardown.Orphan{Lease: live, Why: s.why, Timeout: podsTime - renewalTime})
 		})
 	}
 	return together(works)
 }
 
 // lookAgain reads a Lease again; it is nil if the Lease is gone.
-func (r *reaper) lookAgain(ctx context.Context, old *coordinationv1.Lease) (live *coordinationv1.Lease, s standing, err error) {
+func (r *reaper) lookAgain(ctx context.Context, old *coordinationv1.Lease) (live *coordinationv1.Lease, s status, err error) {
 	live, err = r.clients.Kube.CoordinationV1().Leases(old.Namespace).Get(ctx, old.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return nil, s, nil
@@ -145,7 +145,7 @@ func (r *reaper) lookAgain(ctx context.Context, old *coordinationv1.Lease) (live
 	return live, s, err
 }
 
-func (r *reaper) release(ctx context.Context, a teardown.Abandoned) error {
+func (r *reaper) release(ctx context.Context, a teardown.Orphan) error {
 	name := fmt.Sprintf("%s/%s", a.Lease.Namespace, a.Lease.Name)
 	if r.dryRun {
 		r.log.Info(fmt.Sprintf("Environment %s would be released, because %s.", name, a.Why), "environment", name, "why", a.Why)

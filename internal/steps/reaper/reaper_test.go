@@ -136,7 +136,7 @@ func TestReleases(t *testing.T) {
 		{"a person's, in its last second", "h-kim", 10*time.Minute - time.Second, nil, nil, ""},
 		{"not renewed, in its last second", "run", 10*time.Minute - time.Second, pipelineRun("run"), nil, ""},
 		{"a person's, over", "h-kim", ended, nil, nil, "the lease of name-of-h-kim expired at 1999-12-31T23:59:00Z"},
-		{"nobody's", "", fresh, nil, nil, "nobody holds it"},
+		{"nobody's", "", fresh, nil, nil, "it has no holder"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

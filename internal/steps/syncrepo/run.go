@@ -62,7 +62,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	}
 	dir, err := os.MkdirTemp(o.Scratch, "repository-")
 	if err != nil {
-		return Result{}, fmt.Errorf("making a folder for the repository: %w", err)
+		return Result{}, fmt.Errorf("creating a folder for the repository: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	began := time.Now()

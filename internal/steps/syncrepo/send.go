@@ -23,7 +23,6 @@ import (
 // reachTime is how long agents may take to answer the first request.
 const reachTime = time.Minute
 
-// sender sends a tree to the nodes.
 type sender struct {
 	nodes nodes.Set
 	log   *slog.Logger
@@ -171,7 +170,6 @@ func (s sender) persist(ctx context.Context, client *agent.Client, p *parcel, t 
 	return t.err
 }
 
-// reach waits until the agent answers.
 func reach(ctx context.Context, client *agent.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()

@@ -24,9 +24,9 @@ func Command() *cobra.Command {
 		Long: `Write a run's receipt, delete the environment and wait until its pods are gone and their GPUs free. Claims and
 the data on them stay.
 
-teardown can run twice, and without an environment. It leaves an environment alone that somebody else holds.`,
+teardown can run twice, and without an environment. It does not touch the environment of another run or user.`,
 		Example: `  teardown --name ml-dev-env
-  teardown --name ml-dev-env --force   # even if another person holds it`,
+  teardown --name ml-dev-env --force   # even if another user or run holds it`,
 		Args: func(_ *cobra.Command, args []string) error { return errors.Join(step.FlagsOnly(args), o.Check()) },
 	}
 	flags := cmd.Flags()
@@ -62,7 +62,7 @@ teardown can run twice, and without an environment. It leaves an environment alo
 // AddFlags adds the flags that the step and mlenv down share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.Timeout, "timeout", 4*time.Minute, "how long pods and GPUs may take to become free")
-	flags.BoolVar(&o.Force, "force", false, "release the environment even if somebody else holds it")
+	flags.BoolVar(&o.Force, "force", false, "release the environment even if another user or run holds it")
 }
 
 // Check reports all mistakes in the options.

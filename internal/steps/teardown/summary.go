@@ -38,7 +38,7 @@ import (
 // askTime bounds the questions to the nodes: a lost node must not keep the others' GPUs.
 const askTime = 10 * time.Second
 
-// summarize collects what is known of the run. What it cannot learn it leaves out and logs; that never stops the teardown.
+// summarize collects what is known of the run. It logs and leaves out missing facts, which never stop the teardown.
 func (t *teardown) summarize(ctx context.Context, held *coordinationv1.Lease) receipt.Receipt {
 	r := receipt.Receipt{
 		Run: t.options.Run.Name, RunUID: t.options.Run.UID, Namespace: t.clients.Namespace, Environment: t.options.Name,

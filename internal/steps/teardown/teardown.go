@@ -39,7 +39,7 @@ type Options struct {
 	Timeout time.Duration
 	// Keep keeps the environment of a successful run until its lease expires.
 	Keep bool
-	// Force also releases an environment that somebody else holds.
+	// Force also releases an environment that another run or user holds.
 	Force bool
 }
 
@@ -47,7 +47,7 @@ type Options struct {
 type Deps struct {
 	Clients *kube.Clients
 	Log     *slog.Logger
-	// Notify gets the end of a run, nil for nobody.
+	// Notify posts the end of a run; nil posts nothing.
 	Notify *notify.Sender
 }
 
@@ -156,8 +156,8 @@ func verdict(r receipt.Receipt) string {
 	return fmt.Sprintf("%s (%s)", r.Verdict, r.Reason)
 }
 
-// own is the Lease that this run or person holds. It is nil if there is none (then free is true), and for a run also if
-// somebody else holds it.
+// own returns the Lease that this run or user holds. It is nil if there is none (then free is true), and for a run also if
+// it has another holder.
 func (t *teardown) own(ctx context.Context) (held *coordinationv1.Lease, free bool, err error) {
 	found, err := t.leases.Find(ctx, t.options.Name)
 	if fail.ReasonOf(err) == fail.EnvironmentMissing {
@@ -232,7 +232,7 @@ func (t *teardown) waitGone(ctx context.Context) error {
 	last := -1
 	return kube.WaitGone(ctx, t.clients.Kube, t.clients.Namespace, objects.Selector(t.options.Name).String(), func(left []*corev1.Pod) {
 		if len(left) != last && len(left) > 0 {
-			t.log.Info("  " + humanize.Count(len(left), "pod") + " still there")
+			t.log.Info("  "+humanize.Count(len(left), "pod")+" left", "environment", t.options.Name, "pods", len(left))
 		}
 		last = len(left)
 	})
@@ -246,5 +246,5 @@ func (t *teardown) waitLeaseGone(ctx context.Context, uid types.UID) error {
 	} else if err != nil {
 		return kube.Problem(fmt.Errorf("getting lease %s/%s: %w", t.clients.Namespace, t.options.Name, err))
 	}
-	return fail.Becausef(fail.TeardownIncomplete, "deleting lease %s/%s: it is still there; finalizers: %v", found.Namespace, found.Name, found.Finalizers)
+	return fail.Becausef(fail.TeardownIncomplete, "deleting lease %s/%s: it still exists; finalizers: %v", found.Namespace, found.Name, found.Finalizers)
 }

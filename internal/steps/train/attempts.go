@@ -197,7 +197,7 @@ func (a *attempt) regroup(ctx context.Context, t *Training, failed *agent.Attemp
 		if err := t.end(ctx, "the training is restarted"); err != nil {
 			return err
 		}
-		if a.Exclusive { // somebody else may have started one meanwhile
+		if a.Exclusive { // another user may have started one meanwhile
 			if err := t.clear(ctx, false); err != nil {
 				return err
 			}

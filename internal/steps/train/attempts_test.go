@@ -235,7 +235,7 @@ func TestContainerToldToEnd(t *testing.T) {
 		t.Fatal(out)
 	}
 	first := training.Spec.Attempts[0]
-	if first.Reason != string(fail.NodeLost) || first.Node == nil || *first.Node != 1 || !strings.Contains(first.Message, "its container was told to end") {
+	if first.Reason != string(fail.NodeLost) || first.Node == nil || *first.Node != 1 || !strings.Contains(first.Message, "its container was stopped") {
 		t.Errorf("attempt 1 ended with %+v, want NodeLost of node 1", first)
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // clear makes sure that no other training runs on the nodes: two would use the same port and GPUs. With replace it
-// stops those of people and waits until they end. Otherwise, and for the training of a run, the error is EnvironmentBusy.
+// stops those that users started and waits until they end. Otherwise, and for the training of a run, the error is EnvironmentBusy.
 func (t *Training) clear(ctx context.Context, replace bool) error {
 	var mu sync.Mutex
 	var running, runs []string
@@ -44,7 +44,7 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 	running, runs = unique(running), unique(runs)
 	if len(runs) > 0 {
 		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: run %s works on these nodes", t.Spec.Script, strings.Join(runs, ", ")),
-			"wait until it ends, or mlenv cancel %s; --replace stops only what people have started", runs[0])
+			"wait until it ends, or mlenv cancel %s; --replace stops only trainings that users started", runs[0])
 	}
 	if len(running) > 0 && !replace {
 		return fail.Advise(fail.Becausef(fail.EnvironmentBusy, "launching %s: job %s runs on these nodes", t.Spec.Script, strings.Join(running, ", ")),

@@ -54,7 +54,7 @@ func (m *ncclMonitor) merge(statuses []agent.JobStatus) error {
 	}
 	if !m.logged && len(summary.Ranks) == m.ranks && summary.Transport != nccl.Unknown {
 		m.logged = true
-		m.log.Info("NCCL's logs show: " + summary.String() + ".")
+		m.log.Info("NCCL's logs show: "+summary.String()+".", "transport", summary.Transport, "ranks", len(summary.Ranks))
 	}
 	for _, finding := range summary.Findings {
 		key := fmt.Sprint(finding.Reason, finding.Host, finding.Device)
@@ -72,6 +72,6 @@ func (m *ncclMonitor) merge(statuses []agent.JobStatus) error {
 		return nil
 	}
 	finding := summary.Findings[i]
-	return fail.Advise(fail.Becausef(fail.TransportWrong, "training: %d of %d ranks talk over TCP sockets, want RDMA, which mode rdma promises: first on %s: %s: %s",
+	return fail.Advise(fail.Becausef(fail.TransportWrong, "training: %d of %d ranks use TCP sockets, want RDMA, which mode rdma promises: first on %s: %s: %s",
 		len(summary.On(nccl.Sockets)), m.ranks, finding.Host, finding.Cause, finding.Seen), "%s", finding.Next)
 }

@@ -82,7 +82,7 @@ LOG
 				}
 				return
 			}
-			if fail.ReasonOf(err) != test.want || !strings.Contains(fmt.Sprint(err), "talk over TCP sockets, want RDMA") || !strings.Contains(fmt.Sprint(err), "NCCL_NET=Socket is set") {
+			if fail.ReasonOf(err) != test.want || !strings.Contains(fmt.Sprint(err), "use TCP sockets, want RDMA") || !strings.Contains(fmt.Sprint(err), "NCCL_NET=Socket is set") {
 				t.Errorf("got %s: %v, want %s with its cause\n%s", fail.ReasonOf(err), err, test.want, out)
 			}
 		})

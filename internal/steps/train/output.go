@@ -13,12 +13,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// output is the training's output for people: whole lines of all ranks, each line with its node and rank and without what
+// output is the training's output as text: whole lines of all ranks, each line with its node and rank and without what
 // steers a terminal. The record on the claim has every byte.
 type output struct {
 	mu  sync.Mutex
 	out io.Writer
-	log *slog.Logger // instead of out, for machines
+	log *slog.Logger // instead of out, for a log in JSON
 }
 
 func (o *output) writer(node int, rank string) *rankOutput {

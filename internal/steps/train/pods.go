@@ -77,8 +77,8 @@ func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
 	return nil
 }
 
-// whyEnded is what the cluster says about the end of a pod, behind a colon: Kubernetes about an eviction or a preemption, Kueue about
-// its own.
+// whyEnded returns the cluster's reason for the end of a pod, behind a colon: Kubernetes' for an eviction or a preemption, Kueue's
+// for its own.
 func whyEnded(pod *corev1.Pod) string {
 	const byKueue = "TerminationTarget"
 	for _, c := range pod.Status.Conditions {

@@ -12,7 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 )
 
-// progress turns the training's metrics, whose format is in docs/metrics.md, into lines for people.
+// progress turns the training's metrics, whose format is in docs/metrics.md, into lines of the log.
 type progress struct {
 	mu   sync.Mutex
 	last map[string]any
@@ -71,6 +71,13 @@ func (p *progress) steps() (first, last *float64) {
 		return nil, nil
 	}
 	return new(p.first.step), new(p.latest.step)
+}
+
+// step is the step that line printed last.
+func (p *progress) step() float64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.printed.step
 }
 
 // line is the current progress, "" if nothing is new since the last call.

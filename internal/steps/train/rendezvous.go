@@ -40,12 +40,12 @@ func (m *meeting) late(statuses []agent.JobStatus, spec agent.JobSpec, now time.
 	return absent
 }
 
-// watchRendezvous warns about ranks for which the others wait at the rendezvous, and says when all have come.
+// watchRendezvous warns about ranks for which the others wait at the rendezvous, and reports when all have come.
 func (t *Training) watchRendezvous(ctx context.Context, m *meeting, statuses []agent.JobStatus, now time.Time) {
 	over := m.over
 	late := m.late(statuses, t.Spec, now)
 	if m.told && m.over && !over {
-		t.Log.Info(fmt.Sprintf("All ranks have come to the rendezvous, the last ones after %s.", now.Sub(m.first).Round(time.Second)))
+		t.Log.Info(fmt.Sprintf("All ranks have come to the rendezvous, the last ones after %s.", now.Sub(m.first).Round(time.Second)), "seconds", now.Sub(m.first).Seconds())
 	}
 	if len(late) == 0 {
 		return

@@ -170,7 +170,7 @@ func (a *attempt) conclude(ctx context.Context, began time.Time, result Result, 
 	}
 }
 
-// watchLease calls lose if the run's environment was deleted or is somebody else's.
+// watchLease calls lose if the run's environment was deleted or has another holder.
 func (a *attempt) watchLease(ctx context.Context, lose context.CancelCauseFunc) {
 	if a.Run.UID == "" {
 		return
@@ -204,7 +204,7 @@ func (a *attempt) earlier(ctx context.Context) (Result, error) {
 }
 
 // first looks for the verdict in the TaskRun, which loses it with the step's pod, in the Lease, and in the receipt of a run
-// whose environment the reaper has released. Where it cannot look, the job is found again, with the same end.
+// whose environment the reaper has released. If all are unreadable, the step finds the job again, with the same end.
 func (a *attempt) first(ctx context.Context) *lease.Verdict {
 	tasks, _ := run.TaskRuns(ctx, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID))
 	for _, task := range tasks {
@@ -305,7 +305,7 @@ func (a *attempt) settingsLost(ctx context.Context, facts []agent.Facts) error {
 	} else if err != nil {
 		return err
 	}
-	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings that provision made", a.Name),
+	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings of provision", a.Name),
 		"start the run again; an environment that is kept gets its settings back from mlenv up")
 }
 
@@ -324,17 +324,18 @@ func (a *attempt) interrupted(ctx context.Context, t *Training) error {
 		var err error
 		why, err = run.EndingOf(ending, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID), a.Run.Task, time.Now())
 		if err != nil {
-			a.Log.Warn(fmt.Sprintf("It is not known why this step was told to end, so the training continues: %v", err), "error", err)
-			return fail.Becausef(fail.Cancelled, "training: the step was told to end; job %s continues", t.ID)
+			a.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err), "error", err)
+			return fail.Becausef(fail.Cancelled, "training: the step was stopped; job %s continues", t.ID)
 		}
 	}
 	if !why.Cause.Final() {
 		return fail.Becausef(fail.Cancelled, "training: %s; job %s continues and the next attempt finds it", why.Message, t.ID)
 	}
-	a.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime))
+	a.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime),
+		"job", t.ID, "why", why.Message, "seconds", endTime.Seconds())
 	t.Stop(ending, why.Message) // each node, whatever the others answer
 	if err := t.end(ending, why.Message); err != nil {
-		a.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after they were told to stop: %v", grace, err), "error", err)
+		a.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after the order to stop: %v", grace, err), "error", err)
 	}
 	if why.Cause == run.TimedOut {
 		return fail.Becausef(fail.TrainingTimeout, "training: %s", why.Message)

@@ -73,7 +73,7 @@ type Training struct {
 	Regroup  func(context.Context, *agent.Attempt) error
 }
 
-// Pods tells what became of the pod of a node that does not answer.
+// Pods reports what became of the pod of a node that does not answer.
 type Pods interface {
 	// Lost is the error for a pod that is not the one that the job was started in, nil if that one may come back.
 	Lost(ctx context.Context, client *agent.Client) error
@@ -138,7 +138,7 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 		t.drain(&logs)
 	}
 	if line := shown.line(""); line != "" {
-		t.Log.Info(line)
+		t.Log.Info(line, "step", shown.step())
 	}
 	const metricsResult = 600
 	result := Result{Metrics: shown.final(metricsResult), Statuses: statuses}
@@ -198,7 +198,7 @@ func (t *Training) stop(ctx context.Context, stop agent.Stop) {
 		group.Go(func() {
 			err := client.StopJob(ctx, t.ID, stop)
 			if err != nil && !agent.IsNotFound(err) && ctx.Err() == nil {
-				t.Log.Warn(fmt.Sprintf("Node %d could not be told to stop: %v", client.Node(), err), "node", client.Node(), "error", err)
+				t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", client.Node(), err), "node", client.Node(), "error", err)
 			}
 		})
 	}
@@ -316,7 +316,7 @@ func (t *Training) showProgress(ctx context.Context, shown *progress) {
 			return
 		}
 		if line := shown.line(t.gpuUse(ctx)); line != "" {
-			t.Log.Info(line)
+			t.Log.Info(line, "step", shown.step())
 		}
 	}
 }
@@ -442,7 +442,7 @@ func (t *Training) showDebugger(status agent.JobStatus) bool {
 
 func (t *Training) succeeded(statuses []agent.JobStatus) bool {
 	failed := func(r agent.RankStatus) bool { return r.Ended.IsZero() || r.Exit != (agent.Exit{}) }
-	// A rank may save and exit with 0 when its node's container is told to end; its work is not done.
+	// A rank may save and exit with 0 when its node's container receives SIGTERM; its work is not done.
 	// A rank that ends at once may do so before its shim has noted the signal, which RankStatus.Stopped means.
 	return !slices.ContainsFunc(statuses, func(s agent.JobStatus) bool {
 		stopped := func(r agent.RankStatus) bool { return r.Stopped || !s.Stopping.IsZero() && r.Ended.After(s.Stopping) }
@@ -498,7 +498,7 @@ func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, fail
 			if err := t.Pods.Lost(asking, t.Nodes[status.Node]); err != nil {
 				return onNode{status.Node, err}
 			}
-			return onNode{status.Node, lost(t.Pods, t.Nodes[status.Node], "its container was told to end, as when its pod is deleted or evicted")}
+			return onNode{status.Node, lost(t.Pods, t.Nodes[status.Node], "its container was stopped, as when its pod is deleted or evicted")}
 		}
 	}
 	if found, failed := cause.Find(statuses); failed {
@@ -512,7 +512,7 @@ func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, fail
 	}
 	for _, status := range statuses {
 		if status.State == agent.Stopped {
-			return fail.Becausef(fail.Cancelled, "training: node %d was told to stop: %s", status.Node, status.StopReason)
+			return fail.Becausef(fail.Cancelled, "training: node %d was stopped: %s", status.Node, status.StopReason)
 		}
 	}
 	return fail.Becausef(fail.RankFailed, "training: it failed, and no rank shows why")

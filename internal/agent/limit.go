@@ -7,9 +7,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
-// bounded passes JSON on until it has too many bytes, or too many objects and lists: a short text of empty objects becomes
+// limitedReader passes JSON on until it has too many bytes, or too many objects and lists: a short text of empty objects becomes
 // structures of a hundred times its size.
-type bounded struct {
+type limitedReader struct {
 	from io.Reader
 	// bytes and objects may still come.
 	bytes, objects int
@@ -23,12 +23,12 @@ type bounded struct {
 const bytesPerObject = 32
 
 // allow lets so many bytes more pass, whatever came before.
-func (b *bounded) allow(bytes int) *bounded {
+func (b *limitedReader) allow(bytes int) *limitedReader {
 	b.most, b.bytes, b.objects = bytes, bytes, bytes/bytesPerObject
 	return b
 }
 
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *limitedReader) Read(p []byte) (int, error) {
 	if b.bytes <= 0 {
 		return 0, fmt.Errorf("it has more than %d bytes", b.most)
 	}

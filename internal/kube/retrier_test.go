@@ -44,7 +44,7 @@ func TestPatient(t *testing.T) {
 			if test.status != 0 {
 				away.Store(time.Now().UnixNano())
 			}
-			p := patient{most: test.most, young: time.Minute, away: away, next: transport(func(r *http.Request) (*http.Response, error) {
+			p := retrier{most: test.most, young: time.Minute, away: away, next: transport(func(r *http.Request) (*http.Response, error) {
 				body, err := io.ReadAll(r.Body)
 				if err != nil {
 					t.Error(err)

@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// patient waits for an API server that is away for a while, as control planes are when they are updated. In a step, which
-// has nobody who could try again, a request should not fail for that.
-type patient struct {
+// retrier retries requests while the API server is away, as during an update of the control plane. A step needs this, because no
+// user is there to try again.
+type retrier struct {
 	next http.RoundTripper
-	// pause is between two attempts, most the time from the first one in which another is made, and young how long after its
-	// absence the API server may refuse what it will allow: it answers before it knows all roles.
+	// pause is the time between two attempts, and most the time after the first one in which it tries again. young is how long
+	// after its absence the API server may refuse what it will allow: it answers before it knows all roles.
 	pause, most, young time.Duration
 	// away is when a request failed last, in Unix nanoseconds.
 	away *atomic.Int64
@@ -26,11 +26,11 @@ type patient struct {
 const Patience = 2 * time.Minute
 
 func inPod(next http.RoundTripper) http.RoundTripper {
-	return patient{next: next, pause: 2 * time.Second, most: Patience, young: 30 * time.Second, away: &atomic.Int64{}}
+	return retrier{next: next, pause: 2 * time.Second, most: Patience, young: 30 * time.Second, away: &atomic.Int64{}}
 }
 
 // RoundTrip sends the request again if that cannot do anything twice.
-func (p patient) RoundTrip(request *http.Request) (*http.Response, error) {
+func (p retrier) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx, end := request.Context(), time.Now().Add(p.most)
 	for warned := false; ; {
 		sent := false
@@ -73,7 +73,7 @@ func (p patient) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // tooYoung reports whether the answer may be another one when the API server has run for a while.
-func (p patient) tooYoung(request *http.Request, response *http.Response) bool {
+func (p retrier) tooYoung(request *http.Request, response *http.Response) bool {
 	if time.Since(time.Unix(0, p.away.Load())) > p.young {
 		return false
 	}

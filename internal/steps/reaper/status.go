@@ -15,55 +15,55 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// standing is whether somebody still needs an environment.
-type standing struct {
+// status is whether an environment is abandoned.
+type status struct {
 	abandoned bool
 	// mayReturn is true if the only sign is an expired Lease.
 	mayReturn bool
-	// why is a clause for people.
+	// why is a clause of a message.
 	why string
 }
 
 // look decides about one Lease:
 //
 //   - Without a holder: abandoned.
-//   - Of a run: abandoned if the run has ended, is gone or being deleted, or was cancelled without its finally tasks. An
+//   - With a run as holder: abandoned if the run has ended, is gone or being deleted, or was cancelled without its finally tasks. An
 //     active run holds it until the Lease has expired and none of the run's pods is left that could renew it, as after the
 //     loss of Tekton's controller.
 //     A verdict in the Lease shortens this: the run has only finally tasks left, and if none of its pods has started or ended
 //     for verdictTime, Tekton does not start them.
-//   - Of a person: abandoned when the Lease has expired.
+//   - With a user as holder: abandoned when the Lease has expired.
 //
 // If the run's state cannot be read the result is an error, and the environment stays.
-func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (standing, error) {
+func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (status, error) {
 	holder, expired, ends := lease.HolderOf(l), lease.Expired(l, r.now()), lease.Ends(l).UTC().Format(time.RFC3339)
 	switch {
 	case l.DeletionTimestamp != nil:
-		return standing{}, nil
+		return status{}, nil
 	case holder.ID == "":
-		return standing{abandoned: true, why: "nobody holds it"}, nil
+		return status{abandoned: true, why: "it has no holder"}, nil
 	case !holder.Run && expired:
-		return standing{abandoned: true, mayReturn: true, why: fmt.Sprintf("the lease of %s expired at %s", holder, ends)}, nil
+		return status{abandoned: true, mayReturn: true, why: fmt.Sprintf("the lease of %s expired at %s", holder, ends)}, nil
 	case !holder.Run:
-		return standing{}, nil
+		return status{}, nil
 	}
 	found, err := run.Get(ctx, r.clients.Tekton, l.Namespace, holder.Display)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && string(found.UID) != holder.ID:
-		return standing{abandoned: true, why: holder.String() + " does not exist any more"}, nil
+		return status{abandoned: true, why: holder.String() + " does not exist any more"}, nil
 	case err != nil:
-		return standing{}, fmt.Errorf("looking who holds environment %s/%s: %w", l.Namespace, l.Name, err)
+		return status{}, fmt.Errorf("looking up the holder of environment %s/%s: %w", l.Namespace, l.Name, err)
 	case found.Deleted:
-		return standing{abandoned: true, why: holder.String() + " is being deleted"}, nil
+		return status{abandoned: true, why: holder.String() + " is being deleted"}, nil
 	case found.NoFinally:
-		return standing{abandoned: true, why: holder.String() + " was cancelled without its finally tasks"}, nil
+		return status{abandoned: true, why: holder.String() + " was cancelled without its finally tasks"}, nil
 	case found.Done:
-		return standing{abandoned: true, why: holder.String() + " has ended"}, nil
+		return status{abandoned: true, why: holder.String() + " has ended"}, nil
 	}
 	verdict := lease.VerdictOf(l)
 	over := verdict != nil && r.now().Sub(verdict.Ended) > verdictTime
 	if !expired && !over {
-		return standing{}, nil
+		return status{}, nil
 	}
 	var since, ended time.Time
 	if over {
@@ -71,13 +71,13 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (standing, e
 	}
 	alive, err := r.hasPods(ctx, l.Namespace, holder.Display, since, ended)
 	if err != nil || alive {
-		return standing{}, err
+		return status{}, err
 	}
 	if over {
-		return standing{abandoned: true, why: fmt.Sprintf("task %s of %s failed at %s (%s), and no task has followed",
+		return status{abandoned: true, why: fmt.Sprintf("task %s of %s failed at %s (%s), and no task has followed",
 			verdict.Task, holder, verdict.Ended.UTC().Format(time.RFC3339), verdict.Reason)}, nil
 	}
-	return standing{abandoned: true, mayReturn: true,
+	return status{abandoned: true, mayReturn: true,
 		why: fmt.Sprintf("no step of %s has renewed the lease until %s, and none is left", holder, ends)}, nil
 }
 

@@ -16,10 +16,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// Abandoned is an environment that its holder does not need any more.
-type Abandoned struct {
+// Orphan is an environment that its holder does not need any more.
+type Orphan struct {
 	Lease *coordinationv1.Lease
-	// Why nobody needs it, a clause for people.
+	// Why it is abandoned, a clause of a message.
 	Why string
 	// Timeout is how long pods and GPUs may take to become free.
 	Timeout time.Duration
@@ -30,7 +30,7 @@ type Abandoned struct {
 //
 // Errors: lease.ErrChanged, and then nothing was done; PermissionDenied and TeardownIncomplete, with which the receipt is
 // written nevertheless.
-func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Abandoned) error {
+func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Orphan) error {
 	t := &teardown{
 		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now, verdict: lease.VerdictOf(a.Lease),
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},

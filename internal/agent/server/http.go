@@ -220,6 +220,9 @@ func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 		network.Set = map[string]string{}
 	}
 	network.Set[agent.CUDADevices] = strings.Join(uuids, ",")
+	if err := s.config.linkSMI(); err != nil {
+		s.log.Warn("nvidia-smi will show all GPUs of the node.", "error", err)
+	}
 }
 
 // startServices is called once the network is set.

@@ -123,8 +123,7 @@ func (c *Check) measure(ctx context.Context) error {
 	for _, rail := range rails {
 		r.Rails = append(r.Rails, rail.report)
 	}
-	const mainPart = 0.6 // of the bound; the rest is for finding the faulty node
-	main := c.whole(c.left(mainPart))
+	main := c.whole(c.mainTime())
 	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"), humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.limit()), "nodes", len(c.Nodes), "ranksPerNode", r.RanksPerNode, "backend", r.Backend, "limitSeconds", c.limit().Seconds())
 	if len(rails) > 1 && !c.Quick {
 		main.own = append(main.own, func(node int, input *fabric.Input, _ map[string]string) { input.Rails = interfaces(rails, node) })
@@ -253,6 +252,12 @@ func (c *Check) starting() time.Duration {
 		return 0
 	}
 	return time.Duration(len(c.Nodes)*c.report.RanksPerNode) * each
+}
+
+// mainTime is for the job of all ranks; the rest is for finding the faulty node.
+func (c *Check) mainTime() time.Duration {
+	const part = 0.6
+	return c.left(part) + time.Duration((1-part)*float64(c.starting()))
 }
 
 // joining is how long the ranks of a job on a pair or rail may take to meet. It cannot be short because the check's time is:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -31,6 +32,17 @@ func TestRanksMeetLate(t *testing.T) {
 	}
 	if check.importing > 3*time.Second || check.meeting < 4*time.Second || check.joining() != 3*check.meeting {
 		t.Errorf("imported in %s, met in %s, allows pairs %s; want less than 3 s, 4.3 s, and three times of that", check.importing, check.meeting, check.joining())
+	}
+}
+
+// Ranks of any number that do not meet are silent for their whole time within that of their job.
+func TestTimeOfManyRanks(t *testing.T) {
+	for _, count := range []int{2, 16, 128} {
+		check := &Check{Nodes: make(nodes.Set, count), Hosts: make([]string, count), Bound: 90 * time.Second, began: time.Now()}
+		check.report = fabric.Report{Backend: fabric.NCCL, RanksPerNode: 8}
+		if j := check.whole(check.mainTime()); j.joining != 30*time.Second+time.Duration(count)*2*time.Second || j.bound < j.joining+20*time.Second {
+			t.Errorf("%d nodes of 8 ranks: %s of %s to meet, want 30 s and 2 s for each node, and 20 s more for the job", count, j.joining, j.bound)
+		}
 	}
 }
 

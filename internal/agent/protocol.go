@@ -34,6 +34,12 @@ const ResumeVariable = "MLENV_RESUME_FROM"
 // than it was given.
 const CUDADevices = "CUDA_VISIBLE_DEVICES"
 
+// OwnGPUs has the UUIDs of the pod's GPUs for SMI, also where a rank may use only some of them.
+const OwnGPUs = "MLENV_GPUS"
+
+// SMI is the name of NVIDIA's program, and by which mlenv-agent takes its place in a pod that sees more GPUs than it was given.
+const SMI = "nvidia-smi"
+
 // World is a group of ranks, as their environment describes it.
 type World struct {
 	// Master and Port are those of the rendezvous; 0 means MasterPort.

@@ -1,6 +1,9 @@
 package rdma
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // The parts of a rate that are left for data, measured on nodes with four 400 Gb/s NICs.
 const (
@@ -24,46 +27,52 @@ func (r RailPort) Rate() BitsPerSecond {
 
 // RailBandwidth is the bus bandwidth that rings over one port should reach with data of one GPU. gpu is its PCI address.
 func (f Facts) RailBandwidth(port RailPort, gpu string) BytesPerSecond {
-	return ringBandwidth([]RailPort{port}, []Link{f.GPULinks[gpu]})
+	return ringBandwidth(port.Rate(), []Link{f.GPULinks[gpu]})
 }
 
 // ExpectedBandwidth is the bus bandwidth that rings over all rails of the node should reach, as nccl-tests prints it.
-func (f Facts) ExpectedBandwidth() BytesPerSecond { return f.bandwidth(f.Rails()) }
+func (f Facts) ExpectedBandwidth() BytesPerSecond { return ringBandwidth(sumOf(f.Rails()), f.links()) }
 
-func (f Facts) bandwidth(ports []RailPort) BytesPerSecond {
-	var links []Link
+// links are those of the container's GPUs.
+func (f Facts) links() (links []Link) {
 	for _, gpu := range f.GPUs {
 		links = append(links, f.GPULinks[gpu])
 	}
-	return ringBandwidth(ports, links)
+	return links
+}
+
+func sumOf(ports []RailPort) (sum BitsPerSecond) {
+	for _, port := range ports {
+		sum += port.Rate()
+	}
+	return sum
 }
 
 // ringBandwidth is what a healthy ring makes of the lesser of what the ports carry and what the GPUs with these links can move.
 // All that crosses the network crosses the link of some GPU: one with PCIe 5.0 x16 fills one 400 Gb/s port and no second one.
 // Links that are not known do not count.
-func ringBandwidth(ports []RailPort, gpus []Link) BytesPerSecond {
-	var sum, moved BitsPerSecond
-	for _, port := range ports {
-		sum += port.Rate()
-	}
+func ringBandwidth(ports BitsPerSecond, gpus []Link) BytesPerSecond {
+	var moved BitsPerSecond
 	for _, gpu := range gpus {
 		moved += BitsPerSecond(float64(gpu.Rate()) * pcieEfficiency)
 	}
 	if len(gpus) > 0 && !slices.Contains(gpus, Link{}) {
-		sum = min(sum, moved)
+		ports = min(ports, moved)
 	}
-	return BytesPerSecond(float64(sum) / 8 * ringEfficiency)
+	return BytesPerSecond(float64(ports) / 8 * ringEfficiency)
 }
 
 // ExpectedBandwidth is what a training on the nodes should reach: the least of theirs, as every node is in every ring,
-// over the rails that all have. The cluster file's figure, if any, wins.
+// over the rails that all have. The cluster file's figure, if any, takes the rails' place: it is that of jobs with all GPUs of
+// the nodes, and fewer GPUs may move less.
 func ExpectedBandwidth(nodes []Facts, expected Expected) BytesPerSecond {
-	if expected.Bandwidth > 0 {
-		return expected.Bandwidth
-	}
-	var least BytesPerSecond
+	least := expected.Bandwidth
 	for i, node := range nodes {
-		if b := node.bandwidth(commonPorts(nodes, i)); i == 0 || b < least {
+		ports := BitsPerSecond(math.MaxInt64)
+		if expected.Bandwidth == 0 {
+			ports = sumOf(commonPorts(nodes, i))
+		}
+		if b := ringBandwidth(ports, node.links()); least == 0 && i == 0 || b < least {
 			least = b
 		}
 	}

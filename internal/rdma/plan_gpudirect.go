@@ -23,9 +23,9 @@ const ncclDefaultLevel = "PXB"
 func (p *planner) gpuDirect() {
 	const name = "NCCL_NET_GDR_LEVEL"
 	needed, expected := p.neededLevel(), gdrLevel(p.expected.GDRLevel)
-	if expected > needed && needed >= 0 && p.own.NVLink == No {
+	if expected > needed && needed >= 0 && p.own.NVLink != Yes {
 		// By NVLink, data of every GPU reaches the NIC that is near to another one. Without, GPUs would use far NICs directly.
-		p.differs("gdr_level", p.expected.GDRLevel, "NVLink does not join the GPUs, and the nearest NICs need "+gdrLevels[needed].level)
+		p.differs("gdr_level", p.expected.GDRLevel, p.own.withoutNVLink()+", and the nearest NICs need "+gdrLevels[needed].level)
 		expected = -1
 	}
 	switch {
@@ -54,6 +54,17 @@ func (p *planner) gpuDirect() {
 	default:
 		p.set("NCCL_DMABUF_ENABLE", "1", "nvidia_peermem is not loaded: without DMA-BUF all goes through the host's memory")
 	}
+}
+
+// withoutNVLink says what is known of NVLink where it is not seen.
+func (f Facts) withoutNVLink() string {
+	switch {
+	case f.NVLink == No:
+		return "NVLink does not join the GPUs"
+	case len(f.GPUs) == 1:
+		return "the only GPU has no peer on NVLink"
+	}
+	return "nvidia-smi topo -m does not show whether NVLink joins the GPUs"
 }
 
 // neededLevel is the widest of the distances between a rail and its nearest GPU, as a

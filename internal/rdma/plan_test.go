@@ -66,8 +66,10 @@ func TestPlan(t *testing.T) {
 	far := newHost()
 	far.add(nic{name: "mlx5_6", uverbs: "uverbs6", address: "0000:03:00.2", netdev: "net1", ip: "10.0.103.7/24"})
 	far.gpu("pci0000:40/0000:40:01.0", "0000:41:00.0", 0)
-	without := isolated[0]
-	without.NVLink = No
+	with := func(node Facts, nvLink Answer) Facts {
+		node.NVLink = nvLink
+		return node
+	}
 	peermem := barcelona(0, names4...)
 	peermem.write("sys/kernel/mm/memory_peers/nv_mem/version", "1.1")
 	const hca, iface, gloo, gid, level, dmabuf, cross = "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_GID_INDEX", "NCCL_NET_GDR_LEVEL", "NCCL_DMABUF_ENABLE", "NCCL_CROSS_NIC"
@@ -84,7 +86,7 @@ func TestPlan(t *testing.T) {
 			"NCCL_IB_DISABLE": "0", hca: "=mlx5_6,mlx5_7,mlx5_10,mlx5_11", iface: "=net1,net2,net3,net4", gloo: "net1", gid: "3", level: "", dmabuf: "1", cross: "0"}},
 		{name: "the other node's own names", nodes: isolated, node: 1, want: map[string]string{hca: "=mlx5_2,mlx5_3,mlx5_4,mlx5_5", iface: "=net1,net2,net3,net4"}},
 		{name: "a node by itself", nodes: isolated[:1], want: map[string]string{hca: "=mlx5_6,mlx5_7,mlx5_10,mlx5_11", cross: "0"}},
-		{name: "the cluster file goes with it", nodes: isolated, expected: Expected{GIDIndex: "3", GDRLevel: "5", CrossNIC: "0", IBTimeout: "22", MinNChannels: "4", TrafficClass: "106", ServiceLevel: "3"},
+		{name: "the cluster file goes with it", nodes: []Facts{with(isolated[0], Yes), with(isolated[1], Yes)}, expected: Expected{GIDIndex: "3", GDRLevel: "5", CrossNIC: "0", IBTimeout: "22", MinNChannels: "4", TrafficClass: "106", ServiceLevel: "3"},
 			want: map[string]string{"NCCL_IB_TC": "106", "NCCL_IB_SL": "3", gid: "3", level: "SYS", cross: "0", "NCCL_IB_TIMEOUT": "22", "NCCL_MIN_NCHANNELS": "4"}},
 		{name: "the cluster file does not go with it", nodes: isolated, expected: Expected{GIDIndex: "5", CrossNIC: "1"},
 			want: map[string]string{gid: "3", cross: "0"}, findings: []string{"note SettingDiffers", "note SettingDiffers"}},
@@ -105,7 +107,8 @@ func TestPlan(t *testing.T) {
 		{name: "rails in other subnets of each node", nodes: pair(routed(0), elsewhere), want: map[string]string{hca: "=mlx5_6,mlx5_7,mlx5_10,mlx5_11", iface: "=net1,net2,net3,net4", cross: ""}},
 		{name: "other GIDs are first, differently", nodes: []Facts{shifted(5, 5, 5, 7).detect(Expected{})}, want: map[string]string{gid: ""}, findings: []string{"broken GIDChoice"}},
 		{name: "GPUs behind another host bridge", nodes: []Facts{far.detect(Expected{})}, expected: Expected{GDRLevel: "2"}, want: map[string]string{level: "PHB"}, findings: []string{"note SettingDiffers"}},
-		{name: "the file's level, without NVLink", nodes: []Facts{without}, expected: Expected{GDRLevel: "5"}, want: map[string]string{level: ""}, findings: []string{"note SettingDiffers"}},
+		{name: "the file's level, without NVLink", nodes: []Facts{with(isolated[0], No)}, expected: Expected{GDRLevel: "5"}, want: map[string]string{level: ""}, findings: []string{"note SettingDiffers"}},
+		{name: "the file's level, the topology is not known", nodes: []Facts{with(isolated[0], "")}, expected: Expected{GDRLevel: "5"}, want: map[string]string{level: ""}, findings: []string{"note SettingDiffers"}},
 		{name: "no GPU known, the file's level", nodes: pair(infiniBand(), infiniBand()), expected: Expected{GDRLevel: "5"}, want: map[string]string{level: "SYS"}},
 		{name: "peermem", nodes: []Facts{peermem.detect(Expected{})}, want: map[string]string{dmabuf: ""}},
 		{name: "no device", nodes: []Facts{newHost().detect(Expected{})}, overrides: map[string]string{"NCCL_DEBUG": "INFO"}, want: map[string]string{"NCCL_DEBUG": "INFO", hca: "none"}},

@@ -20,6 +20,7 @@ func TestPrint(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out strings.Builder
 			facts := host.detect(expected)
+			facts.NVLink = map[string]Answer{"fine": Yes, "faults": No}[name]
 			facts.SysRoot = map[string]string{"faults": "/run/sysfs"}[name]
 			facts.Print(&out)
 			out.WriteByte('\n')

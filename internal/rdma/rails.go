@@ -190,7 +190,7 @@ func railOrder(nodes []Facts, numbers []int) []fail.Finding {
 	var findings []fail.Finding
 	for n := 1; n < len(nodes); n++ {
 		if first, other := order(0), order(n); first != other {
-			findings = append(findings, fail.Finding{Level: fail.Degraded, Reason: RailOrder,
+			findings = append(findings, fail.Finding{Level: fail.Degraded, Reason: RailOrder, Next: "put the cards of all nodes into the same slots, name devices by PCI address (NAME_PCI of rdma-core's rename rule), or give the rails routes to each other",
 				Seen: fmt.Sprintf("by PCI address node %d has the rails %s, node %d has %s: want the same order: NCCL joins devices by their place, and these have no route to each other", numbers[0], first, numbers[n], other)})
 		}
 	}

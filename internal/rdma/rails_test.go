@@ -81,6 +81,9 @@ func TestRails(t *testing.T) {
 			if diff := cmp.Diff(tc.findings, kinds(findings)); diff != "" {
 				t.Errorf("findings (-want +got):\n%s%v", diff, findings)
 			}
+			if slices.ContainsFunc(findings, func(f fail.Finding) bool { return f.Reason == RailOrder && !strings.Contains(f.Next, "NAME_PCI") }) {
+				t.Errorf("the order of rails has no advice: %v", findings)
+			}
 		})
 	}
 }
@@ -211,6 +214,8 @@ func TestExpectedBandwidth(t *testing.T) {
 		{"four of 400G, and GPUs in slots of PCIe 4.0", []Facts{gpus(4, "16.0 GT/s PCIe")}, Expected{}, "103.9 GB/s (96.8 GiB/s)"},
 		{"the rails that all have", []Facts{four, three.detect(Expected{})}, Expected{}, "145.5 GB/s (135.5 GiB/s)"},
 		{"the cluster file's figure", []Facts{four, four}, Expected{Bandwidth: 200 * GBps}, "200.0 GB/s (186.3 GiB/s)"},
+		{"the cluster file's figure, and one GPU", []Facts{gpus(4, "32.0 GT/s PCIe"), gpus(1, "32.0 GT/s PCIe")}, Expected{Bandwidth: 200 * GBps}, "52.0 GB/s (48.4 GiB/s)"},
+		{"the cluster file's figure, and GPUs enough", []Facts{gpus(4, "32.0 GT/s PCIe")}, Expected{Bandwidth: 89_500_000_000}, "89.5 GB/s (83.4 GiB/s)"},
 		{"none", []Facts{newHost().detect(Expected{})}, Expected{}, "0.0 GB/s (0.0 GiB/s)"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -148,9 +148,11 @@ func timeoutTooShort(u trainer) {
 	u.end(u.start("e2e/quick.sh", append(flags, strings.Fields(advised)...)...)).succeeded()
 }
 
-// gpuMissing tests a node of which one GPU has fallen off the bus.
+// gpuMissing tests nodes of which a GPU has counted a memory error, which is no fault, and of which one has fallen off the bus.
 func gpuMissing(u trainer) {
 	u.Cleanup(func() { localcluster(u.T, "up", "--gpu-fault=none") })
+	localcluster(u.T, "up", "--gpu-fault=node-1:0=ecc", "--gpu-fault=node-2:3=ecc")
+	u.end(u.start("e2e/quick.sh", byShell, fmt.Sprintf("--param=gpus-per-node=%d", gpusOfNode))).succeeded()
 	localcluster(u.T, "up", "--gpu-fault=node-1:0=missing")
 	u.end(u.start("e2e/quick.sh", byShell, fmt.Sprintf("--param=gpus-per-node=%d", gpusOfNode))).
 		failed("provision", fail.GPUMissing, "on node-1", "3 can be used, want 4")

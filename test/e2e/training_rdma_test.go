@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -54,7 +55,7 @@ func (u trainer) prepare(file string) {
 }
 
 // railLine matches the output of the script rails.sh.
-var railLine = regexp.MustCompile(`node (\d): NCCL_IB_HCA (\S+), gloo on (\S+), net1 has received (\d+) bytes`)
+var railLine = regexp.MustCompile(`node (\d): NCCL_IB_HCA (\S+), GID index (\d*), gloo on (\S+), net1 has received (\d+) bytes`)
 
 // rdmaByAdmin tests environment h-kim in a namespace that an administrator prepared: mode auto
 // uses RDMA there, each node has devices with names of its own, and the traffic of the ranks uses
@@ -85,10 +86,11 @@ func rdmaByAdmin(u trainer) {
 	var devices []string
 	for _, line := range railLine.FindAllStringSubmatch(out, -1) {
 		devices = append(devices, line[2])
-		u.equal("gloo's interface on node "+line[1], line[3], "net1")
+		u.equal("NCCL's GID index on node "+line[1], line[3], "3")
+		u.equal("gloo's interface on node "+line[1], line[4], "net1")
 		// More than one of check-fabric's largest messages.
-		if received, err := strconv.Atoi(line[4]); err != nil || received < 1<<20 {
-			u.Errorf("node %s has received %s bytes on net1: the ranks' traffic went elsewhere", line[1], line[4])
+		if received, err := strconv.Atoi(line[5]); err != nil || received < 1<<20 {
+			u.Errorf("node %s has received %s bytes on net1: the ranks' traffic went elsewhere", line[1], line[5])
 		}
 	}
 	// Which functions of the NICs the pods get depends on what other pods have.
@@ -191,12 +193,21 @@ func privilegedGPUs(u trainer) {
 	file := u.clusterFile("  rdma:\n    enabled: false\n", "  rdma:\n    enabled: true\n", "resources:\n  requests", "security:\n  requires_privileged_scc: true\n  ipc_lock: true\n\nresources:\n  requests")
 	u.prepare(file)
 	u.install(file)
-	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU)).succeeded()
+	e := u.end(u.start("e2e/gpus.sh", byShell, oneGPU)).succeeded()
 	u.equal("mode", e.receipt.Mode, "tcp")
 	u.mustContain(e.receipt.ModeReason, "looking for RDMA devices")
+	log := u.tkn("pipelinerun", "logs", e.run.Name)
 	for _, node := range e.receipt.Nodes {
-		u.equal("GPUs of node "+strconv.Itoa(node.Node), strconv.Itoa(len(node.GPUs)), "1")
+		if len(node.GPUs) != 1 {
+			u.Errorf("node %d has %d GPUs, want 1", node.Node, len(node.GPUs))
+			continue
+		}
+		u.mustContain(log, fmt.Sprintf("node %d uses %s and lists %s\n", node.Node, node.GPUs[0], node.GPUs[0]))
 	}
+	u.task("provision", "--param=nodes=2", oneGPU, "--param=keep-for=30m")
+	list, _ := u.mlenv("shell", "0", "--", "nvidia-smi", "-L")
+	u.equal("GPUs that nvidia-smi lists in a shell", strconv.Itoa(strings.Count(list, "UUID: GPU-")), "1")
+	u.task("teardown")
 }
 
 // rdmaCapabilities tests that nccl-scc, which allows IPC_LOCK, refuses SYS_RESOURCE, with which
@@ -313,7 +324,7 @@ func rdmaFaults(u trainer) {
 	u.mustContain(log, "3 networks join all nodes", "network.rdma.devices", "mlx5_0")
 	out, code := u.mlenv("rdma", "--check", "--cluster-file="+file)
 	u.equal("exit code of mlenv rdma --check", strconv.Itoa(code), "1")
-	u.mustContain(out, "DOWN")
+	u.mustContain(out, "DOWN", "expected 52.0 GB/s") // what one GPU moves
 	out, _ = u.mlenv("doctor")
 	u.mustContain(out, "PortDown", "RailMissing")
 	u.task("teardown")

@@ -55,6 +55,10 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
 
 // Main runs the command line and returns the exit code: 0 done, 1 failed, 2 wrong usage.
 func Main(args, environ []string, stdout, stderr io.Writer) int {
+	if filepath.Base(args[0]) == agent.SMI {
+		fmt.Fprintln(stderr, "mlenv-agent:", smi(args[1:], environ))
+		return 1
+	}
 	command, rest := "", []string{}
 	if len(args) > 1 {
 		command, rest = args[1], args[2:]
@@ -191,6 +195,10 @@ func execute(environ, command []string) error {
 			command = []string{"bash"}
 		}
 	}
+	environment := config.ShellEnvironment()
+	if err := setPath(environment); err != nil {
+		return err
+	}
 	program, err := exec.LookPath(command[0])
 	if err != nil {
 		return err
@@ -198,7 +206,17 @@ func execute(environ, command []string) error {
 	if err := os.Chdir(agent.Workspace); err != nil {
 		return err
 	}
-	return fmt.Errorf("running %s: %w", program, syscall.Exec(program, command, config.ShellEnvironment()))
+	return fmt.Errorf("running %s: %w", program, syscall.Exec(program, command, environment))
+}
+
+// setPath has this process find programs where those with the environment find them.
+func setPath(environment []string) error {
+	for _, entry := range environment {
+		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
+			return os.Setenv("PATH", path)
+		}
+	}
+	return nil
 }
 
 func printEnvironment(environ []string, stdout io.Writer) error {

@@ -66,6 +66,9 @@ func (p Paths) network() string  { return filepath.Join(p.Home, "run", "network.
 func (p Paths) tls() string      { return filepath.Join(p.Home, "tls") }
 func (p Paths) services() string { return filepath.Join(p.Home, "services") }
 
+// front is the first folder in PATH in a pod that sees more GPUs than it was given.
+func (p Paths) front() string { return filepath.Join(p.Home, "run", "front") }
+
 // private is the state that each environment has for itself.
 func (p Paths) private() string { return cmp.Or(p.Own, p.state()) }
 

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"os"
@@ -99,6 +101,10 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 		for _, name := range network.Unset {
 			delete(result, name)
 		}
+		if own := network.Set[agent.CUDADevices]; own != "" {
+			result[agent.OwnGPUs] = own
+			result["PATH"] = c.Paths.front() + ":" + result["PATH"]
+		}
 	}
 	for _, m := range given {
 		maps.Copy(result, m)
@@ -115,6 +121,18 @@ func (c Config) publicEnvironment() map[string]string {
 		return !ours && key != agent.CUDADevices && !strings.HasPrefix(key, "NCCL_") && !strings.HasPrefix(key, "GLOO_")
 	})
 	return environment
+}
+
+// linkSMI makes the agent the nvidia-smi of jobs, shells and services.
+func (c Config) linkSMI() error {
+	if err := os.MkdirAll(c.Paths.front(), 0o755); err != nil {
+		return err
+	}
+	link := filepath.Join(c.Paths.front(), agent.SMI)
+	if err := os.Symlink(c.Program, link); !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 // list returns the environment as processes take it, sorted.

@@ -22,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -194,15 +195,15 @@ func (s *Server) view(ctx context.Context) (*gpuView, error) {
 }
 
 // adaptToGPUs hides from jobs, shells and services the GPUs of the node that the pod was not given: a privileged pod sees them too.
-// It removes a P2P level that would only turn off transfers over PCIe, if the node has no NVLink.
+// It removes a P2P level that would only turn off transfers over PCIe.
 func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 	view, err := s.view(ctx)
 	if err != nil {
 		return // provision refuses GPUs that cannot be read
 	}
-	const p2p = "NCCL_P2P_LEVEL"
-	if level, _ := lookup(s.config.Environ, p2p); level == "NVL" && network.Set[p2p] == "" && view.nvLink == rdma.No {
-		network.Unset = append(network.Unset, p2p)
+	level, _ := lookup(s.config.Environ, nccl.P2PLevel)
+	if network.Set[nccl.P2PLevel] == "" && nccl.UnsetP2P(level, len(view.gpus), view.nvLink == rdma.Yes) {
+		network.Unset = append(network.Unset, nccl.P2PLevel)
 	}
 	network.CPUs = nil
 	for _, gpu := range view.gpus {
@@ -219,6 +220,9 @@ func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 		network.Set = map[string]string{}
 	}
 	network.Set[agent.CUDADevices] = strings.Join(uuids, ",")
+	if err := s.config.linkSMI(); err != nil {
+		s.log.Warn("nvidia-smi will show all GPUs of the node.", "error", err)
+	}
 }
 
 // startServices is called once the network is set.

@@ -49,6 +49,7 @@ func TestNetworkIsForWhateverIsStarted(t *testing.T) {
 // smi4 is the nvidia-smi of a privileged pod on a node with four GPUs.
 const smi4 = `#!/bin/sh
 [ "$1" = topo ] && exec cat "${0%/*}/topology"
+[ "$1" = -L ] && echo "$@" && exit
 for i in 0 1 2 3; do echo "$i, GPU-$i, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:${i}9:00.0, Disabled"; done`
 
 // A privileged pod sees all GPUs of its node. Facts, jobs of every launcher and shells have those that it was given.
@@ -83,9 +84,9 @@ for argument; do case "$argument" in --world_info=*) echo "${argument#*=}" | tr 
 	if len(facts.GPUs) != 2 || facts.GPUs[0].UUID != "GPU-1" || facts.GPUs[1].UUID != "GPU-3" || facts.GPUProblem != "" {
 		t.Errorf("facts have %+v, problem %q, want GPU-1 and GPU-3", facts.GPUs, facts.GPUProblem)
 	}
-	n.script("show.sh", `echo "$CUDA_VISIBLE_DEVICES"`)
+	n.script("show.sh", `echo "$CUDA_VISIBLE_DEVICES"; nvidia-smi -L`)
 	n.run("job-1", command("show.sh"))
-	if got, want := n.log("job-1", "rank-0", 0), "GPU-1,GPU-3\n"; got != want {
+	if got, want := n.log("job-1", "rank-0", 0), "GPU-1,GPU-3\n-L --id=GPU-1,GPU-3\n"; got != want {
 		t.Errorf("a job has %q, want %q", got, want)
 	}
 	if shell := strings.Join(n.Config.ShellEnvironment(), "\n"); !strings.Contains(shell, "CUDA_VISIBLE_DEVICES=GPU-1,GPU-3\n") {
@@ -105,6 +106,12 @@ for argument; do case "$argument" in --world_info=*) echo "${argument#*=}" | tr 
 	}
 	if level, set := start("GPU-3,GPU-1").Environment["NCCL_P2P_LEVEL"]; set {
 		t.Errorf("without NVLink ranks have NCCL_P2P_LEVEL=%s", level)
+	}
+	if err := os.Remove(filepath.Join(bin, "topology")); err != nil {
+		t.Fatal(err)
+	}
+	if level, set := start("GPU-3,GPU-1").Environment["NCCL_P2P_LEVEL"]; set {
+		t.Errorf("without a topology ranks have NCCL_P2P_LEVEL=%s", level)
 	}
 	if facts := start("void"); len(facts.GPUs) != 0 || !strings.Contains(facts.GPUProblem, "nvidia-smi shows 4 GPUs, the pod was given 2") {
 		t.Errorf("without a list there are %d GPUs, problem %q", len(facts.GPUs), facts.GPUProblem)

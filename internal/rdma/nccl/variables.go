@@ -19,10 +19,17 @@ func ExactHCA(devices ...string) string { return "=" + strings.Join(devices, ","
 
 // OfPods returns what pods get in every mode: the cluster file's debug level and P2P level, if they are not empty.
 func OfPods(debug, p2pLevel string) map[string]string {
-	env := map[string]string{"NCCL_DEBUG": debug, "NCCL_P2P_LEVEL": p2pLevel}
+	env := map[string]string{"NCCL_DEBUG": debug, P2PLevel: p2pLevel}
 	maps.DeleteFunc(env, func(_, value string) bool { return value == "" })
 	return env
 }
+
+// P2PLevel is NCCL's variable for the largest distance at which GPUs of a node reach each other directly.
+const P2PLevel = "NCCL_P2P_LEVEL"
+
+// UnsetP2P reports whether the level must not be set for so many GPUs of a node: NVL, unless NVLink is seen to join them, only turns
+// off transfers over PCIe.
+func UnsetP2P(level string, gpus int, nvLink bool) bool { return level == "NVL" && gpus > 1 && !nvLink }
 
 // SocketsOnly returns the variables with which ranks use TCP sockets only. interfaces is a value of
 // NCCL_SOCKET_IFNAME; if it is empty, NCCL chooses.

@@ -5,10 +5,12 @@ package checkfabric
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -59,6 +61,9 @@ type Check struct {
 	devices  []rdma.Facts
 	jobs     int
 	began    time.Time
+	// importing is how long the last job's ranks took to import torch, and meeting how long the ranks of the main job then took to
+	// meet. Both are 0 until they are known.
+	importing, meeting time.Duration
 }
 
 // Run checks the network. The report holds all that was measured before an error. Errors: NetworkBroken
@@ -118,16 +123,16 @@ func (c *Check) measure(ctx context.Context) error {
 	for _, rail := range rails {
 		r.Rails = append(r.Rails, rail.report)
 	}
-	const mainPart = 0.6 // of the bound; the rest is for finding the faulty node
-	main := c.whole(c.left(mainPart))
-	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"), humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.Bound), "nodes", len(c.Nodes), "ranksPerNode", r.RanksPerNode, "backend", r.Backend, "limitSeconds", c.Bound.Seconds())
+	main := c.whole(c.mainTime())
+	c.Log.Info(fmt.Sprintf("Measuring %s with %s on each, by %s, for at most %s.", humanize.Count(len(c.Nodes), "node"), humanize.Count(r.RanksPerNode, "rank"), r.Backend, c.limit()), "nodes", len(c.Nodes), "ranksPerNode", r.RanksPerNode, "backend", r.Backend, "limitSeconds", c.limit().Seconds())
 	if len(rails) > 1 && !c.Quick {
 		main.own = append(main.own, func(node int, input *fabric.Input, _ map[string]string) { input.Rails = interfaces(rails, node) })
 	}
-	out, err := main.do(ctx)
+	out, err := c.do(ctx, main)
 	if err != nil {
 		return err
 	}
+	c.meeting = out.meeting
 	if err := c.withoutGPU(out); err != nil {
 		return err
 	}
@@ -233,16 +238,49 @@ func (c *Check) ranks() (fabric.Backend, int) {
 	return fabric.Gloo, max(1, min(ranksWithoutGPU, given))
 }
 
+// left is a part of the time that is left for the check.
 func (c *Check) left(part float64) time.Duration {
-	return time.Duration(float64(time.Until(c.began.Add(c.Bound))) * part)
+	return time.Duration(float64(time.Until(c.began.Add(c.limit()))) * part)
+}
+
+// limit is the time for the check: Bound, and what NCCL's first initialization of all ranks takes longer than that of a few.
+func (c *Check) limit() time.Duration { return c.Bound + c.starting() }
+
+func (c *Check) starting() time.Duration {
+	const each = 250 * time.Millisecond
+	if c.report.Backend != fabric.NCCL {
+		return 0
+	}
+	return time.Duration(len(c.Nodes)*c.report.RanksPerNode) * each
+}
+
+// mainTime is for the job of all ranks; the rest is for finding the faulty node.
+func (c *Check) mainTime() time.Duration {
+	const part = 0.6
+	return c.left(part) + time.Duration((1-part)*float64(c.starting()))
+}
+
+// joining is how long the ranks of a job on a pair or rail may take to meet. It cannot be short because the check's time is:
+// NCCL's initialization, which takes seconds, would look like a broken network.
+func (c *Check) joining() time.Duration {
+	const least, times = 10 * time.Second, 3
+	return max(least, times*c.meeting)
+}
+
+// telling is how long a job on a pair or rail needs until a silence shows a hang.
+func (c *Check) telling() time.Duration {
+	const measuring = 5 * time.Second
+	if c.report.Backend != fabric.NCCL {
+		return 0
+	}
+	return c.importing + c.joining() + measuring
 }
 
 func (c *Check) job(name string, places []int, input fabric.Input, bound time.Duration) *job {
 	j := &job{id: c.ID + "-" + name, run: c.RunName, input: input, bound: bound, stall: min(20*time.Second, bound/2)}
 	j.joining = j.stall
 	if input.Backend == fabric.NCCL {
-		// NCCL's first initialization takes seconds, and longer the more ranks there are.
-		j.joining = min(30*time.Second+time.Duration(len(places)*input.RanksPerNode)*250*time.Millisecond, bound*3/5)
+		j.joining = c.joining()
 	}
 	for _, place := range places {
 		j.members = append(j.members, c.Nodes[place])
@@ -260,6 +298,28 @@ func (c *Check) job(name string, places []int, input fabric.Input, bound time.Du
 	return j
 }
 
+// do runs the job, and notes how long importing torch took: of the nodes' later jobs it takes no longer.
+func (c *Check) do(ctx context.Context, j *job) (outcome, error) {
+	outcomes, err := c.together(ctx, []*job{j})
+	return outcomes[0], err
+}
+
+// together runs jobs at once.
+func (c *Check) together(ctx context.Context, jobs []*job) ([]outcome, error) {
+	outcomes, errs := make([]outcome, len(jobs)), make([]error, len(jobs))
+	var group sync.WaitGroup
+	for k, j := range jobs {
+		group.Go(func() { outcomes[k], errs[k] = j.do(ctx) })
+	}
+	group.Wait()
+	var slowest time.Duration
+	for _, out := range outcomes {
+		slowest = max(slowest, out.importing)
+	}
+	c.importing = cmp.Or(slowest, c.importing)
+	return outcomes, errors.Join(errs...)
+}
+
 func (c *Check) whole(bound time.Duration) *job {
 	sizes, pairBytes := fabric.Sizes(c.report.Backend, c.settings.Mode != agent.RDMA && len(c.Nodes) > 1)
 	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: !c.Quick, Inside: !c.Quick}
@@ -272,7 +332,11 @@ func (c *Check) whole(bound time.Duration) *job {
 	if len(c.Nodes) > 1 {
 		input.Pairs, input.PairBytes = fabric.Rounds(len(c.Nodes)), pairBytes
 	}
-	return c.job(name, c.places(), input, bound)
+	j := c.job(name, c.places(), input, bound)
+	if input.Backend == fabric.NCCL {
+		j.joining = 30*time.Second + c.starting()
+	}
+	return j
 }
 
 // places are all nodes in the order of a training's ranks.

@@ -33,22 +33,31 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	r := &c.report
 	if !whole.telling() {
 		r.Verdict = fabric.NotMeasured
-		r.Message = fmt.Sprintf("importing torch left no time to measure: after %s %d of %d were ready; want a longer --timeout", time.Since(c.began).Round(time.Second), len(whole.ready), len(c.Nodes))
+		what, done, verb := "importing torch", whole.ready, "were ready"
+		if len(whole.ready) == len(c.Nodes) {
+			what, done, verb = "starting "+string(r.Backend), whole.joined, "had joined"
+		}
+		r.Message = fmt.Sprintf("%s left no time to measure: after %s %d of %d %s; want a longer --timeout", what, time.Since(c.began).Round(time.Second), len(done), len(c.Nodes), verb)
 		return nil
 	}
 	c.Log.Info("Not all ranks answer; trying pairs of nodes.")
 	untried := 0
 	var good, bad []fabric.Pair
 	rounds := fabric.Rounds(len(c.Nodes))
-	var slice time.Duration
+	var slice, tried time.Duration
 	for i, pairs := range rounds {
 		const most = 0.9 // of the time left: rails may follow
-		slice = c.left(most) / time.Duration(len(rounds)-i+1)
+		slice = max(c.left(most)/time.Duration(len(rounds)-i+1), c.telling())
+		if c.left(most) < slice {
+			untried += len(pairs)
+			continue
+		}
+		tried = slice
 		var jobs []*job
 		for _, pair := range pairs {
 			jobs = append(jobs, c.pair(pair, i, rails, on, slice))
 		}
-		outcomes, err := together(ctx, jobs)
+		outcomes, err := c.together(ctx, jobs)
 		if err != nil {
 			return err
 		}
@@ -84,9 +93,9 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	for _, pair := range bad {
 		texts = append(texts, pair.String())
 	}
-	what := fmt.Sprintf("%s: the pairs %s do not answer within %s%s", c.named(faulty), strings.Join(texts, ", "), slice.Round(time.Second), onRails(names))
+	what := fmt.Sprintf("%s: the pairs %s do not answer within %s%s", c.named(faulty), strings.Join(texts, ", "), tried.Round(time.Second), onRails(names))
 	if len(c.Nodes) == 2 {
-		what = fmt.Sprintf("%s do not reach each other within %s%s", c.named(faulty), slice.Round(time.Second), onRails(names))
+		what = fmt.Sprintf("%s do not reach each other within %s%s", c.named(faulty), tried.Round(time.Second), onRails(names))
 	}
 	if f, ok := c.cause(); ok {
 		what += fmt.Sprintf("; %s: %s", f.Reason, f.Cause)
@@ -129,14 +138,14 @@ func (c *Check) pair(pair fabric.Pair, round int, rails []rail, on int, bound ti
 func (c *Check) faultyRails(ctx context.Context, rails []rail, pair fabric.Pair) ([]string, error) {
 	const least, most = 8 * time.Second, 0.9
 	bound := c.left(most)
-	if bound < least {
+	if bound < max(least, c.telling()) {
 		return nil, nil
 	}
 	var jobs []*job
 	for k := range rails {
 		jobs = append(jobs, c.pair(pair, len(c.Nodes), rails, k, bound))
 	}
-	outcomes, err := together(ctx, jobs)
+	outcomes, err := c.together(ctx, jobs)
 	if err != nil {
 		return nil, err
 	}

@@ -48,6 +48,8 @@ type outcome struct {
 	rail int
 	// withoutGPU are the nodes whose torch sees no GPU; ready and joined those that printed these events.
 	withoutGPU, ready, joined []int
+	// importing is how long all members took to import torch, and meeting how long they then took to meet; 0 if they did not.
+	importing, meeting time.Duration
 	// done: all was measured, or as much as there was time for.
 	done bool
 	// failed is true if a rank ended by itself with an error.
@@ -180,7 +182,8 @@ func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
 	bound := time.After(j.bound)
 	silent := time.NewTimer(j.bound)
 	silent.Stop()
-	last := time.Now()
+	began := time.Now()
+	last := began
 	patience := func() time.Duration {
 		if len(out.joined) < len(j.members) {
 			return j.joining
@@ -202,6 +205,12 @@ func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
 			case n.line != nil:
 				out.take(n.node, *n.line, j.members)
 				last = time.Now()
+				if out.importing == 0 && len(out.ready) == len(j.members) {
+					out.importing = last.Sub(began)
+				}
+				if out.meeting == 0 && len(out.joined) == len(j.members) {
+					out.meeting = last.Sub(began) - out.importing
+				}
 				if n.line.Event == fabric.Done {
 					done[n.node] = true
 				}
@@ -226,8 +235,10 @@ func (j *job) wait(ctx context.Context, all <-chan update, out *outcome) error {
 			stop("no rank answers any more")
 		case <-bound:
 			// On a busy machine measuring takes longer than the program estimates, and importing torch or meeting longer than there is time.
-			out.stalled = len(out.ready) == len(j.members) && time.Since(last) >= patience()/2
-			cut = len(out.joined) == len(j.members) && !out.stalled
+			// NCCL that had less than its time to start shows nothing.
+			joined := len(out.joined) == len(j.members)
+			out.stalled = len(out.ready) == len(j.members) && time.Since(last) >= patience()/2 && (joined || j.input.Backend != fabric.NCCL)
+			cut = joined && !out.stalled
 			stop("the time for the check is over")
 		case <-stopAt:
 			why := "another rank failed"

@@ -3,10 +3,8 @@ package checkfabric
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
@@ -126,12 +124,12 @@ func (c *Check) only(r rail, node int, input *fabric.Input, env map[string]strin
 // measureRails measures each rail by one rank a node, on its nearest GPU: NCCL reads the devices that it may use only
 // once in a process. Rails that share a GPU take turns.
 func (c *Check) measureRails(ctx context.Context, rails []rail) error {
-	const least = 7 * time.Second
+	const most = 0.9 // of the time left: a rail that hangs is looked into
 	groups := turns(rails)
 	sizes, _ := fabric.Sizes(c.report.Backend, false)
 	for i, group := range groups {
-		bound := c.left(0.9) / time.Duration(len(groups)-i+1)
-		if bound < least {
+		bound := max(c.left(most)/time.Duration(len(groups)-i+1), c.telling())
+		if c.left(most) < bound {
 			c.Log.Info("There is no time left to measure all rails one by one.")
 			return nil
 		}
@@ -144,7 +142,7 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 			})
 			jobs = append(jobs, j)
 		}
-		outcomes, err := together(ctx, jobs)
+		outcomes, err := c.together(ctx, jobs)
 		if err != nil {
 			return err
 		}
@@ -162,19 +160,9 @@ func (c *Check) measureRails(ctx context.Context, rails []rail) error {
 	return nil
 }
 
-func together(ctx context.Context, jobs []*job) ([]outcome, error) {
-	outcomes, errs := make([]outcome, len(jobs)), make([]error, len(jobs))
-	var group sync.WaitGroup
-	for k, j := range jobs {
-		group.Go(func() { outcomes[k], errs[k] = j.do(ctx) })
-	}
-	group.Wait()
-	return outcomes, errors.Join(errs...)
-}
-
 // compareTCP measures over sockets on the pod network. It has its own time.
 func (c *Check) compareTCP(ctx context.Context) error {
-	j := c.whole(c.Bound * 6 / 10)
+	j := c.whole(c.limit() * 6 / 10)
 	j.id = c.ID + "-tcp"
 	j.input.Sizes, _ = fabric.Sizes(c.report.Backend, true)
 	j.input.Pairs, j.input.Others, j.input.Inside = nil, false, false

@@ -2,6 +2,7 @@ package preflight
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
 // TestGolden shows whole reports: the shipped clusters as they should be, and with
@@ -90,6 +92,45 @@ func TestPlans(t *testing.T) {
 			var text strings.Builder
 			PlanOf(t.Context(), client, report).Print(&text)
 			golden.File(t, filepath.Join("testdata", name+".txt"), text.String())
+		})
+	}
+}
+
+// RDMA by host devices is proven by nothing but a check of the network between nodes.
+func TestProven(t *testing.T) {
+	passed := func(mode string, verdict fabric.Verdict, transport nccl.Transport) *receipt.Receipt {
+		return &receipt.Receipt{Run: "train-1", Mode: mode, Fabric: &fabric.Report{Verdict: verdict, Network: &nccl.Summary{Transport: transport}}}
+	}
+	const unproven = "; unproven over Ethernet until check-fabric passes: docs/unproven.md"
+	for name, test := range map[string]struct {
+		last *receipt.Receipt
+		host bool
+		want string
+	}{
+		"no run":          {nil, false, unproven},
+		"RDMA":            {passed("rdma", fabric.Pass, nccl.RDMAGPU), false, "; proven by check-fabric of run train-1"},
+		"host network":    {passed("rdma", fabric.Pass, nccl.RDMAHost), true, " on their host's network (network.rdma.host_network); proven by check-fabric of run train-1"},
+		"sockets":         {passed("rdma", fabric.WrongTransport, nccl.Sockets), false, unproven},
+		"tcp":             {passed("tcp", fabric.Pass, nccl.Sockets), false, unproven},
+		"without a check": {&receipt.Receipt{Run: "train-1", Mode: "rdma"}, false, unproven},
+		"by gloo":         {&receipt.Receipt{Run: "train-1", Mode: "rdma", Fabric: &fabric.Report{Verdict: fabric.Pass}}, false, unproven},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, file := cairo(t)
+			file.Network.RDMA.HostNetwork = test.host
+			report := w.examine(file, Auto, func(d *Deps, o *Options) {
+				if test.last == nil {
+					return
+				}
+				test.last.Namespace, test.last.Environment = o.Request.Namespace, o.Request.Name
+				if err := receipt.Write(t.Context(), d.Clients.Kube, *test.last); err != nil {
+					t.Fatal(err)
+				}
+			})
+			i := slices.IndexFunc(report.Checks, func(c Check) bool { return c.Object == choiceCheck })
+			if want := "by the host's own devices, in privileged pods" + test.want; i < 0 || report.Checks[i].Seen != want {
+				t.Errorf("got %+v, want %q", report.Checks, want)
+			}
 		})
 	}
 }

@@ -21,10 +21,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
@@ -208,7 +211,7 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 	if err := p.build(objects.TCP); err != nil {
 		return p, err
 	}
-	p.decideRDMA()
+	p.decideRDMA(ctx)
 	// Every account may read the groups: without them the API server is not usable.
 	var err error
 	if p.groups, err = p.listGroups(ctx); err != nil {
@@ -246,7 +249,7 @@ func (p *probe) build(mode objects.Mode) error {
 	return err
 }
 
-func (p *probe) decideRDMA() {
+func (p *probe) decideRDMA(ctx context.Context) {
 	rdma := p.file.Network.RDMA
 	decide := func(verdict Verdict, next, format string, args ...any) {
 		p.first = append(p.first, newCheck(choiceCheck, verdict, next, format, args...))
@@ -272,8 +275,26 @@ func (p *probe) decideRDMA() {
 	if rdma.SRIOV() {
 		decide(OK, "", "by SR-IOV: %s, %s", humanize.Count(len(rdma.Attachments), "attachment"), humanize.Count(len(rdma.Resources), "resource"))
 	} else {
-		decide(OK, "", "by the host's own devices, in privileged pods; unproven over Ethernet until check-fabric passes: docs/unproven.md")
+		on := ""
+		if rdma.HostNetwork {
+			on = " on their host's network (network.rdma.host_network)"
+		}
+		decide(OK, "", "by the host's own devices, in privileged pods%s; %s", on, p.proof(ctx))
 	}
+}
+
+// proof says what is known of RDMA by host devices, which the API server does not show.
+func (p *probe) proof(ctx context.Context) string {
+	last, ok, err := receipt.Latest(ctx, p.Clients.Kube, p.Request.Namespace, p.Request.Name)
+	if err == nil && ok && provesRDMA(last) {
+		return "proven by check-fabric of run " + last.Run
+	}
+	return "unproven over Ethernet until check-fabric passes: docs/unproven.md"
+}
+
+func provesRDMA(r receipt.Receipt) bool {
+	return r.Mode == string(objects.RDMA) && r.Fabric != nil && r.Fabric.Verdict == fabric.Pass &&
+		r.Fabric.Network != nil && slices.Contains([]nccl.Transport{nccl.RDMAHost, nccl.RDMAGPU}, r.Fabric.Network.Transport)
 }
 
 // admin is the command with which an administrator prepares this namespace.

@@ -109,7 +109,7 @@ on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 	cmd.Flags().BoolVar(&flags.Kueue, "kueue", false, "Kueue too, which the first time compiles. Works on a running cluster, and stays until down")
 	cmd.Flags().BoolVar(&flags.Peers, "peers", false, "Kubeflow Trainer and JobSet too, to compare with. Works on a running cluster, and stays until down")
 	cmd.Flags().StringArray("gpu-fault", nil,
-		"a faulty GPU: NODE:INDEX=missing, =throttled or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
+		"a faulty GPU: NODE:INDEX=missing, =throttled, =ecc, =no-nvlink or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
 	cmd.Flags().StringArray("rdma-fault", nil,
 		"a faulty NIC: NODE:NIC=down, =rate-GBPS, =pcie-4, =no-info or =empty-info (repeatable); none clears them. Works on a running cluster")
 	return cmd

@@ -16,6 +16,8 @@ func TestParseNodeFault(t *testing.T) {
 	}{
 		{"node-1:0=missing", NodeFault{"node-1", 0, Fault{Kind: Missing}}},
 		{"node-2:3=throttled", NodeFault{"node-2", 3, Fault{Kind: Throttled}}},
+		{"node-1:1=ecc", NodeFault{"node-1", 1, Fault{Kind: ECC}}},
+		{"node-1:1=no-nvlink", NodeFault{"node-1", 1, Fault{Kind: NoNVLink}}},
 		{"node-8:7=xid-79", NodeFault{"node-8", 7, Fault{Kind: Xid, Xid: 79}}},
 	}
 	for _, test := range tests {
@@ -39,6 +41,8 @@ func TestSMI(t *testing.T) {
 	missing := Inventory("node-1", 2, []NodeFault{{"node-1", 0, Fault{Kind: Missing}}})
 	hot := Inventory("node-1", 1, []NodeFault{{"node-1", 0, Fault{Kind: Throttled}}})
 	ecc := Inventory("node-1", 1, []NodeFault{{"node-1", 0, Fault{Kind: Xid, Xid: 94}}})
+	counted := Inventory("node-1", 1, []NodeFault{{"node-1", 0, Fault{Kind: ECC}}})
+	apart := Inventory("node-1", 2, []NodeFault{{"node-1", 0, Fault{Kind: NoNVLink}}})
 	tests := []struct {
 		name string
 		args string
@@ -59,6 +63,8 @@ GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-00000001-0000-4000-8000-000000000001)
 		{"throttled", "--query-gpu=temperature.gpu,clocks.sm,clocks_event_reasons.active,clocks_event_reasons.hw_thermal_slowdown --format=csv,noheader", hot, 0,
 			"88, 345 MHz, 0x0000000000000048, Active\n"},
 		{"ECC error", "--query-gpu=ecc.errors.uncorrected.volatile.total,gpu_recovery_action --format=csv,noheader", ecc, 0, "1, Reset\n"},
+		{"ECC count alone", "--query-gpu=ecc.errors.uncorrected.volatile.total,gpu_recovery_action --format=csv,noheader", counted, 0, "1, None\n"},
+		{"no NVLink", "topo -m", apart, 0, "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t\" X \"\tSYS\t0-31\t0\tN/A\nGPU1\tSYS\t\" X \"\t0-31\t0\tN/A\n"},
 		{"unknown field", "--query-gpu=index,speed --format=csv", healthy, 2, "Field \"speed\" is not a valid field to query.\n\n"},
 		{"no format", "--query-gpu=index", healthy, 1, "\"--format=\" switch is missing or not recognized. It should be \"csv\".\n"},
 		{"none", "-L", nil, 6, "No devices were found\n"},

@@ -98,6 +98,8 @@ func (g GPU) reading() reading {
 	switch g.Fault.Kind {
 	case Throttled:
 		r.temperature, r.smClock, r.thermal = 88, 345, true
+	case ECC:
+		r.uncorrected = 1
 	case Xid:
 		r.recovery = "Reset"
 		// Xid 48, 63, 64, 94 and 95 are ECC errors.
@@ -242,7 +244,7 @@ func querySMI(gpus []GPU, query, format string, now time.Time, stdout io.Writer)
 	return 0
 }
 
-// topology prints `topo -m` of GPUs joined by NVLink, without NICs.
+// topology prints `topo -m` of GPUs, which NVLink joins unless a fault says otherwise, without NICs.
 func topology(gpus []GPU, stdout io.Writer) {
 	w := csv.NewWriter(stdout)
 	w.Comma = '\t'
@@ -254,9 +256,12 @@ func topology(gpus []GPU, stdout io.Writer) {
 	for _, g := range gpus {
 		row := []string{fmt.Sprintf("GPU%d", g.Index)}
 		for _, other := range gpus {
-			if other.Index == g.Index {
+			switch {
+			case other.Index == g.Index:
 				row = append(row, " X ")
-			} else {
+			case g.Fault.Kind == NoNVLink || other.Fault.Kind == NoNVLink:
+				row = append(row, "SYS")
+			default:
 				row = append(row, "NV18")
 			}
 		}

@@ -23,7 +23,7 @@ const (
 
 // Fault is what is wrong with a GPU; the zero Fault is nothing.
 type Fault struct {
-	// Kind is "", "missing", "throttled" or "xid".
+	// Kind is "", "missing", "throttled", "ecc", "no-nvlink" or "xid".
 	Kind string `json:"kind,omitempty"`
 	// Xid is the error's number where Kind is "xid".
 	Xid int `json:"xid,omitempty"`
@@ -36,6 +36,10 @@ const (
 	Missing = "missing"
 	// Throttled is too hot and runs at a fraction of its clock.
 	Throttled = "throttled"
+	// ECC has counted an uncorrected memory error, put that memory out of use, and is healthy.
+	ECC = "ecc"
+	// NoNVLink is joined to the other GPUs of its node by PCIe only.
+	NoNVLink = "no-nvlink"
 	// Xid has reported a critical error: the plugin calls it unhealthy.
 	Xid = "xid"
 )
@@ -55,13 +59,13 @@ type NodeFault struct {
 	Fault Fault
 }
 
-var faultForm = regexp.MustCompile(`^(node-[1-8]):(\d+)=(missing|throttled|xid-(\d+))$`)
+var faultForm = regexp.MustCompile(`^(node-[1-8]):(\d+)=(missing|throttled|ecc|no-nvlink|xid-(\d+))$`)
 
-// ParseNodeFault reads "node-1:3=missing", "node-1:3=throttled" or "node-1:3=xid-79".
+// ParseNodeFault reads "node-1:3=missing" and the like, or "node-1:3=xid-79".
 func ParseNodeFault(s string) (NodeFault, error) {
 	m := faultForm.FindStringSubmatch(s)
 	if m == nil {
-		return NodeFault{}, fmt.Errorf("GPU fault %q is not NODE:INDEX=missing, =throttled or =xid-NUMBER, as in node-1:3=xid-79", s)
+		return NodeFault{}, fmt.Errorf("GPU fault %q is not NODE:INDEX=missing, =throttled, =ecc, =no-nvlink or =xid-NUMBER, as in node-1:3=xid-79", s)
 	}
 	index, err := strconv.Atoi(m[2])
 	if err != nil {

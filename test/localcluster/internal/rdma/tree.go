@@ -71,7 +71,8 @@ func WriteTree(dir, node string, gpus []gpu.GPU, state State) error {
 	for i, g := range gpus {
 		// One NIC for each GPU, or for two: both are on its switch.
 		nic := NICs[i*len(NICs)/max(len(gpus), len(NICs))]
-		t.pci(switchOf(nic)+"01.0", PCIAddress(g), map[string]string{"vendor": "0x10de", "class": "0x030200", "numa_node": strconv.Itoa(nic.NUMA)})
+		t.pci(switchOf(nic)+"01.0", PCIAddress(g), map[string]string{"vendor": "0x10de", "class": "0x030200", "numa_node": strconv.Itoa(nic.NUMA),
+			"max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16"})
 		t.folder("proc/driver/nvidia/gpus/" + PCIAddress(g))
 	}
 	return t.err

@@ -1,0 +1,93 @@
+package checkfabric
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+const oneGPU = `#!/bin/sh
+[ "$1" = topo ] || echo "0, GPU-0, NVIDIA H100, 580.95.05, 81559, 4, 0, 30, 0x0, None, 0, 00000000:19:00.0, Disabled"`
+
+// NCCL's first initialization takes as long as it takes, also if the check has little time.
+func TestRanksMeetLate(t *testing.T) {
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(oneGPU), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	check, _, out := newCheck(t, 2, `sleep 4.3; say '"event": "joined"'`+measured)
+	check.Bound = 10 * time.Second
+	report, err := check.Run(t.Context())
+	if err != nil || report.Verdict != fabric.Pass || report.Backend != fabric.NCCL {
+		t.Errorf("got %v, %s %q by %s; want a pass by nccl; log %s", err, report.Verdict, report.Message, report.Backend, out)
+	}
+	if check.importing > 3*time.Second || check.meeting < 4*time.Second || check.joining() != 3*check.meeting {
+		t.Errorf("imported in %s, met in %s, allows pairs %s; want less than 3 s, 4.3 s, and three times of that", check.importing, check.meeting, check.joining())
+	}
+}
+
+// Ranks of any number that do not meet are silent for their whole time within that of their job.
+func TestTimeOfManyRanks(t *testing.T) {
+	for _, count := range []int{2, 16, 128} {
+		check := &Check{Nodes: make(nodes.Set, count), Hosts: make([]string, count), Bound: 90 * time.Second, began: time.Now()}
+		check.report = fabric.Report{Backend: fabric.NCCL, RanksPerNode: 8}
+		if j := check.whole(check.mainTime()); j.joining != 30*time.Second+time.Duration(count)*2*time.Second || j.bound < j.joining+20*time.Second {
+			t.Errorf("%d nodes of 8 ranks: %s of %s to meet, want 30 s and 2 s for each node, and 20 s more for the job", count, j.joining, j.bound)
+		}
+	}
+}
+
+// railCheck is a check that has measured all ranks of two nodes, which have two rails and two GPUs.
+func railCheck(t *testing.T, script string) (*Check, []rail, *strings.Builder) {
+	t.Helper()
+	check, _, out := newCheck(t, 2, script)
+	check.began, check.devices = time.Now(), devices()
+	check.facts = []agent.Facts{{GPUs: make([]agent.GPU, 2)}, {GPUs: make([]agent.GPU, 2)}}
+	check.report = fabric.Report{Nodes: 2, Backend: fabric.NCCL, RanksPerNode: 2}
+	rails := check.rails()
+	for _, r := range rails {
+		check.report.Rails = append(check.report.Rails, r.report)
+	}
+	check.expect(rails)
+	return check, rails, out
+}
+
+func TestRanksOfRailsMeetLate(t *testing.T) {
+	check, rails, out := railCheck(t, `sleep 6; say '"event": "joined"'`+measured)
+	if err := check.measureRails(t.Context(), rails); err != nil || len(check.report.Measurements) != 4 {
+		t.Errorf("got %v and %d measurements, want those of two rails; log %s", err, len(check.report.Measurements), out)
+	}
+	check, rails, out = railCheck(t, measured)
+	check.importing, check.meeting = 4*time.Second, 4*time.Second
+	if err := check.measureRails(t.Context(), rails); err != nil || len(check.report.Measurements) != 0 || !strings.Contains(out.String(), "no time left to measure all rails") {
+		t.Errorf("18 s left: got %v and %d measurements; want none, as 21 s may pass before a silence shows anything; log %s", err, len(check.report.Measurements), out)
+	}
+}
+
+// A pair that has less time than NCCL may need to start does not blame its nodes.
+func TestNoTimeForPairs(t *testing.T) {
+	check, rails, _ := railCheck(t, "exec sleep 60")
+	check.Bound = 10 * time.Second
+	err := check.isolate(t.Context(), rails, outcome{rail: noRail, stalled: true})
+	if fail.ReasonOf(err) != fail.NetworkBroken || !strings.Contains(err.Error(), "no time to find the faulty one") || len(check.report.FaultyNodes) != 0 {
+		t.Errorf("got %v, faulty %v; want NetworkBroken of no node", err, check.report.FaultyNodes)
+	}
+	j := check.pair(fabric.Pair{0, 1}, 0, rails, noRail, 2*time.Second)
+	out, err := check.do(t.Context(), j)
+	if err != nil || out.done || out.telling() || !slices.Equal(slices.Sorted(slices.Values(out.ready)), []int{0, 1}) {
+		t.Errorf("silent for 2 s of 10: got %v, %+v; want nothing shown", err, out)
+	}
+	check.report.Verdict = ""
+	if err := check.isolate(t.Context(), rails, out); err != nil || !strings.Contains(check.report.Message, "starting nccl left no time to measure") || !strings.Contains(check.report.Message, "0 of 2 had joined") {
+		t.Errorf("got %v, %q; want the start of NCCL", err, check.report.Message)
+	}
+}

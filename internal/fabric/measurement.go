@@ -21,6 +21,8 @@ const (
 	SendRecv Operation = "send_recv"
 	// HostCopy copies from the host's memory to the GPU, on all GPUs of a node at once; the slowest counts.
 	HostCopy Operation = "host_copy"
+	// HostRDMA writes from the memory of the first node of Pair into that of the second one, over Rail, by perftest's ib_write_bw.
+	HostRDMA Operation = "host_rdma"
 )
 
 // Scope is the set of ranks that take part.
@@ -34,7 +36,7 @@ const (
 	InNode Scope = "node"
 	// InPair: those of Pair.
 	InPair Scope = "pair"
-	// ByRail: all of them, over Rail alone.
+	// ByRail: all of them, or those of Pair, over Rail alone.
 	ByRail Scope = "rail"
 )
 

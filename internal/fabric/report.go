@@ -105,6 +105,7 @@ func (r *Report) Judge() {
 	slow = append(slow, r.slowNodes()...)
 	slow = append(slow, r.slowInside()...)
 	slow = append(slow, r.slowRails()...)
+	slow = append(slow, r.slowHosts()...)
 	if len(slow) > 0 {
 		r.Verdict, r.Message = Slow, strings.Join(slow, "; ")
 	}
@@ -187,6 +188,27 @@ func (r *Report) slowRails() (slow []string) {
 			continue
 		}
 		r.FaultyRails = append(r.FaultyRails, rail.String())
+	}
+	return slow
+}
+
+// slowHosts compares RDMA between host memories, which no GPU limits, over all rails and pairs.
+func (r *Report) slowHosts() (slow []string) {
+	var fastest rdma.BytesPerSecond
+	for _, m := range r.Measurements {
+		if m.Operation == HostRDMA {
+			fastest = max(fastest, m.Bandwidth())
+		}
+	}
+	for _, m := range r.Measurements {
+		if m.Operation != HostRDMA || m.Rail < 0 || m.Rail >= len(r.Rails) || !m.Pair.Within(r.Nodes) || !below(m.Bandwidth(), fastest, alike) {
+			continue
+		}
+		rail := r.Rails[m.Rail].String()
+		slow = append(slow, fmt.Sprintf("rail %s: RDMA between the memories of %s reaches %s, elsewhere %s", rail, NodesAt(m.Pair[:], r.KubernetesNodes), m.Bandwidth(), fastest))
+		if !slices.Contains(r.FaultyRails, rail) {
+			r.FaultyRails = append(r.FaultyRails, rail)
+		}
 	}
 	return slow
 }

@@ -66,6 +66,12 @@ func rail(i int, gbps float64) Measurement {
 	return m
 }
 
+func hosts(a, b, i int, gbps float64) Measurement {
+	m := rail(i, gbps)
+	m.Operation, m.Pair = HostRDMA, Pair{a, b}
+	return m
+}
+
 func TestJudge(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -94,6 +100,9 @@ func TestJudge(t *testing.T) {
 			Pass, nil, nil, ""},
 		{"one of the rails without a near GPU", Report{Nodes: 2, Rails: []Rail{{Name: "net1", Expected: 48 * rdma.GBps}, {Name: "net2", Far: true}, {Name: "net3", Far: true}}, Measurements: []Measurement{all(48), rail(0, 47), rail(1, 4), rail(2, 15)}},
 			Slow, nil, []string{"net2"}, "rail net2: 4.0 GB/s (3.7 GiB/s), another has 15.0 GB/s"},
+		{"RDMA between hosts, slow on one rail", Report{Nodes: 4, Rails: []Rail{{Name: "net1"}, {Name: "net2"}}, Measurements: []Measurement{all(1), hosts(0, 1, 0, 28), hosts(2, 3, 0, 27), hosts(0, 1, 1, 28.3), hosts(2, 3, 1, 9)}},
+			Slow, nil, []string{"net2"}, "rail net2: RDMA between the memories of nodes 2 and 3 reaches 9.0 GB/s (8.4 GiB/s), elsewhere 28.3 GB/s"},
+		{"RDMA between hosts alike", Report{Nodes: 2, Rails: []Rail{{Name: "net1"}, {Name: "net2"}}, Measurements: []Measurement{all(1), hosts(0, 1, 0, 28), hosts(0, 1, 1, 20)}}, Pass, nil, nil, ""},
 		{"all slow alike are the network's", Report{Nodes: 3, Expected: 50 * rdma.GBps, Measurements: []Measurement{all(10), pair(0, 1, 10), pair(0, 2, 10), pair(1, 2, 10)}}, Slow, nil, nil, "20% of it"},
 		{"decided already", Report{Verdict: WrongTransport, Nodes: 2, Expected: 194 * rdma.GBps, Measurements: []Measurement{all(5)}}, WrongTransport, nil, nil, ""},
 	} {
@@ -134,7 +143,7 @@ func TestParseLine(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	r := Report{Nodes: 2, RanksPerNode: 4, Transport: "RDMA with GPUDirect", Expected: 194 * rdma.GBps, Sockets: 5 * rdma.GBps, Rails: []Rail{{Name: "mlx5_6"}},
-		Measurements: []Measurement{rail(0, 48), pair(0, 1, 190), all(190)}}
+		Measurements: []Measurement{rail(0, 48), hosts(0, 1, 0, 28.3), pair(0, 1, 190), all(190)}}
 	Sort(r.Measurements)
 	r.Judge()
 	var out strings.Builder
@@ -145,6 +154,7 @@ func TestPrint(t *testing.T) {
 all_reduce  all ranks      1.0 GB  5.2632ms  190.0 GB/s (177.0 GiB/s)
 send_recv   nodes 0 and 1  1.0 GB  5.2632ms  190.0 GB/s (177.0 GiB/s)
 all_reduce  all, on mlx5_6  1.0 GB  20.8333ms  48.0 GB/s (44.7 GiB/s)
+host_rdma   nodes 0 and 1, on mlx5_6  1.0 GB  35.3357ms  28.3 GB/s (26.4 GiB/s)
 over TCP sockets: 5.0 GB/s (4.7 GiB/s); without them it is 38.0 times that
 `
 	if diff := cmp.Diff(strings.Fields(want), strings.Fields(out.String())); diff != "" {

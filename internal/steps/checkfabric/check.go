@@ -151,6 +151,9 @@ func (c *Check) measure(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := c.measureHosts(ctx, rails); err != nil {
+		return err
+	}
 	if c.CompareTCP {
 		return c.compareTCP(ctx)
 	}

@@ -253,6 +253,9 @@ func rdmaTraining(u trainer) {
 	if !ratio.MatchString(out) || !strings.Contains(out, "gloo over net1") {
 		u.Errorf("no comparison with sockets is printed:\n%s", out)
 	}
+	if rows := hostRow.FindAllString(out, -1); len(rows) != 4 {
+		u.Errorf("%d rows are about RDMA between the hosts' memories, want one for each of 4 rails:\n%s", len(rows), out)
+	}
 
 	synced, results := u.taskEnd(u.startTkn("task", "sync-repo", "--param=repo-url="+u.repo))
 	if !synced.IsSuccessful() {
@@ -282,6 +285,9 @@ func rdmaTraining(u trainer) {
 
 // ratio matches check-fabric's comparison with sockets.
 var ratio = regexp.MustCompile(`over TCP sockets: [0-9.]+ GB/s \(.*\); without them it is [0-9.]+ times that`)
+
+// hostRow matches a row of check-fabric about RDMA between the memories of hosts. The stand-in sends 1 Gb/s at most.
+var hostRow = regexp.MustCompile(`(?m)^host_rdma +nodes 0 and 1, on net[1-4] +65\.5 kB +\S+ +0\.[01]\d* GB/s`)
 
 // received returns the bytes that each of two nodes has received on net1 and on eth0.
 func (u trainer) received() (nodes [2][2]int) {

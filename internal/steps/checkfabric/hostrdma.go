@@ -96,15 +96,19 @@ func (w write) do(ctx context.Context) (fabric.Measurement, error) {
 			m.Pair = w.pair
 			return m, nil
 		}
-		// The client gives up at once if the server does not listen yet.
-		if !slices.ContainsFunc(output, func(line string) bool { return strings.Contains(line, "Couldn't connect to") }) {
-			return fabric.Measurement{}, fmt.Errorf("%s ended without a result: %s", writeProgram, strings.Join(output[max(0, len(output)-3):], "; "))
+		if slices.ContainsFunc(output, func(line string) bool { return strings.Contains(line, "Couldn't connect to") }) {
+			// The client gives up at once. Either the server does not listen yet, or it has failed.
+			status, err := server.members[0].Job(ctx, server.id)
+			if err != nil {
+				return fabric.Measurement{}, err
+			}
+			if status.State == agent.Running {
+				time.Sleep(300 * time.Millisecond)
+				continue
+			}
+			output = linesOf(status)
 		}
-		select {
-		case <-time.After(300 * time.Millisecond):
-		case <-ctx.Done():
-			return fabric.Measurement{}, ctx.Err()
-		}
+		return fabric.Measurement{}, fmt.Errorf("%s ended without a result: %s", writeProgram, strings.Join(output[max(0, len(output)-3):], "; "))
 	}
 }
 
@@ -136,10 +140,8 @@ func (w write) start(ctx context.Context, node int, name string, host ...string)
 func lastLines(ctx context.Context, j *job) (lines []string, err error) {
 	again := nodes.RetryUntilDone(ctx)
 	for {
-		err := j.members[0].WatchJob(ctx, j.id, func(status agent.JobStatus) error {
-			for _, rank := range status.Ranks {
-				lines = rank.Tail
-			}
+		err = j.members[0].WatchJob(ctx, j.id, func(status agent.JobStatus) error {
+			lines = linesOf(status)
 			return nil
 		})
 		if err == nil {
@@ -152,6 +154,13 @@ func lastLines(ctx context.Context, j *job) (lines []string, err error) {
 			return nil, err
 		}
 	}
+}
+
+func linesOf(status agent.JobStatus) []string {
+	if len(status.Ranks) == 0 {
+		return nil
+	}
+	return status.Ranks[0].Tail
 }
 
 // parseWrite reads the program's last row of figures: message size in bytes, iterations, peak and average in Gb/s, messages per second.

@@ -103,6 +103,14 @@ func TestJudge(t *testing.T) {
 		{"RDMA between hosts, slow on one rail", Report{Nodes: 4, Rails: []Rail{{Name: "net1"}, {Name: "net2"}}, Measurements: []Measurement{all(1), hosts(0, 1, 0, 28), hosts(2, 3, 0, 27), hosts(0, 1, 1, 28.3), hosts(2, 3, 1, 9)}},
 			Slow, nil, []string{"net2"}, "rail net2: RDMA between the memories of nodes 2 and 3 reaches 9.0 GB/s (8.4 GiB/s), elsewhere 28.3 GB/s"},
 		{"RDMA between hosts alike", Report{Nodes: 2, Rails: []Rail{{Name: "net1"}, {Name: "net2"}}, Measurements: []Measurement{all(1), hosts(0, 1, 0, 28), hosts(0, 1, 1, 20)}}, Pass, nil, nil, ""},
+		{"below the cluster's own figures", Report{Nodes: 2, Rails: []Rail{{Name: "net1"}}, Figures: rdma.Figures{Inside: 261 * rdma.GBps, Pair: 14 * rdma.GBps, HostCopy: 28 * rdma.GBps, HostRDMA: 28 * rdma.GBps},
+			Measurements: []Measurement{all(1), pair(0, 1, 7), hosts(0, 1, 0, 20), inside(0, 1), inside(0, 150), inside(1, 151), copies(0, 20), copies(1, 21)}}, Slow, nil, nil,
+			"send_recv between nodes 0 and 1: 7.0 GB/s (6.5 GiB/s), expected 14.0 GB/s (13.0 GiB/s); host_rdma between nodes 0 and 1, on net1: 20.0 GB/s (18.6 GiB/s), expected 28.0 GB/s (26.1 GiB/s); " +
+				"all_reduce between ranks of node 0: 150.0 GB/s (139.7 GiB/s), expected 261.0 GB/s (243.1 GiB/s); all_reduce between ranks of node 1: 151.0 GB/s (140.6 GiB/s), expected 261.0 GB/s (243.1 GiB/s); " +
+				"host_copy between ranks of node 0: 20.0 GB/s (18.6 GiB/s), expected 28.0 GB/s (26.1 GiB/s); host_copy between ranks of node 1: 21.0 GB/s (19.6 GiB/s), expected 28.0 GB/s (26.1 GiB/s)"},
+		{"what the earlier benchmarks measured", Report{Nodes: 2, Expected: 14_600_000_000, Rails: []Rail{{Name: "net1", Expected: 14_600_000_000}},
+			Figures:      rdma.Figures{OneGPU: 14_600_000_000, Inside: 261 * rdma.GBps, Pair: 14_600_000_000, HostCopy: 28_700_000_000, HostRDMA: 28_300_000_000},
+			Measurements: []Measurement{all(14.6), rail(0, 14.5), pair(0, 1, 14.6), hosts(0, 1, 0, 28.3), inside(0, 261), copies(0, 28.7)}}, Pass, nil, nil, ""},
 		{"all slow alike are the network's", Report{Nodes: 3, Expected: 50 * rdma.GBps, Measurements: []Measurement{all(10), pair(0, 1, 10), pair(0, 2, 10), pair(1, 2, 10)}}, Slow, nil, nil, "20% of it"},
 		{"decided already", Report{Verdict: WrongTransport, Nodes: 2, Expected: 194 * rdma.GBps, Measurements: []Measurement{all(5)}}, WrongTransport, nil, nil, ""},
 	} {

@@ -184,10 +184,22 @@ func (c *Check) expect(rails []rail) {
 	if c.settings.Mode == agent.RDMA && (r.Backend == fabric.NCCL || c.settings.Expected.Bandwidth > 0) {
 		r.Expected = rdma.ExpectedBandwidth(c.devices, c.settings.Expected)
 	}
+	var one rdma.BytesPerSecond
+	if c.settings.Mode == agent.RDMA {
+		r.Figures = c.settings.Expected.Figures
+		one = r.Figures.OneGPU
+	}
+	if one > 0 && r.RanksPerNode == 1 {
+		r.Expected = one
+	}
 	if r.Backend == fabric.NCCL {
 		c.drive(rails)
 		for i := range rails {
 			r.Rails[i].Expected, r.Rails[i].Far = c.expectedOf(rails[i])
+			// One GPU of each node drives the rail.
+			if one > 0 {
+				r.Rails[i].Expected = min(r.Rails[i].Expected, one)
+			}
 		}
 	}
 }

@@ -85,6 +85,19 @@ func (m Measurement) Bandwidth() rdma.BytesPerSecond {
 	return rdma.BytesPerSecond(min(float64(m.Bytes)/m.Time.Seconds()*factor, maxBandwidth))
 }
 
+// Range is the lowest and the highest bandwidth of an operation, 0 without a measurement.
+func Range(all []Measurement, operation Operation) (lowest, highest rdma.BytesPerSecond) {
+	for _, m := range all {
+		if b := m.Bandwidth(); m.Operation == operation && b > 0 {
+			highest = max(highest, b)
+			if lowest == 0 || b < lowest {
+				lowest = b
+			}
+		}
+	}
+	return lowest, highest
+}
+
 // Best is the highest bus bandwidth of all_reduce over all ranks, 0 for none.
 func Best(all []Measurement) rdma.BytesPerSecond { return best(all, World, 0) }
 

@@ -277,7 +277,7 @@ func (c *Check) job(name string, places []int, input fabric.Input, bound time.Du
 
 func (c *Check) whole(bound time.Duration) *job {
 	sizes, pairBytes := fabric.Sizes(c.report.Backend, c.settings.Mode != agent.RDMA && len(c.Nodes) > 1)
-	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: !c.Quick, Inside: !c.Quick}
+	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: !c.Quick, Inside: !c.Quick || c.report.Backend == fabric.NCCL}
 	name := "all"
 	if c.Quick {
 		name = "quick"

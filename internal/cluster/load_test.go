@@ -112,6 +112,7 @@ network:
     attachments: [default/a, default/b]
     resources: {openshift.io/a: 1, openshift.io/b: 2}
     expected_bandwidth: 194.6GB/s
+    expected: {one_gpu: 14.6GB/s, inside: 261GB/s, pair: 50GB/s, host_copy: 28.7GB/s, host_rdma: 28.3GB/s}
 `
 
 func TestEveryKey(t *testing.T) {
@@ -129,6 +130,7 @@ func TestEveryKey(t *testing.T) {
 	want.Network.RDMA = RDMA{
 		Attachments: []string{"default/a", "default/b"}, Resources: ResourceCounts{"openshift.io/a": 1, "openshift.io/b": 2},
 		ExpectedBandwidth: 194_600_000_000,
+		Expected:          Figures{OneGPU: 14_600_000_000, Inside: 261_000_000_000, Pair: 50_000_000_000, HostCopy: 28_700_000_000, HostRDMA: 28_300_000_000},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -169,6 +171,7 @@ func TestValuesThatCannotBe(t *testing.T) {
 		"network: {rdma: {resources: {nvidia.com/gpu: 1}}}":                                   `gpus.per_node sets the number of GPUs: leave this resource out`,
 		"network:\n  rdma:\n    resources:\n      openshift.io/a: 1\n      openshift.io/a: 2": `:5:7: network.rdma.resources[openshift.io/a]: the key stands in line 4 already`,
 		"network: {rdma: {expected_bandwidth: 200}}":                                          `network.rdma.expected_bandwidth: "200": has no unit; want GB/s`,
+		"network: {rdma: {expected: {pair: 14.6}}}":                                           `network.rdma.expected.pair: "14.6": has no unit; want GB/s`,
 		"network: {rdma: {expected_bandwidth: 83.33GiB/s}}":                                   `is in 2^30 bytes per second; want GB/s (10^9 bytes per second), as in "200GB/s": this is 89.47GB/s`,
 		"network: {rdma: {expected_bandwidth: 1600Gb/s}}":                                     `is in bits per second; want GB/s (10^9 bytes per second), as in "200GB/s": this is 200GB/s`,
 		"network: {rdma: {host_network: true, resources: {openshift.io/eno5np0rdma: 1}}}":     `network.rdma.host_network`,

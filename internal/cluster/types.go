@@ -114,6 +114,16 @@ type RDMA struct {
 	HostNetwork bool `json:"host_network,omitempty" jsonschema_description:"whether pods in mode rdma share their host's network: for host devices over Ethernet, whose addresses pods cannot use otherwise; one environment per host, no NetworkPolicy applies"`
 	// ExpectedBandwidth is 0 for the sum of the rates of a node's active devices.
 	ExpectedBandwidth Bandwidth `json:"expected_bandwidth,omitempty" jsonschema:"description=bus bandwidth of a node in GB/s (10^9 bytes per second) as nccl-tests prints it: as in 200GB/s"`
+	Expected          Figures   `json:"expected,omitempty"`
+}
+
+// Figures are what check-fabric should measure in addition to the ring over all GPUs. 0 is not set.
+type Figures struct {
+	OneGPU   Bandwidth `json:"one_gpu,omitempty" jsonschema_description:"ring of one GPU per node, and the most that a rail alone is expected to reach"`
+	Inside   Bandwidth `json:"inside,omitempty" jsonschema_description:"all_reduce inside a node, as in 261GB/s"`
+	Pair     Bandwidth `json:"pair,omitempty" jsonschema_description:"what each node of a pair sends to the other, all its GPUs together"`
+	HostCopy Bandwidth `json:"host_copy,omitempty" jsonschema_description:"copies from the host's memory to each GPU, as in 28.7GB/s"`
+	HostRDMA Bandwidth `json:"host_rdma,omitempty" jsonschema_description:"RDMA between the memories of two hosts on one rail, as in 28.3GB/s"`
 }
 
 // Adds are all capabilities that pods in mode RDMA ask for.

@@ -21,6 +21,8 @@ const (
 	SendRecv Operation = "send_recv"
 	// HostCopy copies from the host's memory to the GPU, on all GPUs of a node at once; the slowest counts.
 	HostCopy Operation = "host_copy"
+	// HostRDMA writes from the memory of the first node of Pair into that of the second one, over Rail, by perftest's ib_write_bw.
+	HostRDMA Operation = "host_rdma"
 )
 
 // Scope is the set of ranks that take part.
@@ -34,7 +36,7 @@ const (
 	InNode Scope = "node"
 	// InPair: those of Pair.
 	InPair Scope = "pair"
-	// ByRail: all of them, over Rail alone.
+	// ByRail: all of them, or those of Pair, over Rail alone.
 	ByRail Scope = "rail"
 )
 
@@ -81,6 +83,19 @@ func (m Measurement) Bandwidth() rdma.BytesPerSecond {
 		factor = n / 2
 	}
 	return rdma.BytesPerSecond(min(float64(m.Bytes)/m.Time.Seconds()*factor, maxBandwidth))
+}
+
+// Range is the lowest and the highest bandwidth of an operation, 0 without a measurement.
+func Range(all []Measurement, operation Operation) (lowest, highest rdma.BytesPerSecond) {
+	for _, m := range all {
+		if b := m.Bandwidth(); m.Operation == operation && b > 0 {
+			highest = max(highest, b)
+			if lowest == 0 || b < lowest {
+				lowest = b
+			}
+		}
+	}
+	return lowest, highest
 }
 
 // Best is the highest bus bandwidth of all_reduce over all ranks, 0 for none.

@@ -54,8 +54,12 @@ func (r *Report) between(m Measurement) string {
 	case InPair:
 		return fmt.Sprintf("nodes %d and %d", m.Pair[0], m.Pair[1])
 	case ByRail:
+		who := "all"
+		if m.Pair != (Pair{}) {
+			who = fmt.Sprintf("nodes %d and %d", m.Pair[0], m.Pair[1])
+		}
 		if m.Rail >= 0 && m.Rail < len(r.Rails) {
-			return "all, on " + r.Rails[m.Rail].Name
+			return who + ", on " + r.Rails[m.Rail].Name
 		}
 	}
 	return "all ranks"

@@ -47,6 +47,8 @@ type Report struct {
 	Bandwidth rdma.BytesPerSecond `json:"bandwidthBytesPerSecond"`
 	// Expected is the expected bandwidth, 0 if there is none.
 	Expected rdma.BytesPerSecond `json:"expectedBytesPerSecond,omitempty"`
+	// Figures are what the cluster file expects of single measurements.
+	Figures rdma.Figures `json:"figures,omitzero"`
 	// Latency is the time of the smallest all_reduce, in nanoseconds.
 	Latency time.Duration `json:"latencyNanoseconds,omitempty"`
 	Rails   []Rail        `json:"rails,omitempty"`
@@ -105,6 +107,8 @@ func (r *Report) Judge() {
 	slow = append(slow, r.slowNodes()...)
 	slow = append(slow, r.slowInside()...)
 	slow = append(slow, r.slowRails()...)
+	slow = append(slow, r.slowHosts()...)
+	slow = append(slow, r.belowFigures()...)
 	if len(slow) > 0 {
 		r.Verdict, r.Message = Slow, strings.Join(slow, "; ")
 	}
@@ -189,6 +193,66 @@ func (r *Report) slowRails() (slow []string) {
 		r.FaultyRails = append(r.FaultyRails, rail.String())
 	}
 	return slow
+}
+
+// slowHosts compares RDMA between host memories, which no GPU limits, over all rails and pairs.
+func (r *Report) slowHosts() (slow []string) {
+	var fastest rdma.BytesPerSecond
+	for _, m := range r.Measurements {
+		if m.Operation == HostRDMA {
+			fastest = max(fastest, m.Bandwidth())
+		}
+	}
+	for _, m := range r.Measurements {
+		if m.Operation != HostRDMA || m.Rail < 0 || m.Rail >= len(r.Rails) || !m.Pair.Within(r.Nodes) || !below(m.Bandwidth(), fastest, alike) {
+			continue
+		}
+		rail := r.Rails[m.Rail].String()
+		slow = append(slow, fmt.Sprintf("rail %s: RDMA between the memories of %s reaches %s, elsewhere %s", rail, NodesAt(m.Pair[:], r.KubernetesNodes), m.Bandwidth(), fastest))
+		if !slices.Contains(r.FaultyRails, rail) {
+			r.FaultyRails = append(r.FaultyRails, rail)
+		}
+	}
+	return slow
+}
+
+// belowFigures compares measurements with the cluster file's figures. The best size counts.
+func (r *Report) belowFigures() (slow []string) {
+	best := map[string]Measurement{}
+	var order []string
+	for _, m := range r.Measurements {
+		if r.figure(m) == 0 {
+			continue
+		}
+		what := fmt.Sprintf("%s between %s", m.Operation, r.between(m))
+		if _, seen := best[what]; !seen {
+			order = append(order, what)
+		}
+		if m.Bandwidth() >= best[what].Bandwidth() {
+			best[what] = m
+		}
+	}
+	for _, what := range order {
+		if m := best[what]; below(m.Bandwidth(), r.figure(m), enough) {
+			slow = append(slow, fmt.Sprintf("%s: %s, expected %s", what, m.Bandwidth(), r.figure(m)))
+		}
+	}
+	return slow
+}
+
+// figure is what the cluster file expects of a measurement, 0 for nothing.
+func (r *Report) figure(m Measurement) rdma.BytesPerSecond {
+	switch {
+	case m.Operation == HostCopy:
+		return r.Figures.HostCopy
+	case m.Operation == HostRDMA:
+		return r.Figures.HostRDMA
+	case m.Scope == InPair:
+		return r.Figures.Pair
+	case m.Scope == InNode:
+		return r.Figures.Inside
+	}
+	return 0
 }
 
 // String is "net1 (10.0.103.0/24)".

@@ -66,6 +66,12 @@ func rail(i int, gbps float64) Measurement {
 	return m
 }
 
+func hosts(a, b, i int, gbps float64) Measurement {
+	m := rail(i, gbps)
+	m.Operation, m.Pair = HostRDMA, Pair{a, b}
+	return m
+}
+
 func TestJudge(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -94,6 +100,17 @@ func TestJudge(t *testing.T) {
 			Pass, nil, nil, ""},
 		{"one of the rails without a near GPU", Report{Nodes: 2, Rails: []Rail{{Name: "net1", Expected: 48 * rdma.GBps}, {Name: "net2", Far: true}, {Name: "net3", Far: true}}, Measurements: []Measurement{all(48), rail(0, 47), rail(1, 4), rail(2, 15)}},
 			Slow, nil, []string{"net2"}, "rail net2: 4.0 GB/s (3.7 GiB/s), another has 15.0 GB/s"},
+		{"RDMA between hosts, slow on one rail", Report{Nodes: 4, Rails: []Rail{{Name: "net1"}, {Name: "net2"}}, Measurements: []Measurement{all(1), hosts(0, 1, 0, 28), hosts(2, 3, 0, 27), hosts(0, 1, 1, 28.3), hosts(2, 3, 1, 9)}},
+			Slow, nil, []string{"net2"}, "rail net2: RDMA between the memories of nodes 2 and 3 reaches 9.0 GB/s (8.4 GiB/s), elsewhere 28.3 GB/s"},
+		{"RDMA between hosts alike", Report{Nodes: 2, Rails: []Rail{{Name: "net1"}, {Name: "net2"}}, Measurements: []Measurement{all(1), hosts(0, 1, 0, 28), hosts(0, 1, 1, 20)}}, Pass, nil, nil, ""},
+		{"below the cluster's own figures", Report{Nodes: 2, Rails: []Rail{{Name: "net1"}}, Figures: rdma.Figures{Inside: 261 * rdma.GBps, Pair: 14 * rdma.GBps, HostCopy: 28 * rdma.GBps, HostRDMA: 28 * rdma.GBps},
+			Measurements: []Measurement{all(1), pair(0, 1, 7), hosts(0, 1, 0, 20), inside(0, 1), inside(0, 150), inside(1, 151), copies(0, 20), copies(1, 21)}}, Slow, nil, nil,
+			"send_recv between nodes 0 and 1: 7.0 GB/s (6.5 GiB/s), expected 14.0 GB/s (13.0 GiB/s); host_rdma between nodes 0 and 1, on net1: 20.0 GB/s (18.6 GiB/s), expected 28.0 GB/s (26.1 GiB/s); " +
+				"all_reduce between ranks of node 0: 150.0 GB/s (139.7 GiB/s), expected 261.0 GB/s (243.1 GiB/s); all_reduce between ranks of node 1: 151.0 GB/s (140.6 GiB/s), expected 261.0 GB/s (243.1 GiB/s); " +
+				"host_copy between ranks of node 0: 20.0 GB/s (18.6 GiB/s), expected 28.0 GB/s (26.1 GiB/s); host_copy between ranks of node 1: 21.0 GB/s (19.6 GiB/s), expected 28.0 GB/s (26.1 GiB/s)"},
+		{"what the earlier benchmarks measured", Report{Nodes: 2, Expected: 14_600_000_000, Rails: []Rail{{Name: "net1", Expected: 14_600_000_000}},
+			Figures:      rdma.Figures{OneGPU: 14_600_000_000, Inside: 261 * rdma.GBps, Pair: 14_600_000_000, HostCopy: 28_700_000_000, HostRDMA: 28_300_000_000},
+			Measurements: []Measurement{all(14.6), rail(0, 14.5), pair(0, 1, 14.6), hosts(0, 1, 0, 28.3), inside(0, 261), copies(0, 28.7)}}, Pass, nil, nil, ""},
 		{"all slow alike are the network's", Report{Nodes: 3, Expected: 50 * rdma.GBps, Measurements: []Measurement{all(10), pair(0, 1, 10), pair(0, 2, 10), pair(1, 2, 10)}}, Slow, nil, nil, "20% of it"},
 		{"decided already", Report{Verdict: WrongTransport, Nodes: 2, Expected: 194 * rdma.GBps, Measurements: []Measurement{all(5)}}, WrongTransport, nil, nil, ""},
 	} {
@@ -134,7 +151,7 @@ func TestParseLine(t *testing.T) {
 
 func TestPrint(t *testing.T) {
 	r := Report{Nodes: 2, RanksPerNode: 4, Transport: "RDMA with GPUDirect", Expected: 194 * rdma.GBps, Sockets: 5 * rdma.GBps, Rails: []Rail{{Name: "mlx5_6"}},
-		Measurements: []Measurement{rail(0, 48), pair(0, 1, 190), all(190)}}
+		Measurements: []Measurement{rail(0, 48), hosts(0, 1, 0, 28.3), pair(0, 1, 190), all(190)}}
 	Sort(r.Measurements)
 	r.Judge()
 	var out strings.Builder
@@ -145,6 +162,7 @@ func TestPrint(t *testing.T) {
 all_reduce  all ranks      1.0 GB  5.2632ms  190.0 GB/s (177.0 GiB/s)
 send_recv   nodes 0 and 1  1.0 GB  5.2632ms  190.0 GB/s (177.0 GiB/s)
 all_reduce  all, on mlx5_6  1.0 GB  20.8333ms  48.0 GB/s (44.7 GiB/s)
+host_rdma   nodes 0 and 1, on mlx5_6  1.0 GB  35.3357ms  28.3 GB/s (26.4 GiB/s)
 over TCP sockets: 5.0 GB/s (4.7 GiB/s); without them it is 38.0 times that
 `
 	if diff := cmp.Diff(strings.Fields(want), strings.Fields(out.String())); diff != "" {

@@ -42,6 +42,19 @@ type Expected struct {
 	ServiceLevel string         `json:"serviceLevel,omitempty"`
 	MinNChannels string         `json:"minNChannels,omitempty"`
 	Bandwidth    BytesPerSecond `json:"bandwidthBytesPerSecond,omitempty"`
+	Figures      Figures        `json:"figures,omitzero"`
+}
+
+// Figures are what a cluster file expects of single measurements of check-fabric, in bytes per second.
+type Figures struct {
+	// OneGPU is the ring of jobs with one GPU per node, and the most that a rail alone reaches.
+	OneGPU BytesPerSecond `json:"oneGPU,omitempty"`
+	// Inside is all_reduce inside a node, Pair what each of two nodes sends.
+	Inside BytesPerSecond `json:"inside,omitempty"`
+	Pair   BytesPerSecond `json:"pair,omitempty"`
+	// HostCopy is from the host's memory to each GPU, HostRDMA from one host's memory to another's on one rail.
+	HostCopy BytesPerSecond `json:"hostCopy,omitempty"`
+	HostRDMA BytesPerSecond `json:"hostRDMA,omitempty"`
 }
 
 // Detect reads the facts of a node. An unreadable fact is absent, and a finding if it matters.

@@ -251,7 +251,8 @@ func rdmaUnreferenced(u trainer) {
 // rdmaTraining tests that DeepSpeed trains over the rails and sends little anywhere else. Then
 // doctor reports a training that hangs.
 func rdmaTraining(u trainer) {
-	file := u.withRails(ncclSCC)
+	// More than any pair here exchanges.
+	file := u.withRails(ncclSCC, "enabled: true\n", "enabled: true\n    expected: {pair: 400GB/s}\n")
 	u.prepare(file)
 	out, code := u.mlenv("admin", "status", file)
 	u.equal("exit code of mlenv admin status", strconv.Itoa(code), "0")
@@ -263,6 +264,10 @@ func rdmaTraining(u trainer) {
 	u.equal("exit code of mlenv check-fabric", strconv.Itoa(code), "0")
 	if !ratio.MatchString(out) || !strings.Contains(out, "gloo over net1") {
 		u.Errorf("no comparison with sockets is printed:\n%s", out)
+	}
+	u.mustContain(out, "send_recv between nodes 0 and 1: ", "expected 400.0 GB/s")
+	if rows := hostRow.FindAllString(out, -1); len(rows) != 4 {
+		u.Errorf("%d rows are about RDMA between the hosts' memories, want one for each of 4 rails:\n%s", len(rows), out)
 	}
 
 	synced, results := u.taskEnd(u.startTkn("task", "sync-repo", "--param=repo-url="+u.repo))
@@ -293,6 +298,9 @@ func rdmaTraining(u trainer) {
 
 // ratio matches check-fabric's comparison with sockets.
 var ratio = regexp.MustCompile(`over TCP sockets: [0-9.]+ GB/s \(.*\); without them it is [0-9.]+ times that`)
+
+// hostRow matches a row of check-fabric about RDMA between the memories of hosts. The stand-in sends 1 Gb/s at most.
+var hostRow = regexp.MustCompile(`(?m)^host_rdma +nodes 0 and 1, on net[1-4] +65\.5 kB +\S+ +0\.[01]\d* GB/s`)
 
 // received returns the bytes that each of two nodes has received on net1 and on eth0.
 func (u trainer) received() (nodes [2][2]int) {

@@ -90,6 +90,7 @@ func fabricFacts(f *fabric.Report) []fact {
 	if f.Latency > 0 {
 		list = append(list, fact{Name: "Latency of the smallest", Value: f.Latency.Round(100 * time.Nanosecond).String()})
 	}
+	list = append(list, bandwidthFact(f, "From the hosts' memory to the GPUs", fabric.HostCopy), bandwidthFact(f, "Between the memories of hosts, by RDMA", fabric.HostRDMA))
 	if f.Sockets > 0 {
 		list = append(list, fact{Name: "Over TCP sockets", Value: fmt.Sprintf("%s; the measured transport is %.1f times as fast", f.Sockets, f.Ratio())})
 	}
@@ -100,6 +101,18 @@ func fabricFacts(f *fabric.Report) []fact {
 		list = append(list, fact{Name: "Rails at fault", Value: strings.Join(f.FaultyRails, ", ")})
 	}
 	return withValues(append(list, fact{Name: "Measured with", Value: fmt.Sprintf("%s, %s of %s each", f.Backend, humanize.Count(f.Nodes, "node"), humanize.Count(f.RanksPerNode, "rank"))}))
+}
+
+// bandwidthFact is the range of an operation that the chart does not show, without a value if it was not measured.
+func bandwidthFact(f *fabric.Report, name string, operation fabric.Operation) fact {
+	switch lowest, highest := fabric.Range(f.Measurements, operation); {
+	case highest == 0:
+		return fact{Name: name}
+	case lowest == highest:
+		return fact{Name: name, Value: highest.String()}
+	default:
+		return fact{Name: name, Value: fmt.Sprintf("%s to %s", lowest, highest)}
+	}
 }
 
 func bandwidthChart(f *fabric.Report) chart.Chart {

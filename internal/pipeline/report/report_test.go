@@ -297,6 +297,10 @@ func full() receipt.Receipt {
 			r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: operation, Scope: fabric.World, Bytes: size, Ranks: 2, Time: 20*time.Microsecond + time.Duration(size)/time.Duration(80+i)})
 		}
 	}
+	for node, gbps := range []int{28, 26} {
+		r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.HostCopy, Scope: fabric.InNode, Node: node, Bytes: 1e9, Ranks: 4, Time: time.Second / time.Duration(gbps)})
+	}
+	r.Fabric.Measurements = append(r.Fabric.Measurements, fabric.Measurement{Operation: fabric.HostRDMA, Scope: fabric.ByRail, Pair: fabric.Pair{0, 1}, Bytes: 65536, Ranks: 2, Time: 2315})
 	return r
 }
 

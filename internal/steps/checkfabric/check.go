@@ -156,6 +156,9 @@ func (c *Check) measure(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := c.measureHosts(ctx, rails); err != nil {
+		return err
+	}
 	if c.CompareTCP {
 		return c.compareTCP(ctx)
 	}
@@ -186,10 +189,22 @@ func (c *Check) expect(rails []rail) {
 	if c.settings.Mode == agent.RDMA && (r.Backend == fabric.NCCL || c.settings.Expected.Bandwidth > 0) {
 		r.Expected = rdma.ExpectedBandwidth(c.devices, c.settings.Expected)
 	}
+	var one rdma.BytesPerSecond
+	if c.settings.Mode == agent.RDMA {
+		r.Figures = c.settings.Expected.Figures
+		one = r.Figures.OneGPU
+	}
+	if one > 0 && r.RanksPerNode == 1 {
+		r.Expected = one
+	}
 	if r.Backend == fabric.NCCL {
 		c.drive(rails)
 		for i := range rails {
 			r.Rails[i].Expected, r.Rails[i].Far = c.expectedOf(rails[i])
+			// One GPU of each node drives the rail.
+			if one > 0 {
+				r.Rails[i].Expected = min(r.Rails[i].Expected, one)
+			}
 		}
 	}
 }
@@ -322,7 +337,7 @@ func (c *Check) together(ctx context.Context, jobs []*job) ([]outcome, error) {
 
 func (c *Check) whole(bound time.Duration) *job {
 	sizes, pairBytes := fabric.Sizes(c.report.Backend, c.settings.Mode != agent.RDMA && len(c.Nodes) > 1)
-	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: !c.Quick, Inside: !c.Quick}
+	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: !c.Quick, Inside: !c.Quick || c.report.Backend == fabric.NCCL}
 	name := "all"
 	if c.Quick {
 		name = "quick"

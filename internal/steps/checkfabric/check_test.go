@@ -105,6 +105,16 @@ case "$input" in *'"share":0.1'*) pair 0,2 $slow; pair 1,2 $slow;; *) pair 0,2 1
 	}
 }
 
+// A quick check measures the inside of nodes with GPUs. With gloo that only shows how busy the processors are.
+func TestQuickCheckInside(t *testing.T) {
+	for backend, want := range map[fabric.Backend]bool{fabric.NCCL: true, fabric.Gloo: false} {
+		c := &Check{Nodes: make(nodes.Set, 2), Hosts: []string{"a", "b"}, Quick: true, report: fabric.Report{Backend: backend}}
+		if got := c.whole(time.Minute).input.Inside; got != want {
+			t.Errorf("%s: inside %t, want %t", backend, got, want)
+		}
+	}
+}
+
 // An image whose torch is for CPUs is measured by gloo; GPUs that one node alone does not
 // see are that node's fault.
 func TestTorchSeesNoGPU(t *testing.T) {

@@ -2,6 +2,7 @@ package checkfabric
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -123,6 +124,26 @@ func TestRailsAreDrivenByTheNearestGPU(t *testing.T) {
 				t.Errorf("turns (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// The cluster file's figure for one GPU is what such jobs and rails should reach.
+func TestFigures(t *testing.T) {
+	const one = 14_600_000_000
+	for ranks, want := range map[int]rdma.BytesPerSecond{1: one, 4: 60_625_000_000} {
+		for mode, set := range map[string]bool{agent.RDMA: true, agent.TCP: false} {
+			check := &Check{Nodes: make(nodes.Set, 2), facts: make([]agent.Facts, 2), devices: devices(), settings: network.Settings{Mode: mode, Expected: rdma.Expected{Figures: rdma.Figures{OneGPU: one, Inside: 261 * rdma.GBps}}}}
+			check.report.Backend, check.report.RanksPerNode = fabric.NCCL, ranks
+			rails := check.rails()
+			for _, r := range rails {
+				check.report.Rails = append(check.report.Rails, r.report)
+			}
+			check.expect(rails)
+			r := check.report
+			if got := []rdma.BytesPerSecond{r.Expected, r.Rails[0].Expected, r.Figures.Inside}; set && !slices.Equal(got, []rdma.BytesPerSecond{want, one, 261 * rdma.GBps}) || !set && !slices.Equal(got, []rdma.BytesPerSecond{0, 48_500_000_000, 0}) {
+				t.Errorf("%d ranks, mode %s: the ring, a rail and the nodes inside should reach %v", ranks, mode, got)
+			}
+		}
 	}
 }
 

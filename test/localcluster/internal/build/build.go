@@ -39,7 +39,7 @@ var Sets = []Set{
 	{Name: "openshift", Module: ".", Packages: []string{"./cmd/openshift-apiserver", "./cmd/openshift-builder"},
 		Sources: []string{"internal/buildapi", "internal/buildcontroller", "internal/builder", "internal/buildstatus"}, Variables: kubernetesVersion()},
 	{Name: "sriov", Module: ".", Packages: []string{"./cmd/sriov"}, Sources: []string{"internal/rdma", "internal/rdma/cni", "internal/gpu", "internal/topology"}},
-	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi"}, Sources: []string{"internal/gpu"}},
+	{Name: "in-pod", Module: ".", Packages: []string{"./cmd/coredns", "./cmd/pause", "./cmd/nvidia-smi", "./cmd/ib_write_bw"}, Sources: []string{"internal/gpu", "internal/perftest", "internal/rdma"}},
 }
 
 // Networks is Multus and Whereabouts. Whereabouts' command has no name of its own: its program is called cmd.

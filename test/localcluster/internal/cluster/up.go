@@ -394,9 +394,11 @@ func (u *startup) prepareFiles(ctx context.Context) error {
 	if err := u.linkNetworkPlugins(); err != nil {
 		return err
 	}
-	// A copy: containers have it mounted, and the cache may be rebuilt meanwhile.
-	if err := copyProgram(filepath.Join(u.programs["in-pod"], "nvidia-smi"), topology.State("bin", "nvidia-smi")); err != nil {
-		return err
+	for _, name := range []string{"nvidia-smi", "ib_write_bw"} {
+		// A copy: containers have it mounted, and the cache may be rebuilt meanwhile.
+		if err := copyProgram(filepath.Join(u.programs["in-pod"], name), topology.State("bin", name)); err != nil {
+			return err
+		}
 	}
 	u.plan = &plan{
 		options: u.options, ca: ca, cacheDir: u.cacheDir,

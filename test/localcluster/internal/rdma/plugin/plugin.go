@@ -245,9 +245,10 @@ func (p *plugin) device(name string) *api.DeviceSpec {
 	return &api.DeviceSpec{HostPath: filepath.Join(p.devices(), name), ContainerPath: "/dev/infiniband/" + name, Permissions: "rw"}
 }
 
-// Tree mounts what all containers see of the tree of a node's devices: the kubelet mounts it once for several resources.
+// Tree mounts what all containers see of the tree of a node's devices, and the program that measures them: the kubelet mounts each
+// once for several resources.
 func Tree(dir string, form rdma.Form) []*api.Mount {
-	var mounts []*api.Mount
+	mounts := []*api.Mount{{HostPath: topology.State("bin", "ib_write_bw"), ContainerPath: "/usr/bin/ib_write_bw", ReadOnly: true}}
 	visible := rdma.Visible(dir, form)
 	for _, name := range slices.Sorted(maps.Keys(visible)) {
 		mounts = append(mounts, mount(visible[name], name))

@@ -1,0 +1,14 @@
+// Command ib_write_bw is a stand-in for perftest's, for containers that were given
+// stand-in RDMA devices.
+package main
+
+import (
+	"os"
+
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/perftest"
+	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/rdma"
+)
+
+func main() {
+	os.Exit(perftest.Run(os.Args[1:], os.Getenv(rdma.SysRootVariable), os.Stdout, os.Stderr))
+}

@@ -9,7 +9,7 @@ constraints.txt (the same, packages that pip cannot replace, and the rest of
 CONTEXT/lock*.txt) and each lock*.txt without the packages that stay. verify
 imports the packages in CONTEXT/base-packages, compares them with the record,
 checks the requirements of all packages that the flavour added, and looks for
-the programs that the file beside this one lists.
+the programs in the list `programs` next to this file.
 """
 
 import fnmatch

@@ -26,7 +26,7 @@ func TestBaseIsKept(t *testing.T) {
 	}
 	run(t, "python3", append([]string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", site}, files...)...)
 
-	// base.py looks for the programs in the list beside it.
+	// base.py reads the list of programs next to it.
 	record, common := t.TempDir(), t.TempDir()
 	write(t, common, "base.py", []string{strings.TrimSuffix(read(t, flavours, "common", "base.py"), "\n")})
 	write(t, common, "programs", []string{"# python", "python3"})

@@ -8,7 +8,8 @@ CONTEXT is the flavour's folder, FOLDER has the record. record writes base.json
 constraints.txt (the same, packages that pip cannot replace, and the rest of
 CONTEXT/lock*.txt) and each lock*.txt without the packages that stay. verify
 imports the packages in CONTEXT/base-packages, compares them with the record,
-and checks the requirements of all packages that the flavour added.
+checks the requirements of all packages that the flavour added, and looks for
+the programs in the list `programs` next to this file.
 """
 
 import fnmatch
@@ -17,6 +18,7 @@ import importlib
 import json
 import pathlib
 import re
+import shutil
 import sys
 from importlib import metadata
 
@@ -131,6 +133,9 @@ def verify(context, folder):
     broken = [problem for name in [*before, *added] for problem in unmet(name, have)]
     if broken:
         raise Refused("checking requirements: " + "; ".join(broken))
+    missing = [program for program, in rows(pathlib.Path(__file__).with_name("programs")) if not shutil.which(program)]
+    if missing:
+        raise Refused(f"looking for programs in PATH: {', '.join(missing)} not found; want them from the flavour's packages")
     print("unchanged:", ", ".join(f"{name} {found['version']}" for name, found in before.items()))
 
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -16,6 +17,25 @@ var (
 	heading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
 	notInID  = regexp.MustCompile(`[^a-z0-9 _-]`)
 )
+
+// Each row of the page says what is unproven, the command that proves it, and what happens until then.
+func TestUnproven(t *testing.T) {
+	rows := 0
+	for line := range strings.Lines(read(t, filepath.Join("..", "..", "docs", "unproven.md"))) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| what ") || strings.HasPrefix(line, "| --- ") {
+			continue
+		}
+		rows++
+		cells := strings.Split(strings.Trim(line, "|"), " | ")
+		if len(cells) != 3 || slices.ContainsFunc(cells, func(cell string) bool { return strings.TrimSpace(cell) == "" }) || !span.MatchString(cells[1]) {
+			t.Errorf("%s: want three cells, none of them empty, the second one with a command", line)
+		}
+	}
+	if rows < 20 {
+		t.Errorf("%d rows found, want all of the page", rows)
+	}
+}
 
 // TestDocs checks every page of the repository: what links lead to is there, headings
 // included, and commands in code are those of mlenv and make, with flags that there are.

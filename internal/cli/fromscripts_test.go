@@ -26,7 +26,7 @@ func read(t *testing.T, name string) string {
 	return string(content)
 }
 
-// Every old name has a row, and what a row names is there: commands with their flags, make
+// Every old name and every old check has a row, and what a row names is there: commands with their flags, make
 // targets, pages.
 func TestFromScripts(t *testing.T) {
 	var want, got []string
@@ -38,11 +38,15 @@ func TestFromScripts(t *testing.T) {
 	targets := makeTargets(t)
 	docs := filepath.Join("..", "..", "docs")
 	for line := range strings.Lines(read(t, filepath.Join(docs, "from-scripts.md"))) {
-		cells := strings.Split(strings.TrimSpace(line), " | ")
-		if !strings.HasPrefix(line, "| `") || len(cells) < 2 {
+		if !strings.HasPrefix(line, "| `") {
 			continue
 		}
-		old := span.FindStringSubmatch(cells[0])[1]
+		cells := strings.Split(strings.Trim(line, "| \n"), " | ")
+		if len(cells) < 2 {
+			t.Errorf("%q: want an old name and its counterpart", line)
+			continue
+		}
+		old := strings.ReplaceAll(span.FindStringSubmatch(cells[0])[1], `\|`, "|")
 		got = append(got, old)
 		counterparts := 0
 		for _, found := range span.FindAllStringSubmatch(strings.Join(cells[1:], " "), -1) {

@@ -26,6 +26,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/buildimage"
@@ -365,6 +366,38 @@ func builtInFull(u trainer) {
 	e := u.endWithin(u.start("e2e/torchrun.sh", buildingFlags...), building).succeeded().ranks(2)
 	u.nothingLeft()
 	developmentServices(e.results["image"])(u)
+}
+
+// gpuFlavours builds the GPU flavours on stand-ins for NVIDIA's bases. It logs what images/README.md has.
+func gpuFlavours(u trainer) {
+	const file = "--cluster-file=../../clusters/local.yaml"
+	u.install("../../clusters/local.yaml")
+	repository, commit := serveRepository(u.T, map[string]string{".": filepath.Join("testdata", "videollama2")})
+	for _, of := range []struct{ flavour, base string }{{"pytorch-2.9-numpy2", "pytorch-25.09-py3"}, {"pytorch-2.8-numpy1", "pytorch-25.08-py3"}} {
+		base := imageIn(u.built(u.build(file, "--folder=../images/substitute-base", "--flavour=substitute", "--base-image="+smallBase, "--build-arg=STANDS_FOR="+of.base)))
+		began := time.Now()
+		b := u.built(u.build(file, "--flavour="+of.flavour, "--base-image="+base, "--build-arg=VIDEOLLAMA2_REPO="+repository, "--build-arg=VIDEOLLAMA2_COMMIT="+commit),
+			"installed VideoLLaMA2 "+commit, "unchanged: torch ")
+		u.Logf("building %s took %s; it has %s in addition to the %s of its base", of.flavour, time.Since(began).Round(time.Second),
+			humanize.Bytes(u.sizeOf(imageIn(b))-u.sizeOf(base)), humanize.Bytes(u.sizeOf(base)))
+	}
+}
+
+// sizeOf is the sum of an image's layers, which the cluster's builds do not compress.
+func (u trainer) sizeOf(image string) (size int64) {
+	u.Helper()
+	pulled, err := crane.Pull(image, crane.WithContext(u.Context()))
+	if err != nil {
+		u.Fatal(err)
+	}
+	manifest, err := pulled.Manifest()
+	if err != nil {
+		u.Fatal(err)
+	}
+	for _, layer := range manifest.Layers {
+		size += layer.Size
+	}
+	return size
 }
 
 // apiServerAway tests that a build continues while the API server is down, and that build-image

@@ -38,8 +38,11 @@ func githubAction(u trainer) {
 		"repo-url": u.repo, "launcher": "command", "gpus-per-node": "1", "check-fabric": "false",
 	}
 	r.inputs["script"], r.inputs["env"], r.inputs["script-args"] = "e2e/says.py", "TEXT=a=b,c\nMORE=::error::no command\n", "one\ntwo words\n"
+	r.inputs["deepspeed-config"] = "transformer/ds_zero2.json"
 	said := r.step("train")
-	said.succeeded("::group::train\n", "[0 -] ['one', 'two words'] a=b,c ::error::no command\n", "::endgroup::\n")
+	said.succeeded("::group::train\n",
+		"[0 -] ['--deepspeed', '--deepspeed_config', 'transformer/ds_zero2.json', 'one', 'two words'] a=b,c ::error::no command\n", "::endgroup::\n")
+	r.inputs["deepspeed-config"] = ""
 	e := u.end(said.outputs["run"])
 	e.succeeded()
 	for output, want := range map[string]string{

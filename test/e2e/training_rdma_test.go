@@ -260,6 +260,14 @@ func rdmaTraining(u trainer) {
 	u.install(file)
 	u.mustContain(u.task("provision", "--param=nodes=2", oneGPU, "--param=mode=auto", "--param=keep-for=30m"), "Mode rdma because")
 
+	// The agent gives NCCL's settings to what it starts, not to the container.
+	if out := u.kubectl("exec", "ml-dev-env-0", "--container=train", "--", "env"); strings.Contains(out, "NCCL_IB_HCA=") {
+		u.Errorf("the container has NCCL_IB_HCA, which docs/from-scripts.md denies:\n%s", out)
+	}
+	out, code = u.mlenv("shell", "0", "--", "env")
+	u.equal("exit code of mlenv shell", strconv.Itoa(code), "0")
+	u.mustContain(out, "\nNCCL_IB_HCA==mlx5_")
+
 	out, code = u.mlenv("check-fabric", "--compare=tcp")
 	u.equal("exit code of mlenv check-fabric", strconv.Itoa(code), "0")
 	if !ratio.MatchString(out) || !strings.Contains(out, "gloo over net1") {

@@ -92,6 +92,7 @@ var (
 	nightlyHeavy = []scenario{
 		{"tutorials", 2, tutorials},
 		{"built-in-full", 2, builtInFull},
+		{"gpu-flavours", 0, gpuFlavours},
 		{"package-missing", 0, packageMissing},
 		{"deepspeed-node-storage", 2, deepspeedNodeStorage},
 	}

@@ -26,9 +26,12 @@ func TestBaseIsKept(t *testing.T) {
 	}
 	run(t, "python3", append([]string{"-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", site}, files...)...)
 
-	record := t.TempDir()
+	// base.py reads the list of programs next to it.
+	record, common := t.TempDir(), t.TempDir()
+	write(t, common, "base.py", []string{strings.TrimSuffix(read(t, flavours, "common", "base.py"), "\n")})
+	write(t, common, "programs", []string{"# python", "python3"})
 	base := func(verb string) (string, error) {
-		command := exec.CommandContext(t.Context(), "python3", filepath.Join(flavours, "common", "base.py"), verb, context, record)
+		command := exec.CommandContext(t.Context(), "python3", filepath.Join(common, "base.py"), verb, context, record)
 		command.Env = append(os.Environ(), "PYTHONPATH="+site, "PYTHONDONTWRITEBYTECODE=1")
 		output, err := command.CombinedOutput()
 		return string(output), err
@@ -65,5 +68,10 @@ func TestBaseIsKept(t *testing.T) {
 				t.Errorf("base.py verify: %v, %q: a failure with %q wanted", err, output, test.want)
 			}
 		})
+	}
+
+	write(t, common, "programs", []string{"python3", "no-such-program"})
+	if output, err := base("verify"); err == nil || !strings.Contains(output, "looking for programs in PATH: no-such-program not found") {
+		t.Errorf("base.py verify without a program: %v, %q: a failure that names it wanted", err, output)
 	}
 }

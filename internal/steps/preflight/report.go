@@ -146,10 +146,13 @@ func (r Report) brief() string {
 	if unknown := len(r.of(Unknown)); unknown > 0 {
 		parts = append(parts, fmt.Sprintf("%d unknown", unknown))
 	}
+	if mode == objects.RDMA {
+		parts = append(parts, "the rest in docs/unproven.md")
+	}
 	return "preflight: " + strings.Join(parts, ", ")
 }
 
-// Print writes a table of the checks, each with its fix, and the verdict.
+// Print writes a table of the checks, each with its fix, the verdict, and where to read what no check can know.
 func (r Report) Print(w io.Writer) {
 	names, verdicts := len("CHECK"), len("VERDICT")
 	for _, check := range r.Checks {
@@ -168,6 +171,9 @@ func (r Report) Print(w io.Writer) {
 		}
 	}
 	fmt.Fprintf(w, "\nVerdict: %s.\n", r.Verdict())
+	if mode, _ := r.Mode(); mode == objects.RDMA || len(r.of(Unknown)) > 0 {
+		fmt.Fprintln(w, "docs/unproven.md lists what only the real cluster can prove, each with the command that proves it.")
+	}
 }
 
 // MarshalJSON is the report for machines, with its verdict and mode.

@@ -79,7 +79,7 @@ func taskArguments(cmd *cobra.Command, args []string) (env, script []string) {
 
 // AddFlags adds the flags that the step and mlenv share, with their defaults.
 func (o *Options) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, passed to the script as --deepspeed_config")
+	flags.StringVar(&o.DeepSpeedConfig, "deepspeed-config", "", "path of a DeepSpeed configuration in the repository, passed to the script as --deepspeed --deepspeed_config FILE")
 	flags.StringVar((*string)(&o.Launcher), "launcher", string(agent.DeepSpeed), "how the ranks start: deepspeed and torchrun give each rank the variables of that launcher, command runs the script once on every node, deepspeed-launcher and torchrun-launcher run the launcher itself")
 	flags.IntVar(&o.RanksPerNode, "ranks-per-node", 0, "ranks per node (default: one per GPU)")
 	flags.DurationVar(&o.Timeout, "timeout", 30*time.Minute, "how long the training may run; then the nodes stop it")

@@ -241,7 +241,7 @@ func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, 
 		spec.DebugRank = &a.DebugRank
 	}
 	if a.DeepSpeedConfig != "" {
-		spec.Args = append([]string{"--deepspeed_config", a.DeepSpeedConfig}, spec.Args...)
+		spec.Args = withDeepSpeed(a.DeepSpeedConfig, spec.Args)
 	}
 	for key := range a.SecretEnv {
 		if _, _, err := agent.ParseVariable(key + "="); err != nil {
@@ -290,6 +290,16 @@ func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, 
 			"run the task sync-repo first, or give the absolute path of a script on the nodes")
 	}
 	return spec, prepared, nil
+}
+
+// withDeepSpeed puts a configuration before a script's arguments, as deepspeed.add_config_arguments declares it: scripts that use
+// that function read the configuration only if --deepspeed is set.
+func withDeepSpeed(config string, args []string) []string {
+	given := []string{"--deepspeed", "--deepspeed_config", config}
+	if slices.ContainsFunc(args, func(arg string) bool { return arg == given[0] || strings.HasPrefix(arg, given[0]+"=") }) {
+		given = given[1:]
+	}
+	return append(given, args...)
 }
 
 // settingsLost is the error if all pods of an environment for RDMA are new: none has the network settings that provision

@@ -682,6 +682,20 @@ func TestLostEnvironment(t *testing.T) {
 
 var errStopped = errors.New("stopped")
 
+func TestDeepSpeedArguments(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                        "--deepspeed --deepspeed_config ds.json",
+		"--steps 5":               "--deepspeed --deepspeed_config ds.json --steps 5",
+		"--steps 5 --deepspeed":   "--deepspeed_config ds.json --steps 5 --deepspeed",
+		"--deepspeed=true":        "--deepspeed_config ds.json --deepspeed=true",
+		"--deepspeed_mpi --steps": "--deepspeed --deepspeed_config ds.json --deepspeed_mpi --steps",
+	} {
+		if got := strings.Join(withDeepSpeed("ds.json", strings.Fields(args)), " "); got != want {
+			t.Errorf("arguments %q: got %q, want %q", args, got, want)
+		}
+	}
+}
+
 // Tasks pass variables behind a -- of their own, so that none is a flag.
 func TestArguments(t *testing.T) {
 	for _, tc := range []struct {

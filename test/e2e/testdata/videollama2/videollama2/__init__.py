@@ -1,0 +1,1 @@
+"""Stands in for VideoLLaMA2, whose repository the tests may not reach."""

@@ -154,6 +154,10 @@ func (r *Registry) replay(m pushedManifest) error {
 // ServeHTTP implements http.Handler.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	log.Printf("%s %s", req.Method, req.URL.Path)
+	if req.URL.Path == tokenPath {
+		r.gate.serveToken(w, req)
+		return
+	}
 	if r.gate.refuse(w, req) {
 		return
 	}

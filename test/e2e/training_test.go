@@ -151,6 +151,7 @@ func testTraining(t *testing.T, times *durations) {
 	// The longest scenarios come first, so that no lane ends late.
 	light := []scenario{
 		{"rdma-training", 1, rdmaTraining},
+		{"pull-secrets-late", 1, pullSecretsLate},
 		{"rdma-by-admin", 1, rdmaByAdmin},
 		{"rdma-attachments", 1, rdmaAttachments},
 		{"privileged-gpus", 1, privilegedGPUs},

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -72,15 +73,15 @@ func withCurrent(named []corev1.LocalObjectReference, account *corev1.ServiceAcc
 	return current
 }
 
-// stepsSecrets are the Secrets that users have linked to the service account of this step: its pod pulled the steps image with
-// them, which the nodes pull too.
+// stepsSecrets are the Secrets that users have linked to the service account of the steps, with which their pods pull the steps
+// image. The nodes pull it too. Outside the cluster it is the account that mlenv install creates.
 func (p *provisioner) stepsSecrets(ctx context.Context) []corev1.LocalObjectReference {
-	if !p.clients.InCluster {
-		return nil
-	}
-	name, ok := strings.CutPrefix(kube.WhoAsks(ctx, p.clients.Kube), "system:serviceaccount:"+p.request.Namespace+":")
-	if !ok {
-		return nil
+	name := install.DefaultServiceAccount
+	if p.clients.InCluster {
+		var ok bool
+		if name, ok = strings.CutPrefix(kube.WhoAsks(ctx, p.clients.Kube), "system:serviceaccount:"+p.request.Namespace+":"); !ok {
+			return nil
+		}
 	}
 	account, err := p.clients.Kube.CoreV1().ServiceAccounts(p.request.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {

@@ -82,6 +82,22 @@ func TestPodsComeAfterTheirPullSecrets(t *testing.T) {
 	}
 }
 
+// TestStepsSecrets: the nodes pull the steps image with the Secrets of the account under which the steps run, or would run.
+func TestStepsSecrets(t *testing.T) {
+	p := newPlace(t, accountWith("mlenv-pipeline", "linked", "mlenv-pipeline-dockercfg-1"), accountWith("other", "others", "other-dockercfg-1"))
+	p.kube.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		review := &authenticationv1.SelfSubjectReview{}
+		review.Status.UserInfo.Username = "system:serviceaccount:ns:other"
+		return true, review, nil
+	})
+	for inCluster, want := range map[bool]string{true: "others", false: "linked"} {
+		step := p.provisioner(func(s *provisioner) { s.clients.InCluster = inCluster })
+		if diff := cmp.Diff([]corev1.LocalObjectReference{{Name: want}}, step.stepsSecrets(t.Context())); diff != "" {
+			t.Errorf("in the cluster %v (-want +got):\n%s", inCluster, diff)
+		}
+	}
+}
+
 // TestPullSecretsOfARunningEnvironment: a Secret that users linked to the account later is no reason for new pods. One of
 // OpenShift's may have replaced another one, which does not exist any more.
 func TestPullSecretsOfARunningEnvironment(t *testing.T) {

@@ -112,6 +112,8 @@ var (
 		{"rendezvous-late", 1, lateForRendezvous},
 		{"workspace-full", 1, workspaceFull},
 		{"out-of-memory-group", 1, groupOutOfMemory},
+		{"pull-slow", 1, slowPull},
+		{"private-steps", 1, privateSteps},
 	}
 	nightlyAlone = []scenario{
 		{"node-lost", 1, nodeLost},

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +26,8 @@ const (
 	Private = "private/"
 	// ReadOnly repositories refuse every push.
 	ReadOnly = "readonly/"
+	// Slow repositories are read at slowRate.
+	Slow = "slow/"
 )
 
 // Users of the registry. It refuses all others, except service accounts, which show their token.
@@ -124,6 +127,14 @@ func newGate(dir string, rights Rights) (*gate, error) {
 
 var repositoryPath = regexp.MustCompile(`^/v2/(.+)/(?:manifests|blobs|tags|referrers)/`)
 
+// repositoryOf is the repository that the request is about, "" for none.
+func repositoryOf(r *http.Request) string {
+	if m := repositoryPath.FindStringSubmatch(r.URL.Path); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
 // caller is who sent a request, and what the cluster answered about it.
 type caller struct {
 	user           string
@@ -132,10 +143,7 @@ type caller struct {
 
 // refuse answers a request that is not allowed, and reports whether it did.
 func (g *gate) refuse(w http.ResponseWriter, r *http.Request) bool {
-	repository := ""
-	if m := repositoryPath.FindStringSubmatch(r.URL.Path); m != nil {
-		repository = m[1]
-	}
+	repository := repositoryOf(r)
 	reads, verb := true, verbOfPull
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		reads, verb = false, verbOfPush
@@ -197,7 +205,7 @@ func (g *gate) caller(r *http.Request, repository, verb string) caller {
 // isStream reports whether the repository is an image stream of a user. Without an answer it is one.
 func (g *gate) isStream(ctx context.Context, repository string) bool {
 	namespace, stream, ok := strings.Cut(repository, "/")
-	if !ok || stream == "" || g.rights == nil || namespace+"/" == Private || namespace+"/" == ReadOnly {
+	if !ok || stream == "" || g.rights == nil || slices.Contains([]string{Private, ReadOnly, Slow}, namespace+"/") {
 		return false
 	}
 	known, has := g.ask(ctx, namespace, func(ctx context.Context) (known, has bool, err error) {

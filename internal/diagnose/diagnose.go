@@ -39,8 +39,10 @@ type Snapshot struct {
 	QueuePosition int
 	// Quotas of the environment's namespace.
 	Quotas []corev1.ResourceQuota
-	// Account is the service account of the pods. It is read only if a pod without pull secrets cannot pull.
+	// Account is the service account of the pods. It is read only if a pod cannot pull.
 	Account *corev1.ServiceAccount
+	// awaitsSecrets reports whether OpenShift gives the namespace's accounts pull secrets and Account has none yet.
+	awaitsSecrets bool
 	// ImageSizes are compressed sizes by image. Callers fill it in with ImageSize.
 	ImageSizes map[string]agent.Bytes
 }

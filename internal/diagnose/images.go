@@ -60,6 +60,12 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	case refused(lower) && slices.ContainsFunc(WithoutPullSecrets(e.Snapshot), func(p corev1.Pod) bool { return p.UID == pod.UID }):
 		what = "cannot be pulled, because the pod was created before service account " + e.Account.Name + " got its pull secrets"
 		f.Next = fmt.Sprintf("oc delete pod %s -n %s (the next pod has them)", pod.Name, pod.Namespace)
+		if spec := e.template(); spec != nil && len(spec.ImagePullSecrets) > 0 && lacksSecrets(spec.ImagePullSecrets, e.Account) {
+			f.Next = "start the environment again in the same way: that adds them to its StatefulSet and replaces the pod"
+		}
+	case refused(lower) && e.awaitsSecrets:
+		what = "cannot be pulled yet, because service account " + e.Account.Name + " has not got its pull secrets"
+		f.Next = fmt.Sprintf("wait for them: oc get serviceaccount %s -n %s -o yaml", e.Account.Name, pod.Namespace)
 	case refused(lower):
 		what = "may not be pulled without other credentials"
 		if has(lower, "may require", "does not exist") {

@@ -31,36 +31,57 @@ func IsPullSecretOf(account *corev1.ServiceAccount, ref corev1.LocalObjectRefere
 }
 
 // WithoutPullSecrets are the pods that cannot pull an image and never will: a pod copies the pull secrets of its service
-// account when it is created, and these were created before the account had any. New pods in their places can pull.
+// account when it is created, and these were created before the account had those that it has now. New pods in their places
+// can pull.
 func WithoutPullSecrets(s Snapshot) (pods []corev1.Pod) {
 	for i := range s.Pods {
-		if pod := &s.Pods[i]; pod.DeletionTimestamp == nil && s.Account != nil && len(s.Account.ImagePullSecrets) > 0 && pullsWithoutSecrets(pod) {
+		if pod := &s.Pods[i]; pod.DeletionTimestamp == nil && s.Account != nil && cannotPull(pod) && lacksSecrets(pod.Spec.ImagePullSecrets, s.Account) {
 			pods = append(pods, *pod)
 		}
 	}
 	return pods
 }
 
-func pullsWithoutSecrets(pod *corev1.Pod) bool {
-	return len(pod.Spec.ImagePullSecrets) == 0 && slices.ContainsFunc(containersOf(pod), func(c container) bool {
+func cannotPull(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(containersOf(pod), func(c container) bool {
 		return c.State.Waiting != nil && kube.ReasonFor(c.State.Waiting.Reason) == fail.ImageUnavailable
 	})
 }
 
-// readAccount reads the service account if a pod cannot pull and has no pull secrets.
-func (s *Snapshot) readAccount(ctx context.Context, client kubernetes.Interface) error {
-	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return pullsWithoutSecrets(&pod) })
+// lacksSecrets reports whether the account has a Secret for the internal registry that is not among these. A Secret that
+// OpenShift has replaced does not exist any more.
+func lacksSecrets(has []corev1.LocalObjectReference, account *corev1.ServiceAccount) bool {
+	if !HasPullSecret(account) {
+		return len(has) == 0 && len(account.ImagePullSecrets) > 0
+	}
+	return !slices.ContainsFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool {
+		return IsPullSecretOf(account, ref) && slices.Contains(has, ref)
+	})
+}
+
+// readAccount reads the service account if a pod cannot pull.
+func (s *Snapshot) readAccount(ctx context.Context, client kubernetes.Interface) (err error) {
+	i := slices.IndexFunc(s.Pods, func(pod corev1.Pod) bool { return cannotPull(&pod) })
 	if i < 0 {
 		return nil
 	}
-	pod := &s.Pods[i]
-	account, err := client.CoreV1().ServiceAccounts(pod.Namespace).Get(ctx, pod.Spec.ServiceAccountName, metav1.GetOptions{})
+	spec := s.Pods[i].Spec
+	if s.Account, err = readableAccount(ctx, client, s.Pods[i].Namespace, spec.ServiceAccountName); s.Account == nil || HasPullSecret(s.Account) {
+		return err
+	}
+	other, err := readableAccount(ctx, client, s.Pods[i].Namespace, "default")
+	s.awaitsSecrets = other != nil && HasPullSecret(other)
+	return err
+}
+
+// readableAccount returns the account, nil if it does not exist or may not be read.
+func readableAccount(ctx context.Context, client kubernetes.Interface, namespace, name string) (*corev1.ServiceAccount, error) {
+	account, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		return nil
+		return nil, nil
 	case err != nil:
-		return kube.Problem(fmt.Errorf("reading serviceaccount %s/%s: %w", pod.Namespace, pod.Spec.ServiceAccountName, err))
+		return nil, kube.Problem(fmt.Errorf("reading serviceaccount %s/%s: %w", namespace, name, err))
 	}
-	s.Account = account
-	return nil
+	return account, nil
 }

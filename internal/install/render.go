@@ -89,9 +89,21 @@ func (r Request) defaults() []bundle.Default {
 	return []bundle.Default{
 		{Param: "cluster", Value: r.Cluster.Cluster.Name},
 		{Param: "steps-image", Value: r.StepsImage},
-		{Param: "pull-secret", Value: cmp.Or(r.Cluster.Image.PullSecret, "none")},
+		{Param: "pull-secret", Value: r.pullSecret()},
 		{Param: "notify", Value: cmp.Or(r.Cluster.Notify.Secret, "none")},
 	}
+}
+
+// pullSecret is the Secret with which steps read from the image's registry, or from the base's if the image is built.
+func (r Request) pullSecret() string {
+	secret := r.Cluster.Image.PullSecret
+	if r.Cluster.Image.Name == "" {
+		secret = cmp.Or(r.Cluster.Image.BasePullSecret, secret)
+	}
+	if secret == "" || secret == "-" {
+		return "none"
+	}
+	return secret
 }
 
 func (r Request) typed() []runtime.Object {

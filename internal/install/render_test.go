@@ -2,6 +2,7 @@ package install
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
@@ -122,6 +124,27 @@ func TestForeignServiceAccountIsNotMarked(t *testing.T) {
 	for _, object := range render(t, foreign) {
 		if _, marked := object.GetLabels()[PartLabel]; marked == (object.GetKind() == "ServiceAccount" && object.GetName() == "pipeline") {
 			t.Errorf("%s is marked: %v", Title(object), marked)
+		}
+	}
+}
+
+// TestPullSecretOfSteps: they read the registry of the base if the image is built.
+func TestPullSecretOfSteps(t *testing.T) {
+	for _, test := range []struct {
+		image cluster.Image
+		want  string
+	}{
+		{cluster.Image{Flavour: "cpu"}, "none"},
+		{cluster.Image{Flavour: "cpu", PullSecret: "pods"}, "pods"},
+		{cluster.Image{Flavour: "cpu", PullSecret: "pods", BasePullSecret: "base"}, "base"},
+		{cluster.Image{Flavour: "cpu", PullSecret: "pods", BasePullSecret: "-"}, "none"},
+		{cluster.Image{Name: "registry.example.com/training:1", PullSecret: "pods", BasePullSecret: "base"}, "pods"},
+	} {
+		r := request(t)
+		r.Cluster.Image = test.image
+		i := slices.IndexFunc(r.defaults(), func(d bundle.Default) bool { return d.Param == "pull-secret" })
+		if got := r.defaults()[i].Value; got != test.want {
+			t.Errorf("%+v: %s, want %s", test.image, got, test.want)
 		}
 	}
 }

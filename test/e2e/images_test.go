@@ -187,9 +187,8 @@ func buildPush(u trainer) {
 // builtOnce builds an image from a base that needs a secret. The same inputs build nothing again;
 // a base that changed under its tag builds.
 func builtOnce(u trainer) {
-	username, password := u.registryCredentials()
-	u.kubectl("create", "secret", "docker-registry", "base", "--docker-server="+registryHost, "--docker-username="+username, "--docker-password="+password)
-	file := "--cluster-file=" + u.clusterFile(namedImage, "  flavour: cpu\n  pull_secret: base\n")
+	u.privateSecret("base")
+	file := "--cluster-file=" + u.clusterFile(namedImage, "  flavour: cpu\n"+withPullSecret+"  base_pull_secret: base\n")
 	folder := "--folder=" + u.folder("ARG BASE_IMAGE\nFROM ${BASE_IMAGE}\nARG SECRET_OF_A_BUILD=none\nENV KEPT=yes\nRUN echo $SECRET_OF_A_BUILD > /built\n")
 	private := u.privateBase()
 	// Two calls of one user at the same time make one build.

@@ -113,6 +113,8 @@ var (
 		{"rendezvous-late", 1, lateForRendezvous},
 		{"workspace-full", 1, workspaceFull},
 		{"out-of-memory-group", 1, groupOutOfMemory},
+		{"pull-slow", 1, slowPull},
+		{"private-steps", 1, privateSteps},
 	}
 	nightlyAlone = []scenario{
 		{"node-lost", 1, nodeLost},
@@ -152,6 +154,7 @@ func testTraining(t *testing.T, times *durations) {
 	// The longest scenarios come first, so that no lane ends late.
 	light := []scenario{
 		{"rdma-training", 1, rdmaTraining},
+		{"pull-secrets-late", 1, pullSecretsLate},
 		{"rdma-by-admin", 1, rdmaByAdmin},
 		{"rdma-attachments", 1, rdmaAttachments},
 		{"privileged-gpus", 1, privilegedGPUs},

@@ -72,7 +72,8 @@ var keyOf = map[string]string{
 	"volumeClaimTemplates": "name",
 }
 
-// specOf is a StatefulSet's spec as nested maps. It has a value for everything that is set only if it is wanted.
+// specOf is a StatefulSet's spec as nested maps. It has a value for everything that is set only if it is wanted, except the
+// pull secrets that OpenShift creates for the service account: it may replace them at any time.
 func specOf(set *appsv1.StatefulSet) map[string]any {
 	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&set.Spec)
 	if err != nil {
@@ -96,7 +97,10 @@ func specOf(set *appsv1.StatefulSet) map[string]any {
 		affinity["nodeAffinity"] = "any node with GPUs"
 	}
 	affinity["nodeAffinity"] = brief(affinity["nodeAffinity"])
-	pod["imagePullSecrets"] = brief(pod["imagePullSecrets"])
+	pod["imagePullSecrets"] = brief(slices.DeleteFunc(list(pod["imagePullSecrets"]), func(ref any) bool {
+		name, _ := ref.(map[string]any)["name"].(string)
+		return strings.HasPrefix(name, set.Spec.Template.Spec.ServiceAccountName+"-dockercfg-")
+	}))
 	return spec
 }
 
@@ -219,6 +223,9 @@ func brief(value any) string {
 		}
 		return strings.Join(parts, " ")
 	case []any:
+		if len(value) == 0 {
+			return none
+		}
 		parts := make([]string, len(value))
 		for i, element := range value {
 			parts[i] = brief(element)

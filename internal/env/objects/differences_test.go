@@ -154,6 +154,30 @@ func TestWhatIsTakenAwayIsADifference(t *testing.T) {
 	}
 }
 
+// TestReplacedPullSecretIsNoDifference: OpenShift may replace those that it created for the service account.
+func TestReplacedPullSecretIsNoDifference(t *testing.T) {
+	r := request(t, "barcelona")
+	with := func(names ...string) *appsv1.StatefulSet {
+		set := build(t, r).StatefulSet
+		for _, name := range names {
+			set.Spec.Template.Spec.ImagePullSecrets = append(set.Spec.Template.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: name})
+		}
+		return set
+	}
+	for _, test := range []struct {
+		live, want *appsv1.StatefulSet
+		found      int
+	}{
+		{with("mine", "ml-dev-sa-dockercfg-1"), with("mine", "ml-dev-sa-dockercfg-2"), 0},
+		{with("ml-dev-sa-dockercfg-1"), with(), 0},
+		{with("mine", "other-dockercfg-1"), with("mine"), 1},
+	} {
+		if found := Differences(served(test.live), test.want); len(found) != test.found {
+			t.Errorf("differences %v, want %d", found, test.found)
+		}
+	}
+}
+
 // TestEveryFieldIsCompared changes each value of a live StatefulSet that Build
 // sets, one at a time: none may go unseen.
 func TestEveryFieldIsCompared(t *testing.T) {

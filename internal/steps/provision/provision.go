@@ -267,7 +267,7 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	if err := p.apply(ctx, objects); err != nil {
 		return Result{}, usable, err
 	}
-	pods, err := p.waitReady(ctx, credentials)
+	pods, err := p.waitReady(ctx, credentials, objects.StatefulSet)
 	if err != nil {
 		return Result{}, usable, err
 	}

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -25,7 +26,8 @@ const (
 
 // addPullSecrets waits until the pods' service account has its pull secrets, because pods copy them when they are created.
 // Admission does that only for pods that name none, so it adds them to those of the cluster file and of the steps image. live
-// is the existing StatefulSet, nil for none; its secrets stay, unless the cluster file has another one.
+// is the existing StatefulSet, nil for none; its secrets stay, unless the cluster file has another one or OpenShift has
+// replaced the account's.
 func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.StatefulSet) error {
 	spec := &want.Spec.Template.Spec
 	account, err := p.accountWithSecrets(ctx, spec.ServiceAccountName)
@@ -35,7 +37,7 @@ func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.Sta
 	if live != nil {
 		had := live.Spec.Template.Spec.ImagePullSecrets
 		if !slices.ContainsFunc(spec.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return !slices.Contains(had, ref) }) {
-			spec.ImagePullSecrets = had
+			spec.ImagePullSecrets = withCurrent(had, account)
 			return nil
 		}
 	}
@@ -52,15 +54,34 @@ func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.Sta
 	return nil
 }
 
-// stepsSecrets are the Secrets that users have linked to the service account of this step: its pod pulled the steps image with
-// them, which the nodes pull too.
-func (p *provisioner) stepsSecrets(ctx context.Context) []corev1.LocalObjectReference {
-	if !p.clients.InCluster {
+// withCurrent returns the named pull secrets with those that OpenShift has created for the account as they are now. Without
+// names it returns none: the pods copy the account's.
+func withCurrent(named []corev1.LocalObjectReference, account *corev1.ServiceAccount) (current []corev1.LocalObjectReference) {
+	if len(named) == 0 {
 		return nil
 	}
-	name, ok := strings.CutPrefix(kube.WhoAsks(ctx, p.clients.Kube), "system:serviceaccount:"+p.request.Namespace+":")
-	if !ok {
-		return nil
+	for _, ref := range named {
+		if !diagnose.IsPullSecretOf(account, ref) || slices.Contains(account.ImagePullSecrets, ref) {
+			current = append(current, ref)
+		}
+	}
+	for _, ref := range account.ImagePullSecrets {
+		if diagnose.IsPullSecretOf(account, ref) && !slices.Contains(current, ref) {
+			current = append(current, ref)
+		}
+	}
+	return current
+}
+
+// stepsSecrets are the Secrets that users have linked to the service account of the steps, with which their pods pull the steps
+// image. The nodes pull it too. Outside the cluster it is the account that mlenv install creates.
+func (p *provisioner) stepsSecrets(ctx context.Context) []corev1.LocalObjectReference {
+	name := install.DefaultServiceAccount
+	if p.clients.InCluster {
+		var ok bool
+		if name, ok = strings.CutPrefix(kube.WhoAsks(ctx, p.clients.Kube), "system:serviceaccount:"+p.request.Namespace+":"); !ok {
+			return nil
+		}
 	}
 	account, err := p.clients.Kube.CoreV1().ServiceAccounts(p.request.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
@@ -104,9 +125,19 @@ func (p *provisioner) accountWithSecrets(ctx context.Context, name string) (acco
 	return account, err
 }
 
-// replaceWithoutPullSecrets deletes the pods that were created before their service account had pull secrets.
-func (p *provisioner) replaceWithoutPullSecrets(ctx context.Context, snapshot diagnose.Snapshot) error {
-	for _, pod := range diagnose.WithoutPullSecrets(snapshot) {
+// replaceWithoutPullSecrets deletes the pods that were created before their service account had its pull secrets. want is
+// their StatefulSet, which gets the Secrets before.
+func (p *provisioner) replaceWithoutPullSecrets(ctx context.Context, snapshot diagnose.Snapshot, want *appsv1.StatefulSet) error {
+	pods := diagnose.WithoutPullSecrets(snapshot)
+	if len(pods) > 0 && len(want.Spec.Template.Spec.ImagePullSecrets) > 0 {
+		if err := p.addPullSecrets(ctx, want, want); err != nil {
+			return err
+		}
+		if err := kube.Apply(ctx, p.clients.Kube, want); err != nil {
+			return err
+		}
+	}
+	for _, pod := range pods {
 		p.log.Info(fmt.Sprintf("Replacing pod %s: it was created before service account %s had its pull secrets.", pod.Name, snapshot.Account.Name), "pod", pod.Name, "serviceAccount", snapshot.Account.Name)
 		err := p.clients.Kube.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 func accountWith(name string, secrets ...string) *corev1.ServiceAccount {
@@ -80,9 +82,28 @@ func TestPodsComeAfterTheirPullSecrets(t *testing.T) {
 	}
 }
 
-// TestPullSecretsOfARunningEnvironment: a Secret that the account got later is no reason for new pods.
+// TestStepsSecrets: the nodes pull the steps image with the Secrets of the account under which the steps run, or would run.
+func TestStepsSecrets(t *testing.T) {
+	p := newPlace(t, accountWith("mlenv-pipeline", "linked", "mlenv-pipeline-dockercfg-1"), accountWith("other", "others", "other-dockercfg-1"))
+	p.kube.PrependReactor("create", "selfsubjectreviews", func(clienttesting.Action) (bool, runtime.Object, error) {
+		review := &authenticationv1.SelfSubjectReview{}
+		review.Status.UserInfo.Username = "system:serviceaccount:ns:other"
+		return true, review, nil
+	})
+	for inCluster, want := range map[bool]string{true: "others", false: "linked"} {
+		step := p.provisioner(func(s *provisioner) { s.clients.InCluster = inCluster })
+		if diff := cmp.Diff([]corev1.LocalObjectReference{{Name: want}}, step.stepsSecrets(t.Context())); diff != "" {
+			t.Errorf("in the cluster %v (-want +got):\n%s", inCluster, diff)
+		}
+	}
+}
+
+// TestPullSecretsOfARunningEnvironment: a Secret that users linked to the account later is no reason for new pods. One of
+// OpenShift's may have replaced another one, which does not exist any more.
 func TestPullSecretsOfARunningEnvironment(t *testing.T) {
-	p := newPlace(t, accountWith("ml-dev-sa", "ml-dev-sa-dockercfg-1", "later"))
+	account := accountWith("ml-dev-sa", "ml-dev-sa-dockercfg-1")
+	account.ImagePullSecrets = append(account.ImagePullSecrets, corev1.LocalObjectReference{Name: "later"})
+	p := newPlace(t, account)
 	with := func(names ...string) *appsv1.StatefulSet {
 		set := &appsv1.StatefulSet{}
 		set.Spec.Template.Spec.ServiceAccountName = "ml-dev-sa"
@@ -94,6 +115,9 @@ func TestPullSecretsOfARunningEnvironment(t *testing.T) {
 		live, want, then *appsv1.StatefulSet
 	}{
 		{"the same", with("mine", "ml-dev-sa-dockercfg-1"), with("mine"), with("mine", "ml-dev-sa-dockercfg-1")},
+		{"the account's was replaced", with("mine", "ml-dev-sa-dockercfg-0"), with("mine"), with("mine", "ml-dev-sa-dockercfg-1")},
+		{"the account's came too late", with("mine"), with("mine"), with("mine", "ml-dev-sa-dockercfg-1")},
+		{"none is named", with(), with(), with()},
 		{"another of the cluster file", with("old", "ml-dev-sa-dockercfg-1"), with("mine"), with("mine", "ml-dev-sa-dockercfg-1", "later")},
 	} {
 		if err := p.provisioner().addPullSecrets(t.Context(), test.live, test.want); err != nil {
@@ -105,17 +129,47 @@ func TestPullSecretsOfARunningEnvironment(t *testing.T) {
 	}
 }
 
+// TestPodsWithoutPullSecretsAreReplaced: a StatefulSet that names pull secrets gets those that the account has now before its
+// pods are replaced, or the next pods would lack them too.
 func TestPodsWithoutPullSecretsAreReplaced(t *testing.T) {
+	refs := func(names ...string) []corev1.LocalObjectReference { return accountWith("", names...).ImagePullSecrets }
 	pod := func(name string, secrets ...string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
-		p.Spec.ImagePullSecrets = accountWith("", secrets...).ImagePullSecrets
+		p.Spec.ImagePullSecrets = refs(secrets...)
 		p.Status.InitContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}}}
 		return p
 	}
-	early, good := pod("env-0"), pod("env-1", "ml-dev-sa-dockercfg-1")
-	p := newPlace(t, early, good)
-	err := p.provisioner().replaceWithoutPullSecrets(t.Context(), diagnose.Snapshot{Pods: []corev1.Pod{*early, *good}, Account: accountWith("ml-dev-sa", "ml-dev-sa-dockercfg-1")})
-	if diff := cmp.Diff([]string{"pod env-1"}, p.left()); diff != "" || err != nil {
-		t.Errorf("pods that are left (-want +got):\n%s%v", diff, err)
+	account := accountWith("ml-dev-sa", "ml-dev-sa-dockercfg-1")
+	for _, test := range []struct {
+		name         string
+		early        *corev1.Pod
+		pinned, then []corev1.LocalObjectReference
+	}{
+		{"none is named", pod("env-0"), nil, nil},
+		{"the cluster file's alone", pod("env-0", "mine"), refs("mine"), refs("mine", "ml-dev-sa-dockercfg-1")},
+		{"a replaced one", pod("env-0", "mine", "ml-dev-sa-dockercfg-0"), refs("mine", "ml-dev-sa-dockercfg-0"), refs("mine", "ml-dev-sa-dockercfg-1")},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			good := pod("env-1", "ml-dev-sa-dockercfg-1")
+			set := &appsv1.StatefulSet{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "StatefulSet"}, ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}}
+			set.Spec.Replicas = new(int32) // or the fake creates the pods again
+			set.Spec.Template.Spec.ServiceAccountName = account.Name
+			set.Spec.Template.Spec.ImagePullSecrets = test.pinned
+			p := newPlace(t, test.early, good, account)
+			if err := kube.Apply(t.Context(), p.kube, set); err != nil {
+				t.Fatal(err)
+			}
+			err := p.provisioner().replaceWithoutPullSecrets(t.Context(), diagnose.Snapshot{Pods: []corev1.Pod{*test.early, *good}, Account: account}, set)
+			if pods := slices.DeleteFunc(p.left(), func(left string) bool { return !strings.HasPrefix(left, "pod ") }); err != nil || !slices.Equal(pods, []string{"pod env-1"}) {
+				t.Errorf("pods %v are left, %v", pods, err)
+			}
+			live, err := p.kube.AppsV1().StatefulSets("ns").Get(t.Context(), "env", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.then, live.Spec.Template.Spec.ImagePullSecrets); diff != "" {
+				t.Errorf("pull secrets of the StatefulSet (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,8 +27,9 @@ const lookEvery = 500 * time.Millisecond
 // repeatEvery is how often a state that does not change is logged.
 const repeatEvery = 30 * time.Second
 
-// waitReady waits until every node's agent answers, or until that is known to be impossible.
-func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentials) ([]*corev1.Pod, error) {
+// waitReady waits until every node's agent answers, or until that is known to be impossible. set is the StatefulSet as it was
+// applied.
+func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentials, set *appsv1.StatefulSet) ([]*corev1.Pod, error) {
 	watching, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	changed := make(chan struct{}, 1)
@@ -57,7 +59,7 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 		_ = kube.Until(watching, "events", p.clients.Kube.CoreV1().Events(p.request.Namespace), metav1.ListOptions{},
 			func([]*corev1.Event) (bool, error) { poke(); return false, nil })
 	}()
-	report := &reporter{p: p}
+	report := &reporter{p: p, set: set}
 	go func() {
 		if size, ok := p.imageSize(watching); ok {
 			report.mu.Lock()
@@ -122,6 +124,7 @@ func (p *provisioner) notReady(ctx context.Context, cause error) error {
 // reporter logs the pods' progress when it changes, and now and then.
 type reporter struct {
 	p    *provisioner
+	set  *appsv1.StatefulSet
 	last []string
 	at   time.Time
 
@@ -144,7 +147,7 @@ func (r *reporter) look(ctx context.Context) error {
 	if i := slices.IndexFunc(findings, func(f fail.Finding) bool { return f.Final }); i >= 0 {
 		return findings[i].Err("waiting for")
 	}
-	if err := r.p.replaceWithoutPullSecrets(ctx, snapshot); err != nil {
+	if err := r.p.replaceWithoutPullSecrets(ctx, snapshot, r.set); err != nil {
 		return err
 	}
 	lines := diagnose.Progress(snapshot, now)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,17 +18,28 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/test/localcluster/internal/buildapi"
 )
 
-// tokenLife is longer than any cluster of this kind.
-const tokenLife = 365 * 24 * time.Hour
+// tokenLife is how long the token in an account's Secret is valid. It is replaced in place when 40 % of it are left.
+const (
+	tokenLife    = time.Hour
+	tokenReserve = tokenLife * 4 / 10
+)
 
-// secretDelay is how long after its creation an account gets its Secret. A pod that is created before has none.
+// secretDelay is how long after its creation an account gets its Secret, unless its namespace has SecretDelayAnnotation.
+// A pod that is created before has none.
 const secretDelay = time.Second
+
+// SecretDelayAnnotation of a namespace is how long after their creation its accounts get their Secrets.
+const SecretDelayAnnotation = "localcluster/pull-secret-delay"
 
 // secretAnnotation is on an account and names its Secret, as on OpenShift since 4.16.
 const secretAnnotation = "openshift.io/internal-registry-pull-secret-ref"
 
-// accountAnnotation marks the secret that this controller created for an account.
-const accountAnnotation = "openshift.io/internal-registry-auth-token.service-account"
+// accountAnnotation marks the secret that this controller created for an account, and expiryAnnotation is when its token
+// expires.
+const (
+	accountAnnotation = "openshift.io/internal-registry-auth-token.service-account"
+	expiryAnnotation  = "localcluster/token-expires"
+)
 
 // ordinary reports whether a namespace belongs to users.
 func ordinary(namespace string) bool {
@@ -66,23 +78,42 @@ func handleNamespace(ctx context.Context, client kubernetes.Interface, registry,
 		ensureSecret(ctx, client, registry, puller, metav1.ObjectMeta{Name: pullSecret}))
 }
 
-// handleAccount gives a user's account its Secret.
-func handleAccount(ctx context.Context, client kubernetes.Interface, registry, namespace, name string) error {
+// handleAccount gives a user's account its Secret. If it is too early, it returns how long to wait.
+func handleAccount(ctx context.Context, client kubernetes.Interface, registry, namespace, name string) (again time.Duration, err error) {
 	if !ordinary(namespace) || name == "default" {
-		return nil
+		return 0, nil
 	}
 	account, err := client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil
+		return 0, nil
 	}
 	if err != nil || account.DeletionTimestamp != nil {
-		return err
+		return 0, err
+	}
+	delay, err := delayOf(ctx, client, namespace)
+	if left := time.Until(account.CreationTimestamp.Add(delay)); err != nil || left > 0 {
+		return left, err
 	}
 	err = ensureSecret(ctx, client, registry, account, metav1.ObjectMeta{GenerateName: name + "-dockercfg-"})
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return nil // it was deleted meanwhile
+		return 0, nil // it was deleted meanwhile
 	}
-	return err
+	return 0, err
+}
+
+func delayOf(ctx context.Context, client kubernetes.Interface, namespace string) (time.Duration, error) {
+	ns, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	text, ok := ns.Annotations[SecretDelayAnnotation]
+	if !ok {
+		return secretDelay, nil
+	}
+	return time.ParseDuration(text)
 }
 
 // ensureAccount returns the service account. If it is missing, ensureAccount creates it, after before has succeeded.
@@ -116,21 +147,48 @@ func grant(ctx context.Context, client kubernetes.Interface, namespace string) e
 	return nil
 }
 
-// ensureSecret creates the account's secret for the registry, with the name in meta, unless the account has one.
+// ensureSecret gives the account its Secret for the registry, with the name in meta, and rewrites one whose token expires
+// soon. It replaces a Secret that was deleted.
 func ensureSecret(ctx context.Context, client kubernetes.Interface, registry string, account *corev1.ServiceAccount, meta metav1.ObjectMeta) error {
 	secrets := client.CoreV1().Secrets(account.Namespace)
-	for _, ref := range account.Secrets {
-		secret, err := secrets.Get(ctx, ref.Name, metav1.GetOptions{})
-		if err == nil && secret.Type == corev1.SecretTypeDockercfg {
+	if name := account.Annotations[secretAnnotation]; name != "" {
+		secret, err := secrets.Get(ctx, name, metav1.GetOptions{})
+		switch {
+		case err == nil && time.Until(expiry(secret)) > tokenReserve:
 			return nil
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
+		case err == nil:
+			return fill(ctx, client, registry, account, secret)
+		case !apierrors.IsNotFound(err):
 			return err
 		}
 	}
+	meta.Annotations = map[string]string{accountAnnotation: account.Name}
+	meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: account.Name, UID: account.UID}}
+	secret, err := secrets.Create(ctx, &corev1.Secret{
+		ObjectMeta: meta,
+		Type:       corev1.SecretTypeDockercfg,
+		Data:       map[string][]byte{corev1.DockerConfigKey: []byte("{}")},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	err = errors.Join(fill(ctx, client, registry, account, secret), link(ctx, client, account, secret.Name))
+	if err != nil {
+		// The next attempt creates another one.
+		return errors.Join(err, secrets.Delete(ctx, secret.Name, metav1.DeleteOptions{}))
+	}
+	return nil
+}
+
+// fill writes a new token into the Secret. As on OpenShift, the token is valid only as long as the Secret exists.
+func fill(ctx context.Context, client kubernetes.Interface, registry string, account *corev1.ServiceAccount, secret *corev1.Secret) error {
 	seconds := int64(tokenLife.Seconds())
-	token, err := client.CoreV1().ServiceAccounts(account.Namespace).CreateToken(ctx, account.Name,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+	token, err := client.CoreV1().ServiceAccounts(account.Namespace).CreateToken(ctx, account.Name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: &seconds,
+			BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret.Name, UID: secret.UID},
+		},
+	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
@@ -140,26 +198,37 @@ func ensureSecret(ctx context.Context, client kubernetes.Interface, registry str
 	if err != nil {
 		return err
 	}
-	meta.Annotations = map[string]string{accountAnnotation: account.Name}
-	meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ServiceAccount", Name: account.Name, UID: account.UID}}
-	secret, err := secrets.Create(ctx, &corev1.Secret{
-		ObjectMeta: meta,
-		Type:       corev1.SecretTypeDockercfg,
-		Data:       map[string][]byte{corev1.DockerConfigKey: content},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		return err
+	secret = secret.DeepCopy()
+	if secret.Annotations == nil {
+		secret.Annotations = map[string]string{}
 	}
+	secret.Annotations[expiryAnnotation] = token.Status.ExpirationTimestamp.UTC().Format(time.RFC3339)
+	secret.Data = map[string][]byte{corev1.DockerConfigKey: content}
+	_, err = client.CoreV1().Secrets(secret.Namespace).Update(ctx, secret, metav1.UpdateOptions{})
+	return err
+}
+
+// expiry is when the token in the Secret expires, the zero time if that is unknown.
+func expiry(secret *corev1.Secret) time.Time {
+	at, err := time.Parse(time.RFC3339, secret.Annotations[expiryAnnotation])
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
+
+// link makes the Secret the account's, in place of the one that it had.
+func link(ctx context.Context, client kubernetes.Interface, account *corev1.ServiceAccount, secret string) error {
 	account = account.DeepCopy()
 	if account.Annotations == nil {
 		account.Annotations = map[string]string{}
 	}
-	account.Annotations[secretAnnotation] = secret.Name
-	account.Secrets = append(account.Secrets, corev1.ObjectReference{Name: secret.Name})
-	account.ImagePullSecrets = append(account.ImagePullSecrets, corev1.LocalObjectReference{Name: secret.Name})
-	if _, err := client.CoreV1().ServiceAccounts(account.Namespace).Update(ctx, account, metav1.UpdateOptions{}); err != nil {
-		// The next attempt creates another one.
-		return errors.Join(err, secrets.Delete(ctx, secret.Name, metav1.DeleteOptions{}))
-	}
-	return nil
+	old := account.Annotations[secretAnnotation]
+	account.Annotations[secretAnnotation] = secret
+	account.Secrets = append(slices.DeleteFunc(account.Secrets, func(ref corev1.ObjectReference) bool { return ref.Name == old || ref.Name == secret }),
+		corev1.ObjectReference{Name: secret})
+	account.ImagePullSecrets = append(slices.DeleteFunc(account.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return ref.Name == old || ref.Name == secret }),
+		corev1.LocalObjectReference{Name: secret})
+	_, err := client.CoreV1().ServiceAccounts(account.Namespace).Update(ctx, account, metav1.UpdateOptions{})
+	return err
 }

@@ -80,7 +80,7 @@ func Run(ctx context.Context, clients buildapi.Clients, config Config) error {
 func (c *controller) watch(ctx context.Context) error {
 	builds, configs, streams := c.Builds.Builds(""), c.Builds.BuildConfigs(""), c.Images.ImageStreams("")
 	pods, namespaces := c.Kube.CoreV1().Pods(""), c.Kube.CoreV1().Namespaces()
-	accounts := c.Kube.CoreV1().ServiceAccounts("")
+	accounts, secrets := c.Kube.CoreV1().ServiceAccounts(""), c.Kube.CoreV1().Secrets("")
 	for _, w := range []struct {
 		object runtime.Object
 		list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
@@ -94,6 +94,7 @@ func (c *controller) watch(ctx context.Context) error {
 		{&corev1.Pod{}, lister(pods.List), pods.Watch, func(o *metav1.ListOptions) { o.LabelSelector = buildv1.BuildLabel }, c.podSeen},
 		{&corev1.Namespace{}, lister(namespaces.List), namespaces.Watch, nil, c.namespaceSeen},
 		{&corev1.ServiceAccount{}, lister(accounts.List), accounts.Watch, nil, c.accountSeen},
+		{&corev1.Secret{}, lister(secrets.List), secrets.Watch, func(o *metav1.ListOptions) { o.FieldSelector = "type=" + string(corev1.SecretTypeDockercfg) }, c.secretSeen},
 	} {
 		tweak := func(o metav1.ListOptions) metav1.ListOptions {
 			if w.tweak != nil {
@@ -177,14 +178,27 @@ func (c *controller) namespaceSeen(obj any) {
 }
 
 func (c *controller) accountSeen(obj any) {
-	account, ok := obj.(*corev1.ServiceAccount)
-	switch {
-	case !ok:
-	case account.Name == buildapi.BuilderAccount:
-		c.queue.Add(key{kindNamespace, "", account.Namespace})
-	default:
-		c.queue.AddAfter(key{kindAccount, account.Namespace, account.Name}, time.Until(account.CreationTimestamp.Add(secretDelay)))
+	if account, ok := obj.(*corev1.ServiceAccount); ok {
+		c.accountChanged(account.Namespace, account.Name)
 	}
+}
+
+// secretSeen looks at the account of a Secret, which may have been deleted.
+func (c *controller) secretSeen(obj any) {
+	if secret, ok := obj.(*corev1.Secret); ok {
+		if name := secret.Annotations[accountAnnotation]; name != "" {
+			c.accountChanged(secret.Namespace, name)
+		}
+	}
+}
+
+// accountChanged looks at the account. Those that every namespace has belong to the namespace.
+func (c *controller) accountChanged(namespace, name string) {
+	if name == buildapi.BuilderAccount || name == "default" {
+		c.queue.Add(key{kindNamespace, "", namespace})
+		return
+	}
+	c.queue.Add(key{kindAccount, namespace, name})
 }
 
 func (c *controller) work(ctx context.Context) {
@@ -223,7 +237,11 @@ func (c *controller) handle(ctx context.Context, k key) (err error) {
 	case kindNamespace:
 		return handleNamespace(ctx, c.Kube, c.config.Registry, k.name)
 	case kindAccount:
-		return handleAccount(ctx, c.Kube, c.config.Registry, k.namespace, k.name)
+		again, err := handleAccount(ctx, c.Kube, c.config.Registry, k.namespace, k.name)
+		if again > 0 {
+			c.queue.AddAfter(k, again)
+		}
+		return err
 	}
 	return nil
 }

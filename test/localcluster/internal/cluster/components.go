@@ -49,8 +49,8 @@ type plan struct {
 	openshift                string
 	pauseImage, builderImage string
 	cacheDir                 string
-	// registryLogin is USER:PASSWORD of registry.ClusterUser in base64.
-	registryLogin string
+	// nodeLogin is USER:PASSWORD of registry.NodeUser in base64.
+	nodeLogin string
 	// written are the configuration files and what is in them.
 	written map[string]string
 	err     error
@@ -184,7 +184,7 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 	p.writeText(containerdConfig, containerdTOML(n, p.pauseImage))
 	p.writeSecret(filepath.Join(dir, "registries", topology.RegistryHost, "hosts.toml"),
 		// containerd requires a host, and tries the server after it.
-		fmt.Sprintf("server = %[1]q\n[header]\n  Authorization = %[2]q\n[host.%[1]q.header]\n  Authorization = %[2]q\n", "http://"+topology.RegistryHost, "Basic "+p.registryLogin))
+		fmt.Sprintf("server = %[1]q\n[header]\n  Authorization = %[2]q\n[host.%[1]q.header]\n  Authorization = %[2]q\n", "http://"+topology.RegistryHost, "Basic "+p.nodeLogin))
 	p.networks(n)
 
 	serving := p.issue(pki.Request{File: "kubelet-" + n.Node, User: "system:node:" + n.Node, Groups: []string{"system:nodes"}, Hosts: []string{n.IP, n.Node}})
@@ -334,12 +334,17 @@ func registryDir() string { return topology.State("registry") }
 
 // logIn prepares the registry's credentials for the nodes and for programs on this machine.
 func (p *plan) logIn() {
-	password, err := registry.Password(registryDir(), registry.ClusterUser)
-	p.check(err)
-	p.registryLogin = base64.StdEncoding.EncodeToString([]byte(registry.ClusterUser + ":" + password))
-	content, err := marshal(document{"auths": document{topology.RegistryHost: document{"auth": p.registryLogin}}})
+	p.nodeLogin = p.login(registry.NodeUser)
+	content, err := marshal(document{"auths": document{topology.RegistryHost: document{"auth": p.login(registry.ClusterUser)}}})
 	p.check(err)
 	p.writeSecret(filepath.Join(DockerConfig(), "config.json"), content)
+}
+
+// login returns USER:PASSWORD in base64.
+func (p *plan) login(user string) string {
+	password, err := registry.Password(registryDir(), user)
+	p.check(err)
+	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 }
 
 // registryReference is the image by its digest in the cluster's registry.

@@ -7,12 +7,14 @@ import (
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,23 +26,43 @@ const (
 	Private = "private/"
 	// ReadOnly repositories refuse every push.
 	ReadOnly = "readonly/"
+	// Slow repositories are read at slowRate.
+	Slow = "slow/"
 )
 
 // Users of the registry. It refuses all others, except service accounts, which show their token.
 const (
-	// ClusterUser reads and writes everything except Private repositories: the nodes pull as this user, and
-	// programs on the machine push as it.
+	// ClusterUser reads and writes everything except Private repositories: programs on the machine push as it.
 	ClusterUser = "localcluster"
-	// PrivateUser reads everything.
+	// NodeUser reads everything except Private repositories and image streams: the nodes pull as this user what a
+	// pod needs no pull secret for.
+	NodeUser = "node"
+	// PrivateUser reads everything except image streams, and writes Private repositories.
 	PrivateUser = "puller"
 	// accountUser is the user of a service account's token, as on OpenShift.
 	accountUser = "serviceaccount"
 )
 
+// The verbs on imagestreams/layers that a pull and a push need.
+const (
+	verbOfPull = "get"
+	verbOfPush = "update"
+)
+
+// tokenPath is where a service account's token is exchanged for a bearer token, which is the same one. anonymousToken
+// is the answer to a request without credentials. Both are those of openshift/image-registry.
+const (
+	tokenPath      = "/openshift/token"
+	anonymousToken = "anonymous"
+)
+
 // CredentialsFile returns the file with the user's credentials: one line, USER:PASSWORD.
 func CredentialsFile(dir, user string) string {
-	if user == PrivateUser {
+	switch user {
+	case PrivateUser:
 		return filepath.Join(dir, "private-credentials")
+	case NodeUser:
+		return filepath.Join(dir, "node-credentials")
 	}
 	return filepath.Join(dir, "credentials")
 }
@@ -60,16 +82,20 @@ func Password(dir, user string) (string, error) {
 	return password, err
 }
 
-// Rights reports whether the cluster knows the token, and whether its service account may push to the image stream.
+// Rights are what the registry asks the cluster.
 type Rights interface {
-	MayPush(ctx context.Context, token, namespace, stream string) (known, allowed bool, err error)
+	// May reports whether the cluster knows the token, and whether its service account has the verb on the layers of
+	// the image stream.
+	May(ctx context.Context, token, namespace, stream, verb string) (known, allowed bool, err error)
+	// HasStreams reports whether repositories below the name are image streams: there is a namespace of this name.
+	HasStreams(ctx context.Context, namespace string) (bool, error)
 }
 
 const (
 	// rightsTimeout is how long a request waits for an API server that is down.
 	rightsTimeout = time.Minute
 	rightsDelay   = 500 * time.Millisecond
-	// rightsLife is how long an answer is reused, because one push sends many requests.
+	// rightsLife is how long an answer is reused, because a pull or a push sends many requests.
 	rightsLife = 5 * time.Second
 )
 
@@ -89,7 +115,7 @@ type answer struct {
 
 func newGate(dir string, rights Rights) (*gate, error) {
 	g := &gate{passwords: map[string]string{}, rights: rights, answers: map[[sha256.Size]byte]answer{}}
-	for _, user := range []string{ClusterUser, PrivateUser} {
+	for _, user := range []string{ClusterUser, NodeUser, PrivateUser} {
 		password, err := Password(dir, user)
 		if err != nil {
 			return nil, err
@@ -101,33 +127,92 @@ func newGate(dir string, rights Rights) (*gate, error) {
 
 var repositoryPath = regexp.MustCompile(`^/v2/(.+)/(?:manifests|blobs|tags|referrers)/`)
 
+// repositoryOf is the repository that the request is about, "" for none.
+func repositoryOf(r *http.Request) string {
+	if m := repositoryPath.FindStringSubmatch(r.URL.Path); m != nil {
+		return m[1]
+	}
+	return ""
+}
+
+// caller is who sent a request, and what the cluster answered about it.
+type caller struct {
+	user           string
+	known, allowed bool
+}
+
 // refuse answers a request that is not allowed, and reports whether it did.
 func (g *gate) refuse(w http.ResponseWriter, r *http.Request) bool {
-	user, password, ok := r.BasicAuth()
-	if !ok {
-		return unauthorized(w)
+	repository := repositoryOf(r)
+	reads, verb := true, verbOfPull
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		reads, verb = false, verbOfPush
 	}
-	repository := ""
-	if m := repositoryPath.FindStringSubmatch(r.URL.Path); m != nil {
-		repository = m[1]
-	}
-	known, allowed := g.authenticated(user, password), user == ClusterUser
-	if user == accountUser && g.rights != nil {
-		namespace, stream, _ := strings.Cut(repository, "/")
-		known, allowed = g.mayPush(r.Context(), password, namespace, stream)
-	}
-	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
+	c := g.caller(r, repository, verb)
 	switch {
-	case !known:
+	case c.user == ClusterUser && c.known && reads && !strings.HasPrefix(repository, Private):
+		return false
+	case g.isStream(r.Context(), repository):
+		return refuseStream(w, r, c, reads)
+	case !c.known:
 		return unauthorized(w)
 	case strings.HasPrefix(repository, Private):
-		if user != PrivateUser {
+		if c.user != PrivateUser {
 			return unauthorized(w)
 		}
-	case !reads && (!allowed || strings.HasPrefix(repository, ReadOnly)):
+	case !reads && (!c.allowed || strings.HasPrefix(repository, ReadOnly)):
 		return denied(w)
 	}
 	return false
+}
+
+// refuseStream answers as OpenShift's registry does: it offers tokens to those who have shown none. The credentials of
+// the nodes and of other repositories count as none.
+func refuseStream(w http.ResponseWriter, r *http.Request, c caller, reads bool) bool {
+	switch {
+	case c.user != accountUser && c.user != ClusterUser:
+		w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer realm=%q", "http://"+r.Host+tokenPath))
+		return unauthenticated(w)
+	case !c.known, reads && !c.allowed:
+		return unauthorized(w)
+	case !c.allowed:
+		return denied(w)
+	}
+	return false
+}
+
+// caller reads the credentials: a user and a password, or the bearer token of a service account.
+func (g *gate) caller(r *http.Request, repository, verb string) caller {
+	user, password, ok := r.BasicAuth()
+	if token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); bearer {
+		user, password, ok = accountUser, token, true
+	}
+	switch {
+	case !ok:
+		return caller{}
+	case user != accountUser:
+		return caller{user, g.authenticated(user, password), user == ClusterUser}
+	case g.rights == nil || password == anonymousToken:
+		return caller{user: user}
+	}
+	namespace, stream, _ := strings.Cut(repository, "/")
+	known, allowed := g.ask(r.Context(), strings.Join([]string{password, namespace, stream, verb}, "\n"), func(ctx context.Context) (known, allowed bool, err error) {
+		return g.rights.May(ctx, password, namespace, stream, verb)
+	})
+	return caller{user, known, allowed}
+}
+
+// isStream reports whether the repository is an image stream of a user. Without an answer it is one.
+func (g *gate) isStream(ctx context.Context, repository string) bool {
+	namespace, stream, ok := strings.Cut(repository, "/")
+	if !ok || stream == "" || g.rights == nil || slices.Contains([]string{Private, ReadOnly, Slow}, namespace+"/") {
+		return false
+	}
+	known, has := g.ask(ctx, namespace, func(ctx context.Context) (known, has bool, err error) {
+		has, err = g.rights.HasStreams(ctx, namespace)
+		return true, has, err
+	})
+	return has || !known
 }
 
 func (g *gate) authenticated(user, password string) bool {
@@ -135,8 +220,9 @@ func (g *gate) authenticated(user, password string) bool {
 	return ok && subtle.ConstantTimeCompare([]byte(password), []byte(want)) == 1
 }
 
-func (g *gate) mayPush(ctx context.Context, token, namespace, stream string) (known, allowed bool) {
-	key := sha256.Sum256([]byte(token + "\n" + namespace + "/" + stream))
+// ask asks the cluster, unless it has answered this question a moment ago.
+func (g *gate) ask(ctx context.Context, about string, question func(context.Context) (known, allowed bool, err error)) (known, allowed bool) {
+	key := sha256.Sum256([]byte(about))
 	g.mu.Lock()
 	a, ok := g.answers[key]
 	g.mu.Unlock()
@@ -146,14 +232,14 @@ func (g *gate) mayPush(ctx context.Context, token, namespace, stream string) (kn
 	ctx, cancel := context.WithTimeout(ctx, rightsTimeout)
 	defer cancel()
 	for {
-		known, allowed, err := g.rights.MayPush(ctx, token, namespace, stream)
+		known, allowed, err := question(ctx)
 		if err == nil {
 			g.mu.Lock()
 			g.answers[key] = answer{known, allowed, time.Now().Add(rightsLife)}
 			g.mu.Unlock()
 			return known, allowed
 		}
-		log.Printf("checking the rights of a service account in %s/%s: %v", namespace, stream, err)
+		log.Printf("asking the cluster about a repository or a service account: %v", err)
 		select {
 		case <-ctx.Done():
 			return false, false
@@ -162,8 +248,30 @@ func (g *gate) mayPush(ctx context.Context, token, namespace, stream string) (kn
 	}
 }
 
+// serveToken gives a service account a bearer token: its own.
+func (g *gate) serveToken(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	token := anonymousToken
+	if r.Header.Get("Authorization") != "" {
+		c := g.caller(r, "", verbOfPull)
+		if c.user != accountUser || !c.known {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, token, _ = r.BasicAuth()
+	}
+	reply(w, http.StatusOK, map[string]string{"token": token, "access_token": token})
+}
+
 func unauthorized(w http.ResponseWriter) bool {
 	w.Header().Set("WWW-Authenticate", `Basic realm="localcluster"`)
+	return unauthenticated(w)
+}
+
+func unauthenticated(w http.ResponseWriter) bool {
 	return registryError(w, http.StatusUnauthorized, "UNAUTHORIZED", "authentication required")
 }
 
@@ -172,12 +280,15 @@ func denied(w http.ResponseWriter) bool {
 }
 
 func registryError(w http.ResponseWriter, status int, code, message string) bool {
-	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
+	reply(w, status, map[string]any{"errors": []map[string]string{{"code": code, "message": message}}})
+	return true
+}
+
+func reply(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	body := map[string]any{"errors": []map[string]string{{"code": code, "message": message}}}
 	if err := json.NewEncoder(w).Encode(body); err != nil {
 		log.Printf("answering: %v", err)
 	}
-	return true
 }

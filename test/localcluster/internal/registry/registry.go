@@ -19,6 +19,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -154,8 +155,15 @@ func (r *Registry) replay(m pushedManifest) error {
 // ServeHTTP implements http.Handler.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	log.Printf("%s %s", req.Method, req.URL.Path)
+	if req.URL.Path == tokenPath {
+		r.gate.serveToken(w, req)
+		return
+	}
 	if r.gate.refuse(w, req) {
 		return
+	}
+	if strings.HasPrefix(repositoryOf(req), Slow) {
+		w = slowWriter{w}
 	}
 	isManifest := strings.Contains(req.URL.Path, "/manifests/")
 	if isManifest {
@@ -214,6 +222,27 @@ type statusWriter struct {
 func (w *statusWriter) WriteHeader(status int) {
 	w.status = status
 	w.ResponseWriter.WriteHeader(status)
+}
+
+// slowRate is in bytes a second; slowPart is written at once.
+const (
+	slowRate = 2 << 20
+	slowPart = 32 << 10
+)
+
+// slowWriter answers as slowly as a registry far away.
+type slowWriter struct{ http.ResponseWriter }
+
+func (w slowWriter) Write(content []byte) (written int, err error) {
+	for part := range slices.Chunk(content, slowPart) {
+		time.Sleep(time.Duration(len(part)) * time.Second / slowRate)
+		n, err := w.ResponseWriter.Write(part)
+		written += n
+		if err != nil {
+			return written, err
+		}
+	}
+	return written, nil
 }
 
 // Get implements registry.BlobHandler: a pushed blob, or the store's.

@@ -1,9 +1,11 @@
 package registry
 
 import (
+	"io"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -130,5 +132,38 @@ func TestStoredImagesAreServed(t *testing.T) {
 	}
 	if images, err := store.Images(); err != nil || len(images) != 1 {
 		t.Errorf("the store holds %v, %v; want the newer image alone", images, err)
+	}
+}
+
+func TestSlowRepositoriesAreReadSlowly(t *testing.T) {
+	const size = slowRate / 4
+	img, err := random.Image(size, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, login := serve(t, t.TempDir(), newStore(t))
+	ref, _ := name.ParseReference(address + "/slow/image:1")
+	if err := remote.Write(ref, img, login); err != nil {
+		t.Fatal(err)
+	}
+	pulled, err := remote.Image(ref, login)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := pulled.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	content, err := layers[0].Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	if n, err := io.Copy(io.Discard, content); err != nil || n < size {
+		t.Errorf("read %d bytes, %v; want %d", n, err, size)
+	}
+	if took := time.Since(began); took < 200*time.Millisecond {
+		t.Errorf("reading %d bytes took %s; want a quarter of a second", size, took)
 	}
 }

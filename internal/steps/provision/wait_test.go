@@ -1,0 +1,54 @@
+package provision
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+)
+
+// TestLongPullIsReported: the log shows every half minute that a pull continues, and nothing in between.
+func TestLongPullIsReported(t *testing.T) {
+	began := time.Date(2026, 7, 1, 12, 0, 0, 0, time.UTC)
+	const image = "registry.test/train:1"
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: "ns", Name: name, UID: "uid-of-" + types.UID(name), Labels: objects.Labels("env"), CreationTimestamp: metav1.NewTime(began)}
+	}
+	set := &appsv1.StatefulSet{ObjectMeta: meta("env"), Spec: appsv1.StatefulSetSpec{Replicas: new(int32(1))}}
+	pod := &corev1.Pod{
+		ObjectMeta: meta("env-0"),
+		Spec:       corev1.PodSpec{NodeName: "node-1", Containers: []corev1.Container{{Name: "train", Image: image}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{
+			Name: "train", Image: image, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}},
+		}}},
+	}
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "pulling"}, Reason: "Pulling", Message: `Pulling image "` + image + `"`, Count: 1,
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "ns", Name: pod.Name, UID: pod.UID},
+		FirstTimestamp: metav1.NewTime(began), LastTimestamp: metav1.NewTime(began),
+	}
+	p := newPlace(t, set, pod, event)
+	now := began
+	report := &reporter{p: p.provisioner(func(s *provisioner) { s.now = func() time.Time { return now } }), set: set}
+	for range 80 {
+		if err := report.look(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(time.Second)
+	}
+	lines := strings.Split(p.messages(), "\n")
+	if len(lines) != 3 {
+		t.Errorf("%d lines in 80 s, want one at the start and two later:\n%s", len(lines), p.messages())
+	}
+	for i, line := range lines {
+		if !strings.Contains(line, "env-0: on node-1, pulling image "+image) || i > 0 && line == lines[i-1] {
+			t.Errorf("line %q; want the pull and how long it has taken", line)
+		}
+	}
+}

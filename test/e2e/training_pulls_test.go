@@ -1,0 +1,118 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/crane"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/provision"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
+)
+
+// pullSecretsLate provisions from an image stream in a namespace whose service accounts get their pull secrets later than
+// provision waits. Then OpenShift's Secret is replaced, and a new pod pulls again.
+func pullSecretsLate(u trainer) {
+	u.kubectl("annotate", "namespace", u.namespace, "localcluster/pull-secret-delay=40s")
+	image := registryHost + "/" + u.namespace + "/small:latest" // which each new pod pulls
+	u.moveBase(image, smallBase)
+	// A Secret that is of no use for image streams, so that the StatefulSet names pull secrets.
+	u.privateSecret("mine")
+	named := []string{namedImage, "  name: " + image + "\n  pull_secret: mine\n"}
+	replaced := "Replacing pod ml-dev-env-0: it was created before service account ml-dev-sa had its pull secrets."
+	u.mustContain(u.provisionByHand(named...), "Waiting until service account ml-dev-sa has its pull secrets.", "got no pull secrets within 30s", replaced, "is ready after")
+
+	secrets := func() string {
+		return u.kubectl("get", "pod/ml-dev-env-0", "--output=jsonpath={.spec.imagePullSecrets[*].name}")
+	}
+	old := secrets()
+	u.mustContain(old, "mine ml-dev-sa-dockercfg-")
+	u.kubectl("delete", "secret", strings.Fields(old)[1])
+	u.kubectl("delete", "pod", "ml-dev-env-0")
+	u.mustContain(u.provisionByHand(named...), replaced, "is ready after")
+	if got := secrets(); got == old {
+		u.Errorf("the new pod has the pull secrets %s, one of which was replaced", got)
+	}
+	u.teardownByHand()
+}
+
+// privateSecret creates a Secret with which private repositories of the registry are pulled.
+func (u trainer) privateSecret(name string) {
+	u.Helper()
+	username, password := u.registryCredentials()
+	u.kubectl("create", "secret", "docker-registry", name, "--docker-server="+registryHost, "--docker-username="+username, "--docker-password="+password)
+}
+
+// slowPull provisions from a registry that is so slow that the log tells more than once how the pull goes on.
+func slowPull(u trainer) {
+	base, err := crane.Pull(smallBase, crane.WithContext(u.Context()))
+	if err != nil {
+		u.Fatal(err)
+	}
+	layer, err := random.Layer(120<<20, types.OCILayer) // a minute
+	if err != nil {
+		u.Fatal(err)
+	}
+	large, err := mutate.AppendLayers(base, layer)
+	if err != nil {
+		u.Fatal(err)
+	}
+	const image = registryHost + "/slow/e2e-large:1"
+	if err := crane.Push(large, image, crane.WithContext(u.Context())); err != nil {
+		u.Fatal(err)
+	}
+	out := u.provisionByHand(namedImage, "  name: "+image+"\n"+withPullSecret)
+	u.mustContain(out, "is ready after")
+	if lines := regexp.MustCompile(`(?m)^.*pulling image `+regexp.QuoteMeta(image)+`.*$`).FindAllString(out, -1); len(lines) < 2 || lines[0] == lines[1] {
+		u.Errorf("the log has %d lines about the pull, want several with different times:\n%s", len(lines), out)
+	}
+	u.teardownByHand()
+}
+
+// provisionByHand provisions one node from this machine, with a changed cluster file, and returns the log.
+func (u trainer) provisionByHand(oldNew ...string) string {
+	u.Helper()
+	var out bytes.Buffer
+	args := []string{
+		"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace, "--steps-image=" + u.steps, "--nodes=1", "--gpus-per-node=1", "--keep-for=30m",
+		"--cluster-file=" + u.clusterFile(oldNew...),
+	}
+	if code := step.Run(u.Context(), provision.Command(), args, &out, &out); code != step.Done {
+		u.Fatalf("provision ended with %d:\n%s", code, out.String())
+	}
+	return out.String()
+}
+
+func (u trainer) teardownByHand() {
+	u.Helper()
+	var out bytes.Buffer
+	if code := step.Run(u.Context(), teardown.Command(), []string{"--kubeconfig=" + kubeconfig, "--namespace=" + u.namespace}, &out, &out); code != step.Done {
+		u.Errorf("teardown ended with %d:\n%s", code, out.String())
+	}
+}
+
+// privateSteps uses a steps image that is pulled only with a Secret, which is linked to the service account of the steps: once
+// in a run, and once from outside the cluster.
+func privateSteps(u trainer) {
+	username, password := u.registryCredentials()
+	public := u.steps
+	u.steps = strings.Replace(public, "/e2e/", "/private/e2e-", 1)
+	if err := crane.Copy(public, u.steps, crane.WithAuth(&authn.Basic{Username: username, Password: password}), crane.WithContext(u.Context())); err != nil {
+		u.Fatal(err)
+	}
+	u.privateSecret("steps-key")
+	u.installChanged()
+	u.kubectl("patch", "serviceaccount", install.DefaultServiceAccount, `--patch={"imagePullSecrets":[{"name":"steps-key"}]}`)
+	u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=nodes=1")).succeeded()
+	u.mustContain(u.provisionByHand(), "is ready after")
+	u.teardownByHand()
+}

@@ -55,9 +55,13 @@ func TestObsolete(t *testing.T) {
 	}
 	var got []string
 	for _, obsolete := range f.Obsolete() {
-		got = append(got, fmt.Sprintf("%s: %v", obsolete.Field, obsolete.BadValue))
+		got = append(got, fmt.Sprintf("%s: %v: %s", obsolete.Field, obsolete.BadValue, obsolete.Detail))
 	}
-	want := []string{"network.rdma.interfaces: net1,net2,net3,net4", "network.rdma.devices: mlx5_2,mlx5_3,mlx5_4,mlx5_5", "security.requires_privileged_scc: true"}
+	want := []string{
+		"network.rdma.interfaces: net1,net2,net3,net4: only network attachments make these interfaces, and the file lists none; with SR-IOV list network.rdma.attachments and network.rdma.resources, as in clusters/barcelona.yaml; with host devices leave interfaces out",
+		"network.rdma.devices: mlx5_2,mlx5_3,mlx5_4,mlx5_5: with SR-IOV leave it out; the names changed with maintenance, and devices are detected",
+		"security.requires_privileged_scc: true: is for host devices; with SR-IOV want false, and security.scc with a constraint that allows IPC_LOCK, as in scc: nccl-scc",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -127,11 +131,10 @@ func TestEveryKey(t *testing.T) {
 	want.Storage.Mode, want.Storage.ClassRWO = AutoStorage, "block"
 	want.Network.Proxy = Proxy{HTTP: "http://proxy:3128", HTTPS: "http://proxy:3128", NoProxy: List{"10.0.0.0/8", ".example.com"}}
 	want.Network.TrustedCA = "company-ca"
-	want.Network.RDMA = RDMA{
-		Attachments: []string{"default/a", "default/b"}, Resources: ResourceCounts{"openshift.io/a": 1, "openshift.io/b": 2},
-		ExpectedBandwidth: 194_600_000_000,
-		Expected:          Figures{OneGPU: 14_600_000_000, Inside: 261_000_000_000, Pair: 50_000_000_000, HostCopy: 28_700_000_000, HostRDMA: 28_300_000_000},
-	}
+	rdma := &want.Network.RDMA
+	rdma.Attachments, rdma.Resources = []string{"default/a", "default/b"}, ResourceCounts{"openshift.io/a": 1, "openshift.io/b": 2}
+	rdma.ExpectedBandwidth = 194_600_000_000
+	rdma.Expected = Figures{OneGPU: 14_600_000_000, Inside: 261_000_000_000, Pair: 50_000_000_000, HostCopy: 28_700_000_000, HostRDMA: 28_300_000_000}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -231,7 +231,11 @@ func Default() File {
 		Storage: Storage{
 			WorkspaceSize: MustParseQuantity("100Gi"), DatasetsSize: MustParseQuantity("500Gi"), Mode: NodeStorage,
 		},
-		Network:  Network{TCP: TCP{InterfaceExclude: "^lo,docker0", P2PLevel: "NVL"}},
+		Network: Network{
+			// All shipped files have these: a port may be down for some seconds, and fewer channels do not fill the rails.
+			RDMA: RDMA{IBTimeout: "22", MinNChannels: "4"},
+			TCP:  TCP{InterfaceExclude: "^lo,docker0", P2PLevel: "NVL"},
+		},
 		Security: Security{ServiceAccount: "ml-dev-sa"},
 		Resources: Resources{
 			Requests: ResourceAmounts{Memory: MustParseQuantity("128Gi"), CPU: MustParseQuantity("32")},

@@ -31,6 +31,9 @@ func TestExplain(t *testing.T) {
 			if f.Final {
 				got.WriteString(", final")
 			}
+			if f.Rail {
+				got.WriteString(", not without RDMA")
+			}
 			fmt.Fprintf(&got, "\n  seen: %s\n  next: %s\n", f.Seen, strings.ReplaceAll(f.Next, "\n", "\n        "))
 		}
 		for _, line := range Progress(cases[name], now) {

@@ -180,7 +180,7 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 				f.Next = "ask for fewer nodes, or for fewer GPUs each"
 			}
 		case isDevice(name):
-			f.Next = resourceNames(name)
+			f.Next, f.Rail = resourceNames(name), true
 		case f.Final:
 			f.Next = fmt.Sprintf("lower resources.requests.%s in the cluster file to what the nodes have", name)
 		}

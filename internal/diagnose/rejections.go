@@ -93,6 +93,8 @@ func rejectionFinding(reason, message, node string) fail.Finding {
 		// The scheduler expected more working GPUs.
 		f.Reason = fail.GPUMissing
 		f.Next = "oc get pods -A -o wide --field-selector spec.nodeName=" + node + " | grep -e device-plugin -e gpu-operator"
+	case m != nil && isDevice(corev1.ResourceName(m[1])):
+		f.Rail = true
 	case out && isGPU(corev1.ResourceName(resource)), f.Reason == fail.GPUsUnavailable:
 		f.Reason = fail.GPUsUnavailable
 		f.Next = describeNodes([]string{node})

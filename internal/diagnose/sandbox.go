@@ -48,12 +48,14 @@ func sandbox(pod *corev1.Pod, events []event) []fail.Finding {
 	attachment, plugin := noAttachment.FindStringSubmatch(ev.text), noPlugin.FindStringSubmatch(ev.text)
 	switch {
 	case attachment != nil:
-		f.Final = true
+		f.Final, f.Rail = true, true
 		f.Seen = fmt.Sprintf("network attachment %s does not exist in namespace %s", attachment[1], attachment[2])
 		f.Next = fmt.Sprintf("oc get network-attachment-definitions -n %s (and correct network.rdma.attachments in the cluster file)", attachment[2])
 	case plugin != nil:
+		f.Rail = true
 		f.Seen = fmt.Sprintf("node %s has no CNI plugin %s, which a network attachment of the pod needs", node, plugin[1])
 	case has(lower, "could not allocate ip", "no ip addresses available", "whereabouts"):
+		f.Rail = true
 		f.Next = "oc get ippools.whereabouts.cni.cncf.io -A (is a range of the network attachments full?)"
 	case has(lower, "no runtime for", "runtimehandler"):
 		f.Final = true

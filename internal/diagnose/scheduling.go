@@ -128,7 +128,7 @@ func (e *explainer) byWords(u pendingPod) []fail.Finding {
 			f.Reason = fail.GPUsUnavailable
 			f.Seen += e.holdersHere(resource)
 		} else if isDevice(resource) {
-			f.Next = resourceNames(resource)
+			f.Next, f.Rail = resourceNames(resource), true
 		}
 		found = append(found, f)
 	}

@@ -48,6 +48,8 @@ type Finding struct {
 	Since time.Time `json:"since,omitzero"`
 	// Final is true if waiting longer cannot help by itself.
 	Final bool `json:"-"`
+	// Rail is true if pods without RDMA devices and network attachments would not have the problem.
+	Rail bool `json:"-"`
 }
 
 // Evidence is what was seen and what was wanted, in one text.

@@ -129,6 +129,8 @@ func TestDetect(t *testing.T) {
 		{"host devices on GPUs' switches, all renamed", nearGPUs, Expected{Devices: []string{"mlx5_12", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"}, 5, []string{"note DevicesDiffer"}},
 		{"host devices on GPUs' switches, some renamed", nearGPUs, Expected{Devices: []string{"mlx5_2", "mlx5_13"}}, []string{"mlx5_2", "mlx5_3"}, 5, []string{"note DevicesDiffer"}},
 		{"host devices on GPUs' switches, but all names exist", nearGPUs, Expected{Devices: []string{"mlx5_4", "mlx5_5"}}, []string{"mlx5_4", "mlx5_5"}, 5, nil},
+		// As with a file of mlenv init, which lists no devices: the storage's, mlx5_6, is left out.
+		{"host devices on GPUs' switches, and no names", nearGPUs, Expected{}, []string{"mlx5_2", "mlx5_3"}, 5, nil},
 		{"host devices that nothing chooses", hostDevices(), Expected{},
 			[]string{"mlx5_2", "mlx5_3", "mlx5_4", "mlx5_5"}, 0, []string{"note NoGID", "note PortDown", "note PortDown"}},
 	} {

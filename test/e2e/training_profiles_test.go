@@ -6,11 +6,15 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 )
 
 // shipped is a cluster file of the repository, and what happens on the local cluster with the profile of its name.
@@ -38,7 +42,7 @@ func shippedFiles() []shipped {
 func clusterFileNamed(name string) string { return filepath.Join("..", "..", "clusters", name+".yaml") }
 
 // testShippedFiles tests each cluster file of the repository, unmodified, on a cluster like the one that it describes: it
-// validates and plans, mlenv init writes one that renders the same, and a run without the param cluster trains.
+// validates and plans, mlenv init writes one that says and renders the same, and a run without the param cluster trains.
 func (s training) testShippedFiles(t *testing.T, times *durations) {
 	t.Cleanup(func() { localcluster(t, "up", "--profile=none") })
 	for _, file := range shippedFiles() {
@@ -88,10 +92,49 @@ func (s training) testShippedFile(t *testing.T, want shipped) {
 		return mlenv("render", "--cluster-file="+path, "--image="+trainingImage, "--steps-image="+s.steps)
 	}
 	u.equal("rendered by the file of mlenv init", render(found), render(path))
+	u.equal("what matters in the file of mlenv init", mattering(t, found), mattering(t, path))
 
 	e := u.end(u.startTkn("pipeline", "train-multi-node", "--param=repo-url="+s.repo, "--param=ranks-per-node=1", "--param=script=transformer/train.py",
 		"--param=deepspeed-config=transformer/ds_zero2.json", "--param=script-args=--steps=4,--global-batch=8,--checkpoint-dir=", "--param=image="+trainingImage)).succeeded()
 	u.equal("mode", e.receipt.Mode, want.mode)
 	u.mustContain(e.receipt.ModeReason, want.why)
 	u.nothingLeft()
+}
+
+// mattering is a cluster file with its defaults, without what does not decide how a training runs: texts for people, and
+// expectations about what is detected.
+func mattering(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := cluster.Load(path, content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Cluster.Description, f.Notes = "", ""
+	// What counts of a pattern are the racks.
+	if f.Nodes.RackPattern != "" {
+		slices.Sort(f.Nodes.GPUNodes)
+		racks := network.Racks(t.Context(), nil, cluster.Nodes{RackPattern: f.Nodes.RackPattern}, f.Nodes.GPUNodes)
+		f.Nodes.RackPattern = strings.Join(racks, ",")
+	}
+	if f.Storage.Mode == cluster.NodeStorage {
+		f.Storage.ClassRWX = "" // the shipped file names a class that the cluster does not have
+	}
+	rdma := &f.Network.RDMA
+	rdma.Devices, rdma.Interfaces, rdma.GIDIndex, rdma.GDRLevel = nil, nil, "", ""
+	if !rdma.SRIOV() {
+		// Host devices have no subnets that init could read. Routes decide: rails without any between them override it.
+		rdma.CrossNIC = ""
+	}
+	if !rdma.Enabled {
+		*rdma = cluster.RDMA{}
+	}
+	text, err := yaml.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

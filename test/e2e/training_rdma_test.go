@@ -170,6 +170,15 @@ spec: {config: ` + string(config) + `}
 	u.mustContain(out, "(broken: pods do not start)", "the pod asks 1 openshift.io/eno9np0rdma")
 	_, results := u.taskEnd(waiting)
 	u.mustContain(results["message"], "the pod asks 1 openshift.io/eno9np0rdma and 2 of 2 nodes have too little left")
+
+	// In mode auto the pods are replaced by pods over TCP.
+	e := u.end(u.start("e2e/quick.sh", byShell, oneGPU, "--param=start-timeout=2m")).succeeded()
+	u.equal("verdict of preflight", e.tasks["preflight"].Results["mode"], "rdma")
+	u.equal("mode", e.receipt.Mode, "tcp")
+	u.mustContain(e.receipt.ModeReason, "the nodes cannot use RDMA", "the pod asks 1 openshift.io/eno9np0rdma")
+	out, _ = u.mlenv("status", e.run.Name)
+	u.mustContain(out, "tcp, because the nodes cannot use RDMA")
+	u.mustContain(u.tkn("pipelinerun", "logs", e.run.Name), "Mode tcp, because the nodes cannot use RDMA")
 }
 
 // rdmaMemlock tests pods without IPC_LOCK: the node's limit applies, which is too low.

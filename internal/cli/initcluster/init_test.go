@@ -250,6 +250,8 @@ func TestAgreesWithShippedFiles(t *testing.T) {
 			{got.Network.RDMA.Enabled, want.Network.RDMA.Enabled}, {got.Network.RDMA.Attachments, want.Network.RDMA.Attachments},
 			{got.Network.RDMA.Resources, want.Network.RDMA.Resources}, {got.Security.RequiresPrivilegedSCC, want.Security.RequiresPrivilegedSCC},
 			{got.Resources.Requests.Memory.String(), want.Resources.Requests.Memory.String()}, {len(got.Nodes.GPUNodes), len(want.Nodes.GPUNodes)},
+			{got.Network.RDMA.IBTimeout, want.Network.RDMA.IBTimeout}, {got.Network.RDMA.MinNChannels, want.Network.RDMA.MinNChannels},
+			{got.Network.TCP, want.Network.TCP}, {got.Image.Flavour, want.Image.Flavour},
 		} {
 			if diff := cmp.Diff(pair[1], pair[0]); diff != "" {
 				t.Errorf("%s (-shipped +init):\n%s", name, diff)

@@ -61,10 +61,8 @@ func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts [
 	settings := network.FromFile(p.request.Cluster, string(p.request.Mode))
 	settings.Racks = network.Racks(ctx, p.clients.Kube, p.request.Cluster.Nodes, names)
 	prepared, err := network.Prepare(ctx, set, settings)
-	if fail.ReasonOf(err) == fail.RDMAUnavailable && cmp.Or(p.options.RequestedMode, p.options.Mode) == preflight.Auto {
-		// Nothing has started, so the mode is still to be decided.
-		p.request.Mode, p.why = objects.TCP, "the nodes cannot use RDMA: "+humanize.OneLine(strings.ReplaceAll(err.Error(), "\n", "; "), 500)
-		p.log.Warn(fmt.Sprintf("Mode tcp, because %s. With mode=rdma this fails.", p.why), "mode", p.request.Mode, "why", p.why)
+	if fail.ReasonOf(err) == fail.RDMAUnavailable && p.modeIsOpen() {
+		p.useTCP(err)
 		prepared, err = prepared.OverSockets(ctx, set)
 	}
 	if err != nil {
@@ -72,6 +70,17 @@ func (p *provisioner) prepareNetwork(ctx context.Context, set nodes.Set, facts [
 	}
 	prepared.Log(p.log)
 	return nil
+}
+
+// modeIsOpen reports whether nodes that cannot use RDMA use TCP. That is so until this step ends, for nothing has started.
+func (p *provisioner) modeIsOpen() bool {
+	return cmp.Or(p.options.RequestedMode, p.options.Mode) == preflight.Auto
+}
+
+// useTCP decides the mode by what keeps the nodes from RDMA.
+func (p *provisioner) useTCP(err error) {
+	p.request.Mode, p.why = objects.TCP, "the nodes cannot use RDMA: "+humanize.OneLine(strings.ReplaceAll(err.Error(), "\n", "; "), 500)
+	p.log.Warn(fmt.Sprintf("Mode tcp, because %s. With mode=rdma this fails.", p.why), "mode", p.request.Mode, "why", p.why)
 }
 
 func describe(f agent.Facts) string {

@@ -63,6 +63,9 @@ type place struct {
 	// of its own; wrong changes what a node says of itself; nameless, called with the
 	// node after each answer, leaves names to a resolver that does not know them.
 	notReady, separate bool
+	// noRail makes the pods of a StatefulSet that asks for RDMA devices wait with this message of the scheduler, since three
+	// minutes.
+	noRail string
 	// busy agents answer 503 to questions about facts.
 	busy     bool
 	wrong    func(*agent.Facts)
@@ -201,6 +204,7 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 		}
 	}
 	set.UID = "statefulset"
+	waits := p.notReady || p.noRail != "" && len(set.Spec.Template.Annotations) > 0
 	for i := range count {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: objects.NamesOf("env").PodName(i), UID: types.UID(fmt.Sprint("pod-", i)), Labels: set.Spec.Template.Labels, CreationTimestamp: metav1.Now()},
@@ -210,7 +214,10 @@ func (p *place) roll(set *appsv1.StatefulSet) {
 				Message: "0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available: 4 No preemption victims found for incoming pod.",
 			}}},
 		}
-		if !p.notReady {
+		if p.noRail != "" {
+			pod.Status.Conditions[0].Message, pod.Status.Conditions[0].LastTransitionTime = p.noRail, metav1.NewTime(time.Now().Add(-3*time.Minute))
+		}
+		if !waits {
 			pod.Status = corev1.PodStatus{
 				Phase: corev1.PodRunning, PodIP: p.agents[i].Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
 				ContainerStatuses: []corev1.ContainerStatus{{Name: "train", ImageID: "registry.test/train@sha256:" + strings.Repeat("1", 64), State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}},

@@ -247,27 +247,13 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	if err != nil {
 		return Result{}, usable, err
 	}
-	objects, err := objects.Build(p.request, held.Owner(), certs)
-	if err != nil {
-		return Result{}, usable, err
+	pods, changed, err := p.start(ctx, held, live, certs, credentials)
+	usable = usable && !changed
+	if fail.ReasonOf(err) == fail.RDMAUnavailable && p.modeIsOpen() {
+		p.useTCP(err)
+		pods, changed, err = p.restart(ctx, held, certs, credentials)
 	}
-	if err := p.applyServiceAccount(ctx, objects.ServiceAccount); err != nil {
-		return Result{}, usable, err
-	}
-	if err := p.addPullSecrets(ctx, live, objects.StatefulSet); err != nil {
-		return Result{}, usable, err
-	}
-	if live != nil {
-		changed, err := p.change(ctx, live, objects.StatefulSet, credentials)
-		usable = usable && !changed
-		if err != nil {
-			return Result{}, usable, err
-		}
-	}
-	if err := p.apply(ctx, objects); err != nil {
-		return Result{}, usable, err
-	}
-	pods, err := p.waitReady(ctx, credentials, objects.StatefulSet)
+	usable = usable && !changed
 	if err != nil {
 		return Result{}, usable, err
 	}
@@ -278,6 +264,41 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 		Name: p.request.Name, Mode: p.request.Mode, Why: p.why, Storage: p.request.Storage, Nodes: p.request.Nodes, ImageDigest: digest(pods, p.request.Image),
 		Services: p.waitServices(ctx, credentials),
 	}, usable, nil
+}
+
+// start applies the objects of the request and waits for the nodes. changed reports whether the existing environment is no
+// longer what it was.
+func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.StatefulSet, certs objects.Certificates, credentials agent.Credentials) (pods []*corev1.Pod, changed bool, err error) {
+	objects, err := objects.Build(p.request, held.Owner(), certs)
+	if err != nil {
+		return nil, false, err
+	}
+	if err := p.applyServiceAccount(ctx, objects.ServiceAccount); err != nil {
+		return nil, false, err
+	}
+	if err := p.addPullSecrets(ctx, live, objects.StatefulSet); err != nil {
+		return nil, false, err
+	}
+	if live != nil {
+		if changed, err = p.change(ctx, live, objects.StatefulSet, credentials); err != nil {
+			return nil, changed, err
+		}
+	}
+	if err := p.apply(ctx, objects); err != nil {
+		return nil, changed, err
+	}
+	pods, err = p.waitReady(ctx, credentials, objects.StatefulSet)
+	return pods, changed, err
+}
+
+// restart starts the environment again in another mode, which needs new pods.
+func (p *provisioner) restart(ctx context.Context, held *lease.Hold, certs objects.Certificates, credentials agent.Credentials) ([]*corev1.Pod, bool, error) {
+	live, err := p.live(ctx, held)
+	if err != nil {
+		return nil, true, err
+	}
+	p.options.OnChange = "recreate"
+	return p.start(ctx, held, live, certs, credentials)
 }
 
 // runs reports whether nodes of the environment run. The StatefulSet's status is some seconds behind its pods.

@@ -151,6 +151,47 @@ func TestNodesWithoutRDMA(t *testing.T) {
 	}
 }
 
+// Pods that cannot get RDMA devices never start, so nobody can ask their nodes. In mode auto they start over TCP.
+func TestPodsWithoutRails(t *testing.T) {
+	const noDevice, noGPU = "0/2 nodes are available: 2 Insufficient openshift.io/eno9np0rdma.", "0/2 nodes are available: 2 Insufficient nvidia.com/gpu, 2 Insufficient openshift.io/eno9np0rdma."
+	for _, tc := range []struct {
+		name, requested, message string
+		want                     fail.Reason // "" for TCP
+	}{
+		{"auto", "auto", noDevice, ""},
+		{"rdma", "rdma", noDevice, fail.NodesUnavailable},
+		{"GPUs are missing too", "auto", noGPU, fail.GPUsUnavailable},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t).withRun(day())
+			p.noRail = tc.message
+			got, err := p.provisioner(func(s *provisioner) {
+				s.options.Mode, s.options.RequestedMode, s.request.Mode = "rdma", tc.requested, objects.RDMA
+				if tc.want != "" {
+					s.options.StartTimeout = 700 * time.Millisecond
+				}
+				network := &s.request.Cluster.Network.RDMA
+				network.Enabled, network.Attachments, network.Resources = true, []string{"ns/wrong"}, map[string]int{"openshift.io/eno9np0rdma": 1}
+			}).run(t.Context())
+			if tc.want != "" {
+				if fail.ReasonOf(err) != tc.want {
+					t.Errorf("got %s: %v, want %s", fail.ReasonOf(err), err, tc.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("%v; log %s", err, p.messages())
+			}
+			if got.Mode != objects.TCP || !strings.Contains(got.Why, "the nodes cannot use RDMA: waiting for pods env-0 and env-1: the pod asks 1 openshift.io/eno9np0rdma") {
+				t.Errorf("mode %s because %q; want TCP for lack of devices", got.Mode, got.Why)
+			}
+			if diff := cmp.Diff(whole(), p.left()); diff != "" {
+				t.Errorf("objects (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestBusyEnvironment(t *testing.T) {
 	theirs := func() *coordinationv1.Lease {
 		now := metav1.NowMicro()

@@ -27,6 +27,9 @@ const lookEvery = 500 * time.Millisecond
 // repeatEvery is how often a state that does not change is logged.
 const repeatEvery = 30 * time.Second
 
+// railTime is how long pods may fail to get RDMA devices and networks before mode auto uses TCP: others may release them.
+const railTime = 2 * time.Minute
+
 // waitReady waits until every node's agent answers, or until that is known to be impossible. set is the StatefulSet as it was
 // applied.
 func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentials, set *appsv1.StatefulSet) ([]*corev1.Pod, error) {
@@ -67,10 +70,14 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 			report.size = size
 		}
 	}()
+	// A cause counts for longer if nothing changes, too.
+	again := time.NewTicker(repeatEvery)
+	defer again.Stop()
 	var looked time.Time
 	for {
 		select {
 		case <-changed:
+		case <-again.C:
 		case <-watching.Done():
 			return nil, p.notReady(ctx, context.Cause(watching))
 		}
@@ -144,6 +151,9 @@ func (r *reporter) look(ctx context.Context) error {
 	r.mu.Unlock()
 	now := r.p.now()
 	findings := diagnose.Explain(snapshot, now)
+	if f, found := r.p.withoutRail(findings, now); found {
+		return fail.Because(fail.RDMAUnavailable, f.Err("waiting for"))
+	}
 	if i := slices.IndexFunc(findings, func(f fail.Finding) bool { return f.Final }); i >= 0 {
 		return findings[i].Err("waiting for")
 	}
@@ -163,6 +173,24 @@ func (r *reporter) look(ctx context.Context) error {
 	}
 	r.last = lines
 	return nil
+}
+
+// withoutRail is the finding for which mode auto uses TCP: it is about RDMA alone, and waiting does not help. If GPUs are
+// held by others, their RDMA devices are too, and TCP would start the pods no sooner.
+func (p *provisioner) withoutRail(findings []fail.Finding, now time.Time) (fail.Finding, bool) {
+	others := func(f fail.Finding) bool { return !f.Rail && (f.Final || f.Reason == fail.GPUsUnavailable) }
+	if p.request.Mode != objects.RDMA || !p.modeIsOpen() || slices.ContainsFunc(findings, others) {
+		return fail.Finding{}, false
+	}
+	// Pods over TCP need time to start, too.
+	limit := min(railTime, p.options.StartTimeout/3)
+	i := slices.IndexFunc(findings, func(f fail.Finding) bool {
+		return f.Rail && (f.Final || !f.Since.IsZero() && now.Sub(f.Since) > limit)
+	})
+	if i < 0 {
+		return fail.Finding{}, false
+	}
+	return findings[i], true
 }
 
 // withoutTime removes durations, in which lines differ that report the same.

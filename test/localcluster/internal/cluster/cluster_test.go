@@ -134,6 +134,9 @@ func TestProfiled(t *testing.T) {
 	}
 	for _, name := range append(profile.Names(), "") {
 		has, lacks := Options{Nodes: 1, GPUs: 4, Profile: name}.profiled()
+		if got := (Options{Profile: name}).memlock(); got != 8<<20 {
+			t.Errorf("profile %q has containers that may lock %d bytes, want 8 MiB", name, got)
+		}
 		if want := tests[name]; len(has) != want.has || len(lacks) != want.lacks {
 			t.Errorf("profile %q has %v, lacks %v", name, namesOf(has), namesOf(lacks))
 		}

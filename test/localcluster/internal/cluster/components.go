@@ -224,6 +224,7 @@ func (p *plan) node(n topology.Netns) []process.Spec {
 	nics := p.self("rdma@"+n.Name, n, "--node="+n.Name)
 	p.check(rdma.WriteState(topology.RDMADir(n.Name), rdma.State{Layout: p.options.layoutOf(n), Faults: rdma.FaultsOf(n.Name, p.options.RDMAFaults)}))
 	containerd.Env = []string{cni.NodeVariable + "=" + n.Name}
+	containerd.Memlock = p.options.memlock()
 	specs := []process.Spec{containerd, kubelet, csi, gpus, nics}
 	for i := range specs {
 		specs[i].Binds = nodeBinds(n)

@@ -2,6 +2,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -146,6 +147,15 @@ func (o Options) layoutOf(n topology.Netns) rdma.Layout {
 		return o.like().RDMA
 	}
 	return rdma.Layout{Form: rdma.NoNICs}
+}
+
+// defaultMemlock is the kernel's own limit since 5.16, and that of the containers of the clusters with profiles.
+const defaultMemlock = 8 << 20
+
+// memlock is how many bytes a container may lock.
+func (o Options) memlock() int64 {
+	like := o.like()
+	return cmp.Or(like.Memlock.Value(), defaultMemlock)
 }
 
 // functionsOf is how many virtual functions of each NIC the node advertises.

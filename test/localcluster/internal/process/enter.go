@@ -65,7 +65,23 @@ func Enter(name string) error {
 			}
 		}
 	}
+	if err := limitMemlock(spec.Memlock); err != nil {
+		return err
+	}
 	return fmt.Errorf("executing %s: %w", program, unix.Exec(program, spec.Argv, os.Environ()))
+}
+
+// limitMemlock sets the limit that every process started from here on inherits, containers included. To lower it needs no
+// capability.
+func limitMemlock(bytes int64) error {
+	if bytes == 0 {
+		return nil
+	}
+	limit := unix.Rlimit{Cur: uint64(bytes), Max: uint64(bytes)}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return fmt.Errorf("limiting locked memory to %d bytes (more than this machine allows needs CAP_SYS_RESOURCE): %w", bytes, err)
+	}
+	return nil
 }
 
 func joinNetns(ns topology.Netns) error {

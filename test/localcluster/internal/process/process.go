@@ -31,6 +31,8 @@ type Spec struct {
 	// Binds gives the component folders of its own at paths that its program
 	// has fixed: path on the host to folder. They are seen by it alone.
 	Binds map[string]string
+	// Memlock is how many bytes the component, and what it starts, may lock: 0 for as many as the starting command.
+	Memlock int64
 	// Version changes if the component must be restarted although its arguments are the same, because its program or one
 	// of its configuration files has changed.
 	Version string

@@ -30,7 +30,9 @@ type Profile struct {
 	// Processors and Memory are what the kubelet of each node with GPUs believes to have.
 	Processors int               `json:"processors"`
 	Memory     resource.Quantity `json:"memory"`
-	RDMA       rdma.Layout       `json:"rdma"`
+	// Memlock is how much memory a container may lock without IPC_LOCK.
+	Memlock resource.Quantity `json:"memlock"`
+	RDMA    rdma.Layout       `json:"rdma"`
 	// StorageClasses are those there are.
 	StorageClasses []string `json:"storageClasses"`
 	// Constraints are the SecurityContextConstraints besides OpenShift's own.

@@ -1,0 +1,27 @@
+package process
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a component starts has its limit. The test runs itself, because a lowered limit stays.
+func TestMemlockIsInherited(t *testing.T) {
+	const child = "MEMLOCK_CHILD"
+	if os.Getenv(child) != "" {
+		if err := limitMemlock(32 << 10); err != nil {
+			t.Fatal(err)
+		}
+		t.Fatal(unix.Exec("/bin/sh", []string{"sh", "-c", "ulimit -l; ulimit -Hl"}, os.Environ()))
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestMemlockIsInherited$")
+	cmd.Env = append(os.Environ(), child+"=1")
+	out, err := cmd.CombinedOutput()
+	if got := strings.Fields(string(out)); err != nil || len(got) != 2 || got[0] != "32" || got[1] != "32" {
+		t.Errorf("%v: limits %q, want 32 KiB", err, out)
+	}
+}

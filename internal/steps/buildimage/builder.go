@@ -88,7 +88,7 @@ func (b *builder) run(ctx context.Context) (Image, error) {
 		}
 		err = b.follow(ctx, build, sending)
 		if errors.Is(err, errCancelledByOther) && attempt < attempts {
-			b.log.Warn(fmt.Sprintf("Build %s, which another caller had started, was cancelled. Starting a build.", build.Name), "build", build.Name)
+			b.log.Warn(fmt.Sprintf("Following build %s: %v. Starting a build.", build.Name, err), "build", build.Name)
 			continue
 		}
 		if err != nil {

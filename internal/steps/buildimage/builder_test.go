@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -13,6 +15,7 @@ import (
 
 	buildv1 "github.com/openshift/api/build/v1"
 	imagev1 "github.com/openshift/api/image/v1"
+	buildclient "github.com/openshift/client-go/build/clientset/versioned"
 	buildfake "github.com/openshift/client-go/build/clientset/versioned/fake"
 	imagefake "github.com/openshift/client-go/image/clientset/versioned/fake"
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
@@ -21,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	"knative.dev/pkg/apis"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
@@ -153,20 +157,73 @@ func TestJoin(t *testing.T) {
 			t.Errorf("join: %v, started %v, %v", got, started, err)
 		}
 	})
-	t.Run("another call of the same user claims it", func(t *testing.T) {
-		claimed := config.DeepCopy()
-		text, err := json.Marshal(claim{Inputs: plan.inputs.fingerprint(), Holder: "me", Caller: "another", At: time.Now().Add(-time.Second)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		claimed.Annotations = map[string]string{claimAnnotation: string(text)}
-		failed := build.DeepCopy() // it may have ended in the meantime
-		failed.Status.Phase = buildv1.BuildPhaseFailed
-		got, started, err := prepared(t, claimed, failed).joinOrStart(t.Context())
-		if err != nil || started != nil || got.Name != build.Name {
-			t.Errorf("join: %v, started %v, %v", got, started, err)
+	for name, at := range map[string]time.Duration{"another call of the same user claims it": -time.Second, "the clock of another call is ahead": 3 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			claimed := config.DeepCopy()
+			text, err := json.Marshal(claim{Inputs: plan.inputs.fingerprint(), Holder: "me", Caller: "another", At: time.Now().Add(at)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			claimed.Annotations = map[string]string{claimAnnotation: string(text)}
+			failed := startedBy("another", build) // it may have ended in the meantime
+			failed.Status.Phase = buildv1.BuildPhaseFailed
+			got, started, err := prepared(t, claimed, failed).joinOrStart(t.Context())
+			if err != nil || started != nil || got.Name != build.Name {
+				t.Errorf("join: %v, started %v, %v", got, started, err)
+			}
+		})
+	}
+	t.Run("the claimed build was cancelled", func(t *testing.T) {
+		cancelled := startedBy("another", build)
+		cancelled.Status.Cancelled = true
+		other := claim{Inputs: plan.inputs.fingerprint(), Caller: "another", At: time.Now()}
+		if got, err := prepared(t, cancelled).awaitClaimed(t.Context(), other, time.Hour); got != nil || err != nil {
+			t.Errorf("got %v, %v, want nil at once", got, err)
 		}
 	})
+}
+
+// startedBy returns a copy of the build as the caller would have started it.
+func startedBy(caller string, build *buildv1.Build) *buildv1.Build {
+	made := build.DeepCopy()
+	made.Spec.Revision = &buildv1.SourceRevision{Git: &buildv1.GitSourceRevision{Commit: caller}}
+	return made
+}
+
+// TestStartFindsItsOwnBuild: another caller starts a build of the same inputs at the same moment.
+func TestStartFindsItsOwnBuild(t *testing.T) {
+	s := prepared(t)
+	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "ml-dev-env-cpu-1", Namespace: "ns", UID: "1"}}
+	build.Spec.Output.ImageLabels = []buildv1.ImageLabel{{Name: inputsLabel, Value: s.inputs.fingerprint()}}
+	own := startedBy(s.caller, build)
+	own.Name, own.UID, own.TypeMeta = "ml-dev-env-cpu-2", "2", metav1.TypeMeta{Kind: "Build", APIVersion: "build.openshift.io/v1"}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var answer any = buildv1.BuildList{TypeMeta: metav1.TypeMeta{Kind: "BuildList", APIVersion: "build.openshift.io/v1"}, Items: []buildv1.Build{*startedBy("another", build), *own}}
+		if strings.HasSuffix(r.URL.Path, "/instantiatebinary") {
+			if got := r.URL.Query().Get("revision.commit"); got != s.caller {
+				t.Errorf("revision.commit is %q, want the caller %q", got, s.caller)
+			}
+			answer = own
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(answer); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer server.Close()
+	client, err := buildclient.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.builds = client.BuildV1()
+	got, started, err := s.start(t.Context())
+	if err != nil || got.Name != own.Name {
+		t.Fatalf("got %v, %v, want build %s", got, err, own.Name)
+	}
+	<-started.ended
+	if started.err != nil {
+		t.Error(started.err)
+	}
 }
 
 func TestResult(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 func (b *builder) failure(ctx context.Context, build *buildv1.Build, lines []string) error {
@@ -115,7 +116,6 @@ func explain(e end) finding {
 
 var (
 	diskPressure = regexp.MustCompile(`(?i)ephemeral|disk|storage|no space`)
-	quota        = regexp.MustCompile(`(?i)exceeded quota|LimitRange|maximum .* usage|limits? is`)
 
 	stepLine      = regexp.MustCompile(`^(?:\[\d+/\d+\] )?STEP \d+(?:/\d+)?: (.+)`) // [2/3] in builds of several stages
 	pushing       = regexp.MustCompile(`^Pushing image `)
@@ -201,8 +201,8 @@ func shortened(text string) string {
 }
 
 func (e end) notCreated() finding {
-	if quota.MatchString(e.Message) {
-		return finding{fail.QuotaExceeded, "the namespace does not allow its pod: " + e.Message, nil, "oc describe quota,limitrange -n " + e.namespace}
+	if refused := kube.Refusal(errors.New(e.Message), kube.Place{Namespace: e.namespace, ServiceAccount: "builder"}); refused != nil {
+		return finding{fail.ReasonOf(refused), "the namespace does not allow its pod: " + e.Message, nil, fail.NextOf(refused)}
 	}
 	return finding{fail.PermissionDenied, "the cluster did not create its pod: " + e.Message, nil, "oc describe build " + e.name + " -n " + e.namespace}
 }

@@ -34,8 +34,8 @@ const (
 	answerTime = 10 * time.Second
 )
 
-// errCancelledByOther is the error of a joined build that its owner cancelled.
-var errCancelledByOther = errors.New("the build was cancelled")
+// errCancelledByOther is the error of a joined build that was cancelled.
+var errCancelledByOther = fail.Becausef(fail.Cancelled, "the build, which another caller had started, was cancelled")
 
 // follow prints the build's log and waits for its end. When ctx ends, follow cancels the build if this step started it.
 func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sending) error {
@@ -77,7 +77,10 @@ func (b *builder) verdict(ctx context.Context, last *buildv1.Build, blocked erro
 	case buildv1.BuildPhaseComplete:
 		return nil
 	case buildv1.BuildPhaseCancelled:
-		if started == nil {
+		switch {
+		case started == nil && blocked != nil:
+			return fmt.Errorf("%w; %w", blocked, errCancelledByOther)
+		case started == nil:
 			return errCancelledByOther
 		}
 		return b.cancelled(ctx, last, blocked, started)

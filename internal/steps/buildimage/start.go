@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -87,8 +86,9 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 			return build, nil, nil
 		}
 		if other := readClaim(config); !b.force && other.Inputs == b.inputs.fingerprint() && other.Caller != b.caller {
-			if left := claimTime - b.now().Sub(other.At); left > 0 && left <= claimTime {
-				if build, err := b.awaitClaimed(ctx, other, left); build != nil || err != nil {
+			// The clocks of two machines differ: the claim may be from the future.
+			if age := b.now().Sub(other.At).Abs(); age < claimTime {
+				if build, err := b.awaitClaimed(ctx, other, claimTime-age); build != nil || err != nil {
 					return build, nil, err
 				}
 			}
@@ -99,7 +99,7 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 		case err != nil:
 			return nil, nil, kube.Problem(fmt.Errorf("claiming the build of buildconfig %s/%s: %w", b.namespace, name, err))
 		}
-		build, started, err := b.start(ctx, found.Items)
+		build, started, err := b.start(ctx)
 		if errors.Is(err, errChanged) {
 			continue
 		}
@@ -129,15 +129,40 @@ func ended(build *buildv1.Build) bool {
 	return false
 }
 
-// awaitClaimed waits for the build that another caller is about to start. It returns nil if none appears.
+// callerOf returns the caller that has started the build, "" if it is unknown. send gives the server the caller as the
+// folder's commit, which OpenShift copies into the Build and, without a git source, uses for nothing else.
+func callerOf(build *buildv1.Build) string {
+	if revision := build.Spec.Revision; revision != nil && revision.Git != nil {
+		return revision.Git.Commit
+	}
+	return ""
+}
+
+// startedBy returns the build of our inputs that the caller has started, nil for none.
+func (b *builder) startedBy(caller string, builds []*buildv1.Build) *buildv1.Build {
+	for _, build := range builds {
+		if callerOf(build) == caller && inputsOf(build) == b.inputs.fingerprint() {
+			return build
+		}
+	}
+	return nil
+}
+
+// awaitClaimed waits for the build that another caller is about to start. It returns nil if none appears, or if that build
+// was cancelled.
 func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Duration) (build *buildv1.Build, err error) {
 	waiting, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	err = kube.Until(waiting, "builds of "+b.flavour, b.builds.Builds(b.namespace), buildsOf(configName(b.flavour)), func(builds []*buildv1.Build) (bool, error) {
+		// A build that has failed meanwhile counts too.
+		build = b.startedBy(other.Caller, builds)
+		if build != nil && build.Status.Cancelled {
+			build = nil
+			return true, nil
+		}
 		for _, candidate := range builds {
-			// A build that has failed meanwhile counts too. The API server's times are whole seconds.
-			if inputsOf(candidate) == other.Inputs && !candidate.CreationTimestamp.Time.Before(other.At.Truncate(time.Second)) {
-				build = candidate
+			if build == nil && inputsOf(candidate) == other.Inputs && !ended(candidate) && !candidate.Status.Cancelled {
+				build = candidate // of an earlier version of this step, which does not give its caller
 			}
 		}
 		return build != nil, nil
@@ -190,8 +215,8 @@ func (b *builder) claim(ctx context.Context, config *buildv1.BuildConfig) error 
 var errChanged = errors.New("the BuildConfig was changed at the same moment")
 
 // start sends the folder and returns the Build as soon as it exists; sending continues until the build's pod has received
-// the folder. before are the earlier builds.
-func (b *builder) start(ctx context.Context, before []buildv1.Build) (*buildv1.Build, *sending, error) {
+// the folder.
+func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 	name := configName(b.flavour)
 	var folder bytes.Buffer
 	if err := b.definition.pack(&folder, b.inputs); err != nil {
@@ -213,12 +238,7 @@ func (b *builder) start(ctx context.Context, before []buildv1.Build) (*buildv1.B
 	}()
 	var build *buildv1.Build
 	find := func(builds []*buildv1.Build) bool {
-		for _, candidate := range builds {
-			known := slices.ContainsFunc(before, func(old buildv1.Build) bool { return old.UID == candidate.UID })
-			if !known && inputsOf(candidate) == b.inputs.fingerprint() {
-				build = candidate
-			}
-		}
+		build = b.startedBy(b.caller, builds)
 		return build != nil
 	}
 	err := kube.Until(starting, "builds of "+name, b.builds.Builds(b.namespace), buildsOf(name), func(builds []*buildv1.Build) (bool, error) {
@@ -261,6 +281,6 @@ func (b *builder) notStarted(cause error) error {
 func (b *builder) send(ctx context.Context, config string, folder []byte) (*buildv1.Build, error) {
 	build := &buildv1.Build{}
 	err := b.builds.RESTClient().Post().Namespace(b.namespace).Resource("buildconfigs").Name(config).SubResource("instantiatebinary").
-		SetHeader("Content-Type", "application/octet-stream").Body(bytes.NewReader(folder)).Do(ctx).Into(build)
+		Param("revision.commit", b.caller).SetHeader("Content-Type", "application/octet-stream").Body(bytes.NewReader(folder)).Do(ctx).Into(build)
 	return build, err
 }

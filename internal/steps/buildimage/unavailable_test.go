@@ -89,8 +89,21 @@ func TestBlockedBuild(t *testing.T) {
 			t.Errorf("%s: %s: %v, want %s with %q", test.name, fail.ReasonOf(err), err, test.want, test.parts)
 		}
 	}
-	if err := s.verdict(t.Context(), build, blocked, nil, nil); !errors.Is(err, errCancelledByOther) {
-		t.Errorf("a joined build: %v, want errCancelledByOther", err)
+	for want, blocked := range map[fail.Reason]error{fail.QuotaExceeded: blocked, fail.Cancelled: nil} {
+		if err := s.verdict(t.Context(), build, blocked, nil, nil); !errors.Is(err, errCancelledByOther) || fail.ReasonOf(err) != want {
+			t.Errorf("a joined build: %s: %v, want errCancelledByOther with %s", fail.ReasonOf(err), err, want)
+		}
+	}
+}
+
+// TestMissingPushSecret: the build stays Pending until the Secret exists.
+func TestMissingPushSecret(t *testing.T) {
+	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b-1", Namespace: "ns"}}
+	build.Status.Phase, build.Status.Reason = buildv1.BuildPhasePending, buildv1.StatusReasonMissingPushSecret
+	build.Spec.Output.PushSecret = &corev1.LocalObjectReference{Name: "absent"}
+	_, _, err := prepared(t, build).wait(t.Context(), build, nil, nil)
+	if fail.ReasonOf(err) != fail.PushRefused || !strings.Contains(fail.NextOf(err), "docker-registry absent") {
+		t.Errorf("got %s: %v (%s), want PushRefused with what creates the Secret", fail.ReasonOf(err), err, fail.NextOf(err))
 	}
 }
 

@@ -23,11 +23,14 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
+// StartTimeAnnotation of a namespace replaces the five minutes that its builds have to run, a duration.
+const StartTimeAnnotation = "localcluster/build-start-time"
+
 // SourceContainer is the build pod's container that fetches or is sent the source.
 const SourceContainer = "git-clone"
 
 const (
-	// binaryTimeout is how long a client that sends its source waits for the pod.
+	// binaryTimeout is how long a build that a client sends its source to may take to run.
 	binaryTimeout = 5 * time.Minute
 	// binaryPause is how long after the request the Build is created.
 	binaryPause   = time.Second
@@ -40,7 +43,7 @@ const (
 type binaryREST struct {
 	instantiator Instantiator
 	config       *restclient.Config
-	pods         kubernetes.Interface
+	kube         kubernetes.Interface
 }
 
 var _ rest.Connecter = binaryREST{}
@@ -57,11 +60,12 @@ func (binaryREST) ProducesObject(string) any         { return buildv1.Build{} }
 // Connect implements rest.Connecter.
 func (r binaryREST) Connect(ctx context.Context, name string, options runtime.Object, responder rest.Responder) (http.Handler, error) {
 	return http.HandlerFunc(func(_ http.ResponseWriter, request *http.Request) {
-		if asFile := options.(*buildv1.BinaryBuildRequestOptions).AsFile; asFile != "" {
+		options := options.(*buildv1.BinaryBuildRequestOptions)
+		if options.AsFile != "" {
 			responder.Error(apierrors.NewBadRequest("this stand-in does not implement asFile"))
 			return
 		}
-		build, err := r.build(ctx, name, request.Body)
+		build, err := r.build(ctx, name, options.Commit, request.Body)
 		if err != nil {
 			responder.Error(err)
 			return
@@ -70,11 +74,14 @@ func (r binaryREST) Connect(ctx context.Context, name string, options runtime.Ob
 	}), nil
 }
 
-func (r binaryREST) build(ctx context.Context, name string, body io.Reader) (*buildv1.Build, error) {
+func (r binaryREST) build(ctx context.Context, name, commit string, body io.Reader) (*buildv1.Build, error) {
 	request := &buildv1.BuildRequest{
 		ObjectMeta:  metav1.ObjectMeta{Name: name},
 		Binary:      &buildv1.BinaryBuildSource{},
 		TriggeredBy: []buildv1.BuildTriggerCause{{Message: CauseManual}},
+	}
+	if commit != "" {
+		request.Revision = &buildv1.SourceRevision{Git: &buildv1.GitSourceRevision{Commit: commit}}
 	}
 	// OpenShift polls for ImageStreamTags of the BuildConfig, and pauses before the first time.
 	select {
@@ -96,7 +103,11 @@ func (r binaryREST) build(ctx context.Context, name string, body io.Reader) (*bu
 // send streams the body into the build's pod as soon as the pod runs. ended reports whether the build ended by itself
 // before an error.
 func (r binaryREST) send(ctx context.Context, build *buildv1.Build, body io.Reader) (latest *buildv1.Build, ended bool, err error) {
-	latest, err = waitStarted(ctx, r.instantiator.Builds, build.Namespace, build.Name, binaryTimeout)
+	timeout, err := r.startTime(ctx, build.Namespace)
+	if err != nil {
+		return nil, false, err
+	}
+	latest, err = waitStarted(ctx, r.instantiator.Builds, build.Namespace, build.Name, timeout)
 	switch {
 	case errors.Is(err, errBuildDeleted):
 		return nil, true, apierrors.NewBadRequest(fmt.Sprintf("build %s was deleted before it started: %s", build.Name, noLogs))
@@ -114,7 +125,7 @@ func (r binaryREST) send(ctx context.Context, build *buildv1.Build, body io.Read
 	default:
 		return nil, true, apierrors.NewBadRequest(fmt.Sprintf("cannot upload file to build %s with status %s", build.Name, latest.Status.Phase))
 	}
-	attach := r.pods.CoreV1().RESTClient().Post().Resource("pods").Namespace(build.Namespace).Name(PodName(build.Name)).SubResource("attach").
+	attach := r.kube.CoreV1().RESTClient().Post().Resource("pods").Namespace(build.Namespace).Name(PodName(build.Name)).SubResource("attach").
 		VersionedParams(&corev1.PodAttachOptions{Stdin: true, Container: SourceContainer}, scheme.ParameterCodec)
 	executor, err := remotecommand.NewSPDYExecutor(r.config, http.MethodPost, attach.URL())
 	if err != nil {
@@ -124,6 +135,15 @@ func (r binaryREST) send(ctx context.Context, build *buildv1.Build, body io.Read
 		return nil, false, apierrors.NewInternalError(err)
 	}
 	return latest, false, nil
+}
+
+// startTime is how long a build of the namespace may take to run.
+func (r binaryREST) startTime(ctx context.Context, namespace string) (time.Duration, error) {
+	ns, err := r.kube.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if err != nil || ns.Annotations[StartTimeAnnotation] == "" {
+		return binaryTimeout, err
+	}
+	return time.ParseDuration(ns.Annotations[StartTimeAnnotation])
 }
 
 // cancel gives up a build whose source will not come. The request may be gone.

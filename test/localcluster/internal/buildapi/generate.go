@@ -34,6 +34,7 @@ func generate(config *buildv1.BuildConfig, request *buildv1.BuildRequest) (*buil
 	}
 	// A BuildConfig with a binary source has none until a client sends it.
 	spec.Source.Binary = request.Binary.DeepCopy()
+	spec.Revision = request.Revision.DeepCopy()
 	build := &buildv1.Build{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:        fmt.Sprintf("%s-%d", config.Name, config.Status.LastVersion),

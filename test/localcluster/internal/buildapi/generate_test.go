@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	kubefake "k8s.io/client-go/kubernetes/fake"
 )
 
@@ -33,6 +34,7 @@ func config() *buildv1.BuildConfig {
 func TestGenerate(t *testing.T) {
 	build, err := generate(config(), &buildv1.BuildRequest{
 		Binary:                &buildv1.BinaryBuildSource{},
+		Revision:              &buildv1.SourceRevision{Git: &buildv1.GitSourceRevision{Commit: "c"}},
 		Env:                   []corev1.EnvVar{{Name: "E", Value: "x"}},
 		DockerStrategyOptions: &buildv1.DockerStrategyOptions{BuildArgs: []corev1.EnvVar{{Name: "B", Value: "3"}}},
 	})
@@ -50,8 +52,8 @@ func TestGenerate(t *testing.T) {
 	if diff := cmp.Diff([]corev1.EnvVar{{Name: "A", Value: "1"}, {Name: "B", Value: "3"}}, docker.BuildArgs); diff != "" {
 		t.Error(diff)
 	}
-	if len(docker.Env) != 1 || build.Spec.Source.Binary == nil {
-		t.Errorf("env %v, source %v", docker.Env, build.Spec.Source)
+	if len(docker.Env) != 1 || build.Spec.Source.Binary == nil || build.Spec.Revision.Git.Commit != "c" {
+		t.Errorf("env %v, source %v, revision %v", docker.Env, build.Spec.Source, build.Spec.Revision)
 	}
 	if c := build.Status.Conditions; len(c) != 1 || c[0].Type != "New" || c[0].Status != corev1.ConditionTrue {
 		t.Errorf("conditions %v, want New", c)
@@ -71,6 +73,22 @@ func TestMissingAccount(t *testing.T) {
 	}
 	if made, err := builds.Builds("team").List(t.Context(), metav1.ListOptions{}); err != nil || len(made.Items) > 0 {
 		t.Errorf("builds %v, %v; want none", made, err)
+	}
+}
+
+// TestBuildThatDoesNotRun: the server cancels a binary build that no pod runs, and answers the sender.
+func TestBuildThatDoesNotRun(t *testing.T) {
+	builds := buildfake.NewClientset(config()).BuildV1()
+	objects := kubefake.NewClientset(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "builder", Namespace: "team"}},
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "team", Annotations: map[string]string{StartTimeAnnotation: "50ms"}}})
+	r := binaryREST{instantiator: Instantiator{Builds: builds, Kube: objects}, kube: objects}
+	_, err := r.build(genericapirequest.WithNamespace(t.Context(), "team"), "app", "", strings.NewReader("folder"))
+	if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), "unable to wait for build app-4 to run: timed out waiting for the condition") {
+		t.Errorf("got %v, want a bad request, because the time is over", err)
+	}
+	build, err := builds.Builds("team").Get(t.Context(), "app-4", metav1.GetOptions{})
+	if err != nil || !build.Status.Cancelled {
+		t.Errorf("build %+v, %v; want it cancelled", build, err)
 	}
 }
 

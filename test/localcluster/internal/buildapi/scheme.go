@@ -80,7 +80,7 @@ func addQueries(scheme *runtime.Scheme) error {
 	}
 	return scheme.AddConversionFunc((*url.Values)(nil), (*buildv1.BinaryBuildRequestOptions)(nil), func(from, to any, _ conversion.Scope) error {
 		query, options := *from.(*url.Values), to.(*buildv1.BinaryBuildRequestOptions)
-		options.AsFile = query.Get("asFile")
+		options.AsFile, options.Commit = query.Get("asFile"), query.Get("revision.commit")
 		return nil
 	})
 }

@@ -230,7 +230,7 @@ func storages(scheme *runtime.Scheme, etcd generic.RESTOptionsGetter, config Con
 		buildv1.GroupName: {
 			"buildconfigs":                   withNames{buildConfigStore, []string{"bc"}},
 			"buildconfigs/instantiate":       instantiateREST{instantiator: instantiator},
-			"buildconfigs/instantiatebinary": binaryREST{instantiator: instantiator, config: kubeConfig, pods: clients.Kube},
+			"buildconfigs/instantiatebinary": binaryREST{instantiator: instantiator, config: kubeConfig, kube: clients.Kube},
 			"builds":                         withNames{buildStore, nil},
 			"builds/log":                     logREST{builds: clients.Builds, pods: clients.Kube},
 		},

@@ -147,6 +147,8 @@ func TestPendingBuild(t *testing.T) {
 	unscheduled := pod.DeepCopy()
 	unscheduled.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
 	missing := event("b", "pod", "FailedMount", `MountVolume.SetUp failed for volume "ngc-pull" : secret "ngc" not found`, 2)
+	first := build.DeepCopy()
+	first.Name, first.UID, first.Status.Phase, first.Labels = "b-0", "first", buildv1.BuildPhaseRunning, map[string]string{buildv1.BuildConfigLabel: "ml-dev-env-cpu"}
 	for _, test := range []struct {
 		name    string
 		build   *buildv1.Build
@@ -155,6 +157,7 @@ func TestPendingBuild(t *testing.T) {
 		seen    string
 	}{
 		{"no pod", build, []runtime.Object{event("a", "build", "FailedCreate", "Error creating build pod: no", 1)}, fail.PodsNotReady, "it waits for its pod: FailedCreate: Error creating build pod: no"},
+		{"behind another", build, []runtime.Object{first}, fail.PodsNotReady, "it waits for build b-0 of the same BuildConfig"},
 		{"status", noAccount, nil, fail.PodsNotReady, "it waits: CannotRetrieveServiceAccount: Unable to look up"},
 		{"unscheduled", build, []runtime.Object{unscheduled}, fail.NodesUnavailable, "no node fits its pod: 0/3 nodes"},
 		{"pulls", build, []runtime.Object{pod, event("a", "pod", "Pulling", `Pulling image "builder"`, 1), event("c", "other", "Killing", "x", 9)}, fail.PodsNotReady, `its pod starts: Pulling: Pulling image "builder"`},

@@ -191,7 +191,7 @@ type BuildResources struct {
 type BuildAmounts struct {
 	Memory           Quantity `json:"memory,omitempty" jsonschema_description:"memory of the build's pod"`
 	CPU              Quantity `json:"cpu,omitempty" jsonschema_description:"processors of the build's pod"`
-	EphemeralStorage Quantity `json:"ephemeral_storage,omitempty" jsonschema:"description=disk of the node; an image of 12 GB takes about 40Gi to build"`
+	EphemeralStorage Quantity `json:"ephemeral_storage,omitempty" jsonschema_description:"disk of the node; an image of 12 GB takes about 50Gi to build, with its cache"`
 }
 
 // Security is what the pods may do in mode RDMA. TCP needs only the service account.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"archive/tar"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +24,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	buildv1 "github.com/openshift/api/build/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -102,11 +105,21 @@ func buildFailures(u trainer) {
 		{"conflict", "FROM " + trainingImage + "\nARG PIP_CERT\nRUN pip install requests==2.32.3 urllib3==1.20\n", []string{file}, fail.DependencyConflict,
 			[]string{"requests 2.32.3 depends on urllib3", "The user requested urllib3==1.20"}},
 		{"syntax", "FROM " + smallBase + "\nRUM true\n", []string{file}, fail.DockerfileInvalid, []string{"line 2: ", "unknown instruction: RUM"}},
-		{"run-exits", "FROM " + smallBase + "\nRUN echo all is well && sh -c 'echo it is not; exit 7'\n", []string{file}, fail.BuildStepFailed,
+		{"timeout", "FROM " + smallBase + "\nRUN sleep 300\n", []string{file, "--build-timeout=25s"}, fail.BuildTimeout, []string{"it did not end within 25s"}},
+		// An earlier stage prints what another failure prints.
+		{"run-exits", "FROM " + smallBase + " AS tools\nRUN echo Temporary failure in name resolution\nFROM " + smallBase +
+			"\nCOPY --from=tools /etc/os-release /tools\nRUN echo all is well && sh -c 'echo it is not; exit 7'\n", []string{file}, fail.BuildStepFailed,
 			[]string{"exit code 7 of RUN echo all is well", "  it is not\n"}},
-		{"memory", "FROM " + smallBase + "\nRUN dd if=/dev/zero of=/dev/null bs=1G count=1\n", []string{"--cluster-file=" + smallMemory}, fail.OutOfMemory,
-			[]string{"raise image.build_resources.limits.memory"}},
+		// Only the pod's status shows that a process was killed.
+		{"memory", "FROM " + smallBase + "\nRUN exec 2>/dev/null; dd if=/dev/zero of=/dev/null bs=1G count=1 || exit 2\n", []string{"--cluster-file=" + smallMemory}, fail.OutOfMemory,
+			[]string{"it was killed for memory in RUN", "raise image.build_resources.limits.memory"}},
+		{"heredoc", "FROM " + smallBase + "\nRUN <<EOF\ntrue\nEOF\n", []string{file}, fail.DockerfileInvalid, []string{"line 2: a heredoc (<<EOF)"}},
+		{"no-account", "FROM " + smallBase + "\nRUN true\n", []string{file}, fail.BuildUnavailable, []string{`serviceaccounts "nobody" not found`, "serviceaccount nobody -n " + u.namespace}},
+		{"no-volume", "FROM " + smallBase + "\nRUN true\n", []string{file}, fail.InvalidInput, []string{"ConfigMaps [gone]"}},
 	}
+	// build-image keeps the fields that somebody else has set.
+	u.buildConfig("no-account", "serviceAccount: nobody")
+	u.buildConfig("no-volume", "strategy: {dockerStrategy: {volumes: [{name: gone, source: {type: ConfigMap, configMap: {name: gone}}, mounts: [{destinationPath: /gone}]}]}}")
 	results := make([]build, len(failures))
 	var all sync.WaitGroup
 	slots := make(chan struct{}, 2)
@@ -122,9 +135,127 @@ func buildFailures(u trainer) {
 	for i, failure := range failures {
 		u.notBuilt(failure.name, results[i], failure.reason, failure.parts...)
 	}
-	u.notBuilt("mistakes", u.build(file, "--flavour=cpv", "--build-timeout=-1s", "--build-arg=X"), fail.InvalidInput,
-		`looking for flavour "cpv": did you mean cpu?`, "--build-timeout -1s", `--build-arg "X": want KEY=VALUE`)
+	u.notBuilt("mistakes", u.build(file, "--flavour=cpv", "--build-timeout=-1s", "--build-arg=X", "--env=A=$HOME"), fail.InvalidInput,
+		`looking for flavour "cpv": did you mean cpu?`, "--build-timeout -1s", `--build-arg "X": want KEY=VALUE`, "builds change the sign")
+	u.kubectl("annotate", "imagestream", buildimage.StreamName, "localcluster/no-registry=true")
+	u.notBuilt("no-registry", u.build(file, "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=no-registry"), fail.BuildUnavailable,
+		"internal registry is not enabled", "managementState")
 	u.noBuildPods()
+}
+
+// buildConfig creates a flavour's BuildConfig with one field of its spec.
+func (u trainer) buildConfig(flavour, field string) {
+	u.Helper()
+	fields := "source: {type: Binary, binary: {}}"
+	if !strings.HasPrefix(field, "strategy:") {
+		fields += "\n  strategy: {dockerStrategy: {}}"
+	}
+	u.applyText("apiVersion: build.openshift.io/v1\nkind: BuildConfig\nmetadata: {name: ml-dev-env-" + flavour + "}\nspec:\n  " + fields + "\n  " + field + "\n")
+}
+
+// buildBlocked tests builds that never run, which the server cancels.
+func buildBlocked(u trainer) {
+	u.kubectl("annotate", "namespace", u.namespace, "localcluster/build-start-time=20s")
+	const limits = "  build_resources:\n    limits:\n      memory: 2Gi\n"
+	const cancelled = "OpenShift cancelled the build, because it did not run in time"
+	file := u.clusterFile()
+	u.buildsFail([]blockedBuild{
+		{"no-push-secret", file, []string{"--push-secret=absent"}, fail.PushRefused, []string{"its push secret absent is missing", "docker-registry absent"}},
+		{"no-pull-secret", file, []string{"--pull-secret=absent"}, fail.ImageUnavailable, []string{`secret "absent" not found`, cancelled}},
+		{"no-node", u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n  build_resources:\n    requests:\n      memory: 999Ti\n"), nil, fail.NodesUnavailable,
+			[]string{"no node fits its pod", cancelled}},
+	})
+	u.kubectl("create", "quota", "small", "--hard=limits.memory=1Gi")
+	u.waitFor("jsonpath={.status.hard}", "quota/small")
+	u.buildsFail([]blockedBuild{
+		{"over-quota", u.clusterFile("  name: "+trainingImage+"\n", "  flavour: cpu\n"+limits), nil, fail.QuotaExceeded, []string{"exceeded quota: small", cancelled, "describe quota small"}},
+		{"no-limits", file, nil, fail.QuotaExceeded, []string{"failed quota: small: must specify limits.memory", cancelled}},
+	})
+	u.noBuildPods()
+}
+
+type blockedBuild struct {
+	name, clusterFile string
+	flags             []string
+	reason            fail.Reason
+	parts             []string
+}
+
+// buildsFail starts all builds at the same time.
+func (u trainer) buildsFail(all []blockedBuild) {
+	u.Helper()
+	folder := u.folder("FROM " + smallBase + "\nRUN true\n")
+	results := make([]build, len(all))
+	var running sync.WaitGroup
+	for i, b := range all {
+		running.Go(func() {
+			results[i] = u.build(append(b.flags, "--cluster-file="+b.clusterFile, "--folder="+folder, "--flavour="+b.name)...)
+		})
+	}
+	running.Wait()
+	for i, b := range all {
+		u.notBuilt(b.name, results[i], b.reason, b.parts...)
+	}
+}
+
+// buildsDisabled tests clusters without the build APIs, and users without the right to Docker builds.
+func buildsDisabled(u trainer) {
+	flags := []string{"--cluster-file=" + u.clusterFile(), "--folder=" + u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=disabled"}
+	for _, group := range []string{"image.openshift.io", "build.openshift.io"} {
+		u.without("apiservice/v1."+group, func() {
+			u.notBuilt("without "+group, u.build(flags...), fail.BuildUnavailable, "this cluster has no API "+group+"/v1", "name a finished image")
+		})
+		u.waitFor("condition=Available", "apiservice/v1."+group)
+	}
+	account := []string{"--kubeconfig=" + u.kubeconfigOf("mlenv-pipeline")}
+	u.without("clusterrolebinding/system:build-strategy-docker-binding", func() {
+		u.notBuilt("without the right", u.build(append(flags, account...)...), fail.PermissionDenied,
+			"build strategy Docker is not allowed", "system:build-strategy-docker system:serviceaccount:"+u.namespace+":mlenv-pipeline")
+		u.kubectl("create", "rolebinding", "docker", "--clusterrole=system:build-strategy-docker", "--serviceaccount="+u.namespace+":mlenv-pipeline")
+		u.built(u.build(append(flags, account...)...), "Built ")
+	})
+}
+
+// without deletes an object of the cluster, and creates it again afterwards.
+func (u trainer) without(object string, story func()) {
+	u.Helper()
+	var saved map[string]any
+	if err := json.Unmarshal([]byte(u.kubectl("get", object, "--output=json")), &saved); err != nil {
+		u.Fatal(err)
+	}
+	delete(saved, "status")
+	metadata := saved["metadata"].(map[string]any)
+	saved["metadata"] = map[string]any{"name": metadata["name"]}
+	text, err := json.Marshal(saved)
+	if err != nil {
+		u.Fatal(err)
+	}
+	again := func() {
+		if _, err := u.try("get", object); err != nil {
+			u.applyText(string(text))
+		}
+	}
+	u.Cleanup(again)
+	u.kubectl("delete", object)
+	story()
+	again()
+}
+
+// kubeconfigOf returns the path of a kubeconfig with the service account's token.
+func (u trainer) kubeconfigOf(account string) string {
+	u.Helper()
+	config, err := clientcmd.LoadFromFile(kubeconfig)
+	if err != nil {
+		u.Fatal(err)
+	}
+	for name := range config.AuthInfos {
+		config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: strings.TrimSpace(u.kubectl("create", "token", account))}
+	}
+	path := filepath.Join(u.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, path); err != nil {
+		u.Fatal(err)
+	}
+	return path
 }
 
 // packageMissing needs a base with pip, which is large.
@@ -197,6 +328,7 @@ func builtOnce(u trainer) {
 	first := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Built "+registryHost+"/"+u.namespace+"/ml-dev-env@sha256:")
 	u.equal("the image of the other call", imageIn(u.built(<-twin)), imageIn(first))
 	u.equal("the builds", strings.TrimSpace(u.kubectl("get", "builds", "--output=name", "--selector="+buildv1.BuildConfigLabel+"=ml-dev-env-own")), "build.build.openshift.io/ml-dev-env-own-1")
+	u.besideEachOther()
 	again := u.built(u.build(file, folder, "--flavour=own", "--base-image="+private), "Nothing is built: ", "The digest of "+private+" could not be read")
 	u.equal("the image", imageIn(again), imageIn(first))
 
@@ -213,6 +345,31 @@ func builtOnce(u trainer) {
 	u.leavesNoTrace()
 }
 
+// besideEachOther tests two builds of one flavour at the same time, of the same inputs by --force and of different ones.
+func (u trainer) besideEachOther() {
+	u.Helper()
+	file, quick := "--cluster-file="+u.clusterFile(), "--folder="+u.folder("FROM "+smallBase+"\nRUN true\n")
+	sleeping := "--folder=" + u.folder("FROM "+smallBase+"\nRUN echo sleeping && sleep 300\n")
+	slow := make(chan build, 1)
+	go func() { slow <- u.build(file, sleeping, "--flavour=beside") }()
+	forced := make(chan build, 2)
+	for range 2 {
+		go func() { forced <- u.build(file, quick, "--flavour=forced", "--force") }()
+	}
+	var names []string
+	for range 2 {
+		names = append(names, buildName.FindAllString(u.built(<-forced).out, -1)...)
+	}
+	slices.Sort(names)
+	u.equal("the builds that the callers followed", strings.Join(names, " "), "Build ml-dev-env-forced-1 runs Build ml-dev-env-forced-2 runs")
+	u.waitBuild("ml-dev-env-beside-1", "sleeping")
+	u.built(u.build(file, quick, "--flavour=beside"), "Build ml-dev-env-beside-2 runs")
+	u.kubectl("patch", "build", "ml-dev-env-beside-1", "--type=merge", `--patch={"status":{"cancelled":true}}`)
+	u.notBuilt("beside", <-slow, fail.Cancelled, "build ml-dev-env-beside-1: it was cancelled")
+}
+
+var buildName = regexp.MustCompile(`Build ml-dev-env-forced-\d+ runs`)
+
 // leavesNoTrace tests that a build has proxy and certificates, and that the image has none of them
 // in its settings, history and files.
 func (u trainer) leavesNoTrace() {
@@ -220,7 +377,7 @@ func (u trainer) leavesNoTrace() {
 	const proxy = "http://proxy.invalid:3128"
 	file := "--cluster-file=" + u.clusterFile("network:\n", "network:\n  proxy: {https: \""+proxy+"\"}\n")
 	folder := u.folder("FROM " + smallBase + "\nARG PIP_CERT\nRUN echo through $HTTPS_PROXY and $https_proxy && grep -m 1 CERTIFICATE $PIP_CERT && touch /built\n")
-	b := u.built(u.build(file, "--folder="+folder, "--flavour=proxied"), "\nthrough "+proxy+" and "+proxy+"\n", "\n-----BEGIN CERTIFICATE-----\n")
+	b := u.built(u.build(file, "--folder="+folder, "--flavour=proxied", `--env=QUOTED=a "b" (c)`), "\nthrough "+proxy+" and "+proxy+"\n", "\n-----BEGIN CERTIFICATE-----\n")
 	config, err := crane.Config(imageIn(b), crane.WithContext(u.Context()))
 	if err != nil {
 		u.Fatal(err)
@@ -241,6 +398,9 @@ func (u trainer) leavesNoTrace() {
 			u.Fatal(err)
 		}
 		found["/"+strings.Trim(header.Name, "/")] = header.Typeflag == tar.TypeReg
+	}
+	if !strings.Contains(string(config), `"QUOTED=a \"b\" (c)"`) {
+		u.Errorf("the image's settings lack QUOTED as --env gave it:\n%s", config)
 	}
 	if strings.Contains(string(config), "proxy.invalid") {
 		u.Errorf("the image's settings name the proxy:\n%s", config)

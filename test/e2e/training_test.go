@@ -163,6 +163,7 @@ func testTraining(t *testing.T, times *durations) {
 		{"busy", 1, busyEnvironment},
 		{"beside-a-colleague", 2, besideAColleague},
 		{"build-failures", 0, buildFailures},
+		{"build-blocked", 0, buildBlocked},
 		{"built-once", 0, builtOnce},
 		{"build-interrupted", 1, buildInterrupted},
 		{"two-environments", 2, twoEnvironments},
@@ -232,6 +233,7 @@ func testTraining(t *testing.T, times *durations) {
 		{"rdma-slow-node", 1, rdmaSlowNode},
 		{"gpu-missing", 1, gpuMissing},
 		{"api-server-away", 1, apiServerAway},
+		{"builds-disabled", 0, buildsDisabled},
 		{"node-cut-short", 1, nodeCutShort},
 	}
 	for _, s := range chosen(alone, nightlyAlone, true) {

@@ -130,11 +130,8 @@ func (b *builder) prepare(ctx context.Context) (found *imagev1.ImageStreamTag, e
 	}
 	group.Go(func() error {
 		tag, err := b.images.ImageStreamTags(b.namespace).Get(ctx, StreamName+":"+b.definition.Flavour, metav1.GetOptions{})
-		if noSuchAPI(err) {
-			return b.noBuildAPI(err)
-		}
-		if err != nil && !apierrors.IsNotFound(err) {
-			return kube.Problem(fmt.Errorf("reading imagestreamtag %s/%s:%s: %w", b.namespace, StreamName, b.definition.Flavour, err))
+		if noSuchAPI(err) || err != nil && !apierrors.IsNotFound(err) {
+			return b.problem(fmt.Errorf("reading imagestreamtag %s/%s:%s: %w", b.namespace, StreamName, b.definition.Flavour, err))
 		}
 		if err == nil {
 			found = tag
@@ -177,9 +174,19 @@ func noSuchAPI(err error) bool {
 	return apierrors.IsNotFound(err) && apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-func (b *builder) noBuildAPI(err error) error {
-	return fail.Advise(fail.Becausef(fail.BuildUnavailable, "building image %s: this cluster has no build.openshift.io and image.openshift.io: %w", b.definition.Flavour, err),
-		"name a finished image: param image, or image.name in the cluster file")
+// problem is kube.Problem, except on a cluster without one of the build APIs. A cluster can lack each of them, and refuses a
+// caller without rights to an API before it looks whether the API exists.
+func (b *builder) problem(err error) error {
+	if !noSuchAPI(err) && !apierrors.IsForbidden(err) {
+		return kube.Problem(err)
+	}
+	for _, group := range []string{buildv1.GroupVersion.String(), imagev1.GroupVersion.String()} {
+		if _, missing := b.kube.Discovery().ServerResourcesForGroupVersion(group); apierrors.IsNotFound(missing) {
+			return fail.Advise(fail.Becausef(fail.BuildUnavailable, "building image %s: this cluster has no API %s: %w", b.definition.Flavour, group, err),
+				"name a finished image: param image, or image.name in the cluster file")
+		}
+	}
+	return kube.Problem(err)
 }
 
 func (b *builder) built(ctx context.Context, tag *imagev1.ImageStreamTag) (Image, bool) {

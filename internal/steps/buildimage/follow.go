@@ -239,7 +239,14 @@ func (b *builder) pending(ctx context.Context, build *buildv1.Build) finding {
 	}
 	pod := b.pod(ctx, build)
 	if pod == nil {
-		return finding{fail.PodsNotReady, "it waits for its pod" + b.lastEvent(ctx, build.UID), nil, describe("build", build.Name)}
+		event := b.lastEvent(ctx, build.UID)
+		if event == "" {
+			if other := b.ahead(ctx, build); other != "" {
+				return finding{fail.PodsNotReady, "it waits for build " + other + " of the same BuildConfig", nil,
+					fmt.Sprintf("wait for the end of build %s, or oc cancel-build %[1]s -n %s", other, b.namespace)}
+			}
+		}
+		return finding{fail.PodsNotReady, "it waits for its pod" + event, nil, describe("build", build.Name)}
 	}
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
@@ -258,6 +265,21 @@ func (b *builder) pending(ctx context.Context, build *buildv1.Build) finding {
 		return finding{fail.ImageUnavailable, seen, nil, b.makePullSecret()}
 	}
 	return finding{fail.PodsNotReady, seen, nil, describe("pod", pod.Name)}
+}
+
+// ahead returns a build of the same BuildConfig that runs or starts, "" for none. A build waits for it if another writer has
+// given the BuildConfig another run policy.
+func (b *builder) ahead(ctx context.Context, build *buildv1.Build) string {
+	found, err := b.builds.Builds(b.namespace).List(ctx, buildsOf(configName(b.flavour)))
+	if err != nil {
+		return "" // the wait goes on without the reason
+	}
+	for _, other := range found.Items {
+		if phase := other.Status.Phase; other.UID != build.UID && (phase == buildv1.BuildPhasePending || phase == buildv1.BuildPhaseRunning) {
+			return other.Name
+		}
+	}
+	return ""
 }
 
 // lastEvent returns the last event about an object, "" for none or if events may not be read.

@@ -180,7 +180,7 @@ func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Durat
 func (b *builder) apply(ctx context.Context) error {
 	stream, err := kube.ApplyTo(ctx, b.images.ImageStreams(b.namespace), b.imageStream(), kube.ApplyOptions{})
 	if err != nil {
-		return kube.Problem(err)
+		return b.problem(err)
 	}
 	if stream.Status.DockerImageRepository == "" {
 		return fail.Advise(fail.Becausef(fail.BuildUnavailable, "building image %s: ImageStream %s/%s has no repository: the cluster's internal registry is not enabled", b.flavour, b.namespace, StreamName),
@@ -191,7 +191,10 @@ func (b *builder) apply(ctx context.Context) error {
 		// An administrator has taken this right, which every user has at first.
 		return fail.Advise(fail.Because(fail.PermissionDenied, err), "oc adm policy add-role-to-user system:build-strategy-docker %s -n %s; or name an existing image: param image", kube.WhoAsks(ctx, b.kube), b.namespace)
 	}
-	return kube.Problem(err)
+	if err != nil {
+		return b.problem(err)
+	}
+	return nil
 }
 
 // claim writes our claim, if the BuildConfig has not changed since it was read.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	buildv1 "github.com/openshift/api/build/v1"
 	imagev1 "github.com/openshift/api/image/v1"
+	buildclient "github.com/openshift/client-go/build/clientset/versioned"
 	buildfake "github.com/openshift/client-go/build/clientset/versioned/fake"
 	imageclient "github.com/openshift/client-go/image/clientset/versioned"
 	imagefake "github.com/openshift/client-go/image/clientset/versioned/fake"
@@ -39,18 +41,42 @@ func TestNoRegistry(t *testing.T) {
 	}
 }
 
-// TestNoImageAPI asks a server that has no such API, with the real client, which fills in the object's name.
-func TestNoImageAPI(t *testing.T) {
-	server := httptest.NewServer(http.NotFoundHandler())
-	defer server.Close()
-	client, err := imageclient.NewForConfig(&rest.Config{Host: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := newSite(t)
-	s.images = client.ImageV1()
-	if _, err := s.prepare(t.Context()); fail.ReasonOf(err) != fail.BuildUnavailable {
-		t.Errorf("got %s: %v, want BuildUnavailable", fail.ReasonOf(err), err)
+// TestNoBuildAPI asks a server that lacks an API, with the real clients, which fill in the object's name. A caller without
+// rights to the API is refused before the server looks whether it exists.
+func TestNoBuildAPI(t *testing.T) {
+	for _, missing := range []string{"image.openshift.io/v1", "build.openshift.io/v1"} {
+		for _, code := range []int{http.StatusNotFound, http.StatusForbidden} {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if code == http.StatusForbidden && strings.Contains(r.URL.Path, "/namespaces/") {
+					answer(t, w, code, apierrors.NewForbidden(buildv1.Resource("x"), "y", nil).Status())
+					return
+				}
+				http.NotFound(w, r)
+			}))
+			defer server.Close()
+			images, err := imageclient.NewForConfig(&rest.Config{Host: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			builds, err := buildclient.NewForConfig(&rest.Config{Host: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := prepared(t)
+			cluster := withBuilds()
+			cluster.Resources = slices.DeleteFunc(cluster.Resources, func(list *metav1.APIResourceList) bool { return list.GroupVersion == missing })
+			s.kube = cluster
+			if missing == buildv1.GroupVersion.String() {
+				s.builds = builds.BuildV1()
+				err = s.apply(t.Context())
+			} else {
+				s.images = images.ImageV1()
+				_, err = s.prepare(t.Context())
+			}
+			if fail.ReasonOf(err) != fail.BuildUnavailable || !strings.Contains(err.Error(), "no API "+missing) {
+				t.Errorf("without %s, %d: got %s: %v, want BuildUnavailable", missing, code, fail.ReasonOf(err), err)
+			}
+		}
 	}
 }
 
@@ -121,6 +147,8 @@ func TestPendingBuild(t *testing.T) {
 	unscheduled := pod.DeepCopy()
 	unscheduled.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
 	missing := event("b", "pod", "FailedMount", `MountVolume.SetUp failed for volume "ngc-pull" : secret "ngc" not found`, 2)
+	first := build.DeepCopy()
+	first.Name, first.UID, first.Status.Phase, first.Labels = "b-0", "first", buildv1.BuildPhaseRunning, map[string]string{buildv1.BuildConfigLabel: "ml-dev-env-cpu"}
 	for _, test := range []struct {
 		name    string
 		build   *buildv1.Build
@@ -129,6 +157,7 @@ func TestPendingBuild(t *testing.T) {
 		seen    string
 	}{
 		{"no pod", build, []runtime.Object{event("a", "build", "FailedCreate", "Error creating build pod: no", 1)}, fail.PodsNotReady, "it waits for its pod: FailedCreate: Error creating build pod: no"},
+		{"behind another", build, []runtime.Object{first}, fail.PodsNotReady, "it waits for build b-0 of the same BuildConfig"},
 		{"status", noAccount, nil, fail.PodsNotReady, "it waits: CannotRetrieveServiceAccount: Unable to look up"},
 		{"unscheduled", build, []runtime.Object{unscheduled}, fail.NodesUnavailable, "no node fits its pod: 0/3 nodes"},
 		{"pulls", build, []runtime.Object{pod, event("a", "pod", "Pulling", `Pulling image "builder"`, 1), event("c", "other", "Killing", "x", 9)}, fail.PodsNotReady, `its pod starts: Pulling: Pulling image "builder"`},

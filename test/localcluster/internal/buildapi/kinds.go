@@ -57,6 +57,9 @@ func builds(scheme *runtime.Scheme) kind[*buildv1.Build] {
 	}
 }
 
+// noRegistryAnnotation on an ImageStream leaves its repository out, as on a cluster without an internal registry.
+const noRegistryAnnotation = "localcluster/no-registry"
+
 // imageStreams are served with the repository that they have in the registry.
 func imageStreams(scheme *runtime.Scheme, registry string) kind[*imagev1.ImageStream] {
 	s := strategyFor[*imagev1.ImageStream](scheme)
@@ -78,7 +81,10 @@ func imageStreams(scheme *runtime.Scheme, registry string) kind[*imagev1.ImageSt
 		list:     func() runtime.Object { return &imagev1.ImageStreamList{} },
 		strategy: s, table: imageStreamTable(),
 		read: func(stream *imagev1.ImageStream) {
-			stream.Status.DockerImageRepository = registry + "/" + stream.Namespace + "/" + stream.Name
+			stream.Status.DockerImageRepository = ""
+			if _, ok := stream.Annotations[noRegistryAnnotation]; !ok {
+				stream.Status.DockerImageRepository = registry + "/" + stream.Namespace + "/" + stream.Name
+			}
 		},
 	}
 }

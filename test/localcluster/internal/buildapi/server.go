@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/openapi"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -135,6 +136,7 @@ func newServer(config Config, kubeConfig *restclient.Config) (*genericapiserver.
 	if clients.Kube, err = kubernetes.NewForConfig(kubeConfig); err != nil {
 		return nil, clients, err
 	}
+	server.AdmissionControl = admission.NewChainHandler(server.AdmissionControl, newBuildByStrategy(clients.Kube))
 	api, err := server.Complete().New("openshift-apiserver", genericapiserver.NewEmptyDelegate())
 	if err != nil {
 		return nil, clients, err

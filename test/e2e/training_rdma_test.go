@@ -13,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // rails is the part of a cluster file about the local cluster's RDMA devices, as in Barcelona's.
@@ -214,7 +215,7 @@ func privilegedGPUs(u trainer) {
 		u.mustContain(log, fmt.Sprintf("node %d uses %s and lists %s\n", node.Node, node.GPUs[0], node.GPUs[0]))
 	}
 	u.task("provision", "--param=nodes=2", oneGPU, "--param=keep-for=30m")
-	list, _ := u.mlenv("shell", "0", "--", "nvidia-smi", "-L")
+	list, _ := u.says(u.TempDir(), step.Done, "shell", "0", "--", "nvidia-smi", "-L")
 	u.equal("GPUs that nvidia-smi lists in a shell", strconv.Itoa(strings.Count(list, "UUID: GPU-")), "1")
 	u.task("teardown")
 }

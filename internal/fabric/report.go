@@ -240,13 +240,15 @@ func (r *Report) belowFigures() (slow []string) {
 	return slow
 }
 
-// figure is what the cluster file expects of a measurement, 0 for nothing.
+// figure is what the cluster file expects of a measurement, 0 for nothing. All but that of host memories are figures of GPUs.
 func (r *Report) figure(m Measurement) rdma.BytesPerSecond {
 	switch {
-	case m.Operation == HostCopy:
-		return r.Figures.HostCopy
 	case m.Operation == HostRDMA:
 		return r.Figures.HostRDMA
+	case r.Backend == Gloo:
+		return 0
+	case m.Operation == HostCopy:
+		return r.Figures.HostCopy
 	case m.Scope == InPair:
 		return r.Figures.Pair
 	case m.Scope == InNode:

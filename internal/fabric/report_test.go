@@ -111,6 +111,8 @@ func TestJudge(t *testing.T) {
 		{"what the earlier benchmarks measured", Report{Nodes: 2, Expected: 14_600_000_000, Rails: []Rail{{Name: "net1", Expected: 14_600_000_000}},
 			Figures:      rdma.Figures{OneGPU: 14_600_000_000, Inside: 261 * rdma.GBps, Pair: 14_600_000_000, HostCopy: 28_700_000_000, HostRDMA: 28_300_000_000},
 			Measurements: []Measurement{all(14.6), rail(0, 14.5), pair(0, 1, 14.6), hosts(0, 1, 0, 28.3), inside(0, 261), copies(0, 28.7)}}, Pass, nil, nil, ""},
+		{"figures of GPUs on nodes without", Report{Nodes: 2, Backend: Gloo, Rails: []Rail{{Name: "net1"}}, Figures: rdma.Figures{Inside: 261 * rdma.GBps, Pair: 14 * rdma.GBps, HostRDMA: 28 * rdma.GBps},
+			Measurements: []Measurement{all(1), pair(0, 1, 1), hosts(0, 1, 0, 28), inside(0, 1)}}, Pass, nil, nil, ""},
 		{"all slow alike are the network's", Report{Nodes: 3, Expected: 50 * rdma.GBps, Measurements: []Measurement{all(10), pair(0, 1, 10), pair(0, 2, 10), pair(1, 2, 10)}}, Slow, nil, nil, "20% of it"},
 		{"decided already", Report{Verdict: WrongTransport, Nodes: 2, Expected: 194 * rdma.GBps, Measurements: []Measurement{all(5)}}, WrongTransport, nil, nil, ""},
 	} {

@@ -194,10 +194,10 @@ func (c *Check) expect(rails []rail) {
 		r.Figures = c.settings.Expected.Figures
 		one = r.Figures.OneGPU
 	}
-	if one > 0 && r.RanksPerNode == 1 {
-		r.Expected = one
-	}
 	if r.Backend == fabric.NCCL {
+		if one > 0 && r.RanksPerNode == 1 {
+			r.Expected = one
+		}
 		c.drive(rails)
 		for i := range rails {
 			r.Rails[i].Expected, r.Rails[i].Far = c.expectedOf(rails[i])

@@ -30,6 +30,25 @@ func IsPullSecretOf(account *corev1.ServiceAccount, ref corev1.LocalObjectRefere
 	return ref.Name == account.Annotations[pullSecretAnnotation] || strings.HasPrefix(ref.Name, account.Name+"-dockercfg-")
 }
 
+// CurrentPullSecrets returns the named pull secrets with those that OpenShift has created for the account as they are now.
+// Without names it returns none: pods copy the account's.
+func CurrentPullSecrets(named []corev1.LocalObjectReference, account *corev1.ServiceAccount) (current []corev1.LocalObjectReference) {
+	if len(named) == 0 {
+		return nil
+	}
+	for _, ref := range named {
+		if !IsPullSecretOf(account, ref) || slices.Contains(account.ImagePullSecrets, ref) {
+			current = append(current, ref)
+		}
+	}
+	for _, ref := range account.ImagePullSecrets {
+		if IsPullSecretOf(account, ref) && !slices.Contains(current, ref) {
+			current = append(current, ref)
+		}
+	}
+	return current
+}
+
 // WithoutPullSecrets are the pods that cannot pull an image and never will: a pod copies the pull secrets of its service
 // account when it is created, and these were created before the account had those that it has now. New pods in their places
 // can pull.

@@ -37,7 +37,7 @@ func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.Sta
 	if live != nil {
 		had := live.Spec.Template.Spec.ImagePullSecrets
 		if !slices.ContainsFunc(spec.ImagePullSecrets, func(ref corev1.LocalObjectReference) bool { return !slices.Contains(had, ref) }) {
-			spec.ImagePullSecrets = withCurrent(had, account)
+			spec.ImagePullSecrets = diagnose.CurrentPullSecrets(had, account)
 			return nil
 		}
 	}
@@ -52,25 +52,6 @@ func (p *provisioner) addPullSecrets(ctx context.Context, live, want *appsv1.Sta
 		}
 	}
 	return nil
-}
-
-// withCurrent returns the named pull secrets with those that OpenShift has created for the account as they are now. Without
-// names it returns none: the pods copy the account's.
-func withCurrent(named []corev1.LocalObjectReference, account *corev1.ServiceAccount) (current []corev1.LocalObjectReference) {
-	if len(named) == 0 {
-		return nil
-	}
-	for _, ref := range named {
-		if !diagnose.IsPullSecretOf(account, ref) || slices.Contains(account.ImagePullSecrets, ref) {
-			current = append(current, ref)
-		}
-	}
-	for _, ref := range account.ImagePullSecrets {
-		if diagnose.IsPullSecretOf(account, ref) && !slices.Contains(current, ref) {
-			current = append(current, ref)
-		}
-	}
-	return current
 }
 
 // stepsSecrets are the Secrets that users have linked to the service account of the steps, with which their pods pull the steps

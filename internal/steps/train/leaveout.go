@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -96,8 +97,14 @@ func (a *attempt) exclude(ctx context.Context, node, count int, host string) err
 		return fmt.Errorf("without it nodes.gpu_nodes of the cluster file leaves %s, want %d", humanize.Count(len(allowed)-1, "node"), count)
 	}
 	objects.Exclude(spec, host)
+	change := map[string]any{"affinity": spec.Affinity}
+	// The image may not be on the other node, and OpenShift may have replaced a Secret since provision named it.
+	account, err := a.Clients.Kube.CoreV1().ServiceAccounts(a.Clients.Namespace).Get(ctx, spec.ServiceAccountName, metav1.GetOptions{})
+	if err == nil && len(spec.ImagePullSecrets) > 0 {
+		change["imagePullSecrets"] = diagnose.CurrentPullSecrets(spec.ImagePullSecrets, account)
+	}
 	// The UID is a precondition of a patch too.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": set.UID}, "spec": map[string]any{"template": map[string]any{"spec": map[string]any{"affinity": spec.Affinity}}}})
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": set.UID}, "spec": map[string]any{"template": map[string]any{"spec": change}}})
 	if err != nil {
 		return err
 	}

@@ -67,7 +67,13 @@ func TestLeaveOut(t *testing.T) {
 			if tc.change != nil {
 				tc.change(set)
 			}
-			client := fake.NewClientset(readyPod(agents[0], "0", "a"), readyPod(agents[1], "1", "b"), set)
+			set.Spec.Template.Spec.ServiceAccountName = "ml-dev-sa"
+			set.Spec.Template.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "mine"}, {Name: "ml-dev-sa-dockercfg-replaced"}}
+			account := &corev1.ServiceAccount{
+				ObjectMeta:       metav1.ObjectMeta{Namespace: "ns", Name: "ml-dev-sa"},
+				ImagePullSecrets: []corev1.LocalObjectReference{{Name: "ml-dev-sa-dockercfg-1"}},
+			}
+			client := fake.NewClientset(readyPod(agents[0], "0", "a"), readyPod(agents[1], "1", "b"), set, account)
 			host := func() string {
 				pod, err := client.CoreV1().Pods("ns").Get(t.Context(), "env-1", metav1.GetOptions{})
 				if err != nil {
@@ -109,6 +115,13 @@ func TestLeaveOut(t *testing.T) {
 			}
 			if got := host(); slices.Contains(tc.ended.LeftOut, got) || tc.want == nil && got != "b" {
 				t.Errorf("node 1 is on %s", got)
+			}
+			live, err := client.AppsV1().StatefulSets("ns").Get(t.Context(), "env", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if refs := live.Spec.Template.Spec.ImagePullSecrets; tc.want != nil && (len(refs) != 2 || refs[0].Name != "mine" || refs[1].Name != "ml-dev-sa-dockercfg-1") {
+				t.Errorf("the new pod gets the pull secrets %v", refs)
 			}
 			for _, want := range tc.says {
 				if !strings.Contains(out.String(), want) {

@@ -3,6 +3,10 @@
 package e2e
 
 import (
+	"strconv"
+	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -37,17 +41,26 @@ func besideAColleague(u trainer) {
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 }
 
-// twoEnvironments tests two users who train at the same time, each in a namespace of their own.
+// twoEnvironments tests two users who train at the same time, each in a namespace of their own. The second one's pods have no
+// label with their index, and the run names another cluster file than the one that was installed last.
 func twoEnvironments(u trainer) {
 	other := u.trainer(newUserIn(u.T, u.namespace+"-h-kim"))
+	other.kubectl("annotate", "namespace", other.namespace, "localcluster/no-pod-index=true")
+	other.installChanged("name: local\n", "name: other\n", "default_nodes: 2", "default_nodes: 1", "mode: rwx", "mode: volumeClaimTemplates",
+		namedImage, "  name: "+registryHost+"/nowhere:1\n")
 	one := u.start("e2e/hold.sh", byShell, oneGPU)
-	two := other.start("e2e/hold.sh", byShell, oneGPU, "--param=name=h-kim")
+	two := other.start("e2e/hold.sh", byShell, oneGPU, "--param=name=h-kim", "--param=cluster=local")
 	u.waitOutput(one, "train", "[1 -] node 1 holds the environment")
 	other.waitOutput(two, "train", "[1 -] node 1 holds the environment")
 	u.release("ml-dev-env-0", "release")
 	other.release("h-kim-0", "release")
 	u.equal("environment", u.end(one).succeeded().receipt.Environment, "ml-dev-env")
-	u.equal("environment", other.end(two).succeeded().receipt.Environment, "h-kim")
+	second := other.end(two).succeeded()
+	u.equal("environment", second.receipt.Environment, "h-kim")
+	u.equal("nodes", strconv.Itoa(len(second.receipt.Nodes)), "2")
+	u.equal("storage", second.receipt.Storage, string(cluster.SharedStorage))
+	u.mustContain(second.receipt.Image, strings.TrimSuffix(trainingImage, ":latest"))
+	u.mustContain(other.tkn("pipelinerun", "logs", two), "--param=pull-secret=registry-pull")
 	u.claimsAre("ml-dev-datasets", "ml-dev-workspace")
 	other.claimsAre("h-kim-datasets", "h-kim-workspace")
 	other.nothingLeft()

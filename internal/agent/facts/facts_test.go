@@ -2,9 +2,11 @@ package facts
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -12,6 +14,7 @@ import (
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
@@ -160,6 +163,49 @@ func TestVolume(t *testing.T) {
 	if gone := Volume(filepath.Join(shared, "not-mounted")); gone.ID != "" || !strings.Contains(gone.Problem, "not-mounted") {
 		t.Errorf("no volume is %+v, want its problem", gone)
 	}
+}
+
+// Root whose files an NFS server squashes can read what others wrote, and write nothing. Here the file system's own checks refuse
+// another user.
+func TestVolumeOfAnotherUser(t *testing.T) {
+	for name, prepare := range map[string]func(dir string) error{
+		"the volume": func(dir string) error { return os.Chmod(dir, 0o555) },
+		"the agent's folder": func(dir string) error {
+			return errors.Join(os.Chmod(dir, 0o777), os.Mkdir(filepath.Join(dir, stateFolder), 0o555))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if first := Volume(dir); first.ID == "" {
+				t.Fatalf("%+v", first)
+			}
+			// Above it, too, others must be able to pass.
+			if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), prepare(dir)); err != nil {
+				t.Fatal(err)
+			}
+			seen := asNobody(t, func() agent.Volume { return Volume(dir) })
+			if seen.ID != "" || !strings.Contains(seen.Problem, "permission denied") {
+				t.Errorf("got %+v, want no identity, because nothing can be written", seen)
+			}
+		})
+	}
+}
+
+// asNobody calls f as a user who owns nothing, if this is root, whom no permission stops.
+func asNobody(t *testing.T, f func() agent.Volume) agent.Volume {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return f()
+	}
+	result := make(chan agent.Volume, 1)
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with its user
+		if err := unix.Setfsuid(65534); err != nil {
+			t.Error(err)
+		}
+		result <- f()
+	}()
+	return <-result
 }
 
 // What a node that lost its power left, or a program put there, is no identity: nodes agree on another file.

@@ -21,17 +21,44 @@ import (
 const volumeID = ".mlenv-volume-id"
 
 // Volume describes the volume mounted at dir. The first node writes an identity into it, which shows the others whether they
-// share it.
+// share it; then each creates and removes a file.
 func Volume(dir string) agent.Volume {
 	volume := Space(dir)
 	if volume.Problem != "" {
 		return volume
 	}
-	var err error
-	if volume.ID, err = volumeIdentity(dir); err != nil {
-		volume.Problem = err.Error()
+	id, err := volumeIdentity(dir)
+	if err == nil {
+		err = mayWrite(dir)
 	}
+	if err != nil {
+		volume.Problem = err.Error()
+		return volume
+	}
+	volume.ID = id
 	return volume
+}
+
+// stateFolder is the agent's own folder in a volume. It belongs to the user of the pods that created it.
+const stateFolder = ".mlenv"
+
+// mayWrite creates files where runs do, because an identity that another user wrote can be read anyway. Only a refusal counts:
+// a full volume can be tidied up from the nodes, and one that is mounted read-only is meant to be.
+func mayWrite(dir string) error {
+	for _, folder := range []string{dir, filepath.Join(dir, stateFolder)} {
+		path := filepath.Join(folder, volumeID+"."+rand.Text())
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		switch {
+		case errors.Is(err, fs.ErrPermission):
+			return fmt.Errorf("creating a file: %w", err)
+		case err == nil:
+			file.Close()
+			if err := os.Remove(path); errors.Is(err, fs.ErrPermission) {
+				return fmt.Errorf("removing a file: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // volumeIdentity skips what is no identity, such as an empty file that a crash left: nothing is removed, so all nodes skip the

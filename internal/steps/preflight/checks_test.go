@@ -395,6 +395,12 @@ func TestChecks(t *testing.T) {
 			[]want{{"storage", OK, "claims ml-dev-workspace, ml-dev-datasets are bound; about their class", ""}}, objects.RDMA, "",
 		},
 		{
+			"a bound claim on NFS may have files of mode tcp", cairo, func(w *world, _ *Options) {
+				w.objects = append(w.objects, claim("ml-dev-workspace", corev1.ClaimBound), claim("ml-dev-datasets", corev1.ClaimBound))
+			}, Auto,
+			[]want{{"storage owner", Unknown, "root_squash keeps them from each other's files", "docs/rdma.md, NFS and root"}}, objects.RDMA, "",
+		},
+		{
 			"a claim is lost", cairo, func(w *world, _ *Options) { w.objects = append(w.objects, claim("ml-dev-datasets", corev1.ClaimLost)) }, Auto,
 			[]want{{"storage", Blocked, "claim ml-dev-datasets was bound to volume", "oc describe pvc"}}, objects.RDMA, fail.ClaimUnbound,
 		},

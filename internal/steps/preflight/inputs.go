@@ -95,8 +95,29 @@ func (p *probe) secrets(context.Context) (checks []Check) {
 	for _, problem := range problems {
 		checks = append(checks, blockedBy(name, problem))
 	}
+	checks = append(checks, p.foreignDefaults()...)
 	if len(checks) == 0 && p.own != nil {
 		checks = []Check{newCheck(name, OK, "", "those that the params name exist and have keys that the steps use")}
+	}
+	return checks
+}
+
+// foreignDefaults warns about Secrets of another cluster file than the run's: only the name of a param can be mounted, and its
+// default is that of the file that was installed last.
+func (p *probe) foreignDefaults() (checks []Check) {
+	if p.own == nil {
+		return nil
+	}
+	given := launch.Values(p.own)
+	for _, secret := range []struct{ param, key, value string }{
+		{"pull-secret", "image.pull_secret", p.file.Image.PullSecret}, {"notify", "notify.secret", p.file.Notify.Secret},
+	} {
+		used, want := p.value(secret.param), cmp.Or(secret.value, "none")
+		if _, ok := given[secret.param]; ok || used == "" || used == want {
+			continue
+		}
+		checks = append(checks, newCheck("secrets", Warning, fmt.Sprintf("--param=%s=%s", secret.param, want),
+			"param %s is %s by default, from the cluster file that was installed last; %s of %s.yaml is %s", secret.param, used, secret.key, p.file.Cluster.Name, want))
 	}
 	return checks
 }

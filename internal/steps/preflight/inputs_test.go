@@ -146,6 +146,15 @@ func TestInputsOfARun(t *testing.T) {
 		{"a missing Secret", map[string]string{"repo-url": url, "script": "train.py"}, func(_ *world, d *Deps, _ *Options) {
 			d.Secrets.Problems = []error{fail.Because(fail.InvalidInput, errors.New("reading Secret wandb: it does not exist"))}
 		}, []want{{"secrets", Blocked, "reading Secret wandb", ""}, {"repository", OK, "has commit", ""}}, fail.InvalidInput},
+		{"Secrets of another cluster file", map[string]string{"repo-url": url, "script": "train.py"}, func(_ *world, _ *Deps, o *Options) {
+			o.Request.Cluster.Image.PullSecret, o.Request.Cluster.Notify.Secret = "quay", "slack"
+		}, []want{
+			{"secrets", Warning, "param pull-secret is none by default, from the cluster file that was installed last; image.pull_secret of barcelona.yaml is quay", "--param=pull-secret=quay"},
+			{"secrets", Warning, "param notify is none by default", "--param=notify=slack"},
+		}, ""},
+		{"Secrets that the run names", map[string]string{"repo-url": url, "script": "train.py", "pull-secret": "mine"}, func(_ *world, _ *Deps, o *Options) {
+			o.Request.Cluster.Image.PullSecret = "quay"
+		}, []want{{"secrets", OK, "exist", ""}}, ""},
 		{"a colleague holds the environment", map[string]string{"repo-url": url, "script": "train.py"}, func(w *world, _ *Deps, _ *Options) {
 			w.objects = append(w.objects, held("colleague", "Person"))
 		}, []want{{"environment", Blocked, "ml-dev-env: it is held by colleague", "--name=NAME"}}, fail.EnvironmentBusy},

@@ -45,19 +45,19 @@ func (p *probe) storage(ctx context.Context) []Check {
 	}
 	class := &classes[i]
 	checks := []Check{p.unlessBound(p.supports(check, class), bound)}
-	return slices.Concat(checks, p.squashed(class, len(bound) > 0), p.served(ctx, class, classes))
+	return slices.Concat(checks, p.squashed(class), p.served(ctx, class, classes))
 }
 
-// squashed is about an NFS server's root_squash, which only a write shows: it refuses root the files of others. A bound claim
-// has been written to.
-func (p *probe) squashed(class *storagev1.StorageClass, bound bool) []Check {
-	if bound || !p.rdma || !p.shared() || !strings.Contains(strings.ToLower(class.Provisioner), "nfs") {
+// squashed is about an NFS server's root_squash, which only a write shows: it refuses root the files of others. A claim that
+// exists may have files of the other mode's user.
+func (p *probe) squashed(class *storagev1.StorageClass) []Check {
+	if !p.rdma || !p.shared() || !strings.Contains(strings.ToLower(class.Provisioner), "nfs") {
 		return nil
 	}
 	if user := p.objects[objects.RDMA].StatefulSet.Spec.Template.Spec.SecurityContext.RunAsUser; user == nil || *user != 0 {
 		return nil
 	}
-	return []Check{newCheck("storage owner", Unknown, "export the volume with no_root_squash or all_squash (docs/rdma.md, NFS and root); provision proves that the nodes can write",
+	return []Check{newCheck("storage owner", Unknown, "export the volume with no_root_squash or all_squash (docs/rdma.md, NFS and root); provision writes on each node, docs/unproven.md has the test of both modes",
 		"unproven: pods are root in mode rdma and another user in mode tcp; an NFS server with root_squash keeps them from each other's files")}
 }
 

@@ -531,6 +531,9 @@ func TestCheckStorage(t *testing.T) {
 				if fail.ReasonOf(err) != fail.StorageNotShared {
 					t.Errorf("reason %s, want StorageNotShared", fail.ReasonOf(err))
 				}
+				if strings.Contains(got, "cannot be written") && !strings.Contains(fail.NextOf(err), "docs/rdma.md") {
+					t.Errorf("advice %q, want the page about NFS and root", fail.NextOf(err))
+				}
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)

@@ -8,6 +8,7 @@ import (
 
 	securityv1 "github.com/openshift/api/security/v1"
 	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,8 +32,18 @@ func (s *server) admitPod(ctx context.Context, request *admissionv1.AdmissionReq
 	}
 	answer.Pod.Annotations[securityv1.ValidatedSCCAnnotation] = answer.Name
 	answer.Pod.Annotations[securityv1.ValidatedSCCSubjectTypeAnnotation] = string(answer.Subject)
+	namespace, err := s.namespace(ctx, request.Namespace)
+	if err != nil {
+		return nil, err
+	}
+	if namespace.Annotations[noPodIndex] == "true" {
+		delete(answer.Pod.Labels, appsv1.PodIndexLabel)
+	}
 	return podPatch(pod, answer.Pod)
 }
+
+// noPodIndex is the annotation of namespaces whose pods have no label with their index, as before Kubernetes 1.28.
+const noPodIndex = "localcluster/no-pod-index"
 
 // checkPod looks at a pod again when every other admission has changed it, and
 // when its spec is updated: constraints must allow it as it is.
@@ -123,6 +134,7 @@ func podPatch(before, after *corev1.Pod) ([]byte, error) {
 			patch = append(patch, patchOperation{Op: "add", Path: path, Value: value})
 		}
 	}
+	add("/metadata/labels", before.Labels, after.Labels)
 	add("/metadata/annotations", before.Annotations, after.Annotations)
 	add("/spec/securityContext", before.Spec.SecurityContext, after.Spec.SecurityContext)
 	for i := range after.Spec.InitContainers {

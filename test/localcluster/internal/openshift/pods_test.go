@@ -8,6 +8,7 @@ import (
 
 	securityv1 "github.com/openshift/api/security/v1"
 	admissionv1 "k8s.io/api/admission/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -130,6 +131,26 @@ func TestAdmitPod(t *testing.T) {
 		stamps := operations[0].Value
 		if operations[0].Path != "/metadata/annotations" || stamps[securityv1.ValidatedSCCAnnotation] != test.want || stamps[securityv1.ValidatedSCCSubjectTypeAnnotation] != test.byWhom {
 			t.Errorf("%s: stamped %v, want %s by %s", test.name, stamps, test.want, test.byWhom)
+		}
+	}
+}
+
+func TestPodsWithoutIndex(t *testing.T) {
+	for _, value := range []string{"", "true"} {
+		s := team(t, everybodys)
+		namespace, err := s.clients.Kube.CoreV1().Namespaces().Get(t.Context(), "team", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		namespace.Annotations[noPodIndex] = value
+		if _, err := s.clients.Kube.CoreV1().Namespaces().Update(t.Context(), namespace, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		pod := podWith("default", nil)
+		pod.Labels = map[string]string{"app": "a", appsv1.PodIndexLabel: "1"}
+		patch, err := s.admitPod(t.Context(), request(t, controller, admissionv1.Create, pod, nil))
+		if got := strings.Contains(string(patch), `"path":"/metadata/labels","value":{"app":"a"}`); err != nil || got != (value == "true") {
+			t.Errorf("annotation %q: %s, %v", value, patch, err)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func (p *planner) gpuDirect() {
 	}
 }
 
-// withoutNVLink says what is known of NVLink where it is not seen.
+// withoutNVLink describes what is known of NVLink if no link is seen.
 func (f Facts) withoutNVLink() string {
 	switch {
 	case f.NVLink == No:

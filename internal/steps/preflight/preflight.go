@@ -283,7 +283,7 @@ func (p *probe) decideRDMA(ctx context.Context) {
 	}
 }
 
-// proof says what is known of RDMA by host devices, which the API server does not show.
+// proof describes what is known of RDMA by host devices, which the API server does not show.
 func (p *probe) proof(ctx context.Context) string {
 	last, ok, err := receipt.Latest(ctx, p.Clients.Kube, p.Request.Namespace, p.Request.Name)
 	if err == nil && ok && provesRDMA(last) {

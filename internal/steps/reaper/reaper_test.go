@@ -238,7 +238,7 @@ func TestUnknownHolderKeepsIt(t *testing.T) {
 			}
 			return false, nil, nil
 		})
-		if err := r.pass(t.Context()); err == nil || !strings.Contains(err.Error(), "looking who holds environment ns/other") {
+		if err := r.pass(t.Context()); err == nil || !strings.Contains(err.Error(), "looking up the holder of environment ns/other") {
 			t.Errorf("got %v, want an error about ns/other", err)
 		}
 		if got := leases(t, client); !slices.Equal(got, []string{"other"}) {

@@ -1,0 +1,48 @@
+package cli
+
+import (
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// plainer has words that pages avoid, and what they use instead.
+var plainer = []struct {
+	words   *regexp.Regexp
+	instead string
+}{
+	{regexp.MustCompile(`(?i)\b(say|says|said|tell|tells|told)\b`), "report, print, return, explain, or the fact itself"},
+	{regexp.MustCompile(`(?i)\b(somebody|someone|nobody|anybody|everybody|whoever|people)\b`), "users, anyone who, another run or user"},
+	{regexp.MustCompile(`(?i)\bbeside\b`), "in addition to, next to, compared with"},
+	{regexp.MustCompile(`(?i)\b(go|goes|going) on\b`), "continue"},
+	{regexp.MustCompile(`(?i)\b(gives?|gave|given|giving)( \w+){0,4} back\b`), "release, delete"},
+	{regexp.MustCompile(`(?i)\b(for but|but for|nothing but|none but|is not there|are not there|whence)\b`), "except, only, missing"},
+}
+
+// TestPlainEnglish looks for the words in the prose of all pages.
+func TestPlainEnglish(t *testing.T) {
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := entry.Name(); entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "dist" || name == "testdata") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		prose := withoutCode(read(t, path))
+		for _, p := range plainer {
+			if found := p.words.FindString(prose); found != "" {
+				t.Errorf("%s: %q: write %s", path, found, p.instead)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

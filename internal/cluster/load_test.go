@@ -58,7 +58,7 @@ func TestObsolete(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s: %v: %s", obsolete.Field, obsolete.BadValue, obsolete.Detail))
 	}
 	want := []string{
-		"network.rdma.interfaces: net1,net2,net3,net4: only network attachments make these interfaces, and the file lists none; with SR-IOV list network.rdma.attachments and network.rdma.resources, as in clusters/barcelona.yaml; with host devices leave interfaces out",
+		"network.rdma.interfaces: net1,net2,net3,net4: only network attachments create these interfaces, and the file lists none; with SR-IOV list network.rdma.attachments and network.rdma.resources, as in clusters/barcelona.yaml; with host devices leave interfaces out",
 		"network.rdma.devices: mlx5_2,mlx5_3,mlx5_4,mlx5_5: with SR-IOV leave it out; the names changed with maintenance, and devices are detected",
 		"security.requires_privileged_scc: true: is for host devices; with SR-IOV want false, and security.scc with a constraint that allows IPC_LOCK, as in scc: nccl-scc",
 	}

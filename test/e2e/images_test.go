@@ -108,7 +108,7 @@ func buildFailures(u trainer) {
 		{"timeout", "FROM " + smallBase + "\nRUN sleep 300\n", []string{file, "--build-timeout=25s"}, fail.BuildTimeout, []string{"it did not end within 25s"}},
 		// An earlier stage prints what another failure prints.
 		{"run-exits", "FROM " + smallBase + " AS tools\nRUN echo Temporary failure in name resolution\nFROM " + smallBase +
-			"\nCOPY --from=tools /etc/os-release /tools\nRUN echo all is well && sh -c 'echo it is not; exit 7'\n", []string{file}, fail.BuildStepFailed,
+			"\nCOPY --from=tools /etc/passwd /tools\nRUN echo all is well && sh -c 'echo it is not; exit 7'\n", []string{file}, fail.BuildStepFailed,
 			[]string{"exit code 7 of RUN echo all is well", "  it is not\n"}},
 		// Only the pod's status shows that a process was killed.
 		{"memory", "FROM " + smallBase + "\nRUN exec 2>/dev/null; dd if=/dev/zero of=/dev/null bs=1G count=1 || exit 2\n", []string{"--cluster-file=" + smallMemory}, fail.OutOfMemory,
@@ -155,7 +155,7 @@ func (u trainer) buildConfig(flavour, field string) {
 
 // buildBlocked tests builds that never run, which the server cancels.
 func buildBlocked(u trainer) {
-	u.kubectl("annotate", "namespace", u.namespace, "localcluster/build-start-time=20s")
+	u.kubectl("annotate", "namespace", u.namespace, "localcluster/build-start-time=30s")
 	const limits = "  build_resources:\n    limits:\n      memory: 2Gi\n"
 	const cancelled = "OpenShift cancelled the build, because it did not run in time"
 	file := u.clusterFile()
@@ -203,6 +203,7 @@ func buildsDisabled(u trainer) {
 	flags := []string{"--cluster-file=" + u.clusterFile(), "--folder=" + u.folder("FROM "+smallBase+"\nRUN true\n"), "--flavour=disabled"}
 	for _, group := range []string{"image.openshift.io", "build.openshift.io"} {
 		u.without("apiservice/v1."+group, func() {
+			u.notServed("/apis/" + group + "/v1")
 			u.notBuilt("without "+group, u.build(flags...), fail.BuildUnavailable, "this cluster has no API "+group+"/v1", "name a finished image")
 		})
 		u.waitFor("condition=Available", "apiservice/v1."+group)
@@ -239,6 +240,23 @@ func (u trainer) without(object string, story func()) {
 	u.kubectl("delete", object)
 	story()
 	again()
+}
+
+// notServed waits until the API server does not serve the path, which it forgets a moment after the APIService.
+func (u trainer) notServed(path string) {
+	u.Helper()
+	ctx, cancel := u.within(time.Minute)
+	defer cancel()
+	for {
+		if _, err := u.try("get", "--raw", path); err != nil {
+			return
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			u.Fatalf("%s is still served", path)
+		}
+	}
 }
 
 // kubeconfigOf returns the path of a kubeconfig with the service account's token.
@@ -358,17 +376,20 @@ func (u trainer) besideEachOther() {
 	}
 	var names []string
 	for range 2 {
-		names = append(names, buildName.FindAllString(u.built(<-forced).out, -1)...)
+		named := buildName.FindAllString(u.built(<-forced).out, -1)
+		slices.Sort(named)
+		names = append(names, strings.Join(slices.Compact(named), " and "))
 	}
 	slices.Sort(names)
-	u.equal("the builds that the callers followed", strings.Join(names, " "), "Build ml-dev-env-forced-1 runs Build ml-dev-env-forced-2 runs")
+	u.equal("the builds that the callers name", strings.Join(names, ", "), "ml-dev-env-forced-1, ml-dev-env-forced-2")
 	u.waitBuild("ml-dev-env-beside-1", "sleeping")
-	u.built(u.build(file, quick, "--flavour=beside"), "Build ml-dev-env-beside-2 runs")
+	u.built(u.build(file, quick, "--flavour=beside"), "ml-dev-env-beside-2")
+	u.equal("the phase of the first build", u.kubectl("get", "build", "ml-dev-env-beside-1", "--output=jsonpath={.status.phase}"), string(buildv1.BuildPhaseRunning))
 	u.kubectl("patch", "build", "ml-dev-env-beside-1", "--type=merge", `--patch={"status":{"cancelled":true}}`)
 	u.notBuilt("beside", <-slow, fail.Cancelled, "build ml-dev-env-beside-1: it was cancelled")
 }
 
-var buildName = regexp.MustCompile(`Build ml-dev-env-forced-\d+ runs`)
+var buildName = regexp.MustCompile(`ml-dev-env-forced-\d+`)
 
 // leavesNoTrace tests that a build has proxy and certificates, and that the image has none of them
 // in its settings, history and files.

@@ -103,7 +103,8 @@ func (c Config) environment(given ...map[string]string) map[string]string {
 		}
 		if own := network.Set[agent.CUDADevices]; own != "" {
 			result[agent.OwnGPUs] = own
-			result["PATH"] = c.Paths.front() + ":" + result["PATH"]
+			// An empty entry would be the current folder.
+			result["PATH"] = strings.TrimSuffix(c.Paths.front()+":"+result["PATH"], ":")
 		}
 	}
 	for _, m := range given {

@@ -200,6 +200,10 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 			return false, b.waitsForPushSecret(now)
 		}
 		why := b.pending(ctx, now)
+		// The pod of a cancelled build is deleted: what kept it from running was seen before.
+		if current, err := b.builds.Builds(b.namespace).Get(ctx, now.Name, metav1.GetOptions{}); err == nil && current.Status.Cancelled {
+			return false, nil
+		}
 		blocked = why.err(now.Name, b.namespace)
 		if !shown[why.seen] {
 			shown[why.seen] = true

@@ -122,6 +122,38 @@ func TestBlockedBuild(t *testing.T) {
 	}
 }
 
+// TestCancelledWhileLooked: the server deletes the pod of a build that it cancels, before the build's phase shows the end.
+func TestCancelledWhileLooked(t *testing.T) {
+	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b-1", Namespace: "ns"}}
+	build.Status.Phase = buildv1.BuildPhasePending
+	s := prepared(t, build)
+	pods := kubefake.NewClientset()
+	s.kube = pods
+	change := func(cancelled bool, phase buildv1.BuildPhase) {
+		next := build.DeepCopy()
+		next.Status.Cancelled, next.Status.Phase = cancelled, phase
+		if _, err := s.builds.Builds("ns").Update(t.Context(), next, metav1.UpdateOptions{}); err != nil {
+			t.Error(err)
+		}
+	}
+	looks := 0
+	pods.PrependReactor("get", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if looks++; looks == 1 {
+			change(false, buildv1.BuildPhasePending) // for another look
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "b-1-build", Namespace: "ns"}}
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/3 nodes are available"}}
+			return true, pod, nil
+		}
+		change(true, buildv1.BuildPhasePending)
+		change(true, buildv1.BuildPhaseCancelled)
+		return true, nil, apierrors.NewNotFound(corev1.Resource("pods"), "b-1-build")
+	})
+	last, blocked, err := s.wait(t.Context(), build, nil, nil)
+	if err != nil || looks < 2 || last.Status.Phase != buildv1.BuildPhaseCancelled || fail.ReasonOf(blocked) != fail.NodesUnavailable {
+		t.Errorf("after %d looks: %s, blocked by %v, %v; want Cancelled, blocked by NodesUnavailable", looks, last.Status.Phase, blocked, err)
+	}
+}
+
 // TestMissingPushSecret: the build stays Pending until the Secret exists.
 func TestMissingPushSecret(t *testing.T) {
 	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b-1", Namespace: "ns"}}

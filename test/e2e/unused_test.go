@@ -26,7 +26,6 @@ const (
 func unusedRights() []unusedRight {
 	return []unusedRight{
 		{"apps", "statefulsets", []string{"create"}, byApply},
-		{"apps", "statefulsets", []string{"delete"}, byOwner},
 		{"", "services", []string{"create"}, byApply},
 		{"", "services", []string{"delete"}, "the Service of development services that are no longer requested, which only a nightly scenario shows"},
 		{"", "serviceaccounts", []string{"delete"}, byOwner},

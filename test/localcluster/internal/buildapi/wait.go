@@ -43,7 +43,7 @@ func waitStarted(ctx context.Context, client buildclient.BuildV1Interface, names
 			}
 			return last, err
 		}
-		build, err = untilStarted(watcher)
+		build, err = untilStarted(ctx, watcher)
 		if build != nil || err != nil {
 			return build, err
 		}
@@ -57,19 +57,23 @@ func started(build *buildv1.Build) bool {
 	return build.Status.Phase != buildv1.BuildPhaseNew && build.Status.Phase != buildv1.BuildPhasePending
 }
 
-// untilStarted returns nothing if the watch ends before.
-func untilStarted(watcher watch.Interface) (*buildv1.Build, error) {
+// untilStarted returns nothing if the watch or the context ends before.
+func untilStarted(ctx context.Context, watcher watch.Interface) (*buildv1.Build, error) {
 	defer watcher.Stop()
-	for event := range watcher.ResultChan() {
-		build, ok := event.Object.(*buildv1.Build)
-		switch {
-		case !ok:
+	for {
+		select {
+		case <-ctx.Done():
 			return nil, nil
-		case event.Type == watch.Deleted:
-			return nil, errBuildDeleted
-		case started(build):
-			return build, nil
+		case event, open := <-watcher.ResultChan():
+			build, ok := event.Object.(*buildv1.Build)
+			switch {
+			case !open, !ok:
+				return nil, nil
+			case event.Type == watch.Deleted:
+				return nil, errBuildDeleted
+			case started(build):
+				return build, nil
+			}
 		}
 	}
-	return nil, nil
 }

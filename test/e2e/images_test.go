@@ -563,7 +563,7 @@ func gpuFlavours(u trainer) {
 	}
 }
 
-// sizeOf is the sum of an image's layers, which the cluster's builds do not compress.
+// sizeOf is the sum of an image's layers in the registry.
 func (u trainer) sizeOf(image string) (size int64) {
 	u.Helper()
 	pulled, err := crane.Pull(image, crane.WithContext(u.Context()))

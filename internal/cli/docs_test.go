@@ -40,21 +40,10 @@ func TestUnproven(t *testing.T) {
 // TestDocs checks every page of the repository: what links lead to is there, headings
 // included, and commands in code are those of mlenv and make, with flags that there are.
 func TestDocs(t *testing.T) {
-	root := filepath.Join("..", "..")
 	targets := makeTargets(t)
 	pages, links, calls := 0, 0, 0
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if name := entry.Name(); entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "dist" || name == "testdata") {
-			return filepath.SkipDir
-		}
-		if filepath.Ext(path) != ".md" {
-			return nil
-		}
+	eachPage(t, func(path, text string) {
 		pages++
-		text := read(t, path)
 		for _, found := range link.FindAllStringSubmatch(withoutCode(text), -1) {
 			links++
 			checkLink(t, path, found[1])
@@ -72,13 +61,31 @@ func TestDocs(t *testing.T) {
 				}
 			}
 		}
+	})
+	if pages < 30 || links < 100 || calls < 40 {
+		t.Errorf("looked at %d pages, %d links and %d calls: want those of the repository", pages, links, calls)
+	}
+}
+
+// eachPage calls check with every page of the repository.
+func eachPage(t *testing.T, check func(path, text string)) {
+	t.Helper()
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := entry.Name(); entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "dist" || name == "testdata") {
+			return filepath.SkipDir
+		}
+		if filepath.Ext(path) != ".md" {
+			return nil
+		}
+		check(path, read(t, path))
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	if pages < 30 || links < 100 || calls < 40 {
-		t.Errorf("looked at %d pages, %d links and %d calls: want those of the repository", pages, links, calls)
 	}
 }
 

@@ -1,10 +1,7 @@
 package cli
 
 import (
-	"io/fs"
-	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 )
 
@@ -23,26 +20,12 @@ var plainer = []struct {
 
 // TestPlainEnglish looks for the words in the prose of all pages.
 func TestPlainEnglish(t *testing.T) {
-	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if name := entry.Name(); entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "bin" || name == "dist" || name == "testdata") {
-			return filepath.SkipDir
-		}
-		if filepath.Ext(path) != ".md" {
-			return nil
-		}
-		prose := withoutCode(read(t, path))
+	eachPage(t, func(path, text string) {
+		prose := withoutCode(text)
 		for _, p := range plainer {
 			if found := p.words.FindString(prose); found != "" {
 				t.Errorf("%s: %q: write %s", path, found, p.instead)
 			}
 		}
-		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

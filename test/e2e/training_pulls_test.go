@@ -52,7 +52,7 @@ func (u trainer) privateSecret(name string) {
 	u.kubectl("create", "secret", "docker-registry", name, "--docker-server="+registryHost, "--docker-username="+username, "--docker-password="+password)
 }
 
-// slowPull provisions from a registry that is so slow that the log tells more than once how the pull goes on.
+// slowPull provisions from a registry that is so slow that the log reports more than once that the pull continues.
 func slowPull(u trainer) {
 	base, err := crane.Pull(smallBase, crane.WithContext(u.Context()))
 	if err != nil {

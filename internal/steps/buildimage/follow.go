@@ -276,7 +276,7 @@ func (b *builder) pending(ctx context.Context, build *buildv1.Build) finding {
 func (b *builder) ahead(ctx context.Context, build *buildv1.Build) string {
 	found, err := b.builds.Builds(b.namespace).List(ctx, buildsOf(configName(b.flavour)))
 	if err != nil {
-		return "" // the wait goes on without the reason
+		return "" // the wait continues without the reason
 	}
 	for _, other := range found.Items {
 		if phase := other.Status.Phase; other.UID != build.UID && (phase == buildv1.BuildPhasePending || phase == buildv1.BuildPhaseRunning) {

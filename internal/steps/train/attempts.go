@@ -124,7 +124,10 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 	case errors.As(err, &on):
 		a.Node = &on.node
 	case ok:
-		a.Node, a.Rank, a.Symptom = &found.Rank.Node, &found.Rank.Rank, found.Symptom()
+		a.Node, a.Rank = &found.Rank.Node, &found.Rank.Rank
+		if found.Waiting == nil { // else that rank had to be stopped, which is no error of its own
+			a.Symptom = found.Symptom()
+		}
 	}
 	if errors.As(err, &hang) {
 		a.Symptom = hang.culprit

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -145,6 +146,29 @@ func TestWhyFinal(t *testing.T) {
 	late := &Training{Restarts: 3, Spec: agent.JobSpec{Deadline: time.Now().Add(-time.Second)}}
 	if got := late.whyFinal(byRank(0, 0)); got != "the time of the training is over" {
 		t.Errorf("after the deadline: got %q", got)
+	}
+}
+
+// TestSymptomOfAStoppedRank: the rank that others waited for in vain was only stopped, which is no error that could repeat itself.
+func TestSymptomOfAStoppedRank(t *testing.T) {
+	symptom := func(silent int) string {
+		status := agent.JobStatus{}
+		for rank := range 3 {
+			r := agent.RankStatus{Rank: rank, Started: time.Unix(0, 0), Ended: time.Unix(100, 0), Exit: agent.Exit{Code: 1}, Tail: []string{"RuntimeError: timed out waiting for a peer"}}
+			if rank == silent {
+				r.Exit, r.Stopped, r.Tail = agent.Exit{Signal: "SIGTERM"}, true, nil
+			}
+			status.Ranks = append(status.Ranks, r)
+		}
+		statuses := []agent.JobStatus{status}
+		found, ok := cause.Find(statuses)
+		if !ok || found.Waiting == nil || found.Rank.Rank != silent {
+			t.Fatalf("found %+v, want that others waited for rank %d", found, silent)
+		}
+		return (&Training{}).failed(Result{Statuses: statuses}, found.Err(cause.Job{})).Symptom
+	}
+	if first, second := symptom(0), symptom(2); first == second || !strings.Contains(second, "waited for rank 2") {
+		t.Errorf("symptoms %q and %q, want one that names the rank", first, second)
 	}
 }
 

@@ -41,7 +41,7 @@ type Nodes struct {
 	GPUNodes    NodeNames    `json:"gpu_nodes,omitempty" jsonschema_description:"names of the nodes that may be used; null or absent for any node with GPUs"`
 	Tolerations []Toleration `json:"tolerations,omitempty" jsonschema:"description=taints of the GPU nodes in addition to nvidia.com/gpu (which is always tolerated)"`
 	// RackLabel and RackPattern determine a node's rack; the label wins. Ranks of one
-	// rack become neighbours. If both are empty, the rack is topology.kubernetes.io/zone.
+	// rack become neighbours. If both are empty, the queue's topology or the zone determines it.
 	RackLabel   string `json:"rack_label,omitempty" jsonschema:"description=label of the Kubernetes nodes that names their rack; reading it takes the right to read nodes"`
 	RackPattern string `json:"rack_pattern,omitempty" jsonschema:"description=regular expression on the names of Kubernetes nodes whose first group is the rack: as in r4pcc(\\d+)u"`
 	Queue       string `json:"queue,omitempty" jsonschema:"description=LocalQueue of Kueue in the namespace that admits each environment as one group"`

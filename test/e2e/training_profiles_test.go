@@ -117,7 +117,7 @@ func mattering(t *testing.T, path string) string {
 	// What counts of a pattern are the racks.
 	if f.Nodes.RackPattern != "" {
 		slices.Sort(f.Nodes.GPUNodes)
-		racks := network.Racks(t.Context(), nil, cluster.Nodes{RackPattern: f.Nodes.RackPattern}, f.Nodes.GPUNodes)
+		racks := network.Racks(t.Context(), nil, cluster.Nodes{RackPattern: f.Nodes.RackPattern}, network.Queue{}, f.Nodes.GPUNodes)
 		f.Nodes.RackPattern = strings.Join(racks, ",")
 	}
 	if f.Storage.Mode == cluster.NodeStorage {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,7 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
@@ -157,6 +159,8 @@ func TestOrder(t *testing.T) {
 		{[]string{"b", "a", "b", "a"}, []int{0, 2, 1, 3}},
 		{[]string{"a", "", "b", "a", "b", ""}, []int{0, 3, 2, 4, 1, 5}},
 		{[]string{"", "a", "", "a"}, []int{0, 2, 1, 3}},
+		{[]string{"east/1", "west/1", "east/2", "west/2", "east/1"}, []int{0, 4, 2, 1, 3}},
+		{[]string{"east/2", "", "east", "east/2"}, []int{0, 3, 2, 1}},
 	} {
 		if diff := cmp.Diff(test.want, Order(test.racks)); diff != "" {
 			t.Errorf("Order(%v) (-want +got):\n%s", test.racks, diff)
@@ -164,21 +168,77 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+func TestCrossings(t *testing.T) {
+	racks := []string{"b", "a", "b", "a"}
+	if before, after := Crossings(racks, nil), Crossings(racks, Order(racks)); before != 4 || after != 2 {
+		t.Errorf("a ring crosses %d times, and %d in the order of racks: want 4 and 2", before, after)
+	}
+	if got := Crossings([]string{"a", "a"}, nil); got != 0 {
+		t.Errorf("a ring in one rack crosses %d times, want 0", got)
+	}
+}
+
 func TestRacks(t *testing.T) {
-	client := fake.NewClientset(
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "moc-r4pcc02u17", Labels: map[string]string{"rack": "seven", corev1.LabelTopologyZone: "east"}}},
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "moc-r4pcc04u25"}})
-	names := []string{"moc-r4pcc02u17", "moc-r4pcc04u25", "other"}
+	nodes := []corev1.Node{
+		{ObjectMeta: metav1.ObjectMeta{Name: "moc-r4pcc02u17", Labels: map[string]string{
+			"rack": "seven", corev1.LabelTopologyRegion: "north", corev1.LabelTopologyZone: "east", "block": "b1", "block-rack": "r1"}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "moc-r4pcc04u25"}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "gpu-3", Labels: map[string]string{corev1.LabelTopologyZone: "west", "block": "b1", "block-rack": "r2"}}},
+	}
+	const flavor = `{"name": "h100", "topology": {"name": "racks", "levels": ["block", "block-rack", "kubernetes.io/hostname"]}}`
+	client := apiServer(t, nodes, map[string]string{
+		"team":  `{"status": {"flavors": [` + flavor + `, ` + flavor + `]}}`,
+		"plain": `{"status": {"flavors": [{"name": "h100"}]}}`,
+		"mixed": `{"status": {"flavors": [` + flavor + `, {"name": "a100"}]}}`,
+	})
 	for _, test := range []struct {
-		file cluster.Nodes
-		want []string
+		file  cluster.Nodes
+		queue string
+		want  []string
 	}{
-		{cluster.Nodes{}, []string{"east", "", ""}},
-		{cluster.Nodes{RackPattern: `r4pcc(\d+)u`}, []string{"02", "04", ""}},
-		{cluster.Nodes{RackLabel: "rack", RackPattern: `r4pcc(\d+)u`}, []string{"seven", "04", ""}},
+		{cluster.Nodes{}, "", []string{"north/east", "", "west", ""}},
+		{cluster.Nodes{RackPattern: `r4pcc(\d+)u`}, "team", []string{"02", "04", "", ""}},
+		{cluster.Nodes{RackLabel: "rack", RackPattern: `r4pcc(\d+)u`}, "", []string{"seven", "04", "", ""}},
+		{cluster.Nodes{}, "team", []string{"b1/r1", "", "b1/r2", ""}},
+		{cluster.Nodes{}, "plain", []string{"north/east", "", "west", ""}},
+		{cluster.Nodes{}, "mixed", []string{"north/east", "", "west", ""}},
+		{cluster.Nodes{}, "nowhere", []string{"north/east", "", "west", ""}},
 	} {
-		if diff := cmp.Diff(test.want, Racks(t.Context(), client, test.file, names)); diff != "" {
-			t.Errorf("%+v (-want +got):\n%s", test.file, diff)
+		got := Racks(t.Context(), client, test.file, Queue{"ml", test.queue}, []string{"moc-r4pcc02u17", "moc-r4pcc04u25", "gpu-3", "other"})
+		if diff := cmp.Diff(test.want, got); diff != "" {
+			t.Errorf("%+v, queue %q (-want +got):\n%s", test.file, test.queue, diff)
 		}
 	}
+}
+
+// apiServer answers requests for nodes and Kueue's queues of namespace ml, because the fake client has no raw requests. Its
+// selector of labels knows a label's name only.
+func apiServer(t *testing.T, nodes []corev1.Node, queues map[string]string) kubernetes.Interface {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /api/v1/nodes", func(w http.ResponseWriter, r *http.Request) {
+		list := corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}}
+		for _, node := range nodes {
+			if _, ok := node.Labels[r.FormValue("labelSelector")]; ok {
+				list.Items = append(list.Items, node)
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(list); err != nil {
+			t.Error(err)
+		}
+	})
+	mux.HandleFunc("GET /apis/kueue.x-k8s.io/v1beta1/namespaces/ml/localqueues/{name}", func(w http.ResponseWriter, r *http.Request) {
+		queue, ok := queues[r.PathValue("name")]
+		if !ok {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		fmt.Fprint(w, queue)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
 }

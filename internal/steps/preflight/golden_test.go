@@ -96,6 +96,21 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+func TestPlannedOrder(t *testing.T) {
+	for _, test := range []struct {
+		racks []string
+		want  string
+	}{
+		{[]string{"02", "04", "02", "04"}, "by rack: 02 (gpu-0, gpu-2), 04 (gpu-1, gpu-3); a ring of all free nodes crosses between racks 2 times, 4 without this order"},
+		{[]string{"02", "", "02", "04"}, "by rack: 02 (gpu-0, gpu-2), 04 (gpu-3), unknown (gpu-1); a ring of all free nodes crosses between racks 3 times, 4 without this order"},
+		{[]string{"", "", "", ""}, "in the order of the pods: the rack of all free nodes is unknown"},
+	} {
+		if got := (Plan{FreeNodes: []string{"gpu-0", "gpu-1", "gpu-2", "gpu-3"}, Racks: test.racks}).order(); got != test.want {
+			t.Errorf("got %q, want %q", got, test.want)
+		}
+	}
+}
+
 // RDMA by host devices is proven by nothing but a check of the network between nodes.
 func TestProven(t *testing.T) {
 	passed := func(mode string, verdict fabric.Verdict, transport nccl.Transport) *receipt.Receipt {

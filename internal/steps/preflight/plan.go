@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -27,6 +28,8 @@ type Plan struct {
 	GPUsPerNode int          `json:"gpusPerNode"`
 	// FreeNodes have room for the pods at this moment.
 	FreeNodes []string `json:"freeNodes"`
+	// Racks are those of the free nodes, "" for an unknown one.
+	Racks []string `json:"racks,omitempty"`
 	// Objects are kinds and names, in the order of their creation.
 	Objects []string `json:"objects"`
 	// Expected is 0 if no bandwidth is expected; Source is where it comes from, or why there is none.
@@ -41,6 +44,7 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 		Verdict: r.Verdict(), Environment: r.request.Name, Namespace: r.request.Namespace, Mode: mode, Why: why,
 		Nodes: r.request.Nodes, GPUsPerNode: r.request.GPUsPerNode, FreeNodes: r.free,
 	}
+	p.Racks = network.Racks(ctx, client, r.request.Cluster.Nodes, network.Queue{Namespace: p.Namespace, Name: r.request.Queue}, p.FreeNodes)
 	planned, known := r.objects[mode]
 	if known {
 		names := objects.NamesOf(p.Environment)
@@ -56,14 +60,14 @@ func PlanOf(ctx context.Context, client kubernetes.Interface, r Report) Plan {
 			p.Objects = append(p.Objects, fmt.Sprintf("PersistentVolumeClaim %s of each node, %s, unless it exists", claim.Name, claim.Spec.Resources.Requests.Storage()))
 		}
 	}
-	network := r.request.Cluster.Network.RDMA
+	file := r.request.Cluster.Network.RDMA
 	switch {
 	case !known:
 		p.Source = "not known"
 	case mode == objects.TCP:
 		p.Source = "nothing is expected of TCP"
-	case network.ExpectedBandwidth > 0:
-		p.Expected, p.Source = rdma.BytesPerSecond(network.ExpectedBandwidth), "network.rdma.expected_bandwidth of the cluster file"
+	case file.ExpectedBandwidth > 0:
+		p.Expected, p.Source = rdma.BytesPerSecond(file.ExpectedBandwidth), "network.rdma.expected_bandwidth of the cluster file"
 	default:
 		p.Expected, p.Source = expectedBefore(ctx, client, p)
 	}
@@ -81,6 +85,31 @@ func expectedBefore(ctx context.Context, client kubernetes.Interface, p Plan) (e
 	return 0, "not known before the nodes run: check-fabric derives it from their ports and PCIe links"
 }
 
+// order is the order that ranks would have on the free nodes, and what it saves.
+func (p Plan) order() string {
+	names := map[string][]string{} // by rack
+	order := network.Order(p.Racks)
+	var racks []string
+	for i := range p.FreeNodes {
+		if order != nil {
+			i = order[i]
+		}
+		rack := cmp.Or(p.Racks[i], "unknown")
+		if names[rack] == nil {
+			racks = append(racks, rack)
+		}
+		names[rack] = append(names[rack], p.FreeNodes[i])
+	}
+	if len(racks) == 1 {
+		return "in the order of the pods: the rack of all free nodes is " + racks[0]
+	}
+	for i, rack := range racks {
+		racks[i] = rack + " (" + strings.Join(names[rack], ", ") + ")"
+	}
+	return fmt.Sprintf("by rack: %s; a ring of all free nodes crosses between racks %d times, %d without this order",
+		strings.Join(racks, ", "), network.Crossings(p.Racks, order), network.Crossings(p.Racks, nil))
+}
+
 // Print writes the plan as text.
 func (p Plan) Print(w io.Writer) {
 	row := func(name, format string, args ...any) {
@@ -88,6 +117,9 @@ func (p Plan) Print(w io.Writer) {
 	}
 	row("environment", "%s/%s", p.Namespace, p.Environment)
 	row("nodes", "%s with %s each; free now: %s", humanize.Count(p.Nodes, "node"), humanize.Count(p.GPUsPerNode, "GPU"), cmp.Or(strings.Join(p.FreeNodes, ", "), "none, or not known"))
+	if p.Nodes > 1 && len(p.FreeNodes) > 1 {
+		row("ranks", "%s", p.order())
+	}
 	row("transport", "%s because %s", p.Mode, p.Why)
 	if p.Expected > 0 {
 		row("bandwidth", "%s, by %s", p.Expected, p.Source)

@@ -3,26 +3,18 @@ package pki
 
 import (
 	"crypto"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/rsa"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"errors"
 	"fmt"
-	"io/fs"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
 
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
+	"k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm"
+	"k8s.io/kubernetes/cmd/kubeadm/app/util/kubeconfig"
+	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
 )
 
 // validity is that of every certificate. It is longer than a cluster exists, because a reboot ends it.
@@ -35,43 +27,28 @@ type Authority struct {
 	key  crypto.Signer
 }
 
+// authority is the name of the authority's files without .crt and .key.
+const authority = "ca"
+
 // Open loads the authority in dir, or creates it there.
-func Open(dir, name string) (*Authority, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+func Open(dir, name string) (a *Authority, err error) {
+	a = &Authority{dir: dir}
+	if pkiutil.CertOrKeyExist(dir, authority) {
+		a.cert, a.key, err = pkiutil.TryLoadCertAndKeyFromDisk(dir, authority)
+		return a, err
+	}
+	if a.cert, a.key, err = pkiutil.NewCertificateAuthority(config(cert.Config{CommonName: name})); err != nil {
 		return nil, err
 	}
-	a := &Authority{dir: dir}
-	certs, err := cert.CertsFromFile(a.CertPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return a, a.create(name)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", a.CertPath(), err)
-	}
-	key, err := keyutil.PrivateKeyFromFile(filepath.Join(dir, "ca.key"))
-	if err != nil {
-		return nil, err
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return nil, fmt.Errorf("reading the key of the certificate authority in %s: a %T cannot sign", dir, key)
-	}
-	a.cert, a.key = certs[0], signer
-	return a, nil
+	return a, pkiutil.WriteCertAndKey(dir, authority, a.cert, a.key)
 }
 
-func (a *Authority) create(name string) (err error) {
-	if a.key, err = newKey(filepath.Join(a.dir, "ca.key")); err != nil {
-		return err
-	}
-	if a.cert, err = cert.NewSelfSignedCACert(cert.Config{CommonName: name}, a.key); err != nil {
-		return err
-	}
-	return writeCert(a.CertPath(), a.cert.Raw)
+func config(c cert.Config) *pkiutil.CertConfig {
+	return &pkiutil.CertConfig{Config: c, NotAfter: time.Now().Add(validity), EncryptionAlgorithm: kubeadm.EncryptionAlgorithmECDSAP256}
 }
 
 // CertPath returns the file of the authority's certificate.
-func (a *Authority) CertPath() string { return filepath.Join(a.dir, "ca.crt") }
+func (a *Authority) CertPath() string { return filepath.Join(a.dir, authority+".crt") }
 
 // Pair has the files of a certificate and its key.
 type Pair struct{ Cert, Key string }
@@ -93,41 +70,22 @@ func (a *Authority) Issue(r Request) (Pair, error) {
 	if _, err := os.Stat(pair.Cert); err == nil {
 		return pair, nil
 	}
-	key, err := newKey(pair.Key)
-	if err != nil {
-		return pair, err
-	}
-	template := template(r.User, r.Groups)
-	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	subject := cert.Config{CommonName: r.User, Organization: r.Groups, Usages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	for _, host := range r.Hosts {
 		if ip := net.ParseIP(host); ip != nil {
-			template.IPAddresses = append(template.IPAddresses, ip)
+			subject.AltNames.IPs = append(subject.AltNames.IPs, ip)
 		} else {
-			template.DNSNames = append(template.DNSNames, host)
+			subject.AltNames.DNSNames = append(subject.AltNames.DNSNames, host)
 		}
 	}
 	if len(r.Hosts) > 0 {
-		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+		subject.Usages = append(subject.Usages, x509.ExtKeyUsageServerAuth)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	certificate, key, err := pkiutil.NewCertAndKey(a.cert, a.key, config(subject))
 	if err != nil {
 		return pair, fmt.Errorf("signing %s: %w", r.File, err)
 	}
-	return pair, writeCert(pair.Cert, der)
-}
-
-func template(name string, groups []string) *x509.Certificate {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
-	if err != nil {
-		panic(err) // crypto/rand does not fail on Linux
-	}
-	return &x509.Certificate{
-		SerialNumber: serial,
-		Subject:      pkix.Name{CommonName: name, Organization: groups},
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(validity),
-	}
+	return pair, pkiutil.WriteCertAndKey(a.dir, r.File, certificate, key)
 }
 
 // ServiceAccountKey creates the key that signs service account tokens, if it is missing.
@@ -135,7 +93,7 @@ func ServiceAccountKey(path string) error {
 	if _, err := os.Stat(path); err == nil {
 		return nil
 	}
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	key, err := pkiutil.GeneratePrivateKey(kubeadm.EncryptionAlgorithmRSA2048)
 	if err != nil {
 		return err
 	}
@@ -146,42 +104,18 @@ func ServiceAccountKey(path string) error {
 	return keyutil.WriteKey(path, content)
 }
 
-func newKey(path string) (crypto.Signer, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	content, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return nil, err
-	}
-	return key, keyutil.WriteKey(path, content)
-}
-
-func writeCert(path string, der []byte) error {
-	return cert.WriteCert(path, pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der}))
-}
-
 // WriteKubeconfig writes a kubeconfig for the user of the pair. It embeds the
 // certificates, so that the file can be copied alone.
 func (a *Authority) WriteKubeconfig(path, server string, pair Pair) error {
-	config := clientcmdapi.NewConfig()
-	ca, err := os.ReadFile(a.CertPath())
-	if err != nil {
-		return err
-	}
-	certificate, err := os.ReadFile(pair.Cert)
-	if err != nil {
-		return err
-	}
-	key, err := os.ReadFile(pair.Key)
-	if err != nil {
-		return err
+	var contents [3][]byte
+	for i, file := range []string{a.CertPath(), pair.Key, pair.Cert} {
+		var err error
+		if contents[i], err = os.ReadFile(file); err != nil {
+			return err
+		}
 	}
 	const name = "localcluster"
-	config.Clusters[name] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
-	config.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}
-	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name, Namespace: "default"}
-	config.CurrentContext = name
-	return clientcmd.WriteToFile(*config, path)
+	c := kubeconfig.CreateWithCerts(server, name, name, contents[0], contents[1], contents[2])
+	c.Contexts[c.CurrentContext].Namespace = "default"
+	return kubeconfig.WriteToDisk(path, c)
 }

@@ -24,18 +24,20 @@ type shipped struct {
 	admin []string
 	// mode is the one that auto chooses, and why a part of the reason.
 	mode, why string
+	// nightly ones differ little from others.
+	nightly bool
 }
 
 // shippedFiles are those that can train here unmodified. --profile=h-kim is Barcelona with other names of devices.
 func shippedFiles() []shipped {
 	return []shipped{
 		{name: "barcelona", mode: "tcp", why: "8 MiB"},
-		{name: "h-kim", mode: "rdma", admin: []string{
+		{name: "h-kim", nightly: true, mode: "rdma", admin: []string{
 			"admin", clusterFileNamed("barcelona"), "--namespace=b-efficient-memory-offloading-765cab", "--service-account=h-kim-sa",
 			"--scc=nccl-scc", "--attachments=copy", "--apply",
 		}},
 		{name: "cairo", mode: "rdma", admin: []string{"admin", clusterFileNamed("cairo"), "--apply"}},
-		{name: "nerc-production", mode: "tcp", why: "network.rdma.enabled"},
+		{name: "nerc-production", nightly: true, mode: "tcp", why: "network.rdma.enabled"},
 	}
 }
 
@@ -46,6 +48,9 @@ func clusterFileNamed(name string) string { return filepath.Join("..", "..", "cl
 func (s training) testShippedFiles(t *testing.T, times *durations) {
 	t.Cleanup(func() { localcluster(t, "up", "--profile=none") })
 	for _, file := range shippedFiles() {
+		if file.nightly && os.Getenv(setVariable) != nightlySet {
+			continue
+		}
 		t.Run(file.name, func(t *testing.T) {
 			times.note(t)
 			localcluster(t, "up", "--profile="+file.name)

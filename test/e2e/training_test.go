@@ -97,6 +97,8 @@ var (
 		{"deepspeed-node-storage", 2, deepspeedNodeStorage},
 	}
 	nightlyLight = []scenario{
+		{"built-once", 0, builtOnce},
+		{"build-blocked", 0, buildBlocked},
 		{"build-disk", 0, buildDisk},
 		{"build-push", 0, buildPush},
 		{"rdma-not-allowed", 1, rdmaNotAllowed},
@@ -117,6 +119,7 @@ var (
 		{"private-steps", 1, privateSteps},
 	}
 	nightlyAlone = []scenario{
+		{"builds-disabled", 0, buildsDisabled},
 		{"node-lost", 1, nodeLost},
 		{"node-replaced", 1, nodeReplaced},
 		{"node-lost-without-tekton", 1, nodeLostWithoutTekton},
@@ -163,8 +166,6 @@ func testTraining(t *testing.T, times *durations) {
 		{"busy", 1, busyEnvironment},
 		{"beside-a-colleague", 2, besideAColleague},
 		{"build-failures", 0, buildFailures},
-		{"build-blocked", 0, buildBlocked},
-		{"built-once", 0, builtOnce},
 		{"build-interrupted", 1, buildInterrupted},
 		{"two-environments", 2, twoEnvironments},
 		{"tasks-alone", 1, tasksAlone},
@@ -233,7 +234,6 @@ func testTraining(t *testing.T, times *durations) {
 		{"rdma-slow-node", 1, rdmaSlowNode},
 		{"gpu-missing", 1, gpuMissing},
 		{"api-server-away", 1, apiServerAway},
-		{"builds-disabled", 0, buildsDisabled},
 		{"node-cut-short", 1, nodeCutShort},
 	}
 	for _, s := range chosen(alone, nightlyAlone, true) {

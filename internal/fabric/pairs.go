@@ -42,12 +42,16 @@ func Rounds(n int) [][]Pair {
 // Faulty returns the fewest nodes that explain the bad pairs: nodes without a good pair, those with the most bad ones
 // first. If a pair has no such node, the fault is between its two nodes, and both are named.
 func Faulty(good, bad []Pair) []int {
+	works := map[int]bool{}
+	for _, pair := range good {
+		works[pair[0]], works[pair[1]] = true, true
+	}
 	var faulty []int
 	for len(bad) > 0 {
 		counts := map[int]int{}
 		for _, pair := range bad {
 			for _, node := range pair {
-				if !slices.ContainsFunc(good, func(p Pair) bool { return p.Has(node) }) {
+				if !works[node] {
 					counts[node]++
 				}
 			}

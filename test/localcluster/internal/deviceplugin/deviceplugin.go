@@ -44,12 +44,21 @@ func Run(ctx context.Context, plugins []Plugin, stateFile string, reload func() 
 			return fmt.Errorf("watching %s: %w", dir, err)
 		}
 	}
-	stop, err := serveAll(ctx, plugins)
+	stop, lost, err := serveAll(ctx, plugins)
 	if err != nil {
 		return err
 	}
 	for {
 		select {
+		case <-lost:
+			// A kubelet to which a plugin registers twice at once may close the second connection for the first.
+			if conn, err := net.Dial("unix", api.KubeletSocket); err == nil {
+				conn.Close()
+				stop()
+				if stop, lost, err = serveAll(ctx, plugins); err != nil {
+					return err
+				}
+			}
 		case <-ctx.Done():
 			stop()
 			return nil
@@ -59,7 +68,7 @@ func Run(ctx context.Context, plugins []Plugin, stateFile string, reload func() 
 			switch {
 			case event.Name == api.KubeletSocket && event.Has(fsnotify.Create):
 				stop()
-				if stop, err = serveAll(ctx, plugins); err != nil {
+				if stop, lost, err = serveAll(ctx, plugins); err != nil {
 					return err
 				}
 			case event.Name == stateFile:
@@ -71,7 +80,9 @@ func Run(ctx context.Context, plugins []Plugin, stateFile string, reload func() 
 	}
 }
 
-func serveAll(ctx context.Context, plugins []Plugin) (stop func(), err error) {
+// serveAll serves the plugins until the caller calls stop. lost has a value after the kubelet has closed a connection.
+func serveAll(ctx context.Context, plugins []Plugin) (stop func(), lost chan struct{}, err error) {
+	lost = make(chan struct{}, 1)
 	var stops []func()
 	stop = func() {
 		for _, s := range stops {
@@ -79,18 +90,18 @@ func serveAll(ctx context.Context, plugins []Plugin) (stop func(), err error) {
 		}
 	}
 	for _, p := range plugins {
-		s, err := p.serve(ctx)
+		s, err := p.serve(ctx, lost)
 		if err != nil {
 			stop()
-			return nil, err
+			return nil, nil, err
 		}
 		stops = append(stops, s)
 	}
-	return stop, nil
+	return stop, lost, nil
 }
 
 // serve listens, and registers with the kubelet if one is running.
-func (p Plugin) serve(ctx context.Context) (stop func(), err error) {
+func (p Plugin) serve(ctx context.Context, lost chan<- struct{}) (stop func(), err error) {
 	path := filepath.Join(api.DevicePluginPath, p.Socket)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -99,7 +110,14 @@ func (p Plugin) serve(ctx context.Context) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		err := handle(srv, stream)
+		select {
+		case lost <- struct{}{}:
+		default:
+		}
+		return err
+	}))
 	api.RegisterDevicePluginServer(server, p.Server)
 	go func() {
 		if err := server.Serve(listener); err != nil {

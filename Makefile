@@ -163,6 +163,7 @@ generate: ## rewrite generated files (cluster file schema, reference pages and t
 	cd $(LOCALCLUSTER)/tools/triggers && go mod tidy
 	cd $(LOCALCLUSTER)/tools/kueue && go mod tidy
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy
+	cd $(LOCALCLUSTER)/tools/mpi && go mod tidy
 	gofmt -w cmd internal test
 
 .PHONY: verify
@@ -177,6 +178,7 @@ verify: ## fail if generate would change something
 	cd $(LOCALCLUSTER)/tools/triggers && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/kueue && go mod tidy -diff
 	cd $(LOCALCLUSTER)/tools/peers && go mod tidy -diff
+	cd $(LOCALCLUSTER)/tools/mpi && go mod tidy -diff
 	@unformatted=$$(gofmt -l cmd internal test); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 
 .PHONY: cluster
@@ -198,7 +200,8 @@ demo: ## start the local cluster, build an image on it and train a small transfo
 
 # Each benchmark prints the median of BENCH_RUNS runs.
 BENCH_RUNS := 3
-BENCH = $(SUDO) go test -tags e2e -run='^$$' -timeout=0 ./test/bench -benchtime=$(BENCH_RUNS)x -bench
+BENCH_FLAGS :=
+BENCH = $(SUDO) go test -tags e2e -run='^$$' -timeout=0 ./test/bench $(BENCH_FLAGS) -benchtime=$(BENCH_RUNS)x -bench
 
 .PHONY: bench
 bench: setup bin/localcluster ## run every benchmark, on a machine without a running cluster; remove the cluster at the end
@@ -220,8 +223,9 @@ bench-train: cluster ## start the local cluster, time sync, logs, starts and the
 .PHONY: bench-peers
 bench-peers: BENCH_RUNS := 5
 bench-peers: UP_FLAGS := --peers
-bench-peers: cluster ## train with Kubeflow Trainer and with the steps in turns, on the local cluster, and keep it
-	$(BENCH)=Peers
+bench-peers: MORE_PACKAGES := rsync
+bench-peers: cluster ## compare with Kubeflow Trainer, MPI Operator and other ways to copy files, on the local cluster; BENCH_FLAGS=-update writes docs/benchmarks.md
+	$(BENCH)='Peers|Sync'
 
 .PHONY: bench-scale
 bench-scale: ## measure the steps with 8 to 512 nodes, without a cluster (docs/scale.md)

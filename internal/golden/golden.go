@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,4 +32,27 @@ func File(t testing.TB, path, got string) {
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got); the flag -update writes it:\n%s", path, diff)
 	}
+}
+
+// Section writes text into the page at path, between the line begin and the next "<!-- end -->", if the flag -update is given, and
+// reports whether it is.
+func Section(t testing.TB, path, begin, text string) bool {
+	t.Helper()
+	if !*update {
+		return false
+	}
+	page, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const end = "<!-- end -->"
+	before, rest, _ := strings.Cut(string(page), begin)
+	_, after, found := strings.Cut(rest, end)
+	if !found {
+		t.Fatalf("%s has no lines %q and %q", path, begin, end)
+	}
+	if err := os.WriteFile(path, []byte(before+begin+text+end+after), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return true
 }

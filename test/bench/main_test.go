@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -27,20 +29,31 @@ func TestMain(m *testing.M) {
 				fmt.Fprintln(os.Stderr, err)
 			}
 		}()
+		machine() // before the benchmarks need the cores
 		return m.Run()
 	}())
 }
 
-// printMachine prints once what the measurements depend on.
-var printMachine = sync.OnceFunc(func() {
-	fmt.Printf("\n%d cores shared by two Kubernetes nodes, the control plane and this program; %s/%s, %s\n", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+// machine returns what the measurements depend on, as it was at the start.
+var machine = sync.OnceValue(func() (facts []string) {
+	model := runtime.GOARCH
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		if found := regexp.MustCompile(`(?m)^model name\s*: (.*)$`).FindSubmatch(text); found != nil {
+			model = string(found[1])
+		}
+	}
+	facts = append(facts, fmt.Sprintf("%d cores (%s) shared by two Kubernetes nodes, the control plane and this program, %s", runtime.NumCPU(), model, runtime.Version()))
 	var load float64
 	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
 		if _, err := fmt.Sscan(string(text), &load); err == nil {
-			fmt.Printf("before the start, %.1f threads on average needed a core; unless that is close to 0, other programs disturbed the measurement\n", load)
+			facts = append(facts, fmt.Sprintf("before the start, %.1f threads on average needed a core; unless that is close to 0, other programs disturbed the measurement", load))
 		}
 	}
+	return facts
 })
+
+// printMachine prints once what the measurements depend on.
+var printMachine = sync.OnceFunc(func() { fmt.Printf("\n%s\n", strings.Join(machine(), "\n")) })
 
 // check ends the benchmark after an error.
 func check(b *testing.B, err error) {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -27,8 +28,9 @@ const (
 	kubeconfig  = stateDir + "/kubeconfig"
 	clusterFile = "clusters/local.yaml"
 	registry    = "10.223.0.2:5000"
-	// trainingImage exists from the start, because its build is not timed.
+	// trainingImage exists from the start, because its build is not timed. So does peersImage if the cluster has the peers.
 	trainingImage = registry + "/training:latest"
+	peersImage    = registry + "/training-peers:latest"
 	gitServer     = "10.223.0.2"
 )
 
@@ -37,9 +39,10 @@ type namespace struct {
 	// work is a folder on this machine.
 	work string
 	// name is the name of the namespace, and of the repository on the cluster's git server.
-	name    string
-	image   string
-	clients *kube.Clients
+	name string
+	// image is that of the steps, and training that of the nodes.
+	image, training string
+	clients         *kube.Clients
 }
 
 // used is the namespace that the benchmarks share; the first one creates it.
@@ -53,8 +56,14 @@ func installed(b *testing.B) *namespace {
 	if _, err := os.Stat(kubeconfig); err != nil {
 		b.Fatal("no local cluster is running; start it first: make cluster")
 	}
-	ns := &namespace{name: "bench-" + strings.ToLower(rand.Text()[:6])}
-	var err error
+	ns := &namespace{name: "bench-" + strings.ToLower(rand.Text()[:6]), training: trainingImage}
+	options, err := os.ReadFile(stateDir + "/options.json")
+	check(b, err)
+	var with struct{ Peers bool }
+	check(b, json.Unmarshal(options, &with))
+	if with.Peers {
+		ns.training = peersImage
+	}
 	ns.clients, err = (kube.Flags{Kubeconfig: kubeconfig, Namespace: ns.name}).Connect()
 	check(b, err)
 	ns.work, err = os.MkdirTemp("", "bench-")
@@ -152,7 +161,7 @@ func (ns *namespace) step(ctx context.Context, step string, args ...string) (str
 // provision creates an environment of two nodes with one GPU each.
 func (ns *namespace) provision(ctx context.Context, name, storage string) error {
 	_, err := ns.step(ctx, "provision", "--name="+name, "--cluster-file="+clusterFile, "--nodes=2", "--gpus-per-node=1",
-		"--storage="+storage, "--image="+trainingImage, "--steps-image="+ns.image)
+		"--storage="+storage, "--image="+ns.training, "--steps-image="+ns.image)
 	return err
 }
 

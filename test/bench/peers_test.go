@@ -9,179 +9,185 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 )
 
-// peerTimes has seconds of one project, one value per run: from its start to the first rank and to the first step, from the last
-// rank's end until the project knows it, and from the deletion until the pods are gone.
-type peerTimes struct{ first, step, known, gone []float64 }
+// project trains on the cluster: ml-dev-env, or a peer.
+type project struct {
+	name string
+	// train trains with train.py. With fail, rank 1 fails, and trained has what the project reports then.
+	train func(ctx context.Context, name string, fail bool) (trained, error)
+	// remove deletes the training and waits until its pods are gone.
+	remove func(ctx context.Context, name string) error
 
-// failurePatience is how long a project may take to say that a rank failed.
-const failurePatience = time.Minute
-
-// BenchmarkPeers trains with Kubeflow Trainer and with the steps in turns: the same script, image, launcher and nodes.
-func BenchmarkPeers(b *testing.B) {
-	ctx, ns := b.Context(), installed(b)
-	_, err := ns.kubectl(ctx, "create", "configmap", "train", "--from-file=test/bench/testdata/train.py")
-	check(b, err)
-	var ours, trainer peerTimes
-	check(b, ns.timeTrainer(ctx, "warm", &peerTimes{})) // the runtime's image reaches the nodes
-	for i := 0; b.Loop(); i++ {
-		name := strconv.Itoa(i)
-		check(b, ns.timeOurs(ctx, "ours-"+name, &ours))
-		check(b, ns.timeTrainer(ctx, "trainer-"+name, &trainer))
-	}
-	named, says, err := ns.failOurs(ctx, "ours-fails")
-	check(b, err)
-	status, err := ns.failTrainer(ctx, "trainer-fails")
-	check(b, err)
-	printTitle("beside Kubeflow Trainer v2.1.0, by turns: a training of one step on 2 nodes x 1 rank",
-		"the same script, image, launcher torchrun and nodes; ours by provision, sync-repo and train on this machine, without a pipeline; Trainer's from kubectl apply, with the script in a ConfigMap",
-		"images are on the nodes, claims of ours are new")
-	for _, line := range []struct {
-		what           string
-		ours, trainers []float64
-	}{
-		{"from the start to the first rank", ours.first, trainer.first},
-		{"  to the first training step", ours.step, trainer.step},
-		{"from the last rank's end to a known status", ours.known, trainer.known},
-		{"from the deletion until the GPUs are free", ours.gone, trainer.gone},
-	} {
-		printLine(line.what, "s", line.ours)
-		printLine("    Kubeflow Trainer", "s", line.trainers, times(line.trainers, line.ours, 0, "ours"))
-	}
-	printLine("from the end of rank 1, which fails, to its name", "s", []float64{named}, says)
-	fmt.Println("    Kubeflow Trainer:", status)
+	// Seconds, one value per run: from the start to the first rank and to the first step, from the last rank's end and from the end
+	// of the rank that fails until the project knows it, and from the deletion until the pods are gone.
+	first, step, known, failed, gone []float64
+	reported                         string
 }
 
-// timeOurs trains in a new environment with the steps' programs.
-func (ns *namespace) timeOurs(ctx context.Context, name string, t *peerTimes) error {
-	began := time.Now()
-	if err := errors.Join(ns.provision(ctx, name, "rwx"), ns.sync(ctx, name)); err != nil {
-		return err
-	}
-	set, err := ns.agents(ctx, []node{{name, 0}, {name, 1}})
-	if err != nil {
-		return err
-	}
-	defer set.Close()
-	job, err := ns.train(ctx, set, name, agent.Torchrun)
-	if err != nil {
-		return err
-	}
-	t.first, t.step = append(t.first, job.first.Sub(began).Seconds()), append(t.step, job.step.Sub(began).Seconds())
-	t.known = append(t.known, job.verdict.Sub(job.ended).Seconds())
-	deleted := time.Now()
-	err = ns.teardown(ctx, name)
-	t.gone = append(t.gone, since(deleted))
-	return err
+// trained is one training. Its output has what train.py printed.
+type trained struct {
+	began, known     time.Time
+	output, reported string
+	failed           bool
 }
 
-// failOurs is how long train takes to name the rank that fails, from its end, and what it says.
-func (ns *namespace) failOurs(ctx context.Context, name string) (seconds float64, says string, err error) {
-	if err := errors.Join(ns.provision(ctx, name, "rwx"), ns.sync(ctx, name)); err != nil {
-		return 0, "", err
-	}
-	set, err := ns.agents(ctx, []node{{name, 0}, {name, 1}})
-	if err != nil {
-		return 0, "", err
-	}
-	defer set.Close()
-	_, failure := ns.step(ctx, "train", "--name="+name, "--script=train.py", "--ranks-per-node=1", "--launcher=torchrun", "--", "--fail")
-	verdict := time.Now()
-	if failure == nil || !strings.Contains(failure.Error(), "rank 1 on node 1 exited with 1") {
-		return 0, "", fmt.Errorf("train does not name rank 1: %w", failure)
-	}
-	job, err := set[1].Job(ctx, jobName.FindString(failure.Error()))
-	if err != nil {
-		return 0, "", err
-	}
-	return verdict.Sub(job.Ranks[0].Ended).Seconds(), "rank 1 on node 1 exited with 1", ns.teardown(ctx, name)
+// rankTimes is what train.py prints, in seconds since 1970.
+type rankTimes struct {
+	Rank               int
+	Began, Step, Ended float64
 }
 
-// startTrainer applies a TrainJob with its runtime.
-func (ns *namespace) startTrainer(ctx context.Context, name, arguments string) (began time.Time, err error) {
-	content, err := os.ReadFile("test/bench/testdata/trainer.yaml")
-	if err != nil {
-		return began, err
+var printedTimes = regexp.MustCompile(`\{"rank": .*?\}`)
+
+// times are those of the ranks, by their numbers. Those of rank 0 may be missing after rank 1 failed, with its pod.
+func (t trained) times() (ranks [2]rankTimes, err error) {
+	found := printedTimes.FindAllString(t.output, -1)
+	for _, text := range found {
+		var times rankTimes
+		if err := json.Unmarshal([]byte(text), &times); err != nil {
+			return ranks, fmt.Errorf("reading the times of a rank: %w", err)
+		}
+		ranks[times.Rank%2] = times
 	}
-	text := strings.NewReplacer("IMAGE", trainingImage, "ARGUMENTS", arguments).Replace(string(content)) + `
----
-{apiVersion: trainer.kubeflow.org/v1alpha1, kind: TrainJob, metadata: {name: ` + name + `},
- spec: {runtimeRef: {apiGroup: trainer.kubeflow.org, kind: TrainingRuntime, name: torch}, trainer: {numNodes: 2, numProcPerNode: 1}}}
-`
-	file := filepath.Join(ns.work, name+".yaml")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		return began, err
+	if ranks[1].Ended == 0 || ranks[0].Ended == 0 && !t.failed {
+		return ranks, fmt.Errorf("train.py printed the times %q: want those of both ranks in\n%s", found, t.output)
 	}
-	began = time.Now()
-	_, err = ns.kubectl(ctx, "apply", "--filename="+file)
-	return began, err
+	return ranks, nil
 }
 
-// timeTrainer trains with a TrainJob.
-func (ns *namespace) timeTrainer(ctx context.Context, name string, t *peerTimes) error {
-	began, err := ns.startTrainer(ctx, name, "")
-	if err != nil {
-		return err
-	}
-	if _, err := ns.kubectl(ctx, "wait", "trainjob/"+name, "--for=condition=Complete", "--timeout=3m"); err != nil {
-		return err
-	}
-	known := time.Now()
-	logs, err := ns.kubectl(ctx, "logs", "--selector=bench=trainer", "--tail=-1")
-	if err != nil {
-		return err
-	}
-	var first, step, ended float64
-	for line := range strings.Lines(logs) {
-		var said struct{ Time, Began, Ended float64 }
-		if json.Unmarshal([]byte(line), &said) != nil {
+// run trains once to the end and once with a rank that fails. No two projects use the same names, because the Services of a
+// deleted training may exist longer than its pods.
+func (p *project) run(ctx context.Context, number string) error {
+	name := strings.ToLower(strings.Fields(p.name)[0]) + "-" + number
+	for _, fail := range []bool{false, true} {
+		if fail {
+			name += "-fails"
+		}
+		t, err := p.train(ctx, name, fail)
+		t.failed = fail
+		if err != nil {
+			return fmt.Errorf("training with %s: %w", p.name, err)
+		}
+		ranks, err := t.times()
+		if err != nil {
+			return err
+		}
+		began, known := float64(t.began.UnixNano())/1e9, float64(t.known.UnixNano())/1e9
+		deleted := time.Now()
+		if err := p.remove(ctx, name); err != nil {
+			return err
+		}
+		if fail {
+			p.failed, p.reported = append(p.failed, known-ranks[1].Ended), t.reported
 			continue
 		}
-		if said.Began > 0 && (first == 0 || said.Began < first) {
-			first = said.Began
-		}
-		step, ended = max(step, said.Time), max(ended, said.Ended)
+		p.gone = append(p.gone, since(deleted))
+		p.first = append(p.first, min(ranks[0].Began, ranks[1].Began)-began)
+		p.step = append(p.step, max(ranks[0].Step, ranks[1].Step)-began)
+		p.known = append(p.known, known-max(ranks[0].Ended, ranks[1].Ended))
 	}
-	if first == 0 || step == 0 || ended == 0 {
-		return fmt.Errorf("trainjob %s printed no times:\n%s", name, logs)
-	}
-	at := func(unix float64) time.Time { return time.Unix(0, int64(unix*1e9)) }
-	t.first, t.step = append(t.first, at(first).Sub(began).Seconds()), append(t.step, at(step).Sub(began).Seconds())
-	t.known = append(t.known, known.Sub(at(ended)).Seconds())
-	gone, err := ns.deleteTrainer(ctx, name)
-	t.gone = append(t.gone, gone)
-	return err
+	return nil
 }
 
-// failTrainer is what a TrainJob says of a rank that fails.
-func (ns *namespace) failTrainer(ctx context.Context, name string) (string, error) {
-	if _, err := ns.startTrainer(ctx, name, "--fail"); err != nil {
-		return "", err
+// BenchmarkPeers trains with the steps, Kubeflow Trainer and MPI Operator in turns: the same script, image and nodes.
+func BenchmarkPeers(b *testing.B) {
+	ctx, ns := b.Context(), installed(b)
+	if ns.training != peersImage {
+		b.Fatal("the local cluster has no peers; add them first: bin/localcluster up --peers")
 	}
-	status := fmt.Sprintf("it does not say within %s that the training failed", failurePatience)
-	if _, err := ns.kubectl(ctx, "wait", "trainjob/"+name, "--for=condition=Failed", "--timeout="+failurePatience.String()); err == nil {
-		message, err := ns.kubectl(ctx, "get", "trainjob", name, `--output=jsonpath={.status.conditions[?(@.type=="Failed")].message}`)
+	_, err := ns.kubectl(ctx, "create", "configmap", "train", "--from-file=test/bench/testdata/train.py")
+	check(b, err)
+	projects := []*project{
+		{name: "ml-dev-env", train: ns.trainOurs, remove: ns.teardown},
+		ns.peer("Kubeflow Trainer", "trainer.yaml", "trainjob", "Complete", ""),
+		ns.peer("MPI Operator", "mpi.yaml", "mpijob", "Succeeded", ",training.kubeflow.org/job-role=launcher"),
+	}
+	for _, p := range projects {
+		warm := *p // the first run is not counted
+		check(b, warm.run(ctx, "warm"))
+	}
+	for i := 0; b.Loop(); i++ {
+		for turn := range projects {
+			check(b, projects[(i+turn)%len(projects)].run(ctx, strconv.Itoa(i)))
+		}
+	}
+	rows := [][]string{{measured()}, {"from the start to the first rank"}, {"from the start to the first training step"}, {"from the last rank's end until the status is known"},
+		{"from the deletion until the GPUs are free"}, {"from the end of a rank that fails until the failure is known"}, {"what is reported then"}}
+	ours := projects[0]
+	for _, p := range projects {
+		for i, cell := range []string{p.name, compared(p.first, ours.first), compared(p.step, ours.step), compared(p.known, ours.known),
+			compared(p.gone, ours.gone), compared(p.failed, ours.failed), p.reported} {
+			rows[i] = append(rows[i], cell)
+		}
+	}
+	printTable(b, "peers", rows)
+}
+
+// trainOurs trains in a new environment with the steps' programs.
+func (ns *namespace) trainOurs(ctx context.Context, name string, fail bool) (t trained, err error) {
+	t.began = time.Now()
+	if err := errors.Join(ns.provision(ctx, name, "rwx"), ns.sync(ctx, name)); err != nil {
+		return t, err
+	}
+	args := []string{"--name=" + name, "--script=train.py", "--ranks-per-node=1", "--launcher=torchrun"}
+	if !fail {
+		t.output, err = ns.step(ctx, "train", args...)
+		t.known = time.Now()
+		return t, err
+	}
+	_, failure := ns.step(ctx, "train", append(args, "--", "--fail")...)
+	t.known = time.Now()
+	const named = "rank 1 on node 1 exited with 1"
+	if failure == nil || !strings.Contains(failure.Error(), named) {
+		return t, fmt.Errorf("train does not name rank 1: %w", failure)
+	}
+	t.output, t.reported = failure.Error(), named
+	return t, nil
+}
+
+// peer trains by applying a file of testdata, which has an object of that kind. success is the condition of a training that
+// succeeded, and role selects the pods whose logs have the output of the ranks.
+func (ns *namespace) peer(name, file, kind, success, role string) *project {
+	return &project{name: name, train: func(ctx context.Context, name string, fail bool) (t trained, err error) {
+		content, err := os.ReadFile("test/bench/testdata/" + file)
 		if err != nil {
-			return "", err
+			return t, err
 		}
-		status = "it says: " + message
-	}
-	_, err := ns.deleteTrainer(ctx, name)
-	return status, err
-}
-
-func (ns *namespace) deleteTrainer(ctx context.Context, name string) (gone float64, err error) {
-	began := time.Now()
-	if _, err := ns.kubectl(ctx, "delete", "trainjob", name); err != nil {
-		return 0, err
-	}
-	_, err = ns.kubectl(ctx, "wait", "pods", "--selector=bench=trainer", "--for=delete", "--timeout=2m")
-	return since(began), err
+		argument, condition := "", success
+		if fail {
+			argument, condition = "--fail", "Failed"
+		}
+		path := filepath.Join(ns.work, kind+"-"+name+".yaml")
+		text := strings.NewReplacer("IMAGE", ns.training, "NAME", name, "ARGUMENTS", argument).Replace(string(content))
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			return t, err
+		}
+		t.began = time.Now()
+		if _, err := ns.kubectl(ctx, "apply", "--filename="+path); err != nil {
+			return t, err
+		}
+		if _, err := ns.kubectl(ctx, "wait", kind+"/"+name, "--for=condition="+condition, "--timeout=3m"); err != nil {
+			return t, err
+		}
+		t.known = time.Now()
+		message, err := ns.kubectl(ctx, "get", kind, name, `--output=jsonpath={.status.conditions[?(@.type=="`+condition+`")].message}`)
+		if err != nil {
+			return t, err
+		}
+		t.reported = strings.TrimSpace(message)
+		t.output, err = ns.kubectl(ctx, "logs", "--selector=bench="+name+role, "--tail=-1")
+		return t, err
+	}, remove: func(ctx context.Context, name string) error {
+		if _, err := ns.kubectl(ctx, "delete", kind, name); err != nil {
+			return err
+		}
+		_, err := ns.kubectl(ctx, "wait", "pods", "--selector=bench="+name, "--for=delete", "--timeout=2m")
+		return err
+	}}
 }

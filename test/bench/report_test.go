@@ -4,9 +4,13 @@ package bench
 
 import (
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
+	"testing"
 	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 )
 
 // printTitle begins a table.
@@ -61,3 +65,36 @@ func times(other, ours []float64, aim float64, what string) string {
 }
 
 func since(start time.Time) float64 { return time.Since(start).Seconds() }
+
+// compared is a cell of a table: the median of values, in seconds, and their range; with other, how many times as long as that it is.
+func compared(values, other []float64) string {
+	text := fmt.Sprintf("%s (%s to %s)", number(median(values)), number(slices.Min(values)), number(slices.Max(values)))
+	if &values[0] != &other[0] {
+		text += fmt.Sprintf(", %s x", number(median(values)/median(other)))
+	}
+	return text
+}
+
+// measured is the first cell of a table: when, and at which commit.
+func measured() string {
+	commit, err := exec.Command("git", "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty").Output()
+	if err != nil {
+		commit = []byte("an unknown commit")
+	}
+	return fmt.Sprintf("seconds, on %s, at %s", time.Now().UTC().Format(time.DateOnly), strings.TrimSpace(string(commit)))
+}
+
+// printTable prints a table as docs/benchmarks.md has it, with the machine below. The flag -update writes it there.
+func printTable(b *testing.B, name string, rows [][]string) {
+	b.Helper()
+	var text strings.Builder
+	for i, cells := range rows {
+		fmt.Fprintf(&text, "| %s |\n", strings.Join(cells, " | "))
+		if i == 0 {
+			text.WriteString(strings.Repeat("| --- ", len(cells)) + "|\n")
+		}
+	}
+	fmt.Fprintf(&text, "\n%s.\n", strings.Join(machine(), "; "))
+	fmt.Print("\n", text.String())
+	golden.Section(b, "docs/benchmarks.md", "<!-- "+name+": written by make bench-peers BENCH_FLAGS=-update -->\n", text.String())
+}

@@ -5,9 +5,7 @@ package bench
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -45,48 +43,50 @@ func BenchmarkSync(b *testing.B) {
 	defer set.Close()
 	_, err = set[0].Facts(ctx)
 	check(b, err)
-	var whole, again, copied, streamed, file []float64
+	ways := []*way{
+		{name: "mlenv sync",
+			whole:   func(dir string) error { return sendTree(ctx, set, dir) },
+			changed: func(dir string) error { return sendTree(ctx, set, dir) }},
+		{name: "tar \\| kubectl exec",
+			whole:   func(dir string) error { return ns.tarToAll(ctx, dir, ".", of) },
+			changed: func(dir string) error { return ns.tarToAll(ctx, dir, changedFile, of) }},
+		{name: "kubectl cp",
+			whole:   func(dir string) error { return ns.copyToAll(ctx, dir, "", of) },
+			changed: func(dir string) error { return ns.copyToAll(ctx, dir, changedFile, of) }},
+	}
+	if ns.training == peersImage {
+		again := func(dir string) error { return ns.rsyncToAll(ctx, dir, of) }
+		ways = append(ways, &way{name: "rsync over kubectl exec", whole: again, changed: again})
+	}
 	for i := 0; b.Loop(); i++ {
 		dir := filepath.Join(ns.work, "tree-"+strconv.Itoa(i))
 		check(b, writeTree(dir, uint64(time.Now().UnixNano())))
-		ways := []struct {
-			what string
-			into *[]float64
-			run  func() error
-		}{
-			{"sync", &whole, func() error { return sendTree(ctx, set, dir) }},
-			{"tar | kubectl exec", &streamed, func() error { return ns.tarToAll(ctx, dir, of, "tar-"+strconv.Itoa(i)) }},
-			{"kubectl cp", &copied, func() error { return ns.copyToAll(ctx, dir, of, "copy-"+strconv.Itoa(i)) }},
-			{"sync of one changed file", &again, func() error {
-				return errors.Join(os.WriteFile(filepath.Join(dir, changedFile), []byte("changed "+strconv.Itoa(i)), 0o644), sendTree(ctx, set, dir))
-			}},
-			{"kubectl cp of that file", &file, func() error { return ns.copyToAll(ctx, filepath.Join(dir, changedFile), of, "file-"+strconv.Itoa(i)) }},
+		// Each round begins with another way, because the disk is still busy with the files of the previous way. Nothing is deleted
+		// until the end, because ext4 creates files slowly right after deleting others.
+		turns := slices.Concat(ways[i%len(ways):], ways[:i%len(ways)])
+		for _, w := range turns {
+			check(b, timed(&w.all, func() error { return w.whole(dir) }))
 		}
-		// Each round begins with another way, because the disk is still busy with the files of the
-		// previous way.
-		const wholeTree = 3
-		first := i % wholeTree
-		for _, way := range slices.Concat(ways[first:wholeTree], ways[:first], ways[wholeTree:]) {
-			start := time.Now()
-			if err := way.run(); err != nil {
-				b.Fatalf("%s: %v", way.what, err)
-			}
-			*way.into = append(*way.into, since(start))
+		for _, w := range turns {
+			check(b, os.WriteFile(filepath.Join(dir, changedFile), []byte("changed for "+w.name), 0o644))
+			check(b, timed(&w.one, func() error { return w.changed(dir) }))
 		}
-		// Nothing is deleted until the end, because ext4 creates files slowly right after deleting
-		// others.
 	}
-	printTitle(fmt.Sprintf("sync of %d MB in %d files to 4 nodes", treeBytes/1_000_000, treeFiles),
-		"the nodes are the pods of two environments of two nodes on two Kubernetes nodes, each pod with a volume of its own; text, new each time",
-		"scan, compression, confirmation by all nodes and the switch are included; sender and all four receivers share the cores")
-	printLine("sync", "s", whole)
-	printLine("kubectl cp to the 4 pods in turn", "s", copied, times(copied, whole, 8, "as long as sync"))
-	printLine("tar | kubectl exec to the 4 pods at once", "s", streamed, times(streamed, whole, 4, "as long as sync"))
-	printLine("sync again after one file changed, scan included", "s", again, less(again, 0.3, "the aim of 0.3 s"))
-	printLine("kubectl cp of just that file, in turn", "s", file, times(file, again, 0, "as long as sync"))
+	rows := [][]string{{measured(), fmt.Sprintf("%d MB in %d files", treeBytes/1_000_000, treeFiles), "one changed file"}}
+	for _, w := range ways {
+		rows = append(rows, []string{w.name, compared(w.all, ways[0].all), compared(w.one, ways[0].one)})
+	}
+	printTable(b, "sync", rows)
 	for _, name := range environments {
 		check(b, ns.teardown(ctx, name))
 	}
+}
+
+// way is one of the ways to copy a tree, and again after one file changed.
+type way struct {
+	name           string
+	whole, changed func(dir string) error
+	all, one       []float64
 }
 
 const changedFile = "package-3/module-33.py"
@@ -122,37 +122,41 @@ func sendTree(ctx context.Context, set nodes.Set, dir string) error {
 	return err
 }
 
-// copyToAll runs kubectl cp to one pod after another.
-func (ns *namespace) copyToAll(ctx context.Context, from string, to []node, name string) error {
-	for _, n := range to {
-		if _, err := ns.kubectl(ctx, "cp", from, ns.name+"/"+n.pod()+":/workspace/"+name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tarToAll runs tar | kubectl exec for all pods in parallel.
-func (ns *namespace) tarToAll(ctx context.Context, from string, to []node, name string) error {
+// toAll runs a program for the pods of all nodes in parallel.
+func (ns *namespace) toAll(ctx context.Context, to []node, program func(ctx context.Context, pod string) *exec.Cmd) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, n := range to {
 		group.Go(func() error {
-			pack := exec.CommandContext(ctx, "tar", "-C", from, "-cf", "-", ".")
-			unpack := exec.CommandContext(ctx, kubectlProgram, ns.kubectlArgs("exec", "-i", n.pod(), "--", "sh", "-c", "mkdir -p /workspace/"+name+" && tar -C /workspace/"+name+" -xf -")...)
-			var said bytes.Buffer
-			pack.Stderr, unpack.Stderr = &said, &said
-			reader, writer := io.Pipe()
-			pack.Stdout, unpack.Stdin = writer, reader
-			if err := unpack.Start(); err != nil {
-				return err
-			}
-			packed := pack.Run()
-			err := errors.Join(packed, writer.Close(), unpack.Wait())
-			if err != nil {
-				return fmt.Errorf("%w\n%s", err, &said)
+			cmd := program(ctx, n.pod())
+			if out, err := cmd.CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w\n%s", cmd, err, out)
 			}
 			return nil
 		})
 	}
 	return group.Wait()
+}
+
+func (ns *namespace) copyToAll(ctx context.Context, dir, file string, to []node) error {
+	return ns.toAll(ctx, to, func(ctx context.Context, pod string) *exec.Cmd {
+		return exec.CommandContext(ctx, kubectlProgram, ns.kubectlArgs("cp", filepath.Join(dir, file), ns.name+"/"+pod+":"+filepath.Join("/workspace/cp-"+filepath.Base(dir), file))...)
+	})
+}
+
+// tarToAll sends a part of the folder dir.
+func (ns *namespace) tarToAll(ctx context.Context, dir, part string, to []node) error {
+	unpack := fmt.Sprintf("mkdir -p /workspace/tar/%[1]s && tar -C /workspace/tar/%[1]s -xf -", filepath.Base(dir))
+	return ns.toAll(ctx, to, func(ctx context.Context, pod string) *exec.Cmd {
+		const pipe = `set -o pipefail; tar -C "$1" -cf - "$2" | "${@:3}"`
+		return exec.CommandContext(ctx, "bash", append([]string{"-c", pipe, "bash", dir, part, kubectlProgram}, ns.kubectlArgs("exec", "-i", pod, "--", "sh", "-c", unpack)...)...)
+	})
+}
+
+// rsyncToAll runs rsync with the flags of oc rsync (openshift/oc:pkg/cli/rsync).
+func (ns *namespace) rsyncToAll(ctx context.Context, dir string, to []node) error {
+	rsh := fmt.Sprintf(`sh -c 'exec %s %s -- "$@"'`, kubectlProgram, strings.Join(ns.kubectlArgs("exec", "-i", "$0"), " "))
+	return ns.toAll(ctx, to, func(ctx context.Context, pod string) *exec.Cmd {
+		return exec.CommandContext(ctx, "rsync", "--archive", "--no-owner", "--no-group", "--omit-dir-times", "--numeric-ids", "--blocking-io",
+			"--rsh="+rsh, dir+"/", pod+":/workspace/rsync-"+filepath.Base(dir))
+	})
 }

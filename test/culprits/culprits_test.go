@@ -7,7 +7,6 @@ package culprits
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -27,13 +26,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 )
 
-var update = flag.Bool("update", false, "write the score into docs/culprits.md, and the statuses of the ranks into the test data of package cause")
-
-// page is where the score is, and statuses are what the unit test of package cause reads.
+// page is where the score is, and statuses are what the unit test of package cause reads. The flag -update writes both.
 const (
 	page     = "../../docs/culprits.md"
 	statuses = "../../internal/diagnose/cause/testdata/culprits.json"
@@ -135,21 +133,8 @@ func TestCulprits(t *testing.T) {
 	}
 	text := score(results, lines[len(lines)-1])
 	fmt.Println(text)
-	if !*update {
+	if !golden.Section(t, page, "<!-- score: written by make culprits CULPRITS_FLAGS=-update -->\n", text) {
 		return
-	}
-	content, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- score: written by make culprits CULPRITS_FLAGS=-update -->\n", "<!-- end -->"
-	before, rest, _ := strings.Cut(string(content), begin)
-	_, after, found := strings.Cut(rest, end)
-	if !found {
-		t.Fatalf("%s has no lines %q and %q", page, begin, end)
-	}
-	if err := os.WriteFile(page, []byte(before+begin+text+end+after), 0o644); err != nil {
-		t.Fatal(err)
 	}
 	var records strings.Builder
 	for _, r := range results {

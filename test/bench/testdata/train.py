@@ -10,8 +10,11 @@ began = time.time()
 import torch
 import torch.distributed as dist
 
-# With launcher command there is one process on each node.
-rank = int(os.environ.setdefault("RANK", os.environ["NODE_RANK"]))
+# mpirun numbers ranks by variables of its own. With launcher command there is one process on each node.
+for name, mpi in ("RANK", "RANK"), ("WORLD_SIZE", "SIZE"), ("LOCAL_RANK", "LOCAL_RANK"):
+    if "OMPI_COMM_WORLD_" + mpi in os.environ:
+        os.environ[name] = os.environ["OMPI_COMM_WORLD_" + mpi]
+rank = int(os.environ.setdefault("RANK", os.environ.get("NODE_RANK", "0")))
 model = torch.nn.Linear(256, 256)
 inputs = torch.randn(32, 256)
 
@@ -35,10 +38,11 @@ else:
         dist.all_reduce(parameter.grad)
     optimizer.step()
 
-if rank == 0:
+step = time.time()
+if rank == 0 and "MLENV_METRICS_FILE" in os.environ:
     with open(os.environ["MLENV_METRICS_FILE"], "a") as metrics:
-        print(json.dumps({"step": 1, "steps": 1, "time": time.time()}), file=metrics)
+        print(json.dumps({"step": 1, "steps": 1, "time": step}), file=metrics)
+dist.destroy_process_group()
+print(json.dumps({"rank": rank, "began": began, "step": step, "ended": time.time()}), flush=True)
 if "--fail" in sys.argv and rank == 1:
     raise ValueError("rank 1 fails")
-dist.destroy_process_group()
-print(json.dumps({"rank": rank, "began": began, "ended": time.time()}), flush=True)

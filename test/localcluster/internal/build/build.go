@@ -63,8 +63,12 @@ var Triggers = Set{Name: "triggers", Module: "tools/triggers", Packages: command
 // Kueue is a queue for workloads. It has a module of its own, because its other integrations require much that nothing else does.
 var Kueue = Set{Name: "kueue", Module: "tools/kueue", Packages: []string{"sigs.k8s.io/kueue/cmd/kueue"}}
 
-// Peers are projects that train too, for a benchmark beside them: Kubeflow Trainer with JobSet.
-var Peers = Set{Name: "peers", Module: "tools/peers", Packages: []string{"github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", "sigs.k8s.io/jobset"}}
+// Peers and MPI are projects that train too, for a benchmark beside them: Kubeflow Trainer with JobSet, and MPI Operator, whose
+// version 0.6.0 does not compile with the client-go of Trainer.
+var (
+	Peers = Set{Name: "peers", Module: "tools/peers", Packages: []string{"github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager", "sigs.k8s.io/jobset"}}
+	MPI   = Set{Name: "mpi", Module: "tools/mpi", Packages: []string{"github.com/kubeflow/mpi-operator/cmd/mpi-operator"}}
+)
 
 // TektonPrograms and TriggersPrograms are the commands that the manifests of Tekton
 // Pipelines and Tekton Triggers name.

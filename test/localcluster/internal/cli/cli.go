@@ -107,7 +107,7 @@ on two cores; after that they come from the cache. --tekton=false, --tkn=false,
 	cmd.Flags().BoolVar(&extras.TrainingImage, "training-image", true, "make image training, which the end-to-end tests train in; a later up makes it if this one does not")
 	cmd.Flags().BoolVar(&flags.Triggers, "triggers", false, "Tekton Triggers too, which the first time compiles. Works on a running cluster, and stays until down")
 	cmd.Flags().BoolVar(&flags.Kueue, "kueue", false, "Kueue too, which the first time compiles. Works on a running cluster, and stays until down")
-	cmd.Flags().BoolVar(&flags.Peers, "peers", false, "Kubeflow Trainer and JobSet too, to compare with. Works on a running cluster, and stays until down")
+	cmd.Flags().BoolVar(&flags.Peers, "peers", false, "Kubeflow Trainer with JobSet and MPI Operator too, to compare with, and image training-peers. Works on a running cluster, and stays until down")
 	cmd.Flags().StringArray("gpu-fault", nil,
 		"a faulty GPU: NODE:INDEX=missing, =throttled, =ecc, =no-nvlink or =xid-NUMBER (repeatable); none clears them. Works on a running cluster")
 	cmd.Flags().StringArray("rdma-fault", nil,

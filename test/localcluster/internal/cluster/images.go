@@ -36,9 +36,9 @@ func programImages(programs map[string]string) []programImage {
 			images = append(images, programImage{name: set + "/" + p, file: filepath.Join(programs[set], p), target: target, entrypoint: []string{target}})
 		}
 	}
-	// The manifests of these start a program of this name.
+	// The manifests of these start a program of this name, or the image's own.
 	const manager = "/manager"
-	for set, names := range map[string][]string{build.Kueue.Name: {"kueue"}, build.Peers.Name: {"trainer-controller-manager", "jobset"}} {
+	for set, names := range map[string][]string{build.Kueue.Name: {"kueue"}, build.Peers.Name: {"trainer-controller-manager", "jobset"}, build.MPI.Name: {"mpi-operator"}} {
 		for _, p := range names {
 			if folder := programs[set]; folder != "" {
 				images = append(images, programImage{name: set + "/" + p, file: filepath.Join(folder, p), target: manager, entrypoint: []string{manager}})
@@ -104,8 +104,12 @@ func assembleBuildPod(store *image.Store, work, program string) (string, error) 
 	return registryReference(image.Image{Name: buildPodImage, Digest: digest}), err
 }
 
-// trainingImage is what the end-to-end tests train in.
-const trainingImage = "training"
+const (
+	// trainingImage is what the end-to-end tests train in.
+	trainingImage = "training"
+	// peersImage is the training image with what MPI Operator and rsync need in addition.
+	peersImage = "training-peers"
+)
 
 // rootfsImage is an image of a whole root file system. Its folder below images/
 // has the last part of its name, without the tag.
@@ -136,14 +140,17 @@ var rootfsImages = []rootfsImage{
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"},
 		Cmd: []string{"buildah", "version"},
 	}},
-	{trainingImage, v1.Config{
-		Env: []string{
-			"PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-			"DS_ACCELERATOR=cpu", "USE_LIBUV=0", "LANG=C.UTF-8",
-		},
-		Cmd:        []string{"python3"},
-		WorkingDir: "/",
-	}},
+	{trainingImage, trainingConfig},
+	{peersImage, trainingConfig},
+}
+
+var trainingConfig = v1.Config{
+	Env: []string{
+		"PATH=/opt/venv/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"DS_ACCELERATOR=cpu", "USE_LIBUV=0", "LANG=C.UTF-8",
+	},
+	Cmd:        []string{"python3"},
+	WorkingDir: "/",
 }
 
 // hostCABundle is where Debian keeps the certificates that the machine trusts.

@@ -53,6 +53,7 @@ const (
 	attachmentModule  = "github.com/k8snetworkplumbingwg/network-attachment-definition-client"
 	jobsetModule      = "sigs.k8s.io/jobset"
 	trainerModule     = "github.com/kubeflow/trainer/v2"
+	mpiModule         = "github.com/kubeflow/mpi-operator"
 	kueueModule       = "sigs.k8s.io/kueue"
 	whereaboutsModule = "github.com/k8snetworkplumbingwg/whereabouts"
 )
@@ -109,7 +110,7 @@ func render(images map[string]string, ca []byte, caBundle string, modules map[st
 	for _, part := range []struct {
 		module string
 		render func(module string, images map[string]string) (string, error)
-	}{{kueueModule, renderKueue}, {jobsetModule, renderJobSet}, {trainerModule, renderTrainer}} {
+	}{{kueueModule, renderKueue}, {jobsetModule, renderJobSet}, {trainerModule, renderTrainer}, {mpiModule, renderMPI}} {
 		if modules[part.module] == "" {
 			continue
 		}
@@ -175,6 +176,10 @@ func renderTrainer(module string, images map[string]string) (string, error) {
 		return "", err
 	}
 	return kustomize(overlay, images["peers/trainer-controller-manager"])
+}
+
+func renderMPI(module string, images map[string]string) (string, error) {
+	return kustomize(filepath.Join(module, "manifests", "overlays", "standalone"), images["mpi/mpi-operator"])
 }
 
 // managerImage matches the image in the manifests of a project with one program.
@@ -268,6 +273,7 @@ func manifestModules(ctx context.Context, source string, options Options) (map[s
 		{options.Triggers, build.Triggers, []string{triggers.module}},
 		{options.Kueue, build.Kueue, []string{kueueModule}},
 		{options.Peers, build.Peers, []string{jobsetModule, trainerModule}},
+		{options.Peers, build.MPI, []string{mpiModule}},
 	} {
 		if !part.wanted {
 			continue

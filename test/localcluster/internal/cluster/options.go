@@ -33,7 +33,7 @@ type Options struct {
 	Triggers bool
 	// Kueue adds Kueue.
 	Kueue bool
-	// Peers adds Kubeflow Trainer and JobSet.
+	// Peers adds Kubeflow Trainer with JobSet, MPI Operator, and a training image that all can use.
 	Peers bool
 	// NoTekton is whether Tekton is missing; a later up adds it.
 	NoTekton bool

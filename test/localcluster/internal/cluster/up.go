@@ -120,7 +120,7 @@ func (u *startup) discardRemains(ctx context.Context) error {
 		return errors.New("a cluster with Kueue is up; run localcluster down first, or leave --kueue out")
 	}
 	if ok && stored.Peers && !u.options.Peers {
-		return errors.New("a cluster with Kubeflow Trainer is up; run localcluster down first, or leave --peers out")
+		return errors.New("a cluster with Kubeflow Trainer and MPI Operator is up; run localcluster down first, or leave --peers out")
 	}
 	if ok && stored.Triggers && !u.options.Triggers {
 		return errors.New("a cluster with Tekton Triggers is up; run localcluster down first, or leave --triggers out")
@@ -206,7 +206,7 @@ func (u *startup) compileAndAssemble(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		for _, i := range rootfsImages {
-			if i.name == trainingImage && !u.extras.TrainingImage {
+			if i.name == trainingImage && !u.extras.TrainingImage || i.name == peersImage && !u.options.Peers {
 				continue
 			}
 			if err := u.assembleRootfs(ctx, work, logDir, i); err != nil {
@@ -287,7 +287,7 @@ func (u *startup) compile(ctx context.Context, logDir string) error {
 		sets = append(sets, build.Kueue)
 	}
 	if u.options.Peers {
-		sets = append(sets, build.Peers)
+		sets = append(sets, build.Peers, build.MPI)
 	}
 	if u.options.Triggers {
 		sets = append(sets, build.Triggers)

@@ -177,7 +177,9 @@ func waitDeployments(ctx context.Context, options Options) error {
 		missing["kueue-system/kueue-controller-manager"] = true
 	}
 	if options.Peers {
-		missing["kubeflow-system/kubeflow-trainer-controller-manager"], missing["jobset-system/jobset-controller-manager"] = true, true
+		for _, name := range []string{"kubeflow-system/kubeflow-trainer-controller-manager", "jobset-system/jobset-controller-manager", "mpi-operator/mpi-operator"} {
+			missing[name] = true
+		}
 	}
 	if options.Triggers {
 		for _, name := range []string{"controller", "webhook", "core-interceptors"} {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -33,7 +34,8 @@ const recipe = "3"
 //	build-packages  packages that only install.sh needs (optional)
 //	install.sh      run with those; what it puts in /opt is a layer of its own (optional)
 //
-// The folder is at /image while install.sh runs.
+// With a base, packages are installed for install.sh too, and all that both change is the layer. The folder is at /image
+// while install.sh runs.
 type Recipe struct {
 	Dir string
 	// CABundle is a file of certificates that package mirrors are trusted by.
@@ -91,11 +93,15 @@ func (r Recipe) Build(ctx context.Context, work string, on v1.Image, config v1.C
 		layers = append(layers, layer)
 	}
 	if r.has("install.sh") {
-		upper, err := r.install(ctx, work, base, log)
+		packages, part := "build-packages", "opt"
+		if on != nil && r.has("packages") {
+			packages, part = "packages", "."
+		}
+		upper, err := r.install(ctx, work, base, packages, log)
 		if err != nil {
 			return nil, err
 		}
-		layer, err := image.FolderLayer(work, upper, "opt")
+		layer, err := image.FolderLayer(work, upper, part)
 		if err != nil {
 			return nil, err
 		}
@@ -104,26 +110,27 @@ func (r Recipe) Build(ctx context.Context, work string, on v1.Image, config v1.C
 	return image.Assemble(config, layers...)
 }
 
-// unpack puts the files of an image of one layer into a folder, and returns the layer.
+// unpack puts the files of an image into a folder, and returns its layers. No layer may delete files of an earlier one.
 func unpack(ctx context.Context, img v1.Image, target string, log io.Writer) ([]v1.Layer, error) {
 	layers, err := img.Layers()
 	if err != nil {
 		return nil, err
 	}
-	if len(layers) != 1 {
-		return nil, fmt.Errorf("unpacking a base image: it has %d layers: want one", len(layers))
-	}
 	if err := os.MkdirAll(target, 0o755); err != nil {
 		return nil, err
 	}
-	content, err := layers[0].Uncompressed()
-	if err != nil {
-		return nil, err
+	for _, layer := range layers {
+		content, err := layer.Uncompressed()
+		if err != nil {
+			return nil, err
+		}
+		cmd := exec.CommandContext(ctx, "tar", "--extract", "--numeric-owner", "--preserve-permissions", "--directory="+target)
+		cmd.Stdin = content
+		if err := errors.Join(run(ctx, "tar", log, cmd), content.Close()); err != nil {
+			return nil, err
+		}
 	}
-	defer content.Close()
-	cmd := exec.CommandContext(ctx, "tar", "--extract", "--numeric-owner", "--preserve-permissions", "--directory="+target)
-	cmd.Stdin = content
-	return layers, run(ctx, "tar", log, cmd)
+	return layers, nil
 }
 
 func (r Recipe) has(file string) bool {
@@ -204,7 +211,11 @@ fi
 exec chroot "$MERGED" sh -eu /image/install.sh
 `
 
-func (r Recipe) install(ctx context.Context, work, base string, log io.Writer) (upper string, err error) {
+// leftovers are what installScript and apt leave next to what they install.
+var leftovers = []string{"image", "etc/resolv.conf", "etc/ssl", "etc/pip.conf", "var/lib/apt", "var/cache", "var/log"}
+
+// install installs the packages of the file packages, runs install.sh, and returns the folder of all that these changed.
+func (r Recipe) install(ctx context.Context, work, base, packages string, log io.Writer) (upper string, err error) {
 	env := map[string]string{"BASE": base, "IMAGE": r.Dir, "CABUNDLE": r.CABundle, "PACKAGES": ""}
 	for name, dir := range map[string]string{"UPPER": "upper", "WORK": "overlay", "MERGED": "merged"} {
 		env[name] = filepath.Join(work, dir)
@@ -212,12 +223,12 @@ func (r Recipe) install(ctx context.Context, work, base string, log io.Writer) (
 			return "", err
 		}
 	}
-	if r.has("build-packages") {
-		packages, err := r.list("build-packages")
+	if r.has(packages) {
+		names, err := r.list(packages)
 		if err != nil {
 			return "", err
 		}
-		env["PACKAGES"] = strings.Join(packages, " ")
+		env["PACKAGES"] = strings.Join(names, " ")
 	}
 	cmd := isolated(ctx, "sh", "-eu", "-c", installScript)
 	cmd.Env = []string{
@@ -235,7 +246,11 @@ func (r Recipe) install(ctx context.Context, work, base string, log io.Writer) (
 		}
 	}
 	cmd.Env = append(cmd.Env, "PIP_CERT=/etc/ssl/certs/ca-certificates.crt", "PIP_DISABLE_PIP_VERSION_CHECK=1")
-	return env["UPPER"], run(ctx, "install.sh", log, cmd)
+	err = run(ctx, "install.sh", log, cmd)
+	for _, path := range leftovers {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(env["UPPER"], path)))
+	}
+	return env["UPPER"], err
 }
 
 func run(ctx context.Context, name string, log io.Writer, cmd *exec.Cmd) error {

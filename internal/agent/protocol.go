@@ -18,7 +18,7 @@ import (
 )
 
 // Protocol is the version of the protocol. Client and server of different versions refuse each other.
-const Protocol = 1
+const Protocol = 2
 
 // Port is where an agent listens, on the pod's address and on loopback.
 const Port = 7443

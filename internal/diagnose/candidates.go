@@ -3,7 +3,6 @@ package diagnose
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -89,11 +88,7 @@ func UsageOf(node string, pods []corev1.Pod, name corev1.ResourceName) Usage {
 
 // ExplainRejection explains the API server's refusal of a pod of a StatefulSet that does not exist yet.
 func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) fail.Finding {
-	f := (&explainer{Snapshot: Snapshot{StatefulSet: set, Quotas: quotas}}).refusal(err.Error())
-	if strings.HasPrefix(f.Next, "oc describe statefulset ") {
-		f.Next = "" // there is none to describe
-	}
-	return f
+	return (&explainer{Snapshot: Snapshot{StatefulSet: set, Quotas: quotas}}).refusal(err.Error())
 }
 
 // StorageServerWaits reports whether a class can provide nothing because its server waits for its own claim. claims are

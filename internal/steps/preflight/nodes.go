@@ -122,14 +122,14 @@ func (p *probe) podsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
 }
 
 func (c capacity) check() Check {
-	verdict := OK
+	status := OK
 	if c.Problem != "" || len(c.small)+len(c.short) > 0 {
-		verdict = Warning
+		status = Warning
 	}
 	if c.Reason == fail.InvalidInput {
-		verdict = Blocked // exclude-nodes names a node that does not exist
+		status = Blocked // exclude-nodes names a node that does not exist
 	}
-	return newCheck(nodePrefix+c.Name, verdict, c.Next, "%s", strings.Join(append([]string{cmp.Or(c.Problem, "ready")}, c.devices...), "; ")).because(c.Reason)
+	return newCheck(nodePrefix+c.Name, status, c.Next, "%s", strings.Join(append([]string{cmp.Or(c.Problem, "ready")}, c.devices...), "; ")).because(c.Reason)
 }
 
 func (p *probe) enough(all []capacity) []Check {

@@ -86,10 +86,10 @@ func (p *probe) bound(ctx context.Context) (names []string, lost string) {
 func (p *probe) unlessBound(check Check, bound []string) Check {
 	auto := p.Request.Storage == cluster.AutoStorage && p.file.Storage.ClassRWO != ""
 	switch {
-	case check.Verdict == OK:
+	case check.Status == OK:
 	case len(bound) == 2:
 		return newCheck(check.Object, OK, "", "claims %s are bound; about their class: %s", listed(bound, 2), check.Seen)
-	case auto && check.Verdict == Blocked:
+	case auto && check.Status == Blocked:
 		return newCheck(check.Object, Warning, check.Next, "%s; storage auto then uses volumeClaimTemplates", check.Seen)
 	}
 	return check.because(fail.ClaimUnbound)

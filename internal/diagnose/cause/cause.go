@@ -51,6 +51,19 @@ type Cause struct {
 	Waiting *agent.RankStatus
 }
 
+// Culprit is the rank of a cause as Leases and receipts have it.
+type Culprit struct {
+	Rank   int                `json:"rank"`
+	Node   int                `json:"node"`
+	Exit   agent.Exit         `json:"exit"`
+	Python *agent.PythonError `json:"python,omitempty"`
+}
+
+// Culprit is the rank alone.
+func (c Cause) Culprit() *Culprit {
+	return &Culprit{Rank: c.Rank.Rank, Node: c.Rank.Node, Exit: c.Rank.Exit, Python: c.Rank.Python}
+}
+
 // Find is the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok
 // is false if no rank failed.
 //
@@ -237,6 +250,19 @@ func (c Cause) Symptom() string {
 	return InTree(text.String())
 }
 
+// causeError is the error of a cause.
+type causeError struct {
+	error
+	cause Cause
+}
+
+// Of is the cause of a training's error by Err. ok is false for any other error.
+func Of(err error) (cause Cause, ok bool) {
+	var e causeError
+	ok = errors.As(err, &e)
+	return e.cause, ok
+}
+
 // Err is the cause as an error with the rank, its exit, the place in the code, and its last lines as the error's tail.
 func (c Cause) Err(job Job) error {
 	reason, next := fail.RankFailed, job.log(c.Rank.Node, c.Rank.Rank)
@@ -260,7 +286,7 @@ func (c Cause) Err(job Job) error {
 	case !c.Known && c.Waiting == nil:
 		said.WriteString("; it lost its peers, and no rank shows an error of its own")
 	}
-	err := fail.Because(reason, errors.New(InTree(said.String())))
+	err := fail.Because(reason, causeError{errors.New(InTree(said.String())), c})
 	if len(c.Rank.Tail) > 0 {
 		tail := make([]string, len(c.Rank.Tail))
 		for i, line := range c.Rank.Tail {

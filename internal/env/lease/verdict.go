@@ -7,6 +7,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -21,6 +22,8 @@ type Verdict struct {
 	Task    string      `json:"task"`
 	Reason  fail.Reason `json:"reason"`
 	Message string      `json:"message"`
+	// Cause is the rank that failed first, nil if the failure is no rank's.
+	Cause *cause.Culprit `json:"cause,omitempty"`
 	// Metrics is the step's result of this name.
 	Metrics string    `json:"metrics,omitempty"`
 	Started time.Time `json:"started"`

@@ -99,7 +99,7 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 		r.Fabric = earlier.Fabric
 	}
 	if len(r.Ranks) == 0 {
-		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, earlier.Cause, earlier.Record, earlier.Network
+		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, cmp.Or(earlier.Cause, r.Cause), earlier.Record, earlier.Network
 		r.Training, r.Curve, r.Attempts = earlier.Training, earlier.Curve, earlier.Attempts
 	}
 }
@@ -128,6 +128,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 				task.Status, task.Reason, task.Message = run.Failed, v.Reason, v.Message
 				task.Results["metrics"] = v.Metrics
 			}
+			r.Cause = v.Cause
 			phase.Status, phase.Reason, phase.Ended = string(run.Failed), string(v.Reason), v.Ended.UTC()
 			if phase.Started.IsZero() || v.Started.Before(phase.Started) {
 				phase.Started = v.Started.UTC()
@@ -226,6 +227,11 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	}
 	statuses = newestOf(statuses)
 	addRanks(r, statuses)
+	if r.Verdict != receipt.Succeeded && t.verdict == nil { // no step was connected when the training ended
+		if found, ok := cause.Find(statuses); ok {
+			r.Cause = found.Culprit()
+		}
+	}
 	addAttempts(r, statuses, firstStep)
 	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
 		s.Processes = nil
@@ -391,12 +397,6 @@ func addRanks(r *receipt.Receipt, statuses []agent.JobStatus) {
 			}
 			r.Ranks = append(r.Ranks, entry)
 		}
-	}
-	if r.Verdict == receipt.Succeeded {
-		return
-	}
-	if found, ok := cause.Find(statuses); ok {
-		r.Cause = &receipt.Cause{Rank: found.Rank.Rank, Node: found.Rank.Node, Exit: found.Rank.Exit, Python: found.Rank.Python}
 	}
 }
 

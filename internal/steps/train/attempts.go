@@ -119,7 +119,7 @@ func (t *Training) failed(result Result, err error) agent.Attempt {
 	}
 	var on onNode
 	var hang hangError
-	found, ok := cause.Find(result.Statuses)
+	found, ok := cause.Of(err)
 	switch {
 	case errors.As(err, &on):
 		a.Node = &on.node

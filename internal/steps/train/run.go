@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -163,6 +164,9 @@ func (a *attempt) conclude(ctx context.Context, began time.Time, result Result, 
 		return
 	}
 	v := lease.Verdict{Task: a.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics, Started: began, Ended: time.Now()}
+	if found, ok := cause.Of(failure); ok {
+		v.Cause = found.Culprit()
+	}
 	ctx, cancel := context.WithTimeout(ctx, reachable)
 	defer cancel()
 	if err := a.leases().Conclude(ctx, a.Name, a.Run.UID, v); err != nil {

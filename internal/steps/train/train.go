@@ -485,10 +485,11 @@ func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, fail
 	if t.succeeded(statuses) {
 		return nil
 	}
+	found, failed := cause.Find(statuses)
 	for _, status := range statuses {
 		switch status.StopCause {
 		case agent.StopDeadline:
-			return t.timedOut(statuses, status.Ended.Sub(status.Started))
+			return t.timedOut(statuses, found, status.Ended.Sub(status.Started))
 		case agent.StopReplaced:
 			return fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
 		case agent.StopContainer: // before any rank had failed
@@ -501,7 +502,7 @@ func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, fail
 			return onNode{status.Node, lost(t.Pods, t.Nodes[status.Node], "its container was stopped, as when its pod is deleted or evicted")}
 		}
 	}
-	if found, failed := cause.Find(statuses); failed {
+	if failed {
 		return found.Err(t.job(statuses[found.Rank.Node]))
 	}
 	// The other nodes are stopped after such a failure.
@@ -521,8 +522,8 @@ func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, fail
 // hangs is the longest silence of a training that is not taken for a hang.
 const hangs = 10 * time.Minute
 
-// timedOut is the error of a training whose deadline has passed.
-func (t *Training) timedOut(statuses []agent.JobStatus, took time.Duration) error {
+// timedOut is the error of a training whose deadline has passed. found is what ended it, if a rank did.
+func (t *Training) timedOut(statuses []agent.JobStatus, found cause.Cause, took time.Duration) error {
 	text := fmt.Sprintf("training: it had not ended after %s", took.Round(time.Second))
 	next := "give it more time with --timeout"
 	if t.Spec.Run != "" {
@@ -538,7 +539,7 @@ func (t *Training) timedOut(statuses []agent.JobStatus, took time.Duration) erro
 		text += fmt.Sprintf("; no rank had printed or measured anything for %s", quiet.Round(time.Second))
 		next = "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"
 	}
-	if found, _ := cause.Find(statuses); found.Left != nil {
+	if found.Left != nil {
 		text += "; " + found.Leaving()
 		next = fmt.Sprintf("let every rank take the same number of steps; rank %d ended first", found.Left.Rank)
 	}

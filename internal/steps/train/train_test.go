@@ -30,6 +30,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -223,7 +224,7 @@ func TestTimedOut(t *testing.T) {
 			"training: it had not ended after 4m0s; no rank had printed or measured anything for 2m0s", "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := (&Training{Spec: agent.JobSpec{Run: tc.run}}).timedOut(tc.statuses, tc.took)
+			err := (&Training{Spec: agent.JobSpec{Run: tc.run}}).timedOut(tc.statuses, cause.Cause{}, tc.took)
 			if fail.ReasonOf(err) != fail.TrainingTimeout || err.Error() != tc.err || fail.NextOf(err) != tc.next {
 				t.Errorf("got %v (%s), want %s (%s)", err, fail.NextOf(err), tc.err, tc.next)
 			}

@@ -59,9 +59,17 @@ type Culprit struct {
 	Python *agent.PythonError `json:"python,omitempty"`
 }
 
-// Culprit is the rank alone.
+// mostTraceback is the longest traceback that an agent keeps, in bytes. All annotations of a Lease have 256 KiB.
+const mostTraceback = 20 << 10
+
+// Culprit is the rank alone. It omits a traceback that no agent wrote: ranks can forge what an agent answers.
 func (c Cause) Culprit() *Culprit {
-	return &Culprit{Rank: c.Rank.Rank, Node: c.Rank.Node, Exit: c.Rank.Exit, Python: c.Rank.Python}
+	culprit := &Culprit{Rank: c.Rank.Rank, Node: c.Rank.Node, Exit: c.Rank.Exit, Python: c.Rank.Python}
+	if p := culprit.Python; p != nil && len(strings.Join(p.Traceback, "")) > mostTraceback {
+		python := *p
+		python.Traceback, culprit.Python = nil, &python
+	}
+	return culprit
 }
 
 // Find is the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok

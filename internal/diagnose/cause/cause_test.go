@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -236,5 +237,19 @@ func TestCauseErr(t *testing.T) {
 	killed := Cause{Known: true, Rank: agent.RankStatus{Exit: agent.Exit{Code: -1, Signal: "SIGKILL", OutOfMemory: true}}}.Err(Job{})
 	if got := fail.ReasonOf(killed); got != fail.OutOfMemory || !strings.Contains(killed.Error(), "was killed for memory") {
 		t.Errorf("reason %s (%v), want OutOfMemory", got, killed)
+	}
+}
+
+// A culprit fits an annotation whatever a rank has made of its agent's answer.
+func TestCulpritFitsALease(t *testing.T) {
+	long := slices.Repeat([]string{strings.Repeat("<", 2000)}, 100)
+	rank := agent.RankStatus{Rank: 3, Python: &agent.PythonError{Type: long[0], Message: long[0], First: long[0], File: long[0], Traceback: long}}
+	content, err := json.Marshal(Cause{Rank: rank}.Culprit())
+	if err != nil || len(content) > 128<<10 {
+		t.Errorf("%d bytes, %v", len(content), err)
+	}
+	rank.Python.Traceback = []string{"Traceback (most recent call last):", "ValueError"}
+	if got := (Cause{Rank: rank}).Culprit(); len(got.Python.Traceback) != 2 {
+		t.Errorf("the traceback is %q", got.Python.Traceback)
 	}
 }

@@ -123,7 +123,7 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		if !task.Started.IsZero() && !task.Ended.IsZero() {
 			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
 		}
-		if v := t.verdict; v != nil && v.Task == task.Task {
+		if v := t.failure; v != nil && v.Task == task.Task {
 			if task.Reason != v.Reason { // a later attempt knows less
 				task.Status, task.Reason, task.Message = run.Failed, v.Reason, v.Message
 				task.Results["metrics"] = v.Metrics
@@ -227,7 +227,7 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	}
 	statuses = newestOf(statuses)
 	addRanks(r, statuses)
-	if r.Verdict != receipt.Succeeded && t.verdict == nil { // no step was connected when the training ended
+	if r.Verdict != receipt.Succeeded && t.failure == nil { // no step was connected when the training ended
 		if found, ok := cause.Find(statuses); ok {
 			r.Cause = found.Culprit()
 		}

@@ -497,17 +497,17 @@ func TestAttempts(t *testing.T) {
 }
 
 // What a retried step reports after its first pod was lost with its node is not the reason, and its time is not the training's.
-func TestFirstVerdictStays(t *testing.T) {
+func TestFirstFailureStays(t *testing.T) {
 	objects, _ := live(t, "uid-1")
 	again := task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 0 lost its peers")
 	again.Status.StartTime, again.Status.CompletionTime = &metav1.Time{Time: start().Add(14 * time.Minute)}, &metav1.Time{Time: start().Add(14*time.Minute + 5*time.Second)}
 	p := newPlace(t, []runtime.Object{pipelineRun(), again}, objects...)
-	verdict := lease.Verdict{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(), Ended: start().Add(9 * time.Minute), Cause: &cause.Culprit{Rank: 1, Node: 1}}
-	if err := p.leases.Conclude(t.Context(), "env", "uid-1", verdict); err != nil {
+	failure := lease.Failure{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(), Ended: start().Add(9 * time.Minute), Cause: &cause.Culprit{Rank: 1, Node: 1}}
+	if err := p.leases.Conclude(t.Context(), "env", "uid-1", failure); err != nil {
 		t.Fatal(err)
 	}
 	for _, when := range []string{"at first", "again, without a Lease"} {
-		p.verdict = nil // another process
+		p.failure = nil // another process
 		_, r, err := p.run(t.Context())
 		if err != nil || r.Reason != "NodeLost" || r.Message != "node 1 is gone" || len(r.Phases) != 1 || r.Phases[0].Reason != "NodeLost" || r.Phases[0].Seconds != (9*time.Minute).Seconds() {
 			t.Errorf("%s: %v, receipt %+v", when, err, r)

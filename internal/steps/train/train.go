@@ -102,7 +102,7 @@ type update struct {
 	why string
 }
 
-// Run starts the job, or attaches to it, and returns when its verdict is known. When ctx is done it leaves the job
+// Run starts the job, or attaches to it, and returns when its end is known. When ctx is done it leaves the job
 // as it is.
 func (t *Training) Run(ctx context.Context) (Result, error) {
 	began := time.Now()
@@ -133,7 +133,7 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 	go t.watchSilence(following, shown, updates)
 
 	statuses, err := t.wait(ctx, updates, began)
-	// The verdict is known; the rest of the ranks' output must still arrive.
+	// The end is known; the rest of the ranks' output must still arrive.
 	if ctx.Err() == nil {
 		t.drain(&logs)
 	}
@@ -357,7 +357,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 		stopAt = nil
 		if giveUp == nil {
 			giveUp = time.After(grace + settle)
-			// A lost node must not delay the verdict on the others.
+			// A lost node must not delay the end of the others.
 			stopping, cancel := context.WithTimeout(ctx, grace)
 			defer cancel()
 			t.stop(stopping, agent.Stop{Cause: cause, Reason: why, Grace: grace})
@@ -418,12 +418,12 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 		case <-launchersOver:
 			stop("its ranks have ended")
 		case <-giveUp:
-			return statuses, t.verdict(ctx, statuses, errors.Join(failure, transport()))
+			return statuses, t.endError(ctx, statuses, errors.Join(failure, transport()))
 		case <-ctx.Done():
 			return statuses, ctx.Err()
 		}
 		if t.over(statuses, failure) {
-			return statuses, t.verdict(ctx, statuses, errors.Join(failure, transport()))
+			return statuses, t.endError(ctx, statuses, errors.Join(failure, transport()))
 		}
 	}
 }
@@ -477,8 +477,8 @@ func (t *Training) failing(status agent.JobStatus) (why string, certain bool) {
 	return "", false
 }
 
-// verdict is the error of a training whose nodes have all reported, nil for success.
-func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, failure error) error {
+// endError is the error of a training whose nodes have all reported, nil for success.
+func (t *Training) endError(ctx context.Context, statuses []agent.JobStatus, failure error) error {
 	if failure != nil {
 		return first(failure)
 	}

@@ -35,18 +35,18 @@ func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 		if !isCandidate(node, spec) {
 			continue
 		}
-		place := Candidate{Node: node, Name: node.Name}
+		candidate := Candidate{Node: node, Name: node.Name}
 		why, taints := unfit(node), untolerated(node, spec)
 		switch {
 		case why == cordoned:
-			place.Problem, place.Next, place.Reason, place.Final = why, "oc adm uncordon "+node.Name, fail.NodesUnavailable, true
+			candidate.Problem, candidate.Next, candidate.Reason, candidate.Final = why, "oc adm uncordon "+node.Name, fail.NodesUnavailable, true
 		case why != "":
-			place.Problem, place.Next, place.Reason = why, "oc describe node "+node.Name, fail.NodesUnavailable
+			candidate.Problem, candidate.Next, candidate.Reason = why, "oc describe node "+node.Name, fail.NodesUnavailable
 		case len(taints) > 0:
-			place.Problem, place.Next = "the pods do not tolerate its taint "+taints[0].ToString(), toleration(taints[0])
-			place.Reason, place.Final = fail.NodeTainted, true
+			candidate.Problem, candidate.Next = "the pods do not tolerate its taint "+taints[0].ToString(), toleration(taints[0])
+			candidate.Reason, candidate.Final = fail.NodeTainted, true
 		}
-		found = append(found, place)
+		found = append(found, candidate)
 	}
 	e := &explainer{Snapshot: Snapshot{Nodes: nodes}}
 	missing := Candidate{Problem: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(), Final: true}

@@ -66,7 +66,7 @@ func (e *explainer) refusal(text string) fail.Finding {
 	if m := refusedObject.FindStringSubmatch(text); m != nil {
 		body, invalid = m[2], m[1] == "invalid"
 	}
-	if refused := kube.Refusal(errors.New(text), kube.Place{Namespace: namespace, ServiceAccount: e.serviceAccount(), SCC: e.pinned()}); refused != nil {
+	if refused := kube.Refusal(errors.New(text), kube.PodOwner{Namespace: namespace, ServiceAccount: e.serviceAccount(), SCC: e.pinned()}); refused != nil {
 		f := fail.FindingOf(refused)
 		f.Seen, f.Final = oneLine(body), true
 		if security, unusable := e.securityConstraints(body); security != "" {

@@ -199,7 +199,7 @@ func shortened(text string) string {
 }
 
 func (e end) notCreated() fail.Finding {
-	if refused := kube.Refusal(errors.New(e.Message), kube.Place{Namespace: e.namespace, ServiceAccount: "builder"}); refused != nil {
+	if refused := kube.Refusal(errors.New(e.Message), kube.PodOwner{Namespace: e.namespace, ServiceAccount: "builder"}); refused != nil {
 		return newFinding(fail.ReasonOf(refused), "the namespace does not allow its pod: "+e.Message, nil, fail.NextOf(refused))
 	}
 	return newFinding(fail.PermissionDenied, "the cluster did not create its pod: "+e.Message, nil, "oc describe build "+e.name+" -n "+e.namespace)

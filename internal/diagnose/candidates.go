@@ -18,12 +18,8 @@ type Candidate struct {
 	// Node is nil if the cluster has no node of that name.
 	Node *corev1.Node
 	Name string
-	// Problem keeps pods away; "" if nothing does. Next fixes it.
-	Problem, Next string
-	// Reason is set if Problem is.
-	Reason fail.Reason
-	// Final reports whether the problem persists until a user or administrator fixes it.
-	Final bool
+	// Finding is what keeps pods away. Nothing was seen if nothing does.
+	fail.Finding
 }
 
 // Candidates are the nodes that the pod's selector and affinity allow, and the missing nodes that its affinity names or
@@ -39,18 +35,18 @@ func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 		why, taints := unfit(node), untolerated(node, spec)
 		switch {
 		case why == cordoned:
-			candidate.Problem, candidate.Next, candidate.Reason, candidate.Final = why, "oc adm uncordon "+node.Name, fail.NodesUnavailable, true
+			candidate.Finding = fail.Finding{Reason: fail.NodesUnavailable, Seen: why, Next: "oc adm uncordon " + node.Name, Final: true}
 		case why != "":
-			candidate.Problem, candidate.Next, candidate.Reason = why, "oc describe node "+node.Name, fail.NodesUnavailable
+			candidate.Finding = fail.Finding{Reason: fail.NodesUnavailable, Seen: why, Next: "oc describe node " + node.Name}
 		case len(taints) > 0:
-			candidate.Problem, candidate.Next = "the pods do not tolerate its taint "+taints[0].ToString(), toleration(taints[0])
-			candidate.Reason, candidate.Final = fail.NodeTainted, true
+			candidate.Finding = fail.Finding{Reason: fail.NodeTainted, Seen: "the pods do not tolerate its taint " + taints[0].ToString(), Next: toleration(taints[0]), Final: true}
 		}
 		found = append(found, candidate)
 	}
 	e := &explainer{Snapshot: Snapshot{Nodes: nodes}}
-	missing := Candidate{Problem: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(), Final: true}
-	missing.Next, missing.Reason = "correct nodes.gpu_nodes in the cluster file (oc get nodes)", fail.NodesUnavailable
+	missing := Candidate{Finding: fail.Finding{
+		Reason: fail.NodesUnavailable, Seen: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(), Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)", Final: true,
+	}}
 	for _, missing.Name = range e.absent(namesAsked(spec)) {
 		found = append(found, missing)
 	}

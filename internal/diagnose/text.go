@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -18,7 +17,7 @@ func oneLine(text string) string { return humanize.OneLine(text, maxWords) }
 // list is "a, b and c": the first names, and the number of the others.
 func list(names []string, most int) string {
 	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+		return humanize.First(names, most)
 	}
 	return humanize.List(names, "and")
 }

@@ -39,7 +39,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if o.Request.Reboot = cmd.Flags().Changed("reboot-pool"); !o.Request.Reboot {
 				o.Request.Pool = admin.DefaultPool
 			}
-			return readAdmin(cmd, args, o)
+			return o.Read(cmd.Context(), args)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if apply {
@@ -68,7 +68,7 @@ func adminStatusCommand() *cobra.Command {
 Exit codes: 0 everything is in place, 1 something is missing or cannot be read, 2 wrong usage.`,
 		Example: `  mlenv admin status clusters/barcelona.yaml
   mlenv admin status clusters/barcelona.yaml --pool=gpu --timeout=4h`,
-		Args: func(cmd *cobra.Command, args []string) error { return readAdmin(cmd, args, o) },
+		Args: func(cmd *cobra.Command, args []string) error { return o.Read(cmd.Context(), args) },
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.Status(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), timeout)
 		},
@@ -85,11 +85,4 @@ func addAdminFlags(cmd *cobra.Command, o *admin.Options) {
 	cmd.Flags().StringVar(&o.Request.ServiceAccount, "service-account", "", "service account of the pods (default: security.service_account of the file)")
 	cmd.Flags().StringVar(&o.Request.SCC, "scc", "", "existing constraint to bind (default: security.scc of the file, otherwise privileged or "+admin.OwnSCC+" if the pods need it)")
 	cmd.Flags().StringVar(&o.Attachments, "attachments", "none", "copy copies the file's network attachments into the namespace")
-}
-
-func readAdmin(cmd *cobra.Command, args []string, o *admin.Options) error {
-	if err := step.Arguments(1, 1, "one cluster file")(cmd, args); err != nil {
-		return err
-	}
-	return o.Read(cmd.Context(), args[0])
 }

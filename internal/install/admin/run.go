@@ -24,9 +24,12 @@ type Options struct {
 	Output      step.OutputFlag
 }
 
-// Read completes the request by the cluster file. Errors: InvalidInput with every mistake.
-func (o *Options) Read(ctx context.Context, clusterFile string) error {
-	file, fileErr := clusterfile.Load(ctx, clusterFile, o.Kube)
+// Read completes the request by the cluster file, the only argument. Errors: InvalidInput with every mistake.
+func (o *Options) Read(ctx context.Context, args []string) error {
+	if err := step.Arguments(1, 1, "one cluster file")(nil, args); err != nil {
+		return err
+	}
+	file, fileErr := clusterfile.Load(ctx, args[0], o.Kube)
 	var problems []error
 	if o.Attachments != "none" && o.Attachments != "copy" {
 		problems = append(problems, fmt.Errorf("--attachments %q: want none or copy", o.Attachments))
@@ -34,7 +37,7 @@ func (o *Options) Read(ctx context.Context, clusterFile string) error {
 	if o.Request.Pool == "" {
 		problems = append(problems, errors.New("the pool is empty: want the name of a MachineConfigPool, as in worker"))
 	}
-	o.Request.Cluster, o.Request.ClusterFile = file, clusterFile
+	o.Request.Cluster, o.Request.ClusterFile = file, args[0]
 	o.Request.Namespace, o.Request.CopyAttachments = o.Kube.Namespace, o.Attachments == "copy"
 	o.Request = o.Request.WithDefaults()
 	if fileErr == nil {

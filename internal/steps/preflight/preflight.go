@@ -322,11 +322,3 @@ func unread(name, what string, err error) Check {
 
 // oneLine is text on one line, short enough for a table.
 func oneLine(text string) string { return humanize.OneLine(text, 400) }
-
-// listed is "a, b and 3 more".
-func listed(names []string, most int) string {
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
-}

@@ -31,6 +31,14 @@ func First(names []string, most int) string {
 	return strings.Join(names, ", ")
 }
 
+// FirstAnd is First, or List if there are no others.
+func FirstAnd(names []string, most int) string {
+	if len(names) > most {
+		return First(names, most)
+	}
+	return List(names, "and")
+}
+
 // Nodes is "node 2", "nodes 1 and 4", or "no node".
 func Nodes(nodes []int) string {
 	var numbers []string

@@ -330,6 +330,23 @@ type Attempt struct {
 	Checkpoint string `json:"checkpoint,omitempty"`
 }
 
+// AttemptOf is the attempt of a job from its first start to its last end on a node, without a reason.
+func AttemptOf(spec JobSpec, statuses []JobStatus) Attempt {
+	a := Attempt{Attempt: spec.Attempt()}
+	if spec.Checkpoint != nil {
+		a.Checkpoint = *spec.Checkpoint
+	}
+	for _, status := range statuses {
+		if !status.Started.IsZero() && (a.Started.IsZero() || status.Started.Before(a.Started)) {
+			a.Started = status.Started
+		}
+		if status.Ended.After(a.Ended) {
+			a.Ended = status.Ended
+		}
+	}
+	return a
+}
+
 // Attempt is the number of this attempt, from 1.
 func (s JobSpec) Attempt() int { return len(s.Attempts) + 1 }
 

@@ -60,20 +60,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
-			if to != "" {
-				if err := made.Layout(to, "steps"); err != nil {
-					return err
-				}
-			}
-			if push == "" {
-				return nil
-			}
-			pushed, err := made.Push(cmd.Context(), cmd.ErrOrStderr(), tag)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), pushed)
-			return nil
+			return deliver(cmd.OutOrStdout(), to, push, func() error { return made.Layout(to, "steps") }, func() (any, error) { return made.Push(cmd.Context(), cmd.ErrOrStderr(), tag) })
 		},
 	}
 	cmd.Flags().StringVar(&push, "push", "", "image to push to, as REGISTRY/REPOSITORY:TAG")
@@ -135,6 +122,23 @@ func parsePlatforms(names []string) ([]v1.Platform, error) {
 	return platforms, errors.Join(mistakes...)
 }
 
+// deliver writes what was built into the folder to, and pushes it and prints its reference, as far as the flags name a place.
+func deliver(out io.Writer, to, at string, write func() error, push func() (any, error)) error {
+	if to != "" {
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	if at == "" {
+		return nil
+	}
+	pushed, err := push()
+	if err == nil {
+		fmt.Fprintln(out, pushed)
+	}
+	return err
+}
+
 func tektonCommand(files fs.FS) *cobra.Command {
 	var push, as, to, stepsImage string
 	cmd := &cobra.Command{
@@ -171,20 +175,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
-			if to != "" {
-				if err := release.Layout(to); err != nil {
-					return err
-				}
-			}
-			if push == "" {
-				return nil
-			}
-			pushed, err := release.Push(cmd.Context())
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), pushed)
-			return nil
+			return deliver(cmd.OutOrStdout(), to, push, func() error { return release.Layout(to) }, func() (any, error) { return release.Push(cmd.Context()) })
 		},
 	}
 	cmd.Flags().StringVar(&push, "push", "", "where to push the bundle, as REGISTRY/REPOSITORY:TAG")

@@ -258,20 +258,13 @@ func (c Cause) Symptom() string {
 	return InTree(text.String())
 }
 
-// causeError is the error of a cause.
-type causeError struct {
+// Error is the error of a training that Cause ended.
+type Error struct {
+	Cause
 	error
-	cause Cause
 }
 
-// Of is the cause of a training's error by Err. ok is false for any other error.
-func Of(err error) (cause Cause, ok bool) {
-	var e causeError
-	ok = errors.As(err, &e)
-	return e.cause, ok
-}
-
-// Err is the cause as an error with the rank, its exit, the place in the code, and its last lines as the error's tail.
+// Err is the cause as an Error with the rank, its exit, the place in the code, and its last lines as the error's tail.
 func (c Cause) Err(job Job) error {
 	reason, next := fail.RankFailed, job.log(c.Rank.Node, c.Rank.Rank)
 	var said strings.Builder
@@ -294,7 +287,7 @@ func (c Cause) Err(job Job) error {
 	case !c.Known && c.Waiting == nil:
 		said.WriteString("; it lost its peers, and no rank shows an error of its own")
 	}
-	err := fail.Because(reason, causeError{errors.New(InTree(said.String())), c})
+	err := fail.Because(reason, Error{c, errors.New(InTree(said.String()))})
 	if len(c.Rank.Tail) > 0 {
 		tail := make([]string, len(c.Rank.Tail))
 		for i, line := range c.Rank.Tail {

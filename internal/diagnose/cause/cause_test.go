@@ -3,6 +3,7 @@ package cause
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -131,8 +132,8 @@ func TestCulprits(t *testing.T) {
 			rank = *found.Left
 		}
 		err := found.Err(Job{})
-		if of, ok := Of(fmt.Errorf("attempt 1: %w", err)); !ok || of.Rank.Rank != found.Rank.Rank {
-			t.Errorf("the error is of %+v, want the cause that was found", of)
+		if failed := (Error{}); !errors.As(err, &failed) || failed.Rank.Rank != found.Rank.Rank {
+			t.Errorf("the error is of %+v, want the cause that was found", failed)
 		}
 		if training.Rank != "any" && training.Rank != strconv.Itoa(rank.Rank) || fail.ReasonOf(err) != training.Reason || !strings.Contains(err.Error(), training.Want) {
 			t.Errorf("%s, %s: got %s: %v; want rank %s and %s with %q", training.Launcher, training.Name, fail.ReasonOf(err), err, training.Rank, training.Reason, training.Want)

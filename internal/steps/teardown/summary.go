@@ -262,18 +262,8 @@ func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus, firstStep *floa
 	if len(statuses) == 0 || statuses[0].Spec.Attempt() == 1 {
 		return
 	}
-	last := agent.Attempt{Attempt: statuses[0].Spec.Attempt(), Reason: r.Reason, Message: r.Message}
-	if name := statuses[0].Spec.Checkpoint; name != nil {
-		last.Checkpoint = *name
-	}
-	for _, status := range statuses {
-		if last.Started.IsZero() || status.Started.Before(last.Started) {
-			last.Started = status.Started
-		}
-		if status.Ended.After(last.Ended) {
-			last.Ended = status.Ended
-		}
-	}
+	last := agent.AttemptOf(statuses[0].Spec, statuses)
+	last.Reason, last.Message = r.Reason, r.Message
 	if r.Cause != nil {
 		last.Rank, last.Node = &r.Cause.Rank, &r.Cause.Node
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -164,8 +165,8 @@ func (a *attempt) conclude(ctx context.Context, began time.Time, result Result, 
 		return
 	}
 	v := lease.Failure{Task: a.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics, Started: began, Ended: time.Now()}
-	if found, ok := cause.Of(failure); ok {
-		v.Cause = found.Culprit()
+	if failed := (cause.Error{}); errors.As(failure, &failed) {
+		v.Cause = failed.Culprit()
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachable)
 	defer cancel()

@@ -287,7 +287,7 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 
 // say prints a text whose commands the user can run.
 func say(out io.Writer, format string, args ...any) {
-	fmt.Fprint(out, step.ForPeople(fmt.Sprintf(format, args...)))
+	fmt.Fprint(out, step.ForTerminal(fmt.Sprintf(format, args...)))
 }
 
 func took(o launch.Outcome) string {

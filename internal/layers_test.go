@@ -2,7 +2,14 @@
 package internal
 
 import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
 	"os/exec"
+	"path"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -46,6 +53,32 @@ func TestStepsProgram(t *testing.T) {
 		if strings.TrimSpace(name) == module+"cli" {
 			t.Errorf("cmd/steps links %s", module+"cli")
 		}
+	}
+}
+
+// bindings matches the files that may know cobra: the commands for people, what steps share, and one file of each step.
+var bindings = regexp.MustCompile(`^(cli/.*|step/[^/]*|steps/steps|steps/[^/]*/command)\.go$`)
+
+// TestCobra fails if a file below the commands imports cobra.
+func TestCobra(t *testing.T) {
+	files := token.NewFileSet()
+	err := fs.WalkDir(os.DirFS("."), ".", func(name string, _ fs.DirEntry, err error) error {
+		if err != nil || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") || bindings.MatchString(name) {
+			return err
+		}
+		file, err := parser.ParseFile(files, name, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, imported := range file.Imports {
+			if imported.Path.Value == strconv.Quote("github.com/spf13/cobra") {
+				t.Errorf("%s imports cobra: bind flags to Options in internal/cli, or in the command.go of a step", name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 // Protocol is the version of the protocol. Client and server of different versions refuse each other.
-const Protocol = 1
+const Protocol = 2
 
 // Port is where an agent listens, on the pod's address and on loopback.
 const Port = 7443
@@ -328,6 +328,23 @@ type Attempt struct {
 	Last  *float64 `json:"lastStep,omitempty"`
 	// Checkpoint is the name of the one that it could resume from, "" for none.
 	Checkpoint string `json:"checkpoint,omitempty"`
+}
+
+// AttemptOf is the attempt of a job from its first start to its last end on a node, without a reason.
+func AttemptOf(spec JobSpec, statuses []JobStatus) Attempt {
+	a := Attempt{Attempt: spec.Attempt()}
+	if spec.Checkpoint != nil {
+		a.Checkpoint = *spec.Checkpoint
+	}
+	for _, status := range statuses {
+		if !status.Started.IsZero() && (a.Started.IsZero() || status.Started.Before(a.Started)) {
+			a.Started = status.Started
+		}
+		if status.Ended.After(a.Ended) {
+			a.Ended = status.Ended
+		}
+	}
+	return a
 }
 
 // Attempt is the number of this attempt, from 1.

@@ -18,15 +18,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/initcluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/live"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/ops"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/publish"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/render"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/setup"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
-	"github.com/ml-dev-env/ml-dev-env/internal/install"
-	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
-	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
-	"github.com/ml-dev-env/ml-dev-env/internal/install/release"
-	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
@@ -76,17 +73,17 @@ func newRoot() *cobra.Command {
 	}{
 		{"run", "Run a training and look at it:", []*cobra.Command{
 			runs.RunCommand(mldevenv.Bundle), runs.SmokeCommand(mldevenv.Bundle, mldevenv.Example()), runs.ListCommand(), runs.StatusCommand(),
-			runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand(), schedule.Command(), trend.Command(),
+			runs.LogsCommand(), runs.CancelCommand(), runs.ReceiptCommand(), runs.FetchCommand(), schedule.Command(), runs.TrendCommand(),
 		}},
 		{"develop", "Develop in a kept environment:", append(dev.Commands(), datasets.Command(), claims.Command())},
 		{"cluster", "Check a cluster, an environment and its network:", []*cobra.Command{
 			ops.PreflightCommand(), ops.PlanCommand(), ops.CheckFabricCommand(), ops.RDMACommand(), ops.DoctorCommand(), live.TopCommand(), live.UICommand(),
 		}},
 		{"administer", "Set up and administer:", []*cobra.Command{
-			initcluster.Command(), ops.ValidateCommand(), render.Command(), install.Command(mldevenv.Bundle, schedule.Carry), install.UninstallCommand(),
-			admin.Command(), ops.BuildCommand(mldevenv.Images()),
+			initcluster.Command(), ops.ValidateCommand(), render.Command(), setup.InstallCommand(mldevenv.Bundle, schedule.Carry), setup.UninstallCommand(),
+			setup.AdminCommand(), ops.BuildCommand(mldevenv.Images()),
 		}},
-		{"more", "More commands:", []*cobra.Command{action.Command(), bundle.Command(mldevenv.Bundle), release.Command(), versionCommand()}},
+		{"more", "More commands:", []*cobra.Command{action.Command(), publish.BundleCommand(mldevenv.Bundle), publish.ReleaseCommand(), versionCommand()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.id, Title: group.title})
 		for _, command := range group.commands {

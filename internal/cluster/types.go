@@ -183,12 +183,12 @@ type Notify struct {
 
 // BuildResources are what a build pod asks for and may use.
 type BuildResources struct {
-	Requests BuildAmounts `json:"requests,omitempty"`
-	Limits   BuildAmounts `json:"limits,omitempty"`
+	Requests BuildResourceList `json:"requests,omitempty"`
+	Limits   BuildResourceList `json:"limits,omitempty"`
 }
 
-// BuildAmounts is memory, processors and disk, each zero for the cluster's default.
-type BuildAmounts struct {
+// BuildResourceList has memory, processors and disk, each zero for the cluster's default.
+type BuildResourceList struct {
 	Memory           Quantity `json:"memory,omitempty" jsonschema_description:"memory of the build's pod"`
 	CPU              Quantity `json:"cpu,omitempty" jsonschema_description:"processors of the build's pod"`
 	EphemeralStorage Quantity `json:"ephemeral_storage,omitempty" jsonschema_description:"disk of the node; an image of 12 GB takes about 50Gi to build, with its cache"`
@@ -208,12 +208,12 @@ type Security struct {
 
 // Resources are a node's memory and processors.
 type Resources struct {
-	Requests ResourceAmounts `json:"requests,omitempty"`
-	Limits   ResourceAmounts `json:"limits,omitempty"`
+	Requests ResourceList `json:"requests,omitempty"`
+	Limits   ResourceList `json:"limits,omitempty"`
 }
 
-// ResourceAmounts is memory and processors.
-type ResourceAmounts struct {
+// ResourceList has memory and processors.
+type ResourceList struct {
 	Memory Quantity `json:"memory,omitempty" jsonschema_description:"memory of a node's pod"`
 	CPU    Quantity `json:"cpu,omitempty" jsonschema_description:"processors of a node's pod"`
 }
@@ -238,8 +238,8 @@ func Default() File {
 		},
 		Security: Security{ServiceAccount: "ml-dev-sa"},
 		Resources: Resources{
-			Requests: ResourceAmounts{Memory: MustParseQuantity("128Gi"), CPU: MustParseQuantity("32")},
-			Limits:   ResourceAmounts{Memory: MustParseQuantity("256Gi"), CPU: MustParseQuantity("64")},
+			Requests: ResourceList{Memory: MustParseQuantity("128Gi"), CPU: MustParseQuantity("32")},
+			Limits:   ResourceList{Memory: MustParseQuantity("256Gi"), CPU: MustParseQuantity("64")},
 		},
 		NCCL: NCCL{Debug: "INFO"},
 	}

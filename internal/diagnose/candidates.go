@@ -3,7 +3,6 @@ package diagnose
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -19,12 +18,8 @@ type Candidate struct {
 	// Node is nil if the cluster has no node of that name.
 	Node *corev1.Node
 	Name string
-	// Problem keeps pods away; "" if nothing does. Next fixes it.
-	Problem, Next string
-	// Reason is set if Problem is.
-	Reason fail.Reason
-	// Final reports whether the problem persists until a user or administrator fixes it.
-	Final bool
+	// Finding is what keeps pods away. Nothing was seen if nothing does.
+	fail.Finding
 }
 
 // Candidates are the nodes that the pod's selector and affinity allow, and the missing nodes that its affinity names or
@@ -36,22 +31,22 @@ func Candidates(nodes []corev1.Node, spec *corev1.PodSpec) []Candidate {
 		if !isCandidate(node, spec) {
 			continue
 		}
-		place := Candidate{Node: node, Name: node.Name}
+		candidate := Candidate{Node: node, Name: node.Name}
 		why, taints := unfit(node), untolerated(node, spec)
 		switch {
 		case why == cordoned:
-			place.Problem, place.Next, place.Reason, place.Final = why, "oc adm uncordon "+node.Name, fail.NodesUnavailable, true
+			candidate.Finding = fail.Finding{Reason: fail.NodesUnavailable, Seen: why, Next: "oc adm uncordon " + node.Name, Final: true}
 		case why != "":
-			place.Problem, place.Next, place.Reason = why, "oc describe node "+node.Name, fail.NodesUnavailable
+			candidate.Finding = fail.Finding{Reason: fail.NodesUnavailable, Seen: why, Next: "oc describe node " + node.Name}
 		case len(taints) > 0:
-			place.Problem, place.Next = "the pods do not tolerate its taint "+taints[0].ToString(), toleration(taints[0])
-			place.Reason, place.Final = fail.NodeTainted, true
+			candidate.Finding = fail.Finding{Reason: fail.NodeTainted, Seen: "the pods do not tolerate its taint " + taints[0].ToString(), Next: toleration(taints[0]), Final: true}
 		}
-		found = append(found, place)
+		found = append(found, candidate)
 	}
 	e := &explainer{Snapshot: Snapshot{Nodes: nodes}}
-	missing := Candidate{Problem: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(), Final: true}
-	missing.Next, missing.Reason = "correct nodes.gpu_nodes in the cluster file (oc get nodes)", fail.NodesUnavailable
+	missing := Candidate{Finding: fail.Finding{
+		Reason: fail.NodesUnavailable, Seen: "the cluster has no such node; its nodes with GPUs: " + e.gpuNodes(), Next: "correct nodes.gpu_nodes in the cluster file (oc get nodes)", Final: true,
+	}}
 	for _, missing.Name = range e.absent(namesAsked(spec)) {
 		found = append(found, missing)
 	}
@@ -89,11 +84,7 @@ func UsageOf(node string, pods []corev1.Pod, name corev1.ResourceName) Usage {
 
 // ExplainRejection explains the API server's refusal of a pod of a StatefulSet that does not exist yet.
 func ExplainRejection(set *appsv1.StatefulSet, quotas []corev1.ResourceQuota, err error) fail.Finding {
-	f := (&explainer{Snapshot: Snapshot{StatefulSet: set, Quotas: quotas}}).refusal(err.Error())
-	if strings.HasPrefix(f.Next, "oc describe statefulset ") {
-		f.Next = "" // there is none to describe
-	}
-	return f
+	return (&explainer{Snapshot: Snapshot{StatefulSet: set, Quotas: quotas}}).refusal(err.Error())
 }
 
 // StorageServerWaits reports whether a class can provide nothing because its server waits for its own claim. claims are

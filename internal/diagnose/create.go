@@ -48,6 +48,7 @@ func (e *explainer) creation() []fail.Finding {
 		}
 		f := e.refusal(text)
 		f.Object, f.Since = object, ev.first
+		f.Next = cmp.Or(f.Next, fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, e.namespace()))
 		// The last refusal of each object counts.
 		if i := slices.IndexFunc(all, func(earlier fail.Finding) bool { return earlier.Object == object }); i >= 0 {
 			all[i] = f
@@ -65,11 +66,12 @@ func (e *explainer) refusal(text string) fail.Finding {
 	if m := refusedObject.FindStringSubmatch(text); m != nil {
 		body, invalid = m[2], m[1] == "invalid"
 	}
-	if refused := kube.Refusal(errors.New(text), kube.Place{Namespace: namespace, ServiceAccount: e.serviceAccount(), SCC: e.pinned()}); refused != nil {
-		f := fail.Finding{Reason: fail.ReasonOf(refused), Seen: oneLine(body), Next: fail.NextOf(refused), Final: true}
-		if security := e.securityConstraints(body); security != "" {
+	if refused := kube.Refusal(errors.New(text), kube.PodOwner{Namespace: namespace, ServiceAccount: e.serviceAccount(), SCC: e.pinned()}); refused != nil {
+		f := fail.FindingOf(refused)
+		f.Seen, f.Final = oneLine(body), true
+		if security, unusable := e.securityConstraints(body); security != "" {
 			f.Seen = security
-			if pinned := e.pinned(); pinned != "" && strings.Contains(security, notUsable) {
+			if pinned := e.pinned(); unusable {
 				f.Next = fmt.Sprintf("oc adm policy add-scc-to-user %s -z %s -n %s", pinned, e.serviceAccount(), namespace)
 			} else if pinned != "" {
 				f.Next = fmt.Sprintf("oc describe scc %s (then have it allow that, or name another one in security.scc of the cluster file)", pinned)
@@ -113,7 +115,7 @@ func (e *explainer) refusal(text string) fail.Finding {
 			Next:   "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide (are the pods of " + m[1] + " running?)",
 		}
 	}
-	f := fail.Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it without a reason"), Next: fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, namespace)}
+	f := fail.Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it without a reason")}
 	if invalid {
 		f.Reason, f.Final = fail.InvalidInput, true
 	}

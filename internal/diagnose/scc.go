@@ -23,11 +23,12 @@ var (
 )
 
 // securityConstraints lists what the usable constraints refuse, container by container, and names the constraints that
-// the account may not use. It is "" for any other text.
-func (e *explainer) securityConstraints(text string) string {
+// the account may not use. It is "" for any other text. unusable reports whether the pod is pinned to one that its account may
+// not use.
+func (e *explainer) securityConstraints(text string) (seen string, unusable bool) {
 	m := sccRefusals.FindStringSubmatch(text)
 	if m == nil {
-		return ""
+		return "", false
 	}
 	var refused, closed []string
 	by := ""
@@ -49,16 +50,16 @@ func (e *explainer) securityConstraints(text string) string {
 		by = "every security context constraint that may be used"
 	}
 	if pinned := e.pinned(); pinned != "" && slices.Contains(closed, pinned) {
-		return fmt.Sprintf("the pod is pinned to %s, which is %s %s", pinned, notUsable, e.serviceAccount())
+		return fmt.Sprintf("the pod is pinned to %s, which is not usable by user or service account %s", pinned, e.serviceAccount()), true
 	}
-	seen := fmt.Sprintf("service account %s may use no security context constraint at all", e.serviceAccount())
+	seen = fmt.Sprintf("service account %s may use no security context constraint at all", e.serviceAccount())
 	if len(refused) > 0 {
 		seen = by + " refuses " + strings.Join(refused, "; ")
 	}
 	if len(closed) > 0 {
 		seen += fmt.Sprintf("; service account %s may not use %s", e.serviceAccount(), list(closed, 4))
 	}
-	return oneLine(seen)
+	return oneLine(seen), false
 }
 
 // refusedCapability is a capability that a constraint does not allow.
@@ -73,9 +74,6 @@ func refusedCapabilities(text string) (names []string) {
 	}
 	return names
 }
-
-// notUsable describes a pinned constraint that the account may not use.
-const notUsable = "not usable by user or service account"
 
 // pinned is the only constraint that may admit the pods, or "".
 func (e *explainer) pinned() string {

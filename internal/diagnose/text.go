@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -16,12 +15,7 @@ const maxWords = 600
 func oneLine(text string) string { return humanize.OneLine(text, maxWords) }
 
 // list is "a, b and c": the first names, and the number of the others.
-func list(names []string, most int) string {
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return humanize.List(names, "and")
-}
+func list(names []string, most int) string { return humanize.FirstAnd(names, most) }
 
 // age formats how long ago t was: 40s, 2m10s, 1h5m.
 func age(t, now time.Time) string {

@@ -2,6 +2,7 @@ package fail
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -30,16 +31,16 @@ func (l Level) Compare(other Level) int {
 	return cmp.Compare(slices.Index(levels, l), slices.Index(levels, other))
 }
 
-// Finding is a problem, or something worth knowing.
+// Finding is a problem, or something worth knowing. Its JSON has these keys wherever it is written.
 type Finding struct {
 	// Reason is one of this package's, or a name that the finding's package adds to them.
-	Reason Reason `json:"name"`
+	Reason Reason `json:"reason,omitempty"`
 	// Level is empty if the package that finds it has only one.
-	Level Level `json:"severity,omitempty"`
+	Level Level `json:"level,omitempty"`
 	// Object is what it is about, as in "pod ml-dev-env-1" or "node 1 (ml-dev-env-1 on gpu-b)".
 	Object string `json:"object,omitempty"`
 	// Seen is the evidence.
-	Seen string `json:"evidence"`
+	Seen string `json:"seen"`
 	// Wanted is the expected value. It may be empty, or part of Seen.
 	Wanted string `json:"wanted,omitempty"`
 	// Next is the command or the change that would show or fix it. It may be empty.
@@ -64,6 +65,17 @@ func (f Finding) Evidence() string {
 // object when it was found, as in "waiting for".
 func (f Finding) Err(doing string) error {
 	return &Error{Reason: f.Reason, Err: &findingError{f, doing}, Next: f.Next}
+}
+
+// FindingOf is the finding that err was made of, with err's reason and advice. The text of any other error is what was seen.
+func FindingOf(err error) Finding {
+	f := Finding{Seen: err.Error()}
+	var made *findingError
+	if errors.As(err, &made) && made.Error() == f.Seen {
+		f = made.Finding
+	}
+	f.Reason, f.Next = ReasonOf(err), NextOf(err)
+	return f
 }
 
 type findingError struct {

@@ -1,6 +1,7 @@
 package fail
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,6 +15,24 @@ func TestFindingIsAnError(t *testing.T) {
 	}
 	if ReasonOf(err) != GPUMissing || NextOf(err) != "nvidia-smi" {
 		t.Errorf("reason %s and next %q are not the finding's", ReasonOf(err), NextOf(err))
+	}
+}
+
+func TestFindingOfError(t *testing.T) {
+	finding := Finding{Reason: GPUMissing, Object: "node 1", Seen: "7 GPUs", Wanted: "8", Next: "nvidia-smi"}
+	made := finding.Err("counting the GPUs of")
+	for _, tc := range []struct {
+		err  error
+		want Finding
+	}{
+		{made, finding},
+		{Advise(made, "look"), Finding{Reason: GPUMissing, Object: "node 1", Seen: "7 GPUs", Wanted: "8", Next: "look"}},
+		{fmt.Errorf("provisioning: %w", made), Finding{Reason: GPUMissing, Seen: "provisioning: counting the GPUs of node 1: 7 GPUs: want 8", Next: "nvidia-smi"}},
+		{errors.New("no answer"), Finding{Reason: Internal, Seen: "no answer"}},
+	} {
+		if got := FindingOf(tc.err); got != tc.want {
+			t.Errorf("FindingOf(%q) = %+v, want %+v", tc.err, got, tc.want)
+		}
 	}
 }
 

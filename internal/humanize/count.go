@@ -23,6 +23,22 @@ func List(words []string, conjunction string) string {
 	return strings.Join(words[:last], ", ") + " " + conjunction + " " + words[last]
 }
 
+// First is "a, b and 3 more": that many, and the number of the others.
+func First(names []string, most int) string {
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + " and " + strconv.Itoa(len(names)-most) + " more"
+	}
+	return strings.Join(names, ", ")
+}
+
+// FirstAnd is First, or List if there are no others.
+func FirstAnd(names []string, most int) string {
+	if len(names) > most {
+		return First(names, most)
+	}
+	return List(names, "and")
+}
+
 // Nodes is "node 2", "nodes 1 and 4", or "no node".
 func Nodes(nodes []int) string {
 	var numbers []string

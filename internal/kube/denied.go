@@ -12,6 +12,9 @@ import (
 var refusedRequest = regexp.MustCompile(
 	`User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?`)
 
+// LacksRight reports whether RBAC refuses the caller, and not admission the object: the API server calls both Forbidden.
+func LacksRight(err error) bool { return refusedRequest.MatchString(err.Error()) }
+
 // denied turns a Forbidden answer into the commands that grant what is missing.
 func denied(err error) error {
 	next := "oc auth can-i --list"

@@ -22,7 +22,7 @@ func FuzzRefusal(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text, namespace, account, scc string) {
 		err := errors.New(text)
-		refused := Refusal(err, Place{Namespace: namespace, ServiceAccount: account, SCC: scc})
+		refused := Refusal(err, PodOwner{Namespace: namespace, ServiceAccount: account, SCC: scc})
 		if refused != nil {
 			reason := fail.ReasonOf(refused)
 			if !errors.Is(refused, err) || fail.NextOf(refused) == "" || reason != fail.QuotaExceeded && reason != fail.SecurityRefused {

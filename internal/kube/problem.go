@@ -19,8 +19,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// Place is the owner of the refused pods, for commands that users paste.
-type Place struct {
+// PodOwner is the owner of the refused pods, for commands that users paste.
+type PodOwner struct {
 	Namespace      string
 	ServiceAccount string
 	// SCC is the constraint that the pods are pinned to, or "".
@@ -29,10 +29,7 @@ type Place struct {
 
 // Problem adds the reason, and the command that fixes it, to an error of the API server. It returns an error with a reason,
 // of an ended context, or without a known cause unchanged. The original stays in the chain for apierrors.IsNotFound and others.
-func Problem(err error) error { return ProblemAt(err, Place{}) }
-
-// ProblemAt is Problem for a request about pods in a known place.
-func ProblemAt(err error, at Place) error {
+func Problem(err error) error {
 	var known *fail.Error
 	switch {
 	case err == nil, errors.As(err, &known):
@@ -40,7 +37,7 @@ func ProblemAt(err error, at Place) error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return shorter(err)
 	}
-	if refused := Refusal(err, at); refused != nil {
+	if refused := Refusal(err, PodOwner{}); refused != nil {
 		return refused
 	}
 	text := err.Error()
@@ -115,9 +112,9 @@ var (
 // Refusal adds reason and command to a refusal by admission: by a quota or limit range (QuotaExceeded), or by a security
 // context constraint or pod security level (SecurityRefused). It reads the text alone, which events of a StatefulSet and
 // answers of the API server share. It is nil for any other error.
-func Refusal(err error, at Place) error {
+func Refusal(err error, owner PodOwner) error {
 	text := err.Error()
-	namespace := cmp.Or(at.Namespace, "NAMESPACE")
+	namespace := cmp.Or(owner.Namespace, "NAMESPACE")
 	switch {
 	case quota.MatchString(text):
 		return fail.Advise(fail.Because(fail.QuotaExceeded, err),
@@ -126,7 +123,7 @@ func Refusal(err error, at Place) error {
 		return fail.Advise(fail.Because(fail.QuotaExceeded, err), "oc describe limitrange -n %s", namespace)
 	case strings.Contains(text, "unable to validate against any security context constraint"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
-			"oc adm policy add-scc-to-user %s -z %s -n %s", cmp.Or(at.SCC, NeededSCC(text)), cmp.Or(at.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
+			"oc adm policy add-scc-to-user %s -z %s -n %s", cmp.Or(owner.SCC, NeededSCC(text)), cmp.Or(owner.ServiceAccount, "SERVICE-ACCOUNT"), namespace)
 	case strings.Contains(text, "failed to retrieve the required SCC"):
 		return fail.Advise(fail.Because(fail.SecurityRefused, err),
 			"oc get scc (then correct security.scc in the cluster file, or let an administrator create that one)")

@@ -26,7 +26,7 @@ func answer(code int32, reason metav1.StatusReason, message string) error {
 
 // The messages are those of real API servers.
 func TestProblem(t *testing.T) {
-	at := Place{Namespace: "nccl-test", ServiceAccount: "ml-dev-sa"}
+	owner := PodOwner{Namespace: "nccl-test", ServiceAccount: "ml-dev-sa"}
 	forbidden := func(message string) error { return answer(403, metav1.StatusReasonForbidden, message) }
 	for _, tc := range []struct {
 		name   string
@@ -140,7 +140,10 @@ func TestProblem(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			wrapped := fmt.Errorf("doing it: %w", tc.err)
-			got := ProblemAt(wrapped, at)
+			got := Refusal(wrapped, owner)
+			if got == nil {
+				got = Problem(wrapped)
+			}
 			if diff := cmp.Diff([]string{string(tc.reason), tc.next}, []string{string(fail.ReasonOf(got)), fail.NextOf(got)}); diff != "" {
 				t.Errorf("reason and next (-want +got):\n%s", diff)
 			}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // ErrClusterUnknown means that CheckCluster could not find out which cluster this is. It is a warning, not a failure.
@@ -140,11 +141,5 @@ func shortened(certificate *x509.Certificate) string {
 		common = append(common, address.String())
 	}
 	names := slices.Concat(telling, common)
-	switch {
-	case len(names) == 0:
-		return "no name"
-	case len(names) > maxNames:
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNames], ", "), len(names)-maxNames)
-	}
-	return strings.Join(names, ", ")
+	return cmp.Or(humanize.First(names, maxNames), "no name")
 }

@@ -31,8 +31,8 @@ const (
 
 // Plan is NCCL's environment on one node.
 type Plan struct {
-	Variables []Variable `json:"variables"`
-	Findings  Findings   `json:"findings,omitempty"`
+	Variables []Variable     `json:"variables"`
+	Findings  []fail.Finding `json:"findings,omitempty"`
 }
 
 // Environment has the variables to set.

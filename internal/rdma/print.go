@@ -31,7 +31,9 @@ func (f Facts) Print(w io.Writer) {
 		state = append(state, []string{"expected", f.ExpectedBandwidth().String()})
 	}
 	state.print(w)
-	f.Findings.Print(w)
+	for _, finding := range f.Findings {
+		finding.Print(w)
+	}
 }
 
 // printDevices writes the ports, the devices, their distances to the GPUs and their GIDs.
@@ -88,7 +90,9 @@ func (p Plan) Print(w io.Writer) {
 		variables = append(variables, []string{v.Name, cmp.Or(v.Value, "(unset)"), string(v.Source), v.Reason})
 	}
 	variables.print(w)
-	p.Findings.Print(w)
+	for _, finding := range p.Findings {
+		finding.Print(w)
+	}
 }
 
 type table [][]string

@@ -29,11 +29,11 @@ type Facts struct {
 	// Interfaces are those of the pod's network namespace, in the kernel's order.
 	Interfaces []Interface `json:"interfaces,omitempty"`
 	// PodInterface has the default route: the pod network's.
-	PodInterface string    `json:"podInterface,omitempty"`
-	Memory       Memlock   `json:"memlock"`
-	IOMMU        IOMMU     `json:"iommu"`
-	GPUDirect    GPUDirect `json:"gpuDirect"`
-	Findings     Findings  `json:"findings,omitempty"`
+	PodInterface string         `json:"podInterface,omitempty"`
+	Memory       Memlock        `json:"memlock"`
+	IOMMU        IOMMU          `json:"iommu"`
+	GPUDirect    GPUDirect      `json:"gpuDirect"`
+	Findings     []fail.Finding `json:"findings,omitempty"`
 }
 
 // Device is one RDMA device, as in /sys/class/infiniband.

@@ -13,7 +13,7 @@ import (
 
 // Confirm asks a question on standard error, and is nil if standard input answers yes. Errors: Cancelled.
 func Confirm(cmd *cobra.Command, question string) error {
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s Type yes: ", ForPeople(question))
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s Type yes: ", ForTerminal(question))
 	answers := make(chan string, 1)
 	go func() {
 		answer, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // an end without an answer is no yes

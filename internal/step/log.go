@@ -67,7 +67,7 @@ func (h *textHandler) Handle(_ context.Context, record slog.Record) error {
 	if record.Level == slog.LevelWarn {
 		line.WriteString("warning: ")
 	}
-	line.WriteString(ForPeople(record.Message))
+	line.WriteString(ForTerminal(record.Message))
 	line.WriteByte('\n')
 	h.mu.Lock()
 	defer h.mu.Unlock()

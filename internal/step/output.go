@@ -94,7 +94,7 @@ func (o *OutputFlag) Print(out io.Writer, value any, text func(io.Writer) error)
 	}
 	var b strings.Builder
 	err := text(&b)
-	if _, failed := io.WriteString(out, ForPeople(b.String())); err == nil {
+	if _, failed := io.WriteString(out, ForTerminal(b.String())); err == nil {
 		err = failed
 	}
 	return err

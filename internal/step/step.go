@@ -118,7 +118,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	switch {
 	case Printed(err):
 	case code == WrongUsage:
-		fmt.Fprintf(to.err, "%s: %s\nRun '%s --help' for usage.\n", cmd.CommandPath(), ForPeople(indented(err.Error())+advice(err)), cmd.CommandPath())
+		fmt.Fprintf(to.err, "%s: %s\nRun '%s --help' for usage.\n", cmd.CommandPath(), ForTerminal(indented(err.Error())+advice(err)), cmd.CommandPath())
 	default:
 		report(newLog(to.failures, IsJSON(cmd)), cmd.CommandPath(), err)
 	}

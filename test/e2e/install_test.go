@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/initcluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/setup"
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
@@ -50,7 +51,7 @@ func installUninstallInit(u trainer) {
 	u.install(file)
 	u.applyText("{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: kept, labels: {ml-dev-env/environment: kept}}, spec: {accessModes: [ReadWriteMany], storageClassName: nfs-csi, resources: {requests: {storage: 1Gi}}}}")
 	for range 2 {
-		if out, err = u.command(install.UninstallCommand()); err != nil {
+		if out, err = u.command(setup.UninstallCommand()); err != nil {
 			u.Fatalf("uninstall: %v\n%s", err, out)
 		}
 		u.mustContain(out, "kept (1Gi)")

@@ -23,7 +23,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/schedule"
-	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/setup"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -382,7 +382,7 @@ func (s training) trainer(u user) trainer {
 // file.
 func (u trainer) install(clusterFile string, flags ...string) {
 	u.Helper()
-	cmd := install.Command(mldevenv.Bundle, schedule.Carry)
+	cmd := setup.InstallCommand(mldevenv.Bundle, schedule.Carry)
 	var out bytes.Buffer
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)

@@ -20,6 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Bounds of a search for checkpoints: the training writes these files.
@@ -139,12 +140,7 @@ func checkpoint(path string, entry fs.FileInfo, search agent.CheckpointSearch) a
 			c.Format = p.deepSpeed()
 		}
 	}
-	const most = 3
-	more := ""
-	if n := len(p.missing) - most; n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
-	}
-	c.Missing = strings.Join(p.missing[:min(len(p.missing), most)], ", ") + more
+	c.Missing = humanize.First(p.missing, 3)
 	return c
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/sethvargo/go-githubactions"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -27,7 +28,7 @@ func failed() receipt.Receipt {
 		Phases:  []receipt.Phase{{Name: "train", Status: "Failed", Reason: "RankFailed", Seconds: 61.4}},
 		Nodes:   []receipt.Node{{KubernetesNode: "gpu-1", GPUs: []string{"a", "b"}, Model: "NVIDIA H100"}, {Node: 1, KubernetesNode: "gpu-2", GPUs: []string{"c", "d"}}},
 		Ranks:   []receipt.Rank{{Rank: 3, Node: 1, Tail: []string{"</pre><script>", "", "ValueError"}}},
-		Cause:   &receipt.Cause{Rank: 3, Node: 1, Python: &agent.PythonError{Type: "ValueError", Message: "100% nan", File: tree + "/model/train.py", Line: 12}},
+		Cause:   &cause.Culprit{Rank: 3, Node: 1, Python: &agent.PythonError{Type: "ValueError", Message: "100% nan", File: tree + "/model/train.py", Line: 12}},
 		Metrics: []byte(`{"loss":2.25}`),
 		Curve:   &metrics.Curve{Points: []metrics.Point{{Step: 1, Loss: &loss[0]}, {Step: 2}, {Step: 3, Loss: &loss[1]}}},
 		Fabric: &fabric.Report{Verdict: fabric.Pass, Bandwidth: 90e9, Expected: 97e9, Measurements: []fabric.Measurement{

@@ -108,8 +108,8 @@ func (f Facts) state(node *corev1.Node) string {
 			text += ": " + strings.Join(held.Holders, ", ")
 		}
 	}
-	if candidates := diagnose.Candidates([]corev1.Node{*node}, &corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}); len(candidates) > 0 && candidates[0].Problem != "" {
-		text += "; " + candidates[0].Problem
+	if candidates := diagnose.Candidates([]corev1.Node{*node}, &corev1.PodSpec{Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}}}); len(candidates) > 0 && candidates[0].Seen != "" {
+		text += "; " + candidates[0].Seen
 	}
 	return humanize.OneLine(text, 200)
 }

@@ -80,7 +80,7 @@ type rdmaNode struct {
 type rdmaReport struct {
 	Nodes []rdmaNode `json:"nodes"`
 	// Between are the findings between nodes.
-	Between rdma.Findings `json:"between,omitempty"`
+	Between []fail.Finding `json:"between,omitempty"`
 }
 
 func (o *rdmaOptions) run(cmd *cobra.Command) error {
@@ -176,6 +176,8 @@ func (r rdmaReport) print(w io.Writer, brief bool) {
 	}
 	if len(r.Between) > 0 {
 		fmt.Fprintln(w, "between the nodes:")
-		r.Between.Print(w)
+		for _, finding := range r.Between {
+			finding.Print(w)
+		}
 	}
 }

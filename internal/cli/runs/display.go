@@ -109,7 +109,7 @@ func endOf(t *run.TaskRun) string {
 func (d *display) print(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.writeLine(step.ForPeople(fmt.Sprintf(format, args...)))
+	d.writeLine(step.ForTerminal(fmt.Sprintf(format, args...)))
 }
 
 // ask prints an explanation, and the question as the last line until resume. Other lines come above the question.

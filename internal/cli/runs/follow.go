@@ -55,7 +55,7 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	defer endUpload()
 	waiting, endWaiting := context.WithCancel(ctx)
 	defer endWaiting()
-	go f.watchVerdict(waiting)
+	go f.watchFailure(waiting)
 	if f.display.width != nil {
 		go f.watchTraining(waiting)
 	}
@@ -179,18 +179,18 @@ func (f *follower) follow(ctx context.Context) (outcome launch.Outcome, over boo
 	}
 }
 
-// verdictEvery is how often watchVerdict looks.
-const verdictEvery = 15 * time.Second
+// failureEvery is how often watchFailure looks.
+const failureEvery = 15 * time.Second
 
-// watchVerdict prints what a run waits for if no task follows one that has failed for good: Tekton may stand still. It
+// watchFailure prints what a run waits for if no task follows one that has failed for good: Tekton may stand still. It
 // asks the reaper's code, so that it promises nothing while a retry of the task is slow.
-func (f *follower) watchVerdict(ctx context.Context) {
+func (f *follower) watchFailure(ctx context.Context) {
 	leases, name, printed := leasesOf(f.clients), cmp.Or(launch.ValueOf(f.run, "name"), objects.DefaultName), false
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(verdictEvery):
+		case <-time.After(failureEvery):
 		}
 		found, err := leases.Find(ctx, name)
 		held := err == nil && lease.HolderOf(found).ID == string(f.run.UID)
@@ -198,7 +198,7 @@ func (f *follower) watchVerdict(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case held && !printed:
-			if why, err := reaper.Abandoned(ctx, f.clients, found); err == nil && why != "" && lease.VerdictOf(found) != nil {
+			if why, err := reaper.Abandoned(ctx, f.clients, found); err == nil && why != "" && lease.FailureOf(found) != nil {
 				f.display.print("== %s; if Tekton starts none, the reaper releases the environment in about a minute", why)
 				printed = true
 			}
@@ -287,7 +287,7 @@ func conclude(out, problems io.Writer, o launch.Outcome) error {
 
 // say prints a text whose commands the user can run.
 func say(out io.Writer, format string, args ...any) {
-	fmt.Fprint(out, step.ForPeople(fmt.Sprintf(format, args...)))
+	fmt.Fprint(out, step.ForTerminal(fmt.Sprintf(format, args...)))
 }
 
 func took(o launch.Outcome) string {

@@ -233,9 +233,9 @@ func TestWaitingForTekton(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			f.watchVerdict(t.Context())
+			f.watchFailure(t.Context())
 		}()
-		if err := leases.Conclude(t.Context(), "ml-dev-env", "uid-1", lease.Verdict{Task: "train", Reason: fail.NodeLost, Ended: time.Now()}); err != nil {
+		if err := leases.Conclude(t.Context(), "ml-dev-env", "uid-1", lease.Failure{Task: "train", Reason: fail.NodeLost, Ended: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 		// Tekton is slow to retry the task: the pod of the retry pulls its image.

@@ -21,6 +21,7 @@ import (
 
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -213,7 +214,7 @@ func TestReceiptOfAFailure(t *testing.T) {
 		{Name: "env", Value: v1.ParamValue{Type: v1.ParamTypeArray, ArrayVal: []string{"A=1", "MLENV_RESUME_FROM=first"}}},
 	}}}
 	if err := printReceipt(&out, receipt.Receipt{Run: "mine", Namespace: "ns", Verdict: receipt.Failed, Reason: "RankFailed", Message: "rank 1 exited:\n  Traceback\n",
-		Cause:    &receipt.Cause{Rank: 1, Python: &agent.PythonError{Type: "E", Message: "m", File: "t.py", Line: 2, Traceback: []string{"Traceback:", "  File t.py", "E: m"}}},
+		Cause:    &cause.Culprit{Rank: 1, Python: &agent.PythonError{Type: "E", Message: "m", File: "t.py", Line: 2, Traceback: []string{"Traceback:", "  File t.py", "E: m"}}},
 		Training: &receipt.Training{Script: "train.py", Args: []string{"--lr=1"}}}, of); err != nil {
 		t.Fatal(err)
 	}

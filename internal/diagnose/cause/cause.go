@@ -51,6 +51,27 @@ type Cause struct {
 	Waiting *agent.RankStatus
 }
 
+// Culprit is the rank of a cause as Leases and receipts have it.
+type Culprit struct {
+	Rank   int                `json:"rank"`
+	Node   int                `json:"node"`
+	Exit   agent.Exit         `json:"exit"`
+	Python *agent.PythonError `json:"python,omitempty"`
+}
+
+// mostTraceback is the longest traceback that an agent keeps, in bytes. All annotations of a Lease have 256 KiB.
+const mostTraceback = 20 << 10
+
+// Culprit is the rank alone. It omits a traceback that no agent wrote: ranks can forge what an agent answers.
+func (c Cause) Culprit() *Culprit {
+	culprit := &Culprit{Rank: c.Rank.Rank, Node: c.Rank.Node, Exit: c.Rank.Exit, Python: c.Rank.Python}
+	if p := culprit.Python; p != nil && len(strings.Join(p.Traceback, "")) > mostTraceback {
+		python := *p
+		python.Traceback, culprit.Python = nil, &python
+	}
+	return culprit
+}
+
 // Find is the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok
 // is false if no rank failed.
 //
@@ -237,7 +258,13 @@ func (c Cause) Symptom() string {
 	return InTree(text.String())
 }
 
-// Err is the cause as an error with the rank, its exit, the place in the code, and its last lines as the error's tail.
+// Error is the error of a training that Cause ended.
+type Error struct {
+	Cause
+	error
+}
+
+// Err is the cause as an Error with the rank, its exit, the place in the code, and its last lines as the error's tail.
 func (c Cause) Err(job Job) error {
 	reason, next := fail.RankFailed, job.log(c.Rank.Node, c.Rank.Rank)
 	var said strings.Builder
@@ -260,7 +287,7 @@ func (c Cause) Err(job Job) error {
 	case !c.Known && c.Waiting == nil:
 		said.WriteString("; it lost its peers, and no rank shows an error of its own")
 	}
-	err := fail.Because(reason, errors.New(InTree(said.String())))
+	err := fail.Because(reason, Error{c, errors.New(InTree(said.String()))})
 	if len(c.Rank.Tail) > 0 {
 		tail := make([]string, len(c.Rank.Tail))
 		for i, line := range c.Rank.Tail {

@@ -3,8 +3,10 @@ package cause
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -130,6 +132,9 @@ func TestCulprits(t *testing.T) {
 			rank = *found.Left
 		}
 		err := found.Err(Job{})
+		if failed := (Error{}); !errors.As(err, &failed) || failed.Rank.Rank != found.Rank.Rank {
+			t.Errorf("the error is of %+v, want the cause that was found", failed)
+		}
 		if training.Rank != "any" && training.Rank != strconv.Itoa(rank.Rank) || fail.ReasonOf(err) != training.Reason || !strings.Contains(err.Error(), training.Want) {
 			t.Errorf("%s, %s: got %s: %v; want rank %s and %s with %q", training.Launcher, training.Name, fail.ReasonOf(err), err, training.Rank, training.Reason, training.Want)
 		}
@@ -233,5 +238,19 @@ func TestCauseErr(t *testing.T) {
 	killed := Cause{Known: true, Rank: agent.RankStatus{Exit: agent.Exit{Code: -1, Signal: "SIGKILL", OutOfMemory: true}}}.Err(Job{})
 	if got := fail.ReasonOf(killed); got != fail.OutOfMemory || !strings.Contains(killed.Error(), "was killed for memory") {
 		t.Errorf("reason %s (%v), want OutOfMemory", got, killed)
+	}
+}
+
+// A culprit fits an annotation whatever a rank has made of its agent's answer.
+func TestCulpritFitsALease(t *testing.T) {
+	long := slices.Repeat([]string{strings.Repeat("<", 2000)}, 100)
+	rank := agent.RankStatus{Rank: 3, Python: &agent.PythonError{Type: long[0], Message: long[0], First: long[0], File: long[0], Traceback: long}}
+	content, err := json.Marshal(Cause{Rank: rank}.Culprit())
+	if err != nil || len(content) > 128<<10 {
+		t.Errorf("%d bytes, %v", len(content), err)
+	}
+	rank.Python.Traceback = []string{"Traceback (most recent call last):", "ValueError"}
+	if got := (Cause{Rank: rank}).Culprit(); len(got.Python.Traceback) != 2 {
+		t.Errorf("the traceback is %q", got.Python.Traceback)
 	}
 }

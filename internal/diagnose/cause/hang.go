@@ -6,6 +6,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -17,8 +18,8 @@ import (
 var collective = regexp.MustCompile(`^_?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast|reduce|gather|scatter|barrier|monitored_barrier|store_based_barrier|` +
 	`send|recv|isend|irecv|batch_isend_irecv|init_process_group|init_distributed|new_group|rendezvous|create_c10d_store|wait_tensor)(_\w+)?$`)
 
-// place is where a rank is.
-type place struct {
+// callSite is where a rank is.
+type callSite struct {
 	// function and at are the call in Python: the collective, or the function of the training's own code.
 	function, at string
 	// waits is true in a collective.
@@ -27,30 +28,30 @@ type place struct {
 	stopped bool
 }
 
-func placeOf(a agent.RankActivity) (p place) {
-	p.stopped = strings.EqualFold(a.State, "T")
+func callSiteOf(a agent.RankActivity) (site callSite) {
+	site.stopped = strings.EqualFold(a.State, "T")
 	for _, f := range a.Frames {
 		installed := pyerror.Installed(f.File)
-		if installed && !p.waits && (strings.Contains(f.File, "/torch/distributed/") || strings.Contains(f.File, "/deepspeed/comm/")) && collective.MatchString(f.Function[strings.LastIndexByte(f.Function, '.')+1:]) {
-			p.function, p.waits = f.Function, true
+		if installed && !site.waits && (strings.Contains(f.File, "/torch/distributed/") || strings.Contains(f.File, "/deepspeed/comm/")) && collective.MatchString(f.Function[strings.LastIndexByte(f.Function, '.')+1:]) {
+			site.function, site.waits = f.Function, true
 		}
 		if !installed {
-			p.function, p.at = cmp.Or(p.function, f.Function), fmt.Sprintf("%s:%d", InTree(f.File), f.Line)
+			site.function, site.at = cmp.Or(site.function, f.Function), fmt.Sprintf("%s:%d", InTree(f.File), f.Line)
 			break
 		}
 	}
-	if p.at == "" && len(a.Frames) > 0 {
+	if site.at == "" && len(a.Frames) > 0 {
 		f := a.Frames[0]
-		p.function, p.at = cmp.Or(p.function, f.Function), fmt.Sprintf("%s:%d", f.File, f.Line)
+		site.function, site.at = cmp.Or(site.function, f.Function), fmt.Sprintf("%s:%d", f.File, f.Line)
 	}
-	if p.at == "" && a.Waits != "" {
-		p.function, p.at = a.Waits, "in the kernel"
+	if site.at == "" && a.Waits != "" {
+		site.function, site.at = a.Waits, "in the kernel"
 	}
-	return p
+	return site
 }
 
-// describe is what ranks at the place do; several is true for more than one.
-func (p place) describe(several bool) string {
+// describe is what ranks at the call site do; several is true for more than one.
+func (site callSite) describe(several bool) string {
 	verb := func(one, more string) string {
 		if several {
 			return more
@@ -58,13 +59,13 @@ func (p place) describe(several bool) string {
 		return one
 	}
 	in := ""
-	if p.function != "" {
-		in = fmt.Sprintf(" in %s (%s)", p.function, p.at)
+	if site.function != "" {
+		in = fmt.Sprintf(" in %s (%s)", site.function, site.at)
 	}
 	switch {
-	case p.stopped:
+	case site.stopped:
 		return verb("is", "are") + " stopped by a signal" + in
-	case p.waits:
+	case site.waits:
 		return verb("waits", "wait") + in
 	case in == "":
 		return verb("does", "do") + " something unknown"
@@ -73,17 +74,23 @@ func (p place) describe(several bool) string {
 }
 
 // Doing is what a rank does, as a clause without its subject.
-func Doing(a agent.RankActivity) string { return placeOf(a).describe(false) }
+func Doing(a agent.RankActivity) string { return callSiteOf(a).describe(false) }
 
-// Absent are the ranks that have not come to the rendezvous and have not ended, those that have not started with their node alone, and
-// the number of those that have come.
-func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.RankStatus, arrived int) {
+// byRank are the statuses of all ranks that have started.
+func byRank(statuses []agent.JobStatus) map[int]agent.RankStatus {
 	known := map[int]agent.RankStatus{}
 	for _, status := range statuses {
 		for _, rank := range status.Ranks {
 			known[rank.Rank] = rank
 		}
 	}
+	return known
+}
+
+// Absent are the ranks that have not come to the rendezvous and have not ended, those that have not started with their node alone, and
+// the number of those that have come.
+func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.RankStatus, arrived int) {
+	known := byRank(statuses)
 	for node := range spec.Nodes {
 		for _, number := range spec.Ranks(node) {
 			rank, started := known[number]
@@ -102,15 +109,10 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 
 // Hang is the likely culprit of a training without progress, in one sentence: the ranks that have not started, that have ended,
 // that have not come to the rendezvous, that have entered fewer collectives than the others, that are stopped, that are in no collective while others wait in one, or that are elsewhere than most. If all are at the
-// same place, it is that.
+// same call site, it is that.
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
-	known := map[int]agent.RankStatus{}
-	for _, status := range statuses {
-		for _, rank := range status.Ranks {
-			known[rank.Rank] = rank
-		}
-	}
-	at := map[place][]agent.RankActivity{}
+	known := byRank(statuses)
+	at := map[callSite][]agent.RankActivity{}
 	var missing, ended []int
 	nodes := map[int]int{}
 	doing := map[int]agent.RankActivity{}
@@ -128,19 +130,19 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 			case !r.Ended.IsZero():
 				ended = append(ended, rank)
 			case asked:
-				at[placeOf(a)] = append(at[placeOf(a)], a)
+				at[callSiteOf(a)] = append(at[callSiteOf(a)], a)
 			}
 		}
 	}
 	absent, arrived := Absent(spec, statuses)
 	behind := desync(activities, nodes)
 	// The most ranks come last; of as many, those that wait.
-	places := slices.SortedFunc(maps.Keys(at), func(a, b place) int {
+	sites := slices.SortedFunc(maps.Keys(at), func(a, b callSite) int {
 		return cmp.Or(flag(b.stopped)-flag(a.stopped), flag(a.waits)-flag(b.waits), len(at[a])-len(at[b]), cmp.Compare(at[a][0].Rank, at[b][0].Rank))
 	})
 	others := ""
-	if len(places) > 0 {
-		last := places[len(places)-1]
+	if len(sites) > 0 {
+		last := sites[len(sites)-1]
 		others = fmt.Sprintf("%s %s", humanize.Count(len(at[last]), "rank"), last.describe(len(at[last]) > 1))
 	}
 	while := func(culprit string) string {
@@ -166,15 +168,15 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 		return while(culprit)
 	case behind != "":
 		return behind
-	case len(places) == 0:
+	case len(sites) == 0:
 		return "no agent reported what its ranks do"
-	case len(places) == 1:
-		if n := len(at[places[0]]); n > 1 {
+	case len(sites) == 1:
+		if n := len(at[sites[0]]); n > 1 {
 			return "all " + others
 		}
-		return fmt.Sprintf("rank %d %s", at[places[0]][0].Rank, places[0].describe(false))
+		return fmt.Sprintf("rank %d %s", at[sites[0]][0].Rank, sites[0].describe(false))
 	}
-	first := places[0]
+	first := sites[0]
 	var culprits []int
 	for _, a := range at[first] {
 		culprits = append(culprits, a.Rank)
@@ -201,16 +203,11 @@ func ranksOf(ranks []int, nodes map[int]int) string {
 	if len(ranks) == 1 {
 		return fmt.Sprintf("rank %d on node %d", ranks[0], nodes[ranks[0]])
 	}
-	const most = 8
 	var names []string
-	for _, rank := range ranks[:min(len(ranks), most)] {
-		names = append(names, fmt.Sprint(rank))
+	for _, rank := range ranks {
+		names = append(names, strconv.Itoa(rank))
 	}
-	if more := len(ranks) - most; more > 0 {
-		return fmt.Sprintf("ranks %s and %d more", strings.Join(names, ", "), more)
-	}
-	last := len(names) - 1
-	return fmt.Sprintf("ranks %s and %s", strings.Join(names[:last], ", "), names[last])
+	return "ranks " + humanize.FirstAnd(names, 8)
 }
 
 // Bounds above which a rank works, in processors and bytes over the time of a request for stacks.
@@ -225,15 +222,15 @@ const (
 // NCCL uses a whole processor. A rank in an uninterruptible wait (state D) works too: it saves or loads, perhaps in one long
 // call, of which the counters show nothing before it returns.
 func Works(before, now []agent.RankActivity) (rank int, works bool) {
-	at, waiting := map[place]int{}, 0
+	at, waiting := map[callSite]int{}, 0
 	for _, a := range now {
-		p := placeOf(a)
-		at[p]++
-		waiting += flag(p.waits)
+		site := callSiteOf(a)
+		at[site]++
+		waiting += flag(site.waits)
 	}
 	for _, a := range now {
-		p := placeOf(a)
-		if p.stopped {
+		site := callSiteOf(a)
+		if site.stopped {
 			continue
 		}
 		if a.ChildCPU >= workCPU || a.IO >= workIO || strings.EqualFold(a.State, "D") {
@@ -242,7 +239,7 @@ func Works(before, now []agent.RankActivity) (rank int, works bool) {
 		i := slices.IndexFunc(before, func(b agent.RankActivity) bool { return b.Rank == a.Rank })
 		changed := i >= 0 && !slices.Equal(before[i].Frames, a.Frames)
 		// With two ranks at two places neither is where most are, unless the other one is known to wait.
-		alone := !p.waits && (len(now) == 1 || 2*at[p] < len(now) || at[p] < len(now) && at[p]+waiting == len(now))
+		alone := !site.waits && (len(now) == 1 || 2*at[site] < len(now) || at[site] < len(now) && at[site]+waiting == len(now))
 		if a.CPU >= workCPU && (changed || alone || a.Frames == nil) {
 			return a.Rank, true
 		}
@@ -253,7 +250,7 @@ func Works(before, now []agent.RankActivity) (rank int, works bool) {
 // Waits reports whether a rank evidently waits for another one: it is in a collective, or one is stopped by a signal.
 func Waits(now []agent.RankActivity) bool {
 	return slices.ContainsFunc(now, func(a agent.RankActivity) bool {
-		p := placeOf(a)
-		return p.waits || p.stopped
+		site := callSiteOf(a)
+		return site.waits || site.stopped
 	})
 }

@@ -137,7 +137,7 @@ func worlds() []asked {
 		}, []fail.Reason{"NoSocketInterface", "SettingChanged"}},
 		{"the IOMMU", func(w *world) {
 			w.overRDMA()
-			w.nodes[1].rdma.Findings = rdma.Findings{{Level: fail.Degraded, Reason: rdma.IOMMUTranslates, Seen: "IOMMU: it translates the devices' addresses", Next: "boot the node's kernel with iommu=pt (by a MachineConfig)"}}
+			w.nodes[1].rdma.Findings = []fail.Finding{{Level: fail.Degraded, Reason: rdma.IOMMUTranslates, Seen: "IOMMU: it translates the devices' addresses", Next: "boot the node's kernel with iommu=pt (by a MachineConfig)"}}
 			w.job(func(node int, s *agent.JobStatus) {
 				s.NCCL = printed(node, "NET/IB: Got completion from peer 10.129.0.21<54862> with status=IBV_WC_LOC_PROT_ERR(4) opcode=IBV_WC_SEND(0) reqSize=65536 vendor_err=81 req_type=Send localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.103.8 hca mlx5_6")
 			})
@@ -145,7 +145,7 @@ func worlds() []asked {
 		{"memory lock and an address twice", func(w *world) {
 			w.overRDMA()
 			w.nodes[1].rdma.Devices[0].Ports[0].Address = w.nodes[0].rdma.Devices[0].Ports[0].Address
-			w.nodes[1].rdma.Findings = rdma.Findings{{Level: fail.Broken, Reason: rdma.MemoryLimited, Seen: "locking memory: 8 MiB: IPC_LOCK is not effective: registering memory would fail with ENOMEM"}}
+			w.nodes[1].rdma.Findings = []fail.Finding{{Level: fail.Broken, Reason: rdma.MemoryLimited, Seen: "locking memory: 8 MiB: IPC_LOCK is not effective: registering memory would fail with ENOMEM"}}
 		}, []fail.Reason{"MemoryLimited", "AddressTwice"}},
 		{"rails differ while a node is silent", func(w *world) {
 			w.third()

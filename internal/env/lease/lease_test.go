@@ -594,7 +594,7 @@ func TestKeepRenewed(t *testing.T) {
 	})
 }
 
-// A verdict stays until a step renews the Lease again, and only the holder's run writes one.
+// A failure stays until a step renews the Lease again, and only the holder's run writes one.
 func TestConclude(t *testing.T) {
 	client, kube, _ := clientOf([]runtime.Object{leaseOf(ours(), 0)})
 	away := true
@@ -602,27 +602,27 @@ func TestConclude(t *testing.T) {
 		defer func() { away = false }()
 		return away, nil, apierrors.NewServiceUnavailable("starting")
 	})
-	want := Verdict{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Metrics: `{"step":7}`, Started: time.Unix(1, 0).UTC(), Ended: time.Unix(2, 0).UTC()}
-	verdict := func() *Verdict {
+	want := Failure{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Metrics: `{"step":7}`, Started: time.Unix(1, 0).UTC(), Ended: time.Unix(2, 0).UTC()}
+	failure := func() *Failure {
 		t.Helper()
 		lease, err := client.Find(t.Context(), "env")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return VerdictOf(lease)
+		return FailureOf(lease)
 	}
-	if err := client.Conclude(t.Context(), "env", "uid-2", want); fail.ReasonOf(err) != fail.EnvironmentMissing || verdict() != nil {
-		t.Errorf("another run: got %v and %+v, want EnvironmentMissing and no verdict", err, verdict())
+	if err := client.Conclude(t.Context(), "env", "uid-2", want); fail.ReasonOf(err) != fail.EnvironmentMissing || failure() != nil {
+		t.Errorf("another run: got %v and %+v, want EnvironmentMissing and no failure", err, failure())
 	}
 	synctest.Test(t, func(t *testing.T) {
 		if err := client.Conclude(t.Context(), "env", "uid-1", want); err != nil {
 			t.Error(err)
 		}
 	})
-	if diff := cmp.Diff(&want, verdict()); diff != "" {
+	if diff := cmp.Diff(&want, failure()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if err := client.hold(leaseOf(ours(), 0)).Renew(t.Context()); err != nil || verdict() != nil {
-		t.Errorf("after a renewal: %v, and the verdict is %+v; want none", err, verdict())
+	if err := client.hold(leaseOf(ours(), 0)).Renew(t.Context()); err != nil || failure() != nil {
+		t.Errorf("after a renewal: %v, and the failure is %+v; want none", err, failure())
 	}
 }

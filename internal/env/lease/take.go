@@ -136,7 +136,7 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	now := metav1.NewMicroTime(c.Now())
 	lease = lease.DeepCopy()
 	lease.Name, lease.Namespace = r.Name, c.Namespace
-	delete(lease.Annotations, verdictAnnotation)
+	delete(lease.Annotations, failureAnnotation)
 	if lease.Labels == nil {
 		lease.Labels = map[string]string{}
 	}

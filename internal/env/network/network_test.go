@@ -106,7 +106,7 @@ func TestEachNodeGetsItsOwn(t *testing.T) {
 
 func TestWhatIsInTheWay(t *testing.T) {
 	memory := detected(0, "mlx5_6")
-	memory.Findings = rdma.Findings{{Level: fail.Broken, Reason: rdma.MemoryLimited, Seen: "locking memory: 8 MiB", Next: "give the pod an SCC"}}
+	memory.Findings = []fail.Finding{{Level: fail.Broken, Reason: rdma.MemoryLimited, Seen: "locking memory: 8 MiB", Next: "give the pod an SCC"}}
 	tests := []struct {
 		name  string
 		facts []rdma.Facts

@@ -92,7 +92,7 @@ func ready(period, failures int32) *corev1.Probe {
 }
 
 // resources are a node's requests or limits; devices can only be the same in both.
-func (b builder) resources(amounts cluster.ResourceAmounts) corev1.ResourceList {
+func (b builder) resources(amounts cluster.ResourceList) corev1.ResourceList {
 	list := corev1.ResourceList{
 		corev1.ResourceCPU:    amounts.CPU.Quantity,
 		corev1.ResourceMemory: amounts.Memory.Quantity,

@@ -110,11 +110,11 @@ func (r Request) Validate() error {
 	if len(c.mistakes) == 0 {
 		return nil
 	}
-	err := fail.Because(fail.InvalidInput, fmt.Errorf("checking the request: %w", errors.Join(c.mistakes...)))
+	f := fail.Finding{Reason: fail.InvalidInput, Object: "the request", Seen: errors.Join(c.mistakes...).Error()}
 	if len(c.next) > 0 {
-		return fail.Advise(err, "use %s; or correct the cluster file, if the nodes have more", strings.Join(c.next, " "))
+		f.Next = fmt.Sprintf("use %s; or correct the cluster file, if the nodes have more", strings.Join(c.next, " "))
 	}
-	return err
+	return f.Err("checking")
 }
 
 type checker struct {

@@ -10,12 +10,12 @@ import (
 	mozilla "golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// hostRoots is where Debian and its relatives keep the certificate authorities.
-const hostRoots = "/etc/ssl/certs/ca-certificates.crt"
+// HostRootsFile is where Debian and its relatives keep the certificate authorities.
+const HostRootsFile = "/etc/ssl/certs/ca-certificates.crt"
 
 // HostRoots are the certificate authorities of this machine as PEM, or nil if it keeps them elsewhere.
 func HostRoots() ([]byte, error) {
-	roots, err := os.ReadFile(hostRoots)
+	roots, err := os.ReadFile(HostRootsFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -25,8 +25,8 @@ type Request struct {
 	Source bundle.Source
 	// Repository is the prefix of the images REPOSITORY/steps and REPOSITORY/tasks.
 	Repository string
-	// Output is a missing or empty folder.
-	Output string
+	// To is a missing or empty folder.
+	To string
 	// Base is the base of the steps image, "" for the one that pin recorded.
 	Base string
 	// Snapshot is for trying sources whose Tasks do not name the image yet.
@@ -68,9 +68,10 @@ func CheckVersion(version string) error {
 type Release struct {
 	request Request
 	steps   bundle.StepsRelease
-	tekton  bundle.TektonRelease
 	// StepsImage is the future reference of the image.
 	StepsImage name.Digest
+	// Tasks are the bundles of Tasks and Pipelines.
+	Tasks bundle.TektonRelease
 }
 
 // steps builds the steps image with Mozilla's certificate authorities, so that the digest is the same on any machine.
@@ -125,7 +126,7 @@ func Make(ctx context.Context, progress io.Writer, request Request) (Release, er
 	if err != nil {
 		return Release{}, err
 	}
-	if err := emptyFolder(request.Output); err != nil {
+	if err := emptyFolder(request.To); err != nil {
 		return Release{}, err
 	}
 	work, err := os.MkdirTemp("", "mlenv-release-")
@@ -175,7 +176,7 @@ func emptyFolder(dir string) error {
 }
 
 func (r *Release) write(file string, content []byte) error {
-	return os.WriteFile(filepath.Join(r.request.Output, file), content, 0o644)
+	return os.WriteFile(filepath.Join(r.request.To, file), content, 0o644)
 }
 
 // writeImages writes both layouts and the bill of materials of the steps image.
@@ -188,7 +189,7 @@ func (r *Release) writeImages(work string) error {
 	if err != nil {
 		return err
 	}
-	if r.tekton, err = r.request.Source.NewTektonRelease(objects, at, r.StepsImage); err != nil {
+	if r.Tasks, err = r.request.Source.NewTektonRelease(objects, at, r.StepsImage); err != nil {
 		return err
 	}
 	layouts := []struct {
@@ -196,7 +197,7 @@ func (r *Release) writeImages(work string) error {
 		write func(dir string) error
 	}{
 		{stepsArchive, func(dir string) error { return r.steps.Layout(dir, r.request.Source.Version) }},
-		{tasksArchive, r.tekton.Layout},
+		{tasksArchive, r.Tasks.Layout},
 	}
 	for _, layout := range layouts {
 		dir := filepath.Join(work, layout.file)
@@ -226,7 +227,7 @@ func (r *Release) writePrograms(ctx context.Context, progress io.Writer) error {
 	}{{"mlenv", desks()}, {"mlenv-agent", bundle.Platforms()}} {
 		var compiled []string
 		for _, platform := range product.platforms {
-			program := filepath.Join(r.request.Output, product.name+"-"+platform.OS+"-"+platform.Architecture)
+			program := filepath.Join(r.request.To, product.name+"-"+platform.OS+"-"+platform.Architecture)
 			fmt.Fprintf(progress, "compiling %s for %s\n", product.name, platform)
 			if err := source.CompileProgram(ctx, "cmd/"+product.name, program, platform); err != nil {
 				return err
@@ -260,7 +261,7 @@ func (r *Release) Push(ctx context.Context, progress io.Writer) (bundle string, 
 	if _, err := r.steps.Push(ctx, progress, tag); err != nil {
 		return "", err
 	}
-	return r.tekton.Push(ctx)
+	return r.Tasks.Push(ctx)
 }
 
 // notes are the changelog's section of the version.

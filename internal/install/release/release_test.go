@@ -51,14 +51,14 @@ func TestWriteInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &Release{request: Request{Source: bundle.Source{Dir: "../../.."}, Output: t.TempDir()}, StepsImage: image}
+	r := &Release{request: Request{Source: bundle.Source{Dir: "../../.."}, To: t.TempDir()}, StepsImage: image}
 	if err := r.writeInstall(); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.writeSums(); err != nil {
 		t.Fatal(err)
 	}
-	content, err := os.ReadFile(filepath.Join(r.request.Output, installFile))
+	content, err := os.ReadFile(filepath.Join(r.request.To, installFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestWriteInstall(t *testing.T) {
 	if strings.Contains(text, "name: mlenv-cluster-default\n") {
 		t.Error("there is a cluster file, which nobody else can write")
 	}
-	sums, err := os.ReadFile(filepath.Join(r.request.Output, sumsFile))
+	sums, err := os.ReadFile(filepath.Join(r.request.To, sumsFile))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,13 +10,13 @@ import (
 
 // writeSums writes the checksums of all other files of the folder for sha256sum --check.
 func (r *Release) writeSums() error {
-	entries, err := os.ReadDir(r.request.Output)
+	entries, err := os.ReadDir(r.request.To)
 	if err != nil {
 		return fmt.Errorf("writing the checksums: %w", err)
 	}
 	var sums strings.Builder
 	for _, entry := range entries {
-		content, err := os.ReadFile(filepath.Join(r.request.Output, entry.Name()))
+		content, err := os.ReadFile(filepath.Join(r.request.To, entry.Name()))
 		if err != nil {
 			return fmt.Errorf("writing the checksums: %w", err)
 		}

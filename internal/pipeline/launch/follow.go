@@ -231,7 +231,7 @@ func (f *follower) updateTask(found *v1.TaskRun) {
 	}
 	attempt, status := len(found.Status.RetriesStatus), found.Status
 	if run.TaskRunOf(found).Final() {
-		// Nothing of an attempt that only repeats the verdict is worth an event, except its end.
+		// Nothing of an attempt that only repeats the failure is worth an event, except its end.
 		attempt--
 		status = found.Status.RetriesStatus[attempt]
 	}

@@ -28,7 +28,7 @@ type Point struct {
 	Step float64 `json:"step"`
 	// Elapsed is the time from the first line of the curve to the last of the point.
 	Elapsed *time.Duration `json:"elapsedNanoseconds,omitempty"`
-	// Loss is the mean of the finite losses, Highest the highest of several.
+	// Loss is the mean of the finite lossCount, Highest the highest of several.
 	Loss    *float64 `json:"loss,omitempty"`
 	Highest *float64 `json:"highestLoss,omitempty"`
 	// NotFinite is the number of lines whose loss was NaN or infinite.
@@ -72,9 +72,9 @@ type bucket struct {
 	step            float64
 	at              time.Time
 	tokens, samples float64
-	// losses is the number of finite losses.
-	losses, notFinite int
-	lossSum, highest  float64
+	// lossCount is the number of finite losses.
+	lossCount, notFinite int
+	lossSum, highest     float64
 	// timed is the number of lines with the ranks' times, slowest the sum of the longest ones.
 	timed   int
 	slowest float64
@@ -107,7 +107,7 @@ func (h *History) Add(line map[string]any) {
 	b.at, _ = Time(line)
 	b.firstAt = b.at
 	if loss, ok := Number(line, "loss"); ok {
-		b.losses, b.lossSum, b.highest = 1, loss, loss
+		b.lossCount, b.lossSum, b.highest = 1, loss, loss
 	} else if _, word := line["loss"].(string); word {
 		b.notFinite = 1
 		if h.curve.NotFinite == 0 {
@@ -153,7 +153,7 @@ func (h *History) rankTimes(b *bucket, value any) {
 func (b bucket) with(next bucket) bucket {
 	next.highest = max(next.highest, b.highest)
 	next.lines += b.lines
-	next.losses += b.losses
+	next.lossCount += b.lossCount
 	next.notFinite += b.notFinite
 	next.lossSum += b.lossSum
 	next.timed += b.timed
@@ -179,10 +179,10 @@ func (h *History) Curve() *Curve {
 	before.step, before.at = before.firstStep, before.firstAt
 	for _, b := range h.buckets {
 		p := Point{Step: b.step, NotFinite: b.notFinite}
-		// The sum of large losses may be infinite, which JSON does not have.
-		if b.losses > 0 && !math.IsInf(b.lossSum, 0) {
-			p.Loss = new(b.lossSum / float64(b.losses))
-			if b.losses > 1 {
+		// The sum of large lossCount may be infinite, which JSON does not have.
+		if b.lossCount > 0 && !math.IsInf(b.lossSum, 0) {
+			p.Loss = new(b.lossSum / float64(b.lossCount))
+			if b.lossCount > 1 {
 				p.Highest = new(b.highest)
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
@@ -70,7 +71,7 @@ type Receipt struct {
 	// Metrics are the last values that the training wrote.
 	Metrics json.RawMessage `json:"metrics,omitempty"`
 	// Cause is the rank whose own error came first.
-	Cause *Cause `json:"cause,omitempty"`
+	Cause *cause.Culprit `json:"cause,omitempty"`
 	// Record is where logs, metrics and status lie.
 	Record *Record `json:"record,omitempty"`
 	// Teardown is what was released, and what was not.
@@ -170,14 +171,6 @@ type Rank struct {
 	Seconds float64    `json:"seconds"`
 	// Tail has the last lines of a failed rank.
 	Tail []string `json:"tail,omitempty"`
-}
-
-// Cause is the rank that failed first.
-type Cause struct {
-	Rank   int                `json:"rank"`
-	Node   int                `json:"node"`
-	Exit   agent.Exit         `json:"exit"`
-	Python *agent.PythonError `json:"python,omitempty"`
 }
 
 // Record is where the record of the run lies.

@@ -17,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
@@ -56,7 +57,7 @@ func TestLargeReceipt(t *testing.T) {
 	const nodes, perNode = 512, 8
 	large := func(change func(*Receipt)) Receipt {
 		r := Receipt{Run: "train-1", Namespace: "ns", Verdict: Failed, Network: &nccl.Summary{Transport: nccl.RDMAGPU}, Fabric: &fabric.Report{Network: &nccl.Summary{}, Nodes: nodes, FaultyNodes: []int{7}},
-			Curve: &metrics.Curve{}, Cause: &Cause{Rank: 4095, Node: 511}, Metrics: []byte(`{"loss":2.5}`)}
+			Curve: &metrics.Curve{}, Cause: &cause.Culprit{Rank: 4095, Node: 511}, Metrics: []byte(`{"loss":2.5}`)}
 		for node := range nodes {
 			n := Node{Node: node, Pod: fmt.Sprint("ml-dev-env-", node), KubernetesNode: fmt.Sprintf("moc-r4pcc%03du%02d-nairr", node/32, node%32), Model: "NVIDIA H100 80GB HBM3", Driver: "570.124.06"}
 			for local := range perNode {

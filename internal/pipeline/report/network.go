@@ -18,7 +18,7 @@ import (
 type network struct {
 	// Missing explains why there is no measurement, NotLogged why there are no logs.
 	Missing, NotLogged string
-	Verdict            verdict
+	Verdict            badge
 	Message            string
 	Facts              []fact
 	Pictures           []picture
@@ -46,14 +46,14 @@ func networkOf(r receipt.Receipt) network {
 		result.Missing = notChecked(r)
 		return result
 	}
-	result.Verdict = map[fabric.Verdict]verdict{
+	result.Verdict = map[fabric.Verdict]badge{
 		fabric.Pass:           {"pass", "✓", "good"},
 		fabric.Slow:           {"slow", "!", "warn"},
 		fabric.WrongTransport: {"wrong transport", "✗", "bad"},
 		fabric.Broken:         {"broken", "✗", "bad"},
 	}[f.Verdict]
 	if result.Verdict.Word == "" {
-		result.Verdict = verdict{cut(string(f.Verdict), mostLine), "…", "open"}
+		result.Verdict = badge{cut(string(f.Verdict), mostLine), "…", "open"}
 	}
 	result.Message = cut(f.Message, mostText)
 	result.Facts = fabricFacts(f)

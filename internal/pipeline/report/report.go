@@ -29,7 +29,7 @@ type page struct {
 	// Run is the run's name, From its namespace and name.
 	Run, From string
 	Reason    string
-	Verdict   verdict
+	Verdict   badge
 	Facts     []fact
 	Failure   *failure
 	Phases    phases
@@ -46,8 +46,8 @@ type fact struct {
 	Code        bool
 }
 
-// verdict is how a run ended: a word, a sign that is readable without colors, and a CSS class.
-type verdict struct {
+// badge is how a run ended: a word, a sign that is readable without colors, and a CSS class.
+type badge struct {
 	Word, Sign, Class string
 }
 
@@ -70,7 +70,7 @@ func Write(w io.Writer, r receipt.Receipt) error {
 		Run:      cut(cmp.Or(r.Run, r.Environment), mostLine),
 		From:     cut(r.Namespace+"/"+r.Run, mostLine),
 		Reason:   cut(r.Reason, mostLine),
-		Verdict:  verdictOf(r),
+		Verdict:  badgeOf(r),
 		Facts:    facts(r),
 		Failure:  failureOf(r),
 		Phases:   phasesOf(r),
@@ -83,14 +83,14 @@ func Write(w io.Writer, r receipt.Receipt) error {
 	return parsed.Execute(w, p)
 }
 
-func verdictOf(r receipt.Receipt) verdict {
+func badgeOf(r receipt.Receipt) badge {
 	switch r.Verdict {
 	case receipt.Succeeded:
-		return verdict{"Succeeded", "✓", "good"}
+		return badge{"Succeeded", "✓", "good"}
 	case receipt.Failed:
-		return verdict{"Failed", "✗", "bad"}
+		return badge{"Failed", "✗", "bad"}
 	}
-	return verdict{"No verdict yet", "…", "open"}
+	return badge{"No verdict yet", "…", "open"}
 }
 
 func facts(r receipt.Receipt) []fact {

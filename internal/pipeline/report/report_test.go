@@ -13,6 +13,7 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/golden"
@@ -264,7 +265,7 @@ func full() receipt.Receipt {
 			{Name: "train", Status: "failed", Reason: "RankFailed", Started: at(151), Ended: at(580)}, {Name: "waits", Status: "running"}},
 		NCCL:   map[string]string{"NCCL_IB_HCA": "=mlx5_6,mlx5_7"},
 		Record: &receipt.Record{Folder: "/workspace/.mlenv/runs/uid-1", Claims: []string{"ml-dev-workspace"}},
-		Cause: &receipt.Cause{Rank: 1, Node: 1, Exit: exit, Python: &agent.PythonError{Type: "ValueError", Message: "no such layer", File: "train.py", Line: 9,
+		Cause: &cause.Culprit{Rank: 1, Node: 1, Exit: exit, Python: &agent.PythonError{Type: "ValueError", Message: "no such layer", File: "train.py", Line: 9,
 			Traceback: []string{"Traceback (most recent call last):", `  File "train.py", line 9, in <module>`, "ValueError: no such layer"}}},
 		Metrics: json.RawMessage(`{"loss":2.5}`),
 		Curve:   &metrics.Curve{Lines: 60, Rate: "tokens", StepTime: 410 * time.Millisecond, NotFinite: 3, FirstNotFinite: 31, Ranks: []metrics.RankTime{{Rank: 0, Mean: 300 * time.Millisecond, Longest: time.Second}, {Rank: 1, Mean: 390 * time.Millisecond, Longest: time.Second}}},

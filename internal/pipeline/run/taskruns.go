@@ -49,7 +49,7 @@ type TaskRun struct {
 	// Started is the start of the first attempt.
 	Started time.Time
 	Ended   time.Time
-	// Retries is the number of earlier attempts. An attempt that only repeats a final verdict does not count: Pod, Ended and
+	// Retries is the number of earlier attempts. An attempt that only repeats a final failure does not count: Pod, Ended and
 	// Retries are those of the attempt before it.
 	Retries int
 	// RepoURL is the param repo-url, "" for a task without it.
@@ -70,11 +70,11 @@ var finalReasons = []fail.Reason{
 	fail.ContainerFailed, fail.ScriptNotFound, fail.InvalidInput,
 }
 
-// Final reports whether the previous attempt gave a verdict that this one only repeats: Tekton retries a step whatever its
+// Final reports whether the previous attempt ended with a failure that this one only repeats: Tekton retries a step whatever its
 // reason was.
 func (t TaskRun) Final() bool { return Final(fail.Reason(t.Earlier["reason"])) }
 
-// Final reports whether a training that ended for this reason cannot continue: a retried step only repeats the verdict.
+// Final reports whether a training that ended for this reason cannot continue: a retried step only repeats the failure.
 func Final(reason fail.Reason) bool { return slices.Contains(finalReasons, reason) }
 
 // TaskRuns returns the tasks of a run in the order of their start; tasks that have not started come last. Errors:

@@ -60,12 +60,13 @@ func CheckTimeouts(r *Run, need Needs, now time.Time) error {
 		return compact(d) + purpose
 	}
 	forTasks, forFinally := roundUp(tasks+margin), roundUp(need.Teardown)
-	return fail.Advise(
-		fail.Becausef(fail.TimeoutTooShort, "checking the timeouts of pipelinerun %s/%s: %s (%s since its start, %s%s to start, %s%s of training, %s to tear down)",
-			r.Namespace, r.Name, strings.Join(short, "; "), compact(elapsed), optional(need.Build, " to build the image, "),
-			compact(need.Start), optional(fabric, " to check the network, "), compact(need.Training), compact(need.Teardown)),
-		"tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s",
-		compact(forTasks+forFinally), compact(forTasks), compact(forFinally))
+	return fail.Finding{
+		Reason: fail.TimeoutTooShort,
+		Object: fmt.Sprintf("the timeouts of pipelinerun %s/%s", r.Namespace, r.Name),
+		Seen: fmt.Sprintf("%s (%s since its start, %s%s to start, %s%s of training, %s to tear down)", strings.Join(short, "; "), compact(elapsed),
+			optional(need.Build, " to build the image, "), compact(need.Start), optional(fabric, " to check the network, "), compact(need.Training), compact(need.Teardown)),
+		Next: fmt.Sprintf("tkn pipeline start ... --pipeline-timeout=%s --tasks-timeout=%s --finally-timeout=%s", compact(forTasks+forFinally), compact(forTasks), compact(forFinally)),
+	}.Err("checking")
 }
 
 // between is the time for what has no deadline of its own: the start of the tasks' pods, sync-repo, check-fabric. It does

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
@@ -25,6 +27,19 @@ type Tolerance map[Measure]Percent
 // DefaultTolerance allows for other users of the network and the storage, and for the order of sums in the loss.
 func DefaultTolerance() Tolerance {
 	return Tolerance{Bandwidth: 10, StepTime: 10, Loss: 5}
+}
+
+// AddTolerances adds a flag for each measure.
+func AddTolerances(flags *pflag.FlagSet) Tolerance {
+	t := DefaultTolerance()
+	for _, m := range Measures() {
+		flags.Func(strings.ReplaceAll(string(m), " ", "-")+"-tolerance", fmt.Sprintf("by how many `percent` the %s may be worse than the median of the last ten runs (default: %s)", m, t[m]),
+			func(text string) (err error) {
+				t[m], err = ParsePercent(text)
+				return err
+			})
+	}
+	return t
 }
 
 // Comparison compares one measure of a run with earlier runs.

@@ -1,7 +1,9 @@
 package nccl
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -125,28 +127,18 @@ type Finding struct {
 	Cause       string `json:"cause"`
 }
 
-// MarshalJSON writes Next as fix, its name in receipts and in the agents' protocol.
-func (f Finding) MarshalJSON() ([]byte, error) {
-	type plain Finding
-	next := f.Next
-	f.Next = ""
-	return json.Marshal(struct {
-		plain
-		Fix string `json:"fix"`
-	}{plain(f), next})
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON also reads receipts that were stored before all findings had the same keys.
 func (f *Finding) UnmarshalJSON(data []byte) error {
 	type plain Finding
-	read := struct {
-		*plain
-		Fix string `json:"fix"`
-	}{plain: (*plain)(f)}
-	if err := json.Unmarshal(data, &read); err != nil {
+	old := struct {
+		Reason fail.Reason `json:"name"`
+		Seen   string      `json:"evidence"`
+		Next   string      `json:"fix"`
+	}{}
+	if err := errors.Join(json.Unmarshal(data, (*plain)(f)), json.Unmarshal(data, &old)); err != nil {
 		return err
 	}
-	f.Next = read.Fix
+	f.Reason, f.Seen, f.Next = cmp.Or(f.Reason, old.Reason), cmp.Or(f.Seen, old.Seen), cmp.Or(f.Next, old.Next)
 	return nil
 }
 

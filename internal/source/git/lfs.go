@@ -132,14 +132,9 @@ func refusePointers(a address, found []pointerFile) error {
 		bytes += p.size
 	}
 	slices.Sort(names)
-	const shown = 5
-	text := strings.Join(names[:min(len(names), shown)], ", ")
-	if len(names) > shown {
-		text += fmt.Sprintf(" and %d more", len(names)-shown)
-	}
 	return fail.Advise(
 		fail.Becausef(fail.LFSPointers, "checking the tree of %s: %s in place of files, for %s: %s: want files, or lfs=true",
-			a, humanize.Count(len(names), "Git LFS pointer"), humanize.Bytes(bytes), text),
+			a, humanize.Count(len(names), "Git LFS pointer"), humanize.Bytes(bytes), humanize.First(names, 5)),
 		"pass the param lfs=true to fetch them, or take them out of the repository with git lfs migrate export")
 }
 

@@ -28,7 +28,7 @@ func (b *builder) failure(ctx context.Context, build *buildv1.Build, lines []str
 		e.deadline = time.Duration(*seconds) * time.Second
 	}
 	e.overdue, e.outOfMemory = podEnd(pod)
-	return explain(e).err(build.Name, b.namespace)
+	return b.because(explain(e), build.Name)
 }
 
 // podEnd reports why the kubelet ended a build's pod. Without the pod both are false.
@@ -51,51 +51,49 @@ type end struct {
 	overdue, outOfMemory bool
 }
 
-type finding struct {
-	reason fail.Reason
-	// seen describes what happened, evidence are the lines of the log that show it.
-	seen     string
-	evidence []string
-	next     string
-}
-
-func (f finding) err(build, namespace string) error {
-	text := fmt.Sprintf("build %s: %s", build, f.seen)
-	var lines []string
-	for _, line := range f.evidence {
-		if line = shortened(line); !slices.Contains(lines, line) {
-			lines = append(lines, line)
+// newFinding is a finding about a build, with the lines of its log that show it.
+func newFinding(reason fail.Reason, seen string, lines []string, next string) fail.Finding {
+	var shown []string
+	for _, line := range lines {
+		if line = shortened(line); !slices.Contains(shown, line) {
+			shown = append(shown, line)
 		}
 	}
-	if len(lines) > 0 {
-		text += "\nits log:\n  " + strings.Join(lines, "\n  ")
+	if len(shown) > 0 {
+		seen += "\nits log:\n  " + strings.Join(shown, "\n  ")
 	}
-	return fail.Advise(fail.Because(f.reason, errors.New(text)), "%s", cmp.Or(f.next, fmt.Sprintf("oc logs build/%s -n %s", build, namespace)))
+	return fail.Finding{Reason: reason, Seen: seen, Next: next}
+}
+
+// because is the error of a build by what was found.
+func (p plan) because(f fail.Finding, build string) error {
+	f.Object, f.Next = "build "+build, cmp.Or(f.Next, fmt.Sprintf("oc logs build/%s -n %s", build, p.namespace))
+	return f.Err("")
 }
 
 // explain finds the cause: the cluster's reason if it is precise, else the output of the instruction that failed.
-func explain(e end) finding {
+func explain(e end) fail.Finding {
 	switch {
 	case e.Phase == buildv1.BuildPhaseCancelled:
-		return finding{reason: fail.Cancelled, seen: "it was cancelled"}
+		return fail.Finding{Reason: fail.Cancelled, Seen: "it was cancelled"}
 	case e.outOfMemory || e.Reason == buildv1.StatusReasonOutOfMemoryKilled:
-		return finding{fail.OutOfMemory, "it was killed for memory" + e.instruction(), e.tail(4),
-			"raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"}
+		return newFinding(fail.OutOfMemory, "it was killed for memory"+e.instruction(), e.tail(4),
+			"raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)")
 	case e.Reason == buildv1.StatusReasonBuildPodEvicted && diskPressure.MatchString(e.Message):
-		return finding{fail.DiskFull, "its pod was evicted: " + e.Message, nil,
-			"raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"}
+		return newFinding(fail.DiskFull, "its pod was evicted: "+e.Message, nil,
+			"raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned")
 	case e.Reason == buildv1.StatusReasonBuildPodEvicted:
-		return finding{fail.BuildPodLost, "its pod was evicted: " + e.Message, nil, "start it again; with image.build_resources.requests in the cluster file other pods are evicted first"}
+		return newFinding(fail.BuildPodLost, "its pod was evicted: "+e.Message, nil, "start it again; with image.build_resources.requests in the cluster file other pods are evicted first")
 	case e.Reason == buildv1.StatusReasonBuildPodDeleted:
-		return finding{fail.BuildPodLost, "its pod was deleted: " + e.Message, nil, "start it again"}
+		return newFinding(fail.BuildPodLost, "its pod was deleted: "+e.Message, nil, "start it again")
 	case e.Reason == buildv1.StatusReasonInvalidOutputReference || e.Reason == buildv1.StatusReasonInvalidImageReference:
-		return finding{fail.InvalidInput, "the name of an image is invalid: " + e.Message, nil, ""}
+		return newFinding(fail.InvalidInput, "the name of an image is invalid: "+e.Message, nil, "")
 	case e.Reason == buildv1.StatusReasonCannotCreateBuildPod || e.Reason == buildv1.StatusReasonCannotCreateBuildPodSpec:
 		return e.notCreated()
 	case strings.HasPrefix(e.Message, "These resources do not exist"):
-		return finding{fail.InvalidInput, e.Message, nil, "create them in namespace " + e.namespace + ", or correct the cluster file; then start it again"}
+		return newFinding(fail.InvalidInput, e.Message, nil, "create them in namespace "+e.namespace+", or correct the cluster file; then start it again")
 	case e.overdue:
-		return finding{fail.BuildTimeout, "it did not end within " + e.deadline.String() + e.instruction(), e.tail(4), "give it longer: param build-timeout"}
+		return newFinding(fail.BuildTimeout, "it did not end within "+e.deadline.String()+e.instruction(), e.tail(4), "give it longer: param build-timeout")
 	case e.Reason == buildv1.StatusReasonPushImageToRegistryFailed || find(e.lines, pushing) != "" && find(e.lines, pushFailed) != "":
 		return e.notPushed()
 	}
@@ -106,12 +104,12 @@ func explain(e end) finding {
 		return f
 	}
 	if e.Reason == buildv1.StatusReasonFetchSourceFailed {
-		return finding{fail.NetworkFailed, "the folder did not reach it: " + e.Message, e.tail(4), "start it again"}
+		return newFinding(fail.NetworkFailed, "the folder did not reach it: "+e.Message, e.tail(4), "start it again")
 	}
 	if line := find(e.lines, badDockerfile); e.Reason == buildv1.StatusReasonManageDockerfileFailed || line != "" {
-		return finding{fail.DockerfileInvalid, "the Dockerfile is invalid", e.tail(4), "correct the Dockerfile"}
+		return newFinding(fail.DockerfileInvalid, "the Dockerfile is invalid", e.tail(4), "correct the Dockerfile")
 	}
-	return finding{fail.BuildFailed, fmt.Sprintf("%s: %s: %s", e.Phase, e.Reason, e.Message), e.tail(10), ""}
+	return newFinding(fail.BuildFailed, fmt.Sprintf("%s: %s: %s", e.Phase, e.Reason, e.Message), e.tail(10), "")
 }
 
 var (
@@ -200,31 +198,31 @@ func shortened(text string) string {
 	return text
 }
 
-func (e end) notCreated() finding {
-	if refused := kube.Refusal(errors.New(e.Message), kube.Place{Namespace: e.namespace, ServiceAccount: "builder"}); refused != nil {
-		return finding{fail.ReasonOf(refused), "the namespace does not allow its pod: " + e.Message, nil, fail.NextOf(refused)}
+func (e end) notCreated() fail.Finding {
+	if refused := kube.Refusal(errors.New(e.Message), kube.PodOwner{Namespace: e.namespace, ServiceAccount: "builder"}); refused != nil {
+		return newFinding(fail.ReasonOf(refused), "the namespace does not allow its pod: "+e.Message, nil, fail.NextOf(refused))
 	}
-	return finding{fail.PermissionDenied, "the cluster did not create its pod: " + e.Message, nil, "oc describe build " + e.name + " -n " + e.namespace}
+	return newFinding(fail.PermissionDenied, "the cluster did not create its pod: "+e.Message, nil, "oc describe build "+e.name+" -n "+e.namespace)
 }
 
-func (e end) notPushed() finding {
+func (e end) notPushed() fail.Finding {
 	evidence := matching(e.lines, regexp.MustCompile(pushFailed.String()+`|`+denied.String()))
 	switch {
 	case find(e.lines, diskFull) != "":
-		return finding{fail.DiskFull, "the image was not pushed: a disk is full", matching(e.lines, diskFull), "have the registry's storage, or the node's disk, cleaned: oc adm prune images"}
+		return newFinding(fail.DiskFull, "the image was not pushed: a disk is full", matching(e.lines, diskFull), "have the registry's storage, or the node's disk, cleaned: oc adm prune images")
 	case find(e.lines, denied) != "" && e.pushSecret != "":
-		return finding{fail.PushRefused, "the registry refused the image with Secret " + e.pushSecret, evidence,
-			fmt.Sprintf("oc create secret docker-registry %s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %s --dry-run=client -o yaml | oc apply -f -", e.pushSecret, e.namespace)}
+		return newFinding(fail.PushRefused, "the registry refused the image with Secret "+e.pushSecret, evidence,
+			fmt.Sprintf("oc create secret docker-registry %s --docker-server=REGISTRY --docker-username=USER --docker-password=PASSWORD -n %s --dry-run=client -o yaml | oc apply -f -", e.pushSecret, e.namespace))
 	}
-	return finding{fail.PushRefused, "the registry refused the image: " + e.Message, append(evidence, e.tail(2)...),
-		fmt.Sprintf("oc policy add-role-to-user system:image-builder -z builder -n %s", e.namespace)}
+	return newFinding(fail.PushRefused, "the registry refused the image: "+e.Message, append(evidence, e.tail(2)...),
+		fmt.Sprintf("oc policy add-role-to-user system:image-builder -z builder -n %s", e.namespace))
 }
 
-func (e end) base() (finding, bool) {
+func (e end) base() (fail.Finding, bool) {
 	_, output := e.step()
 	line := find(output, baseFailed)
 	if e.Reason != buildv1.StatusReasonPullBuilderImageFailed && line == "" {
-		return finding{}, false
+		return fail.Finding{}, false
 	}
 	evidence := matching(output, regexp.MustCompile(baseFailed.String()+`|`+denied.String()+`|`+unknown.String()+`|`+noCertificate.String()+`|`+network.String()))
 	all := strings.Join(evidence, "\n") + e.Message
@@ -233,18 +231,18 @@ func (e end) base() (finding, bool) {
 	makeSecret := e.makePullSecret()
 	switch {
 	case noCertificate.MatchString(all):
-		return finding{fail.CertificateUntrusted, "the base image " + which + " cannot be pulled: the certificate of its registry is not trusted", evidence,
-			"have the authority added to the cluster: oc edit image.config.openshift.io/cluster (additionalTrustedCA)"}, true
+		return newFinding(fail.CertificateUntrusted, "the base image "+which+" cannot be pulled: the certificate of its registry is not trusted", evidence,
+			"have the authority added to the cluster: oc edit image.config.openshift.io/cluster (additionalTrustedCA)"), true
 	case diskFull.MatchString(all):
-		return finding{fail.DiskFull, "the base image " + which + " does not fit on the disk", evidence, "raise image.build_resources.limits.ephemeral_storage in the cluster file"}, true
+		return newFinding(fail.DiskFull, "the base image "+which+" does not fit on the disk", evidence, "raise image.build_resources.limits.ephemeral_storage in the cluster file"), true
 	case denied.MatchString(all):
-		return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled: its registry requires credentials, or has no such image", evidence, makeSecret}, true
+		return newFinding(fail.ImageUnavailable, "the base image "+which+" cannot be pulled: its registry requires credentials, or has no such image", evidence, makeSecret), true
 	case unknown.MatchString(all):
-		return finding{fail.ImageUnavailable, "the base image " + which + " does not exist", evidence, "correct image.base in the cluster file, or the FROM of the Dockerfile"}, true
+		return newFinding(fail.ImageUnavailable, "the base image "+which+" does not exist", evidence, "correct image.base in the cluster file, or the FROM of the Dockerfile"), true
 	case network.MatchString(all):
-		return finding{fail.NetworkFailed, "the registry of the base image " + which + " cannot be reached", evidence, "check the name, and network.proxy in the cluster file"}, true
+		return newFinding(fail.NetworkFailed, "the registry of the base image "+which+" cannot be reached", evidence, "check the name, and network.proxy in the cluster file"), true
 	}
-	return finding{fail.ImageUnavailable, "the base image " + which + " cannot be pulled", append(evidence, e.tail(3)...), makeSecret}, true
+	return newFinding(fail.ImageUnavailable, "the base image "+which+" cannot be pulled", append(evidence, e.tail(3)...), makeSecret), true
 }
 
 // makePullSecret is the command that creates the base's pull secret, and the key that names it.
@@ -266,37 +264,37 @@ func registryOf(bases []string) string {
 
 // instructionFailed explains why an instruction failed, by its output. Causes come before their consequences: without a
 // network pip also reports that a package does not exist.
-func (e end) instructionFailed() (finding, bool) {
+func (e end) instructionFailed() (fail.Finding, bool) {
 	instruction, output := e.step()
 	if found := atStep.FindStringSubmatch(strings.Join(output, "\n")); found != nil {
 		instruction = found[1]
 	}
 	if instruction == "" || e.Reason == buildv1.StatusReasonManageDockerfileFailed {
-		return finding{}, false
+		return fail.Finding{}, false
 	}
 	in := " in " + shortened(instruction)
 	unreachable := find(output, network) != "" && (find(output, nothingThere) != "" || find(output, notFound) == "")
 	switch {
 	case find(output, noCertificate) != "":
-		return finding{fail.CertificateUntrusted, "a server's certificate is not trusted" + in, matching(output, noCertificate),
-			"put the authority into ConfigMap mlenv-trusted-ca, key ca-bundle.crt (OpenShift fills it from the cluster's own bundle), and declare ARG " +
-				strings.Join(trustedCAArgs, " ") + " in the Dockerfile"}, true
+		return newFinding(fail.CertificateUntrusted, "a server's certificate is not trusted"+in, matching(output, noCertificate),
+			"put the authority into ConfigMap mlenv-trusted-ca, key ca-bundle.crt (OpenShift fills it from the cluster's own bundle), and declare ARG "+
+				strings.Join(trustedCAArgs, " ")+" in the Dockerfile"), true
 	case find(output, diskFull) != "":
-		return finding{fail.DiskFull, "the disk is full" + in, matching(output, diskFull), "raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"}, true
+		return newFinding(fail.DiskFull, "the disk is full"+in, matching(output, diskFull), "raise image.build_resources.limits.ephemeral_storage in the cluster file, or have the node's disk cleaned"), true
 	case find(output, conflict) != "":
-		return finding{fail.DependencyConflict, "packages require incompatible versions" + in, around(output, conflict), "change one of the versions that the lines name"}, true
+		return newFinding(fail.DependencyConflict, "packages require incompatible versions"+in, around(output, conflict), "change one of the versions that the lines name"), true
 	case unreachable:
-		return finding{fail.NetworkFailed, "a server cannot be reached" + in, matching(output, network), "check network.proxy in the cluster file, and that the cluster may reach the server"}, true
+		return newFinding(fail.NetworkFailed, "a server cannot be reached"+in, matching(output, network), "check network.proxy in the cluster file, and that the cluster may reach the server"), true
 	case find(output, notFound) != "":
-		return finding{fail.PackageNotFound, "a package does not exist" + in, matching(output, notFound), "correct its name or version"}, true
+		return newFinding(fail.PackageNotFound, "a package does not exist"+in, matching(output, notFound), "correct its name or version"), true
 	case find(output, killed) != "":
-		return finding{fail.OutOfMemory, "a process was killed for memory" + in, matching(output, killed), "raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"}, true
+		return newFinding(fail.OutOfMemory, "a process was killed for memory"+in, matching(output, killed), "raise image.build_resources.limits.memory in the cluster file, or compile fewer things at once (MAX_JOBS)"), true
 	}
 	code := exitStatus.FindStringSubmatch(strings.Join(output, "\n"))
 	if code == nil {
-		return finding{}, false
+		return fail.Finding{}, false
 	}
-	return finding{fail.BuildStepFailed, fmt.Sprintf("exit code %s of %s", code[1], shortened(instruction)), (end{lines: output}).tail(12), ""}, true
+	return newFinding(fail.BuildStepFailed, fmt.Sprintf("exit code %s of %s", code[1], shortened(instruction)), (end{lines: output}).tail(12), ""), true
 }
 
 // around returns the first matching line with the lines after it, in which pip lists conflicts.

@@ -38,16 +38,16 @@ func TestExplain(t *testing.T) {
 			}
 			got := explain(e)
 			wanted := strings.Split(wants, " ~ ")
-			if diff := cmp.Diff(wanted[0], string(got.reason)); diff != "" {
+			if diff := cmp.Diff(wanted[0], string(got.Reason)); diff != "" {
 				t.Errorf("reason (-want +got):\n%s", diff)
 			}
-			said := got.err("b-1", "ns").Error()
+			said := e.because(got, "b-1").Error()
 			for _, part := range wanted[1:] {
 				if !strings.Contains(said, part) {
 					t.Errorf("said %q, want %q in it", said, part)
 				}
 			}
-			if fail.NextOf(got.err("b-1", "ns")) == "" && got.reason != fail.Cancelled {
+			if fail.NextOf(e.because(got, "b-1")) == "" && got.Reason != fail.Cancelled {
 				t.Error("there is no advice")
 			}
 		})

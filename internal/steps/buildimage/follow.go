@@ -69,10 +69,11 @@ func (b *builder) follow(ctx context.Context, build *buildv1.Build, started *sen
 		<-read
 	case <-ctx.Done():
 	}
-	return b.verdict(ctx, last, blocked, started, logs.lastLines())
+	return b.endError(ctx, last, blocked, started, logs.lastLines())
 }
 
-func (b *builder) verdict(ctx context.Context, last *buildv1.Build, blocked error, started *sending, lines []string) error {
+// endError is the error of a build that has ended, nil if it completed.
+func (b *builder) endError(ctx context.Context, last *buildv1.Build, blocked error, started *sending, lines []string) error {
 	switch last.Status.Phase {
 	case buildv1.BuildPhaseComplete:
 		return nil
@@ -100,7 +101,7 @@ func (b *builder) cancelled(ctx context.Context, build *buildv1.Build, blocked e
 	}
 	switch {
 	case answer == nil || apierrors.IsBadRequest(answer) && !timedOut(answer):
-		return explain(end{plan: b.plan, BuildStatus: build.Status, name: build.Name}).err(build.Name, b.namespace)
+		return b.because(explain(end{plan: b.plan, BuildStatus: build.Status, name: build.Name}), build.Name)
 	case timedOut(answer) && blocked != nil:
 		return fmt.Errorf("%w; OpenShift cancelled the build, because it did not run in time: %w", blocked, answer)
 	case timedOut(answer):
@@ -204,10 +205,10 @@ func (b *builder) wait(ctx context.Context, build *buildv1.Build, started *sendi
 		if current, err := b.builds.Builds(b.namespace).Get(ctx, now.Name, metav1.GetOptions{}); err == nil && current.Status.Cancelled {
 			return false, nil
 		}
-		blocked = why.err(now.Name, b.namespace)
-		if !shown[why.seen] {
-			shown[why.seen] = true
-			b.log.Info(fmt.Sprintf("Build %s: %s.", now.Name, strings.TrimSuffix(why.seen, ".")), "build", now.Name)
+		blocked = b.because(why, now.Name)
+		if !shown[why.Seen] {
+			shown[why.Seen] = true
+			b.log.Info(fmt.Sprintf("Build %s: %s.", now.Name, strings.TrimSuffix(why.Seen, ".")), "build", now.Name)
 		}
 		if waited := b.now().Sub(begun); waited > b.podTimeout {
 			return false, fmt.Errorf("%w (waited %s)", blocked, waited.Round(time.Second))
@@ -231,7 +232,7 @@ func (b *builder) pod(ctx context.Context, build *buildv1.Build) *corev1.Pod {
 }
 
 // pending explains why a build does not run yet, by its status, its pod and the last event.
-func (b *builder) pending(ctx context.Context, build *buildv1.Build) finding {
+func (b *builder) pending(ctx context.Context, build *buildv1.Build) fail.Finding {
 	describe := func(kind, name string) string { return fmt.Sprintf("oc describe %s %s -n %s", kind, name, b.namespace) }
 	switch reason := build.Status.Reason; reason {
 	case "":
@@ -239,36 +240,36 @@ func (b *builder) pending(ctx context.Context, build *buildv1.Build) finding {
 		// The build stays New: the server tries again.
 		return end{plan: b.plan, BuildStatus: build.Status, name: build.Name}.notCreated()
 	default:
-		return finding{fail.PodsNotReady, fmt.Sprintf("it waits: %s: %s", reason, build.Status.Message), nil, describe("build", build.Name)}
+		return newFinding(fail.PodsNotReady, fmt.Sprintf("it waits: %s: %s", reason, build.Status.Message), nil, describe("build", build.Name))
 	}
 	pod := b.pod(ctx, build)
 	if pod == nil {
 		event := b.lastEvent(ctx, build.UID)
 		if event == "" {
 			if other := b.ahead(ctx, build); other != "" {
-				return finding{fail.PodsNotReady, "it waits for build " + other + " of the same BuildConfig", nil,
-					fmt.Sprintf("wait for the end of build %s, or oc cancel-build %[1]s -n %s", other, b.namespace)}
+				return newFinding(fail.PodsNotReady, "it waits for build "+other+" of the same BuildConfig", nil,
+					fmt.Sprintf("wait for the end of build %s, or oc cancel-build %[1]s -n %s", other, b.namespace))
 			}
 		}
-		return finding{fail.PodsNotReady, "it waits for its pod" + event, nil, describe("build", build.Name)}
+		return newFinding(fail.PodsNotReady, "it waits for its pod"+event, nil, describe("build", build.Name))
 	}
 	for _, condition := range pod.Status.Conditions {
 		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse {
-			return finding{fail.NodesUnavailable, "no node fits its pod: " + condition.Message, nil,
-				"request less in image.build_resources of the cluster file, or free resources: " + describe("pod", pod.Name)}
+			return newFinding(fail.NodesUnavailable, "no node fits its pod: "+condition.Message, nil,
+				"request less in image.build_resources of the cluster file, or free resources: "+describe("pod", pod.Name))
 		}
 	}
 	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
 		if waiting := status.State.Waiting; waiting != nil && waiting.Reason != "PodInitializing" && waiting.Reason != "ContainerCreating" {
-			return finding{cmp.Or(kube.ReasonFor(waiting.Reason), fail.ContainerFailed), fmt.Sprintf("container %s of its pod waits: %s: %s", status.Name, waiting.Reason, waiting.Message),
-				nil, describe("pod", pod.Name)}
+			return newFinding(cmp.Or(kube.ReasonFor(waiting.Reason), fail.ContainerFailed), fmt.Sprintf("container %s of its pod waits: %s: %s", status.Name, waiting.Reason, waiting.Message),
+				nil, describe("pod", pod.Name))
 		}
 	}
 	seen := "its pod starts" + b.lastEvent(ctx, pod.UID)
 	if b.pullSecret != "" && strings.Contains(seen, fmt.Sprintf("secret %q not found", b.pullSecret)) {
-		return finding{fail.ImageUnavailable, seen, nil, b.makePullSecret()}
+		return newFinding(fail.ImageUnavailable, seen, nil, b.makePullSecret())
 	}
-	return finding{fail.PodsNotReady, seen, nil, describe("pod", pod.Name)}
+	return newFinding(fail.PodsNotReady, seen, nil, describe("pod", pod.Name))
 }
 
 // ahead returns a build of the same BuildConfig that runs or starts, "" for none. A build waits for it if another writer has

@@ -113,7 +113,7 @@ func environment(lists ...[]Arg) (variables []corev1.EnvVar) {
 }
 
 func requirements(r cluster.BuildResources) (all corev1.ResourceRequirements) {
-	amounts := func(a cluster.BuildAmounts) corev1.ResourceList {
+	amounts := func(a cluster.BuildResourceList) corev1.ResourceList {
 		list := corev1.ResourceList{}
 		for name, quantity := range map[corev1.ResourceName]resource.Quantity{
 			corev1.ResourceMemory: a.Memory.Quantity, corev1.ResourceCPU: a.CPU.Quantity, corev1.ResourceEphemeralStorage: a.EphemeralStorage.Quantity,

@@ -16,8 +16,8 @@ func TestBuildConfig(t *testing.T) {
 		passing: []Arg{{"HTTPS_PROXY", "http://proxy:3128"}, {"PIP_CERT", trustedCA}},
 		inputs:  inputs{Strategy: "Docker", Dockerfile: "FROM a", BuildArgs: []Arg{{"BASE_IMAGE", "a"}}, Env: []Arg{{"TEAM", "vision"}}, Bases: map[string]string{"a": "sha256:1"}},
 		resources: cluster.BuildResources{
-			Requests: cluster.BuildAmounts{CPU: cluster.MustParseQuantity("4")},
-			Limits:   cluster.BuildAmounts{Memory: cluster.MustParseQuantity("32Gi"), EphemeralStorage: cluster.MustParseQuantity("60Gi")},
+			Requests: cluster.BuildResourceList{CPU: cluster.MustParseQuantity("4")},
+			Limits:   cluster.BuildResourceList{Memory: cluster.MustParseQuantity("32Gi"), EphemeralStorage: cluster.MustParseQuantity("60Gi")},
 		},
 	}
 	got, err := yaml.Marshal([]any{p.imageStream(), p.buildConfig()})

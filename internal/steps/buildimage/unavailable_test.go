@@ -111,12 +111,12 @@ func TestBlockedBuild(t *testing.T) {
 	} {
 		answered := &sending{ended: make(chan struct{}), err: test.answer}
 		close(answered.ended)
-		if err := s.verdict(t.Context(), build, test.blocked, answered, nil); fail.ReasonOf(err) != test.want || !strings.Contains(err.Error(), test.parts) {
+		if err := s.endError(t.Context(), build, test.blocked, answered, nil); fail.ReasonOf(err) != test.want || !strings.Contains(err.Error(), test.parts) {
 			t.Errorf("%s: %s: %v, want %s with %q", test.name, fail.ReasonOf(err), err, test.want, test.parts)
 		}
 	}
 	for want, blocked := range map[fail.Reason]error{fail.QuotaExceeded: blocked, fail.Cancelled: nil} {
-		if err := s.verdict(t.Context(), build, blocked, nil, nil); !errors.Is(err, errCancelledByOther) || fail.ReasonOf(err) != want {
+		if err := s.endError(t.Context(), build, blocked, nil, nil); !errors.Is(err, errCancelledByOther) || fail.ReasonOf(err) != want {
 			t.Errorf("a joined build: %s: %v, want errCancelledByOther with %s", fail.ReasonOf(err), err, want)
 		}
 	}
@@ -197,7 +197,7 @@ func TestPendingBuild(t *testing.T) {
 	} {
 		s := prepared(t, append(test.objects, test.build)...)
 		s.pullSecret = "ngc"
-		if got := s.pending(t.Context(), test.build); got.reason != test.want || !strings.Contains(got.seen, test.seen) || got.next == "" {
+		if got := s.pending(t.Context(), test.build); got.Reason != test.want || !strings.Contains(got.Seen, test.seen) || got.Next == "" {
 			t.Errorf("%s: %+v, want %s with %q, and what to do", test.name, got, test.want, test.seen)
 		}
 	}
@@ -225,14 +225,14 @@ func TestOutOfMemoryInTwoSteps(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := s.verdict(t.Context(), build, nil, nil, log); fail.ReasonOf(err) != fail.OutOfMemory {
+	if err := s.endError(t.Context(), build, nil, nil, log); fail.ReasonOf(err) != fail.OutOfMemory {
 		t.Errorf("got %s: %v, want OutOfMemory", fail.ReasonOf(err), err)
 	}
 	overdue := pod.DeepCopy()
 	overdue.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "DeadlineExceeded"}
 	generic, seconds := build.DeepCopy(), int64(90)
 	generic.Status.Reason, generic.Spec.CompletionDeadlineSeconds = buildv1.StatusReasonGenericBuildFailed, &seconds
-	if err := prepared(t, generic, overdue).verdict(t.Context(), generic, nil, nil, log); fail.ReasonOf(err) != fail.BuildTimeout || !strings.Contains(err.Error(), "1m30s") {
+	if err := prepared(t, generic, overdue).endError(t.Context(), generic, nil, nil, log); fail.ReasonOf(err) != fail.BuildTimeout || !strings.Contains(err.Error(), "1m30s") {
 		t.Errorf("got %s: %v, want BuildTimeout with the Build's own deadline", fail.ReasonOf(err), err)
 	}
 }
@@ -269,8 +269,8 @@ func FuzzExplain(f *testing.F) {
 			plan: plan{namespace: "ns"}, BuildStatus: buildv1.BuildStatus{Phase: buildv1.BuildPhaseFailed, Reason: buildv1.StatusReason(reason), Message: message},
 			name: "b-1", lines: strings.Split(log, "\n"),
 		})
-		err := found.err("b-1", "ns")
-		if found.reason == "" || found.seen == "" || fail.NextOf(err) == "" {
+		err := plan{namespace: "ns"}.because(found, "b-1")
+		if found.Reason == "" || found.Seen == "" || fail.NextOf(err) == "" {
 			t.Errorf("%+v: want a reason, its cause and advice", found)
 		}
 		if len(err.Error()) > 64<<10 {

@@ -3,7 +3,6 @@ package preflight
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,7 +20,7 @@ const defaultAccount = "default"
 var dryRun = metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldManager: kube.FieldManager}
 
 // admission sends the exact pod of node 0 as a dry run: over RDMA, and over TCP if that
-// is refused. The answer is the cluster's own verdict, with security context constraints, quotas and webhooks.
+// is refused. The cluster itself answers, with security context constraints, quotas and webhooks.
 func (p *probe) admission(ctx context.Context) []Check {
 	account, check := p.account(ctx)
 	checks := []Check{check}
@@ -60,16 +59,11 @@ func (p *probe) account(ctx context.Context) (string, Check) {
 		return defaultAccount, newCheck(check, OK, "", "%s does not exist yet; a dry run creates it, as provision will", name)
 	case apierrors.IsNotFound(err):
 		return "", blockedBy(namespaceCheck, err)
-	case apierrors.IsForbidden(err) && !unauthorized(err):
+	case apierrors.IsForbidden(err) && !kube.LacksRight(err):
 		return defaultAccount, newCheck(check, Blocked, fmt.Sprintf("oc create serviceaccount %s -n %s", name, namespace),
 			"%s does not exist, and a dry run of it is refused: %s", name, oneLine(err.Error())).because(fail.SecurityRefused)
 	}
 	return defaultAccount, unread(check, "whether service account "+name+" can be created", err)
-}
-
-// unauthorized is true if RBAC refuses the caller, and not admission the object: both are Forbidden.
-func unauthorized(err error) bool {
-	return strings.Contains(err.Error(), " cannot create resource ")
 }
 
 type trial struct {
@@ -91,7 +85,7 @@ func (p *probe) try(ctx context.Context, mode objects.Mode, account string) tria
 	t.answered, err = p.Clients.Kube.CoreV1().Pods(p.Request.Namespace).Create(ctx, t.asked, dryRun)
 	switch {
 	case err == nil:
-	case !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err), unauthorized(err):
+	case !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err), kube.LacksRight(err):
 		t.unknown = err
 	default:
 		// The quotas show whether the request never fits, or only not now.
@@ -119,13 +113,15 @@ func (p *probe) pod(mode objects.Mode, account string) *corev1.Pod {
 	return pod
 }
 
-// judge turns a trial into checks; blocked is the verdict of a refusal.
-func (p *probe) judge(ctx context.Context, t trial, blocked Verdict) []Check {
+// judge turns a trial into checks; blocked is the status of a refusal.
+func (p *probe) judge(ctx context.Context, t trial, blocked Status) []Check {
 	name, account := "pod ("+string(t.mode)+")", p.file.Security.ServiceAccount
 	switch {
 	case t.unknown != nil:
 		check := unread(name, "whether the pod is admitted", t.unknown)
-		check.Seen = strings.Replace(check.Seen, "may not be read", "is not known: a dry run requires the right to create pods", 1)
+		if fail.ReasonOf(kube.Problem(t.unknown)) == fail.PermissionDenied {
+			check.Seen = "whether the pod is admitted is not known: a dry run requires the right to create pods"
+		}
 		// The constraint that the pod is pinned to can still be checked.
 		if scc := t.asked.Annotations[objects.SCCAnnotation]; scc != "" {
 			if allowed, err := p.mayUse(ctx, account, scc); err == nil && !allowed {
@@ -150,13 +146,13 @@ func (p *probe) judge(ctx context.Context, t trial, blocked Verdict) []Check {
 	return checks
 }
 
-func (p *probe) judgeRefusal(ctx context.Context, name string, t trial, blocked Verdict) Check {
+func (p *probe) judgeRefusal(ctx context.Context, name string, t trial, blocked Status) Check {
 	r := t.refused
-	verdict, next, account := blocked, r.Next, p.file.Security.ServiceAccount
+	status, next, account := blocked, r.Next, p.file.Security.ServiceAccount
 	switch {
 	case r.Reason == fail.QuotaExceeded && !r.Final:
 		// The API server checks quotas last: everything else has admitted the pod.
-		verdict = Warning
+		status = Warning
 	case r.Reason == fail.SecurityRefused && t.account != account:
 		// Rights may be bound to an account before it exists.
 		scc := neededConstraint(t)
@@ -166,5 +162,5 @@ func (p *probe) judgeRefusal(ctx context.Context, name string, t trial, blocked 
 		}
 		next = grantConstraint(scc, account, p.Request.Namespace)
 	}
-	return newCheck(name, verdict, next, "a dry run is refused: %s", r.Seen).because(r.Reason)
+	return newCheck(name, status, next, "a dry run is refused: %s", r.Seen).because(r.Reason)
 }

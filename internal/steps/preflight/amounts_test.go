@@ -66,7 +66,7 @@ func TestMemoryLock(t *testing.T) {
 		name string
 		pod  *corev1.PodSecurityContext
 		c    *corev1.SecurityContext
-		want Verdict
+		want Status
 	}{
 		{"privileged root", nil, &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0))}, OK},
 		{"IPC_LOCK and root by the pod", &corev1.PodSecurityContext{RunAsUser: new(int64(0))}, &corev1.SecurityContext{Capabilities: capabilities}, OK},
@@ -76,7 +76,7 @@ func TestMemoryLock(t *testing.T) {
 	}
 	for _, test := range tests {
 		pod := &corev1.Pod{Spec: corev1.PodSpec{SecurityContext: test.pod, Containers: []corev1.Container{{Name: objects.TrainContainer, SecurityContext: test.c}}}}
-		if got := (&probe{}).memoryLock(pod); got.Verdict != test.want {
+		if got := (&probe{}).memoryLock(pod); got.Status != test.want {
 			t.Errorf("%s: %+v, want %s", test.name, got, test.want)
 		}
 	}

@@ -56,7 +56,7 @@ func (p *probe) attachment(ctx context.Context, name string) (*attachment.Defini
 func (p *probe) judgeAttachment(check string, a attachment.Definition) Check {
 	resources := p.file.Network.RDMA.Resources
 	if _, asked := resources[a.Resource]; a.Resource != "" && !asked {
-		return newCheck(check, BlockedRDMA, fmt.Sprintf("make it one of %s, or correct network.rdma.resources", listed(slices.Sorted(maps.Keys(resources)), 8)),
+		return newCheck(check, BlockedRDMA, fmt.Sprintf("make it one of %s, or correct network.rdma.resources", humanize.First(slices.Sorted(maps.Keys(resources)), 8)),
 			"its annotation %s is %s, which network.rdma.resources of the cluster file does not have: pods would stay Pending or get no device", attachment.ResourceAnnotation, a.Resource)
 	}
 	text := "resource " + a.Resource
@@ -91,7 +91,7 @@ func overlapping(definitions []attachment.Definition) (checks []Check) {
 		}
 		if len(others) > 0 && !reported[a.Name] {
 			checks = append(checks, newCheck("attachments", BlockedRDMA, "give each attachment a subnet of its own (ipam in its spec.config)",
-				"the range of %s (%s) overlaps with that of %s: rails on one subnet get each other's traffic, and collectives hang", a.Name, a.Ranges[0], listed(others, 8)))
+				"the range of %s (%s) overlaps with that of %s: rails on one subnet get each other's traffic, and collectives hang", a.Name, a.Ranges[0], humanize.First(others, 8)))
 		}
 		for _, name := range others {
 			reported[name] = true
@@ -119,5 +119,5 @@ func (p *probe) unattached(definitions []attachment.Definition, named int) []Che
 		return nil
 	}
 	return []Check{newCheck(check, Warning, "add its attachment to network.rdma.attachments in the cluster file, or leave the resource out",
-		"no attachment is of resource %s: its devices will have no address", listed(idle, 8))}
+		"no attachment is of resource %s: its devices will have no address", humanize.First(idle, 8))}
 }

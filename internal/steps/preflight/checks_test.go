@@ -23,7 +23,7 @@ import (
 // want is what a check is to say.
 type want struct {
 	check     string
-	verdict   Verdict
+	status    Status
 	seen, fix string
 }
 
@@ -438,7 +438,7 @@ func TestChecks(t *testing.T) {
 			})
 			for _, want := range test.want {
 				if !said(report, want) {
-					t.Errorf("want %s %s %q, fix %q in\n%s", want.check, want.verdict, want.seen, want.fix, print(report))
+					t.Errorf("want %s %s %q, fix %q in\n%s", want.check, want.status, want.seen, want.fix, print(report))
 				}
 			}
 			if mode, why := report.Mode(); mode != test.decided {
@@ -457,7 +457,7 @@ func TestChecks(t *testing.T) {
 
 func said(r Report, w want) bool {
 	for _, check := range r.Checks {
-		if check.Object == w.check && check.Verdict == w.verdict && strings.Contains(check.Seen, w.seen) && strings.Contains(check.Next, w.fix) {
+		if check.Object == w.check && check.Status == w.status && strings.Contains(check.Seen, w.seen) && strings.Contains(check.Next, w.fix) {
 			return true
 		}
 	}
@@ -508,7 +508,7 @@ func TestDocument(t *testing.T) {
 	var got struct {
 		Verdict string
 		Blocked bool
-		Checks  []struct{ Check, Verdict, Evidence, Fix, Reason string }
+		Checks  []struct{ Status, Object, Seen, Next, Reason string }
 	}
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatal(err)

@@ -70,12 +70,12 @@ func (p *probe) apiGroups(context.Context) []Check {
 	var missing []Check
 	var present []string
 	for _, need := range []struct {
-		group   string
-		verdict Verdict
-		needed  bool
-		reason  fail.Reason
-		lack    string
-		fix     string
+		group  string
+		status Status
+		needed bool
+		reason fail.Reason
+		lack   string
+		fix    string
 	}{
 		{tektonGroup, Warning, true, "", "steps can only be run by hand", "install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)"},
 		{buildGroup, Blocked, p.building, fail.BuildUnavailable, "no image can be built", finished},
@@ -88,7 +88,7 @@ func (p *probe) apiGroups(context.Context) []Check {
 		case p.groups[need.group]:
 			present = append(present, need.group)
 		case need.needed:
-			missing = append(missing, newCheck(name, need.verdict, need.fix, "there is no %s: %s", need.group, need.lack).because(need.reason))
+			missing = append(missing, newCheck(name, need.status, need.fix, "there is no %s: %s", need.group, need.lack).because(need.reason))
 		case need.group == securityGroup:
 			present = append(present, "without "+need.group+" ("+need.lack+")")
 		}

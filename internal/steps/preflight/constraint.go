@@ -42,7 +42,7 @@ func (p *probe) mayUse(ctx context.Context, account, scc string) (bool, error) {
 
 // constraint names the security context constraint that admits the pod, and checks that the nodes' pods may use it. A
 // dry run is also admitted by the caller's rights; the StatefulSet's pods have only their service account's.
-func (p *probe) constraint(ctx context.Context, t trial, blocked Verdict) Check {
+func (p *probe) constraint(ctx context.Context, t trial, blocked Status) Check {
 	const name = "security"
 	account, scc := p.file.Security.ServiceAccount, t.answered.Annotations[objects.AdmittedByAnnotation]
 	if scc == "" {

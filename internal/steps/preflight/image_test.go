@@ -35,7 +35,7 @@ func TestImage(t *testing.T) {
 	gone.Close()
 	tests := []struct {
 		name, image, flavour string
-		want                 Verdict
+		want                 Status
 		reason               fail.Reason
 	}{
 		{"there", repository + ":1", "", OK, ""},
@@ -50,7 +50,7 @@ func TestImage(t *testing.T) {
 				o.Request.Image, o.Flavour, d.Registry = test.image, test.flavour, asked
 			})
 			for _, check := range report.Checks {
-				if check.Object == "image" && (check.Verdict != test.want || check.Reason != test.reason) {
+				if check.Object == "image" && (check.Status != test.want || check.Reason != test.reason) {
 					t.Errorf("got %+v, want %s %s", check, test.want, test.reason)
 				}
 			}

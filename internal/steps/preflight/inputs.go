@@ -141,9 +141,9 @@ func (p *probe) environment(ctx context.Context) []Check {
 	}
 	busy := leases.Look(ctx, found)
 	free := found.DeletionTimestamp != nil || busy.Holder.ID == "" || busy.Replaceable()
-	verdict := Warning
+	status := Warning
 	if p.own != nil && p.value("on-busy") != "wait" {
-		verdict = Blocked
+		status = Blocked
 	}
 	switch {
 	case free:
@@ -151,7 +151,7 @@ func (p *probe) environment(ctx context.Context) []Check {
 	case busy.Holder.ID == id:
 		return []Check{newCheck(name, OK, "", "%s: %s", p.Request.Name, busy.State())}
 	}
-	return []Check{newCheck(name, verdict, busy.Next(), "%s: %s", p.Request.Name, busy.State()).because(fail.EnvironmentBusy)}
+	return []Check{newCheck(name, status, busy.Next(), "%s: %s", p.Request.Name, busy.State()).because(fail.EnvironmentBusy)}
 }
 
 // repository asks the git server for the run's commit and the names of its files, with the credentials of sync-repo.

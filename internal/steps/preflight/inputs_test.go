@@ -182,7 +182,7 @@ func TestInputsOfARun(t *testing.T) {
 			for _, want := range test.want {
 				found := false
 				for _, check := range report.Checks {
-					found = found || check.Object == want.check && check.Verdict == want.verdict && strings.Contains(check.Seen, want.seen) && strings.Contains(check.Next, want.fix)
+					found = found || check.Object == want.check && check.Status == want.status && strings.Contains(check.Seen, want.seen) && strings.Contains(check.Next, want.fix)
 				}
 				if !found {
 					t.Errorf("no check %+v in\n%s", want, print(report))
@@ -218,7 +218,7 @@ func TestRepositoryThatDoesNotAnswer(t *testing.T) {
 		cancel()
 	}()
 	checks := p.repository(ctx)
-	if len(checks) != 1 || checks[0].Verdict != Unknown || !strings.Contains(checks[0].Seen, "did not answer") {
+	if len(checks) != 1 || checks[0].Status != Unknown || !strings.Contains(checks[0].Seen, "did not answer") {
 		t.Errorf("got %+v, want unknown", checks)
 	}
 }

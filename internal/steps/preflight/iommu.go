@@ -50,7 +50,7 @@ func (p *probe) iommu(ctx context.Context) []Check {
 	}
 	var checks []Check
 	for _, config := range slices.Sorted(maps.Keys(byConfig)) {
-		check := p.booted(ctx, name, config, listed(byConfig[config], 8))
+		check := p.booted(ctx, name, config, humanize.First(byConfig[config], 8))
 		if rebooting[config] {
 			check.Seen += "; another configuration is being rolled out"
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 const gpu = corev1.ResourceName("nvidia.com/gpu")
@@ -93,7 +94,7 @@ func (p *probe) capacity(ctx context.Context, candidate diagnose.Candidate) capa
 			text += fmt.Sprintf(", %s free", free.String())
 		}
 		if len(held.Holders) > 0 {
-			text += " (" + listed(held.Holders, 4) + ")"
+			text += " (" + humanize.First(held.Holders, 4) + ")"
 		}
 		c.devices = append(c.devices, text)
 	}
@@ -122,14 +123,14 @@ func (p *probe) podsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
 }
 
 func (c capacity) check() Check {
-	verdict := OK
-	if c.Problem != "" || len(c.small)+len(c.short) > 0 {
-		verdict = Warning
+	status := OK
+	if c.Seen != "" || len(c.small)+len(c.short) > 0 {
+		status = Warning
 	}
 	if c.Reason == fail.InvalidInput {
-		verdict = Blocked // exclude-nodes names a node that does not exist
+		status = Blocked // exclude-nodes names a node that does not exist
 	}
-	return newCheck(nodePrefix+c.Name, verdict, c.Next, "%s", strings.Join(append([]string{cmp.Or(c.Problem, "ready")}, c.devices...), "; ")).because(c.Reason)
+	return newCheck(nodePrefix+c.Name, status, c.Next, "%s", strings.Join(append([]string{cmp.Or(c.Seen, "ready")}, c.devices...), "; ")).because(c.Reason)
 }
 
 func (p *probe) enough(all []capacity) []Check {
@@ -138,13 +139,13 @@ func (p *probe) enough(all []capacity) []Check {
 	keep := func(from []capacity, match func(capacity) bool) []capacity {
 		return slices.DeleteFunc(slices.Clone(from), func(c capacity) bool { return !match(c) })
 	}
-	lasting := func(c capacity) bool { return c.Problem != "" && c.Final }
+	lasting := func(c capacity) bool { return c.Seen != "" && c.Final }
 	rail := func(name corev1.ResourceName) bool { return p.file.Network.RDMA.Resources[string(name)] != 0 }
 	notRail := func(name corev1.ResourceName) bool { return !rail(name) }
 	usable := keep(all, func(c capacity) bool { return !lasting(c) && !slices.ContainsFunc(c.small, notRail) })
 	seen := fmt.Sprintf("%d can be used, want %d", len(usable), requested)
 	if excluded := p.Request.ExcludeNodes; len(excluded) > 0 {
-		seen += ", without " + listed(excluded, 8)
+		seen += ", without " + humanize.First(excluded, 8)
 	}
 	if len(usable) < requested {
 		blocked := newCheck(name, Blocked, "ask for fewer with --nodes, or list more in nodes.gpu_nodes of the cluster file", "%s", seen).because(fail.NodesUnavailable)
@@ -164,7 +165,7 @@ func (p *probe) enough(all []capacity) []Check {
 		}
 		return []Check{blocked}
 	}
-	for _, c := range keep(usable, func(c capacity) bool { return c.Problem == "" && len(c.short) == 0 }) {
+	for _, c := range keep(usable, func(c capacity) bool { return c.Seen == "" && len(c.short) == 0 }) {
 		p.free = append(p.free, c.Name)
 	}
 	checks := []Check{newCheck(name, OK, "", "%s", seen)}

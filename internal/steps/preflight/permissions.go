@@ -58,7 +58,7 @@ func (p *probe) permissions(ctx context.Context) []Check {
 	}
 }
 
-func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.PolicyRule, lacking Verdict) Check {
+func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.PolicyRule, lacking Status) Check {
 	rights := p.useful(rules)
 	missing := make([]right, len(rights))
 	var all errgroup.Group

@@ -119,7 +119,7 @@ func Run(ctx context.Context, d Deps, o Options) (Report, error) {
 	report := Examine(ctx, d, o)
 	if d.Out == nil {
 		for _, check := range report.Checks {
-			d.Log.Info("checked "+check.Object, slog.String("verdict", string(check.Verdict)), slog.String("evidence", check.Seen), slog.String("fix", check.Next))
+			d.Log.Info("checked "+check.Object, slog.String("status", string(check.Status)), slog.String("seen", check.Seen), slog.String("next", check.Next))
 		}
 		d.Log.Info("Verdict: " + report.Verdict() + ".")
 		return report, report.Err()
@@ -251,8 +251,8 @@ func (p *probe) build(mode objects.Mode) error {
 
 func (p *probe) decideRDMA(ctx context.Context) {
 	rdma := p.file.Network.RDMA
-	decide := func(verdict Verdict, next, format string, args ...any) {
-		p.first = append(p.first, newCheck(choiceCheck, verdict, next, format, args...))
+	decide := func(status Status, next, format string, args ...any) {
+		p.first = append(p.first, newCheck(choiceCheck, status, next, format, args...))
 	}
 	switch {
 	case p.Mode == string(objects.TCP):
@@ -322,11 +322,3 @@ func unread(name, what string, err error) Check {
 
 // oneLine is text on one line, short enough for a table.
 func oneLine(text string) string { return humanize.OneLine(text, 400) }
-
-// listed is "a, b and 3 more".
-func listed(names []string, most int) string {
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
-}

@@ -14,6 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // quota compares the namespace's quotas and limit ranges with what the environment still needs.
@@ -34,7 +35,7 @@ func (p *probe) quota(ctx context.Context) []Check {
 	case len(quotas) == 0:
 		checks = []Check{newCheck(name, OK, "", "the namespace has none")}
 	case len(checks) == 0:
-		checks = []Check{newCheck(name, OK, "", "the environment fits into %s", listed(names, 8))}
+		checks = []Check{newCheck(name, OK, "", "the environment fits into %s", humanize.First(names, 8))}
 	}
 	return append(checks, p.limits(ctx, demand)...)
 }

@@ -13,47 +13,44 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// Verdict is the result of a check.
-type Verdict string
+// Status is the result of a check.
+type Status string
 
-// The verdicts.
+// The statuses.
 const (
 	// OK: nothing to fix.
-	OK Verdict = "ok"
+	OK Status = "ok"
 	// Warning: does not keep the environment from starting.
-	Warning Verdict = "warning"
+	Warning Status = "warning"
 	// BlockedRDMA: only sockets are possible.
-	BlockedRDMA Verdict = "blocked-rdma"
+	BlockedRDMA Status = "blocked-rdma"
 	// Blocked: no environment of this request can start.
-	Blocked Verdict = "blocked"
+	Blocked Status = "blocked"
 	// Unknown: preflight may not read it, or got no answer in time.
-	Unknown Verdict = "unknown"
+	Unknown Status = "unknown"
 )
 
 // Check is one line of a report: a finding whose object is the check's name. Only a blocked check has a reason.
 type Check struct {
-	Verdict Verdict
+	Status Status `json:"status"`
 	fail.Finding
 }
 
-func newCheck(name string, verdict Verdict, next, format string, args ...any) Check {
-	return Check{verdict, fail.Finding{Object: name, Seen: fmt.Sprintf(format, args...), Next: next}}
+func newCheck(name string, status Status, next, format string, args ...any) Check {
+	return Check{status, fail.Finding{Object: name, Seen: fmt.Sprintf(format, args...), Next: next}}
 }
 
 func (c Check) because(reason fail.Reason) Check {
-	if c.Verdict == Blocked {
+	if c.Status == Blocked {
 		c.Reason = reason
 	}
 	return c
 }
 
-// blockedBy is the check that an error of the API server or of the request blocks. Err puts "checking NAME" before it again.
+// blockedBy is the check that an error of the API server or of the request blocks.
 func blockedBy(name string, err error) Check {
-	text := oneLine(err.Error())
-	if object, seen, found := strings.Cut(text, ": "); found && strings.HasPrefix(object, "checking the "+name) {
-		text = seen
-	}
-	return newCheck(name, Blocked, fail.NextOf(err), "%s", text).because(fail.ReasonOf(err))
+	f := fail.FindingOf(err)
+	return newCheck(name, Blocked, f.Next, "%s", oneLine(f.Evidence())).because(f.Reason)
 }
 
 // Report is the result of a preflight.
@@ -91,9 +88,9 @@ func (r Report) Mode() (objects.Mode, string) {
 	return objects.RDMA, why
 }
 
-// Err is nil if an environment can start. Its reason is that of the first blocked check; RDMAUnavailable if mode rdma
-// is requested and only sockets are possible.
-func (r Report) Err() error {
+// blocking are the checks that keep the environment from starting. Their reason is RDMAUnavailable if mode rdma is requested
+// and only sockets are possible.
+func (r Report) blocking() []Check {
 	checks := r.of(Blocked)
 	if r.Asked == string(objects.RDMA) {
 		for _, check := range r.of(BlockedRDMA) {
@@ -101,8 +98,13 @@ func (r Report) Err() error {
 			checks = append(checks, check)
 		}
 	}
+	return checks
+}
+
+// Err is nil if an environment can start. Its reason is that of the first blocked check.
+func (r Report) Err() error {
 	var all []error
-	for _, check := range checks {
+	for _, check := range r.blocking() {
 		all = append(all, check.Err("checking"))
 	}
 	return errors.Join(all...)
@@ -110,22 +112,26 @@ func (r Report) Err() error {
 
 // Verdict is the report in a sentence: "rdma because ...", "tcp because ..." or "blocked because of ...".
 func (r Report) Verdict() string {
-	if err := r.Err(); err != nil {
-		return "blocked because of " + strings.ReplaceAll(strings.ReplaceAll(err.Error(), "checking ", ""), "\n", "; ")
+	var blocking []string
+	for _, check := range r.blocking() {
+		blocking = append(blocking, check.Object+": "+check.Evidence())
+	}
+	if blocking != nil {
+		return "blocked because of " + strings.Join(blocking, "; ")
 	}
 	mode, why := r.Mode()
 	return fmt.Sprintf("%s because %s", mode, why)
 }
 
-func (r Report) of(verdict Verdict) []Check {
-	return slices.DeleteFunc(slices.Clone(r.Checks), func(c Check) bool { return c.Verdict != verdict })
+func (r Report) of(status Status) []Check {
+	return slices.DeleteFunc(slices.Clone(r.Checks), func(c Check) bool { return c.Status != status })
 }
 
 // fine reports whether the checks need no attention: nothing blocks the environment, or RDMA that the cluster file
 // enables, and warnings are only about single nodes, of which there are enough.
 func (r Report) fine() bool {
 	return r.Err() == nil && !slices.ContainsFunc(r.Checks, func(c Check) bool {
-		switch c.Verdict {
+		switch c.Status {
 		case BlockedRDMA:
 			return c.Object != choiceCheck
 		case Warning:
@@ -152,22 +158,22 @@ func (r Report) brief() string {
 	return "preflight: " + strings.Join(parts, ", ")
 }
 
-// Print writes a table of the checks, each with its fix, the verdict, and where to read what no check can know.
+// Print writes a table of the checks, each with what to do next, the verdict, and where to read what no check can know.
 func (r Report) Print(w io.Writer) {
-	names, verdicts := len("CHECK"), len("VERDICT")
+	names, statuses := len("CHECK"), len("STATUS")
 	for _, check := range r.Checks {
-		names, verdicts = max(names, len(check.Object)), max(verdicts, len(check.Verdict))
+		names, statuses = max(names, len(check.Object)), max(statuses, len(check.Status))
 	}
-	row := func(name, verdict, text string) {
-		fmt.Fprintf(w, "%-*s  %-*s  %s\n", names, name, verdicts, verdict, text)
+	row := func(name, status, text string) {
+		fmt.Fprintf(w, "%-*s  %-*s  %s\n", names, name, statuses, status, text)
 	}
-	row("CHECK", "VERDICT", "EVIDENCE")
+	row("CHECK", "STATUS", "SEEN")
 	for _, check := range r.Checks {
-		row(check.Object, string(check.Verdict), check.Seen)
-		prefix := "fix: "
+		row(check.Object, string(check.Status), check.Seen)
+		prefix := "next: "
 		for line := range strings.Lines(check.Next) {
 			row("", "", prefix+strings.TrimSuffix(line, "\n"))
-			prefix = "     "
+			prefix = "      "
 		}
 	}
 	fmt.Fprintf(w, "\nVerdict: %s.\n", r.Verdict())
@@ -178,17 +184,6 @@ func (r Report) Print(w io.Writer) {
 
 // MarshalJSON is the report for machines, with its verdict and mode.
 func (r Report) MarshalJSON() ([]byte, error) {
-	type row struct {
-		Name    string      `json:"check"`
-		Verdict Verdict     `json:"verdict"`
-		Seen    string      `json:"evidence"`
-		Next    string      `json:"fix,omitempty"`
-		Reason  fail.Reason `json:"reason,omitempty"`
-	}
-	rows := make([]row, len(r.Checks))
-	for i, c := range r.Checks {
-		rows[i] = row{c.Object, c.Verdict, c.Seen, c.Next, c.Reason}
-	}
 	mode, why := r.Mode()
 	return json.Marshal(struct {
 		Verdict string       `json:"verdict"`
@@ -196,6 +191,6 @@ func (r Report) MarshalJSON() ([]byte, error) {
 		Mode    objects.Mode `json:"mode"`
 		Why     string       `json:"why"`
 		Blocked bool         `json:"blocked"`
-		Checks  []row        `json:"checks"`
-	}{r.Verdict(), r.Asked, mode, why, r.Err() != nil, rows})
+		Checks  []Check      `json:"checks"`
+	}{r.Verdict(), r.Asked, mode, why, r.Err() != nil, r.Checks})
 }

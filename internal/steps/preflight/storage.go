@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // storage checks that the class of the claims exists, supports their access mode, and that its server works.
@@ -41,7 +42,7 @@ func (p *probe) storage(ctx context.Context) []Check {
 			names = append(names, class.Name)
 		}
 		next := fmt.Sprintf("correct %s in the cluster file (oc get storageclass)", key)
-		return []Check{p.unlessBound(newCheck(check, Blocked, next, "class %s (%s) does not exist; the cluster has %s", name, key, cmp.Or(listed(names, 10), "none")), bound)}
+		return []Check{p.unlessBound(newCheck(check, Blocked, next, "class %s (%s) does not exist; the cluster has %s", name, key, cmp.Or(humanize.First(names, 10), "none")), bound)}
 	}
 	class := &classes[i]
 	checks := []Check{p.unlessBound(p.supports(check, class), bound)}
@@ -86,10 +87,10 @@ func (p *probe) bound(ctx context.Context) (names []string, lost string) {
 func (p *probe) unlessBound(check Check, bound []string) Check {
 	auto := p.Request.Storage == cluster.AutoStorage && p.file.Storage.ClassRWO != ""
 	switch {
-	case check.Verdict == OK:
+	case check.Status == OK:
 	case len(bound) == 2:
-		return newCheck(check.Object, OK, "", "claims %s are bound; about their class: %s", listed(bound, 2), check.Seen)
-	case auto && check.Verdict == Blocked:
+		return newCheck(check.Object, OK, "", "claims %s are bound; about their class: %s", humanize.First(bound, 2), check.Seen)
+	case auto && check.Status == Blocked:
 		return newCheck(check.Object, Warning, check.Next, "%s; storage auto then uses volumeClaimTemplates", check.Seen)
 	}
 	return check.because(fail.ClaimUnbound)

@@ -26,8 +26,8 @@ const (
 	// renewalTime is for a holder whose Lease has expired to renew it: while the API server does not answer, holders try
 	// again every lease.RetryEvery.
 	renewalTime = 10 * time.Second
-	// verdictTime is for Tekton to start the task after a step that wrote its verdict into the Lease.
-	verdictTime = 15 * time.Second
+	// failureTime is for Tekton to start the task after a step that wrote its failure into the Lease.
+	failureTime = 15 * time.Second
 	// clockSkew is the allowed difference between a step's clock and the API server's.
 	clockSkew = 5 * time.Second
 	// podsTime is for the pods of a released environment, which have 30 s between SIGTERM and SIGKILL.

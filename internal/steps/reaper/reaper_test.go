@@ -313,9 +313,9 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		name  string
-		since time.Duration // the verdict
+		since time.Duration // the failure
 		pod   *corev1.Pod
-		// created is when the pod was, relative to the verdict.
+		// created is when the pod was, relative to the failure.
 		created  time.Duration
 		released bool
 	}{
@@ -335,8 +335,8 @@ func TestReleasesAfterAVerdict(t *testing.T) {
 				}
 				running := &v1.TaskRun{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "train", Labels: map[string]string{run.Label: "name-of-run", "tekton.dev/pipelineTask": "train"}, OwnerReferences: []metav1.OwnerReference{{UID: "run"}}}}
 				r, client, log := newReaper(objects, []runtime.Object{pipelineRun("run"), running})
-				verdict := lease.Verdict{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Started: ended.Add(-9 * time.Minute), Ended: ended}
-				if err := (lease.Client{Kube: client, Namespace: "ns"}).Conclude(t.Context(), "env", "run", verdict); err != nil {
+				failure := lease.Failure{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Started: ended.Add(-9 * time.Minute), Ended: ended}
+				if err := (lease.Client{Kube: client, Namespace: "ns"}).Conclude(t.Context(), "env", "run", failure); err != nil {
 					t.Fatal(err)
 				}
 				if err := r.pass(t.Context()); err != nil {

@@ -30,8 +30,8 @@ type status struct {
 //   - With a run as holder: abandoned if the run has ended, is gone or being deleted, or was cancelled without its finally tasks. An
 //     active run holds it until the Lease has expired and none of the run's pods is left that could renew it, as after the
 //     loss of Tekton's controller.
-//     A verdict in the Lease shortens this: the run has only finally tasks left, and if none of its pods has started or ended
-//     for verdictTime, Tekton does not start them.
+//     A failure in the Lease shortens this: the run has only finally tasks left, and if none of its pods has started or ended
+//     for failureTime, Tekton does not start them.
 //   - With a user as holder: abandoned when the Lease has expired.
 //
 // If the run's state cannot be read the result is an error, and the environment stays.
@@ -60,14 +60,14 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (status, err
 	case found.Done:
 		return status{abandoned: true, why: holder.String() + " has ended"}, nil
 	}
-	verdict := lease.VerdictOf(l)
-	over := verdict != nil && r.now().Sub(verdict.Ended) > verdictTime
+	failure := lease.FailureOf(l)
+	over := failure != nil && r.now().Sub(failure.Ended) > failureTime
 	if !expired && !over {
 		return status{}, nil
 	}
 	var since, ended time.Time
 	if over {
-		since, ended = verdict.Ended.Add(-clockSkew), r.now().Add(-verdictTime)
+		since, ended = failure.Ended.Add(-clockSkew), r.now().Add(-failureTime)
 	}
 	alive, err := r.hasPods(ctx, l.Namespace, holder.Display, since, ended)
 	if err != nil || alive {
@@ -75,7 +75,7 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (status, err
 	}
 	if over {
 		return status{abandoned: true, why: fmt.Sprintf("task %s of %s failed at %s (%s), and no task has followed",
-			verdict.Task, holder, verdict.Ended.UTC().Format(time.RFC3339), verdict.Reason)}, nil
+			failure.Task, holder, failure.Ended.UTC().Format(time.RFC3339), failure.Reason)}, nil
 	}
 	return status{abandoned: true, mayReturn: true,
 		why: fmt.Sprintf("no step of %s has renewed the lease until %s, and none is left", holder, ends)}, nil

@@ -32,7 +32,7 @@ type Orphan struct {
 // written nevertheless.
 func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now func() time.Time, a Orphan) error {
 	t := &teardown{
-		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now, verdict: lease.VerdictOf(a.Lease),
+		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now, failure: lease.FailureOf(a.Lease),
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},
 	}
 	began := now()

@@ -99,7 +99,7 @@ func (t *teardown) addEarlier(ctx context.Context, r *receipt.Receipt) {
 		r.Fabric = earlier.Fabric
 	}
 	if len(r.Ranks) == 0 {
-		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, earlier.Cause, earlier.Record, earlier.Network
+		r.Ranks, r.Cause, r.Record, r.Network = earlier.Ranks, cmp.Or(earlier.Cause, r.Cause), earlier.Record, earlier.Network
 		r.Training, r.Curve, r.Attempts = earlier.Training, earlier.Curve, earlier.Attempts
 	}
 }
@@ -123,11 +123,12 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		if !task.Started.IsZero() && !task.Ended.IsZero() {
 			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
 		}
-		if v := t.verdict; v != nil && v.Task == task.Task {
+		if v := t.failure; v != nil && v.Task == task.Task {
 			if task.Reason != v.Reason { // a later attempt knows less
 				task.Status, task.Reason, task.Message = run.Failed, v.Reason, v.Message
 				task.Results["metrics"] = v.Metrics
 			}
+			r.Cause = v.Cause
 			phase.Status, phase.Reason, phase.Ended = string(run.Failed), string(v.Reason), v.Ended.UTC()
 			if phase.Started.IsZero() || v.Started.Before(phase.Started) {
 				phase.Started = v.Started.UTC()
@@ -226,6 +227,11 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	}
 	statuses = newestOf(statuses)
 	addRanks(r, statuses)
+	if r.Verdict != receipt.Succeeded && t.failure == nil { // no step was connected when the training ended
+		if found, ok := cause.Find(statuses); ok {
+			r.Cause = found.Culprit()
+		}
+	}
 	addAttempts(r, statuses, firstStep)
 	if s, ok := agent.NCCLOf(statuses, agent.WantedTransport(r.Mode, len(r.Nodes)), environments); ok {
 		s.Processes = nil
@@ -256,18 +262,8 @@ func addAttempts(r *receipt.Receipt, statuses []agent.JobStatus, firstStep *floa
 	if len(statuses) == 0 || statuses[0].Spec.Attempt() == 1 {
 		return
 	}
-	last := agent.Attempt{Attempt: statuses[0].Spec.Attempt(), Reason: r.Reason, Message: r.Message}
-	if name := statuses[0].Spec.Checkpoint; name != nil {
-		last.Checkpoint = *name
-	}
-	for _, status := range statuses {
-		if last.Started.IsZero() || status.Started.Before(last.Started) {
-			last.Started = status.Started
-		}
-		if status.Ended.After(last.Ended) {
-			last.Ended = status.Ended
-		}
-	}
+	last := agent.AttemptOf(statuses[0].Spec, statuses)
+	last.Reason, last.Message = r.Reason, r.Message
 	if r.Cause != nil {
 		last.Rank, last.Node = &r.Cause.Rank, &r.Cause.Node
 	}
@@ -391,12 +387,6 @@ func addRanks(r *receipt.Receipt, statuses []agent.JobStatus) {
 			}
 			r.Ranks = append(r.Ranks, entry)
 		}
-	}
-	if r.Verdict == receipt.Succeeded {
-		return
-	}
-	if found, ok := cause.Find(statuses); ok {
-		r.Cause = &receipt.Cause{Rank: found.Rank.Rank, Node: found.Rank.Node, Exit: found.Rank.Exit, Python: found.Rank.Python}
 	}
 }
 

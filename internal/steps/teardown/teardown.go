@@ -76,8 +76,8 @@ type teardown struct {
 	leases  lease.Client
 	log     *slog.Logger
 	now     func() time.Time
-	// verdict is what a step has written into the Lease, nil for nothing.
-	verdict *lease.Verdict
+	// failure is what a step has written into the Lease, nil for nothing.
+	failure *lease.Failure
 	// notify gets the end of a run.
 	notify func(notify.Event)
 }
@@ -90,7 +90,7 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 		return "", receipt.Receipt{}, err
 	}
 	if held != nil {
-		t.verdict = lease.VerdictOf(held)
+		t.failure = lease.FailureOf(held)
 	}
 	r := t.summarize(ctx, held)
 	write := func(ctx context.Context) error {

@@ -31,6 +31,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -483,7 +484,7 @@ func TestAttempts(t *testing.T) {
 		{Node: 0, Started: at(7), Ended: at(9), Spec: agent.JobSpec{Attempts: earlier, Checkpoint: new("step-20")}},
 		{Node: 1, Started: at(1), Ended: at(5)},
 	})
-	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &receipt.Cause{}}
+	r := receipt.Receipt{Reason: "RankFailed", Message: "rank 0 on node 0", Cause: &cause.Culprit{}}
 	addAttempts(&r, statuses, nil)
 	want := append(slices.Clip(earlier), agent.Attempt{Attempt: 2, Started: at(7), Ended: at(9), Reason: "RankFailed", Message: "rank 0 on node 0", Node: new(0), Rank: new(0), Checkpoint: "step-20"})
 	if diff := cmp.Diff(want, r.Attempts); diff != "" {
@@ -496,20 +497,23 @@ func TestAttempts(t *testing.T) {
 }
 
 // What a retried step reports after its first pod was lost with its node is not the reason, and its time is not the training's.
-func TestFirstVerdictStays(t *testing.T) {
+func TestFirstFailureStays(t *testing.T) {
 	objects, _ := live(t, "uid-1")
 	again := task("train", "Failed", nil, "reason", "RankFailed", "message", "rank 0 lost its peers")
 	again.Status.StartTime, again.Status.CompletionTime = &metav1.Time{Time: start().Add(14 * time.Minute)}, &metav1.Time{Time: start().Add(14*time.Minute + 5*time.Second)}
 	p := newPlace(t, []runtime.Object{pipelineRun(), again}, objects...)
-	verdict := lease.Verdict{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(), Ended: start().Add(9 * time.Minute)}
-	if err := p.leases.Conclude(t.Context(), "env", "uid-1", verdict); err != nil {
+	failure := lease.Failure{Task: "train", Reason: fail.NodeLost, Message: "node 1 is gone", Started: start(), Ended: start().Add(9 * time.Minute), Cause: &cause.Culprit{Rank: 1, Node: 1}}
+	if err := p.leases.Conclude(t.Context(), "env", "uid-1", failure); err != nil {
 		t.Fatal(err)
 	}
 	for _, when := range []string{"at first", "again, without a Lease"} {
-		p.verdict = nil // another process
+		p.failure = nil // another process
 		_, r, err := p.run(t.Context())
 		if err != nil || r.Reason != "NodeLost" || r.Message != "node 1 is gone" || len(r.Phases) != 1 || r.Phases[0].Reason != "NodeLost" || r.Phases[0].Seconds != (9*time.Minute).Seconds() {
 			t.Errorf("%s: %v, receipt %+v", when, err, r)
+		}
+		if r.Cause == nil || r.Cause.Rank != 1 {
+			t.Errorf("%s: cause %+v, want the one in the Lease", when, r.Cause)
 		}
 	}
 }

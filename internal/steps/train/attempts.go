@@ -108,25 +108,19 @@ func (t *Training) findNewest(ctx context.Context) error {
 
 // failed is the record of the attempt that ended with err.
 func (t *Training) failed(result Result, err error) agent.Attempt {
-	a := agent.Attempt{Attempt: t.Spec.Attempt(), Ended: time.Now().UTC(), Reason: string(fail.ReasonOf(err)), Message: humanize.OneLine(err.Error(), 1000), First: result.First, Last: result.Last}
-	if t.Spec.Checkpoint != nil {
-		a.Checkpoint = *t.Spec.Checkpoint
-	}
-	for _, status := range result.Statuses {
-		if !status.Started.IsZero() && (a.Started.IsZero() || status.Started.Before(a.Started)) {
-			a.Started = status.Started
-		}
-	}
+	a := agent.AttemptOf(t.Spec, result.Statuses)
+	a.Ended, a.Reason, a.Message = time.Now().UTC(), string(fail.ReasonOf(err)), humanize.OneLine(err.Error(), 1000)
+	a.First, a.Last = result.First, result.Last
 	var on onNode
 	var hang hangError
-	found, ok := cause.Find(result.Statuses)
+	var failed cause.Error
 	switch {
 	case errors.As(err, &on):
 		a.Node = &on.node
-	case ok:
-		a.Node, a.Rank = &found.Rank.Node, &found.Rank.Rank
-		if found.Waiting == nil { // else that rank had to be stopped, which is no error of its own
-			a.Symptom = found.Symptom()
+	case errors.As(err, &failed):
+		a.Node, a.Rank = &failed.Rank.Node, &failed.Rank.Rank
+		if failed.Waiting == nil { // else that rank had to be stopped, which is no error of its own
+			a.Symptom = failed.Symptom()
 		}
 	}
 	if errors.As(err, &hang) {

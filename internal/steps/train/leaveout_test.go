@@ -136,7 +136,7 @@ func TestLeaveOut(t *testing.T) {
 }
 
 func TestFaulty(t *testing.T) {
-	broken := rdma.Facts{Findings: rdma.Findings{{Level: fail.Note, Seen: "a note"}, {Level: fail.Broken, Seen: "there is no RDMA device"}}}
+	broken := rdma.Facts{Findings: []fail.Finding{{Level: fail.Note, Seen: "a note"}, {Level: fail.Broken, Seen: "there is no RDMA device"}}}
 	if node, fault := faulty(make([]agent.Facts, 2), network.Network{Facts: []rdma.Facts{{}, broken}}); node != 1 || fault != "there is no RDMA device" {
 		t.Errorf("got node %d, %q; want node 1 without its device", node, fault)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -77,7 +79,7 @@ type Deps struct {
 	Notify *notify.Sender
 }
 
-// maxMessage bounds the message of a verdict: ranks can print anything.
+// maxMessage bounds the message of a failure: ranks can print anything.
 const maxMessage = 4000
 
 type attempt struct {
@@ -88,7 +90,7 @@ type attempt struct {
 }
 
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
-// means for it. A verdict that an earlier attempt of the step has reported is final, and is returned again.
+// means for it. A failure that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 	a := attempt{Deps: d, Options: o}
 	if result, err := a.earlier(ctx); err != nil {
@@ -162,11 +164,14 @@ func (a *attempt) conclude(ctx context.Context, began time.Time, result Result, 
 	if a.Run.UID == "" || !run.Final(fail.ReasonOf(failure)) || fail.ReasonOf(failure) == fail.EnvironmentMissing {
 		return
 	}
-	v := lease.Verdict{Task: a.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics, Started: began, Ended: time.Now()}
+	v := lease.Failure{Task: a.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics, Started: began, Ended: time.Now()}
+	if failed := (cause.Error{}); errors.As(failure, &failed) {
+		v.Cause = failed.Culprit()
+	}
 	ctx, cancel := context.WithTimeout(ctx, reachable)
 	defer cancel()
 	if err := a.leases().Conclude(ctx, a.Name, a.Run.UID, v); err != nil {
-		a.Log.Warn(fmt.Sprintf("The verdict is not in the lease of environment %s: %v", a.Name, err), "environment", a.Name, "error", err)
+		a.Log.Warn(fmt.Sprintf("The failure is not in the lease of environment %s: %v", a.Name, err), "environment", a.Name, "error", err)
 	}
 }
 
@@ -199,22 +204,22 @@ func (a *attempt) earlier(ctx context.Context) (Result, error) {
 		return Result{}, nil
 	}
 	const words = 200
-	a.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the verdict of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)), "reason", v.Reason)
+	a.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the failure of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)), "reason", v.Reason)
 	return Result{Metrics: v.Metrics}, &step.Exit{Code: step.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
 }
 
-// first looks for the verdict in the TaskRun, which loses it with the step's pod, in the Lease, and in the receipt of a run
+// first looks for the failure in the TaskRun, which loses it with the step's pod, in the Lease, and in the receipt of a run
 // whose environment the reaper has released. If all are unreadable, the step finds the job again, with the same end.
-func (a *attempt) first(ctx context.Context) *lease.Verdict {
+func (a *attempt) first(ctx context.Context) *lease.Failure {
 	tasks, _ := run.TaskRuns(ctx, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID))
 	for _, task := range tasks {
 		if task.Task == a.Run.Task && task.Final() {
-			return &lease.Verdict{Reason: fail.Reason(task.Earlier["reason"]), Message: task.Earlier["message"], Metrics: task.Earlier["metrics"]}
+			return &lease.Failure{Reason: fail.Reason(task.Earlier["reason"]), Message: task.Earlier["message"], Metrics: task.Earlier["metrics"]}
 		}
 	}
 	found, err := a.leases().Find(ctx, a.Name)
 	if err == nil && lease.HolderOf(found).ID == a.Run.UID {
-		if v := lease.VerdictOf(found); v != nil && v.Task == a.Run.Task {
+		if v := lease.FailureOf(found); v != nil && v.Task == a.Run.Task {
 			return v
 		}
 		return nil
@@ -227,7 +232,7 @@ func (a *attempt) first(ctx context.Context) *lease.Verdict {
 	if left.Metrics == nil {
 		metrics = nil
 	}
-	return &lease.Verdict{Reason: fail.Reason(left.Reason), Message: left.Message, Metrics: string(metrics)}
+	return &lease.Failure{Reason: fail.Reason(left.Reason), Message: left.Message, Metrics: string(metrics)}
 }
 
 // spec asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since

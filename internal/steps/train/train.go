@@ -102,7 +102,7 @@ type update struct {
 	why string
 }
 
-// Run starts the job, or attaches to it, and returns when its verdict is known. When ctx is done it leaves the job
+// Run starts the job, or attaches to it, and returns when its end is known. When ctx is done it leaves the job
 // as it is.
 func (t *Training) Run(ctx context.Context) (Result, error) {
 	began := time.Now()
@@ -133,7 +133,7 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 	go t.watchSilence(following, shown, updates)
 
 	statuses, err := t.wait(ctx, updates, began)
-	// The verdict is known; the rest of the ranks' output must still arrive.
+	// The end is known; the rest of the ranks' output must still arrive.
 	if ctx.Err() == nil {
 		t.drain(&logs)
 	}
@@ -357,7 +357,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 		stopAt = nil
 		if giveUp == nil {
 			giveUp = time.After(grace + settle)
-			// A lost node must not delay the verdict on the others.
+			// A lost node must not delay the end of the others.
 			stopping, cancel := context.WithTimeout(ctx, grace)
 			defer cancel()
 			t.stop(stopping, agent.Stop{Cause: cause, Reason: why, Grace: grace})
@@ -418,12 +418,12 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 		case <-launchersOver:
 			stop("its ranks have ended")
 		case <-giveUp:
-			return statuses, t.verdict(ctx, statuses, errors.Join(failure, transport()))
+			return statuses, t.endError(ctx, statuses, errors.Join(failure, transport()))
 		case <-ctx.Done():
 			return statuses, ctx.Err()
 		}
 		if t.over(statuses, failure) {
-			return statuses, t.verdict(ctx, statuses, errors.Join(failure, transport()))
+			return statuses, t.endError(ctx, statuses, errors.Join(failure, transport()))
 		}
 	}
 }
@@ -477,18 +477,19 @@ func (t *Training) failing(status agent.JobStatus) (why string, certain bool) {
 	return "", false
 }
 
-// verdict is the error of a training whose nodes have all reported, nil for success.
-func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, failure error) error {
+// endError is the error of a training whose nodes have all reported, nil for success.
+func (t *Training) endError(ctx context.Context, statuses []agent.JobStatus, failure error) error {
 	if failure != nil {
 		return first(failure)
 	}
 	if t.succeeded(statuses) {
 		return nil
 	}
+	found, failed := cause.Find(statuses)
 	for _, status := range statuses {
 		switch status.StopCause {
 		case agent.StopDeadline:
-			return t.timedOut(statuses, status.Ended.Sub(status.Started))
+			return t.timedOut(statuses, found, status.Ended.Sub(status.Started))
 		case agent.StopReplaced:
 			return fail.Becausef(fail.Cancelled, "training: %s", status.StopReason)
 		case agent.StopContainer: // before any rank had failed
@@ -501,7 +502,7 @@ func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, fail
 			return onNode{status.Node, lost(t.Pods, t.Nodes[status.Node], "its container was stopped, as when its pod is deleted or evicted")}
 		}
 	}
-	if found, failed := cause.Find(statuses); failed {
+	if failed {
 		return found.Err(t.job(statuses[found.Rank.Node]))
 	}
 	// The other nodes are stopped after such a failure.
@@ -521,8 +522,8 @@ func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, fail
 // hangs is the longest silence of a training that is not taken for a hang.
 const hangs = 10 * time.Minute
 
-// timedOut is the error of a training whose deadline has passed.
-func (t *Training) timedOut(statuses []agent.JobStatus, took time.Duration) error {
+// timedOut is the error of a training whose deadline has passed. found is what ended it, if a rank did.
+func (t *Training) timedOut(statuses []agent.JobStatus, found cause.Cause, took time.Duration) error {
 	text := fmt.Sprintf("training: it had not ended after %s", took.Round(time.Second))
 	next := "give it more time with --timeout"
 	if t.Spec.Run != "" {
@@ -538,7 +539,7 @@ func (t *Training) timedOut(statuses []agent.JobStatus, took time.Duration) erro
 		text += fmt.Sprintf("; no rank had printed or measured anything for %s", quiet.Round(time.Second))
 		next = "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"
 	}
-	if found, _ := cause.Find(statuses); found.Left != nil {
+	if found.Left != nil {
 		text += "; " + found.Leaving()
 		next = fmt.Sprintf("let every rank take the same number of steps; rank %d ended first", found.Left.Rank)
 	}

@@ -30,6 +30,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -223,7 +224,7 @@ func TestTimedOut(t *testing.T) {
 			"training: it had not ended after 4m0s; no rank had printed or measured anything for 2m0s", "start it again, and while it is silent look for the rank that the others wait for: mlenv doctor"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			err := (&Training{Spec: agent.JobSpec{Run: tc.run}}).timedOut(tc.statuses, tc.took)
+			err := (&Training{Spec: agent.JobSpec{Run: tc.run}}).timedOut(tc.statuses, cause.Cause{}, tc.took)
 			if fail.ReasonOf(err) != fail.TrainingTimeout || err.Error() != tc.err || fail.NextOf(err) != tc.next {
 				t.Errorf("got %v (%s), want %s (%s)", err, fail.NextOf(err), tc.err, tc.next)
 			}
@@ -430,7 +431,7 @@ func TestLauncherFails(t *testing.T) {
 	training := &Training{Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: 2, Nodes: 2}, Nodes: nodes.Set{
 		agent.NewClient(0, "", agent.Credentials{}, refuse), agent.NewClient(1, "", agent.Credentials{}, refuse),
 	}}
-	err := training.verdict(t.Context(), []agent.JobStatus{{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"}}, nil)
+	err := training.endError(t.Context(), []agent.JobStatus{{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"}}, nil)
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "launcher torchrun of node 0 exited with 1 and started 0 of 2 ranks") {
 		t.Errorf("got %s: %v, want RankFailed of node 0's launcher", fail.ReasonOf(err), err)
 	}
@@ -573,13 +574,13 @@ func FuzzStatuses(f *testing.F) {
 			}
 		}
 		training.failing(statuses[node])
-		if err := training.verdict(t.Context(), statuses, nil); (err == nil) != training.succeeded(statuses) {
-			t.Errorf("the verdict is %v", err)
+		if err := training.endError(t.Context(), statuses, nil); (err == nil) != training.succeeded(statuses) {
+			t.Errorf("the error is %v", err)
 		}
 	})
 }
 
-// A verdict is final: the retried step reports it without the nodes.
+// A failure is final: the retried step reports it without the nodes.
 func TestEarlierVerdict(t *testing.T) {
 	verdicts := map[fail.Reason]fail.Reason{fail.Cancelled: "", fail.AgentUnreachable: "", fail.EnvironmentMissing: "", "": ""}
 	for _, reason := range []fail.Reason{
@@ -597,8 +598,8 @@ func TestEarlierVerdict(t *testing.T) {
 		out := &buffer{}
 		a := attempt{Deps: Deps{Clients: clients, Log: step.TextLog(out)}, Options: Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 		result, err := a.earlier(t.Context())
-		if want != "" && (!step.Printed(err) || !strings.HasSuffix(out.String(), fmt.Sprintf("the verdict of the first attempt is final, %s: training: rank 3\n", want))) {
-			t.Errorf("after %q: %q and %v, want one line that repeats the verdict", reason, out, err)
+		if want != "" && (!step.Printed(err) || !strings.HasSuffix(out.String(), fmt.Sprintf("the failure of the first attempt is final, %s: training: rank 3\n", want))) {
+			t.Errorf("after %q: %q and %v, want one line that repeats the failure", reason, out, err)
 		}
 		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != "training: rank 3" || result.Metrics != `{"step":7}`) {
 			t.Errorf("after %q: got %v, metrics %q; want %q", reason, err, result.Metrics, want)
@@ -606,7 +607,7 @@ func TestEarlierVerdict(t *testing.T) {
 	}
 }
 
-// The TaskRun loses a verdict with the step's pod. A failure that is not final, and the step of another run, leave none.
+// The TaskRun loses a failure with the step's pod. A failure that is not final, and the step of another run, leave none.
 func TestVerdictOutlivesThePod(t *testing.T) {
 	held := func() *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{lease.HolderKind: "PipelineRun"}}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}

@@ -8,12 +8,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// words translates the reasons of Kubernetes and Tekton into this project's. Words without a cause, such as Failed, are missing.
-var words = map[string]fail.Reason{
+// reasons translates the reasons of Kubernetes and Tekton into this project's. Those that name no cause, such as Failed, are missing.
+var reasons = map[string]fail.Reason{
 	// The kubelet and the container runtime: a container that waits or has terminated.
 	"CrashLoopBackOff":           fail.ContainerFailed,
 	"ContainerCannotRun":         fail.ContainerFailed,
-	"CreateContainerConfigError": fail.ContainerFailed, // Tekton uses the word too
+	"CreateContainerConfigError": fail.ContainerFailed, // Tekton uses it too
 	"CreateContainerError":       fail.ContainerFailed,
 	"PostStartHookError":         fail.ContainerFailed,
 	"PreCreateHookError":         fail.ContainerFailed,
@@ -77,12 +77,12 @@ var words = map[string]fail.Reason{
 	string(v1.GracefullyCancelledSkip): fail.Cancelled,
 }
 
-// ReasonFor translates a word of Kubernetes or Tekton: the reason of a condition, of a waiting or terminated
-// container, of a pod, or of a skipped task. It is "" for a word that names no cause.
-func ReasonFor(word string) fail.Reason {
+// ReasonFor translates a reason of Kubernetes or Tekton: that of a condition, of a waiting or terminated
+// container, of a pod, or of a skipped task. It is "" for one that names no cause.
+func ReasonFor(reason string) fail.Reason {
 	// The kubelet refuses a pod with OutOf and the name of the resource.
-	if resource, found := strings.CutPrefix(word, "OutOf"); found && resource != "" {
+	if resource, found := strings.CutPrefix(reason, "OutOf"); found && resource != "" {
 		return fail.NodesUnavailable
 	}
-	return words[word]
+	return reasons[reason]
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// ForPeople returns a text for a terminal: without control characters that a training, or the author of an object, put into it,
+// ForTerminal returns a text for a terminal: without control characters that a training, or the author of an object, put into it,
 // and with commands that this shell can run as they stand.
-func ForPeople(text string) string {
+func ForTerminal(text string) string {
 	return inShell(humanize.Plain(text), os.Args, func(program string) bool {
 		_, err := exec.LookPath(program)
 		return err == nil

@@ -6,9 +6,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// TestWords has each word that the table translates once, with the source in which it was read:
+// TestReasons has each reason that the table translates once, with the source in which it was read:
 // Kubernetes 1.35 and Tekton Pipelines 1.15.
-func TestWords(t *testing.T) {
+func TestReasons(t *testing.T) {
 	const (
 		images     = "kubelet/images/types.go"
 		results    = "kubelet/container/sync_result.go"
@@ -92,7 +92,7 @@ func TestWords(t *testing.T) {
 			t.Errorf("%s of %s is %q, want %q", test.word, test.read, got, test.want)
 		}
 	}
-	for word := range words {
+	for word := range reasons {
 		if !seen[word] {
 			t.Errorf("%s has no row: say where it was read", word)
 		}

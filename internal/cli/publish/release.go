@@ -1,4 +1,4 @@
-package release
+package publish
 
 import (
 	"fmt"
@@ -6,14 +6,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/release"
 )
 
 // defaultRepository is the prefix of this project's images.
 const defaultRepository = "ghcr.io/ml-dev-env/ml-dev-env"
 
-// Command is mlenv release, for maintainers of ml-dev-env.
-func Command() *cobra.Command {
-	var request Request
+// ReleaseCommand is mlenv release, for maintainers of ml-dev-env.
+func ReleaseCommand() *cobra.Command {
+	var request release.Request
 	var source, version string
 	var push bool
 	cmd := &cobra.Command{
@@ -31,15 +32,15 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
   mlenv release --version=v0.0.0-try --snapshot`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := CheckVersion(version); err != nil {
+			if err := release.CheckVersion(version); err != nil {
 				return err
 			}
 			request.Source = bundle.Describe(cmd.Context(), source, version)
-			made, err := Make(cmd.Context(), cmd.ErrOrStderr(), request)
+			made, err := release.Make(cmd.Context(), cmd.ErrOrStderr(), request)
 			if err != nil {
 				return err
 			}
-			tasks := made.tekton.AllName.String()
+			tasks := made.Tasks.AllName.String()
 			if push {
 				if tasks, err = made.Push(cmd.Context(), cmd.ErrOrStderr()); err != nil {
 					return err
@@ -54,11 +55,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Short: "Write the steps image's digest and the version into tasks/ and pipelines/",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := CheckVersion(version); err != nil {
+			if err := release.CheckVersion(version); err != nil {
 				return err
 			}
 			request.Source = bundle.Describe(cmd.Context(), source, version)
-			image, err := Pin(cmd.Context(), cmd.ErrOrStderr(), request)
+			image, err := release.Pin(cmd.Context(), cmd.ErrOrStderr(), request)
 			if err != nil {
 				return err
 			}
@@ -73,7 +74,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		each.Flags().StringVar(&request.Repository, "repository", defaultRepository, "prefix of the images REPOSITORY/steps and REPOSITORY/tasks")
 		_ = each.MarkFlagRequired("version") // the flag is defined above
 	}
-	cmd.Flags().StringVar(&request.Output, "output", "dist", "missing or empty folder to fill")
+	cmd.Flags().StringVar(&request.To, "to", "dist", "missing or empty folder to fill")
 	cmd.Flags().BoolVar(&push, "push", false, "also push the images and the bundles")
 	cmd.Flags().BoolVar(&request.Snapshot, "snapshot", false, "accept sources whose Tasks do not name the image, to try a release")
 	cmd.AddCommand(pin)

@@ -1,34 +1,20 @@
-package trend
+package runs
 
 import (
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/trend"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// AddTolerances adds a flag for each measure.
-func AddTolerances(flags *pflag.FlagSet) Tolerance {
-	t := DefaultTolerance()
-	for _, m := range Measures() {
-		flags.Func(strings.ReplaceAll(string(m), " ", "-")+"-tolerance", fmt.Sprintf("by how many `percent` the %s may be worse than the median of the last ten runs (default: %s)", m, t[m]),
-			func(text string) (err error) {
-				t[m], err = ParsePercent(text)
-				return err
-			})
-	}
-	return t
-}
-
-// Command is mlenv trend.
-func Command() *cobra.Command {
+// TrendCommand is mlenv trend.
+func TrendCommand() *cobra.Command {
 	var (
 		flags    kube.Flags
 		name     string
@@ -57,7 +43,7 @@ Exit code 0: shown; 1: the receipts cannot be read; 2: wrong usage.`,
 	cmd.Flags().StringVar(&like, "like", "", "runs of the same kind as this one (default: the newest)")
 	cmd.Flags().StringVar(&picture, "svg", "", "write a picture to this file, as SVG")
 	output.AddTo(cmd.Flags(), step.Text, step.JSON, step.YAML)
-	tolerances := AddTolerances(cmd.Flags())
+	tolerances := trend.AddTolerances(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		clients, err := flags.Connect()
 		if err != nil {
@@ -70,7 +56,7 @@ Exit code 0: shown; 1: the receipts cannot be read; 2: wrong usage.`,
 			}
 			fmt.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", err)
 		}
-		t, err := Of(all, schedule, like, tolerances)
+		t, err := trend.Of(all, schedule, like, tolerances)
 		if err != nil {
 			return err
 		}

@@ -7,38 +7,41 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// verdictAnnotation of the Lease has a Verdict.
-const verdictAnnotation = "ml-dev-env/verdict"
+// failureAnnotation of the Lease has a Failure.
+const failureAnnotation = "ml-dev-env/failure"
 
-// Verdict is the first final failure of a step: the run that holds the Lease has only its finally tasks left. It survives
+// Failure is the first final failure of a step: the run that holds the Lease has only its finally tasks left. It survives
 // the step's pod, whose results can be lost with its node, and shows the reaper that the run does not need the environment any more.
-type Verdict struct {
+type Failure struct {
 	// Task is the step's task in the pipeline.
 	Task    string      `json:"task"`
 	Reason  fail.Reason `json:"reason"`
 	Message string      `json:"message"`
+	// Cause is the rank that failed first, nil if the failure is no rank's.
+	Cause *cause.Culprit `json:"cause,omitempty"`
 	// Metrics is the step's result of this name.
 	Metrics string    `json:"metrics,omitempty"`
 	Started time.Time `json:"started"`
 	Ended   time.Time `json:"ended"`
 }
 
-// VerdictOf returns the verdict in a Lease, nil for none.
-func VerdictOf(lease *coordinationv1.Lease) *Verdict {
-	v := &Verdict{}
-	if err := json.Unmarshal([]byte(lease.Annotations[verdictAnnotation]), v); err != nil || v.Reason == "" {
+// FailureOf returns the failure in a Lease, nil for none.
+func FailureOf(lease *coordinationv1.Lease) *Failure {
+	v := &Failure{}
+	if err := json.Unmarshal([]byte(lease.Annotations[failureAnnotation]), v); err != nil || v.Reason == "" {
 		return nil
 	}
 	return v
 }
 
-// Conclude writes the verdict into the Lease that a run holds. It tries again until ctx ends while the API server does not
+// Conclude writes the failure into the Lease that a run holds. It tries again until ctx ends while the API server does not
 // answer.
-func (c Client) Conclude(ctx context.Context, name, runUID string, v Verdict) error {
+func (c Client) Conclude(ctx context.Context, name, runUID string, v Failure) error {
 	content, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -48,7 +51,7 @@ func (c Client) Conclude(ctx context.Context, name, runUID string, v Verdict) er
 			if lease.Annotations == nil {
 				lease.Annotations = map[string]string{}
 			}
-			lease.Annotations[verdictAnnotation] = string(content)
+			lease.Annotations[failureAnnotation] = string(content)
 			return nil
 		})
 		if !kube.Transient(err) {

@@ -33,8 +33,8 @@ func TestInShell(t *testing.T) {
 	}
 }
 
-func TestForPeople(t *testing.T) {
-	if got, want := ForPeople("\x1b[2Jboom\a\nline"), "boom\nline"; got != want {
+func TestForTerminal(t *testing.T) {
+	if got, want := ForTerminal("\x1b[2Jboom\a\nline"), "boom\nline"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

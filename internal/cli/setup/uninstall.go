@@ -1,4 +1,4 @@
-package install
+package setup
 
 import (
 	"cmp"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -16,7 +17,7 @@ import (
 func UninstallCommand() *cobra.Command {
 	var (
 		flags   kube.Flags
-		removal Removal
+		removal install.Removal
 		output  step.OutputFlag
 	)
 	cmd := &cobra.Command{
@@ -44,7 +45,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 				return err
 			}
 			removal.Namespace = namespace
-			report, err := Uninstall(cmd.Context(), clients, removal)
+			report, err := install.Uninstall(cmd.Context(), clients, removal)
 			if printErr := output.Print(cmd.OutOrStdout(), report, report.Print); err == nil {
 				err = printErr
 			}
@@ -64,19 +65,19 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 }
 
 // where returns the cluster's clients and the namespace.
-func where(cmd *cobra.Command, flags kube.Flags, args []string) (Clients, string, error) {
+func where(cmd *cobra.Command, flags kube.Flags, args []string) (install.Clients, string, error) {
 	if len(args) == 1 {
 		file, err := clusterfile.Load(cmd.Context(), args[0], flags)
 		if err != nil {
-			return Clients{}, "", fail.Because(fail.InvalidInput, err)
+			return install.Clients{}, "", fail.Because(fail.InvalidInput, err)
 		}
-		clients, err := Connect(cmd.Context(), cmd.ErrOrStderr(), flags, file.Cluster)
+		clients, err := install.Connect(cmd.Context(), cmd.ErrOrStderr(), flags, file.Cluster)
 		return clients, cmp.Or(flags.Namespace, file.Cluster.Namespace), err
 	}
 	clients, err := flags.Connect()
 	if err != nil {
-		return Clients{}, "", err
+		return install.Clients{}, "", err
 	}
-	both, err := clientsOf(clients)
+	both, err := install.ClientsOf(clients)
 	return both, clients.Namespace, err
 }

@@ -1,4 +1,5 @@
-package bundle
+// Package publish has the commands that build and push what clusters run: bundle and release.
+package publish
 
 import (
 	"context"
@@ -15,18 +16,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// Command is mlenv bundle. files has tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
-func Command(files fs.FS) *cobra.Command {
+// BundleCommand is mlenv bundle. files has tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
+func BundleCommand(files fs.FS) *cobra.Command {
 	cmd := &cobra.Command{Use: "bundle", Short: "Build the steps image and the Tekton bundles"}
 	cmd.AddCommand(stepsImageCommand(), tektonCommand(files))
 	return cmd
 }
 
 func stepsImageCommand() *cobra.Command {
-	var push, output, source, roots, base string
+	var push, to, source, roots, base string
 	var platforms []string
 	cmd := &cobra.Command{
 		Use:   "steps-image --push=IMAGE",
@@ -41,11 +43,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv bundle steps-image --push=quay.io/me/steps:v1
   mlenv bundle steps-image --push=registry.local:5000/steps:try --platforms=linux/amd64
   mlenv bundle steps-image --push=registry.local:5000/steps:try --base=registry.local:5000/base/git:latest
-  mlenv bundle steps-image --output=steps-image   # an OCI layout, for skopeo, crane or oras`,
+  mlenv bundle steps-image --to=steps-image   # an OCI layout, for skopeo, crane or oras`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			chosen, errPlatforms := parsePlatforms(platforms)
-			to, errPush := name.NewTag(push)
+			tag, errPush := name.NewTag(push)
 			if push == "" {
 				errPush = nil
 			} else if errPush != nil {
@@ -58,57 +60,44 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
-			if output != "" {
-				if err := made.Layout(output, "steps"); err != nil {
-					return err
-				}
-			}
-			if push == "" {
-				return nil
-			}
-			pushed, err := made.Push(cmd.Context(), cmd.ErrOrStderr(), to)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), pushed)
-			return nil
+			return deliver(cmd.OutOrStdout(), to, push, func() error { return made.Layout(to, "steps") }, func() (any, error) { return made.Push(cmd.Context(), cmd.ErrOrStderr(), tag) })
 		},
 	}
 	cmd.Flags().StringVar(&push, "push", "", "image to push to, as REGISTRY/REPOSITORY:TAG")
-	cmd.Flags().StringVar(&output, "output", "", "folder to write the image into, as an OCI layout")
+	cmd.Flags().StringVar(&to, "to", "", "folder to write the image into, as an OCI layout")
 	cmd.Flags().StringVar(&source, "source", ".", "folder of the sources")
-	cmd.Flags().StringVar(&base, "base", DefaultBase, "image to build on; it needs git and git-lfs")
-	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+hostRoots+", if it exists)")
+	cmd.Flags().StringVar(&base, "base", bundle.DefaultBase, "image to build on; it needs git and git-lfs")
+	cmd.Flags().StringVar(&roots, "ca-roots", "", "PEM file of certificate authorities (default: "+bundle.HostRootsFile+", if it exists)")
 	cmd.Flags().StringSliceVar(&platforms, "platforms", platformNames(), "platforms to compile for")
-	cmd.MarkFlagsOneRequired("push", "output")
+	cmd.MarkFlagsOneRequired("push", "to")
 	return cmd
 }
 
 // compileSteps builds the image in memory and deletes the programs.
-func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, rootsFile string, platforms []v1.Platform) (StepsRelease, error) {
-	roots, err := HostRoots()
+func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, rootsFile string, platforms []v1.Platform) (bundle.StepsRelease, error) {
+	roots, err := bundle.HostRoots()
 	if rootsFile != "" {
 		roots, err = os.ReadFile(rootsFile)
 	}
 	if err != nil {
-		return StepsRelease{}, fmt.Errorf("reading certificate authorities: %w", err)
+		return bundle.StepsRelease{}, fmt.Errorf("reading certificate authorities: %w", err)
 	}
-	base, err := ResolveBase(ctx, baseImage)
+	base, err := bundle.ResolveBase(ctx, baseImage)
 	if err != nil {
-		return StepsRelease{}, err
+		return bundle.StepsRelease{}, err
 	}
 	fmt.Fprintf(progress, "building on %s\n", base.Reference())
 	dir, err := os.MkdirTemp("", "mlenv-steps-")
 	if err != nil {
-		return StepsRelease{}, err
+		return bundle.StepsRelease{}, err
 	}
 	defer os.RemoveAll(dir)
-	return Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, base, roots, FetchSpy)
+	return bundle.Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, base, roots, bundle.FetchSpy)
 }
 
 func platformNames() []string {
 	var names []string
-	for _, platform := range Platforms() {
+	for _, platform := range bundle.Platforms() {
 		names = append(names, platform.String())
 	}
 	return names
@@ -116,7 +105,7 @@ func platformNames() []string {
 
 func parsePlatforms(names []string) ([]v1.Platform, error) {
 	var platforms []v1.Platform
-	for _, platform := range Platforms() {
+	for _, platform := range bundle.Platforms() {
 		if slices.Contains(names, platform.String()) {
 			platforms = append(platforms, platform)
 		}
@@ -133,8 +122,25 @@ func parsePlatforms(names []string) ([]v1.Platform, error) {
 	return platforms, errors.Join(mistakes...)
 }
 
+// deliver writes what was built into the folder to, and pushes it and prints its reference, as far as the flags name a place.
+func deliver(out io.Writer, to, at string, write func() error, push func() (any, error)) error {
+	if to != "" {
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	if at == "" {
+		return nil
+	}
+	pushed, err := push()
+	if err == nil {
+		fmt.Fprintln(out, pushed)
+	}
+	return err
+}
+
 func tektonCommand(files fs.FS) *cobra.Command {
-	var push, as, output, stepsImage string
+	var push, as, to, stepsImage string
 	cmd := &cobra.Command{
 		Use:   "tekton --push=REGISTRY/tasks:TAG --steps-image=IMAGE@sha256:...",
 		Short: "Push the Tasks and Pipelines as a bundle for Tekton's bundle resolver",
@@ -145,7 +151,7 @@ creates in a namespace.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Example: `  mlenv bundle tekton --push=quay.io/me/tasks:v1 --steps-image=$(mlenv bundle steps-image --push=quay.io/me/steps:v1)
-  mlenv bundle tekton --output=tekton --as=quay.io/me/tasks:v1 --steps-image=...   # an OCI layout
+  mlenv bundle tekton --to=tekton --as=quay.io/me/tasks:v1 --steps-image=...   # an OCI layout
   tkn bundle list quay.io/me/tasks:v1`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -161,32 +167,19 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err := errors.Join(errAt, errImage); err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
-			objects, err := Objects(files)
+			objects, err := bundle.Objects(files)
 			if err != nil {
 				return err
 			}
-			release, err := Source{Version: version.String()}.NewTektonRelease(objects, at, image)
+			release, err := bundle.Source{Version: version.String()}.NewTektonRelease(objects, at, image)
 			if err != nil {
 				return err
 			}
-			if output != "" {
-				if err := release.Layout(output); err != nil {
-					return err
-				}
-			}
-			if push == "" {
-				return nil
-			}
-			pushed, err := release.Push(cmd.Context())
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), pushed)
-			return nil
+			return deliver(cmd.OutOrStdout(), to, push, func() error { return release.Layout(to) }, func() (any, error) { return release.Push(cmd.Context()) })
 		},
 	}
 	cmd.Flags().StringVar(&push, "push", "", "where to push the bundle, as REGISTRY/REPOSITORY:TAG")
-	cmd.Flags().StringVar(&output, "output", "", "folder to write the bundles into, as an OCI layout")
+	cmd.Flags().StringVar(&to, "to", "", "folder to write the bundles into, as an OCI layout")
 	cmd.Flags().StringVar(&as, "as", "", "future reference of a bundle that is only written, by which its Pipelines name their Tasks")
 	cmd.Flags().StringVar(&stepsImage, "steps-image", "", "image of the steps, by digest")
 	cmd.MarkFlagsOneRequired("push", "as")

@@ -1,0 +1,56 @@
+// Package setup has the commands that prepare a namespace: install, uninstall and admin.
+package setup
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// InstallCommand is mlenv install. files has tasks/ and pipelines/.
+func InstallCommand(files fs.FS, carry install.Carry) *cobra.Command {
+	o := install.Options{Carry: carry}
+	cmd := &cobra.Command{
+		Use:   "install CLUSTER.yaml --steps-image=IMAGE",
+		Short: "Install the Tasks, the Pipelines and the rights to train in a namespace",
+		Long: `Install creates in a namespace the Tasks and Pipelines with the cluster's defaults, the cluster file, and a
+ServiceAccount with one Role for all steps. Installing again updates them, including the namespace's schedules, and
+deletes what an earlier version installed and this one does not have. It changes nothing unless you hold every right and
+the API server accepts every object.
+
+--steps-image is the steps image of a release, or the image that mlenv bundle steps-image prints.
+
+--dry-run prints the changes as a diff of YAML. --output=yaml prints the objects for another user to apply and connects
+to no cluster, so it omits schedules; it looks up a steps image by tag in its registry. --output=json prints the changes.
+
+--admin adds rights for the whole cluster and needs a cluster administrator. Without it, they stay as they are.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.`,
+		Example: `  mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps:v1 --dry-run
+  mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps:v1
+  mlenv install clusters/cairo.yaml --steps-image=quay.io/me/steps@sha256:... --output=yaml | oc apply --server-side -f -`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if o.DryRun && o.Output.Is(step.YAML) {
+				return errors.New("--dry-run with --output=yaml, which changes nothing anyway: want one of the two")
+			}
+			return step.Arguments(1, 1, "one cluster file")(cmd, args)
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.ClusterFile = args[0]
+			return install.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), files, o)
+		},
+	}
+	o.Flags.AddNamespace(cmd.Flags(), "namespace (default: cluster.namespace of the file)")
+	cmd.Flags().StringVar(&o.StepsImage, "steps-image", "", "steps image; a tag is resolved to its digest")
+	cmd.Flags().StringVar(&o.ServiceAccount, "service-account", install.DefaultServiceAccount,
+		"ServiceAccount that gets the rights; runs need not name the namespace's default account of runs, on OpenShift pipeline")
+	cmd.Flags().BoolVar(&o.Admin, "admin", false, "also let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster (a ClusterRole)")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what would change, as the API server answers, and change nothing")
+	o.Output.AddUse(cmd.Flags(), "yaml prints the objects instead of applying them; json prints the changes", step.Text, step.YAML, step.JSON)
+	_ = cmd.MarkFlagRequired("steps-image") // the flag is defined above
+	return cmd
+}

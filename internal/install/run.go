@@ -1,0 +1,130 @@
+package install
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
+)
+
+// Options are the installation, and how to report it.
+type Options struct {
+	// Flags choose the cluster, and the namespace unless the cluster file names it.
+	Flags kube.Flags
+	// ClusterFile is the path of the cluster file.
+	ClusterFile string
+	// StepsImage may be by tag.
+	StepsImage     string
+	ServiceAccount string
+	// Admin adds rights for the whole cluster.
+	Admin bool
+	// DryRun changes nothing.
+	DryRun bool
+	Output step.OutputFlag
+	Carry  Carry
+}
+
+// Carry renders the objects of the namespace that another command created and that use the steps image, such as
+// schedules, with a new image.
+type Carry func(ctx context.Context, client dynamic.Interface, namespace, image string) ([]*unstructured.Unstructured, error)
+
+// Run installs, or prints the objects. files has tasks/ and pipelines/.
+func Run(ctx context.Context, out, warnings io.Writer, files fs.FS, o Options) error {
+	content, file, err := clusterfile.Read(o.ClusterFile)
+	if err != nil {
+		return err
+	}
+	request := Request{
+		Cluster: file, ClusterFile: content, Namespace: cmp.Or(o.Flags.Namespace, file.Cluster.Namespace),
+		ServiceAccount: o.ServiceAccount, ClusterRole: o.Admin,
+	}
+	if request.StepsImage, err = byDigest(ctx, o.StepsImage); err != nil {
+		return err
+	}
+	objects, err := Render(request, files)
+	if err != nil {
+		return err
+	}
+	if o.Output.Is(step.YAML) {
+		return step.WriteObjects(out, objects)
+	}
+	clients, err := Connect(ctx, warnings, o.Flags, request.Cluster.Cluster)
+	if err != nil {
+		return err
+	}
+	carried, err := o.Carry(ctx, clients.Objects, request.Namespace, request.StepsImage)
+	if err != nil {
+		return err
+	}
+	objects = append(objects, carried...)
+	report, err := Install(ctx, clients, request.Namespace, objects, o.DryRun)
+	// After an error the report has the changes before it.
+	if printErr := o.Output.Print(out, report, report.Print); err == nil {
+		err = printErr
+	}
+	if err == nil && o.Output.ForPeople() && !o.DryRun {
+		printNext(out, request)
+	}
+	return err
+}
+
+// Print writes the report as text: a line for each object, and its diff below.
+func (r Report) Print(out io.Writer) error {
+	for _, change := range r.Changes {
+		fmt.Fprintf(out, "%s %s\n", change.Object, change.Outcome)
+		if r.DryRun {
+			fmt.Fprint(out, change.Diff)
+		}
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintln(out, "note:", note)
+	}
+	if r.DryRun {
+		fmt.Fprintln(out, "nothing was changed: this was a dry run")
+	}
+	return nil
+}
+
+// Connect makes the clients of the file's cluster. If it cannot find out which cluster this is, it prints a warning.
+func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file cluster.Cluster) (Clients, error) {
+	clients, err := flags.Connect()
+	if err != nil {
+		return Clients{}, err
+	}
+	err = kube.CheckCluster(ctx, clients.Config, file.API)
+	if errors.Is(err, kube.ErrClusterUnknown) {
+		fmt.Fprintf(warnings, "warning: %v; assuming %s\n", err, file.Name)
+	} else if err != nil {
+		return Clients{}, err
+	}
+	return ClientsOf(clients)
+}
+
+// ClientsOf adds a client for objects of any kind.
+func ClientsOf(clients *kube.Clients) (Clients, error) {
+	objects, err := dynamic.NewForConfig(clients.Config)
+	if err != nil {
+		return Clients{}, fmt.Errorf("creating a client: %w", err)
+	}
+	return Clients{Kube: clients.Kube, Objects: objects}, nil
+}
+
+// printNext prints the command that starts a training.
+func printNext(out io.Writer, request Request) {
+	fmt.Fprintf(out, `
+to train in namespace %s of cluster %s:
+
+  tkn pipeline start train-multi-node --namespace=%s --serviceaccount=%s \
+    --param=repo-url=URL --param=script=train.py --use-param-defaults --showlog
+`, request.Namespace, request.Cluster.Cluster.Name, request.Namespace, request.ServiceAccount)
+}

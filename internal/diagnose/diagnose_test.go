@@ -15,7 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
 // TestExplain compares what is said of every case, its progress too, with

@@ -24,11 +24,11 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 var update = flag.Bool("update", false, "write the score into docs/culprits.md, and the statuses of the ranks into the test data of package cause")

@@ -24,8 +24,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
 // world is a cluster. The fakes validate nothing and look at no field selector.

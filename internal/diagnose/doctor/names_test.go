@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
 // constants are the reasons of a file, with the meanings that their comments give.

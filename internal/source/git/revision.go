@@ -11,8 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agext/levenshtein"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 var (
@@ -258,7 +259,7 @@ func near(word string, refs []ref) []string {
 	distance := map[string]int{}
 	for _, r := range refs {
 		name := strings.ToLower(shortName(r.name))
-		distance[r.name] = humanize.Distance(word, name)
+		distance[r.name] = levenshtein.Distance(word, name, nil)
 		if strings.Contains(name, word) || strings.Contains(word, name) {
 			distance[r.name] = min(distance[r.name], 1)
 		}

@@ -21,7 +21,6 @@ const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
 var classNotFound = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]*)" not found`)
 
-// claims has the findings about claims that are not bound.
 func (e *explainer) claims() []fail.Finding {
 	var found []fail.Finding
 	for i := range e.Claims {

@@ -17,7 +17,6 @@ const (
 	maxLine = 16 << 10
 )
 
-// output writes the log file of a service, without its credential.
 type output struct {
 	path, secret string
 
@@ -28,7 +27,6 @@ type output struct {
 	last    string
 }
 
-// open creates the file, or continues at its end.
 func (o *output) open() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -132,7 +132,6 @@ func newFinding(name fail.Reason, object, evidence, next string) Finding {
 	return f
 }
 
-// as is the finding with another level.
 func (f Finding) as(l fail.Level) Finding {
 	f.Level = l
 	return f

@@ -23,8 +23,7 @@ type node struct {
 	pod    string
 	// object is the pod, or nil if it does not exist.
 	object *corev1.Pod
-	// state describes the pod.
-	state string
+	state  string
 
 	health    *agent.Health
 	healthErr error
@@ -60,7 +59,6 @@ func (n *node) String() string {
 	return fmt.Sprintf("node %d (%s)", n.number, n.pod)
 }
 
-// agent is the state of the node's agent.
 func (n *node) agent() string {
 	switch {
 	case n.health != nil:

@@ -23,7 +23,7 @@ var layers = [][]string{
 	{"kube", "cluster"},
 	{"rdma", "source", "pipeline/metrics", "pipeline/chart", "install/cronjob"},
 	{"step"},
-	{"fail", "humanize", "version", "claimfile"},
+	{"fail", "humanize", "lines", "version", "claimfile"},
 }
 
 // stepImports are the only imports between steps.

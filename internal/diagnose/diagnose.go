@@ -13,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // Snapshot is the state of an environment at one moment. A nil field could not be read, so it is unknown.
@@ -83,7 +84,7 @@ func Explain(s Snapshot, now time.Time) []fail.Finding {
 }
 
 func (e *explainer) pod(pod *corev1.Pod) []fail.Finding {
-	if ready(pod) || pod.Spec.NodeName == "" {
+	if kube.IsReady(pod) || pod.Spec.NodeName == "" {
 		return nil
 	}
 	found := slices.Concat(e.podEnd(pod), e.nodeProblem(pod))
@@ -100,7 +101,7 @@ func (e *explainer) pod(pod *corev1.Pod) []fail.Finding {
 func (e *explainer) waitingPods() string {
 	var names []string
 	for i := range e.Pods {
-		if ready(&e.Pods[i]) {
+		if kube.IsReady(&e.Pods[i]) {
 			names = append(names, e.Pods[i].Name)
 		}
 	}

@@ -135,11 +135,6 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return &pod.Status.Conditions[i]
 }
 
-func ready(pod *corev1.Pod) bool {
-	c := condition(pod, corev1.PodReady)
-	return c != nil && c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
-}
-
 func hasFinished(pod *corev1.Pod) bool {
 	return released(pod) || pod.DeletionTimestamp != nil
 }

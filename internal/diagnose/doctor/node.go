@@ -127,12 +127,10 @@ func (e *examination) askStacks(ctx context.Context, set nodes.Set, j *job) {
 	defer cancel()
 	var mu sync.Mutex
 	e.each(ctx, set, func(ctx context.Context, _ *node, client *agent.Client) {
-		found, err := client.Stacks(ctx, j.id)
+		found, _ := client.Stacks(ctx, j.id) // what a node does not report is missing from the finding
 		mu.Lock()
 		defer mu.Unlock()
-		if err == nil { // an agent of an earlier version does not know the request
-			j.activities = append(j.activities, found...)
-		}
+		j.activities = append(j.activities, found...)
 	})
 	slices.SortFunc(j.activities, func(a, b agent.RankActivity) int { return cmp.Compare(a.Rank, b.Rank) })
 }

@@ -36,7 +36,6 @@ type ref struct {
 	target string
 }
 
-// fetch receives the commit that the revision names and returns its hash.
 func (r *repository) fetch(ctx context.Context, revision string) (string, error) {
 	var refs []ref
 	var err error
@@ -192,7 +191,6 @@ func (r *repository) find(refs []ref, revision string) (ref, bool, error) {
 	return ref{}, false, nil
 }
 
-// named returns the branches and tags.
 func named(refs []ref) []ref {
 	return slices.DeleteFunc(slices.Clone(refs), func(r ref) bool { return shortName(r.name) == r.name })
 }

@@ -65,8 +65,7 @@ type Training struct {
 	Every time.Duration
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
-	// Notify gets the events.
-	Notify func(notify.Event)
+	Notify      func(notify.Event)
 	// Restarts is how often RunAttempts may start the job again. Before that it calls Regroup with the failed attempt: Regroup
 	// leaves out nodes at fault and waits for all others.
 	Restarts int
@@ -521,7 +520,6 @@ func (t *Training) verdict(ctx context.Context, statuses []agent.JobStatus, fail
 // hangs is the longest silence of a training that is not taken for a hang.
 const hangs = 10 * time.Minute
 
-// timedOut is the error of a training whose deadline has passed.
 func (t *Training) timedOut(statuses []agent.JobStatus, took time.Duration) error {
 	text := fmt.Sprintf("training: it had not ended after %s", took.Round(time.Second))
 	next := "give it more time with --timeout"

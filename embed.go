@@ -17,6 +17,11 @@ var Bundle embed.FS
 //go:embed docs/reasons.md
 var Reasons string
 
+// Findings is the page with a row for each finding of the doctor.
+//
+//go:embed docs/doctor.md
+var Findings string
+
 //go:embed images/*/*
 var folders embed.FS
 

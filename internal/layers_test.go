@@ -24,13 +24,13 @@ var layers = [][]string{
 	{"install", "diagnose/doctor"},
 	{"pipeline"},
 	{"diagnose"},
-	{"env", "agent/agenttest"},
+	{"env"},
 	{"pipeline/run", "fabric", "cluster/clusterfile"},
 	{"agent", "diagnose/cause"},
 	{"kube", "cluster"},
 	{"rdma", "source", "pipeline/metrics", "pipeline/chart", "install/cronjob"},
 	{"step"},
-	{"fail", "humanize", "version", "golden", "claimfile"},
+	{"fail", "humanize", "lines", "version", "claimfile"},
 }
 
 // stepImports are the only imports between steps.

@@ -60,7 +60,6 @@ type Checkpoint struct {
 // CheckpointFormat is how a checkpoint is written.
 type CheckpointFormat string
 
-// The formats.
 const (
 	// DeepSpeedModel has the model in one file, without ZeRO.
 	DeepSpeedModel CheckpointFormat = "DeepSpeed"

@@ -122,8 +122,7 @@ type Facts struct {
 	Health
 	Started time.Time `json:"started"`
 	// Node is the ordinal of the node in its environment.
-	Node int `json:"node"`
-	// Pod and KubernetesNode are names.
+	Node           int    `json:"node"`
 	Pod            string `json:"pod"`
 	KubernetesNode string `json:"kubernetesNode"`
 	GPUs           []GPU  `json:"gpus"`
@@ -233,8 +232,7 @@ type TreeState struct {
 	Hash  tree.Digest `json:"hash"`
 	Files int         `json:"files"`
 	Bytes Bytes       `json:"bytes"`
-	// Path of the tree on the node.
-	Path string `json:"path"`
+	Path  string      `json:"path"`
 	// Previous is the current tree before a switch, "" for none.
 	Previous tree.Digest `json:"previous,omitempty"`
 	// Venv is the virtual environment of the current tree's jobs, "" for none.
@@ -386,7 +384,6 @@ func (s JobSpec) RanksOfNode() int {
 // JobState is the state of a job.
 type JobState string
 
-// The job states.
 const (
 	// Running: a process of the job lives.
 	Running JobState = "running"
@@ -530,7 +527,6 @@ type PythonError struct {
 // StopCause is why the agent stopped a job, for programs: one of these or empty.
 type StopCause string
 
-// The causes.
 const (
 	// StopDeadline: the job's deadline passed, and the agent stopped it.
 	StopDeadline StopCause = "deadline"

@@ -115,7 +115,6 @@ func short(text string) string {
 	return strings.ToValidUTF8(text[:maxText], "") + "…"
 }
 
-// shortLines keeps the last lines.
 func shortLines(lines []string) []string {
 	lines = lines[max(0, len(lines)-maxLines):]
 	for i, line := range lines {

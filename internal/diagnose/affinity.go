@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
 )
 
 // namesAsked are the nodes that the pod's affinity names, or nil if it names none.
@@ -38,13 +38,9 @@ func requiredAffinity(spec *corev1.PodSpec) *corev1.NodeSelector {
 // isCandidate reports whether the pod's selector and affinity allow the node, and whether it has GPUs if the pod
 // requests some.
 func isCandidate(node *corev1.Node, spec *corev1.PodSpec) bool {
-	if !labels.SelectorFromSet(spec.NodeSelector).Matches(labels.Set(node.Labels)) {
+	required := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec})
+	if allowed, err := required.Match(node); err != nil || !allowed {
 		return false
-	}
-	if required := requiredAffinity(spec); required != nil {
-		if !slices.ContainsFunc(required.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool { return matches(node, t) }) {
-			return false
-		}
 	}
 	if slices.Contains(namesAsked(spec), hostname(node)) {
 		return true
@@ -61,27 +57,6 @@ func hostname(node *corev1.Node) string {
 	return cmp.Or(node.Labels[corev1.LabelHostname], node.Name)
 }
 
-// matches reports whether a term selects a node. An empty term selects none.
-func matches(node *corev1.Node, term corev1.NodeSelectorTerm) bool {
-	for _, r := range term.MatchExpressions {
-		operator := selection.Operator(strings.ToLower(string(r.Operator)))
-		if r.Operator == corev1.NodeSelectorOpDoesNotExist {
-			operator = selection.DoesNotExist
-		}
-		requirement, err := labels.NewRequirement(r.Key, operator, r.Values)
-		if err != nil || !requirement.Matches(labels.Set(node.Labels)) {
-			return false
-		}
-	}
-	// Kubernetes allows the field metadata.name with In and NotIn only.
-	for _, r := range term.MatchFields {
-		if slices.Contains(r.Values, node.Name) != (r.Operator == corev1.NodeSelectorOpIn) {
-			return false
-		}
-	}
-	return len(term.MatchExpressions)+len(term.MatchFields) > 0
-}
-
 // untolerated are the node's taints that keep the pod away, except the marks of Kubernetes on a node that is cordoned,
 // lost or under pressure.
 func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint) {
@@ -89,23 +64,11 @@ func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint
 		if taint.Effect == corev1.TaintEffectPreferNoSchedule || strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
 			continue
 		}
-		if !slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) }) {
+		if !slices.ContainsFunc(spec.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Background(), &taint, true) }) {
 			taints = append(taints, taint)
 		}
 	}
 	return taints
-}
-
-func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
-	switch {
-	case t.Effect != "" && t.Effect != taint.Effect:
-		return false
-	case t.Key == "":
-		return t.Operator == corev1.TolerationOpExists
-	case t.Key != taint.Key:
-		return false
-	}
-	return t.Operator == corev1.TolerationOpExists || t.Value == taint.Value
 }
 
 // cordoned is the problem that oc adm uncordon fixes.

@@ -21,7 +21,6 @@ const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
 var classNotFound = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]*)" not found`)
 
-// claims has the findings about claims that are not bound.
 func (e *explainer) claims() []fail.Finding {
 	var found []fail.Finding
 	for i := range e.Claims {
@@ -65,7 +64,7 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 	events := e.eventsOf("PersistentVolumeClaim", claim.Name, claim.UID)
 	failed, hasFailed := latest(events, "ProvisioningFailed")
 	name := claim.Spec.StorageClassName
-	if name == nil && slices.ContainsFunc(e.Classes, isDefault) {
+	if name == nil && slices.ContainsFunc(e.Classes, IsDefault) {
 		// It is about to get the default class.
 		return fail.Finding{}, false
 	}
@@ -161,7 +160,8 @@ func (e *explainer) storageServer(name string, class *storagev1.StorageClass) (f
 	return fail.Finding{}, false
 }
 
-func isDefault(c storagev1.StorageClass) bool { return c.Annotations[defaultClass] == "true" }
+// IsDefault reports whether claims that name no class get this one.
+func IsDefault(c storagev1.StorageClass) bool { return c.Annotations[defaultClass] == "true" }
 
 // patchClass is the command that sets a claim's class: the cluster's default class, otherwise one that seems to provide
 // such volumes.
@@ -176,7 +176,7 @@ func (e *explainer) patchClass(claim *corev1.PersistentVolumeClaim) string {
 		case ServerNamespace(c) == claim.Namespace:
 			// A server cannot provide its own volume.
 			points = 0
-		case isDefault(*c):
+		case IsDefault(*c):
 			points = 3
 		case many == (classKey(claim) == "storage.class_rwx"):
 			points = 2

@@ -19,7 +19,6 @@ const manyRestarts = 3
 // killedCode is the exit code of a process ended by SIGKILL.
 const killedCode = 137
 
-// containers has the findings about containers that do not run.
 func (e *explainer) containers(pod *corev1.Pod) []fail.Finding {
 	var found []fail.Finding
 	for _, c := range containersOf(pod) {

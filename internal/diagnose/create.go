@@ -23,7 +23,6 @@ var (
 	webhookDown      = regexp.MustCompile(`failed calling webhook "([^"]*)"`)
 )
 
-// creation has the findings about pods and claims that the StatefulSet cannot create.
 func (e *explainer) creation() []fail.Finding {
 	if e.StatefulSet == nil {
 		return nil

@@ -13,32 +13,29 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // Snapshot is the state of an environment at one moment. A nil field could not be read, so it is unknown.
 type Snapshot struct {
 	// StatefulSet is nil if it does not exist.
 	StatefulSet *appsv1.StatefulSet
-	// Pods of the environment.
-	Pods []corev1.Pod
+	Pods        []corev1.Pod
 	// Events about the StatefulSet, its pods, its claims and its Workload of Kueue.
 	Events []corev1.Event
 	// Claims of the environment, and those in the namespaces of in-cluster
 	// storage servers that the environment's classes name.
 	Claims []corev1.PersistentVolumeClaim
-	// Nodes of the cluster.
-	Nodes []corev1.Node
+	Nodes  []corev1.Node
 	// OtherPods have GPUs and are not the environment's.
 	OtherPods []corev1.Pod
 	// AllPods reports whether OtherPods are those of every namespace, so that the free resources are known.
 	AllPods bool
-	// Classes of the cluster.
 	Classes []storagev1.StorageClass
 	// QueuePosition is that of the environment among those that wait for its ClusterQueue, from 1; 0 if it is unknown or
 	// the environment waits for no queue.
 	QueuePosition int
-	// Quotas of the environment's namespace.
-	Quotas []corev1.ResourceQuota
+	Quotas        []corev1.ResourceQuota
 	// Account is the service account of the pods. It is read only if a pod cannot pull.
 	Account *corev1.ServiceAccount
 	// awaitsSecrets reports whether OpenShift gives the namespace's accounts pull secrets and Account has none yet.
@@ -86,9 +83,8 @@ func Explain(s Snapshot, now time.Time) []fail.Finding {
 	return found
 }
 
-// pod has the findings about a pod that has a node.
 func (e *explainer) pod(pod *corev1.Pod) []fail.Finding {
-	if ready(pod) || pod.Spec.NodeName == "" {
+	if kube.IsReady(pod) || pod.Spec.NodeName == "" {
 		return nil
 	}
 	found := slices.Concat(e.podEnd(pod), e.nodeProblem(pod))
@@ -105,7 +101,7 @@ func (e *explainer) pod(pod *corev1.Pod) []fail.Finding {
 func (e *explainer) waitingPods() string {
 	var names []string
 	for i := range e.Pods {
-		if ready(&e.Pods[i]) {
+		if kube.IsReady(&e.Pods[i]) {
 			names = append(names, e.Pods[i].Name)
 		}
 	}

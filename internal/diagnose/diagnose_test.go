@@ -15,7 +15,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
 // TestExplain compares what is said of every case, its progress too, with
@@ -186,7 +186,8 @@ func TestTolerates(t *testing.T) {
 		{corev1.Toleration{}, false},
 	}
 	for _, tt := range tests {
-		if got := tolerates(tt.toleration, taint); got != tt.want {
+		spec := &corev1.PodSpec{Tolerations: []corev1.Toleration{tt.toleration}}
+		if got := untolerated(&corev1.Node{Spec: corev1.NodeSpec{Taints: []corev1.Taint{taint}}}, spec) == nil; got != tt.want {
 			t.Errorf("%+v: got %v, want %v", tt.toleration, got, tt.want)
 		}
 	}
@@ -214,7 +215,9 @@ func TestMatches(t *testing.T) {
 		{"name", corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}}}, true},
 	}
 	for _, tt := range tests {
-		if got := matches(node, tt.term); got != tt.want {
+		spec := &corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{tt.term}}}}}
+		if got := isCandidate(node, spec); got != tt.want {
 			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
 		}
 	}

@@ -18,7 +18,6 @@ type explainer struct {
 	now time.Time
 }
 
-// namespace of the environment, for commands.
 func (e *explainer) namespace() string {
 	switch {
 	case e.StatefulSet != nil:
@@ -29,7 +28,6 @@ func (e *explainer) namespace() string {
 	return "NAMESPACE"
 }
 
-// serviceAccount of the environment's pods.
 func (e *explainer) serviceAccount() string {
 	return cmp.Or(e.template().ServiceAccountName, "default")
 }
@@ -60,7 +58,6 @@ func (e *explainer) podNames() []string {
 	return names
 }
 
-// named is the object of that name, or nil.
 func named[T any, P interface {
 	*T
 	metav1.Object
@@ -138,12 +135,6 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return &pod.Status.Conditions[i]
 }
 
-func ready(pod *corev1.Pod) bool {
-	c := condition(pod, corev1.PodReady)
-	return c != nil && c.Status == corev1.ConditionTrue && pod.DeletionTimestamp == nil
-}
-
-// hasFinished reports whether the pod will not run any longer.
 func hasFinished(pod *corev1.Pod) bool {
 	return released(pod) || pod.DeletionTimestamp != nil
 }

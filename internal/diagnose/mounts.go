@@ -16,7 +16,6 @@ var (
 	keyMissing    = regexp.MustCompile(`references non-existent (secret|config) key: (\S+)`)
 )
 
-// mounts has the findings about volumes that are not attached or mounted.
 func mounts(pod *corev1.Pod, events []event) []fail.Finding {
 	ev, ok := mountTrouble(events)
 	if !ok {

@@ -92,12 +92,10 @@ func (e *explainer) byNodes(u pendingPod) []fail.Finding {
 	return found
 }
 
-// ours reports whether a pod of the environment is on the node.
 func (e *explainer) ours(node string) bool {
 	return slices.ContainsFunc(e.Pods, func(p corev1.Pod) bool { return p.Spec.NodeName == node && !released(&p) })
 }
 
-// released reports whether a pod no longer holds resources of its node.
 func released(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }

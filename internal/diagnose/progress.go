@@ -43,7 +43,7 @@ func (e *explainer) progress(pod *corev1.Pod) string {
 			return "waiting for a node"
 		}
 		return "waiting for a node" + since(u.since, e.now) + ": " + u.message.essence()
-	case ready(pod):
+	case kube.IsReady(pod):
 		return "on " + node + ", ready"
 	}
 	return "on " + node + ", " + e.onNode(pod)

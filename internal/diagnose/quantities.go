@@ -39,7 +39,6 @@ func (e *explainer) refreshQuota(name string, used, hard corev1.ResourceList) {
 	}
 }
 
-// amount is a resource's amount, or "unknown".
 func amount(list corev1.ResourceList, name corev1.ResourceName) string {
 	q, ok := list[name]
 	if !ok {
@@ -92,7 +91,6 @@ func isDevice(name corev1.ResourceName) bool {
 	return strings.Contains(string(name), "/") && !isGPU(name)
 }
 
-// gpusAsked are the GPU resources that a pod requests.
 func gpusAsked(spec *corev1.PodSpec) []corev1.ResourceName {
 	names := map[corev1.ResourceName]bool{}
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {

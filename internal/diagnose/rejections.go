@@ -51,7 +51,7 @@ func (e *explainer) rejections() []fail.Finding {
 	var found []fail.Finding
 	for _, name := range e.podNames() {
 		pod := named(e.Pods, name)
-		if pod != nil && (ready(pod) || pod.Status.Phase == corev1.PodFailed) {
+		if pod != nil && (kube.IsReady(pod) || pod.Status.Phase == corev1.PodFailed) {
 			continue
 		}
 		for _, ev := range e.eventsOf("Pod", name, "") {

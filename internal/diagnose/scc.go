@@ -65,7 +65,6 @@ func (e *explainer) securityConstraints(text string) (seen string, unusable bool
 // refusedCapability is a capability that a constraint does not allow.
 var refusedCapability = regexp.MustCompile(`capabilities\.add: Invalid value: "([^"]+)": capability may not be added`)
 
-// refusedCapabilities are the capabilities that a text refuses, each once.
 func refusedCapabilities(text string) (names []string) {
 	for _, m := range refusedCapability.FindAllStringSubmatch(text, -1) {
 		if !slices.Contains(names, m[1]) {

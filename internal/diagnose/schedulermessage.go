@@ -8,13 +8,11 @@ import (
 
 // schedulerMessage is the scheduler's message about a pod for which it found no node.
 type schedulerMessage struct {
-	// text is the message itself.
 	text string
 	// nodes of the cluster, 0 if the message has no number.
 	nodes int
 	// about the whole pod, as in "pod has unbound immediate PersistentVolumeClaims".
-	whole string
-	// rejections count nodes by cause.
+	whole      string
 	rejections []rejection
 }
 

@@ -237,7 +237,6 @@ func toleration(taint corev1.Taint) string {
 	return "add to nodes.tolerations in the cluster file: - {" + entry + "}"
 }
 
-// claimsOf are the claims that a pod mounts.
 func claimsOf(spec *corev1.PodSpec) []string {
 	var names []string
 	for _, v := range spec.Volumes {

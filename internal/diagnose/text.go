@@ -11,7 +11,6 @@ import (
 // maxWords bounds quoted messages, in bytes.
 const maxWords = 600
 
-// oneLine is text on one line of bounded length.
 func oneLine(text string) string { return humanize.OneLine(text, maxWords) }
 
 // list is "a, b and c": the first names, and the number of the others.

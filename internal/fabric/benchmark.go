@@ -21,7 +21,6 @@ var Benchmark string
 // Backend is the backend of torch.distributed.
 type Backend string
 
-// The backends.
 const (
 	// NCCL is for GPUs.
 	NCCL Backend = "nccl"

@@ -104,7 +104,6 @@ func (f Finding) Print(w io.Writer, remarks ...string) {
 	}
 }
 
-// indent puts the lines after the first below it.
 func indent(text string) string {
 	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n        ")
 }

@@ -113,7 +113,6 @@ func TryAll(ctx context.Context, client dynamic.Interface, objects []*unstructur
 	return changes, nil
 }
 
-// bindsOneOf reports whether an object binds a role that is among the objects.
 func bindsOneOf(binding *unstructured.Unstructured, objects []*unstructured.Unstructured) bool {
 	kind, _, _ := unstructured.NestedString(binding.Object, "roleRef", "kind")
 	name, _, _ := unstructured.NestedString(binding.Object, "roleRef", "name")

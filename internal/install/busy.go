@@ -49,7 +49,6 @@ func usageOf(ctx context.Context, client dynamic.Interface, namespace string, in
 	return u, err
 }
 
-// hasEnded reads the condition Succeeded of a run.
 func hasEnded(run *unstructured.Unstructured) bool {
 	conditions, _, _ := unstructured.NestedSlice(run.Object, "status", "conditions")
 	return slices.ContainsFunc(conditions, func(condition any) bool {

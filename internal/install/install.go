@@ -63,7 +63,6 @@ func Install(ctx context.Context, c Clients, namespace string, objects []*unstru
 	return report, err
 }
 
-// outcomes are the changes of objects that all have the same outcome.
 func outcomes(objects []*unstructured.Unstructured, outcome Outcome) []Change {
 	var changes []Change
 	for _, object := range objects {
@@ -111,7 +110,6 @@ func deleteAll(ctx context.Context, client dynamic.Interface, objects []*unstruc
 	return outcomes(objects, Deleted), nil
 }
 
-// isAmong reports whether a live object is one of the objects to install.
 func isAmong(objects []*unstructured.Unstructured, live *unstructured.Unstructured) bool {
 	return slices.ContainsFunc(objects, func(object *unstructured.Unstructured) bool {
 		return object.GetName() == live.GetName() && object.GetNamespace() == live.GetNamespace() && object.GroupVersionKind().GroupKind() == live.GroupVersionKind().GroupKind()

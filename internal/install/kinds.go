@@ -42,7 +42,6 @@ func installedResources() []schema.GroupVersionResource {
 	}
 }
 
-// clientOf is the client for the resource and the namespace of an object.
 func clientOf(client dynamic.Interface, object *unstructured.Unstructured) dynamic.ResourceInterface {
 	return inNamespace(client.Resource(Resource(object)), object.GetNamespace())
 }

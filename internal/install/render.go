@@ -31,8 +31,7 @@ type Request struct {
 	ClusterFile []byte
 	Namespace   string
 	// StepsImage by digest.
-	StepsImage string
-	// ServiceAccount of the runs.
+	StepsImage     string
 	ServiceAccount string
 	// ClusterRole lets the steps read nodes, storage classes, and objects of other namespaces.
 	ClusterRole bool
@@ -127,7 +126,6 @@ func (r Request) typed() []runtime.Object {
 // PartLabel marks installed objects with their part. Installing a part again deletes its objects that are obsolete.
 const PartLabel = "ml-dev-env/part"
 
-// The parts.
 const (
 	// NamespacePart is what an administrator of the namespace can install.
 	NamespacePart = "namespace"
@@ -140,7 +138,6 @@ func Labels(part string) map[string]string {
 	return map[string]string{"app.kubernetes.io/part-of": "ml-dev-env", PartLabel: part}
 }
 
-// meta is the metadata of an object of the namespace.
 func (r Request) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Namespace: r.Namespace, Labels: Labels(NamespacePart)}
 }

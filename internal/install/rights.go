@@ -57,7 +57,6 @@ func Rules() (needed, looking []rbacv1.PolicyRule) {
 		}
 }
 
-// role has all rights of the steps.
 func (r Request) role() *rbacv1.Role {
 	needed, looking := Rules()
 	if r.Cluster.Nodes.Queue != "" {

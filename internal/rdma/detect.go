@@ -23,8 +23,7 @@ type Options struct {
 	// GPUs are the PCI addresses of those that the container was given, nil if they are not known.
 	GPUs []string
 	// NVLink is yes if NVLink joins the container's GPUs; empty is unknown.
-	NVLink Answer
-	// Expected is what the cluster file has.
+	NVLink   Answer
 	Expected Expected
 }
 

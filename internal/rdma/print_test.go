@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
 func TestPrint(t *testing.T) {

@@ -5,8 +5,9 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // tree reads small files of a tree at /. A missing or unreadable file is empty:
@@ -37,7 +38,7 @@ func (t tree) names(elements ...string) []string {
 	for _, entry := range entries {
 		names = append(names, entry.Name())
 	}
-	slices.SortFunc(names, natural)
+	slices.SortFunc(names, humanize.Natural)
 	return names
 }
 
@@ -49,21 +50,6 @@ func (t tree) target(elements ...string) string {
 		return ""
 	}
 	return path.Join(path.Dir(name), target)
-}
-
-// natural compares names whose ends are numbers by these.
-func natural(a, b string) int {
-	digits := func(s string) (string, int) {
-		stem := strings.TrimRight(s, "0123456789")
-		n, _ := strconv.Atoi(s[len(stem):])
-		return stem, n
-	}
-	stemA, numberA := digits(a)
-	stemB, numberB := digits(b)
-	if stemA == stemB && numberA != numberB {
-		return numberA - numberB
-	}
-	return strings.Compare(a, b)
 }
 
 // SysRootVariable is the variable of a container with another sysfs than the

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
 // printTitle begins a table.

@@ -155,7 +155,6 @@ func (i idleTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// idleBody is a body that must not pause for long.
 type idleBody struct {
 	io.ReadCloser
 	ctx      context.Context //nolint:containedctx // it has the cause of the end

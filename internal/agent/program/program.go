@@ -175,7 +175,6 @@ func ready(socket string) error {
 	return nil
 }
 
-// execute becomes the command.
 func execute(environ, command []string) error {
 	if len(command) > 0 {
 		if id, ok := strings.CutPrefix(command[0], "--shell="); ok {

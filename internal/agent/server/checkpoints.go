@@ -144,7 +144,6 @@ func checkpoint(path string, entry fs.FileInfo, search agent.CheckpointSearch) a
 	return c
 }
 
-// want notes a file that is missing.
 func (p *parts) want(name string) {
 	if _, exists := p.files[name]; !exists {
 		p.missing = append(p.missing, name)

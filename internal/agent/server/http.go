@@ -74,7 +74,6 @@ func (s *Server) healthHandler() http.Handler {
 	return mux
 }
 
-// refuse answers with the error.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	code := http.StatusInternalServerError
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {

@@ -53,7 +53,6 @@ type job struct {
 	stopping bool
 }
 
-// startJob starts the launcher and returns at once.
 func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) {
 	scratch, err := os.MkdirTemp("", "mlenv-job-*")
 	if err == nil { // torch ends a rank that cannot make its pipe
@@ -212,7 +211,6 @@ func readExit(result *os.File) (exit agent.Exit, reported bool) {
 	return exit, err == nil
 }
 
-// finish records the end and wakes all followers.
 func (j *job) finish(exit agent.Exit) {
 	j.mu.Lock()
 	j.status.Ended = time.Now().UTC()

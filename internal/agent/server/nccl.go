@@ -18,7 +18,6 @@ import (
 // maxNCCLLogs bounds the files: one for each rank, and some for its children.
 const maxNCCLLogs = 256
 
-// ncclLogs are those of a job's processes on this node.
 type ncclLogs struct {
 	prefix string
 
@@ -37,10 +36,8 @@ func newNCCLLogs(dir record.Dir, node int) *ncclLogs {
 	return &ncclLogs{prefix: dir.NCCLLogs(node), files: map[string]*ncclLog{}}
 }
 
-// has reports whether a file is one of the logs.
 func (n *ncclLogs) has(path string) bool { return strings.HasPrefix(path, n.prefix) }
 
-// read reads new lines of a log.
 func (n *ncclLogs) read(path string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -65,7 +62,6 @@ func (n *ncclLogs) read(path string) error {
 	return nil
 }
 
-// summary is what the logs show so far, nil without a log.
 func (n *ncclLogs) summary() *nccl.Summary {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -81,7 +77,6 @@ func (n *ncclLogs) summary() *nccl.Summary {
 	return &summary
 }
 
-// end reads the rest of the logs and closes them.
 func (n *ncclLogs) end() error {
 	paths, err := filepath.Glob(n.prefix + "*")
 	for _, path := range paths {

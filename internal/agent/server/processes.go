@@ -24,7 +24,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/rank"
 )
 
-// processes are those of this node's part of a job.
 type processes struct {
 	// record is the job's folder, which names it among the jobs of all agents whose processes are in sight.
 	record string
@@ -79,7 +78,6 @@ func descendants(all []process, of int) map[int]bool {
 	return below
 }
 
-// process is one of those that this container shows.
 type process struct {
 	pid, parent int
 	// state is the kernel's letter.

@@ -15,8 +15,7 @@ import (
 // shells are those that users started by exec.
 type shells struct {
 	patience time.Duration
-	// hangUp ends the processes of a shell.
-	hangUp func(id string)
+	hangUp   func(id string)
 
 	mu    sync.Mutex
 	kept  map[string]*time.Timer

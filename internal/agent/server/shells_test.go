@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // A shell whose terminal is gone ends, with everything that it started except what was to outlive it.

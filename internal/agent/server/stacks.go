@@ -224,7 +224,6 @@ func dump(ctx context.Context, spy string, pid int) (threads []pythonThread, err
 	return nil, err
 }
 
-// limitedBuffer keeps at most spyOutput bytes.
 type limitedBuffer struct{ bytes.Buffer }
 
 func (l *limitedBuffer) Write(p []byte) (int, error) {

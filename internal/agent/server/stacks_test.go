@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // started starts a job that lives on, and returns its rank once that has printed.

@@ -1,7 +1,6 @@
 package services
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,26 +8,22 @@ import (
 	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
-// Bounds of a service's log, which has one earlier file, and of a line.
-const (
-	maxLog  = 4 << 20
-	maxLine = 16 << 10
-)
+// maxLog bounds a service's log, which has one earlier file, in bytes.
+const maxLog = 4 << 20
 
-// output writes the log file of a service, without its credential.
 type output struct {
 	path, secret string
 
-	mu      sync.Mutex
-	file    *os.File
-	size    int64
-	partial []byte
-	last    string
+	mu    sync.Mutex
+	file  *os.File
+	size  int64
+	split lines.Splitter
+	last  string
 }
 
-// open creates the file, or continues at its end.
 func (o *output) open() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,18 +50,8 @@ func (o *output) open() error {
 func (o *output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.partial = append(o.partial, p...)
-	for {
-		end := bytes.IndexByte(o.partial, '\n')
-		if end < 0 && len(o.partial) < maxLine {
-			return len(p), nil
-		}
-		if end < 0 {
-			end = len(o.partial) - 1
-		}
-		o.line(o.partial[:end+1])
-		o.partial = append(o.partial[:0], o.partial[end+1:]...)
-	}
+	o.split.Each = o.line
+	return o.split.Write(p)
 }
 
 func (o *output) line(line []byte) {

@@ -12,7 +12,6 @@ import (
 // behind is the distance from the gate's port to the port of the program behind it.
 const behind = 10000
 
-// program is the command line of a service.
 type program struct {
 	executable string
 	// path of the executable, "" if the image does not have it.
@@ -78,7 +77,6 @@ func (o Options) program(s agent.Service, credential string) program {
 	return p
 }
 
-// find is the path of a program in the PATH of jobs and shells, "" for none.
 func (o Options) find(name string) string {
 	path, err := agent.FindProgram(name, o.Environ()["PATH"])
 	if err != nil {

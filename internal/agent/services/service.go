@@ -28,7 +28,6 @@ type pauses struct {
 	steady time.Duration
 }
 
-// next is the pause after a run.
 func (p pauses) next(last, ran time.Duration) time.Duration {
 	if last == 0 || ran >= p.steady {
 		return p.first
@@ -59,7 +58,6 @@ func (s *service) refuse(state agent.ServiceState, problem string) {
 	close(s.over)
 }
 
-// run restarts the program until ctx is done.
 func (s *service) run(ctx context.Context) {
 	defer close(s.over)
 	defer s.close()
@@ -101,7 +99,6 @@ func (s *service) open() error {
 	return nil
 }
 
-// close closes the gate, and the log.
 func (s *service) close() {
 	if s.front != nil {
 		_ = s.front.Close()
@@ -109,7 +106,6 @@ func (s *service) close() {
 	s.output.Close()
 }
 
-// once runs the program to its end.
 func (s *service) once(ctx context.Context) error {
 	if err := errors.Join(s.output.open(), os.MkdirAll(s.dir, 0o2775)); err != nil {
 		return err
@@ -164,7 +160,6 @@ func (s *service) change(f func(*agent.ServiceStatus)) {
 	f(&s.status)
 }
 
-// now returns the status, and probes the program's port.
 func (s *service) now() agent.ServiceStatus {
 	s.mu.Lock()
 	status := s.status

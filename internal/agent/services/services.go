@@ -129,7 +129,6 @@ func (m *Manager) adopt(ctx context.Context, want requests) {
 	}
 }
 
-// start starts a service, or records why it cannot run.
 func (m *Manager) start(ctx context.Context, name, credential string) *service {
 	known, _ := agent.FindService(name)
 	p := m.options.program(known, credential)

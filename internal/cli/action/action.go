@@ -28,7 +28,6 @@ import (
 // cancelTime bounds the wait for a cancelled run: GitHub allows the steps of a cancelled job this long.
 const cancelTime = 5 * time.Minute
 
-// action is one step of a workflow.
 type action struct {
 	page
 	log     *groups

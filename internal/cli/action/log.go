@@ -45,7 +45,6 @@ func (g *groups) line(task, text string) {
 	g.tasks[i].lines = append(g.tasks[i].lines, text)
 }
 
-// open begins the group of the first task, if there is one.
 func (g *groups) open() {
 	if len(g.tasks) == 0 {
 		return

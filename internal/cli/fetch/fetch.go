@@ -48,7 +48,6 @@ func Fetch(ctx context.Context, clients *kube.Clients, claim Claim, paths []stri
 	return result, err
 }
 
-// fetch is one attempt of Fetch.
 func (p *pod) fetch(ctx context.Context, paths []string, record, to string) (result Result, err error) {
 	found, err := p.list(ctx, paths)
 	if err != nil {

@@ -54,7 +54,6 @@ func RecordOf(uid string) string {
 	return strings.TrimPrefix(path.Join(agent.State, "runs", uid), mountPath+"/")
 }
 
-// pod mounts a claim.
 type pod struct {
 	clients *kube.Clients
 	name    string
@@ -181,7 +180,6 @@ func (p *pod) wait(ctx context.Context) error {
 	return err
 }
 
-// pending explains why a pod does not run yet.
 func pending(pod *corev1.Pod) string {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.State.Waiting != nil {
@@ -204,7 +202,6 @@ func (p *pod) remove(ctx context.Context) error {
 	return kube.Deleted("pod "+p.clients.Namespace+"/"+p.name, err)
 }
 
-// run runs the agent's command in the pod.
 func (p *pod) run(ctx context.Context, stdin io.Reader, stdout io.Writer, args ...string) error {
 	var stderr bytes.Buffer
 	err := kube.Exec{

@@ -24,8 +24,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
-	"github.com/ml-dev-env/ml-dev-env/internal/golden"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
 // world is a cluster. The fakes validate nothing and look at no field selector.
@@ -111,7 +111,7 @@ func node(name string, gpus string, change func(*corev1.Node)) *corev1.Node {
 func class(name, provisioner string, isDefault bool) *storagev1.StorageClass {
 	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: provisioner}
 	if isDefault {
-		c.Annotations = map[string]string{defaultClass: "true"}
+		c.Annotations = map[string]string{"storageclass.kubernetes.io/is-default-class": "true"}
 	}
 	return c
 }

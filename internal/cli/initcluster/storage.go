@@ -8,11 +8,9 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/preflight"
 )
-
-// defaultClass marks the class of claims that name none.
-const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
 const toChange = "change-me"
 
@@ -52,10 +50,9 @@ func (w *writer) classes(classes []storagev1.StorageClass) (shared, own string) 
 		return "", ""
 	}
 	classes = slices.Clone(classes)
-	isDefault := func(c storagev1.StorageClass) bool { return c.Annotations[defaultClass] == "true" }
 	slices.SortFunc(classes, func(a, b storagev1.StorageClass) int {
-		if isDefault(a) != isDefault(b) {
-			return map[bool]int{true: -1, false: 1}[isDefault(a)]
+		if diagnose.IsDefault(a) != diagnose.IsDefault(b) {
+			return map[bool]int{true: -1, false: 1}[diagnose.IsDefault(a)]
 		}
 		return cmp.Compare(a.Name, b.Name)
 	})
@@ -74,7 +71,7 @@ func (w *writer) classes(classes []storagev1.StorageClass) (shared, own string) 
 		default:
 			other = cmp.Or(other, class.Name)
 		}
-		if isDefault(class) {
+		if diagnose.IsDefault(class) {
 			text += ", the default"
 		}
 		w.comment(1, "%s: %s (%s)", class.Name, text, class.Provisioner)

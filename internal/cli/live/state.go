@@ -75,14 +75,12 @@ type Node struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// source asks the nodes of an environment again and again.
 type source struct {
 	environment string
 	nodes       nodes.Set
 	jobs        map[string]*training
 }
 
-// training is what has been read of a job.
 type training struct {
 	fabric  string
 	read    int64

@@ -103,7 +103,6 @@ var pageText string
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{"curves": report.Curves, "cells": cells}).Parse(pageText))
 
-// cell is a value about a node, with its name.
 type cell struct{ Name, Value string }
 
 func cells(n Node) (cells []cell) {

@@ -105,7 +105,6 @@ func endOf(t *run.TaskRun) string {
 	return fmt.Sprintf("%s failed%s: %s", t.Task, took, humanize.OneLine(string(t.Reason), 100))
 }
 
-// print prints a line that is not an event.
 func (d *display) print(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -142,7 +141,6 @@ func (d *display) closeQuestion() {
 	}
 }
 
-// tick updates the time in the last line.
 func (d *display) tick() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,7 +153,6 @@ func (d *display) trains() bool {
 	return slices.Contains(d.order, trainTask)
 }
 
-// show adds the progress of the training to the last line.
 func (d *display) show(p progress) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

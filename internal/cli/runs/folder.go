@@ -168,7 +168,6 @@ func (f *folder) upload(ctx context.Context, clients *kube.Clients, display *dis
 	return err
 }
 
-// folderLog writes log lines to the display.
 type folderLog struct{ display *display }
 
 func (l folderLog) Write(p []byte) (int, error) {

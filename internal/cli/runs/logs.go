@@ -84,8 +84,8 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		case o.rank >= 0:
 			out := cmd.OutOrStdout()
 			if terminal(out) {
-				plain := &plainLog{to: out}
-				defer plain.flush()
+				plain := newPlainLog(out)
+				defer plain.split.Flush()
 				out = plain
 			}
 			return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), clients, r)

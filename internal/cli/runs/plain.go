@@ -2,45 +2,34 @@ package runs
 
 import (
 	"bytes"
+	"errors"
 	"io"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
 // plainLog writes a log to a terminal without the control characters that a training may have printed. It writes whole
 // lines, and each state of a line that is rewritten, as progress bars are.
 type plainLog struct {
-	to      io.Writer
-	partial []byte
+	to    io.Writer
+	split lines.Splitter
+	// failed is the error of writing.
+	failed error
 }
 
-// maxPartial bounds the memory for a line that does not end.
-const maxPartial = 64 << 10
+func newPlainLog(to io.Writer) *plainLog {
+	p := &plainLog{to: to}
+	p.split = lines.Splitter{Ends: "\r\n", Each: func(line []byte) {
+		text := bytes.TrimRight(line, "\r\n")
+		_, err := p.to.Write(append([]byte(humanize.Plain(string(text))), line[len(text):]...))
+		p.failed = errors.Join(p.failed, err)
+	}}
+	return p
+}
 
 // Write implements io.Writer.
 func (p *plainLog) Write(b []byte) (int, error) {
-	for rest := b; len(rest) > 0; {
-		end := bytes.IndexAny(rest, "\r\n") + 1
-		if end == 0 {
-			if p.partial = append(p.partial, rest...); len(p.partial) >= maxPartial {
-				return len(b), p.write(nil)
-			}
-			break
-		}
-		p.partial = append(p.partial, rest[:end-1]...)
-		if err := p.write(rest[end-1 : end]); err != nil {
-			return 0, err
-		}
-		rest = rest[end:]
-	}
-	return len(b), nil
+	_, _ = p.split.Write(b) // it does not fail
+	return len(b), p.failed
 }
-
-func (p *plainLog) write(end []byte) error {
-	line := append([]byte(humanize.Plain(string(p.partial))), end...)
-	p.partial = p.partial[:0]
-	_, err := p.to.Write(line)
-	return err
-}
-
-func (p *plainLog) flush() { _ = p.write(nil) } // the log has ended

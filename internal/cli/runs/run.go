@@ -90,7 +90,6 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	return cmd
 }
 
-// parse reads the arguments and reports all mistakes in one pass.
 func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	var problems []error
 	var invalid error

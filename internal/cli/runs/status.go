@@ -118,7 +118,6 @@ func (p progress) silence() string {
 	return text
 }
 
-// live is a node of a training in progress.
 type live struct {
 	Node  int    `json:"node"`
 	State string `json:"state"`

@@ -18,7 +18,6 @@ const (
 	cancelled  = "Cancelled"
 )
 
-// summary is a run in one row of a table.
 type summary struct {
 	Name        string `json:"name"`
 	Namespace   string `json:"namespace"`

@@ -34,8 +34,7 @@ type Node struct {
 	Node           int    `json:"node"`
 	Pod            string `json:"pod"`
 	KubernetesNode string `json:"kubernetesNode,omitempty"`
-	// State describes the pod.
-	State string `json:"state"`
+	State          string `json:"state"`
 	// Agent is "answers", "silent" or "not asked".
 	Agent string `json:"agent"`
 }

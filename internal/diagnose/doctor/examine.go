@@ -77,7 +77,6 @@ func (e *examination) missing() bool {
 	return e.clusterErr == nil && e.cluster.StatefulSet == nil && len(e.cluster.Pods) == 0
 }
 
-// mode of the environment, or "" if it is unknown.
 func (e *examination) mode() string {
 	if e.cluster.StatefulSet == nil {
 		return ""

@@ -21,7 +21,6 @@ import (
 // endedFor is how far apart ranks may start and end normally.
 const endedFor = time.Minute
 
-// hang has the findings about a training that hangs or has failed.
 func (e *examination) hang() []Finding {
 	var all []Finding
 	for _, n := range e.nodes {

@@ -57,7 +57,6 @@ func (j job) on(number int) (agent.JobStatus, bool) {
 	return j.statuses[i], true
 }
 
-// running reports whether a part of the job runs.
 func (j job) running() bool {
 	return slices.ContainsFunc(j.statuses, func(s agent.JobStatus) bool { return s.State == agent.Running })
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// network has the findings about NCCL's logs and the nodes' devices.
 func (e *examination) network() []Finding {
 	var all []Finding
 	for _, j := range e.jobs {

@@ -23,8 +23,7 @@ type node struct {
 	pod    string
 	// object is the pod, or nil if it does not exist.
 	object *corev1.Pod
-	// state describes the pod.
-	state string
+	state  string
 
 	health    *agent.Health
 	healthErr error
@@ -60,7 +59,6 @@ func (n *node) String() string {
 	return fmt.Sprintf("node %d (%s)", n.number, n.pod)
 }
 
-// agent is the state of the node's agent.
 func (n *node) agent() string {
 	switch {
 	case n.health != nil:
@@ -129,12 +127,10 @@ func (e *examination) askStacks(ctx context.Context, set nodes.Set, j *job) {
 	defer cancel()
 	var mu sync.Mutex
 	e.each(ctx, set, func(ctx context.Context, _ *node, client *agent.Client) {
-		found, err := client.Stacks(ctx, j.id)
+		found, _ := client.Stacks(ctx, j.id) // what a node does not report is missing from the finding
 		mu.Lock()
 		defer mu.Unlock()
-		if err == nil { // an agent of an earlier version does not know the request
-			j.activities = append(j.activities, found...)
-		}
+		j.activities = append(j.activities, found...)
 	})
 	slices.SortFunc(j.activities, func(a, b agent.RankActivity) int { return cmp.Compare(a.Rank, b.Rank) })
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// start has the findings about pods that do not start.
 func (e *examination) start() []Finding {
 	all := e.unreadable()
 	causes := diagnose.Explain(e.cluster, e.now)

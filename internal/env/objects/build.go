@@ -159,7 +159,6 @@ func port(name string, number int) corev1.ServicePort {
 	return corev1.ServicePort{Name: name, Port: int32(number), TargetPort: intstr.FromString(name), Protocol: corev1.ProtocolTCP}
 }
 
-// ports are those that every node listens on.
 func ports() (all []corev1.ServicePort) {
 	for _, s := range agent.Services() {
 		all = append(all, port(s.Name, s.Port))

@@ -176,7 +176,6 @@ func (g *Agents) Start(ctx context.Context) (nodes.Set, error) {
 	})
 }
 
-// arguments of an agent.
 func (g *Agents) arguments(i int) []string {
 	var addresses []string
 	for _, pod := range g.Pods {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -109,7 +108,7 @@ func (s Selection) get(ctx context.Context, pods typed.PodInterface) (found []co
 		}
 		// Pods that have ended, such as those of a Job, do not count.
 		found = slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return kube.HasEnded(&p) })
-		slices.SortFunc(found, func(a, b corev1.Pod) int { return byNumber(a.Name, b.Name) })
+		slices.SortFunc(found, func(a, b corev1.Pod) int { return humanize.Natural(a.Name, b.Name) })
 		return found, nil, nil
 	}
 	for _, name := range strings.Split(s.Pods, ",") {
@@ -124,21 +123,6 @@ func (s Selection) get(ctx context.Context, pods typed.PodInterface) (found []co
 		}
 	}
 	return found, problems, nil
-}
-
-// byNumber puts h-kim-2 before h-kim-10.
-func byNumber(a, b string) int {
-	split := func(name string) (string, int) {
-		i := strings.LastIndexByte(name, '-')
-		number, err := strconv.Atoi(name[i+1:])
-		if err != nil {
-			return name, 0
-		}
-		return name[:i+1], number
-	}
-	aName, aNumber := split(a)
-	bName, bNumber := split(b)
-	return cmp.Or(cmp.Compare(aName, bName), cmp.Compare(aNumber, bNumber), cmp.Compare(a, b))
 }
 
 func unfit(pod corev1.Pod) error {

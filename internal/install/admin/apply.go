@@ -60,7 +60,6 @@ func Apply(ctx context.Context, c Clients, r Request, done func(install.Change))
 	return plan, install.ApplyAll(ctx, c.Objects, open, done)
 }
 
-// accesses are all rights that applying the plan needs.
 func (r Request) accesses() []kube.Access {
 	needed := install.Accesses(NewPlan(r, nil).objects())
 	if scc := r.scc(); scc != "" && scc != OwnSCC {

@@ -22,9 +22,8 @@ const DefaultPool = "worker"
 type Request struct {
 	Cluster cluster.File
 	// ClusterFile is its path, for commands that users paste.
-	ClusterFile string
-	Namespace   string
-	// ServiceAccount of the pods.
+	ClusterFile    string
+	Namespace      string
 	ServiceAccount string
 	// SCC is the constraint that a flag names, or "".
 	SCC string

@@ -10,7 +10,7 @@ import (
 
 	tekton "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/golden"
+	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
 
 // TestReadmeTables keeps the tables of the READMEs beside Tasks and Pipelines

@@ -22,8 +22,7 @@ type Product struct {
 	// Image is the digest of the image that contains the programs, if there is one.
 	Image v1.Hash
 	// Tools are programs of others in the image.
-	Tools []Licence
-	// Programs are files.
+	Tools    []Licence
 	Programs []string
 }
 

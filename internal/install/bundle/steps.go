@@ -15,8 +15,7 @@ import (
 // StepsRelease is the steps image of several platforms and its referrers.
 type StepsRelease struct {
 	Index v1.ImageIndex
-	// Base is the image's base.
-	Base Base
+	Base  Base
 	// SBOM is the bill of materials of all platforms.
 	SBOM []byte
 	// Referrers attach the bill to the index and to each platform's image.

@@ -41,8 +41,7 @@ type Contents struct {
 	// Roots are certificate authorities, PEM; empty for none.
 	Roots []byte
 	// Spy is py-spy; without a program for none.
-	Spy Spy
-	// Licences of everything in the programs.
+	Spy      Spy
 	Licences []Licence
 }
 

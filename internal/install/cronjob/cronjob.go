@@ -13,9 +13,8 @@ import (
 // Job describes a CronJob.
 type Job struct {
 	// Name of the CronJob, and of its account and Role.
-	Name      string
-	Namespace string
-	// Labels of all objects.
+	Name        string
+	Namespace   string
 	Labels      map[string]string
 	Annotations map[string]string
 	// Schedule has cron's five fields.

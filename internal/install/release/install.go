@@ -12,7 +12,6 @@ import (
 )
 
 const (
-	// namespace of install.yaml.
 	namespace = "ml-dev-env"
 	// clusterName is the cluster of install.yaml's Tasks: users create the ConfigMap with its cluster file.
 	clusterName = "default"

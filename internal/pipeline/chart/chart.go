@@ -56,7 +56,6 @@ type Level struct {
 	Y    float64
 }
 
-// drawn reports whether a point is in the picture.
 func (c *Chart) drawn(p Point) bool { return c.X.has(p.X) && c.Y.has(p.Y) }
 
 // largest bounds the values, so that no difference overflows.

@@ -50,7 +50,6 @@ func (c *Chart) File() string {
 	return c.draw("<style>" + CSS + "</style><rect width=\"100%\" height=\"100%\" style=\"fill:var(--chart-paper)\"/>\n")
 }
 
-// canvas is the state of a drawing.
 type canvas struct {
 	*strings.Builder
 	chart *Chart
@@ -158,7 +157,6 @@ func (on canvas) series(style int, s Series) {
 
 type entry struct{ class, name string }
 
-// legend has rows of entries.
 type legend [][]entry
 
 const (

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
 func curveOf(t *testing.T, file string) *Curve {
@@ -114,7 +116,7 @@ func FuzzLines(f *testing.F) {
 	f.Add([]byte("{\"step\":1,\"loss\":NaN}\n[1]\nStep 2\n{\"step\":2,\"time\":1e300,\"rank_seconds\":[1,-1,\"x\"]}\n"), 5)
 	f.Add([]byte("{\"step\":1e308,\"tokens\":1e308,\"time\":1}\r\n{\"step\":-1e308,\"tokens\":2,\"time\":1.5}\n{\"loss\""), 30)
 	f.Fuzz(func(t *testing.T, content []byte, at int) {
-		if len(content) > maxLine {
+		if len(content) > lines.Most {
 			return
 		}
 		read := func(pieces ...[]byte) (objects []map[string]any, history History) {

@@ -2,38 +2,28 @@
 package metrics
 
 import (
-	"bufio"
 	"encoding/json"
 	"math"
 	"regexp"
-	"slices"
 	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
 // Lines calls Each for every line that is a JSON object, and skips all others: the training may write anything.
 type Lines struct {
-	Each    func(map[string]any)
-	partial []byte
+	Each  func(map[string]any)
+	split lines.Splitter
 }
-
-// maxLine bounds the memory for a line without an end.
-const maxLine = 64 << 10
 
 // Write takes the next piece of the file. It does not fail.
 func (l *Lines) Write(p []byte) (int, error) {
-	rest := slices.Concat(l.partial, p)
-	for {
-		advance, line, _ := bufio.ScanLines(rest, false)
-		if advance == 0 {
-			break
-		}
-		rest = rest[advance:]
+	l.split.Each = func(line []byte) {
 		if value := object(line); value != nil {
 			l.Each(value)
 		}
 	}
-	l.partial = append([]byte(nil), rest[max(0, len(rest)-maxLine):]...)
-	return len(p), nil
+	return l.split.Write(p)
 }
 
 // object is the JSON object of a line, nil for anything else. NaN and Infinity, which Python writes and JSON does not

@@ -12,9 +12,8 @@ import (
 type phases struct {
 	Missing string
 	Bars    []bar
-	// Whole is the length of the timeline.
-	Whole string
-	More  string
+	Whole   string
+	More    string
 }
 
 // bar is a phase on the timeline. Left and Width are percentages.

@@ -33,7 +33,7 @@ func TestEveryNameIsExplained(t *testing.T) {
 		return true
 	})
 	for name := range names {
-		e := explanations[name]
+		e := explanations()[name]
 		if e.cause == "" || e.fix == "" {
 			t.Errorf("%s has no cause or no fix", name)
 		}
@@ -41,7 +41,7 @@ func TestEveryNameIsExplained(t *testing.T) {
 			t.Errorf("%s ends with a full stop: causes are continued", name)
 		}
 	}
-	for name := range explanations {
+	for name := range explanations() {
 		if !names[name] {
 			t.Errorf("%s is explained and no finding", name)
 		}

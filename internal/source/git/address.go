@@ -17,7 +17,6 @@ const FolderScheme = "folder:"
 // IsFolder reports whether the URL stands for a folder.
 func IsFolder(url string) bool { return strings.HasPrefix(url, FolderScheme) }
 
-// address of a repository.
 type address struct {
 	// scheme is https, http or ssh.
 	scheme string
@@ -68,7 +67,6 @@ func (a address) forGit() string {
 	return u.String()
 }
 
-// dial returns host and port for ssh.
 func (a address) dial() string { return net.JoinHostPort(a.host, portOf("ssh", a.port)) }
 
 // CheckURL checks a repository's URL. Errors: InvalidInput.

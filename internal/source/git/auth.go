@@ -169,7 +169,6 @@ func (k keyring) basic(scheme, host, port string) (user, password string, ok boo
 	return k.auth.user, k.auth.password, ok
 }
 
-// signer returns the ssh key for a host.
 func (k keyring) signer(host string) (ssh.Signer, bool) {
 	if k.auth.key == nil || !strings.EqualFold(host, k.home.host) {
 		return nil, false

@@ -14,7 +14,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// checkout writes a tree.
 type checkout struct {
 	log      *slog.Logger
 	programs *programs
@@ -27,7 +26,6 @@ type checkout struct {
 	bytes int64
 }
 
-// module is the repository or one submodule.
 type module struct {
 	*repository
 	// prefix is its folder, empty or with a slash at its end.
@@ -38,7 +36,6 @@ type module struct {
 	submodules []submodule
 }
 
-// submodule is a commit of another repository in a tree.
 type submodule struct {
 	// path is relative to the module's own root.
 	path   string
@@ -191,7 +188,6 @@ const (
 	maxModules = 1000
 )
 
-// loadSubmodules fetches a module's submodules, each at its commit in the tree.
 func (c *checkout) loadSubmodules(ctx context.Context, m *module, depth int) error {
 	if depth == maxDepth {
 		return fail.Becausef(fail.UnsafeTree, "fetching submodules of %s: they lie more than %d deep in each other", m.address, maxDepth)

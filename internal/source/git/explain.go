@@ -62,7 +62,6 @@ func (r *repository) again(err error) string {
 	return ""
 }
 
-// explain gives a failure to fetch from a repository its reason and advice.
 func (r *repository) explain(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -196,7 +195,6 @@ func noHost(seen func(string, ...any) error, host string) error {
 		"check the host in repo-url; inside a cluster, try: getent hosts %s", host)
 }
 
-// explainDial gives a failure to log in by ssh its reason and advice.
 func explainDial(keys keyring, a address, err error) error {
 	if known := (*fail.Error)(nil); errors.As(err, &known) {
 		return known
@@ -223,7 +221,6 @@ func explainDial(keys keyring, a address, err error) error {
 	return seen("%s", keys.clean(err.Error()))
 }
 
-// explainLFS gives a failure to fetch LFS objects its reason and advice.
 func (r *repository) explainLFS(ctx context.Context, err error) error {
 	text, err := r.output(ctx, fmt.Sprintf("fetching LFS objects of %s", r.address), err)
 	if err != nil {

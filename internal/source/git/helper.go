@@ -263,7 +263,6 @@ func writeFailure(scratch string, err error) error {
 	return os.WriteFile(filepath.Join(scratch, failureName), content, 0o600)
 }
 
-// readFailure returns the error of a helper, nil if none failed.
 func readFailure(scratch string) error {
 	content, err := os.ReadFile(filepath.Join(scratch, failureName))
 	var left failure

@@ -91,7 +91,6 @@ func copyFile(to, from string) error {
 // maxPointer is the size in bytes up to which a file can be an LFS pointer.
 const maxPointer = 1024
 
-// pointer is the content of a Git LFS pointer.
 type pointer struct {
 	// id is the SHA-256 of the object in lower-case hex.
 	id string
@@ -99,7 +98,6 @@ type pointer struct {
 	size int64
 }
 
-// pointerFile is a file that has a pointer as its content.
 type pointerFile struct {
 	pointer
 	path string

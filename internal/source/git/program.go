@@ -229,7 +229,7 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 		// git may have died alone; its children would still write.
 		_ = cmd.Cancel()
 	}
-	stderr.end()
+	stderr.split.Flush()
 	switch cause := context.Cause(ctx); {
 	case cause != nil:
 		return "", cause

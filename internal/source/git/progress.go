@@ -1,7 +1,6 @@
 package git
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
 // progressEvery is how often a long command logs its progress.
@@ -30,7 +30,7 @@ type report struct {
 	onLine  func(line string)
 	started time.Time
 	last    time.Time
-	rest    []byte
+	split   lines.Splitter
 	// said is the end of the output that is not progress.
 	said []byte
 }
@@ -40,32 +40,12 @@ func (r *report) Write(b []byte) (int, error) {
 		r.started = time.Now()
 		r.last = r.started
 	}
-	r.rest = append(r.rest, b...)
-	for {
-		end := bytes.IndexAny(r.rest, "\r\n")
-		if end < 0 {
-			break
-		}
-		r.line(string(r.rest[:end]))
-		r.rest = r.rest[end+1:]
-	}
-	if len(r.rest) > maxLine {
-		r.end()
-	}
-	return len(b), nil
+	r.split.Ends, r.split.Each = "\r\n", func(line []byte) { r.line(string(line)) }
+	return r.split.Write(b)
 }
 
-// maxLine bounds a line that has no end, maxSaid what is kept of the lines, in bytes.
-const (
-	maxLine = 64 << 10
-	maxSaid = 4 << 10
-)
-
-// end reads a last line without a newline.
-func (r *report) end() {
-	r.line(string(r.rest))
-	r.rest = nil
-}
+// maxSaid bounds what is kept of the lines, in bytes.
+const maxSaid = 4 << 10
 
 func (r *report) line(text string) {
 	text = strings.TrimSpace(text)

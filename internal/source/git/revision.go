@@ -11,8 +11,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agext/levenshtein"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 var (
@@ -35,7 +36,6 @@ type ref struct {
 	target string
 }
 
-// fetch receives the commit that the revision names and returns its hash.
 func (r *repository) fetch(ctx context.Context, revision string) (string, error) {
 	var refs []ref
 	var err error
@@ -191,7 +191,6 @@ func (r *repository) find(refs []ref, revision string) (ref, bool, error) {
 	return ref{}, false, nil
 }
 
-// named returns the branches and tags.
 func named(refs []ref) []ref {
 	return slices.DeleteFunc(slices.Clone(refs), func(r ref) bool { return shortName(r.name) == r.name })
 }
@@ -258,7 +257,7 @@ func near(word string, refs []ref) []string {
 	distance := map[string]int{}
 	for _, r := range refs {
 		name := strings.ToLower(shortName(r.name))
-		distance[r.name] = humanize.Distance(word, name)
+		distance[r.name] = levenshtein.Distance(word, name, nil)
 		if strings.Contains(name, word) || strings.Contains(word, name) {
 			distance[r.name] = min(distance[r.name], 1)
 		}

@@ -190,7 +190,6 @@ func (c *checker) leadsOut(name, target string) bool {
 	return false
 }
 
-// parent returns the folder that a path lies in, "" for the tree itself.
 func parent(name string) string {
 	return name[:max(0, strings.LastIndexByte(name, '/'))]
 }
@@ -198,14 +197,12 @@ func parent(name string) string {
 // shownProblems is how many problems an error lists.
 const shownProblems = 20
 
-// problems collects everything that is wrong with a tree.
 type problems []string
 
 func (p *problems) add(path, format string, args ...any) {
 	*p = append(*p, path+": "+fmt.Sprintf(format, args...))
 }
 
-// err returns nil if there is no problem.
 func (p problems) err(doing string) error {
 	if len(p) == 0 {
 		return nil

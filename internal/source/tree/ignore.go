@@ -62,7 +62,6 @@ func ParseIgnore(content []byte) (*Ignore, error) {
 	return &Ignore{rules: rules}, nil
 }
 
-// parseRules reads the lines of the file with that name.
 func parseRules(name string, content []byte) ([]rule, error) {
 	var rules []rule
 	var wrong []error

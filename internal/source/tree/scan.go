@@ -130,7 +130,6 @@ func (s *scanner) hashFile(ctx context.Context, e *Entry) error {
 	return nil
 }
 
-// sum reads r to its end.
 func sum(ctx context.Context, r io.Reader) (content Digest, size int64, err error) {
 	hash := sha256.New()
 	size, err = io.Copy(hash, contextReader{ctx, r})

@@ -1,7 +1,6 @@
 package buildimage
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -13,6 +12,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
 // keptLines is how many lines of a failed build's log are searched for the cause.
@@ -37,7 +38,7 @@ type logFollower struct {
 	copied int64
 	mu     sync.Mutex
 	lines  []string
-	cut    lineCutter
+	split  lines.Splitter
 }
 
 // follow returns when ctx ends, or when the build has ended and its log is complete. The server waits half a minute for a
@@ -82,7 +83,8 @@ func (l *logFollower) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.copied += int64(n)
-	l.cut.add(p[:n], func(line string) { l.lines = append(l.lines, strings.TrimRight(line, "\r")) })
+	l.split.Each = func(line []byte) { l.lines = append(l.lines, strings.TrimRight(string(line), "\r\n")) }
+	_, _ = l.split.Write(p[:n]) // it does not fail
 	if over := len(l.lines) - keptLines; over > 0 {
 		l.lines = slices.Clone(l.lines[over:])
 	}
@@ -126,33 +128,13 @@ func (s *silence) noted(now time.Time, copied int64) time.Duration {
 func (l *logFollower) lastLines() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lines := slices.Clone(l.lines)
-	if len(l.cut.part) > 0 {
-		lines = append(lines, string(l.cut.part))
-	}
-	return lines
+	l.split.Flush()
+	return slices.Clone(l.lines)
 }
 
-type recordWriter struct {
-	log *slog.Logger
-	cut lineCutter
-}
-
-func (w *recordWriter) Write(p []byte) (int, error) {
-	w.cut.add(p, func(line string) { w.log.Info(line, slog.String("source", "build")) })
-	return len(p), nil
-}
-
-type lineCutter struct{ part []byte }
-
-func (c *lineCutter) add(p []byte, each func(line string)) {
-	for rest := p; len(rest) > 0; {
-		line, after, whole := bytes.Cut(rest, []byte("\n"))
-		c.part = append(c.part, line...)
-		if whole {
-			each(string(c.part))
-			c.part = c.part[:0]
-		}
-		rest = after
-	}
+// records writes each line as a record of the log.
+func records(log *slog.Logger) io.Writer {
+	return &lines.Splitter{Each: func(line []byte) {
+		log.Info(strings.TrimSuffix(string(line), "\n"), slog.String("source", "build"))
+	}}
 }

@@ -112,7 +112,6 @@ func (r *Registry) Resolve(resource authn.Resource) (authn.Authenticator, error)
 	return r.keys.Resolve(resource)
 }
 
-// digest returns the image's digest, as in "sha256:...".
 func (r *Registry) digest(ctx context.Context, image string) (string, error) {
 	ref, err := name.ParseReference(image)
 	if err != nil {

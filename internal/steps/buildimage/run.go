@@ -195,7 +195,7 @@ func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, ask
 	}
 	file, out := o.Cluster, d.Out
 	if out == nil {
-		out = &recordWriter{log: d.Log}
+		out = records(d.Log)
 	}
 	pullSecret := cmp.Or(o.PullSecret, file.Image.BasePullSecret, file.Image.PullSecret)
 	if pullSecret == "-" {

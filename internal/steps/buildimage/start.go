@@ -160,11 +160,6 @@ func (b *builder) awaitClaimed(ctx context.Context, other claim, left time.Durat
 			build = nil
 			return true, nil
 		}
-		for _, candidate := range builds {
-			if build == nil && inputsOf(candidate) == other.Inputs && !ended(candidate) && !candidate.Status.Cancelled {
-				build = candidate // of an earlier version of this step, which does not give its caller
-			}
-		}
 		return build != nil, nil
 	})
 	if build != nil {

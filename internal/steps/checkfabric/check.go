@@ -319,7 +319,6 @@ func (c *Check) do(ctx context.Context, j *job) (outcome, error) {
 	return outcomes[0], err
 }
 
-// together runs jobs at once.
 func (c *Check) together(ctx context.Context, jobs []*job) ([]outcome, error) {
 	outcomes, errs := make([]outcome, len(jobs)), make([]error, len(jobs))
 	var group sync.WaitGroup

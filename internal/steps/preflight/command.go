@@ -105,7 +105,6 @@ func mistakesOf(ctx context.Context, where kube.Flags, run string) error {
 	return errors.Join(launch.Mistakes(found)...)
 }
 
-// readSecrets reads what the Task has mounted.
 func readSecrets(authDir, envSecretDir, caFile string) (s Secrets) {
 	var noGit error
 	if s.Git, noGit = git.AuthFromDir(authDir); noGit == nil {

@@ -59,8 +59,7 @@ type Options struct {
 	Scratch string
 	// ServiceAccount runs the steps; empty for the caller.
 	ServiceAccount string
-	// Output is the format of the report.
-	Output step.OutputFlag
+	Output         step.OutputFlag
 }
 
 // Deps are what Run and Examine work with.
@@ -81,21 +80,18 @@ type Deps struct {
 
 // Secrets are those that the run's params name.
 type Secrets struct {
-	// Git has the credentials for the repository.
 	Git git.Auth
 	// GitUnread is true if they could not be read.
 	GitUnread bool
 	// Variables are the names of the ranks' secret variables.
 	Variables []string
-	// Problems are the errors of reading Secrets.
-	Problems []error
+	Problems  []error
 }
 
 type probe struct {
 	Options
 	Deps
 	file cluster.File
-	// rdma is true if RDMA is examined.
 	rdma bool
 	// own is the PipelineRun of Run, nil if there is none or it cannot be read.
 	own *v1.PipelineRun
@@ -106,7 +102,6 @@ type probe struct {
 	// objects of the request by mode: tcp always, rdma if it is examined.
 	objects map[objects.Mode]objects.Objects
 
-	// groups are the cluster's API groups.
 	groups     map[string]bool
 	candidates func() ([]diagnose.Candidate, error)
 	// free is set by check nodes: the nodes that have room for the pods at this moment.

@@ -3,7 +3,6 @@ package provision
 import (
 	"context"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // readiness knows which pods' agents answer. It asks them, because the kubelet reports readiness some seconds later.
@@ -88,7 +88,7 @@ func (r *readiness) all(pods []*corev1.Pod) bool {
 	for _, pod := range pods {
 		switch {
 		case pod.DeletionTimestamp != nil:
-		case ready(pod):
+		case kube.IsReady(pod):
 			usable++
 			isReady++
 		case r.answered[pod.UID]:
@@ -96,10 +96,4 @@ func (r *readiness) all(pods []*corev1.Pod) bool {
 		}
 	}
 	return isReady >= r.p.request.Nodes || usable >= r.p.request.Nodes && strings.Contains(digest(pods, r.p.request.Image), "@sha256:")
-}
-
-func ready(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// status is whether an environment is abandoned.
 type status struct {
 	abandoned bool
 	// mayReturn is true if the only sign is an expired Lease.

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/git"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // TestAwait: the step waits for the tree that mlenv run uploads, installs its requirements itself, and then switches.

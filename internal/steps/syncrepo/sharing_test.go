@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // A node that shares a volume confirms the tree itself: its mount may not show yet what another node wrote.

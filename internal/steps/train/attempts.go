@@ -246,9 +246,7 @@ func (a *attempt) whole(ctx context.Context, set nodes.Set) ([]agent.Facts, erro
 				leaving += fmt.Sprintf(", %s on %s is being deleted", pod.Name, pod.Spec.NodeName)
 			}
 		}
-		ready := slices.DeleteFunc(pods, func(p *corev1.Pod) bool {
-			return p.DeletionTimestamp != nil || !slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
-		})
+		ready := slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !kube.IsReady(p) })
 		seen = fmt.Sprintf("%d of %s ready", len(ready), humanize.Count(len(set), "pod")) + leaving
 		if len(ready) == len(set) {
 			master = ready[0].Status.PodIP // they are sorted, and 0 is the first of all numbers

@@ -84,7 +84,6 @@ func (h HangTimeout) bound(shown *progress, start time.Time) time.Duration {
 	return max(leastHang, first, margin*longest)
 }
 
-// every is how often to look.
 func (h HangTimeout) every() time.Duration {
 	if h.Explicit && h.Bound > 0 {
 		return min(lookEvery, max(h.Bound/8, 50*time.Millisecond))
@@ -129,7 +128,6 @@ func (w *silenceWatch) bound(spec agent.JobSpec, quiet time.Duration, shown *pro
 	}
 }
 
-// meaning is what a silence means.
 type meaning int
 
 const (
@@ -298,7 +296,6 @@ type hangError struct {
 
 func (e hangError) Unwrap() error { return e.error }
 
-// hangs is the error of a training that hangs.
 func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration, culprit string) error {
 	err := fail.Because(fail.Hang, hangError{culprit, fmt.Errorf("training: %s; no rank has printed or measured anything for %s, want progress within %s",
 		culprit, quiet.Round(time.Second), bound.Round(time.Second))})

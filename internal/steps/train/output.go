@@ -1,16 +1,17 @@
 package train
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
 // output is the training's output as text: whole lines of all ranks, each line with its node and rank and without what
@@ -22,63 +23,45 @@ type output struct {
 }
 
 func (o *output) writer(node int, rank string) *rankOutput {
-	return &rankOutput{to: o, prefix: fmt.Appendf(nil, "[%d %s] ", node, rank), node: node, rank: rank}
+	l := &rankOutput{to: o}
+	prefix := fmt.Sprintf("[%d %s] ", node, rank)
+	l.split.Each = func(line []byte) {
+		if o.log != nil {
+			o.log.Info(strings.TrimRight(string(line), "\r\n"), slog.Int("node", node), slog.String("rank", rank))
+			return
+		}
+		l.buffer = append(l.buffer, prefix+humanize.PlainLine(string(line))+"\n"...)
+	}
+	return l
 }
 
 type rankOutput struct {
-	to      *output
-	prefix  []byte
-	node    int
-	rank    string
-	partial []byte
-	buffer  []byte
+	to     *output
+	split  lines.Splitter
+	buffer []byte
 }
 
-// maxLine bounds the memory for a line that does not end.
-const maxLine = 64 << 10
-
 func (l *rankOutput) Write(p []byte) (int, error) {
-	l.buffer = l.buffer[:0]
-	for rest := p; len(rest) > 0; {
-		advance, line, _ := bufio.ScanLines(rest, false)
-		if advance == 0 {
-			l.partial = append(l.partial, rest...)
-			if len(l.partial) >= maxLine {
-				l.line(nil)
-			}
-			break
-		}
-		l.line(line)
-		rest = rest[advance:]
-	}
+	_, _ = l.split.Write(p) // it does not fail
+	return len(p), l.flush()
+}
+
+// flush writes the lines of the buffer at once, so that no other rank's line gets between the parts of one.
+func (l *rankOutput) flush() error {
 	if len(l.buffer) == 0 {
-		return len(p), nil
+		return nil
 	}
 	l.to.mu.Lock()
 	defer l.to.mu.Unlock()
 	_, err := l.to.out.Write(l.buffer)
-	return len(p), err
-}
-
-func (l *rankOutput) line(last []byte) {
-	if l.to.log != nil {
-		text := string(l.partial) + string(last)
-		l.to.log.Info(text, slog.Int("node", l.node), slog.String("rank", l.rank))
-	} else {
-		l.buffer = append(l.buffer, l.prefix...)
-		l.buffer = append(l.buffer, humanize.PlainLine(string(append(l.partial, last...)))...)
-		l.buffer = append(l.buffer, '\n')
-	}
-	l.partial = l.partial[:0]
+	l.buffer = l.buffer[:0]
+	return err
 }
 
 // Close writes a last line without a newline.
 func (l *rankOutput) Close() error {
-	if len(l.partial) == 0 {
-		return nil
-	}
-	_, err := l.Write([]byte{'\n'})
-	return err
+	l.split.Flush()
+	return l.flush()
 }
 
 // rankName is the rank in the output. With launcher command a node has one process, which is not a rank.

@@ -65,8 +65,7 @@ type Training struct {
 	Every time.Duration
 	// HangTimeout is the longest silence of a training that runs on.
 	HangTimeout HangTimeout
-	// Notify gets the events.
-	Notify func(notify.Event)
+	Notify      func(notify.Event)
 	// Restarts is how often RunAttempts may start the job again. Before that it calls Regroup with the failed attempt: Regroup
 	// leaves out nodes at fault and waits for all others.
 	Restarts int

@@ -35,7 +35,6 @@ import (
 	"knative.dev/pkg/apis"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/certs"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -49,6 +48,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 func TestMain(m *testing.M) { agenttest.Main(m) }

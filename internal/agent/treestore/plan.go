@@ -1,6 +1,8 @@
 package treestore
 
 import (
+	"context"
+	"io"
 	"slices"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -18,6 +20,30 @@ func (s *Store) Plan(m tree.Manifest, hash tree.Digest) (present bool, missing [
 		return false, nil, fail.Becausef(fail.SyncFailed, "planning tree %s: %w", hash, err)
 	}
 	return present, missing, nil
+}
+
+// Missing lists what a planned tree still misses, as Plan does.
+func (s *Store) Missing(hash tree.Digest) ([]tree.Digest, error) {
+	m, err := s.manifest(hash)
+	if err != nil {
+		return nil, fail.Becausef(fail.SyncFailed, "planning tree %s: %w", hash, err)
+	}
+	return s.missing(m.Manifest)
+}
+
+// Pass returns a function that writes contents of a complete tree as tree.WriteContents does.
+func (s *Store) Pass(hash tree.Digest, contents []tree.Digest) (send func(context.Context, io.Writer) error, err error) {
+	dir, err := s.Path(hash)
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.manifest(hash)
+	if err != nil {
+		return nil, fail.Becausef(fail.SyncFailed, "passing tree %s: %w", hash, err)
+	}
+	return func(ctx context.Context, w io.Writer) error {
+		return tree.WriteContents(ctx, w, dir, m.Manifest, contents)
+	}, nil
 }
 
 func (s *Store) plan(m tree.Manifest, hash tree.Digest) (present bool, missing []tree.Digest, err error) {

@@ -57,9 +57,13 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 	if err != nil {
 		return "", err
 	}
-	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s.",
-		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume")),
-		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes))
+	passed := ""
+	if n := int(p.passed.Load()); n > 0 {
+		passed = fmt.Sprintf(", and nodes passed the tree on to %d of them", n)
+	}
+	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s%s.",
+		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume"), passed),
+		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes), "passed", p.passed.Load())
 	return p.hash, nil
 }
 
@@ -94,7 +98,7 @@ func (s sender) volumes(ctx context.Context) (volumes, sharing nodes.Set, err er
 }
 
 // sendAll asks all nodes what they miss. Nodes that miss the same contents, as most do, share one stream, which is read
-// and compressed once.
+// and compressed once. Many nodes pass the tree on to each other.
 func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error {
 	tries := make([]try, len(s.nodes)) // by node
 	err := volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
@@ -104,13 +108,22 @@ func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error
 	if err != nil {
 		return err
 	}
+	direct, passed := p.split(volumes, tries)
+	s.streamAll(ctx, direct, p, tries)
+	s.streamAll(ctx, s.pass(ctx, volumes, passed, p, tries), p, tries)
+	return volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return s.persist(ctx, client, p, tries[client.Node()])
+	})
+}
+
+// streamAll sends to nodes what they miss, with one stream for those that miss the same.
+func (s sender) streamAll(ctx context.Context, to nodes.Set, p *parcel, tries []try) {
 	var streams sync.WaitGroup
-	for i, first := range volumes {
+	for i, first := range to {
 		missing := tries[first.Node()].missing
 		var same nodes.Set
-		for _, client := range volumes[i:] {
-			t := &tries[client.Node()]
-			if !t.streamed && t.err == nil && !t.present && slices.Equal(t.missing, missing) {
+		for _, client := range to[i:] {
+			if t := &tries[client.Node()]; !t.streamed && slices.Equal(t.missing, missing) {
 				t.streamed = true
 				same = append(same, client)
 			}
@@ -124,9 +137,6 @@ func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error
 		}
 	}
 	streams.Wait()
-	return volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return s.persist(ctx, client, p, tries[client.Node()])
-	})
 }
 
 // try is one attempt to send a node what it misses.
@@ -219,8 +229,8 @@ type parcel struct {
 	first map[tree.Digest]int
 	// streams limits the streams at the same time: each has a compressor, and a table of the tree's files.
 	streams chan struct{}
-	// sent counts the compressed bytes to all nodes.
-	sent atomic.Int64
+	// sent counts the compressed bytes that this program sent, passed the nodes that other nodes passed the tree on to.
+	sent, passed atomic.Int64
 }
 
 func newParcel(dir string, m tree.Manifest) (*parcel, error) {

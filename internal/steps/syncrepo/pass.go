@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -58,7 +57,7 @@ func (s sender) pass(ctx context.Context, volumes, to nodes.Set, p *parcel, trie
 	holders := newTurns(len(volumes))
 	for _, client := range volumes {
 		if t := tries[client.Node()]; t.present || t.streamed && t.err == nil {
-			holders.add(client.Node())
+			holders.add(client.Node(), 0)
 		}
 	}
 	holders.drop() // newTurns' own
@@ -67,8 +66,11 @@ func (s sender) pass(ctx context.Context, volumes, to nodes.Set, p *parcel, trie
 		pulling.Go(func() { tries[client.Node()].present = s.pull(ctx, client, p, holders) })
 	}
 	pulling.Wait()
+	p.waves = holders.waves
 	for _, client := range to {
-		if !tries[client.Node()].present {
+		if tries[client.Node()].present {
+			p.passed++
+		} else {
 			left = append(left, client)
 		}
 	}
@@ -78,68 +80,74 @@ func (s sender) pass(ctx context.Context, volumes, to nodes.Set, p *parcel, trie
 // pull has a node receive the tree from a holder. A holder that did not deliver it loses the turn: it may be dead or wrong.
 func (s sender) pull(ctx context.Context, client *agent.Client, p *parcel, holders *turns) bool {
 	for range pullTries {
-		holder, ok := holders.take(ctx)
+		from, ok := holders.take(ctx)
 		if !ok {
 			return false
 		}
-		state, err := client.PullTree(ctx, p.hash, holder)
+		state, err := client.PullTree(ctx, p.hash, from.holder)
 		if err == nil && state.Hash != p.hash {
 			err = fail.Becausef(fail.SyncFailed, "passing tree %s: node %d holds %s", p.hash, client.Node(), state.Hash)
 		}
 		switch {
 		case err == nil:
-			p.passed.Add(1)
-			holders.add(client.Node())
-			holders.free <- holder
+			holders.add(client.Node(), from.wave+1)
+			holders.free <- from
 			return true
 		case fail.ReasonOf(err) != fail.SyncFailed: // the holder had no part in it: the node is away or full, or its agent is old
-			holders.free <- holder
+			holders.free <- from
 			return false
 		}
 		holders.drop()
-		s.log.Warn(fmt.Sprintf("Node %d did not get the tree from node %d: %v", client.Node(), holder, err), "node", client.Node(), "from", holder, "error", err)
+		s.log.Warn(fmt.Sprintf("Node %d did not get the tree from node %d: %v", client.Node(), from.holder, err), "node", client.Node(), "from", from.holder, "error", err)
 	}
 	return false
 }
 
-// turns are those in which nodes pull from holders.
+// turn lets one node pull from a holder, a node that got the tree in that wave; 0 is from this program.
+type turn struct{ holder, wave int }
+
+// turns are those of all holders.
 type turns struct {
-	// free has a holder's ordinal for each turn that no node uses.
-	free chan int
-	// left counts the turns that are free or used; none is closed when it is 0. Only the user of a turn adds others.
-	left atomic.Int64
+	// free has those that no node uses. none is closed when no turn is free or used.
+	free chan turn
 	none chan struct{}
+	// mu guards left, the number of turns that are free or used, and waves, the last one. Only the user of a turn adds others.
+	mu          sync.Mutex
+	left, waves int
 }
 
-// newTurns has one turn, which has no holder, for up to so many holders.
+// newTurns has one used turn, of no holder, and room for those of so many holders.
 func newTurns(holders int) *turns {
-	t := &turns{free: make(chan int, pullsOfHolder*holders), none: make(chan struct{})}
-	t.left.Add(1)
-	return t
+	return &turns{free: make(chan turn, pullsOfHolder*holders), none: make(chan struct{}), left: 1}
 }
 
 // add adds the turns of a new holder.
-func (t *turns) add(holder int) {
-	t.left.Add(pullsOfHolder)
+func (t *turns) add(holder, wave int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.left += pullsOfHolder
+	t.waves = max(t.waves, wave)
 	for range pullsOfHolder {
-		t.free <- holder
+		t.free <- turn{holder, wave}
 	}
 }
 
-// drop ends a turn.
+// drop ends a used turn.
 func (t *turns) drop() {
-	if t.left.Add(-1) == 0 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left--; t.left == 0 {
 		close(t.none)
 	}
 }
 
 // take waits for a turn. It returns false if there will be none.
-func (t *turns) take(ctx context.Context) (holder int, ok bool) {
+func (t *turns) take(ctx context.Context) (from turn, ok bool) {
 	select {
-	case holder = <-t.free:
-		return holder, true
+	case from = <-t.free:
+		return from, true
 	case <-t.none:
 	case <-ctx.Done():
 	}
-	return 0, false
+	return turn{}, false
 }

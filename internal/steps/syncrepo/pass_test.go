@@ -93,7 +93,7 @@ func TestNodesPassTheTreeOn(t *testing.T) {
 		uploads int64
 		log     string
 	}{
-		{"all answer", nil, firstHolders, "to 20 volumes, and nodes passed the tree on to 16 of them"},
+		{"all answer", nil, firstHolders, "nodes passed the tree on to 16 of them"},
 		{"one sends a wrong byte", map[string]func(*agenttest.Node) handle{"contents": of(func(node int) bool { return node == 0 }, damaged)}, firstHolders, "did not get the tree from node 0"},
 		{"one sends what was not asked for", map[string]func(*agenttest.Node) handle{"contents": of(func(node int) bool { return node == 1 }, otherContent(t))}, firstHolders, "did not get the tree from node 1"},
 		{"all that had it first send wrong bytes", map[string]func(*agenttest.Node) handle{"contents": of(all, damaged)}, 20, "to 20 volumes."},

@@ -58,12 +58,12 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 		return "", err
 	}
 	passed := ""
-	if n := int(p.passed.Load()); n > 0 {
-		passed = fmt.Sprintf(", and nodes passed the tree on to %d of them", n)
+	if p.passed > 0 {
+		passed = fmt.Sprintf("; in %s nodes passed the tree on to %d of them", humanize.Count(p.waves, "wave"), p.passed)
 	}
 	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s%s.",
 		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume"), passed),
-		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes), "passed", p.passed.Load())
+		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes), "passed", p.passed, "waves", p.waves)
 	return p.hash, nil
 }
 
@@ -229,8 +229,10 @@ type parcel struct {
 	first map[tree.Digest]int
 	// streams limits the streams at the same time: each has a compressor, and a table of the tree's files.
 	streams chan struct{}
-	// sent counts the compressed bytes that this program sent, passed the nodes that other nodes passed the tree on to.
-	sent, passed atomic.Int64
+	// sent counts the compressed bytes to all nodes.
+	sent atomic.Int64
+	// passed counts the nodes that got the tree from others, in so many waves.
+	passed, waves int
 }
 
 func newParcel(dir string, m tree.Manifest) (*parcel, error) {

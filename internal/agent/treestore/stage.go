@@ -198,12 +198,7 @@ func (st *stage) write(entry int, r io.Reader) (err error) {
 			os.Remove(path)
 		}
 	}()
-	if _, inMemory := r.(io.WriterTo); inMemory {
-		_, err = io.Copy(f, r)
-	} else {
-		// Without the wrapper, the file's ReadFrom would not use the buffer.
-		_, err = io.CopyBuffer(struct{ io.Writer }{f}, r, newBuffer(st.Entries[entry].Size))
-	}
+	_, err = io.Copy(f, r)
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}

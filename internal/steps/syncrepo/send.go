@@ -26,6 +26,8 @@ const reachTime = time.Minute
 type sender struct {
 	nodes nodes.Set
 	log   *slog.Logger
+	// early, unless nil, gets the volumes that were looked for before the tree was known.
+	early <-chan storage
 }
 
 // send sends the tree to every node that has a volume of its own, in parallel, and returns when all nodes have confirmed
@@ -35,10 +37,16 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 	if err != nil {
 		return "", err
 	}
-	volumes, sharing, err := s.volumes(ctx)
-	if err != nil {
-		return "", err
+	var found storage
+	if s.early == nil {
+		found = s.volumes(ctx)
+	} else {
+		found = <-s.early
 	}
+	if found.err != nil {
+		return "", found.err
+	}
+	volumes, sharing := found.volumes, found.sharing
 	began := time.Now()
 	stop := s.progress(ctx, &p.sent)
 	err = s.sendAll(ctx, volumes, p)
@@ -67,12 +75,18 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 	return p.hash, nil
 }
 
-// volumes picks one node of each distinct workspace; sharing are the others.
-func (s sender) volumes(ctx context.Context) (volumes, sharing nodes.Set, err error) {
+// storage has one node of each distinct workspace in volumes; sharing are the others.
+type storage struct {
+	volumes, sharing nodes.Set
+	err              error
+}
+
+// volumes asks the nodes for their workspaces.
+func (s sender) volumes(ctx context.Context) (found storage) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
 	ids := make([]string, len(s.nodes))
-	err = s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+	found.err = s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return nodes.Retry(ctx, func() error {
 			workspace, err := client.Workspace(ctx)
 			if err == nil && workspace.ID == "" {
@@ -82,19 +96,16 @@ func (s sender) volumes(ctx context.Context) (volumes, sharing nodes.Set, err er
 			return err
 		})
 	})
-	if err != nil {
-		return nil, nil, err
-	}
 	seen := map[string]bool{}
 	for i, client := range s.nodes {
 		if seen[ids[i]] {
-			sharing = append(sharing, client)
+			found.sharing = append(found.sharing, client)
 		} else {
-			volumes = append(volumes, client)
+			found.volumes = append(found.volumes, client)
 		}
 		seen[ids[i]] = true
 	}
-	return volumes, sharing, nil
+	return found
 }
 
 // sendAll asks all nodes what they miss. Nodes that miss the same contents, as most do, share one stream, which is read

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +77,9 @@ func TestAgentsMayOnlyReadTrees(t *testing.T) {
 	}
 	if _, err := other.TreeContents(t.Context(), tree.Digest(strings.Repeat("a", 64)), nil); fail.ReasonOf(err) != fail.SyncFailed {
 		t.Errorf("reading an unknown tree: %v, want SyncFailed", err)
+	}
+	if _, err := other.TreeContents(t.Context(), hash, slices.Repeat([]tree.Digest{content}, 10)); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("reading more contents than the tree has: %v, want InvalidInput", err)
 	}
 	if _, err := other.TreeContents(t.Context(), "../../runs", nil); err == nil {
 		t.Error("reading a folder that is no tree succeeded")

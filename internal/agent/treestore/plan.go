@@ -1,8 +1,6 @@
 package treestore
 
 import (
-	"context"
-	"io"
 	"slices"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -31,19 +29,16 @@ func (s *Store) Missing(hash tree.Digest) ([]tree.Digest, error) {
 	return s.missing(m.Manifest)
 }
 
-// Pass returns a function that writes contents of a complete tree as tree.WriteContents does.
-func (s *Store) Pass(hash tree.Digest, contents []tree.Digest) (send func(context.Context, io.Writer) error, err error) {
-	dir, err := s.Path(hash)
-	if err != nil {
-		return nil, err
+// Held returns the folder and the manifest of a complete tree.
+func (s *Store) Held(hash tree.Digest) (dir string, m tree.Manifest, err error) {
+	if dir, err = s.Path(hash); err != nil {
+		return "", m, err
 	}
-	m, err := s.manifest(hash)
+	named, err := s.manifest(hash)
 	if err != nil {
-		return nil, fail.Becausef(fail.SyncFailed, "passing tree %s: %w", hash, err)
+		return "", m, fail.Becausef(fail.SyncFailed, "reading the manifest of tree %s: %w", hash, err)
 	}
-	return func(ctx context.Context, w io.Writer) error {
-		return tree.WriteContents(ctx, w, dir, m.Manifest, contents)
-	}, nil
+	return dir, named.Manifest, nil
 }
 
 func (s *Store) plan(m tree.Manifest, hash tree.Digest) (present bool, missing []tree.Digest, err error) {

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -57,15 +58,27 @@ func ParseCredentials(ca, cert, key []byte) (Credentials, error) {
 	return Credentials{Certificate: pair, CA: pool}, nil
 }
 
-// ServerTLS is the configuration of an agent: it requires a client certificate of the same CA.
+// ServerTLS is the configuration of an agent: it requires a certificate of the same CA, of the steps or of another agent. Go would
+// verify client certificates alone, and agents of earlier releases do: an agent's certificate stays one of a server, which they refuse.
 func (c Credentials) ServerTLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{c.Certificate},
-		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientAuth:   tls.RequireAnyClientCert,
 		ClientCAs:    c.CA,
-		NextProtos:   []string{"h2", "http/1.1"},
+		VerifyConnection: func(state tls.ConnectionState) error {
+			_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{
+				Roots: c.CA, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+			})
+			return err
+		},
+		NextProtos: []string{"h2", "http/1.1"},
 	}
+}
+
+// FromStep reports whether the client of a verified connection is a step. Else it is another agent, which may only read trees.
+func FromStep(state *tls.ConnectionState) bool {
+	return state != nil && len(state.PeerCertificates) > 0 && slices.Contains(state.PeerCertificates[0].ExtKeyUsage, x509.ExtKeyUsageClientAuth)
 }
 
 // Client talks to one node's agent. All requests share one connection.
@@ -149,6 +162,25 @@ func (c *Client) SendTree(ctx context.Context, hash tree.Digest, contents io.Rea
 	var s TreeState
 	err := c.do(ctx, http.MethodPut, "/v1/trees/"+string(hash)+"/content", "application/zstd", contents, &s)
 	return s, err
+}
+
+// PullTree has the node receive the contents that it misses of a planned tree from another node. An error of reason SyncFailed may be
+// the other node's fault. An agent of an earlier release answers IsNotFound.
+func (c *Client) PullTree(ctx context.Context, hash tree.Digest, from int) (TreeState, error) {
+	return ask[TreeState](ctx, c, http.MethodPost, "/v1/trees/"+string(hash)+"/pull", Pull{From: from})
+}
+
+// TreeContents reads contents of a tree that the node holds, as tree.WriteContents writes them. An agent may ask it, too.
+func (c *Client) TreeContents(ctx context.Context, hash tree.Digest, contents []tree.Digest) (io.ReadCloser, error) {
+	list, err := json.Marshal(contents)
+	if err != nil {
+		return nil, err
+	}
+	response, err := c.request(ctx, http.MethodPost, "/v1/trees/"+string(hash)+"/contents", "application/json", bytes.NewReader(list))
+	if err != nil {
+		return nil, err
+	}
+	return response.Body, nil
 }
 
 // SwitchTree makes a tree the current one.

@@ -227,7 +227,13 @@ type TreePlan struct {
 	Missing []tree.Digest `json:"missing,omitempty"`
 }
 
-// TreeState is the answer of GET /v1/trees/HASH, of PUT /v1/trees/HASH/content and of the switch.
+// Pull is the body of POST /v1/trees/HASH/pull.
+type Pull struct {
+	// From is the ordinal of a node that holds the tree.
+	From int `json:"from"`
+}
+
+// TreeState is the answer of GET /v1/trees/HASH, of PUT /v1/trees/HASH/content, of the pull and of the switch.
 type TreeState struct {
 	Hash  tree.Digest `json:"hash"`
 	Files int         `json:"files"`

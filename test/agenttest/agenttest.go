@@ -97,6 +97,7 @@ func StartWith(t testing.TB, count int, o Options) []*Node {
 			Paths: server.Paths{Workspace: filepath.Join(volumes, "workspace"), Datasets: volumes, Home: filepath.Join(dir, "home"), Sys: "/sys/fs/cgroup"},
 		}}
 		n.Config.Public, n.Config.Loopback = n.Config.PodIP, n.Config.PodIP
+		n.Config.Dial = func(ctx context.Context, node int) (net.Conn, error) { return nodes[node].dial(ctx, node) }
 		n.Dial = n.dial
 		n.Client = agent.NewClient(i, n.Config.Host(i), credentials, n.Dial)
 		n.Restart()

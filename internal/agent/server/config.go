@@ -2,7 +2,9 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,6 +39,8 @@ type Config struct {
 	Guest bool
 	// Addresses of the nodes, if they have no DNS names.
 	Addresses []string
+	// Dial connects to another node's agent, nil for its DNS name.
+	Dial agent.Dialer
 	// Idle is how long without a request Serve runs; 0 means for ever.
 	Idle time.Duration
 }
@@ -125,6 +129,22 @@ func (c Config) Host(node int) string {
 		return c.Addresses[node]
 	}
 	return fmt.Sprintf("%s-%d.%s", c.Name, node, c.Suffix)
+}
+
+// peer is the client of another node's agent.
+func (c Config) peer(node int) (*agent.Client, error) {
+	credentials, err := agent.ReadCredentials(c.Paths.tls())
+	if err != nil {
+		return nil, err
+	}
+	dial := c.Dial
+	if dial == nil {
+		dial = func(ctx context.Context, node int) (net.Conn, error) {
+			dialer := net.Dialer{Timeout: 10 * time.Second}
+			return dialer.DialContext(ctx, "tcp", net.JoinHostPort(c.Host(node), strconv.Itoa(agent.Port)))
+		}
+	}
+	return agent.NewClient(node, c.Host(node), credentials, dial), nil
 }
 
 func lookup(environ []string, name string) (string, bool) {

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -17,7 +19,7 @@ import (
 func FuzzRequests(f *testing.F) {
 	hash := strings.Repeat("a", 64)
 	targets := []string{
-		"PUT /v1/network", "POST /v1/trees/" + hash, "POST /v1/trees/" + hash + "/switch", "PUT /v1/trees/" + hash + "/content",
+		"PUT /v1/network", "POST /v1/trees/" + hash, "POST /v1/trees/" + hash + "/switch", "POST /v1/trees/" + hash + "/contents", "POST /v1/trees/" + hash + "/pull", "PUT /v1/trees/" + hash + "/content",
 		"POST /v1/jobs/job/stop", "PUT /v1/records/job/fabric.json", "POST /v1/trees/short", "PUT /v1/records/../fabric.json", "POST /v1/checkpoints",
 	}
 	for i, body := range []string{`{"mode":"tcp","set":{"A":"1"}}`, `{"entries":[]}`, `{"venv":"/x"}`, "\x28\xb5\x2f\xfd", `{"reason":"x"}`, "{}", "null", `[1]`, "", `{"folder":"/etc"}`} {
@@ -32,13 +34,16 @@ func FuzzRequests(f *testing.F) {
 		f.Fatal(err)
 	}
 	handler := s.Handler()
+	step := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}}}
 	f.Fuzz(func(t *testing.T, target int, body []byte) {
 		if target < 0 || target >= len(targets) {
 			return
 		}
 		method, path, _ := strings.Cut(targets[target], " ")
 		recorder := httptest.NewRecorder()
-		handler.ServeHTTP(recorder, httptest.NewRequest(method, path, strings.NewReader(string(body))))
+		request := httptest.NewRequest(method, path, strings.NewReader(string(body)))
+		request.TLS = step
+		handler.ServeHTTP(recorder, request)
 		switch code := recorder.Code; {
 		case code/100 == 2, code/100 == 3:
 		case code == http.StatusNotFound, code == http.StatusUnprocessableEntity:

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
@@ -32,10 +33,10 @@ const (
 	maxRequest  = 8 << 20
 )
 
-// Handler answers the whole protocol. TLS decides who may ask.
+// Handler answers the whole protocol to steps, and only passTree to other agents. TLS decides who may ask.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	handle := func(pattern string, f func(http.ResponseWriter, *http.Request) error) {
+	handleAll := func(pattern string, f func(http.ResponseWriter, *http.Request) error) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			agent.StampClock(w.Header())
 			if err := f(w, r); err != nil && r.Context().Err() == nil {
@@ -43,6 +44,15 @@ func (s *Server) Handler() http.Handler {
 			}
 		})
 	}
+	handle := func(pattern string, f func(http.ResponseWriter, *http.Request) error) {
+		handleAll(pattern, func(w http.ResponseWriter, r *http.Request) error {
+			if !agent.FromStep(r.TLS) {
+				return fail.Becausef(fail.PermissionDenied, "answering %s %s: the client is not a step", r.Method, r.URL.Path)
+			}
+			return f(w, r)
+		})
+	}
+	handleAll("POST /v1/trees/{hash}/contents", s.passTree)
 	handle("GET /v1/health", s.health)
 	handle("GET /v1/facts", s.facts)
 	handle("POST /v1/rdma", s.rdma)
@@ -53,6 +63,7 @@ func (s *Server) Handler() http.Handler {
 	handle("GET /v1/trees/{hash}", s.tree)
 	handle("POST /v1/trees/{hash}", s.planTree)
 	handle("PUT /v1/trees/{hash}/content", s.receiveTree)
+	handle("POST /v1/trees/{hash}/pull", s.pullTree)
 	handle("POST /v1/trees/{hash}/switch", s.switchTree)
 	handle("POST /v1/checkpoints", s.checkpoints)
 	handle("PUT /v1/jobs/{id}", s.startJob)
@@ -290,7 +301,11 @@ func (s *Server) planTree(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) receiveTree(w http.ResponseWriter, r *http.Request) error {
-	files, size, err := s.trees.Receive(r.Context(), hash(r), r.Body)
+	return s.receive(w, r, r.Body)
+}
+
+func (s *Server) receive(w http.ResponseWriter, r *http.Request, body io.Reader) error {
+	files, size, err := s.trees.Receive(r.Context(), hash(r), body)
 	if err != nil {
 		return err
 	}

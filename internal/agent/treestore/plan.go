@@ -20,6 +20,27 @@ func (s *Store) Plan(m tree.Manifest, hash tree.Digest) (present bool, missing [
 	return present, missing, nil
 }
 
+// Missing lists what a planned tree still misses, as Plan does.
+func (s *Store) Missing(hash tree.Digest) ([]tree.Digest, error) {
+	m, err := s.manifest(hash)
+	if err != nil {
+		return nil, fail.Becausef(fail.SyncFailed, "planning tree %s: %w", hash, err)
+	}
+	return s.missing(m.Manifest)
+}
+
+// Held returns the folder and the manifest of a complete tree.
+func (s *Store) Held(hash tree.Digest) (dir string, m tree.Manifest, err error) {
+	if dir, err = s.Path(hash); err != nil {
+		return "", m, err
+	}
+	named, err := s.manifest(hash)
+	if err != nil {
+		return "", m, fail.Becausef(fail.SyncFailed, "reading the manifest of tree %s: %w", hash, err)
+	}
+	return dir, named.Manifest, nil
+}
+
 func (s *Store) plan(m tree.Manifest, hash tree.Digest) (present bool, missing []tree.Digest, err error) {
 	n, err := nameManifest(m)
 	if err != nil {

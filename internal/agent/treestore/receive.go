@@ -73,7 +73,10 @@ func (st *stage) fill(ctx context.Context, body io.Reader) error {
 func (st *stage) read(ctx context.Context, body io.Reader) error {
 	sizes := st.Sizes()
 	var writers errgroup.Group
-	writers.SetLimit(workers)
+	buffers := make(chan *bytes.Buffer, workers)
+	for range workers {
+		buffers <- &bytes.Buffer{}
+	}
 	begun := make(map[tree.Digest]bool, len(st.awaited))
 	err := tree.ReadContents(ctx, body, sizes, func(content tree.Digest, r io.Reader) error {
 		entries, awaited := st.awaited[content]
@@ -89,11 +92,15 @@ func (st *stage) read(ctx context.Context, body io.Reader) error {
 			_ = os.Link(st.path(entries[0]), st.store.kept(content))
 			return nil
 		}
-		data := bytes.NewBuffer(make([]byte, 0, sizes[content]+bytes.MinRead))
+		data := <-buffers
+		data.Reset()
 		if _, err := data.ReadFrom(r); err != nil {
 			return err
 		}
-		writers.Go(func() error { return st.arrive(entries[0], data) })
+		writers.Go(func() error {
+			defer func() { buffers <- data }()
+			return st.arrive(entries[0], data)
+		})
 		return nil
 	})
 	if err := errors.Join(err, writers.Wait()); err != nil {

@@ -195,6 +195,26 @@ func TestNothingIsTrustedAfterReboot(t *testing.T) {
 	}
 }
 
+// A file that was read shortly after a change may have changed again within the same time stamp, so it is read again.
+func TestUnsettledSourceIsRead(t *testing.T) {
+	w := newWorkspace(t)
+	first := w.synced(t, files{"file": "the right content"})
+	known := w.index(first, indexSuffix)
+	known.records[0].stamp.modified = 0
+	path := filepath.Join(w.treeDir(first), "file")
+	for _, err := range []error{
+		w.replace(w.sibling(first, indexSuffix), known.encode()),
+		os.Chmod(path, 0o644), os.WriteFile(path, []byte("the wrong content"), 0o600), os.Chmod(path, 0o444), // the same size, inode and mode
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, m := newSource(t, files{"file": "the right content", "other": "x"})
+	second, _ := receive(t, w.Store, dir, m)
+	w.wantTree(t, second, files{"file": "the right content", "other": "x"})
+}
+
 func TestMend(t *testing.T) {
 	w := newWorkspace(t)
 	content := files{"kept": "1", "edited": "2", "dir/removed": "3", "dir/x": "4", "linked": "->kept", "linkdir/y": "5", "z": "6", "void/": ""}

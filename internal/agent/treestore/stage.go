@@ -112,6 +112,10 @@ func (st *stage) takeFrom(entry int, from source) (bool, error) {
 	if err != nil {
 		return false, nil //nolint:nilerr // no source then
 	}
+	settled := from.stamp.modified != 0
+	if from.trusted && settled && st.link(entry, path, from.stamp) {
+		return true, nil
+	}
 	now, holds := st.store.holds(path, st.Entries[entry].Content, from.stamp, from.trusted)
 	if !holds {
 		return false, nil
@@ -194,8 +198,7 @@ func (st *stage) write(entry int, r io.Reader) (err error) {
 			os.Remove(path)
 		}
 	}()
-	// Without the wrapper, the file's ReadFrom would not use the buffer.
-	_, err = io.CopyBuffer(struct{ io.Writer }{f}, r, newBuffer(st.Entries[entry].Size))
+	_, err = io.Copy(f, r)
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}

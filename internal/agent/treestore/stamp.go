@@ -89,9 +89,6 @@ func hashFile(path string, size int64) (tree.Digest, error) {
 	defer f.Close()
 	sum := sha256.New()
 	// Without the wrapper, the file's WriteTo would not use the buffer.
-	_, err = io.CopyBuffer(sum, struct{ io.Reader }{f}, newBuffer(size))
+	_, err = io.CopyBuffer(sum, struct{ io.Reader }{f}, make([]byte, max(1, min(size, 256<<10))))
 	return tree.DigestOf(sum), err
 }
-
-// newBuffer returns a buffer for copying that many bytes.
-func newBuffer(size int64) []byte { return make([]byte, max(1, min(size, 256<<10))) }

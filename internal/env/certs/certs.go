@@ -22,7 +22,7 @@ const skew = time.Hour
 
 // New creates a CA, a certificate for the agents of all nodes of environment name, and one for the steps. It discards the
 // CA's key, so that no other certificate can be signed. An agent's certificate is not valid for a client, nor a client's for
-// an agent: a compromised node cannot command the others.
+// an agent: a compromised node cannot command the others. With its own an agent may only read trees of the others.
 func New(namespace, name string, now time.Time) (result objects.Certificates, err error) {
 	defer func() {
 		if err != nil {

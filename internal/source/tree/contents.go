@@ -78,7 +78,7 @@ func writeContent(ctx context.Context, w io.Writer, root *os.Root, e Entry) erro
 	}
 	defer file.Close()
 	// A log that has grown since is sent as it was.
-	content, size, err := sum(ctx, io.TeeReader(io.LimitReader(file, e.Size), w))
+	content, size, err := sum(ctx, io.TeeReader(io.LimitReader(file, e.Size), w), e.Size)
 	if err != nil {
 		return err
 	}

@@ -122,7 +122,7 @@ func (s *scanner) hashFile(ctx context.Context, e *Entry) error {
 	}
 	if err == nil {
 		e.Executable = info.Mode()&0o100 != 0
-		e.Content, e.Size, err = sum(ctx, file)
+		e.Content, e.Size, err = sum(ctx, file, info.Size())
 	}
 	if err != nil {
 		return fmt.Errorf("reading %s: %w", file.Name(), err)
@@ -130,9 +130,10 @@ func (s *scanner) hashFile(ctx context.Context, e *Entry) error {
 	return nil
 }
 
-func sum(ctx context.Context, r io.Reader) (content Digest, size int64, err error) {
+// sum reads r, probably of so many bytes, to its end.
+func sum(ctx context.Context, r io.Reader, probably int64) (content Digest, size int64, err error) {
 	hash := sha256.New()
-	size, err = io.Copy(hash, contextReader{ctx, r})
+	size, err = io.CopyBuffer(hash, contextReader{ctx, r}, make([]byte, max(1, min(probably, 256<<10))))
 	return DigestOf(hash), size, err
 }
 

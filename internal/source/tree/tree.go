@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -57,12 +58,17 @@ func (m Manifest) Hash() Digest {
 	sum := sha256.New()
 	w := bufio.NewWriterSize(sum, 1<<15)
 	_, _ = w.WriteString("mlenv tree 1\n") // writing to a hash never fails
+	var line []byte
 	for _, e := range m.Entries {
 		mode := "-"
 		if e.Executable {
 			mode = "x"
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", e.Kind, mode, e.Size, e.Path, e.Content, e.Target)
+		line = line[:0]
+		for _, field := range []string{string(e.Kind), mode, strconv.FormatInt(e.Size, 10), e.Path, string(e.Content)} {
+			line = append(append(line, field...), '\t')
+		}
+		_, _ = w.Write(append(append(line, e.Target...), '\n'))
 	}
 	_ = w.Flush()
 	return DigestOf(sum)
@@ -93,19 +99,35 @@ func (m Manifest) Sizes() map[Digest]int64 {
 // Escape writes a file name, which may hold any bytes, in printable ASCII: other bytes, and the percent sign,
 // become %XX.
 func Escape(name string) string {
+	if plain(name) {
+		return name
+	}
 	var escaped strings.Builder
 	for i := range len(name) {
-		if b := name[i]; b >= ' ' && b <= '~' && b != '%' {
-			escaped.WriteByte(b)
+		if plain(name[i : i+1]) {
+			escaped.WriteByte(name[i])
 		} else {
-			fmt.Fprintf(&escaped, "%%%02X", b)
+			fmt.Fprintf(&escaped, "%%%02X", name[i])
 		}
 	}
 	return escaped.String()
 }
 
+// plain reports whether a name is the same when escaped, as most are.
+func plain(name string) bool {
+	for i := range len(name) {
+		if b := name[i]; b < ' ' || b > '~' || b == '%' {
+			return false
+		}
+	}
+	return true
+}
+
 // Unescape reverses Escape. It refuses everything that Escape does not write, so that a name has one spelling.
 func Unescape(escaped string) (string, error) {
+	if plain(escaped) {
+		return escaped, nil
+	}
 	name, err := url.PathUnescape(escaped)
 	if err != nil {
 		return "", fmt.Errorf("unescaping name %q: %w", escaped, err)

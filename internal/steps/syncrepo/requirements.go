@@ -86,9 +86,9 @@ func RequirementsDigest(dir, name string) (tree.Digest, error) {
 func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (venv string, err error) {
 	venv = fmt.Sprintf("%s/%s", r.venvs, r.digest)
 	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is installed already.", r.name, venv), "requirements", r.name, "venv", venv)
-	volumes, _, err := s.volumes(ctx)
-	if err != nil {
-		return "", err
+	found := s.volumes(ctx)
+	if found.err != nil {
+		return "", found.err
 	}
 	deadline := time.Now().Add(r.timeout)
 	// The agents enforce the deadline; this one is for agents that do not answer.
@@ -99,7 +99,7 @@ func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (
 		Run: r.job.Run, Launcher: agent.Command, Script: r.program, Args: []string{"venv", venv, r.name}, Tree: hash,
 		Nodes: len(s.nodes), RanksPerNode: 1, Deadline: deadline,
 	}
-	err = volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+	err = found.volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		err := r.installOn(ctx, client, id, spec)
 		if err != nil {
 			// Still running, it would block the next job.

@@ -117,11 +117,17 @@ type Folder struct {
 // SendFolder makes the folder the current tree of all nodes, and returns its hash, which every node has confirmed.
 // Errors: UnsafeTree, SyncFailed, AgentUnreachable, RequirementsFailed.
 func SendFolder(ctx context.Context, log *slog.Logger, set nodes.Set, f Folder) (tree.Digest, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The connections open during the scan.
+	early := make(chan storage, 1)
+	s := sender{nodes: set, log: log, early: early}
+	go func() { early <- s.volumes(ctx) }()
 	m, err := tree.Scan(ctx, f.Dir, f.Ignore)
 	if err != nil {
 		return "", err
 	}
-	return sender{nodes: set, log: log}.deliver(ctx, f.Dir, m, newRequirements(f.Requirements, f.RequirementsTimeout, cause.Job{Environment: f.Environment, Namespace: f.Namespace}))
+	return s.deliver(ctx, f.Dir, m, newRequirements(f.Requirements, f.RequirementsTimeout, cause.Job{Environment: f.Environment, Namespace: f.Namespace}))
 }
 
 // Upload sends the tree of a folder to all nodes for a run whose repository is SentURL: its step sync-repo installs the

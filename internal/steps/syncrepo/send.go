@@ -26,6 +26,8 @@ const reachTime = time.Minute
 type sender struct {
 	nodes nodes.Set
 	log   *slog.Logger
+	// early, unless nil, gets the volumes that were looked for before the tree was known.
+	early <-chan storage
 }
 
 // send sends the tree to every node that has a volume of its own, in parallel, and returns when all nodes have confirmed
@@ -35,10 +37,16 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 	if err != nil {
 		return "", err
 	}
-	volumes, sharing, err := s.volumes(ctx)
-	if err != nil {
-		return "", err
+	var found storage
+	if s.early == nil {
+		found = s.volumes(ctx)
+	} else {
+		found = <-s.early
 	}
+	if found.err != nil {
+		return "", found.err
+	}
+	volumes, sharing := found.volumes, found.sharing
 	began := time.Now()
 	stop := s.progress(ctx, &p.sent)
 	err = s.sendAll(ctx, volumes, p)
@@ -57,18 +65,28 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 	if err != nil {
 		return "", err
 	}
-	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s.",
-		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume")),
-		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes))
+	passed := ""
+	if p.passed > 0 {
+		passed = fmt.Sprintf("; in %s nodes passed the tree on to %d of them", humanize.Count(p.waves, "wave"), p.passed)
+	}
+	s.log.Info(fmt.Sprintf("Tree %.12s is on %s after %.2f s; %s were sent, compressed, to %s%s.",
+		p.hash, humanize.Count(len(s.nodes), "node"), time.Since(began).Seconds(), humanize.Bytes(p.sent.Load()), humanize.Count(len(volumes), "volume"), passed),
+		"tree", p.hash, "nodes", len(s.nodes), "seconds", time.Since(began).Seconds(), "bytes", p.sent.Load(), "volumes", len(volumes), "passed", p.passed, "waves", p.waves)
 	return p.hash, nil
 }
 
-// volumes picks one node of each distinct workspace; sharing are the others.
-func (s sender) volumes(ctx context.Context) (volumes, sharing nodes.Set, err error) {
+// storage has one node of each distinct workspace in volumes; sharing are the others.
+type storage struct {
+	volumes, sharing nodes.Set
+	err              error
+}
+
+// volumes asks the nodes for their workspaces.
+func (s sender) volumes(ctx context.Context) (found storage) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
 	ids := make([]string, len(s.nodes))
-	err = s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+	found.err = s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return nodes.Retry(ctx, func() error {
 			workspace, err := client.Workspace(ctx)
 			if err == nil && workspace.ID == "" {
@@ -78,23 +96,20 @@ func (s sender) volumes(ctx context.Context) (volumes, sharing nodes.Set, err er
 			return err
 		})
 	})
-	if err != nil {
-		return nil, nil, err
-	}
 	seen := map[string]bool{}
 	for i, client := range s.nodes {
 		if seen[ids[i]] {
-			sharing = append(sharing, client)
+			found.sharing = append(found.sharing, client)
 		} else {
-			volumes = append(volumes, client)
+			found.volumes = append(found.volumes, client)
 		}
 		seen[ids[i]] = true
 	}
-	return volumes, sharing, nil
+	return found
 }
 
 // sendAll asks all nodes what they miss. Nodes that miss the same contents, as most do, share one stream, which is read
-// and compressed once.
+// and compressed once. Many nodes pass the tree on to each other.
 func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error {
 	tries := make([]try, len(s.nodes)) // by node
 	err := volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
@@ -104,13 +119,22 @@ func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error
 	if err != nil {
 		return err
 	}
+	direct, passed := p.split(volumes, tries)
+	s.streamAll(ctx, direct, p, tries)
+	s.streamAll(ctx, s.pass(ctx, volumes, passed, p, tries), p, tries)
+	return volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return s.persist(ctx, client, p, tries[client.Node()])
+	})
+}
+
+// streamAll sends to nodes what they miss, with one stream for those that miss the same.
+func (s sender) streamAll(ctx context.Context, to nodes.Set, p *parcel, tries []try) {
 	var streams sync.WaitGroup
-	for i, first := range volumes {
+	for i, first := range to {
 		missing := tries[first.Node()].missing
 		var same nodes.Set
-		for _, client := range volumes[i:] {
-			t := &tries[client.Node()]
-			if !t.streamed && t.err == nil && !t.present && slices.Equal(t.missing, missing) {
+		for _, client := range to[i:] {
+			if t := &tries[client.Node()]; !t.streamed && slices.Equal(t.missing, missing) {
 				t.streamed = true
 				same = append(same, client)
 			}
@@ -124,9 +148,6 @@ func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error
 		}
 	}
 	streams.Wait()
-	return volumes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return s.persist(ctx, client, p, tries[client.Node()])
-	})
 }
 
 // try is one attempt to send a node what it misses.
@@ -221,6 +242,8 @@ type parcel struct {
 	streams chan struct{}
 	// sent counts the compressed bytes to all nodes.
 	sent atomic.Int64
+	// passed counts the nodes that got the tree from others, in so many waves.
+	passed, waves int
 }
 
 func newParcel(dir string, m tree.Manifest) (*parcel, error) {

@@ -23,6 +23,9 @@ import (
 // countVariable has the number of agents of the program that TestAgents is.
 const countVariable = "MLENV_BENCH_AGENTS"
 
+// passTime is how much longer each transfer between agents takes, as on a network: the time of a wave of them.
+const passTime = time.Second
+
 // failFile is the ranks' variable with the path of a file. When it exists, the last rank fails.
 const failFile = "FAIL_FILE"
 
@@ -90,6 +93,10 @@ type standIn struct {
 func (s *standIn) wrap(inner http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", inner)
+	mux.HandleFunc("POST /v1/trees/{hash}/contents", func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(passTime)
+		inner.ServeHTTP(w, r)
+	})
 	mux.HandleFunc("GET /v1/facts", func(w http.ResponseWriter, r *http.Request) { s.facts(w, r, inner) })
 	mux.HandleFunc("PUT /v1/jobs/{id}", func(w http.ResponseWriter, r *http.Request) { s.start(w, r, inner) })
 	for pattern, answer := range map[string]func(http.ResponseWriter, *http.Request){

@@ -12,6 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,6 +142,14 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 	check(b, err)
 	check(b, set.Each(ctx, func(ctx context.Context, client *agent.Client) error { _, err := client.Health(ctx); return err }))
 	add("connect to all agents, s", time.Since(began).Seconds())
+	var account bytes.Buffer
+	began = time.Now()
+	_, err = syncrepo.SendFolder(ctx, slog.New(slog.NewJSONHandler(&account, nil)), set, largeFolder(b))
+	check(b, err)
+	add("sync a file of 1.5 MiB, a second more for each wave, s", time.Since(began).Seconds())
+	sent := accountOf(b, &account)
+	add("waves in which nodes pass it on", sent.Waves)
+	add("sent for it by the step, MiB", sent.Bytes/(1<<20))
 	began = time.Now()
 	_, err = syncrepo.SendFolder(ctx, log, set, smallFolder(b))
 	check(b, err)
@@ -267,6 +277,25 @@ func smallFolder(b *testing.B) syncrepo.Folder {
 	ignore, err := tree.LoadIgnore(dir)
 	check(b, err)
 	return syncrepo.Folder{Dir: dir, Ignore: ignore}
+}
+
+// largeFolder has a file that many nodes pass on to each other. It does not compress.
+func largeFolder(b *testing.B) syncrepo.Folder {
+	dir, content := b.TempDir(), make([]byte, 3<<19)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(content)
+	check(b, os.WriteFile(filepath.Join(dir, "data"), content, 0o644))
+	return syncrepo.Folder{Dir: dir}
+}
+
+// sent is what sync logs at its end.
+type sent struct{ Bytes, Volumes, Waves float64 }
+
+// accountOf reads a log of sync, in JSON.
+func accountOf(b *testing.B, log io.Reader) (last sent) {
+	for lines := json.NewDecoder(log); last.Volumes == 0; {
+		check(b, lines.Decode(&last))
+	}
+	return last
 }
 
 // follower reads the output of train: the step's own lines, and the first line of each rank that is shown.

@@ -1,0 +1,87 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+)
+
+const (
+	// mostPassed is how many agents may read trees here at once.
+	mostPassed = 4
+	// passTime bounds one transfer between agents, silentTime the wait for its next bytes.
+	passTime   = 15 * time.Minute
+	silentTime = 30 * time.Second
+)
+
+// passTree sends contents of a tree to a step or another agent, which verifies them.
+func (s *Server) passTree(w http.ResponseWriter, r *http.Request) error {
+	select {
+	case s.passing <- struct{}{}:
+		defer func() { <-s.passing }()
+	default:
+		return fail.Becausef(fail.SyncFailed, "passing tree %s: %d agents read here already", hash(r), mostPassed)
+	}
+	// A slow reader must not keep others out for ever. Only a test's recorder has no deadlines.
+	control, until := http.NewResponseController(w), time.Now().Add(passTime)
+	_, _ = control.SetReadDeadline(until), control.SetWriteDeadline(until)
+	dir, m, err := s.trees.Held(hash(r))
+	if err != nil {
+		return err
+	}
+	const digestLength, others = 67, 64 // in JSON, in bytes: an agent may not fill this one's memory
+	contents, err := read[[]tree.Digest](w, r, int64(digestLength*len(m.Entries)+others))
+	if err != nil {
+		return err
+	}
+	if err := tree.WriteContents(r.Context(), w, dir, m, contents); err != nil {
+		s.log.Warn("Passing a tree on failed.", "tree", hash(r), "error", err)
+		panic(http.ErrAbortHandler) // the answer has begun: only a broken connection shows that it is incomplete
+	}
+	return nil
+}
+
+// pullTree receives a planned tree from another agent. It trusts that agent no more than the network: Receive verifies every byte.
+func (s *Server) pullTree(w http.ResponseWriter, r *http.Request) error {
+	request, err := read[agent.Pull](w, r, maxRequest)
+	if err != nil {
+		return err
+	}
+	if request.From < 0 || request.From >= s.config.Nodes || request.From == s.config.Node {
+		return fail.Becausef(fail.InvalidInput, "pulling tree %s from node %d: want another of %d nodes", hash(r), request.From, s.config.Nodes)
+	}
+	missing, err := s.trees.Missing(hash(r))
+	if err != nil {
+		return err
+	}
+	peer, err := s.config.peer(request.From)
+	if err != nil {
+		return err
+	}
+	defer peer.Close()
+	ctx, cancel := context.WithTimeout(r.Context(), passTime)
+	defer cancel()
+	silence := time.AfterFunc(silentTime, cancel)
+	defer silence.Stop()
+	body, err := peer.TreeContents(ctx, hash(r), missing)
+	if err != nil {
+		return fail.Because(fail.SyncFailed, fmt.Errorf("pulling tree %s from node %d: %w", hash(r), request.From, err))
+	}
+	defer body.Close()
+	return s.receive(w, r, readerFunc(func(p []byte) (int, error) {
+		n, err := body.Read(p)
+		if n > 0 {
+			silence.Reset(silentTime)
+		}
+		return n, err
+	}))
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

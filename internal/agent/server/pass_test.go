@@ -1,0 +1,138 @@
+package server_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+)
+
+// asAgent is a client with the certificate of the nodes.
+func asAgent(t *testing.T, node *agenttest.Node) *agent.Client {
+	t.Helper()
+	made := node.Certificates()
+	credentials, err := agent.ParseCredentials(made.CA, made.ServerCert, made.ServerKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := agent.NewClient(node.Config.Node, node.Config.Host(node.Config.Node), credentials, node.Dial)
+	t.Cleanup(client.Close)
+	return client
+}
+
+// putTree puts a tree with a large content on a node.
+func putTree(t *testing.T, node *agenttest.Node) (hash, content tree.Digest) {
+	t.Helper()
+	dir, data := t.TempDir(), make([]byte, 8<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(data)
+	if err := os.WriteFile(filepath.Join(dir, "big"), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m, err := tree.Scan(t.Context(), dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := json.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := node.Client.PlanTree(t.Context(), m.Hash(), manifest, func(tree.Digest) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	var stream bytes.Buffer
+	if err := tree.WriteContents(t.Context(), &stream, dir, m, []tree.Digest{m.Entries[0].Content}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := node.Client.SendTree(t.Context(), m.Hash(), &stream); err != nil {
+		t.Fatal(err)
+	}
+	return m.Hash(), m.Entries[0].Content
+}
+
+// TestAgentsMayOnlyReadTrees: the certificate of a node opens one path of the others.
+func TestAgentsMayOnlyReadTrees(t *testing.T) {
+	node := agenttest.Start(t, 2)[0]
+	hash, content := putTree(t, node)
+	other := asAgent(t, node)
+	body, err := other.TreeContents(t.Context(), hash, []tree.Digest{content})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := 0
+	err = tree.ReadContents(t.Context(), body, map[tree.Digest]int64{content: 8 << 20}, func(tree.Digest, io.Reader) error { got++; return nil })
+	if err = errors.Join(err, body.Close()); err != nil || got != 1 {
+		t.Errorf("reading a tree: %d contents, %v", got, err)
+	}
+	if _, err := other.TreeContents(t.Context(), tree.Digest(strings.Repeat("a", 64)), nil); fail.ReasonOf(err) != fail.SyncFailed {
+		t.Errorf("reading an unknown tree: %v, want SyncFailed", err)
+	}
+	if _, err := other.TreeContents(t.Context(), hash, slices.Repeat([]tree.Digest{content}, 10)); fail.ReasonOf(err) != fail.InvalidInput {
+		t.Errorf("reading more contents than the tree has: %v, want InvalidInput", err)
+	}
+	if _, err := other.TreeContents(t.Context(), "../../runs", nil); err == nil {
+		t.Error("reading a folder that is no tree succeeded")
+	}
+	for what, call := range map[string]func(ctx context.Context) error{
+		"health":      func(ctx context.Context) error { _, err := other.Health(ctx); return err },
+		"facts":       func(ctx context.Context) error { _, err := other.Facts(ctx); return err },
+		"start a job": func(ctx context.Context) error { _, err := other.StartJob(ctx, "job", agent.JobSpec{}); return err },
+		"stop a job":  func(ctx context.Context) error { return other.StopJob(ctx, "job", agent.Stop{}) },
+		"read a log":  func(ctx context.Context) error { _, err := other.Log(ctx, "job", "rank-0.log", 0, false); return err },
+		"set network": func(ctx context.Context) error { _, err := other.SetNetwork(ctx, agent.Network{}); return err },
+		"list a tree": func(ctx context.Context) error { _, err := other.Tree(ctx, hash); return err },
+		"send a tree": func(ctx context.Context) error {
+			_, err := other.SendTree(ctx, hash, strings.NewReader(""))
+			return err
+		},
+		"have it pull": func(ctx context.Context) error { _, err := other.PullTree(ctx, hash, 1); return err },
+		"switch":       func(ctx context.Context) error { _, err := other.SwitchTree(ctx, hash, agent.Switch{}); return err },
+		"write":        func(ctx context.Context) error { return other.WriteRecord(ctx, "job", agent.FabricReport, nil) },
+		"read record": func(ctx context.Context) error {
+			_, err := other.ReadRecord(ctx, "job", agent.FabricReport)
+			return err
+		},
+		"keep a shell": func(ctx context.Context) error { return other.KeepShell(ctx, "shell") },
+	} {
+		if err := call(t.Context()); fail.ReasonOf(err) != fail.PermissionDenied {
+			t.Errorf("%s: %v, want PermissionDenied", what, err)
+		}
+	}
+}
+
+// TestReadersOfTreesAreBounded: the fifth agent at the same time is refused.
+func TestReadersOfTreesAreBounded(t *testing.T) {
+	node := agenttest.Start(t, 1)[0]
+	hash, content := putTree(t, node)
+	for range 4 { // none reads its answer to the end
+		body, err := asAgent(t, node).TreeContents(t.Context(), hash, []tree.Digest{content})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer body.Close()
+	}
+	if _, err := asAgent(t, node).TreeContents(t.Context(), hash, []tree.Digest{content}); fail.ReasonOf(err) != fail.SyncFailed {
+		t.Errorf("the fifth: %v, want SyncFailed", err)
+	}
+}
+
+func TestPullOnlyFromOthers(t *testing.T) {
+	node := agenttest.Start(t, 2)[0]
+	hash, _ := putTree(t, node)
+	for _, from := range []int{-1, 0, 2} {
+		if _, err := node.Client.PullTree(t.Context(), hash, from); fail.ReasonOf(err) != fail.InvalidInput {
+			t.Errorf("from node %d: %v, want InvalidInput", from, err)
+		}
+	}
+}

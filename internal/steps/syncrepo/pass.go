@@ -1,0 +1,153 @@
+package syncrepo
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+)
+
+const (
+	// mostDirect is how many volumes get everything from this program. If there are more, it sends to firstHolders of them, and the
+	// others pull from these and from each other.
+	mostDirect   = 8
+	firstHolders = 4
+	// leastPassed is how many bytes a node must miss to pull them: fewer are sent as fast as the request to pull.
+	leastPassed = 1 << 20
+	// pullsOfHolder is how many nodes pull from one node at the same time, so each wave reaches three times as many.
+	pullsOfHolder = 2
+	// pullTries is how many holders a node tries before it gets the tree from this program.
+	pullTries = 3
+)
+
+// split returns the nodes to send to, and those that pull after them.
+func (p *parcel) split(volumes nodes.Set, tries []try) (direct, pulling nodes.Set) {
+	for _, client := range volumes {
+		switch t := tries[client.Node()]; {
+		case t.err != nil || t.present:
+		case p.bytes(t.missing) < leastPassed:
+			direct = append(direct, client)
+		default:
+			pulling = append(pulling, client)
+		}
+	}
+	first := len(pulling)
+	if first > mostDirect {
+		first = firstHolders
+	}
+	return append(direct, pulling[:first]...), pulling[first:]
+}
+
+// bytes is the size of the marked entries' contents.
+func (p *parcel) bytes(missing []bool) (size int64) {
+	for i, wanted := range missing {
+		if wanted {
+			size += p.manifest.Entries[i].Size
+		}
+	}
+	return size
+}
+
+// pass has nodes pull the tree from the volumes that hold it. Each that has pulled it is a holder too, so the time grows with the
+// logarithm of the nodes. It returns the nodes that this program has to send to.
+func (s sender) pass(ctx context.Context, volumes, to nodes.Set, p *parcel, tries []try) (left nodes.Set) {
+	holders := newTurns(len(volumes))
+	for _, client := range volumes {
+		if t := tries[client.Node()]; t.present || t.streamed && t.err == nil {
+			holders.add(client.Node(), 0)
+		}
+	}
+	holders.drop() // newTurns' own
+	var pulling sync.WaitGroup
+	for _, client := range to {
+		pulling.Go(func() { tries[client.Node()].present = s.pull(ctx, client, p, holders) })
+	}
+	pulling.Wait()
+	p.waves = holders.waves
+	for _, client := range to {
+		if tries[client.Node()].present {
+			p.passed++
+		} else {
+			left = append(left, client)
+		}
+	}
+	return left
+}
+
+// pull has a node receive the tree from a holder. A holder that did not deliver it loses the turn: it may be dead or wrong.
+func (s sender) pull(ctx context.Context, client *agent.Client, p *parcel, holders *turns) bool {
+	for range pullTries {
+		from, ok := holders.take(ctx)
+		if !ok {
+			return false
+		}
+		state, err := client.PullTree(ctx, p.hash, from.holder)
+		if err == nil && state.Hash != p.hash {
+			err = fail.Becausef(fail.SyncFailed, "passing tree %s: node %d holds %s", p.hash, client.Node(), state.Hash)
+		}
+		switch {
+		case err == nil:
+			holders.add(client.Node(), from.wave+1)
+			holders.free <- from
+			return true
+		case fail.ReasonOf(err) != fail.SyncFailed: // the holder had no part in it: the node is away or full, or its agent is old
+			holders.free <- from
+			return false
+		}
+		holders.drop()
+		s.log.Warn(fmt.Sprintf("Node %d did not get the tree from node %d: %v", client.Node(), from.holder, err), "node", client.Node(), "from", from.holder, "error", err)
+	}
+	return false
+}
+
+// turn lets one node pull from a holder, a node that got the tree in that wave; 0 is from this program.
+type turn struct{ holder, wave int }
+
+// turns are those of all holders.
+type turns struct {
+	// free has those that no node uses. none is closed when no turn is free or used.
+	free chan turn
+	none chan struct{}
+	// mu guards left, the number of turns that are free or used, and waves, the last one. Only the user of a turn adds others.
+	mu          sync.Mutex
+	left, waves int
+}
+
+// newTurns has one used turn, of no holder, and room for those of so many holders.
+func newTurns(holders int) *turns {
+	return &turns{free: make(chan turn, pullsOfHolder*holders), none: make(chan struct{}), left: 1}
+}
+
+// add adds the turns of a new holder.
+func (t *turns) add(holder, wave int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.left += pullsOfHolder
+	t.waves = max(t.waves, wave)
+	for range pullsOfHolder {
+		t.free <- turn{holder, wave}
+	}
+}
+
+// drop ends a used turn.
+func (t *turns) drop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left--; t.left == 0 {
+		close(t.none)
+	}
+}
+
+// take waits for a turn. It returns false if there will be none.
+func (t *turns) take(ctx context.Context) (from turn, ok bool) {
+	select {
+	case from = <-t.free:
+		return from, true
+	case <-t.none:
+	case <-ctx.Done():
+	}
+	return turn{}, false
+}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // BenchmarkSend sends 20 MB in 2,000 files, and then one changed file, to four agents, which share the machine with the step.

@@ -61,15 +61,16 @@ func (l *rankOutput) Write(p []byte) (int, error) {
 }
 
 func (l *rankOutput) line(last []byte) {
+	l.partial = append(l.partial, last...)
+	text := string(l.partial)
+	l.partial = l.partial[:0]
 	if l.to.log != nil {
-		text := string(l.partial) + string(last)
 		l.to.log.Info(text, slog.Int("node", l.node), slog.String("rank", l.rank))
 	} else {
 		l.buffer = append(l.buffer, l.prefix...)
-		l.buffer = append(l.buffer, humanize.PlainLine(string(append(l.partial, last...)))...)
+		l.buffer = append(l.buffer, humanize.PlainLine(text)...)
 		l.buffer = append(l.buffer, '\n')
 	}
-	l.partial = l.partial[:0]
 }
 
 // Close writes a last line without a newline.

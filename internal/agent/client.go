@@ -145,6 +145,23 @@ func (c *Client) Resolve(ctx context.Context, names []string) (Resolution, error
 	return ask[Resolution](ctx, c, http.MethodPost, "/v1/resolve", names)
 }
 
+// Turn asks for the turn at the network between the nodes, which an agent gives to one client at a time, and waits for it, at most
+// for limit. It ends with release, or with the connection.
+func (c *Client) Turn(ctx context.Context, limit time.Duration) (release func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	tooLong := time.AfterFunc(limit, cancel)
+	defer tooLong.Stop()
+	response, err := c.request(ctx, http.MethodPost, "/v1/turn", "", nil)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return func() {
+		cancel()
+		response.Body.Close()
+	}, nil
+}
+
 // SendTree streams the missing contents, as tree.WriteContents writes them.
 func (c *Client) SendTree(ctx context.Context, hash tree.Digest, contents io.Reader) (TreeState, error) {
 	var s TreeState

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -18,8 +19,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// phases are the tasks of the pipeline in their order; the first two run in parallel.
-var phases = []string{"build-image", "preflight", "provision", "sync-repo", "check-fabric", "train", "teardown"}
+// phases are the tasks of the pipeline in their order. Those of a group run in parallel.
+var phases = [][]string{{"build-image", "preflight"}, {"provision"}, {"sync-repo", "check-fabric"}, {"train"}, {"teardown"}}
 
 // phaseTimes has seconds, one value per run. A phase's own time excludes its pod's start and the
 // time that it waits.
@@ -38,7 +39,7 @@ type pipelineTimes struct {
 func BenchmarkPipeline(b *testing.B) {
 	ns := installed(b)
 	t := pipelineTimes{phases: map[string]*phaseTimes{}}
-	for _, phase := range phases {
+	for _, phase := range slices.Concat(phases...) {
 		t.phases[phase] = &phaseTimes{}
 	}
 	for i := 0; b.Loop(); i++ {
@@ -52,7 +53,7 @@ func (t pipelineTimes) report() {
 		"a pod's start is from its creation until Tekton starts its step, the environment's pods' until all are ready: what any pod costs here",
 		"launcher command; images are on the nodes, claims are new; moments are those at which a watch told of them")
 	inner := map[string]string{"provision": "the environment's pods start in %s s", "train": "the ranks run for %s s"}
-	for _, name := range phases {
+	for _, name := range slices.Concat(phases...) {
 		phase := t.phases[name]
 		compared := fmt.Sprintf("its pod starts in %s s", number(median(phase.pod)))
 		if text := inner[name]; text != "" {
@@ -112,8 +113,8 @@ func (ns *namespace) pipelineRun(name string) *v1.PipelineRun {
 	return r
 }
 
-// addPhases splits the run's time into phases. The phases follow each other, so the rest of the
-// time lies between them. Of the first two, which run in parallel, the longer one counts.
+// addPhases splits the run's time into phases. The groups of phases follow each other, so the rest of the
+// time lies between them. Of those that run in parallel, the one that ends last counts.
 func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time) error {
 	var problems []error
 	span := func(kind, name, from, to string) float64 {
@@ -134,7 +135,7 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 	problems = append(problems, err)
 	total := done.Sub(created).Seconds()
 	between, pods := total, waited
-	var firstTook, firstPod float64
+	groups := make([]struct{ took, pod float64 }, len(phases))
 	for _, task := range tasks {
 		phase := t.phases[task.Task]
 		if phase == nil {
@@ -144,17 +145,15 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 		inner := map[string]float64{"provision": waited, "train": training}[task.Task]
 		phase.took, phase.pod, phase.inner = append(phase.took, took), append(phase.pod, pod), append(phase.inner, inner)
 		phase.own = append(phase.own, took-pod-inner)
-		if task.Task == phases[0] || task.Task == phases[1] {
-			if took > firstTook {
-				firstTook, firstPod = took, pod
-			}
-			continue
+		group := &groups[slices.IndexFunc(phases, func(names []string) bool { return slices.Contains(names, task.Task) })]
+		if took > group.took {
+			group.took, group.pod = took, pod
 		}
-		between -= took
-		pods += pod
 	}
-	between -= firstTook
-	pods += firstPod
+	for _, group := range groups {
+		between -= group.took
+		pods += group.pod
+	}
 	t.total, t.between, t.pods, t.training = append(t.total, total), append(t.between, between), append(t.pods, pods), append(t.training, training)
 	t.own = append(t.own, total-pods-training)
 	return errors.Join(problems...)

@@ -44,6 +44,8 @@ type Server struct {
 	// networkSet is closed once the node's network is set, or if nothing has to be set.
 	networkSet chan struct{}
 	setOnce    sync.Once
+	// turn holds one value while a client has the turn at the network between the nodes.
+	turn chan struct{}
 	// background is work that no request waits for.
 	background sync.WaitGroup
 }
@@ -65,7 +67,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		config: config, log: log, started: time.Now().UTC(), instance: rand.Text(), trees: trees, jobs: js, shells: newShells(),
-		networkSet: make(chan struct{}),
+		networkSet: make(chan struct{}), turn: make(chan struct{}, 1),
 	}
 	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
 		s.startServices()

@@ -104,6 +104,9 @@ func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error
 	if err != nil {
 		return err
 	}
+	if slices.ContainsFunc(volumes, func(client *agent.Client) bool { return !tries[client.Node()].present }) {
+		defer s.nodes.Turn(ctx, s.log, nodes.TurnTime)()
+	}
 	var streams sync.WaitGroup
 	for i, first := range volumes {
 		missing := tries[first.Node()].missing

@@ -313,3 +313,5 @@ agree([0.0])
 if local == 0:
     say(event="done")
 dist.destroy_process_group()
+# The end of an interpreter that has imported torch takes longer than what is measured in short.
+os._exit(0)

@@ -6,11 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -18,18 +21,18 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// phases are the tasks of the pipeline in their order; the first two run in parallel.
-var phases = []string{"build-image", "preflight", "provision", "sync-repo", "check-fabric", "train", "teardown"}
+// phases are the tasks of the pipeline in their order. Those of a group run in parallel.
+var phases = [][]string{{"build-image", "preflight"}, {"provision"}, {"sync-repo", "check-fabric"}, {"train"}, {"teardown"}}
 
 // phaseTimes has seconds, one value per run. A phase's own time excludes its pod's start and the
-// time that it waits.
-type phaseTimes struct{ took, pod, inner, own []float64 }
+// time that it waits; noticed is the part of it from the last line of its log until the task is done: the kubelet and Tekton.
+type phaseTimes struct{ took, pod, inner, own, noticed []float64 }
 
 type pipelineTimes struct {
 	phases map[string]*phaseTimes
 	// between is the time that Tekton needs between the tasks.
 	total, between, pods, training, own []float64
-	first, step                         []float64
+	first, step, noticed                []float64
 	// Times of the verdicts, from the end of the last rank.
 	train, receipt, run []float64
 }
@@ -38,7 +41,7 @@ type pipelineTimes struct {
 func BenchmarkPipeline(b *testing.B) {
 	ns := installed(b)
 	t := pipelineTimes{phases: map[string]*phaseTimes{}}
-	for _, phase := range phases {
+	for _, phase := range slices.Concat(phases...) {
 		t.phases[phase] = &phaseTimes{}
 	}
 	for i := 0; b.Loop(); i++ {
@@ -52,19 +55,20 @@ func (t pipelineTimes) report() {
 		"a pod's start is from its creation until Tekton starts its step, the environment's pods' until all are ready: what any pod costs here",
 		"launcher command; images are on the nodes, claims are new; moments are those at which a watch told of them")
 	inner := map[string]string{"provision": "the environment's pods start in %s s", "train": "the ranks run for %s s"}
-	for _, name := range phases {
+	for _, name := range slices.Concat(phases...) {
 		phase := t.phases[name]
 		compared := fmt.Sprintf("its pod starts in %s s", number(median(phase.pod)))
 		if text := inner[name]; text != "" {
 			compared += "; " + fmt.Sprintf(text, number(median(phase.inner)))
 		}
-		printLine(name, "s", phase.took, compared+"; its own: "+number(median(phase.own))+" s")
+		printLine(name, "s", phase.took, compared+"; its own: "+number(median(phase.own))+" s, of that until its end is noticed "+number(median(phase.noticed)))
 	}
 	printLine("between the tasks, and before and after them", "s", t.between)
 	printLine("the whole run", "s", t.total)
 	printLine("  of that, the start of its pods", "s", t.pods)
 	printLine("  the ranks", "s", t.training)
 	printLine("  the pipeline's own overhead: the rest", "s", t.own, less(t.own, 10, "the aim of 10 s"))
+	printLine("    of that, until Kubernetes and Tekton notice the ends of its steps", "s", t.noticed)
 	printLine("from the start of provision's step to the first rank", "s", t.first)
 	printLine("  to the first training step", "s", t.step)
 	printLine("from the last rank's end to the end of task train", "s", t.train, less(t.train, 1, "the aim of 1 s"))
@@ -96,7 +100,23 @@ func (ns *namespace) timePipeline(ctx context.Context, name string, t *pipelineT
 	if len(written.Ranks) != 2 {
 		return fmt.Errorf("the receipt has %d ranks, want 2", len(written.Ranks))
 	}
-	return errors.Join(t.addPhases(line, tasks, written, name, created), t.addMoments(line, tasks, written, name))
+	ends := map[string]time.Time{}
+	for _, task := range tasks {
+		if ends[task.Name], err = ns.lastLine(ctx, task.Pod); err != nil {
+			return err
+		}
+	}
+	return errors.Join(t.addPhases(line, tasks, written, name, created, ends), t.addMoments(line, tasks, written, name))
+}
+
+// lastLine returns when the step of a task's pod wrote the last line of its log.
+func (ns *namespace) lastLine(ctx context.Context, pod string) (time.Time, error) {
+	text, err := ns.clients.Kube.CoreV1().Pods(ns.name).GetLogs(pod, &corev1.PodLogOptions{Timestamps: true, TailLines: new(int64(1))}).DoRaw(ctx)
+	if err != nil {
+		return time.Time{}, err
+	}
+	at, _, _ := strings.Cut(string(text), " ")
+	return time.Parse(time.RFC3339Nano, at)
 }
 
 func (ns *namespace) pipelineRun(name string) *v1.PipelineRun {
@@ -112,9 +132,9 @@ func (ns *namespace) pipelineRun(name string) *v1.PipelineRun {
 	return r
 }
 
-// addPhases splits the run's time into phases. The phases follow each other, so the rest of the
-// time lies between them. Of the first two, which run in parallel, the longer one counts.
-func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time) error {
+// addPhases splits the run's time into phases. The groups of phases follow each other, so the rest of the
+// time lies between them. Of those that run in parallel, the one that ends last counts.
+func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written receipt.Receipt, environment string, created time.Time, ends map[string]time.Time) error {
 	var problems []error
 	span := func(kind, name, from, to string) float64 {
 		start, err := line.moment(kind, name, from)
@@ -134,29 +154,32 @@ func (t *pipelineTimes) addPhases(line *timeline, tasks []run.TaskRun, written r
 	problems = append(problems, err)
 	total := done.Sub(created).Seconds()
 	between, pods := total, waited
-	var firstTook, firstPod float64
+	groups := make([]struct{ took, pod, noticed float64 }, len(phases))
 	for _, task := range tasks {
 		phase := t.phases[task.Task]
 		if phase == nil {
 			return fmt.Errorf("task %s is none of %v", task.Task, phases)
 		}
 		took, pod := span("taskrun", task.Name, "created", "done"), span("pod", task.Pod, "made", "started")
+		ended, err := line.moment("taskrun", task.Name, "done")
+		problems = append(problems, err)
+		noticed := ended.Sub(ends[task.Name]).Seconds()
 		inner := map[string]float64{"provision": waited, "train": training}[task.Task]
 		phase.took, phase.pod, phase.inner = append(phase.took, took), append(phase.pod, pod), append(phase.inner, inner)
-		phase.own = append(phase.own, took-pod-inner)
-		if task.Task == phases[0] || task.Task == phases[1] {
-			if took > firstTook {
-				firstTook, firstPod = took, pod
-			}
-			continue
+		phase.own, phase.noticed = append(phase.own, took-pod-inner), append(phase.noticed, noticed)
+		group := &groups[slices.IndexFunc(phases, func(names []string) bool { return slices.Contains(names, task.Task) })]
+		if took > group.took {
+			group.took, group.pod, group.noticed = took, pod, noticed
 		}
-		between -= took
-		pods += pod
 	}
-	between -= firstTook
-	pods += firstPod
+	notices := 0.0
+	for _, group := range groups {
+		between -= group.took
+		pods += group.pod
+		notices += group.noticed
+	}
 	t.total, t.between, t.pods, t.training = append(t.total, total), append(t.between, between), append(t.pods, pods), append(t.training, training)
-	t.own = append(t.own, total-pods-training)
+	t.own, t.noticed = append(t.own, total-pods-training), append(t.noticed, notices)
 	return errors.Join(problems...)
 }
 

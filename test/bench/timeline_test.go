@@ -57,7 +57,7 @@ func (ns *namespace) follow(ctx context.Context, run string) (*timeline, error) 
 	over, end := context.WithCancel(ctx)
 	group.Go(func() error {
 		defer end()
-		return kube.Until(ctx, "pipelinerun "+run, ns.clients.Tekton.TektonV1().PipelineRuns(ns.name), metav1.ListOptions{}, func(runs []*v1.PipelineRun) (bool, error) {
+		err := kube.Until(ctx, "pipelinerun "+run, ns.clients.Tekton.TektonV1().PipelineRuns(ns.name), metav1.ListOptions{}, func(runs []*v1.PipelineRun) (bool, error) {
 			for _, r := range runs {
 				if r.Name == run && r.IsDone() {
 					t.saw(time.Now(), "run", run, "done")
@@ -66,13 +66,20 @@ func (ns *namespace) follow(ctx context.Context, run string) (*timeline, error) 
 			}
 			return t.run != nil, nil
 		})
-	})
-	watchUntil(over, group, "taskruns", ns.clients.Tekton.TektonV1().TaskRuns(ns.name), func(task *v1.TaskRun) {
-		t.saw(time.Now(), "taskrun", task.Name, "created")
-		if task.IsDone() {
-			t.saw(time.Now(), "taskrun", task.Name, "done")
+		if err != nil {
+			return err
 		}
+		// The other watch may be later than this one.
+		tasks, err := ns.clients.Tekton.TektonV1().TaskRuns(ns.name).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range tasks.Items {
+			t.sawTask(&tasks.Items[i])
+		}
+		return nil
 	})
+	watchUntil(over, group, "taskruns", ns.clients.Tekton.TektonV1().TaskRuns(ns.name), t.sawTask)
 	watchUntil(over, group, "pods", ns.clients.Kube.CoreV1().Pods(ns.name), t.sawPod)
 	watchUntil(over, group, "receipts", ns.clients.Kube.CoreV1().ConfigMaps(ns.name), func(written *corev1.ConfigMap) {
 		if written.Labels[receipt.Label] != "" {
@@ -80,6 +87,13 @@ func (ns *namespace) follow(ctx context.Context, run string) (*timeline, error) 
 		}
 	})
 	return t, group.Wait()
+}
+
+func (t *timeline) sawTask(task *v1.TaskRun) {
+	t.saw(time.Now(), "taskrun", task.Name, "created")
+	if task.IsDone() {
+		t.saw(time.Now(), "taskrun", task.Name, "done")
+	}
 }
 
 // sawPod records when a pod was created, when its containers were ready, and when Tekton started

@@ -59,6 +59,7 @@ func (s *Server) Handler() http.Handler {
 	handle("PUT /v1/network", s.setNetwork)
 	handle("GET /v1/workspace", s.workspace)
 	handle("POST /v1/resolve", s.resolve)
+	handle("POST /v1/turn", s.giveTurn)
 	handle("GET /v1/trees/current", s.currentTree)
 	handle("GET /v1/trees/{hash}", s.tree)
 	handle("POST /v1/trees/{hash}", s.planTree)
@@ -284,6 +285,19 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request) error {
 	}
 	group.Wait()
 	return answer(w, result)
+}
+
+// giveTurn answers when no other request has the turn, which lasts as long as the request.
+func (s *Server) giveTurn(w http.ResponseWriter, r *http.Request) error {
+	select {
+	case s.turn <- struct{}{}:
+	case <-r.Context().Done():
+		return nil
+	}
+	defer func() { <-s.turn }()
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
+	return nil
 }
 
 func hash(r *http.Request) tree.Digest { return tree.Digest(r.PathValue("hash")) }

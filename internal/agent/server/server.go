@@ -46,6 +46,8 @@ type Server struct {
 	setOnce    sync.Once
 	// passing has a value for each agent that reads a tree here.
 	passing chan struct{}
+	// turn holds one value while a client has the turn at the network between the nodes.
+	turn chan struct{}
 	// background is work that no request waits for.
 	background sync.WaitGroup
 }
@@ -67,7 +69,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	}
 	s := &Server{
 		config: config, log: log, started: time.Now().UTC(), instance: rand.Text(), trees: trees, jobs: js, shells: newShells(),
-		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed),
+		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed), turn: make(chan struct{}, 1),
 	}
 	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
 		s.startServices()

@@ -2,10 +2,12 @@ package server_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -403,5 +405,38 @@ func TestAttempts(t *testing.T) {
 	// A step that knows only of the first one gets the newest.
 	if status := n.run("job", first); status.Spec.Attempt() != 2 || status.Spec.Attempts[0].Reason != "NodeLost" {
 		t.Errorf("asked for attempt 1: %+v, want attempt 2", status)
+	}
+}
+
+// The turn at the network goes to one client at a time. It ends with its release or with the client's connection.
+func TestTurn(t *testing.T) {
+	n := newNode(t)
+	made := n.Certificates()
+	credentials, err := agent.ParseCredentials(made.CA, made.ClientCert, made.ClientKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, end := range map[string]func(conn net.Conn, release func()){
+		"it is released":         func(_ net.Conn, release func()) { release() },
+		"its connection is gone": func(conn net.Conn, _ func()) { conn.Close() },
+		"the agent starts again": func(net.Conn, func()) { n.End(); n.Restart() },
+	} {
+		var conn net.Conn
+		first := agent.NewClient(0, n.Config.Host(0), credentials, func(ctx context.Context, node int) (_ net.Conn, err error) {
+			conn, err = n.Dial(ctx, node)
+			return conn, err
+		})
+		release, err := first.Turn(t.Context(), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := n.Client.Turn(t.Context(), 10*time.Millisecond); !errors.Is(err, context.Canceled) {
+			t.Fatalf("%s: a second client got %v, want no turn", name, err)
+		}
+		end(conn, release)
+		if release, err = n.Client.Turn(t.Context(), time.Minute); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		release()
 	}
 }

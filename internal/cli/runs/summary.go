@@ -79,11 +79,8 @@ func (r entry) summary(namespace string) summary {
 	if s.State != string(receipt.Failed) && s.State != cancelled {
 		return s
 	}
-	for _, task := range r.tasks {
-		if task.Status == run.Failed {
-			s.Phases, s.Reason = []string{task.Task}, string(task.Reason)
-			break
-		}
+	if first := run.FirstFailed(r.tasks); first != nil && first.Status == run.Failed {
+		s.Phases, s.Reason = []string{first.Task}, string(first.Reason)
 	}
 	if r.receipt == nil {
 		if condition := r.run.Status.GetCondition("Succeeded"); condition != nil {
@@ -92,10 +89,10 @@ func (r entry) summary(namespace string) summary {
 		return s
 	}
 	s.Reason = cmp.Or(r.receipt.Reason, s.Reason)
+	var first time.Time
 	for _, phase := range r.receipt.Phases {
-		if phase.Status == string(run.Failed) {
-			s.Phases = []string{phase.Name}
-			break
+		if phase.Status == string(run.Failed) && (first.IsZero() || phase.Ended.Before(first)) {
+			s.Phases, first = []string{phase.Name}, phase.Ended
 		}
 	}
 	return s

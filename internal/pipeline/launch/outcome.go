@@ -3,7 +3,6 @@ package launch
 import (
 	"cmp"
 	"context"
-	"slices"
 
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,10 +57,10 @@ func OutcomeOf(ctx context.Context, clients *kube.Clients, of *v1.PipelineRun) (
 	if o.Cancelled {
 		o.Reason = fail.Cancelled
 	}
-	if i := slices.IndexFunc(tasks, func(t run.TaskRun) bool { return t.Status == run.Failed }); i >= 0 {
-		o.Message = tasks[i].Task + ": " + tasks[i].Message
-		if tasks[i].Reason != fail.Internal {
-			o.Reason = tasks[i].Reason
+	if first := run.FirstFailed(tasks); first != nil && first.Status == run.Failed {
+		o.Message = first.Task + ": " + first.Message
+		if first.Reason != fail.Internal {
+			o.Reason = first.Reason
 		}
 	}
 	return o, nil

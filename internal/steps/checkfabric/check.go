@@ -69,6 +69,7 @@ type Check struct {
 // Run checks the network. The report holds all that was measured before an error. Errors: NetworkBroken
 // if ranks do not reach each other, TransportWrong; others are not about the network. A slow network is only a verdict.
 func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
+	defer c.Nodes.Turn(ctx, c.Log, nodes.TurnTime)()
 	c.began = time.Now()
 	r := &c.report
 	*r = fabric.Report{Nodes: len(c.Nodes)}

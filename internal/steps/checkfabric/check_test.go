@@ -85,6 +85,35 @@ func TestCheckPasses(t *testing.T) {
 	}
 }
 
+// sync-repo, which runs at the same time, sends files in its own turn.
+func TestCheckWaitsForItsTurn(t *testing.T) {
+	check, agents, _ := newCheck(t, 2, measured)
+	asked := make(chan struct{}, 100)
+	agents[0].Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/turn" || strings.HasPrefix(r.URL.Path, "/v1/jobs/") {
+				asked <- struct{}{}
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	release, err := check.Nodes[0].Turn(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	go func() {
+		<-asked
+		if len(asked) > 0 {
+			t.Error("a job was started while files were sent")
+		}
+		release()
+	}()
+	if report, err := check.Run(t.Context()); err != nil || report.Verdict != fabric.Pass {
+		t.Errorf("got %+v, %v; want a pass", report, err)
+	}
+}
+
 // A quick check that finds nothing wrong is all; one that finds a slow node is followed by the whole one.
 func TestQuickCheck(t *testing.T) {
 	const pairs = `

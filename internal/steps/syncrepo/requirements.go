@@ -13,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -90,6 +91,7 @@ func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (
 	if found.err != nil {
 		return "", found.err
 	}
+	defer s.nodes.Turn(ctx, s.log, nodes.TurnTime)()
 	deadline := time.Now().Add(r.timeout)
 	// The agents enforce the deadline; this one is for agents that do not answer.
 	ctx, cancel := context.WithDeadline(ctx, deadline.Add(stopTime))

@@ -119,6 +119,9 @@ func (s sender) sendAll(ctx context.Context, volumes nodes.Set, p *parcel) error
 	if err != nil {
 		return err
 	}
+	if slices.ContainsFunc(volumes, func(client *agent.Client) bool { return !tries[client.Node()].present }) {
+		defer s.nodes.Turn(ctx, s.log, nodes.TurnTime)()
+	}
 	direct, passed := p.split(volumes, tries)
 	s.streamAll(ctx, direct, p, tries)
 	s.streamAll(ctx, s.pass(ctx, volumes, passed, p, tries), p, tries)

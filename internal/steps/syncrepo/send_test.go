@@ -364,3 +364,44 @@ func TestReadRequirements(t *testing.T) {
 		}
 	}
 }
+
+// Traffic would falsify what check-fabric measures at the same time.
+func TestSendWaitsForItsTurn(t *testing.T) {
+	agents := agenttest.Start(t, 2)
+	asked := make(chan struct{}, 10)
+	uploads := count(agents[1], nil)
+	agents[0].Wrap(func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/v1/turn" {
+				asked <- struct{}{}
+			}
+			next.ServeHTTP(w, r)
+		})
+	})
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"train.py": "print()"})
+	release, err := agents[0].Client.Turn(t.Context(), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-asked
+	sent := make(chan error, 1)
+	go func() {
+		_, err := sendDir(t.Context(), quiet(), setOf(agents), dir)
+		sent <- err
+	}()
+	<-asked
+	if got, _ := uploads.take(); got != 0 {
+		t.Errorf("%d uploads during the measurement, want none", got)
+	}
+	release()
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sendDir(t.Context(), quiet(), setOf(agents), dir); err != nil {
+		t.Fatal(err)
+	}
+	if len(asked) > 0 {
+		t.Error("sending a tree that the nodes have asked for a turn, want none")
+	}
+}

@@ -115,10 +115,9 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 	if err != nil {
 		return err
 	}
-	for _, task := range tasks {
-		if task.Task == t.options.Run.Task {
-			continue
-		}
+	tasks = slices.DeleteFunc(tasks, func(task run.TaskRun) bool { return task.Task == t.options.Run.Task })
+	for i := range tasks {
+		task := &tasks[i]
 		phase := receipt.Phase{Name: task.Task, Status: string(task.Status), Reason: string(task.Reason), Retries: task.Retries, Started: task.Started.UTC(), Ended: task.Ended.UTC()}
 		if !task.Started.IsZero() && !task.Ended.IsZero() {
 			phase.Seconds = task.Ended.Sub(task.Started).Seconds()
@@ -145,10 +144,10 @@ func (t *teardown) addTasks(ctx context.Context, r *receipt.Receipt) error {
 		if metrics := task.Results["metrics"]; json.Valid([]byte(metrics)) {
 			r.Metrics = json.RawMessage(metrics)
 		}
-		if task.Status != run.Succeeded && r.Verdict == receipt.Succeeded {
-			r.Verdict = receipt.Failed
-			r.Reason, r.Message = string(cmp.Or(task.Reason, fail.Internal)), task.Message
-		}
+	}
+	if first := run.FirstFailed(tasks); first != nil && r.Verdict == receipt.Succeeded {
+		r.Verdict = receipt.Failed
+		r.Reason, r.Message = string(cmp.Or(first.Reason, fail.Internal)), first.Message
 	}
 	if r.Verdict != receipt.Succeeded {
 		return nil

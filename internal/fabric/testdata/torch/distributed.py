@@ -1,5 +1,5 @@
 """torch.distributed of the stand-in: every operation takes the time of its bytes; what ranks agree on is what this one has."""
-from torch import move
+from torch import move, report
 
 
 class ReduceOp:
@@ -11,7 +11,7 @@ def init_process_group(*args, **kwargs):
 
 
 def destroy_process_group():
-    pass
+    report()
 
 
 def new_group(members):

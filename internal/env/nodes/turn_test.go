@@ -1,0 +1,34 @@
+package nodes
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+)
+
+func TestTurn(t *testing.T) {
+	node := agenttest.Start(t, 1)[0]
+	set := Set{node.Client}
+	log := &strings.Builder{}
+	turn := func() func() {
+		return set.Turn(t.Context(), slog.New(slog.NewTextHandler(log, nil)), 10*time.Millisecond)
+	}
+	release := turn()
+	if log.Len() > 0 {
+		t.Errorf("the first turn logs %s", log)
+	}
+	turn()()
+	if !strings.Contains(log.String(), "level=WARN") || !strings.Contains(log.String(), "it is not free after") {
+		t.Errorf("a turn that does not come logs %q, want that it continues without", log)
+	}
+	release()
+	log.Reset()
+	node.End()
+	turn()()
+	if log.Len() > 0 {
+		t.Errorf("without an agent it logs %s", log)
+	}
+}

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 // logBytes is what a rank prints in the benchmarks.

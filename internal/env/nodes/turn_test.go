@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent/agenttest"
+	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
 )
 
 func TestTurn(t *testing.T) {

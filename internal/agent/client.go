@@ -164,7 +164,7 @@ func (c *Client) Turn(ctx context.Context, limit time.Duration) (release func(),
 	ctx, cancel := context.WithCancel(ctx)
 	tooLong := time.AfterFunc(limit, cancel)
 	defer tooLong.Stop()
-	response, err := c.request(ctx, http.MethodPost, "/v1/turn", "", nil)
+	response, err := c.request(ctx, http.MethodPost, "/v1/turn", "", nil) //nolint:bodyclose // release closes it
 	if err != nil {
 		cancel()
 		return nil, err

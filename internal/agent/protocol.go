@@ -390,6 +390,7 @@ func (s JobSpec) RanksOfNode() int {
 // JobState is the state of a job.
 type JobState string
 
+// The job states.
 const (
 	// Running: a process of the job lives.
 	Running JobState = "running"
@@ -533,6 +534,7 @@ type PythonError struct {
 // StopCause is why the agent stopped a job, for programs: one of these or empty.
 type StopCause string
 
+// The causes.
 const (
 	// StopDeadline: the job's deadline passed, and the agent stopped it.
 	StopDeadline StopCause = "deadline"

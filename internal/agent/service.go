@@ -55,6 +55,7 @@ func FindService(name string) (Service, bool) {
 // ServiceState is the state of a service.
 type ServiceState string
 
+// The service states.
 const (
 	// ServiceStarting: its first start is in progress.
 	ServiceStarting ServiceState = "starting"

@@ -28,6 +28,7 @@ const (
 // Scope is the set of ranks that take part.
 type Scope string
 
+// The scopes.
 const (
 	// World: all of them.
 	World Scope = "world"

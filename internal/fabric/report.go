@@ -14,6 +14,7 @@ import (
 // Verdict is what a check found.
 type Verdict string
 
+// The verdicts.
 const (
 	// Pass: the network does what it should, as far as anything is expected.
 	Pass Verdict = "pass"

@@ -15,6 +15,7 @@ type IOMMU struct {
 // IOMMUMode is its effect on the given devices or, without such, on all devices.
 type IOMMUMode string
 
+// The modes.
 const (
 	// IOMMUOff: no device is in a group.
 	IOMMUOff IOMMUMode = "off"

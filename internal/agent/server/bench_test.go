@@ -106,7 +106,7 @@ func copyTLS(b *testing.B, n *agenttest.Node, path string) {
 			defer file.Close()
 			out := tls.Server(conn, sides[0].ServerTLS())
 			_, _ = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{file}, make([]byte, 256<<10))
-			out.Close()
+			_ = out.Close()
 		}()
 		conn, err := tls.Dial("tcp", listener.Addr().String(), &tls.Config{MinVersion: tls.VersionTLS13, ServerName: n.Config.Host(0), RootCAs: sides[1].CA, Certificates: []tls.Certificate{sides[1].Certificate}})
 		if err != nil {
@@ -115,6 +115,6 @@ func copyTLS(b *testing.B, n *agenttest.Node, path string) {
 		if got, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, conn, make([]byte, 256<<10)); got != logBytes || err != nil {
 			b.Fatal(got, err)
 		}
-		conn.Close()
+		_ = conn.Close()
 	}
 }

@@ -17,6 +17,7 @@ import (
 // Transport is how ranks reach each other.
 type Transport string
 
+// The transports.
 const (
 	// Unknown: the log does not show it, or the network is one of a plugin that this package does not know.
 	Unknown Transport = "unknown"

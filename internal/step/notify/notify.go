@@ -27,6 +27,7 @@ import (
 // Kind is what happened.
 type Kind string
 
+// The kinds.
 const (
 	// Start: the ranks of the first attempt start.
 	Start Kind = "start"

@@ -12,10 +12,6 @@ import (
 // more urgent workload preempts. Kueue stays in the cluster.
 func kueue(u trainer) {
 	localcluster(u.T, "up", "--kueue")
-	for _, node := range []string{"node-1", "node-2"} {
-		u.kubectl("label", "node", node, "e2e/block=block-1", "e2e/rack=rack-of-"+node)
-		u.Cleanup(func() { u.kubectl("label", "node", node, "e2e/block-", "e2e/rack-") })
-	}
 	u.kubectl("apply", "--filename=testdata/queue.yaml")
 	u.Cleanup(func() { u.kubectl("delete", "--filename=testdata/queue.yaml") })
 	u.applyText("{apiVersion: kueue.x-k8s.io/v1beta1, kind: LocalQueue, metadata: {name: team-a, namespace: " + u.namespace + "}, spec: {clusterQueue: gpus}}")

@@ -11,7 +11,7 @@ const Most = 64 << 10
 
 // Splitter calls Each for every line that is written to it, with the byte that ends it. Each must not keep the line.
 type Splitter struct {
-	// Ends has the bytes of which each ends a line, "\n" if it is empty.
+	// Ends are the bytes that end a line, "\n" if it is empty.
 	Ends    string
 	Each    func(line []byte)
 	partial []byte

@@ -42,7 +42,7 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// writeFiles writes files of which no two are equal: text that compresses as source does, or bytes that do not compress.
+// writeFiles writes files that all differ: text that compresses as source does, or bytes that do not compress.
 func writeFiles(b *testing.B, dir string, seed uint64, text bool) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	words := strings.Fields("def return self import torch tensor for in range if else None True False model loss batch size rank step = + ( ) [ ] : , . config data")

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
@@ -101,18 +99,13 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 
 // queuePosition asks Kueue for the position of a pod's Workload in its ClusterQueue, from 1; 0 if Kueue does not report it.
 func queuePosition(ctx context.Context, client kubernetes.Interface, pod *corev1.Pod) int {
-	server, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
-	if !ok || server == nil {
-		return 0 // in unit tests
-	}
 	var summary struct {
 		Items []struct {
 			Metadata struct{ Name string }
 			Position int `json:"positionInClusterQueue"`
 		}
 	}
-	content, err := server.Get().AbsPath("/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces", pod.Namespace, "localqueues", pod.Labels[objects.QueueLabel], "pendingworkloads").DoRaw(ctx)
-	if err != nil || json.Unmarshal(content, &summary) != nil {
+	if !kube.Ask(ctx, client, &summary, "/apis/visibility.kueue.x-k8s.io/v1beta1/namespaces", pod.Namespace, "localqueues", pod.Labels[objects.QueueLabel], "pendingworkloads") {
 		return 0
 	}
 	for _, workload := range summary.Items {

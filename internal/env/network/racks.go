@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"encoding/json"
 	"regexp"
 	"slices"
 	"strings"
@@ -10,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // Racks are those of Kubernetes nodes, "" for an unknown one: by the label that the cluster file names, else by its pattern
@@ -73,8 +72,7 @@ type Queue struct{ Namespace, Name string }
 // levels are the node labels of the topology of the queue's flavour, outermost first, without the one that names single
 // nodes. They are nil if it has none, or if flavours differ.
 func (q Queue) levels(ctx context.Context, client kubernetes.Interface) []string {
-	server, ok := client.CoreV1().RESTClient().(*rest.RESTClient)
-	if q.Name == "" || !ok || server == nil {
+	if q.Name == "" {
 		return nil
 	}
 	var found struct {
@@ -84,8 +82,7 @@ func (q Queue) levels(ctx context.Context, client kubernetes.Interface) []string
 			}
 		}
 	}
-	content, err := server.Get().AbsPath("/apis/kueue.x-k8s.io/v1beta1/namespaces", q.Namespace, "localqueues", q.Name).DoRaw(ctx)
-	if err != nil || json.Unmarshal(content, &found) != nil {
+	if !kube.Ask(ctx, client, &found, "/apis/kueue.x-k8s.io/v1beta1/namespaces", q.Namespace, "localqueues", q.Name) {
 		return nil
 	}
 	var levels []string

@@ -18,7 +18,7 @@ import (
 var (
 	messageNoHost       = regexp.MustCompile(`Could not resolve host: (\S+)|lookup (\S+?)(?: on \S+)?: (?:no such host|server misbehaving|[^\n]*i/o timeout)`)
 	messageNoConnection = regexp.MustCompile(`Failed to connect to .*|[Cc]onnection refused`)
-	messageUntrusted    = regexp.MustCompile(`server certificate verification failed[^\n]*|SSL certificate problem: [^\n]*|x509: [^\n"]*|no alternative certificate subject name[^\n]*`)
+	messageUntrusted    = regexp.MustCompile(`server (?:certificate )?verification failed[^\n]*|SSL certificate problem: [^\n]*|x509: [^\n"]*|no alternative certificate subject name[^\n]*`)
 	messageLogin        = regexp.MustCompile(`could not read (Username|Password) for|Git credentials for \S+ not found|no credentials for|unable to read askpass|Authentication failed for|Authentication required|[Aa]uthorization error`)
 	messageStatus       = regexp.MustCompile(`returned error: (\d{3})|HTTP (\d{3})|Client error: .*from HTTP (\d{3})`)
 	messageNotFound     = regexp.MustCompile(`fatal: repository '[^']*' not found`)

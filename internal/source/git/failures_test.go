@@ -321,3 +321,18 @@ func TestFetchSilentServer(t *testing.T) {
 	_, _, _, err := fetchInto(t, Source{URL: server.URL + "/repo", Auth: (&webServer{Server: server}).auth(t, nil), limits: limits})
 	wantFailure(t, err, fail.RepositoryUnavailable, "did not list its branches and tags within 1s", "check the host and port")
 }
+
+// The image of the steps and this machine have different versions of libcurl.
+func TestUntrustedCertificateOfAnyCurl(t *testing.T) {
+	for curl, text := range map[string]string{
+		"GnuTLS, 7.88":   "fatal: unable to access 'https://git.example/r.git/': server certificate verification failed. CAfile: none CRLfile: none",
+		"GnuTLS, 8.14":   "fatal: unable to access 'https://git.example/r.git/': server verification failed: certificate signer not trusted. (CAfile: /etc/ssl/certs/ca-certificates.crt CRLfile: none)",
+		"OpenSSL":        "fatal: unable to access 'https://git.example/r.git/': SSL certificate problem: unable to get local issuer certificate",
+		"git-lfs":        `batch request: Post "https://git.example/r.git/info/lfs/objects/batch": tls: failed to verify certificate: x509: certificate signed by unknown authority`,
+		"the wrong name": "fatal: unable to access 'https://git.example/r.git/': SSL: no alternative certificate subject name matches target host name 'git.example'",
+	} {
+		if !messageUntrusted.MatchString(text) {
+			t.Errorf("%s: not recognised: %s", curl, text)
+		}
+	}
+}

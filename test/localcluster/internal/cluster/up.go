@@ -501,9 +501,17 @@ func (u *startup) startAll(ctx context.Context) error {
 	if err := starter.until(func(ctx context.Context) error { return waitContainerd(ctx, nodes) }); err != nil {
 		return err
 	}
+	if _, restarted := starter.started[apiserver.Name]; restarted {
+		// Its clients would notice only after up to half a minute: they wait longer after each failed attempt to connect.
+		for _, spec := range slices.Concat(others, servers[2:]) {
+			if err := process.Stop(spec.Name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
 	group, groupCtx := errgroup.WithContext(starter.ctx)
 	group.Go(func() error {
-		rest := append(append(append([]process.Spec{}, others...), servers[2:]...), proxies...)
+		rest := slices.Concat(others, servers[2:], proxies)
 		for _, specs := range perNode {
 			rest = append(rest, specs[1:]...)
 		}

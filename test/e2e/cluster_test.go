@@ -16,6 +16,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // Paths and addresses of the local cluster, which its README documents.
@@ -51,12 +53,18 @@ func TestCluster(t *testing.T) {
 			localcluster(t, "down")
 		}
 	})
+	if !keep {
+		t.Run("up after Ctrl-C and after a reboot", interruptedUp)
+	}
 	localcluster(t, "up", "--triggers")
 	t.Logf("up took %s", time.Since(start).Round(time.Second))
 
 	t.Run("lifecycle", testLifecycle)
-	t.Run("uses", func(t *testing.T) { testUses(t, times) })
-	t.Run("training", func(t *testing.T) { testTraining(t, times) })
+	gpus := semaphore.NewWeighted(gpusOfNode)
+	var both sync.WaitGroup
+	both.Go(func() { t.Run("uses", func(t *testing.T) { testUses(t, times, gpus) }) })
+	both.Go(func() { t.Run("training", func(t *testing.T) { testTraining(t, times, gpus) }) })
+	both.Wait()
 	if keep {
 		return
 	}
@@ -83,10 +91,15 @@ func localclusterProgram(t *testing.T) string {
 	return filepath.Join(repository(t), "bin", "localcluster")
 }
 
+// commanding guards the cluster, which refuses two commands at the same time.
+var commanding sync.Mutex
+
 // localcluster runs the command, shows its progress while it runs, because an up may take long,
 // and returns its standard output.
 func localcluster(t *testing.T, args ...string) string {
 	t.Helper()
+	commanding.Lock()
+	defer commanding.Unlock()
 	cmd := exec.Command(localclusterProgram(t), args...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(os.Stdout, &out), os.Stdout

@@ -46,7 +46,9 @@ func clusterFileNamed(name string) string { return filepath.Join("..", "..", "cl
 // testShippedFiles tests each cluster file of the repository, unmodified, on a cluster like the one that it describes: it
 // validates and plans, mlenv init writes one that says and renders the same, and a run without the param cluster trains.
 func (s training) testShippedFiles(t *testing.T, times *durations) {
-	t.Cleanup(func() { localcluster(t, "up", "--profile=none") })
+	if os.Getenv(keepVariable) != "" {
+		t.Cleanup(func() { localcluster(t, "up", "--profile=none") })
+	}
 	for _, file := range shippedFiles() {
 		if file.nightly && os.Getenv(setVariable) != nightlySet {
 			continue

@@ -32,7 +32,7 @@ import (
 const gpusOfNode = 4
 
 // lanes is the number of scenarios that run in parallel with a real training. Most of their time they wait for pods.
-const lanes = 3
+const lanes = 4
 
 // training has what all scenarios share.
 type training struct {
@@ -139,19 +139,19 @@ var (
 )
 
 // testTraining runs the pipelines, and single Tasks, as users do, and checks what each run leaves
-// behind.
-func testTraining(t *testing.T, times *durations) {
+// behind. gpus has the GPUs of a node that nothing else uses.
+func testTraining(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	began := time.Now()
 	shared := newTraining(t)
-	// The scenario that breaks NICs runs alone among those that use them.
+	// The scenarios that break NICs run alone among those that use them.
 	var nics sync.RWMutex
-	const breaksNICs = "rdma-faults"
+	breaksNICs := []string{"rdma-faults", "rdma-slow-node"}
 	// These scenarios need much CPU time, so they run one at a time.
 	heavy := []scenario{
 		{"deepspeed-zero2", 2, deepspeedShared},
 		{"built-by-runs", 2, builtByRuns},
 		{"torchrun-script", 2, torchrunScript},
-		{breaksNICs, 1, rdmaFaults},
+		{"rdma-faults", 1, rdmaFaults},
 	}
 	earnest := queue(chosen(heavy, nightlyHeavy, false)...)
 	// The longest scenarios come first, so that no lane ends late.
@@ -194,17 +194,18 @@ func testTraining(t *testing.T, times *durations) {
 		{"container-killed", 1, containerKilled},
 		{"restarted", 1, restarted},
 		{"resumed", 1, resumed},
-		{"gpus-held", gpusOfNode, gpusHeld},
+		{"rdma-slow-node", 1, rdmaSlowNode},
 		{"install-uninstall-init", 0, installUninstallInit},
+		{"gpus-held", gpusOfNode, gpusHeld},
+		{"gpu-missing", gpusOfNode, gpuMissing},
 	}
 	others := queue(chosen(light, nightlyLight, false)...)
-	gpus := semaphore.NewWeighted(gpusOfNode)
 	lane := func(scenarios <-chan scenario) func() {
 		return func() {
 			for s := range scenarios {
 				var ofNICs sync.Locker = &sync.Mutex{} // which scenarios without RDMA do not need
 				switch {
-				case s.name == breaksNICs:
+				case slices.Contains(breaksNICs, s.name):
 					ofNICs = &nics
 				case strings.HasPrefix(s.name, "rdma-"):
 					ofNICs = nics.RLocker()
@@ -231,8 +232,6 @@ func testTraining(t *testing.T, times *durations) {
 	all.Wait()
 	// These scenarios break a part of the whole cluster.
 	alone := []scenario{
-		{"rdma-slow-node", 1, rdmaSlowNode},
-		{"gpu-missing", 1, gpuMissing},
 		{"api-server-away", 1, apiServerAway},
 		{"node-cut-short", 1, nodeCutShort},
 	}

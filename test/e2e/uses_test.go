@@ -22,20 +22,21 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/ml-dev-env/ml-dev-env/test/stepimage"
 )
 
 // testUses runs what the project and its users do with a cluster, in parallel, each test in a
-// namespace of its own.
-func testUses(t *testing.T, times *durations) {
+// namespace of its own. gpus has the GPUs of a node that nothing else uses.
+func testUses(t *testing.T, times *durations, gpus *semaphore.Weighted) {
 	step := loadStep(t)
 	images := map[string]string{"STEP": step, "REGISTRY": registryHost}
 	for name, use := range map[string]func(user, map[string]string){
 		"pipeline-by-tkn":    pipelineByTkn,
 		"task-from-bundle":   taskFromBundle,
 		"two-nodes":          twoNodes,
-		"gpus":               gpus,
+		"gpus":               func(u user, images map[string]string) { twoGPUs(u, images, gpus) },
 		"storage":            storage,
 		"pod-rules":          podRules,
 		"git":                gitClones,
@@ -199,7 +200,11 @@ func (u user) rendezvous() {
 	u.mustContain(all, "rank 0 of 2 sum 3 deepspeed 0.17.6", "rank 1 of 2 sum 3 deepspeed 0.17.6")
 }
 
-func gpus(u user, images map[string]string) {
+func twoGPUs(u user, images map[string]string, gpus *semaphore.Weighted) {
+	if err := gpus.Acquire(u.Context(), 2); err != nil {
+		u.Fatal(err)
+	}
+	defer gpus.Release(2)
 	u.apply("gpus.yaml", images)
 	u.waitEvent("five", "Insufficient nvidia.com/gpu")
 	u.mustContain(u.kubectl("get", "pod", "five", "--output=jsonpath={.status.phase}"), "Pending")
@@ -399,6 +404,8 @@ func auditLog(u user, _ map[string]string) {
 }
 
 func wrongArguments(u user, _ map[string]string) {
+	commanding.Lock()
+	defer commanding.Unlock()
 	for _, test := range []struct {
 		args []string
 		code int

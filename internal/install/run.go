@@ -96,27 +96,17 @@ func (r Report) Print(out io.Writer) error {
 }
 
 // Connect makes the clients of the file's cluster. If it cannot find out which cluster this is, it prints a warning.
-func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file cluster.Cluster) (Clients, error) {
+func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file cluster.Cluster) (*kube.Clients, error) {
 	clients, err := flags.Connect()
 	if err != nil {
-		return Clients{}, err
+		return nil, err
 	}
 	err = kube.CheckCluster(ctx, clients.Config, file.API)
 	if errors.Is(err, kube.ErrClusterUnknown) {
 		fmt.Fprintf(warnings, "warning: %v; assuming %s\n", err, file.Name)
-	} else if err != nil {
-		return Clients{}, err
+		err = nil
 	}
-	return ClientsOf(clients)
-}
-
-// ClientsOf adds a client for objects of any kind.
-func ClientsOf(clients *kube.Clients) (Clients, error) {
-	objects, err := dynamic.NewForConfig(clients.Config)
-	if err != nil {
-		return Clients{}, fmt.Errorf("creating a client: %w", err)
-	}
-	return Clients{Kube: clients.Kube, Objects: objects}, nil
+	return clients, err
 }
 
 // printNext prints the command that starts a training.

@@ -39,7 +39,7 @@ type Removal struct {
 // Uninstall deletes what Install and builds created in the namespace. It never deletes claims. It can be repeated.
 //
 // Errors: EnvironmentBusy if runs or environments exist; PermissionDenied with all refusals, before it changes anything.
-func Uninstall(ctx context.Context, c Clients, r Removal) (Report, error) {
+func Uninstall(ctx context.Context, c *kube.Clients, r Removal) (Report, error) {
 	report := Report{Namespace: r.Namespace, DryRun: r.DryRun, Changes: []Change{}}
 	doomed, users, err := r.find(ctx, c.Objects)
 	if err != nil {
@@ -122,7 +122,7 @@ func adminPart(ctx context.Context, client dynamic.Interface, namespace string) 
 }
 
 // notes name what stays in the namespace, and how to delete it.
-func (r Removal) notes(ctx context.Context, c Clients, doomed []*unstructured.Unstructured) ([]string, error) {
+func (r Removal) notes(ctx context.Context, c *kube.Clients, doomed []*unstructured.Unstructured) ([]string, error) {
 	claims, err := c.Kube.CoreV1().PersistentVolumeClaims(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing claims in %s: %w", r.Namespace, err))

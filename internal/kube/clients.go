@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -53,7 +54,9 @@ func (f *Flags) AddNamespace(flags *pflag.FlagSet, use string) {
 type Clients struct {
 	Kube   kubernetes.Interface
 	Tekton versioned.Interface
-	Config *rest.Config
+	// Objects reads and writes objects of any kind.
+	Objects dynamic.Interface
+	Config  *rest.Config
 	// Namespace is the flag's, else the pod's or the kubeconfig's.
 	Namespace string
 	// InCluster is true in a pod that uses its ServiceAccount, which can connect to pods directly.
@@ -95,6 +98,9 @@ func (c *Clients) make() (err error) {
 	}
 	if c.Tekton, err = versioned.NewForConfig(c.Config); err != nil {
 		return fail.Becausef(fail.InvalidInput, "creating a Tekton client for %s: %w", c.Config.Host, err)
+	}
+	if c.Objects, err = dynamic.NewForConfig(c.Config); err != nil {
+		return fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", c.Config.Host, err)
 	}
 	return nil
 }

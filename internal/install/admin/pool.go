@@ -114,7 +114,7 @@ func (p Pool) has(names []string) bool {
 // and which node is drained or reboots.
 //
 // Errors: NodesUnavailable if the pool is degraded or paused, or the time is over; Cancelled.
-func Follow(ctx context.Context, c Clients, pool Pool, names []string, report func(string)) (Pool, error) {
+func Follow(ctx context.Context, c *kube.Clients, pool Pool, names []string, report func(string)) (Pool, error) {
 	last := ""
 	err := kube.Until(ctx, "pool "+pool.Name, c.Objects.Resource(poolResource()), metav1.ListOptions{FieldSelector: "metadata.name=" + pool.Name},
 		func(pools []*unstructured.Unstructured) (bool, error) {
@@ -151,7 +151,7 @@ func resume(pool string) string {
 }
 
 // nodesOf describes the nodes that change now: "; wrk-97 reboots".
-func nodesOf(ctx context.Context, c Clients, pool Pool) string {
+func nodesOf(ctx context.Context, c *kube.Clients, pool Pool) string {
 	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: pool.selector})
 	if err != nil {
 		return fmt.Sprintf("; its nodes cannot be read: %v", err)

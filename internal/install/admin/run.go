@@ -49,13 +49,13 @@ func (o *Options) Read(ctx context.Context, args []string) error {
 	return nil
 }
 
-func (o *Options) connect(ctx context.Context, warnings io.Writer) (Clients, error) {
+func (o *Options) connect(ctx context.Context, warnings io.Writer) (*kube.Clients, error) {
 	return install.Connect(ctx, warnings, o.Kube, o.Request.Cluster.Cluster)
 }
 
 // Print prints the objects and commands.
 func (o *Options) Print(ctx context.Context, out, warnings io.Writer) error {
-	var clients Clients
+	clients := &kube.Clients{}
 	if o.Request.CopyAttachments {
 		var err error
 		if clients, err = o.connect(ctx, warnings); err != nil {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Messages of git, of libcurl with OpenSSL or GnuTLS, and of git-lfs, all in the C locale. Only this file knows them.
@@ -76,7 +77,7 @@ func (r *repository) explain(ctx context.Context, err error) error {
 	}
 	found := "" // the part of text that the last message matched
 	is := func(message *regexp.Regexp) bool {
-		found = printable(r.keys.clean(message.FindString(text)))
+		found = r.keys.clean(message.FindString(text))
 		return found != ""
 	}
 	switch {
@@ -214,7 +215,7 @@ func explainDial(keys keyring, a address, err error) error {
 		return fail.Advise(seen("the server does not accept the ssh key: want one that may read the repository"),
 			"add the public half of ssh-privatekey (ssh-keygen -yf KEYFILE) to the repository as a deploy key")
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return fail.Advise(seen("no connection: %s: want a server that answers", printable(dial.Err.Error())), adviseConnection)
+		return fail.Advise(seen("no connection: %s: want a server that answers", humanize.OneLine(dial.Err.Error(), maxShown)), adviseConnection)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return seen("the server sends nothing")
 	}

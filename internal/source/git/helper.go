@@ -20,6 +20,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/spf13/pflag"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -228,28 +230,19 @@ func sshCommand(scratch string, keys keyring, silence time.Duration) error {
 	return err
 }
 
-func parseSSH(args []string) (a address, command string, err error) {
-	a.scheme = "ssh"
-	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
-		switch option := args[0]; {
-		case option == "--":
-		case (option == "-p" || option == "-o") && len(args) > 1:
-			if option == "-p" {
-				a.port = args[1]
-			}
-			args = args[1:]
-		case option != "-4" && option != "-6" && option != "-T" && !strings.HasPrefix(option, "-o"):
-			return a, "", fmt.Errorf("%s: unknown option %q", sshName, option)
-		}
-		args = args[1:]
+func parseSSH(args []string) (address, string, error) {
+	a := address{scheme: "ssh"}
+	flags := pflag.NewFlagSet(sshName, pflag.ContinueOnError)
+	flags.SetInterspersed(false)
+	flags.StringVarP(&a.port, "port", "p", "", "")
+	flags.StringArrayP("option", "o", nil, "")
+	if err := flags.Parse(args); err != nil {
+		return a, "", fmt.Errorf("%s: %w", sshName, err)
 	}
-	if len(args) < 2 {
+	if args = flags.Args(); len(args) < 2 {
 		return a, "", fmt.Errorf("%s: want a host and a command", sshName)
 	}
-	a.host = args[0]
-	if at := strings.LastIndex(args[0], "@"); at >= 0 {
-		a.user, a.host = args[0][:at], args[0][at+1:]
-	}
+	a.user, a.host = cutUser(args[0])
 	a.host = strings.ToLower(strings.Trim(a.host, "[]"))
 	return a, strings.Join(args[1:], " "), nil
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -138,10 +137,6 @@ func refusePointers(a address, found []pointerFile) error {
 
 // lfsEndpoint is the usual URL of a repository's LFS server.
 func lfsEndpoint(a address) *url.URL {
-	if a.scheme == "ssh" {
-		a.scheme, a.port = "https", ""
-	}
-	p := strings.TrimSuffix(path.Clean("/"+a.path), ".git")
-	a.path = p + ".git/info/lfs"
+	a.path = strings.TrimSuffix(a.path, ".git") + ".git/info/lfs"
 	return a.url()
 }

@@ -82,7 +82,7 @@ func settings(caBundle string, silence time.Duration) []string {
 func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*programs, error) {
 	p := &programs{log: log, scratch: scratch, keys: newKeyring(s.Auth, home), limits: s.limits}
 	if user, _, ok := p.keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" {
-		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", printable(user), home), "url", home.String())
+		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", humanize.OneLine(user, maxShown), home), "url", home.String())
 	}
 	if err := requireProgram("git"); err != nil {
 		return nil, err

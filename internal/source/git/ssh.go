@@ -58,8 +58,7 @@ func sshConfig(a address, keys keyring) (*ssh.ClientConfig, error) {
 			fail.Becausef(fail.HostKeyUnknown, "connecting to %s: no known_hosts to check its host key with: want one in the git secret", a.host),
 			"%s", keyscan(a))
 	}
-	signer, ok := keys.signer(a.host)
-	if !ok {
+	if keys.auth.key == nil || !strings.EqualFold(a.host, keys.home.host) {
 		return nil, noKey(a, keys)
 	}
 	known, err := knownhosts.New(keys.auth.knownHosts)
@@ -72,7 +71,7 @@ func sshConfig(a address, keys keyring) (*ssh.ClientConfig, error) {
 	}
 	return &ssh.ClientConfig{
 		User:              cmp.Or(a.user, "git"),
-		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
+		Auth:              []ssh.AuthMethod{ssh.PublicKeys(keys.auth.key)},
 		ClientVersion:     "SSH-2.0-ml-dev-env",
 		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(host string, remote net.Addr, key ssh.PublicKey) error {

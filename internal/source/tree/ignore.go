@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"slices"
@@ -36,30 +35,16 @@ type rule struct {
 	include     bool
 }
 
-// LoadIgnore reads the ignore file of the tree at dir, if it has one. An invalid pattern is InvalidInput.
+// LoadIgnore reads the ignore file of the tree at dir, if it has one. All invalid patterns are one error, InvalidInput.
 func LoadIgnore(dir string) (*Ignore, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
 	}
 	defer root.Close()
-	content, err := ReadFile(root, IgnoreFile, maxIgnore)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
-	}
-	return ParseIgnore(content)
-}
-
-// ParseIgnore reads the content of an ignore file. It reports all bad lines in one error with reason InvalidInput.
-func ParseIgnore(content []byte) (*Ignore, error) {
-	rules, err := parseRules(IgnoreFile, content)
-	if err != nil {
-		return nil, fail.Because(fail.InvalidInput, err)
-	}
-	return &Ignore{rules: rules}, nil
+	r := &ignoreReader{Ignore: &Ignore{}, root: root}
+	r.add("", IgnoreFile)
+	return r.result()
 }
 
 func parseRules(name string, content []byte) ([]rule, error) {

@@ -20,7 +20,7 @@ import (
 // Git keeps a tracked file although it is ignored. LoadWorkIgnore does not know which files are tracked, so a line
 // !NAME in .mlenvignore must include such a file. Errors: InvalidInput.
 func LoadWorkIgnore(dir string) (*Ignore, error) {
-	w, err := newWorkIgnore(dir)
+	w, err := newWorkReader(dir)
 	if err != nil {
 		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
 	}
@@ -35,20 +35,24 @@ func LoadWorkIgnore(dir string) (*Ignore, error) {
 	}
 	w.below(w.under)
 	w.add(w.under, IgnoreFile)
+	return w.result()
+}
+
+// ignoreReader collects the rules of files in folders below root, such as the top of the git repository.
+type ignoreReader struct {
+	*Ignore
+	root  *os.Root
+	wrong []error
+}
+
+func (w *ignoreReader) result() (*Ignore, error) {
 	if err := errors.Join(w.wrong...); err != nil {
 		return nil, fail.Because(fail.InvalidInput, err)
 	}
 	return w.Ignore, nil
 }
 
-// workIgnore collects the rules of files in folders below root, the top of the git repository.
-type workIgnore struct {
-	*Ignore
-	root  *os.Root
-	wrong []error
-}
-
-func newWorkIgnore(dir string) (*workIgnore, error) {
+func newWorkReader(dir string) (*ignoreReader, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -63,7 +67,7 @@ func newWorkIgnore(dir string) (*workIgnore, error) {
 		return nil, err
 	}
 	root, err := os.OpenRoot(top)
-	return &workIgnore{Ignore: &Ignore{under: strings.TrimPrefix(path.Join("/", filepath.ToSlash(under)), "/")}, root: root}, err
+	return &ignoreReader{Ignore: &Ignore{under: strings.TrimPrefix(path.Join("/", filepath.ToSlash(under)), "/")}, root: root}, err
 }
 
 // repositoryOf returns the top of the git repository that dir lies in, or dir if there is none.
@@ -80,7 +84,7 @@ func repositoryOf(dir string) string {
 
 // below adds the .gitignore files of a folder, whose path is relative to root, and of the folders in it that are
 // not left out.
-func (w *workIgnore) below(folder string) {
+func (w *ignoreReader) below(folder string) {
 	w.add(folder, ".gitignore")
 	entries, err := os.ReadDir(filepath.Join(w.root.Name(), filepath.FromSlash(folder)))
 	if err != nil {
@@ -95,7 +99,7 @@ func (w *workIgnore) below(folder string) {
 }
 
 // add adds the rules of one file, anchored to the folder that it lies in.
-func (w *workIgnore) add(folder, name string) {
+func (w *ignoreReader) add(folder, name string) {
 	isGit := name == ".gitignore"
 	name = path.Join(folder, name)
 	if info, err := w.root.Lstat(filepath.FromSlash(name)); isGit && err == nil && info.Mode()&fs.ModeSymlink != 0 {

@@ -28,10 +28,8 @@ type Report struct {
 
 // Install applies the objects to the namespace, and deletes those that an earlier install created and that are no
 // longer among them. Before it changes anything, it checks all rights and lets the API server check every object; a
-// dry run ends there.
-//
-// Errors: PermissionDenied with all refusals; InvalidInput if the namespace or Tekton is missing. If an object fails
-// after all checks, the report has what was changed before it.
+// dry run ends there. Errors: PermissionDenied with all refusals; InvalidInput if the namespace or Tekton is missing. If an
+// object fails after all checks, the report has what was changed before it.
 func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*unstructured.Unstructured, dryRun bool) (Report, error) {
 	report := Report{Namespace: namespace, DryRun: dryRun, Changes: []Change{}}
 	obsolete, notes := labelled(ctx, c.Objects, namespace, PartLabel+"="+NamespacePart)

@@ -8,11 +8,15 @@ import (
 	"io"
 	"io/fs"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -109,7 +113,6 @@ func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file clu
 	return clients, err
 }
 
-// printNext prints the command that starts a training.
 func printNext(out io.Writer, request Request) {
 	fmt.Fprintf(out, `
 to train in namespace %s of cluster %s:
@@ -117,4 +120,22 @@ to train in namespace %s of cluster %s:
   tkn pipeline start train-multi-node --namespace=%s --serviceaccount=%s \
     --param=repo-url=URL --param=script=train.py --use-param-defaults --showlog
 `, request.Namespace, request.Cluster.Cluster.Name, request.Namespace, request.ServiceAccount)
+}
+
+// byDigest is the image's reference with its digest, which it asks the registry for if necessary: neither the Tasks of a
+// run nor the agents of an environment may change later.
+func byDigest(ctx context.Context, image string) (string, error) {
+	reference, err := name.ParseReference(image)
+	if err != nil {
+		return "", fail.Becausef(fail.InvalidInput, "reading --steps-image: %w", err)
+	}
+	if digest, ok := reference.(name.Digest); ok {
+		return digest.Name(), nil
+	}
+	found, err := remote.Head(reference, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	if err != nil {
+		return "", fail.Advise(fail.Becausef(fail.ImageUnavailable, "asking for the digest of %s: %w", reference, err),
+			"name it by digest, as mlenv bundle steps-image --push prints it: --steps-image=%s@sha256:...", reference.Context())
+	}
+	return reference.Context().Digest(found.Digest.String()).Name(), nil
 }

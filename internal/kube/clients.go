@@ -22,15 +22,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// namespaceFile is where a pod finds the namespace of its ServiceAccount.
-const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-// Requests per second to the API server, and its bursts. client-go's default of 5 and 10 is too low for several watches.
-const (
-	requestsPerSecond = 50
-	requestsAtOnce    = 100
-)
-
 // Flags choose the cluster and the namespace, as kubectl's flags do.
 type Flags struct {
 	Namespace  string
@@ -91,7 +82,7 @@ var silenceKlog = sync.OnceFunc(func() { klog.SetLogger(klog.Logger{}) })
 
 func (c *Clients) make() (err error) {
 	silenceKlog()
-	c.Config.QPS, c.Config.Burst = requestsPerSecond, requestsAtOnce
+	c.Config.QPS, c.Config.Burst = 50, 100 // client-go's default of 5 and 10 is too low for several watches
 	c.Config.UserAgent = "ml-dev-env"
 	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
 		return fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", c.Config.Host, err)
@@ -155,7 +146,7 @@ func (f Flags) noConfig(err error) error {
 }
 
 func podNamespace() string {
-	data, err := os.ReadFile(namespaceFile)
+	data, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 	if namespace := strings.TrimSpace(string(data)); err == nil && namespace != "" {
 		return namespace
 	}

@@ -8,14 +8,12 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// refusedRequest matches RBAC's message about a missing right.
 var refusedRequest = regexp.MustCompile(
 	`User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?`)
 
 // LacksRight reports whether RBAC refuses the caller, and not admission the object: the API server calls both Forbidden.
 func LacksRight(err error) bool { return refusedRequest.MatchString(err.Error()) }
 
-// denied turns a Forbidden answer into the commands that grant what is missing.
 func denied(err error) error {
 	next := "oc auth can-i --list"
 	if found := refusedRequest.FindStringSubmatch(err.Error()); found != nil && found[1] == "system:anonymous" {

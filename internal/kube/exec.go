@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,18 +42,12 @@ func (e Exec) Run(ctx context.Context, clients *Clients) error {
 			Stdin: e.Stdin != nil, Stdout: e.Stdout != nil, Stderr: e.Stderr != nil && !e.TTY,
 		}, scheme.ParameterCodec).URL()
 	overWebSocket, err := remotecommand.NewWebSocketExecutor(clients.Config, "GET", target.String())
-	if err != nil {
-		return fmt.Errorf("running a command in pod %s/%s: %w", e.Namespace, e.Pod, err)
-	}
-	overSPDY, err := remotecommand.NewSPDYExecutor(clients.Config, "POST", target)
-	if err != nil {
-		return fmt.Errorf("running a command in pod %s/%s: %w", e.Namespace, e.Pod, err)
-	}
+	overSPDY, errSPDY := remotecommand.NewSPDYExecutor(clients.Config, "POST", target)
 	// After a failed upgrade nothing has run. The second error is better: it decodes the API server's answer.
-	executor, err := remotecommand.NewFallbackExecutor(overWebSocket, overSPDY, func(err error) bool {
+	executor, errFallback := remotecommand.NewFallbackExecutor(overWebSocket, overSPDY, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
-	if err != nil {
+	if err := cmp.Or(err, errSPDY, errFallback); err != nil {
 		return fmt.Errorf("running a command in pod %s/%s: %w", e.Namespace, e.Pod, err)
 	}
 	options := remotecommand.StreamOptions{Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, Tty: e.TTY, TerminalSizeQueue: e.Sizes}

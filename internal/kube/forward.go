@@ -70,7 +70,7 @@ func openInTime(ctx context.Context, open func() (net.Conn, error)) (net.Conn, e
 	}
 }
 
-func forward(config *rest.Config, target *url.URL, port int) (net.Conn, error) {
+func forward(config *rest.Config, target *url.URL, port int) (_ net.Conn, err error) {
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {
 		return nil, err
@@ -86,25 +86,29 @@ func forward(config *rest.Config, target *url.URL, port int) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, upgraded.Close())
+		}
+	}()
 	if protocol != portforward.PortForwardProtocolV1Name {
-		return nil, errors.Join(fmt.Errorf("forwarding speaks %q: want %q", protocol, portforward.PortForwardProtocolV1Name), upgraded.Close())
+		return nil, fmt.Errorf("forwarding speaks %q: want %q", protocol, portforward.PortForwardProtocolV1Name)
 	}
 	headers := http.Header{}
 	headers.Set(corev1.PortHeader, strconv.Itoa(port))
 	headers.Set(corev1.PortForwardRequestIDHeader, "0")
 	headers.Set(corev1.StreamType, corev1.StreamTypeError)
 	errorStream, err := upgraded.CreateStream(headers)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the error stream: %w", err), upgraded.Close())
+	if err == nil {
+		err = errorStream.Close() // this end writes nothing to it
 	}
-	// This end writes nothing to it.
-	if err := errorStream.Close(); err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the error stream: %w", err), upgraded.Close())
+	if err != nil {
+		return nil, fmt.Errorf("opening the error stream: %w", err)
 	}
 	headers.Set(corev1.StreamType, corev1.StreamTypeData)
 	dataStream, err := upgraded.CreateStream(headers)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the data stream: %w", err), upgraded.Close())
+		return nil, fmt.Errorf("opening the data stream: %w", err)
 	}
 	return newStreamConn(dataStream, errorStream, upgraded.Close), nil
 }

@@ -1,11 +1,14 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 
@@ -58,4 +61,46 @@ func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string,
 	}
 	return fail.Becausef(fail.PermissionDenied, "%s: nothing was changed: %d of %d objects are refused:\n  %s",
 		doing, len(refused), len(needed), strings.Join(refused, "\n  "))
+}
+
+// Account is a service account as the API server names it.
+func Account(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+// AccountMay asks whether a service account may do something in its namespace, by a review that needs only a Role there. The
+// API server's reason is mostly "".
+func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, account string, asked authorizationv1.ResourceAttributes) (allowed bool, reason string, err error) {
+	asked.Namespace = namespace
+	review, err := client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(ctx, &authorizationv1.LocalSubjectAccessReview{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			ResourceAttributes: &asked, User: Account(namespace, account),
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, "", err
+	}
+	return review.Status.Allowed, review.Status.Reason, nil
+}
+
+// IMay asks the same for the caller, which needs no right.
+func IMay(ctx context.Context, client kubernetes.Interface, asked authorizationv1.ResourceAttributes) (bool, error) {
+	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &asked},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
+}
+
+// WhoAsks is the API server's name of the caller, or "USER" if it does not answer.
+func WhoAsks(ctx context.Context, client kubernetes.Interface) string {
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return "USER"
+	}
+	return cmp.Or(review.Status.UserInfo.Username, "USER")
 }

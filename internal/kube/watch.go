@@ -19,12 +19,6 @@ import (
 // tick is how often Until calls done without a change, for progress and for deadlines.
 const tick = 10 * time.Second
 
-// Pauses before a broken watch is restarted.
-const (
-	firstPause = time.Second
-	lastPause  = 15 * time.Second
-)
-
 // Source lists and watches objects of one kind, as every typed client does. L is the kind's list.
 type Source[L runtime.Object] interface {
 	List(ctx context.Context, options metav1.ListOptions) (L, error)
@@ -38,6 +32,7 @@ type Source[L runtime.Object] interface {
 // permanent error, such as PermissionDenied, ends it. what names the objects in errors. After the end of ctx the error
 // wraps its cause.
 func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions, done func([]T) (bool, error)) error {
+	const firstPause, lastPause = time.Second, 15 * time.Second
 	pause, known := firstPause, false
 	var failed error
 	ask := func(objects map[types.UID]T) (over bool) {
@@ -68,7 +63,6 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 	}
 }
 
-// lastly puts the cause of the end before the last error.
 func lastly(cause, err error) error {
 	if err == nil {
 		return cause

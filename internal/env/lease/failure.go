@@ -12,7 +12,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// failureAnnotation of the Lease has a Failure.
 const failureAnnotation = "ml-dev-env/failure"
 
 // Failure is the first final failure of a step: the run that holds the Lease has only its finally tasks left. It survives

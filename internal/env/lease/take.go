@@ -26,7 +26,6 @@ const maxAttempts = 10
 // collection is how long Kubernetes may take to delete the Lease of a deleted run.
 const collection = time.Minute
 
-// repeatEvery is how often a wait that does not change is logged.
 const repeatEvery = 30 * time.Second
 
 // Request is for the Lease of one environment.
@@ -164,7 +163,6 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	return lease
 }
 
-// waitGone waits until no StatefulSet and pod of earlier environments is left.
 func (c Client) waitGone(ctx context.Context, name string) error {
 	report := c.logOnChange()
 	return kube.WaitGone(ctx, c.Kube, c.Namespace, objects.Selector(name).String(), func(left []*corev1.Pod) {
@@ -215,7 +213,6 @@ func (c Client) watch(ctx context.Context, name string, done func(*coordinationv
 		})
 }
 
-// logOnChange returns a function that logs a new message at once, and the same one every now and then.
 func (c Client) logOnChange() func(message string, attributes ...any) {
 	var last string
 	var when time.Time

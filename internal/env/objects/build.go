@@ -116,7 +116,6 @@ func (b builder) secrets(certs Certificates) []*corev1.Secret {
 	}
 }
 
-// claim is one of an environment's two.
 type claim struct{ name, size, path string }
 
 func (b builder) claimList() []claim {

@@ -62,7 +62,6 @@ func Differences(live, want *appsv1.StatefulSet) []Difference {
 
 const none = "none"
 
-// queuePath is where a StatefulSet has its queue.
 const queuePath = "metadata.labels[" + QueueLabel + "]"
 
 // keyOf names the lists whose elements are compared by a key. Only Build adds elements to them, so an element that is
@@ -120,7 +119,6 @@ func storageMode(set *appsv1.StatefulSet) string {
 	return string(cluster.SharedStorage)
 }
 
-// dropClaims removes the volumes that follow from the storage mode.
 func dropClaims(spec map[string]any) {
 	spec["volumeClaimTemplates"] = []any{}
 	pod := podOf(spec)
@@ -269,7 +267,6 @@ var phrases = []struct {
 	{regexp.MustCompile(`\.fsGroupChangePolicy$`), "how a claim gets its group (a newer version of mlenv sets it)"},
 }
 
-// describePath is the path itself if no phrase matches.
 func describePath(path string) string {
 	for _, phrase := range phrases {
 		if match := phrase.path.FindStringSubmatchIndex(path); match != nil {

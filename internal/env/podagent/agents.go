@@ -83,7 +83,6 @@ type Agents struct {
 	stop     context.CancelFunc
 }
 
-// order is the input of the helper.
 type order struct {
 	Do           string            `json:"do"`
 	Folders      []string          `json:"folders"`
@@ -187,7 +186,6 @@ func (g *Agents) arguments(i int) []string {
 	}
 }
 
-// each calls f for all pods in parallel, and joins the errors in their order.
 func (g *Agents) each(f func(i int) error) error {
 	errs := make([]error, len(g.Pods))
 	var group sync.WaitGroup
@@ -225,7 +223,6 @@ func (g *Agents) inspect(ctx context.Context) (machines []string, err error) {
 	})
 }
 
-// noPython distinguishes a container without Python from other errors.
 func noPython(pod Pod, err error) error {
 	if fail.ReasonOf(err) == fail.PermissionDenied || errors.Is(err, context.Canceled) {
 		return err
@@ -286,7 +283,6 @@ func (g *Agents) startAgent(ctx, running context.Context, i int, o order, progra
 	}
 }
 
-// keepAlive sends requests to the agents until ctx is done.
 func (g *Agents) keepAlive(ctx context.Context) {
 	for _, client := range g.nodes {
 		go func() {

@@ -137,7 +137,6 @@ func unfit(pod corev1.Pod) error {
 	return nil
 }
 
-// notRunning returns why the container of a running pod does not run, nil if it runs.
 func notRunning(pod corev1.Pod, container string) error {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name != container || status.State.Running != nil {
@@ -152,7 +151,6 @@ func notRunning(pod corev1.Pod, container string) error {
 	return nil
 }
 
-// defaultContainer is kubectl's.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
 func (s Selection) containerOf(pod corev1.Pod) (corev1.Container, bool) {

@@ -38,7 +38,6 @@ type Plan struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// objects are those that --apply applies.
 func (p Plan) objects() []*unstructured.Unstructured {
 	var objects []*unstructured.Unstructured
 	for _, item := range p.Items {
@@ -131,7 +130,6 @@ func (r Request) attachmentsItem(copies []*unstructured.Unstructured) Item {
 	return item
 }
 
-// copied are the attachments' names once they are copied.
 func (r Request) copied() []string {
 	var names []string
 	for _, full := range r.Cluster.Network.RDMA.Attachments {

@@ -72,7 +72,6 @@ func getPool(ctx context.Context, client dynamic.Interface, name string) (Pool, 
 	return poolOf(object), nil
 }
 
-// poolOf reads the status that the machine config controller writes.
 func poolOf(object *unstructured.Unstructured) Pool {
 	var live machines.MachineConfigPool
 	// The API server has checked the types of all fields.
@@ -105,15 +104,12 @@ func poolOf(object *unstructured.Unstructured) Pool {
 	return p
 }
 
-// has reports whether all nodes have the MachineConfigs.
 func (p Pool) has(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(p.sources, name) })
 }
 
 // Follow watches the pool until all its nodes have the MachineConfigs of names. It reports changes of the counts,
-// and which node is drained or reboots.
-//
-// Errors: NodesUnavailable if the pool is degraded or paused, or the time is over; Cancelled.
+// and which node is drained or reboots. Errors: NodesUnavailable if the pool is degraded or paused, or the time is over; Cancelled.
 func Follow(ctx context.Context, c *kube.Clients, pool Pool, names []string, report func(string)) (Pool, error) {
 	last := ""
 	err := kube.Until(ctx, "pool "+pool.Name, c.Objects.Resource(poolResource()), metav1.ListOptions{FieldSelector: "metadata.name=" + pool.Name},

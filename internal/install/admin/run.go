@@ -101,7 +101,6 @@ func (o *Options) Apply(ctx context.Context, out, warnings io.Writer) error {
 	return err
 }
 
-// printNext prints what happens after applying, and the command that shows it.
 func printNext(out io.Writer, r Request, changes []install.Change, warnings []string) {
 	printWarnings(out, warnings)
 	if !slices.ContainsFunc(changes, func(change install.Change) bool { return change.Outcome != install.Unchanged }) {

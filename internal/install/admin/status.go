@@ -52,7 +52,6 @@ func (s Status) complete() bool {
 	return len(s.Warnings) == 0 && !slices.ContainsFunc(s.Rows, func(r Row) bool { return r.State == Missing || r.State == Differs })
 }
 
-// rolling reports whether some nodes lack what was applied.
 func (s Status) rolling() bool {
 	return s.Pool != nil && (s.Pool.State != poolUpdated || !s.Pool.has(s.configs))
 }
@@ -83,7 +82,6 @@ func Look(ctx context.Context, c *kube.Clients, r Request) (Status, error) {
 	return s.status, nil
 }
 
-// survey fills a status.
 type survey struct {
 	Request
 	clients *kube.Clients
@@ -110,7 +108,6 @@ func (s *survey) object(ctx context.Context, what string, want *unstructured.Uns
 
 func accept(*unstructured.Unstructured) (State, string) { return InPlace, "" }
 
-// objects adds the rows of objects that mlenv admin creates.
 func (s *survey) objects(ctx context.Context, wanted []*unstructured.Unstructured) {
 	for _, want := range wanted {
 		s.object(ctx, install.Title(want), want, Row{State: Missing, Detail: "mlenv admin --apply creates it"}, func(live *unstructured.Unstructured) (State, string) {

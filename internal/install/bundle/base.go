@@ -60,7 +60,6 @@ func ResolveBase(ctx context.Context, reference string) (Base, error) {
 	return base, nil
 }
 
-// labels adds OCI's annotations about a base image.
 func (b Base) labels(all map[string]string) map[string]string {
 	if b.Name != "" {
 		all["org.opencontainers.image.base.name"] = b.Name

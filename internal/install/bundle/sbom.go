@@ -51,7 +51,6 @@ func (s Source) SBOM(products []Product, licences []Licence) ([]byte, error) {
 	return indented(bill)
 }
 
-// changed is the time of the last change, or the Unix epoch if it is unknown.
 func (s Source) changed() time.Time {
 	if s.Changed.IsZero() {
 		return time.Unix(0, 0).UTC()
@@ -120,7 +119,6 @@ func newPackage(name, id, version, licence, purpose string) spdxPackage {
 	}
 }
 
-// notOfID matches what an SPDX identifier may not contain.
 var notOfID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
 func spdxID(kind string, parts ...string) string {

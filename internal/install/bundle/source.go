@@ -15,7 +15,6 @@ import (
 
 const module = "github.com/ml-dev-env/ml-dev-env"
 
-// home is the address of the sources.
 const home = "https://" + module
 
 // Source is what programs are compiled from.
@@ -50,7 +49,6 @@ func Describe(ctx context.Context, dir, version string) Source {
 	return source
 }
 
-// git is git's trimmed output, empty if git fails.
 func git(ctx context.Context, dir string, args ...string) string {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir

@@ -3,7 +3,9 @@
 package release
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -15,9 +17,13 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Request describes a release.
@@ -45,7 +51,6 @@ const (
 	sumsFile     = "SHA256SUMS"
 )
 
-// desks are the platforms of mlenv.
 func desks() []v1.Platform {
 	return []v1.Platform{
 		{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"},
@@ -179,7 +184,6 @@ func (r *Release) write(file string, content []byte) error {
 	return os.WriteFile(filepath.Join(r.request.To, file), content, 0o644)
 }
 
-// writeImages writes both layouts and the bill of materials of the steps image.
 func (r *Release) writeImages(work string) error {
 	at, err := name.NewTag(r.request.Repository + "/tasks:" + r.request.Source.Version)
 	if err != nil {
@@ -264,7 +268,6 @@ func (r *Release) Push(ctx context.Context, progress io.Writer) (bundle string, 
 	return r.Tasks.Push(ctx)
 }
 
-// notes are the changelog's section of the version.
 func (r Request) notes() ([]byte, error) {
 	heading := "[" + strings.TrimPrefix(r.Source.Version, "v") + "]"
 	if r.Snapshot {
@@ -281,7 +284,6 @@ func (r Request) notes() ([]byte, error) {
 	return []byte(notes), nil
 }
 
-// section is the text below the heading of a version.
 func section(changelog, heading string) (string, error) {
 	_, rest, found := strings.Cut(changelog, "\n## "+heading)
 	if !found {
@@ -293,4 +295,50 @@ func section(changelog, heading string) (string, error) {
 		return "", errors.New("nothing is below ## " + heading)
 	}
 	return rest + "\n", nil
+}
+
+// writeSums writes the checksums of all other files of the folder for sha256sum --check.
+func (r *Release) writeSums() error {
+	entries, err := os.ReadDir(r.request.To)
+	if err != nil {
+		return fmt.Errorf("writing the checksums: %w", err)
+	}
+	var sums strings.Builder
+	for _, entry := range entries {
+		content, err := os.ReadFile(filepath.Join(r.request.To, entry.Name()))
+		if err != nil {
+			return fmt.Errorf("writing the checksums: %w", err)
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), entry.Name())
+	}
+	return r.write(sumsFile, []byte(sums.String()))
+}
+
+const (
+	namespace = "ml-dev-env"
+	// clusterName is the cluster of install.yaml's Tasks: users create the ConfigMap with its cluster file.
+	clusterName = "default"
+)
+
+// writeInstall writes the objects of mlenv install except the cluster file.
+func (r *Release) writeInstall() error {
+	request := install.Request{Namespace: namespace, ServiceAccount: install.DefaultServiceAccount, StepsImage: r.StepsImage.Name()}
+	request.Cluster.Cluster.Name = clusterName
+	rendered, err := install.Render(request, os.DirFS(r.request.Source.Dir))
+	if err != nil {
+		return err
+	}
+	objects := []*unstructured.Unstructured{{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace},
+	}}}
+	for _, object := range rendered {
+		if object.GetKind() != "ConfigMap" || object.GetName() != cluster.ConfigMapPrefix+clusterName {
+			objects = append(objects, object)
+		}
+	}
+	var out bytes.Buffer
+	if err := step.WriteObjects(&out, objects); err != nil {
+		return err
+	}
+	return r.write(installFile, out.Bytes())
 }

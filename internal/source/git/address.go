@@ -129,7 +129,6 @@ func validHost(host string) bool {
 	})
 }
 
-// parseScp reads USER@HOST:PATH.
 func parseScp(text string) (a address, problem string) {
 	head, rest, ok := strings.Cut(text, ":")
 	switch {
@@ -148,13 +147,11 @@ func parseScp(text string) (a address, problem string) {
 	return address{scheme: "ssh", user: user, host: strings.ToLower(host), path: path.Clean(rest)}, ""
 }
 
-// cutUser cuts USER@HOST, whose user may be missing.
 func cutUser(text string) (user, host string) {
 	at := strings.LastIndex(text, "@")
 	return text[:max(0, at)], text[at+1:]
 }
 
-// withoutUser removes user info from what may be a URL.
 func withoutUser(text string) string {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {

@@ -125,7 +125,6 @@ func (a Auth) writeRoots(file string) (string, error) {
 	return file, os.WriteFile(file, append(system, a.roots...), 0o600)
 }
 
-// keyring returns credentials for their own host only.
 type keyring struct {
 	auth Auth
 	home address
@@ -143,7 +142,6 @@ func newKeyring(auth Auth, home address) keyring {
 	return keyring{auth: auth, home: home}
 }
 
-// basic returns user and password for a URL's host.
 func (k keyring) basic(scheme, host, port string) (user, password string, ok bool) {
 	if k.auth.password == "" || !strings.EqualFold(host, k.home.host) {
 		return "", "", false

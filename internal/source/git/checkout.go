@@ -40,7 +40,6 @@ type submodule struct {
 	commit string
 }
 
-// load fetches a repository's commit and writes its files, then those of its submodules.
 func (c *checkout) load(ctx context.Context, a address, revision, prefix string, depth int) error {
 	r, err := c.open(ctx, a, fmt.Sprintf("repository-%d", len(c.modules)), filepath.Join(c.root.Name(), prefix))
 	if err != nil {
@@ -123,7 +122,6 @@ func (m *module) config(ctx context.Context, name string) (map[string]string, er
 	return settings, nil
 }
 
-// fetchPointers replaces all LFS pointers by their objects, or refuses them.
 func (c *checkout) fetchPointers(ctx context.Context) error {
 	var found []pointerFile
 	for _, m := range c.modules {
@@ -156,7 +154,6 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 	return refusePointers(c.modules[0].address, found)
 }
 
-// place moves an LFS object to the paths of its pointers.
 func (c *checkout) place(object string, paths []string) error {
 	for i, path := range paths {
 		pointer, err := c.root.Lstat(path)
@@ -179,12 +176,8 @@ func (c *checkout) place(object string, paths []string) error {
 	return nil
 }
 
-const (
-	// maxDepth is how deep submodules may lie in each other.
-	maxDepth = 20
-	// maxModules is how many repositories a tree may consist of.
-	maxModules = 1000
-)
+// Limits of submodules in each other, and of the repositories of a tree.
+const maxDepth, maxModules = 20, 1000
 
 func (c *checkout) loadSubmodules(ctx context.Context, m *module, depth int) error {
 	if depth == maxDepth {
@@ -215,7 +208,6 @@ func (c *checkout) loadSubmodules(ctx context.Context, m *module, depth int) err
 	return nil
 }
 
-// submoduleURLs reads the URLs by path from .gitmodules, if it is a file.
 func (m *module) submoduleURLs(ctx context.Context) (map[string]string, error) {
 	settings, err := m.config(ctx, ".gitmodules")
 	if err != nil {

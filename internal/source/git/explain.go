@@ -45,7 +45,6 @@ const (
 	adviseConnection = "check the host and port in repo-url, and that the namespace's egress rules and proxy let it through"
 )
 
-// said reports whether a program failed with the message.
 func said(err error, message *regexp.Regexp) bool {
 	var exit *exitError
 	return errors.As(err, &exit) && message.MatchString(exit.text)
@@ -138,7 +137,6 @@ func (r *repository) output(ctx context.Context, doing string, err error) (text 
 	return exit.text, nil
 }
 
-// status returns the HTTP status in a message, 0 if it has none.
 func status(text string) int {
 	m := messageStatus.FindStringSubmatch(text)
 	if m == nil {
@@ -240,7 +238,6 @@ func (r *repository) explainLFS(ctx context.Context, err error) error {
 	return fail.Advise(fail.Becausef(fail.LFSPointers, "fetching LFS objects of %s: %s", r.address, r.words(text)), "%s", next)
 }
 
-// local advises about a full disk.
 func local(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fail.Advise(fail.Because(fail.DiskFull, err), "df -h   # the pack and the files need room at the same time")

@@ -18,9 +18,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/spf13/pflag"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -247,7 +246,6 @@ func parseSSH(args []string) (address, string, error) {
 	return a, strings.Join(args[1:], " "), nil
 }
 
-// writeFailure stores an error for the process that called git.
 func writeFailure(scratch string, err error) error {
 	content, errMarshal := json.Marshal(failure{Reason: fail.ReasonOf(err), Text: err.Error(), Next: fail.NextOf(err)})
 	if errMarshal != nil {

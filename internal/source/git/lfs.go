@@ -17,7 +17,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// fetchObjects replaces a module's pointers by their objects.
 func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []pointerFile) error {
 	if err := requireProgram("git-lfs"); err != nil {
 		return err
@@ -120,7 +119,6 @@ func parsePointer(content []byte) (pointer, bool) {
 	return pointer{strings.ToLower(string(id[1])), bytes}, err == nil
 }
 
-// refusePointers lists the pointers of a repository that is fetched without LFS.
 func refusePointers(a address, found []pointerFile) error {
 	var names []string
 	var bytes int64

@@ -124,11 +124,9 @@ func (l Listing) Lacks(name string) string {
 	if inside = slices.Compact(inside); len(inside) == 0 {
 		return fmt.Sprintf("it is not in commit %s, which has no folder %s", l.Commit, path.Dir(name))
 	}
-	if more := len(inside) - maxListed; more > 0 {
-		inside = append(inside[:maxListed], fmt.Sprintf("%d more", more))
+	const most = 12
+	if more := len(inside) - most; more > 0 {
+		inside = append(inside[:most], fmt.Sprintf("%d more", more))
 	}
 	return fmt.Sprintf("it is not in commit %s, which has %s in %s", l.Commit, strings.Join(inside, ", "), cmp.Or(strings.TrimSuffix(folder, "/"), "its top folder"))
 }
-
-// maxListed is how many neighbours of a missing file are named.
-const maxListed = 12

@@ -169,7 +169,6 @@ type repository struct {
 	namesOnly bool
 }
 
-// errAborted is the error of a program that printed the message abort.
 var errAborted = errors.New("aborted")
 
 // open creates an empty repository for one remote. It returns the repository with an error too, because the
@@ -294,7 +293,6 @@ func (r *repository) command(ctx context.Context, args []string, bounded bool) *
 	return cmd
 }
 
-// watchDisk cancels the context if the scratch folder grows beyond the limit.
 func (p *programs) watchDisk(ctx context.Context, cancel context.CancelCauseFunc) {
 	for ticks := time.Tick(500 * time.Millisecond); ; {
 		select {

@@ -12,9 +12,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
-// progressEvery is how often a long command logs its progress.
-const progressEvery = 5 * time.Second
-
 // progressLine is a line of git's progress, as
 //
 //	Receiving objects:  45% (450/1000), 1.20 MiB | 3.00 MiB/s
@@ -64,7 +61,7 @@ func (r *report) line(text string) {
 		r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", humanize.Count(objects, "object"), size, time.Since(r.started).Round(time.Millisecond)), "objects", objects, "seconds", time.Since(r.started).Seconds())
 		return
 	}
-	if now := time.Now(); now.Sub(r.last) >= progressEvery {
+	if now := time.Now(); now.Sub(r.last) >= 5*time.Second {
 		r.last = now
 		sentence := fmt.Sprintf("%s of %s: %s%%, %s of %s", what, r.address, percent, done, total)
 		if size != "" {

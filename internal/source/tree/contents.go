@@ -122,7 +122,6 @@ func ReadContents(ctx context.Context, r io.Reader, sizes map[Digest]int64, each
 	}
 }
 
-// content is one content of a stream, verified at its end.
 type content struct {
 	io.Reader
 	left int64

@@ -71,7 +71,6 @@ type folder struct {
 	ignore  *tree.Ignore
 }
 
-// watchAll watches every folder that is not left out.
 func (f *folder) watchAll() error {
 	ignore, err := tree.LoadWorkIgnore(f.dir)
 	if err != nil {

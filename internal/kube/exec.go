@@ -32,8 +32,7 @@ type ExitError struct{ Code int }
 func (e *ExitError) Error() string { return fmt.Sprintf("the command exited with %d", e.Code) }
 
 // Run runs the command over WebSockets, or over SPDY if the API server or a proxy refuses WebSockets. The end of ctx closes
-// the connection, which does not end the command with every container runtime. Errors: *ExitError, PermissionDenied,
-// AgentUnreachable.
+// the connection, but not the command with every runtime. Errors: *ExitError, PermissionDenied, AgentUnreachable.
 func (e Exec) Run(ctx context.Context, clients *Clients) error {
 	target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
 		Namespace(e.Namespace).Name(e.Pod).SubResource("exec").

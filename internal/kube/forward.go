@@ -24,13 +24,11 @@ import (
 const hangUpAfter = 5 * time.Second
 
 // DialPod connects to a port of a pod through the API server's port-forward, over WebSockets, or over SPDY if the API server
-// or a proxy on the way refuses WebSockets. Each connection has a request of its own, and lasts until one end closes it.
+// or a proxy on the way refuses WebSockets. If no process listens on the port, the first Read returns that error. Errors:
+// AgentUnreachable, PermissionDenied.
 //
 // It does not use client-go's PortForwarder, which sends all connections over one request, so that an unread stream stops
 // the others and one error closes all; which prints the pod's errors; and which listens on a port for every local user.
-//
-// The upgrade succeeds before anything reaches the pod: if no process listens on the port, the first Read returns that
-// error. Errors: AgentUnreachable, PermissionDenied.
 func DialPod(ctx context.Context, clients *Clients, namespace, pod string, port int) (net.Conn, error) {
 	target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
 		Namespace(namespace).Name(pod).SubResource("portforward").URL()

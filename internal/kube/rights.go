@@ -34,9 +34,7 @@ func (a Access) String() string {
 }
 
 // CheckAccess checks every right before any is used, so that a missing one does not leave half of the work done. doing is
-// the work, as in "applying".
-//
-// Errors: PermissionDenied with all that is refused.
+// the work, as in "applying". Errors: PermissionDenied with all that is refused.
 func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string, needed []Access) error {
 	var refused []string
 	for _, one := range needed {

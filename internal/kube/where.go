@@ -26,9 +26,8 @@ var ErrClusterUnknown = errors.New("the cluster cannot be identified")
 
 // CheckCluster compares cluster.api of a cluster file with config's cluster, without any permission. It is the same cluster
 // if the kubeconfig names the host, or if the API server shows a certificate for the file's host as TLS server name; the
-// file may omit "api.". CheckCluster only reads the certificate: requests verify it themselves.
-//
-// Errors: WrongCluster with both names; ErrClusterUnknown behind a proxy, without TLS, or if the network fails.
+// file may omit "api.". Requests verify the certificate themselves. Errors: WrongCluster with both names; ErrClusterUnknown
+// behind a proxy, without TLS, or if the network fails.
 func CheckCluster(ctx context.Context, config *rest.Config, api string) error {
 	wanted := hostOf(api)
 	names := []string{wanted}

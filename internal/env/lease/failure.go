@@ -6,6 +6,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -47,10 +48,7 @@ func (c Client) Conclude(ctx context.Context, name, runUID string, v Failure) er
 	}
 	for {
 		err := c.change(ctx, "concluding", name, runUID, func(lease *coordinationv1.Lease) error {
-			if lease.Annotations == nil {
-				lease.Annotations = map[string]string{}
-			}
-			lease.Annotations[failureAnnotation] = string(content)
+			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, failureAnnotation, string(content))
 			return nil
 		})
 		if !kube.Transient(err) {

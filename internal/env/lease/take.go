@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -39,14 +38,10 @@ type Request struct {
 	Duration time.Duration
 }
 
-// Take takes the Lease of an environment, or takes it again for the same holder: then the request's owner and
-// duration replace the earlier ones.
-//
-// An expired Lease of a person, or of a run that has ended or is gone, is deleted and recreated. With a new Lease
-// Take waits until nothing of earlier environments of that name is left, so that no object can come from one.
-//
-// Errors: EnvironmentBusy as *Busy, PermissionDenied; TeardownIncomplete if something is left at ctx's deadline,
-// although the Lease is then held.
+// Take takes the Lease of an environment, or takes it again for the same holder with the new owner and duration. It
+// replaces an expired Lease, unless the holder's run is active. With a new Lease it waits until nothing of earlier
+// environments of that name is left. Errors: EnvironmentBusy as *Busy, PermissionDenied; TeardownIncomplete if something
+// is left at ctx's deadline, although the Lease is then held.
 func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 	if r.Holder.ID == "" {
 		return nil, fail.Becausef(fail.InvalidInput, "taking environment %s/%s: the holder has no ID: want a PipelineRun's UID or a person", c.Namespace, r.Name)
@@ -136,10 +131,9 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	lease = lease.DeepCopy()
 	lease.Name, lease.Namespace = r.Name, c.Namespace
 	delete(lease.Annotations, failureAnnotation)
-	if lease.Labels == nil {
-		lease.Labels = map[string]string{}
+	for key, value := range objects.Labels(r.Name) {
+		metav1.SetMetaDataLabel(&lease.ObjectMeta, key, value)
 	}
-	maps.Copy(lease.Labels, objects.Labels(r.Name))
 	lease.OwnerReferences = nil
 	if r.Owner != nil {
 		lease.OwnerReferences = []metav1.OwnerReference{*r.Owner}
@@ -149,11 +143,8 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 		if r.Holder.Run {
 			kind = kindRun
 		}
-		if lease.Annotations == nil {
-			lease.Annotations = map[string]string{}
-		}
-		lease.Annotations[HolderName] = r.Holder.Display
-		lease.Annotations[HolderKind] = kind
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, HolderName, r.Holder.Display)
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, HolderKind, kind)
 		lease.Spec.HolderIdentity = &r.Holder.ID
 		lease.Spec.AcquireTime = &now
 	}

@@ -31,8 +31,7 @@ func ParseServices(text string) []string {
 		return names
 	}
 	names := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
-	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
 // ServiceObjects are those of the services on node 0.

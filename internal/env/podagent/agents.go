@@ -242,45 +242,41 @@ func (g *Agents) startAgent(ctx, running context.Context, i int, o order, progra
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	running, stop := context.WithCancel(running)
+	defer context.AfterFunc(ctx, stop)()
 	out, in := io.Pipe()
-	ended := make(chan error, 1)
 	g.requests.Go(func() {
 		defer stop()
-		err := g.run(running, i, o, program, in)
-		in.CloseWithError(err)
-		ended <- err
+		in.CloseWithError(g.run(running, i, o, program, in))
 	})
-	lines := make(chan []byte, 1)
-	go func() {
-		line, _ := bufio.NewReader(out).ReadBytes('\n')
-		lines <- line
-		_, _ = io.Copy(io.Discard, out) // ends with the request
-	}()
+	discard := func() error {
+		_, err := io.Copy(io.Discard, out) // ends with the request
+		return err
+	}
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	var answer struct {
+		agent.Endpoint
+		Problems []string
+	}
+	if json.Unmarshal(line, &answer) == nil && answer.Port > 0 {
+		go discard()
+		return answer.Port, nil
+	}
 	pod := g.Pods[i]
-	failed := func(err error) error {
-		return fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: %w", pod.Name, err), "oc describe pod %s", pod.Name)
+	if answer.Problems != nil {
+		go discard()
+		return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: container %s has no folder that can be written and run from: %s",
+			pod.Name, pod.Container, strings.Join(answer.Problems, "; ")), "mount an emptyDir at /tmp")
 	}
-	select {
-	case line := <-lines:
-		var answer struct {
-			agent.Endpoint
-			Problems []string
-		}
-		if json.Unmarshal(line, &answer) == nil && answer.Port > 0 {
-			return answer.Port, nil
-		}
-		if answer.Problems != nil {
-			return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: container %s has no folder that can be written and run from: %s",
-				pod.Name, pod.Container, strings.Join(answer.Problems, "; ")), "mount an emptyDir at /tmp")
-		}
-		if err := <-ended; err != nil {
-			return 0, failed(err)
-		}
-		return 0, failed(fmt.Errorf("it printed %q: want its port", line))
-	case <-ctx.Done():
-		stop()
-		return 0, failed(ctx.Err())
+	if err == nil {
+		err = discard()
 	}
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case err == nil, errors.Is(err, io.EOF):
+		err = fmt.Errorf("it printed %q: want its port", line)
+	}
+	return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: %w", pod.Name, err), "oc describe pod %s", pod.Name)
 }
 
 func (g *Agents) keepAlive(ctx context.Context) {

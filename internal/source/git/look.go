@@ -34,8 +34,7 @@ type Listing struct {
 
 // Look finds the commit of a source and the names of its files. It fetches no contents, which the server must support: a
 // Listing is incomplete for a server without partial clones, and for a repository beyond Look's limits. dir must exist.
-// The reasons are InvalidInput, RepositoryUnavailable, HostKeyUnknown and RevisionNotFound, whatever Fetch would do
-// later.
+// The reasons are InvalidInput, RepositoryUnavailable, HostKeyUnknown and RevisionNotFound.
 func Look(ctx context.Context, log *slog.Logger, dir string, s Source) (Listing, error) {
 	home, err := parseAddress(s.URL)
 	if err != nil {

@@ -235,14 +235,14 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	case stdout.full:
 		return "", errOutput
 	case err != nil:
-		return "", &exitError{text: strings.TrimSpace(strings.TrimSpace(string(stderr.said)) + "\n" + signalOf(cmd)), err: err}
+		_, signal, _ := strings.Cut(err.Error(), "signal: ")
+		return "", &exitError{text: strings.TrimSpace(strings.TrimSpace(string(stderr.said)) + "\n" + signal), err: err}
 	}
 	return stdout.buffer.String(), nil
 }
 
-// remote runs a command of git that asks the server, again if the server cannot be reached or breaks off: the cluster's DNS and
-// network can fail for a moment. An attempt to reach it that took long would take as long again, so it is not repeated, nor one
-// for which no time is left.
+// remote runs a command of git that asks the server, again if the server cannot be reached or breaks off: a cluster's DNS and
+// network can fail for a moment. It does not repeat an attempt that took long, or for which no time is left.
 func (r *repository) remote(ctx context.Context, args ...string) (string, error) {
 	const long = 20 * time.Second // DNS may need ten to give up, a connection two minutes
 	for left, pause := r.limits.retries, r.limits.pause; ; left, pause = left-1, 2*pause {
@@ -262,14 +262,6 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 		}
 		_ = os.Remove(filepath.Join(r.scratch, failureName)) // a later failure has another cause
 	}
-}
-
-// signalOf names the signal that killed a program, "" for none.
-func signalOf(cmd *exec.Cmd) string {
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return status.Signal().String()
-	}
-	return ""
 }
 
 // command is git in a process group of its own, which is killed when the context ends.

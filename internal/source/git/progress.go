@@ -12,11 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
-// progressLine is a line of git's progress, as
-//
-//	Receiving objects:  45% (450/1000), 1.20 MiB | 3.00 MiB/s
-//
-// or of git-lfs, which begins with Downloading LFS objects.
+// progressLine is a line of git's or git-lfs' progress: Receiving objects:  45% (450/1000), 1.20 MiB | 3.00 MiB/s.
 var progressLine = regexp.MustCompile(`^([A-Z][A-Za-z ]+): +(\d+)% \((\d+)/(\d+)\)(?:, ([0-9.]+ [a-zA-Z]+) \| [^,]*)?(, done\.?)?$`)
 
 // report reads stderr of git: it logs progress and keeps the rest.

@@ -24,8 +24,6 @@ const (
 //   - an entry beneath a file or a link, or beneath a folder listed as empty;
 //   - links that lead out of the tree, by themselves or through other links;
 //   - fields that an entry of its kind does not have, invalid digests, and two sizes of one content.
-//
-// So a folder has exactly one manifest that passes.
 func (m Manifest) Check() error {
 	return m.problems().err("checking a tree")
 }

@@ -41,11 +41,8 @@ func (c Change) String() string {
 }
 
 // Folder reports changes in dir and the folders below it until ctx ends, except for files that a scan with
-// tree.LoadWorkIgnore leaves out. A change that comes before the caller has received an earlier one is added to it.
-//
-//   - Folder misses no change after it has returned, in new folders either.
-//   - A new folder is watched before its change is reported, so that a caller that then reads it sees everything.
-//   - Changed ignore files take effect.
+// tree.LoadWorkIgnore leaves out. A change that comes before the caller has received an earlier one is added to it. Folder
+// misses no change after it has returned: it watches a new folder before it reports it. Changed ignore files take effect.
 func Folder(ctx context.Context, dir string) (<-chan Change, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

@@ -33,8 +33,7 @@ type Object interface {
 type ApplyOptions struct {
 	// Manager owns the fields that are sent. FieldManager if empty.
 	Manager string
-	// DryRun has the API server check the object and change nothing.
-	DryRun bool
+	DryRun  bool
 }
 
 // Patcher is a typed or dynamic client of one kind.

@@ -67,6 +67,18 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 	}
 }
 
+// UntilOne is Until for the object of one name. done gets nil while it does not exist.
+func UntilOne[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], name string, done func(T) (bool, error)) error {
+	return Until(ctx, what, source, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(found []T) (bool, error) {
+		var one T
+		// client-go's fake ignores the field selector.
+		if i := slices.IndexFunc(found, func(object T) bool { return object.GetName() == name }); i >= 0 {
+			one = found[i]
+		}
+		return done(one)
+	})
+}
+
 func lastly(cause, err error) error {
 	if err == nil {
 		return cause

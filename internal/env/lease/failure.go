@@ -18,16 +18,14 @@ const failureAnnotation = "ml-dev-env/failure"
 // Failure is the first final failure of a step: the run that holds the Lease has only its finally tasks left. It survives
 // the step's pod, whose results can be lost with its node, and shows the reaper that the run does not need the environment any more.
 type Failure struct {
-	// Task is the step's task in the pipeline.
 	Task    string      `json:"task"`
 	Reason  fail.Reason `json:"reason"`
 	Message string      `json:"message"`
 	// Cause is the rank that failed first, nil if the failure is no rank's.
-	Cause *cause.Culprit `json:"cause,omitempty"`
-	// Metrics is the step's result of this name.
-	Metrics string    `json:"metrics,omitempty"`
-	Started time.Time `json:"started"`
-	Ended   time.Time `json:"ended"`
+	Cause   *cause.Culprit `json:"cause,omitempty"`
+	Metrics string         `json:"metrics,omitempty"`
+	Started time.Time      `json:"started"`
+	Ended   time.Time      `json:"ended"`
 }
 
 // FailureOf returns the failure in a Lease, nil for none.

@@ -59,8 +59,7 @@ type Holder struct {
 	ID string
 	// Display is the run's name, or the user's.
 	Display string
-	// Run is true for a PipelineRun.
-	Run bool
+	Run     bool
 }
 
 // String names the holder in messages.

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -29,7 +28,6 @@ const repeatEvery = 30 * time.Second
 
 // Request is for the Lease of one environment.
 type Request struct {
-	// Name of the environment and of its Lease.
 	Name   string
 	Holder Holder
 	// Owner is the run that deletes the environment with itself, nil for an environment that outlives its run, or has none.
@@ -192,16 +190,7 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 
 // watch calls done with the Lease, nil while there is none, until done returns true or an error.
 func (c Client) watch(ctx context.Context, name string, done func(*coordinationv1.Lease) (bool, error)) error {
-	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
-	return kube.Until(ctx, fmt.Sprintf("lease %s/%s", c.Namespace, name), c.Kube.CoordinationV1().Leases(c.Namespace), options,
-		func(leases []*coordinationv1.Lease) (bool, error) {
-			for _, lease := range leases {
-				if lease.Name == name {
-					return done(lease)
-				}
-			}
-			return done(nil)
-		})
+	return kube.UntilOne(ctx, fmt.Sprintf("lease %s/%s", c.Namespace, name), c.Kube.CoordinationV1().Leases(c.Namespace), name, done)
 }
 
 func (c Client) logOnChange() func(message string, attributes ...any) {

@@ -35,8 +35,7 @@ type Pool struct {
 	Ready    int32  `json:"ready"`
 	Degraded int32  `json:"degraded"`
 	Paused   bool   `json:"paused"`
-	// Message is why the pool is degraded.
-	Message string `json:"message,omitempty"`
+	Message  string `json:"message,omitempty"`
 	// Current and Target are the rendered configurations that all nodes have, and that they will have.
 	Current string `json:"current"`
 	Target  string `json:"target"`
@@ -112,13 +111,12 @@ func (p Pool) has(names []string) bool {
 // and which node is drained or reboots. Errors: NodesUnavailable if the pool is degraded or paused, or the time is over; Cancelled.
 func Follow(ctx context.Context, c *kube.Clients, pool Pool, names []string, report func(string)) (Pool, error) {
 	last := ""
-	err := kube.Until(ctx, "pool "+pool.Name, c.Objects.Resource(poolResource()), metav1.ListOptions{FieldSelector: "metadata.name=" + pool.Name},
-		func(pools []*unstructured.Unstructured) (bool, error) {
-			at := slices.IndexFunc(pools, func(p *unstructured.Unstructured) bool { return p.GetName() == pool.Name })
-			if at < 0 {
+	err := kube.UntilOne(ctx, "pool "+pool.Name, c.Objects.Resource(poolResource()), pool.Name,
+		func(live *unstructured.Unstructured) (bool, error) {
+			if live == nil {
 				return false, fail.Becausef(fail.NodesUnavailable, "following pool %s: it was deleted", pool.Name)
 			}
-			pool = poolOf(pools[at])
+			pool = poolOf(live)
 			if line := pool.String() + nodesOf(ctx, c, pool); line != last {
 				last = line
 				report(line)

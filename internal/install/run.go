@@ -23,16 +23,11 @@ import (
 
 // Options are the installation, and how to report it.
 type Options struct {
+	// Request is completed by the cluster file at Path. Its StepsImage may be by tag.
+	Request
+	Path string
 	// Flags choose the cluster, and the namespace unless the cluster file names it.
-	Flags kube.Flags
-	// ClusterFile is the path of the cluster file.
-	ClusterFile string
-	// StepsImage may be by tag.
-	StepsImage     string
-	ServiceAccount string
-	// Admin adds rights for the whole cluster.
-	Admin bool
-	// DryRun changes nothing.
+	Flags  kube.Flags
 	DryRun bool
 	Output step.OutputFlag
 	Carry  Carry
@@ -44,14 +39,12 @@ type Carry func(ctx context.Context, client dynamic.Interface, namespace, image 
 
 // Run installs, or prints the objects. files has tasks/ and pipelines/.
 func Run(ctx context.Context, out, warnings io.Writer, files fs.FS, o Options) error {
-	content, file, err := clusterfile.Read(o.ClusterFile)
-	if err != nil {
+	request := o.Request
+	var err error
+	if request.ClusterFile, request.Cluster, err = clusterfile.Read(o.Path); err != nil {
 		return err
 	}
-	request := Request{
-		Cluster: file, ClusterFile: content, Namespace: cmp.Or(o.Flags.Namespace, file.Cluster.Namespace),
-		ServiceAccount: o.ServiceAccount, ClusterRole: o.Admin,
-	}
+	request.Namespace = cmp.Or(o.Flags.Namespace, request.Cluster.Cluster.Namespace)
 	if request.StepsImage, err = byDigest(ctx, o.StepsImage); err != nil {
 		return err
 	}

@@ -29,8 +29,7 @@ const buildSelector = "app.kubernetes.io/managed-by=ml-dev-env,app.kubernetes.io
 // Removal is what to remove from a namespace.
 type Removal struct {
 	Namespace string
-	// Receipts also deletes the receipts of runs.
-	Receipts bool
+	Receipts  bool
 	// Admin also deletes what install --admin created: the namespace's binding, and with the last binding the ClusterRole.
 	Admin bool
 	// EndRuns cancels runs and deletes environments. Without it, they are an error.

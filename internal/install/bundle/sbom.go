@@ -17,7 +17,6 @@ import (
 
 // Product is something that a release publishes: programs, alone or in an image.
 type Product struct {
-	// Name for readers.
 	Name string
 	// Image is the digest of the image that contains the programs, if there is one.
 	Image v1.Hash

@@ -19,7 +19,6 @@ const home = "https://" + module
 
 // Source is what programs are compiled from.
 type Source struct {
-	// Dir is the folder of the sources.
 	Dir     string
 	Version string
 	// Revision is the last commit that changed a source of the programs, and Changed its time; both are empty outside git.

@@ -4,6 +4,7 @@ package release
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -71,12 +72,10 @@ func CheckVersion(version string) error {
 
 // Release is a release that is built and not pushed.
 type Release struct {
-	request Request
-	steps   bundle.StepsRelease
-	// StepsImage is the future reference of the image.
+	request    Request
+	steps      bundle.StepsRelease
 	StepsImage name.Digest
-	// Tasks are the bundles of Tasks and Pipelines.
-	Tasks bundle.TektonRelease
+	Tasks      bundle.TektonRelease
 }
 
 // steps builds the steps image with Mozilla's certificate authorities, so that the digest is the same on any machine.
@@ -113,14 +112,10 @@ func (r Request) base(ctx context.Context) (bundle.Base, error) {
 	reference := r.Base
 	if reference == "" {
 		recorded, err := os.ReadFile(filepath.Join(r.Source.Dir, baseFile))
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			reference = bundle.DefaultBase
-		case err != nil:
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return bundle.Base{}, err
-		default:
-			reference = strings.TrimSpace(string(recorded))
 		}
+		reference = cmp.Or(strings.TrimSpace(string(recorded)), bundle.DefaultBase)
 	}
 	return bundle.ResolveBase(ctx, reference)
 }

@@ -63,9 +63,8 @@ func SettingsOf(facts []agent.Facts) Settings {
 type Network struct {
 	Settings
 	// Facts and Plans are each node's, nil in mode TCP.
-	Facts []rdma.Facts
-	Plans []rdma.Plan
-	// Between are the findings between nodes.
+	Facts   []rdma.Facts
+	Plans   []rdma.Plan
 	Between []fail.Finding
 	// Environments are the variables of the nodes' processes, by node.
 	Environments map[int]map[string]string

@@ -178,6 +178,5 @@ type Certificates struct {
 	CA []byte
 	// ServerCert and ServerKey are the agents', of all nodes.
 	ServerCert, ServerKey []byte
-	// ClientCert and ClientKey are the steps'.
 	ClientCert, ClientKey []byte
 }

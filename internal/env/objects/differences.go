@@ -30,9 +30,7 @@ const (
 
 // Difference is one thing in which a live environment differs from the wanted one.
 type Difference struct {
-	// Path in the StatefulSet, such as spec.replicas or spec.template.spec.containers[train].env[NCCL_DEBUG].
 	Path string
-	// What is the path in words.
 	What string
 	// Old and New are the values, "none" for a missing one.
 	Old, New string

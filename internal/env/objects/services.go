@@ -40,8 +40,7 @@ type ServiceObjects struct {
 	Secret *corev1.Secret
 	// NodeZero is nil without services.
 	NodeZero *corev1.Service
-	// Routes exist only on request.
-	Routes []*routev1.Route
+	Routes   []*routev1.Route
 }
 
 // All are the objects that exist.

@@ -44,9 +44,7 @@ const (
 
 // Cluster reaches the containers.
 type Cluster struct {
-	// Exec runs a command in a pod's container until it ends.
-	Exec func(ctx context.Context, pod Pod, command []string, stdin io.Reader, stdout, stderr io.Writer) error
-	// Forward connects to a port on a pod's loopback.
+	Exec    func(ctx context.Context, pod Pod, command []string, stdin io.Reader, stdout, stderr io.Writer) error
 	Forward func(ctx context.Context, pod Pod, port int) (net.Conn, error)
 }
 

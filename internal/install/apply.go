@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rogpeppe/go-internal/diff"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
+	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -41,7 +43,6 @@ type Change struct {
 }
 
 // Apply applies an object by server-side apply. With dryRun the API server only checks it and reports what would change.
-//
 // Errors: PermissionDenied; InvalidInput if the namespace, or what provides the kind, such as Tekton, is missing.
 func Apply(ctx context.Context, client dynamic.Interface, object *unstructured.Unstructured, dryRun bool) (Change, error) {
 	change := Change{Object: Title(object)}
@@ -88,9 +89,7 @@ func ApplyAll(ctx context.Context, client dynamic.Interface, objects []*unstruct
 }
 
 // TryAll lets the API server check all objects without changing anything, including admission and RBAC's rule
-// that a user cannot grant rights that they lack.
-//
-// Errors: all those of Apply, joined.
+// that a user cannot grant rights that they lack. Its error joins all those of Apply.
 func TryAll(ctx context.Context, client dynamic.Interface, objects []*unstructured.Unstructured) ([]Change, error) {
 	var changes []Change
 	var problems []error
@@ -123,27 +122,48 @@ func contains(objects []*unstructured.Unstructured, kind, name string) bool {
 	return slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name })
 }
 
-// problem adds the reason to an error of the API server.
 func problem(object *unstructured.Unstructured, err error) error {
 	var status apierrors.APIStatus
 	// If an object or a namespace is missing, the details have its name; if the kind is unknown, they have none.
 	unknownKind := errors.As(err, &status) && apierrors.IsNotFound(err) && (status.Status().Details == nil || status.Status().Details.Name == "")
 	kind := object.GroupVersionKind()
-	if next := providerOf(kind.Group); next != "" && unknownKind {
+	if next := providers[kind.Group]; next != "" && unknownKind {
 		return fail.Advise(fail.Because(fail.InvalidInput, err), "the cluster has no %s: %s", kind.GroupVersion(), next)
 	}
 	return kube.Problem(err)
 }
 
-// providerOf is the advice for a cluster without an API group; "" for groups that every cluster has.
-func providerOf(group string) string {
-	switch group {
-	case "tekton.dev":
-		return "install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)"
-	case "k8s.cni.cncf.io":
-		return "install Multus (on OpenShift, the SR-IOV Network Operator creates the attachments)"
-	case "security.openshift.io", "machineconfiguration.openshift.io":
-		return "only OpenShift has it"
+// providers is the advice for a cluster without an API group.
+var providers = map[string]string{
+	"tekton.dev":                        "install Tekton (on OpenShift the operator Red Hat OpenShift Pipelines)",
+	"k8s.cni.cncf.io":                   "install Multus (on OpenShift, the SR-IOV Network Operator creates the attachments)",
+	"security.openshift.io":             "only OpenShift has it",
+	"machineconfiguration.openshift.io": "only OpenShift has it",
+}
+
+// difference is the unified diff of two states of an object without the API server's own fields, or "".
+func difference(before, after *unstructured.Unstructured) (string, error) {
+	old, err := readable(before)
+	if err != nil {
+		return "", err
 	}
-	return ""
+	now, err := readable(after)
+	if err != nil {
+		return "", err
+	}
+	return string(diff.Diff("live "+Title(before), old, "installed "+Title(after), now)), nil
+}
+
+// readable is an object's YAML without the fields that change by themselves.
+func readable(object *unstructured.Unstructured) ([]byte, error) {
+	object = object.DeepCopy()
+	for _, field := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink"} {
+		unstructured.RemoveNestedField(object.Object, "metadata", field)
+	}
+	unstructured.RemoveNestedField(object.Object, "status")
+	text, err := yaml.Marshal(object.Object)
+	if err != nil {
+		return nil, fmt.Errorf("printing %s: %w", Title(object), err)
+	}
+	return text, nil
 }

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // apiServer keeps what is applied and gives it a new resource version when it
@@ -171,7 +172,7 @@ func start(t *testing.T, refuse map[string]string) (*apiServer, dynamic.Interfac
 	return s, clients.Objects
 }
 
-func startBoth(t *testing.T, refuse map[string]string) (*apiServer, Clients) {
+func startBoth(t *testing.T, refuse map[string]string) (*apiServer, *kube.Clients) {
 	t.Helper()
 	s := &apiServer{objects: map[string]map[string]any{}, bodies: map[string]string{}, refuse: refuse}
 	server := httptest.NewServer(s)
@@ -185,7 +186,7 @@ func startBoth(t *testing.T, refuse map[string]string) (*apiServer, Clients) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s, Clients{Kube: typed, Objects: client}
+	return s, &kube.Clients{Kube: typed, Objects: client}
 }
 
 func applyAll(t *testing.T, client dynamic.Interface, objects []*unstructured.Unstructured) map[Outcome]int {

@@ -11,18 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
-
-// Clients talk to the cluster.
-type Clients struct {
-	Kube    kubernetes.Interface
-	Objects dynamic.Interface
-}
 
 // Report lists what an install changed, or would change in a dry run.
 type Report struct {
@@ -35,11 +28,9 @@ type Report struct {
 
 // Install applies the objects to the namespace, and deletes those that an earlier install created and that are no
 // longer among them. Before it changes anything, it checks all rights and lets the API server check every object; a
-// dry run ends there.
-//
-// Errors: PermissionDenied with all refusals; InvalidInput if the namespace or Tekton is missing. If an object fails
-// after all checks, the report has what was changed before it.
-func Install(ctx context.Context, c Clients, namespace string, objects []*unstructured.Unstructured, dryRun bool) (Report, error) {
+// dry run ends there. Errors: PermissionDenied with all refusals; InvalidInput if the namespace or Tekton is missing. If an
+// object fails after all checks, the report has what was changed before it.
+func Install(ctx context.Context, c *kube.Clients, namespace string, objects []*unstructured.Unstructured, dryRun bool) (Report, error) {
 	report := Report{Namespace: namespace, DryRun: dryRun, Changes: []Change{}}
 	obsolete, notes := labelled(ctx, c.Objects, namespace, PartLabel+"="+NamespacePart)
 	report.Notes = append(report.Notes, notes...)

@@ -70,7 +70,6 @@ func Title(object *unstructured.Unstructured) string {
 	return strings.ToLower(object.GetKind()) + "/" + object.GetName()
 }
 
-// accesses are what the verbs need on each of the objects.
 func accesses(objects []*unstructured.Unstructured, verbs ...string) []kube.Access {
 	var needed []kube.Access
 	for _, o := range objects {

@@ -7,11 +7,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/cronjob"
 )
 
-// reaperName is the name of all objects of the reaper.
 const reaperName = "mlenv-reaper"
-
-// reaperDeadline is shorter than the minute after which the next Job starts.
-const reaperDeadline = 58 // seconds
 
 // reaper releases abandoned environments, outside all runs and with its own rights: it reads the state of holders, and can
 // delete only Leases.
@@ -25,7 +21,7 @@ func (r Request) reaper() []runtime.Object {
 	// termination of Job Pods): a pod on a lost node would block all later Jobs. Two Jobs in parallel are harmless, because
 	// each deletes only Leases that have not changed since it read them.
 	spec.Spec.ConcurrencyPolicy = batchv1.ReplaceConcurrent
-	spec.Spec.JobTemplate.Spec.ActiveDeadlineSeconds = new(int64(reaperDeadline))
+	spec.Spec.JobTemplate.Spec.ActiveDeadlineSeconds = new(int64(58)) // the next Job starts after a minute
 	return append(job.Account(
 		rule("coordination.k8s.io", "leases")("get", "list", "delete"),
 		rule("tekton.dev", "pipelineruns")("get"),

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
-	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,9 +16,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
-
-// clusterKey is the key of the cluster file in its ConfigMap.
-const clusterKey = "cluster.yaml"
 
 // DefaultServiceAccount is the steps' account unless a flag names another.
 const DefaultServiceAccount = "mlenv-pipeline"
@@ -40,13 +36,9 @@ type Request struct {
 // Render renders the objects in the order in which to apply them. files has tasks/NAME/NAME.yaml and
 // pipelines/NAME/NAME.yaml.
 func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) {
-	var objects []*unstructured.Unstructured
-	for _, typed := range request.typed() {
-		object, err := Untyped(typed)
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, object)
+	objects, err := Untyped(request.typed())
+	if err != nil {
+		return nil, err
 	}
 	fromBundle, err := bundle.Objects(files)
 	if err != nil {
@@ -57,39 +49,34 @@ func Render(request Request, files fs.FS) ([]*unstructured.Unstructured, error) 
 			return nil, err
 		}
 		object.SetNamespace(request.Namespace)
-		mark(object)
+		for key, value := range Labels(NamespacePart) {
+			if err := unstructured.SetNestedField(object.Object, value, "metadata", "labels", key); err != nil {
+				return nil, fmt.Errorf("labelling %s: %w", Title(object), err)
+			}
+		}
 		objects = append(objects, object)
 	}
 	return objects, nil
 }
 
-// Untyped converts an object for Apply.
-func Untyped(typed runtime.Object) (*unstructured.Unstructured, error) {
-	fields, err := kube.Fields(typed)
-	if err != nil {
-		return nil, fmt.Errorf("rendering %T: %w", typed, err)
+// Untyped converts objects for Apply.
+func Untyped(typed []runtime.Object) (objects []*unstructured.Unstructured, err error) {
+	for _, each := range typed {
+		fields, err := kube.Fields(each)
+		if err != nil {
+			return nil, fmt.Errorf("rendering %T: %w", each, err)
+		}
+		objects = append(objects, &unstructured.Unstructured{Object: fields})
 	}
-	return &unstructured.Unstructured{Object: fields}, nil
-}
-
-// mark adds the labels of installed objects.
-func mark(object *unstructured.Unstructured) {
-	labels := object.GetLabels()
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	maps.Copy(labels, Labels(NamespacePart))
-	object.SetLabels(labels)
+	return objects, nil
 }
 
 // defaults are few: the steps read all other defaults from the cluster file that the run's param cluster names, which can be
 // another installed one. The exceptions are Secrets, because only the name of a param can be mounted.
-func (r Request) defaults() []bundle.Default {
-	return []bundle.Default{
-		{Param: "cluster", Value: r.Cluster.Cluster.Name},
-		{Param: "steps-image", Value: r.StepsImage},
-		{Param: "pull-secret", Value: r.pullSecret()},
-		{Param: "notify", Value: cmp.Or(r.Cluster.Notify.Secret, "none")},
+func (r Request) defaults() map[string]string {
+	return map[string]string{
+		"cluster": r.Cluster.Cluster.Name, "steps-image": r.StepsImage, "pull-secret": r.pullSecret(),
+		"notify": cmp.Or(r.Cluster.Notify.Secret, "none"),
 	}
 }
 
@@ -112,7 +99,7 @@ func (r Request) typed() []runtime.Object {
 	objects := []runtime.Object{
 		&corev1.ConfigMap{
 			ObjectMeta: r.meta(cluster.ConfigMapPrefix + r.Cluster.Cluster.Name),
-			Data:       map[string]string{clusterKey: string(r.ClusterFile)},
+			Data:       map[string]string{"cluster.yaml": string(r.ClusterFile)},
 		},
 		trusted, r.serviceAccount(), r.role(), r.roleBinding(),
 	}

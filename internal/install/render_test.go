@@ -2,7 +2,6 @@ package install
 
 import (
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +11,6 @@ import (
 	mldevenv "github.com/ml-dev-env/ml-dev-env"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
-	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
@@ -142,8 +140,7 @@ func TestPullSecretOfSteps(t *testing.T) {
 	} {
 		r := request(t)
 		r.Cluster.Image = test.image
-		i := slices.IndexFunc(r.defaults(), func(d bundle.Default) bool { return d.Param == "pull-secret" })
-		if got := r.defaults()[i].Value; got != test.want {
+		if got := r.defaults()["pull-secret"]; got != test.want {
 			t.Errorf("%+v: %s, want %s", test.image, got, test.want)
 		}
 	}

@@ -125,7 +125,6 @@ func (r Request) subjects() []rbacv1.Subject {
 	return []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: r.ServiceAccount, Namespace: r.Namespace}}
 }
 
-// rule returns a function that takes the verbs.
 func rule(group string, resources ...string) func(verbs ...string) rbacv1.PolicyRule {
 	return func(verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}

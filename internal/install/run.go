@@ -8,27 +8,26 @@ import (
 	"io"
 	"io/fs"
 
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Options are the installation, and how to report it.
 type Options struct {
+	// Request is completed by the cluster file at Path. Its StepsImage may be by tag.
+	Request
+	Path string
 	// Flags choose the cluster, and the namespace unless the cluster file names it.
-	Flags kube.Flags
-	// ClusterFile is the path of the cluster file.
-	ClusterFile string
-	// StepsImage may be by tag.
-	StepsImage     string
-	ServiceAccount string
-	// Admin adds rights for the whole cluster.
-	Admin bool
-	// DryRun changes nothing.
+	Flags  kube.Flags
 	DryRun bool
 	Output step.OutputFlag
 	Carry  Carry
@@ -40,14 +39,12 @@ type Carry func(ctx context.Context, client dynamic.Interface, namespace, image 
 
 // Run installs, or prints the objects. files has tasks/ and pipelines/.
 func Run(ctx context.Context, out, warnings io.Writer, files fs.FS, o Options) error {
-	content, file, err := clusterfile.Read(o.ClusterFile)
-	if err != nil {
+	request := o.Request
+	var err error
+	if request.ClusterFile, request.Cluster, err = clusterfile.Read(o.Path); err != nil {
 		return err
 	}
-	request := Request{
-		Cluster: file, ClusterFile: content, Namespace: cmp.Or(o.Flags.Namespace, file.Cluster.Namespace),
-		ServiceAccount: o.ServiceAccount, ClusterRole: o.Admin,
-	}
+	request.Namespace = cmp.Or(o.Flags.Namespace, request.Cluster.Cluster.Namespace)
 	if request.StepsImage, err = byDigest(ctx, o.StepsImage); err != nil {
 		return err
 	}
@@ -96,30 +93,19 @@ func (r Report) Print(out io.Writer) error {
 }
 
 // Connect makes the clients of the file's cluster. If it cannot find out which cluster this is, it prints a warning.
-func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file cluster.Cluster) (Clients, error) {
+func Connect(ctx context.Context, warnings io.Writer, flags kube.Flags, file cluster.Cluster) (*kube.Clients, error) {
 	clients, err := flags.Connect()
 	if err != nil {
-		return Clients{}, err
+		return nil, err
 	}
 	err = kube.CheckCluster(ctx, clients.Config, file.API)
 	if errors.Is(err, kube.ErrClusterUnknown) {
 		fmt.Fprintf(warnings, "warning: %v; assuming %s\n", err, file.Name)
-	} else if err != nil {
-		return Clients{}, err
+		err = nil
 	}
-	return ClientsOf(clients)
+	return clients, err
 }
 
-// ClientsOf adds a client for objects of any kind.
-func ClientsOf(clients *kube.Clients) (Clients, error) {
-	objects, err := dynamic.NewForConfig(clients.Config)
-	if err != nil {
-		return Clients{}, fmt.Errorf("creating a client: %w", err)
-	}
-	return Clients{Kube: clients.Kube, Objects: objects}, nil
-}
-
-// printNext prints the command that starts a training.
 func printNext(out io.Writer, request Request) {
 	fmt.Fprintf(out, `
 to train in namespace %s of cluster %s:
@@ -127,4 +113,22 @@ to train in namespace %s of cluster %s:
   tkn pipeline start train-multi-node --namespace=%s --serviceaccount=%s \
     --param=repo-url=URL --param=script=train.py --use-param-defaults --showlog
 `, request.Namespace, request.Cluster.Cluster.Name, request.Namespace, request.ServiceAccount)
+}
+
+// byDigest is the image's reference with its digest, which it asks the registry for if necessary: neither the Tasks of a
+// run nor the agents of an environment may change later.
+func byDigest(ctx context.Context, image string) (string, error) {
+	reference, err := name.ParseReference(image)
+	if err != nil {
+		return "", fail.Becausef(fail.InvalidInput, "reading --steps-image: %w", err)
+	}
+	if digest, ok := reference.(name.Digest); ok {
+		return digest.Name(), nil
+	}
+	found, err := remote.Head(reference, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	if err != nil {
+		return "", fail.Advise(fail.Becausef(fail.ImageUnavailable, "asking for the digest of %s: %w", reference, err),
+			"name it by digest, as mlenv bundle steps-image --push prints it: --steps-image=%s@sha256:...", reference.Context())
+	}
+	return reference.Context().Digest(found.Digest.String()).Name(), nil
 }

@@ -12,8 +12,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -27,8 +29,7 @@ const buildSelector = "app.kubernetes.io/managed-by=ml-dev-env,app.kubernetes.io
 // Removal is what to remove from a namespace.
 type Removal struct {
 	Namespace string
-	// Receipts also deletes the receipts of runs.
-	Receipts bool
+	Receipts  bool
 	// Admin also deletes what install --admin created: the namespace's binding, and with the last binding the ClusterRole.
 	Admin bool
 	// EndRuns cancels runs and deletes environments. Without it, they are an error.
@@ -37,9 +38,8 @@ type Removal struct {
 }
 
 // Uninstall deletes what Install and builds created in the namespace. It never deletes claims. It can be repeated.
-//
 // Errors: EnvironmentBusy if runs or environments exist; PermissionDenied with all refusals, before it changes anything.
-func Uninstall(ctx context.Context, c Clients, r Removal) (Report, error) {
+func Uninstall(ctx context.Context, c *kube.Clients, r Removal) (Report, error) {
 	report := Report{Namespace: r.Namespace, DryRun: r.DryRun, Changes: []Change{}}
 	doomed, users, err := r.find(ctx, c.Objects)
 	if err != nil {
@@ -72,7 +72,6 @@ func Uninstall(ctx context.Context, c Clients, r Removal) (Report, error) {
 	return report, err
 }
 
-// find lists what to delete, and what uses it.
 func (r Removal) find(ctx context.Context, client dynamic.Interface) (doomed []*unstructured.Unstructured, users usage, err error) {
 	var problems []error
 	away := func() bool { return fail.ReasonOf(errors.Join(problems...)) == fail.APIServerUnreachable }
@@ -121,8 +120,7 @@ func adminPart(ctx context.Context, client dynamic.Interface, namespace string) 
 	return append(own, roles...), err
 }
 
-// notes name what stays in the namespace, and how to delete it.
-func (r Removal) notes(ctx context.Context, c Clients, doomed []*unstructured.Unstructured) ([]string, error) {
+func (r Removal) notes(ctx context.Context, c *kube.Clients, doomed []*unstructured.Unstructured) ([]string, error) {
 	claims, err := c.Kube.CoreV1().PersistentVolumeClaims(r.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
 	if err != nil {
 		return nil, kube.Problem(fmt.Errorf("listing claims in %s: %w", r.Namespace, err))
@@ -175,4 +173,76 @@ func foreignAccounts(doomed []*unstructured.Unstructured) []string {
 		}
 	}
 	return slices.Compact(slices.Sorted(slices.Values(names)))
+}
+
+type usage struct {
+	// runs are PipelineRuns that are in progress, and TaskRuns that belong to none.
+	runs []*unstructured.Unstructured
+	// environments are Leases, which own everything of their environment except claims.
+	environments []*unstructured.Unstructured
+}
+
+// usageOf finds the namespace's environments, and its runs of the installed pipelines and tasks.
+func usageOf(ctx context.Context, client dynamic.Interface, namespace string, installed []*unstructured.Unstructured) (usage, error) {
+	var u usage
+	for _, kind := range []struct{ resource, of, label string }{
+		{"pipelineruns", "Pipeline", "tekton.dev/pipeline"}, {"taskruns", "Task", "tekton.dev/task"},
+	} {
+		runs, err := list(ctx, client, schema.GroupVersionResource{Group: "tekton.dev", Version: "v1", Resource: kind.resource}, namespace, kind.label)
+		if err != nil {
+			return u, err
+		}
+		for _, run := range runs {
+			labels := run.GetLabels()
+			if kind.of == "Task" && labels["tekton.dev/pipelineRun"] != "" {
+				continue // its PipelineRun is listed
+			}
+			if !hasEnded(run) && contains(installed, kind.of, labels[kind.label]) {
+				u.runs = append(u.runs, run)
+			}
+		}
+	}
+	var err error
+	u.environments, err = list(ctx, client, schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"}, namespace, objects.EnvironmentLabel)
+	return u, err
+}
+
+func hasEnded(run *unstructured.Unstructured) bool {
+	conditions, _, _ := unstructured.NestedSlice(run.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(condition any) bool {
+		fields, _ := condition.(map[string]any)
+		return fields["type"] == "Succeeded" && fields["status"] != "Unknown"
+	})
+}
+
+func (u usage) names() []string {
+	var names []string
+	for _, run := range u.runs {
+		names = append(names, Title(run))
+	}
+	for _, environment := range u.environments {
+		name := "environment " + environment.GetName()
+		if holder := environment.GetAnnotations()[lease.HolderName]; holder != "" {
+			name += ", held by " + holder
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// end cancels the runs without their teardown, which would lose its rights midway, and deletes the environments'
+// Leases; the garbage collector deletes the rest.
+func (u usage) end(ctx context.Context, client dynamic.Interface) ([]Change, error) {
+	for i, run := range u.runs {
+		status := "Cancelled"
+		if run.GetKind() == "TaskRun" {
+			status = "TaskRunCancelled"
+		}
+		_, err := clientOf(client, run).Patch(ctx, run.GetName(), types.MergePatchType, fmt.Appendf(nil, `{"spec":{"status":%q}}`, status), metav1.PatchOptions{FieldManager: fieldManager})
+		if err != nil {
+			return outcomes(u.runs[:i], Cancelled), kube.Problem(fmt.Errorf("cancelling %s: %w", Title(run), err))
+		}
+	}
+	deleted, err := deleteAll(ctx, client, u.environments)
+	return append(outcomes(u.runs, Cancelled), deleted...), err
 }

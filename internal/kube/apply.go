@@ -33,8 +33,7 @@ type Object interface {
 type ApplyOptions struct {
 	// Manager owns the fields that are sent. FieldManager if empty.
 	Manager string
-	// DryRun has the API server check the object and change nothing.
-	DryRun bool
+	DryRun  bool
 }
 
 // Patcher is a typed or dynamic client of one kind.
@@ -42,12 +41,9 @@ type Patcher[T any] interface {
 	Patch(ctx context.Context, name string, kind types.PatchType, data []byte, options metav1.PatchOptions, subresources ...string) (T, error)
 }
 
-// ApplyTo sets the fields of object on the live object by server-side apply, and leaves all others. object is an object or an
-// apply configuration; ApplyTo does not change it, and does not send its status and empty fields. It never reads the live
-// object, so a Secret needs only the verbs patch and create. It takes over fields of other managers, and retries after a
-// conflict with another writer.
-//
-// The API server's error is wrapped with the object's name and has no reason yet: see Problem.
+// ApplyTo sets the fields of an object on the live one by server-side apply, except its status and empty fields. It never
+// reads the live object, so a Secret needs only the verbs patch and create. It takes over fields of other managers, and
+// retries after a conflict with another writer. The API server's error has no reason yet: see Problem.
 func ApplyTo[T any](ctx context.Context, client Patcher[T], object any, options ApplyOptions) (T, error) {
 	var applied T
 	fields, err := Fields(object)
@@ -80,9 +76,8 @@ func FullName(object metav1.Object) string {
 	return strings.TrimPrefix(object.GetNamespace()+"/"+object.GetName(), "/")
 }
 
-// Apply is ApplyTo for the kinds that an environment is made of.
-//
-// Errors: PermissionDenied, QuotaExceeded, SecurityRefused, EnvironmentDiffers where a field cannot be changed.
+// Apply is ApplyTo for the kinds that an environment is made of. Errors: PermissionDenied, QuotaExceeded, SecurityRefused,
+// EnvironmentDiffers where a field cannot be changed.
 func Apply(ctx context.Context, client kubernetes.Interface, obj Object) error {
 	namespace := obj.GetNamespace()
 	var err error

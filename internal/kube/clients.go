@@ -13,21 +13,13 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/tektoncd/pipeline/pkg/client/clientset/versioned"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-)
-
-// namespaceFile is where a pod finds the namespace of its ServiceAccount.
-const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
-
-// Requests per second to the API server, and its bursts. client-go's default of 5 and 10 is too low for several watches.
-const (
-	requestsPerSecond = 50
-	requestsAtOnce    = 100
 )
 
 // Flags choose the cluster and the namespace, as kubectl's flags do.
@@ -53,7 +45,9 @@ func (f *Flags) AddNamespace(flags *pflag.FlagSet, use string) {
 type Clients struct {
 	Kube   kubernetes.Interface
 	Tekton versioned.Interface
-	Config *rest.Config
+	// Objects reads and writes objects of any kind.
+	Objects dynamic.Interface
+	Config  *rest.Config
 	// Namespace is the flag's, else the pod's or the kubeconfig's.
 	Namespace string
 	// InCluster is true in a pod that uses its ServiceAccount, which can connect to pods directly.
@@ -88,13 +82,16 @@ var silenceKlog = sync.OnceFunc(func() { klog.SetLogger(klog.Logger{}) })
 
 func (c *Clients) make() (err error) {
 	silenceKlog()
-	c.Config.QPS, c.Config.Burst = requestsPerSecond, requestsAtOnce
+	c.Config.QPS, c.Config.Burst = 50, 100 // client-go's default of 5 and 10 is too low for several watches
 	c.Config.UserAgent = "ml-dev-env"
 	if c.Kube, err = kubernetes.NewForConfig(c.Config); err != nil {
 		return fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", c.Config.Host, err)
 	}
 	if c.Tekton, err = versioned.NewForConfig(c.Config); err != nil {
 		return fail.Becausef(fail.InvalidInput, "creating a Tekton client for %s: %w", c.Config.Host, err)
+	}
+	if c.Objects, err = dynamic.NewForConfig(c.Config); err != nil {
+		return fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", c.Config.Host, err)
 	}
 	return nil
 }
@@ -149,7 +146,7 @@ func (f Flags) noConfig(err error) error {
 }
 
 func podNamespace() string {
-	data, err := os.ReadFile(namespaceFile)
+	data, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 	if namespace := strings.TrimSpace(string(data)); err == nil && namespace != "" {
 		return namespace
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,8 +32,7 @@ type ExitError struct{ Code int }
 func (e *ExitError) Error() string { return fmt.Sprintf("the command exited with %d", e.Code) }
 
 // Run runs the command over WebSockets, or over SPDY if the API server or a proxy refuses WebSockets. The end of ctx closes
-// the connection, which does not end the command with every container runtime. Errors: *ExitError, PermissionDenied,
-// AgentUnreachable.
+// the connection, but not the command with every runtime. Errors: *ExitError, PermissionDenied, AgentUnreachable.
 func (e Exec) Run(ctx context.Context, clients *Clients) error {
 	target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
 		Namespace(e.Namespace).Name(e.Pod).SubResource("exec").
@@ -41,18 +41,12 @@ func (e Exec) Run(ctx context.Context, clients *Clients) error {
 			Stdin: e.Stdin != nil, Stdout: e.Stdout != nil, Stderr: e.Stderr != nil && !e.TTY,
 		}, scheme.ParameterCodec).URL()
 	overWebSocket, err := remotecommand.NewWebSocketExecutor(clients.Config, "GET", target.String())
-	if err != nil {
-		return fmt.Errorf("running a command in pod %s/%s: %w", e.Namespace, e.Pod, err)
-	}
-	overSPDY, err := remotecommand.NewSPDYExecutor(clients.Config, "POST", target)
-	if err != nil {
-		return fmt.Errorf("running a command in pod %s/%s: %w", e.Namespace, e.Pod, err)
-	}
+	overSPDY, errSPDY := remotecommand.NewSPDYExecutor(clients.Config, "POST", target)
 	// After a failed upgrade nothing has run. The second error is better: it decodes the API server's answer.
-	executor, err := remotecommand.NewFallbackExecutor(overWebSocket, overSPDY, func(err error) bool {
+	executor, errFallback := remotecommand.NewFallbackExecutor(overWebSocket, overSPDY, func(err error) bool {
 		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
 	})
-	if err != nil {
+	if err := cmp.Or(err, errSPDY, errFallback); err != nil {
 		return fmt.Errorf("running a command in pod %s/%s: %w", e.Namespace, e.Pod, err)
 	}
 	options := remotecommand.StreamOptions{Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, Tty: e.TTY, TerminalSizeQueue: e.Sizes}

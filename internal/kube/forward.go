@@ -24,13 +24,11 @@ import (
 const hangUpAfter = 5 * time.Second
 
 // DialPod connects to a port of a pod through the API server's port-forward, over WebSockets, or over SPDY if the API server
-// or a proxy on the way refuses WebSockets. Each connection has a request of its own, and lasts until one end closes it.
+// or a proxy on the way refuses WebSockets. If no process listens on the port, the first Read returns that error. Errors:
+// AgentUnreachable, PermissionDenied.
 //
 // It does not use client-go's PortForwarder, which sends all connections over one request, so that an unread stream stops
 // the others and one error closes all; which prints the pod's errors; and which listens on a port for every local user.
-//
-// The upgrade succeeds before anything reaches the pod: if no process listens on the port, the first Read returns that
-// error. Errors: AgentUnreachable, PermissionDenied.
 func DialPod(ctx context.Context, clients *Clients, namespace, pod string, port int) (net.Conn, error) {
 	target := clients.Kube.CoreV1().RESTClient().Post().Resource("pods").
 		Namespace(namespace).Name(pod).SubResource("portforward").URL()
@@ -70,7 +68,7 @@ func openInTime(ctx context.Context, open func() (net.Conn, error)) (net.Conn, e
 	}
 }
 
-func forward(config *rest.Config, target *url.URL, port int) (net.Conn, error) {
+func forward(config *rest.Config, target *url.URL, port int) (_ net.Conn, err error) {
 	transport, upgrader, err := spdy.RoundTripperFor(config)
 	if err != nil {
 		return nil, err
@@ -86,25 +84,29 @@ func forward(config *rest.Config, target *url.URL, port int) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, upgraded.Close())
+		}
+	}()
 	if protocol != portforward.PortForwardProtocolV1Name {
-		return nil, errors.Join(fmt.Errorf("forwarding speaks %q: want %q", protocol, portforward.PortForwardProtocolV1Name), upgraded.Close())
+		return nil, fmt.Errorf("forwarding speaks %q: want %q", protocol, portforward.PortForwardProtocolV1Name)
 	}
 	headers := http.Header{}
 	headers.Set(corev1.PortHeader, strconv.Itoa(port))
 	headers.Set(corev1.PortForwardRequestIDHeader, "0")
 	headers.Set(corev1.StreamType, corev1.StreamTypeError)
 	errorStream, err := upgraded.CreateStream(headers)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the error stream: %w", err), upgraded.Close())
+	if err == nil {
+		err = errorStream.Close() // this end writes nothing to it
 	}
-	// This end writes nothing to it.
-	if err := errorStream.Close(); err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the error stream: %w", err), upgraded.Close())
+	if err != nil {
+		return nil, fmt.Errorf("opening the error stream: %w", err)
 	}
 	headers.Set(corev1.StreamType, corev1.StreamTypeData)
 	dataStream, err := upgraded.CreateStream(headers)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("opening the data stream: %w", err), upgraded.Close())
+		return nil, fmt.Errorf("opening the data stream: %w", err)
 	}
 	return newStreamConn(dataStream, errorStream, upgraded.Close), nil
 }

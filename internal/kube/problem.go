@@ -68,7 +68,6 @@ func Deleted(object string, err error) error {
 	return Problem(fmt.Errorf("deleting %s: %w", object, err))
 }
 
-// shortError is an error with another text.
 type shortError struct {
 	error
 	text string
@@ -134,7 +133,6 @@ func Refusal(err error, owner PodOwner) error {
 	return nil
 }
 
-// addedCapability is a capability that a constraint refuses.
 var addedCapability = regexp.MustCompile(`Invalid value: "([A-Z_]+)": capability may not be added`)
 
 // NeededSCC is the least constraint that would admit a pod refused with this text: a constraint for RDMA that the text
@@ -155,7 +153,6 @@ func NeededSCC(text string) string {
 	return "anyuid"
 }
 
-// onlyIPCLock reports whether a constraint for RDMA is enough.
 func onlyIPCLock(text string) bool {
 	if hasAny(text, "Privileged containers are not allowed", "Host ", "hostPath volumes") {
 		return false

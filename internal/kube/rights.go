@@ -1,11 +1,15 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 
@@ -31,9 +35,7 @@ func (a Access) String() string {
 }
 
 // CheckAccess checks every right before any is used, so that a missing one does not leave half of the work done. doing is
-// the work, as in "applying".
-//
-// Errors: PermissionDenied with all that is refused.
+// the work, as in "applying". Errors: PermissionDenied with all that is refused.
 func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string, needed []Access) error {
 	var refused []string
 	for _, one := range needed {
@@ -58,4 +60,102 @@ func CheckAccess(ctx context.Context, client kubernetes.Interface, doing string,
 	}
 	return fail.Becausef(fail.PermissionDenied, "%s: nothing was changed: %d of %d objects are refused:\n  %s",
 		doing, len(refused), len(needed), strings.Join(refused, "\n  "))
+}
+
+// Account is a service account as the API server names it.
+func Account(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
+}
+
+// AccountMay asks whether a service account may do something in its namespace, by a review that needs only a Role there. The
+// API server's reason is mostly "".
+func AccountMay(ctx context.Context, client kubernetes.Interface, namespace, account string, asked authorizationv1.ResourceAttributes) (allowed bool, reason string, err error) {
+	asked.Namespace = namespace
+	review, err := client.AuthorizationV1().LocalSubjectAccessReviews(namespace).Create(ctx, &authorizationv1.LocalSubjectAccessReview{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace},
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			ResourceAttributes: &asked, User: Account(namespace, account),
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, "", err
+	}
+	return review.Status.Allowed, review.Status.Reason, nil
+}
+
+// IMay asks the same for the caller, which needs no right.
+func IMay(ctx context.Context, client kubernetes.Interface, asked authorizationv1.ResourceAttributes) (bool, error) {
+	review, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &asked},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, err
+	}
+	return review.Status.Allowed, nil
+}
+
+// WhoAsks is the API server's name of the caller, or "USER" if it does not answer.
+func WhoAsks(ctx context.Context, client kubernetes.Interface) string {
+	review, err := client.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return "USER"
+	}
+	return cmp.Or(review.Status.UserInfo.Username, "USER")
+}
+
+var refusedRequest = regexp.MustCompile(
+	`User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?`)
+
+// LacksRight reports whether RBAC refuses the caller, and not admission the object: the API server calls both Forbidden.
+func LacksRight(err error) bool { return refusedRequest.MatchString(err.Error()) }
+
+func denied(err error) error {
+	next := "oc auth can-i --list"
+	if found := refusedRequest.FindStringSubmatch(err.Error()); found != nil && found[1] == "system:anonymous" {
+		next = "oc login"
+	} else if found != nil {
+		next = Grant(found[1], found[2], found[3], found[4], found[5])
+	}
+	return fail.Advise(fail.Because(fail.PermissionDenied, err), "%s", next)
+}
+
+// Grant are the commands that let user do verb, or several with commas; an empty namespace means the whole cluster.
+func Grant(user, verb, resource, group, namespace string) string {
+	resource, sub, isSub := strings.Cut(resource, "/")
+	name := "ml-dev-env-" + strings.ReplaceAll(verb, ",", "-") + "-" + resource
+	if isSub {
+		name += "-" + sub
+	}
+	if group != "" {
+		resource += "." + group
+	}
+	if isSub {
+		resource += "/" + sub
+	}
+	kind, where := "role", " -n "+namespace
+	if namespace == "" {
+		kind, where = "clusterrole", ""
+	}
+	return fmt.Sprintf("oc create %s %s%s --verb=%s --resource=%s\noc create %sbinding %s%s --%s=%s %s",
+		kind, name, where, companions(verb), resource, kind, name, where, kind, name, subject(user))
+}
+
+// companions adds the verbs that the API server would refuse next.
+func companions(verb string) string {
+	switch verb {
+	case "patch":
+		// Server-side apply of what does not exist asks for create as well.
+		return "patch,create"
+	case "list", "watch":
+		return "list,watch"
+	}
+	return verb
+}
+
+func subject(user string) string {
+	if account, is := strings.CutPrefix(user, "system:serviceaccount:"); is {
+		return "--serviceaccount=" + account
+	}
+	return "--user=" + user
 }

@@ -2,28 +2,28 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
 // tick is how often Until calls done without a change, for progress and for deadlines.
 const tick = 10 * time.Second
-
-// Pauses before a broken watch is restarted.
-const (
-	firstPause = time.Second
-	lastPause  = 15 * time.Second
-)
 
 // Source lists and watches objects of one kind, as every typed client does. L is the kind's list.
 type Source[L runtime.Object] interface {
@@ -32,12 +32,11 @@ type Source[L runtime.Object] interface {
 }
 
 // Until watches the objects that options select until done returns true. done gets all of them, sorted by name: at first,
-// after every change, and at least every ten seconds. Until returns done's error unchanged.
-//
-// Until restarts a broken watch, also while the API server is unavailable; done then sees the objects, not each change. A
-// permanent error, such as PermissionDenied, ends it. what names the objects in errors. After the end of ctx the error
-// wraps its cause.
+// after every change, and at least every ten seconds. It restarts a broken watch, also while the API server is unavailable;
+// done then sees the objects, not each change. A permanent error, such as PermissionDenied, ends it, as does done's, which is
+// returned unchanged. After the end of ctx the error wraps its cause. what names the objects in errors.
 func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], options metav1.ListOptions, done func([]T) (bool, error)) error {
+	const firstPause, lastPause = time.Second, 15 * time.Second
 	pause, known := firstPause, false
 	var failed error
 	ask := func(objects map[types.UID]T) (over bool) {
@@ -68,7 +67,18 @@ func Until[T metav1.Object, L runtime.Object](ctx context.Context, what string, 
 	}
 }
 
-// lastly puts the cause of the end before the last error.
+// UntilOne is Until for the object of one name. done gets nil while it does not exist.
+func UntilOne[T metav1.Object, L runtime.Object](ctx context.Context, what string, source Source[L], name string, done func(T) (bool, error)) error {
+	return Until(ctx, what, source, metav1.ListOptions{FieldSelector: "metadata.name=" + name}, func(found []T) (bool, error) {
+		var one T
+		// client-go's fake ignores the field selector.
+		if i := slices.IndexFunc(found, func(object T) bool { return object.GetName() == name }); i >= 0 {
+			one = found[i]
+		}
+		return done(one)
+	})
+}
+
 func lastly(cause, err error) error {
 	if err == nil {
 		return cause
@@ -134,4 +144,47 @@ func follow[T metav1.Object, L runtime.Object](ctx context.Context, source Sourc
 			return true, true, nil
 		}
 	}
+}
+
+// WaitGone waits until the namespace has no StatefulSet and then no pod with the labels, in this order, because an existing
+// StatefulSet recreates its pods. progress gets the remaining pods after every change and at least every ten seconds; nil
+// while the StatefulSet exists. After ctx's deadline the error is TeardownIncomplete and names what is left.
+func WaitGone(ctx context.Context, client kubernetes.Interface, namespace, selector string, progress func(left []*corev1.Pod)) error {
+	options := metav1.ListOptions{LabelSelector: selector}
+	var left []string
+	err := Until(ctx, "statefulsets of "+selector+" in "+namespace, client.AppsV1().StatefulSets(namespace), options,
+		func(sets []*appsv1.StatefulSet) (bool, error) {
+			left = nil
+			for _, set := range sets {
+				left = append(left, "statefulset "+set.Name)
+			}
+			if len(sets) > 0 {
+				progress(nil)
+			}
+			return len(sets) == 0, nil
+		})
+	if err == nil {
+		err = Until(ctx, "pods of "+selector+" in "+namespace, client.CoreV1().Pods(namespace), options,
+			func(pods []*corev1.Pod) (bool, error) {
+				left = nil
+				for _, pod := range pods {
+					text := "pod " + pod.Name
+					if pod.Spec.NodeName != "" {
+						text += " on " + pod.Spec.NodeName + ", whose GPUs cannot be confirmed free"
+					}
+					left = append(left, text)
+				}
+				if len(pods) > 0 {
+					progress(pods)
+				}
+				return len(pods) == 0, nil
+			})
+	}
+	// ctx decides, because a deadline may have its own cause.
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && len(left) > 0 {
+		return fail.Advise(fail.Because(fail.TeardownIncomplete,
+			fmt.Errorf("waiting until nothing of %s is left in %s: not deleted: %s: %w", selector, namespace, strings.Join(left, ", "), err)),
+			"oc get statefulsets,pods -n %s -l %s -o wide", namespace, selector)
+	}
+	return err
 }

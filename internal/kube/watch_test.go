@@ -100,7 +100,7 @@ func TestUntil(t *testing.T) {
 				var got []string
 				err := Until(t.Context(), "pods", client.CoreV1().Pods("ns"), metav1.ListOptions{},
 					func(pods []*corev1.Pod) (bool, error) {
-						got = append(got, strings.Join(namesOf("", pods), " "))
+						got = append(got, strings.Join(namesOf(pods), " "))
 						return len(pods) == 0, nil
 					})
 				if (err != nil || tc.reason != "") && fail.ReasonOf(err) != tc.reason {
@@ -148,7 +148,7 @@ func TestWaitGone(t *testing.T) {
 		var seen []string
 		go func() {
 			gone <- WaitGone(t.Context(), client, "ns", "env=x", func(left []*corev1.Pod) {
-				seen = append(seen, strings.Join(namesOf("", left), " "))
+				seen = append(seen, strings.Join(namesOf(left), " "))
 			})
 		}()
 		synctest.Wait()
@@ -182,4 +182,11 @@ func TestWaitGoneTooLate(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+func namesOf(pods []*corev1.Pod) (names []string) {
+	for _, pod := range pods {
+		names = append(names, pod.Name)
+	}
+	return names
 }

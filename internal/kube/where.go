@@ -24,17 +24,10 @@ import (
 // ErrClusterUnknown means that CheckCluster could not find out which cluster this is. It is a warning, not a failure.
 var ErrClusterUnknown = errors.New("the cluster cannot be identified")
 
-// handshakeTime bounds the TLS handshake with the API server.
-const handshakeTime = 10 * time.Second
-
-// maxNames bounds the names of a certificate in an error.
-const maxNames = 3
-
 // CheckCluster compares cluster.api of a cluster file with config's cluster, without any permission. It is the same cluster
 // if the kubeconfig names the host, or if the API server shows a certificate for the file's host as TLS server name; the
-// file may omit "api.". CheckCluster only reads the certificate: requests verify it themselves.
-//
-// Errors: WrongCluster with both names; ErrClusterUnknown behind a proxy, without TLS, or if the network fails.
+// file may omit "api.". Requests verify the certificate themselves. Errors: WrongCluster with both names; ErrClusterUnknown
+// behind a proxy, without TLS, or if the network fails.
 func CheckCluster(ctx context.Context, config *rest.Config, api string) error {
 	wanted := hostOf(api)
 	names := []string{wanted}
@@ -54,7 +47,7 @@ func CheckCluster(ctx context.Context, config *rest.Config, api string) error {
 	if proxied(config, server) {
 		return unknown("API server %s is behind a proxy", server.Host)
 	}
-	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var seen *x509.Certificate
 	for _, name := range names {
@@ -86,7 +79,6 @@ func unknown(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrClusterUnknown, fmt.Errorf(format, args...))
 }
 
-// hostOf takes the host out of host, host:port or a URL.
 func hostOf(api string) string {
 	if _, rest, isURL := strings.Cut(api, "://"); isURL {
 		api = rest
@@ -107,7 +99,6 @@ func proxied(config *rest.Config, server *url.URL) bool {
 	return err != nil || through != nil
 }
 
-// certificate is the server's certificate for the server name.
 func certificate(ctx context.Context, config *rest.Config, server *url.URL, name string) (*x509.Certificate, error) {
 	dial := config.Dial
 	if dial == nil {
@@ -140,6 +131,5 @@ func shortened(certificate *x509.Certificate) string {
 	for _, address := range certificate.IPAddresses {
 		common = append(common, address.String())
 	}
-	names := slices.Concat(telling, common)
-	return cmp.Or(humanize.First(names, maxNames), "no name")
+	return cmp.Or(humanize.First(slices.Concat(telling, common), 3), "no name")
 }

@@ -162,17 +162,16 @@ func (p *pod) wait(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	seen := "not scheduled yet"
-	err := kube.Until(waiting, "pod "+p.name, p.clients.Kube.CoreV1().Pods(p.clients.Namespace), metav1.ListOptions{FieldSelector: "metadata.name=" + p.name},
-		func(found []*corev1.Pod) (bool, error) {
-			i := slices.IndexFunc(found, func(other *corev1.Pod) bool { return other.Name == p.name })
-			if i < 0 {
+	err := kube.UntilOne(waiting, "pod "+p.name, p.clients.Kube.CoreV1().Pods(p.clients.Namespace), p.name,
+		func(pod *corev1.Pod) (bool, error) {
+			if pod == nil {
 				return false, fmt.Errorf("waiting for pod %s/%s: it was deleted", p.clients.Namespace, p.name)
 			}
-			if kube.HasEnded(found[i]) {
-				return false, fail.Becausef(fail.ContainerFailed, "waiting for pod %s/%s: it has ended: %s %s", p.clients.Namespace, p.name, found[i].Status.Reason, found[i].Status.Message)
+			if kube.HasEnded(pod) {
+				return false, fail.Becausef(fail.ContainerFailed, "waiting for pod %s/%s: it has ended: %s %s", p.clients.Namespace, p.name, pod.Status.Reason, pod.Status.Message)
 			}
-			seen = pending(found[i])
-			return found[i].Status.Phase == corev1.PodRunning, nil
+			seen = pending(pod)
+			return pod.Status.Phase == corev1.PodRunning, nil
 		})
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
 		return fail.Becausef(fail.PodsNotReady, "waiting for pod %s/%s, which mounts the claim: it does not run after %s: %s", p.clients.Namespace, p.name, startTime, seen)

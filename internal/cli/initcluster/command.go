@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -60,15 +59,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			if err != nil {
 				return err
 			}
-			objects, err := dynamic.NewForConfig(clients.Config)
-			if err != nil {
-				return fmt.Errorf("creating a client: %w", err)
-			}
 			request := Request{Namespace: clients.Namespace, ServiceAccount: account}
 			if len(args) > 0 {
 				request.Name = args[0]
 			}
-			facts, err := Look(cmd.Context(), Clients{Kube: clients.Kube, Objects: objects, Host: clients.Config.Host}, request)
+			facts, err := Look(cmd.Context(), clients, request)
 			if err != nil {
 				return err
 			}

@@ -21,9 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
@@ -40,7 +42,7 @@ type world struct {
 	plain     bool
 }
 
-func (w *world) clients(t *testing.T) Clients {
+func (w *world) clients(t *testing.T) *kube.Clients {
 	t.Helper()
 	client := kubefake.NewClientset(w.objects...)
 	groups := []string{openshift, infrastructures.Group, policies.Group, attachment.Resource().Group}
@@ -75,7 +77,7 @@ func (w *world) clients(t *testing.T) Clients {
 		}
 	}
 	others.PrependReactor("*", "*", forbid)
-	return Clients{Kube: client, Objects: others, Host: w.host}
+	return &kube.Clients{Kube: client, Objects: others, Config: &rest.Config{Host: w.host}}
 }
 
 func (w *world) add(where schema.GroupVersionResource, kind, namespace, name string, fields map[string]any) {

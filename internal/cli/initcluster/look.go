@@ -16,8 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
@@ -37,14 +35,6 @@ var (
 	infrastructures = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "infrastructures"}
 	proxies         = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "proxies"}
 )
-
-// Clients are the clients of the cluster.
-type Clients struct {
-	Kube    kubernetes.Interface
-	Objects dynamic.Interface
-	// Host is the API server in the kubeconfig.
-	Host string
-}
 
 // Request is what the caller gives.
 type Request struct {
@@ -94,7 +84,7 @@ const (
 
 // Look reads what the user may read; the rest is Unknown. It fails if the API server cannot be reached, or does not know
 // the user.
-func Look(ctx context.Context, c Clients, request Request) (Facts, error) {
+func Look(ctx context.Context, c *kube.Clients, request Request) (Facts, error) {
 	f := Facts{Request: request, Unknown: map[string]error{}, RDMA: map[string]bool{}}
 	groups, err := c.Kube.Discovery().ServerGroups()
 	if err != nil {
@@ -140,8 +130,8 @@ func (f *Facts) read(subject string, err error) bool {
 }
 
 // address sets the API server's own name on OpenShift, and else the kubeconfig's.
-func (f *Facts) address(ctx context.Context, c Clients, onOpenShift bool) {
-	host := c.Host
+func (f *Facts) address(ctx context.Context, c *kube.Clients, onOpenShift bool) {
+	host := c.Config.Host
 	if onOpenShift {
 		infrastructure, err := c.Objects.Resource(infrastructures).Get(ctx, "cluster", metav1.GetOptions{})
 		if err == nil {
@@ -176,7 +166,7 @@ func hostOf(address string) string {
 	return u.Host
 }
 
-func (f *Facts) readProxy(ctx context.Context, c Clients) {
+func (f *Facts) readProxy(ctx context.Context, c *kube.Clients) {
 	object, err := c.Objects.Resource(proxies).Get(ctx, "cluster", metav1.GetOptions{})
 	if err != nil {
 		return
@@ -193,7 +183,7 @@ func (f *Facts) readProxy(ctx context.Context, c Clients) {
 	}
 }
 
-func (f *Facts) readNodes(ctx context.Context, c Clients) {
+func (f *Facts) readNodes(ctx context.Context, c *kube.Clients) {
 	list, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if !f.read(nodesSubject, err) {
 		return
@@ -222,7 +212,7 @@ func (f *Facts) readNodes(ctx context.Context, c Clients) {
 
 // readAttachments reads the attachments that pods can use: those of namespace default, which Multus shares with all, and
 // of their own namespace.
-func (f *Facts) readAttachments(ctx context.Context, c Clients) {
+func (f *Facts) readAttachments(ctx context.Context, c *kube.Clients) {
 	namespaces := []string{"default", f.Namespace}
 	for _, namespace := range slices.Compact(namespaces) {
 		list, err := c.Objects.Resource(attachment.Resource()).Namespace(namespace).List(ctx, metav1.ListOptions{})
@@ -238,7 +228,7 @@ func (f *Facts) readAttachments(ctx context.Context, c Clients) {
 
 // readConstraints asks for each constraint whether the pods' service account may use it. If the user may not list them, it
 // asks for the well-known names.
-func (f *Facts) readConstraints(ctx context.Context, c Clients) {
+func (f *Facts) readConstraints(ctx context.Context, c *kube.Clients) {
 	candidates := []constraint{{name: admin.OwnSCC, ipcLock: true}, {name: "privileged", ipcLock: true, privileged: true}}
 	users := map[string][]string{}
 	list, err := c.Objects.Resource(constraints).List(ctx, metav1.ListOptions{})

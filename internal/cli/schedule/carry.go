@@ -56,13 +56,5 @@ func (s Schedule) untyped(namespace, image string) ([]*unstructured.Unstructured
 	if err != nil {
 		return nil, err
 	}
-	var objects []*unstructured.Unstructured
-	for _, each := range typed {
-		object, err := install.Untyped(each)
-		if err != nil {
-			return nil, err
-		}
-		objects = append(objects, object)
-	}
-	return objects, nil
+	return install.Untyped(typed)
 }

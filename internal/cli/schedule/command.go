@@ -128,12 +128,8 @@ func (s Schedule) install(cmd *cobra.Command, clients *kube.Clients, image strin
 	if print {
 		return step.WriteObjects(cmd.OutOrStdout(), objects)
 	}
-	client, err := dynamic.NewForConfig(clients.Config)
-	if err != nil {
-		return fmt.Errorf("creating a client: %w", err)
-	}
 	for _, object := range objects {
-		change, err := install.Apply(ctx, client, object, false)
+		change, err := install.Apply(ctx, clients.Objects, object, false)
 		if err != nil {
 			return err
 		}
@@ -214,11 +210,7 @@ func removeCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			client, err := dynamic.NewForConfig(clients.Config)
-			if err != nil {
-				return fmt.Errorf("creating a client: %w", err)
-			}
-			return remove(cmd.Context(), client, clients.Namespace, cmp.Or(strings.Join(args, ""), defaultName))
+			return remove(cmd.Context(), clients.Objects, clients.Namespace, cmp.Or(strings.Join(args, ""), defaultName))
 		},
 	}
 	flags.AddTo(cmd.Flags())

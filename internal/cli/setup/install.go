@@ -40,7 +40,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			return step.Arguments(1, 1, "one cluster file")(cmd, args)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.ClusterFile = args[0]
+			o.Path = args[0]
 			return install.Run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), files, o)
 		},
 	}
@@ -48,7 +48,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 	cmd.Flags().StringVar(&o.StepsImage, "steps-image", "", "steps image; a tag is resolved to its digest")
 	cmd.Flags().StringVar(&o.ServiceAccount, "service-account", install.DefaultServiceAccount,
 		"ServiceAccount that gets the rights; runs need not name the namespace's default account of runs, on OpenShift pipeline")
-	cmd.Flags().BoolVar(&o.Admin, "admin", false, "also let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster (a ClusterRole)")
+	cmd.Flags().BoolVar(&o.ClusterRole, "admin", false, "also let the steps read nodes, storage classes, pods, claims, attachments and machine configurations of the whole cluster (a ClusterRole)")
 	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what would change, as the API server answers, and change nothing")
 	o.Output.AddUse(cmd.Flags(), "yaml prints the objects instead of applying them; json prints the changes", step.Text, step.YAML, step.JSON)
 	_ = cmd.MarkFlagRequired("steps-image") // the flag is defined above

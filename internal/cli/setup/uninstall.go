@@ -65,19 +65,18 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 }
 
 // where returns the cluster's clients and the namespace.
-func where(cmd *cobra.Command, flags kube.Flags, args []string) (install.Clients, string, error) {
+func where(cmd *cobra.Command, flags kube.Flags, args []string) (*kube.Clients, string, error) {
 	if len(args) == 1 {
 		file, err := clusterfile.Load(cmd.Context(), args[0], flags)
 		if err != nil {
-			return install.Clients{}, "", fail.Because(fail.InvalidInput, err)
+			return nil, "", fail.Because(fail.InvalidInput, err)
 		}
 		clients, err := install.Connect(cmd.Context(), cmd.ErrOrStderr(), flags, file.Cluster)
 		return clients, cmp.Or(flags.Namespace, file.Cluster.Namespace), err
 	}
 	clients, err := flags.Connect()
 	if err != nil {
-		return install.Clients{}, "", err
+		return nil, "", err
 	}
-	both, err := install.ClientsOf(clients)
-	return both, clients.Namespace, err
+	return clients, clients.Namespace, nil
 }

@@ -17,9 +17,6 @@ import (
 // Lifetime of all certificates. An environment that is kept for longer must be provisioned again.
 const Lifetime = 365 * 24 * time.Hour
 
-// skew is how far the nodes' clocks may be behind.
-const skew = time.Hour
-
 // New creates a CA, a certificate for the agents of all nodes of environment name, and one for the steps. It discards the
 // CA's key, so that no other certificate can be signed. An agent's certificate is not valid for a client, nor a client's for
 // an agent: a compromised node cannot command the others. With its own an agent may only read trees of the others.
@@ -29,7 +26,7 @@ func New(namespace, name string, now time.Time) (result objects.Certificates, er
 			err = fmt.Errorf("creating the certificates of environment %s/%s: %w", namespace, name, err)
 		}
 	}()
-	ca := authority{from: now.Add(-skew), until: now.Add(Lifetime)}
+	ca := authority{from: now.Add(-time.Hour), until: now.Add(Lifetime)} // the nodes' clocks may be behind
 	ca.certificate = &x509.Certificate{
 		Subject: subject(name, "CA"), IsCA: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}
@@ -64,7 +61,6 @@ func subject(name, role string) pkix.Name {
 	return pkix.Name{Organization: []string{"ml-dev-env"}, CommonName: name + " " + role}
 }
 
-// authority is a CA whose key exists in memory only.
 type authority struct {
 	certificate *x509.Certificate
 	key         *ecdsa.PrivateKey

@@ -6,28 +6,26 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// failureAnnotation of the Lease has a Failure.
 const failureAnnotation = "ml-dev-env/failure"
 
 // Failure is the first final failure of a step: the run that holds the Lease has only its finally tasks left. It survives
 // the step's pod, whose results can be lost with its node, and shows the reaper that the run does not need the environment any more.
 type Failure struct {
-	// Task is the step's task in the pipeline.
 	Task    string      `json:"task"`
 	Reason  fail.Reason `json:"reason"`
 	Message string      `json:"message"`
 	// Cause is the rank that failed first, nil if the failure is no rank's.
-	Cause *cause.Culprit `json:"cause,omitempty"`
-	// Metrics is the step's result of this name.
-	Metrics string    `json:"metrics,omitempty"`
-	Started time.Time `json:"started"`
-	Ended   time.Time `json:"ended"`
+	Cause   *cause.Culprit `json:"cause,omitempty"`
+	Metrics string         `json:"metrics,omitempty"`
+	Started time.Time      `json:"started"`
+	Ended   time.Time      `json:"ended"`
 }
 
 // FailureOf returns the failure in a Lease, nil for none.
@@ -48,10 +46,7 @@ func (c Client) Conclude(ctx context.Context, name, runUID string, v Failure) er
 	}
 	for {
 		err := c.change(ctx, "concluding", name, runUID, func(lease *coordinationv1.Lease) error {
-			if lease.Annotations == nil {
-				lease.Annotations = map[string]string{}
-			}
-			lease.Annotations[failureAnnotation] = string(content)
+			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, failureAnnotation, string(content))
 			return nil
 		})
 		if !kube.Transient(err) {

@@ -3,6 +3,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,8 +59,7 @@ type Holder struct {
 	ID string
 	// Display is the run's name, or the user's.
 	Display string
-	// Run is true for a PipelineRun.
-	Run bool
+	Run     bool
 }
 
 // String names the holder in messages.
@@ -93,13 +93,11 @@ func (c Client) Person(ctx context.Context) (Holder, error) {
 
 // HolderOf reads the holder of a Lease; its ID is "" if there is none.
 func HolderOf(lease *coordinationv1.Lease) Holder {
-	h := Holder{Display: lease.Annotations[HolderName], Run: lease.Annotations[HolderKind] == kindRun}
+	h := Holder{Run: lease.Annotations[HolderKind] == kindRun}
 	if lease.Spec.HolderIdentity != nil {
 		h.ID = *lease.Spec.HolderIdentity
 	}
-	if h.Display == "" {
-		h.Display = h.ID
-	}
+	h.Display = cmp.Or(lease.Annotations[HolderName], h.ID)
 	return h
 }
 

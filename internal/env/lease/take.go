@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -26,12 +24,10 @@ const maxAttempts = 10
 // collection is how long Kubernetes may take to delete the Lease of a deleted run.
 const collection = time.Minute
 
-// repeatEvery is how often a wait that does not change is logged.
 const repeatEvery = 30 * time.Second
 
 // Request is for the Lease of one environment.
 type Request struct {
-	// Name of the environment and of its Lease.
 	Name   string
 	Holder Holder
 	// Owner is the run that deletes the environment with itself, nil for an environment that outlives its run, or has none.
@@ -40,14 +36,10 @@ type Request struct {
 	Duration time.Duration
 }
 
-// Take takes the Lease of an environment, or takes it again for the same holder: then the request's owner and
-// duration replace the earlier ones.
-//
-// An expired Lease of a person, or of a run that has ended or is gone, is deleted and recreated. With a new Lease
-// Take waits until nothing of earlier environments of that name is left, so that no object can come from one.
-//
-// Errors: EnvironmentBusy as *Busy, PermissionDenied; TeardownIncomplete if something is left at ctx's deadline,
-// although the Lease is then held.
+// Take takes the Lease of an environment, or takes it again for the same holder with the new owner and duration. It
+// replaces an expired Lease, unless the holder's run is active. With a new Lease it waits until nothing of earlier
+// environments of that name is left. Errors: EnvironmentBusy as *Busy, PermissionDenied; TeardownIncomplete if something
+// is left at ctx's deadline, although the Lease is then held.
 func (c Client) Take(ctx context.Context, r Request) (*Hold, error) {
 	if r.Holder.ID == "" {
 		return nil, fail.Becausef(fail.InvalidInput, "taking environment %s/%s: the holder has no ID: want a PipelineRun's UID or a person", c.Namespace, r.Name)
@@ -137,10 +129,9 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	lease = lease.DeepCopy()
 	lease.Name, lease.Namespace = r.Name, c.Namespace
 	delete(lease.Annotations, failureAnnotation)
-	if lease.Labels == nil {
-		lease.Labels = map[string]string{}
+	for key, value := range objects.Labels(r.Name) {
+		metav1.SetMetaDataLabel(&lease.ObjectMeta, key, value)
 	}
-	maps.Copy(lease.Labels, objects.Labels(r.Name))
 	lease.OwnerReferences = nil
 	if r.Owner != nil {
 		lease.OwnerReferences = []metav1.OwnerReference{*r.Owner}
@@ -150,11 +141,8 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 		if r.Holder.Run {
 			kind = kindRun
 		}
-		if lease.Annotations == nil {
-			lease.Annotations = map[string]string{}
-		}
-		lease.Annotations[HolderName] = r.Holder.Display
-		lease.Annotations[HolderKind] = kind
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, HolderName, r.Holder.Display)
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, HolderKind, kind)
 		lease.Spec.HolderIdentity = &r.Holder.ID
 		lease.Spec.AcquireTime = &now
 	}
@@ -164,7 +152,6 @@ func (c Client) fill(lease *coordinationv1.Lease, r Request) *coordinationv1.Lea
 	return lease
 }
 
-// waitGone waits until no StatefulSet and pod of earlier environments is left.
 func (c Client) waitGone(ctx context.Context, name string) error {
 	report := c.logOnChange()
 	return kube.WaitGone(ctx, c.Kube, c.Namespace, objects.Selector(name).String(), func(left []*corev1.Pod) {
@@ -203,19 +190,9 @@ func (c Client) waitFree(ctx context.Context, busy *Busy) error {
 
 // watch calls done with the Lease, nil while there is none, until done returns true or an error.
 func (c Client) watch(ctx context.Context, name string, done func(*coordinationv1.Lease) (bool, error)) error {
-	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
-	return kube.Until(ctx, fmt.Sprintf("lease %s/%s", c.Namespace, name), c.Kube.CoordinationV1().Leases(c.Namespace), options,
-		func(leases []*coordinationv1.Lease) (bool, error) {
-			for _, lease := range leases {
-				if lease.Name == name {
-					return done(lease)
-				}
-			}
-			return done(nil)
-		})
+	return kube.UntilOne(ctx, fmt.Sprintf("lease %s/%s", c.Namespace, name), c.Kube.CoordinationV1().Leases(c.Namespace), name, done)
 }
 
-// logOnChange returns a function that logs a new message at once, and the same one every now and then.
 func (c Client) logOnChange() func(message string, attributes ...any) {
 	var last string
 	var when time.Time

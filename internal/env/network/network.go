@@ -63,9 +63,8 @@ func SettingsOf(facts []agent.Facts) Settings {
 type Network struct {
 	Settings
 	// Facts and Plans are each node's, nil in mode TCP.
-	Facts []rdma.Facts
-	Plans []rdma.Plan
-	// Between are the findings between nodes.
+	Facts   []rdma.Facts
+	Plans   []rdma.Plan
 	Between []fail.Finding
 	// Environments are the variables of the nodes' processes, by node.
 	Environments map[int]map[string]string
@@ -190,7 +189,6 @@ func (n Network) Log(log *slog.Logger) {
 	log.Info(fmt.Sprintf("Mode rdma: %s join all nodes; a ring over them should reach %s.", humanize.Count(n.commonRails(), "network"), n.Bandwidth()), "networks", n.commonRails(), "bytesPerSecond", float64(n.Bandwidth()))
 }
 
-// warn adds the attributes to those of each finding.
 func warn(log *slog.Logger, where string, findings []fail.Finding, attributes ...any) {
 	for _, finding := range findings {
 		all := append([]any{"reason", finding.Reason, "seen", finding.Seen, "next", finding.Next}, attributes...)

@@ -14,12 +14,9 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 )
 
-// Attach is Connect for a step. The Lease of the environment is renewed until detach is called, which also closes the
-// connections. If ctx has ended by then because the run ends without its finally tasks, detach deletes the Lease: no
-// teardown follows.
-//
-// The error is EnvironmentMissing if the run does not hold the environment. A person works with any environment; if they
-// hold it themselves, it lasts from now for as long as they took it for.
+// Attach is Connect for a step. The Lease is renewed until detach is called, which also closes the connections, and deletes
+// the Lease if ctx has ended because the run ends without its finally tasks, so that no teardown follows. The error is
+// EnvironmentMissing if the run does not hold the environment; a person works with any.
 func Attach(ctx context.Context, clients *kube.Clients, log *slog.Logger, name, certs string, of run.Flags) (set Set, detach func(), err error) {
 	leases := lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: time.Now, Log: log}
 	hold, err := holdOf(ctx, leases, name, of)

@@ -33,9 +33,8 @@ func Dialer(clients *kube.Clients, namespace, name string) agent.Dialer {
 // askTime bounds the question for an address: if the API server is away, the caller decides how long to try.
 const askTime = 10 * time.Second
 
-// PodDialer connects to the pod's address. It reads the address again for every further connection, because a replaced pod has
-// another one.
-// Errors: AgentUnreachable, PermissionDenied.
+// PodDialer connects to the pod's address, which it reads again for every further connection: a replaced pod has another
+// one. Errors: AgentUnreachable, PermissionDenied.
 func PodDialer(client kubernetes.Interface, namespace, name string, port int) agent.Dialer {
 	pods := newPodList(client, namespace, name)
 	return func(ctx context.Context, node int) (net.Conn, error) {

@@ -54,7 +54,7 @@ func LeaseReference(lease string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "coordination.k8s.io/v1", Kind: "Lease", Name: lease, UID: uid, BlockOwnerDeletion: new(false)}
 }
 
-// Build computes the requested objects, owned by the Lease. Errors: InvalidInput, also for storage mode auto.
+// Build computes the requested objects, owned by the Lease of a LeaseReference. Errors: InvalidInput, also for storage mode auto.
 func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects, error) {
 	r = r.WithDefaults()
 	if err := r.Validate(); err != nil {
@@ -63,8 +63,6 @@ func Build(r Request, lease metav1.OwnerReference, certs Certificates) (Objects,
 	if r.Storage == cluster.AutoStorage {
 		return Objects{}, fail.Becausef(fail.InvalidInput, "building environment %s: storage mode auto: want it decided: rwx or volumeClaimTemplates", r.Name)
 	}
-	// Blocking the owner's deletion needs a right on OpenShift that no step has.
-	lease.Controller, lease.BlockOwnerDeletion = nil, new(false)
 	b := builder{Request: r, names: NamesOf(r.Name), lease: lease}
 	return Objects{
 		ServiceAccount: b.serviceAccount(),
@@ -116,7 +114,6 @@ func (b builder) secrets(certs Certificates) []*corev1.Secret {
 	}
 }
 
-// claim is one of an environment's two.
 type claim struct{ name, size, path string }
 
 func (b builder) claimList() []claim {
@@ -181,6 +178,5 @@ type Certificates struct {
 	CA []byte
 	// ServerCert and ServerKey are the agents', of all nodes.
 	ServerCert, ServerKey []byte
-	// ClientCert and ClientKey are the steps'.
 	ClientCert, ClientKey []byte
 }

@@ -391,10 +391,7 @@ func TestOwners(t *testing.T) {
 		r := request(t, "cairo")
 		r.Storage = mode
 		r.Services, r.Routes = []string{"jupyter"}, true
-		// What a controller's reference would say is not taken over.
-		lease := LeaseReference("ml-dev-env", "1")
-		lease.Controller, lease.BlockOwnerDeletion = new(true), new(true)
-		objects, err := Build(r, lease, fakeCertificates())
+		objects, err := Build(r, LeaseReference("ml-dev-env", "1"), fakeCertificates())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package objects
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
@@ -30,9 +30,7 @@ const (
 
 // Difference is one thing in which a live environment differs from the wanted one.
 type Difference struct {
-	// Path in the StatefulSet, such as spec.replicas or spec.template.spec.containers[train].env[NCCL_DEBUG].
 	Path string
-	// What is the path in words.
 	What string
 	// Old and New are the values, "none" for a missing one.
 	Old, New string
@@ -52,18 +50,13 @@ func Differences(live, want *appsv1.StatefulSet) []Difference {
 		dropClaims(oldSpec)
 		dropClaims(newSpec)
 	}
-	if before, after := live.Labels[QueueLabel], want.Labels[QueueLabel]; before != after {
-		c.add(queuePath, cmp.Or(before, none), cmp.Or(after, none))
-	}
+	c.add("metadata.labels["+QueueLabel+"]", cmp.Or(live.Labels[QueueLabel], none), cmp.Or(want.Labels[QueueLabel], none))
 	c.compare("spec", oldSpec, newSpec)
 	slices.SortStableFunc(c.found, func(a, b Difference) int { return strings.Compare(a.Path, b.Path) })
 	return c.found
 }
 
 const none = "none"
-
-// queuePath is where a StatefulSet has its queue.
-const queuePath = "metadata.labels[" + QueueLabel + "]"
 
 // keyOf names the lists whose elements are compared by a key. Only Build adds elements to them, so an element that is
 // not wanted is a difference.
@@ -88,15 +81,11 @@ func specOf(set *appsv1.StatefulSet) map[string]any {
 	}
 	spec["volumeClaimTemplates"] = templates
 	pod := podOf(spec)
-	affinity, _ := pod["affinity"].(map[string]any)
-	if affinity == nil {
-		affinity = map[string]any{}
-		pod["affinity"] = affinity
+	nodes, found, _ := unstructured.NestedFieldNoCopy(pod, "affinity", "nodeAffinity")
+	if !found {
+		nodes = "any node with GPUs"
 	}
-	if affinity["nodeAffinity"] == nil {
-		affinity["nodeAffinity"] = "any node with GPUs"
-	}
-	affinity["nodeAffinity"] = brief(affinity["nodeAffinity"])
+	_ = unstructured.SetNestedField(pod, brief(nodes), "affinity", "nodeAffinity") // an affinity is an object
 	pod["imagePullSecrets"] = brief(slices.DeleteFunc(list(pod["imagePullSecrets"]), func(ref any) bool {
 		name, _ := ref.(map[string]any)["name"].(string)
 		return strings.HasPrefix(name, set.Spec.Template.Spec.ServiceAccountName+"-dockercfg-")
@@ -120,7 +109,6 @@ func storageMode(set *appsv1.StatefulSet) string {
 	return string(cluster.SharedStorage)
 }
 
-// dropClaims removes the volumes that follow from the storage mode.
 func dropClaims(spec map[string]any) {
 	spec["volumeClaimTemplates"] = []any{}
 	pod := podOf(spec)
@@ -194,8 +182,7 @@ func variableValue(variable map[string]any) string {
 func (c *comparison) add(path, live, want string) {
 	what := describePath(path)
 	// GPUs are among the requests and the limits.
-	listed := slices.ContainsFunc(c.found, func(d Difference) bool { return d.What == what })
-	if live != want && !listed {
+	if live != want && !slices.ContainsFunc(c.found, func(d Difference) bool { return d.What == what }) {
 		c.found = append(c.found, Difference{Path: path, What: what, Old: live, New: want, Change: changeOf(path)})
 	}
 }
@@ -231,14 +218,8 @@ func brief(value any) string {
 			parts[i] = brief(element)
 		}
 		return strings.Join(parts, ", ")
-	case string:
-		return value
 	}
-	text, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Sprint(value)
-	}
-	return string(text)
+	return fmt.Sprint(value)
 }
 
 // phrases are paths in words; the first match counts.
@@ -269,7 +250,6 @@ var phrases = []struct {
 	{regexp.MustCompile(`\.fsGroupChangePolicy$`), "how a claim gets its group (a newer version of mlenv sets it)"},
 }
 
-// describePath is the path itself if no phrase matches.
 func describePath(path string) string {
 	for _, phrase := range phrases {
 		if match := phrase.path.FindStringSubmatchIndex(path); match != nil {

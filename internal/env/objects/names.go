@@ -26,7 +26,6 @@ const ModeAnnotation = "ml-dev-env/mode"
 
 // Names are those of an environment's objects.
 type Names struct {
-	// Environment is the name that the others are made of.
 	Environment string
 	StatefulSet string
 	// Service is headless: it only gives the nodes their DNS names.

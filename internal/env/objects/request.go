@@ -43,8 +43,7 @@ type Request struct {
 	Cluster         cluster.File
 	Name, Namespace string
 	// Nodes is 0 for the cluster file's gpus.default_nodes, and at most the number of nodes.gpu_nodes.
-	Nodes int
-	// ExcludeNodes are Kubernetes nodes that no pod may use.
+	Nodes        int
 	ExcludeNodes []string
 	// Queue is the LocalQueue of Kueue that admits the pods, empty for the cluster file's nodes.queue.
 	Queue string
@@ -57,8 +56,7 @@ type Request struct {
 	Storage cluster.StorageMode
 	// WorkspaceSize and DatasetsSize are quantities, empty for the cluster file's.
 	WorkspaceSize, DatasetsSize string
-	// StepsImage holds the agent.
-	StepsImage string
+	StepsImage                  string
 	// Services are the names of programs on node 0; Routes lead to them from outside.
 	Services []string
 	Routes   bool

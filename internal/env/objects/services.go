@@ -31,8 +31,7 @@ func ParseServices(text string) []string {
 		return names
 	}
 	names := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
-	slices.Sort(names)
-	return slices.Compact(names)
+	return slices.Compact(slices.Sorted(slices.Values(names)))
 }
 
 // ServiceObjects are those of the services on node 0.
@@ -41,8 +40,7 @@ type ServiceObjects struct {
 	Secret *corev1.Secret
 	// NodeZero is nil without services.
 	NodeZero *corev1.Service
-	// Routes exist only on request.
-	Routes []*routev1.Route
+	Routes   []*routev1.Route
 }
 
 // All are the objects that exist.

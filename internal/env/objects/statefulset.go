@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -98,8 +99,9 @@ func Exclude(spec *corev1.PodSpec, names ...string) {
 	if spec.Affinity.NodeAffinity == nil {
 		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: make([]corev1.NodeSelectorTerm, 1)}}
 	}
-	for i := range spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-		term := &spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[i]
+	terms := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for i := range terms {
+		term := &terms[i]
 		for j := range term.MatchExpressions {
 			allowed := &term.MatchExpressions[j].Values
 			*allowed = slices.DeleteFunc(slices.Clone(*allowed), func(name string) bool { return slices.Contains(names, name) })
@@ -131,10 +133,7 @@ func Placement(spec *corev1.PodSpec) (allowed, excluded []string) {
 func (b builder) tolerations() []corev1.Toleration {
 	tolerations := []corev1.Toleration{{Key: gpuResource, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}}
 	for _, t := range b.Cluster.Nodes.Tolerations {
-		operator := corev1.TolerationOperator(t.Operator)
-		if operator == "" {
-			operator = corev1.TolerationOpEqual
-		}
+		operator := cmp.Or(corev1.TolerationOperator(t.Operator), corev1.TolerationOpEqual)
 		toleration := corev1.Toleration{Key: t.Key, Operator: operator, Value: t.Value, Effect: corev1.TaintEffect(t.Effect)}
 		if toleration != tolerations[0] {
 			tolerations = append(tolerations, toleration)

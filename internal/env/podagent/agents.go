@@ -44,9 +44,7 @@ const (
 
 // Cluster reaches the containers.
 type Cluster struct {
-	// Exec runs a command in a pod's container until it ends.
-	Exec func(ctx context.Context, pod Pod, command []string, stdin io.Reader, stdout, stderr io.Writer) error
-	// Forward connects to a port on a pod's loopback.
+	Exec    func(ctx context.Context, pod Pod, command []string, stdin io.Reader, stdout, stderr io.Writer) error
 	Forward func(ctx context.Context, pod Pod, port int) (net.Conn, error)
 }
 
@@ -83,7 +81,6 @@ type Agents struct {
 	stop     context.CancelFunc
 }
 
-// order is the input of the helper.
 type order struct {
 	Do           string            `json:"do"`
 	Folders      []string          `json:"folders"`
@@ -187,7 +184,6 @@ func (g *Agents) arguments(i int) []string {
 	}
 }
 
-// each calls f for all pods in parallel, and joins the errors in their order.
 func (g *Agents) each(f func(i int) error) error {
 	errs := make([]error, len(g.Pods))
 	var group sync.WaitGroup
@@ -225,7 +221,6 @@ func (g *Agents) inspect(ctx context.Context) (machines []string, err error) {
 	})
 }
 
-// noPython distinguishes a container without Python from other errors.
 func noPython(pod Pod, err error) error {
 	if fail.ReasonOf(err) == fail.PermissionDenied || errors.Is(err, context.Canceled) {
 		return err
@@ -245,48 +240,43 @@ func (g *Agents) startAgent(ctx, running context.Context, i int, o order, progra
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	running, stop := context.WithCancel(running)
+	defer context.AfterFunc(ctx, stop)()
 	out, in := io.Pipe()
-	ended := make(chan error, 1)
 	g.requests.Go(func() {
 		defer stop()
-		err := g.run(running, i, o, program, in)
-		in.CloseWithError(err)
-		ended <- err
+		in.CloseWithError(g.run(running, i, o, program, in))
 	})
-	lines := make(chan []byte, 1)
-	go func() {
-		line, _ := bufio.NewReader(out).ReadBytes('\n')
-		lines <- line
-		_, _ = io.Copy(io.Discard, out) // ends with the request
-	}()
+	discard := func() error {
+		_, err := io.Copy(io.Discard, out) // ends with the request
+		return err
+	}
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	var answer struct {
+		agent.Endpoint
+		Problems []string
+	}
+	if json.Unmarshal(line, &answer) == nil && answer.Port > 0 {
+		go discard()
+		return answer.Port, nil
+	}
 	pod := g.Pods[i]
-	failed := func(err error) error {
-		return fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: %w", pod.Name, err), "oc describe pod %s", pod.Name)
+	if answer.Problems != nil {
+		go discard()
+		return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: container %s has no folder that can be written and run from: %s",
+			pod.Name, pod.Container, strings.Join(answer.Problems, "; ")), "mount an emptyDir at /tmp")
 	}
-	select {
-	case line := <-lines:
-		var answer struct {
-			agent.Endpoint
-			Problems []string
-		}
-		if json.Unmarshal(line, &answer) == nil && answer.Port > 0 {
-			return answer.Port, nil
-		}
-		if answer.Problems != nil {
-			return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: container %s has no folder that can be written and run from: %s",
-				pod.Name, pod.Container, strings.Join(answer.Problems, "; ")), "mount an emptyDir at /tmp")
-		}
-		if err := <-ended; err != nil {
-			return 0, failed(err)
-		}
-		return 0, failed(fmt.Errorf("it printed %q: want its port", line))
-	case <-ctx.Done():
-		stop()
-		return 0, failed(ctx.Err())
+	if err == nil {
+		err = discard()
 	}
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case err == nil, errors.Is(err, io.EOF):
+		err = fmt.Errorf("it printed %q: want its port", line)
+	}
+	return 0, fail.Advise(fail.Becausef(fail.ContainerFailed, "starting the agent in pod %s: %w", pod.Name, err), "oc describe pod %s", pod.Name)
 }
 
-// keepAlive sends requests to the agents until ctx is done.
 func (g *Agents) keepAlive(ctx context.Context) {
 	for _, client := range g.nodes {
 		go func() {

@@ -25,11 +25,9 @@ import (
 type Pod struct {
 	Name      string `json:"name"`
 	Container string `json:"container"`
-	// Node is the name of the Kubernetes node that it is on.
-	Node string `json:"node"`
-	IP   string `json:"ip"`
-	// GPUs are as many as the container was given.
-	GPUs int `json:"gpus"`
+	Node      string `json:"node"`
+	IP        string `json:"ip"`
+	GPUs      int    `json:"gpus"`
 }
 
 // Selection selects pods.
@@ -78,9 +76,9 @@ func Find(ctx context.Context, client kubernetes.Interface, namespace string, s 
 	var pods []Pod
 	for _, pod := range found {
 		problem := unfit(pod)
-		container, ok := s.containerOf(pod)
-		if !ok {
-			problem = errors.Join(problem, fmt.Errorf("pod %s: it has no container %s: want one of %s", pod.Name, s.Container, strings.Join(containerNames(pod), ", ")))
+		container, names := s.containerOf(pod)
+		if container == nil {
+			problem = errors.Join(problem, fmt.Errorf("pod %s: it has no container %s: want one of %s", pod.Name, s.Container, strings.Join(names, ", ")))
 		} else if problem == nil {
 			problem = notRunning(pod, container.Name)
 		}
@@ -88,7 +86,8 @@ func Find(ctx context.Context, client kubernetes.Interface, namespace string, s 
 			problems = append(problems, problem)
 			continue
 		}
-		pods = append(pods, Pod{Name: pod.Name, Container: container.Name, Node: pod.Spec.NodeName, IP: pod.Status.PodIP, GPUs: gpus(container)})
+		gpus := container.Resources.Limits["nvidia.com/gpu"]
+		pods = append(pods, Pod{Name: pod.Name, Container: container.Name, Node: pod.Spec.NodeName, IP: pod.Status.PodIP, GPUs: int(gpus.Value())})
 	}
 	if s.isSelector() && len(found) < 2 {
 		problems = append(problems, fmt.Errorf("selector %s: %s: want at least two pods, to have a network between them", s.Pods, humanize.Count(len(found), "pod")))
@@ -137,7 +136,6 @@ func unfit(pod corev1.Pod) error {
 	return nil
 }
 
-// notRunning returns why the container of a running pod does not run, nil if it runs.
 func notRunning(pod corev1.Pod, container string) error {
 	for _, status := range pod.Status.ContainerStatuses {
 		if status.Name != container || status.State.Running != nil {
@@ -152,29 +150,18 @@ func notRunning(pod corev1.Pod, container string) error {
 	return nil
 }
 
-// defaultContainer is kubectl's.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
-func (s Selection) containerOf(pod corev1.Pod) (corev1.Container, bool) {
+// containerOf returns the selected container, or nil and the names of those that the pod has.
+func (s Selection) containerOf(pod corev1.Pod) (_ *corev1.Container, names []string) {
 	wanted := cmp.Or(s.Container, pod.Annotations[defaultContainer])
-	for _, container := range pod.Spec.Containers {
+	for i, container := range pod.Spec.Containers {
 		if wanted == "" || container.Name == wanted {
-			return container, true
+			return &pod.Spec.Containers[i], nil
 		}
-	}
-	return corev1.Container{}, false
-}
-
-func containerNames(pod corev1.Pod) (names []string) {
-	for _, container := range pod.Spec.Containers {
 		names = append(names, container.Name)
 	}
-	return names
-}
-
-func gpus(container corev1.Container) int {
-	quantity := container.Resources.Limits["nvidia.com/gpu"]
-	return int(quantity.Value())
+	return nil, names
 }
 
 // Allowed checks the rights that a check needs. Error: PermissionDenied with the missing ones and the commands that grant them.

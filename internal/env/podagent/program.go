@@ -80,8 +80,6 @@ func compressed(content []byte) ([]byte, error) {
 		return nil, err
 	}
 	_, err = w.Write(content)
-	if err = errors.Join(err, w.Close()); err != nil {
-		return nil, fmt.Errorf("compressing the agent's program: %w", err)
-	}
-	return out.Bytes(), nil
+	err = errors.Join(err, w.Close())
+	return out.Bytes(), err
 }

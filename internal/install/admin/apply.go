@@ -20,15 +20,10 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
 
-// Clients talk to the cluster.
-type Clients = install.Clients
-
 // Apply applies the request's plan and reports each object to done. Before it changes anything, it checks all
 // rights and the objects that it uses but does not create, and lets the API server check every object. It can be repeated.
-//
-// Errors: InvalidInput if the namespace, a constraint, a pool or an attachment is missing; PermissionDenied
-// with all refusals.
-func Apply(ctx context.Context, c Clients, r Request, done func(install.Change)) (Plan, error) {
+// Errors: InvalidInput if the namespace, a constraint, a pool or an attachment is missing; PermissionDenied with all refusals.
+func Apply(ctx context.Context, c *kube.Clients, r Request, done func(install.Change)) (Plan, error) {
 	if err := checkNamespace(ctx, c.Kube, r.Namespace); err != nil {
 		return Plan{}, err
 	}
@@ -159,7 +154,6 @@ func sccNamed(name string) *unstructured.Unstructured {
 	return named(sccGroup+"/v1", "SecurityContextConstraints", "", name)
 }
 
-// sccProblems are the reasons why an existing constraint does not admit pods in mode rdma.
 func sccProblems(scc *unstructured.Unstructured, security cluster.Security) []string {
 	var problems []string
 	allowed, _, _ := unstructured.NestedStringSlice(scc.Object, "allowedCapabilities")

@@ -24,7 +24,6 @@ func attachmentNamed(full string) *unstructured.Unstructured {
 	return named(attachment.Resource().GroupVersion().String(), attachmentKind, namespace, name)
 }
 
-// foreign are the attachments that pods of the namespace cannot use.
 func (r Request) foreign() []string {
 	var found []string
 	for _, full := range r.Cluster.Network.RDMA.Attachments {
@@ -70,7 +69,6 @@ func copyTo(namespace string, original *unstructured.Unstructured) *unstructured
 	return duplicate
 }
 
-// warnings are the problems of existing attachments.
 func (r Request) warnings(definitions []attachment.Definition) []string {
 	var found []string
 	for _, overlap := range attachment.Overlaps(definitions) {

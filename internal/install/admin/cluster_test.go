@@ -19,6 +19,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/install"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 )
 
@@ -26,7 +27,7 @@ import (
 // sent and gives a new resource version where one differs; it merges no lists, checks no
 // schema and runs no controller.
 type fakeCluster struct {
-	Clients
+	*kube.Clients
 	t       *testing.T
 	dynamic *dynamicfake.FakeDynamicClient
 	version int
@@ -60,7 +61,7 @@ func newCluster(t *testing.T, objects ...*unstructured.Unstructured) *fakeCluste
 		review.Status.Allowed = c.bound(spec.User, spec.ResourceAttributes.Name, spec.ResourceAttributes.Namespace)
 		return true, review, nil
 	})
-	c.Clients = Clients{Kube: client, Objects: c.dynamic}
+	c.Clients = &kube.Clients{Kube: client, Objects: c.dynamic}
 	c.dynamic.PrependReactor("patch", "*", c.apply)
 	for _, object := range objects {
 		c.put(object)

@@ -56,7 +56,6 @@ func (r Request) objects(item string) []*unstructured.Unstructured {
 	return rendered
 }
 
-// named is an object of a kind, to look up the live one.
 func named(apiVersion, kind, namespace, name string) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{}
 	object.SetAPIVersion(apiVersion)
@@ -96,7 +95,6 @@ func difference(live, want any, path string) string {
 	return ""
 }
 
-// missingSubjects are the subjects of a wanted RoleBinding that the live one lacks.
 func missingSubjects(live, want *unstructured.Unstructured) []any {
 	have := subjectsOf(live)
 	return slices.DeleteFunc(subjectsOf(want), func(subject any) bool {

@@ -19,9 +19,8 @@ type Item struct {
 	Commands []string `json:"commands,omitempty"`
 	// Objects are in the order in which --apply applies them.
 	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
-	// Applied reports whether --apply applies the objects.
-	Applied bool   `json:"applied"`
-	Note    string `json:"note,omitempty"`
+	Applied bool                         `json:"applied"`
+	Note    string                       `json:"note,omitempty"`
 	// Reboots names the pool whose nodes reboot.
 	Reboots string `json:"reboots,omitempty"`
 }
@@ -32,13 +31,11 @@ type Plan struct {
 	Namespace      string `json:"namespace"`
 	ServiceAccount string `json:"serviceAccount"`
 	// Form is how pods get their devices: "SR-IOV", "host devices" or "none".
-	Form  string `json:"form"`
-	Items []Item `json:"items"`
-	// Warnings are problems of existing attachments.
+	Form     string   `json:"form"`
+	Items    []Item   `json:"items"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// objects are those that --apply applies.
 func (p Plan) objects() []*unstructured.Unstructured {
 	var objects []*unstructured.Unstructured
 	for _, item := range p.Items {
@@ -131,7 +128,6 @@ func (r Request) attachmentsItem(copies []*unstructured.Unstructured) Item {
 	return item
 }
 
-// copied are the attachments' names once they are copied.
 func (r Request) copied() []string {
 	var names []string
 	for _, full := range r.Cluster.Network.RDMA.Attachments {

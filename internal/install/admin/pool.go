@@ -35,8 +35,7 @@ type Pool struct {
 	Ready    int32  `json:"ready"`
 	Degraded int32  `json:"degraded"`
 	Paused   bool   `json:"paused"`
-	// Message is why the pool is degraded.
-	Message string `json:"message,omitempty"`
+	Message  string `json:"message,omitempty"`
 	// Current and Target are the rendered configurations that all nodes have, and that they will have.
 	Current string `json:"current"`
 	Target  string `json:"target"`
@@ -72,7 +71,6 @@ func getPool(ctx context.Context, client dynamic.Interface, name string) (Pool, 
 	return poolOf(object), nil
 }
 
-// poolOf reads the status that the machine config controller writes.
 func poolOf(object *unstructured.Unstructured) Pool {
 	var live machines.MachineConfigPool
 	// The API server has checked the types of all fields.
@@ -105,24 +103,20 @@ func poolOf(object *unstructured.Unstructured) Pool {
 	return p
 }
 
-// has reports whether all nodes have the MachineConfigs.
 func (p Pool) has(names []string) bool {
 	return !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(p.sources, name) })
 }
 
 // Follow watches the pool until all its nodes have the MachineConfigs of names. It reports changes of the counts,
-// and which node is drained or reboots.
-//
-// Errors: NodesUnavailable if the pool is degraded or paused, or the time is over; Cancelled.
-func Follow(ctx context.Context, c Clients, pool Pool, names []string, report func(string)) (Pool, error) {
+// and which node is drained or reboots. Errors: NodesUnavailable if the pool is degraded or paused, or the time is over; Cancelled.
+func Follow(ctx context.Context, c *kube.Clients, pool Pool, names []string, report func(string)) (Pool, error) {
 	last := ""
-	err := kube.Until(ctx, "pool "+pool.Name, c.Objects.Resource(poolResource()), metav1.ListOptions{FieldSelector: "metadata.name=" + pool.Name},
-		func(pools []*unstructured.Unstructured) (bool, error) {
-			at := slices.IndexFunc(pools, func(p *unstructured.Unstructured) bool { return p.GetName() == pool.Name })
-			if at < 0 {
+	err := kube.UntilOne(ctx, "pool "+pool.Name, c.Objects.Resource(poolResource()), pool.Name,
+		func(live *unstructured.Unstructured) (bool, error) {
+			if live == nil {
 				return false, fail.Becausef(fail.NodesUnavailable, "following pool %s: it was deleted", pool.Name)
 			}
-			pool = poolOf(pools[at])
+			pool = poolOf(live)
 			if line := pool.String() + nodesOf(ctx, c, pool); line != last {
 				last = line
 				report(line)
@@ -151,7 +145,7 @@ func resume(pool string) string {
 }
 
 // nodesOf describes the nodes that change now: "; wrk-97 reboots".
-func nodesOf(ctx context.Context, c Clients, pool Pool) string {
+func nodesOf(ctx context.Context, c *kube.Clients, pool Pool) string {
 	nodes, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: pool.selector})
 	if err != nil {
 		return fmt.Sprintf("; its nodes cannot be read: %v", err)

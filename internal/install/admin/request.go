@@ -26,11 +26,9 @@ type Request struct {
 	Namespace      string
 	ServiceAccount string
 	// SCC is the constraint that a flag names, or "".
-	SCC string
-	// CopyAttachments copies the attachments into the namespace.
+	SCC             string
 	CopyAttachments bool
-	// Pool is the MachineConfigPool of the GPU nodes.
-	Pool string
+	Pool            string
 	// Reboot applies the MachineConfigs, which reboots all nodes of the pool.
 	Reboot bool
 }
@@ -98,11 +96,9 @@ func (r Request) Validate() error {
 }
 
 // withoutIPCLock are OpenShift's own constraints that do not allow IPC_LOCK.
-func withoutIPCLock() []string {
-	return []string{
-		"anyuid", "hostaccess", "hostmount-anyuid", "hostnetwork", "hostnetwork-v2", "nonroot", "nonroot-v2",
-		"restricted", "restricted-v2", "restricted-v3",
-	}
+var withoutIPCLock = []string{
+	"anyuid", "hostaccess", "hostmount-anyuid", "hostnetwork", "hostnetwork-v2", "nonroot", "nonroot-v2",
+	"restricted", "restricted-v2", "restricted-v3",
 }
 
 func (r Request) validateSCC(mistake func(what, value, format string, args ...any)) {
@@ -114,7 +110,7 @@ func (r Request) validateSCC(mistake func(what, value, format string, args ...an
 	if r.SCC == "" {
 		what = "security.scc"
 	}
-	if slices.Contains(withoutIPCLock(), scc) {
+	if slices.Contains(withoutIPCLock, scc) {
 		mistake(what, scc, "does not allow IPC_LOCK: want %s, privileged, or one of the cluster's own", OwnSCC)
 	}
 	if scc != OwnSCC {

@@ -49,13 +49,13 @@ func (o *Options) Read(ctx context.Context, args []string) error {
 	return nil
 }
 
-func (o *Options) connect(ctx context.Context, warnings io.Writer) (Clients, error) {
+func (o *Options) connect(ctx context.Context, warnings io.Writer) (*kube.Clients, error) {
 	return install.Connect(ctx, warnings, o.Kube, o.Request.Cluster.Cluster)
 }
 
 // Print prints the objects and commands.
 func (o *Options) Print(ctx context.Context, out, warnings io.Writer) error {
-	var clients Clients
+	clients := &kube.Clients{}
 	if o.Request.CopyAttachments {
 		var err error
 		if clients, err = o.connect(ctx, warnings); err != nil {
@@ -101,7 +101,6 @@ func (o *Options) Apply(ctx context.Context, out, warnings io.Writer) error {
 	return err
 }
 
-// printNext prints what happens after applying, and the command that shows it.
 func printNext(out io.Writer, r Request, changes []install.Change, warnings []string) {
 	printWarnings(out, warnings)
 	if !slices.ContainsFunc(changes, func(change install.Change) bool { return change.Outcome != install.Unchanged }) {

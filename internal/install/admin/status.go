@@ -52,7 +52,6 @@ func (s Status) complete() bool {
 	return len(s.Warnings) == 0 && !slices.ContainsFunc(s.Rows, func(r Row) bool { return r.State == Missing || r.State == Differs })
 }
 
-// rolling reports whether some nodes lack what was applied.
 func (s Status) rolling() bool {
 	return s.Pool != nil && (s.Pool.State != poolUpdated || !s.Pool.has(s.configs))
 }
@@ -67,11 +66,11 @@ func (s Status) print(w io.Writer) {
 }
 
 // Look reads which of the request's items are in place. An item that cannot be read is Unknown, which is no error.
-func Look(ctx context.Context, c Clients, r Request) (Status, error) {
+func Look(ctx context.Context, c *kube.Clients, r Request) (Status, error) {
 	if err := checkNamespace(ctx, c.Kube, r.Namespace); err != nil && !apierrors.IsForbidden(err) {
 		return Status{}, err
 	}
-	s := &survey{Clients: c, Request: r}
+	s := &survey{Request: r, clients: c}
 	s.objects(ctx, r.objects("service-account"))
 	if r.rdma() {
 		s.constraint(ctx, r.scc())
@@ -83,11 +82,10 @@ func Look(ctx context.Context, c Clients, r Request) (Status, error) {
 	return s.status, nil
 }
 
-// survey fills a status.
 type survey struct {
-	Clients
 	Request
-	status Status
+	clients *kube.Clients
+	status  Status
 }
 
 func (s *survey) row(what string, state State, detail string) {
@@ -96,7 +94,7 @@ func (s *survey) row(what string, state State, detail string) {
 
 // object adds the row of an object: missing if the cluster does not have it, judge's answer if it does.
 func (s *survey) object(ctx context.Context, what string, want *unstructured.Unstructured, missing Row, judge func(live *unstructured.Unstructured) (State, string)) {
-	live, err := install.Live(ctx, s.Objects, want)
+	live, err := install.Live(ctx, s.clients.Objects, want)
 	switch {
 	case err != nil:
 		s.row(what, Unknown, err.Error())
@@ -110,7 +108,6 @@ func (s *survey) object(ctx context.Context, what string, want *unstructured.Uns
 
 func accept(*unstructured.Unstructured) (State, string) { return InPlace, "" }
 
-// objects adds the rows of objects that mlenv admin creates.
 func (s *survey) objects(ctx context.Context, wanted []*unstructured.Unstructured) {
 	for _, want := range wanted {
 		s.object(ctx, install.Title(want), want, Row{State: Missing, Detail: "mlenv admin --apply creates it"}, func(live *unstructured.Unstructured) (State, string) {
@@ -146,7 +143,7 @@ func (s *survey) constraint(ctx context.Context, scc string) {
 	}
 	s.objects(ctx, s.Request.objects("scc-use"))
 	what := fmt.Sprintf("%s may use %s", kube.Account(s.Namespace, s.ServiceAccount), scc)
-	allowed, why, err := kube.AccountMay(ctx, s.Kube, s.Namespace, s.ServiceAccount,
+	allowed, why, err := kube.AccountMay(ctx, s.clients.Kube, s.Namespace, s.ServiceAccount,
 		authorizationv1.ResourceAttributes{Verb: "use", Group: sccGroup, Resource: sccResource, Name: scc})
 	switch {
 	case err != nil:
@@ -184,7 +181,7 @@ func (s *survey) attachments(ctx context.Context) {
 // machineConfigs compares with the configurations that the operator rendered for the nodes, because an existing
 // MachineConfig may not have reached them, and another one may do the same.
 func (s *survey) machineConfigs(ctx context.Context) {
-	pool, err := getPool(ctx, s.Objects, s.Pool)
+	pool, err := getPool(ctx, s.clients.Objects, s.Pool)
 	if err != nil {
 		s.row("machineconfigpool/"+s.Pool, Unknown, err.Error())
 		return
@@ -198,7 +195,7 @@ func (s *survey) machineConfig(ctx context.Context, pool Pool, want *unstructure
 	what := install.Title(want)
 	has := map[string]bool{}
 	for _, name := range []string{want.GetName(), pool.Current, pool.Target} {
-		live, err := install.Live(ctx, s.Objects, named(want.GetAPIVersion(), want.GetKind(), "", name))
+		live, err := install.Live(ctx, s.clients.Objects, named(want.GetAPIVersion(), want.GetKind(), "", name))
 		if err != nil {
 			s.row(what, Unknown, err.Error())
 			return

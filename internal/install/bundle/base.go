@@ -1,14 +1,20 @@
 package bundle
 
 import (
+	"bytes"
 	"context"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	mozilla "golang.org/x/crypto/x509roots/fallback/bundle"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
@@ -60,7 +66,6 @@ func ResolveBase(ctx context.Context, reference string) (Base, error) {
 	return base, nil
 }
 
-// labels adds OCI's annotations about a base image.
 func (b Base) labels(all map[string]string) map[string]string {
 	if b.Name != "" {
 		all["org.opencontainers.image.base.name"] = b.Name
@@ -79,4 +84,31 @@ func environment(base []string) []string {
 		}
 	}
 	return append(base, "PATH="+steps+":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+}
+
+// HostRootsFile is where Debian and its relatives keep the certificate authorities.
+const HostRootsFile = "/etc/ssl/certs/ca-certificates.crt"
+
+// HostRoots are the certificate authorities of this machine as PEM, or nil if it keeps them elsewhere.
+func HostRoots() ([]byte, error) {
+	roots, err := os.ReadFile(HostRootsFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return roots, err
+}
+
+// MozillaRoots are the certificate authorities of Mozilla's list as PEM, the same on any machine. It omits authorities
+// that are trusted for older certificates only, because PEM cannot express that.
+func MozillaRoots() ([]byte, error) {
+	var all bytes.Buffer
+	for root := range mozilla.Roots() {
+		if root.Constraint != nil {
+			continue
+		}
+		if err := pem.Encode(&all, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
+			return nil, err
+		}
+	}
+	return all.Bytes(), nil
 }

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -21,19 +22,10 @@ type entry struct {
 	content []byte
 }
 
-func folder(name string) entry {
-	return entry{header: tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755}}
-}
-
 func file(name string, content []byte, mode int64) entry {
 	return entry{tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode}, content}
 }
 
-func link(name, target string) entry {
-	return entry{header: tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777}}
-}
-
-// readFile reads a file of this machine as an entry.
 func readFile(name, source string, mode int64) (entry, error) {
 	content, err := os.ReadFile(source)
 	return file(name, content, mode), err
@@ -50,7 +42,7 @@ func folders(entries []entry) []entry {
 		}
 		makeFolder(path.Dir(name))
 		made[name] = true
-		all = append(all, folder(name))
+		all = append(all, entry{header: tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: 0o755}})
 	}
 	for _, e := range entries {
 		makeFolder(path.Dir(e.header.Name))
@@ -120,11 +112,7 @@ func ArchiveLicences(licences []Licence) ([]byte, error) {
 	}
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	if _, err := w.Write(content); err != nil {
-		return nil, err
-	}
-	if err := w.Close(); err != nil {
-		return nil, err
-	}
-	return out.Bytes(), nil
+	_, err = w.Write(content)
+	err = errors.Join(err, w.Close())
+	return out.Bytes(), err
 }

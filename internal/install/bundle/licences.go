@@ -21,7 +21,6 @@ import (
 	"github.com/google/licensecheck"
 )
 
-// projectLicence is this project's own, by SPDX's name.
 const projectLicence = "Apache-2.0"
 
 // Licence is a module that is linked into a program, with its terms.
@@ -34,7 +33,6 @@ type Licence struct {
 	Texts map[string][]byte
 }
 
-// noAssertion is SPDX's value for something unknown.
 const noAssertion = "NOASSERTION"
 
 // Licences are those of all modules in the programs' build information, sorted by module. A module without a licence is
@@ -84,10 +82,8 @@ func linkedModules(program string) ([]Licence, error) {
 	return linked, nil
 }
 
-// goLibrary is Go's name for the module of its library.
 const goLibrary = "std"
 
-// moduleFolders are the folders of the modules on this machine.
 func (s Source) moduleFolders(ctx context.Context, modules map[string]Licence) (map[string]string, error) {
 	root, err := s.goOutput(ctx, "env", "GOROOT")
 	if err != nil {
@@ -137,9 +133,6 @@ var termsName = regexp.MustCompile(`(?i)^((un)?licen|copying)`)
 // sourceName matches files that only have such a name.
 var sourceName = regexp.MustCompile(`(?i)\.(go|ya?ml|json|sh|tmpl)$`)
 
-// termsOf is the percentage of a text that must match a known licence: the rest is names and years.
-const termsOf = 75
-
 func (l *Licence) read(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -172,10 +165,9 @@ func (l *Licence) read(dir string) error {
 	return nil
 }
 
-// termsIn are SPDX's names of the licences in a text.
 func termsIn(text []byte) (names []string) {
 	found := licensecheck.Scan(text)
-	if found.Percent < termsOf {
+	if found.Percent < 75 { // the rest is names and years
 		return nil
 	}
 	for _, match := range found.Match {
@@ -191,7 +183,6 @@ func expression(names []string) string {
 	return cmp.Or(strings.Join(names, " AND "), noAssertion)
 }
 
-// licenceFiles are FOLDER/MODULE@VERSION/FILE.
 func licenceFiles(licences []Licence, into string) []entry {
 	var files []entry
 	for _, licence := range licences {

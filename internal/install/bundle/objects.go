@@ -37,27 +37,18 @@ func Objects(files fs.FS) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// Default is the default of a param of a Task or Pipeline.
-type Default struct {
-	Param string
-	Value string
-}
-
-// SetDefaults sets the defaults of the object's params. A param without a default stays required.
-func SetDefaults(object *unstructured.Unstructured, defaults []Default) error {
+// SetDefaults sets the defaults of a Task's or Pipeline's params, by name. A param without a default stays required.
+func SetDefaults(object *unstructured.Unstructured, defaults map[string]string) error {
 	params, _, err := unstructured.NestedSlice(object.Object, "spec", "params")
 	if err != nil {
 		return fmt.Errorf("reading the params of %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
 	for _, item := range params {
 		param, _ := item.(map[string]any)
-		if _, ok := param["default"].(string); !ok {
-			continue
-		}
-		for _, d := range defaults {
-			if param["name"] == d.Param {
-				param["default"] = d.Value
-			}
+		name, _ := param["name"].(string)
+		value, set := defaults[name]
+		if _, optional := param["default"].(string); set && optional {
+			param["default"] = value
 		}
 	}
 	return unstructured.SetNestedSlice(object.Object, params, "spec", "params")

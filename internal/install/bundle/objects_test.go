@@ -39,7 +39,7 @@ func TestSetDefaults(t *testing.T) {
 		{"without default", params(map[string]any{"name": "cluster"}), params(map[string]any{"name": "cluster"})},
 		{"an array", params(map[string]any{"name": "cluster", "default": []any{}}), params(map[string]any{"name": "cluster", "default": []any{}})},
 	}
-	defaults := []bundle.Default{{Param: "cluster", Value: "cairo"}}
+	defaults := map[string]string{"cluster": "cairo"}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			if err := bundle.SetDefaults(test.object, defaults); err != nil {

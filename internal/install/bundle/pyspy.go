@@ -52,15 +52,12 @@ var machines = map[string]string{"amd64": "_x86_64.whl", "arm64": "_aarch64.whl"
 
 // FetchSpy reads the locked wheel of py-spy from this user's cache, or else from the package index of Python. pip's variable
 // PIP_INDEX_URL names another index.
-func FetchSpy(ctx context.Context, platform v1.Platform) (Spy, error) {
-	spy, err := fetchSpy(ctx, platform)
-	if err != nil {
-		return Spy{}, fmt.Errorf("fetching %s for %s: %w", spyName, platform, err)
-	}
-	return spy, nil
-}
-
-func fetchSpy(ctx context.Context, platform v1.Platform) (Spy, error) {
+func FetchSpy(ctx context.Context, platform v1.Platform) (_ Spy, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("fetching %s for %s: %w", spyName, platform, err)
+		}
+	}()
 	lock, err := fs.ReadFile(mldevenv.Images(), spyLock)
 	if err != nil {
 		return Spy{}, err

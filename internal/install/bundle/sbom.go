@@ -17,7 +17,6 @@ import (
 
 // Product is something that a release publishes: programs, alone or in an image.
 type Product struct {
-	// Name for readers.
 	Name string
 	// Image is the digest of the image that contains the programs, if there is one.
 	Image v1.Hash
@@ -51,7 +50,6 @@ func (s Source) SBOM(products []Product, licences []Licence) ([]byte, error) {
 	return indented(bill)
 }
 
-// changed is the time of the last change, or the Unix epoch if it is unknown.
 func (s Source) changed() time.Time {
 	if s.Changed.IsZero() {
 		return time.Unix(0, 0).UTC()
@@ -120,7 +118,6 @@ func newPackage(name, id, version, licence, purpose string) spdxPackage {
 	}
 }
 
-// notOfID matches what an SPDX identifier may not contain.
 var notOfID = regexp.MustCompile(`[^A-Za-z0-9.-]+`)
 
 func spdxID(kind string, parts ...string) string {

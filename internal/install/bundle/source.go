@@ -15,12 +15,10 @@ import (
 
 const module = "github.com/ml-dev-env/ml-dev-env"
 
-// home is the address of the sources.
 const home = "https://" + module
 
 // Source is what programs are compiled from.
 type Source struct {
-	// Dir is the folder of the sources.
 	Dir     string
 	Version string
 	// Revision is the last commit that changed a source of the programs, and Changed its time; both are empty outside git.
@@ -50,7 +48,6 @@ func Describe(ctx context.Context, dir, version string) Source {
 	return source
 }
 
-// git is git's trimmed output, empty if git fails.
 func git(ctx context.Context, dir string, args ...string) string {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir

@@ -16,8 +16,7 @@ import (
 type StepsRelease struct {
 	Index v1.ImageIndex
 	Base  Base
-	// SBOM is the bill of materials of all platforms.
-	SBOM []byte
+	SBOM  []byte
 	// Referrers attach the bill to the index and to each platform's image.
 	Referrers []v1.Image
 }

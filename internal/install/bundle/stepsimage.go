@@ -1,6 +1,7 @@
 package bundle
 
 import (
+	"archive/tar"
 	"fmt"
 	"time"
 
@@ -46,15 +47,12 @@ type Contents struct {
 }
 
 // StepsImage builds the image that Tasks run and that brings the agent to the nodes. It is reproducible.
-func StepsImage(contents Contents) (v1.Image, error) {
-	image, err := stepsImage(contents)
-	if err != nil {
-		return nil, fmt.Errorf("building the steps image: %w", err)
-	}
-	return image, nil
-}
-
-func stepsImage(contents Contents) (v1.Image, error) {
+func StepsImage(contents Contents) (_ v1.Image, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("building the steps image: %w", err)
+		}
+	}()
 	// One layer for each, so that nodes pull only what has changed.
 	var layers [][]entry
 	if len(contents.Roots) > 0 {
@@ -77,7 +75,7 @@ func stepsImage(contents Contents) (v1.Image, error) {
 	}
 	program := []entry{steps}
 	for _, name := range Links() {
-		program = append(program, link("ko-app/"+name, "ml-dev-env"))
+		program = append(program, entry{header: tar.Header{Typeflag: tar.TypeSymlink, Name: "ko-app/" + name, Linkname: "ml-dev-env", Mode: 0o777}})
 	}
 	layers = append(layers, program)
 

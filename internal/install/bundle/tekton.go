@@ -45,7 +45,7 @@ func (s Source) NewTektonRelease(objects []*unstructured.Unstructured, at name.T
 	release := TektonRelease{AllName: at, TasksName: at.Context().Tag(at.TagStr() + "-tasks")}
 	var tasks, pipelines []*unstructured.Unstructured
 	for _, object := range objects {
-		if err := SetDefaults(object, []Default{{Param: stepsImageParam, Value: stepsImage.Name()}}); err != nil {
+		if err := SetDefaults(object, map[string]string{stepsImageParam: stepsImage.Name()}); err != nil {
 			return TektonRelease{}, err
 		}
 		if object.GetKind() == "Task" {
@@ -176,7 +176,6 @@ func defaultOf(params tekton.ParamSpecs, name string) string {
 	return ""
 }
 
-// tasksFrom refers the pipeline's tasks to a bundle.
 func tasksFrom(pipeline *unstructured.Unstructured, bundle name.Digest) error {
 	for _, field := range []string{"tasks", "finally"} {
 		calls, found, err := unstructured.NestedSlice(pipeline.Object, "spec", field)

@@ -26,8 +26,7 @@ type Job struct {
 	Command []string
 	// StartWithin is how many seconds late a Job may start, for example after the controller restarted.
 	StartWithin int64
-	// Env are further variables.
-	Env []corev1.EnvVar
+	Env         []corev1.EnvVar
 }
 
 // Account is a ServiceAccount with exactly these rights in its namespace.

@@ -87,16 +87,10 @@ func pin(text, version string, image name.Digest) (string, error) {
 	return stepsDefault.ReplaceAllString(text, "${1}"+image.Name()), nil
 }
 
-// last is the last field of a text.
 func last(text string) string {
-	fields := strings.Fields(text)
-	if len(fields) == 0 {
-		return "nothing"
-	}
-	return strings.Trim(fields[len(fields)-1], `"`)
+	return strings.Trim(text[strings.LastIndex(text, " ")+1:], `"`)
 }
 
-// eachFile visits tasks/NAME/NAME.yaml and pipelines/NAME/NAME.yaml.
 func eachFile(dir string, visit func(file, text string) error) error {
 	sources := os.DirFS(dir)
 	for _, pattern := range []string{"tasks/*/*.yaml", "pipelines/*/*.yaml"} {

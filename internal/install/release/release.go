@@ -3,7 +3,10 @@
 package release
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -15,9 +18,13 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/install"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // Request describes a release.
@@ -45,7 +52,6 @@ const (
 	sumsFile     = "SHA256SUMS"
 )
 
-// desks are the platforms of mlenv.
 func desks() []v1.Platform {
 	return []v1.Platform{
 		{OS: "linux", Architecture: "amd64"}, {OS: "linux", Architecture: "arm64"},
@@ -66,12 +72,10 @@ func CheckVersion(version string) error {
 
 // Release is a release that is built and not pushed.
 type Release struct {
-	request Request
-	steps   bundle.StepsRelease
-	// StepsImage is the future reference of the image.
+	request    Request
+	steps      bundle.StepsRelease
 	StepsImage name.Digest
-	// Tasks are the bundles of Tasks and Pipelines.
-	Tasks bundle.TektonRelease
+	Tasks      bundle.TektonRelease
 }
 
 // steps builds the steps image with Mozilla's certificate authorities, so that the digest is the same on any machine.
@@ -108,14 +112,10 @@ func (r Request) base(ctx context.Context) (bundle.Base, error) {
 	reference := r.Base
 	if reference == "" {
 		recorded, err := os.ReadFile(filepath.Join(r.Source.Dir, baseFile))
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			reference = bundle.DefaultBase
-		case err != nil:
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return bundle.Base{}, err
-		default:
-			reference = strings.TrimSpace(string(recorded))
 		}
+		reference = cmp.Or(strings.TrimSpace(string(recorded)), bundle.DefaultBase)
 	}
 	return bundle.ResolveBase(ctx, reference)
 }
@@ -179,7 +179,6 @@ func (r *Release) write(file string, content []byte) error {
 	return os.WriteFile(filepath.Join(r.request.To, file), content, 0o644)
 }
 
-// writeImages writes both layouts and the bill of materials of the steps image.
 func (r *Release) writeImages(work string) error {
 	at, err := name.NewTag(r.request.Repository + "/tasks:" + r.request.Source.Version)
 	if err != nil {
@@ -264,7 +263,6 @@ func (r *Release) Push(ctx context.Context, progress io.Writer) (bundle string, 
 	return r.Tasks.Push(ctx)
 }
 
-// notes are the changelog's section of the version.
 func (r Request) notes() ([]byte, error) {
 	heading := "[" + strings.TrimPrefix(r.Source.Version, "v") + "]"
 	if r.Snapshot {
@@ -281,7 +279,6 @@ func (r Request) notes() ([]byte, error) {
 	return []byte(notes), nil
 }
 
-// section is the text below the heading of a version.
 func section(changelog, heading string) (string, error) {
 	_, rest, found := strings.Cut(changelog, "\n## "+heading)
 	if !found {
@@ -293,4 +290,50 @@ func section(changelog, heading string) (string, error) {
 		return "", errors.New("nothing is below ## " + heading)
 	}
 	return rest + "\n", nil
+}
+
+// writeSums writes the checksums of all other files of the folder for sha256sum --check.
+func (r *Release) writeSums() error {
+	entries, err := os.ReadDir(r.request.To)
+	if err != nil {
+		return fmt.Errorf("writing the checksums: %w", err)
+	}
+	var sums strings.Builder
+	for _, entry := range entries {
+		content, err := os.ReadFile(filepath.Join(r.request.To, entry.Name()))
+		if err != nil {
+			return fmt.Errorf("writing the checksums: %w", err)
+		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), entry.Name())
+	}
+	return r.write(sumsFile, []byte(sums.String()))
+}
+
+const (
+	namespace = "ml-dev-env"
+	// clusterName is the cluster of install.yaml's Tasks: users create the ConfigMap with its cluster file.
+	clusterName = "default"
+)
+
+// writeInstall writes the objects of mlenv install except the cluster file.
+func (r *Release) writeInstall() error {
+	request := install.Request{Namespace: namespace, ServiceAccount: install.DefaultServiceAccount, StepsImage: r.StepsImage.Name()}
+	request.Cluster.Cluster.Name = clusterName
+	rendered, err := install.Render(request, os.DirFS(r.request.Source.Dir))
+	if err != nil {
+		return err
+	}
+	objects := []*unstructured.Unstructured{{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace},
+	}}}
+	for _, object := range rendered {
+		if object.GetKind() != "ConfigMap" || object.GetName() != cluster.ConfigMapPrefix+clusterName {
+			objects = append(objects, object)
+		}
+	}
+	var out bytes.Buffer
+	if err := step.WriteObjects(&out, objects); err != nil {
+		return err
+	}
+	return r.write(installFile, out.Bytes())
 }

@@ -153,15 +153,13 @@ func (f *follower) emit(e Event) {
 
 // watchRun returns nil when the run has ended or was deleted.
 func (f *follower) watchRun(ctx context.Context, last **v1.PipelineRun) error {
-	options := metav1.ListOptions{FieldSelector: "metadata.name=" + f.of.Name}
-	err := kube.Until(ctx, "pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().PipelineRuns(f.of.Namespace), options,
-		func(found []*v1.PipelineRun) (bool, error) {
-			i := slices.IndexFunc(found, func(r *v1.PipelineRun) bool { return r.UID == f.of.UID })
-			if i < 0 {
+	err := kube.UntilOne(ctx, "pipelinerun "+f.of.Namespace+"/"+f.of.Name, f.clients.Tekton.TektonV1().PipelineRuns(f.of.Namespace), f.of.Name,
+		func(run *v1.PipelineRun) (bool, error) {
+			if run == nil || run.UID != f.of.UID {
 				return false, errDeleted
 			}
-			*last = found[i]
-			return found[i].IsDone(), nil
+			*last = run
+			return run.IsDone(), nil
 		})
 	if errors.Is(err, errDeleted) {
 		return nil

@@ -77,21 +77,34 @@ func CheckURL(url string) error {
 
 // parseAddress reads a repository's URL. Its errors do not show user info.
 func parseAddress(text string) (address, error) {
-	wrong := func(seen string) (address, error) {
-		return address{}, fail.Becausef(fail.InvalidInput,
-			"reading repository URL %q: %s: want https://HOST/PATH, ssh://HOST/PATH or USER@HOST:PATH", withoutUser(text), seen)
+	parse := parseScp
+	if strings.Contains(text, "://") {
+		parse = parseURL
 	}
-	if strings.ContainsFunc(text, unicode.IsControl) {
-		return wrong("it has control characters")
+	a, problem := parse(text)
+	switch {
+	case strings.ContainsFunc(text, unicode.IsControl):
+		problem = "it has control characters"
+	case problem != "":
+	case a.host == "" || a.path == "/":
+		problem = "it has no host or no path"
+	case strings.ContainsFunc(a.user+a.host+a.path, unicode.IsControl):
+		problem = "it has escaped control characters"
+	case !validHost(a.host):
+		problem = "its host has other characters than letters, digits, dots and hyphens, and is no IP address"
+	default:
+		return a, nil
 	}
-	if !strings.Contains(text, "://") {
-		return parseScp(text, wrong)
-	}
+	return address{}, fail.Becausef(fail.InvalidInput,
+		"reading repository URL %q: %s: want https://HOST/PATH, ssh://HOST/PATH or USER@HOST:PATH", withoutUser(text), problem)
+}
+
+func parseURL(text string) (a address, problem string) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return wrong("it is no URL")
+		return a, "it is no URL"
 	}
-	a := address{scheme: u.Scheme, host: strings.ToLower(u.Hostname()), port: u.Port(), path: path.Clean("/" + u.Path)}
+	a = address{scheme: u.Scheme, host: strings.ToLower(u.Hostname()), port: u.Port(), path: path.Clean("/" + u.Path)}
 	if u.User != nil {
 		a.user = u.User.Username()
 		a.password, _ = u.User.Password()
@@ -100,26 +113,15 @@ func parseAddress(text string) (address, error) {
 	case u.Scheme == "git+ssh" || u.Scheme == "ssh+git":
 		a.scheme = "ssh"
 	case u.Scheme != "https" && u.Scheme != "http" && u.Scheme != "ssh":
-		return wrong("its scheme is " + u.Scheme)
+		return a, "its scheme is " + u.Scheme
 	case u.RawQuery != "" || u.Fragment != "":
-		return wrong("it has a query or a fragment")
+		return a, "it has a query or a fragment"
 	}
 	if a.scheme == "ssh" && strings.HasPrefix(a.path, "/~") {
 		a.path = a.path[1:]
 	}
-	if a.host == "" || a.path == "/" {
-		return wrong("it has no host or no path")
-	}
-	if strings.ContainsFunc(a.user+a.host+a.path, unicode.IsControl) {
-		return wrong("it has escaped control characters")
-	}
-	if !validHost(a.host) {
-		return wrong(invalidHost)
-	}
-	return a, nil
+	return a, ""
 }
-
-const invalidHost = "its host has other characters than letters, digits, dots and hyphens, and is no IP address"
 
 func validHost(host string) bool {
 	return net.ParseIP(host) != nil || !strings.ContainsFunc(host, func(r rune) bool {
@@ -127,35 +129,29 @@ func validHost(host string) bool {
 	})
 }
 
-// parseScp reads USER@HOST:PATH.
-func parseScp(text string, wrong func(string) (address, error)) (address, error) {
+func parseScp(text string) (a address, problem string) {
 	head, rest, ok := strings.Cut(text, ":")
-	if !ok || strings.Contains(head, "/") {
-		return wrong("it is a path on this machine")
+	switch {
+	case !ok || strings.Contains(head, "/"):
+		return a, "it is a path on this machine"
+	case !strings.Contains(head, "@") && strings.Contains(rest, "@"):
+		return a, "it has a user after the host, or no scheme"
+	case strings.HasPrefix(path.Clean(rest), ":"):
+		return a, "it names a helper program"
+	case rest == "":
+		return a, "it has no host or no path"
+	case strings.HasPrefix(head, "-"):
+		return a, "it begins as an option does"
 	}
-	if !strings.Contains(head, "@") && strings.Contains(rest, "@") {
-		return wrong("it has a user after the host, or no scheme")
-	}
-	if strings.HasPrefix(rest, ":") || strings.HasPrefix(path.Clean(rest), ":") {
-		return wrong("it names a helper program")
-	}
-	a := address{scheme: "ssh", host: strings.ToLower(head), path: path.Clean(rest)}
-	if at := strings.LastIndex(head, "@"); at >= 0 {
-		a.user, a.host = head[:at], strings.ToLower(head[at+1:])
-	}
-	if a.host == "" || rest == "" || a.path == "/" {
-		return wrong("it has no host or no path")
-	}
-	if !validHost(a.host) {
-		return wrong(invalidHost)
-	}
-	if strings.HasPrefix(head, "-") {
-		return wrong("it begins as an option does")
-	}
-	return a, nil
+	user, host := cutUser(head)
+	return address{scheme: "ssh", user: user, host: strings.ToLower(host), path: path.Clean(rest)}, ""
 }
 
-// withoutUser removes user info from what may be a URL.
+func cutUser(text string) (user, host string) {
+	at := strings.LastIndex(text, "@")
+	return text[:max(0, at)], text[at+1:]
+}
+
 func withoutUser(text string) string {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net/url"
@@ -19,6 +20,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/secretdir"
 )
 
@@ -37,22 +39,8 @@ type Auth struct {
 	roots string
 }
 
-// String shows no secret.
-func (a Auth) String() string {
-	var has []string
-	for _, part := range []struct {
-		name  string
-		given bool
-	}{{"password", a.password != ""}, {"ssh key", a.key != nil}, {"known hosts", a.knownHosts != ""}, {"CA", a.roots != ""}} {
-		if part.given {
-			has = append(has, part.name)
-		}
-	}
-	return "auth(" + strings.Join(has, ", ") + ")"
-}
-
-// GoString shows no secret.
-func (a Auth) GoString() string { return a.String() }
+// Format shows no secret with any verb.
+func (Auth) Format(w fmt.State, _ rune) { _, _ = io.WriteString(w, "auth(...)") }
 
 // AuthFromDir reads a mounted Secret: username, password or token for HTTPS, ssh-privatekey and known_hosts for ssh. No
 // key is required; an empty name, and the folder none, are anonymous. Errors: InvalidInput.
@@ -137,7 +125,6 @@ func (a Auth) writeRoots(file string) (string, error) {
 	return file, os.WriteFile(file, append(system, a.roots...), 0o600)
 }
 
-// keyring returns credentials for their own host only.
 type keyring struct {
 	auth Auth
 	home address
@@ -155,7 +142,6 @@ func newKeyring(auth Auth, home address) keyring {
 	return keyring{auth: auth, home: home}
 }
 
-// basic returns user and password for a URL's host.
 func (k keyring) basic(scheme, host, port string) (user, password string, ok bool) {
 	if k.auth.password == "" || !strings.EqualFold(host, k.home.host) {
 		return "", "", false
@@ -169,13 +155,6 @@ func (k keyring) basic(scheme, host, port string) (user, password string, ok boo
 	return k.auth.user, k.auth.password, ok
 }
 
-func (k keyring) signer(host string) (ssh.Signer, bool) {
-	if k.auth.key == nil || !strings.EqualFold(host, k.home.host) {
-		return nil, false
-	}
-	return k.auth.key, true
-}
-
 // clean makes a server's text fit to be shown: short, printable, without the secrets that were sent to the server.
 func (k keyring) clean(text string) string {
 	if k.auth.password != "" {
@@ -184,7 +163,7 @@ func (k keyring) clean(text string) string {
 			text = strings.ReplaceAll(text, secret, "***")
 		}
 	}
-	return printable(withoutQueries(text))
+	return humanize.OneLine(withoutQueries(text), maxShown)
 }
 
 // urlQuery matches the query of a URL. That of an LFS object can be a signature that grants access.
@@ -194,23 +173,6 @@ func withoutQueries(text string) string { return urlQuery.ReplaceAllString(text,
 
 // maxShown is how many bytes of a server's text an error shows.
 const maxShown = 500
-
-func printable(text string) string {
-	text = strings.ToValidUTF8(strings.TrimSpace(text), "?")
-	text = strings.Map(func(r rune) rune {
-		if r == '\n' || r == '\t' || r == '\r' {
-			return ' '
-		}
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return -1
-		}
-		return r
-	}, text)
-	if len(text) > maxShown {
-		text = strings.ToValidUTF8(text[:maxShown], "") + "…"
-	}
-	return text
-}
 
 func portOf(scheme, port string) string {
 	return cmp.Or(port, map[string]string{"https": "443", "http": "80", "ssh": "22"}[scheme])

@@ -61,7 +61,7 @@ func TestAuthShowsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
-		if got := fmt.Sprintf(format, s); strings.Contains(got, "hush") || !strings.Contains(got, "auth(password, ssh key, known hosts)") {
+		if got := fmt.Sprintf(format, s); strings.Contains(got, "hush") || !strings.Contains(got, "auth(...)") {
 			t.Errorf("%s: got %s", format, got)
 		}
 	}

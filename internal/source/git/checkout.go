@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,10 +14,9 @@ import (
 )
 
 type checkout struct {
-	log      *slog.Logger
-	programs *programs
-	root     *os.Root
-	source   Source
+	*programs
+	root   *os.Root
+	source Source
 
 	modules []*module
 	// files and bytes add up the files of all modules.
@@ -42,9 +40,8 @@ type submodule struct {
 	commit string
 }
 
-// load fetches a repository's commit and writes its files, then those of its submodules.
 func (c *checkout) load(ctx context.Context, a address, revision, prefix string, depth int) error {
-	r, err := c.programs.open(ctx, a, fmt.Sprintf("repository-%d", len(c.modules)), filepath.Join(c.root.Name(), prefix))
+	r, err := c.open(ctx, a, fmt.Sprintf("repository-%d", len(c.modules)), filepath.Join(c.root.Name(), prefix))
 	if err != nil {
 		return r.explain(ctx, err)
 	}
@@ -58,8 +55,8 @@ func (c *checkout) load(ctx context.Context, a address, revision, prefix string,
 		return r.explain(ctx, err)
 	}
 	// Pack and files need room at the same time.
-	if c.bytes > c.programs.limits.disk-folderSize(c.programs.scratch) {
-		return r.explain(ctx, c.programs.tooLarge())
+	if c.bytes > c.limits.disk-folderSize(c.scratch) {
+		return r.explain(ctx, c.tooLarge())
 	}
 	if _, err := m.git(ctx, "checkout", "--progress", "--force", "--detach", commit); err != nil {
 		return r.explain(ctx, err)
@@ -74,7 +71,7 @@ func (c *checkout) load(ctx context.Context, a address, revision, prefix string,
 func (c *checkout) list(ctx context.Context, m *module) error {
 	text, err := m.git(ctx, "ls-tree", "-r", "-z", "--long", "--full-tree", m.commit)
 	if errors.Is(err, errOutput) {
-		return c.programs.tooManyFiles()
+		return c.tooManyFiles()
 	}
 	if err != nil {
 		return err
@@ -100,8 +97,8 @@ func (c *checkout) list(ctx context.Context, m *module) error {
 			m.small = append(m.small, path)
 		}
 	}
-	if c.files > c.programs.limits.files {
-		return c.programs.tooManyFiles()
+	if c.files > c.limits.files {
+		return c.tooManyFiles()
 	}
 	return nil
 }
@@ -125,7 +122,6 @@ func (m *module) config(ctx context.Context, name string) (map[string]string, er
 	return settings, nil
 }
 
-// fetchPointers replaces all LFS pointers by their objects, or refuses them.
 func (c *checkout) fetchPointers(ctx context.Context) error {
 	var found []pointerFile
 	for _, m := range c.modules {
@@ -138,8 +134,8 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 			if p, ok := parsePointer(content); ok {
 				own = append(own, pointerFile{p, m.prefix + path})
 				// The sum could overflow: a pointer can state any size.
-				if p.size > c.programs.limits.disk-c.bytes {
-					return m.explain(ctx, c.programs.tooLarge())
+				if p.size > c.limits.disk-c.bytes {
+					return m.explain(ctx, c.tooLarge())
 				}
 				c.bytes += p.size
 			}
@@ -158,7 +154,6 @@ func (c *checkout) fetchPointers(ctx context.Context) error {
 	return refusePointers(c.modules[0].address, found)
 }
 
-// place moves an LFS object to the paths of its pointers.
 func (c *checkout) place(object string, paths []string) error {
 	for i, path := range paths {
 		pointer, err := c.root.Lstat(path)
@@ -181,12 +176,8 @@ func (c *checkout) place(object string, paths []string) error {
 	return nil
 }
 
-const (
-	// maxDepth is how deep submodules may lie in each other.
-	maxDepth = 20
-	// maxModules is how many repositories a tree may consist of.
-	maxModules = 1000
-)
+// Limits of submodules in each other, and of the repositories of a tree.
+const maxDepth, maxModules = 20, 1000
 
 func (c *checkout) loadSubmodules(ctx context.Context, m *module, depth int) error {
 	if depth == maxDepth {
@@ -217,7 +208,6 @@ func (c *checkout) loadSubmodules(ctx context.Context, m *module, depth int) err
 	return nil
 }
 
-// submoduleURLs reads the URLs by path from .gitmodules, if it is a file.
 func (m *module) submoduleURLs(ctx context.Context) (map[string]string, error) {
 	settings, err := m.config(ctx, ".gitmodules")
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
 // Messages of git, of libcurl with OpenSSL or GnuTLS, and of git-lfs, all in the C locale. Only this file knows them.
@@ -44,7 +45,6 @@ const (
 	adviseConnection = "check the host and port in repo-url, and that the namespace's egress rules and proxy let it through"
 )
 
-// said reports whether a program failed with the message.
 func said(err error, message *regexp.Regexp) bool {
 	var exit *exitError
 	return errors.As(err, &exit) && message.MatchString(exit.text)
@@ -76,7 +76,7 @@ func (r *repository) explain(ctx context.Context, err error) error {
 	}
 	found := "" // the part of text that the last message matched
 	is := func(message *regexp.Regexp) bool {
-		found = printable(r.keys.clean(message.FindString(text)))
+		found = r.keys.clean(message.FindString(text))
 		return found != ""
 	}
 	switch {
@@ -137,7 +137,6 @@ func (r *repository) output(ctx context.Context, doing string, err error) (text 
 	return exit.text, nil
 }
 
-// status returns the HTTP status in a message, 0 if it has none.
 func status(text string) int {
 	m := messageStatus.FindStringSubmatch(text)
 	if m == nil {
@@ -214,7 +213,7 @@ func explainDial(keys keyring, a address, err error) error {
 		return fail.Advise(seen("the server does not accept the ssh key: want one that may read the repository"),
 			"add the public half of ssh-privatekey (ssh-keygen -yf KEYFILE) to the repository as a deploy key")
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return fail.Advise(seen("no connection: %s: want a server that answers", printable(dial.Err.Error())), adviseConnection)
+		return fail.Advise(seen("no connection: %s: want a server that answers", humanize.OneLine(dial.Err.Error(), maxShown)), adviseConnection)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return seen("the server sends nothing")
 	}
@@ -239,7 +238,6 @@ func (r *repository) explainLFS(ctx context.Context, err error) error {
 	return fail.Advise(fail.Becausef(fail.LFSPointers, "fetching LFS objects of %s: %s", r.address, r.words(text)), "%s", next)
 }
 
-// local advises about a full disk.
 func local(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return fail.Advise(fail.Because(fail.DiskFull, err), "df -h   # the pack and the files need room at the same time")

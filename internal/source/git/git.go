@@ -1,10 +1,10 @@
 // Package git fetches the files of one commit of a git repository. It calls the programs git and git-lfs with none of
 // the user's configuration. This program is their ssh client and answers their questions for credentials (see
-// Helper), because OpenSSH refuses a UID without a passwd entry, and because credentials must not appear in arguments
-// or environments.
+// Helper): OpenSSH refuses a UID without a passwd entry, and credentials must not appear in arguments or environments.
 package git
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +61,7 @@ const scratchName = ".git"
 // anywhere: package tree checks them. Attributes that change content on checkout, such as eol, are not applied. After
 // a failure dir is empty again. The reasons are InvalidInput, RepositoryUnavailable, HostKeyUnknown,
 // RevisionNotFound, LFSPointers, DiskFull and UnsafeTree.
-func Fetch(ctx context.Context, log *slog.Logger, dir string, s Source) (string, error) {
+func Fetch(ctx context.Context, log *slog.Logger, dir string, s Source) (commit string, err error) {
 	home, err := parseAddress(s.URL)
 	if err != nil {
 		return "", err
@@ -73,19 +73,13 @@ func Fetch(ctx context.Context, log *slog.Logger, dir string, s Source) (string,
 	if len(entries) > 0 {
 		return "", fmt.Errorf("fetching %s into %s: it has %q: want an empty folder", home, dir, entries[0].Name())
 	}
-	if s.limits == (limits{}) {
-		s.limits = usualLimits
-	}
-	commit, err := fetch(ctx, log, dir, s, home)
-	if err != nil {
-		return "", errors.Join(err, empty(dir))
-	}
-	return commit, nil
-}
-
-func fetch(ctx context.Context, log *slog.Logger, dir string, s Source, home address) (string, error) {
-	dir, err := filepath.Abs(dir)
-	if err != nil {
+	s.limits = cmp.Or(s.limits, usualLimits)
+	defer func() {
+		if err != nil {
+			commit, err = "", errors.Join(err, empty(dir))
+		}
+	}()
+	if dir, err = filepath.Abs(dir); err != nil {
 		return "", err
 	}
 	programs, err := newPrograms(log, filepath.Join(dir, scratchName), s, home)
@@ -97,7 +91,7 @@ func fetch(ctx context.Context, log *slog.Logger, dir string, s Source, home add
 		return "", err
 	}
 	defer func() { _ = root.Close() }()
-	c := &checkout{log: log, programs: programs, root: root, source: s}
+	c := &checkout{programs: programs, root: root, source: s}
 	if err := c.load(ctx, home, s.Revision, "", 0); err != nil {
 		return "", err
 	}

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/pflag"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -86,10 +87,8 @@ func Helper() {
 	os.Exit(0)
 }
 
-// limited turns this process into git whose memory in bytes and processor time in seconds are bounded, also for the
-// processes that it starts, so that git fails with a message instead of having the container killed:
-//
-//	mlenv-git-limited MEMORY SECONDS ARGUMENT...
+// limited, called with MEMORY SECONDS ARGUMENT..., turns this process into git whose bytes of memory and processor time are
+// bounded, also for the processes that it starts: git fails with a message instead of having the container killed.
 func limited(args []string) error {
 	for i, resource := range []int{syscall.RLIMIT_DATA, syscall.RLIMIT_CPU} {
 		most, err := strconv.ParseUint(args[i], 10, 64)
@@ -129,11 +128,7 @@ func readHelperFile(scratch string) (keyring, time.Duration, error) {
 	return newKeyring(auth, home), file.Silence, err
 }
 
-// askpass answers a question as
-//
-//	Password for 'https://user@host:port':
-//
-// git asks so, and git-lfs with other quotes.
+// askpass answers a question of git, or of git-lfs with other quotes: Password for 'https://user@host:port':
 func askpass(_ string, keys keyring, _ time.Duration) error {
 	if len(os.Args) != 2 {
 		return fmt.Errorf("%s: want a question", askpassName)
@@ -158,11 +153,8 @@ func (k keyring) answer(question string) (string, error) {
 			break
 		}
 	}
-	if !ok || !isURL || strings.ContainsAny(host, `@\?#/%`) {
-		return "", errors.New("not a question for a user or a password")
-	}
 	at, err := url.Parse(scheme + "://" + host)
-	if err != nil {
+	if !ok || !isURL || err != nil || strings.ContainsAny(host, `@\?#/%`) || what != "Username" && what != "Password" {
 		return "", errors.New("not a question for a user or a password")
 	}
 	user, password, ok := k.basic(at.Scheme, at.Hostname(), at.Port())
@@ -171,19 +163,15 @@ func (k keyring) answer(question string) (string, error) {
 		return "", fmt.Errorf("no credentials for %s", at.Host)
 	case what == "Username":
 		return user, nil
-	case what == "Password":
-		return password, nil
 	}
-	return "", errors.New("not a question for a user or a password")
+	return password, nil
 }
 
 // remoteCommand matches the commands that git and git-lfs need on a server. git quotes the path; git-lfs does not, and a
 // repository's .lfsconfig can name the path.
 var remoteCommand = regexp.MustCompile(`^(git-upload-pack '([^'!]|'\\['!]')*'|git-lfs-authenticate [A-Za-z0-9/~_.][A-Za-z0-9/~_.+@%,=:-]* download)$`)
 
-// sshCommand is called as OpenSSH is:
-//
-//	mlenv-git-ssh [-o OPTION] [-p PORT] [USER@]HOST COMMAND
+// sshCommand is called as OpenSSH is, with [-o OPTION] [-p PORT] [USER@]HOST COMMAND.
 func sshCommand(scratch string, keys keyring, silence time.Duration) error {
 	a, command, err := parseSSH(os.Args[1:])
 	if err != nil {
@@ -228,33 +216,23 @@ func sshCommand(scratch string, keys keyring, silence time.Duration) error {
 	return err
 }
 
-func parseSSH(args []string) (a address, command string, err error) {
-	a.scheme = "ssh"
-	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
-		switch option := args[0]; {
-		case option == "--":
-		case (option == "-p" || option == "-o") && len(args) > 1:
-			if option == "-p" {
-				a.port = args[1]
-			}
-			args = args[1:]
-		case option != "-4" && option != "-6" && option != "-T" && !strings.HasPrefix(option, "-o"):
-			return a, "", fmt.Errorf("%s: unknown option %q", sshName, option)
-		}
-		args = args[1:]
+func parseSSH(args []string) (address, string, error) {
+	a := address{scheme: "ssh"}
+	flags := pflag.NewFlagSet(sshName, pflag.ContinueOnError)
+	flags.SetInterspersed(false)
+	flags.StringVarP(&a.port, "port", "p", "", "")
+	flags.StringArrayP("option", "o", nil, "")
+	if err := flags.Parse(args); err != nil {
+		return a, "", fmt.Errorf("%s: %w", sshName, err)
 	}
-	if len(args) < 2 {
+	if args = flags.Args(); len(args) < 2 {
 		return a, "", fmt.Errorf("%s: want a host and a command", sshName)
 	}
-	a.host = args[0]
-	if at := strings.LastIndex(args[0], "@"); at >= 0 {
-		a.user, a.host = args[0][:at], args[0][at+1:]
-	}
+	a.user, a.host = cutUser(args[0])
 	a.host = strings.ToLower(strings.Trim(a.host, "[]"))
 	return a, strings.Join(args[1:], " "), nil
 }
 
-// writeFailure stores an error for the process that called git.
 func writeFailure(scratch string, err error) error {
 	content, errMarshal := json.Marshal(failure{Reason: fail.ReasonOf(err), Text: err.Error(), Next: fail.NextOf(err)})
 	if errMarshal != nil {

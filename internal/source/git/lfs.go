@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,7 +17,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
-// fetchObjects replaces a module's pointers by their objects.
 func (c *checkout) fetchObjects(ctx context.Context, m *module, pointers []pointerFile) error {
 	if err := requireProgram("git-lfs"); err != nil {
 		return err
@@ -121,7 +119,6 @@ func parsePointer(content []byte) (pointer, bool) {
 	return pointer{strings.ToLower(string(id[1])), bytes}, err == nil
 }
 
-// refusePointers lists the pointers of a repository that is fetched without LFS.
 func refusePointers(a address, found []pointerFile) error {
 	var names []string
 	var bytes int64
@@ -138,10 +135,6 @@ func refusePointers(a address, found []pointerFile) error {
 
 // lfsEndpoint is the usual URL of a repository's LFS server.
 func lfsEndpoint(a address) *url.URL {
-	if a.scheme == "ssh" {
-		a.scheme, a.port = "https", ""
-	}
-	p := strings.TrimSuffix(path.Clean("/"+a.path), ".git")
-	a.path = p + ".git/info/lfs"
+	a.path = strings.TrimSuffix(a.path, ".git") + ".git/info/lfs"
 	return a.url()
 }

@@ -164,8 +164,6 @@ func TestLFSEndpoint(t *testing.T) {
 	for repository, want := range map[string]string{
 		"https://git.example/team/repo":          "https://git.example/team/repo.git/info/lfs",
 		"https://git.example:8443/team/repo.git": "https://git.example:8443/team/repo.git/info/lfs",
-		"git@git.example:team/repo.git":          "https://git.example/team/repo.git/info/lfs",
-		"ssh://git@git.example:2222/team/repo":   "https://git.example/team/repo.git/info/lfs",
 	} {
 		a, err := parseAddress(repository)
 		if err != nil {

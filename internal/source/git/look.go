@@ -34,8 +34,7 @@ type Listing struct {
 
 // Look finds the commit of a source and the names of its files. It fetches no contents, which the server must support: a
 // Listing is incomplete for a server without partial clones, and for a repository beyond Look's limits. dir must exist.
-// The reasons are InvalidInput, RepositoryUnavailable, HostKeyUnknown and RevisionNotFound, whatever Fetch would do
-// later.
+// The reasons are InvalidInput, RepositoryUnavailable, HostKeyUnknown and RevisionNotFound.
 func Look(ctx context.Context, log *slog.Logger, dir string, s Source) (Listing, error) {
 	home, err := parseAddress(s.URL)
 	if err != nil {
@@ -124,11 +123,9 @@ func (l Listing) Lacks(name string) string {
 	if inside = slices.Compact(inside); len(inside) == 0 {
 		return fmt.Sprintf("it is not in commit %s, which has no folder %s", l.Commit, path.Dir(name))
 	}
-	if more := len(inside) - maxListed; more > 0 {
-		inside = append(inside[:maxListed], fmt.Sprintf("%d more", more))
+	const most = 12
+	if more := len(inside) - most; more > 0 {
+		inside = append(inside[:most], fmt.Sprintf("%d more", more))
 	}
 	return fmt.Sprintf("it is not in commit %s, which has %s in %s", l.Commit, strings.Join(inside, ", "), cmp.Or(strings.TrimSuffix(folder, "/"), "its top folder"))
 }
-
-// maxListed is how many neighbours of a missing file are named.
-const maxListed = 12

@@ -82,7 +82,7 @@ func settings(caBundle string, silence time.Duration) []string {
 func newPrograms(log *slog.Logger, scratch string, s Source, home address) (*programs, error) {
 	p := &programs{log: log, scratch: scratch, keys: newKeyring(s.Auth, home), limits: s.limits}
 	if user, _, ok := p.keys.basic(home.scheme, home.host, home.port); ok && home.scheme == "http" {
-		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", printable(user), home), "url", home.String())
+		log.Warn(fmt.Sprintf("The credentials of %s go to %s without encryption; https:// would protect them.", humanize.OneLine(user, maxShown), home), "url", home.String())
 	}
 	if err := requireProgram("git"); err != nil {
 		return nil, err
@@ -169,7 +169,6 @@ type repository struct {
 	namesOnly bool
 }
 
-// errAborted is the error of a program that printed the message abort.
 var errAborted = errors.New("aborted")
 
 // open creates an empty repository for one remote. It returns the repository with an error too, because the
@@ -236,14 +235,14 @@ func (r *repository) git(ctx context.Context, args ...string) (string, error) {
 	case stdout.full:
 		return "", errOutput
 	case err != nil:
-		return "", &exitError{text: strings.TrimSpace(strings.TrimSpace(string(stderr.said)) + "\n" + signalOf(cmd)), err: err}
+		_, signal, _ := strings.Cut(err.Error(), "signal: ")
+		return "", &exitError{text: strings.TrimSpace(strings.TrimSpace(string(stderr.said)) + "\n" + signal), err: err}
 	}
 	return stdout.buffer.String(), nil
 }
 
-// remote runs a command of git that asks the server, again if the server cannot be reached or breaks off: the cluster's DNS and
-// network can fail for a moment. An attempt to reach it that took long would take as long again, so it is not repeated, nor one
-// for which no time is left.
+// remote runs a command of git that asks the server, again if the server cannot be reached or breaks off: a cluster's DNS and
+// network can fail for a moment. It does not repeat an attempt that took long, or for which no time is left.
 func (r *repository) remote(ctx context.Context, args ...string) (string, error) {
 	const long = 20 * time.Second // DNS may need ten to give up, a connection two minutes
 	for left, pause := r.limits.retries, r.limits.pause; ; left, pause = left-1, 2*pause {
@@ -263,14 +262,6 @@ func (r *repository) remote(ctx context.Context, args ...string) (string, error)
 		}
 		_ = os.Remove(filepath.Join(r.scratch, failureName)) // a later failure has another cause
 	}
-}
-
-// signalOf names the signal that killed a program, "" for none.
-func signalOf(cmd *exec.Cmd) string {
-	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		return status.Signal().String()
-	}
-	return ""
 }
 
 // command is git in a process group of its own, which is killed when the context ends.
@@ -294,7 +285,6 @@ func (r *repository) command(ctx context.Context, args []string, bounded bool) *
 	return cmd
 }
 
-// watchDisk cancels the context if the scratch folder grows beyond the limit.
 func (p *programs) watchDisk(ctx context.Context, cancel context.CancelCauseFunc) {
 	for ticks := time.Tick(500 * time.Millisecond); ; {
 		select {

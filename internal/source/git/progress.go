@@ -12,14 +12,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
 
-// progressEvery is how often a long command logs its progress.
-const progressEvery = 5 * time.Second
-
-// progressLine is a line of git's progress, as
-//
-//	Receiving objects:  45% (450/1000), 1.20 MiB | 3.00 MiB/s
-//
-// or of git-lfs, which begins with Downloading LFS objects.
+// progressLine is a line of git's or git-lfs' progress: Receiving objects:  45% (450/1000), 1.20 MiB | 3.00 MiB/s.
 var progressLine = regexp.MustCompile(`^([A-Z][A-Za-z ]+): +(\d+)% \((\d+)/(\d+)\)(?:, ([0-9.]+ [a-zA-Z]+) \| [^,]*)?(, done\.?)?$`)
 
 // report reads stderr of git: it logs progress and keeps the rest.
@@ -64,7 +57,7 @@ func (r *report) line(text string) {
 		r.log.Info(fmt.Sprintf("Received %s, %s, in %s.", humanize.Count(objects, "object"), size, time.Since(r.started).Round(time.Millisecond)), "objects", objects, "seconds", time.Since(r.started).Seconds())
 		return
 	}
-	if now := time.Now(); now.Sub(r.last) >= progressEvery {
+	if now := time.Now(); now.Sub(r.last) >= 5*time.Second {
 		r.last = now
 		sentence := fmt.Sprintf("%s of %s: %s%%, %s of %s", what, r.address, percent, done, total)
 		if size != "" {

@@ -22,13 +22,10 @@ var (
 	shortHash = regexp.MustCompile(`^[0-9a-fA-F]{7,40}$`)
 )
 
-// fetched is the ref under which the fetched commit is stored.
 const fetched = "refs/fetched"
 
-// history are the refspecs for a repository's whole history.
 var history = []string{"+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*"}
 
-// ref is a name in the remote repository.
 type ref struct {
 	name string
 	hash string
@@ -132,7 +129,6 @@ func (r *repository) fetchCommit(ctx context.Context, revision, hash string) (st
 	return r.peel(ctx, revision, hash)
 }
 
-// peel follows annotated tags to their commit.
 func (r *repository) peel(ctx context.Context, revision, object string) (string, error) {
 	kind, err := r.git(ctx, "cat-file", "-t", object+"^{}")
 	if err != nil {
@@ -251,7 +247,6 @@ func (r *repository) unknown(revision string, refs []ref) error {
 		"git ls-remote --heads --tags %s", r.address)
 }
 
-// near describes the branches and tags whose names are most like the word.
 func near(word string, refs []ref) []string {
 	word = strings.ToLower(word)
 	distance := map[string]int{}

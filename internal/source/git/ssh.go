@@ -39,7 +39,6 @@ func dialSSH(ctx context.Context, a address, keys keyring, silence time.Duration
 	return ssh.NewClient(secure, channels, requests), nil
 }
 
-// silenceConn is a connection whose other side may be silent for a limited time.
 type silenceConn struct {
 	net.Conn
 	silence time.Duration
@@ -58,8 +57,7 @@ func sshConfig(a address, keys keyring) (*ssh.ClientConfig, error) {
 			fail.Becausef(fail.HostKeyUnknown, "connecting to %s: no known_hosts to check its host key with: want one in the git secret", a.host),
 			"%s", keyscan(a))
 	}
-	signer, ok := keys.signer(a.host)
-	if !ok {
+	if keys.auth.key == nil || !strings.EqualFold(a.host, keys.home.host) {
 		return nil, noKey(a, keys)
 	}
 	known, err := knownhosts.New(keys.auth.knownHosts)
@@ -72,7 +70,7 @@ func sshConfig(a address, keys keyring) (*ssh.ClientConfig, error) {
 	}
 	return &ssh.ClientConfig{
 		User:              cmp.Or(a.user, "git"),
-		Auth:              []ssh.AuthMethod{ssh.PublicKeys(signer)},
+		Auth:              []ssh.AuthMethod{ssh.PublicKeys(keys.auth.key)},
 		ClientVersion:     "SSH-2.0-ml-dev-env",
 		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(host string, remote net.Addr, key ssh.PublicKey) error {
@@ -92,7 +90,6 @@ func noKey(a address, keys keyring) error {
 		"kubectl create secret generic git --from-file=ssh-privatekey=KEYFILE --from-file=known_hosts=known_hosts   # and pass it as git-secret")
 }
 
-// keyscan is the command that reads the host's key.
 func keyscan(a address) string {
 	port := ""
 	if a.port != "" && a.port != "22" {
@@ -101,7 +98,6 @@ func keyscan(a address) string {
 	return fmt.Sprintf("ssh-keyscan %s%s >known_hosts   # compare ssh-keygen -lf known_hosts with what the server's owner publishes, then add the file to the git secret as known_hosts", port, a.host)
 }
 
-// checkHostKey explains the result of knownhosts' check.
 func checkHostKey(err error, a address, key ssh.PublicKey) error {
 	if err == nil {
 		return nil

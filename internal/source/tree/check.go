@@ -24,8 +24,6 @@ const (
 //   - an entry beneath a file or a link, or beneath a folder listed as empty;
 //   - links that lead out of the tree, by themselves or through other links;
 //   - fields that an entry of its kind does not have, invalid digests, and two sizes of one content.
-//
-// So a folder has exactly one manifest that passes.
 func (m Manifest) Check() error {
 	return m.problems().err("checking a tree")
 }
@@ -58,7 +56,6 @@ type checker struct {
 	sizes map[Digest]int64
 }
 
-// entry checks e alone.
 func (c *checker) entry(e Entry) {
 	name, err := Unescape(e.Path)
 	if err != nil {
@@ -134,7 +131,6 @@ func pathProblem(name string) string {
 	return ""
 }
 
-// place checks e among the others.
 func (c *checker) place(e Entry) {
 	name, err := Unescape(e.Path)
 	if err != nil || pathProblem(name) != "" {
@@ -194,9 +190,6 @@ func parent(name string) string {
 	return name[:max(0, strings.LastIndexByte(name, '/'))]
 }
 
-// shownProblems is how many problems an error lists.
-const shownProblems = 20
-
 type problems []string
 
 func (p *problems) add(path, format string, args ...any) {
@@ -207,9 +200,10 @@ func (p problems) err(doing string) error {
 	if len(p) == 0 {
 		return nil
 	}
+	const most = 20
 	shown, rest := p, ""
-	if len(p) > shownProblems {
-		shown, rest = p[:shownProblems], fmt.Sprintf("\nand %d more", len(p)-shownProblems)
+	if len(p) > most {
+		shown, rest = p[:most], fmt.Sprintf("\nand %d more", len(p)-most)
 	}
 	return fail.Becausef(fail.UnsafeTree, "%s: %d of its entries cannot be stored safely:\n%s%s", doing, len(p), strings.Join(shown, "\n"), rest)
 }

@@ -20,10 +20,8 @@ import (
 const window = 1 << 20
 
 // WriteContents sends contents of the tree at dir as one zstd stream, each after the 32 bytes of its SHA-256. The
-// manifest has the sizes, so the reader needs not know the order, or what exactly was missing.
-//
-// A file that changed since the manifest was made is SyncFailed. The stream then has no end, so that no reader takes
-// it for whole.
+// manifest has the sizes, so the reader needs not know the order. A file that changed since the manifest was made is
+// SyncFailed; the stream then has no end, so that no reader takes it for whole.
 func WriteContents(ctx context.Context, w io.Writer, dir string, m Manifest, missing []Digest) error {
 	root, err := os.OpenRoot(dir) // no link made meanwhile leads out of it
 	if err != nil {
@@ -122,7 +120,6 @@ func ReadContents(ctx context.Context, r io.Reader, sizes map[Digest]int64, each
 	}
 }
 
-// content is one content of a stream, verified at its end.
 type content struct {
 	io.Reader
 	left int64

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -36,30 +37,16 @@ type rule struct {
 	include     bool
 }
 
-// LoadIgnore reads the ignore file of the tree at dir, if it has one. An invalid pattern is InvalidInput.
+// LoadIgnore reads the ignore file of the tree at dir, if it has one. All invalid patterns are one error, InvalidInput.
 func LoadIgnore(dir string) (*Ignore, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
 	}
 	defer root.Close()
-	content, err := ReadFile(root, IgnoreFile, maxIgnore)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
-	}
-	return ParseIgnore(content)
-}
-
-// ParseIgnore reads the content of an ignore file. It reports all bad lines in one error with reason InvalidInput.
-func ParseIgnore(content []byte) (*Ignore, error) {
-	rules, err := parseRules(IgnoreFile, content)
-	if err != nil {
-		return nil, fail.Because(fail.InvalidInput, err)
-	}
-	return &Ignore{rules: rules}, nil
+	r := &ignoreReader{Ignore: &Ignore{}, root: root}
+	r.add("", IgnoreFile)
+	return r.result()
 }
 
 func parseRules(name string, content []byte) ([]rule, error) {
@@ -207,3 +194,111 @@ func (i *Ignore) selects(name string) bool {
 	}
 	return false
 }
+
+// LoadWorkIgnore reads what to leave out of a folder that a user works in: what the .gitignore files name, in the
+// folder, below it, and above it up to the top of its git repository, and then what its .mlenvignore names, which
+// has the last word. It does not know which files git tracks although they are ignored: a line !NAME in .mlenvignore
+// must include them. Errors: InvalidInput.
+func LoadWorkIgnore(dir string) (*Ignore, error) {
+	w, err := newWorkReader(dir)
+	if err != nil {
+		return nil, fail.Becausef(fail.InvalidInput, "reading what to ignore: %w", err)
+	}
+	defer w.root.Close()
+	for n, r := range w.under {
+		if n == 0 {
+			w.add("", ".gitignore")
+		}
+		if r == '/' {
+			w.add(w.under[:n], ".gitignore")
+		}
+	}
+	w.below(w.under)
+	w.add(w.under, IgnoreFile)
+	return w.result()
+}
+
+// ignoreReader collects the rules of files in folders below root, such as the top of the git repository.
+type ignoreReader struct {
+	*Ignore
+	root  *os.Root
+	wrong []error
+}
+
+func (w *ignoreReader) result() (*Ignore, error) {
+	if err := errors.Join(w.wrong...); err != nil {
+		return nil, fail.Because(fail.InvalidInput, err)
+	}
+	return w.Ignore, nil
+}
+
+func newWorkReader(dir string) (*ignoreReader, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	// A link may lead into the folder from another repository.
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, err
+	}
+	top := repositoryOf(dir)
+	under, err := filepath.Rel(top, dir)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(top)
+	return &ignoreReader{Ignore: &Ignore{under: strings.TrimPrefix(path.Join("/", filepath.ToSlash(under)), "/")}, root: root}, err
+}
+
+func repositoryOf(dir string) string {
+	for folder := dir; ; folder = filepath.Dir(folder) {
+		if _, err := os.Lstat(filepath.Join(folder, ".git")); err == nil {
+			return folder
+		}
+		if folder == filepath.Dir(folder) {
+			return dir
+		}
+	}
+}
+
+// below adds the .gitignore files of a folder, whose path is relative to root, and of the folders in it that are
+// not left out.
+func (w *ignoreReader) below(folder string) {
+	w.add(folder, ".gitignore")
+	entries, err := os.ReadDir(filepath.Join(w.root.Name(), filepath.FromSlash(folder)))
+	if err != nil {
+		return // the scan reports it
+	}
+	for _, entry := range entries {
+		name := path.Join(folder, entry.Name())
+		if entry.IsDir() && !w.leavesOut(strings.TrimPrefix(strings.TrimPrefix(name, w.under), "/"), true) {
+			w.below(name)
+		}
+	}
+}
+
+func (w *ignoreReader) add(folder, name string) {
+	isGit := name == ".gitignore"
+	name = path.Join(folder, name)
+	if info, err := w.root.Lstat(filepath.FromSlash(name)); isGit && err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return // git does not follow it either
+	}
+	content, err := ReadFile(w.root, filepath.FromSlash(name), maxIgnore)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	} else if err != nil {
+		w.wrong = append(w.wrong, fmt.Errorf("reading what to ignore: %w", err))
+		return
+	}
+	rules, err := parseRules(name, content)
+	w.wrong = append(w.wrong, err)
+	for _, r := range rules {
+		if folder != "" {
+			r.parts = slices.Concat(strings.Split(literal.Replace(folder), "/"), r.parts)
+		}
+		w.rules = append(w.rules, r)
+	}
+}
+
+// literal makes a pattern of a path that matches it alone.
+var literal = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)

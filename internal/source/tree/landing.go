@@ -117,7 +117,6 @@ func (l *Landing) write(name string, executable bool, from io.Reader) error {
 	})
 }
 
-// create has write create a file or link under another name, and then renames it.
 func (l *Landing) create(name string, write func(partial string) error) error {
 	folder := path.Dir(name)
 	if folder != "." {

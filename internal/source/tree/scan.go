@@ -90,7 +90,6 @@ func (s *scanner) add(ctx context.Context, name string, file fs.DirEntry) error 
 	return nil
 }
 
-// hash reads the files, a few at a time.
 func (s *scanner) hash(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(min(runtime.GOMAXPROCS(0), 8))
@@ -137,7 +136,6 @@ func sum(ctx context.Context, r io.Reader, probably int64) (content Digest, size
 	return DigestOf(hash), size, err
 }
 
-// contextReader fails once its context has ended.
 type contextReader struct {
 	ctx context.Context
 	io.Reader

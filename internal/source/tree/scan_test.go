@@ -80,7 +80,7 @@ func TestScanRefusesAllAtOnce(t *testing.T) {
 		}
 	}
 	// What is left out may be as it wants.
-	ignore, err := ParseIgnore([]byte("socket\nabsolute\nup\nthrough\n"))
+	ignore, err := parseIgnore("socket\nabsolute\nup\nthrough\n")
 	if err != nil {
 		t.Fatal(err)
 	}

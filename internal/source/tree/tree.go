@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash"
 	"net/url"
-	"strconv"
 	"strings"
 )
 
@@ -58,17 +57,12 @@ func (m Manifest) Hash() Digest {
 	sum := sha256.New()
 	w := bufio.NewWriterSize(sum, 1<<15)
 	_, _ = w.WriteString("mlenv tree 1\n") // writing to a hash never fails
-	var line []byte
 	for _, e := range m.Entries {
 		mode := "-"
 		if e.Executable {
 			mode = "x"
 		}
-		line = line[:0]
-		for _, field := range []string{string(e.Kind), mode, strconv.FormatInt(e.Size, 10), e.Path, string(e.Content)} {
-			line = append(append(line, field...), '\t')
-		}
-		_, _ = w.Write(append(append(line, e.Target...), '\n'))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", e.Kind, mode, e.Size, e.Path, e.Content, e.Target)
 	}
 	_ = w.Flush()
 	return DigestOf(sum)

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -42,11 +41,8 @@ func (c Change) String() string {
 }
 
 // Folder reports changes in dir and the folders below it until ctx ends, except for files that a scan with
-// tree.LoadWorkIgnore leaves out. A change that comes before the caller has received an earlier one is added to it.
-//
-//   - Folder misses no change after it has returned, in new folders either.
-//   - A new folder is watched before its change is reported, so that a caller that then reads it sees everything.
-//   - Changed ignore files take effect.
+// tree.LoadWorkIgnore leaves out. A change that comes before the caller has received an earlier one is added to it. Folder
+// misses no change after it has returned: it watches a new folder before it reports it. Changed ignore files take effect.
 func Folder(ctx context.Context, dir string) (<-chan Change, error) {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -57,30 +53,27 @@ func Folder(ctx context.Context, dir string) (<-chan Change, error) {
 		watcher.Close()
 		return nil, err
 	}
-	paths := make(chan string)
-	go func() {
-		defer close(paths)
-		defer watcher.Close()
-		f.run(ctx, paths)
-	}()
 	changes := make(chan Change)
-	go batch(ctx, paths, changes, f.watchAll)
+	go func() {
+		defer close(changes)
+		defer watcher.Close()
+		f.run(ctx, changes, f.watchAll)
+	}()
 	return changes, nil
 }
 
 type folder struct {
 	dir     string
 	watcher *fsnotify.Watcher
-	ignore  atomic.Pointer[tree.Ignore]
+	ignore  *tree.Ignore
 }
 
-// watchAll watches every folder that is not left out.
 func (f *folder) watchAll() error {
 	ignore, err := tree.LoadWorkIgnore(f.dir)
 	if err != nil {
 		return err
 	}
-	f.ignore.Store(ignore)
+	f.ignore = ignore
 	return filepath.WalkDir(f.dir, func(path string, entry fs.DirEntry, err error) error {
 		name, relErr := filepath.Rel(f.dir, path)
 		switch {
@@ -102,35 +95,6 @@ func (f *folder) watchAll() error {
 	})
 }
 
-// run sends the paths of the events that concern files of the scan.
-func (f *folder) run(ctx context.Context, paths chan<- string) {
-	for {
-		var name string
-		select {
-		case <-ctx.Done():
-			return
-		case event, ok := <-f.watcher.Events:
-			if !ok {
-				return
-			}
-			name = f.relevant(event)
-		case _, ok := <-f.watcher.Errors:
-			if !ok {
-				return
-			}
-			name = "." // after too many events some are lost, so anything may have changed
-		}
-		if name == "" {
-			continue
-		}
-		select {
-		case paths <- name:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
 // relevant returns the path of an event, "" if the scan leaves it out.
 func (f *folder) relevant(event fsnotify.Event) string {
 	name, err := filepath.Rel(f.dir, event.Name)
@@ -139,15 +103,14 @@ func (f *folder) relevant(event fsnotify.Event) string {
 	}
 	name = filepath.ToSlash(name)
 	// The event does not contain whether the path is a folder.
-	if ignore := f.ignore.Load(); ignore.LeavesOut(name, false) && ignore.LeavesOut(name, true) {
+	if f.ignore.LeavesOut(name, false) && f.ignore.LeavesOut(name, true) {
 		return ""
 	}
 	return name
 }
 
-// batch combines paths into changes, and closes changes after the last path. It calls ready before each change.
-func batch(ctx context.Context, paths <-chan string, changes chan<- Change, ready func() error) {
-	defer close(changes)
+// run combines the changed paths of the scan into changes. It calls ready before each change.
+func (f *folder) run(ctx context.Context, changes chan<- Change, ready func() error) {
 	var gathered Change
 	var silence, end <-chan time.Time
 	var out chan<- Change // nil until gathered is ready
@@ -158,24 +121,28 @@ func batch(ctx context.Context, paths <-chan string, changes chan<- Change, read
 		gathered.Problem = ready()
 	}
 	for {
+		name := ""
 		select {
 		case <-ctx.Done():
 			return
-		case name, ok := <-paths:
-			if !ok {
-				return
-			}
-			gathered.Paths = append(gathered.Paths, name)
-			silence, out = time.After(quiet), nil
-			if end == nil {
-				end = time.After(longest)
-			}
+		case event := <-f.watcher.Events:
+			name = f.relevant(event)
+		case <-f.watcher.Errors:
+			name = "." // after too many events some are lost, so anything may have changed
 		case <-silence:
 			finish()
 		case <-end:
 			finish()
 		case out <- gathered:
 			gathered, out = Change{}, nil
+		}
+		if name == "" {
+			continue
+		}
+		gathered.Paths = append(gathered.Paths, name)
+		silence, out = time.After(quiet), nil
+		if end == nil {
+			end = time.After(longest)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -89,9 +90,10 @@ func TestBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		paths, changes := make(chan string), make(chan Change)
+		events, changes := make(chan fsnotify.Event), make(chan Change)
 		asked := 0
-		go batch(ctx, paths, changes, func() error {
+		f := &folder{dir: "/", watcher: &fsnotify.Watcher{Events: events}}
+		go f.run(ctx, changes, func() error {
 			asked++
 			return errors.New("asked")
 		})
@@ -102,24 +104,24 @@ func TestBatch(t *testing.T) {
 			told = append(told, fmt.Sprint(change, " after ", time.Since(began).Round(10*time.Millisecond), ", ", change.Problem))
 			began = time.Now()
 		}
-		paths <- "b"
-		paths <- "a"
-		paths <- "b"
+		events <- fsnotify.Event{Name: "/b"}
+		events <- fsnotify.Event{Name: "/a"}
+		events <- fsnotify.Event{Name: "/b"}
 		take()
 		// Without a pause it reports them nevertheless. No path comes just then: which of the two
 		// would be seen first is not said.
 		go func() {
 			for range 30 {
-				paths <- "c"
+				events <- fsnotify.Event{Name: "/c"}
 				time.Sleep(quiet * 3 / 5)
 			}
 		}()
 		take()
 		take()
 		// Nobody takes it for a while.
-		paths <- "d"
+		events <- fsnotify.Event{Name: "/d"}
 		time.Sleep(time.Hour)
-		paths <- "e"
+		events <- fsnotify.Event{Name: "/e"}
 		time.Sleep(time.Hour)
 		take()
 		want := []string{"a, b changed after 150ms, asked", "c changed after 2s, asked", "c changed after 760ms, asked", "d, e changed after 2h0m0s, asked"}

@@ -155,13 +155,12 @@ func (b *builder) cancel(ctx context.Context, name string) error {
 }
 
 func (b *builder) until(ctx context.Context, name string, done func(*buildv1.Build) (bool, error)) error {
-	return kube.Until(ctx, "build "+name, b.builds.Builds(b.namespace), metav1.ListOptions{FieldSelector: "metadata.name=" + name},
-		func(found []*buildv1.Build) (bool, error) {
-			if len(found) == 0 {
-				return false, fail.Becausef(fail.BuildPodLost, "following build %s/%s: it was deleted", b.namespace, name)
-			}
-			return done(found[0])
-		})
+	return kube.UntilOne(ctx, "build "+name, b.builds.Builds(b.namespace), name, func(build *buildv1.Build) (bool, error) {
+		if build == nil {
+			return false, fail.Becausef(fail.BuildPodLost, "following build %s/%s: it was deleted", b.namespace, name)
+		}
+		return done(build)
+	})
 }
 
 // wait watches the build until its end, and logs what it waits for. It fails if the build's pod does not run in time, or
@@ -310,14 +309,10 @@ func (b *builder) outcome(ctx context.Context, build *buildv1.Build) (*buildv1.B
 	defer cancel()
 	var pod *corev1.Pod
 	// Without the pod the Build has to do.
-	_ = kube.Until(ctx, "pod of build "+build.Name, b.kube.CoreV1().Pods(b.namespace), metav1.ListOptions{FieldSelector: "metadata.name=" + podName(build)},
-		func(found []*corev1.Pod) (bool, error) {
-			if len(found) == 0 {
-				return true, nil
-			}
-			pod = found[0]
-			return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded, nil
-		})
+	_ = kube.UntilOne(ctx, "pod of build "+build.Name, b.kube.CoreV1().Pods(b.namespace), podName(build), func(live *corev1.Pod) (bool, error) {
+		pod = cmp.Or(live, pod)
+		return live == nil || kube.HasEnded(live), nil
+	})
 	if latest, err := b.builds.Builds(b.namespace).Get(ctx, build.Name, metav1.GetOptions{}); err == nil {
 		build = latest
 	}

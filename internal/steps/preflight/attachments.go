@@ -41,7 +41,7 @@ func (p *probe) attachments(ctx context.Context) []Check {
 func (p *probe) attachment(ctx context.Context, name string) (*attachment.Definition, Check) {
 	check := "attachment " + name
 	namespace, short, _ := strings.Cut(name, "/")
-	object, err := p.Dynamic.Resource(attachment.Resource()).Namespace(namespace).Get(ctx, short, metav1.GetOptions{})
+	object, err := p.Clients.Objects.Resource(attachment.Resource()).Namespace(namespace).Get(ctx, short, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, newCheck(check, BlockedRDMA, fmt.Sprintf("oc get network-attachment-definitions -n %s, then correct network.rdma.attachments in the cluster file; %s prints what each must have", namespace, p.admin()),

@@ -76,7 +76,7 @@ func (p *probe) constraint(ctx context.Context, t trial, blocked Status) Check {
 }
 
 func (p *probe) named(ctx context.Context, scc, account string) (bool, error) {
-	found, err := p.Dynamic.Resource(constraints).Get(ctx, scc, metav1.GetOptions{})
+	found, err := p.Clients.Objects.Resource(constraints).Get(ctx, scc, metav1.GetOptions{})
 	if err != nil {
 		return false, err
 	}

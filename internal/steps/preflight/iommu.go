@@ -63,7 +63,7 @@ func (p *probe) booted(ctx context.Context, name, config, nodes string) Check {
 	if config == "" {
 		return newCheck(name, Unknown, "mlenv rdma, once the nodes are up", "%s: no machine configuration is named; only a pod sees the kernel's command line", nodes)
 	}
-	object, err := p.Dynamic.Resource(machineConfigs).Get(ctx, config, metav1.GetOptions{})
+	object, err := p.Clients.Objects.Resource(machineConfigs).Get(ctx, config, metav1.GetOptions{})
 	if err != nil {
 		return unread(name, fmt.Sprintf("machine configuration %s of %s", config, nodes), err)
 	}

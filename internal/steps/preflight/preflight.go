@@ -16,7 +16,6 @@ import (
 	v1 "github.com/tektoncd/pipeline/pkg/apis/pipeline/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
@@ -65,9 +64,6 @@ type Options struct {
 // Deps are what Run and Examine work with.
 type Deps struct {
 	Clients *kube.Clients
-	// Dynamic reads network attachments, machine configurations and security context
-	// constraints; nil for one of the Clients' configuration.
-	Dynamic dynamic.Interface
 	// Registry has the image; nil leaves the image unknown.
 	Registry *buildimage.Registry
 	Secrets  Secrets
@@ -188,12 +184,6 @@ func causes(checks []Check) []Check {
 func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 	p := &probe{Options: o, Deps: d, objects: map[objects.Mode]objects.Objects{}}
 	p.readRun(ctx)
-	if p.Dynamic == nil {
-		var err error
-		if p.Dynamic, err = dynamic.NewForConfig(p.Clients.Config); err != nil {
-			return p, fail.Becausef(fail.InvalidInput, "creating a client for %s: %w", p.Clients.Config.Host, err)
-		}
-	}
 	p.building = p.Request.Image == "" && (p.Flavour != "" || p.Request.Cluster.Image.Name == "")
 	if p.building {
 		p.Request.Image = imageToBuild

@@ -43,7 +43,7 @@ func (p *probe) queue(ctx context.Context) []Check {
 // localQueue is active also if it cannot be read.
 func (p *probe) localQueue(ctx context.Context, name string) (check Check, active bool) {
 	queue, list := p.Request.Queue, "oc get localqueues -n "+p.Request.Namespace
-	found, err := p.Dynamic.Resource(localQueues).Namespace(p.Request.Namespace).Get(ctx, queue, metav1.GetOptions{})
+	found, err := p.Clients.Objects.Resource(localQueues).Namespace(p.Request.Namespace).Get(ctx, queue, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return newCheck(name, Blocked, list, "namespace %s has no LocalQueue %s", p.Request.Namespace, queue).because(fail.QueueUnavailable), false

@@ -110,7 +110,7 @@ func (w *world) deps(file cluster.File) Deps {
 		}
 	}
 	others.PrependReactor("*", "*", w.forbid)
-	return Deps{Clients: &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(), Namespace: file.Cluster.Namespace}, Dynamic: others}
+	return Deps{Clients: &kube.Clients{Kube: client, Tekton: tektonfake.NewSimpleClientset(), Namespace: file.Cluster.Namespace, Objects: others}}
 }
 
 // forbid answers as RBAC does.

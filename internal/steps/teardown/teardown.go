@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
@@ -189,17 +188,16 @@ func (t *teardown) own(ctx context.Context) (held *coordinationv1.Lease, free bo
 
 func (t *teardown) waitLeaseEnds(ctx context.Context, held *coordinationv1.Lease) error {
 	logged := time.Time{}
-	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", held.Name).String()}
-	return kube.Until(ctx, "lease "+held.Name, t.clients.Kube.CoordinationV1().Leases(held.Namespace), options, func(found []*coordinationv1.Lease) (bool, error) {
-		if len(found) == 0 || found[0].UID != held.UID || found[0].DeletionTimestamp != nil {
+	return kube.UntilOne(ctx, "lease "+held.Name, t.clients.Kube.CoordinationV1().Leases(held.Namespace), held.Name, func(live *coordinationv1.Lease) (bool, error) {
+		if live == nil || live.UID != held.UID || live.DeletionTimestamp != nil {
 			return true, nil
 		}
-		ends := lease.Ends(found[0])
+		ends := lease.Ends(live)
 		if !ends.Equal(logged) {
 			t.log.Info(fmt.Sprintf("The environment is kept until %s. To end it now: mlenv down %s -n %s --force", ends.UTC().Format(time.RFC3339), held.Name, held.Namespace), "until", ends.UTC(), "lease", held.Name, "namespace", held.Namespace)
 			logged = ends
 		}
-		return lease.Expired(found[0], t.now()), nil
+		return lease.Expired(live, t.now()), nil
 	})
 }
 

@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -109,6 +110,9 @@ func Exclude(spec *corev1.PodSpec, names ...string) {
 		}
 	}
 }
+
+// NodesOf is the number of nodes of an environment.
+func NodesOf(set *appsv1.StatefulSet) int { return int(*cmp.Or(set.Spec.Replicas, new(int32(1)))) }
 
 // Placement returns the Kubernetes nodes that pods of an environment may use, nil for any with GPUs, and those that Exclude
 // excluded.

@@ -91,11 +91,7 @@ func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
 }
 
 func (c *Check) check(ctx context.Context) error {
-	if !c.Quick {
-		return c.measure(ctx)
-	}
-	err := c.measure(ctx)
-	if err != nil || c.report.Verdict != "" {
+	if err := c.measure(ctx); err != nil || c.report.Verdict != "" || !c.Quick {
 		return err
 	}
 	quick := c.report
@@ -210,21 +206,16 @@ func (c *Check) expect(rails []rail) {
 	}
 }
 
-func (c *Check) readNodes(ctx context.Context) error {
-	c.facts, c.devices = make([]agent.Facts, len(c.Nodes)), make([]rdma.Facts, len(c.Nodes))
-	err := c.ask(ctx, func(ctx context.Context, i int) (err error) {
-		c.facts[i], err = c.Nodes[i].Facts(ctx)
-		return err
-	})
-	if err != nil {
+func (c *Check) readNodes(ctx context.Context) (err error) {
+	if c.facts, err = askAll(ctx, c, (*agent.Client).Facts); err != nil {
 		return err
 	}
 	c.settings = network.SettingsOf(c.facts)
 	c.settings.Mode = cmp.Or(c.Mode, c.settings.Mode)
-	return c.ask(ctx, func(ctx context.Context, i int) (err error) {
-		c.devices[i], err = c.Nodes[i].RDMA(ctx, c.settings.Expected)
-		return err
+	c.devices, err = askAll(ctx, c, func(client *agent.Client, ctx context.Context) (rdma.Facts, error) {
+		return client.RDMA(ctx, c.settings.Expected)
 	})
+	return err
 }
 
 // broken is the error of a network that does not carry what is sent. It puts the faulty nodes and rails into the report.

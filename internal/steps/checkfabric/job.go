@@ -13,6 +13,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
 const (
@@ -94,15 +95,14 @@ func (j *job) do(ctx context.Context) (outcome, error) {
 }
 
 func (j *job) start(ctx context.Context, out *outcome) (err error) {
-	specs := make([]agent.JobSpec, len(j.members))
+	specs := map[*agent.Client]agent.JobSpec{}
 	for place, client := range j.members {
-		if specs[place], err = j.spec(place, client.Node()); err != nil {
+		if specs[client], err = j.spec(place, client.Node()); err != nil {
 			return err
 		}
 	}
-	out.unreachable, err = ask(ctx, j.members, j.bound, func(ctx context.Context, place int) error {
-		_, err := j.members[place].StartJob(ctx, j.id, specs[place])
-		return err
+	_, out.unreachable, err = ask(ctx, j.members, j.bound, func(client *agent.Client, ctx context.Context) (agent.JobStatus, error) {
+		return client.StartJob(ctx, j.id, specs[client])
 	})
 	return err
 }
@@ -311,10 +311,8 @@ func failed(status agent.JobStatus) bool {
 func (j *job) stop(ctx context.Context, why string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
 	defer cancel()
-	var group sync.WaitGroup
-	for _, client := range j.members {
-		// A member whose agent does not answer ends at the job's own deadline.
-		group.Go(func() { _ = client.StopJob(ctx, j.id, agent.Stop{Reason: why, Grace: grace}) })
-	}
-	group.Wait()
+	// A member whose agent does not answer ends at the job's own deadline.
+	parallel.Map(j.members, func(client *agent.Client) error {
+		return client.StopJob(ctx, j.id, agent.Stop{Reason: why, Grace: grace})
+	})
 }

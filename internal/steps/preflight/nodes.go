@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -18,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
 const gpu = corev1.ResourceName("nvidia.com/gpu")
@@ -37,12 +37,7 @@ func (p *probe) nodes(ctx context.Context) []Check {
 	if err != nil {
 		return []Check{unread("nodes", "the nodes", err)}
 	}
-	capacities := make([]capacity, len(candidates))
-	var all sync.WaitGroup
-	for i, candidate := range candidates {
-		all.Go(func() { capacities[i] = p.capacity(ctx, candidate) })
-	}
-	all.Wait()
+	capacities := parallel.Map(candidates, func(candidate diagnose.Candidate) capacity { return p.capacity(ctx, candidate) })
 	var checks []Check
 	for _, c := range capacities {
 		checks = append(checks, c.check())

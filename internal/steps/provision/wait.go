@@ -64,11 +64,10 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 	}()
 	report := &reporter{p: p, set: set}
 	go func() {
-		if size, ok := p.imageSize(watching); ok {
-			report.mu.Lock()
-			defer report.mu.Unlock()
-			report.size = size
-		}
+		size := p.imageSize(watching)
+		report.mu.Lock()
+		defer report.mu.Unlock()
+		report.size = size
 	}()
 	// A cause counts for longer if nothing changes, too.
 	again := time.NewTicker(repeatEvery)
@@ -98,12 +97,12 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 	}
 }
 
-// imageSize asks the registry that the nodes pull from, unless they need a secret, which this step may not read.
-func (p *provisioner) imageSize(ctx context.Context) (compressed agent.Bytes, ok bool) {
-	if p.request.Cluster.Image.PullSecret != "" {
-		return 0, false
+// imageSize asks the registry that the nodes pull from, unless they need a secret, which this step may not read. It is 0 if unknown.
+func (p *provisioner) imageSize(ctx context.Context) (compressed agent.Bytes) {
+	if p.request.Cluster.Image.PullSecret == "" {
+		compressed, _ = diagnose.ImageSize(ctx, p.request.Image)
 	}
-	return diagnose.ImageSize(ctx, p.request.Image)
+	return compressed
 }
 
 // notReady is the error after the waiting ended: it names the cause if there is one.

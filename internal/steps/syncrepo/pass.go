@@ -8,6 +8,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
 const (
@@ -61,19 +62,14 @@ func (s sender) pass(ctx context.Context, volumes, to nodes.Set, p *parcel, trie
 		}
 	}
 	holders.drop() // newTurns' own
-	var pulling sync.WaitGroup
-	for _, client := range to {
-		pulling.Go(func() { tries[client.Node()].present = s.pull(ctx, client, p, holders) })
-	}
-	pulling.Wait()
-	p.waves = holders.waves
-	for _, client := range to {
-		if tries[client.Node()].present {
+	for i, pulled := range parallel.Map(to, func(client *agent.Client) bool { return s.pull(ctx, client, p, holders) }) {
+		if tries[to[i].Node()].present = pulled; pulled {
 			p.passed++
 		} else {
-			left = append(left, client)
+			left = append(left, to[i])
 		}
 	}
+	p.waves = holders.waves
 	return left
 }
 

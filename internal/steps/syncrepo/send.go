@@ -13,10 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -85,25 +88,22 @@ type storage struct {
 func (s sender) volumes(ctx context.Context) (found storage) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
-	ids := make([]string, len(s.nodes))
-	found.err = s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error {
-			workspace, err := client.Workspace(ctx)
-			if err == nil && workspace.ID == "" {
-				err = fail.Becausef(fail.SyncFailed, "looking at the workspace of node %d: %s", client.Node(), workspace.Problem)
-			}
-			ids[client.Node()] = workspace.ID
-			return err
-		})
+	workspaces, err := nodes.Ask(ctx, s.nodes, func(client *agent.Client, ctx context.Context) (agent.Volume, error) {
+		workspace, err := client.Workspace(ctx)
+		if err == nil && workspace.ID == "" {
+			err = fail.Becausef(fail.SyncFailed, "looking at the workspace of node %d: %s", client.Node(), workspace.Problem)
+		}
+		return workspace, err
 	})
+	found.err = err
 	seen := map[string]bool{}
 	for i, client := range s.nodes {
-		if seen[ids[i]] {
+		if seen[workspaces[i].ID] {
 			found.sharing = append(found.sharing, client)
 		} else {
 			found.volumes = append(found.volumes, client)
 		}
-		seen[ids[i]] = true
+		seen[workspaces[i].ID] = true
 	}
 	return found
 }
@@ -208,14 +208,10 @@ func (s sender) progress(ctx context.Context, sent *atomic.Int64) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
-		for ticks := time.Tick(5 * time.Second); ; {
-			select {
-			case <-ticks:
-				s.log.Info(fmt.Sprintf("  %s sent", humanize.Bytes(sent.Load())), "bytes", sent.Load())
-			case <-ctx.Done():
-				return
-			}
-		}
+		_ = wait.PollUntilContextCancel(ctx, 5*time.Second, false, func(context.Context) (bool, error) {
+			s.log.Info(fmt.Sprintf("  %s sent", humanize.Bytes(sent.Load())), "bytes", sent.Load())
+			return false, nil
+		})
 	})
 	return func() { cancel(); group.Wait() }
 }
@@ -343,19 +339,13 @@ func (s sender) stream(ctx context.Context, to nodes.Set, p *parcel, missing []b
 type fanOut struct{ to []*io.PipeWriter }
 
 func (f *fanOut) Write(data []byte) (int, error) {
-	errs := make([]error, len(f.to))
-	var writing sync.WaitGroup
-	for i, pipe := range f.to {
-		writing.Go(func() { _, errs[i] = pipe.Write(data) })
-	}
-	writing.Wait()
-	left := f.to[:0]
-	for i, pipe := range f.to {
-		if errs[i] == nil {
-			left = append(left, pipe)
+	f.to = slices.DeleteFunc(parallel.Map(f.to, func(pipe *io.PipeWriter) *io.PipeWriter {
+		if _, err := pipe.Write(data); err != nil {
+			return nil
 		}
-	}
-	if f.to = slices.Clip(left); len(left) == 0 {
+		return pipe
+	}), func(pipe *io.PipeWriter) bool { return pipe == nil })
+	if len(f.to) == 0 {
 		return 0, context.Canceled
 	}
 	return len(data), nil

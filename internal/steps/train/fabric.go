@@ -26,26 +26,26 @@ type fabricFault struct {
 // checkFabric measures the network of an environment with new pods, if the run measured it with the earlier ones: a new pod may
 // have other devices, and be on another Kubernetes node. A nil fault with an error means that the network fails and no node is
 // to blame.
-func (a *attempt) checkFabric(ctx context.Context, t *Training, pods map[int]types.UID) (*fabricFault, error) {
+func (t *Training) checkFabric(ctx context.Context, pods map[int]types.UID) (*fabricFault, error) {
 	var fresh []int
 	for node := range t.Nodes {
-		if pods[node] != a.measured[node] {
+		if pods[node] != t.measured[node] {
 			fresh = append(fresh, node)
 		}
 	}
-	if len(fresh) == 0 || !a.measuredBefore(ctx, t) {
+	if len(fresh) == 0 || !t.measuredBefore(ctx) {
 		return nil, nil
 	}
-	a.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)), "nodes", fresh)
-	check := &checkfabric.Check{Nodes: t.Nodes, ID: checkfabric.JobsOf(t.ID), RunName: a.Run.Name, Bound: fabricTime, Quick: true, Log: a.Log}
+	t.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)), "nodes", fresh)
+	check := &checkfabric.Check{Nodes: t.Nodes, ID: checkfabric.JobsOf(t.ID), RunName: t.Run.Name, Bound: fabricTime, Quick: true, Log: t.Log}
 	for node := range t.Nodes {
-		check.Hosts = append(check.Hosts, objects.NamesOf(a.Name).TLSName(a.Clients.Namespace, node))
+		check.Hosts = append(check.Hosts, objects.NamesOf(t.Name).TLSName(t.Clients.Namespace, node))
 	}
 	report, err := check.Run(ctx)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	a.Log.Info("Fabric: "+report.Summary()+".", "report", report)
+	t.Log.Info("Fabric: "+report.Summary()+".", "report", report)
 	if len(report.FaultyNodes) == 0 {
 		return nil, err
 	}
@@ -58,9 +58,9 @@ func (a *attempt) checkFabric(ctx context.Context, t *Training, pods map[int]typ
 }
 
 // measuredBefore reports whether the run's record has the report of a check-fabric.
-func (a *attempt) measuredBefore(ctx context.Context, t *Training) bool {
-	return a.Run.UID != "" && slices.ContainsFunc(t.Nodes, func(client *agent.Client) bool {
-		_, err := client.ReadRecord(ctx, a.Run.UID, agent.FabricReport)
+func (t *Training) measuredBefore(ctx context.Context) bool {
+	return t.Run.UID != "" && slices.ContainsFunc(t.Nodes, func(client *agent.Client) bool {
+		_, err := client.ReadRecord(ctx, t.Run.UID, agent.FabricReport)
 		return err == nil
 	})
 }

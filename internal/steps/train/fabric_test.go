@@ -10,9 +10,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // TestFabricBeforeAnAttempt: the network of new pods is measured as that of the first ones was. python3 on the nodes is a
@@ -53,8 +51,8 @@ func TestFabricBeforeAnAttempt(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a := &attempt{Deps: Deps{Clients: &kube.Clients{Namespace: "ns"}, Log: step.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{UID: "uid"}}, measured: first}
-			got, err := a.checkFabric(t.Context(), training, tc.pods)
+			training.Options.Run, training.measured = run.Flags{UID: "uid"}, first
+			got, err := training.checkFabric(t.Context(), tc.pods)
 			if (got == nil) != (tc.want == nil) || got != nil && (got.node != tc.want.node || !strings.Contains(got.what, "do not reach each other")) {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}

@@ -47,21 +47,12 @@ func newPods(ctx context.Context, client kubernetes.Interface, namespace, name s
 	return p, nil
 }
 
-func (p *clusterPods) get(ctx context.Context, node int) (*corev1.Pod, error) {
-	name := objects.NamesOf(p.name).PodName(node)
-	pod, err := p.client.CoreV1().Pods(p.namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("getting pod %s/%s: %w", p.namespace, name, err)
-	}
-	return pod, nil
-}
-
 // Host implements Pods.
 func (p *clusterPods) Host(client *agent.Client) string { return p.hosts[client.Node()] }
 
 // Lost implements Pods. Without an answer of the API server the pod may still exist.
 func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
-	pod, err := p.get(ctx, client.Node())
+	pod, err := p.client.CoreV1().Pods(p.namespace).Get(ctx, objects.NamesOf(p.name).PodName(client.Node()), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return lost(p, client, "its pod was deleted")
@@ -71,7 +62,7 @@ func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
 		return lost(p, client, "its pod was deleted and recreated")
 	case pod.DeletionTimestamp != nil:
 		return lost(p, client, "its pod is being deleted%s", whyEnded(pod))
-	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
+	case kube.HasEnded(pod):
 		return lost(p, client, "its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
 	}
 	return nil

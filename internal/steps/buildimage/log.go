@@ -19,12 +19,6 @@ import (
 // keptLines is how many lines of a failed build's log are searched for the cause.
 const keptLines = 400
 
-// Pauses between tries to read a log.
-const (
-	firstPause = 500 * time.Millisecond
-	lastPause  = 5 * time.Second
-)
-
 // logFollower copies a build's log across broken connections: each attempt reads the log from its start and skips what was
 // copied.
 type logFollower struct {
@@ -44,6 +38,7 @@ type logFollower struct {
 // follow returns when ctx ends, or when the build has ended and its log is complete. The server waits half a minute for a
 // build that has not started, and then answers with an error. A build that never ran has no log.
 func (l *logFollower) follow(ctx context.Context) {
+	const firstPause, lastPause = 500 * time.Millisecond, 5 * time.Second
 	pause := firstPause
 	for ctx.Err() == nil {
 		over := l.ended.Load()

@@ -229,11 +229,10 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 func (p *probe) build(mode objects.Mode) error {
 	r := p.Request
 	r.Mode = mode
-	if r.Storage == cluster.AutoStorage {
+	if p.shared() {
+		r.Storage = cluster.SharedStorage
+	} else if r.Storage == cluster.AutoStorage {
 		r.Storage = cluster.NodeStorage
-		if p.file.Storage.ClassRWX != "" {
-			r.Storage = cluster.SharedStorage
-		}
 	}
 	objects, err := objects.Build(r, objects.LeaseReference(objects.NamesOf(r.Name).Lease, "preflight"), objects.Certificates{})
 	p.objects[mode] = objects

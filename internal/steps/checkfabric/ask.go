@@ -1,7 +1,6 @@
 package checkfabric
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -43,7 +42,10 @@ func ask[T any](ctx context.Context, set nodes.Set, limit time.Duration, f func(
 // those nodes are cut off.
 func askAll[T any](ctx context.Context, c *Check, f func(*agent.Client, context.Context) (T, error)) ([]T, error) {
 	answers, silent, err := ask(ctx, c.Nodes, c.Bound/4, f)
-	return answers, cmp.Or(err, c.cutOff(silent))
+	if err == nil {
+		err = c.cutOff(silent)
+	}
+	return answers, err
 }
 
 // cutOff is the error of nodes whose agents do not answer. If no agent answers, it is the

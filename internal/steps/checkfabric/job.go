@@ -1,10 +1,8 @@
 package checkfabric
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
@@ -136,19 +135,13 @@ func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- updat
 	again := nodes.RetryUntilDone(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
-		reader, writer := io.Pipe()
-		go func() {
-			err := nodes.FollowLog(ctx, client, j.id, fmt.Sprintf("%s%d", agent.RankLog, client.Node()), writer, again)
-			writer.CloseWithError(err)
-		}()
-		lines := bufio.NewScanner(reader)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			if line, ok := fabric.ParseLine(lines.Bytes()); ok && send(update{line: &line}) != nil {
-				break
+		log := &lines.Splitter{Each: func(text []byte) {
+			if line, ok := fabric.ParseLine(text); ok {
+				_ = send(update{line: &line}) // fails as FollowLog does
 			}
-		}
-		_ = reader.Close()
+		}}
+		_ = nodes.FollowLog(ctx, client, j.id, fmt.Sprintf("%s%d", agent.RankLog, client.Node()), log, again)
+		log.Flush()
 		_ = send(update{logged: true})
 	})
 	for ctx.Err() == nil {

@@ -175,17 +175,13 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 		return
 	}
 	names, namespace := objects.NamesOf(p.request.Name), p.request.Namespace
+	wanted := slices.DeleteFunc(agent.Services(), func(s agent.Service) bool { return !slices.Contains(p.request.Services, s.Name) })
 	var ports []string
-	for _, s := range agent.Services() {
-		if slices.Contains(p.request.Services, s.Name) {
-			ports = append(ports, fmt.Sprint(s.Port))
-		}
+	for _, s := range wanted {
+		ports = append(ports, fmt.Sprint(s.Port))
 	}
 	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), namespace), "service", names.NodeZero, "ports", ports, "namespace", namespace)
-	for _, s := range agent.Services() {
-		if !slices.Contains(p.request.Services, s.Name) {
-			continue
-		}
+	for _, s := range wanted {
 		i := slices.IndexFunc(services, func(status agent.ServiceStatus) bool { return status.Name == s.Name })
 		switch {
 		case i < 0:

@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
@@ -145,12 +144,12 @@ func (p *provisioner) bindsInTime(ctx context.Context, claim *corev1.PersistentV
 			return false, nil
 		})
 	}()
-	err = kube.Until(watching, "claim "+name, claims, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()},
-		func(seen []*corev1.PersistentVolumeClaim) (bool, error) {
-			return slices.ContainsFunc(seen, func(c *corev1.PersistentVolumeClaim) bool {
-				return c.Name == name && c.Status.Phase == corev1.ClaimBound
-			}), nil
-		})
+	named := metav1.ListOptions{FieldSelector: "metadata.name=" + name}
+	err = kube.Until(watching, "claim "+name, claims, named, func(seen []*corev1.PersistentVolumeClaim) (bool, error) {
+		return slices.ContainsFunc(seen, func(c *corev1.PersistentVolumeClaim) bool {
+			return c.Name == name && c.Status.Phase == corev1.ClaimBound
+		}), nil
+	})
 	var event *claimEvent
 	switch {
 	case err == nil:

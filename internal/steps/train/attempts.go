@@ -161,7 +161,7 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the nodes were not back after %s", bound))
 	defer cancel()
 	if t.silent(ctx, failed) {
-		host := t.Pods.Host(t.Nodes[*failed.Node])
+		host := t.hosts[*failed.Node]
 		t.leaveOut(ctx, failed, *failed.Node, "it did not answer")
 		t.Log.Info(outOfService(host), "kubernetesNode", host)
 	}
@@ -169,11 +169,9 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 		if err := t.whole(ctx); err != nil {
 			return err
 		}
-		pods, err := newPods(ctx, t.Clients.Kube, t.Clients.Namespace, t.Name, len(t.Nodes))
-		if err != nil {
+		if err := t.readPods(ctx); err != nil {
 			return err
 		}
-		t.Pods = pods
 		if err := t.end(ctx, "the training is restarted"); err != nil {
 			return err
 		}
@@ -197,12 +195,12 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 			return err
 		}
 		t.Network, t.Spec.Order = prepared, network.Order(settings.Racks)
-		fault, err := t.checkFabric(ctx, pods.uids)
+		fault, err := t.checkFabric(ctx)
 		if fault != nil && t.leaveOut(ctx, failed, fault.node, fault.what) {
 			continue
 		}
 		if err == nil {
-			t.measured = pods.uids
+			t.measured = t.uids
 		}
 		return err
 	}

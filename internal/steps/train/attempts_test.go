@@ -288,7 +288,8 @@ func withoutFaults(agents []*agenttest.Node, change func(*agent.Facts)) {
 
 func readyPod(node *agenttest.Node, uid, host string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: node.Config.Pod, UID: types.UID(uid), Labels: objects.Labels("env")}, Spec: corev1.PodSpec{NodeName: host},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}}}}}}
 }
 
 // TestRegroup: the environment's second pod is away, and comes back with nothing of its network.
@@ -311,7 +312,7 @@ func TestRegroup(t *testing.T) {
 	if err := training.gather(t.Context(), &agent.Attempt{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := training.Pods.(*clusterPods).uids; !cmp.Equal(got, map[int]types.UID{0: "new-0", 1: "new-1"}) {
+	if got := training.uids; !cmp.Equal(got, map[int]types.UID{0: "new-0", 1: "new-1"}) {
 		t.Errorf("pods %v, want the new ones", got)
 	}
 	for _, node := range agents {

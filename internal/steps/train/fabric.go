@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -26,10 +24,10 @@ type fabricFault struct {
 // checkFabric measures the network of an environment with new pods, if the run measured it with the earlier ones: a new pod may
 // have other devices, and be on another Kubernetes node. A nil fault with an error means that the network fails and no node is
 // to blame.
-func (t *Training) checkFabric(ctx context.Context, pods map[int]types.UID) (*fabricFault, error) {
+func (t *Training) checkFabric(ctx context.Context) (*fabricFault, error) {
 	var fresh []int
 	for node := range t.Nodes {
-		if pods[node] != t.measured[node] {
+		if t.uids[node] != t.measured[node] {
 			fresh = append(fresh, node)
 		}
 	}

@@ -51,8 +51,8 @@ func TestFabricBeforeAnAttempt(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			training.Options.Run, training.measured = run.Flags{UID: "uid"}, first
-			got, err := training.checkFabric(t.Context(), tc.pods)
+			training.Options.Run, training.measured, training.uids = run.Flags{UID: "uid"}, first, tc.pods
+			got, err := training.checkFabric(t.Context())
 			if (got == nil) != (tc.want == nil) || got != nil && (got.node != tc.want.node || !strings.Contains(got.what, "do not reach each other")) {
 				t.Errorf("got %+v, want %+v", got, tc.want)
 			}

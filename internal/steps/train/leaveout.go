@@ -52,13 +52,13 @@ func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
 	}
 	asking, cancel = context.WithTimeout(ctx, askTime)
 	defer cancel()
-	return t.Pods.Lost(asking, client) == nil
+	return t.podLost(asking, *failed.Node) == nil
 }
 
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,
 // the log has the reason.
 func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int, fault string) bool {
-	host := t.Pods.Host(t.Nodes[node])
+	host := t.hosts[node]
 	if err := t.exclude(ctx, node, len(t.Nodes), host); err != nil {
 		t.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %v.", host, fault, err), "node", node, "kubernetesNode", host, "fault", fault, "error", err)
 		return false
@@ -74,7 +74,7 @@ func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int
 // machine is out of service: its ranks may still write to the claims. So exclude never forces the deletion.
 func (t *Training) exclude(ctx context.Context, node, count int, host string) error {
 	pods, sets, names := t.Clients.Kube.CoreV1().Pods(t.Clients.Namespace), t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace), objects.NamesOf(t.Name)
-	pod, err := pods.Get(ctx, names.PodName(node), metav1.GetOptions{})
+	pod, err := pods.Get(ctx, t.podName(node), metav1.GetOptions{})
 	if err != nil {
 		return err
 	}

@@ -96,15 +96,14 @@ func TestLeaveOut(t *testing.T) {
 					f.GPUs[0].Fault = tc.fault
 				}
 			})
-			pods, err := newPods(t.Context(), client, "ns", "env", 2)
-			if err != nil {
+			training.Clients.Kube = client
+			if err := training.readPods(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if tc.deleted {
-				pods.uids[1] = "another"
+				training.uids[1] = "another"
 			}
-			training.Pods, training.Spec.Deadline, training.Network = pods, time.Now().Add(time.Hour), network.Network{Settings: network.Settings{Mode: agent.TCP}}
-			training.Clients.Kube = client
+			training.Spec.Deadline, training.Network = time.Now().Add(time.Hour), network.Network{Settings: network.Settings{Mode: agent.TCP}}
 			if err := training.gather(t.Context(), &tc.ended); err != nil {
 				t.Fatal(err)
 			}

@@ -142,7 +142,7 @@ func TestSocketsAreSeenInTheEnd(t *testing.T) {
 			}
 			updates <- update{node: node, status: status}
 		}
-		updates <- update{node: 1, err: lost(training.Pods, training.Nodes[1], "its pod was deleted")}
+		updates <- update{node: 1, err: training.gone(1, "its pod was deleted")}
 	}()
 	if _, err := training.wait(t.Context(), updates, time.Now()); fail.ReasonOf(err) != fail.TransportWrong {
 		t.Errorf("got %v, want %s", err, fail.TransportWrong)

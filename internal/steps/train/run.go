@@ -123,9 +123,9 @@ func (t *Training) run(ctx context.Context) (Result, error) {
 			return Result{}, err
 		}
 	}
-	pods, err := newPods(ctx, t.Clients.Kube, t.Clients.Namespace, t.Name, len(set))
+	err = t.readPods(ctx)
 	if err == nil {
-		t.Pods, t.measured = pods, pods.uids
+		t.measured = t.uids
 		err = t.prepare(ctx)
 	}
 	if err == nil && t.Exclusive {

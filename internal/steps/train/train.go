@@ -20,7 +20,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
-	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
@@ -59,23 +58,14 @@ type Training struct {
 	ID      string
 	Spec    agent.JobSpec
 	Network network.Network
-	Pods    Pods
 
-	notify func(notify.Event)
+	// uids and hosts are the UIDs and Kubernetes nodes of the pods at the start of an attempt, by node; measured are the UIDs of
+	// those whose network was measured.
+	uids, measured map[int]types.UID
+	hosts          map[int]string
+	notify         func(notify.Event)
 	// regroup leaves out nodes at fault of a failed attempt, and waits for all others: gather, except in tests.
 	regroup func(context.Context, *agent.Attempt) error
-	// measured are the pods whose network was measured, by node.
-	measured map[int]types.UID
-}
-
-// Pods reports what became of the pod of a node that does not answer.
-type Pods interface {
-	// Lost is the error for a pod that is not the one that the job was started in, nil if that one may come back.
-	Lost(ctx context.Context, client *agent.Client) error
-	// Host is the Kubernetes node of the pod, "" if it is not known.
-	Host(client *agent.Client) string
-	// Restarted is the error for a container that was restarted under the job.
-	Restarted(ctx context.Context, client *agent.Client) error
 }
 
 // Result of a training that succeeded.
@@ -214,7 +204,7 @@ func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan
 		case ctx.Err() != nil || over:
 			return
 		case agent.IsNotFound(err):
-			_ = send(update{node: client.Node(), err: lost(t.Pods, client, "its agent does not know the job any more: the pod and its storage are new")})
+			_ = send(update{node: client.Node(), err: t.gone(client.Node(), "its agent does not know the job any more: the pod and its storage are new")})
 			return
 		case err == nil:
 			// The agent knows a job that runs no more and has not recorded its end.
@@ -235,13 +225,13 @@ func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan
 // lost is the error for a silent node that cannot come back.
 func (t *Training) lost(ctx context.Context, client *agent.Client, silentSince time.Time) error {
 	asking, cancel := context.WithTimeout(ctx, askTime) // the API server may be away too
-	err := t.Pods.Lost(asking, client)
+	err := t.podLost(asking, client.Node())
 	cancel()
 	if err != nil {
 		return err
 	}
 	if time.Since(silentSince) > reachable {
-		return lost(t.Pods, client, "its agent has not answered for %s", reachable)
+		return t.gone(client.Node(), "its agent has not answered for %s", reachable)
 	}
 	return nil
 }
@@ -379,7 +369,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 					launchersOver = time.After(launcherEnd)
 				}
 			case u.status.State == agent.Restarted:
-				failure = errors.Join(failure, onNode{u.node, t.Pods.Restarted(ctx, t.Nodes[u.node])})
+				failure = errors.Join(failure, onNode{u.node, t.restarted(ctx, u.node)})
 				stop("a container was restarted")
 			default:
 				if why, certain := t.failing(u.status); why != "" && giveUp == nil {
@@ -419,7 +409,7 @@ func (t *Training) showDebugger(status agent.JobStatus) bool {
 
 // forward is the command that makes a port of a node reachable for a person.
 func (t *Training) forward(node, port int) string {
-	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", objects.NamesOf(t.Name).PodName(node), port, t.Clients.Namespace)
+	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", t.podName(node), port, t.Clients.Namespace)
 }
 
 func (t *Training) succeeded(statuses []agent.JobStatus) bool {
@@ -478,10 +468,10 @@ func (t *Training) endError(ctx context.Context, statuses []agent.JobStatus, fai
 			const answer = 10 * time.Second
 			asking, done := context.WithTimeout(ctx, answer)
 			defer done()
-			if err := t.Pods.Lost(asking, t.Nodes[status.Node]); err != nil {
+			if err := t.podLost(asking, status.Node); err != nil {
 				return onNode{status.Node, err}
 			}
-			return onNode{status.Node, lost(t.Pods, t.Nodes[status.Node], "its container was stopped, as when its pod is deleted or evicted")}
+			return onNode{status.Node, t.gone(status.Node, "its container was stopped, as when its pod is deleted or evicted")}
 		}
 	}
 	if failed {

@@ -43,15 +43,6 @@ import (
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// podsAlive is a cluster whose pods never go away.
-type podsAlive struct{}
-
-func (podsAlive) Lost(context.Context, *agent.Client) error { return nil }
-func (podsAlive) Host(*agent.Client) string                 { return "" }
-func (podsAlive) Restarted(_ context.Context, client *agent.Client) error {
-	return fail.Becausef(fail.ContainerRestarted, "node %d restarted", client.Node())
-}
-
 // buffer may be written and read at once.
 type buffer struct {
 	mu sync.Mutex
@@ -88,9 +79,10 @@ func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.
 		set = append(set, node.Client)
 	}
 	out := &buffer{}
+	pods := fake.NewClientset(readyPod(agents[0], "0", ""), readyPod(agents[1], "1", ""))
 	return &Training{
-		Deps: Deps{Clients: &kube.Clients{Namespace: "ns"}, Log: step.TextLog(out), Out: out}, Options: Options{Name: "env", ProgressEvery: time.Hour},
-		Nodes: set, ID: "job", Pods: podsAlive{}, notify: func(notify.Event) {},
+		Deps: Deps{Clients: &kube.Clients{Kube: pods, Namespace: "ns"}, Log: step.TextLog(out), Out: out}, Options: Options{Name: "env", ProgressEvery: time.Hour},
+		Nodes: set, ID: "job", uids: map[int]types.UID{0: "0", 1: "1"}, notify: func(notify.Event) {},
 		Spec: agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 2},
 	}, out, agents
 }
@@ -342,28 +334,24 @@ func TestInterruptedMeansEnded(t *testing.T) {
 	}
 }
 
-// podsLost is a cluster from which pods are deleted.
-type podsLost struct{ podsAlive }
-
-func (p podsLost) Lost(_ context.Context, client *agent.Client) error {
-	return lost(p, client, "its pod was deleted")
-}
-
 func TestLostNodeEndsTheTraining(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		pods Pods
+		name    string
+		deleted bool
 		// answer is node 1's to a watch after it is lost.
 		answer func(http.ResponseWriter, *http.Request)
 		want   string
 	}{
-		{"its pod is gone", podsLost{}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "node 1 is gone: its pod was deleted"},
-		{"its storage is new", podsAlive{}, http.NotFound, "node 1 is gone: its agent does not know the job any more"},
+		{"its pod is gone", true, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "node 1 is gone: its pod was deleted"},
+		{"its storage is new", false, http.NotFound, "node 1 is gone: its agent does not know the job any more"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			training, _, agents := newTraining(t, `exec sleep 1000`)
 			started := &reports{message: "The first rank started", call: make(chan struct{})}
-			training.Log, training.Pods = slog.New(started), tc.pods
+			training.Log = slog.New(started)
+			if tc.deleted {
+				training.Clients.Kube = fake.NewClientset()
+			}
 			agents[1].Wrap(func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if !strings.HasSuffix(r.URL.Path, "/watch") {
@@ -472,7 +460,6 @@ func TestClusterPods(t *testing.T) {
 		change(p)
 		return p
 	}
-	client := agent.NewClient(1, "", agent.Credentials{}, nil)
 	for _, tc := range []struct {
 		name   string
 		change func(*corev1.Pod) // nil for no pod
@@ -486,12 +473,12 @@ func TestClusterPods(t *testing.T) {
 		{"ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "its pod has ended"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			kube := fake.NewClientset()
+			client := fake.NewClientset()
 			if tc.change != nil {
-				kube = fake.NewClientset(pod(tc.change))
+				client = fake.NewClientset(pod(tc.change))
 			}
-			pods := &clusterPods{client: kube, namespace: "ns", name: "env", uids: map[int]types.UID{1: "one"}, hosts: map[int]string{1: "gpu-7"}}
-			err := pods.Lost(t.Context(), client)
+			training := &Training{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}}, Options: Options{Name: "env"}, uids: map[int]types.UID{1: "one"}, hosts: map[int]string{1: "gpu-7"}}
+			err := training.podLost(t.Context(), 1)
 			if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), "node 1, on Kubernetes node gpu-7, is gone: ") || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
@@ -512,8 +499,8 @@ func TestTerminationIsReportedLate(t *testing.T) {
 		events.Modify(ended)
 		return true, events, nil
 	})
-	pods := &clusterPods{client: client, namespace: "ns", name: "env"}
-	err := pods.Restarted(t.Context(), agent.NewClient(1, "", agent.Credentials{}, nil))
+	training := &Training{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}}, Options: Options{Name: "env"}}
+	err := training.restarted(t.Context(), 1)
 	if fail.ReasonOf(err) != fail.OutOfMemory || !strings.Contains(err.Error(), "exit code 137") {
 		t.Errorf("got %v, want %s with exit code 137", err, fail.OutOfMemory)
 	}
@@ -551,13 +538,14 @@ func FuzzStatuses(f *testing.F) {
 	f.Add([]byte(`{"node":99,"state":"exited","ranks":[{"rank":1,"node":99,"ended":"2026-01-02T03:04:05Z","exit":{"code":3}}]}`), 2, 1)
 	f.Add([]byte(`{"state":"stopped","stopCause":"deadline","ranks":[{"rank":-1}]}`), 0, 0)
 	f.Add([]byte(`{"state":"exited","nccl":{},"ranks":[{"exit":{"signal":"SIGKILL","outOfMemory":true}}]}`), 1, 1)
+	clients := &kube.Clients{Kube: fake.NewClientset(), Namespace: "ns"}
 	f.Fuzz(func(t *testing.T, record []byte, perNode, node int) {
 		var status agent.JobStatus
 		if json.Unmarshal(record, &status) != nil {
 			return
 		}
 		node, perNode = node&1, 1+perNode&7
-		training := &Training{Deps: Deps{Clients: &kube.Clients{}, Log: slog.New(slog.DiscardHandler)}, Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: perNode, Nodes: 2}}
+		training := &Training{Deps: Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: perNode, Nodes: 2}}
 		refuse := func(context.Context, int) (net.Conn, error) { return nil, errors.New("no agent") }
 		for i := range 2 {
 			training.Nodes = append(training.Nodes, agent.NewClient(i, "", agent.Credentials{}, refuse))

@@ -88,9 +88,6 @@ func (l *logFollower) Write(p []byte) (int, error) {
 
 // seen returns how much of the log has been copied, and its last line.
 func (l *logFollower) seen() (copied int64, last string) {
-	if l == nil {
-		return 0, ""
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.lines) > 0 {

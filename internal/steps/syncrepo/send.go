@@ -29,8 +29,12 @@ const reachTime = time.Minute
 type sender struct {
 	nodes nodes.Set
 	log   *slog.Logger
-	// early, unless nil, gets the volumes that were looked for before the tree was known.
-	early <-chan storage
+	// volumes looks at the nodes' workspaces, once.
+	volumes func() (storage, error)
+}
+
+func newSender(ctx context.Context, set nodes.Set, log *slog.Logger) sender {
+	return sender{nodes: set, log: log, volumes: sync.OnceValues(func() (storage, error) { return look(ctx, set) })}
 }
 
 // send sends the tree to every node that has a volume of its own, in parallel, and returns when all nodes have confirmed
@@ -40,14 +44,9 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 	if err != nil {
 		return "", err
 	}
-	var found storage
-	if s.early == nil {
-		found = s.volumes(ctx)
-	} else {
-		found = <-s.early
-	}
-	if found.err != nil {
-		return "", found.err
+	found, err := s.volumes()
+	if err != nil {
+		return "", err
 	}
 	volumes, sharing := found.volumes, found.sharing
 	began := time.Now()
@@ -79,25 +78,21 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 }
 
 // storage has one node of each distinct workspace in volumes; sharing are the others.
-type storage struct {
-	volumes, sharing nodes.Set
-	err              error
-}
+type storage struct{ volumes, sharing nodes.Set }
 
-// volumes asks the nodes for their workspaces.
-func (s sender) volumes(ctx context.Context) (found storage) {
+// look asks the nodes for their workspaces.
+func look(ctx context.Context, set nodes.Set) (found storage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
-	workspaces, err := nodes.Ask(ctx, s.nodes, func(client *agent.Client, ctx context.Context) (agent.Volume, error) {
+	workspaces, err := nodes.Ask(ctx, set, func(client *agent.Client, ctx context.Context) (agent.Volume, error) {
 		workspace, err := client.Workspace(ctx)
 		if err == nil && workspace.ID == "" {
 			err = fail.Becausef(fail.SyncFailed, "looking at the workspace of node %d: %s", client.Node(), workspace.Problem)
 		}
 		return workspace, err
 	})
-	found.err = err
 	seen := map[string]bool{}
-	for i, client := range s.nodes {
+	for i, client := range set {
 		if seen[workspaces[i].ID] {
 			found.sharing = append(found.sharing, client)
 		} else {
@@ -105,7 +100,7 @@ func (s sender) volumes(ctx context.Context) (found storage) {
 		}
 		seen[workspaces[i].ID] = true
 	}
-	return found
+	return found, err
 }
 
 // sendAll asks all nodes what they miss. Nodes that miss the same contents, as most do, share one stream, which is read

@@ -195,8 +195,8 @@ func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 			return err
 		}
 		t.Network, t.Spec.Order = prepared, network.Order(settings.Racks)
-		fault, err := t.checkFabric(ctx)
-		if fault != nil && t.leaveOut(ctx, failed, fault.node, fault.what) {
+		node, fault, err := t.checkFabric(ctx)
+		if fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue
 		}
 		if err == nil {

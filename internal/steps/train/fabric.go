@@ -15,16 +15,10 @@ import (
 // fabricTime bounds the check of the network between two attempts.
 const fabricTime = 90 * time.Second
 
-// fabricFault is a node that a check of the network blames.
-type fabricFault struct {
-	node int
-	what string
-}
-
 // checkFabric measures the network of an environment with new pods, if the run measured it with the earlier ones: a new pod may
-// have other devices, and be on another Kubernetes node. A nil fault with an error means that the network fails and no node is
-// to blame.
-func (t *Training) checkFabric(ctx context.Context) (*fabricFault, error) {
+// have other devices, and be on another Kubernetes node. The fault is that of a node, "" with an error if the network fails and no
+// node is to blame.
+func (t *Training) checkFabric(ctx context.Context) (node int, fault string, err error) {
 	var fresh []int
 	for node := range t.Nodes {
 		if t.uids[node] != t.measured[node] {
@@ -32,7 +26,7 @@ func (t *Training) checkFabric(ctx context.Context) (*fabricFault, error) {
 		}
 	}
 	if len(fresh) == 0 || !t.measuredBefore(ctx) {
-		return nil, nil
+		return 0, "", nil
 	}
 	t.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)), "nodes", fresh)
 	check := &checkfabric.Check{Nodes: t.Nodes, ID: checkfabric.JobsOf(t.ID), RunName: t.Run.Name, Bound: fabricTime, Quick: true, Log: t.Log}
@@ -41,18 +35,18 @@ func (t *Training) checkFabric(ctx context.Context) (*fabricFault, error) {
 	}
 	report, err := check.Run(ctx)
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return 0, "", ctx.Err()
 	}
 	t.Log.Info("Fabric: "+report.Summary()+".", "report", report)
 	if len(report.FaultyNodes) == 0 {
-		return nil, err
+		return 0, "", err
 	}
 	// If the check blames several, the one that is new.
 	suspect := report.FaultyNodes[0]
 	if i := slices.IndexFunc(fresh, func(node int) bool { return slices.Contains(report.FaultyNodes, node) }); i >= 0 {
 		suspect = fresh[i]
 	}
-	return &fabricFault{suspect, report.Message}, err
+	return suspect, report.Message, err
 }
 
 // measuredBefore reports whether the run's record has the report of a check-fabric.

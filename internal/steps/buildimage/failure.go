@@ -58,7 +58,6 @@ func newFinding(reason fail.Reason, seen string, lines []string, next string) fa
 	return fail.Finding{Reason: reason, Seen: seen, Next: next}
 }
 
-// because is the error of a build by what was found.
 func (p plan) because(f fail.Finding, build string) error {
 	f.Object, f.Next = "build "+build, cmp.Or(f.Next, fmt.Sprintf("oc logs build/%s -n %s", build, p.namespace))
 	return f.Err("")

@@ -124,7 +124,6 @@ func (l *logFollower) lastLines() []string {
 	return slices.Clone(l.lines)
 }
 
-// records writes each line as a record of the log.
 func records(log *slog.Logger) io.Writer {
 	return &lines.Splitter{Each: func(line []byte) {
 		log.Info(strings.TrimSuffix(string(line), "\n"), slog.String("source", "build"))

@@ -262,7 +262,6 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 // missingAccount matches the server's internal error for a BuildConfig whose service account does not exist.
 var missingAccount = regexp.MustCompile(`serviceaccounts? "([^"]+)" not found`)
 
-// notStarted explains why the server refused to create a build.
 func (b *builder) notStarted(cause error) error {
 	err := fmt.Errorf("starting a build of buildconfig %s/%s: %w", b.namespace, configName(b.flavour), cause)
 	if account := missingAccount.FindStringSubmatch(cause.Error()); account != nil {

@@ -251,7 +251,6 @@ func (t *Training) activities(parent context.Context) (all []agent.RankActivity,
 	return all, complete
 }
 
-// lastOutput lists the live ranks, the longest silent first.
 func lastOutput(statuses []agent.JobStatus) string {
 	var live []agent.RankStatus
 	for _, status := range statuses {

@@ -38,22 +38,9 @@ const (
 // renew its Lease.
 const attempts = 3
 
-// Options of one pass over a namespace.
-type Options struct {
-	// DryRun changes nothing, and logs what would be released and why.
-	DryRun bool
-}
-
-// Deps are what Run works with.
-type Deps struct {
-	Clients *kube.Clients
-	Log     *slog.Logger
-}
-
-// Run looks once at all environments of the clients' namespace and releases the abandoned ones.
-func Run(ctx context.Context, d Deps, o Options) error {
-	r := &reaper{clients: d.Clients, log: d.Log, now: time.Now, dryRun: o.DryRun}
-	return r.pass(ctx)
+// Run looks once at all environments of the clients' namespace and releases the abandoned ones. A dry run only logs which, and why.
+func Run(ctx context.Context, clients *kube.Clients, log *slog.Logger, dryRun bool) error {
+	return (&reaper{clients: clients, log: log, now: time.Now, dryRun: dryRun}).pass(ctx)
 }
 
 // Abandoned is why the next pass would release an environment, "" if it stays.

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
@@ -106,8 +105,7 @@ func (p *probe) capacity(ctx context.Context, candidate diagnose.Candidate) capa
 // podsOn are a node's pods without the environment's own, whose resources it may keep.
 func (p *probe) podsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
 	list, err := p.Clients.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", node),
-			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String(),
+		FieldSelector: fmt.Sprintf("spec.nodeName=%s,status.phase!=%s,status.phase!=%s", node, corev1.PodSucceeded, corev1.PodFailed),
 	})
 	if err != nil {
 		return nil, err

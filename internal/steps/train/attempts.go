@@ -38,17 +38,17 @@ type onNode struct {
 
 func (e onNode) Unwrap() error { return e.error }
 
-// attempts is attempt, repeated after a failure as often as MaxRestarts allows. A later attempt of the step continues with the
+// attempts is Attempt, repeated after a failure as often as MaxRestarts allows. A later attempt of the step continues with the
 // newest attempt of the job.
 func (t *Training) attempts(ctx context.Context) (Result, error) {
 	if t.MaxRestarts == 0 {
-		return t.attempt(ctx)
+		return t.Attempt(ctx)
 	}
 	if err := t.findNewest(ctx); err != nil {
 		return Result{}, err
 	}
 	for {
-		result, err := t.attempt(ctx)
+		result, err := t.Attempt(ctx)
 		if err == nil || ctx.Err() != nil {
 			return result, err
 		}
@@ -59,7 +59,7 @@ func (t *Training) attempts(ctx context.Context) (Result, error) {
 		left := t.MaxRestarts - failed.Attempt
 		t.Log.Warn(fmt.Sprintf("Attempt %d failed%s: %v. Attempt %d starts when all nodes answer; %s left after it.",
 			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "attempt", failed.Attempt, "reason", failed.Reason, "error", err)
-		t.notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message, Seconds: notify.Took(failed.Started, failed.Ended)})
+		t.Notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message, Seconds: notify.Took(failed.Started, failed.Ended)})
 		began := time.Now()
 		if regroupErr := t.regroup(ctx, &failed); ctx.Err() != nil {
 			return result, ctx.Err()

@@ -54,7 +54,7 @@ exit 3`)
 	record := filepath.Join(agents[0].Config.Paths.Workspace, ".mlenv", "runs", "job")
 	training.Spec.Env = map[string]string{"OTHER": filepath.Join(record, "metrics.jsonl")}
 	var events []string
-	training.notify = func(e notify.Event) { events = append(events, fmt.Sprintf("%s %d %s", e.Kind, e.Attempt, e.Reason)) }
+	training.Notify = func(e notify.Event) { events = append(events, fmt.Sprintf("%s %d %s", e.Kind, e.Attempt, e.Reason)) }
 	if _, err := training.attempts(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

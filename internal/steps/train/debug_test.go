@@ -53,7 +53,7 @@ echo "rank $NODE_RANK is done"`, attached)
 			t.Error(err)
 		}
 	}()
-	if _, err := training.attempt(t.Context()); err != nil {
+	if _, err := training.Attempt(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	said := strings.Index(out.String(), "Rank 1 waits on node 1 for a debugger")
@@ -63,7 +63,7 @@ echo "rank $NODE_RANK is done"`, attached)
 	}
 
 	training.ID, training.Spec.DebugRank = "another", new(2)
-	if _, err := training.attempt(t.Context()); fail.ReasonOf(err) != fail.InvalidInput {
+	if _, err := training.Attempt(t.Context()); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("a rank that there is not: %v, want InvalidInput", err)
 	}
 }

@@ -193,7 +193,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		switch {
 		case means == hanging:
 			err := t.hangs(statuses, quiet, bound, culprit)
-			t.notify(notify.Event{Kind: notify.Hang, Attempt: t.Spec.Attempt(), Nodes: len(t.Nodes), Reason: string(fail.Hang), Message: err.Error()})
+			t.Notify(notify.Event{Kind: notify.Hang, Attempt: t.Spec.Attempt(), Nodes: len(t.Nodes), Reason: string(fail.Hang), Message: err.Error()})
 			select {
 			case updates <- update{err: err, why: "it hangs: " + culprit}:
 			case <-ctx.Done():

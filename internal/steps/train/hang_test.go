@@ -20,8 +20,8 @@ func TestHang(t *testing.T) {
 	training.Spec.Env = map[string]string{"PATH": agenttest.PySpy(t)}
 	training.HangTimeout = HangTimeout{Explicit: true, Bound: time.Second}
 	var last notify.Event
-	training.notify = func(e notify.Event) { last = e }
-	_, err := training.attempt(t.Context())
+	training.Notify = func(e notify.Event) { last = e }
+	_, err := training.Attempt(t.Context())
 	const culprit = "rank 1 on node 1 is in load_batch (gloo.py:6) while 1 rank waits in all_reduce (gloo.py:16)"
 	if fail.ReasonOf(err) != fail.Hang || !strings.Contains(err.Error(), culprit) || !strings.Contains(fail.NextOf(err), "stacks-RANK.txt") {
 		t.Fatalf("got %s: %v (%s), want Hang with %s\n%s", fail.ReasonOf(err), err, fail.NextOf(err), culprit, out)

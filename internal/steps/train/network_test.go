@@ -32,7 +32,7 @@ ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO ncclCommInitRankConfig comm 0xbb0 rank $
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO Channel 00/0 : $NODE_RANK[0] -> $((1 - NODE_RANK))[0] [send] via NET/Socket/0
 LOG
 `)
-	result, err := training.attempt(t.Context())
+	result, err := training.Attempt(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ LOG
 		t.Run(test.name, func(t *testing.T) {
 			training, out, _ := newTraining(t, log+test.then)
 			training.Network.Mode = test.mode
-			_, err := training.attempt(t.Context())
+			_, err := training.Attempt(t.Context())
 			if test.want == "" {
 				if err != nil {
 					t.Error(err)

@@ -76,7 +76,7 @@ type Deps struct {
 	// Out gets the ranks' output; without it each line is a record of Log.
 	Out io.Writer
 	// Notify gets the training's events, nil for none.
-	Notify *notify.Sender
+	Notify func(notify.Event)
 }
 
 // maxMessage bounds the message of a failure: ranks can print anything.
@@ -85,12 +85,14 @@ const maxMessage = 4000
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
 // means for it. A failure that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
-	t := &Training{Deps: d, Options: o, ID: o.Run.UID, notify: d.Notify.Send}
+	t := &Training{Deps: d, Options: o, ID: o.Run.UID}
 	t.regroup = t.gather
+	if t.Notify == nil {
+		t.Notify = func(notify.Event) {}
+	}
 	if result, err := t.earlier(ctx); err != nil {
 		return result, err
 	}
-	defer d.Notify.Wait()
 	began := time.Now()
 	result, err := t.run(ctx)
 	if ctx.Err() == nil {

@@ -63,7 +63,6 @@ type Training struct {
 	// those whose network was measured.
 	uids, measured map[int]types.UID
 	hosts          map[int]string
-	notify         func(notify.Event)
 	// regroup leaves out nodes at fault of a failed attempt, and waits for all others: gather, except in tests.
 	regroup func(context.Context, *agent.Attempt) error
 }
@@ -87,9 +86,9 @@ type update struct {
 	why string
 }
 
-// attempt starts the job, or attaches to it, and returns when its end is known. When ctx is done it leaves the job
+// Attempt starts the job, or attaches to it, and returns when its end is known. When ctx is done it leaves the job
 // as it is.
-func (t *Training) attempt(ctx context.Context) (Result, error) {
+func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	began := time.Now()
 	attached, err := t.start(ctx)
 	if err != nil {
@@ -102,7 +101,7 @@ func (t *Training) attempt(ctx context.Context) (Result, error) {
 		ranks := t.Spec.RanksOfNode()
 		t.Log.Info(fmt.Sprintf("Launched %s with %s: %s, %s on each; job %s.", t.Spec.Script, t.Spec.Launcher, humanize.Count(len(t.Nodes), "node"), humanize.Count(ranks, "rank"), t.ID), "script", t.Spec.Script, "launcher", t.Spec.Launcher, "nodes", len(t.Nodes), "ranksPerNode", ranks, "job", t.ID)
 		if t.Spec.Attempt() == 1 {
-			t.notify(notify.Event{Kind: notify.Start, Attempt: 1, Nodes: len(t.Nodes)})
+			t.Notify(notify.Event{Kind: notify.Start, Attempt: 1, Nodes: len(t.Nodes)})
 		}
 	}
 	following, stopFollowing := context.WithCancel(ctx)

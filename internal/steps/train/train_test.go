@@ -81,15 +81,15 @@ func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.
 	out := &buffer{}
 	pods := fake.NewClientset(readyPod(agents[0], "0", ""), readyPod(agents[1], "1", ""))
 	return &Training{
-		Deps: Deps{Clients: &kube.Clients{Kube: pods, Namespace: "ns"}, Log: step.TextLog(out), Out: out}, Options: Options{Name: "env", ProgressEvery: time.Hour},
-		Nodes: set, ID: "job", uids: map[int]types.UID{0: "0", 1: "1"}, notify: func(notify.Event) {},
+		Deps: Deps{Clients: &kube.Clients{Kube: pods, Namespace: "ns"}, Log: step.TextLog(out), Out: out, Notify: func(notify.Event) {}}, Options: Options{Name: "env", ProgressEvery: time.Hour},
+		Nodes: set, ID: "job", uids: map[int]types.UID{0: "0", 1: "1"},
 		Spec: agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 2},
 	}, out, agents
 }
 
 func TestTrainingSucceeds(t *testing.T) {
 	training, out, _ := newTraining(t, `echo "hello from $NODE_RANK"; printf 'no newline'; [ $NODE_RANK = 0 ] && echo '{"step":1,"steps":2,"loss":3.5}' >> $MLENV_METRICS_FILE; exit 0`)
-	result, err := training.attempt(t.Context())
+	result, err := training.Attempt(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestTrainingSucceeds(t *testing.T) {
 	}
 	// Again with the same id: the same end, and nothing runs.
 	out.Reset()
-	if _, err := training.attempt(t.Context()); err != nil || strings.Count(out.String(), "hello from") != 2 {
+	if _, err := training.Attempt(t.Context()); err != nil || strings.Count(out.String(), "hello from") != 2 {
 		t.Errorf("attached to a job that has ended: %v; output %q, want all of it", err, out.String())
 	}
 	// The nodes are free now: no launcher is left that would refuse the next training.
@@ -143,7 +143,7 @@ fi
 printf 'Traceback (most recent call last):\n  File "train.py", line 9, in step\nZeroDivisionError: division by zero\n'
 sleep 1
 exit 5`)
-	_, err := training.attempt(t.Context())
+	_, err := training.Attempt(t.Context())
 	if got := fail.ReasonOf(err); got != fail.RankFailed {
 		t.Fatalf("got %s: %v, want RankFailed", got, err)
 	}
@@ -157,7 +157,7 @@ exit 5`)
 func TestTrainingStopsTheRest(t *testing.T) {
 	training, _, _ := newTraining(t, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
 	began := time.Now()
-	_, err := training.attempt(t.Context())
+	_, err := training.Attempt(t.Context())
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 1 on node 1 exited with 3") {
 		t.Errorf("got %v, want rank 1 with 3", err)
 	}
@@ -176,7 +176,7 @@ func TestTrainingThatNoNodeCanStart(t *testing.T) {
 	if err := os.Remove(filepath.Join(agents[1].Config.Paths.Workspace, "train.sh")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := training.attempt(t.Context())
+	_, err := training.Attempt(t.Context())
 	if got := fail.ReasonOf(err); got != fail.ScriptNotFound {
 		t.Errorf("got %s: %v, want ScriptNotFound", got, err)
 	}
@@ -189,7 +189,7 @@ func TestTrainingThatNoNodeCanStart(t *testing.T) {
 func TestTrainingTimeout(t *testing.T) {
 	training, _, _ := newTraining(t, `[ $NODE_RANK = 1 ] && exit 0; exec sleep 1000`)
 	training.Spec.Deadline = time.Now().Add(time.Second)
-	_, err := training.attempt(t.Context())
+	_, err := training.Attempt(t.Context())
 	for _, want := range []string{"it had not ended after", "; no rank had printed or measured anything for ", "; rank 1 on node 1 exited with 0 after "} {
 		if fail.ReasonOf(err) != fail.TrainingTimeout || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %s: %v, want TrainingTimeout with %q", fail.ReasonOf(err), err, want)
@@ -267,7 +267,7 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 	training, out, agents := newTraining(t, `for i in $(seq 1 50); do echo line $i; done; while [ ! -e go ]; do sleep 0.05; done; for i in $(seq 51 100); do echo line $i; done`)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { _, err := training.attempt(ctx); ended <- err }()
+	go func() { _, err := training.Attempt(ctx); ended <- err }()
 	for !strings.Contains(out.String(), "[1 -] line 50\n") {
 		select {
 		case err := <-ended:
@@ -290,7 +290,7 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 	// The step that comes after it sees every line once, in order.
 	again := &buffer{}
 	training.Out, training.Log = again, step.TextLog(again)
-	if _, err := training.attempt(t.Context()); err != nil {
+	if _, err := training.Attempt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for node := range 2 {
@@ -314,7 +314,7 @@ func TestInterruptedMeansEnded(t *testing.T) {
 	training, out, _ := newTraining(t, `trap 'sleep 0.5; exit 3' TERM; echo up; while :; do sleep 0.05; done`)
 	ctx, interrupt := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { _, err := training.attempt(ctx); ended <- err }()
+	go func() { _, err := training.Attempt(ctx); ended <- err }()
 	for !strings.Contains(out.String(), "[0 -] up\n") || !strings.Contains(out.String(), "[1 -] up\n") {
 		select {
 		case err := <-ended:
@@ -376,7 +376,7 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 					next.ServeHTTP(w, r.WithContext(ctx))
 				})
 			})
-			_, err := training.attempt(t.Context())
+			_, err := training.Attempt(t.Context())
 			if fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), tc.want) || fail.NextOf(err) == "" {
 				t.Errorf("got %s: %v; want NodeLost with %q", fail.ReasonOf(err), err, tc.want)
 			}
@@ -520,7 +520,7 @@ func TestForgedStatus(t *testing.T) {
 			}})
 		})
 	})
-	_, err := training.attempt(t.Context())
+	_, err := training.Attempt(t.Context())
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 1 on node 1 exited with 3") {
 		t.Errorf("got %v, want rank 1 on node 1", err)
 	}
@@ -639,7 +639,7 @@ func TestLostEnvironment(t *testing.T) {
 	defer lose(nil)
 	go training.watchLease(ctx, lose)
 	ended := make(chan error, 1)
-	go func() { _, err := training.attempt(ctx); ended <- err }()
+	go func() { _, err := training.Attempt(ctx); ended <- err }()
 	for !strings.Contains(out.String(), "[0 -] holds\n") || !strings.Contains(out.String(), "[1 -] holds\n") {
 		select {
 		case err := <-ended:
@@ -716,7 +716,7 @@ func TestArguments(t *testing.T) {
 func TestContainerRestartEndsTheTraining(t *testing.T) {
 	training, out, agents := newTraining(t, `echo up; exec sleep 1000`)
 	ended := make(chan error, 1)
-	go func() { _, err := training.attempt(t.Context()); ended <- err }()
+	go func() { _, err := training.Attempt(t.Context()); ended <- err }()
 	for !strings.Contains(out.String(), "[1 -] up\n") {
 		select {
 		case err := <-ended:

@@ -30,7 +30,7 @@ var layers = [][]string{
 	{"kube", "cluster"},
 	{"rdma", "source", "pipeline/metrics", "pipeline/chart", "install/cronjob"},
 	{"step"},
-	{"fail", "humanize", "lines", "version", "claimfile"},
+	{"fail", "humanize", "lines", "version", "claimfile", "parallel"},
 }
 
 // stepImports are the only imports between steps.

@@ -320,6 +320,14 @@ func IsNotFound(err error) bool {
 	return errors.As(err, &s) && s.code == http.StatusNotFound
 }
 
+// IgnoreNotFound is nil for an error of IsNotFound, and err for any other.
+func IgnoreNotFound(err error) error {
+	if IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
 // statusError is an answer other than 2xx.
 type statusError struct {
 	code    int

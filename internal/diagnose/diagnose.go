@@ -12,6 +12,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
@@ -46,13 +47,10 @@ type Snapshot struct {
 
 // Replicas is the wanted number of pods.
 func (s Snapshot) Replicas() int {
-	switch {
-	case s.StatefulSet == nil:
+	if s.StatefulSet == nil {
 		return len(s.Pods)
-	case s.StatefulSet.Spec.Replicas == nil:
-		return 1
 	}
-	return int(*s.StatefulSet.Spec.Replicas)
+	return objects.NodesOf(s.StatefulSet)
 }
 
 // Explain finds what keeps pods from starting. Final findings come first; otherwise causes come before their

@@ -4,6 +4,7 @@ package fail
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 )
 
@@ -46,15 +47,10 @@ func WithTail(err error, lines []string) error {
 
 // Details is the text of err with the last lines of the program that failed.
 func Details(err error) string {
-	for inner := err; inner != nil; {
-		var e *Error
-		if !errors.As(inner, &e) {
-			break
-		}
+	for e := range chain(err) {
 		if len(e.Tail) > 0 {
 			return err.Error() + "\nits last lines:\n  " + strings.Join(e.Tail, "\n  ")
 		}
-		inner = e.Err
 	}
 	return err.Error()
 }
@@ -70,15 +66,18 @@ func ReasonOf(err error) Reason {
 
 // NextOf is the outermost advice in err's chain.
 func NextOf(err error) string {
-	for err != nil {
-		var e *Error
-		if !errors.As(err, &e) {
-			return ""
-		}
+	for e := range chain(err) {
 		if e.Next != "" {
 			return e.Next
 		}
-		err = e.Err
 	}
 	return ""
+}
+
+// chain are the Errors in err's chain, the outermost first.
+func chain(err error) iter.Seq[*Error] {
+	return func(yield func(*Error) bool) {
+		for e := (*Error)(nil); errors.As(err, &e) && yield(e); err = e.Err {
+		}
+	}
 }

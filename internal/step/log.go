@@ -3,7 +3,6 @@ package step
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"sync"
@@ -13,22 +12,9 @@ import (
 
 const logFormatFlag = "log-format"
 
-type format string
-
-func (f *format) String() string { return string(*f) }
-func (f *format) Type() string   { return "text|json" }
-func (f *format) Set(s string) error {
-	if s != "text" && s != "json" {
-		return fmt.Errorf("want text or json")
-	}
-	*f = format(s)
-	return nil
-}
-
 // AddLogFormat adds the flag for Log to the command and its subcommands.
 func AddLogFormat(cmd *cobra.Command) {
-	f := format("text")
-	cmd.PersistentFlags().Var(&f, logFormatFlag, "format of the log: text, or json for programs")
+	cmd.PersistentFlags().Var(&OutputFlag{format: Text, allowed: []Format{Text, JSON}}, logFormatFlag, "format of the log: text, or json for programs")
 }
 
 // Log writes to the command's standard output. A message is a whole sentence;
@@ -98,5 +84,5 @@ func ReportOutput(cmd *cobra.Command, output OutputFlag) io.Writer {
 // IsJSON reports whether the log is JSON.
 func IsJSON(cmd *cobra.Command) bool {
 	f := cmd.Flag(logFormatFlag)
-	return f != nil && f.Value.String() == "json"
+	return f != nil && f.Value.String() == string(JSON)
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 )
@@ -32,11 +31,7 @@ func (r *Result) Write(value string) error {
 	}
 	value = strings.TrimSpace(value)
 	if len(value) > maxResult {
-		cut := maxResult - len("…")
-		for !utf8.RuneStart(value[cut]) {
-			cut--
-		}
-		value = value[:cut] + "…"
+		value = strings.ToValidUTF8(value[:maxResult-len("…")], "") + "…"
 	}
 	if err := os.WriteFile(r.path, []byte(value), 0o644); err != nil {
 		return fmt.Errorf("writing result %s: %w", r.name, err)

@@ -120,7 +120,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, to streams
 	case code == WrongUsage:
 		fmt.Fprintf(to.err, "%s: %s\nRun '%s --help' for usage.\n", cmd.CommandPath(), ForTerminal(indented(err.Error())+advice(err)), cmd.CommandPath())
 	default:
-		report(newLog(to.failures, IsJSON(cmd)), cmd.CommandPath(), err)
+		reason := fail.ReasonOf(err)
+		text := fmt.Sprintf("%s failed: %s: %s%s", cmd.CommandPath(), reason, indented(fail.Details(err)), advice(err))
+		newLog(to.failures, IsJSON(cmd)).Error(text, "reason", reason, "next", fail.NextOf(err))
 	}
 	return code, err
 }
@@ -175,11 +177,4 @@ func advice(err error) string {
 		return ""
 	}
 	return "\n  next: " + strings.ReplaceAll(next, "\n", "\n        ")
-}
-
-// report prints the failure, once.
-func report(log *slog.Logger, command string, err error) {
-	reason := fail.ReasonOf(err)
-	text := fmt.Sprintf("%s failed: %s: %s%s", command, reason, indented(fail.Details(err)), advice(err))
-	log.Error(text, slog.String("reason", string(reason)), slog.String("next", fail.NextOf(err)))
 }

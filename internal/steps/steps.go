@@ -3,6 +3,7 @@ package steps
 
 import (
 	"path"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -23,26 +24,15 @@ func All() []*cobra.Command {
 	return []*cobra.Command{buildimage.Command(mldevenv.Images()), checkfabric.Command(), preflight.Command(), provision.Command(), reaper.Command(), syncrepo.Command(), teardown.Command(), train.Command()}
 }
 
-// Pick chooses the step that a command line means: by the name under which the
-// program was called, else by the first argument. The arguments are returned as
-// if the step had been called by its own name. If neither is a step, it returns
-// a command that lists them.
+// Pick chooses the step that a command line means: by the name under which the program was called, else by the first argument.
+// The arguments are returned as if the step had been called by its own name. If neither is a step, it returns a command that
+// lists them.
 func Pick(args []string) (*cobra.Command, []string) {
 	all := All()
-	named := func(name string) *cobra.Command {
-		for _, command := range all {
-			if command.Name() == name {
-				return command
-			}
-		}
-		return nil
-	}
-	if command := named(path.Base(args[0])); command != nil {
-		return command, args
-	}
-	if len(args) > 1 {
-		if command := named(args[1]); command != nil {
-			return command, args[1:]
+	names := append([]string{path.Base(args[0])}, args[1:]...)
+	for i, name := range names[:min(len(names), 2)] {
+		if k := slices.IndexFunc(all, func(command *cobra.Command) bool { return command.Name() == name }); k >= 0 {
+			return all[k], args[i:]
 		}
 	}
 	root := &cobra.Command{Use: "ml-dev-env", Short: "The steps of training on the GPU nodes of an OpenShift cluster", Version: version.String()}

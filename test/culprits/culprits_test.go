@@ -5,7 +5,6 @@
 package culprits
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -21,10 +20,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/train"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
@@ -79,16 +82,6 @@ func (s script) place(file string) string {
 		}
 	}
 	return ""
-}
-
-// podsAlive is a cluster whose pods never go away.
-type podsAlive struct{}
-
-func (podsAlive) Host(*agent.Client) string { return "" }
-
-func (podsAlive) Lost(context.Context, *agent.Client) error { return nil }
-func (podsAlive) Restarted(_ context.Context, client *agent.Client) error {
-	return fail.Becausef(fail.ContainerRestarted, "node %d restarted", client.Node())
 }
 
 // result is an entry of the file of statuses.
@@ -221,7 +214,7 @@ func (s script) file() string { return "from culprits import *\n\n" + s.code }
 // run trains on two nodes with two ranks each, and returns the verdict.
 func (s script) run(t *testing.T, launcher agent.Launcher, prelude []byte) ([]agent.JobStatus, error) {
 	training := s.training(t, launcher, prelude)
-	result, err := training.Run(t.Context())
+	result, err := training.Attempt(t.Context())
 	return result.Statuses, err
 }
 
@@ -248,8 +241,13 @@ func (s script) training(t *testing.T, launcher agent.Launcher, prelude []byte) 
 		listener.Close()
 	}
 	t.Cleanup(func() { listener.Close() })
+	pod := func(name string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+	}
+	clients := &kube.Clients{Kube: fake.NewClientset(pod("env-0"), pod("env-1")), Namespace: "ns"}
 	return &train.Training{
-		Nodes: set, ID: "job", Pods: podsAlive{}, Log: slog.New(slog.DiscardHandler), Out: t.Output(), Every: time.Hour, Notify: func(notify.Event) {},
+		Deps:    train.Deps{Clients: clients, Log: slog.New(slog.DiscardHandler), Out: t.Output(), Notify: func(notify.Event) {}},
+		Options: train.Options{Name: "env", ProgressEvery: time.Hour}, Nodes: set, ID: "job",
 		Spec: agent.JobSpec{
 			Run: "run", Launcher: launcher, Script: "train.py", Nodes: 2, RanksPerNode: 2, MasterPort: listener.Addr().(*net.TCPAddr).Port, Deadline: time.Now().Add(10 * time.Minute),
 			Env: map[string]string{"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "USE_LIBUV": "0"},
@@ -289,7 +287,7 @@ with open("` + out + `/" + os.environ["RANK"], "w") as file:
     json.dump(dict(os.environ), file)
 `}
 	training := s.training(t, launcher, nil)
-	if _, err := training.Run(t.Context()); err != nil {
+	if _, err := training.Attempt(t.Context()); err != nil {
 		t.Fatalf("%s: %v", launcher, fail.Details(err))
 	}
 	for rank := range all {

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
@@ -73,14 +72,11 @@ type Network struct {
 // Prepare sets each node's network. Errors: in mode RDMA RDMAUnavailable for a node that cannot use it, and if no rail
 // joins all nodes: then no node is set, and OverSockets can do so; those of agents that do not answer.
 func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, error) {
-	n := Network{Settings: settings, Environments: map[int]map[string]string{}}
+	n := Network{Settings: settings}
 	if settings.Mode == agent.RDMA {
-		n.Facts = make([]rdma.Facts, len(set))
-		err := set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-			return nodes.Retry(ctx, func() (err error) {
-				n.Facts[client.Node()], err = client.RDMA(ctx, settings.Expected)
-				return err
-			})
+		var err error
+		n.Facts, err = nodes.Ask(ctx, set, func(client *agent.Client, ctx context.Context) (rdma.Facts, error) {
+			return client.RDMA(ctx, settings.Expected)
 		})
 		if err != nil {
 			return n, err
@@ -93,27 +89,22 @@ func Prepare(ctx context.Context, set nodes.Set, settings Settings) (Network, er
 			return n, err
 		}
 	}
-	return n, n.set(ctx, set)
+	return n.set(ctx, set)
 }
 
 // OverSockets sets the network of nodes whose pods were created for RDMA, which they cannot use. Ranks talk over the pod network:
 // the rails' interfaces may be what is at fault.
 func (n Network) OverSockets(ctx context.Context, set nodes.Set) (Network, error) {
 	n.Mode, n.Plans = agent.TCP, nil
-	return n, n.set(ctx, set)
+	return n.set(ctx, set)
 }
 
-func (n Network) set(ctx context.Context, set nodes.Set) error {
-	var mu sync.Mutex
-	return set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error {
-			environment, err := client.SetNetwork(ctx, n.agentNetwork(client.Node()))
-			mu.Lock()
-			defer mu.Unlock()
-			n.Environments[client.Node()] = environment
-			return err
-		})
+func (n Network) set(ctx context.Context, set nodes.Set) (Network, error) {
+	environments, err := nodes.Ask(ctx, set, func(client *agent.Client, ctx context.Context) (map[string]string, error) {
+		return client.SetNetwork(ctx, n.agentNetwork(client.Node()))
 	})
+	n.Environments = maps.Collect(slices.All(environments))
+	return n, err
 }
 
 func (n Network) agentNetwork(node int) agent.Network {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"slices"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
 // Set is the nodes of one environment in the order of their ordinals.
@@ -38,11 +38,7 @@ func Connect(ctx context.Context, clients *kube.Clients, name, certs string) (Se
 	if err != nil {
 		return nil, err
 	}
-	count := 1
-	if set.Spec.Replicas != nil {
-		count = int(*set.Spec.Replicas)
-	}
-	return New(clients, name, count, credentials), nil
+	return New(clients, name, objects.NodesOf(set), credentials), nil
 }
 
 // New creates the clients of an environment of count nodes.
@@ -88,20 +84,28 @@ func missing(ctx context.Context, clients *kube.Clients, name string) error {
 func (s Set) Each(ctx context.Context, f func(context.Context, *agent.Client) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	errs := make([]error, len(s))
-	var group sync.WaitGroup
-	for i, client := range s {
-		group.Go(func() {
-			errs[i] = f(ctx, client)
-			if errs[i] != nil {
-				cancel()
-			}
-		})
-	}
-	group.Wait()
+	errs := parallel.Map(s, func(client *agent.Client) error {
+		err := f(ctx, client)
+		if err != nil {
+			cancel()
+		}
+		return err
+	})
 	// Those that were cancelled because of another's error have none of their own.
 	own := slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return errors.Is(err, context.Canceled) })
 	return cmp.Or(errors.Join(own...), errors.Join(errs...))
+}
+
+// Ask asks all nodes the same, by Each and Retry. The answers are in the nodes' order.
+func Ask[T any](ctx context.Context, s Set, ask func(*agent.Client, context.Context) (T, error)) ([]T, error) {
+	answers := make([]T, len(s))
+	err := s.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return Retry(ctx, func() (err error) {
+			answers[slices.Index(s, client)], err = ask(client, ctx)
+			return err
+		})
+	})
+	return answers, err
 }
 
 // Close drops the connections.

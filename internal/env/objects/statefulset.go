@@ -112,6 +112,9 @@ func Exclude(spec *corev1.PodSpec, names ...string) {
 	}
 }
 
+// NodesOf is the number of nodes of an environment.
+func NodesOf(set *appsv1.StatefulSet) int { return int(*cmp.Or(set.Spec.Replicas, new(int32(1)))) }
+
 // Placement returns the Kubernetes nodes that pods of an environment may use, nil for any with GPUs, and those that Exclude
 // excluded.
 func Placement(spec *corev1.PodSpec) (allowed, excluded []string) {

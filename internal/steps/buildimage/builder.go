@@ -210,7 +210,7 @@ func (b *builder) built(ctx context.Context, tag *imagev1.ImageStreamTag) (Image
 		return Image{}, false
 	}
 	image := imageOf(tag)
-	if b.registry.gone(ctx, image.Reference) {
+	if exists, err := b.registry.Has(ctx, image.Reference); err == nil && !exists {
 		b.log.Info(fmt.Sprintf("Image %s is no longer in the registry; building.", image.Reference), "image", image.Reference)
 		return Image{}, false
 	}

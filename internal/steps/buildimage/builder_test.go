@@ -303,7 +303,8 @@ func TestNoOtherTaskNeedsTheImage(t *testing.T) {
 	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionFalse})
 	task.Status.Results = []v1.TaskRunResult{{Name: "reason", Value: *v1.NewStructuredValues("ScriptNotFound")}, {Name: "message", Value: *v1.NewStructuredValues("checking script: it is not there")}}
 	o := Options{Run: run.Flags{Name: "r", UID: "uid"}}
-	needed := o.needed(&kube.Clients{Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"})
+	clients := &kube.Clients{Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
+	needed := func(ctx context.Context) error { return o.needed(ctx, clients) }
 	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b", Namespace: "ns"}}
 	build.Status.Phase = buildv1.BuildPhaseRunning
 	check := func(doing string, err error) {
@@ -323,7 +324,7 @@ func TestNoOtherTaskNeedsTheImage(t *testing.T) {
 	check("during a build", err)
 	task.Status.SetCondition(&apis.Condition{Type: apis.ConditionSucceeded, Status: corev1.ConditionTrue})
 	for _, tekton := range []*tektonfake.Clientset{tektonfake.NewSimpleClientset(), tektonfake.NewSimpleClientset(task)} {
-		if err := o.needed(&kube.Clients{Tekton: tekton, Namespace: "ns"})(t.Context()); err != nil {
+		if err := o.needed(t.Context(), &kube.Clients{Tekton: tekton, Namespace: "ns"}); err != nil {
 			t.Errorf("got %v, want to build", err)
 		}
 	}

@@ -135,7 +135,6 @@ func withoutHeredocs(dockerfile *parser.Node) error {
 	return nil
 }
 
-// located puts the line before a parser's error.
 func located(err error) error {
 	var at *parser.LocationError
 	if errors.As(err, &at) && len(at.Locations) > 0 && len(at.Locations[0]) > 0 {
@@ -237,7 +236,6 @@ func (d *Definition) pinned(in inputs) ([]byte, error) {
 	return []byte(strings.Join(lines, "")), nil
 }
 
-// untagged is the name of an image without its tag and digest.
 func untagged(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	// A colon before the last slash belongs to a port.

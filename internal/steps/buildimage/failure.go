@@ -12,7 +12,6 @@ import (
 	"time"
 
 	buildv1 "github.com/openshift/api/build/v1"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -27,19 +26,13 @@ func (b *builder) failure(ctx context.Context, build *buildv1.Build, lines []str
 	if seconds := build.Spec.CompletionDeadlineSeconds; seconds != nil {
 		e.deadline = time.Duration(*seconds) * time.Second
 	}
-	e.overdue, e.outOfMemory = podEnd(pod)
+	if pod != nil {
+		e.overdue = pod.Status.Reason == "DeadlineExceeded"
+		for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
+			e.outOfMemory = e.outOfMemory || status.State.Terminated != nil && status.State.Terminated.Reason == "OOMKilled"
+		}
+	}
 	return b.because(explain(e), build.Name)
-}
-
-// podEnd reports why the kubelet ended a build's pod. Without the pod both are false.
-func podEnd(pod *corev1.Pod) (overdue, outOfMemory bool) {
-	if pod == nil {
-		return false, false
-	}
-	for _, status := range append(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses...) {
-		outOfMemory = outOfMemory || status.State.Terminated != nil && status.State.Terminated.Reason == "OOMKilled"
-	}
-	return pod.Status.Reason == "DeadlineExceeded", outOfMemory
 }
 
 type end struct {
@@ -65,7 +58,6 @@ func newFinding(reason fail.Reason, seen string, lines []string, next string) fa
 	return fail.Finding{Reason: reason, Seen: seen, Next: next}
 }
 
-// because is the error of a build by what was found.
 func (p plan) because(f fail.Finding, build string) error {
 	f.Object, f.Next = "build "+build, cmp.Or(f.Next, fmt.Sprintf("oc logs build/%s -n %s", build, p.namespace))
 	return f.Err("")

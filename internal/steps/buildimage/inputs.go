@@ -159,7 +159,6 @@ func (d *Definition) pack(w io.Writer, in inputs) error {
 	return errors.Join(err, archive.Close(), zipped.Close())
 }
 
-// basesText lists the bases with their digests, as text.
 func (in inputs) basesText() string {
 	var all []string
 	for _, base := range slices.Sorted(maps.Keys(in.Bases)) {

@@ -19,12 +19,6 @@ import (
 // keptLines is how many lines of a failed build's log are searched for the cause.
 const keptLines = 400
 
-// Pauses between tries to read a log.
-const (
-	firstPause = 500 * time.Millisecond
-	lastPause  = 5 * time.Second
-)
-
 // logFollower copies a build's log across broken connections: each attempt reads the log from its start and skips what was
 // copied.
 type logFollower struct {
@@ -44,6 +38,7 @@ type logFollower struct {
 // follow returns when ctx ends, or when the build has ended and its log is complete. The server waits half a minute for a
 // build that has not started, and then answers with an error. A build that never ran has no log.
 func (l *logFollower) follow(ctx context.Context) {
+	const firstPause, lastPause = 500 * time.Millisecond, 5 * time.Second
 	pause := firstPause
 	for ctx.Err() == nil {
 		over := l.ended.Load()
@@ -93,9 +88,6 @@ func (l *logFollower) Write(p []byte) (int, error) {
 
 // seen returns how much of the log has been copied, and its last line.
 func (l *logFollower) seen() (copied int64, last string) {
-	if l == nil {
-		return 0, ""
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.lines) > 0 {
@@ -132,7 +124,6 @@ func (l *logFollower) lastLines() []string {
 	return slices.Clone(l.lines)
 }
 
-// records writes each line as a record of the log.
 func records(log *slog.Logger) io.Writer {
 	return &lines.Splitter{Each: func(line []byte) {
 		log.Info(strings.TrimSuffix(string(line), "\n"), slog.String("source", "build"))

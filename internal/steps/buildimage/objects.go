@@ -128,10 +128,8 @@ func requirements(r cluster.BuildResources) (all corev1.ResourceRequirements) {
 	return all
 }
 
-// inputsOf returns the fingerprint of a build's inputs, "" if ml-dev-env did not start the build.
-func inputsOf(build *buildv1.Build) string { return labelled(build.Spec.Output) }
-
-func labelled(output buildv1.BuildOutput) string {
+// inputsOf returns the fingerprint of the inputs of a build or BuildConfig, "" if it is not ml-dev-env's.
+func inputsOf(output buildv1.BuildOutput) string {
 	for _, label := range output.ImageLabels {
 		if label.Name == inputsLabel {
 			return label.Value

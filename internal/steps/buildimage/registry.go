@@ -133,11 +133,6 @@ func (r *Registry) head(ctx context.Context, ref name.Reference) (digest string,
 	return found.Digest.String(), nil
 }
 
-func (r *Registry) gone(ctx context.Context, image string) bool {
-	found, err := r.Has(ctx, image)
-	return err == nil && !found
-}
-
 // Has reports whether the registry has an image. It returns an error if the registry does not answer, or refuses to.
 func (r *Registry) Has(ctx context.Context, image string) (bool, error) {
 	ref, err := name.ParseReference(image)

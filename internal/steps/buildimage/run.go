@@ -206,38 +206,35 @@ func (o *Options) builder(d Deps, clients *kube.Clients, registry *Registry, ask
 			namespace: clients.Namespace, flavour: asked.definition.Flavour, inputs: inputs{BuildArgs: asked.args, Env: asked.env}, passing: proxies(file.Network.Proxy),
 			pullSecret: pullSecret, pushSecret: o.PushSecret, resources: file.Image.BuildResources, deadline: o.Timeout,
 		},
-		definition: asked.definition, trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA), force: o.Force, podTimeout: podTime, holder: o.holder(), caller: rand.Text(), enough: o.enough(clients), needed: o.needed(clients),
+		definition: asked.definition, trustedCA: cmp.Or(file.Network.TrustedCA, cluster.TrustedCA), force: o.Force, podTimeout: podTime, holder: o.holder(), caller: rand.Text(),
+		enough: func(ctx context.Context) error { return o.enough(ctx, clients) }, needed: func(ctx context.Context) error { return o.needed(ctx, clients) },
 		builds: builds.BuildV1(), images: images.ImageV1(), kube: clients.Kube, registry: registry, log: d.Log, out: out, now: time.Now,
 	}, nil
 }
 
 // enough checks that the PipelineRun, if any, has time for a build and the tasks after it.
-func (o *Options) enough(clients *kube.Clients) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if o.Run.Name == "" {
-			return nil
-		}
-		r, err := run.Get(ctx, clients.Tekton, clients.Namespace, o.Run.Name)
-		if err != nil {
-			return err
-		}
-		return run.CheckTimeouts(r, run.Needs{Build: o.Timeout, Start: o.StartTimeout, Training: o.TrainingTimeout, Teardown: run.TeardownTime}, time.Now())
+func (o *Options) enough(ctx context.Context, clients *kube.Clients) error {
+	if o.Run.Name == "" {
+		return nil
 	}
+	r, err := run.Get(ctx, clients.Tekton, clients.Namespace, o.Run.Name)
+	if err != nil {
+		return err
+	}
+	return run.CheckTimeouts(r, run.Needs{Build: o.Timeout, Start: o.StartTimeout, Training: o.TrainingTimeout, Teardown: run.TeardownTime}, time.Now())
 }
 
 // needed fails as preflight has: no task of this run will use the image, and Tekton ends a run only when its tasks have ended.
-func (o *Options) needed(clients *kube.Clients) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if o.Run.Name == "" {
-			return nil
-		}
-		tasks, _ := run.TaskRuns(ctx, clients.Tekton, clients.Namespace, o.Run.Name, types.UID(o.Run.UID)) // a build does no harm
-		i := slices.IndexFunc(tasks, func(task run.TaskRun) bool { return task.Task == "preflight" && task.Status == run.Failed })
-		if i < 0 {
-			return nil
-		}
-		return &step.Exit{Code: step.Failed, Err: fail.Becausef(tasks[i].Reason, "%s", tasks[i].Message), Told: true}
+func (o *Options) needed(ctx context.Context, clients *kube.Clients) error {
+	if o.Run.Name == "" {
+		return nil
 	}
+	tasks, _ := run.TaskRuns(ctx, clients.Tekton, clients.Namespace, o.Run.Name, types.UID(o.Run.UID)) // a build does no harm
+	i := slices.IndexFunc(tasks, func(task run.TaskRun) bool { return task.Task == "preflight" && task.Status == run.Failed })
+	if i < 0 {
+		return nil
+	}
+	return &step.Exit{Code: step.Failed, Err: fail.Becausef(tasks[i].Reason, "%s", tasks[i].Message), Told: true}
 }
 
 func (o *Options) holder() string {

@@ -70,7 +70,7 @@ func (b *builder) joinOrStart(ctx context.Context) (build *buildv1.Build, starte
 		if err != nil {
 			return nil, nil, kube.Problem(fmt.Errorf("reading buildconfig %s/%s: %w", b.namespace, name, err))
 		}
-		if labelled(config.Spec.Output) != b.inputs.fingerprint() {
+		if inputsOf(config.Spec.Output) != b.inputs.fingerprint() {
 			// Another caller has applied other inputs since.
 			if err := b.apply(ctx); err != nil {
 				return nil, nil, err
@@ -114,7 +114,7 @@ func buildsOf(config string) metav1.ListOptions {
 // running returns the build of our inputs that has not ended, nil for none.
 func (b *builder) running(builds []buildv1.Build) *buildv1.Build {
 	for i := range builds {
-		if inputsOf(&builds[i]) == b.inputs.fingerprint() && !ended(&builds[i]) && !builds[i].Status.Cancelled {
+		if inputsOf(builds[i].Spec.Output) == b.inputs.fingerprint() && !ended(&builds[i]) && !builds[i].Status.Cancelled {
 			return &builds[i]
 		}
 	}
@@ -141,7 +141,7 @@ func callerOf(build *buildv1.Build) string {
 // startedBy returns the build of our inputs that the caller has started, nil for none.
 func (b *builder) startedBy(caller string, builds []*buildv1.Build) *buildv1.Build {
 	for _, build := range builds {
-		if callerOf(build) == caller && inputsOf(build) == b.inputs.fingerprint() {
+		if callerOf(build) == caller && inputsOf(build.Spec.Output) == b.inputs.fingerprint() {
 			return build
 		}
 	}
@@ -227,7 +227,7 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 		defer close(started.ended)
 		var sent *buildv1.Build
 		sent, started.err = b.send(ctx, name, folder.Bytes())
-		if started.err == nil && inputsOf(sent) != b.inputs.fingerprint() {
+		if started.err == nil && inputsOf(sent.Spec.Output) != b.inputs.fingerprint() {
 			started.err = errors.Join(errChanged, b.cancel(ctx, sent.Name))
 		}
 		if started.err != nil {
@@ -235,21 +235,18 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 		}
 	}()
 	var build *buildv1.Build
-	find := func(builds []*buildv1.Build) bool {
-		build = b.startedBy(b.caller, builds)
-		return build != nil
+	find := func(ctx context.Context, wait bool) error {
+		return kube.Until(ctx, "builds of "+name, b.builds.Builds(b.namespace), buildsOf(name), func(builds []*buildv1.Build) (bool, error) {
+			build = b.startedBy(b.caller, builds)
+			return build != nil || !wait, nil
+		})
 	}
-	err := kube.Until(starting, "builds of "+name, b.builds.Builds(b.namespace), buildsOf(name), func(builds []*buildv1.Build) (bool, error) {
-		return find(builds), nil
-	})
+	err := find(starting, true)
 	if build == nil && ctx.Err() == nil && starting.Err() != nil && !errors.Is(context.Cause(starting), errChanged) {
 		// The server may answer before the watch shows a build that failed at once; the Build explains more than the answer.
 		looking, stop := context.WithTimeout(ctx, answerTime)
 		defer stop()
-		_ = kube.Until(looking, "builds of "+name, b.builds.Builds(b.namespace), buildsOf(name), func(builds []*buildv1.Build) (bool, error) {
-			find(builds)
-			return true, nil
-		})
+		_ = find(looking, false)
 	}
 	switch {
 	case build != nil:
@@ -265,7 +262,6 @@ func (b *builder) start(ctx context.Context) (*buildv1.Build, *sending, error) {
 // missingAccount matches the server's internal error for a BuildConfig whose service account does not exist.
 var missingAccount = regexp.MustCompile(`serviceaccounts? "([^"]+)" not found`)
 
-// notStarted explains why the server refused to create a build.
 func (b *builder) notStarted(cause error) error {
 	err := fmt.Errorf("starting a build of buildconfig %s/%s: %w", b.namespace, configName(b.flavour), cause)
 	if account := missingAccount.FindStringSubmatch(cause.Error()); account != nil {

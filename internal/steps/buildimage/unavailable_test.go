@@ -88,7 +88,7 @@ func TestBlockedBuild(t *testing.T) {
 	build.Status.Message = `pods "b-1-build" is forbidden: exceeded quota: small, requested: pods=1, used: pods=1, limited: pods=1`
 	s := prepared(t, build)
 	s.podTimeout = -1
-	_, blocked, err := s.wait(t.Context(), build, nil, nil)
+	_, blocked, err := s.wait(t.Context(), build, nil, &logFollower{})
 	if fail.ReasonOf(err) != fail.QuotaExceeded || !strings.Contains(fail.NextOf(err), "quota") || !strings.Contains(s.log.String(), "exceeded quota") {
 		t.Errorf("got %v (%s), want QuotaExceeded, with advice and a line of log", err, fail.NextOf(err))
 	}
@@ -148,7 +148,7 @@ func TestCancelledWhileLooked(t *testing.T) {
 		change(true, buildv1.BuildPhaseCancelled)
 		return true, nil, apierrors.NewNotFound(corev1.Resource("pods"), "b-1-build")
 	})
-	last, blocked, err := s.wait(t.Context(), build, nil, nil)
+	last, blocked, err := s.wait(t.Context(), build, nil, &logFollower{})
 	if err != nil || looks < 2 || last.Status.Phase != buildv1.BuildPhaseCancelled || fail.ReasonOf(blocked) != fail.NodesUnavailable {
 		t.Errorf("after %d looks: %s, blocked by %v, %v; want Cancelled, blocked by NodesUnavailable", looks, last.Status.Phase, blocked, err)
 	}
@@ -159,7 +159,7 @@ func TestMissingPushSecret(t *testing.T) {
 	build := &buildv1.Build{ObjectMeta: metav1.ObjectMeta{Name: "b-1", Namespace: "ns"}}
 	build.Status.Phase, build.Status.Reason = buildv1.BuildPhasePending, buildv1.StatusReasonMissingPushSecret
 	build.Spec.Output.PushSecret = &corev1.LocalObjectReference{Name: "absent"}
-	_, _, err := prepared(t, build).wait(t.Context(), build, nil, nil)
+	_, _, err := prepared(t, build).wait(t.Context(), build, nil, &logFollower{})
 	if fail.ReasonOf(err) != fail.PushRefused || !strings.Contains(fail.NextOf(err), "docker-registry absent") {
 		t.Errorf("got %s: %v (%s), want PushRefused with what creates the Secret", fail.ReasonOf(err), err, fail.NextOf(err))
 	}

@@ -6,45 +6,46 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
 // starting is how long an agent may take to answer, and to start its part of a job.
 const starting = 10 * time.Second
 
-// ask calls f for all nodes at once, with their places in set, and retries while an agent does not answer. silent
-// are the errors of nodes whose agents did not answer in time; other errors are joined. Unlike Set.Each it
-// waits for every node.
-func ask(ctx context.Context, set nodes.Set, limit time.Duration, f func(ctx context.Context, place int) error) (silent map[int]error, err error) {
+// ask is nodes.Ask, except that it waits for every node. silent are the errors of nodes whose agents did not answer in time;
+// other errors are joined.
+func ask[T any](ctx context.Context, set nodes.Set, limit time.Duration, f func(*agent.Client, context.Context) (T, error)) (answers []T, silent map[int]error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(starting, limit))
 	defer cancel()
-	errs := make([]error, len(set))
-	var group sync.WaitGroup
-	for place := range set {
-		group.Go(func() { errs[place] = nodes.Retry(ctx, func() error { return f(ctx, place) }) })
-	}
-	group.Wait()
+	answers = make([]T, len(set))
+	errs := parallel.Map(set, func(client *agent.Client) error {
+		return nodes.Retry(ctx, func() (err error) {
+			answers[slices.Index(set, client)], err = f(client, ctx)
+			return err
+		})
+	})
 	silent = map[int]error{}
 	for place, err := range errs {
 		if fail.ReasonOf(err) == fail.AgentUnreachable {
 			silent[set[place].Node()], errs[place] = err, nil
 		}
 	}
-	return silent, errors.Join(errs...)
+	return answers, silent, errors.Join(errs...)
 }
 
-// ask calls f for all nodes of the check. Agents that do not answer while others do are NetworkBroken:
+// askAll is ask for all nodes of a check. Agents that do not answer while others do are NetworkBroken:
 // those nodes are cut off.
-func (c *Check) ask(ctx context.Context, f func(ctx context.Context, place int) error) error {
-	silent, err := ask(ctx, c.Nodes, c.Bound/4, f)
-	if err != nil {
-		return err
+func askAll[T any](ctx context.Context, c *Check, f func(*agent.Client, context.Context) (T, error)) ([]T, error) {
+	answers, silent, err := ask(ctx, c.Nodes, c.Bound/4, f)
+	if err == nil {
+		err = c.cutOff(silent)
 	}
-	return c.cutOff(silent)
+	return answers, err
 }
 
 // cutOff is the error of nodes whose agents do not answer. If no agent answers, it is the

@@ -24,12 +24,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-// quickSize is the one between the smallest and the largest of a quick check.
-const quickSize = 1 << 20
-
-// quickShare is how many seconds each measurement of a quick check takes.
-const quickShare = 0.1
-
 // firstPort is where the ranks of an environment's first job meet. Each job has another port, so that what is
 // left of an earlier job is not in its way.
 const firstPort = 29510
@@ -76,26 +70,20 @@ func (c *Check) Run(ctx context.Context) (fabric.Report, error) {
 	err := c.check(ctx)
 	r.Seconds = time.Since(c.began).Seconds()
 	fabric.Sort(r.Measurements)
-	switch fail.ReasonOf(err) {
-	case fail.NetworkBroken:
+	switch reason := fail.ReasonOf(err); {
+	case reason == fail.NetworkBroken:
 		r.Verdict, r.Message = fabric.Broken, err.Error()
-	case fail.TransportWrong:
+	case reason == fail.TransportWrong:
 		r.Verdict, r.Message = fabric.WrongTransport, err.Error()
-	default:
-		if err != nil {
-			return *r, err
-		}
+	case err != nil:
+		return *r, err
 	}
 	r.Judge()
 	return *r, err
 }
 
 func (c *Check) check(ctx context.Context) error {
-	if !c.Quick {
-		return c.measure(ctx)
-	}
-	err := c.measure(ctx)
-	if err != nil || c.report.Verdict != "" {
+	if err := c.measure(ctx); err != nil || c.report.Verdict != "" || !c.Quick {
 		return err
 	}
 	quick := c.report
@@ -210,21 +198,16 @@ func (c *Check) expect(rails []rail) {
 	}
 }
 
-func (c *Check) readNodes(ctx context.Context) error {
-	c.facts, c.devices = make([]agent.Facts, len(c.Nodes)), make([]rdma.Facts, len(c.Nodes))
-	err := c.ask(ctx, func(ctx context.Context, i int) (err error) {
-		c.facts[i], err = c.Nodes[i].Facts(ctx)
-		return err
-	})
-	if err != nil {
+func (c *Check) readNodes(ctx context.Context) (err error) {
+	if c.facts, err = askAll(ctx, c, (*agent.Client).Facts); err != nil {
 		return err
 	}
 	c.settings = network.SettingsOf(c.facts)
 	c.settings.Mode = cmp.Or(c.Mode, c.settings.Mode)
-	return c.ask(ctx, func(ctx context.Context, i int) (err error) {
-		c.devices[i], err = c.Nodes[i].RDMA(ctx, c.settings.Expected)
-		return err
+	c.devices, err = askAll(ctx, c, func(client *agent.Client, ctx context.Context) (rdma.Facts, error) {
+		return client.RDMA(ctx, c.settings.Expected)
 	})
+	return err
 }
 
 // broken is the error of a network that does not carry what is sent. It puts the faulty nodes and rails into the report.
@@ -340,9 +323,9 @@ func (c *Check) whole(bound time.Duration) *job {
 	input := fabric.Input{RanksPerNode: c.report.RanksPerNode, Backend: c.report.Backend, Sizes: sizes, WithoutGPU: fabric.LargestWithoutGPU(), Others: !c.Quick, Inside: !c.Quick || c.report.Backend == fabric.NCCL}
 	name := "all"
 	if c.Quick {
+		const between, seconds = 1 << 20, 0.1
 		name = "quick"
-		input.Sizes = []agent.Bytes{sizes[0], quickSize, sizes[len(sizes)-1]}
-		input.Share = quickShare
+		input.Sizes, input.Share = []agent.Bytes{sizes[0], between, sizes[len(sizes)-1]}, seconds
 	}
 	if len(c.Nodes) > 1 {
 		input.Pairs, input.PairBytes = fabric.Rounds(len(c.Nodes)), pairBytes

@@ -309,7 +309,7 @@ func TestSlowNetwork(t *testing.T) {
 		var out strings.Builder
 		report.Verdict = test.verdict
 		c := &checker{Deps{Log: step.TextLog(&out)}, Options{Bandwidth: test.bandwidth}}
-		err := c.judge(report, nil)
+		err := c.judge(report)
 		if (err != nil) != (test.want != "") || err != nil && (fail.ReasonOf(err) != test.want || !strings.Contains(err.Error(), "expected 10.0 GB/s")) || !strings.Contains(out.String(), test.log) {
 			t.Errorf("bandwidth=%s, verdict %s: got %s: %v and log %q; want %q", test.bandwidth, test.verdict, fail.ReasonOf(err), err, &out, test.want)
 		}

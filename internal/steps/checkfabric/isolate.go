@@ -23,11 +23,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	} else {
 		on = noRail
 	}
-	err := c.ask(ctx, func(ctx context.Context, i int) error {
-		_, err := c.Nodes[i].Health(ctx)
-		return err
-	})
-	if err != nil {
+	if _, err := askAll(ctx, c, (*agent.Client).Health); err != nil {
 		return err
 	}
 	r := &c.report
@@ -44,10 +40,10 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	untried := 0
 	var good, bad []fabric.Pair
 	rounds := fabric.Rounds(len(c.Nodes))
-	var slice, tried time.Duration
+	var tried time.Duration
 	for i, pairs := range rounds {
 		const most = 0.9 // of the time left: rails may follow
-		slice = max(c.left(most)/time.Duration(len(rounds)-i+1), c.telling())
+		slice := max(c.left(most)/time.Duration(len(rounds)-i+1), c.telling())
 		if c.left(most) < slice {
 			untried += len(pairs)
 			continue
@@ -85,6 +81,7 @@ func (c *Check) isolate(ctx context.Context, rails []rail, whole outcome) error 
 	}
 	faulty := fabric.Faulty(good, bad)
 	if len(names) == 0 && len(rails) > 1 {
+		var err error
 		if names, err = c.faultyRails(ctx, rails, bad[0]); err != nil {
 			return err
 		}

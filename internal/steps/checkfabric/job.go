@@ -1,10 +1,8 @@
 package checkfabric
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +11,8 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
 const (
@@ -94,15 +94,14 @@ func (j *job) do(ctx context.Context) (outcome, error) {
 }
 
 func (j *job) start(ctx context.Context, out *outcome) (err error) {
-	specs := make([]agent.JobSpec, len(j.members))
+	specs := map[*agent.Client]agent.JobSpec{}
 	for place, client := range j.members {
-		if specs[place], err = j.spec(place, client.Node()); err != nil {
+		if specs[client], err = j.spec(place, client.Node()); err != nil {
 			return err
 		}
 	}
-	out.unreachable, err = ask(ctx, j.members, j.bound, func(ctx context.Context, place int) error {
-		_, err := j.members[place].StartJob(ctx, j.id, specs[place])
-		return err
+	_, out.unreachable, err = ask(ctx, j.members, j.bound, func(client *agent.Client, ctx context.Context) (agent.JobStatus, error) {
+		return client.StartJob(ctx, j.id, specs[client])
 	})
 	return err
 }
@@ -136,19 +135,13 @@ func (j *job) follow(ctx context.Context, client *agent.Client, all chan<- updat
 	again := nodes.RetryUntilDone(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
-		reader, writer := io.Pipe()
-		go func() {
-			err := nodes.FollowLog(ctx, client, j.id, fmt.Sprintf("%s%d", agent.RankLog, client.Node()), writer, again)
-			writer.CloseWithError(err)
-		}()
-		lines := bufio.NewScanner(reader)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			if line, ok := fabric.ParseLine(lines.Bytes()); ok && send(update{line: &line}) != nil {
-				break
+		log := &lines.Splitter{Each: func(text []byte) {
+			if line, ok := fabric.ParseLine(text); ok {
+				_ = send(update{line: &line}) // fails as FollowLog does
 			}
-		}
-		_ = reader.Close()
+		}}
+		_ = nodes.FollowLog(ctx, client, j.id, fmt.Sprintf("%s%d", agent.RankLog, client.Node()), log, again)
+		log.Flush()
 		_ = send(update{logged: true})
 	})
 	for ctx.Err() == nil {
@@ -311,10 +304,8 @@ func failed(status agent.JobStatus) bool {
 func (j *job) stop(ctx context.Context, why string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ending)
 	defer cancel()
-	var group sync.WaitGroup
-	for _, client := range j.members {
-		// A member whose agent does not answer ends at the job's own deadline.
-		group.Go(func() { _ = client.StopJob(ctx, j.id, agent.Stop{Reason: why, Grace: grace}) })
-	}
-	group.Wait()
+	// A member whose agent does not answer ends at the job's own deadline.
+	parallel.Map(j.members, func(client *agent.Client) error {
+		return client.StopJob(ctx, j.id, agent.Stop{Reason: why, Grace: grace})
+	})
 }

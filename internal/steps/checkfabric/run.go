@@ -116,13 +116,13 @@ func (c *checker) end(report fabric.Report, whole any, err error) error {
 		}
 		c.Log.Info("Fabric: "+report.Summary()+".", "verdict", report.Verdict, "bytesPerSecond", report.Bandwidth)
 	}
-	return c.judge(report, err)
-}
-
-func (c *checker) judge(report fabric.Report, err error) error {
 	if err != nil {
 		return err
 	}
+	return c.judge(report)
+}
+
+func (c *checker) judge(report fabric.Report) error {
 	switch report.Verdict {
 	case fabric.Slow:
 		if c.Bandwidth == failing {

@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/podagent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
 )
 
 func (c *checker) next() string {
@@ -93,21 +94,18 @@ func (c *checker) measure(ctx context.Context, guests *podagent.Agents) (fabric.
 // prepare sets the network of the pods' ranks, as provision does for an environment. An empty mode
 // is rdma if all pods have devices and nothing prevents RDMA.
 func prepare(ctx context.Context, set nodes.Set, mode string, log *slog.Logger) (string, error) {
-	own := make([]agent.Facts, len(set))
-	devices := make([]int, len(set))
-	err := set.Each(ctx, func(ctx context.Context, client *agent.Client) (err error) {
-		i := client.Node()
-		if own[i], err = client.Facts(ctx); err != nil {
-			return err
-		}
-		facts, err := client.RDMA(ctx, network.Settings{}.Expected)
-		devices[i] = len(facts.Devices)
-		return err
+	own, err := nodes.Ask(ctx, set, (*agent.Client).Facts)
+	if err != nil {
+		return "", err
+	}
+	devices, err := nodes.Ask(ctx, set, func(client *agent.Client, ctx context.Context) (rdma.Facts, error) {
+		return client.RDMA(ctx, rdma.Expected{})
 	})
 	if err != nil {
 		return "", err
 	}
-	if mode == "" && !slices.Contains(devices, 0) || mode == agent.RDMA {
+	without := slices.ContainsFunc(devices, func(f rdma.Facts) bool { return len(f.Devices) == 0 })
+	if mode == "" && !without || mode == agent.RDMA {
 		prepared, err := network.Prepare(ctx, set, network.Settings{Mode: agent.RDMA})
 		if err == nil {
 			prepared.Log(log)

@@ -78,10 +78,7 @@ func Command() *cobra.Command {
 			return err
 		}
 		registry, noRegistry := buildimage.RegistryFor(clients, pullSecretDir, caFile)
-		secrets := readSecrets(authDir, envSecretDir, caFile)
-		if noRegistry != nil {
-			secrets.Problems = append(secrets.Problems, noRegistry)
-		}
+		secrets := readSecrets(authDir, envSecretDir, caFile, noRegistry)
 		result, err := Run(cmd.Context(), Deps{Clients: clients, Registry: registry, Brief: true, Secrets: secrets, Log: step.Log(cmd), Out: step.ReportOutput(cmd, o.Output)}, o)
 		if err != nil {
 			return err
@@ -105,18 +102,15 @@ func mistakesOf(ctx context.Context, where kube.Flags, run string) error {
 	return errors.Join(launch.Mistakes(found)...)
 }
 
-func readSecrets(authDir, envSecretDir, caFile string) (s Secrets) {
+// readSecrets reads the mounted Secrets, except that of the registry, whose error it takes.
+func readSecrets(authDir, envSecretDir, caFile string, noRegistry error) (s Secrets) {
 	var noGit error
 	if s.Git, noGit = git.AuthFromDir(authDir); noGit == nil {
 		s.Git, noGit = s.Git.WithCAFile(caFile)
 	}
 	s.GitUnread = noGit != nil
-	variables, err := secretdir.Read(envSecretDir)
-	for _, problem := range []error{noGit, err} {
-		if problem != nil {
-			s.Problems = append(s.Problems, problem)
-		}
-	}
+	variables, noVariables := secretdir.Read(envSecretDir)
+	s.Problems = slices.DeleteFunc([]error{noGit, noVariables, noRegistry}, func(err error) bool { return err == nil })
 	s.Variables = slices.Sorted(maps.Keys(variables))
 	return s
 }

@@ -181,7 +181,6 @@ func (p *probe) repository(ctx context.Context) []Check {
 	return append([]Check{newCheck(name, OK, "", "%s has commit %s", url, listing.Commit)}, p.files(listing)...)
 }
 
-// files checks that the commit has the files that the params name.
 func (p *probe) files(commit git.Listing) (checks []Check) {
 	for _, file := range launch.NamedFiles(p.value) {
 		if seen := commit.Lacks(file.Path); seen != "" {

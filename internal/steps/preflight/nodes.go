@@ -7,17 +7,16 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
 const gpu = corev1.ResourceName("nvidia.com/gpu")
@@ -37,12 +36,7 @@ func (p *probe) nodes(ctx context.Context) []Check {
 	if err != nil {
 		return []Check{unread("nodes", "the nodes", err)}
 	}
-	capacities := make([]capacity, len(candidates))
-	var all sync.WaitGroup
-	for i, candidate := range candidates {
-		all.Go(func() { capacities[i] = p.capacity(ctx, candidate) })
-	}
-	all.Wait()
+	capacities := parallel.Map(candidates, func(candidate diagnose.Candidate) capacity { return p.capacity(ctx, candidate) })
 	var checks []Check
 	for _, c := range capacities {
 		checks = append(checks, c.check())
@@ -111,8 +105,7 @@ func (p *probe) capacity(ctx context.Context, candidate diagnose.Candidate) capa
 // podsOn are a node's pods without the environment's own, whose resources it may keep.
 func (p *probe) podsOn(ctx context.Context, node string) ([]corev1.Pod, error) {
 	list, err := p.Clients.Kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
-		FieldSelector: fields.AndSelectors(fields.OneTermEqualSelector("spec.nodeName", node),
-			fields.OneTermNotEqualSelector("status.phase", string(corev1.PodSucceeded)), fields.OneTermNotEqualSelector("status.phase", string(corev1.PodFailed))).String(),
+		FieldSelector: fmt.Sprintf("spec.nodeName=%s,status.phase!=%s,status.phase!=%s", node, corev1.PodSucceeded, corev1.PodFailed),
 	})
 	if err != nil {
 		return nil, err

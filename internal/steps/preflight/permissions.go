@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -21,19 +22,6 @@ const atOnce = 16
 
 // fewRights is how many rights are granted one by one rather than with the whole Role.
 const fewRights = 3
-
-type right struct {
-	group, resource string
-	verbs           []string
-}
-
-func (r right) String() string {
-	resource := r.resource
-	if r.group != "" {
-		resource += "." + r.group
-	}
-	return strings.Join(r.verbs, ", ") + " " + resource
-}
 
 // may reviews whether an account may do something, with a review that needs only a Role; the account "" is the caller.
 func (p *probe) may(ctx context.Context, account string, a authorizationv1.ResourceAttributes) (bool, error) {
@@ -60,7 +48,7 @@ func (p *probe) permissions(ctx context.Context) []Check {
 
 func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.PolicyRule, lacking Status) Check {
 	rights := p.useful(rules)
-	missing := make([]right, len(rights))
+	missing := make([]kube.Access, len(rights))
 	var all errgroup.Group
 	all.SetLimit(atOnce)
 	for i, r := range rights {
@@ -72,14 +60,14 @@ func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.Po
 	if err := all.Wait(); err != nil {
 		return unread(name, "what "+user+" may do", err)
 	}
-	missing = slices.DeleteFunc(missing, func(r right) bool { return len(r.verbs) == 0 })
+	missing = slices.DeleteFunc(missing, func(r kube.Access) bool { return len(r.Verbs) == 0 })
 	if len(missing) == 0 {
 		return newCheck(name, OK, "", "%s has the %s that the Role of mlenv install gives", user, humanize.Count(len(rights), "right"))
 	}
 	var texts, grants []string
 	for _, r := range missing {
-		texts = append(texts, r.String())
-		grants = append(grants, kube.Grant(user, strings.Join(r.verbs, ","), r.resource, r.group, p.Request.Namespace))
+		texts = append(texts, strings.Join(r.Verbs, ", ")+" "+r.Resource.String())
+		grants = append(grants, kube.Grant(user, strings.Join(r.Verbs, ","), r.Resource.Resource, r.Resource.Group, p.Request.Namespace))
 	}
 	next := strings.Join(grants, "\n")
 	if len(missing) > fewRights {
@@ -92,25 +80,25 @@ func (p *probe) rights(ctx context.Context, name, user string, rules []rbacv1.Po
 }
 
 // missing is a right with the verbs that the steps' account lacks.
-func (p *probe) missing(ctx context.Context, r right) (right, error) {
-	missing := right{group: r.group, resource: r.resource}
-	resource, sub, _ := strings.Cut(r.resource, "/")
-	for _, verb := range r.verbs {
-		allowed, err := p.may(ctx, p.ServiceAccount, authorizationv1.ResourceAttributes{Verb: verb, Group: r.group, Resource: resource, Subresource: sub})
+func (p *probe) missing(ctx context.Context, r kube.Access) (kube.Access, error) {
+	missing := kube.Access{Resource: r.Resource}
+	resource, sub, _ := strings.Cut(r.Resource.Resource, "/")
+	for _, verb := range r.Verbs {
+		allowed, err := p.may(ctx, p.ServiceAccount, authorizationv1.ResourceAttributes{Verb: verb, Group: r.Resource.Group, Resource: resource, Subresource: sub})
 		if err != nil {
 			return missing, err
 		}
 		if !allowed {
-			missing.verbs = append(missing.verbs, verb)
+			missing.Verbs = append(missing.Verbs, verb)
 		}
 	}
 	return missing, nil
 }
 
 // useful are the rights to resources that the cluster has and the request uses.
-func (p *probe) useful(rules []rbacv1.PolicyRule) []right {
+func (p *probe) useful(rules []rbacv1.PolicyRule) []kube.Access {
 	unused := map[string]bool{buildGroup: !p.building, imageGroup: !p.building, routeGroup: !p.Request.Routes, attachmentGroup: !p.rdma}
-	var rights []right
+	var rights []kube.Access
 	for _, rule := range rules {
 		group := rule.APIGroups[0]
 		// Every cluster has Kubernetes' own groups; all other groups have a dot.
@@ -119,7 +107,7 @@ func (p *probe) useful(rules []rbacv1.PolicyRule) []right {
 			continue
 		}
 		for _, resource := range rule.Resources {
-			rights = append(rights, right{group: group, resource: resource, verbs: rule.Verbs})
+			rights = append(rights, kube.Access{Resource: schema.GroupResource{Group: group, Resource: resource}, Verbs: rule.Verbs})
 		}
 	}
 	return rights

@@ -126,12 +126,10 @@ func (p Plan) Print(w io.Writer) {
 	} else {
 		row("bandwidth", "%s", p.Source)
 	}
-	for i, object := range p.Objects {
-		name := ""
-		if i == 0 {
-			name = "objects"
-		}
+	name := "objects"
+	for _, object := range p.Objects {
 		row(name, "%s", object)
+		name = ""
 	}
 	fmt.Fprintf(w, "\nVerdict: %s.\n", p.Verdict)
 }

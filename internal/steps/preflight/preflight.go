@@ -24,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
@@ -141,12 +142,7 @@ func Examine(ctx context.Context, d Deps, o Options) Report {
 	} else {
 		checks = append(checks, p.cluster, p.apiGroups, p.permissions, p.admission, p.attachments, p.nodes, p.iommu, p.storage, p.quota, p.queue, soon(p.image))
 	}
-	found := make([][]Check, len(checks))
-	var all sync.WaitGroup
-	for i, check := range checks {
-		all.Go(func() { found[i] = check(ctx) })
-	}
-	all.Wait()
+	found := parallel.Map(checks, func(check func(context.Context) []Check) []Check { return check(ctx) })
 	return Report{
 		Asked: o.Mode, Checks: causes(slices.Concat(slices.Insert(found, 0, p.first)...)),
 		request: p.Request, free: p.free, objects: p.objects,
@@ -223,11 +219,10 @@ func newProbe(ctx context.Context, d Deps, o Options) (*probe, error) {
 func (p *probe) build(mode objects.Mode) error {
 	r := p.Request
 	r.Mode = mode
-	if r.Storage == cluster.AutoStorage {
+	if p.shared() {
+		r.Storage = cluster.SharedStorage
+	} else if r.Storage == cluster.AutoStorage {
 		r.Storage = cluster.NodeStorage
-		if p.file.Storage.ClassRWX != "" {
-			r.Storage = cluster.SharedStorage
-		}
 	}
 	objects, err := objects.Build(r, objects.LeaseReference(objects.NamesOf(r.Name).Lease, "preflight"), objects.Certificates{})
 	p.objects[mode] = objects

@@ -95,11 +95,7 @@ func (p *provisioner) refuseRunning(ctx context.Context, live *appsv1.StatefulSe
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	count := 1
-	if live.Spec.Replicas != nil {
-		count = int(*live.Spec.Replicas)
-	}
-	set := nodes.New(p.clients, p.request.Name, count, credentials)
+	set := nodes.New(p.clients, p.request.Name, objects.NodesOf(live), credentials)
 	defer set.Close()
 	return set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		name := objects.NamesOf(p.request.Name).PodName(client.Node())

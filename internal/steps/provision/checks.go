@@ -27,13 +27,7 @@ const resolveTime = time.Minute
 func (p *provisioner) checkNodes(ctx context.Context, credentials agent.Credentials) error {
 	set := nodes.New(p.clients, p.request.Name, p.request.Nodes, credentials)
 	defer set.Close()
-	facts := make([]agent.Facts, len(set))
-	err := set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() (err error) {
-			facts[client.Node()], err = client.Facts(ctx)
-			return err
-		})
-	})
+	facts, err := nodes.Ask(ctx, set, (*agent.Client).Facts)
 	if err != nil {
 		return err
 	}
@@ -100,15 +94,13 @@ func gib(b agent.Bytes) float64 { return float64(b) / (1 << 30) }
 // checkGPUs compares the GPUs that the node's processes can use with those that it was given.
 func checkGPUs(f agent.Facts, model string) error {
 	where := fmt.Sprintf("checking the GPUs of node %d (%s on %s)", f.Node, f.Pod, f.KubernetesNode)
-	leave := func(err error) error {
-		return fail.Advise(err, "have the node looked at, and leave it out meanwhile: --exclude-nodes=%s, or oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
-	}
 	if f.GPUProblem != "" {
 		return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: %s", where, f.GPUFault()),
 			"see what the pod sees: oc exec %s -- nvidia-smi; if the driver is at fault, leave the node out: oc adm cordon %s", f.Pod, f.KubernetesNode)
 	}
 	if fault := f.GPUFault(); fault != "" {
-		return leave(fail.Becausef(fail.GPUMissing, "%s: %s", where, fault))
+		return fail.Advise(fail.Becausef(fail.GPUMissing, "%s: %s", where, fault),
+			"have the node looked at, and leave it out meanwhile: --exclude-nodes=%s, or oc adm cordon %[1]s", f.KubernetesNode)
 	}
 	for _, gpu := range f.GPUs {
 		if model != "" && gpu.Model != model {

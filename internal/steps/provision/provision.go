@@ -251,7 +251,10 @@ func (p *provisioner) make(ctx context.Context, held *lease.Hold) (result Result
 	usable = usable && !changed
 	if fail.ReasonOf(err) == fail.RDMAUnavailable && p.modeIsOpen() {
 		p.useTCP(err)
-		pods, changed, err = p.restart(ctx, held, certs, credentials)
+		p.options.OnChange, changed = "recreate", true // another mode needs new pods
+		if live, err = p.live(ctx, held); err == nil {
+			pods, changed, err = p.start(ctx, held, live, certs, credentials)
+		}
 	}
 	usable = usable && !changed
 	if err != nil {
@@ -289,16 +292,6 @@ func (p *provisioner) start(ctx context.Context, held *lease.Hold, live *appsv1.
 	}
 	pods, err = p.waitReady(ctx, credentials, objects.StatefulSet)
 	return pods, changed, err
-}
-
-// restart starts the environment again in another mode, which needs new pods.
-func (p *provisioner) restart(ctx context.Context, held *lease.Hold, certs objects.Certificates, credentials agent.Credentials) ([]*corev1.Pod, bool, error) {
-	live, err := p.live(ctx, held)
-	if err != nil {
-		return nil, true, err
-	}
-	p.options.OnChange = "recreate"
-	return p.start(ctx, held, live, certs, credentials)
 }
 
 // runs reports whether nodes of the environment run. The StatefulSet's status is some seconds behind its pods.

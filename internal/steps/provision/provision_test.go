@@ -565,12 +565,12 @@ func TestImageSizeOfPrivateImages(t *testing.T) {
 	defer registry.Close()
 	p := &provisioner{}
 	p.request.Image = strings.TrimPrefix(registry.URL, "http://") + "/training:1"
-	if _, ok := p.imageSize(t.Context()); ok || asked.Load() == 0 {
-		t.Errorf("a public image: known is %t after %d requests, want some", ok, asked.Load())
+	if size := p.imageSize(t.Context()); size > 0 || asked.Load() == 0 {
+		t.Errorf("a public image: %d bytes after %d requests, want some", size, asked.Load())
 	}
 	asked.Store(0)
 	p.request.Cluster.Image.PullSecret = "keys"
-	if _, ok := p.imageSize(t.Context()); ok || asked.Load() != 0 {
-		t.Errorf("a private image: known is %t after %d requests, want none", ok, asked.Load())
+	if size := p.imageSize(t.Context()); size > 0 || asked.Load() != 0 {
+		t.Errorf("a private image: %d bytes after %d requests, want none", size, asked.Load())
 	}
 }

@@ -25,7 +25,8 @@ type readiness struct {
 	changed func()
 
 	mu sync.Mutex
-	// answered has an entry for each pod that was asked, true once it has answered.
+	// pods are those that the environment has now; answered has an entry for each pod that was asked, true once it has answered.
+	pods     []*corev1.Pod
 	answered map[types.UID]bool
 }
 
@@ -33,6 +34,7 @@ type readiness struct {
 func (r *readiness) ask(ctx context.Context, pods []*corev1.Pod) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.pods = pods
 	byName := map[string]*corev1.Pod{}
 	for _, pod := range pods {
 		byName[pod.Name] = pod
@@ -80,12 +82,13 @@ func (r *readiness) wait(ctx context.Context, node int, pod *corev1.Pod) {
 	r.changed()
 }
 
-// all reports whether all nodes' pods can be used: they are ready, or their agents answer and the image's digest is known.
-func (r *readiness) all(pods []*corev1.Pod) bool {
+// all returns the pods, and reports whether all nodes' can be used: they are ready, or their agents answer and the image's digest
+// is known.
+func (r *readiness) all() ([]*corev1.Pod, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	usable, isReady := 0, 0
-	for _, pod := range pods {
+	for _, pod := range r.pods {
 		switch {
 		case pod.DeletionTimestamp != nil:
 		case kube.IsReady(pod):
@@ -95,5 +98,5 @@ func (r *readiness) all(pods []*corev1.Pod) bool {
 			usable++
 		}
 	}
-	return isReady >= r.p.request.Nodes || usable >= r.p.request.Nodes && strings.Contains(digest(pods, r.p.request.Image), "@sha256:")
+	return r.pods, isReady >= r.p.request.Nodes || usable >= r.p.request.Nodes && strings.Contains(digest(r.pods, r.p.request.Image), "@sha256:")
 }

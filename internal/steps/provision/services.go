@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -81,10 +82,7 @@ func (p *provisioner) applyNodeZero(ctx context.Context, want *corev1.Service, o
 		return nil
 	}
 	err = services.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &found.UID}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return kube.Problem(fmt.Errorf("deleting service %s/%s: %w", p.request.Namespace, name, err))
-	}
-	return nil
+	return kube.Deleted("service "+p.request.Namespace+"/"+name, err)
 }
 
 // applyRoutes applies the requested Routes and deletes the others. On a cluster without Routes it needs no right.
@@ -141,24 +139,20 @@ func (p *provisioner) waitServices(ctx context.Context, credentials agent.Creden
 	defer cancel()
 	set := nodes.New(p.clients, p.request.Name, 1, credentials)
 	defer set.Close()
-	ticks := time.NewTicker(time.Second)
-	defer ticks.Stop()
-	for began, logged := p.now(), false; ; {
-		facts, err := set[0].Facts(ctx)
-		if err == nil && settled(p.request.Services, facts.Services) {
-			return facts.Services
+	var facts agent.Facts
+	began, logged := p.now(), false
+	_ = wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (done bool, err error) {
+		if facts, err = set[0].Facts(ctx); err == nil && settled(p.request.Services, facts.Services) {
+			return true, nil
 		}
 		const quiet = 5 * time.Second
 		if !logged && p.now().Sub(began) > quiet {
 			logged = true
 			p.log.Info("  Waiting for the services "+strings.Join(p.request.Services, ", ")+"; running nodes apply a change within two minutes.", "services", p.request.Services)
 		}
-		select {
-		case <-ticks.C:
-		case <-ctx.Done():
-			return facts.Services
-		}
-	}
+		return false, nil
+	})
+	return facts.Services
 }
 
 // settled reports whether waiting longer is pointless.
@@ -181,17 +175,13 @@ func (p *provisioner) logServices(services []agent.ServiceStatus) {
 		return
 	}
 	names, namespace := objects.NamesOf(p.request.Name), p.request.Namespace
+	wanted := slices.DeleteFunc(agent.Services(), func(s agent.Service) bool { return !slices.Contains(p.request.Services, s.Name) })
 	var ports []string
-	for _, s := range agent.Services() {
-		if slices.Contains(p.request.Services, s.Name) {
-			ports = append(ports, fmt.Sprint(s.Port))
-		}
+	for _, s := range wanted {
+		ports = append(ports, fmt.Sprint(s.Port))
 	}
 	p.log.Info(fmt.Sprintf("Services on node 0 are reached by: oc port-forward service/%s %s -n %s", names.NodeZero, strings.Join(ports, " "), namespace), "service", names.NodeZero, "ports", ports, "namespace", namespace)
-	for _, s := range agent.Services() {
-		if !slices.Contains(p.request.Services, s.Name) {
-			continue
-		}
+	for _, s := range wanted {
 		i := slices.IndexFunc(services, func(status agent.ServiceStatus) bool { return status.Name == s.Name })
 		switch {
 		case i < 0:

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -43,16 +43,11 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 		}
 	}
 	agents := &readiness{p: p, credentials: credentials, changed: poke, answered: map[types.UID]bool{}}
-	var mu sync.Mutex
-	var pods []*corev1.Pod
 	go func() {
 		options := metav1.ListOptions{LabelSelector: objects.Selector(p.request.Name).String()}
 		stop(kube.Until(watching, "the pods of environment "+p.request.Name, p.clients.Kube.CoreV1().Pods(p.request.Namespace), options,
-			func(seen []*corev1.Pod) (bool, error) {
-				mu.Lock()
-				pods = seen
-				mu.Unlock()
-				agents.ask(watching, seen)
+			func(pods []*corev1.Pod) (bool, error) {
+				agents.ask(watching, pods)
 				poke()
 				return false, nil
 			}))
@@ -63,13 +58,7 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 			func([]*corev1.Event) (bool, error) { poke(); return false, nil })
 	}()
 	report := &reporter{p: p, set: set}
-	go func() {
-		if size, ok := p.imageSize(watching); ok {
-			report.mu.Lock()
-			defer report.mu.Unlock()
-			report.size = size
-		}
-	}()
+	go func() { report.size.Store(int64(p.imageSize(watching))) }()
 	// A cause counts for longer if nothing changes, too.
 	again := time.NewTicker(repeatEvery)
 	defer again.Stop()
@@ -81,11 +70,8 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 		case <-watching.Done():
 			return nil, p.notReady(ctx, context.Cause(watching))
 		}
-		mu.Lock()
-		seen := slices.Clone(pods)
-		mu.Unlock()
-		if agents.all(seen) {
-			return seen, nil
+		if pods, ready := agents.all(); ready {
+			return pods, nil
 		}
 		if left := lookEvery - time.Since(looked); left > 0 {
 			time.AfterFunc(left, poke)
@@ -98,12 +84,12 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 	}
 }
 
-// imageSize asks the registry that the nodes pull from, unless they need a secret, which this step may not read.
-func (p *provisioner) imageSize(ctx context.Context) (compressed agent.Bytes, ok bool) {
-	if p.request.Cluster.Image.PullSecret != "" {
-		return 0, false
+// imageSize asks the registry that the nodes pull from, unless they need a secret, which this step may not read. It is 0 if unknown.
+func (p *provisioner) imageSize(ctx context.Context) (compressed agent.Bytes) {
+	if p.request.Cluster.Image.PullSecret == "" {
+		compressed, _ = diagnose.ImageSize(ctx, p.request.Image)
 	}
-	return diagnose.ImageSize(ctx, p.request.Image)
+	return compressed
 }
 
 // notReady is the error after the waiting ended: it names the cause if there is one.
@@ -134,9 +120,8 @@ type reporter struct {
 	set  *appsv1.StatefulSet
 	last []string
 	at   time.Time
-
-	mu   sync.Mutex
-	size agent.Bytes // of the image, 0 if unknown
+	// size is that of the image in bytes, 0 if unknown.
+	size atomic.Int64
 }
 
 func (r *reporter) look(ctx context.Context) error {
@@ -144,11 +129,9 @@ func (r *reporter) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	if r.size > 0 {
-		snapshot.ImageSizes = map[string]agent.Bytes{r.p.request.Image: r.size}
+	if size := agent.Bytes(r.size.Load()); size > 0 {
+		snapshot.ImageSizes = map[string]agent.Bytes{r.p.request.Image: size}
 	}
-	r.mu.Unlock()
 	now := r.p.now()
 	findings := diagnose.Explain(snapshot, now)
 	if f, found := r.p.withoutRail(findings, now); found {

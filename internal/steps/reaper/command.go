@@ -9,7 +9,7 @@ import (
 
 // Command is the program reap.
 func Command() *cobra.Command {
-	var o Options
+	var dryRun bool
 	var where kube.Flags
 	cmd := &cobra.Command{
 		Use:   "reap",
@@ -27,10 +27,10 @@ mlenv install runs reap every minute.`,
 			if err != nil {
 				return err
 			}
-			return Run(cmd.Context(), Deps{Clients: clients, Log: step.Log(cmd)}, o)
+			return Run(cmd.Context(), clients, step.Log(cmd), dryRun)
 		},
 	}
 	where.AddTo(cmd.Flags())
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "print what would be released, and change nothing")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print what would be released, and change nothing")
 	return cmd
 }

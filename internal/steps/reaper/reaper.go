@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -18,6 +17,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/steps/teardown"
 )
 
@@ -38,22 +38,9 @@ const (
 // renew its Lease.
 const attempts = 3
 
-// Options of one pass over a namespace.
-type Options struct {
-	// DryRun changes nothing, and logs what would be released and why.
-	DryRun bool
-}
-
-// Deps are what Run works with.
-type Deps struct {
-	Clients *kube.Clients
-	Log     *slog.Logger
-}
-
-// Run looks once at all environments of the clients' namespace and releases the abandoned ones.
-func Run(ctx context.Context, d Deps, o Options) error {
-	r := &reaper{clients: d.Clients, log: d.Log, now: time.Now, dryRun: o.DryRun}
-	return r.pass(ctx)
+// Run looks once at all environments of the clients' namespace and releases the abandoned ones. A dry run only logs which, and why.
+func Run(ctx context.Context, clients *kube.Clients, log *slog.Logger, dryRun bool) error {
+	return (&reaper{clients: clients, log: log, now: time.Now, dryRun: dryRun}).pass(ctx)
 }
 
 // Abandoned is why the next pass would release an environment, "" if it stays.
@@ -83,9 +70,9 @@ func (r *reaper) pass(ctx context.Context) error {
 		switch s, err := r.look(ctx, one); {
 		case err != nil:
 			problems = append(problems, err)
-		case s.abandoned && s.mayReturn:
+		case s.mayReturn:
 			expired = append(expired, one)
-		case s.abandoned:
+		case s.why != "":
 			abandoned = append(abandoned, teardown.Orphan{Lease: one, Why: s.why, Timeout: podsTime})
 		}
 	}
@@ -96,18 +83,7 @@ func (r *reaper) pass(ctx context.Context) error {
 	for _, each := range abandoned {
 		works = append(works, func() error { return r.release(ctx, each) })
 	}
-	return errors.Join(append(problems, together(works))...)
-}
-
-// together calls all functions at once and joins their errors.
-func together(works []func() error) error {
-	errs := make([]error, len(works))
-	var group sync.WaitGroup
-	for i, work := range works {
-		group.Go(func() { errs[i] = work() })
-	}
-	group.Wait()
-	return errors.Join(errs...)
+	return errors.Join(append(problems, parallel.Map(works, func(work func() error) error { return work() })...)...)
 }
 
 // again looks a second time at environments whose Lease has expired, after their holders had time to renew it.
@@ -120,17 +96,13 @@ func (r *reaper) again(ctx context.Context, expired []*coordinationv1.Lease) err
 		return ctx.Err()
 	case <-time.After(renewalTime):
 	}
-	var works []func() error
-	for _, old := range expired {
-		works = append(works, func() error {
-			live, s, err := r.lookAgain(ctx, old)
-			if err != nil || live == nil || !s.abandoned {
-				return err
-			}
-			return r.release(ctx, teardown.Orphan{Lease: live, Why: s.why, Timeout: podsTime - renewalTime})
-		})
-	}
-	return together(works)
+	return errors.Join(parallel.Map(expired, func(old *coordinationv1.Lease) error {
+		live, s, err := r.lookAgain(ctx, old)
+		if err != nil || s.why == "" {
+			return err
+		}
+		return r.release(ctx, teardown.Orphan{Lease: live, Why: s.why, Timeout: podsTime - renewalTime})
+	})...)
 }
 
 // lookAgain reads a Lease again; it is nil if the Lease is gone.
@@ -161,7 +133,7 @@ func (r *reaper) release(ctx context.Context, a teardown.Orphan) error {
 		if live == nil || err != nil {
 			return err
 		}
-		if !s.abandoned || s.mayReturn {
+		if s.why == "" || s.mayReturn {
 			r.log.Info(fmt.Sprintf("Environment %s was renewed or taken meanwhile, and stays.", name), "environment", name)
 			return nil
 		}

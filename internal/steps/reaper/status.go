@@ -16,11 +16,10 @@ import (
 )
 
 type status struct {
-	abandoned bool
+	// why the environment is abandoned, a clause of a message; "" if it is not.
+	why string
 	// mayReturn is true if the only sign is an expired Lease.
 	mayReturn bool
-	// why is a clause of a message.
-	why string
 }
 
 // look decides about one Lease:
@@ -40,24 +39,24 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (status, err
 	case l.DeletionTimestamp != nil:
 		return status{}, nil
 	case holder.ID == "":
-		return status{abandoned: true, why: "it has no holder"}, nil
+		return status{why: "it has no holder"}, nil
 	case !holder.Run && expired:
-		return status{abandoned: true, mayReturn: true, why: fmt.Sprintf("the lease of %s expired at %s", holder, ends)}, nil
+		return status{mayReturn: true, why: fmt.Sprintf("the lease of %s expired at %s", holder, ends)}, nil
 	case !holder.Run:
 		return status{}, nil
 	}
 	found, err := run.Get(ctx, r.clients.Tekton, l.Namespace, holder.Display)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && string(found.UID) != holder.ID:
-		return status{abandoned: true, why: holder.String() + " does not exist any more"}, nil
+		return status{why: holder.String() + " does not exist any more"}, nil
 	case err != nil:
 		return status{}, fmt.Errorf("looking up the holder of environment %s/%s: %w", l.Namespace, l.Name, err)
 	case found.Deleted:
-		return status{abandoned: true, why: holder.String() + " is being deleted"}, nil
+		return status{why: holder.String() + " is being deleted"}, nil
 	case found.NoFinally:
-		return status{abandoned: true, why: holder.String() + " was cancelled without its finally tasks"}, nil
+		return status{why: holder.String() + " was cancelled without its finally tasks"}, nil
 	case found.Done:
-		return status{abandoned: true, why: holder.String() + " has ended"}, nil
+		return status{why: holder.String() + " has ended"}, nil
 	}
 	failure := lease.FailureOf(l)
 	over := failure != nil && r.now().Sub(failure.Ended) > failureTime
@@ -73,10 +72,10 @@ func (r *reaper) look(ctx context.Context, l *coordinationv1.Lease) (status, err
 		return status{}, err
 	}
 	if over {
-		return status{abandoned: true, why: fmt.Sprintf("task %s of %s failed at %s (%s), and no task has followed",
+		return status{why: fmt.Sprintf("task %s of %s failed at %s (%s), and no task has followed",
 			failure.Task, holder, failure.Ended.UTC().Format(time.RFC3339), failure.Reason)}, nil
 	}
-	return status{abandoned: true, mayReturn: true,
+	return status{mayReturn: true,
 		why: fmt.Sprintf("no step of %s has renewed the lease until %s, and none is left", holder, ends)}, nil
 }
 

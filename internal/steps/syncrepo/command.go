@@ -87,8 +87,8 @@ func (o *Options) Check() error {
 	} else if err := git.CheckURL(o.Source.URL); err != nil {
 		problems = append(problems, err)
 	}
-	if filepath.IsAbs(o.Requirements) {
-		problems = append(problems, fmt.Errorf("--requirements %q: want a path in the repository", o.Requirements))
-	}
-	return errors.Join(append(problems, o.Run.Check())...)
+	return errors.Join(append(problems,
+		step.Want(!filepath.IsAbs(o.Requirements), "--requirements %q: want a path in the repository", o.Requirements),
+		o.Run.Check(),
+	)...)
 }

@@ -92,7 +92,7 @@ func TestForgedInstallation(t *testing.T) {
 		})
 	})
 	needs := requirements{name: "pip.txt", digest: tree.Digest(strings.Repeat("9", 64)), program: "agent", venvs: t.TempDir(), timeout: time.Minute}
-	_, err := sender{nodes: setOf(agents), log: quiet()}.install(t.Context(), needs, tree.Digest(strings.Repeat("8", 64)))
+	_, err := newSender(t.Context(), setOf(agents), quiet()).install(t.Context(), needs, tree.Digest(strings.Repeat("8", 64)))
 	if fail.ReasonOf(err) != fail.RequirementsFailed || !strings.Contains(err.Error(), "pip could not be started") {
 		t.Errorf("got %v, want RequirementsFailed", err)
 	}

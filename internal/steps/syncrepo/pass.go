@@ -8,6 +8,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 )
 
 const (
@@ -61,19 +62,14 @@ func (s sender) pass(ctx context.Context, volumes, to nodes.Set, p *parcel, trie
 		}
 	}
 	holders.drop() // newTurns' own
-	var pulling sync.WaitGroup
-	for _, client := range to {
-		pulling.Go(func() { tries[client.Node()].present = s.pull(ctx, client, p, holders) })
-	}
-	pulling.Wait()
-	p.waves = holders.waves
-	for _, client := range to {
-		if tries[client.Node()].present {
+	for i, pulled := range parallel.Map(to, func(client *agent.Client) bool { return s.pull(ctx, client, p, holders) }) {
+		if tries[to[i].Node()].present = pulled; pulled {
 			p.passed++
 		} else {
-			left = append(left, client)
+			left = append(left, to[i])
 		}
 	}
+	p.waves = holders.waves
 	return left
 }
 
@@ -108,9 +104,8 @@ type turn struct{ holder, wave int }
 
 // turns are those of all holders.
 type turns struct {
-	// free has those that no node uses. none is closed when no turn is free or used.
+	// free has those that no node uses. It is closed when no turn is free or used.
 	free chan turn
-	none chan struct{}
 	// mu guards left, the number of turns that are free or used, and waves, the last one. Only the user of a turn adds others.
 	mu          sync.Mutex
 	left, waves int
@@ -118,7 +113,7 @@ type turns struct {
 
 // newTurns has one used turn, of no holder, and room for those of so many holders.
 func newTurns(holders int) *turns {
-	return &turns{free: make(chan turn, pullsOfHolder*holders), none: make(chan struct{}), left: 1}
+	return &turns{free: make(chan turn, pullsOfHolder*holders), left: 1}
 }
 
 // add adds the turns of a new holder.
@@ -137,17 +132,15 @@ func (t *turns) drop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.left--; t.left == 0 {
-		close(t.none)
+		close(t.free)
 	}
 }
 
 // take waits for a turn. It returns false if there will be none.
 func (t *turns) take(ctx context.Context) (from turn, ok bool) {
 	select {
-	case from = <-t.free:
-		return from, true
-	case <-t.none:
+	case from, ok = <-t.free:
 	case <-ctx.Done():
 	}
-	return turn{}, false
+	return from, ok
 }

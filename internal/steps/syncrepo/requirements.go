@@ -87,9 +87,9 @@ func RequirementsDigest(dir, name string) (tree.Digest, error) {
 func (s sender) install(ctx context.Context, r requirements, hash tree.Digest) (venv string, err error) {
 	venv = fmt.Sprintf("%s/%s", r.venvs, r.digest)
 	s.log.Info(fmt.Sprintf("Installing %s into %s, unless it is installed already.", r.name, venv), "requirements", r.name, "venv", venv)
-	found := s.volumes(ctx)
-	if found.err != nil {
-		return "", found.err
+	found, err := s.volumes()
+	if err != nil {
+		return "", err
 	}
 	defer s.nodes.Turn(ctx, s.log, nodes.TurnTime)()
 	deadline := time.Now().Add(r.timeout)

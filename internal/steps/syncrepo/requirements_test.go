@@ -63,7 +63,7 @@ func installer(t *testing.T, files map[string]string) (sender, requirements, tre
 	if err != nil {
 		t.Fatal(err)
 	}
-	return sender{nodes: setOf(agents), log: quiet()},
+	return newSender(t.Context(), setOf(agents), quiet()),
 		requirements{name: "requirements.txt", digest: digest, program: agents[0].Config.Program, venvs: t.TempDir(), timeout: time.Minute}, hash
 }
 

@@ -55,7 +55,7 @@ func Run(ctx context.Context, d Deps, o Options) (Result, error) {
 		return Result{}, err
 	}
 	defer detach()
-	s := sender{nodes: set, log: log}
+	s := newSender(ctx, set, log)
 	needs := newRequirements(o.Requirements, o.RequirementsTimeout, cause.Job{Run: o.Run.Name, Environment: o.Name, Namespace: d.Clients.Namespace})
 	if git.IsFolder(o.Source.URL) {
 		return s.await(ctx, o.Source, needs)
@@ -119,10 +119,8 @@ type Folder struct {
 func SendFolder(ctx context.Context, log *slog.Logger, set nodes.Set, f Folder) (tree.Digest, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The connections open during the scan.
-	early := make(chan storage, 1)
-	s := sender{nodes: set, log: log, early: early}
-	go func() { early <- s.volumes(ctx) }()
+	s := newSender(ctx, set, log)
+	go s.volumes() // the connections open during the scan
 	m, err := tree.Scan(ctx, f.Dir, f.Ignore)
 	if err != nil {
 		return "", err
@@ -134,7 +132,7 @@ func SendFolder(ctx context.Context, log *slog.Logger, set nodes.Set, f Folder) 
 // requirements and switches to the tree. m describes the folder, which nothing changes any more. Errors: UnsafeTree,
 // SyncFailed, AgentUnreachable.
 func Upload(ctx context.Context, log *slog.Logger, set nodes.Set, dir string, m tree.Manifest) error {
-	_, err := sender{nodes: set, log: log}.send(ctx, dir, m)
+	_, err := newSender(ctx, set, log).send(ctx, dir, m)
 	return err
 }
 

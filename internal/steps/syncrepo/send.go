@@ -13,10 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -26,8 +29,12 @@ const reachTime = time.Minute
 type sender struct {
 	nodes nodes.Set
 	log   *slog.Logger
-	// early, unless nil, gets the volumes that were looked for before the tree was known.
-	early <-chan storage
+	// volumes looks at the nodes' workspaces, once.
+	volumes func() (storage, error)
+}
+
+func newSender(ctx context.Context, set nodes.Set, log *slog.Logger) sender {
+	return sender{nodes: set, log: log, volumes: sync.OnceValues(func() (storage, error) { return look(ctx, set) })}
 }
 
 // send sends the tree to every node that has a volume of its own, in parallel, and returns when all nodes have confirmed
@@ -37,14 +44,9 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 	if err != nil {
 		return "", err
 	}
-	var found storage
-	if s.early == nil {
-		found = s.volumes(ctx)
-	} else {
-		found = <-s.early
-	}
-	if found.err != nil {
-		return "", found.err
+	found, err := s.volumes()
+	if err != nil {
+		return "", err
 	}
 	volumes, sharing := found.volumes, found.sharing
 	began := time.Now()
@@ -76,36 +78,29 @@ func (s sender) send(ctx context.Context, dir string, m tree.Manifest) (tree.Dig
 }
 
 // storage has one node of each distinct workspace in volumes; sharing are the others.
-type storage struct {
-	volumes, sharing nodes.Set
-	err              error
-}
+type storage struct{ volumes, sharing nodes.Set }
 
-// volumes asks the nodes for their workspaces.
-func (s sender) volumes(ctx context.Context) (found storage) {
+// look asks the nodes for their workspaces.
+func look(ctx context.Context, set nodes.Set) (found storage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
-	ids := make([]string, len(s.nodes))
-	found.err = s.nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error {
-			workspace, err := client.Workspace(ctx)
-			if err == nil && workspace.ID == "" {
-				err = fail.Becausef(fail.SyncFailed, "looking at the workspace of node %d: %s", client.Node(), workspace.Problem)
-			}
-			ids[client.Node()] = workspace.ID
-			return err
-		})
+	workspaces, err := nodes.Ask(ctx, set, func(client *agent.Client, ctx context.Context) (agent.Volume, error) {
+		workspace, err := client.Workspace(ctx)
+		if err == nil && workspace.ID == "" {
+			err = fail.Becausef(fail.SyncFailed, "looking at the workspace of node %d: %s", client.Node(), workspace.Problem)
+		}
+		return workspace, err
 	})
 	seen := map[string]bool{}
-	for i, client := range s.nodes {
-		if seen[ids[i]] {
+	for i, client := range set {
+		if seen[workspaces[i].ID] {
 			found.sharing = append(found.sharing, client)
 		} else {
 			found.volumes = append(found.volumes, client)
 		}
-		seen[ids[i]] = true
+		seen[workspaces[i].ID] = true
 	}
-	return found
+	return found, err
 }
 
 // sendAll asks all nodes what they miss. Nodes that miss the same contents, as most do, share one stream, which is read
@@ -208,14 +203,10 @@ func (s sender) progress(ctx context.Context, sent *atomic.Int64) func() {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	group.Go(func() {
-		for ticks := time.Tick(5 * time.Second); ; {
-			select {
-			case <-ticks:
-				s.log.Info(fmt.Sprintf("  %s sent", humanize.Bytes(sent.Load())), "bytes", sent.Load())
-			case <-ctx.Done():
-				return
-			}
-		}
+		_ = wait.PollUntilContextCancel(ctx, 5*time.Second, false, func(context.Context) (bool, error) {
+			s.log.Info(fmt.Sprintf("  %s sent", humanize.Bytes(sent.Load())), "bytes", sent.Load())
+			return false, nil
+		})
 	})
 	return func() { cancel(); group.Wait() }
 }
@@ -343,19 +334,13 @@ func (s sender) stream(ctx context.Context, to nodes.Set, p *parcel, missing []b
 type fanOut struct{ to []*io.PipeWriter }
 
 func (f *fanOut) Write(data []byte) (int, error) {
-	errs := make([]error, len(f.to))
-	var writing sync.WaitGroup
-	for i, pipe := range f.to {
-		writing.Go(func() { _, errs[i] = pipe.Write(data) })
-	}
-	writing.Wait()
-	left := f.to[:0]
-	for i, pipe := range f.to {
-		if errs[i] == nil {
-			left = append(left, pipe)
+	f.to = slices.DeleteFunc(parallel.Map(f.to, func(pipe *io.PipeWriter) *io.PipeWriter {
+		if _, err := pipe.Write(data); err != nil {
+			return nil
 		}
-	}
-	if f.to = slices.Clip(left); len(left) == 0 {
+		return pipe
+	}), func(pipe *io.PipeWriter) bool { return pipe == nil })
+	if len(f.to) == 0 {
 		return 0, context.Canceled
 	}
 	return len(data), nil

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -42,20 +44,13 @@ func (s sender) awaitTree(ctx context.Context, hash tree.Digest, limit time.Dura
 	defer cancel()
 	s.log.Info(fmt.Sprintf("Waiting until mlenv run has sent tree %.12s to the nodes.", hash), "tree", hash)
 	err := s.nodes.Each(waiting, func(ctx context.Context, client *agent.Client) error {
-		for {
+		return wait.PollUntilContextCancel(ctx, pollEvery, true, func(ctx context.Context) (bool, error) {
 			_, err := client.Tree(ctx, hash)
-			switch {
-			case err == nil:
-				return nil
-			case !agent.IsNotFound(err) && fail.ReasonOf(err) != fail.AgentUnreachable && !errors.Is(err, context.DeadlineExceeded):
-				return err
+			if agent.IsNotFound(err) || fail.ReasonOf(err) == fail.AgentUnreachable || errors.Is(err, context.DeadlineExceeded) {
+				return false, nil
 			}
-			select {
-			case <-time.After(pollEvery):
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
+			return err == nil, err
+		})
 	})
 	switch {
 	case err == nil:

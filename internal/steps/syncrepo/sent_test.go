@@ -37,7 +37,7 @@ func TestAwait(t *testing.T) {
 					})
 				})
 			}
-			s := sender{nodes: setOf(agents), log: quiet()}
+			s := newSender(t.Context(), setOf(agents), quiet())
 			dir := t.TempDir()
 			write(t, dir, map[string]string{"requirements.txt": tc.requirements})
 			manifest, err := tree.Scan(t.Context(), dir, nil)
@@ -122,7 +122,7 @@ func TestAwaitOutlastsAnAgent(t *testing.T) {
 			next.ServeHTTP(w, r)
 		})
 	})
-	s := sender{nodes: setOf(agents), log: quiet()}
+	s := newSender(t.Context(), setOf(agents), quiet())
 	if err := s.awaitTree(t.Context(), hash, time.Minute); err != nil || requests.Load() < 2 {
 		t.Errorf("got %v after %d requests, want the tree at the second", err, requests.Load())
 	}

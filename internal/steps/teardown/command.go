@@ -9,6 +9,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
@@ -39,7 +40,7 @@ teardown can run twice, and without an environment. It does not touch the enviro
 	flags.StringVar(&o.Artifacts, "artifacts", "", "folder to copy the complete logs of all ranks to")
 	flags.BoolVar(&o.Keep, "keep", false, "after a success, keep the environment until its lease expires")
 	notified.AddTo(flags)
-	receipt := step.NewResult(cmd, "receipt", "name of the ConfigMap with the receipt")
+	written := step.NewResult(cmd, "receipt", "name of the ConfigMap with the receipt")
 	verdict := step.NewResult(cmd, "verdict", "Succeeded or Failed")
 	commit := step.NewResult(cmd, "commit", "the commit that the run trained from, empty if none was synced")
 	image := step.NewResult(cmd, "image", "the training image by digest, empty if no node ran it")
@@ -51,9 +52,12 @@ teardown can run twice, and without an environment. It does not touch the enviro
 		}
 		log := step.Log(cmd)
 		about := notify.Event{Run: o.Run.Name, Namespace: clients.Namespace, Environment: o.Name}
-		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Notify: notified.Open(log, about, o.Run.UID)}, o)
-		r := result.Receipt
-		return errors.Join(err, receipt.Write(result.Name), verdict.Write(string(r.Verdict)),
+		r, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Notify: notified.Open(log, about, o.Run.UID)}, o)
+		name := ""
+		if r.Run != "" {
+			name = receipt.Name(r.Run)
+		}
+		return errors.Join(err, written.Write(name), verdict.Write(string(r.Verdict)),
 			commit.Write(r.Commit), image.Write(r.Image), metrics.Write(string(r.Metrics)))
 	}
 	return cmd

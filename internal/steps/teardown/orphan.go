@@ -35,16 +35,9 @@ func Release(ctx context.Context, clients *kube.Clients, log *slog.Logger, now f
 		options: Options{Name: a.Lease.Name, Timeout: a.Timeout}, clients: clients, log: log, now: now, failure: lease.FailureOf(a.Lease),
 		leases: lease.Client{Kube: clients.Kube, Tekton: clients.Tekton, Namespace: clients.Namespace, Now: now, Log: log},
 	}
-	began := now()
-	err := t.leases.DeleteSeen(ctx, a.Lease)
-	switch {
-	case errors.Is(err, lease.ErrChanged):
-		return err
-	case err == nil:
-		err = t.waitReleased(ctx, a.Lease, began)
-	}
+	err := t.release(ctx, a.Lease, func(ctx context.Context) error { return t.leases.DeleteSeen(ctx, a.Lease) })
 	holder := lease.HolderOf(a.Lease)
-	if !holder.Run {
+	if errors.Is(err, lease.ErrChanged) || !holder.Run {
 		return err
 	}
 	t.options.Run = run.Flags{Name: holder.Display, UID: holder.ID}

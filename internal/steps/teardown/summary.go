@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -28,6 +27,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
@@ -186,30 +186,12 @@ func (t *teardown) addNodes(ctx context.Context, r *receipt.Receipt) error {
 	defer clients.Close()
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
-	answers := make([]answer, len(clients))
-	var mu sync.Mutex
 	var problems []error
-	var group sync.WaitGroup
-	for i, client := range clients {
-		questions := []func(context.Context, *agent.Client, string) error{answers[i].askNode}
-		if t.options.Run.UID != "" {
-			questions = append(questions, answers[i].askJob, answers[i].askFabric, answers[i].askMetrics)
-		}
-		// The questions to one node share a connection, because they come one after the other.
-		group.Go(func() {
-			for _, ask := range questions {
-				err := guarded(func() error { return ask(ctx, client, t.options.Run.UID) })
-				mu.Lock()
-				problems = append(problems, err)
-				mu.Unlock()
-			}
-		})
-	}
-	group.Wait()
 	var statuses []agent.JobStatus
 	var firstStep *float64
 	environments := map[int]map[string]string{}
-	for i, a := range answers {
+	for i, a := range parallel.Map(clients, func(client *agent.Client) answer { return ask(ctx, client, t.options.Run.UID) }) {
+		problems = append(problems, a.problems...)
 		if a.facts != nil {
 			r.Nodes = append(r.Nodes, node(i, *a.facts, a.devices))
 			environments[i] = a.facts.Environment
@@ -280,7 +262,21 @@ type answer struct {
 	fabric  *fabric.Report
 	curve   *metrics.Curve
 	// first is the first step in the metrics.
-	first *float64
+	first    *float64
+	problems []error
+}
+
+// ask asks a node about itself and, unless id is "", about that run. The questions share a connection, because they come one after
+// the other.
+func ask(ctx context.Context, client *agent.Client, id string) (a answer) {
+	questions := []func(context.Context, *agent.Client, string) error{a.askNode}
+	if id != "" {
+		questions = append(questions, a.askJob, a.askFabric, a.askMetrics)
+	}
+	for _, question := range questions {
+		a.problems = append(a.problems, guarded(func() error { return question(ctx, client, id) }))
+	}
+	return a
 }
 
 func (a *answer) askNode(ctx context.Context, client *agent.Client, _ string) error {
@@ -296,7 +292,7 @@ func (a *answer) askNode(ctx context.Context, client *agent.Client, _ string) er
 func (a *answer) askJob(ctx context.Context, client *agent.Client, id string) error {
 	status, err := client.Job(ctx, id)
 	if err != nil {
-		return ignoreNotFound(err)
+		return agent.IgnoreNotFound(err)
 	}
 	a.status = &status
 	return nil
@@ -306,7 +302,7 @@ func (a *answer) askJob(ctx context.Context, client *agent.Client, id string) er
 func (a *answer) askFabric(ctx context.Context, client *agent.Client, id string) error {
 	content, err := client.ReadRecord(ctx, id, agent.FabricReport)
 	if err != nil {
-		return ignoreNotFound(err)
+		return agent.IgnoreNotFound(err)
 	}
 	report := &fabric.Report{}
 	if err := json.Unmarshal(content, report); err != nil {
@@ -323,7 +319,7 @@ func (a *answer) askMetrics(ctx context.Context, client *agent.Client, id string
 	}
 	log, err := client.Log(ctx, id, agent.MetricsLog, 0, false)
 	if err != nil {
-		return ignoreNotFound(err)
+		return agent.IgnoreNotFound(err)
 	}
 	defer log.Close()
 	history := &metrics.History{}
@@ -338,13 +334,6 @@ func (a *answer) askMetrics(ctx context.Context, client *agent.Client, id string
 	}
 	a.curve = history.Curve()
 	return nil
-}
-
-func ignoreNotFound(err error) error {
-	if agent.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 func node(number int, f agent.Facts, devices rdma.Facts) receipt.Node {
@@ -406,18 +395,13 @@ func (t *teardown) copyLogs(ctx context.Context, clients nodes.Set, statuses []a
 	if err := os.MkdirAll(t.options.Artifacts, 0o775); err != nil {
 		return fmt.Errorf("copying the logs: %w", err)
 	}
-	errs := make([]error, len(statuses))
-	var group sync.WaitGroup
-	for i, status := range statuses {
-		group.Go(func() {
-			for _, rank := range status.Ranks {
-				name := agent.RankLog + strconv.Itoa(rank.Rank)
-				errs[i] = errors.Join(errs[i], copyLog(ctx, clients[status.Node], status.ID, name, filepath.Join(t.options.Artifacts, name+".log")))
-			}
-		})
-	}
-	group.Wait()
-	return errors.Join(errs...)
+	return errors.Join(parallel.Map(statuses, func(status agent.JobStatus) (err error) {
+		for _, rank := range status.Ranks {
+			name := agent.RankLog + strconv.Itoa(rank.Rank)
+			err = errors.Join(err, copyLog(ctx, clients[status.Node], status.ID, name, filepath.Join(t.options.Artifacts, name+".log")))
+		}
+		return err
+	})...)
 }
 
 func copyLog(ctx context.Context, client *agent.Client, id, name, path string) error {

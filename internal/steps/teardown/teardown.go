@@ -50,23 +50,15 @@ type Deps struct {
 	Notify *notify.Sender
 }
 
-// Result is the receipt.
-type Result struct {
-	// Name is the receipt's, "" without a run.
-	Name    string
-	Receipt receipt.Receipt
-}
-
-// Run writes the receipt, releases the environment and waits until its pods are gone. The result is valid even with an
-// error.
-func Run(ctx context.Context, d Deps, o Options) (Result, error) {
+// Run writes the receipt, releases the environment and waits until its pods are gone. The receipt is valid even with an
+// error, and written if it has a Run.
+func Run(ctx context.Context, d Deps, o Options) (receipt.Receipt, error) {
 	t := &teardown{
 		options: o, clients: d.Clients, log: d.Log, now: time.Now, notify: d.Notify.Send,
 		leases: lease.Client{Kube: d.Clients.Kube, Tekton: d.Clients.Tekton, Namespace: d.Clients.Namespace, Now: time.Now, Log: d.Log},
 	}
 	defer d.Notify.Wait()
-	name, written, err := t.run(ctx)
-	return Result{Name: name, Receipt: written}, err
+	return t.run(ctx)
 }
 
 type teardown struct {
@@ -81,12 +73,12 @@ type teardown struct {
 	notify func(notify.Event)
 }
 
-// run returns the receipt and its name, "" without a run. It writes the receipt before it deletes anything, so that the
-// receipt is not lost with this step, and again when it knows what was released.
-func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
+// run writes the receipt before it deletes anything, so that the receipt is not lost with this step, and again when it knows what
+// was released.
+func (t *teardown) run(ctx context.Context) (receipt.Receipt, error) {
 	held, free, err := t.own(ctx)
 	if err != nil {
-		return "", receipt.Receipt{}, err
+		return receipt.Receipt{}, err
 	}
 	if held != nil {
 		t.failure = lease.FailureOf(held)
@@ -106,7 +98,7 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 		}
 	}
 	if held != nil {
-		err = t.release(ctx, held)
+		err = t.release(ctx, held, func(ctx context.Context) error { return t.leases.Delete(ctx, held.Name, held.UID) })
 	} else if free {
 		// Pods may outlive their Lease for a while.
 		err = t.waitGone(ctx)
@@ -128,7 +120,7 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 	defer cancel()
 	problems = errors.Join(problems, write(writing))
 	if t.options.Run.Name == "" {
-		return "", r, problems
+		return r, problems
 	}
 	t.notify(ended(r))
 	if err := receipt.Prune(writing, t.clients.Kube, t.clients.Namespace, t.options.Name, r.Schedule); err != nil {
@@ -136,7 +128,7 @@ func (t *teardown) run(ctx context.Context) (string, receipt.Receipt, error) {
 	}
 	name := receipt.Name(t.options.Run.Name)
 	t.log.Info(fmt.Sprintf("Verdict: %s. The receipt is configmap %s/%s.", verdict(r), t.clients.Namespace, name), "verdict", r.Verdict, "reason", r.Reason, "namespace", t.clients.Namespace, "configMap", name)
-	return name, r, problems
+	return r, problems
 }
 
 // ended is the event of the end of a run.
@@ -201,18 +193,12 @@ func (t *teardown) waitLeaseEnds(ctx context.Context, held *coordinationv1.Lease
 	})
 }
 
-// release deletes the Lease, which owns the environment, and waits until the pods are gone. It continues after SIGTERM.
-func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease) error {
-	began := t.now()
-	if err := t.leases.Delete(context.WithoutCancel(ctx), held.Name, held.UID); err != nil {
+// release has the Lease deleted, which owns the environment, and waits until the pods are gone. It continues after SIGTERM.
+func (t *teardown) release(ctx context.Context, held *coordinationv1.Lease, deleteLease func(context.Context) error) error {
+	ctx, began := context.WithoutCancel(ctx), t.now()
+	if err := deleteLease(ctx); err != nil {
 		return err
 	}
-	return t.waitReleased(ctx, held, began)
-}
-
-// waitReleased waits until what a deleted Lease owned is gone.
-func (t *teardown) waitReleased(ctx context.Context, held *coordinationv1.Lease, began time.Time) error {
-	ctx = context.WithoutCancel(ctx)
 	t.log.Info(fmt.Sprintf("Environment %s/%s is being deleted; its claims stay.", held.Namespace, held.Name), "namespace", held.Namespace, "lease", held.Name)
 	if err := t.waitGone(ctx); err != nil {
 		return err

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,17 +38,17 @@ type onNode struct {
 
 func (e onNode) Unwrap() error { return e.error }
 
-// RunAttempts is Run, repeated after a failure as often as Restarts allows. A later attempt of the step continues with the
+// attempts is Attempt, repeated after a failure as often as MaxRestarts allows. A later attempt of the step continues with the
 // newest attempt of the job.
-func (t *Training) RunAttempts(ctx context.Context) (Result, error) {
-	if t.Restarts == 0 {
-		return t.Run(ctx)
+func (t *Training) attempts(ctx context.Context) (Result, error) {
+	if t.MaxRestarts == 0 {
+		return t.Attempt(ctx)
 	}
 	if err := t.findNewest(ctx); err != nil {
 		return Result{}, err
 	}
 	for {
-		result, err := t.Run(ctx)
+		result, err := t.Attempt(ctx)
 		if err == nil || ctx.Err() != nil {
 			return result, err
 		}
@@ -57,12 +56,12 @@ func (t *Training) RunAttempts(ctx context.Context) (Result, error) {
 		if why := t.whyFinal(failed); why != "" {
 			return result, fmt.Errorf("%w; not restarted: %s", err, why)
 		}
-		left := t.Restarts - failed.Attempt
+		left := t.MaxRestarts - failed.Attempt
 		t.Log.Warn(fmt.Sprintf("Attempt %d failed%s: %v. Attempt %d starts when all nodes answer; %s left after it.",
 			failed.Attempt, atStep(failed.Last), err, failed.Attempt+1, humanize.Count(left, "restart")), "attempt", failed.Attempt, "reason", failed.Reason, "error", err)
 		t.Notify(notify.Event{Kind: notify.Restart, Attempt: failed.Attempt, Nodes: len(t.Nodes), Reason: failed.Reason, Message: failed.Message, Seconds: notify.Took(failed.Started, failed.Ended)})
 		began := time.Now()
-		if regroupErr := t.Regroup(ctx, &failed); ctx.Err() != nil {
+		if regroupErr := t.regroup(ctx, &failed); ctx.Err() != nil {
 			return result, ctx.Err()
 		} else if regroupErr != nil {
 			return result, fmt.Errorf("%w; not restarted: %w", err, regroupErr)
@@ -82,26 +81,14 @@ func atStep(step *float64) string {
 
 // findNewest continues with the newest attempt that a node has a record of. Its deadline is that of the first one.
 func (t *Training) findNewest(ctx context.Context) error {
-	var mu sync.Mutex
-	found := agent.JobSpec{}
-	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error {
-			status, err := client.Job(ctx, t.ID)
-			if agent.IsNotFound(err) {
-				return nil
-			} else if err != nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if status.Spec.Attempt() >= found.Attempt() {
-				found = status.Spec
-			}
-			return nil
-		})
+	statuses, err := nodes.Ask(ctx, t.Nodes, func(client *agent.Client, ctx context.Context) (agent.JobStatus, error) {
+		status, err := client.Job(ctx, t.ID)
+		return status, agent.IgnoreNotFound(err)
 	})
-	if found.Nodes > 0 {
-		t.Spec.Attempts, t.Spec.Deadline, t.Spec.Checkpoint = found.Attempts, found.Deadline, found.Checkpoint
+	for _, status := range statuses {
+		if found := status.Spec; found.Nodes > 0 && found.Attempt() >= t.Spec.Attempt() {
+			t.Spec.Attempts, t.Spec.Deadline, t.Spec.Checkpoint = found.Attempts, found.Deadline, found.Checkpoint
+		}
 	}
 	return err
 }
@@ -148,8 +135,8 @@ func (t *Training) whyFinal(failed agent.Attempt) string {
 		return fmt.Sprintf("attempt %d ended with the same error%s", last.Attempt, atStep(last.Last))
 	case !lostNode && !progressed && last.Last != nil && failed.Last != nil:
 		return fmt.Sprintf("attempt %d had already reached step %.0f", last.Attempt, *last.Last)
-	case len(t.Spec.Attempts) >= t.Restarts:
-		return fmt.Sprintf("max-restarts allows %s", humanize.Count(t.Restarts, "restart"))
+	case len(t.Spec.Attempts) >= t.MaxRestarts:
+		return fmt.Sprintf("max-restarts allows %s", humanize.Count(t.MaxRestarts, "restart"))
 	}
 	return ""
 }
@@ -162,84 +149,69 @@ func (t *Training) end(ctx context.Context, reason string) error {
 			if err == nil {
 				err = client.WatchJob(ctx, t.ID, func(agent.JobStatus) error { return nil })
 			}
-			if agent.IsNotFound(err) {
-				return nil
-			}
-			return err
+			return agent.IgnoreNotFound(err)
 		})
 	})
 }
 
-// regroup waits for a full set of nodes without faults on which nothing of the job runs any more, and prepares them as
+// gather waits for a full set of nodes without faults on which nothing of the job runs any more, and prepares them as
 // provision did: a new pod has none of it.
-func (a *attempt) regroup(ctx context.Context, t *Training, failed *agent.Attempt) error {
+func (t *Training) gather(ctx context.Context, failed *agent.Attempt) error {
 	bound := min(regroupTime, time.Until(t.Spec.Deadline)).Round(time.Second)
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the nodes were not back after %s", bound))
 	defer cancel()
 	if t.silent(ctx, failed) {
-		host := t.Pods.Host(t.Nodes[*failed.Node])
-		a.leaveOut(ctx, t, failed, *failed.Node, "it did not answer")
-		a.Log.Info(outOfService(host), "kubernetesNode", host)
+		host := t.hosts[*failed.Node]
+		t.leaveOut(ctx, failed, *failed.Node, "it did not answer")
+		t.Log.Info(outOfService(host), "kubernetesNode", host)
 	}
 	for {
-		facts, err := a.whole(ctx, t.Nodes)
-		if err != nil {
+		if err := t.whole(ctx); err != nil {
 			return err
 		}
-		pods, err := newPods(ctx, a.Clients.Kube, a.Clients.Namespace, a.Name, len(t.Nodes))
-		if err != nil {
+		if err := t.readPods(ctx); err != nil {
 			return err
 		}
-		t.Pods = pods
 		if err := t.end(ctx, "the training is restarted"); err != nil {
 			return err
 		}
-		if a.Exclusive { // another user may have started one meanwhile
+		if t.Exclusive { // another user may have started one meanwhile
 			if err := t.clear(ctx, false); err != nil {
 				return err
 			}
 		}
-		for node, f := range facts {
-			if f.GPUFault() == "" {
-				continue
-			}
-			// nvidia-smi may have waited for the ranks that have just ended.
-			err := nodes.Retry(ctx, func() (err error) {
-				facts[node], err = t.Nodes[node].Facts(ctx)
-				return err
-			})
-			if err != nil {
-				return err
-			}
+		facts, err := nodes.Ask(ctx, t.Nodes, (*agent.Client).Facts) // now that no ranks keep nvidia-smi waiting
+		if err != nil {
+			return err
 		}
 		// A new pod does not know its network, and if all are new none does.
 		settings := t.Network.Settings
 		settings.Racks = network.SettingsOf(facts).Racks
 		prepared, err := network.Prepare(ctx, t.Nodes, settings)
-		if node, fault := faulty(facts, prepared); fault != "" && a.leaveOut(ctx, t, failed, node, fault) {
+		if node, fault := faulty(facts, prepared); fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
 		t.Network, t.Spec.Order = prepared, network.Order(settings.Racks)
-		fault, err := a.checkFabric(ctx, t, pods.uids)
-		if fault != nil && a.leaveOut(ctx, t, failed, fault.node, fault.what) {
+		node, fault, err := t.checkFabric(ctx)
+		if fault != "" && t.leaveOut(ctx, failed, node, fault) {
 			continue
 		}
 		if err == nil {
-			a.measured = pods.uids
+			t.measured = t.uids
 		}
 		return err
 	}
 }
 
 // whole waits until the environment has a ready pod for every node, all of them answer, and find node 0 by its name.
-func (a *attempt) whole(ctx context.Context, set nodes.Set) ([]agent.Facts, error) {
-	names := objects.NamesOf(a.Name)
-	core := a.Clients.Kube.CoreV1()
+func (t *Training) whole(ctx context.Context) error {
+	names := objects.NamesOf(t.Name)
+	core := t.Clients.Kube.CoreV1()
 	master, seen := "", ""
-	err := kube.Until(ctx, "the pods of environment "+a.Name, core.Pods(a.Clients.Namespace), metav1.ListOptions{LabelSelector: objects.Selector(a.Name).String()}, func(pods []*corev1.Pod) (bool, error) {
+	err := kube.Until(ctx, "the pods of environment "+t.Name, core.Pods(t.Clients.Namespace), metav1.ListOptions{LabelSelector: objects.Selector(t.Name).String()}, func(pods []*corev1.Pod) (bool, error) {
 		leaving := ""
 		for _, pod := range pods {
 			if pod.DeletionTimestamp != nil {
@@ -247,14 +219,14 @@ func (a *attempt) whole(ctx context.Context, set nodes.Set) ([]agent.Facts, erro
 			}
 		}
 		ready := slices.DeleteFunc(pods, func(p *corev1.Pod) bool { return !kube.IsReady(p) })
-		seen = fmt.Sprintf("%d of %s ready", len(ready), humanize.Count(len(set), "pod")) + leaving
-		if len(ready) == len(set) {
+		seen = fmt.Sprintf("%d of %s ready", len(ready), humanize.Count(len(t.Nodes), "pod")) + leaving
+		if len(ready) == len(t.Nodes) {
 			master = ready[0].Status.PodIP // they are sorted, and 0 is the first of all numbers
 			return true, nil
 		}
-		_, err := a.Clients.Kube.AppsV1().StatefulSets(a.Clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
+		_, err := t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace).Get(ctx, names.StatefulSet, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			return false, fail.Becausef(fail.EnvironmentMissing, "environment %s/%s was deleted", a.Clients.Namespace, a.Name)
+			return false, fail.Becausef(fail.EnvironmentMissing, "environment %s/%s was deleted", t.Clients.Namespace, t.Name)
 		}
 		return false, nil
 	})
@@ -263,16 +235,12 @@ func (a *attempt) whole(ctx context.Context, set nodes.Set) ([]agent.Facts, erro
 		if reason == fail.Internal {
 			reason = fail.PodsNotReady
 		}
-		return nil, fail.Advise(fail.Becausef(reason, "%w: %s", err, seen), "oc get pods -n %s -l %s; oc get events -n %s --sort-by=.lastTimestamp", a.Clients.Namespace, objects.Selector(a.Name), a.Clients.Namespace)
+		return fail.Advise(fail.Becausef(reason, "%w: %s", err, seen), "oc get pods -n %s -l %s; oc get events -n %s --sort-by=.lastTimestamp", t.Clients.Namespace, objects.Selector(t.Name), t.Clients.Namespace)
 	}
-	set.Close() // connections to pods that are gone
-	facts := make([]agent.Facts, len(set))
-	name := names.TLSName(a.Clients.Namespace, 0)
-	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() (err error) {
-			if facts[client.Node()], err = client.Facts(ctx); err != nil {
-				return err
-			}
+	t.Nodes.Close() // connections to pods that are gone
+	name := names.TLSName(t.Clients.Namespace, 0)
+	return t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		return nodes.Retry(ctx, func() error {
 			answer, err := client.Resolve(ctx, []string{name})
 			if err == nil && !slices.Contains(answer.Addresses[name], master) {
 				// DNS remembers the address of an earlier pod for a while.
@@ -281,5 +249,4 @@ func (a *attempt) whole(ctx context.Context, set nodes.Set) ([]agent.Facts, erro
 			return err
 		})
 	})
-	return facts, err
 }

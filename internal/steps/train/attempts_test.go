@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,7 +27,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 	"github.com/ml-dev-env/ml-dev-env/test/agenttest"
@@ -38,7 +36,7 @@ import (
 func newRestartable(t *testing.T, restarts int, script string) (*Training, *buffer, []*agenttest.Node) {
 	t.Helper()
 	training, out, agents := newTraining(t, script)
-	training.Restarts, training.Regroup = restarts, func(ctx context.Context, _ *agent.Attempt) error {
+	training.MaxRestarts, training.regroup = restarts, func(ctx context.Context, _ *agent.Attempt) error {
 		return training.end(ctx, "the training is restarted")
 	}
 	training.Spec.Deadline = time.Now().Add(time.Hour).UTC().Truncate(time.Second)
@@ -57,7 +55,7 @@ exit 3`)
 	training.Spec.Env = map[string]string{"OTHER": filepath.Join(record, "metrics.jsonl")}
 	var events []string
 	training.Notify = func(e notify.Event) { events = append(events, fmt.Sprintf("%s %d %s", e.Kind, e.Attempt, e.Reason)) }
-	if _, err := training.RunAttempts(t.Context()); err != nil {
+	if _, err := training.attempts(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	if diff := cmp.Diff([]string{"start 1 ", "restart 1 RankFailed"}, events); diff != "" {
@@ -98,7 +96,7 @@ exit 3`)
 
 func TestSameErrorTwice(t *testing.T) {
 	training, out, _ := newRestartable(t, 5, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
-	_, err := training.RunAttempts(t.Context())
+	_, err := training.attempts(t.Context())
 	if want := "rank 1 on node 1 exited with 3, want exit code 0; not restarted: attempt 1 ended with the same error"; fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), want) || fail.NextOf(err) == "" {
 		t.Errorf("got %s: %v; want RankFailed with %q\n%s", fail.ReasonOf(err), err, want, out)
 	}
@@ -138,12 +136,12 @@ func TestWhyFinal(t *testing.T) {
 		{"two lost nodes", []agent.Attempt{ended(fail.NodeLost, "", 7)}, ended(fail.NodeLost, "", 5), ""},
 		{"none is left", []agent.Attempt{ended(fail.NodeLost, "", 1), ended(fail.NodeLost, "", 2), ended(fail.NodeLost, "", 3)}, byRank(0, 9), "max-restarts allows 3 restarts"},
 	} {
-		training := &Training{Restarts: 3, Spec: agent.JobSpec{Attempts: tc.earlier, Deadline: time.Now().Add(time.Hour)}}
+		training := &Training{Options: Options{MaxRestarts: 3}, Spec: agent.JobSpec{Attempts: tc.earlier, Deadline: time.Now().Add(time.Hour)}}
 		if got := training.whyFinal(tc.now); (got == "") != (tc.want == "") || !strings.Contains(got, tc.want) {
 			t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
 		}
 	}
-	late := &Training{Restarts: 3, Spec: agent.JobSpec{Deadline: time.Now().Add(-time.Second)}}
+	late := &Training{Options: Options{MaxRestarts: 3}, Spec: agent.JobSpec{Deadline: time.Now().Add(-time.Second)}}
 	if got := late.whyFinal(byRank(0, 0)); got != "the time of the training is over" {
 		t.Errorf("after the deadline: got %q", got)
 	}
@@ -175,11 +173,11 @@ func TestSymptomOfAStoppedRank(t *testing.T) {
 func TestCancelledBetweenAttempts(t *testing.T) {
 	training, out, agents := newRestartable(t, 2, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
 	ctx, cancel := context.WithCancel(t.Context())
-	training.Regroup = func(ctx context.Context, _ *agent.Attempt) error {
+	training.regroup = func(ctx context.Context, _ *agent.Attempt) error {
 		cancel()
 		return ctx.Err()
 	}
-	if _, err := training.RunAttempts(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := training.attempts(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want Canceled\n%s", err, out)
 	}
 	for _, node := range agents {
@@ -191,8 +189,8 @@ func TestCancelledBetweenAttempts(t *testing.T) {
 
 func TestNodesThatStayAway(t *testing.T) {
 	training, _, _ := newRestartable(t, 2, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
-	training.Regroup = func(context.Context, *agent.Attempt) error { return errors.New("the nodes were not back after 20m0s") }
-	_, err := training.RunAttempts(t.Context())
+	training.regroup = func(context.Context, *agent.Attempt) error { return errors.New("the nodes were not back after 20m0s") }
+	_, err := training.attempts(t.Context())
 	if want := "exited with 3, want exit code 0; not restarted: the nodes were not back after 20m0s"; fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %q", err, want)
 	}
@@ -206,7 +204,7 @@ while [ ! -e go ]; do sleep 0.02; done`)
 	deadline := training.Spec.Deadline
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { _, err := training.RunAttempts(ctx); ended <- err }()
+	go func() { _, err := training.attempts(ctx); ended <- err }()
 	for !strings.Contains(out.String(), "[0 -] attempt 2\n") || !strings.Contains(out.String(), "[1 -] attempt 2\n") {
 		select {
 		case err := <-ended:
@@ -225,7 +223,7 @@ while [ ! -e go ]; do sleep 0.02; done`)
 	}
 	again := &buffer{}
 	training.Out, training.Log, training.Spec.Attempts, training.Spec.Deadline = again, step.TextLog(again), nil, deadline.Add(time.Hour)
-	if _, err := training.RunAttempts(t.Context()); err != nil || !strings.Contains(again.String(), "Attached to job job") {
+	if _, err := training.attempts(t.Context()); err != nil || !strings.Contains(again.String(), "Attached to job job") {
 		t.Errorf("%v; output %q, want it attached", err, again)
 	}
 	if !training.Spec.Deadline.Equal(deadline) || training.Spec.Attempt() != 2 {
@@ -242,7 +240,7 @@ while [ ! -e go ]; do sleep 0.02; done`)
 func TestContainerToldToEnd(t *testing.T) {
 	training, out, agents := newRestartable(t, 1, `[ $MLENV_ATTEMPT = 1 ] || exit 0; trap 'exit 0' TERM; echo up; while :; do sleep 0.02; done`)
 	ended := make(chan error, 1)
-	go func() { _, err := training.RunAttempts(t.Context()); ended <- err }()
+	go func() { _, err := training.attempts(t.Context()); ended <- err }()
 	for !strings.Contains(out.String(), "[1 -] up\n") || !strings.Contains(out.String(), "[0 -] up\n") {
 		select {
 		case err := <-ended:
@@ -290,7 +288,8 @@ func withoutFaults(agents []*agenttest.Node, change func(*agent.Facts)) {
 
 func readyPod(node *agenttest.Node, uid, host string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: node.Config.Pod, UID: types.UID(uid), Labels: objects.Labels("env")}, Spec: corev1.PodSpec{NodeName: host},
-		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}
+		Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIP: node.Config.PodIP, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			ContainerStatuses: []corev1.ContainerStatus{{LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}}}}}}
 }
 
 // TestRegroup: the environment's second pod is away, and comes back with nothing of its network.
@@ -307,13 +306,13 @@ func TestRegroup(t *testing.T) {
 		events.Add(pod(1))
 		return true, events, nil
 	})
-	a := &attempt{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}, Log: slog.New(slog.DiscardHandler)}, Options: Options{Name: "env"}}
+	training.Clients.Kube = client
 	training.Spec.Deadline = time.Now().Add(time.Hour)
 	training.Network = network.Network{Settings: network.Settings{Mode: agent.TCP, Forced: map[string]string{"NCCL_ALGO": "Ring"}}}
-	if err := a.regroup(t.Context(), training, &agent.Attempt{}); err != nil {
+	if err := training.gather(t.Context(), &agent.Attempt{}); err != nil {
 		t.Fatal(err)
 	}
-	if got := training.Pods.(*clusterPods).uids; !cmp.Equal(got, map[int]types.UID{0: "new-0", 1: "new-1"}) {
+	if got := training.uids; !cmp.Equal(got, map[int]types.UID{0: "new-0", 1: "new-1"}) {
 		t.Errorf("pods %v, want the new ones", got)
 	}
 	for _, node := range agents {
@@ -323,8 +322,8 @@ func TestRegroup(t *testing.T) {
 		}
 	}
 	// A deleted environment does not come back.
-	gone := &attempt{Deps: Deps{Clients: &kube.Clients{Kube: fake.NewClientset(), Namespace: "ns"}}, Options: Options{Name: "env"}}
-	if _, err := gone.whole(t.Context(), training.Nodes); fail.ReasonOf(err) != fail.EnvironmentMissing {
+	training.Clients.Kube = fake.NewClientset()
+	if err := training.whole(t.Context()); fail.ReasonOf(err) != fail.EnvironmentMissing {
 		t.Errorf("without an environment: got %v, want EnvironmentMissing", err)
 	}
 }

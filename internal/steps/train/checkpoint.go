@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
@@ -55,22 +54,20 @@ func (t *Training) findCheckpoint(ctx context.Context) {
 
 // checkpoints asks one node of each volume what it has for the ranks of all nodes that mount it. The answers are by node.
 func (t *Training) checkpoints(ctx context.Context, folder string) (map[int][]agent.Checkpoint, error) {
-	ids := make([]string, len(t.Nodes))
-	err := t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() error {
-			volume, err := client.Workspace(ctx)
-			ids[client.Node()] = cmp.Or(volume.ID, fmt.Sprintf("of node %d", client.Node()))
-			return err
-		})
+	ids, err := nodes.Ask(ctx, t.Nodes, func(client *agent.Client, ctx context.Context) (string, error) {
+		volume, err := client.Workspace(ctx)
+		return cmp.Or(volume.ID, fmt.Sprintf("of node %d", client.Node())), err
 	})
 	if err != nil {
 		return nil, err
 	}
 	searches := map[string]*agent.CheckpointSearch{}
 	sharers := map[string]int{}
+	var firsts nodes.Set
 	for node, id := range ids {
 		if sharers[id]++; searches[id] == nil {
 			searches[id] = &agent.CheckpointSearch{Folder: folder}
+			firsts = append(firsts, t.Nodes[node])
 		}
 		// With launcher command the script decides how many ranks there are.
 		if t.Spec.Launcher != agent.Command {
@@ -79,20 +76,13 @@ func (t *Training) checkpoints(ctx context.Context, folder string) (map[int][]ag
 		}
 		searches[id].All = sharers[id] == len(t.Nodes)
 	}
-	var mu sync.Mutex
-	found := map[int][]agent.Checkpoint{}
-	err = t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		if slices.Index(ids, ids[client.Node()]) != client.Node() {
-			return nil
-		}
-		return nodes.Retry(ctx, func() error {
-			all, err := client.Checkpoints(ctx, *searches[ids[client.Node()]])
-			mu.Lock()
-			defer mu.Unlock()
-			found[client.Node()] = all
-			return err
-		})
+	answers, err := nodes.Ask(ctx, firsts, func(client *agent.Client, ctx context.Context) ([]agent.Checkpoint, error) {
+		return client.Checkpoints(ctx, *searches[ids[client.Node()]])
 	})
+	found := map[int][]agent.Checkpoint{}
+	for i, client := range firsts {
+		found[client.Node()] = answers[i]
+	}
 	return found, err
 }
 

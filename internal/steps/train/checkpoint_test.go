@@ -65,7 +65,7 @@ exit 3`)
 			t.Fatal(err)
 		}
 	}
-	if _, err := training.RunAttempts(t.Context()); err != nil {
+	if _, err := training.attempts(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for i, node := range agents {

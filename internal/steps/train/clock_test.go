@@ -60,7 +60,7 @@ func TestWrongClockOfANode(t *testing.T) {
 			next.ServeHTTP(slowClock{w, time.Hour}, r)
 		})
 	})
-	result, err := training.Run(t.Context())
+	result, err := training.Attempt(t.Context())
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 0 on node 0 exited with 7") {
 		t.Errorf("got %v, want rank 0", err)
 	}

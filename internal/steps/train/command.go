@@ -63,7 +63,9 @@ the step writes the stacks of all ranks into the record, names the rank that the
 		}
 		log := step.Log(cmd)
 		about := notify.Event{Run: o.Run.Name, Namespace: clients.Namespace, Environment: o.Name}
-		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Out: step.Output(cmd), Notify: notified.Open(log, about, o.Run.UID)}, o)
+		sender := notified.Open(log, about, o.Run.UID)
+		defer sender.Wait()
+		result, err := Run(cmd.Context(), Deps{Clients: clients, Log: log, Out: step.Output(cmd), Notify: sender.Send}, o)
 		return cmp.Or(err, metrics.Write(result.Metrics))
 	}
 	return cmd

@@ -44,24 +44,26 @@ echo "rank $NODE_RANK is done"`, attached)
 	training.Spec.Env = map[string]string{"PATH": bin + ":" + os.Getenv("PATH")}
 	training.Spec.Launcher, training.Spec.Script, training.Spec.RanksPerNode = agent.Torchrun, "train.py", 1
 	training.Spec.DebugRank, training.Spec.Deadline = new(1), time.Now().Add(time.Hour)
-	training.Forward = func(node, port int) string {
-		// A user who reads it attaches.
+	const reached = " port-forward pod/env-1 5678 -n ns" // of kubectl, or of oc if that is installed
+	go func() {                                          // a user who reads it attaches
+		for began := time.Now(); !strings.Contains(out.String(), reached) && time.Since(began) < 10*time.Second; {
+			time.Sleep(10 * time.Millisecond)
+		}
 		if err := os.WriteFile(attached, nil, 0o644); err != nil {
 			t.Error(err)
 		}
-		return fmt.Sprintf("forward %d of node %d", port, node)
-	}
-	if _, err := training.Run(t.Context()); err != nil {
+	}()
+	if _, err := training.Attempt(t.Context()); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	said := strings.Index(out.String(), "Rank 1 waits on node 1 for a debugger")
 	done := strings.Index(out.String(), "[1 1] rank 1 is done")
-	if said < 0 || done < said || strings.Count(out.String(), "is reached by: forward 5678 of node 1") != 1 {
+	if said < 0 || done < said || strings.Count(out.String(), reached) != 1 {
 		t.Errorf("output %q, want it to say once how to reach the rank, before that is done", out)
 	}
 
 	training.ID, training.Spec.DebugRank = "another", new(2)
-	if _, err := training.Run(t.Context()); fail.ReasonOf(err) != fail.InvalidInput {
+	if _, err := training.Attempt(t.Context()); fail.ReasonOf(err) != fail.InvalidInput {
 		t.Errorf("a rank that there is not: %v, want InvalidInput", err)
 	}
 }

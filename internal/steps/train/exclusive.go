@@ -52,14 +52,10 @@ func (t *Training) clear(ctx context.Context, replace bool) error {
 	}
 	for _, id := range running {
 		t.Log.Info(fmt.Sprintf("Stopping job %s, which runs on these nodes.", id), "job", id)
-		other := &Training{Nodes: t.Nodes, ID: id, Log: t.Log}
-		other.stop(ctx, agent.Stop{Cause: agent.StopReplaced, Reason: "another training was started in its place", Grace: grace})
+		other := &Training{Deps: t.Deps, Nodes: t.Nodes, ID: id}
+		other.stop(ctx, agent.StopReplaced, "another training was started in its place")
 		err = errors.Join(err, t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-			err := client.WatchJob(ctx, id, func(agent.JobStatus) error { return nil })
-			if agent.IsNotFound(err) {
-				return nil
-			}
-			return err
+			return agent.IgnoreNotFound(client.WatchJob(ctx, id, func(agent.JobStatus) error { return nil }))
 		}))
 	}
 	return err

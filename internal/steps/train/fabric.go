@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -17,50 +15,44 @@ import (
 // fabricTime bounds the check of the network between two attempts.
 const fabricTime = 90 * time.Second
 
-// fabricFault is a node that a check of the network blames.
-type fabricFault struct {
-	node int
-	what string
-}
-
 // checkFabric measures the network of an environment with new pods, if the run measured it with the earlier ones: a new pod may
-// have other devices, and be on another Kubernetes node. A nil fault with an error means that the network fails and no node is
-// to blame.
-func (a *attempt) checkFabric(ctx context.Context, t *Training, pods map[int]types.UID) (*fabricFault, error) {
+// have other devices, and be on another Kubernetes node. The fault is that of a node, "" with an error if the network fails and no
+// node is to blame.
+func (t *Training) checkFabric(ctx context.Context) (node int, fault string, err error) {
 	var fresh []int
 	for node := range t.Nodes {
-		if pods[node] != a.measured[node] {
+		if t.uids[node] != t.measured[node] {
 			fresh = append(fresh, node)
 		}
 	}
-	if len(fresh) == 0 || !a.measuredBefore(ctx, t) {
-		return nil, nil
+	if len(fresh) == 0 || !t.measuredBefore(ctx) {
+		return 0, "", nil
 	}
-	a.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)), "nodes", fresh)
-	check := &checkfabric.Check{Nodes: t.Nodes, ID: checkfabric.JobsOf(t.ID), RunName: a.Run.Name, Bound: fabricTime, Quick: true, Log: a.Log}
+	t.Log.Info(fmt.Sprintf("The network is measured again, because %s has a new pod.", humanize.Nodes(fresh)), "nodes", fresh)
+	check := &checkfabric.Check{Nodes: t.Nodes, ID: checkfabric.JobsOf(t.ID), RunName: t.Run.Name, Bound: fabricTime, Quick: true, Log: t.Log}
 	for node := range t.Nodes {
-		check.Hosts = append(check.Hosts, objects.NamesOf(a.Name).TLSName(a.Clients.Namespace, node))
+		check.Hosts = append(check.Hosts, objects.NamesOf(t.Name).TLSName(t.Clients.Namespace, node))
 	}
 	report, err := check.Run(ctx)
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return 0, "", ctx.Err()
 	}
-	a.Log.Info("Fabric: "+report.Summary()+".", "report", report)
+	t.Log.Info("Fabric: "+report.Summary()+".", "report", report)
 	if len(report.FaultyNodes) == 0 {
-		return nil, err
+		return 0, "", err
 	}
 	// If the check blames several, the one that is new.
 	suspect := report.FaultyNodes[0]
 	if i := slices.IndexFunc(fresh, func(node int) bool { return slices.Contains(report.FaultyNodes, node) }); i >= 0 {
 		suspect = fresh[i]
 	}
-	return &fabricFault{suspect, report.Message}, err
+	return suspect, report.Message, err
 }
 
 // measuredBefore reports whether the run's record has the report of a check-fabric.
-func (a *attempt) measuredBefore(ctx context.Context, t *Training) bool {
-	return a.Run.UID != "" && slices.ContainsFunc(t.Nodes, func(client *agent.Client) bool {
-		_, err := client.ReadRecord(ctx, a.Run.UID, agent.FabricReport)
+func (t *Training) measuredBefore(ctx context.Context) bool {
+	return t.Run.UID != "" && slices.ContainsFunc(t.Nodes, func(client *agent.Client) bool {
+		_, err := client.ReadRecord(ctx, t.Run.UID, agent.FabricReport)
 		return err == nil
 	})
 }

@@ -10,9 +10,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/run"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // TestFabricBeforeAnAttempt: the network of new pods is measured as that of the first ones was. python3 on the nodes is a
@@ -28,14 +26,14 @@ func TestFabricBeforeAnAttempt(t *testing.T) {
 		pods     map[int]types.UID
 		measured bool
 		does     string
-		want     *fabricFault
+		want     int // the node at fault, -1 for none
 		reason   fail.Reason
 		says     string
 	}{
-		{"the same pods", first, true, fails, nil, "", ""},
-		{"a run without check-fabric", map[int]types.UID{0: "0", 1: "new"}, false, fails, nil, "", ""},
-		{"a new pod", map[int]types.UID{0: "0", 1: "new"}, true, passes, nil, "", "Fabric: pass: 2 nodes of 2 ranks each"},
-		{"a new pod that nobody reaches", map[int]types.UID{0: "0", 1: "new"}, true, fails, &fabricFault{node: 1}, fail.NetworkBroken, "because node 1 has a new pod"},
+		{"the same pods", first, true, fails, -1, "", ""},
+		{"a run without check-fabric", map[int]types.UID{0: "0", 1: "new"}, false, fails, -1, "", ""},
+		{"a new pod", map[int]types.UID{0: "0", 1: "new"}, true, passes, -1, "", "Fabric: pass: 2 nodes of 2 ranks each"},
+		{"a new pod that nobody reaches", map[int]types.UID{0: "0", 1: "new"}, true, fails, 1, fail.NetworkBroken, "because node 1 has a new pod"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			training, out, agents := newTraining(t, "exit 0")
@@ -53,10 +51,10 @@ func TestFabricBeforeAnAttempt(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			a := &attempt{Deps: Deps{Clients: &kube.Clients{Namespace: "ns"}, Log: step.TextLog(out)}, Options: Options{Name: "env", Run: run.Flags{UID: "uid"}}, measured: first}
-			got, err := a.checkFabric(t.Context(), training, tc.pods)
-			if (got == nil) != (tc.want == nil) || got != nil && (got.node != tc.want.node || !strings.Contains(got.what, "do not reach each other")) {
-				t.Errorf("got %+v, want %+v", got, tc.want)
+			training.Options.Run, training.measured, training.uids = run.Flags{UID: "uid"}, first, tc.pods
+			got, fault, err := training.checkFabric(t.Context())
+			if (fault == "") != (tc.want < 0) || fault != "" && (got != tc.want || !strings.Contains(fault, "do not reach each other")) {
+				t.Errorf("got node %d, %q; want node %d", got, fault, tc.want)
 			}
 			if err != nil && fail.ReasonOf(err) != tc.reason || err == nil && tc.reason != "" {
 				t.Errorf("got %v, want %s", err, tc.reason)

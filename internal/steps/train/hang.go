@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -75,15 +77,6 @@ const (
 	stacksTime = 40 * time.Second
 )
 
-// bound is the longest silence of a training that started then, 0 for any.
-func (h HangTimeout) bound(shown *progress, start time.Time) time.Duration {
-	if h.Explicit {
-		return h.Bound
-	}
-	first, longest := shown.stepTime(start)
-	return max(leastHang, first, margin*longest)
-}
-
 func (h HangTimeout) every() time.Duration {
 	if h.Explicit && h.Bound > 0 {
 		return min(lookEvery, max(h.Bound/8, 50*time.Millisecond))
@@ -112,20 +105,21 @@ type silenceWatch struct {
 	last, longest time.Duration
 }
 
-// bound is the longest silence from now on. A training that was silent before, and then printed something, may be so again.
+// bound is the longest silence from now on of a training that started then, 0 for any. A training that was silent before, and then
+// printed something, may be so again.
 func (w *silenceWatch) bound(spec agent.JobSpec, quiet time.Duration, shown *progress, start time.Time) time.Duration {
 	if quiet < w.last {
 		w.longest = max(w.longest, w.last)
 	}
 	w.last = quiet
-	switch bound := w.timeout.bound(shown, start); {
+	switch {
 	case w.timeout.Explicit:
-		return bound
+		return w.timeout.Bound
 	case spec.Launcher == agent.Command: // its process may wait for anything
 		return 0
-	default:
-		return max(bound, margin*w.longest)
 	}
+	first, longest := shown.stepTime(start)
+	return max(leastHang, first, margin*longest, margin*w.longest)
 }
 
 type meaning int
@@ -183,23 +177,16 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 		return // a rank that waits for its debugger is silent
 	}
 	w, m := silenceWatch{timeout: t.HangTimeout}, meeting{}
-	ticker := time.NewTicker(t.HangTimeout.every())
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
+	_ = wait.PollUntilContextCancel(ctx, t.HangTimeout.every(), false, func(ctx context.Context) (over bool, err error) {
 		statuses, quiet, ok := t.silence(ctx)
 		if !ok {
-			continue
+			return false, nil
 		}
 		t.watchRendezvous(ctx, &m, statuses, time.Now())
 		bound := w.bound(t.Spec, quiet, shown, statuses[0].Started)
 		means, now, worker := w.look(quiet, bound, func() ([]agent.RankActivity, bool) { return t.activities(ctx) })
 		if means == goesOn || ctx.Err() != nil {
-			continue
+			return false, nil
 		}
 		culprit := cause.Hang(t.Spec, statuses, now)
 		text := fmt.Sprintf("No rank has printed or measured anything for %s: %s. Last output: %s.", quiet.Round(time.Second), culprit, lastOutput(statuses))
@@ -211,7 +198,7 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 			case updates <- update{err: err, why: "it hangs: " + culprit}:
 			case <-ctx.Done():
 			}
-			return
+			return true, nil
 		case means == working:
 			text += fmt.Sprintf(" Rank %d works, so the training continues.", worker)
 		case means == unclear:
@@ -220,7 +207,8 @@ func (t *Training) watchSilence(ctx context.Context, shown *progress, updates ch
 			text += fmt.Sprintf(" After %s of silence the training counts as hanging (hang-timeout).", bound.Round(time.Second))
 		}
 		t.Log.Warn(text, "quietSeconds", quiet.Seconds())
-	}
+		return false, nil
+	})
 }
 
 // silence is how long no rank has printed or measured anything. ok is false if a node does not answer, or no node runs: whether
@@ -263,7 +251,6 @@ func (t *Training) activities(parent context.Context) (all []agent.RankActivity,
 	return all, complete
 }
 
-// lastOutput lists the live ranks, the longest silent first.
 func lastOutput(statuses []agent.JobStatus) string {
 	var live []agent.RankStatus
 	for _, status := range statuses {
@@ -300,7 +287,7 @@ func (t *Training) hangs(statuses []agent.JobStatus, quiet, bound time.Duration,
 	err := fail.Because(fail.Hang, hangError{culprit, fmt.Errorf("training: %s; no rank has printed or measured anything for %s, want progress within %s",
 		culprit, quiet.Round(time.Second), bound.Round(time.Second))})
 	if t.Spec.Run != "" { // the nodes will be gone
-		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record, t.Namespace)
+		return fail.Advise(err, "mlenv fetch %s %s -n %s   # the stacks of all ranks are stacks-RANK.txt there", t.Spec.Run, statuses[0].Record, t.Clients.Namespace)
 	}
 	return fail.Advise(err, "the stacks of all ranks are %s/stacks-RANK.txt on the nodes", statuses[0].Record)
 }

@@ -21,7 +21,7 @@ func TestHang(t *testing.T) {
 	training.HangTimeout = HangTimeout{Explicit: true, Bound: time.Second}
 	var last notify.Event
 	training.Notify = func(e notify.Event) { last = e }
-	_, err := training.Run(t.Context())
+	_, err := training.Attempt(t.Context())
 	const culprit = "rank 1 on node 1 is in load_batch (gloo.py:6) while 1 rank waits in all_reduce (gloo.py:16)"
 	if fail.ReasonOf(err) != fail.Hang || !strings.Contains(err.Error(), culprit) || !strings.Contains(fail.NextOf(err), "stacks-RANK.txt") {
 		t.Fatalf("got %s: %v (%s), want Hang with %s\n%s", fail.ReasonOf(err), err, fail.NextOf(err), culprit, out)
@@ -144,7 +144,8 @@ func TestHangTimeoutAdapts(t *testing.T) {
 		if err := h.Set(tc.timeout); err != nil || h.String() != tc.timeout {
 			t.Errorf("%s: %v, and it prints %s", tc.timeout, err, h.String())
 		}
-		if got := h.bound(tc.shown, start); got != tc.want {
+		w := silenceWatch{timeout: h}
+		if got := w.bound(agent.JobSpec{}, 0, tc.shown, start); got != tc.want {
 			t.Errorf("%s: %s, want %s", tc.timeout, got, tc.want)
 		}
 	}

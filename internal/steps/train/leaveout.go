@@ -52,19 +52,19 @@ func (t *Training) silent(ctx context.Context, failed *agent.Attempt) bool {
 	}
 	asking, cancel = context.WithTimeout(ctx, askTime)
 	defer cancel()
-	return t.Pods.Lost(asking, client) == nil
+	return t.podLost(asking, *failed.Node) == nil
 }
 
 // leaveOut moves a node of the environment to another Kubernetes node because of a fault. It reports whether it did so. If not,
 // the log has the reason.
-func (a *attempt) leaveOut(ctx context.Context, t *Training, failed *agent.Attempt, node int, fault string) bool {
-	host := t.Pods.Host(t.Nodes[node])
-	if err := a.exclude(ctx, node, len(t.Nodes), host); err != nil {
-		a.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %v.", host, fault, err), "node", node, "kubernetesNode", host, "fault", fault, "error", err)
+func (t *Training) leaveOut(ctx context.Context, failed *agent.Attempt, node int, fault string) bool {
+	host := t.hosts[node]
+	if err := t.exclude(ctx, node, len(t.Nodes), host); err != nil {
+		t.Log.Warn(fmt.Sprintf("Kubernetes node %s stays in use although it has a fault (%s): %v.", host, fault, err), "node", node, "kubernetesNode", host, "fault", fault, "error", err)
 		return false
 	}
 	failed.LeftOut = append(failed.LeftOut, host)
-	a.Log.Warn(fmt.Sprintf("Kubernetes node %s is left out from now on: %s. Node %d of the environment moves to another one.", host, fault, node), "node", node, "kubernetesNode", host, "fault", fault)
+	t.Log.Warn(fmt.Sprintf("Kubernetes node %s is left out from now on: %s. Node %d of the environment moves to another one.", host, fault, node), "node", node, "kubernetesNode", host, "fault", fault)
 	return true
 }
 
@@ -72,9 +72,9 @@ func (a *attempt) leaveOut(ctx context.Context, t *Training, failed *agent.Attem
 //
 // The pod of an unreachable Kubernetes node stays, and the StatefulSet does not replace it, until Kubernetes knows that the
 // machine is out of service: its ranks may still write to the claims. So exclude never forces the deletion.
-func (a *attempt) exclude(ctx context.Context, node, count int, host string) error {
-	pods, sets, names := a.Clients.Kube.CoreV1().Pods(a.Clients.Namespace), a.Clients.Kube.AppsV1().StatefulSets(a.Clients.Namespace), objects.NamesOf(a.Name)
-	pod, err := pods.Get(ctx, names.PodName(node), metav1.GetOptions{})
+func (t *Training) exclude(ctx context.Context, node, count int, host string) error {
+	pods, sets, names := t.Clients.Kube.CoreV1().Pods(t.Clients.Namespace), t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace), objects.NamesOf(t.Name)
+	pod, err := pods.Get(ctx, t.podName(node), metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (a *attempt) exclude(ctx context.Context, node, count int, host string) err
 	objects.Exclude(spec, host)
 	change := map[string]any{"affinity": spec.Affinity}
 	// The image may not be on the other node, and OpenShift may have replaced a Secret since provision named it.
-	account, err := a.Clients.Kube.CoreV1().ServiceAccounts(a.Clients.Namespace).Get(ctx, spec.ServiceAccountName, metav1.GetOptions{})
+	account, err := t.Clients.Kube.CoreV1().ServiceAccounts(t.Clients.Namespace).Get(ctx, spec.ServiceAccountName, metav1.GetOptions{})
 	if err == nil && len(spec.ImagePullSecrets) > 0 {
 		change["imagePullSecrets"] = diagnose.CurrentPullSecrets(spec.ImagePullSecrets, account)
 	}

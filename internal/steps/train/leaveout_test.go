@@ -20,9 +20,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/network"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma"
-	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // TestLeaveOut regroups an environment whose node 1 ran on Kubernetes node b. The fake client deletes a pod at once and runs no
@@ -98,16 +96,15 @@ func TestLeaveOut(t *testing.T) {
 					f.GPUs[0].Fault = tc.fault
 				}
 			})
-			pods, err := newPods(t.Context(), client, "ns", "env", 2)
-			if err != nil {
+			training.Clients.Kube = client
+			if err := training.readPods(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if tc.deleted {
-				pods.uids[1] = "another"
+				training.uids[1] = "another"
 			}
-			training.Pods, training.Spec.Deadline, training.Network = pods, time.Now().Add(time.Hour), network.Network{Settings: network.Settings{Mode: agent.TCP}}
-			a := &attempt{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}, Log: step.TextLog(out)}, Options: Options{Name: "env"}}
-			if err := a.regroup(t.Context(), training, &tc.ended); err != nil {
+			training.Spec.Deadline, training.Network = time.Now().Add(time.Hour), network.Network{Settings: network.Settings{Mode: agent.TCP}}
+			if err := training.gather(t.Context(), &tc.ended); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, tc.ended.LeftOut); diff != "" {

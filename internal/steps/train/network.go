@@ -21,7 +21,7 @@ type ncclMonitor struct {
 	environments map[int]map[string]string
 	ranks        int
 	logged       bool
-	findings     map[string]bool
+	findings     []string // their keys
 	// settled fires when it is time to look, nil if nothing has changed since.
 	settled <-chan time.Time
 	// problem is what the latest look found.
@@ -58,13 +58,10 @@ func (m *ncclMonitor) merge(statuses []agent.JobStatus) error {
 	}
 	for _, finding := range summary.Findings {
 		key := fmt.Sprint(finding.Reason, finding.Host, finding.Device)
-		if finding.Consequence || m.findings[key] {
+		if finding.Consequence || slices.Contains(m.findings, key) {
 			continue
 		}
-		if m.findings == nil {
-			m.findings = map[string]bool{}
-		}
-		m.findings[key] = true
+		m.findings = append(m.findings, key)
 		m.log.Warn(fmt.Sprintf("NCCL on %s: %s: %s\n  its log: %s\n  next: %s", finding.Host, finding.Reason, finding.Cause, finding.Seen, finding.Next), "host", finding.Host, "reason", finding.Reason, "cause", finding.Cause, "seen", finding.Seen, "next", finding.Next)
 	}
 	i := slices.IndexFunc(summary.Findings, func(f nccl.Finding) bool { return f.Reason == nccl.SocketsInsteadOfRDMA })

@@ -32,7 +32,7 @@ ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO ncclCommInitRankConfig comm 0xbb0 rank $
 ml-dev-env-$NODE_RANK:7:8 [0] NCCL INFO Channel 00/0 : $NODE_RANK[0] -> $((1 - NODE_RANK))[0] [send] via NET/Socket/0
 LOG
 `)
-	result, err := training.Run(t.Context())
+	result, err := training.Attempt(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ LOG
 		t.Run(test.name, func(t *testing.T) {
 			training, out, _ := newTraining(t, log+test.then)
 			training.Network.Mode = test.mode
-			_, err := training.Run(t.Context())
+			_, err := training.Attempt(t.Context())
 			if test.want == "" {
 				if err != nil {
 					t.Error(err)
@@ -142,7 +142,7 @@ func TestSocketsAreSeenInTheEnd(t *testing.T) {
 			}
 			updates <- update{node: node, status: status}
 		}
-		updates <- update{node: 1, err: lost(training.Pods, training.Nodes[1], "its pod was deleted")}
+		updates <- update{node: 1, err: training.gone(1, "its pod was deleted")}
 	}()
 	if _, err := training.wait(t.Context(), updates, time.Now()); fail.ReasonOf(err) != fail.TransportWrong {
 		t.Errorf("got %v, want %s", err, fail.TransportWrong)
@@ -162,7 +162,7 @@ func TestSettingsLost(t *testing.T) {
 		{objects.TCP, []agent.Facts{{}, {}}, ""},
 	} {
 		set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{objects.ModeAnnotation: string(tc.mode)}}}
-		a := attempt{Deps: Deps{Clients: &kube.Clients{Kube: fake.NewClientset(set), Namespace: "ns"}}, Options: Options{Name: "env"}}
+		a := Training{Deps: Deps{Clients: &kube.Clients{Kube: fake.NewClientset(set), Namespace: "ns"}}, Options: Options{Name: "env"}}
 		if err := a.settingsLost(t.Context(), tc.facts); err == nil && tc.want != "" || err != nil && fail.ReasonOf(err) != tc.want {
 			t.Errorf("mode %s, facts %+v: got %v, want %q", tc.mode, tc.facts, err, tc.want)
 		}

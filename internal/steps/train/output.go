@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 )
@@ -70,14 +69,4 @@ func rankName(launcher agent.Launcher, rank int) string {
 		return "-"
 	}
 	return strconv.Itoa(rank)
-}
-
-// lost is the error for a node that will not come back.
-func lost(pods Pods, client *agent.Client, why string, args ...any) error {
-	where := ""
-	if host := pods.Host(client); host != "" {
-		where = ", on Kubernetes node " + host + ","
-	}
-	return fail.Advise(fail.Becausef(fail.NodeLost, "training: node %d%s is gone: %s", client.Node(), where, fmt.Sprintf(why, args...)),
-		"look at the node's events: oc get events --sort-by=.lastTimestamp; then start the run again, with the last checkpoint if there is one")
 }

@@ -10,71 +10,64 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-type clusterPods struct {
-	client          kubernetes.Interface
-	namespace, name string
-	// uids and hosts are the pods' UIDs and Kubernetes nodes at the start of the training, by node.
-	uids  map[int]types.UID
-	hosts map[int]string
-}
-
-func newPods(ctx context.Context, client kubernetes.Interface, namespace, name string, count int) (*clusterPods, error) {
-	p := &clusterPods{client: client, namespace: namespace, name: name, uids: map[int]types.UID{}, hosts: map[int]string{}}
-	found, err := client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.Selector(name).String()})
+// readPods notes the pods that the environment has now.
+func (t *Training) readPods(ctx context.Context) error {
+	found, err := t.Clients.Kube.CoreV1().Pods(t.Clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.Selector(t.Name).String()})
 	if err != nil {
-		return nil, fail.Because(fail.EnvironmentMissing, fmt.Errorf("listing the pods of environment %s/%s: %w", namespace, name, err))
+		return fail.Because(fail.EnvironmentMissing, fmt.Errorf("listing the pods of environment %s/%s: %w", t.Clients.Namespace, t.Name, err))
 	}
 	pods := map[string]*corev1.Pod{}
 	for i := range found.Items {
 		pods[found.Items[i].Name] = &found.Items[i]
 	}
-	for node := range count {
-		pod, known := pods[objects.NamesOf(name).PodName(node)]
+	uids, hosts := map[int]types.UID{}, map[int]string{}
+	for node := range t.Nodes {
+		pod, known := pods[t.podName(node)]
 		if !known {
-			return nil, fail.Becausef(fail.EnvironmentMissing, "looking for pod %s/%s: not found", namespace, objects.NamesOf(name).PodName(node))
+			return fail.Becausef(fail.EnvironmentMissing, "looking for pod %s/%s: not found", t.Clients.Namespace, t.podName(node))
 		}
-		p.uids[node], p.hosts[node] = pod.UID, pod.Spec.NodeName
+		uids[node], hosts[node] = pod.UID, pod.Spec.NodeName
 	}
-	return p, nil
+	t.uids, t.hosts = uids, hosts
+	return nil
 }
 
-func (p *clusterPods) get(ctx context.Context, node int) (*corev1.Pod, error) {
-	name := objects.NamesOf(p.name).PodName(node)
-	pod, err := p.client.CoreV1().Pods(p.namespace).Get(ctx, name, metav1.GetOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("getting pod %s/%s: %w", p.namespace, name, err)
-	}
-	return pod, nil
-}
+func (t *Training) podName(node int) string { return objects.NamesOf(t.Name).PodName(node) }
 
-// Host implements Pods.
-func (p *clusterPods) Host(client *agent.Client) string { return p.hosts[client.Node()] }
-
-// Lost implements Pods. Without an answer of the API server the pod may still exist.
-func (p *clusterPods) Lost(ctx context.Context, client *agent.Client) error {
-	pod, err := p.get(ctx, client.Node())
+// podLost is the error for a node whose pod is not the one that the job was started in, nil if that one may come back. Without an
+// answer of the API server it may.
+func (t *Training) podLost(ctx context.Context, node int) error {
+	pod, err := t.Clients.Kube.CoreV1().Pods(t.Clients.Namespace).Get(ctx, t.podName(node), metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return lost(p, client, "its pod was deleted")
+		return t.gone(node, "its pod was deleted")
 	case err != nil:
 		return nil //nolint:nilerr // it may be there
-	case pod.UID != p.uids[client.Node()]:
-		return lost(p, client, "its pod was deleted and recreated")
+	case pod.UID != t.uids[node]:
+		return t.gone(node, "its pod was deleted and recreated")
 	case pod.DeletionTimestamp != nil:
-		return lost(p, client, "its pod is being deleted%s", whyEnded(pod))
-	case pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded:
-		return lost(p, client, "its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
+		return t.gone(node, "its pod is being deleted%s", whyEnded(pod))
+	case kube.HasEnded(pod):
+		return t.gone(node, "its pod has ended: %s %s", pod.Status.Reason, pod.Status.Message)
 	}
 	return nil
+}
+
+// gone is the error for a node that will not come back.
+func (t *Training) gone(node int, why string, args ...any) error {
+	where := ""
+	if host := t.hosts[node]; host != "" {
+		where = ", on Kubernetes node " + host + ","
+	}
+	return fail.Advise(fail.Becausef(fail.NodeLost, "training: node %d%s is gone: %s", node, where, fmt.Sprintf(why, args...)),
+		"look at the node's events: oc get events --sort-by=.lastTimestamp; then start the run again, with the last checkpoint if there is one")
 }
 
 // whyEnded returns the cluster's reason for the end of a pod, behind a colon: Kubernetes' for an eviction or a preemption, Kueue's
@@ -89,31 +82,31 @@ func whyEnded(pod *corev1.Pod) string {
 	return ""
 }
 
-// Restarted implements Pods.
-func (p *clusterPods) Restarted(ctx context.Context, client *agent.Client) error {
+// restarted is the error for a container that was restarted under the job.
+func (t *Training) restarted(ctx context.Context, node int) error {
 	reason, how := fail.ContainerRestarted, "for an unknown cause"
-	if ended := p.termination(ctx, objects.NamesOf(p.name).PodName(client.Node())); ended != nil {
+	if ended := t.termination(ctx, t.podName(node)); ended != nil {
 		how = fmt.Sprintf("after it had ended with %s (exit code %d)", ended.Reason, ended.ExitCode)
 		if kube.ReasonFor(ended.Reason) == fail.OutOfMemory {
 			reason = fail.OutOfMemory
 		}
 	}
-	err := fail.Becausef(reason, "training: the container of node %d was restarted under the job %s", client.Node(), how)
+	err := fail.Becausef(reason, "training: the container of node %d was restarted under the job %s", node, how)
 	if reason == fail.OutOfMemory {
 		return fail.Advise(err, "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading")
 	}
-	return fail.Advise(err, "oc describe pod %s -n %s; then start the run again, with the last checkpoint if there is one", objects.NamesOf(p.name).PodName(client.Node()), p.namespace)
+	return fail.Advise(err, "oc describe pod %s -n %s; then start the run again, with the last checkpoint if there is one", t.podName(node), t.Clients.Namespace)
 }
 
 // kubeletTime is how much later than the agent of a new container the kubelet may report the end of the old one.
 const kubeletTime = 30 * time.Second
 
 // termination returns how the earlier container of a pod ended, nil if the kubelet does not report it in time.
-func (p *clusterPods) termination(ctx context.Context, pod string) (ended *corev1.ContainerStateTerminated) {
+func (t *Training) termination(ctx context.Context, pod string) (ended *corev1.ContainerStateTerminated) {
 	ctx, cancel := context.WithTimeout(ctx, kubeletTime)
 	defer cancel()
 	named := metav1.ListOptions{FieldSelector: "metadata.name=" + pod}
-	_ = kube.Until(ctx, "pod "+pod, p.client.CoreV1().Pods(p.namespace), named, func(pods []*corev1.Pod) (bool, error) {
+	_ = kube.Until(ctx, "pod "+pod, t.Clients.Kube.CoreV1().Pods(t.Clients.Namespace), named, func(pods []*corev1.Pod) (bool, error) {
 		for _, pod := range pods {
 			for _, container := range pod.Status.ContainerStatuses {
 				ended = cmp.Or(container.LastTerminationState.Terminated, ended)

@@ -73,19 +73,12 @@ func (p *progress) steps() (first, last *float64) {
 	return new(p.first.step), new(p.latest.step)
 }
 
-// step is the step that line printed last.
-func (p *progress) step() float64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.printed.step
-}
-
-// line is the current progress, "" if nothing is new since the last call.
-func (p *progress) line(gpu string) string {
+// line is the current progress with its step, "" if nothing is new since the last call.
+func (p *progress) line(gpu string) (text string, step float64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.latest == p.printed {
-		return ""
+		return "", 0
 	}
 	p.printed = p.latest
 	parts := []string{fmt.Sprintf("step %.0f", p.latest.step)}
@@ -113,7 +106,7 @@ func (p *progress) line(gpu string) string {
 	if gpu != "" {
 		parts = append(parts, gpu)
 	}
-	return "progress: " + strings.Join(parts, ", ")
+	return "progress: " + strings.Join(parts, ", "), p.latest.step
 }
 
 // final is the last value of every metric as one JSON object of at most so many bytes: first the metrics that

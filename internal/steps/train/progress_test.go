@@ -50,10 +50,11 @@ func TestProgress(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if diff := cmp.Diff(tc.line, p.line("")); diff != "" {
+			line, _ := p.line("")
+			if diff := cmp.Diff(tc.line, line); diff != "" {
 				t.Errorf("line (-want +got):\n%s", diff)
 			}
-			if again := p.line("GPUs 90% busy"); again != "" {
+			if again, _ := p.line("GPUs 90% busy"); again != "" {
 				t.Errorf("nothing is new, and it says %q", again)
 			}
 			if diff := cmp.Diff(tc.final, p.final(600)); diff != "" {
@@ -69,12 +70,12 @@ func TestProgressSaysEveryStep(t *testing.T) {
 	if !p.add(map[string]any{"step": 1.0}, now) || p.add(map[string]any{"step": 2.0}, now) {
 		t.Error("want the first step told as the first, and no other")
 	}
-	if got := p.line("GPUs 90% busy"); got != "progress: step 2, GPUs 90% busy" {
+	if got, step := p.line("GPUs 90% busy"); got != "progress: step 2, GPUs 90% busy" || step != 2 {
 		t.Errorf("got %q", got)
 	}
 	// Whole seconds are all that some trainings write.
 	p.add(map[string]any{"step": 3.0}, now)
-	if got := p.line(""); got != "progress: step 3" {
+	if got, _ := p.line(""); got != "progress: step 3" {
 		t.Errorf("a step in the same second: %q", got)
 	}
 }

@@ -76,111 +76,101 @@ type Deps struct {
 	// Out gets the ranks' output; without it each line is a record of Log.
 	Out io.Writer
 	// Notify gets the training's events, nil for none.
-	Notify *notify.Sender
+	Notify func(notify.Event)
 }
 
 // maxMessage bounds the message of a failure: ranks can print anything.
 const maxMessage = 4000
 
-type attempt struct {
-	Deps
-	Options
-	// measured are the pods whose network was measured, by node.
-	measured map[int]types.UID
-}
-
 // Run starts the job on all nodes, or attaches to it, follows it until it ends, and decides what an interruption
 // means for it. A failure that an earlier attempt of the step has reported is final, and is returned again.
 func Run(ctx context.Context, d Deps, o Options) (Result, error) {
-	a := attempt{Deps: d, Options: o}
-	if result, err := a.earlier(ctx); err != nil {
+	t := &Training{Deps: d, Options: o, ID: o.Run.UID}
+	t.regroup = t.gather
+	if t.Notify == nil {
+		t.Notify = func(notify.Event) {}
+	}
+	if result, err := t.earlier(ctx); err != nil {
 		return result, err
 	}
-	defer d.Notify.Wait()
 	began := time.Now()
-	result, err := a.run(ctx)
+	result, err := t.run(ctx)
 	if ctx.Err() == nil {
-		a.conclude(ctx, began, result, err)
+		t.conclude(ctx, began, result, err)
 	}
 	return result, err
 }
 
-func (a *attempt) run(ctx context.Context) (Result, error) {
-	clients, log, o, d := a.Clients, a.Log, a.Options, a.Deps
-	set, detach, err := nodes.Attach(ctx, clients, log, o.Name, o.ClientCerts, o.Run)
+func (t *Training) run(ctx context.Context) (Result, error) {
+	set, detach, err := nodes.Attach(ctx, t.Clients, t.Log, t.Name, t.ClientCerts, t.Run)
 	if err != nil {
 		return Result{}, err
 	}
 	defer detach()
+	t.Nodes = set
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	go a.watchLease(ctx, lose)
-	t := &Training{Nodes: set, Environment: o.Name, Namespace: clients.Namespace, ID: o.Run.UID, Log: log, Out: d.Out, Every: o.ProgressEvery, HangTimeout: o.HangTimeout, Restarts: o.MaxRestarts}
-	t.Regroup = func(ctx context.Context, failed *agent.Attempt) error { return a.regroup(ctx, t, failed) }
-	t.Forward = func(node, port int) string {
-		return fmt.Sprintf("oc port-forward pod/%s %d -n %s", objects.NamesOf(o.Name).PodName(node), port, clients.Namespace)
-	}
-	t.Notify = d.Notify.Send
+	go t.watchLease(ctx, lose)
 	if t.ID == "" {
 		t.ID = "by-hand-" + strings.ToLower(rand.Text()[:10])
 	}
-	if o.MaxRestarts > 0 {
+	if t.MaxRestarts > 0 {
 		// An earlier attempt of this step may have ended while a node was away.
 		starting, cancel := context.WithTimeout(ctx, regroupTime)
-		_, err := a.whole(starting, set)
+		err := t.whole(starting)
 		cancel()
 		if ctx.Err() != nil {
-			return Result{}, a.interrupted(ctx, t)
+			return Result{}, t.interrupted(ctx)
 		} else if err != nil {
 			return Result{}, err
 		}
 	}
-	pods, err := newPods(ctx, clients.Kube, clients.Namespace, o.Name, len(set))
+	err = t.readPods(ctx)
 	if err == nil {
-		t.Pods, a.measured = pods, pods.uids
-		t.Spec, t.Network, err = a.spec(ctx, set)
+		t.measured = t.uids
+		err = t.prepare(ctx)
 	}
-	if err == nil && o.Exclusive {
-		err = t.clear(ctx, o.Replace)
+	if err == nil && t.Exclusive {
+		err = t.clear(ctx, t.Replace)
 	}
 	if ctx.Err() != nil {
-		return Result{}, a.interrupted(ctx, t)
+		return Result{}, t.interrupted(ctx)
 	} else if err != nil {
 		return Result{}, err
 	}
-	t.Network.Log(log)
-	result, err := t.RunAttempts(ctx)
+	t.Network.Log(t.Log)
+	result, err := t.attempts(ctx)
 	if ctx.Err() != nil {
-		return result, a.interrupted(ctx, t)
+		return result, t.interrupted(ctx)
 	}
 	if err == nil {
-		log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(len(set)*t.Spec.RanksOfNode(), "rank"), result.Statuses[0].Record), "ranks", len(set)*t.Spec.RanksOfNode(), "record", result.Statuses[0].Record)
+		t.Log.Info(fmt.Sprintf("Training done: %s exited with 0. The record is %s on the nodes.", humanize.Count(len(set)*t.Spec.RanksOfNode(), "rank"), result.Statuses[0].Record), "ranks", len(set)*t.Spec.RanksOfNode(), "record", result.Statuses[0].Record)
 	}
 	return result, err
 }
 
 // conclude writes a final failure into the Lease, which outlives this pod and its results. It comes after the last renewal.
-func (a *attempt) conclude(ctx context.Context, began time.Time, result Result, failure error) {
-	if a.Run.UID == "" || !run.Final(fail.ReasonOf(failure)) || fail.ReasonOf(failure) == fail.EnvironmentMissing {
+func (t *Training) conclude(ctx context.Context, began time.Time, result Result, failure error) {
+	if t.Run.UID == "" || !run.Final(fail.ReasonOf(failure)) || fail.ReasonOf(failure) == fail.EnvironmentMissing {
 		return
 	}
-	v := lease.Failure{Task: a.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics, Started: began, Ended: time.Now()}
+	v := lease.Failure{Task: t.Run.Task, Reason: fail.ReasonOf(failure), Message: humanize.Lines(failure.Error(), maxMessage), Metrics: result.Metrics, Started: began, Ended: time.Now()}
 	if failed := (cause.Error{}); errors.As(failure, &failed) {
 		v.Cause = failed.Culprit()
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachable)
 	defer cancel()
-	if err := a.leases().Conclude(ctx, a.Name, a.Run.UID, v); err != nil {
-		a.Log.Warn(fmt.Sprintf("The failure is not in the lease of environment %s: %v", a.Name, err), "environment", a.Name, "error", err)
+	if err := t.leases().Conclude(ctx, t.Name, t.Run.UID, v); err != nil {
+		t.Log.Warn(fmt.Sprintf("The failure is not in the lease of environment %s: %v", t.Name, err), "environment", t.Name, "error", err)
 	}
 }
 
 // watchLease calls lose if the run's environment was deleted or has another holder.
-func (a *attempt) watchLease(ctx context.Context, lose context.CancelCauseFunc) {
-	if a.Run.UID == "" {
+func (t *Training) watchLease(ctx context.Context, lose context.CancelCauseFunc) {
+	if t.Run.UID == "" {
 		return
 	}
-	held, err := a.leases().StillHeld(ctx, a.Name, a.Run.UID)
+	held, err := t.leases().StillHeld(ctx, t.Name, t.Run.UID)
 	if err == nil {
 		err = held.Lost(ctx)
 	}
@@ -189,43 +179,43 @@ func (a *attempt) watchLease(ctx context.Context, lose context.CancelCauseFunc) 
 	}
 }
 
-func (a *attempt) leases() lease.Client {
-	return lease.Client{Kube: a.Clients.Kube, Tekton: a.Clients.Tekton, Namespace: a.Clients.Namespace, Now: time.Now, Log: a.Log}
+func (t *Training) leases() lease.Client {
+	return lease.Client{Kube: t.Clients.Kube, Tekton: t.Clients.Tekton, Namespace: t.Clients.Namespace, Now: time.Now, Log: t.Log}
 }
 
 // earlier returns the final failure that an attempt before this one reported, nil if there is none or if its job may still
 // succeed. Tekton retries a step whatever its failure was: a line refers to the first attempt, which has printed the error.
-func (a *attempt) earlier(ctx context.Context) (Result, error) {
-	if a.Run.Name == "" {
+func (t *Training) earlier(ctx context.Context) (Result, error) {
+	if t.Run.Name == "" {
 		return Result{}, nil
 	}
-	v := a.first(ctx)
+	v := t.first(ctx)
 	if v == nil {
 		return Result{}, nil
 	}
 	const words = 200
-	a.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the failure of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)), "reason", v.Reason)
+	t.Log.Info(fmt.Sprintf("Nothing runs in this retry by Tekton: the failure of the first attempt is final, %s: %s", v.Reason, humanize.OneLine(v.Message, words)), "reason", v.Reason)
 	return Result{Metrics: v.Metrics}, &step.Exit{Code: step.Failed, Err: fail.Becausef(v.Reason, "%s", v.Message), Told: true}
 }
 
 // first looks for the failure in the TaskRun, which loses it with the step's pod, in the Lease, and in the receipt of a run
 // whose environment the reaper has released. If all are unreadable, the step finds the job again, with the same end.
-func (a *attempt) first(ctx context.Context) *lease.Failure {
-	tasks, _ := run.TaskRuns(ctx, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID))
+func (t *Training) first(ctx context.Context) *lease.Failure {
+	tasks, _ := run.TaskRuns(ctx, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID))
 	for _, task := range tasks {
-		if task.Task == a.Run.Task && task.Final() {
+		if task.Task == t.Run.Task && task.Final() {
 			return &lease.Failure{Reason: fail.Reason(task.Earlier["reason"]), Message: task.Earlier["message"], Metrics: task.Earlier["metrics"]}
 		}
 	}
-	found, err := a.leases().Find(ctx, a.Name)
-	if err == nil && lease.HolderOf(found).ID == a.Run.UID {
-		if v := lease.FailureOf(found); v != nil && v.Task == a.Run.Task {
+	found, err := t.leases().Find(ctx, t.Name)
+	if err == nil && lease.HolderOf(found).ID == t.Run.UID {
+		if v := lease.FailureOf(found); v != nil && v.Task == t.Run.Task {
 			return v
 		}
 		return nil
 	}
-	left, err := receipt.Read(ctx, a.Clients.Kube, a.Clients.Namespace, a.Run.Name)
-	if err != nil || left.RunUID != a.Run.UID || !run.Final(fail.Reason(left.Reason)) {
+	left, err := receipt.Read(ctx, t.Clients.Kube, t.Clients.Namespace, t.Run.Name)
+	if err != nil || left.RunUID != t.Run.UID || !run.Final(fail.Reason(left.Reason)) {
 		return nil
 	}
 	metrics, _ := json.Marshal(left.Metrics) // a receipt is indented, a result is short
@@ -235,66 +225,60 @@ func (a *attempt) first(ctx context.Context) *lease.Failure {
 	return &lease.Failure{Reason: fail.Reason(left.Reason), Message: left.Message, Metrics: string(metrics)}
 }
 
-// spec asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since
+// prepare asks the nodes for what the flags leave open, and prepares their network again: a rail may have gone down since
 // provision did.
-func (a *attempt) spec(ctx context.Context, set nodes.Set) (spec agent.JobSpec, prepared network.Network, err error) {
-	spec = agent.JobSpec{
-		Run: a.Run.Name, Launcher: a.Launcher, Script: a.Script, Args: a.Args, Tree: a.Tree,
-		Nodes: len(set), RanksPerNode: a.RanksPerNode, Env: map[string]string{}, SecretEnv: a.SecretEnv, Deadline: time.Now().Add(a.Timeout),
+func (t *Training) prepare(ctx context.Context) (err error) {
+	spec := &t.Spec
+	*spec = agent.JobSpec{
+		Run: t.Run.Name, Launcher: t.Launcher, Script: t.Script, Args: t.Args, Tree: t.Tree,
+		Nodes: len(t.Nodes), RanksPerNode: t.RanksPerNode, Env: map[string]string{}, SecretEnv: t.SecretEnv, Deadline: time.Now().Add(t.Timeout),
 	}
-	if a.DebugRank >= 0 {
-		spec.DebugRank = &a.DebugRank
+	if t.DebugRank >= 0 {
+		spec.DebugRank = &t.DebugRank
 	}
-	if a.DeepSpeedConfig != "" {
-		spec.Args = withDeepSpeed(a.DeepSpeedConfig, spec.Args)
+	if t.DeepSpeedConfig != "" {
+		spec.Args = withDeepSpeed(t.DeepSpeedConfig, spec.Args)
 	}
-	for key := range a.SecretEnv {
+	for key := range t.SecretEnv {
 		if _, _, err := agent.ParseVariable(key + "="); err != nil {
-			return spec, prepared, fail.Because(fail.InvalidInput, fmt.Errorf("reading the Secret of the ranks' variables: %w", err))
+			return fail.Because(fail.InvalidInput, fmt.Errorf("reading the Secret of the ranks' variables: %w", err))
 		}
 	}
-	for _, entry := range a.Env {
+	for _, entry := range t.Env {
 		key, value, err := agent.ParseVariable(entry)
 		if err != nil {
-			return spec, prepared, fail.Because(fail.InvalidInput, err)
+			return fail.Because(fail.InvalidInput, err)
 		}
 		spec.Env[key] = value
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachable)
 	defer cancel()
-	facts := make([]agent.Facts, len(set))
-	var state agent.TreeState
-	err = set.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		return nodes.Retry(ctx, func() (err error) {
-			if facts[client.Node()], err = client.Facts(ctx); err != nil || client.Node() > 0 {
-				return err
-			}
-			state, err = client.CurrentTree(ctx)
-			return err
-		})
-	})
+	facts, err := nodes.Ask(ctx, t.Nodes, (*agent.Client).Facts)
 	if err != nil {
-		return spec, prepared, err
+		return err
 	}
-	if err := a.settingsLost(ctx, facts); err != nil {
-		return spec, prepared, err
+	states, err := nodes.Ask(ctx, t.Nodes[:1], (*agent.Client).CurrentTree)
+	if err != nil {
+		return err
 	}
-	settings := network.SettingsOf(facts)
-	if prepared, err = network.Prepare(ctx, set, settings); err != nil {
-		return spec, prepared, err
+	if err := t.settingsLost(ctx, facts); err != nil {
+		return err
 	}
-	spec.Order = network.Order(settings.Racks)
+	if t.Network, err = network.Prepare(ctx, t.Nodes, network.SettingsOf(facts)); err != nil {
+		return err
+	}
+	spec.Order = network.Order(t.Network.Racks)
 	if spec.RanksPerNode == 0 {
 		spec.RanksPerNode = max(1, facts[0].GPUsExpected)
 	}
 	if spec.Tree == "" {
-		spec.Tree = state.Hash
+		spec.Tree = states[0].Hash
 	}
 	if spec.Tree == "" && !filepath.IsAbs(spec.Script) && spec.Launcher != agent.Command {
-		return spec, prepared, fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script, a.Name),
+		return fail.Advise(fail.Becausef(fail.ScriptNotFound, "launching %s: no repository was synced to the environment %s", spec.Script, t.Name),
 			"run the task sync-repo first, or give the absolute path of a script on the nodes")
 	}
-	return spec, prepared, nil
+	return nil
 }
 
 // withDeepSpeed puts a configuration before a script's arguments, as deepspeed.add_config_arguments declares it: scripts that use
@@ -309,48 +293,48 @@ func withDeepSpeed(config string, args []string) []string {
 
 // settingsLost is the error if all pods of an environment for RDMA are new: none has the network settings that provision
 // made, and without any the ranks would talk over TCP.
-func (a *attempt) settingsLost(ctx context.Context, facts []agent.Facts) error {
+func (t *Training) settingsLost(ctx context.Context, facts []agent.Facts) error {
 	if slices.ContainsFunc(facts, func(f agent.Facts) bool { return f.Network != nil }) {
 		return nil
 	}
-	name := objects.NamesOf(a.Name).StatefulSet
-	set, err := a.Clients.Kube.AppsV1().StatefulSets(a.Clients.Namespace).Get(ctx, name, metav1.GetOptions{})
+	name := objects.NamesOf(t.Name).StatefulSet
+	set, err := t.Clients.Kube.AppsV1().StatefulSets(t.Clients.Namespace).Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && set.Annotations[objects.ModeAnnotation] != string(objects.RDMA) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings of provision", a.Name),
+	return fail.Advise(fail.Becausef(fail.NodeLost, "training: all pods of environment %s were replaced: none has the RDMA settings of provision", t.Name),
 		"start the run again; an environment that is kept gets its settings back from mlenv up")
 }
 
 // interrupted decides what SIGTERM or Ctrl-C means for the training. It is stopped if its run was cancelled, timed out
 // or deleted, if a person interrupts it, and if its environment is lost. If the step's pod is evicted the training continues
 // for the next attempt.
-func (a *attempt) interrupted(ctx context.Context, t *Training) error {
+func (t *Training) interrupted(ctx context.Context) error {
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	if lost := context.Cause(ctx); fail.ReasonOf(lost) == fail.EnvironmentMissing {
-		t.Stop(ending, "the environment is not this run's any more")
+		t.stop(ending, "", "the environment is not this run's any more")
 		return fail.Advise(lost, "start the run again; mlenv down, the reaper and oc delete release environments")
 	}
 	why := run.Ending{Cause: run.Cancelled, Message: "it was interrupted"}
-	if a.Run.Name != "" {
+	if t.Run.Name != "" {
 		var err error
-		why, err = run.EndingOf(ending, a.Clients.Tekton, a.Clients.Namespace, a.Run.Name, types.UID(a.Run.UID), a.Run.Task, time.Now())
+		why, err = run.EndingOf(ending, t.Clients.Tekton, t.Clients.Namespace, t.Run.Name, types.UID(t.Run.UID), t.Run.Task, time.Now())
 		if err != nil {
-			a.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err), "error", err)
+			t.Log.Warn(fmt.Sprintf("The reason why this step was stopped is unknown, so the training continues: %v", err), "error", err)
 			return fail.Becausef(fail.Cancelled, "training: the step was stopped; job %s continues", t.ID)
 		}
 	}
 	if !why.Cause.Final() {
 		return fail.Becausef(fail.Cancelled, "training: %s; job %s continues and the next attempt finds it", why.Message, t.ID)
 	}
-	a.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime),
+	t.Log.Info(fmt.Sprintf("Stopping the training: %s. Waiting at most %s until its ranks have ended.", why.Message, endTime),
 		"job", t.ID, "why", why.Message, "seconds", endTime.Seconds())
-	t.Stop(ending, why.Message) // each node, whatever the others answer
+	t.stop(ending, "", why.Message) // each node, whatever the others answer
 	if err := t.end(ending, why.Message); err != nil {
-		a.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after the order to stop: %v", grace, err), "error", err)
+		t.Log.Warn(fmt.Sprintf("Ranks may still run; the nodes kill them %s after the order to stop: %v", grace, err), "error", err)
 	}
 	if why.Cause == run.TimedOut {
 		return fail.Becausef(fail.TrainingTimeout, "training: %s", why.Message)

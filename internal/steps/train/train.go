@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/diagnose/cause"
@@ -20,6 +22,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
+	"github.com/ml-dev-env/ml-dev-env/internal/parallel"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/step/notify"
 )
@@ -46,40 +49,22 @@ const (
 	endTime = 15 * time.Second
 )
 
-// Training is one job on all its nodes.
+// Training is one job on all nodes of an environment.
 type Training struct {
+	Deps
+	Options
 	Nodes nodes.Set
 	// ID of the job: the PipelineRun's UID, so that a retried step finds it again.
 	ID      string
 	Spec    agent.JobSpec
 	Network network.Network
-	Pods    Pods
-	// Environment and Namespace are named in advice.
-	Environment, Namespace string
-	// Forward is the command that makes a port of a node reachable for a person.
-	Forward func(node, port int) string
-	Log     *slog.Logger
-	// Out gets the ranks' output; without it each line is a record of Log.
-	Out io.Writer
-	// Every is how often progress is shown.
-	Every time.Duration
-	// HangTimeout is the longest silence of a training that runs on.
-	HangTimeout HangTimeout
-	Notify      func(notify.Event)
-	// Restarts is how often RunAttempts may start the job again. Before that it calls Regroup with the failed attempt: Regroup
-	// leaves out nodes at fault and waits for all others.
-	Restarts int
-	Regroup  func(context.Context, *agent.Attempt) error
-}
 
-// Pods reports what became of the pod of a node that does not answer.
-type Pods interface {
-	// Lost is the error for a pod that is not the one that the job was started in, nil if that one may come back.
-	Lost(ctx context.Context, client *agent.Client) error
-	// Host is the Kubernetes node of the pod, "" if it is not known.
-	Host(client *agent.Client) string
-	// Restarted is the error for a container that was restarted under the job.
-	Restarted(ctx context.Context, client *agent.Client) error
+	// uids and hosts are the UIDs and Kubernetes nodes of the pods at the start of an attempt, by node; measured are the UIDs of
+	// those whose network was measured.
+	uids, measured map[int]types.UID
+	hosts          map[int]string
+	// regroup leaves out nodes at fault of a failed attempt, and waits for all others: gather, except in tests.
+	regroup func(context.Context, *agent.Attempt) error
 }
 
 // Result of a training that succeeded.
@@ -101,9 +86,9 @@ type update struct {
 	why string
 }
 
-// Run starts the job, or attaches to it, and returns when its end is known. When ctx is done it leaves the job
+// Attempt starts the job, or attaches to it, and returns when its end is known. When ctx is done it leaves the job
 // as it is.
-func (t *Training) Run(ctx context.Context) (Result, error) {
+func (t *Training) Attempt(ctx context.Context) (Result, error) {
 	began := time.Now()
 	attached, err := t.start(ctx)
 	if err != nil {
@@ -136,9 +121,7 @@ func (t *Training) Run(ctx context.Context) (Result, error) {
 	if ctx.Err() == nil {
 		t.drain(&logs)
 	}
-	if line := shown.line(""); line != "" {
-		t.Log.Info(line, "step", shown.step())
-	}
+	t.logProgress(shown, "")
 	const metricsResult = 600
 	result := Result{Metrics: shown.final(metricsResult), Statuses: statuses}
 	result.First, result.Last = shown.steps()
@@ -171,7 +154,7 @@ func (t *Training) start(ctx context.Context) (attached bool, err error) {
 	if err != nil {
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
-		t.Stop(stopping, "another node could not start")
+		t.stop(stopping, "", "another node could not start")
 		return false, first(err)
 	}
 	return attached, nil
@@ -186,22 +169,15 @@ func first(err error) error {
 	return err
 }
 
-// Stop stops every node's part; it does not wait.
-func (t *Training) Stop(ctx context.Context, reason string) {
-	t.stop(ctx, agent.Stop{Reason: reason, Grace: grace})
-}
-
-func (t *Training) stop(ctx context.Context, stop agent.Stop) {
-	var group sync.WaitGroup
-	for _, client := range t.Nodes {
-		group.Go(func() {
-			err := client.StopJob(ctx, t.ID, stop)
-			if err != nil && !agent.IsNotFound(err) && ctx.Err() == nil {
-				t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", client.Node(), err), "node", client.Node(), "error", err)
-			}
-		})
-	}
-	group.Wait()
+// stop stops every node's part; it does not wait.
+func (t *Training) stop(ctx context.Context, cause agent.StopCause, reason string) {
+	_ = t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
+		err := client.StopJob(ctx, t.ID, agent.Stop{Cause: cause, Reason: reason, Grace: grace})
+		if agent.IgnoreNotFound(err) != nil && ctx.Err() == nil {
+			t.Log.Warn(fmt.Sprintf("Node %d did not accept the order to stop: %v", client.Node(), err), "node", client.Node(), "error", err)
+		}
+		return nil // the others are stopped all the same
+	})
 }
 
 // watch sends the node's status after every change, through broken connections.
@@ -215,6 +191,7 @@ func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan
 		}
 	}
 	var silentSince time.Time
+	again := nodes.RetryUntilDone(ctx)
 	for ctx.Err() == nil {
 		over := false
 		err := client.WatchJob(ctx, t.ID, func(status agent.JobStatus) error {
@@ -226,7 +203,7 @@ func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan
 		case ctx.Err() != nil || over:
 			return
 		case agent.IsNotFound(err):
-			_ = send(update{node: client.Node(), err: lost(t.Pods, client, "its agent does not know the job any more: the pod and its storage are new")})
+			_ = send(update{node: client.Node(), err: t.gone(client.Node(), "its agent does not know the job any more: the pod and its storage are new")})
 			return
 		case err == nil:
 			// The agent knows a job that runs no more and has not recorded its end.
@@ -240,23 +217,20 @@ func (t *Training) watch(ctx context.Context, client *agent.Client, updates chan
 			_ = send(update{node: client.Node(), err: err})
 			return
 		}
+		_ = again(err)
 	}
 }
 
-// lost is the error for a silent node that cannot come back. If it can, lost waits a little.
+// lost is the error for a silent node that cannot come back.
 func (t *Training) lost(ctx context.Context, client *agent.Client, silentSince time.Time) error {
 	asking, cancel := context.WithTimeout(ctx, askTime) // the API server may be away too
-	err := t.Pods.Lost(asking, client)
+	err := t.podLost(asking, client.Node())
 	cancel()
 	if err != nil {
 		return err
 	}
 	if time.Since(silentSince) > reachable {
-		return lost(t.Pods, client, "its agent has not answered for %s", reachable)
-	}
-	select {
-	case <-time.After(500 * time.Millisecond):
-	case <-ctx.Done():
+		return t.gone(client.Node(), "its agent has not answered for %s", reachable)
 	}
 	return nil
 }
@@ -306,17 +280,15 @@ func (t *Training) followMetrics(ctx context.Context, group *sync.WaitGroup, sho
 }
 
 func (t *Training) showProgress(ctx context.Context, shown *progress) {
-	ticker := time.NewTicker(t.Every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return
-		}
-		if line := shown.line(t.gpuUse(ctx)); line != "" {
-			t.Log.Info(line, "step", shown.step())
-		}
+	_ = wait.PollUntilContextCancel(ctx, t.ProgressEvery, false, func(ctx context.Context) (bool, error) {
+		t.logProgress(shown, t.gpuUse(ctx))
+		return false, nil
+	})
+}
+
+func (t *Training) logProgress(shown *progress, gpu string) {
+	if line, step := shown.line(gpu); line != "" {
+		t.Log.Info(line, "step", step)
 	}
 }
 
@@ -324,17 +296,12 @@ func (t *Training) showProgress(ctx context.Context, shown *progress) {
 func (t *Training) gpuUse(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	var mu sync.Mutex
 	sum, count := 0, 0
-	_ = t.Nodes.Each(ctx, func(ctx context.Context, client *agent.Client) error {
-		facts, err := client.Facts(ctx)
-		mu.Lock()
-		defer mu.Unlock()
+	for _, facts := range parallel.Map(t.Nodes, func(client *agent.Client) agent.Facts { facts, _ := client.Facts(ctx); return facts }) {
 		for _, gpu := range facts.GPUs {
 			sum, count = sum+gpu.Utilization, count+1
 		}
-		return err
-	})
+	}
 	if count == 0 {
 		return ""
 	}
@@ -359,7 +326,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 			// A lost node must not delay the end of the others.
 			stopping, cancel := context.WithTimeout(ctx, grace)
 			defer cancel()
-			t.stop(stopping, agent.Stop{Cause: cause, Reason: why, Grace: grace})
+			t.stop(stopping, cause, why)
 		}
 	}
 	// transport is the error for ranks on a wrong transport.
@@ -401,7 +368,7 @@ func (t *Training) wait(ctx context.Context, updates <-chan update, began time.T
 					launchersOver = time.After(launcherEnd)
 				}
 			case u.status.State == agent.Restarted:
-				failure = errors.Join(failure, onNode{u.node, t.Pods.Restarted(ctx, t.Nodes[u.node])})
+				failure = errors.Join(failure, onNode{u.node, t.restarted(ctx, u.node)})
 				stop("a container was restarted")
 			default:
 				if why, certain := t.failing(u.status); why != "" && giveUp == nil {
@@ -435,8 +402,13 @@ func (t *Training) showDebugger(status agent.JobStatus) bool {
 	}
 	rank := status.Ranks[i]
 	t.Log.Info(fmt.Sprintf("Rank %d waits on node %d for a debugger, at most until the training's time is over at %s. Its port is reached by: %s",
-		rank.Rank, status.Node, t.Spec.Deadline.UTC().Format("2006-01-02 15:04 MST"), t.Forward(status.Node, rank.DebugPort)), "rank", rank.Rank, "node", status.Node, "deadline", t.Spec.Deadline.UTC(), "port", rank.DebugPort)
+		rank.Rank, status.Node, t.Spec.Deadline.UTC().Format("2006-01-02 15:04 MST"), t.forward(status.Node, rank.DebugPort)), "rank", rank.Rank, "node", status.Node, "deadline", t.Spec.Deadline.UTC(), "port", rank.DebugPort)
 	return true
+}
+
+// forward is the command that makes a port of a node reachable for a person.
+func (t *Training) forward(node, port int) string {
+	return fmt.Sprintf("oc port-forward pod/%s %d -n %s", t.podName(node), port, t.Clients.Namespace)
 }
 
 func (t *Training) succeeded(statuses []agent.JobStatus) bool {
@@ -495,10 +467,10 @@ func (t *Training) endError(ctx context.Context, statuses []agent.JobStatus, fai
 			const answer = 10 * time.Second
 			asking, done := context.WithTimeout(ctx, answer)
 			defer done()
-			if err := t.Pods.Lost(asking, t.Nodes[status.Node]); err != nil {
+			if err := t.podLost(asking, status.Node); err != nil {
 				return onNode{status.Node, err}
 			}
-			return onNode{status.Node, lost(t.Pods, t.Nodes[status.Node], "its container was stopped, as when its pod is deleted or evicted")}
+			return onNode{status.Node, t.gone(status.Node, "its container was stopped, as when its pod is deleted or evicted")}
 		}
 	}
 	if failed {
@@ -546,7 +518,7 @@ func (t *Training) timedOut(statuses []agent.JobStatus, found cause.Cause, took 
 }
 
 func (t *Training) job(status agent.JobStatus) cause.Job {
-	return cause.Job{Run: t.Spec.Run, Environment: t.Environment, Namespace: t.Namespace, Record: status.Record}
+	return cause.Job{Run: t.Spec.Run, Environment: t.Name, Namespace: t.Clients.Namespace, Record: status.Record}
 }
 
 func (t *Training) launcherFailed(status agent.JobStatus) error {

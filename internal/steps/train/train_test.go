@@ -43,15 +43,6 @@ import (
 
 func TestMain(m *testing.M) { agenttest.Main(m) }
 
-// podsAlive is a cluster whose pods never go away.
-type podsAlive struct{}
-
-func (podsAlive) Lost(context.Context, *agent.Client) error { return nil }
-func (podsAlive) Host(*agent.Client) string                 { return "" }
-func (podsAlive) Restarted(_ context.Context, client *agent.Client) error {
-	return fail.Becausef(fail.ContainerRestarted, "node %d restarted", client.Node())
-}
-
 // buffer may be written and read at once.
 type buffer struct {
 	mu sync.Mutex
@@ -88,15 +79,17 @@ func newTraining(t *testing.T, script string) (*Training, *buffer, []*agenttest.
 		set = append(set, node.Client)
 	}
 	out := &buffer{}
+	pods := fake.NewClientset(readyPod(agents[0], "0", ""), readyPod(agents[1], "1", ""))
 	return &Training{
-		Nodes: set, ID: "job", Pods: podsAlive{}, Log: step.TextLog(out), Out: out, Every: time.Hour, Notify: func(notify.Event) {},
+		Deps: Deps{Clients: &kube.Clients{Kube: pods, Namespace: "ns"}, Log: step.TextLog(out), Out: out, Notify: func(notify.Event) {}}, Options: Options{Name: "env", ProgressEvery: time.Hour},
+		Nodes: set, ID: "job", uids: map[int]types.UID{0: "0", 1: "1"},
 		Spec: agent.JobSpec{Run: "run", Launcher: agent.Command, Script: "train.sh", Nodes: 2, RanksPerNode: 2},
 	}, out, agents
 }
 
 func TestTrainingSucceeds(t *testing.T) {
 	training, out, _ := newTraining(t, `echo "hello from $NODE_RANK"; printf 'no newline'; [ $NODE_RANK = 0 ] && echo '{"step":1,"steps":2,"loss":3.5}' >> $MLENV_METRICS_FILE; exit 0`)
-	result, err := training.Run(t.Context())
+	result, err := training.Attempt(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +103,7 @@ func TestTrainingSucceeds(t *testing.T) {
 	}
 	// Again with the same id: the same end, and nothing runs.
 	out.Reset()
-	if _, err := training.Run(t.Context()); err != nil || strings.Count(out.String(), "hello from") != 2 {
+	if _, err := training.Attempt(t.Context()); err != nil || strings.Count(out.String(), "hello from") != 2 {
 		t.Errorf("attached to a job that has ended: %v; output %q, want all of it", err, out.String())
 	}
 	// The nodes are free now: no launcher is left that would refuse the next training.
@@ -150,7 +143,7 @@ fi
 printf 'Traceback (most recent call last):\n  File "train.py", line 9, in step\nZeroDivisionError: division by zero\n'
 sleep 1
 exit 5`)
-	_, err := training.Run(t.Context())
+	_, err := training.Attempt(t.Context())
 	if got := fail.ReasonOf(err); got != fail.RankFailed {
 		t.Fatalf("got %s: %v, want RankFailed", got, err)
 	}
@@ -164,7 +157,7 @@ exit 5`)
 func TestTrainingStopsTheRest(t *testing.T) {
 	training, _, _ := newTraining(t, `[ $NODE_RANK = 1 ] && exit 3; exec sleep 1000`)
 	began := time.Now()
-	_, err := training.Run(t.Context())
+	_, err := training.Attempt(t.Context())
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 1 on node 1 exited with 3") {
 		t.Errorf("got %v, want rank 1 with 3", err)
 	}
@@ -183,7 +176,7 @@ func TestTrainingThatNoNodeCanStart(t *testing.T) {
 	if err := os.Remove(filepath.Join(agents[1].Config.Paths.Workspace, "train.sh")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := training.Run(t.Context())
+	_, err := training.Attempt(t.Context())
 	if got := fail.ReasonOf(err); got != fail.ScriptNotFound {
 		t.Errorf("got %s: %v, want ScriptNotFound", got, err)
 	}
@@ -196,7 +189,7 @@ func TestTrainingThatNoNodeCanStart(t *testing.T) {
 func TestTrainingTimeout(t *testing.T) {
 	training, _, _ := newTraining(t, `[ $NODE_RANK = 1 ] && exit 0; exec sleep 1000`)
 	training.Spec.Deadline = time.Now().Add(time.Second)
-	_, err := training.Run(t.Context())
+	_, err := training.Attempt(t.Context())
 	for _, want := range []string{"it had not ended after", "; no rank had printed or measured anything for ", "; rank 1 on node 1 exited with 0 after "} {
 		if fail.ReasonOf(err) != fail.TrainingTimeout || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %s: %v, want TrainingTimeout with %q", fail.ReasonOf(err), err, want)
@@ -242,7 +235,7 @@ func TestDoneMeansEnded(t *testing.T) {
 			once.Do(func() { close(stopped) })
 			return nil, errors.New("no agent")
 		}
-		training := &Training{Log: slog.New(slog.DiscardHandler), Spec: agent.JobSpec{Launcher: agent.Command, Nodes: 2}, Nodes: nodes.Set{
+		training := &Training{Deps: Deps{Log: slog.New(slog.DiscardHandler)}, Spec: agent.JobSpec{Launcher: agent.Command, Nodes: 2}, Nodes: nodes.Set{
 			agent.NewClient(0, "", agent.Credentials{}, told), agent.NewClient(1, "", agent.Credentials{}, told),
 		}}
 		updates, ended := make(chan update), make(chan error, 1)
@@ -274,7 +267,7 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 	training, out, agents := newTraining(t, `for i in $(seq 1 50); do echo line $i; done; while [ ! -e go ]; do sleep 0.05; done; for i in $(seq 51 100); do echo line $i; done`)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { _, err := training.Run(ctx); ended <- err }()
+	go func() { _, err := training.Attempt(ctx); ended <- err }()
 	for !strings.Contains(out.String(), "[1 -] line 50\n") {
 		select {
 		case err := <-ended:
@@ -297,7 +290,7 @@ func TestInterruptedTrainingGoesOn(t *testing.T) {
 	// The step that comes after it sees every line once, in order.
 	again := &buffer{}
 	training.Out, training.Log = again, step.TextLog(again)
-	if _, err := training.Run(t.Context()); err != nil {
+	if _, err := training.Attempt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for node := range 2 {
@@ -321,7 +314,7 @@ func TestInterruptedMeansEnded(t *testing.T) {
 	training, out, _ := newTraining(t, `trap 'sleep 0.5; exit 3' TERM; echo up; while :; do sleep 0.05; done`)
 	ctx, interrupt := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { _, err := training.Run(ctx); ended <- err }()
+	go func() { _, err := training.Attempt(ctx); ended <- err }()
 	for !strings.Contains(out.String(), "[0 -] up\n") || !strings.Contains(out.String(), "[1 -] up\n") {
 		select {
 		case err := <-ended:
@@ -331,8 +324,7 @@ func TestInterruptedMeansEnded(t *testing.T) {
 	}
 	interrupt()
 	<-ended
-	a := &attempt{Deps: Deps{Log: training.Log}}
-	if err := a.interrupted(ctx, training); fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(out.String(), "until its ranks have ended") {
+	if err := training.interrupted(ctx); fail.ReasonOf(err) != fail.Cancelled || !strings.Contains(out.String(), "until its ranks have ended") {
 		t.Errorf("got %v, output %q; want Cancelled, and what it waits for", err, out)
 	}
 	for _, client := range training.Nodes {
@@ -342,28 +334,24 @@ func TestInterruptedMeansEnded(t *testing.T) {
 	}
 }
 
-// podsLost is a cluster from which pods are deleted.
-type podsLost struct{ podsAlive }
-
-func (p podsLost) Lost(_ context.Context, client *agent.Client) error {
-	return lost(p, client, "its pod was deleted")
-}
-
 func TestLostNodeEndsTheTraining(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		pods Pods
+		name    string
+		deleted bool
 		// answer is node 1's to a watch after it is lost.
 		answer func(http.ResponseWriter, *http.Request)
 		want   string
 	}{
-		{"its pod is gone", podsLost{}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "node 1 is gone: its pod was deleted"},
-		{"its storage is new", podsAlive{}, http.NotFound, "node 1 is gone: its agent does not know the job any more"},
+		{"its pod is gone", true, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "node 1 is gone: its pod was deleted"},
+		{"its storage is new", false, http.NotFound, "node 1 is gone: its agent does not know the job any more"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			training, _, agents := newTraining(t, `exec sleep 1000`)
 			started := &reports{message: "The first rank started", call: make(chan struct{})}
-			training.Log, training.Pods = slog.New(started), tc.pods
+			training.Log = slog.New(started)
+			if tc.deleted {
+				training.Clients.Kube = fake.NewClientset()
+			}
 			agents[1].Wrap(func(next http.Handler) http.Handler {
 				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if !strings.HasSuffix(r.URL.Path, "/watch") {
@@ -388,7 +376,7 @@ func TestLostNodeEndsTheTraining(t *testing.T) {
 					next.ServeHTTP(w, r.WithContext(ctx))
 				})
 			})
-			_, err := training.Run(t.Context())
+			_, err := training.Attempt(t.Context())
 			if fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), tc.want) || fail.NextOf(err) == "" {
 				t.Errorf("got %s: %v; want NodeLost with %q", fail.ReasonOf(err), err, tc.want)
 			}
@@ -428,7 +416,7 @@ func TestOverWithALostNode(t *testing.T) {
 // A launcher that fails, for example because its port is in use, has no ranks, and the other nodes are stopped after it.
 func TestLauncherFails(t *testing.T) {
 	refuse := func(context.Context, int) (net.Conn, error) { return nil, errors.New("no agent") }
-	training := &Training{Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: 2, Nodes: 2}, Nodes: nodes.Set{
+	training := &Training{Deps: Deps{Clients: &kube.Clients{}}, Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: 2, Nodes: 2}, Nodes: nodes.Set{
 		agent.NewClient(0, "", agent.Credentials{}, refuse), agent.NewClient(1, "", agent.Credentials{}, refuse),
 	}}
 	err := training.endError(t.Context(), []agent.JobStatus{{Node: 0, State: agent.Exited, Launcher: agent.Exit{Code: 1}}, {Node: 1, State: agent.Stopped, StopReason: "the launcher of node 0 ended"}}, nil)
@@ -472,7 +460,6 @@ func TestClusterPods(t *testing.T) {
 		change(p)
 		return p
 	}
-	client := agent.NewClient(1, "", agent.Credentials{}, nil)
 	for _, tc := range []struct {
 		name   string
 		change func(*corev1.Pod) // nil for no pod
@@ -486,12 +473,12 @@ func TestClusterPods(t *testing.T) {
 		{"ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, "its pod has ended"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			kube := fake.NewClientset()
+			client := fake.NewClientset()
 			if tc.change != nil {
-				kube = fake.NewClientset(pod(tc.change))
+				client = fake.NewClientset(pod(tc.change))
 			}
-			pods := &clusterPods{client: kube, namespace: "ns", name: "env", uids: map[int]types.UID{1: "one"}, hosts: map[int]string{1: "gpu-7"}}
-			err := pods.Lost(t.Context(), client)
+			training := &Training{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}}, Options: Options{Name: "env"}, uids: map[int]types.UID{1: "one"}, hosts: map[int]string{1: "gpu-7"}}
+			err := training.podLost(t.Context(), 1)
 			if tc.want == "" && err != nil || tc.want != "" && (fail.ReasonOf(err) != fail.NodeLost || !strings.Contains(err.Error(), "node 1, on Kubernetes node gpu-7, is gone: ") || !strings.Contains(err.Error(), tc.want)) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
@@ -512,8 +499,8 @@ func TestTerminationIsReportedLate(t *testing.T) {
 		events.Modify(ended)
 		return true, events, nil
 	})
-	pods := &clusterPods{client: client, namespace: "ns", name: "env"}
-	err := pods.Restarted(t.Context(), agent.NewClient(1, "", agent.Credentials{}, nil))
+	training := &Training{Deps: Deps{Clients: &kube.Clients{Kube: client, Namespace: "ns"}}, Options: Options{Name: "env"}}
+	err := training.restarted(t.Context(), 1)
 	if fail.ReasonOf(err) != fail.OutOfMemory || !strings.Contains(err.Error(), "exit code 137") {
 		t.Errorf("got %v, want %s with exit code 137", err, fail.OutOfMemory)
 	}
@@ -533,7 +520,7 @@ func TestForgedStatus(t *testing.T) {
 			}})
 		})
 	})
-	_, err := training.Run(t.Context())
+	_, err := training.Attempt(t.Context())
 	if fail.ReasonOf(err) != fail.RankFailed || !strings.Contains(err.Error(), "rank 1 on node 1 exited with 3") {
 		t.Errorf("got %v, want rank 1 on node 1", err)
 	}
@@ -551,13 +538,14 @@ func FuzzStatuses(f *testing.F) {
 	f.Add([]byte(`{"node":99,"state":"exited","ranks":[{"rank":1,"node":99,"ended":"2026-01-02T03:04:05Z","exit":{"code":3}}]}`), 2, 1)
 	f.Add([]byte(`{"state":"stopped","stopCause":"deadline","ranks":[{"rank":-1}]}`), 0, 0)
 	f.Add([]byte(`{"state":"exited","nccl":{},"ranks":[{"exit":{"signal":"SIGKILL","outOfMemory":true}}]}`), 1, 1)
+	clients := &kube.Clients{Kube: fake.NewClientset(), Namespace: "ns"}
 	f.Fuzz(func(t *testing.T, record []byte, perNode, node int) {
 		var status agent.JobStatus
 		if json.Unmarshal(record, &status) != nil {
 			return
 		}
 		node, perNode = node&1, 1+perNode&7
-		training := &Training{Log: slog.New(slog.DiscardHandler), Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: perNode, Nodes: 2}}
+		training := &Training{Deps: Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Spec: agent.JobSpec{Launcher: agent.Torchrun, RanksPerNode: perNode, Nodes: 2}}
 		refuse := func(context.Context, int) (net.Conn, error) { return nil, errors.New("no agent") }
 		for i := range 2 {
 			training.Nodes = append(training.Nodes, agent.NewClient(i, "", agent.Credentials{}, refuse))
@@ -596,7 +584,7 @@ func TestEarlierVerdict(t *testing.T) {
 			{Name: "reason", Value: *v1.NewStructuredValues(string(reason))}, {Name: "message", Value: *v1.NewStructuredValues("training: rank 3")}, {Name: "metrics", Value: *v1.NewStructuredValues(`{"step":7}`)}}}}}
 		clients := &kube.Clients{Kube: fake.NewClientset(), Tekton: tektonfake.NewSimpleClientset(task), Namespace: "ns"}
 		out := &buffer{}
-		a := attempt{Deps: Deps{Clients: clients, Log: step.TextLog(out)}, Options: Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+		a := Training{Deps: Deps{Clients: clients, Log: step.TextLog(out)}, Options: Options{Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 		result, err := a.earlier(t.Context())
 		if want != "" && (!step.Printed(err) || !strings.HasSuffix(out.String(), fmt.Sprintf("the failure of the first attempt is final, %s: training: rank 3\n", want))) {
 			t.Errorf("after %q: %q and %v, want one line that repeats the failure", reason, out, err)
@@ -612,12 +600,12 @@ func TestVerdictOutlivesThePod(t *testing.T) {
 	held := func() *coordinationv1.Lease {
 		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env", Annotations: map[string]string{lease.HolderKind: "PipelineRun"}}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
 	}
-	of := func(objects ...runtime.Object) *attempt {
+	of := func(objects ...runtime.Object) *Training {
 		clients := &kube.Clients{Kube: fake.NewClientset(objects...), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
-		return &attempt{Deps: Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+		return &Training{Deps: Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
 	}
 	gone, result := fail.Becausef(fail.NodeLost, "training: node 1 is gone"), Result{Metrics: `{"step":7}`}
-	check := func(name string, a *attempt, want fail.Reason) {
+	check := func(name string, a *Training, want fail.Reason) {
 		t.Helper()
 		again, err := a.earlier(t.Context())
 		if want == "" && err != nil || want != "" && (fail.ReasonOf(err) != want || err.Error() != gone.Error() || again.Metrics != result.Metrics) {
@@ -646,12 +634,12 @@ func TestLostEnvironment(t *testing.T) {
 	training, out, agents := newTraining(t, `trap 'exit 143' TERM; echo holds; while :; do sleep 0.05; done`)
 	held := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "env"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("uid")}}
 	clients := &kube.Clients{Kube: fake.NewClientset(held), Tekton: tektonfake.NewSimpleClientset(), Namespace: "ns"}
-	a := &attempt{Deps: Deps{Clients: clients, Log: slog.New(slog.DiscardHandler)}, Options: Options{Name: "env", Run: run.Flags{Name: "run", UID: "uid", Task: "train"}}}
+	training.Clients, training.Options.Run = clients, run.Flags{Name: "run", UID: "uid", Task: "train"}
 	ctx, lose := context.WithCancelCause(t.Context())
 	defer lose(nil)
-	go a.watchLease(ctx, lose)
+	go training.watchLease(ctx, lose)
 	ended := make(chan error, 1)
-	go func() { _, err := training.Run(ctx); ended <- err }()
+	go func() { _, err := training.Attempt(ctx); ended <- err }()
 	for !strings.Contains(out.String(), "[0 -] holds\n") || !strings.Contains(out.String(), "[1 -] holds\n") {
 		select {
 		case err := <-ended:
@@ -665,7 +653,7 @@ func TestLostEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-ended
-	if err := a.interrupted(ctx, training); fail.ReasonOf(err) != fail.EnvironmentMissing || !strings.Contains(err.Error(), "thief") {
+	if err := training.interrupted(ctx); fail.ReasonOf(err) != fail.EnvironmentMissing || !strings.Contains(err.Error(), "thief") {
 		t.Errorf("got %v, want EnvironmentMissing, by the thief", err)
 	}
 	for _, node := range agents {
@@ -728,7 +716,7 @@ func TestArguments(t *testing.T) {
 func TestContainerRestartEndsTheTraining(t *testing.T) {
 	training, out, agents := newTraining(t, `echo up; exec sleep 1000`)
 	ended := make(chan error, 1)
-	go func() { _, err := training.Run(t.Context()); ended <- err }()
+	go func() { _, err := training.Attempt(t.Context()); ended <- err }()
 	for !strings.Contains(out.String(), "[1 -] up\n") {
 		select {
 		case err := <-ended:

@@ -184,13 +184,13 @@ func measure(b *testing.B, count int, launcher agent.Launcher) (all []measuremen
 	check(b, err)
 	began = time.Now()
 	of.Task = "teardown"
-	result, err := teardown.Run(ctx, teardown.Deps{Clients: clients, Log: log}, teardown.Options{Run: of, Name: "env", Timeout: time.Minute})
+	written, err := teardown.Run(ctx, teardown.Deps{Clients: clients, Log: log}, teardown.Options{Run: of, Name: "env", Timeout: time.Minute})
 	check(b, err)
 	add("teardown, s", time.Since(began).Seconds())
 	requests("teardown")
 	config, err := api.CoreV1().ConfigMaps("ns").Get(ctx, receipt.Name("run"), metav1.GetOptions{})
 	check(b, err)
-	if got := result.Receipt.Cause; got == nil || got.Node != count-1 {
+	if got := written.Cause; got == nil || got.Node != count-1 {
 		b.Errorf("the receipt's cause is %v, want node %d", got, count-1)
 	}
 	size := 0

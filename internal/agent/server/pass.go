@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -66,22 +67,12 @@ func (s *Server) pullTree(w http.ResponseWriter, r *http.Request) error {
 	defer peer.Close()
 	ctx, cancel := context.WithTimeout(r.Context(), passTime)
 	defer cancel()
-	silence := time.AfterFunc(silentTime, cancel)
-	defer silence.Stop()
+	ctx, heard, stop := agent.WithSilence(ctx, silentTime)
+	defer stop()
 	body, err := peer.TreeContents(ctx, hash(r), missing)
 	if err != nil {
 		return fail.Because(fail.SyncFailed, fmt.Errorf("pulling tree %s from node %d: %w", hash(r), request.From, err))
 	}
 	defer body.Close()
-	return s.receive(w, r, readerFunc(func(p []byte) (int, error) {
-		n, err := body.Read(p)
-		if n > 0 {
-			silence.Reset(silentTime)
-		}
-		return n, err
-	}))
+	return s.receive(w, r, io.TeeReader(body, heard))
 }
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

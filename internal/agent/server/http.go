@@ -80,12 +80,6 @@ func (s *Server) Handler() http.Handler {
 	return mux
 }
 
-func (s *Server) healthHandler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/health", func(w http.ResponseWriter, r *http.Request) { _ = s.health(w, r) })
-	return mux
-}
-
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	code := http.StatusInternalServerError
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -235,9 +229,6 @@ func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 		s.log.Warn("nvidia-smi will show all GPUs of the node.", "error", err)
 	}
 }
-
-// startServices is called once the network is set.
-func (s *Server) startServices() { s.setOnce.Do(func() { close(s.networkSet) }) }
 
 func (s *Server) workspace(w http.ResponseWriter, _ *http.Request) error {
 	return answer(w, facts.Volume(s.config.Paths.Workspace))

@@ -41,9 +41,9 @@ type Server struct {
 	services *services.Manager
 	// gpus are which GPUs the node has, nil until they were read.
 	gpus atomic.Pointer[gpuView]
-	// networkSet is closed once the node's network is set, or if nothing has to be set.
-	networkSet chan struct{}
-	setOnce    sync.Once
+	// networkSet is closed by startServices, once the node's network is set, or if nothing has to be set.
+	networkSet    chan struct{}
+	startServices func()
 	// passing has a value for each agent that reads a tree here.
 	passing chan struct{}
 	// turn holds one value while a client has the turn at the network between the nodes.
@@ -71,6 +71,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 		config: config, log: log, started: time.Now().UTC(), instance: rand.Text(), trees: trees, jobs: js, shells: newShells(),
 		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed), turn: make(chan struct{}, 1),
 	}
+	s.startServices = sync.OnceFunc(func() { close(s.networkSet) })
 	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
 		s.startServices()
 	}
@@ -121,13 +122,19 @@ func (s *Server) front(handler http.Handler, config *tls.Config) *http.Server {
 
 // ServeOn is Serve on open listeners and on the socket.
 func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
-	mounted := &certificates{dir: s.config.Paths.tls()}
-	config, err := mounted.current(nil)
+	// For every connection: the mounted Secret may change.
+	current := func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		credentials, err := agent.ReadCredentials(s.config.Paths.tls())
+		if err != nil {
+			return nil, fmt.Errorf("reading the node's certificate: %w", err)
+		}
+		return credentials.ServerTLS(), nil
+	}
+	config, err := current(nil)
 	if err != nil {
 		return err
 	}
-	config = config.Clone()
-	config.GetConfigForClient = mounted.current
+	config.GetConfigForClient = current
 	socket := s.config.Paths.socket()
 	if err := os.MkdirAll(filepath.Dir(socket), 0o2775); err != nil {
 		return err
@@ -145,7 +152,8 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	}
 	server := s.front(handler, config)
 	// The socket is for the readiness probe.
-	probe := &http.Server{Handler: s.healthHandler(), ReadHeaderTimeout: 30 * time.Second}
+	health := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = s.health(w, r) })
+	probe := &http.Server{Handler: health, ReadHeaderTimeout: 30 * time.Second}
 	failed := make(chan error, len(listeners)+1)
 	for _, listener := range listeners {
 		go func() { failed <- server.Serve(tls.NewListener(connlimit.New(listener, connlimit.Unproven), config)) }()
@@ -176,34 +184,6 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	err = errors.Join(server.Close(), probe.Close())
 	s.background.Wait()
 	return err
-}
-
-// certificates reads the mounted Secret whenever it changes.
-type certificates struct {
-	dir string
-
-	mu     sync.Mutex
-	at     time.Time
-	config *tls.Config
-}
-
-func (c *certificates) current(*tls.ClientHelloInfo) (*tls.Config, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	info, err := os.Stat(filepath.Join(c.dir, "tls.crt"))
-	if err != nil {
-		return nil, fmt.Errorf("reading the node's certificate: %w", err)
-	}
-	if c.config != nil && info.ModTime().Equal(c.at) {
-		return c.config, nil
-	}
-	credentials, err := agent.ReadCredentials(c.dir)
-	if err != nil {
-		return nil, fmt.Errorf("reading the node's certificate: %w", err)
-	}
-	c.at = info.ModTime()
-	c.config = credentials.ServerTLS()
-	return c.config, nil
 }
 
 // untilIdle returns a context that ends when no request has begun for bound. A request in progress does not count: its peer

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // FindProgram looks a program up in path, the PATH of the process to start. Its error wraps fs.ErrNotExist.
@@ -16,4 +17,14 @@ func FindProgram(name, path string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("finding %s: %w", name, fs.ErrNotExist)
+}
+
+// Variable looks up a variable in environ, which has the form of os.Environ.
+func Variable(environ []string, name string) (value string, set bool) {
+	for _, entry := range environ {
+		if value, set = strings.CutPrefix(entry, name+"="); set {
+			return value, true
+		}
+	}
+	return "", false
 }

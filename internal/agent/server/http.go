@@ -206,7 +206,7 @@ func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 	if err != nil {
 		return // provision refuses GPUs that cannot be read
 	}
-	level, _ := lookup(s.config.Environ, nccl.P2PLevel)
+	level, _ := agent.Variable(s.config.Environ, nccl.P2PLevel)
 	if network.Set[nccl.P2PLevel] == "" && nccl.UnsetP2P(level, len(view.gpus), view.nvLink == rdma.Yes) {
 		network.Unset = append(network.Unset, nccl.P2PLevel)
 	}

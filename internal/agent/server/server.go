@@ -72,7 +72,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed), turn: make(chan struct{}, 1),
 	}
 	s.startServices = sync.OnceFunc(func() { close(s.networkSet) })
-	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
+	if mode, _ := agent.Variable(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
 		s.startServices()
 	}
 	if config.Node == 0 {

@@ -26,9 +26,9 @@ import (
 const (
 	// stackTime is how long the agent watches what a rank uses.
 	stackTime = 2 * time.Second
-	// spyTime and spyOutput bound a py-spy.
+	// spyTime bounds a py-spy, and maxOutput what it and the reader of flight records print, in bytes.
 	spyTime   = 10 * time.Second
-	spyOutput = 4 << 20
+	maxOutput = 4 << 20
 	// spies is how many py-spy run at the same time.
 	spies = 8
 	// maxThreads bounds the threads of a rank in the record.
@@ -208,27 +208,35 @@ func dump(ctx context.Context, spy string, pid int) (threads []pythonThread, err
 	ctx, cancel := context.WithTimeout(ctx, spyTime)
 	defer cancel()
 	for range 3 {
-		command := exec.CommandContext(ctx, spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", strconv.Itoa(pid))
-		command.WaitDelay = time.Second
-		var problem bytes.Buffer
-		output := &limitedBuffer{}
-		command.Stdout, command.Stderr = output, &problem
-		if err = command.Run(); err == nil {
-			err = json.Unmarshal(output.Bytes(), &threads)
-		}
-		if err == nil {
+		if err = runJSON(ctx, &threads, spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", strconv.Itoa(pid)); err == nil {
 			return threads, nil
 		}
-		err = fmt.Errorf("running py-spy: %w: %s", err, humanize.OneLine(problem.String(), 300))
 	}
 	return nil, err
 }
 
-type limitedBuffer struct{ bytes.Buffer }
+// runJSON runs a program, and decodes what it prints.
+func runJSON(ctx context.Context, value any, program string, args ...string) error {
+	var output, problem boundedOutput
+	command := exec.CommandContext(ctx, program, args...)
+	command.Stdout, command.Stderr, command.WaitDelay = &output, &problem, time.Second
+	err := command.Run()
+	if err == nil {
+		err = json.Unmarshal(output, value)
+	}
+	if err != nil {
+		return fmt.Errorf("running %s: %w: %s", filepath.Base(program), err, humanize.OneLine(string(problem), 300))
+	}
+	return nil
+}
 
-func (l *limitedBuffer) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > spyOutput {
+// boundedOutput takes at most maxOutput bytes.
+type boundedOutput []byte
+
+func (b *boundedOutput) Write(p []byte) (int, error) {
+	if len(*b)+len(p) > maxOutput {
 		return 0, errors.New("it prints too much")
 	}
-	return l.Buffer.Write(p)
+	*b = append(*b, p...)
+	return len(p), nil
 }

@@ -153,7 +153,9 @@ func serve(environ []string, stdout io.Writer) error {
 }
 
 func ready(socket string) error {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", socket) }
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dial}}
 	response, err := client.Get("http://agent/v1/health")
 	if err != nil {

@@ -63,7 +63,7 @@ func (s *Server) Handler() http.Handler {
 	handle("GET /v1/trees/current", s.currentTree)
 	handle("GET /v1/trees/{hash}", s.tree)
 	handle("POST /v1/trees/{hash}", s.planTree)
-	handle("PUT /v1/trees/{hash}/content", s.receiveTree)
+	handle("PUT /v1/trees/{hash}/content", func(w http.ResponseWriter, r *http.Request) error { return s.receive(w, r, r.Body) })
 	handle("POST /v1/trees/{hash}/pull", s.pullTree)
 	handle("POST /v1/trees/{hash}/switch", s.switchTree)
 	handle("POST /v1/checkpoints", s.checkpoints)
@@ -303,10 +303,6 @@ func (s *Server) planTree(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return answer(w, agent.TreePlan{Present: present, Missing: missing})
-}
-
-func (s *Server) receiveTree(w http.ResponseWriter, r *http.Request) error {
-	return s.receive(w, r, r.Body)
 }
 
 func (s *Server) receive(w http.ResponseWriter, r *http.Request, body io.Reader) error {

@@ -170,23 +170,6 @@ func nearby(dir, script string) string {
 // interpreter and -u.
 const scriptAt = 2
 
-// checkDebug validates the request for a debugger.
-func checkDebug(spec agent.JobSpec) (problems []error) {
-	if spec.DebugRank == nil {
-		return nil
-	}
-	if spec.Launcher == agent.Command {
-		problems = append(problems, fmt.Errorf("debugRank: %d: launcher command starts programs and no ranks; want deepspeed or torchrun", *spec.DebugRank))
-	}
-	if last := spec.Nodes*spec.RanksPerNode - 1; *spec.DebugRank < 0 || *spec.DebugRank > last {
-		problems = append(problems, fmt.Errorf("debugRank: %d: the job has ranks 0 to %d", *spec.DebugRank, last))
-	}
-	if filepath.Ext(spec.Script) != ".py" {
-		problems = append(problems, fmt.Errorf("debugRank: %d: script %q does not end in .py", *spec.DebugRank, spec.Script))
-	}
-	return problems
-}
-
 // debug makes one rank wait for a debugger, and the others for that rank.
 func (c Config) debug(spec agent.JobSpec, python string, l launch) error {
 	if slices.Contains(l.ranks, *spec.DebugRank) {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -54,12 +53,12 @@ func (p *processes) members() []int {
 
 // environOf is the environment of a process, with a zero byte before and behind each variable.
 func environOf(pid int) []byte {
-	environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-	if err != nil {
-		return nil
-	}
+	environ, _ := os.ReadFile(proc(pid, "environ"))
 	return append([]byte{0}, environ...)
 }
+
+// proc is the path of a file of a process.
+func proc(pid int, file string) string { return fmt.Sprintf("/proc/%d/%s", pid, file) }
 
 // descendants of a process, none of process 0.
 func descendants(all []process, of int) map[int]bool {
@@ -80,8 +79,6 @@ func descendants(all []process, of int) map[int]bool {
 
 type process struct {
 	pid, parent int
-	// state is the kernel's letter.
-	state string
 	// dead is one that its parent has not collected.
 	dead bool
 	// cpu is the processor time that it has used.
@@ -89,24 +86,19 @@ type process struct {
 }
 
 func processTable() (all []process) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
+	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		if found, ok := readProcess(pid); ok {
-			all = append(all, found)
+		if pid, err := strconv.Atoi(entry.Name()); err == nil {
+			if found, ok := readProcess(pid); ok {
+				all = append(all, found)
+			}
 		}
 	}
 	return all
 }
 
 func readProcess(pid int) (found process, ok bool) {
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	stat, err := os.ReadFile(proc(pid, "stat"))
 	if err != nil {
 		return found, false
 	}
@@ -122,9 +114,7 @@ func readProcess(pid int) (found process, ok bool) {
 	}
 	// A tick is 10 ms for programs, whatever the kernel counts in.
 	const tick = 10 * time.Millisecond
-	found = process{pid: pid, parent: number(1), state: string(fields[0]), cpu: time.Duration(number(utime)+number(stime)) * tick}
-	found.dead = found.state == "Z"
-	return found, true
+	return process{pid: pid, parent: number(1), dead: fields[0][0] == 'Z', cpu: time.Duration(number(utime)+number(stime)) * tick}, true
 }
 
 func (p *processes) signal(s syscall.Signal) (count int) {

@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -50,15 +48,10 @@ func (j *job) withArrivals(ranks []agent.RankStatus) []agent.RankStatus {
 
 // best is the furthest that a socket of the process is.
 func best(pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous) {
-	folder := filepath.Join("/proc", strconv.Itoa(pid), "fd")
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		return 0
-	}
+	entries, _ := os.ReadDir(proc(pid, "fd"))
 	for _, entry := range entries {
-		if target, err := os.Readlink(filepath.Join(folder, entry.Name())); err == nil {
-			state = max(state, sockets[target])
-		}
+		target, _ := os.Readlink(proc(pid, "fd/"+entry.Name()))
+		state = max(state, sockets[target])
 	}
 	return state
 }

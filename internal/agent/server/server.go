@@ -63,12 +63,8 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	js, err := openJobs(config, log, trees)
-	if err != nil {
-		return nil, err
-	}
 	s := &Server{
-		config: config, log: log, started: time.Now().UTC(), instance: rand.Text(), trees: trees, jobs: js, shells: newShells(),
+		config: config, log: log, started: time.Now().UTC(), instance: rand.Text(), trees: trees, jobs: openJobs(config, log, trees), shells: newShells(),
 		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed), turn: make(chan struct{}, 1),
 	}
 	s.startServices = sync.OnceFunc(func() { close(s.networkSet) })

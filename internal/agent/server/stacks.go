@@ -107,7 +107,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 	if doing.Problem != "" {
 		fmt.Fprintf(&text, "no stacks of Python: %s; a rank that is stopped for a hang prints them at the end of rank-%d.log\n", doing.Problem, rank.Rank)
 	}
-	folder, _ := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
+	folder, _ := os.Readlink(proc(pid, "cwd"))
 	for _, t := range threads {
 		fmt.Fprintf(&text, "\nthread %d %q\n", t.ID, t.Name)
 		for i, f := range t.Frames {
@@ -119,7 +119,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 		}
 	}
 	text.WriteString("\nthreads, as the kernel has them:\n")
-	tasks, _ := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	tasks, _ := os.ReadDir(proc(pid, "task"))
 	for _, task := range tasks[:min(len(tasks), maxThreads)] {
 		tid, _ := strconv.Atoi(task.Name())
 		t := readThread(pid, tid)
@@ -134,11 +134,9 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 // pythonOf is the process of a rank that runs Python, or else the rank's own, and the rank's process with its descendants: a rank
 // may be a shell that runs Python.
 func pythonOf(pid int) (python int, tree []int) {
-	tree = []int{pid}
-	below := descendants(processTable(), pid)
-	tree = append(tree, slices.Sorted(maps.Keys(below))...)
+	tree = append([]int{pid}, slices.Sorted(maps.Keys(descendants(processTable(), pid)))...)
 	for _, p := range tree {
-		program, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(p), "exe"))
+		program, err := os.Readlink(proc(p, "exe"))
 		if err == nil && strings.HasPrefix(filepath.Base(program), "python") {
 			return p, tree
 		}
@@ -155,10 +153,7 @@ func used(pid int, tree []int) (own, others time.Duration, io agent.Bytes) {
 		} else {
 			others += found.cpu
 		}
-		content, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p), "io"))
-		if err != nil {
-			continue
-		}
+		content, _ := os.ReadFile(proc(p, "io"))
 		for line := range strings.Lines(string(content)) {
 			// read_bytes has what is read through mappings, rchar what comes from the cache.
 			if key, value, _ := strings.Cut(strings.TrimSpace(line), ": "); slices.Contains([]string{"rchar", "wchar", "read_bytes"}, key) {
@@ -176,7 +171,7 @@ type kernelThread struct{ name, state, waits, stack string }
 // readThread reads what this user may see of a thread; only root may see its stack.
 func readThread(pid, tid int) (t kernelThread) {
 	read := func(file string) string {
-		content, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "task", strconv.Itoa(tid), file))
+		content, _ := os.ReadFile(proc(pid, fmt.Sprintf("task/%d/%s", tid, file)))
 		return string(content)
 	}
 	t.name = strings.TrimSpace(read("comm"))

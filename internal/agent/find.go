@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -17,6 +18,15 @@ func FindProgram(name, path string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("finding %s: %w", name, fs.ErrNotExist)
+}
+
+// Environ returns variables in the form of os.Environ, sorted.
+func Environ(variables map[string]string) (environ []string) {
+	for name, value := range variables {
+		environ = append(environ, name+"="+value)
+	}
+	slices.Sort(environ)
+	return environ
 }
 
 // Variable looks up a variable in environ, which has the form of os.Environ.

@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -136,18 +135,8 @@ func (c Config) linkSMI() error {
 	return nil
 }
 
-// list returns the environment as processes take it, sorted.
-func list(environment map[string]string) []string {
-	var result []string
-	for key, value := range environment {
-		result = append(result, key+"="+value)
-	}
-	slices.Sort(result)
-	return result
-}
-
 // ShellEnvironment is what `mlenv-agent exec` gives a shell.
-func (c Config) ShellEnvironment() []string { return list(c.environment()) }
+func (c Config) ShellEnvironment() []string { return agent.Environ(c.environment()) }
 
 // serviceOptions give services the environment of shells.
 func (c Config) serviceOptions() services.Options {

@@ -202,7 +202,7 @@ func (js *jobs) stopAll(reason string, grace time.Duration) {
 		j.stop(agent.Stop{Cause: agent.StopContainer, Reason: reason, Grace: grace})
 	}
 	for _, j := range live {
-		<-j.over
+		<-j.alive.Done()
 	}
 }
 

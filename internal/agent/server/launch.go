@@ -25,15 +25,14 @@ import (
 
 // launch is the supervisor's command line, which starts a node's ranks.
 type launch struct {
-	args  []string
-	env   map[string]string
-	dir   string
-	ranks []int
+	args []string
+	env  map[string]string
+	dir  string
 }
 
 // plan makes the launch of a job on this node.
 func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) (launch, error) {
-	l := launch{dir: dir, ranks: spec.Ranks(c.Node)}
+	l := launch{dir: dir}
 	port := cmp.Or(spec.MasterPort, agent.MasterPort)
 	world := agent.World{Master: c.Host(0), Port: port, Nodes: spec.Nodes, RanksPerNode: spec.RanksPerNode}
 	l.env = c.environment(spec.Env, spec.SecretEnv, world.Variables(), map[string]string{
@@ -146,7 +145,7 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 func nearby(dir, script string) string {
 	folder := filepath.Dir(filepath.Join(dir, script))
 	entries, err := os.ReadDir(folder)
-	for err != nil && folder != dir && len(folder) > len(dir) {
+	for err != nil && len(folder) > len(dir) {
 		folder = filepath.Dir(folder)
 		entries, err = os.ReadDir(folder)
 	}
@@ -172,9 +171,9 @@ const scriptAt = 2
 
 // debug makes one rank wait for a debugger, and the others for that rank.
 func (c Config) debug(spec agent.JobSpec, python string, l launch) error {
-	if slices.Contains(l.ranks, *spec.DebugRank) {
+	if slices.Contains(spec.Ranks(c.Node), *spec.DebugRank) {
 		find := exec.Command(python, "-c", "import debugpy")
-		find.Dir, find.Env = l.dir, list(l.env)
+		find.Dir, find.Env = l.dir, agent.Environ(l.env)
 		if output, err := find.CombinedOutput(); err != nil {
 			return fail.Advise(fail.Becausef(fail.InvalidInput, "starting the job: rank %d cannot wait for a debugger: %s has no debugpy: %w: %s", *spec.DebugRank, python, err, output),
 				"add debugpy to the requirements file that the param requirements names, or to the image")

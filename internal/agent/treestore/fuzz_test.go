@@ -56,7 +56,7 @@ func FuzzManifest(f *testing.F) {
 			}
 		}
 		w := newWorkspace(t)
-		if err := w.saveManifest(m.Hash(), m); err != nil {
+		if err := w.replaceJSON(m.Hash(), manifestSuffix, m); err != nil {
 			t.Fatal(err)
 		}
 		if again, err := w.manifest(m.Hash()); err != nil || again.Hash() != m.Hash() {

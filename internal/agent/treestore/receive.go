@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -26,13 +25,7 @@ const small = 256 << 10
 // again and send the rest. Receive repairs a tree that programs changed, and moves their files to HASH.changed-TIME. It returns
 // the files and bytes of the whole tree.
 func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) (files int, size int64, err error) {
-	if files, size, err = s.receive(ctx, hash, body); err != nil {
-		return 0, 0, fail.Becausef(fail.SyncFailed, "receiving tree %s: %w", hash, err)
-	}
-	return files, size, nil
-}
-
-func (s *Store) receive(ctx context.Context, hash tree.Digest, body io.Reader) (files int, size int64, err error) {
+	defer syncFailed(&err, "receiving tree %s", hash)
 	m, err := s.manifest(hash)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, errors.New("it was not planned here")
@@ -132,15 +125,11 @@ func (s *Store) dropKept(st *stage) error {
 	}
 	sizes := st.Sizes()
 	for _, k := range kept {
-		content := tree.Digest(k.Name())
-		if _, ok := sizes[content]; !ok {
-			continue
-		}
-		if err := removeFile(s.kept(content)); err != nil {
-			return err
+		if _, ok := sizes[tree.Digest(k.Name())]; ok {
+			err = errors.Join(err, removeFile(s.kept(tree.Digest(k.Name()))))
 		}
 	}
-	return nil
+	return err
 }
 
 // land gives a complete tree its name. If a folder has that name, another transfer was first or the tree is broken: land replaces

@@ -159,13 +159,13 @@ func (s *Store) replace(path string, content []byte) error {
 	return claimfile.Replace(path, filepath.Join(s.root, stagingFolder), content)
 }
 
-// saveManifest precedes the transfer of the tree.
-func (s *Store) saveManifest(hash tree.Digest, m tree.Manifest) error {
-	content, err := json.Marshal(m)
+// replaceJSON replaces the file of a tree.
+func (s *Store) replaceJSON(hash tree.Digest, suffix string, value any) error {
+	content, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	return s.replace(s.sibling(hash, manifestSuffix), content)
+	return s.replace(s.sibling(hash, suffix), content)
 }
 
 // manifest reads a saved manifest, and trusts it no more than the network.
@@ -218,4 +218,11 @@ func (s *Store) lock() (unlock func(), err error) {
 		f.Close()
 		s.mu.Unlock()
 	}, nil
+}
+
+// syncFailed adds the reason and what failed to an error, if there is one.
+func syncFailed(err *error, format string, args ...any) {
+	if *err != nil {
+		*err = fail.Becausef(fail.SyncFailed, format+": %w", append(args, *err)...)
+	}
 }

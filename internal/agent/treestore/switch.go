@@ -2,7 +2,6 @@ package treestore
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -44,11 +43,7 @@ func (s *Store) switchTo(dir string, hash tree.Digest, venv string, previous tre
 		about.Venvs = map[string]string{}
 	}
 	about.Venv, about.Venvs[s.linkName()], about.Switched = venv, venv, time.Now().UTC()
-	content, err := json.Marshal(about)
-	if err != nil {
-		return err
-	}
-	if err := s.replace(s.sibling(hash, metaSuffix), content); err != nil {
+	if err := s.replaceJSON(hash, metaSuffix, about); err != nil {
 		return err
 	}
 	target, err := filepath.Rel(filepath.Dir(s.current), dir)

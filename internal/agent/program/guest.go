@@ -65,14 +65,11 @@ func serveGuest(config server.Config, stdout io.Writer) error {
 		return fmt.Errorf("adopting orphans: %w", err)
 	}
 	defer func() {
-		const patience = 5 * time.Second
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		server.EndChildren(ctx)
 	}()
-	reaping, stopReaping := context.WithCancel(ctx)
-	defer stopReaping()
-	go server.Reap(reaping)
+	go server.Reap(ctx)
 	// The reader of stdout may be gone, and writing to a closed pipe would end the agent.
 	log, err := os.OpenFile(filepath.Join(config.Paths.Home, "agent.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

@@ -35,7 +35,7 @@ func (j *job) dumpUnread(ctx context.Context) {
 		}
 	}
 	for _, pid := range ending {
-		for found, ok := readProcess(pid); ok && !found.dead && pause(ctx); found, ok = readProcess(pid) {
+		for found, ok := readProcess(pid); ok && !found.dead && pause(ctx, briefly); found, ok = readProcess(pid) {
 		}
 	}
 }

@@ -128,7 +128,7 @@ func (p *processes) signal(s syscall.Signal) (count int) {
 
 // terminate sends SIGTERM, as soon as there is a process: the supervisor of a new job may not have started the launcher.
 func (p *processes) terminate(ctx context.Context) {
-	for p.signal(syscall.SIGTERM) == 0 && pause(ctx) {
+	for p.signal(syscall.SIGTERM) == 0 && pause(ctx, briefly) {
 	}
 }
 
@@ -138,27 +138,26 @@ const supervisorTime = 5 * time.Second
 // kill sends SIGKILL until no process is left: one may be forking. The supervisor then ends by itself, and reports how the
 // launcher ended, unless a process of the job has stopped it, with SIGSTOP or as a debugger.
 func (p *processes) kill(ctx context.Context) {
-	for p.signal(syscall.SIGKILL) > 0 && pause(ctx) {
+	for p.signal(syscall.SIGKILL) > 0 && pause(ctx, briefly) {
 	}
 	supervisor := int(p.supervisor.Load())
 	if supervisor == 0 || syscall.Kill(supervisor, syscall.SIGCONT) != nil {
 		return
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(supervisorTime):
-		if p.supervisor.CompareAndSwap(int64(supervisor), 0) {
-			_ = syscall.Kill(supervisor, syscall.SIGKILL)
-		}
+	if pause(ctx, supervisorTime) && p.supervisor.CompareAndSwap(int64(supervisor), 0) {
+		_ = syscall.Kill(supervisor, syscall.SIGKILL)
 	}
 }
 
-// pause waits a moment; it is false once ctx is done.
-func pause(ctx context.Context) bool {
+// briefly is the pause between two looks at processes.
+const briefly = 20 * time.Millisecond
+
+// pause waits; it is false once ctx is done.
+func pause(ctx context.Context, duration time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(20 * time.Millisecond):
+	case <-time.After(duration):
 		return true
 	}
 }
@@ -170,33 +169,22 @@ func Reap(ctx context.Context) {
 	signal.Notify(ended, syscall.SIGCHLD)
 	defer signal.Stop(ended)
 	const patience = 3 * time.Second
-	seen := map[int]bool{}
-	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ended:
-			if again == nil {
-				again = time.After(patience)
-			}
-		case <-again:
-			again = nil
-			dead := map[int]bool{}
-			for _, child := range children() {
-				switch {
-				case !child.dead:
-				case seen[child.pid]:
-					_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
-				default:
-					dead[child.pid] = true
-				}
-			}
-			if seen = dead; len(dead) > 0 {
-				again = time.After(patience)
+		}
+		for dead := deadChildren(); len(dead) > 0 && pause(ctx, patience); dead = deadChildren() {
+			for _, child := range dead {
+				_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
 			}
 		}
 	}
+}
+
+func deadChildren() []process {
+	return slices.DeleteFunc(children(), func(child process) bool { return !child.dead })
 }
 
 // EndChildren kills and collects the children of this process until none is left or ctx is done. After Adopt these are all
@@ -208,7 +196,7 @@ func EndChildren(ctx context.Context) {
 			_ = syscall.Kill(child.pid, syscall.SIGKILL)
 			_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
 		}
-		if len(left) == 0 || !pause(ctx) {
+		if len(left) == 0 || !pause(ctx, briefly) {
 			return
 		}
 	}
@@ -289,7 +277,7 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 			// A shim takes signals once it has a rank, and passes them on.
 			return len(descendants(processTable(), shim)) > 0 && syscall.Kill(shim, syscall.SIGTERM) == nil
 		})
-		if !pause(ctx) {
+		if !pause(ctx, briefly) {
 			return
 		}
 	}
@@ -300,19 +288,15 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 			_ = syscall.Kill(p.pid, syscall.SIGTERM)
 		}
 	}
-	select {
-	case <-ctx.Done():
+	if !pause(ctx, time.Until(killing)) {
 		return
-	case <-time.After(time.Until(killing)):
 	}
 	for _, shim := range shims {
 		for below := range descendants(processTable(), shim) {
 			_ = syscall.Kill(below, syscall.SIGKILL)
 		}
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(supervisorTime):
+	if pause(ctx, supervisorTime) {
 		EndChildren(ctx)
 	}
 }

@@ -90,10 +90,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 		doing.Problem = err.Error()
 		j.unread.Store(rank.Rank, true)
 	}
-	select {
-	case <-time.After(time.Until(began.Add(stackTime))):
-	case <-ctx.Done():
-	}
+	pause(ctx, time.Until(began.Add(stackTime)))
 	own, children, io := used(pid, tree)
 	took := time.Since(began)
 	doing.CPU = (own - ownBefore).Seconds() / took.Seconds()

@@ -165,9 +165,10 @@ func (f Facts) GPUFault() string {
 		return "they cannot be read: " + f.GPUProblem
 	}
 	if len(f.GPUs) < f.GPUsExpected {
-		text := fmt.Sprintf("%d can be used, want %d", len(f.GPUs), f.GPUsExpected)
-		for i, gpu := range f.GPUs {
-			text += fmt.Sprintf("%s %d (%s)", [...]string{"; there are", ","}[min(i, 1)], gpu.Index, gpu.UUID)
+		text, separator := fmt.Sprintf("%d can be used, want %d", len(f.GPUs), f.GPUsExpected), "; there are"
+		for _, gpu := range f.GPUs {
+			text += fmt.Sprintf("%s %d (%s)", separator, gpu.Index, gpu.UUID)
+			separator = ","
 		}
 		return text
 	}

@@ -46,15 +46,9 @@ func (c Config) additions() map[string]string {
 
 // interfaceOf is the interface with the address, "" for none. gloo takes one name, NCCL a list of exclusions.
 func interfaceOf(address string) string {
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		return ""
-	}
+	interfaces, _ := net.Interfaces()
 	for _, i := range interfaces {
-		addresses, err := i.Addrs()
-		if err != nil {
-			continue
-		}
+		addresses, _ := i.Addrs()
 		for _, a := range addresses {
 			if prefix, ok := a.(*net.IPNet); ok && prefix.IP.String() == address {
 				return i.Name

@@ -211,15 +211,13 @@ func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 		network.Unset = append(network.Unset, nccl.P2PLevel)
 	}
 	network.CPUs = nil
+	var uuids []string
 	for _, gpu := range view.gpus {
 		network.CPUs = append(network.CPUs, rdma.CPUsNear(rdma.Root(rdma.SysRootOf(s.config.Environ)), gpu.PCI))
+		uuids = append(uuids, gpu.UUID)
 	}
 	if !view.more {
 		return
-	}
-	var uuids []string
-	for _, gpu := range view.gpus {
-		uuids = append(uuids, gpu.UUID)
 	}
 	if network.Set == nil {
 		network.Set = map[string]string{}

@@ -63,7 +63,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]
 	}
 	python, err := agent.FindProgram("python3", l.env["PATH"])
-	if err != nil && spec.Launcher != agent.Command {
+	if err != nil && (spec.Launcher != agent.Command || filepath.Ext(spec.Script) == ".py") {
 		return l, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", l.env["PATH"])
 	}
 	process, err := c.process(spec, dir, python, l.env["PATH"])
@@ -126,9 +126,6 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 	command := []string{inTree}
 	switch filepath.Ext(script) {
 	case ".py":
-		if python == "" {
-			return nil, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", path)
-		}
 		// Python shows this name in tracebacks.
 		command = []string{python, "-u", script}
 	case ".sh":

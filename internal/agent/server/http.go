@@ -55,23 +55,23 @@ func (s *Server) Handler() http.Handler {
 	handleAll("POST /v1/trees/{hash}/contents", s.passTree)
 	handle("GET /v1/health", s.health)
 	handle("GET /v1/facts", s.facts)
-	handle("POST /v1/rdma", s.rdma)
-	handle("PUT /v1/network", s.setNetwork)
+	handle("POST /v1/rdma", reading(s.rdma))
+	handle("PUT /v1/network", reading(s.setNetwork))
 	handle("GET /v1/workspace", s.workspace)
-	handle("POST /v1/resolve", s.resolve)
+	handle("POST /v1/resolve", reading(s.resolve))
 	handle("POST /v1/turn", s.giveTurn)
 	handle("GET /v1/trees/current", s.currentTree)
 	handle("GET /v1/trees/{hash}", s.tree)
 	handle("POST /v1/trees/{hash}", s.planTree)
 	handle("PUT /v1/trees/{hash}/content", func(w http.ResponseWriter, r *http.Request) error { return s.receive(w, r, r.Body) })
-	handle("POST /v1/trees/{hash}/pull", s.pullTree)
-	handle("POST /v1/trees/{hash}/switch", s.switchTree)
-	handle("POST /v1/checkpoints", s.checkpoints)
-	handle("PUT /v1/jobs/{id}", s.startJob)
+	handle("POST /v1/trees/{hash}/pull", reading(s.pullTree))
+	handle("POST /v1/trees/{hash}/switch", reading(s.switchTree))
+	handle("POST /v1/checkpoints", reading(s.checkpoints))
+	handle("PUT /v1/jobs/{id}", reading(s.startJob))
 	handle("GET /v1/jobs/{id}", s.job)
 	handle("GET /v1/jobs/{id}/watch", s.watchJob)
 	handle("POST /v1/jobs/{id}/stacks", s.stacks)
-	handle("POST /v1/jobs/{id}/stop", s.stopJob)
+	handle("POST /v1/jobs/{id}/stop", reading(s.stopJob))
 	handle("GET /v1/jobs/{id}/logs/{name}", s.jobLog)
 	handle("PUT /v1/shells/{id}", s.keepShell)
 	handle("DELETE /v1/shells/{id}", s.endShell)
@@ -102,6 +102,17 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 func answer(w http.ResponseWriter, value any) error {
 	w.Header().Set("Content-Type", "application/json")
 	return json.NewEncoder(w).Encode(value)
+}
+
+// reading decodes the request for a handler.
+func reading[T any](f func(http.ResponseWriter, *http.Request, T) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		request, err := read[T](w, r, maxRequest)
+		if err != nil {
+			return err
+		}
+		return f(w, r, request)
+	}
 }
 
 // read decodes a request of at most so many bytes.
@@ -141,11 +152,7 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 }
 
 // rdma detects the devices at each request: ports go down, and interfaces appear late.
-func (s *Server) rdma(w http.ResponseWriter, r *http.Request) error {
-	expected, err := read[rdma.Expected](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) rdma(w http.ResponseWriter, r *http.Request, expected rdma.Expected) error {
 	sysRoot := rdma.SysRootOf(s.config.Environ)
 	options := rdma.Options{Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces, Expected: expected}
 	if view, err := s.view(r.Context()); err == nil { // facts report the error
@@ -157,11 +164,7 @@ func (s *Server) rdma(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, rdma.Detect(options))
 }
 
-func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
-	network, err := read[agent.Network](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, network agent.Network) error {
 	if err := network.Validate(); err != nil {
 		return fail.Because(fail.InvalidInput, fmt.Errorf("setting the node's network: %w", err))
 	}
@@ -249,11 +252,7 @@ func memlock() agent.Bytes {
 	return agent.Bytes(limit.Max)
 }
 
-func (s *Server) resolve(w http.ResponseWriter, r *http.Request) error {
-	names, err := read[[]string](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) resolve(w http.ResponseWriter, r *http.Request, names []string) error {
 	if len(names) > agent.MaxNodes {
 		return fail.Becausef(fail.InvalidInput, "resolving %d names: want at most %d", len(names), agent.MaxNodes)
 	}
@@ -315,11 +314,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, body io.Reader)
 	return answer(w, agent.TreeState{Hash: hash(r), Files: files, Bytes: agent.Bytes(size), Path: path})
 }
 
-func (s *Server) switchTree(w http.ResponseWriter, r *http.Request) error {
-	request, err := read[agent.Switch](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) switchTree(w http.ResponseWriter, r *http.Request, request agent.Switch) error {
 	previous, err := s.trees.Switch(hash(r), request.Venv)
 	if err != nil {
 		return err
@@ -358,11 +353,7 @@ func (s *Server) currentTree(w http.ResponseWriter, _ *http.Request) error {
 	return answer(w, state)
 }
 
-func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
-	spec, err := read[agent.JobSpec](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) startJob(w http.ResponseWriter, r *http.Request, spec agent.JobSpec) error {
 	if !spec.Deadline.IsZero() { // by this node's clock
 		spec.Deadline = spec.Deadline.Add(agent.ClockDifference(r.Header))
 	}
@@ -399,11 +390,7 @@ func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, status)
 }
 
-func (s *Server) stopJob(w http.ResponseWriter, r *http.Request) error {
-	stop, err := read[agent.Stop](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) stopJob(w http.ResponseWriter, r *http.Request, stop agent.Stop) error {
 	status, j, err := s.findJob(r)
 	if err != nil {
 		return err

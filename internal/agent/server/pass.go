@@ -48,11 +48,7 @@ func (s *Server) passTree(w http.ResponseWriter, r *http.Request) error {
 }
 
 // pullTree receives a planned tree from another agent. It trusts that agent no more than the network: Receive verifies every byte.
-func (s *Server) pullTree(w http.ResponseWriter, r *http.Request) error {
-	request, err := read[agent.Pull](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) pullTree(w http.ResponseWriter, r *http.Request, request agent.Pull) error {
 	if request.From < 0 || request.From >= s.config.Nodes || request.From == s.config.Node {
 		return fail.Becausef(fail.InvalidInput, "pulling tree %s from node %d: want another of %d nodes", hash(r), request.From, s.config.Nodes)
 	}

@@ -66,10 +66,7 @@ func (st *stage) fill(ctx context.Context, body io.Reader) error {
 func (st *stage) read(ctx context.Context, body io.Reader) error {
 	sizes := st.Sizes()
 	var writers errgroup.Group
-	buffers := make(chan *bytes.Buffer, workers)
-	for range workers {
-		buffers <- &bytes.Buffer{}
-	}
+	writers.SetLimit(workers)
 	begun := make(map[tree.Digest]bool, len(st.awaited))
 	err := tree.ReadContents(ctx, body, sizes, func(content tree.Digest, r io.Reader) error {
 		entries, awaited := st.awaited[content]
@@ -85,15 +82,11 @@ func (st *stage) read(ctx context.Context, body io.Reader) error {
 			_ = os.Link(st.path(entries[0]), st.store.kept(content))
 			return nil
 		}
-		data := <-buffers
-		data.Reset()
+		data := bytes.NewBuffer(make([]byte, 0, sizes[content]+bytes.MinRead))
 		if _, err := data.ReadFrom(r); err != nil {
 			return err
 		}
-		writers.Go(func() error {
-			defer func() { buffers <- data }()
-			return st.arrive(entries[0], data)
-		})
+		writers.Go(func() error { return st.arrive(entries[0], data) })
 		return nil
 	})
 	if err := errors.Join(err, writers.Wait()); err != nil {

@@ -106,8 +106,6 @@ type Bytes int64
 type Health struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"`
-	// Instance changes at every start of the container.
-	Instance string `json:"instance"`
 }
 
 // Endpoint is the line that a temporary agent prints.
@@ -147,8 +145,6 @@ type Facts struct {
 	// Workspace and Datasets describe the mounted claims.
 	Workspace Volume `json:"workspace"`
 	Datasets  Volume `json:"datasets"`
-	// MemlockLimit is the hard RLIMIT_MEMLOCK, -1 without limit.
-	MemlockLimit Bytes `json:"memlockLimit"`
 	// Environment is what the agent sets for every job and shell.
 	Environment map[string]string `json:"environment"`
 	// Network is the last one of PUT /v1/network, nil for none.
@@ -236,12 +232,7 @@ type Pull struct {
 
 // TreeState is the answer of GET /v1/trees/HASH, of PUT /v1/trees/HASH/content, of the pull and of the switch.
 type TreeState struct {
-	Hash  tree.Digest `json:"hash"`
-	Files int         `json:"files"`
-	Bytes Bytes       `json:"bytes"`
-	Path  string      `json:"path"`
-	// Previous is the current tree before a switch, "" for none.
-	Previous tree.Digest `json:"previous,omitempty"`
+	Hash tree.Digest `json:"hash"`
 	// Venv is the virtual environment of the current tree's jobs, "" for none.
 	Venv string `json:"venv,omitempty"`
 }

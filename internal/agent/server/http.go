@@ -124,7 +124,7 @@ func read[T any](w http.ResponseWriter, r *http.Request, most int64) (value T, e
 }
 
 func (s *Server) currentHealth() agent.Health {
-	return agent.Health{Protocol: agent.Protocol, Version: s.config.Version, Instance: s.instance}
+	return agent.Health{Protocol: agent.Protocol, Version: s.config.Version}
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
@@ -139,7 +139,7 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 		GPUsExpected: s.config.GPUs, CPUs: cpus(), MemoryLimit: memory.Limit, MemoryUsed: memory.Used, MemoryCache: memory.Cache,
 		CPUPeriods: cpu.Periods, CPUThrottled: cpu.Throttled, SharedMemory: facts.Space("/dev/shm"),
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),
-		MemlockLimit: memlock(), Environment: s.config.publicEnvironment(), Network: s.config.network(), Running: s.jobs.running(),
+		Environment: s.config.publicEnvironment(), Network: s.config.network(), Running: s.jobs.running(),
 	}
 	if s.services != nil {
 		f.Services = s.services.Status()
@@ -244,14 +244,6 @@ func cpus() int {
 	return set.Count()
 }
 
-func memlock() agent.Bytes {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Max >= 1<<63-1 {
-		return -1
-	}
-	return agent.Bytes(limit.Max)
-}
-
 func (s *Server) resolve(w http.ResponseWriter, r *http.Request, names []string) error {
 	if len(names) > agent.MaxNodes {
 		return fail.Becausef(fail.InvalidInput, "resolving %d names: want at most %d", len(names), agent.MaxNodes)
@@ -303,20 +295,14 @@ func (s *Server) planTree(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Server) receive(w http.ResponseWriter, r *http.Request, body io.Reader) error {
-	files, size, err := s.trees.Receive(r.Context(), hash(r), body)
-	if err != nil {
+	if err := s.trees.Receive(r.Context(), hash(r), body); err != nil {
 		return err
 	}
-	path, err := s.trees.Path(hash(r))
-	if err != nil {
-		return err
-	}
-	return answer(w, agent.TreeState{Hash: hash(r), Files: files, Bytes: agent.Bytes(size), Path: path})
+	return answer(w, agent.TreeState{Hash: hash(r)})
 }
 
 func (s *Server) switchTree(w http.ResponseWriter, r *http.Request, request agent.Switch) error {
-	previous, err := s.trees.Switch(hash(r), request.Venv)
-	if err != nil {
+	if err := s.trees.Switch(hash(r), request.Venv); err != nil {
 		return err
 	}
 	s.background.Go(func() {
@@ -325,28 +311,23 @@ func (s *Server) switchTree(w http.ResponseWriter, r *http.Request, request agen
 			s.log.Warn("Old trees stay.", "error", err)
 		}
 	})
-	path, err := s.trees.Path(hash(r))
-	if err != nil {
-		return err
-	}
-	return answer(w, agent.TreeState{Hash: hash(r), Path: path, Previous: previous})
+	return answer(w, agent.TreeState{Hash: hash(r)})
 }
 
 func (s *Server) tree(w http.ResponseWriter, r *http.Request) error {
-	path, err := s.trees.Path(hash(r))
+	_, err := s.trees.Path(hash(r))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("finding tree %s: %w", hash(r), fs.ErrNotExist)
 	} else if err != nil {
 		return err
 	}
-	return answer(w, agent.TreeState{Hash: hash(r), Path: path})
+	return answer(w, agent.TreeState{Hash: hash(r)})
 }
 
 func (s *Server) currentTree(w http.ResponseWriter, _ *http.Request) error {
 	state := agent.TreeState{}
 	if state.Hash, state.Venv = s.trees.Current(); state.Hash != "" {
-		var err error
-		if state.Path, err = s.trees.Path(state.Hash); err != nil {
+		if _, err := s.trees.Path(state.Hash); err != nil {
 			return err
 		}
 	}

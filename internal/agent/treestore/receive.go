@@ -22,30 +22,28 @@ const small = 256 << 10
 
 // Receive builds a planned tree from files of this node and the contents in body, as tree.WriteContents sends them. The tree gets
 // its name only when it is complete and verified. A broken transfer or a wrong byte is SyncFailed; valid contents are kept: plan
-// again and send the rest. Receive repairs a tree that programs changed, and moves their files to HASH.changed-TIME. It returns
-// the files and bytes of the whole tree.
-func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) (files int, size int64, err error) {
+// again and send the rest. Receive repairs a tree that programs changed, and moves their files to HASH.changed-TIME.
+func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) (err error) {
 	defer syncFailed(&err, "receiving tree %s", hash)
 	m, err := s.manifest(hash)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, 0, errors.New("it was not planned here")
+		return errors.New("it was not planned here")
 	}
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	st, err := s.newStage(m)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	defer os.RemoveAll(st.dir)
 	if err = st.fill(ctx, body); err == nil {
 		err = s.land(hash, st)
 	}
 	if err != nil {
-		return 0, 0, errors.Join(err, st.keepArrived())
+		return errors.Join(err, st.keepArrived())
 	}
-	files, size = m.Totals()
-	return files, size, s.dropKept(st)
+	return s.dropKept(st)
 }
 
 // fill makes the tree complete.

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -123,8 +122,6 @@ type meta struct {
 	// environments that share the root have links of their own.
 	Venv  string            `json:"venv,omitempty"`
 	Venvs map[string]string `json:"venvs,omitempty"`
-	// Switched is when the tree became current.
-	Switched time.Time `json:"switched"`
 }
 
 // Venv is the virtual environment of the last switch to the tree, "" for none.

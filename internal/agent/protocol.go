@@ -118,7 +118,6 @@ type Endpoint struct {
 // Facts is the answer of GET /v1/facts: the node and its resources.
 type Facts struct {
 	Health
-	Started time.Time `json:"started"`
 	// Node is the ordinal of the node in its environment.
 	Node           int    `json:"node"`
 	Pod            string `json:"pod"`

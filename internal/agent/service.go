@@ -1,9 +1,6 @@
 package agent
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // ServicesDir holds the environment's Secret of services as files: ServicesKey,
 // and each service's password or token under its key.
@@ -76,9 +73,8 @@ type ServiceStatus struct {
 	State ServiceState `json:"state"`
 	// Answers is true if it accepts connections.
 	Answers bool `json:"answers,omitempty"`
-	// PID and Started are those of the live process.
-	PID     int       `json:"pid,omitempty"`
-	Started time.Time `json:"started,omitzero"`
+	// PID is that of the live process.
+	PID int `json:"pid,omitempty"`
 	// Restarts counts its restarts.
 	Restarts int `json:"restarts,omitempty"`
 	// Problem is why it does not run, or how it ended last.

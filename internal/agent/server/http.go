@@ -135,7 +135,7 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 	cgroup := os.DirFS(s.config.Paths.Sys)
 	memory, cpu := facts.ReadMemory(cgroup), facts.ReadCPU(cgroup)
 	f := agent.Facts{
-		Health: s.currentHealth(), Started: s.started, Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
+		Health: s.currentHealth(), Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
 		GPUsExpected: s.config.GPUs, CPUs: cpus(), MemoryLimit: memory.Limit, MemoryUsed: memory.Used, MemoryCache: memory.Cache,
 		CPUPeriods: cpu.Periods, CPUThrottled: cpu.Throttled, SharedMemory: facts.Space("/dev/shm"),
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),

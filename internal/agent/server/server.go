@@ -28,12 +28,11 @@ import (
 
 // Server answers the protocol of package agent.
 type Server struct {
-	config  Config
-	log     *slog.Logger
-	started time.Time
-	trees   *treestore.Store
-	jobs    *jobs
-	shells  *shells
+	config Config
+	log    *slog.Logger
+	trees  *treestore.Store
+	jobs   *jobs
+	shells *shells
 	// services are node 0's, nil elsewhere.
 	services *services.Manager
 	// gpus are which GPUs the node has, nil until they were read.
@@ -61,7 +60,7 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		config: config, log: log, started: time.Now().UTC(), trees: trees, jobs: openJobs(config, log, trees), shells: newShells(),
+		config: config, log: log, trees: trees, jobs: openJobs(config, log, trees), shells: newShells(),
 		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed), turn: make(chan struct{}, 1),
 	}
 	s.startServices = sync.OnceFunc(func() { close(s.networkSet) })

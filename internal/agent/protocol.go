@@ -111,8 +111,7 @@ type Health struct {
 // Endpoint is the line that a temporary agent prints.
 type Endpoint struct {
 	// Port on loopback on which it listens.
-	Port    int    `json:"port"`
-	Version string `json:"version"`
+	Port int `json:"port"`
 }
 
 // Facts is the answer of GET /v1/facts: the node and its resources.

@@ -1,7 +1,5 @@
 package agent
 
-import "slices"
-
 // ServicesDir holds the environment's Secret of services as files: ServicesKey,
 // and each service's password or token under its key.
 const ServicesDir = Home + "/services"
@@ -41,12 +39,12 @@ func Services() []Service {
 
 // FindService returns the service of that name.
 func FindService(name string) (Service, bool) {
-	all := Services()
-	i := slices.IndexFunc(all, func(s Service) bool { return s.Name == name })
-	if i < 0 {
-		return Service{}, false
+	for _, s := range Services() {
+		if s.Name == name {
+			return s, true
+		}
 	}
-	return all[i], true
+	return Service{}, false
 }
 
 // ServiceState is the state of a service.

@@ -84,11 +84,8 @@ func serveGuest(config server.Config, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("listening on loopback: %w", err)
 	}
-	address, ok := listener.Addr().(*net.TCPAddr)
-	if !ok {
-		return fmt.Errorf("listening on loopback: %s is not a TCP address", listener.Addr())
-	}
-	if err := json.NewEncoder(stdout).Encode(agent.Endpoint{Port: address.Port, Version: config.Version}); err != nil {
+	address, _ := listener.Addr().(*net.TCPAddr) // of every listener for tcp
+	if err := json.NewEncoder(stdout).Encode(agent.Endpoint{Port: address.Port}); err != nil {
 		return err
 	}
 	return s.ServeOn(ctx, listener)

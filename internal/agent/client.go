@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -118,12 +119,12 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // Health asks whether the agent answers. An agent of another protocol is fail.AgentVersion.
 func (c *Client) Health(ctx context.Context) (Health, error) {
 	h, err := ask[Health](ctx, c, http.MethodGet, "/v1/health", nil)
-	return h, errors.Join(err, c.sameProtocol(h, err))
+	return h, cmp.Or(err, c.sameProtocol(h))
 }
 
-func (c *Client) sameProtocol(h Health, err error) error {
-	if err != nil || h.Protocol == Protocol {
-		return nil //nolint:nilerr // the caller joins err itself
+func (c *Client) sameProtocol(h Health) error {
+	if h.Protocol == Protocol {
+		return nil
 	}
 	return fail.Advise(fail.Becausef(fail.AgentVersion, "talking to the agent of node %d: it speaks protocol %d (version %s), this program %d",
 		c.node, h.Protocol, short(h.Version), Protocol),
@@ -134,7 +135,7 @@ func (c *Client) sameProtocol(h Health, err error) error {
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	f, err := ask[Facts](ctx, c, http.MethodGet, "/v1/facts", nil)
 	f.Confine(c.node)
-	return f, errors.Join(err, c.sameProtocol(f.Health, err))
+	return f, cmp.Or(err, c.sameProtocol(f.Health))
 }
 
 // RDMA returns the RDMA devices of the node and their state. expected is the cluster file's.
@@ -164,22 +165,20 @@ func (c *Client) Turn(ctx context.Context, limit time.Duration) (release func(),
 	ctx, cancel := context.WithCancel(ctx)
 	tooLong := time.AfterFunc(limit, cancel)
 	defer tooLong.Stop()
-	response, err := c.request(ctx, http.MethodPost, "/v1/turn", "", nil) //nolint:bodyclose // release closes it
+	body, err := c.stream(ctx, http.MethodPost, "/v1/turn", nil)
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	return func() {
 		cancel()
-		response.Body.Close()
+		body.Close()
 	}, nil
 }
 
 // SendTree streams the missing contents, as tree.WriteContents writes them.
 func (c *Client) SendTree(ctx context.Context, hash tree.Digest, contents io.Reader) (TreeState, error) {
-	var s TreeState
-	err := c.do(ctx, http.MethodPut, "/v1/trees/"+string(hash)+"/content", "application/zstd", contents, &s)
-	return s, err
+	return ask[TreeState](ctx, c, http.MethodPut, "/v1/trees/"+string(hash)+"/content", contents)
 }
 
 // PullTree has the node receive the contents that it misses of a planned tree from another node. An error of reason SyncFailed may be
@@ -190,15 +189,7 @@ func (c *Client) PullTree(ctx context.Context, hash tree.Digest, from int) (Tree
 
 // TreeContents reads contents of a tree that the node holds, as tree.WriteContents writes them. An agent may ask it, too.
 func (c *Client) TreeContents(ctx context.Context, hash tree.Digest, contents []tree.Digest) (io.ReadCloser, error) {
-	list, err := json.Marshal(contents)
-	if err != nil {
-		return nil, err
-	}
-	response, err := c.request(ctx, http.MethodPost, "/v1/trees/"+string(hash)+"/contents", "application/json", bytes.NewReader(list))
-	if err != nil {
-		return nil, err
-	}
-	return response.Body, nil
+	return c.stream(ctx, http.MethodPost, "/v1/trees/"+string(hash)+"/contents", contents)
 }
 
 // SwitchTree makes a tree the current one.
@@ -255,7 +246,7 @@ func (c *Client) confine(s *JobStatus, id string) error {
 // WatchJob calls each for the job's status now and after every change, until the
 // job is over (nil), each fails, or the connection does.
 func (c *Client) WatchJob(ctx context.Context, id string, each func(JobStatus) error) error {
-	body, err := c.stream(ctx, jobPath(id)+"/watch")
+	body, err := c.stream(ctx, http.MethodGet, jobPath(id)+"/watch", nil)
 	if err != nil {
 		return err
 	}
@@ -282,23 +273,23 @@ func (c *Client) WatchJob(ctx context.Context, id string, each func(JobStatus) e
 // the log is complete. After an error other than io.EOF, read again from the last offset.
 func (c *Client) Log(ctx context.Context, id, name string, offset int64, follow bool) (io.ReadCloser, error) {
 	query := url.Values{"offset": {strconv.FormatInt(offset, 10)}, "follow": {strconv.FormatBool(follow)}}
-	return c.stream(ctx, jobPath(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode())
+	return c.stream(ctx, http.MethodGet, jobPath(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode(), nil)
 }
 
 // LogEnd reads the last bytes of a log, at most so many. An agent of an earlier version sends all of it.
 func (c *Client) LogEnd(ctx context.Context, id, name string, most int64) (io.ReadCloser, error) {
 	query := url.Values{"offset": {"0"}, "end": {strconv.FormatInt(most, 10)}}
-	return c.stream(ctx, jobPath(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode())
+	return c.stream(ctx, http.MethodGet, jobPath(id)+"/logs/"+url.PathEscape(name)+"?"+query.Encode(), nil)
 }
 
 // WriteRecord replaces a file, FabricReport, in the record of a run.
 func (c *Client) WriteRecord(ctx context.Context, id, name string, content []byte) error {
-	return c.do(ctx, http.MethodPut, recordPath(id, name), "application/octet-stream", bytes.NewReader(content), nil)
+	return c.call(ctx, http.MethodPut, recordPath(id, name), bytes.NewReader(content), nil)
 }
 
 // ReadRecord reads a file, FabricReport, of the record of a run. A missing one is IsNotFound.
 func (c *Client) ReadRecord(ctx context.Context, id, name string) ([]byte, error) {
-	body, err := c.stream(ctx, recordPath(id, name))
+	body, err := c.stream(ctx, http.MethodGet, recordPath(id, name), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -341,72 +332,51 @@ func ask[T any](ctx context.Context, c *Client, method, path string, in any) (ou
 	return out, err
 }
 
+// call sends a request, and reads the answer into out unless that is nil.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) error {
-	var body io.Reader
-	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
-			return fmt.Errorf("encoding a request to the agent: %w", err)
-		}
-		body = bytes.NewReader(data)
-	}
-	return c.do(ctx, method, path, "application/json", body, out)
-}
-
-func (c *Client) do(ctx context.Context, method, path, contentType string, body io.Reader, out any) error {
-	response, err := c.request(ctx, method, path, contentType, body)
+	body, err := c.stream(ctx, method, path, in)
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
+	defer body.Close()
 	if out == nil {
-		_, err := io.Copy(io.Discard, io.LimitReader(response.Body, maxAnswer))
+		_, err := io.Copy(io.Discard, io.LimitReader(body, maxAnswer))
 		return err
 	}
-	answer := &limitedReader{from: response.Body}
+	answer := &limitedReader{from: body}
 	if err := json.NewDecoder(answer.allow(maxBytes(out))).Decode(out); err != nil {
 		return c.unreachable(fmt.Errorf("reading the answer to %s %s: %w", method, path, err))
 	}
 	return nil
 }
 
-func (c *Client) stream(ctx context.Context, path string) (io.ReadCloser, error) {
-	response, err := c.request(ctx, http.MethodGet, path, "", nil)
-	if err != nil {
-		return nil, err
+// stream sends a request, whose body is a reader, or what to send in JSON, or nil for none. It returns the body of the answer.
+func (c *Client) stream(ctx context.Context, method, path string, in any) (io.ReadCloser, error) {
+	body, streamed := in.(io.Reader)
+	if in != nil && !streamed {
+		content, err := json.Marshal(in)
+		if err != nil {
+			return nil, fmt.Errorf("encoding a request to the agent: %w", err)
+		}
+		body = bytes.NewReader(content)
 	}
-	return response.Body, nil
-}
-
-func (c *Client) request(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "https://agent"+path, body)
 	if err != nil {
 		return nil, err
 	}
-	if body != nil {
-		request.Header.Set("Content-Type", contentType)
-	}
 	StampClock(request.Header)
 	sent := time.Now()
 	response, err := c.http.Do(request)
-	if err == nil {
-		c.clock.observe(sent, time.Now(), response.Header)
-	} else {
-		// The URL in the error names no real host.
-		var wrapped *url.Error
-		if errors.As(err, &wrapped) {
-			err = wrapped.Err
-		}
+	if err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil, ctx.Err()
 		}
-		if ctx.Err() != nil {
-			err = ctx.Err() // the node did not answer in time
-		}
-		return nil, c.unreachable(err)
+		// The URL of a url.Error names no real host.
+		return nil, c.unreachable(cmp.Or(ctx.Err(), errors.Unwrap(err)))
 	}
+	c.clock.observe(sent, time.Now(), response.Header)
 	if response.StatusCode/100 == 2 {
-		return response, nil
+		return response.Body, nil
 	}
 	defer response.Body.Close()
 	var problem Problem

@@ -15,13 +15,13 @@ import (
 // PlanTree sends a tree's manifest, in JSON, and reports whether the node has the whole tree. It calls missing for each content
 // that the node misses, and returns its error. It holds one content at a time, so a step can ask many nodes at once.
 func (c *Client) PlanTree(ctx context.Context, hash tree.Digest, manifest []byte, missing func(tree.Digest) error) (present bool, err error) {
-	response, err := c.request(ctx, http.MethodPost, "/v1/trees/"+string(hash), "application/json", bytes.NewReader(manifest))
+	body, err := c.stream(ctx, http.MethodPost, "/v1/trees/"+string(hash), bytes.NewReader(manifest))
 	if err != nil {
 		return false, err
 	}
-	defer response.Body.Close()
+	defer body.Close()
 	// The manifest has every content that the answer may have.
-	answer := io.LimitReader(response.Body, int64(len(manifest))+maxAnswer)
+	answer := io.LimitReader(body, int64(len(manifest))+maxAnswer)
 	present, err = readPlan(answer, missing)
 	if errors.As(err, new(planError)) {
 		err = c.unreachable(fmt.Errorf("reading what the node misses of tree %s: %w", hash, err))

@@ -106,21 +106,17 @@ type Bytes int64
 type Health struct {
 	Protocol int    `json:"protocol"`
 	Version  string `json:"version"`
-	// Instance changes at every start of the container.
-	Instance string `json:"instance"`
 }
 
 // Endpoint is the line that a temporary agent prints.
 type Endpoint struct {
 	// Port on loopback on which it listens.
-	Port    int    `json:"port"`
-	Version string `json:"version"`
+	Port int `json:"port"`
 }
 
 // Facts is the answer of GET /v1/facts: the node and its resources.
 type Facts struct {
 	Health
-	Started time.Time `json:"started"`
 	// Node is the ordinal of the node in its environment.
 	Node           int    `json:"node"`
 	Pod            string `json:"pod"`
@@ -147,8 +143,6 @@ type Facts struct {
 	// Workspace and Datasets describe the mounted claims.
 	Workspace Volume `json:"workspace"`
 	Datasets  Volume `json:"datasets"`
-	// MemlockLimit is the hard RLIMIT_MEMLOCK, -1 without limit.
-	MemlockLimit Bytes `json:"memlockLimit"`
 	// Environment is what the agent sets for every job and shell.
 	Environment map[string]string `json:"environment"`
 	// Network is the last one of PUT /v1/network, nil for none.
@@ -165,9 +159,10 @@ func (f Facts) GPUFault() string {
 		return "they cannot be read: " + f.GPUProblem
 	}
 	if len(f.GPUs) < f.GPUsExpected {
-		text := fmt.Sprintf("%d can be used, want %d", len(f.GPUs), f.GPUsExpected)
-		for i, gpu := range f.GPUs {
-			text += fmt.Sprintf("%s %d (%s)", [...]string{"; there are", ","}[min(i, 1)], gpu.Index, gpu.UUID)
+		text, separator := fmt.Sprintf("%d can be used, want %d", len(f.GPUs), f.GPUsExpected), "; there are"
+		for _, gpu := range f.GPUs {
+			text += fmt.Sprintf("%s %d (%s)", separator, gpu.Index, gpu.UUID)
+			separator = ","
 		}
 		return text
 	}
@@ -235,12 +230,7 @@ type Pull struct {
 
 // TreeState is the answer of GET /v1/trees/HASH, of PUT /v1/trees/HASH/content, of the pull and of the switch.
 type TreeState struct {
-	Hash  tree.Digest `json:"hash"`
-	Files int         `json:"files"`
-	Bytes Bytes       `json:"bytes"`
-	Path  string      `json:"path"`
-	// Previous is the current tree before a switch, "" for none.
-	Previous tree.Digest `json:"previous,omitempty"`
+	Hash tree.Digest `json:"hash"`
 	// Venv is the virtual environment of the current tree's jobs, "" for none.
 	Venv string `json:"venv,omitempty"`
 }

@@ -1,10 +1,5 @@
 package agent
 
-import (
-	"slices"
-	"time"
-)
-
 // ServicesDir holds the environment's Secret of services as files: ServicesKey,
 // and each service's password or token under its key.
 const ServicesDir = Home + "/services"
@@ -44,12 +39,12 @@ func Services() []Service {
 
 // FindService returns the service of that name.
 func FindService(name string) (Service, bool) {
-	all := Services()
-	i := slices.IndexFunc(all, func(s Service) bool { return s.Name == name })
-	if i < 0 {
-		return Service{}, false
+	for _, s := range Services() {
+		if s.Name == name {
+			return s, true
+		}
 	}
-	return all[i], true
+	return Service{}, false
 }
 
 // ServiceState is the state of a service.
@@ -76,9 +71,8 @@ type ServiceStatus struct {
 	State ServiceState `json:"state"`
 	// Answers is true if it accepts connections.
 	Answers bool `json:"answers,omitempty"`
-	// PID and Started are those of the live process.
-	PID     int       `json:"pid,omitempty"`
-	Started time.Time `json:"started,omitzero"`
+	// PID is that of the live process.
+	PID int `json:"pid,omitempty"`
 	// Restarts counts its restarts.
 	Restarts int `json:"restarts,omitempty"`
 	// Problem is why it does not run, or how it ended last.

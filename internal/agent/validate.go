@@ -27,28 +27,25 @@ const (
 // Validate returns everything that is wrong with the numbers of s, nil if nothing is.
 func (s JobSpec) Validate() error {
 	var problems []error
-	if s.Nodes < 1 || s.Nodes > MaxNodes {
-		problems = append(problems, fmt.Errorf("nodes: %d: want 1 to %d", s.Nodes, MaxNodes))
+	require := func(valid bool, format string, args ...any) {
+		if !valid {
+			problems = append(problems, fmt.Errorf(format, args...))
+		}
 	}
-	if s.RanksPerNode < 1 || s.RanksPerNode > MaxRanksPerNode {
-		problems = append(problems, fmt.Errorf("ranksPerNode: %d: want 1 to %d", s.RanksPerNode, MaxRanksPerNode))
-	}
+	require(s.Nodes >= 1 && s.Nodes <= MaxNodes, "nodes: %d: want 1 to %d", s.Nodes, MaxNodes)
+	require(s.RanksPerNode >= 1 && s.RanksPerNode <= MaxRanksPerNode, "ranksPerNode: %d: want 1 to %d", s.RanksPerNode, MaxRanksPerNode)
 	if len(s.Order) > 0 {
 		sorted := slices.Sorted(slices.Values(s.Order))
 		valid := len(sorted) == s.Nodes && s.Order[0] == 0
 		for i, node := range sorted {
 			valid = valid && i == node
 		}
-		if !valid {
-			problems = append(problems, fmt.Errorf("order: %v: want each of the %d nodes once, and node 0 first", s.Order, s.Nodes))
-		}
+		require(valid, "order: %v: want each of the %d nodes once, and node 0 first", s.Order, s.Nodes)
 	}
-	if s.Checkpoint != nil && *s.Checkpoint != "" && !IsCheckpointName(*s.Checkpoint) {
-		problems = append(problems, fmt.Errorf("checkpoint: %q: want the name of a file or folder", short(*s.Checkpoint)))
+	if s.Checkpoint != nil && *s.Checkpoint != "" {
+		require(IsCheckpointName(*s.Checkpoint), "checkpoint: %q: want the name of a file or folder", short(*s.Checkpoint))
 	}
-	if s.Attempt() > MaxAttempts {
-		problems = append(problems, fmt.Errorf("attempts: %d: want at most %d", s.Attempt(), MaxAttempts))
-	}
+	require(s.Attempt() <= MaxAttempts, "attempts: %d: want at most %d", s.Attempt(), MaxAttempts)
 	return errors.Join(problems...)
 }
 

@@ -99,14 +99,18 @@ func Range(all []Measurement, operation Operation) (lowest, highest rdma.BytesPe
 }
 
 // Best is the highest bus bandwidth of all_reduce over all ranks, 0 for none.
-func Best(all []Measurement) rdma.BytesPerSecond { return best(all, World, 0) }
+func Best(all []Measurement) rdma.BytesPerSecond {
+	_, highest := measured(all, func(m Measurement) bool { return m.Operation == AllReduce && m.Scope == World })
+	return highest
+}
 
-// best is the highest bus bandwidth of all_reduce in a scope, 0 for none. rail counts only in the scope ByRail.
-func best(all []Measurement, scope Scope, rail int) (highest rdma.BytesPerSecond) {
+// measured returns the measurements that match, and the highest bandwidth of them, 0 for none.
+func measured(all []Measurement, match func(Measurement) bool) (found []Measurement, highest rdma.BytesPerSecond) {
 	for _, m := range all {
-		if m.Operation == AllReduce && m.Scope == scope && (scope != ByRail || m.Rail == rail) {
+		if match(m) {
+			found = append(found, m)
 			highest = max(highest, m.Bandwidth())
 		}
 	}
-	return highest
+	return found, highest
 }

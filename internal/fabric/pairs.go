@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -56,10 +57,7 @@ func Faulty(good, bad []Pair) []int {
 				}
 			}
 		}
-		most := 0
-		for _, count := range counts {
-			most = max(most, count)
-		}
+		most := slices.Max(append(slices.Collect(maps.Values(counts)), 0))
 		var named []int
 		for node, count := range counts {
 			if count == most {

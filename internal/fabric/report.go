@@ -94,7 +94,7 @@ func (r *Report) Judge() {
 		}
 	}
 	for i := range r.Rails {
-		r.Rails[i].Bandwidth = best(r.Measurements, ByRail, i)
+		_, r.Rails[i].Bandwidth = measured(r.Measurements, func(m Measurement) bool { return m.Operation == AllReduce && m.Scope == ByRail && m.Rail == i })
 	}
 	if r.Verdict != "" {
 		return
@@ -104,11 +104,7 @@ func (r *Report) Judge() {
 	if r.Expected > 0 && below(r.Bandwidth, r.Expected, enough) {
 		slow = append(slow, fmt.Sprintf("bus bandwidth %s, expected %s: %.0f%% of it", r.Bandwidth, r.Expected, 100*float64(r.Bandwidth)/float64(r.Expected)))
 	}
-	slow = append(slow, r.slowNodes()...)
-	slow = append(slow, r.slowInside()...)
-	slow = append(slow, r.slowRails()...)
-	slow = append(slow, r.slowHosts()...)
-	slow = append(slow, r.belowFigures()...)
+	slow = slices.Concat(slow, r.slowNodes(), r.slowInside(), r.slowRails(), r.slowHosts(), r.belowFigures())
 	if len(slow) > 0 {
 		r.Verdict, r.Message = Slow, strings.Join(slow, "; ")
 	}
@@ -116,25 +112,16 @@ func (r *Report) Judge() {
 
 // slowNodes compares pairs with each other. Nothing else is comparable: between two ranks NCCL uses fewer channels than in a ring.
 func (r *Report) slowNodes() []string {
-	var fastest, slowest rdma.BytesPerSecond
-	var pairs []Measurement
-	for _, m := range r.Measurements {
-		if m.Scope == InPair && m.Pair.Within(r.Nodes) {
-			pairs = append(pairs, m)
-			fastest = max(fastest, m.Bandwidth())
-		}
-	}
+	pairs, fastest := measured(r.Measurements, func(m Measurement) bool { return m.Scope == InPair && m.Pair.Within(r.Nodes) })
+	slowest := fastest
 	var good, bad []Pair
 	for _, m := range pairs {
-		b := m.Bandwidth()
-		if below(b, fastest, alike) {
+		if b := m.Bandwidth(); below(b, fastest, alike) {
 			bad = append(bad, m.Pair)
-			if slowest == 0 || b < slowest {
-				slowest = b
-			}
-			continue
+			slowest = min(slowest, b)
+		} else {
+			good = append(good, m.Pair)
 		}
-		good = append(good, m.Pair)
 	}
 	faulty := Faulty(good, bad)
 	if len(faulty) == 0 {
@@ -152,12 +139,11 @@ func (r *Report) slowInside() (slow []string) {
 	}
 	for operation, words := range map[Operation]string{AllReduce: "its ranks exchange %s with each other, those of another node %s", HostCopy: "its slowest GPU takes %s from the host's memory, that of another node %s"} {
 		inside := map[int]rdma.BytesPerSecond{}
-		var fastest rdma.BytesPerSecond
-		for _, m := range r.Measurements {
-			if m.Operation == operation && m.Scope == InNode && m.Node >= 0 && m.Node < r.Nodes {
-				inside[m.Node] = max(inside[m.Node], m.Bandwidth())
-				fastest = max(fastest, inside[m.Node])
-			}
+		all, fastest := measured(r.Measurements, func(m Measurement) bool {
+			return m.Operation == operation && m.Scope == InNode && m.Node >= 0 && m.Node < r.Nodes
+		})
+		for _, m := range all {
+			inside[m.Node] = max(inside[m.Node], m.Bandwidth())
 		}
 		for node, b := range inside {
 			if b > 0 && below(b, fastest, alike) {
@@ -197,14 +183,9 @@ func (r *Report) slowRails() (slow []string) {
 
 // slowHosts compares RDMA between host memories, which no GPU limits, over all rails and pairs.
 func (r *Report) slowHosts() (slow []string) {
-	var fastest rdma.BytesPerSecond
-	for _, m := range r.Measurements {
-		if m.Operation == HostRDMA {
-			fastest = max(fastest, m.Bandwidth())
-		}
-	}
-	for _, m := range r.Measurements {
-		if m.Operation != HostRDMA || m.Rail < 0 || m.Rail >= len(r.Rails) || !m.Pair.Within(r.Nodes) || !below(m.Bandwidth(), fastest, alike) {
+	all, fastest := measured(r.Measurements, func(m Measurement) bool { return m.Operation == HostRDMA })
+	for _, m := range all {
+		if m.Rail < 0 || m.Rail >= len(r.Rails) || !m.Pair.Within(r.Nodes) || !below(m.Bandwidth(), fastest, alike) {
 			continue
 		}
 		rail := r.Rails[m.Rail].String()

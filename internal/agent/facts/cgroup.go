@@ -1,8 +1,6 @@
 package facts
 
 import (
-	"bufio"
-	"bytes"
 	"io/fs"
 	"strconv"
 	"strings"
@@ -55,10 +53,7 @@ func ReadCPU(sys fs.FS) CPU {
 // readBytes reads a file of one number. "max" and version 1's largest number
 // of pages mean no limit.
 func readBytes(sys fs.FS, name string) agent.Bytes {
-	content, err := fs.ReadFile(sys, name)
-	if err != nil {
-		return 0
-	}
+	content, _ := fs.ReadFile(sys, name)
 	n, err := strconv.ParseInt(strings.TrimSpace(string(content)), 10, 64)
 	if err != nil || n < 0 || n >= 1<<60 {
 		return 0
@@ -67,14 +62,10 @@ func readBytes(sys fs.FS, name string) agent.Bytes {
 }
 
 func readKey(sys fs.FS, name, key string) int {
-	content, err := fs.ReadFile(sys, name)
-	if err != nil {
-		return 0
-	}
-	for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), key+" "); ok {
-			n, _ := strconv.Atoi(value)
-			return max(0, n)
+	content, _ := fs.ReadFile(sys, name)
+	for line := range strings.Lines(string(content)) {
+		if value, ok := strings.CutPrefix(line, key+" "); ok {
+			return max(0, number(strings.TrimSpace(value)))
 		}
 	}
 	return 0

@@ -24,19 +24,12 @@ const mountedDevices = "/var/run/nvidia-container-devices"
 // listed are the container's GPUs, as UUIDs or indexes of the node, nil if nothing lists them: "all" is in NVIDIA's images, and
 // runtimes that inject GPUs by CDI set "void".
 func listed(environ []string, mounts string) (ids []string) {
-	for _, entry := range environ {
-		if value, ok := strings.CutPrefix(entry, visibleDevices+"="); ok {
-			ids = strings.Split(value, ",")
-		}
-	}
-	first := slices.Concat(ids, []string{""})[0]
-	if !slices.Contains([]string{"", "all", "none", "void"}, first) && !strings.HasPrefix(first, "/") {
+	list, _ := agent.Variable(environ, visibleDevices)
+	ids = strings.Split(list, ",")
+	if !slices.Contains([]string{"", "all", "none", "void"}, ids[0]) && !strings.HasPrefix(list, "/") {
 		return ids
 	}
-	entries, err := os.ReadDir(mounts)
-	if err != nil {
-		return nil
-	}
+	entries, _ := os.ReadDir(mounts)
 	ids = nil
 	for _, entry := range entries {
 		ids = append(ids, entry.Name())

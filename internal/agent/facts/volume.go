@@ -33,9 +33,9 @@ func Volume(dir string) agent.Volume {
 	}
 	if err != nil {
 		volume.Problem = err.Error()
-		return volume
+	} else {
+		volume.ID = id
 	}
-	volume.ID = id
 	return volume
 }
 

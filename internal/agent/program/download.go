@@ -21,8 +21,8 @@ import (
 // download downloads files from URLs into the folder dir, one after the other. A file gets its name only when it is complete: it
 // has the wanted SHA-256, or the length that its server stated. A broken download with a wanted SHA-256 resumes, if the server
 // supports ranges. Without one it starts again, because the file may have changed. Files that have the wanted SHA-256 already are
-// not downloaded.
-func download(ctx context.Context, client *http.Client, dir string, wanted []agent.Download, out io.Writer) error {
+// not downloaded. A server may send nothing for as long as silence: one that vanished would block all later files.
+func download(ctx context.Context, dir string, wanted []agent.Download, silence time.Duration, out io.Writer) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func download(ctx context.Context, client *http.Client, dir string, wanted []age
 	defer root.Close()
 	var problems []error
 	for _, one := range wanted {
-		size, digest, err := downloadOne(ctx, client, root, one)
+		size, digest, err := downloadOne(ctx, root, one, silence)
 		if err != nil {
 			problems = append(problems, fmt.Errorf("downloading %s: %w", one.URL, err))
 			continue
@@ -43,7 +43,7 @@ func download(ctx context.Context, client *http.Client, dir string, wanted []age
 	return errors.Join(problems...)
 }
 
-func downloadOne(ctx context.Context, client *http.Client, root *os.Root, one agent.Download) (size int64, digest tree.Digest, err error) {
+func downloadOne(ctx context.Context, root *os.Root, one agent.Download, silence time.Duration) (size int64, digest tree.Digest, err error) {
 	if one.Content != "" {
 		if size, digest, err := digestOf(root, one.Path); err == nil && digest == one.Content {
 			return size, digest, nil
@@ -71,7 +71,9 @@ func downloadOne(ctx context.Context, client *http.Client, root *os.Root, one ag
 	if err != nil {
 		return 0, "", err
 	}
-	if size, err = appendRest(ctx, client, one.URL, file, had, sum); err != nil {
+	ctx, heard, stop := agent.WithSilence(ctx, silence)
+	defer stop()
+	if size, err = appendRest(ctx, one.URL, file, had, sum, heard); err != nil {
 		return 0, "", err
 	}
 	digest = tree.DigestOf(sum)
@@ -83,7 +85,7 @@ func downloadOne(ctx context.Context, client *http.Client, root *os.Root, one ag
 
 // appendRest appends everything after the first had bytes of the URL, or starts again if the server supports no ranges. It returns
 // the size of the complete file.
-func appendRest(ctx context.Context, client *http.Client, url string, file *os.File, had int64, sum hash.Hash) (int64, error) {
+func appendRest(ctx context.Context, url string, file *os.File, had int64, sum hash.Hash, heard io.Writer) (int64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, err
@@ -91,9 +93,9 @@ func appendRest(ctx context.Context, client *http.Client, url string, file *os.F
 	if had > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", had))
 	}
-	response, err := client.Do(request)
+	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return 0, err
+		return 0, cmp.Or(context.Cause(ctx), err)
 	}
 	defer response.Body.Close()
 	switch response.StatusCode {
@@ -113,9 +115,9 @@ func appendRest(ctx context.Context, client *http.Client, url string, file *os.F
 		return 0, fmt.Errorf("the server answers %s", response.Status)
 	}
 	// The reader fails if the body is shorter than the server stated.
-	came, err := io.Copy(io.MultiWriter(file, sum), response.Body)
+	came, err := io.Copy(io.MultiWriter(file, sum, heard), response.Body)
 	if err != nil {
-		return 0, fmt.Errorf("it broke off after %s; another attempt continues there: %w", humanize.Bytes(had+came), err)
+		return 0, fmt.Errorf("it broke off after %s; another attempt continues there: %w", humanize.Bytes(had+came), cmp.Or(context.Cause(ctx), err))
 	}
 	return had + came, nil
 }
@@ -129,62 +131,4 @@ func digestOf(root *os.Root, name string) (int64, tree.Digest, error) {
 	sum := sha256.New()
 	size, err := io.Copy(sum, file)
 	return size, tree.DigestOf(sum), err
-}
-
-// silence is how long a server may send nothing: a server that vanished would block all later files until the pod ends.
-const silence = 2 * time.Minute
-
-// idleTransport ends requests whose server sends nothing for a while, also during the body.
-type idleTransport struct {
-	next     http.RoundTripper
-	patience time.Duration
-}
-
-// RoundTrip implements http.RoundTripper.
-func (i idleTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	ctx, cancel := context.WithCancelCause(r.Context())
-	timer := time.AfterFunc(i.patience, func() { cancel(fmt.Errorf("the server sent nothing for %s", i.patience)) })
-	response, err := i.next.RoundTrip(r.WithContext(ctx))
-	if err != nil {
-		timer.Stop()
-		err = because(ctx, err)
-		cancel(nil)
-		return nil, err
-	}
-	response.Body = &idleBody{ReadCloser: response.Body, ctx: ctx, cancel: cancel, timer: timer, patience: i.patience}
-	return response, nil
-}
-
-type idleBody struct {
-	io.ReadCloser
-	ctx      context.Context //nolint:containedctx // it has the cause of the end
-	cancel   context.CancelCauseFunc
-	timer    *time.Timer
-	patience time.Duration
-}
-
-func (a *idleBody) Read(p []byte) (int, error) {
-	n, err := a.ReadCloser.Read(p)
-	if n > 0 {
-		a.timer.Reset(a.patience)
-	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = because(a.ctx, err)
-	}
-	return n, err
-}
-
-func (a *idleBody) Close() error {
-	a.timer.Stop()
-	err := a.ReadCloser.Close()
-	a.cancel(nil)
-	return err
-}
-
-// because returns the cause of the end of ctx, which err does not contain, and else err.
-func because(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
 }

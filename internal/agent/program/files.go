@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -47,7 +46,7 @@ func files(args []string, stdin io.Reader, stdout io.Writer) error {
 		if err := json.NewDecoder(stdin).Decode(&wanted); err != nil {
 			return fmt.Errorf("reading what is to be downloaded: %w", err)
 		}
-		return download(ctx, &http.Client{Transport: idleTransport{http.DefaultTransport, silence}}, rest[0], wanted, stdout)
+		return download(ctx, rest[0], wanted, 2*time.Minute, stdout)
 	}
 	return fmt.Errorf("files %q: want hold, list DIR PATH..., send DIR, missing DIR, land DIR or download DIR", args)
 }

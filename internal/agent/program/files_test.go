@@ -146,7 +146,7 @@ func TestDownload(t *testing.T) {
 	get := func(wanted ...agent.Download) (string, error) {
 		ranges = nil
 		var out strings.Builder
-		err := download(context.Background(), server.Client(), dir, wanted, &out)
+		err := download(context.Background(), dir, wanted, time.Minute, &out)
 		return out.String(), err
 	}
 	one := agent.Download{URL: server.URL + "/data", Path: "in/data.bin", Content: digest}

@@ -65,14 +65,11 @@ func serveGuest(config server.Config, stdout io.Writer) error {
 		return fmt.Errorf("adopting orphans: %w", err)
 	}
 	defer func() {
-		const patience = 5 * time.Second
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		server.EndChildren(ctx)
 	}()
-	reaping, stopReaping := context.WithCancel(ctx)
-	defer stopReaping()
-	go server.Reap(reaping)
+	go server.Reap(ctx)
 	// The reader of stdout may be gone, and writing to a closed pipe would end the agent.
 	log, err := os.OpenFile(filepath.Join(config.Paths.Home, "agent.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -87,11 +84,8 @@ func serveGuest(config server.Config, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("listening on loopback: %w", err)
 	}
-	address, ok := listener.Addr().(*net.TCPAddr)
-	if !ok {
-		return fmt.Errorf("listening on loopback: %s is not a TCP address", listener.Addr())
-	}
-	if err := json.NewEncoder(stdout).Encode(agent.Endpoint{Port: address.Port, Version: config.Version}); err != nil {
+	address, _ := listener.Addr().(*net.TCPAddr) // of every listener for tcp
+	if err := json.NewEncoder(stdout).Encode(agent.Endpoint{Port: address.Port}); err != nil {
 		return err
 	}
 	return s.ServeOn(ctx, listener)

@@ -39,7 +39,6 @@ const usage = `mlenv-agent runs the jobs of one node of a training environment.
   mlenv-agent traced -- COMMAND  let the agent read the stacks of a rank, and become it (rank does)
   mlenv-agent exec [COMMAND]     run a command, or a shell, with the environment of jobs;
                                  --shell=ID before it lets the agent end an abandoned shell
-  mlenv-agent env                print that environment as lines for a shell
   mlenv-agent venv DIR FILE      create a virtual environment with the requirements of a file
   mlenv-agent rdma [FLAGS]       print the RDMA devices of this container and their problems;
                                  --check prints a line and sets the exit code, --json prints the facts,
@@ -84,8 +83,6 @@ func Main(args, environ []string, stdout, stderr io.Writer) int {
 		err = rank.Traced(rest)
 	case command == "exec":
 		err = execute(environ, rest)
-	case command == "env" && len(rest) == 0:
-		err = printEnvironment(environ, stdout)
 	case command == "venv" && len(rest) == 2:
 		err = makeVenv(rest[0], rest[1], stdout, stderr)
 	case command == "files" && len(rest) > 0:
@@ -113,27 +110,25 @@ func install(dir string) error {
 	if err != nil {
 		return err
 	}
-	content, err := os.ReadFile(self)
-	if err != nil {
-		return err
-	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	if err := place(filepath.Join(dir, "mlenv-agent"), content); err != nil {
+	if err := place(filepath.Join(dir, "mlenv-agent"), self); err != nil {
 		return err
 	}
-	spy, err := os.ReadFile(filepath.Join(filepath.Dir(self), agent.PySpy))
+	err = place(filepath.Join(dir, agent.PySpy), filepath.Join(filepath.Dir(self), agent.PySpy))
 	if errors.Is(err, fs.ErrNotExist) { // the training image may have it
 		return nil
-	} else if err != nil {
-		return err
 	}
-	return place(filepath.Join(dir, agent.PySpy), spy)
+	return err
 }
 
-// place replaces a program that may run, because an init container may be restarted.
-func place(path string, content []byte) error {
+// place copies a program, in place of one that may run: an init container may be restarted.
+func place(path, from string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
 	if err := os.WriteFile(path+".new", content, 0o755); err != nil {
 		return err
 	}
@@ -158,11 +153,10 @@ func serve(environ []string, stdout io.Writer) error {
 }
 
 func ready(socket string) error {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			var dialer net.Dialer
-			return dialer.DialContext(ctx, "unix", socket)
-		}}}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DialContext: dial}}
 	response, err := client.Get("http://agent/v1/health")
 	if err != nil {
 		return err
@@ -195,7 +189,8 @@ func execute(environ, command []string) error {
 		}
 	}
 	environment := config.ShellEnvironment()
-	if err := setPath(environment); err != nil {
+	path, _ := agent.Variable(environment, "PATH")
+	if err := os.Setenv("PATH", path); err != nil { // for LookPath
 		return err
 	}
 	program, err := exec.LookPath(command[0])
@@ -206,30 +201,4 @@ func execute(environ, command []string) error {
 		return err
 	}
 	return fmt.Errorf("running %s: %w", program, syscall.Exec(program, command, environment))
-}
-
-// setPath has this process find programs where those with the environment find them.
-func setPath(environment []string) error {
-	for _, entry := range environment {
-		if path, ok := strings.CutPrefix(entry, "PATH="); ok {
-			return os.Setenv("PATH", path)
-		}
-	}
-	return nil
-}
-
-func printEnvironment(environ []string, stdout io.Writer) error {
-	config, err := server.ReadConfig(version.String(), environ)
-	if err != nil {
-		return err
-	}
-	for _, entry := range config.ShellEnvironment() {
-		key, value, _ := strings.Cut(entry, "=")
-		// Shells do not accept these names.
-		if strings.ContainsAny(key, "-.") {
-			continue
-		}
-		fmt.Fprintf(stdout, "export %s='%s'\n", key, strings.ReplaceAll(value, "'", `'\''`))
-	}
-	return nil
 }

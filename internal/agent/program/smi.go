@@ -14,15 +14,8 @@ import (
 
 // smi becomes the container's nvidia-smi, which shows a privileged pod all GPUs of its node, and limits it to those that the pod was given.
 func smi(args, environ []string) error {
-	var path, own string
-	for _, entry := range environ {
-		switch key, value, _ := strings.Cut(entry, "="); key {
-		case "PATH":
-			path = value
-		case agent.OwnGPUs:
-			own = value
-		}
-	}
+	path, _ := agent.Variable(environ, "PATH")
+	own, _ := agent.Variable(environ, agent.OwnGPUs)
 	program, err := nextSMI(path)
 	if err != nil {
 		return err

@@ -51,7 +51,7 @@ const title = "Traceback (most recent call last):"
 // Last returns the last traceback, nil for none. File and Line are those of the innermost frame outside of the Python
 // installation, else of the innermost one.
 func Last(lines []string) *agent.PythonError {
-	start := lastTitle(lines)
+	start := last(lines, isTitle)
 	if start < 0 {
 		return syntaxError(lines)
 	}
@@ -61,7 +61,7 @@ func Last(lines []string) *agent.PythonError {
 	}
 	// An empty line is on both sides of the line between two tracebacks.
 	for start >= 2 && chained.MatchString(lines[start-2]) {
-		if start = lastTitle(lines[:start-2]); start < 0 {
+		if start = last(lines[:start-2], isTitle); start < 0 {
 			break
 		}
 		if first := read(lines[start:]); first != nil {
@@ -71,10 +71,13 @@ func Last(lines []string) *agent.PythonError {
 	return result
 }
 
-// lastTitle is the index of the line with which the last traceback begins, -1 for none.
-func lastTitle(lines []string) int {
+// isTitle is true for the first line of a traceback.
+func isTitle(line string) bool { return strings.HasSuffix(line, title) }
+
+// last is the index of the last line that matches, -1 for none.
+func last(lines []string, match func(string) bool) int {
 	for i, line := range slices.Backward(lines) {
-		if strings.HasSuffix(line, title) {
+		if match(line) {
 			return i
 		}
 	}
@@ -121,8 +124,8 @@ func read(lines []string) *agent.PythonError {
 
 // syntaxError finds the error of a script that Python cannot parse, which has no traceback.
 func syntaxError(lines []string) *agent.PythonError {
-	for i := len(lines) - 1; i >= 0; i-- {
-		match := end.FindStringSubmatch(lines[i])
+	for i, line := range slices.Backward(lines) {
+		match := end.FindStringSubmatch(line)
 		if match == nil || !strings.HasSuffix(match[1], "Error") {
 			continue
 		}
@@ -142,19 +145,10 @@ var (
 	dumpLine  = regexp.MustCompile(`^(  (\.\.\.|<.*>|File "[^"]+", line \?+ in .*|Binary file .*)|Current thread's C stack trace .*|Extension modules: .*|)$`)
 )
 
-// fatal begins a dump of faulthandler.
-const fatal = "Fatal Python error: "
-
 // ShortenDump leaves of the dump that faulthandler printed at the end its first line, with the innermost place outside of the Python
 // installation in the thread that ended the process. If that runs no Python it is the last thread, the main one.
 func ShortenDump(lines []string) []string {
-	start := -1
-	for i, line := range slices.Backward(lines) {
-		if strings.HasPrefix(line, fatal) {
-			start = i
-			break
-		}
-	}
+	start := last(lines, func(line string) bool { return strings.HasPrefix(line, "Fatal Python error: ") })
 	if start < 0 {
 		return lines
 	}

@@ -1,7 +1,6 @@
 package rank
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -29,15 +28,13 @@ func bind(list string) error {
 func ParseCPUs(list string) (cpus unix.CPUSet, err error) {
 	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
 		first, last, isRange := strings.Cut(part, "-")
-		from, err := strconv.Atoi(first)
-		to := from
-		if isRange {
-			var problem error
-			to, problem = strconv.Atoi(last)
-			err = errors.Join(err, problem)
+		if !isRange {
+			last = first
 		}
+		from, fromErr := strconv.Atoi(first)
+		to, toErr := strconv.Atoi(last)
 		const most = 1 << 16
-		if err != nil || from < 0 || to < from || to >= most {
+		if fromErr != nil || toErr != nil || from < 0 || to < from || to >= most {
 			return cpus, fmt.Errorf("reading the list of processors %q: want ranges such as 0-31,64-95", list)
 		}
 		for cpu := from; cpu <= to; cpu++ {

@@ -3,7 +3,6 @@ package rank
 import (
 	"context"
 	"net"
-	"strings"
 	"testing"
 )
 
@@ -31,7 +30,7 @@ func TestListens(t *testing.T) {
    2: 0100007F:22B8 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 3 1 0 100 0 0 10 0
 `
 	for port, want := range map[int]bool{8888: true, 8080: false, 5678: false} {
-		if got := listens(strings.NewReader(table), port); got != want {
+		if got := listens([]byte(table), port); got != want {
 			t.Errorf("port %d of loopback is listened on: %t, want %t", port, got, want)
 		}
 	}

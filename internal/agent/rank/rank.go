@@ -3,20 +3,18 @@
 package rank
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -186,12 +184,8 @@ func ExitOf(err error, state *os.ProcessState) agent.Exit {
 // because a debug server takes the first connection for its debugger.
 func waitListening(ctx context.Context, port int) bool {
 	for ticks := time.Tick(100 * time.Millisecond); ; {
-		if table, err := os.Open("/proc/net/tcp"); err == nil {
-			found := listens(table, port)
-			table.Close()
-			if found {
-				return true
-			}
+		if table, err := os.ReadFile("/proc/net/tcp"); err == nil && listens(table, port) {
+			return true
 		}
 		select {
 		case <-ticks:
@@ -201,15 +195,8 @@ func waitListening(ctx context.Context, port int) bool {
 	}
 }
 
-// listens reads the kernel's table of sockets: number, local and remote address,
-// state, where 0A is listening. Addresses are in the machine's byte order.
-func listens(table io.Reader, port int) bool {
-	local := fmt.Sprintf("0100007F:%04X", port)
-	for lines := bufio.NewScanner(table); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) > 3 && fields[1] == local && fields[3] == "0A" {
-			return true
-		}
-	}
-	return false
+// listens reads the kernel's table of sockets: number, local and remote address, state, where 0A is listening. Addresses are in the
+// machine's byte order.
+func listens(table []byte, port int) bool {
+	return regexp.MustCompile(fmt.Sprintf(`: 0100007F:%04X [0-9A-F:]+ 0A `, port)).Match(table)
 }

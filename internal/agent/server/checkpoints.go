@@ -32,11 +32,7 @@ const (
 )
 
 // checkpoints answers what this node's workspace has of a run's checkpoints.
-func (s *Server) checkpoints(w http.ResponseWriter, r *http.Request) error {
-	search, err := read[agent.CheckpointSearch](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) checkpoints(w http.ResponseWriter, r *http.Request, search agent.CheckpointSearch) error {
 	if !filepath.IsLocal(search.Folder) {
 		return fail.Becausef(fail.InvalidInput, "looking for checkpoints in %q: want a folder below the workspace", search.Folder)
 	}

@@ -81,8 +81,8 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	c := Config{Version: version, Environ: environ, Paths: DefaultPaths()}
 	var missing []string
 	text := func(name string) string {
-		value, ok := lookup(environ, name)
-		if !ok {
+		value, set := agent.Variable(environ, name)
+		if !set {
 			missing = append(missing, name)
 		}
 		return value
@@ -90,7 +90,7 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	number := func(name string) int {
 		value := text(name)
 		n, err := strconv.Atoi(value)
-		if _, set := lookup(environ, name); set && (err != nil || n < 0) {
+		if _, set := agent.Variable(environ, name); set && (err != nil || n < 0) {
 			missing = append(missing, fmt.Sprintf("%s (is %q, want a number from 0)", name, value))
 		}
 		return n
@@ -100,7 +100,7 @@ func ReadConfig(version string, environ []string) (Config, error) {
 		c.Paths.Own = filepath.Join(c.Paths.state(), "environments", c.Name)
 	}
 	c.Pod, c.PodIP = text("POD_NAME"), text("POD_IP")
-	if rank, set := lookup(environ, "NODE_RANK"); set && rank == "" {
+	if rank, set := agent.Variable(environ, "NODE_RANK"); set && rank == "" {
 		// Clusters before Kubernetes 1.28 do not set the label that it comes from.
 		ordinal, _ := strings.CutPrefix(c.Pod, c.Name+"-")
 		environ = slices.Concat([]string{"NODE_RANK=" + ordinal}, slices.DeleteFunc(slices.Clone(environ), func(e string) bool { return e == "NODE_RANK=" }))
@@ -110,7 +110,7 @@ func ReadConfig(version string, environ []string) (Config, error) {
 	if len(missing) == 0 && c.Node >= c.Nodes {
 		missing = append(missing, fmt.Sprintf("NODE_RANK (is %d of %d nodes)", c.Node, c.Nodes))
 	}
-	c.KubernetesNode, _ = lookup(environ, "NODE_NAME")
+	c.KubernetesNode, _ = agent.Variable(environ, "NODE_NAME")
 	c.Public, c.Loopback = "0.0.0.0", "127.0.0.1"
 	if strings.Contains(c.PodIP, ":") {
 		c.Public = "::" // IPv4 too, if the pod has an address
@@ -145,13 +145,4 @@ func (c Config) peer(node int) (*agent.Client, error) {
 		}
 	}
 	return agent.NewClient(node, c.Host(node), credentials, dial), nil
-}
-
-func lookup(environ []string, name string) (string, bool) {
-	for _, entry := range environ {
-		if key, value, ok := strings.Cut(entry, "="); ok && key == name {
-			return value, true
-		}
-	}
-	return "", false
 }

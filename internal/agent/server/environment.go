@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -47,15 +46,9 @@ func (c Config) additions() map[string]string {
 
 // interfaceOf is the interface with the address, "" for none. gloo takes one name, NCCL a list of exclusions.
 func interfaceOf(address string) string {
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		return ""
-	}
+	interfaces, _ := net.Interfaces()
 	for _, i := range interfaces {
-		addresses, err := i.Addrs()
-		if err != nil {
-			continue
-		}
+		addresses, _ := i.Addrs()
 		for _, a := range addresses {
 			if prefix, ok := a.(*net.IPNet); ok && prefix.IP.String() == address {
 				return i.Name
@@ -136,18 +129,8 @@ func (c Config) linkSMI() error {
 	return nil
 }
 
-// list returns the environment as processes take it, sorted.
-func list(environment map[string]string) []string {
-	var result []string
-	for key, value := range environment {
-		result = append(result, key+"="+value)
-	}
-	slices.Sort(result)
-	return result
-}
-
 // ShellEnvironment is what `mlenv-agent exec` gives a shell.
-func (c Config) ShellEnvironment() []string { return list(c.environment()) }
+func (c Config) ShellEnvironment() []string { return agent.Environ(c.environment()) }
 
 // serviceOptions give services the environment of shells.
 func (c Config) serviceOptions() services.Options {

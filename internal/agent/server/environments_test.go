@@ -57,9 +57,7 @@ func TestEnvironmentsShareAClaim(t *testing.T) {
 		if err := record.WriteJSON(record.Dir(job).NodeStatus(0), running); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := openJobs(test.config, slog.New(slog.DiscardHandler), nil); err != nil {
-			t.Fatal(err)
-		}
+		openJobs(test.config, slog.New(slog.DiscardHandler), nil)
 		if status, err := record.Dir(job).ReadNode(0); err != nil || status.State != test.want {
 			t.Errorf("a job of %q after the start of %s: %s, %v; want %s", test.environment, test.config.Name, status.State, err, test.want)
 		}

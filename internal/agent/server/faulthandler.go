@@ -1,11 +1,10 @@
 package server
 
 import (
-	"bytes"
 	"context"
+	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +35,7 @@ func (j *job) dumpUnread(ctx context.Context) {
 		}
 	}
 	for _, pid := range ending {
-		for found, ok := readProcess(pid); ok && !found.dead && pause(ctx); found, ok = readProcess(pid) {
+		for found, ok := readProcess(pid); ok && !found.dead && pause(ctx, briefly); found, ok = readProcess(pid) {
 		}
 	}
 }
@@ -44,12 +43,9 @@ func (j *job) dumpUnread(ctx context.Context) {
 // catches reports whether the process has a handler for the signal. SigCgt of proc(5) is a mask in hexadecimal, whose lowest bit is
 // signal 1.
 func catches(pid int, signal syscall.Signal) bool {
-	status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
-	if err != nil {
-		return false
-	}
-	_, rest, _ := bytes.Cut(status, []byte("\nSigCgt:"))
-	mask, _, _ := bytes.Cut(rest, []byte("\n"))
-	caught, err := strconv.ParseUint(string(bytes.TrimSpace(mask)), 16, 64)
+	status, _ := os.ReadFile(proc(pid, "status"))
+	_, mask, _ := strings.Cut(string(status), "\nSigCgt:")
+	var caught uint64
+	_, err := fmt.Sscanf(mask, "%x", &caught)
 	return err == nil && caught&(1<<(signal-1)) != 0
 }

@@ -3,11 +3,8 @@ package server
 import (
 	"context"
 	_ "embed"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -15,6 +12,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/agent/record"
+	"github.com/ml-dev-env/ml-dev-env/internal/claimfile"
 )
 
 // Variables of torch's flight recorder, which remembers the last collectives of a rank. Those without NCCL are the names since
@@ -84,40 +82,21 @@ func (j *job) collectives(ctx context.Context, live []agent.RankStatus) map[int]
 	}
 	ctx, cancel := context.WithTimeout(ctx, flightTime+spyTime)
 	defer cancel()
-	output := &limitedBuffer{}
-	command := exec.CommandContext(ctx, python, args...)
-	command.Stdout, command.WaitDelay = output, time.Second
 	var found map[string][]agent.Collective
-	if err = command.Run(); err == nil {
-		err = json.Unmarshal(output.Bytes(), &found)
-	}
-	if err != nil {
+	if err := runJSON(ctx, &found, python, args...); err != nil {
 		j.log.Warn("Reading the dumps of torch's flight recorder failed.", "error", err)
 		return nil
 	}
 	all := map[int][]agent.Collective{}
 	for dump, groups := range found {
 		all[ranks[dump]] = groups
-		if err := j.keepDump(ranks[dump], dump); err != nil {
+		content, err := claimfile.Read(dump, maxDump)
+		if err == nil {
+			err = record.WriteFile(j.dir.Flight(ranks[dump]), content)
+		}
+		if err != nil {
 			j.log.Warn("Recording a dump of torch's flight recorder failed.", "rank", ranks[dump], "error", err)
 		}
 	}
 	return all
-}
-
-// keepDump copies the dump of a rank into the record.
-func (j *job) keepDump(rank int, dump string) error {
-	file, err := os.Open(dump)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxDump+1))
-	if err != nil {
-		return err
-	}
-	if len(content) > maxDump {
-		return fmt.Errorf("%s has more than %d bytes", dump, maxDump)
-	}
-	return record.WriteFile(j.dir.Flight(rank), content)
 }

@@ -55,34 +55,28 @@ func (s *Server) Handler() http.Handler {
 	handleAll("POST /v1/trees/{hash}/contents", s.passTree)
 	handle("GET /v1/health", s.health)
 	handle("GET /v1/facts", s.facts)
-	handle("POST /v1/rdma", s.rdma)
-	handle("PUT /v1/network", s.setNetwork)
+	handle("POST /v1/rdma", reading(s.rdma))
+	handle("PUT /v1/network", reading(s.setNetwork))
 	handle("GET /v1/workspace", s.workspace)
-	handle("POST /v1/resolve", s.resolve)
+	handle("POST /v1/resolve", reading(s.resolve))
 	handle("POST /v1/turn", s.giveTurn)
 	handle("GET /v1/trees/current", s.currentTree)
 	handle("GET /v1/trees/{hash}", s.tree)
 	handle("POST /v1/trees/{hash}", s.planTree)
-	handle("PUT /v1/trees/{hash}/content", s.receiveTree)
-	handle("POST /v1/trees/{hash}/pull", s.pullTree)
-	handle("POST /v1/trees/{hash}/switch", s.switchTree)
-	handle("POST /v1/checkpoints", s.checkpoints)
-	handle("PUT /v1/jobs/{id}", s.startJob)
+	handle("PUT /v1/trees/{hash}/content", func(w http.ResponseWriter, r *http.Request) error { return s.receive(w, r, r.Body) })
+	handle("POST /v1/trees/{hash}/pull", reading(s.pullTree))
+	handle("POST /v1/trees/{hash}/switch", reading(s.switchTree))
+	handle("POST /v1/checkpoints", reading(s.checkpoints))
+	handle("PUT /v1/jobs/{id}", reading(s.startJob))
 	handle("GET /v1/jobs/{id}", s.job)
 	handle("GET /v1/jobs/{id}/watch", s.watchJob)
 	handle("POST /v1/jobs/{id}/stacks", s.stacks)
-	handle("POST /v1/jobs/{id}/stop", s.stopJob)
+	handle("POST /v1/jobs/{id}/stop", reading(s.stopJob))
 	handle("GET /v1/jobs/{id}/logs/{name}", s.jobLog)
 	handle("PUT /v1/shells/{id}", s.keepShell)
 	handle("DELETE /v1/shells/{id}", s.endShell)
 	handle("GET /v1/records/{id}/{name}", s.readRecord)
 	handle("PUT /v1/records/{id}/{name}", s.writeRecord)
-	return mux
-}
-
-func (s *Server) healthHandler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/health", func(w http.ResponseWriter, r *http.Request) { _ = s.health(w, r) })
 	return mux
 }
 
@@ -110,6 +104,17 @@ func answer(w http.ResponseWriter, value any) error {
 	return json.NewEncoder(w).Encode(value)
 }
 
+// reading decodes the request for a handler.
+func reading[T any](f func(http.ResponseWriter, *http.Request, T) error) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		request, err := read[T](w, r, maxRequest)
+		if err != nil {
+			return err
+		}
+		return f(w, r, request)
+	}
+}
+
 // read decodes a request of at most so many bytes.
 func read[T any](w http.ResponseWriter, r *http.Request, most int64) (value T, err error) {
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, most)).Decode(&value); err != nil {
@@ -119,7 +124,7 @@ func read[T any](w http.ResponseWriter, r *http.Request, most int64) (value T, e
 }
 
 func (s *Server) currentHealth() agent.Health {
-	return agent.Health{Protocol: agent.Protocol, Version: s.config.Version, Instance: s.instance}
+	return agent.Health{Protocol: agent.Protocol, Version: s.config.Version}
 }
 
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
@@ -130,11 +135,11 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 	cgroup := os.DirFS(s.config.Paths.Sys)
 	memory, cpu := facts.ReadMemory(cgroup), facts.ReadCPU(cgroup)
 	f := agent.Facts{
-		Health: s.currentHealth(), Started: s.started, Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
+		Health: s.currentHealth(), Node: s.config.Node, Pod: s.config.Pod, KubernetesNode: s.config.KubernetesNode,
 		GPUsExpected: s.config.GPUs, CPUs: cpus(), MemoryLimit: memory.Limit, MemoryUsed: memory.Used, MemoryCache: memory.Cache,
 		CPUPeriods: cpu.Periods, CPUThrottled: cpu.Throttled, SharedMemory: facts.Space("/dev/shm"),
 		Workspace: facts.Volume(s.config.Paths.Workspace), Datasets: facts.Volume(s.config.Paths.Datasets),
-		MemlockLimit: memlock(), Environment: s.config.publicEnvironment(), Network: s.config.network(), Running: s.jobs.running(),
+		Environment: s.config.publicEnvironment(), Network: s.config.network(), Running: s.jobs.running(),
 	}
 	if s.services != nil {
 		f.Services = s.services.Status()
@@ -147,11 +152,7 @@ func (s *Server) facts(w http.ResponseWriter, r *http.Request) error {
 }
 
 // rdma detects the devices at each request: ports go down, and interfaces appear late.
-func (s *Server) rdma(w http.ResponseWriter, r *http.Request) error {
-	expected, err := read[rdma.Expected](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) rdma(w http.ResponseWriter, r *http.Request, expected rdma.Expected) error {
 	sysRoot := rdma.SysRootOf(s.config.Environ)
 	options := rdma.Options{Root: rdma.Root(sysRoot), SysRoot: sysRoot, Environ: s.config.Environ, Interfaces: rdma.SystemInterfaces, Expected: expected}
 	if view, err := s.view(r.Context()); err == nil { // facts report the error
@@ -163,11 +164,7 @@ func (s *Server) rdma(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, rdma.Detect(options))
 }
 
-func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request) error {
-	network, err := read[agent.Network](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) setNetwork(w http.ResponseWriter, r *http.Request, network agent.Network) error {
 	if err := network.Validate(); err != nil {
 		return fail.Because(fail.InvalidInput, fmt.Errorf("setting the node's network: %w", err))
 	}
@@ -212,20 +209,18 @@ func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 	if err != nil {
 		return // provision refuses GPUs that cannot be read
 	}
-	level, _ := lookup(s.config.Environ, nccl.P2PLevel)
+	level, _ := agent.Variable(s.config.Environ, nccl.P2PLevel)
 	if network.Set[nccl.P2PLevel] == "" && nccl.UnsetP2P(level, len(view.gpus), view.nvLink == rdma.Yes) {
 		network.Unset = append(network.Unset, nccl.P2PLevel)
 	}
 	network.CPUs = nil
+	var uuids []string
 	for _, gpu := range view.gpus {
 		network.CPUs = append(network.CPUs, rdma.CPUsNear(rdma.Root(rdma.SysRootOf(s.config.Environ)), gpu.PCI))
+		uuids = append(uuids, gpu.UUID)
 	}
 	if !view.more {
 		return
-	}
-	var uuids []string
-	for _, gpu := range view.gpus {
-		uuids = append(uuids, gpu.UUID)
 	}
 	if network.Set == nil {
 		network.Set = map[string]string{}
@@ -235,9 +230,6 @@ func (s *Server) adaptToGPUs(ctx context.Context, network *agent.Network) {
 		s.log.Warn("nvidia-smi will show all GPUs of the node.", "error", err)
 	}
 }
-
-// startServices is called once the network is set.
-func (s *Server) startServices() { s.setOnce.Do(func() { close(s.networkSet) }) }
 
 func (s *Server) workspace(w http.ResponseWriter, _ *http.Request) error {
 	return answer(w, facts.Volume(s.config.Paths.Workspace))
@@ -252,19 +244,7 @@ func cpus() int {
 	return set.Count()
 }
 
-func memlock() agent.Bytes {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil || limit.Max >= 1<<63-1 {
-		return -1
-	}
-	return agent.Bytes(limit.Max)
-}
-
-func (s *Server) resolve(w http.ResponseWriter, r *http.Request) error {
-	names, err := read[[]string](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) resolve(w http.ResponseWriter, r *http.Request, names []string) error {
 	if len(names) > agent.MaxNodes {
 		return fail.Becausef(fail.InvalidInput, "resolving %d names: want at most %d", len(names), agent.MaxNodes)
 	}
@@ -314,29 +294,15 @@ func (s *Server) planTree(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, agent.TreePlan{Present: present, Missing: missing})
 }
 
-func (s *Server) receiveTree(w http.ResponseWriter, r *http.Request) error {
-	return s.receive(w, r, r.Body)
-}
-
 func (s *Server) receive(w http.ResponseWriter, r *http.Request, body io.Reader) error {
-	files, size, err := s.trees.Receive(r.Context(), hash(r), body)
-	if err != nil {
+	if err := s.trees.Receive(r.Context(), hash(r), body); err != nil {
 		return err
 	}
-	path, err := s.trees.Path(hash(r))
-	if err != nil {
-		return err
-	}
-	return answer(w, agent.TreeState{Hash: hash(r), Files: files, Bytes: agent.Bytes(size), Path: path})
+	return answer(w, agent.TreeState{Hash: hash(r)})
 }
 
-func (s *Server) switchTree(w http.ResponseWriter, r *http.Request) error {
-	request, err := read[agent.Switch](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
-	previous, err := s.trees.Switch(hash(r), request.Venv)
-	if err != nil {
+func (s *Server) switchTree(w http.ResponseWriter, r *http.Request, request agent.Switch) error {
+	if err := s.trees.Switch(hash(r), request.Venv); err != nil {
 		return err
 	}
 	s.background.Go(func() {
@@ -345,39 +311,30 @@ func (s *Server) switchTree(w http.ResponseWriter, r *http.Request) error {
 			s.log.Warn("Old trees stay.", "error", err)
 		}
 	})
-	path, err := s.trees.Path(hash(r))
-	if err != nil {
-		return err
-	}
-	return answer(w, agent.TreeState{Hash: hash(r), Path: path, Previous: previous})
+	return answer(w, agent.TreeState{Hash: hash(r)})
 }
 
 func (s *Server) tree(w http.ResponseWriter, r *http.Request) error {
-	path, err := s.trees.Path(hash(r))
+	_, err := s.trees.Path(hash(r))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("finding tree %s: %w", hash(r), fs.ErrNotExist)
 	} else if err != nil {
 		return err
 	}
-	return answer(w, agent.TreeState{Hash: hash(r), Path: path})
+	return answer(w, agent.TreeState{Hash: hash(r)})
 }
 
 func (s *Server) currentTree(w http.ResponseWriter, _ *http.Request) error {
 	state := agent.TreeState{}
 	if state.Hash, state.Venv = s.trees.Current(); state.Hash != "" {
-		var err error
-		if state.Path, err = s.trees.Path(state.Hash); err != nil {
+		if _, err := s.trees.Path(state.Hash); err != nil {
 			return err
 		}
 	}
 	return answer(w, state)
 }
 
-func (s *Server) startJob(w http.ResponseWriter, r *http.Request) error {
-	spec, err := read[agent.JobSpec](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) startJob(w http.ResponseWriter, r *http.Request, spec agent.JobSpec) error {
 	if !spec.Deadline.IsZero() { // by this node's clock
 		spec.Deadline = spec.Deadline.Add(agent.ClockDifference(r.Header))
 	}
@@ -414,11 +371,7 @@ func (s *Server) job(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, status)
 }
 
-func (s *Server) stopJob(w http.ResponseWriter, r *http.Request) error {
-	stop, err := read[agent.Stop](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) stopJob(w http.ResponseWriter, r *http.Request, stop agent.Stop) error {
 	status, j, err := s.findJob(r)
 	if err != nil {
 		return err

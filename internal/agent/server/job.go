@@ -45,12 +45,12 @@ type job struct {
 	path, flightDump, flightPipe string
 	// scratch is a folder of the container for temporary files of the job, "" for none.
 	scratch string
-	// over is closed when no process is left and the status is written.
-	over chan struct{}
+	// alive ends, by end, when no process is left and the status is written.
+	alive context.Context //nolint:containedctx // it is the job's own
+	end   context.CancelFunc
 
-	mu       sync.Mutex
-	status   agent.JobStatus
-	stopping bool
+	mu     sync.Mutex
+	status agent.JobStatus
 }
 
 func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) {
@@ -58,9 +58,12 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 	if err == nil { // torch ends a rank that cannot make its pipe
 		recordFlight(l.env, scratch)
 	}
-	j := &job{dir: record.Dir(status.Record), ranks: l.ranks, log: log, path: l.env["PATH"], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe], scratch: scratch, over: make(chan struct{}), status: status}
-	j.processes = &processes{record: status.Record, node: status.Node}
-	j.nccl = newNCCLLogs(j.dir, status.Node)
+	dir := record.Dir(status.Record)
+	j := &job{
+		dir: dir, ranks: status.Spec.Ranks(status.Node), log: log, nccl: newNCCLLogs(dir, status.Node), processes: &processes{record: status.Record, node: status.Node},
+		path: l.env["PATH"], flightDump: cmp.Or(l.env[newFlightDump], l.env[flightDump]), flightPipe: l.env[flightPipe], scratch: scratch, status: status,
+	}
+	j.alive, j.end = context.WithCancel(context.Background())
 	// The record is watched before anything can write into it.
 	watcher, err := fsnotify.NewBufferedWatcher(64)
 	if err != nil {
@@ -75,7 +78,7 @@ func startJob(log *slog.Logger, status agent.JobStatus, l launch) (*job, error) 
 		return nil, errors.Join(err, watcher.Close())
 	}
 	supervisor := exec.Command(l.args[0], l.args[1:]...)
-	supervisor.Dir, supervisor.Env = l.dir, list(l.env)
+	supervisor.Dir, supervisor.Env = l.dir, agent.Environ(l.env)
 	supervisor.Stdout, supervisor.Stderr = output, output
 	supervisor.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	reader, writer, err := os.Pipe()
@@ -130,7 +133,7 @@ func (j *job) watch(watcher *fsnotify.Watcher) {
 			}
 			j.changed.fire()
 			j.grown.fire()
-		case <-j.over:
+		case <-j.alive.Done():
 			return
 		}
 	}
@@ -216,7 +219,7 @@ func (j *job) finish(exit agent.Exit) {
 	j.status.Ended = time.Now().UTC()
 	j.status.Launcher = exit
 	j.status.State = agent.Exited
-	if j.stopping {
+	if !j.status.Stopping.IsZero() {
 		j.status.State = agent.Stopped
 	}
 	endRanks(&j.status, j.dir)
@@ -229,7 +232,7 @@ func (j *job) finish(exit agent.Exit) {
 	if err := os.RemoveAll(j.scratch); err != nil {
 		j.log.Warn("Removing the scratch files of a job failed.", "job", status.ID, "error", err)
 	}
-	close(j.over)
+	j.end()
 	j.changed.fire()
 	j.grown.fire()
 }
@@ -254,9 +257,8 @@ func endRanks(status *agent.JobStatus, dir record.Dir) {
 func (j *job) stop(stop agent.Stop) {
 	quiet, _ := j.quiet(time.Now()) // before the signal, which makes ranks print
 	j.mu.Lock()
-	first := !j.stopping && j.status.Ended.IsZero()
+	first := j.status.Stopping.IsZero() && j.status.Ended.IsZero()
 	if first {
-		j.stopping = true
 		j.status.Stopping = time.Now().UTC()
 		j.status.StopCause, j.status.StopReason, j.status.Quiet = stop.Cause, stop.Reason, quiet
 	}
@@ -266,20 +268,15 @@ func (j *job) stop(stop agent.Stop) {
 		return
 	}
 	grace = cmp.Or(max(stop.Grace, 0), grace, defaultGrace)
-	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		<-j.over
-		cancel()
-	}()
-	go func() {
-		graceful, done := context.WithTimeout(ctx, grace)
+		graceful, done := context.WithTimeout(j.alive, grace)
 		defer done()
 		if stop.Cause == agent.StopHang {
 			j.dumpUnread(graceful)
 		}
 		j.processes.terminate(graceful)
-		if <-graceful.Done(); ctx.Err() == nil {
-			j.processes.kill(ctx)
+		if <-graceful.Done(); !j.isOver() {
+			j.processes.kill(j.alive)
 		}
 	}()
 }
@@ -294,14 +291,7 @@ func (j *job) snapshot() (agent.JobStatus, <-chan struct{}) {
 	return status, next
 }
 
-func (j *job) isOver() bool {
-	select {
-	case <-j.over:
-		return true
-	default:
-		return false
-	}
-}
+func (j *job) isOver() bool { return j.alive.Err() != nil }
 
 // broadcast wakes all waiting goroutines at every fire.
 type broadcast struct {

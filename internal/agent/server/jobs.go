@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -37,13 +36,9 @@ type jobs struct {
 }
 
 // openJobs marks jobs that an earlier container left running.
-func openJobs(config Config, log *slog.Logger, trees *treestore.Store) (*jobs, error) {
+func openJobs(config Config, log *slog.Logger, trees *treestore.Store) *jobs {
 	js := &jobs{config: config, log: log, trees: trees, live: map[string]*job{}}
-	records, err := js.records(strconv.Itoa(config.Node))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range records {
+	for _, path := range js.records(strconv.Itoa(config.Node)) {
 		status, err := record.Dir(filepath.Dir(path)).ReadNode(config.Node)
 		others := status.Environment != "" && status.Environment != config.Name
 		if err == nil && status.State == agent.Running && !others {
@@ -54,17 +49,14 @@ func openJobs(config Config, log *slog.Logger, trees *treestore.Store) (*jobs, e
 			log.Warn("Skipping the record of a job.", "path", path, "error", err)
 		}
 	}
-	return js, nil
+	return js
 }
 
 // records are the paths of the records of nodes whose number matches the pattern, of all attempts of all jobs.
-func (js *jobs) records(node string) ([]string, error) {
-	first, err := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "node-"+node+".json"))
-	if err != nil {
-		return nil, err
-	}
-	later, err := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "attempt-*", "node-"+node+".json"))
-	return append(first, later...), err
+func (js *jobs) records(node string) []string {
+	first, _ := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "node-"+node+".json"))
+	later, _ := filepath.Glob(filepath.Join(js.config.Paths.runs(), "*", "attempt-*", "node-"+node+".json"))
+	return append(first, later...)
 }
 
 // start starts a job, or its next attempt, or returns the existing one of that id.
@@ -113,28 +105,26 @@ func (js *jobs) start(id string, spec agent.JobSpec) (status agent.JobStatus, ma
 }
 
 func (js *jobs) check(id string, spec agent.JobSpec) error {
-	var problems []error
-	if !jobID.MatchString(id) {
-		problems = append(problems, fmt.Errorf("id %q: want letters, digits, dots and hyphens", id))
+	problems := []error{spec.Validate()}
+	require := func(valid bool, format string, args ...any) {
+		if !valid {
+			problems = append(problems, fmt.Errorf(format, args...))
+		}
 	}
-	if spec.Script == "" {
-		problems = append(problems, errors.New("script: is empty"))
+	require(jobID.MatchString(id), "id %q: want letters, digits, dots and hyphens", id)
+	require(spec.Script != "", "script: is empty")
+	require(spec.Nodes <= js.config.Nodes, "nodes: %d: the environment has %d", spec.Nodes, js.config.Nodes)
+	require(js.config.Node < spec.Nodes || spec.Nodes < 1, "nodes: %d: node %d is not one of them", spec.Nodes, js.config.Node)
+	err := spec.Launcher.Check()
+	require(err == nil, "launcher: %w", err)
+	if spec.DebugRank != nil {
+		rank, last := *spec.DebugRank, spec.Nodes*spec.RanksPerNode-1
+		require(spec.Launcher != agent.Command, "debugRank: %d: launcher command starts programs and no ranks; want deepspeed or torchrun", rank)
+		require(rank >= 0 && rank <= last, "debugRank: %d: the job has ranks 0 to %d", rank, last)
+		require(filepath.Ext(spec.Script) == ".py", "debugRank: %d: script %q does not end in .py", rank, spec.Script)
 	}
-	if spec.Nodes > js.config.Nodes {
-		problems = append(problems, fmt.Errorf("nodes: %d: the environment has %d", spec.Nodes, js.config.Nodes))
-	}
-	if js.config.Node >= spec.Nodes && spec.Nodes >= 1 {
-		problems = append(problems, fmt.Errorf("nodes: %d: node %d is not one of them", spec.Nodes, js.config.Node))
-	}
-	if err := spec.Launcher.Check(); err != nil {
-		problems = append(problems, fmt.Errorf("launcher: %w", err))
-	}
-	if err := spec.Validate(); err != nil {
-		problems = append(problems, err)
-	}
-	problems = append(problems, checkDebug(spec)...)
-	if len(problems) > 0 {
-		return fail.Because(fail.InvalidInput, fmt.Errorf("starting a job: %w", errors.Join(problems...)))
+	if err := errors.Join(problems...); err != nil {
+		return fail.Because(fail.InvalidInput, fmt.Errorf("starting a job: %w", err))
 	}
 	return nil
 }
@@ -212,7 +202,7 @@ func (js *jobs) stopAll(reason string, grace time.Duration) {
 		j.stop(agent.Stop{Cause: agent.StopContainer, Reason: reason, Grace: grace})
 	}
 	for _, j := range live {
-		<-j.over
+		<-j.alive.Done()
 	}
 }
 
@@ -225,14 +215,9 @@ func (js *jobs) pinned(hash tree.Digest) bool {
 			return true
 		}
 	}
-	records, err := js.records("*")
-	if err != nil {
-		return true
-	}
-	for _, path := range records {
-		number := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), "node-"), ".json")
-		node, err := strconv.Atoi(number)
-		if err != nil {
+	for _, path := range js.records("*") {
+		var node int
+		if _, err := fmt.Sscanf(filepath.Base(path), "node-%d.json", &node); err != nil {
 			continue
 		}
 		status, err := record.Dir(filepath.Dir(path)).ReadNode(node)

@@ -10,8 +10,8 @@ import (
 // still takes the record.
 func TestEndedJobsAreNotRunning(t *testing.T) {
 	js := &jobs{live: map[string]*job{
-		"live":     {status: agent.JobStatus{State: agent.Running}, over: make(chan struct{})},
-		"recorded": {status: agent.JobStatus{State: agent.Exited}, over: make(chan struct{})},
+		"live":     {status: agent.JobStatus{State: agent.Running}},
+		"recorded": {status: agent.JobStatus{State: agent.Exited}},
 	}}
 	if got := js.running(); len(got) != 1 || got[0] != "live" {
 		t.Errorf("got %q, want the live one", got)

@@ -25,15 +25,14 @@ import (
 
 // launch is the supervisor's command line, which starts a node's ranks.
 type launch struct {
-	args  []string
-	env   map[string]string
-	dir   string
-	ranks []int
+	args []string
+	env  map[string]string
+	dir  string
 }
 
 // plan makes the launch of a job on this node.
 func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) (launch, error) {
-	l := launch{dir: dir, ranks: spec.Ranks(c.Node)}
+	l := launch{dir: dir}
 	port := cmp.Or(spec.MasterPort, agent.MasterPort)
 	world := agent.World{Master: c.Host(0), Port: port, Nodes: spec.Nodes, RanksPerNode: spec.RanksPerNode}
 	l.env = c.environment(spec.Env, spec.SecretEnv, world.Variables(), map[string]string{
@@ -64,7 +63,7 @@ func (c Config) plan(id string, spec agent.JobSpec, dir, venv, recorded string) 
 		l.env["PATH"] = filepath.Join(venv, "bin") + ":" + l.env["PATH"]
 	}
 	python, err := agent.FindProgram("python3", l.env["PATH"])
-	if err != nil && spec.Launcher != agent.Command {
+	if err != nil && (spec.Launcher != agent.Command || filepath.Ext(spec.Script) == ".py") {
 		return l, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", l.env["PATH"])
 	}
 	process, err := c.process(spec, dir, python, l.env["PATH"])
@@ -127,9 +126,6 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 	command := []string{inTree}
 	switch filepath.Ext(script) {
 	case ".py":
-		if python == "" {
-			return nil, fail.Becausef(fail.ContainerFailed, "starting the job: the training image has no python3 in PATH (%s)", path)
-		}
 		// Python shows this name in tracebacks.
 		command = []string{python, "-u", script}
 	case ".sh":
@@ -146,7 +142,7 @@ func (c Config) process(spec agent.JobSpec, dir, python, path string) ([]string,
 func nearby(dir, script string) string {
 	folder := filepath.Dir(filepath.Join(dir, script))
 	entries, err := os.ReadDir(folder)
-	for err != nil && folder != dir && len(folder) > len(dir) {
+	for err != nil && len(folder) > len(dir) {
 		folder = filepath.Dir(folder)
 		entries, err = os.ReadDir(folder)
 	}
@@ -170,28 +166,11 @@ func nearby(dir, script string) string {
 // interpreter and -u.
 const scriptAt = 2
 
-// checkDebug validates the request for a debugger.
-func checkDebug(spec agent.JobSpec) (problems []error) {
-	if spec.DebugRank == nil {
-		return nil
-	}
-	if spec.Launcher == agent.Command {
-		problems = append(problems, fmt.Errorf("debugRank: %d: launcher command starts programs and no ranks; want deepspeed or torchrun", *spec.DebugRank))
-	}
-	if last := spec.Nodes*spec.RanksPerNode - 1; *spec.DebugRank < 0 || *spec.DebugRank > last {
-		problems = append(problems, fmt.Errorf("debugRank: %d: the job has ranks 0 to %d", *spec.DebugRank, last))
-	}
-	if filepath.Ext(spec.Script) != ".py" {
-		problems = append(problems, fmt.Errorf("debugRank: %d: script %q does not end in .py", *spec.DebugRank, spec.Script))
-	}
-	return problems
-}
-
 // debug makes one rank wait for a debugger, and the others for that rank.
 func (c Config) debug(spec agent.JobSpec, python string, l launch) error {
-	if slices.Contains(l.ranks, *spec.DebugRank) {
+	if slices.Contains(spec.Ranks(c.Node), *spec.DebugRank) {
 		find := exec.Command(python, "-c", "import debugpy")
-		find.Dir, find.Env = l.dir, list(l.env)
+		find.Dir, find.Env = l.dir, agent.Environ(l.env)
 		if output, err := find.CombinedOutput(); err != nil {
 			return fail.Advise(fail.Becausef(fail.InvalidInput, "starting the job: rank %d cannot wait for a debugger: %s has no debugpy: %w: %s", *spec.DebugRank, python, err, output),
 				"add debugpy to the requirements file that the param requirements names, or to the image")

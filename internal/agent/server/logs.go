@@ -39,11 +39,7 @@ func logFile(status agent.JobStatus, name string) (string, error) {
 // not every file system reports changes.
 func copyLog(ctx context.Context, w io.Writer, flush func(), path, name string, offset int64, follow bool, j *job) error {
 	var file *os.File
-	defer func() {
-		if file != nil {
-			file.Close()
-		}
-	}()
+	defer func() { file.Close() }()
 	buffer := make([]byte, 256<<10)
 	for {
 		complete, next := true, (<-chan struct{})(nil)
@@ -54,27 +50,22 @@ func copyLog(ctx context.Context, w io.Writer, flush func(), path, name string, 
 		}
 		if file == nil {
 			opened, err := claimfile.Open(path)
+			if file = opened; err == nil {
+				_, err = file.Seek(offset, io.SeekStart)
+			}
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			if err == nil {
-				file = opened
-				if _, err := file.Seek(offset, io.SeekStart); err != nil {
-					return err
-				}
-			}
 		}
 		if file != nil {
-			if n, err := io.CopyBuffer(w, struct{ io.Reader }{file}, buffer); err != nil {
+			if _, err := io.CopyBuffer(w, struct{ io.Reader }{file}, buffer); err != nil {
 				return err
-			} else if n > 0 {
-				flush()
 			}
 		}
+		flush()
 		if complete {
 			return nil
 		}
-		flush()
 		select {
 		case <-next:
 		case <-time.After(time.Second):

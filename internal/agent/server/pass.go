@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -47,11 +48,7 @@ func (s *Server) passTree(w http.ResponseWriter, r *http.Request) error {
 }
 
 // pullTree receives a planned tree from another agent. It trusts that agent no more than the network: Receive verifies every byte.
-func (s *Server) pullTree(w http.ResponseWriter, r *http.Request) error {
-	request, err := read[agent.Pull](w, r, maxRequest)
-	if err != nil {
-		return err
-	}
+func (s *Server) pullTree(w http.ResponseWriter, r *http.Request, request agent.Pull) error {
 	if request.From < 0 || request.From >= s.config.Nodes || request.From == s.config.Node {
 		return fail.Becausef(fail.InvalidInput, "pulling tree %s from node %d: want another of %d nodes", hash(r), request.From, s.config.Nodes)
 	}
@@ -66,22 +63,12 @@ func (s *Server) pullTree(w http.ResponseWriter, r *http.Request) error {
 	defer peer.Close()
 	ctx, cancel := context.WithTimeout(r.Context(), passTime)
 	defer cancel()
-	silence := time.AfterFunc(silentTime, cancel)
-	defer silence.Stop()
+	ctx, heard, stop := agent.WithSilence(ctx, silentTime)
+	defer stop()
 	body, err := peer.TreeContents(ctx, hash(r), missing)
 	if err != nil {
 		return fail.Because(fail.SyncFailed, fmt.Errorf("pulling tree %s from node %d: %w", hash(r), request.From, err))
 	}
 	defer body.Close()
-	return s.receive(w, r, readerFunc(func(p []byte) (int, error) {
-		n, err := body.Read(p)
-		if n > 0 {
-			silence.Reset(silentTime)
-		}
-		return n, err
-	}))
+	return s.receive(w, r, io.TeeReader(body, heard))
 }
-
-type readerFunc func([]byte) (int, error)
-
-func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

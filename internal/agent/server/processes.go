@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -54,12 +53,12 @@ func (p *processes) members() []int {
 
 // environOf is the environment of a process, with a zero byte before and behind each variable.
 func environOf(pid int) []byte {
-	environ, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
-	if err != nil {
-		return nil
-	}
+	environ, _ := os.ReadFile(proc(pid, "environ"))
 	return append([]byte{0}, environ...)
 }
+
+// proc is the path of a file of a process.
+func proc(pid int, file string) string { return fmt.Sprintf("/proc/%d/%s", pid, file) }
 
 // descendants of a process, none of process 0.
 func descendants(all []process, of int) map[int]bool {
@@ -80,8 +79,6 @@ func descendants(all []process, of int) map[int]bool {
 
 type process struct {
 	pid, parent int
-	// state is the kernel's letter.
-	state string
 	// dead is one that its parent has not collected.
 	dead bool
 	// cpu is the processor time that it has used.
@@ -89,24 +86,19 @@ type process struct {
 }
 
 func processTable() (all []process) {
-	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		return nil
-	}
+	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
-		if found, ok := readProcess(pid); ok {
-			all = append(all, found)
+		if pid, err := strconv.Atoi(entry.Name()); err == nil {
+			if found, ok := readProcess(pid); ok {
+				all = append(all, found)
+			}
 		}
 	}
 	return all
 }
 
 func readProcess(pid int) (found process, ok bool) {
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
+	stat, err := os.ReadFile(proc(pid, "stat"))
 	if err != nil {
 		return found, false
 	}
@@ -122,9 +114,7 @@ func readProcess(pid int) (found process, ok bool) {
 	}
 	// A tick is 10 ms for programs, whatever the kernel counts in.
 	const tick = 10 * time.Millisecond
-	found = process{pid: pid, parent: number(1), state: string(fields[0]), cpu: time.Duration(number(utime)+number(stime)) * tick}
-	found.dead = found.state == "Z"
-	return found, true
+	return process{pid: pid, parent: number(1), dead: fields[0][0] == 'Z', cpu: time.Duration(number(utime)+number(stime)) * tick}, true
 }
 
 func (p *processes) signal(s syscall.Signal) (count int) {
@@ -138,7 +128,7 @@ func (p *processes) signal(s syscall.Signal) (count int) {
 
 // terminate sends SIGTERM, as soon as there is a process: the supervisor of a new job may not have started the launcher.
 func (p *processes) terminate(ctx context.Context) {
-	for p.signal(syscall.SIGTERM) == 0 && pause(ctx) {
+	for p.signal(syscall.SIGTERM) == 0 && pause(ctx, briefly) {
 	}
 }
 
@@ -148,27 +138,26 @@ const supervisorTime = 5 * time.Second
 // kill sends SIGKILL until no process is left: one may be forking. The supervisor then ends by itself, and reports how the
 // launcher ended, unless a process of the job has stopped it, with SIGSTOP or as a debugger.
 func (p *processes) kill(ctx context.Context) {
-	for p.signal(syscall.SIGKILL) > 0 && pause(ctx) {
+	for p.signal(syscall.SIGKILL) > 0 && pause(ctx, briefly) {
 	}
 	supervisor := int(p.supervisor.Load())
 	if supervisor == 0 || syscall.Kill(supervisor, syscall.SIGCONT) != nil {
 		return
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(supervisorTime):
-		if p.supervisor.CompareAndSwap(int64(supervisor), 0) {
-			_ = syscall.Kill(supervisor, syscall.SIGKILL)
-		}
+	if pause(ctx, supervisorTime) && p.supervisor.CompareAndSwap(int64(supervisor), 0) {
+		_ = syscall.Kill(supervisor, syscall.SIGKILL)
 	}
 }
 
-// pause waits a moment; it is false once ctx is done.
-func pause(ctx context.Context) bool {
+// briefly is the pause between two looks at processes.
+const briefly = 20 * time.Millisecond
+
+// pause waits; it is false once ctx is done.
+func pause(ctx context.Context, duration time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(20 * time.Millisecond):
+	case <-time.After(duration):
 		return true
 	}
 }
@@ -180,33 +169,22 @@ func Reap(ctx context.Context) {
 	signal.Notify(ended, syscall.SIGCHLD)
 	defer signal.Stop(ended)
 	const patience = 3 * time.Second
-	seen := map[int]bool{}
-	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ended:
-			if again == nil {
-				again = time.After(patience)
-			}
-		case <-again:
-			again = nil
-			dead := map[int]bool{}
-			for _, child := range children() {
-				switch {
-				case !child.dead:
-				case seen[child.pid]:
-					_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
-				default:
-					dead[child.pid] = true
-				}
-			}
-			if seen = dead; len(dead) > 0 {
-				again = time.After(patience)
+		}
+		for dead := deadChildren(); len(dead) > 0 && pause(ctx, patience); dead = deadChildren() {
+			for _, child := range dead {
+				_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
 			}
 		}
 	}
+}
+
+func deadChildren() []process {
+	return slices.DeleteFunc(children(), func(child process) bool { return !child.dead })
 }
 
 // EndChildren kills and collects the children of this process until none is left or ctx is done. After Adopt these are all
@@ -218,7 +196,7 @@ func EndChildren(ctx context.Context) {
 			_ = syscall.Kill(child.pid, syscall.SIGKILL)
 			_, _ = unix.Wait4(child.pid, nil, unix.WNOHANG, nil)
 		}
-		if len(left) == 0 || !pause(ctx) {
+		if len(left) == 0 || !pause(ctx, briefly) {
 			return
 		}
 	}
@@ -299,7 +277,7 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 			// A shim takes signals once it has a rank, and passes them on.
 			return len(descendants(processTable(), shim)) > 0 && syscall.Kill(shim, syscall.SIGTERM) == nil
 		})
-		if !pause(ctx) {
+		if !pause(ctx, briefly) {
 			return
 		}
 	}
@@ -310,19 +288,15 @@ func stopRanks(ctx context.Context, shims []int, grace time.Duration) {
 			_ = syscall.Kill(p.pid, syscall.SIGTERM)
 		}
 	}
-	select {
-	case <-ctx.Done():
+	if !pause(ctx, time.Until(killing)) {
 		return
-	case <-time.After(time.Until(killing)):
 	}
 	for _, shim := range shims {
 		for below := range descendants(processTable(), shim) {
 			_ = syscall.Kill(below, syscall.SIGKILL)
 		}
 	}
-	select {
-	case <-ctx.Done():
-	case <-time.After(supervisorTime):
+	if pause(ctx, supervisorTime) {
 		EndChildren(ctx)
 	}
 }

@@ -73,14 +73,11 @@ func (c Config) nearCPUs(spec agent.JobSpec, env map[string]string) []string {
 	}
 	for i, list := range near {
 		cpus, err := rank.ParseCPUs(list)
-		count := 0
-		for cpu := range len(own) * 64 {
-			if own.IsSet(cpu) && cpus.IsSet(cpu) {
-				count++
-			}
+		for word := range cpus {
+			cpus[word] &= own[word]
 		}
 		// Go's own count heeds the container's limit.
-		if err != nil || count/sharing[list] < runtime.GOMAXPROCS(0)/spec.RanksPerNode {
+		if err != nil || cpus.Count()/sharing[list] < runtime.GOMAXPROCS(0)/spec.RanksPerNode {
 			near[i] = ""
 		}
 	}

@@ -1,15 +1,11 @@
 package server
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -52,15 +48,10 @@ func (j *job) withArrivals(ranks []agent.RankStatus) []agent.RankStatus {
 
 // best is the furthest that a socket of the process is.
 func best(pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous) {
-	folder := filepath.Join("/proc", strconv.Itoa(pid), "fd")
-	entries, err := os.ReadDir(folder)
-	if err != nil {
-		return 0
-	}
+	entries, _ := os.ReadDir(proc(pid, "fd"))
 	for _, entry := range entries {
-		if target, err := os.Readlink(filepath.Join(folder, entry.Name())); err == nil {
-			state = max(state, sockets[target])
-		}
+		target, _ := os.Readlink(proc(pid, "fd/"+entry.Name()))
+		state = max(state, sockets[target])
 	}
 	return state
 }
@@ -70,21 +61,19 @@ func best(pid int, sockets map[string]agent.Rendezvous) (state agent.Rendezvous)
 func socketsOf(port int) map[string]agent.Rendezvous {
 	found := map[string]agent.Rendezvous{}
 	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		if table, err := os.Open(name); err == nil {
-			readSockets(table, port, found)
-			table.Close()
-		}
+		table, _ := os.ReadFile(name)
+		readSockets(string(table), port, found)
 	}
 	return found
 }
 
 // readSockets reads the kernel's table of sockets, proc_net_tcp(5): number, local and remote address, state, queues, timer,
 // retransmissions, user, timeouts, inode. All but the number and the user are hexadecimal.
-func readSockets(table io.Reader, port int, found map[string]agent.Rendezvous) {
+func readSockets(table string, port int, found map[string]agent.Rendezvous) {
 	const established, synSent, listening = "01", "02", "0A"
 	end := fmt.Sprintf(":%04X", port)
-	for lines := bufio.NewScanner(table); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
 		if len(fields) < 10 {
 			continue
 		}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"maps"
-	"strings"
 	"testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -20,7 +19,7 @@ func TestReadSockets(t *testing.T) {
    6: cut off
 `
 	got := map[string]agent.Rendezvous{}
-	readSockets(strings.NewReader(table), 29500, got)
+	readSockets(table, 29500, got)
 	want := map[string]agent.Rendezvous{"socket:[11]": agent.Arrived, "socket:[12]": agent.Arrived, "socket:[13]": agent.Connecting}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)

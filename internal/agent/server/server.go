@@ -4,7 +4,6 @@ package server
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -31,19 +30,16 @@ import (
 type Server struct {
 	config Config
 	log    *slog.Logger
-	// started and instance identify this start of the agent.
-	started  time.Time
-	instance string
-	trees    *treestore.Store
-	jobs     *jobs
-	shells   *shells
+	trees  *treestore.Store
+	jobs   *jobs
+	shells *shells
 	// services are node 0's, nil elsewhere.
 	services *services.Manager
 	// gpus are which GPUs the node has, nil until they were read.
 	gpus atomic.Pointer[gpuView]
-	// networkSet is closed once the node's network is set, or if nothing has to be set.
-	networkSet chan struct{}
-	setOnce    sync.Once
+	// networkSet is closed by startServices, once the node's network is set, or if nothing has to be set.
+	networkSet    chan struct{}
+	startServices func()
 	// passing has a value for each agent that reads a tree here.
 	passing chan struct{}
 	// turn holds one value while a client has the turn at the network between the nodes.
@@ -63,15 +59,12 @@ func New(config Config, log *slog.Logger) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	js, err := openJobs(config, log, trees)
-	if err != nil {
-		return nil, err
-	}
 	s := &Server{
-		config: config, log: log, started: time.Now().UTC(), instance: rand.Text(), trees: trees, jobs: js, shells: newShells(),
+		config: config, log: log, trees: trees, jobs: openJobs(config, log, trees), shells: newShells(),
 		networkSet: make(chan struct{}), passing: make(chan struct{}, mostPassed), turn: make(chan struct{}, 1),
 	}
-	if mode, _ := lookup(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
+	s.startServices = sync.OnceFunc(func() { close(s.networkSet) })
+	if mode, _ := agent.Variable(config.Environ, "MLENV_MODE"); mode != agent.RDMA || config.network() != nil {
 		s.startServices()
 	}
 	if config.Node == 0 {
@@ -121,13 +114,19 @@ func (s *Server) front(handler http.Handler, config *tls.Config) *http.Server {
 
 // ServeOn is Serve on open listeners and on the socket.
 func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
-	mounted := &certificates{dir: s.config.Paths.tls()}
-	config, err := mounted.current(nil)
+	// For every connection: the mounted Secret may change.
+	current := func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		credentials, err := agent.ReadCredentials(s.config.Paths.tls())
+		if err != nil {
+			return nil, fmt.Errorf("reading the node's certificate: %w", err)
+		}
+		return credentials.ServerTLS(), nil
+	}
+	config, err := current(nil)
 	if err != nil {
 		return err
 	}
-	config = config.Clone()
-	config.GetConfigForClient = mounted.current
+	config.GetConfigForClient = current
 	socket := s.config.Paths.socket()
 	if err := os.MkdirAll(filepath.Dir(socket), 0o2775); err != nil {
 		return err
@@ -145,7 +144,8 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	}
 	server := s.front(handler, config)
 	// The socket is for the readiness probe.
-	probe := &http.Server{Handler: s.healthHandler(), ReadHeaderTimeout: 30 * time.Second}
+	health := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _ = s.health(w, r) })
+	probe := &http.Server{Handler: health, ReadHeaderTimeout: 30 * time.Second}
 	failed := make(chan error, len(listeners)+1)
 	for _, listener := range listeners {
 		go func() { failed <- server.Serve(tls.NewListener(connlimit.New(listener, connlimit.Unproven), config)) }()
@@ -176,34 +176,6 @@ func (s *Server) ServeOn(ctx context.Context, listeners ...net.Listener) error {
 	err = errors.Join(server.Close(), probe.Close())
 	s.background.Wait()
 	return err
-}
-
-// certificates reads the mounted Secret whenever it changes.
-type certificates struct {
-	dir string
-
-	mu     sync.Mutex
-	at     time.Time
-	config *tls.Config
-}
-
-func (c *certificates) current(*tls.ClientHelloInfo) (*tls.Config, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	info, err := os.Stat(filepath.Join(c.dir, "tls.crt"))
-	if err != nil {
-		return nil, fmt.Errorf("reading the node's certificate: %w", err)
-	}
-	if c.config != nil && info.ModTime().Equal(c.at) {
-		return c.config, nil
-	}
-	credentials, err := agent.ReadCredentials(c.dir)
-	if err != nil {
-		return nil, fmt.Errorf("reading the node's certificate: %w", err)
-	}
-	c.at = info.ModTime()
-	c.config = credentials.ServerTLS()
-	return c.config, nil
 }
 
 // untilIdle returns a context that ends when no request has begun for bound. A request in progress does not count: its peer

@@ -26,9 +26,9 @@ import (
 const (
 	// stackTime is how long the agent watches what a rank uses.
 	stackTime = 2 * time.Second
-	// spyTime and spyOutput bound a py-spy.
+	// spyTime bounds a py-spy, and maxOutput what it and the reader of flight records print, in bytes.
 	spyTime   = 10 * time.Second
-	spyOutput = 4 << 20
+	maxOutput = 4 << 20
 	// spies is how many py-spy run at the same time.
 	spies = 8
 	// maxThreads bounds the threads of a rank in the record.
@@ -90,10 +90,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 		doing.Problem = err.Error()
 		j.unread.Store(rank.Rank, true)
 	}
-	select {
-	case <-time.After(time.Until(began.Add(stackTime))):
-	case <-ctx.Done():
-	}
+	pause(ctx, time.Until(began.Add(stackTime)))
 	own, children, io := used(pid, tree)
 	took := time.Since(began)
 	doing.CPU = (own - ownBefore).Seconds() / took.Seconds()
@@ -107,7 +104,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 	if doing.Problem != "" {
 		fmt.Fprintf(&text, "no stacks of Python: %s; a rank that is stopped for a hang prints them at the end of rank-%d.log\n", doing.Problem, rank.Rank)
 	}
-	folder, _ := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "cwd"))
+	folder, _ := os.Readlink(proc(pid, "cwd"))
 	for _, t := range threads {
 		fmt.Fprintf(&text, "\nthread %d %q\n", t.ID, t.Name)
 		for i, f := range t.Frames {
@@ -119,7 +116,7 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 		}
 	}
 	text.WriteString("\nthreads, as the kernel has them:\n")
-	tasks, _ := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	tasks, _ := os.ReadDir(proc(pid, "task"))
 	for _, task := range tasks[:min(len(tasks), maxThreads)] {
 		tid, _ := strconv.Atoi(task.Name())
 		t := readThread(pid, tid)
@@ -134,11 +131,9 @@ func (j *job) activity(ctx context.Context, rank agent.RankStatus, spy string, s
 // pythonOf is the process of a rank that runs Python, or else the rank's own, and the rank's process with its descendants: a rank
 // may be a shell that runs Python.
 func pythonOf(pid int) (python int, tree []int) {
-	tree = []int{pid}
-	below := descendants(processTable(), pid)
-	tree = append(tree, slices.Sorted(maps.Keys(below))...)
+	tree = append([]int{pid}, slices.Sorted(maps.Keys(descendants(processTable(), pid)))...)
 	for _, p := range tree {
-		program, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(p), "exe"))
+		program, err := os.Readlink(proc(p, "exe"))
 		if err == nil && strings.HasPrefix(filepath.Base(program), "python") {
 			return p, tree
 		}
@@ -155,10 +150,7 @@ func used(pid int, tree []int) (own, others time.Duration, io agent.Bytes) {
 		} else {
 			others += found.cpu
 		}
-		content, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p), "io"))
-		if err != nil {
-			continue
-		}
+		content, _ := os.ReadFile(proc(p, "io"))
 		for line := range strings.Lines(string(content)) {
 			// read_bytes has what is read through mappings, rchar what comes from the cache.
 			if key, value, _ := strings.Cut(strings.TrimSpace(line), ": "); slices.Contains([]string{"rchar", "wchar", "read_bytes"}, key) {
@@ -176,7 +168,7 @@ type kernelThread struct{ name, state, waits, stack string }
 // readThread reads what this user may see of a thread; only root may see its stack.
 func readThread(pid, tid int) (t kernelThread) {
 	read := func(file string) string {
-		content, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "task", strconv.Itoa(tid), file))
+		content, _ := os.ReadFile(proc(pid, fmt.Sprintf("task/%d/%s", tid, file)))
 		return string(content)
 	}
 	t.name = strings.TrimSpace(read("comm"))
@@ -208,27 +200,35 @@ func dump(ctx context.Context, spy string, pid int) (threads []pythonThread, err
 	ctx, cancel := context.WithTimeout(ctx, spyTime)
 	defer cancel()
 	for range 3 {
-		command := exec.CommandContext(ctx, spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", strconv.Itoa(pid))
-		command.WaitDelay = time.Second
-		var problem bytes.Buffer
-		output := &limitedBuffer{}
-		command.Stdout, command.Stderr = output, &problem
-		if err = command.Run(); err == nil {
-			err = json.Unmarshal(output.Bytes(), &threads)
-		}
-		if err == nil {
+		if err = runJSON(ctx, &threads, spy, "dump", "--nonblocking", "--full-filenames", "--json", "--pid", strconv.Itoa(pid)); err == nil {
 			return threads, nil
 		}
-		err = fmt.Errorf("running py-spy: %w: %s", err, humanize.OneLine(problem.String(), 300))
 	}
 	return nil, err
 }
 
-type limitedBuffer struct{ bytes.Buffer }
+// runJSON runs a program, and decodes what it prints.
+func runJSON(ctx context.Context, value any, program string, args ...string) error {
+	var output, problem boundedOutput
+	command := exec.CommandContext(ctx, program, args...)
+	command.Stdout, command.Stderr, command.WaitDelay = &output, &problem, time.Second
+	err := command.Run()
+	if err == nil {
+		err = json.Unmarshal(output, value)
+	}
+	if err != nil {
+		return fmt.Errorf("running %s: %w: %s", filepath.Base(program), err, humanize.OneLine(string(problem), 300))
+	}
+	return nil
+}
 
-func (l *limitedBuffer) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > spyOutput {
+// boundedOutput takes at most maxOutput bytes.
+type boundedOutput []byte
+
+func (b *boundedOutput) Write(p []byte) (int, error) {
+	if len(*b)+len(p) > maxOutput {
 		return 0, errors.New("it prints too much")
 	}
-	return l.Buffer.Write(p)
+	*b = append(*b, p...)
+	return len(p), nil
 }

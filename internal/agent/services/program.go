@@ -3,7 +3,6 @@ package services
 import (
 	"maps"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
@@ -71,9 +70,7 @@ func (o Options) program(s agent.Service, credential string) program {
 		p.args = []string{"--logdir=" + p.dir, "--host=" + o.Loopback, "--port=" + strconv.Itoa(s.Port+behind)}
 	}
 	p.path = o.find(p.executable)
-	for _, key := range slices.Sorted(maps.Keys(env)) {
-		p.env = append(p.env, key+"="+env[key])
-	}
+	p.env = agent.Environ(env)
 	return p
 }
 

@@ -74,7 +74,7 @@ func (s *service) run(ctx context.Context) {
 		}
 		s.log.Warn(fmt.Sprintf("Service %s is started again in %s: %s.", s.status.Name, pause, problem), "service", s.status.Name, "seconds", pause.Seconds(), "why", problem)
 		s.change(func(status *agent.ServiceStatus) {
-			status.State, status.PID, status.Started, status.Problem = agent.ServiceRestarting, 0, time.Time{}, problem
+			status.State, status.PID, status.Problem = agent.ServiceRestarting, 0, problem
 		})
 		select {
 		case <-time.After(pause):
@@ -133,7 +133,7 @@ func (s *service) once(ctx context.Context) error {
 	pid := process.Process.Pid
 	s.log.Info(fmt.Sprintf("Service %s is started for port %d.", s.status.Name, s.status.Port), "service", s.status.Name, "port", s.status.Port)
 	s.change(func(status *agent.ServiceStatus) {
-		status.State, status.PID, status.Started = agent.ServiceRunning, pid, time.Now().UTC()
+		status.State, status.PID = agent.ServiceRunning, pid
 	})
 	copied := make(chan struct{})
 	go func() {

@@ -82,15 +82,13 @@ func (m *Manager) Run(ctx context.Context) error {
 	}
 }
 
-// requests are the credentials of the requested services, by name.
-type requests map[string]string
-
-func (m *Manager) read() (requests, error) {
+// read returns the credentials of the requested services, by name.
+func (m *Manager) read() (map[string]string, error) {
 	list, err := os.ReadFile(filepath.Join(m.options.Dir, agent.ServicesKey))
 	if err != nil {
 		return nil, err
 	}
-	result := requests{}
+	result := map[string]string{}
 	for _, name := range strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' }) {
 		known, ok := agent.FindService(name)
 		if !ok {
@@ -107,7 +105,7 @@ func (m *Manager) read() (requests, error) {
 }
 
 // adopt stops services that are no longer requested, or with another credential, and starts the others.
-func (m *Manager) adopt(ctx context.Context, want requests) {
+func (m *Manager) adopt(ctx context.Context, want map[string]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var ending []*service

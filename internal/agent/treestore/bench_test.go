@@ -25,7 +25,7 @@ func BenchmarkReceive(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.StartTimer()
-		if _, _, err := w.Receive(b.Context(), m.Hash(), bytes.NewReader(body)); err != nil {
+		if err := w.Receive(b.Context(), m.Hash(), bytes.NewReader(body)); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -36,7 +36,7 @@ func BenchmarkResync(b *testing.B) {
 	dir, m := manyFiles(b)
 	w := newWorkspace(b)
 	hash, _ := receive(b, w.Store, dir, m)
-	if _, err := w.Switch(hash, ""); err != nil {
+	if err := w.Switch(hash, ""); err != nil {
 		b.Fatal(err)
 	}
 	for i := 0; b.Loop(); i++ {
@@ -48,7 +48,7 @@ func BenchmarkResync(b *testing.B) {
 		if sent != 1 {
 			b.Fatalf("%d contents were sent", sent)
 		}
-		if _, err := w.Switch(hash, ""); err != nil {
+		if err := w.Switch(hash, ""); err != nil {
 			b.Fatal(err)
 		}
 		b.StopTimer()

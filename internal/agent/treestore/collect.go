@@ -5,12 +5,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -20,16 +18,14 @@ const scrapAge = 24 * time.Hour
 // Collect removes the oldest trees until keep are left, which include the current one and pinned ones; those always stay. It
 // removes only unchanged files that sync wrote: files of programs stay in their folders.
 func (s *Store) Collect(keep int, pinned func(tree.Digest) bool) (removed []tree.Digest, err error) {
+	defer syncFailed(&err, "collecting trees")
 	unlock, err := s.lock()
 	if err != nil {
-		return nil, fail.Becausef(fail.SyncFailed, "collecting trees: %w", err)
+		return nil, err
 	}
 	defer unlock()
 	removed, err = s.collect(keep, pinned)
-	if err = errors.Join(err, s.dropScraps(time.Now().Add(-scrapAge))); err != nil {
-		return removed, fail.Becausef(fail.SyncFailed, "collecting trees: %w", err)
-	}
-	return removed, nil
+	return removed, errors.Join(err, s.dropScraps(time.Now().Add(-scrapAge)))
 }
 
 func (s *Store) collect(keep int, pinned func(tree.Digest) bool) (removed []tree.Digest, err error) {
@@ -152,17 +148,13 @@ func (s *Store) dropScraps(before time.Time) error {
 	if err != nil {
 		return err
 	}
-	names := make([]string, 0, len(entries))
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
 	var wrong []error
-	for _, name := range names {
-		if hash, ok := strings.CutSuffix(name, removingSuffix); ok && tree.Digest(hash).Valid() {
+	for _, e := range entries {
+		if hash, ok := strings.CutSuffix(e.Name(), removingSuffix); ok && tree.Digest(hash).Valid() {
 			wrong = append(wrong, s.remove(tree.Digest(hash)))
 		}
-		if hash, ok := strings.CutSuffix(name, manifestSuffix); ok && !slices.Contains(names, hash) {
-			wrong = append(wrong, removeOlder(filepath.Join(s.root, name), before))
+		if hash, ok := strings.CutSuffix(e.Name(), manifestSuffix); ok && !isFolder(filepath.Join(s.root, hash)) {
+			wrong = append(wrong, removeOlder(filepath.Join(s.root, e.Name()), before))
 		}
 	}
 	for _, folder := range []string{stagingFolder, keptFolder} {

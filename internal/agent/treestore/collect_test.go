@@ -52,7 +52,7 @@ func TestCollect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.Switch(trees[test.current], ""); err != nil {
+		if err := w.Switch(trees[test.current], ""); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Chtimes(w.sibling(trees[test.current], metaSuffix), times.ModTime(), times.ModTime()); err != nil {
@@ -176,7 +176,7 @@ func TestCollectDropsScraps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := w.Receive(t.Context(), m.Hash(), stream(t, dir, m, missing[:1])); err == nil {
+	if err := w.Receive(t.Context(), m.Hash(), stream(t, dir, m, missing[:1])); err == nil {
 		t.Fatal("half of the contents made a tree")
 	}
 	n, err := nameManifest(m)
@@ -221,7 +221,7 @@ func TestCollectWhileReceiving(t *testing.T) {
 					runtime.Gosched() // files it planned with were removed: plan again
 				}
 				// Refused where the tree is gone again; never a switch to half a tree.
-				_, _ = agent.Switch(m.Hash(), "")
+				_ = agent.Switch(m.Hash(), "")
 			}
 		})
 	}

@@ -103,7 +103,7 @@ func receive(t testing.TB, s *Store, dir string, m tree.Manifest) (hash tree.Dig
 	if present {
 		return hash, 0
 	}
-	if _, _, err := s.Receive(t.Context(), hash, stream(t, dir, m, missing)); err != nil {
+	if err := s.Receive(t.Context(), hash, stream(t, dir, m, missing)); err != nil {
 		t.Fatal(err)
 	}
 	return hash, len(missing)
@@ -114,7 +114,7 @@ func (w workspace) synced(t testing.TB, content files) tree.Digest {
 	t.Helper()
 	dir, m := newSource(t, content)
 	hash, _ := receive(t, w.Store, dir, m)
-	if _, err := w.Switch(hash, ""); err != nil {
+	if err := w.Switch(hash, ""); err != nil {
 		t.Fatal(err)
 	}
 	return hash

@@ -41,10 +41,7 @@ func (s *Store) index(hash tree.Digest, suffix string) index {
 	if err != nil {
 		return index{}
 	}
-	known, err := parseIndex(string(content))
-	if err != nil {
-		return index{}
-	}
+	known, _ := parseIndex(string(content))
 	return known
 }
 
@@ -66,21 +63,14 @@ func parseIndex(text string) (index, error) {
 }
 
 func parseRecord(line string) (r record, err error) {
-	var fields [5]string
-	rest := line
-	for i := range fields {
-		var ok bool
-		if fields[i], rest, ok = strings.Cut(rest, " "); !ok {
-			return r, fmt.Errorf("%.40q: want content, size, time, inode, mode and path", line)
-		}
+	fields := strings.SplitN(line, " ", 6)
+	if len(fields) < 6 {
+		return r, fmt.Errorf("%.40q: want content, size, time, inode, mode and path", line)
 	}
 	size, sizeErr := strconv.ParseInt(fields[1], 10, 64)
 	modified, modifiedErr := strconv.ParseInt(fields[2], 10, 64)
 	inode, inodeErr := strconv.ParseUint(fields[3], 10, 64)
 	mode, modeErr := strconv.ParseUint(fields[4], 8, 32)
-	if err := errors.Join(sizeErr, modifiedErr, inodeErr, modeErr); err != nil {
-		return r, err
-	}
-	r = record{path: rest, content: tree.Digest(fields[0]), stamp: stamp{size: size, modified: modified, inode: inode, mode: uint32(mode)}}
-	return r, nil
+	r = record{path: fields[5], content: tree.Digest(fields[0]), stamp: stamp{size: size, modified: modified, inode: inode, mode: uint32(mode)}}
+	return r, errors.Join(sizeErr, modifiedErr, inodeErr, modeErr)
 }

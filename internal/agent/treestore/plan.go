@@ -14,10 +14,19 @@ func (s *Store) Plan(m tree.Manifest, hash tree.Digest) (present bool, missing [
 	if err := checkManifest(m, hash); err != nil {
 		return false, nil, err
 	}
-	if present, missing, err = s.plan(m, hash); err != nil {
-		return false, nil, fail.Becausef(fail.SyncFailed, "planning tree %s: %w", hash, err)
+	defer syncFailed(&err, "planning tree %s", hash)
+	n, err := nameManifest(m)
+	if err != nil {
+		return false, nil, err
 	}
-	return present, missing, nil
+	if present, err = s.lockedPresent(hash, n); present || err != nil {
+		return present, nil, err
+	}
+	if err := s.replaceJSON(hash, manifestSuffix, m); err != nil {
+		return false, nil, err
+	}
+	missing, err = s.missing(m)
+	return false, missing, err
 }
 
 // Missing lists what a planned tree still misses, as Plan does.
@@ -39,21 +48,6 @@ func (s *Store) Held(hash tree.Digest) (dir string, m tree.Manifest, err error) 
 		return "", m, fail.Becausef(fail.SyncFailed, "reading the manifest of tree %s: %w", hash, err)
 	}
 	return dir, named.Manifest, nil
-}
-
-func (s *Store) plan(m tree.Manifest, hash tree.Digest) (present bool, missing []tree.Digest, err error) {
-	n, err := nameManifest(m)
-	if err != nil {
-		return false, nil, err
-	}
-	if present, err = s.lockedPresent(hash, n); present || err != nil {
-		return present, nil, err
-	}
-	if err := s.saveManifest(hash, m); err != nil {
-		return false, nil, err
-	}
-	missing, err = s.missing(m)
-	return false, missing, err
 }
 
 func (s *Store) lockedPresent(hash tree.Digest, m namedManifest) (bool, error) {

@@ -13,7 +13,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
 )
 
@@ -23,36 +22,28 @@ const small = 256 << 10
 
 // Receive builds a planned tree from files of this node and the contents in body, as tree.WriteContents sends them. The tree gets
 // its name only when it is complete and verified. A broken transfer or a wrong byte is SyncFailed; valid contents are kept: plan
-// again and send the rest. Receive repairs a tree that programs changed, and moves their files to HASH.changed-TIME. It returns
-// the files and bytes of the whole tree.
-func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) (files int, size int64, err error) {
-	if files, size, err = s.receive(ctx, hash, body); err != nil {
-		return 0, 0, fail.Becausef(fail.SyncFailed, "receiving tree %s: %w", hash, err)
-	}
-	return files, size, nil
-}
-
-func (s *Store) receive(ctx context.Context, hash tree.Digest, body io.Reader) (files int, size int64, err error) {
+// again and send the rest. Receive repairs a tree that programs changed, and moves their files to HASH.changed-TIME.
+func (s *Store) Receive(ctx context.Context, hash tree.Digest, body io.Reader) (err error) {
+	defer syncFailed(&err, "receiving tree %s", hash)
 	m, err := s.manifest(hash)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, 0, errors.New("it was not planned here")
+		return errors.New("it was not planned here")
 	}
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	st, err := s.newStage(m)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	defer os.RemoveAll(st.dir)
 	if err = st.fill(ctx, body); err == nil {
 		err = s.land(hash, st)
 	}
 	if err != nil {
-		return 0, 0, errors.Join(err, st.keepArrived())
+		return errors.Join(err, st.keepArrived())
 	}
-	files, size = m.Totals()
-	return files, size, s.dropKept(st)
+	return s.dropKept(st)
 }
 
 // fill makes the tree complete.
@@ -73,10 +64,7 @@ func (st *stage) fill(ctx context.Context, body io.Reader) error {
 func (st *stage) read(ctx context.Context, body io.Reader) error {
 	sizes := st.Sizes()
 	var writers errgroup.Group
-	buffers := make(chan *bytes.Buffer, workers)
-	for range workers {
-		buffers <- &bytes.Buffer{}
-	}
+	writers.SetLimit(workers)
 	begun := make(map[tree.Digest]bool, len(st.awaited))
 	err := tree.ReadContents(ctx, body, sizes, func(content tree.Digest, r io.Reader) error {
 		entries, awaited := st.awaited[content]
@@ -92,15 +80,11 @@ func (st *stage) read(ctx context.Context, body io.Reader) error {
 			_ = os.Link(st.path(entries[0]), st.store.kept(content))
 			return nil
 		}
-		data := <-buffers
-		data.Reset()
+		data := bytes.NewBuffer(make([]byte, 0, sizes[content]+bytes.MinRead))
 		if _, err := data.ReadFrom(r); err != nil {
 			return err
 		}
-		writers.Go(func() error {
-			defer func() { buffers <- data }()
-			return st.arrive(entries[0], data)
-		})
+		writers.Go(func() error { return st.arrive(entries[0], data) })
 		return nil
 	})
 	if err := errors.Join(err, writers.Wait()); err != nil {
@@ -132,15 +116,11 @@ func (s *Store) dropKept(st *stage) error {
 	}
 	sizes := st.Sizes()
 	for _, k := range kept {
-		content := tree.Digest(k.Name())
-		if _, ok := sizes[content]; !ok {
-			continue
-		}
-		if err := removeFile(s.kept(content)); err != nil {
-			return err
+		if _, ok := sizes[tree.Digest(k.Name())]; ok {
+			err = errors.Join(err, removeFile(s.kept(tree.Digest(k.Name()))))
 		}
 	}
-	return nil
+	return err
 }
 
 // land gives a complete tree its name. If a folder has that name, another transfer was first or the tree is broken: land replaces

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -123,8 +122,6 @@ type meta struct {
 	// environments that share the root have links of their own.
 	Venv  string            `json:"venv,omitempty"`
 	Venvs map[string]string `json:"venvs,omitempty"`
-	// Switched is when the tree became current.
-	Switched time.Time `json:"switched"`
 }
 
 // Venv is the virtual environment of the last switch to the tree, "" for none.
@@ -159,13 +156,13 @@ func (s *Store) replace(path string, content []byte) error {
 	return claimfile.Replace(path, filepath.Join(s.root, stagingFolder), content)
 }
 
-// saveManifest precedes the transfer of the tree.
-func (s *Store) saveManifest(hash tree.Digest, m tree.Manifest) error {
-	content, err := json.Marshal(m)
+// replaceJSON replaces the file of a tree.
+func (s *Store) replaceJSON(hash tree.Digest, suffix string, value any) error {
+	content, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
-	return s.replace(s.sibling(hash, manifestSuffix), content)
+	return s.replace(s.sibling(hash, suffix), content)
 }
 
 // manifest reads a saved manifest, and trusts it no more than the network.
@@ -218,4 +215,11 @@ func (s *Store) lock() (unlock func(), err error) {
 		f.Close()
 		s.mu.Unlock()
 	}, nil
+}
+
+// syncFailed adds the reason and what failed to an error, if there is one.
+func syncFailed(err *error, format string, args ...any) {
+	if *err != nil {
+		*err = fail.Becausef(fail.SyncFailed, format+": %w", append(args, *err)...)
+	}
 }

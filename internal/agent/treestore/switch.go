@@ -2,13 +2,11 @@ package treestore
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
@@ -17,25 +15,25 @@ import (
 // Switch makes a complete tree the current one and records its virtual environment, "" for none. It replaces the link in one step,
 // so there is always a current tree. If the current path is anything other than this store's link, Switch fails with SyncFailed and
 // leaves it untouched.
-func (s *Store) Switch(hash tree.Digest, venv string) (previous tree.Digest, err error) {
+func (s *Store) Switch(hash tree.Digest, venv string) error {
 	unlock, err := s.lock()
 	if err != nil {
-		return "", fail.Becausef(fail.SyncFailed, "switching %s: %w", s.current, err)
+		return fail.Becausef(fail.SyncFailed, "switching %s: %w", s.current, err)
 	}
 	defer unlock()
 	dir, err := s.Path(hash)
 	if err != nil {
-		return "", err
+		return err
 	}
-	previous, err = s.linked()
+	previous, err := s.linked()
 	if err != nil {
 		err = fail.Becausef(fail.SyncFailed, "switching %s: %w", s.current, err)
-		return "", fail.Advise(err, "move it away: mv %s %s.mine", s.current, s.current)
+		return fail.Advise(err, "move it away: mv %s %s.mine", s.current, s.current)
 	}
 	if err := s.switchTo(dir, hash, venv, previous); err != nil {
-		return "", fail.Becausef(fail.SyncFailed, "switching %s: %w", s.current, err)
+		return fail.Becausef(fail.SyncFailed, "switching %s: %w", s.current, err)
 	}
-	return previous, nil
+	return nil
 }
 
 func (s *Store) switchTo(dir string, hash tree.Digest, venv string, previous tree.Digest) error {
@@ -43,12 +41,8 @@ func (s *Store) switchTo(dir string, hash tree.Digest, venv string, previous tre
 	if about.Venvs == nil {
 		about.Venvs = map[string]string{}
 	}
-	about.Venv, about.Venvs[s.linkName()], about.Switched = venv, venv, time.Now().UTC()
-	content, err := json.Marshal(about)
-	if err != nil {
-		return err
-	}
-	if err := s.replace(s.sibling(hash, metaSuffix), content); err != nil {
+	about.Venv, about.Venvs[s.linkName()] = venv, venv
+	if err := s.replaceJSON(hash, metaSuffix, about); err != nil {
 		return err
 	}
 	target, err := filepath.Rel(filepath.Dir(s.current), dir)

@@ -25,9 +25,8 @@ func TestDownloadFromAServerThatFallsSilent(t *testing.T) {
 	}))
 	defer server.Close()
 	defer close(release)
-	client := &http.Client{Transport: idleTransport{http.DefaultTransport, 100 * time.Millisecond}}
 	var out strings.Builder
-	err := download(t.Context(), client, t.TempDir(), []agent.Download{{URL: server.URL + "/silent", Path: "a"}, {URL: server.URL + "/whole", Path: "b"}}, &out)
+	err := download(t.Context(), t.TempDir(), []agent.Download{{URL: server.URL + "/silent", Path: "a"}, {URL: server.URL + "/whole", Path: "b"}}, 100*time.Millisecond, &out)
 	if err == nil || !strings.Contains(err.Error(), "sent nothing for 100ms") {
 		t.Errorf("got %v, want that the server fell silent", err)
 	}

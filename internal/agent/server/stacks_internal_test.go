@@ -1,0 +1,14 @@
+package server
+
+import (
+	"strings"
+	"testing"
+)
+
+// A process that a rank has tampered with may have endless stacks.
+func TestOutputOfProgramsIsBounded(t *testing.T) {
+	var value any
+	if err := runJSON(t.Context(), &value, "cat", "/dev/zero"); err == nil || !strings.Contains(err.Error(), "running cat: ") {
+		t.Errorf("an endless output: %v, want a refusal", err)
+	}
+}

@@ -99,13 +99,23 @@ func (s Set) Each(ctx context.Context, f func(context.Context, *agent.Client) er
 // Ask asks all nodes the same, by Each and Retry. The answers are in the nodes' order.
 func Ask[T any](ctx context.Context, s Set, ask func(*agent.Client, context.Context) (T, error)) ([]T, error) {
 	answers := make([]T, len(s))
+	places := s.Places()
 	err := s.Each(ctx, func(ctx context.Context, client *agent.Client) error {
 		return Retry(ctx, func() (err error) {
-			answers[slices.Index(s, client)], err = ask(client, ctx)
+			answers[places[client]], err = ask(client, ctx)
 			return err
 		})
 	})
 	return answers, err
+}
+
+// Places are the positions of the clients in the set.
+func (s Set) Places() map[*agent.Client]int {
+	places := map[*agent.Client]int{}
+	for place, client := range s {
+		places[client] = place
+	}
+	return places
 }
 
 // Close drops the connections.

@@ -23,9 +23,10 @@ func ask[T any](ctx context.Context, set nodes.Set, limit time.Duration, f func(
 	ctx, cancel := context.WithTimeout(ctx, min(starting, limit))
 	defer cancel()
 	answers = make([]T, len(set))
+	places := set.Places()
 	errs := parallel.Map(set, func(client *agent.Client) error {
 		return nodes.Retry(ctx, func() (err error) {
-			answers[slices.Index(set, client)], err = f(client, ctx)
+			answers[places[client]], err = f(client, ctx)
 			return err
 		})
 	})

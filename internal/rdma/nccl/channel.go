@@ -72,11 +72,8 @@ func parseRoute(rank int, via string) (channel, bool) {
 	return channel{rank, Route{Transport: overNetwork(network, gpuDirect), Network: network, Device: number(device[1]), Channels: 1}}, true
 }
 
-// number converts the digits that a pattern has matched. One too long for any count of NCCL's is 0.
+// number converts the digits that a pattern has matched, at most to the largest of 32 bits: no count of NCCL's is larger.
 func number(digits string) int {
-	n, err := strconv.ParseInt(digits, 10, 32)
-	if err != nil {
-		return 0
-	}
+	n, _ := strconv.ParseInt(digits, 10, 32)
 	return int(n)
 }

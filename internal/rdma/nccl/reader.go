@@ -9,11 +9,8 @@ import (
 // maxLine is how much of a line is looked at. NCCL's own are at most 1024 bytes long (debug.cc).
 const maxLine = 16 << 10
 
-// Reader reads a log as it grows. Bytes are written to it, in pieces of any size; the log may
-// have other lines than NCCL's, and lines of several processes in any order. Its memory is
-// bounded, however long the log is. It may be written and read at the same time.
-//
-// Logs of several files, whose lines could get into each other, take a Reader each, and Merge.
+// Reader reads a log that is written to it, in pieces of any size, with lines of several processes and others than NCCL's.
+// Its memory is bounded. It may be written and read at the same time. Several files take a Reader each, and Merge.
 type Reader struct {
 	mu sync.Mutex
 	// partial is the line that has begun, long where more of it was thrown away.
@@ -23,8 +20,7 @@ type Reader struct {
 
 	processes []*process
 	byPID     map[int][]*process
-	// plain has what was printed without a header. lastError is true if the next
-	// line is NCCL's last error, as printed by torch.
+	// plain has what was printed without a header. lastError is true if the next line is NCCL's last error, as torch prints it.
 	plain     *process
 	lastError bool
 	// budget is how many more channels are remembered.
@@ -49,12 +45,8 @@ func (r *Reader) Write(piece []byte) (int, error) {
 			r.begin(rest)
 			return len(piece), nil
 		}
-		if len(r.partial) == 0 && !r.long && end <= maxLine {
-			r.line(rest[:end], false)
-		} else {
-			r.begin(rest[:end])
-			r.finish(r.long)
-		}
+		r.begin(rest[:end])
+		r.finish(r.long)
 		rest = rest[end+1:]
 	}
 }
@@ -110,9 +102,8 @@ func concerns(line []byte) bool {
 	return bytes.Contains(line, []byte("NCCL")) || bytes.Contains(line, []byte("nccl")) || bytes.Contains(line, []byte(lastError))
 }
 
-// process is the one of that name, nil beyond the bounds. A program that did not end its own
-// line before NCCL printed one has put that text before the host: of two names for one PID,
-// of which one ends with the other, the shorter is right.
+// process is the one of that name, nil beyond the bounds. If a program did not end its line before NCCL printed one, its text is
+// before the host: if one of two names for a PID ends with the other, the shorter is right.
 func (r *Reader) process(host string, pid int) *process {
 	for _, p := range r.byPID[pid] {
 		if strings.HasSuffix(host, p.Host) {

@@ -42,9 +42,8 @@ func (p *Process) World() *Communicator {
 	return world
 }
 
-// Transport is the slowest of the process's communicators. A process that is part of none has "".
-//
-// Before there is a channel it is already Sockets where NCCL has chosen them and the ranks are on several nodes.
+// Transport is the slowest of the process's communicators, "" if it is part of none. Without a channel it is already Sockets if NCCL
+// has chosen them and the ranks are on several nodes.
 func (p *Process) Transport() Transport {
 	var result Transport
 	for i := range p.Communicators {
@@ -120,13 +119,9 @@ func (p *process) take(m message, line int64, budget *int) {
 	if m.cut || m.warning {
 		return
 	}
-	switch {
-	case p.takeDevices(m.text), p.takeCommunicator(m.thread, m.text):
-	case strings.HasPrefix(m.text, "C"):
-		if channel, ok := parseChannel(m.text); ok {
-			p.takeChannel(m.thread, channel, m.text, budget)
-		}
-	default:
+	if channel, ok := parseChannel(m.text); ok {
+		p.takeChannel(m.thread, channel, m.text, budget)
+	} else if !p.takeDevices(m.text) && !p.takeCommunicator(m.thread, m.text) {
 		p.takeFact(m.text)
 	}
 }
@@ -148,10 +143,7 @@ func (p *process) takeFact(text string) {
 // takeVersion is also for lines without a header, as NCCL_DEBUG=VERSION and WARN print them.
 func (p *process) takeVersion(text string) {
 	if m := version.FindStringSubmatch(text); m != nil {
-		p.Version = clip(m[1])
-		if m[2] != "" {
-			p.Version = clip(m[1] + "+cuda" + m[2])
-		}
+		p.Version = clip(strings.TrimSuffix(m[1]+"+cuda"+m[2], "+cuda"))
 	}
 }
 
@@ -180,20 +172,15 @@ func (p *process) snapshot() Process {
 	for _, c := range p.communicators {
 		copied := c.Communicator
 		copied.Routes = slices.Clone(c.Routes)
-		for i := range copied.Routes {
-			route := &copied.Routes[i]
-			route.Rail = p.rail(route.Network, route.Device)
+		for i, route := range c.Routes {
+			copied.Routes[i].Rail = p.rail(route.Network, route.Device)
 		}
 		ready = ready || c.Ready
 		result.Communicators = append(result.Communicators, copied)
 	}
-	result.Findings = nil
-	for _, finding := range p.Findings {
-		// The retries have succeeded.
-		if finding.Reason != ConnectionRetried || !ready {
-			result.Findings = append(result.Findings, finding)
-		}
-	}
+	result.Findings = slices.DeleteFunc(slices.Clone(p.Findings), func(f Finding) bool {
+		return ready && f.Reason == ConnectionRetried // the retries have succeeded
+	})
 	return result
 }
 

@@ -52,19 +52,22 @@ func (p *Process) transportAgainst(wanted Transport) []Finding {
 		return nil
 	}
 	var result []Finding
+	found := func(name fail.Reason, evidence string, reasons []string) {
+		finding := p.about(name, evidence, "")
+		if len(reasons) > 0 {
+			finding.Cause += ": " + strings.Join(reasons, "; ")
+		}
+		result = append(result, finding)
+	}
 	transport := p.Transport()
 	if p.NoDevice && transport != RDMAGPU && transport != RDMAHost {
-		result = append(result, p.about(NoRDMADevice, "NET/IB : No device found."+p.settingShown("NCCL_IB_HCA"), ""))
+		found(NoRDMADevice, "NET/IB : No device found."+p.settingShown("NCCL_IB_HCA"), nil)
 	}
 	switch {
 	case transport == Sockets:
-		finding := p.about(SocketsInsteadOfRDMA, p.routeShown(Sockets), "")
-		finding.Cause += p.whySockets()
-		result = append(result, finding)
+		found(SocketsInsteadOfRDMA, p.routeShown(Sockets), p.whySockets())
 	case transport == RDMAHost && wanted == RDMAGPU:
-		finding := p.about(HostMemoryInsteadOfGPU, p.routeShown(RDMAHost), "")
-		finding.Cause += p.whyHostMemory()
-		result = append(result, finding)
+		found(HostMemoryInsteadOfGPU, p.routeShown(RDMAHost), p.whyHostMemory())
 	}
 	return result
 }
@@ -81,9 +84,8 @@ func (p *Process) routeShown(transport Transport) string {
 	return "Using network " + p.Network
 }
 
-// whySockets is what the log shows of why there is no RDMA, to go behind a cause.
-func (p *Process) whySockets() string {
-	var reasons []string
+// whySockets is what the log shows of why there is no RDMA.
+func (p *Process) whySockets() (reasons []string) {
 	if value := p.Environment["NCCL_IB_DISABLE"]; value != "" && value != "0" {
 		reasons = append(reasons, "NCCL_IB_DISABLE="+value+" is set")
 	}
@@ -96,12 +98,12 @@ func (p *Process) whySockets() string {
 	if p.NoDevice {
 		reasons = append(reasons, "it found no RDMA device"+p.settingShown("NCCL_IB_HCA"))
 	}
-	return because(reasons)
+	return reasons
 }
 
-// whyHostMemory is what the log shows of why GPUDirect is off, to go behind a cause.
-func (p *Process) whyHostMemory() string {
-	var reasons, off []string
+// whyHostMemory is what the log shows of why GPUDirect is off.
+func (p *Process) whyHostMemory() (reasons []string) {
+	var off []string
 	for _, device := range p.Devices {
 		if device.GPUDirect == No {
 			off = append(off, device.Name)
@@ -118,22 +120,14 @@ func (p *Process) whyHostMemory() string {
 	if p.Environment["NCCL_DMABUF_ENABLE"] == "0" {
 		reasons = append(reasons, "NCCL_DMABUF_ENABLE=0 is set")
 	}
-	return because(reasons)
-}
-
-func because(reasons []string) string {
-	if len(reasons) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(reasons, "; ")
+	return reasons
 }
 
 func (p *Process) settingShown(name string) string {
-	value, set := p.Environment[name]
-	if !set {
-		return ""
+	if value, set := p.Environment[name]; set {
+		return fmt.Sprintf(" (%s=%s)", name, value)
 	}
-	return fmt.Sprintf(" (%s=%s)", name, value)
+	return ""
 }
 
 // environmentAgainst compares the variables that NCCL shows. It shows a variable only if
@@ -143,13 +137,14 @@ func (p *Process) environmentAgainst(given map[string]string) []Finding {
 	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
 		value := p.Environment[name]
 		want, known := given[name]
-		switch {
-		case strings.HasPrefix(name, "NCCL_DEBUG"), known && want == value:
-		case known:
-			result = append(result, p.about(SettingChanged, fmt.Sprintf("%s is %s, and %s was given", name, value, want), ""))
-		default:
-			result = append(result, p.about(SettingChanged, fmt.Sprintf("%s is %s, and was not given", name, value), ""))
+		if strings.HasPrefix(name, "NCCL_DEBUG") || known && want == value {
+			continue
 		}
+		what := "was not given"
+		if known {
+			what = want + " was given"
+		}
+		result = append(result, p.about(SettingChanged, fmt.Sprintf("%s is %s, and %s", name, value, what), ""))
 	}
 	return result
 }

@@ -33,52 +33,42 @@ func (r Rail) String() string { return cmp.Or(r.Slot, r.Network.String()) }
 // Rails matches the usable ports of the nodes, in the order of their networks. Ports on networks that not all nodes have are
 // matched by their slots.
 func Rails(nodes []Facts) []Rail {
-	all := func(RailPort) bool { return true }
-	byNetwork := railsBy(nodes, all, func(port RailPort) string { return port.Port.Network().String() })
 	matched := map[*Port]bool{}
 	var result []Rail
-	take := func(rail Rail) {
-		result = append(result, rail)
-		for _, port := range slices.Concat(rail.Ports...) {
-			matched[port.Port] = true
+	match := func(key func(RailPort) string, slots bool, fits func(Rail) bool) {
+		rails := map[string]*Rail{}
+		for n, node := range nodes {
+			for _, port := range node.Rails() {
+				if matched[port.Port] {
+					continue
+				}
+				rail := rails[key(port)]
+				if rail == nil {
+					rail = &Rail{Network: port.Port.Network(), Ports: make([][]RailPort, len(nodes))}
+					rails[key(port)] = rail
+				}
+				rail.Ports[n] = append(rail.Ports[n], port)
+			}
 		}
-	}
-	left := func(port RailPort) bool { return !matched[port.Port] }
-	for _, rail := range byNetwork {
-		if rail.Common() {
-			take(rail)
-		}
-	}
-	for slot, rail := range railsBy(nodes, left, RailPort.slot) {
-		if rail.Common() && rail.routed() {
-			rail.Slot = slot
-			take(rail)
-		}
-	}
-	for _, rail := range railsBy(nodes, left, func(port RailPort) string { return port.Port.Network().String() }) {
-		take(rail)
-	}
-	slices.SortFunc(result, func(a, b Rail) int { return cmp.Or(a.Network.Compare(b.Network), cmp.Compare(a.Slot, b.Slot)) })
-	return result
-}
-
-// railsBy groups ports by a key.
-func railsBy(nodes []Facts, counts func(RailPort) bool, key func(RailPort) string) map[string]Rail {
-	rails := map[string]Rail{}
-	for n, node := range nodes {
-		for _, port := range node.Rails() {
-			if !counts(port) {
+		for name, rail := range rails {
+			if !fits(*rail) {
 				continue
 			}
-			rail, seen := rails[key(port)]
-			if !seen {
-				rail = Rail{Network: port.Port.Network(), Ports: make([][]RailPort, len(nodes))}
+			if slots {
+				rail.Slot = name
 			}
-			rail.Ports[n] = append(rail.Ports[n], port)
-			rails[key(port)] = rail
+			result = append(result, *rail)
+			for _, port := range slices.Concat(rail.Ports...) {
+				matched[port.Port] = true
+			}
 		}
 	}
-	return rails
+	byNetwork := func(port RailPort) string { return port.Port.Network().String() }
+	match(byNetwork, false, Rail.Common)
+	match(RailPort.slot, true, func(r Rail) bool { return r.Common() && r.routed() })
+	match(byNetwork, false, func(Rail) bool { return true })
+	slices.SortFunc(result, func(a, b Rail) int { return cmp.Or(a.Network.Compare(b.Network), cmp.Compare(a.Slot, b.Slot)) })
+	return result
 }
 
 // slot is the same for the ports of nodes that were set up alike.

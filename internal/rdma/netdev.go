@@ -104,7 +104,7 @@ func hexAddress(digits string) (netip.Addr, bool) {
 
 // defaultInterface has the default route of the least metric, empty if there is none.
 func defaultInterface(routes []route) string {
-	best := route{}
+	var best route
 	for _, r := range routes {
 		if r.to.Bits() == 0 && (best.netdev == "" || r.metric < best.metric) {
 			best = r
@@ -113,8 +113,7 @@ func defaultInterface(routes []route) string {
 	return best.netdev
 }
 
-func routesBy(routes []route, netdev string) []netip.Prefix {
-	var to []netip.Prefix
+func routesBy(routes []route, netdev string) (to []netip.Prefix) {
 	for _, r := range routes {
 		if r.netdev == netdev {
 			to = append(to, r.to)

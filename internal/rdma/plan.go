@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -143,11 +144,7 @@ func (p *planner) force(overrides map[string]string) {
 			p.Variables = append(p.Variables, forced)
 			continue
 		}
-		derived := p.Variables[i].Value
-		if derived == "" {
-			derived = "unset"
-		}
-		forced.Reason += "; derived was " + derived
+		forced.Reason += "; derived was " + cmp.Or(p.Variables[i].Value, "unset")
 		p.Variables[i] = forced
 	}
 }

@@ -3,6 +3,7 @@ package rdma
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -81,10 +82,7 @@ func (r RailPort) slot() string {
 
 // routed is true if each port reaches all others of the rail. Routes of the host are not known: check-fabric tries them.
 func (r Rail) routed() bool {
-	ports := slices.Concat(r.Ports...)
-	return !slices.ContainsFunc(ports, func(from RailPort) bool {
-		return slices.ContainsFunc(ports, func(to RailPort) bool { return !from.Port.OfHost && !from.Port.reaches(to.Port.Network()) })
-	})
+	return !separate(slices.Concat(r.Ports...), func(from RailPort) bool { return !from.Port.OfHost })
 }
 
 // railNames are the rails of the nodes' ports.
@@ -137,13 +135,10 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 		found(fail.Broken, NoCommonRail, "matching the rails of %d nodes: no network has ports of all of them, seen are %s: want at least one", len(nodes), orNone(networks))
 	}
 	for _, rail := range rails {
-		most, first := 0, RailPort{}
+		most, first := 0, slices.Concat(rail.Ports...)[0]
 		for n, ports := range rail.Ports {
 			most = max(most, len(ports))
 			for _, port := range ports {
-				if first.Port == nil {
-					first = port
-				}
 				if port.Port.Rate != first.Port.Rate {
 					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
 				}
@@ -190,19 +185,15 @@ func railOrder(nodes []Facts, numbers []int) []fail.Finding {
 // addressesTwice finds ports with one address, as attachments with overlapping ranges give them.
 func addressesTwice(nodes []Facts, numbers []int) []fail.Finding {
 	holders := map[netip.Addr][]string{}
-	var order []netip.Addr
 	for n, node := range nodes {
 		for _, rail := range node.Rails() {
 			if address := rail.Port.Address.Addr(); address.IsValid() {
-				if holders[address] == nil {
-					order = append(order, address)
-				}
 				holders[address] = append(holders[address], fmt.Sprintf("%s on node %d", rail.Device.Name, numbers[n]))
 			}
 		}
 	}
 	var findings []fail.Finding
-	for _, address := range order {
+	for _, address := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
 		if at := holders[address]; len(at) > 1 {
 			findings = append(findings, fail.Finding{Level: fail.Broken, Reason: AddressTwice, Next: "oc get network-attachment-definitions -A -o yaml (and look for ranges that overlap)",
 				Seen: fmt.Sprintf("address %s is that of %s: want an address for each port", address, strings.Join(at, " and of "))})
@@ -211,15 +202,20 @@ func addressesTwice(nodes []Facts, numbers []int) []fail.Finding {
 	return findings
 }
 
-// Isolated is true if a port of some node cannot reach the networks of the other
-// rails: its interface has no route there. A policy rule with its own table counts as no route, which is the safe side.
+// Isolated is true if a port of some node cannot reach the networks of the other rails: its interface has no route there. A policy
+// rule with its own table counts as no route, which is the safe side.
 func Isolated(nodes []Facts) bool {
 	var ports []RailPort
 	for _, node := range nodes {
 		ports = append(ports, node.Rails()...)
 	}
+	return separate(ports, func(RailPort) bool { return true })
+}
+
+// separate is true if one of the ports that count does not reach all others.
+func separate(ports []RailPort, counts func(RailPort) bool) bool {
 	return slices.ContainsFunc(ports, func(from RailPort) bool {
-		return slices.ContainsFunc(ports, func(to RailPort) bool { return !from.Port.reaches(to.Port.Network()) })
+		return counts(from) && slices.ContainsFunc(ports, func(to RailPort) bool { return !from.Port.reaches(to.Port.Network()) })
 	})
 }
 

@@ -1,8 +1,9 @@
-// Package attachment reads NetworkAttachmentDefinitions: the resource of
-// their device, and the addresses that they give.
+// Package attachment reads NetworkAttachmentDefinitions: the resource of their device, and the addresses that they give.
 package attachment
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -35,9 +36,8 @@ func Read(object *unstructured.Unstructured) Definition {
 	return d
 }
 
-// Overlap is a pair of attachments of one pod with overlapping subnets. NCCL, the kernel's routes and this
-// project distinguish rails by their subnets, and two pods may get
-// the same address: four attachments with one range worked on two nodes and hung on eight.
+// Overlap is a pair of attachments of one pod with overlapping subnets. NCCL, the kernel's routes and this project distinguish rails by
+// their subnets, and two pods may get the same address: four attachments with one range worked on two nodes and hung on eight.
 type Overlap struct{ A, B Definition }
 
 // String names both with their ranges.
@@ -60,12 +60,7 @@ func Overlaps(definitions []Definition) []Overlap {
 
 // Overlaps is true if both may give the same address.
 func (d Definition) Overlaps(other Definition) bool {
-	for _, a := range d.Ranges {
-		for _, b := range other.Ranges {
-			if a.Subnet.Overlaps(b.Subnet) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.Ranges, func(a Range) bool {
+		return slices.ContainsFunc(other.Ranges, func(b Range) bool { return a.Subnet.Overlaps(b.Subnet) })
+	})
 }

@@ -2,8 +2,10 @@ package diagnose
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -71,18 +73,27 @@ func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint
 	return taints
 }
 
+// notReady is "is not ready" or "does not answer", with the node's message and since when, "" for a ready node.
+func notReady(node *corev1.Node) (state, message string, since time.Time) {
+	for _, c := range node.Status.Conditions {
+		switch {
+		case c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue:
+			continue
+		case c.Status == corev1.ConditionUnknown:
+			return "does not answer", oneLine(c.Message), c.LastTransitionTime.Time
+		}
+		return "is not ready", oneLine(c.Message), c.LastTransitionTime.Time
+	}
+	return "", "", time.Time{}
+}
+
 // cordoned is the problem that oc adm uncordon fixes.
 const cordoned = "cordoned"
 
 // unfit is why the node takes no new pods at all, or "".
 func unfit(node *corev1.Node) string {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			if c.Status == corev1.ConditionUnknown {
-				return "it does not answer (" + oneLine(c.Message) + ")"
-			}
-			return "it is not ready (" + oneLine(c.Message) + ")"
-		}
+	if state, message, _ := notReady(node); state != "" {
+		return fmt.Sprintf("it %s (%s)", state, message)
 	}
 	if node.Spec.Unschedulable {
 		return cordoned

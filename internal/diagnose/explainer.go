@@ -32,7 +32,7 @@ func (e *explainer) serviceAccount() string {
 	return cmp.Or(e.template().ServiceAccountName, "default")
 }
 
-// template is the specification of every pod, or nil if it is unknown.
+// template is the specification of every pod, empty if it is unknown.
 func (e *explainer) template() *corev1.PodSpec {
 	switch {
 	case e.StatefulSet != nil:
@@ -40,20 +40,18 @@ func (e *explainer) template() *corev1.PodSpec {
 	case len(e.Pods) > 0:
 		return &e.Pods[0].Spec
 	}
-	return nil
+	return &corev1.PodSpec{}
 }
 
 // podNames are the names of all wanted pods, in order.
 func (e *explainer) podNames() []string {
 	var names []string
-	if e.StatefulSet == nil {
-		for i := range e.Pods {
-			names = append(names, e.Pods[i].Name)
-		}
-		return names
-	}
 	for i := range e.Replicas() {
-		names = append(names, fmt.Sprintf("%s-%d", e.StatefulSet.Name, i))
+		if e.StatefulSet == nil {
+			names = append(names, e.Pods[i].Name)
+		} else {
+			names = append(names, fmt.Sprintf("%s-%d", e.StatefulSet.Name, i))
+		}
 	}
 	return names
 }

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -60,7 +61,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	case refused(lower) && slices.ContainsFunc(WithoutPullSecrets(e.Snapshot), func(p corev1.Pod) bool { return p.UID == pod.UID }):
 		what = "cannot be pulled, because the pod was created before service account " + e.Account.Name + " got its pull secrets"
 		f.Next = fmt.Sprintf("oc delete pod %s -n %s (the next pod has them)", pod.Name, pod.Namespace)
-		if spec := e.template(); spec != nil && len(spec.ImagePullSecrets) > 0 && lacksSecrets(spec.ImagePullSecrets, e.Account) {
+		if named := e.template().ImagePullSecrets; len(named) > 0 && lacksSecrets(named, e.Account) {
 			f.Next = "start the environment again in the same way: that adds them to its StatefulSet and replaces the pod"
 		}
 	case refused(lower) && e.awaitsSecrets:
@@ -123,10 +124,7 @@ func (e *explainer) pullError(pod *corev1.Pod, c container, message string) stri
 			}
 		}
 	}
-	if text == "" {
-		text = c.State.Waiting.Reason
-	}
-	return rpcPrefix.ReplaceAllString(text, "")
+	return rpcPrefix.ReplaceAllString(cmp.Or(text, c.State.Waiting.Reason), "")
 }
 
 func (e *explainer) firstPullError(pod *corev1.Pod, image string) time.Time {
@@ -141,8 +139,8 @@ func (e *explainer) firstPullError(pod *corev1.Pod, image string) time.Time {
 // pullSecret is the command that creates credentials for the registry, and the key that names them.
 func (e *explainer) pullSecret(registry string) string {
 	secret := "ml-dev-pull"
-	if spec := e.template(); spec != nil && len(spec.ImagePullSecrets) > 0 {
-		secret = spec.ImagePullSecrets[0].Name
+	if named := e.template().ImagePullSecrets; len(named) > 0 {
+		secret = named[0].Name
 	}
 	if registry == name.DefaultRegistry {
 		registry = "https://index.docker.io/v1/"

@@ -75,16 +75,13 @@ func isRejection(reason string) bool {
 
 // rejectionFinding explains why a node rejected or evicted the pod.
 func rejectionFinding(reason, message, node string) fail.Finding {
+	by := "node " + node
 	if node == "" {
-		node = "NODE"
+		node, by = "NODE", "its node rejected it"
 	}
-	text := oneLine(strings.TrimPrefix(message, "Pod was rejected: "))
 	f := fail.Finding{
 		Reason: cmp.Or(kube.ReasonFor(reason), fail.NodesUnavailable), Next: "oc describe node " + node,
-		Seen: fmt.Sprintf("node %s: %s: %s", node, reason, text),
-	}
-	if node == "NODE" {
-		f.Seen = fmt.Sprintf("its node rejected it: %s: %s", reason, text)
+		Seen: fmt.Sprintf("%s: %s: %s", by, reason, oneLine(strings.TrimPrefix(message, "Pod was rejected: "))),
 	}
 	resource, out := strings.CutPrefix(reason, "OutOf")
 	m := fewDevices.FindStringSubmatch(message)
@@ -111,23 +108,15 @@ func (e *explainer) nodeProblem(pod *corev1.Pod) []fail.Finding {
 	var from time.Time
 	switch n := named(e.Nodes, node); {
 	case n != nil:
-		for _, c := range n.Status.Conditions {
-			if c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue {
-				continue
-			}
-			from = c.LastTransitionTime.Time
-			seen = "its node " + node + " is not ready: " + oneLine(c.Message)
-			if c.Status == corev1.ConditionUnknown {
-				seen = "its node " + node + " does not answer: " + oneLine(c.Message)
-			}
+		if state, message, since := notReady(n); state != "" {
+			seen, from = fmt.Sprintf("its node %s %s: %s", node, state, message), since
 		}
 	case e.Nodes != nil:
 		seen = "its node " + node + " no longer exists"
 	default:
 		events := e.podEvents(pod)
-		ev, ok := latest(events, "NodeNotReady")
-		if ok && events[len(events)-1].reason == "NodeNotReady" {
-			seen, from = "its node "+node+" is not ready", ev.first
+		if last := len(events) - 1; last >= 0 && events[last].reason == "NodeNotReady" {
+			seen, from = "its node "+node+" is not ready", events[last].first
 		}
 	}
 	if seen == "" {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -66,15 +67,8 @@ func Explain(s Snapshot, now time.Time) []fail.Finding {
 	// An unbound claim is a cause of the scheduler's refusal, so it comes first.
 	claims := e.claims()
 	found = merge(slices.Concat(found, e.rejections(), claims, e.scheduling(len(claims) > 0)))
-	slices.SortStableFunc(found, func(a, b fail.Finding) int {
-		switch {
-		case a.Final == b.Final:
-			return 0
-		case a.Final:
-			return -1
-		}
-		return 1
-	})
+	first := map[bool]int{true: -1}
+	slices.SortStableFunc(found, func(a, b fail.Finding) int { return first[a.Final] - first[b.Final] })
 	if note := e.waitingPods(); note != "" {
 		for i := range found {
 			found[i].Seen += note
@@ -117,14 +111,14 @@ func (e *explainer) waitingPods() string {
 // merge joins findings that differ only in their object, and keeps the first one's next command.
 func merge(found []fail.Finding) []fail.Finding {
 	var merged []fail.Finding
-	objects := map[int][]string{}
+	var names [][]string // of the objects of each
 	for _, f := range found {
+		kind, name, _ := strings.Cut(f.Object, " ")
 		same := slices.IndexFunc(merged, func(m fail.Finding) bool {
-			return m.Reason == f.Reason && m.Seen == f.Seen && kind(m.Object) == kind(f.Object)
+			return m.Reason == f.Reason && m.Seen == f.Seen && strings.HasPrefix(m.Object, kind+" ")
 		})
 		if same < 0 {
-			merged = append(merged, f)
-			objects[len(merged)-1] = []string{f.Object}
+			merged, names = append(merged, f), append(names, []string{name})
 			continue
 		}
 		m := &merged[same]
@@ -132,30 +126,15 @@ func merge(found []fail.Finding) []fail.Finding {
 		if m.Since.IsZero() || !f.Since.IsZero() && f.Since.Before(m.Since) {
 			m.Since = f.Since
 		}
-		if !slices.Contains(objects[same], f.Object) {
-			objects[same] = append(objects[same], f.Object)
+		if !slices.Contains(names[same], name) {
+			names[same] = append(names[same], name)
 		}
 	}
-	for i, names := range objects {
-		merged[i].Object = plural(names)
+	for i, several := range names {
+		if len(several) > 1 {
+			kind, _, _ := strings.Cut(merged[i].Object, " ")
+			merged[i].Object = kind + "s " + humanize.List(several, "and")
+		}
 	}
 	return merged
-}
-
-func kind(object string) string {
-	k, _, _ := strings.Cut(object, " ")
-	return k
-}
-
-// plural is "pods a and b" for "pod a" and "pod b".
-func plural(objects []string) string {
-	if len(objects) == 1 {
-		return objects[0]
-	}
-	names := make([]string, 0, len(objects))
-	for _, o := range objects {
-		_, name, _ := strings.Cut(o, " ")
-		names = append(names, name)
-	}
-	return kind(objects[0]) + "s " + list(names, len(names))
 }

@@ -56,6 +56,20 @@ func TestFindingsThatWaitingCannotHelpComeFirst(t *testing.T) {
 	}
 }
 
+// TestFindingsOfManyPods: a finding of many pods has the whole name of each.
+func TestFindingsOfManyPods(t *testing.T) {
+	s := snapshotOf(70)
+	var names []string
+	for i := range 70 {
+		s.pod(i, waiting("InvalidImageName", "invalid reference format"))
+		names = append(names, s.Pods[i].Name)
+	}
+	found := Explain(s, now)
+	if want := "pods " + strings.Join(names[:69], ", ") + " and " + names[69]; len(found) != 1 || found[0].Object != want {
+		t.Errorf("got %+v, want one finding of %s", found, want)
+	}
+}
+
 func TestErrHasReasonAndAdvice(t *testing.T) {
 	err := fail.Finding{Reason: fail.GPUsUnavailable, Object: "pod ml-dev-env-1", Seen: "none free", Next: "oc get nodes 100%"}.Err("waiting for")
 	got := []string{string(fail.ReasonOf(err)), err.Error(), fail.NextOf(err)}

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -80,8 +81,6 @@ func mountTrouble(events []event) (event, bool) {
 			}
 		}
 	}
-	if cause.reason == "" {
-		cause = general
-	}
+	cause = cmp.Or(cause, general)
 	return cause, cause.reason != ""
 }

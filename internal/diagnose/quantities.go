@@ -74,15 +74,19 @@ func isDevice(name corev1.ResourceName) bool {
 }
 
 func gpusAsked(spec *corev1.PodSpec) []corev1.ResourceName {
-	names := map[corev1.ResourceName]bool{}
+	var names []corev1.ResourceName
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-		for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
-			for name, q := range list {
-				if isGPU(name) && !q.IsZero() {
-					names[name] = true
-				}
-			}
+		names = slices.Concat(names, gpusIn(c.Resources.Requests), gpusIn(c.Resources.Limits))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func gpusIn(list corev1.ResourceList) (names []corev1.ResourceName) {
+	for name, q := range list {
+		if isGPU(name) && !q.IsZero() {
+			names = append(names, name)
 		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	return names
 }

@@ -51,10 +51,8 @@ func (e *explainer) scheduling(claims bool) []fail.Finding {
 		if !ok {
 			continue
 		}
-		var causes []fail.Finding
-		if e.Nodes != nil {
-			causes = e.byNodes(u)
-		} else {
+		causes := e.byNodes(u)
+		if e.Nodes == nil {
 			causes = e.byWords(u)
 		}
 		volumes, aboutVolumes := e.byVolumes(u, claims)
@@ -115,13 +113,12 @@ func (e *explainer) waiting(pod *corev1.Pod) string {
 func (e *explainer) byWords(u pendingPod) []fail.Finding {
 	var found []fail.Finding
 	v := u.message
-	for _, name := range v.short() {
-		resource := corev1.ResourceName(name)
+	for _, resource := range v.short() {
 		ask := RequestOf(&u.pod.Spec, resource)
 		f := fail.Finding{
 			Reason: fail.NodesUnavailable,
 			Seen: fmt.Sprintf("the pod asks %s %s and %d of %d nodes have too little left (how much is unknown: nodes may not be read)",
-				ask.String(), name, v.count("insufficient "+strings.ToLower(name)), v.nodes),
+				ask.String(), resource, v.count("insufficient "+strings.ToLower(string(resource))), v.nodes),
 			Next: describeNodes(namesAsked(&u.pod.Spec)),
 		}
 		if isGPU(resource) {
@@ -217,10 +214,7 @@ func resourceNames(resource corev1.ResourceName) string {
 
 // joined has a blank before each name, to follow a command.
 func joined(names []string) string {
-	if len(names) == 0 {
-		return ""
-	}
-	return " " + strings.Join(names, " ")
+	return strings.TrimSuffix(" "+strings.Join(names, " "), " ")
 }
 
 // toleration is the cluster file's entry that tolerates the taint.

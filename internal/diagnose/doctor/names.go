@@ -75,17 +75,13 @@ func likelihoodOf(name fail.Reason) int {
 	return len(all)
 }
 
-// newFinding is a finding with the usual level and flow of its reason.
-func newFinding(name fail.Reason, object, evidence, next string) Finding {
+// found adds a finding with the usual level and flow of its reason. The caller may change them until the next one is added.
+func (e *examination) found(name fail.Reason, object, evidence, next string) *Finding {
 	f := Finding{fail.Finding{Reason: name, Level: fail.Suspicious, Object: object, Seen: evidence, Next: next}, Hang}
 	if all := symptoms(); likelihoodOf(name) < len(all) {
 		s := all[likelihoodOf(name)]
 		f.Level, f.Flow = s.level, s.flow
 	}
-	return f
-}
-
-func (f Finding) as(l fail.Level) Finding {
-	f.Level = l
-	return f
+	e.findings = append(e.findings, f)
+	return &e.findings[len(e.findings)-1]
 }

@@ -3,15 +3,14 @@ package cluster
 
 import "slices"
 
-// ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that an installed cluster file is.
-const ConfigMapPrefix = "mlenv-cluster-"
-
-// TrustedCA is the ConfigMap that OpenShift fills with the certificates that the
-// cluster trusts, in a namespace where ml-dev-env is installed.
-const TrustedCA = "mlenv-trusted-ca"
-
-// TrustedCAKey is the key of such a ConfigMap.
-const TrustedCAKey = "ca-bundle.crt"
+const (
+	// ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that an installed cluster file is.
+	ConfigMapPrefix = "mlenv-cluster-"
+	// TrustedCA is the ConfigMap that OpenShift fills with the certificates that the cluster trusts, in a namespace where ml-dev-env
+	// is installed, under TrustedCAKey.
+	TrustedCA    = "mlenv-trusted-ca"
+	TrustedCAKey = "ca-bundle.crt"
+)
 
 // File is a cluster file. Keys that are absent have the defaults of Default.
 type File struct {
@@ -68,7 +67,7 @@ type Storage struct {
 	ClassRWO      string      `json:"class_rwo,omitempty" jsonschema:"description=storage class that gives ReadWriteOnce filesystems"`
 	WorkspaceSize Quantity    `json:"workspace_size,omitempty" jsonschema_description:"size of a new claim for /workspace"`
 	DatasetsSize  Quantity    `json:"datasets_size,omitempty" jsonschema_description:"size of a new claim for /datasets"`
-	Mode          StorageMode `json:"mode,omitempty" jsonschema_description:"whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a ReadWriteMany filesystem"`
+	Mode          StorageMode `json:"mode,omitempty" jsonschema:"enum=rwx,enum=volumeClaimTemplates,enum=auto" jsonschema_description:"whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a ReadWriteMany filesystem"`
 }
 
 // StorageMode determines whether the nodes of an environment share their files.

@@ -14,10 +14,10 @@ import (
 
 // namesAsked are the nodes that the pod's affinity names, or nil if it names none.
 func namesAsked(spec *corev1.PodSpec) []string {
-	required := requiredAffinity(spec)
-	if required == nil {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil
 	}
+	required := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	var names []string
 	for _, term := range required.NodeSelectorTerms {
 		for _, r := range slices.Concat(term.MatchExpressions, term.MatchFields) {
@@ -28,13 +28,6 @@ func namesAsked(spec *corev1.PodSpec) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
-}
-
-func requiredAffinity(spec *corev1.PodSpec) *corev1.NodeSelector {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
-		return nil
-	}
-	return spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 }
 
 // isCandidate reports whether the pod's selector and affinity allow the node, and whether it has GPUs if the pod

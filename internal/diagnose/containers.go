@@ -66,18 +66,14 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 	}
 	if m := missingKey.FindStringSubmatch(w.Message); m != nil {
 		f.Next = fmt.Sprintf("oc describe %s %s -n %s (it has no key %s)", strings.ToLower(m[2]), m[4], m[3], m[1])
-		return f
-	}
-	if m := missingSource.FindStringSubmatch(w.Message); m != nil {
+	} else if m := missingSource.FindStringSubmatch(w.Message); m != nil {
 		f.Next = fmt.Sprintf("oc get %s %s -n %s", strings.ToLower(m[1]), m[2], pod.Namespace)
-		return f
-	}
-	if strings.Contains(w.Message, "runAsNonRoot") {
+	} else if strings.Contains(w.Message, "runAsNonRoot") {
 		f.Reason, f.Final = fail.SecurityRefused, true
 		f.Next = "use an image whose USER is a number and not root, as in USER 1001"
-		return f
+	} else {
+		e.badProgram(pod, c, w.Message, &f)
 	}
-	e.badProgram(pod, c, w.Message, &f)
 	return f
 }
 
@@ -85,12 +81,13 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 func (e *explainer) exited(pod *corev1.Pod, c container, t corev1.ContainerStateTerminated) fail.Finding {
 	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: t.FinishedAt.Time,
-		Next:  fmt.Sprintf("oc logs %s -c %s --previous -n %s", pod.Name, c.Name, pod.Namespace),
 		Final: c.RestartCount >= manyRestarts && c.State.Running == nil,
 	}
+	previous := " --previous"
 	if c.RestartCount == 0 {
-		f.Next = strings.Replace(f.Next, " --previous", "", 1)
+		previous = ""
 	}
+	f.Next = fmt.Sprintf("oc logs %s -c %s%s -n %s", pod.Name, c.Name, previous, pod.Namespace)
 	killedForMemory := kube.ReasonFor(t.Reason) == fail.OutOfMemory
 	how := fmt.Sprintf("exited with %d", t.ExitCode)
 	switch {

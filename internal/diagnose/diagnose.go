@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -41,8 +40,6 @@ type Snapshot struct {
 	Account *corev1.ServiceAccount
 	// awaitsSecrets reports whether OpenShift gives the namespace's accounts pull secrets and Account has none yet.
 	awaitsSecrets bool
-	// ImageSizes are compressed sizes by image. Callers fill it in with ImageSize.
-	ImageSizes map[string]agent.Bytes
 }
 
 // Replicas is the wanted number of pods.

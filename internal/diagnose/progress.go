@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -71,11 +70,7 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 	}
 	events := e.podEvents(pod)
 	if image, at, ok := pulling(events); ok {
-		text := "pulling image " + image + since(at, e.now)
-		if bytes, known := e.ImageSizes[image]; known {
-			text += " (" + humanize.Bytes(int64(bytes)) + ")"
-		}
-		return text
+		return "pulling image " + image + since(at, e.now)
 	}
 	if _, ok := latest(events, "Pulled"); !ok {
 		if ev, ok := latest(events, "VolumePermissionChangeInProgress"); ok {

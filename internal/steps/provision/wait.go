@@ -63,13 +63,6 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 			func([]*corev1.Event) (bool, error) { poke(); return false, nil })
 	}()
 	report := &reporter{p: p, set: set}
-	go func() {
-		if size, ok := p.imageSize(watching); ok {
-			report.mu.Lock()
-			defer report.mu.Unlock()
-			report.size = size
-		}
-	}()
 	// A cause counts for longer if nothing changes, too.
 	again := time.NewTicker(repeatEvery)
 	defer again.Stop()
@@ -96,14 +89,6 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 			return nil, err
 		}
 	}
-}
-
-// imageSize asks the registry that the nodes pull from, unless they need a secret, which this step may not read.
-func (p *provisioner) imageSize(ctx context.Context) (compressed agent.Bytes, ok bool) {
-	if p.request.Cluster.Image.PullSecret != "" {
-		return 0, false
-	}
-	return diagnose.ImageSize(ctx, p.request.Image)
 }
 
 // notReady is the error after the waiting ended: it names the cause if there is one.
@@ -134,9 +119,6 @@ type reporter struct {
 	set  *appsv1.StatefulSet
 	last []string
 	at   time.Time
-
-	mu   sync.Mutex
-	size agent.Bytes // of the image, 0 if unknown
 }
 
 func (r *reporter) look(ctx context.Context) error {
@@ -144,11 +126,6 @@ func (r *reporter) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	if r.size > 0 {
-		snapshot.ImageSizes = map[string]agent.Bytes{r.p.request.Image: r.size}
-	}
-	r.mu.Unlock()
 	now := r.p.now()
 	findings := diagnose.Explain(snapshot, now)
 	if f, found := r.p.withoutRail(findings, now); found {

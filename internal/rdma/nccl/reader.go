@@ -3,23 +3,20 @@ package nccl
 import (
 	"bytes"
 	"strings"
-	"sync"
 )
 
 // maxLine is how much of a line is looked at. NCCL's own are at most 1024 bytes long (debug.cc).
 const maxLine = 16 << 10
 
 // Reader reads a log that is written to it, in pieces of any size, with lines of several processes and others than NCCL's.
-// Its memory is bounded. It may be written and read at the same time. Several files take a Reader each, and Merge.
+// Its memory is bounded. Several files take a Reader each, and Merge.
 type Reader struct {
-	mu sync.Mutex
 	// partial is the line that has begun, long where more of it was thrown away.
 	partial []byte
 	long    bool
 	lines   int64
 
 	processes []*process
-	byPID     map[int][]*process
 	// plain has what was printed without a header. lastError is true if the next line is NCCL's last error, as torch prints it.
 	plain     *process
 	lastError bool
@@ -30,13 +27,11 @@ type Reader struct {
 
 // NewReader returns a reader of one log.
 func NewReader() *Reader {
-	return &Reader{byPID: map[int][]*process{}, plain: newProcess("", 0), budget: maxChannels}
+	return &Reader{plain: newProcess("", 0), budget: maxChannels}
 }
 
 // Write takes the next piece of the log. It takes all of it and never fails.
 func (r *Reader) Write(piece []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	rest := piece
 	for {
 		// A progress bar ends its lines by a carriage return.
@@ -53,8 +48,6 @@ func (r *Reader) Write(piece []byte) (int, error) {
 
 // Close takes the last line, even without a newline. It does not fail.
 func (r *Reader) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if len(r.partial) > 0 {
 		r.finish(true)
 	}
@@ -105,11 +98,12 @@ func concerns(line []byte) bool {
 // process is the one of that name, nil beyond the bounds. If a program did not end its line before NCCL printed one, its text is
 // before the host: if one of two names for a PID ends with the other, the shorter is right.
 func (r *Reader) process(host string, pid int) *process {
-	for _, p := range r.byPID[pid] {
-		if strings.HasSuffix(host, p.Host) {
+	for _, p := range r.processes {
+		switch {
+		case p.PID != pid:
+		case strings.HasSuffix(host, p.Host):
 			return p
-		}
-		if strings.HasSuffix(p.Host, host) {
+		case strings.HasSuffix(p.Host, host):
 			p.Host = clip(host)
 			return p
 		}
@@ -120,14 +114,11 @@ func (r *Reader) process(host string, pid int) *process {
 	}
 	p := newProcess(host, pid)
 	r.processes = append(r.processes, p)
-	r.byPID[pid] = append(r.byPID[pid], p)
 	return p
 }
 
 // Summary is what the log shows up to now.
 func (r *Reader) Summary() Summary {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	leftOut := r.leftOut
 	var processes []Process
 	for _, p := range append([]*process{r.plain}, r.processes...) {

@@ -22,22 +22,16 @@ const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
 var classNotFound = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]*)" not found`)
 
-func (e *explainer) claims() []fail.Finding {
-	var found []fail.Finding
+// claims is true if it finds something.
+func (e *explainer) claims() (found bool) {
 	for i := range e.Claims {
 		claim := &e.Claims[i]
-		if claim.Namespace != e.namespace() {
-			continue
+		if f, ok := e.claim(claim); ok && claim.Namespace == e.namespace() {
+			f.Reason, f.Object = fail.ClaimUnbound, "claim "+claim.Name
+			f.Since = cmp.Or(f.Since, claim.CreationTimestamp.Time)
+			e.add(f)
+			found = true
 		}
-		f, ok := e.claim(claim)
-		if !ok {
-			continue
-		}
-		f.Reason, f.Object = fail.ClaimUnbound, "claim "+claim.Name
-		if f.Since.IsZero() {
-			f.Since = claim.CreationTimestamp.Time
-		}
-		found = append(found, f)
 	}
 	return found
 }

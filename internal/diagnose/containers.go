@@ -19,8 +19,9 @@ const manyRestarts = 3
 // killedCode is the exit code of a process ended by SIGKILL.
 const killedCode = 137
 
-func (e *explainer) containers(pod *corev1.Pod) []fail.Finding {
-	var found []fail.Finding
+// containers is true if it finds something.
+func (e *explainer) containers(pod *corev1.Pod) bool {
+	before := len(e.findings)
 	for _, c := range containersOf(pod) {
 		if c.init && c.Ready || c.State.Running != nil && c.Ready {
 			continue
@@ -28,14 +29,14 @@ func (e *explainer) containers(pod *corev1.Pod) []fail.Finding {
 		waiting := c.State.Waiting
 		switch {
 		case waiting != nil && kube.ReasonFor(waiting.Reason) == fail.ImageUnavailable:
-			found = append(found, e.image(pod, c))
+			e.add(e.image(pod, c))
 		case lastExit(c) != nil:
-			found = append(found, e.exited(pod, c, *lastExit(c)))
+			e.add(e.exited(pod, c, *lastExit(c)))
 		case waiting != nil && !slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, waiting.Reason):
-			found = append(found, e.notCreated(pod, c))
+			e.add(e.notCreated(pod, c))
 		}
 	}
-	return found
+	return len(e.findings) > before
 }
 
 // lastExit is the container's last failure. An init container that succeeded has none.
@@ -153,7 +154,7 @@ func lastLines(text string) string {
 const unansweredTime = time.Minute
 
 // unanswered is about a running container whose agent does not get ready.
-func (e *explainer) unanswered(pod *corev1.Pod) []fail.Finding {
+func (e *explainer) unanswered(pod *corev1.Pod) {
 	for _, c := range containersOf(pod) {
 		if c.init || c.State.Running == nil || c.Ready || e.now.Sub(c.State.Running.StartedAt.Time) < unansweredTime {
 			continue
@@ -162,10 +163,9 @@ func (e *explainer) unanswered(pod *corev1.Pod) []fail.Finding {
 		if ev, ok := latest(e.podEvents(pod), "Unhealthy"); ok {
 			seen += ": " + oneLine(ev.text)
 		}
-		return []fail.Finding{{
+		e.add(fail.Finding{
 			Reason: fail.AgentUnreachable, Object: "pod " + pod.Name, Seen: seen, Since: c.State.Running.StartedAt.Time,
 			Next: fmt.Sprintf("oc logs %s -c %s -n %s", pod.Name, c.Name, pod.Namespace),
-		}}
+		})
 	}
-	return nil
 }

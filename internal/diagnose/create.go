@@ -23,11 +23,10 @@ var (
 	webhookDown      = regexp.MustCompile(`failed calling webhook "([^"]*)"`)
 )
 
-func (e *explainer) creation() []fail.Finding {
+func (e *explainer) creation() {
 	if e.StatefulSet == nil {
-		return nil
+		return
 	}
-	var all []fail.Finding
 	for _, ev := range e.eventsOf("StatefulSet", e.StatefulSet.Name, e.StatefulSet.UID) {
 		found := failedCreate.FindStringSubmatch(ev.text)
 		// If the pod exists, a later attempt succeeded.
@@ -41,14 +40,13 @@ func (e *explainer) creation() []fail.Finding {
 		f := e.refusal(found[3])
 		f.Object, f.Since = object, ev.first
 		f.Next = cmp.Or(f.Next, fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, e.namespace()))
-		// The last refusal of each object counts.
-		if i := slices.IndexFunc(all, func(earlier fail.Finding) bool { return earlier.Object == object }); i >= 0 {
-			all[i] = f
+		// The last refusal of each object counts. There are no other findings yet.
+		if i := slices.IndexFunc(e.findings, func(earlier fail.Finding) bool { return earlier.Object == object }); i >= 0 {
+			e.findings[i] = f
 		} else {
-			all = append(all, f)
+			e.add(f)
 		}
 	}
-	return all
 }
 
 // refusal explains the API server's refusal of a pod or a claim.

@@ -57,13 +57,14 @@ func (s Snapshot) Replicas() int {
 // consequences. Normal waiting, such as a long pull, is no finding. Pods with the same cause share a finding.
 func Explain(s Snapshot, now time.Time) []fail.Finding {
 	e := &explainer{Snapshot: s, now: now}
-	found := e.creation()
+	e.creation()
 	for i := range e.Pods {
-		found = append(found, e.pod(&e.Pods[i])...)
+		e.pod(&e.Pods[i])
 	}
+	e.rejections()
 	// An unbound claim is a cause of the scheduler's refusal, so it comes first.
-	claims := e.claims()
-	found = merge(slices.Concat(found, e.rejections(), claims, e.scheduling(len(claims) > 0)))
+	e.scheduling(e.claims())
+	found := merge(e.findings)
 	first := map[bool]int{true: -1}
 	slices.SortStableFunc(found, func(a, b fail.Finding) int { return first[a.Final] - first[b.Final] })
 	if note := e.waitingPods(); note != "" {
@@ -74,18 +75,18 @@ func Explain(s Snapshot, now time.Time) []fail.Finding {
 	return found
 }
 
-func (e *explainer) pod(pod *corev1.Pod) []fail.Finding {
+func (e *explainer) pod(pod *corev1.Pod) {
 	if kube.IsReady(pod) || pod.Spec.NodeName == "" {
-		return nil
+		return
 	}
-	found := slices.Concat(e.podEnd(pod), e.nodeProblem(pod))
-	if hasFinished(pod) {
-		return found
+	e.podEnd(pod)
+	e.nodeProblem(pod)
+	if !hasFinished(pod) && !e.containers(pod) {
+		events := e.preparing(pod)
+		e.sandbox(pod, events)
+		e.mounts(pod, events)
+		e.unanswered(pod)
 	}
-	if problems := e.containers(pod); len(problems) > 0 {
-		return append(found, problems...)
-	}
-	return slices.Concat(found, e.preparation(pod), e.unanswered(pod))
 }
 
 // waitingPods names the ready pods, which wait for the others because all nodes of an environment start together.

@@ -10,13 +10,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-// explainer looks things up in a snapshot.
+// explainer looks things up in a snapshot, and collects what it finds.
 type explainer struct {
 	Snapshot
-	now time.Time
+	now      time.Time
+	findings []fail.Finding
 }
+
+func (e *explainer) add(f fail.Finding) { e.findings = append(e.findings, f) }
 
 func (e *explainer) namespace() string {
 	switch {

@@ -23,32 +23,27 @@ const (
 var fewDevices = regexp.MustCompile(`requested number of devices unavailable for (\S+)\. Requested: (\d+), Available: (\d+)`)
 
 // podEnd is about a pod that its node rejected or evicted, or that does not end.
-func (e *explainer) podEnd(pod *corev1.Pod) []fail.Finding {
-	if pod.DeletionTimestamp != nil {
-		if e.now.Sub(pod.DeletionTimestamp.Time) < endTime {
-			return nil
-		}
-		return []fail.Finding{{
-			Reason: fail.PodsNotReady, Object: "pod " + pod.Name, Since: pod.DeletionTimestamp.Time,
+func (e *explainer) podEnd(pod *corev1.Pod) {
+	switch deleted := pod.DeletionTimestamp; {
+	case deleted != nil && e.now.Sub(deleted.Time) >= endTime:
+		e.add(fail.Finding{
+			Reason: fail.PodsNotReady, Object: "pod " + pod.Name, Since: deleted.Time,
 			Seen: "an earlier pod of this name should have ended but still exists on node " + pod.Spec.NodeName,
 			Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
-		}}
+		})
+	case deleted == nil && pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
+		f := rejectionFinding(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
+		f.Object = "pod " + pod.Name
+		if c := condition(pod, corev1.DisruptionTarget); c != nil {
+			f.Since = c.LastTransitionTime.Time
+		}
+		e.add(f)
 	}
-	if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason == "" {
-		return nil
-	}
-	f := rejectionFinding(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
-	f.Object = "pod " + pod.Name
-	if c := condition(pod, corev1.DisruptionTarget); c != nil {
-		f.Since = c.LastTransitionTime.Time
-	}
-	return []fail.Finding{f}
 }
 
 // rejections are about rejected pods that the StatefulSet has recreated, which may repeat for ever. Only their events
 // are left.
-func (e *explainer) rejections() []fail.Finding {
-	var found []fail.Finding
+func (e *explainer) rejections() {
 	for _, name := range e.podNames() {
 		pod := named(e.Pods, name)
 		if pod != nil && (kube.IsReady(pod) || pod.Status.Phase == corev1.PodFailed) {
@@ -63,10 +58,9 @@ func (e *explainer) rejections() []fail.Finding {
 			}
 			f := rejectionFinding(ev.reason, ev.text, ev.node)
 			f.Object, f.Since = "pod "+name, ev.first
-			found = append(found, f)
+			e.add(f)
 		}
 	}
-	return found
 }
 
 func isRejection(reason string) bool {
@@ -102,7 +96,7 @@ func rejectionFinding(reason, message, node string) fail.Finding {
 }
 
 // nodeProblem is about the node that the pod is on.
-func (e *explainer) nodeProblem(pod *corev1.Pod) []fail.Finding {
+func (e *explainer) nodeProblem(pod *corev1.Pod) {
 	node := pod.Spec.NodeName
 	seen := ""
 	var from time.Time
@@ -119,10 +113,7 @@ func (e *explainer) nodeProblem(pod *corev1.Pod) []fail.Finding {
 			seen, from = "its node "+node+" is not ready", events[last].first
 		}
 	}
-	if seen == "" {
-		return nil
+	if seen != "" {
+		e.add(fail.Finding{Reason: fail.NodesUnavailable, Object: "pod " + pod.Name, Seen: seen, Since: from, Next: "oc describe node " + node})
 	}
-	return []fail.Finding{{
-		Reason: fail.NodesUnavailable, Object: "pod " + pod.Name, Seen: seen, Since: from, Next: "oc describe node " + node,
-	}}
 }

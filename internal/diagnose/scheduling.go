@@ -39,12 +39,11 @@ func (e *explainer) waitsForNode(pod *corev1.Pod) (pendingPod, bool) {
 }
 
 // scheduling has the findings about pods without a node. claims is true if unbound claims have findings already.
-func (e *explainer) scheduling(claims bool) []fail.Finding {
-	var found []fail.Finding
+func (e *explainer) scheduling(claims bool) {
 	for i := range e.Pods {
 		pod := &e.Pods[i]
 		if f, gated := e.gated(pod); gated {
-			found = append(found, f)
+			e.add(f)
 			continue
 		}
 		u, ok := e.waitsForNode(pod)
@@ -65,10 +64,9 @@ func (e *explainer) scheduling(claims bool) []fail.Finding {
 		}
 		for _, f := range causes {
 			f.Object, f.Since = "pod "+pod.Name, u.since
-			found = append(found, f)
+			e.add(f)
 		}
 	}
-	return found
 }
 
 // gated is about a pod that a scheduling gate holds, as Kueue's.

@@ -95,9 +95,8 @@ const (
 
 func (d *detector) devices(environ []string, expected Expected) {
 	present := d.names(classInfiniBand)
-	allotted, unreadable := allotments(environ)
+	allotted := d.allotments(environ)
 	d.allotted = len(allotted)
-	d.facts.Findings = append(d.facts.Findings, unreadable...)
 	givenBy := map[string]string{}
 	for _, a := range allotted {
 		if name := d.deviceOf(a); name != "" {

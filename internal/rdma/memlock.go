@@ -62,8 +62,7 @@ func (m Memlock) Reach() Bytes {
 	return m.Hard
 }
 
-// leastLocked is the least that NCCL's buffers in host memory take on a node with
-// several GPUs: a few MiB for each connection of each channel.
+// leastLocked is the least that NCCL's buffers in host memory take on a node with several GPUs: a few MiB for each end of a channel.
 const leastLocked Bytes = 1 << 30
 
 // Enough is true if NCCL can register its buffers, once the limit is raised.

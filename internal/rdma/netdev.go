@@ -66,9 +66,8 @@ type route struct {
 	metric int
 }
 
-// readRoutes reads /proc/self/net/route (linux:net/ipv4/fib_trie.c, fib_route_seq_show):
-// addresses are eight hexadecimal digits of a number in the machine's byte order. Routes
-// of other tables are missing, and count as no route.
+// readRoutes reads /proc/self/net/route (linux:net/ipv4/fib_trie.c, fib_route_seq_show), whose addresses are eight hexadecimal digits of
+// a number in the machine's byte order. Routes of other tables are missing, and count as no route.
 func (d *detector) readRoutes() []route {
 	var routes []route
 	for line := range strings.Lines(d.text("proc/self/net/route")) {

@@ -156,8 +156,8 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 	return slices.Concat(findings, addressesTwice(nodes, numbers), railOrder(nodes, numbers))
 }
 
-// railOrder compares the order of the nodes' isolated rails on PCIe. NCCL joins devices by their position in the node
-// and ignores their subnets (https://github.com/NVIDIA/nccl/issues/1755).
+// railOrder compares the order of the nodes' isolated rails on PCIe. NCCL joins devices by their position in the node, not by their
+// subnets (https://github.com/NVIDIA/nccl/issues/1755).
 func railOrder(nodes []Facts, numbers []int) []fail.Finding {
 	if !Isolated(nodes) {
 		return nil

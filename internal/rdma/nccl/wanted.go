@@ -19,8 +19,7 @@ type Wanted struct {
 	Devices map[string][]string
 }
 
-// Against finds what differs from the expectation. A rank with an unknown transport is no
-// finding: there may be no channel yet.
+// Against finds what differs from the expectation. A rank with an unknown transport is no finding: there may be no channel yet.
 func (s Summary) Against(wanted Wanted) []Finding {
 	var result []Finding
 	for i := range s.Processes {
@@ -28,48 +27,44 @@ func (s Summary) Against(wanted Wanted) []Finding {
 		if p.Host == "" {
 			continue
 		}
-		result = append(result, p.transportAgainst(wanted.Transport)...)
-		if wanted.Environment != nil {
-			result = append(result, p.environmentAgainst(wanted.Environment)...)
+		found := func(name fail.Reason, evidence, device string, reasons ...string) {
+			finding := newFinding(name, evidence)
+			finding.Host, finding.PID, finding.Device = p.Host, p.PID, device
+			if device != "" {
+				finding.Next = strings.ReplaceAll(finding.Next, "DEVICE", device)
+			}
+			if len(reasons) > 0 {
+				finding.Cause += ": " + strings.Join(reasons, "; ")
+			}
+			result = append(result, finding)
 		}
-		result = append(result, p.devicesAgainst(wanted.Devices[p.Host])...)
+		p.transportAgainst(wanted.Transport, found)
+		if wanted.Environment != nil {
+			p.environmentAgainst(wanted.Environment, found)
+		}
+		p.devicesAgainst(wanted.Devices[p.Host], found)
 	}
 	sortFindings(result)
 	return result
 }
 
-func (p *Process) about(name fail.Reason, evidence, device string) Finding {
-	finding := newFinding(name, evidence)
-	finding.Host, finding.PID, finding.Device = p.Host, p.PID, device
-	if device != "" {
-		finding.Next = strings.ReplaceAll(finding.Next, "DEVICE", device)
-	}
-	return finding
-}
+// finder takes a finding of a process, with its device if there is one, and reasons to add to its cause.
+type finder func(name fail.Reason, evidence, device string, reasons ...string)
 
-func (p *Process) transportAgainst(wanted Transport) []Finding {
+func (p *Process) transportAgainst(wanted Transport, found finder) {
 	if wanted != RDMAGPU && wanted != RDMAHost {
-		return nil
-	}
-	var result []Finding
-	found := func(name fail.Reason, evidence string, reasons []string) {
-		finding := p.about(name, evidence, "")
-		if len(reasons) > 0 {
-			finding.Cause += ": " + strings.Join(reasons, "; ")
-		}
-		result = append(result, finding)
+		return
 	}
 	transport := p.Transport()
 	if p.NoDevice && transport != RDMAGPU && transport != RDMAHost {
-		found(NoRDMADevice, "NET/IB : No device found."+p.settingShown("NCCL_IB_HCA"), nil)
+		found(NoRDMADevice, "NET/IB : No device found."+p.settingShown("NCCL_IB_HCA"), "")
 	}
 	switch {
 	case transport == Sockets:
-		found(SocketsInsteadOfRDMA, p.routeShown(Sockets), p.whySockets())
+		found(SocketsInsteadOfRDMA, p.routeShown(Sockets), "", p.whySockets()...)
 	case transport == RDMAHost && wanted == RDMAGPU:
-		found(HostMemoryInsteadOfGPU, p.routeShown(RDMAHost), p.whyHostMemory())
+		found(HostMemoryInsteadOfGPU, p.routeShown(RDMAHost), "", p.whyHostMemory()...)
 	}
-	return result
 }
 
 // routeShown is the evidence for a transport: how many channels have it, else the choice of the network.
@@ -130,10 +125,8 @@ func (p *Process) settingShown(name string) string {
 	return ""
 }
 
-// environmentAgainst compares the variables that NCCL shows. It shows a variable only if
-// it is set and read, so a missing one proves nothing. Users may change how much NCCL prints.
-func (p *Process) environmentAgainst(given map[string]string) []Finding {
-	var result []Finding
+// environmentAgainst compares the variables that NCCL shows, which are those that are set and read. Users may change how much it prints.
+func (p *Process) environmentAgainst(given map[string]string, found finder) {
 	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
 		value := p.Environment[name]
 		want, known := given[name]
@@ -144,26 +137,19 @@ func (p *Process) environmentAgainst(given map[string]string) []Finding {
 		if known {
 			what = want + " was given"
 		}
-		result = append(result, p.about(SettingChanged, fmt.Sprintf("%s is %s, and %s", name, value, what), ""))
+		found(SettingChanged, fmt.Sprintf("%s is %s, and %s", name, value, what), "")
 	}
-	return result
 }
 
 // devicesAgainst finds devices that NCCL does not list. Before NCCL prints its list it finds nothing.
-func (p *Process) devicesAgainst(wanted []string) []Finding {
-	if len(p.Devices) == 0 {
-		return nil
-	}
+func (p *Process) devicesAgainst(wanted []string, found finder) {
 	var listed []string
 	for _, device := range p.Devices {
 		listed = append(listed, strings.Split(device.Name, "+")...)
 	}
-	var result []Finding
 	for _, name := range wanted {
-		if !slices.Contains(listed, name) {
-			evidence := "NET/IB : Using " + strings.Join(listed, " ") + p.settingShown("NCCL_IB_HCA")
-			result = append(result, p.about(DeviceNotUsed, evidence, name))
+		if len(listed) > 0 && !slices.Contains(listed, name) {
+			found(DeviceNotUsed, "NET/IB : Using "+strings.Join(listed, " ")+p.settingShown("NCCL_IB_HCA"), name)
 		}
 	}
-	return result
 }

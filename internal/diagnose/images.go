@@ -29,7 +29,6 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	text := e.pullError(pod, c, waiting.Message)
 	f := fail.Finding{Reason: fail.ImageUnavailable, Object: "pod " + pod.Name, Since: e.firstPullError(pod, c.image())}
 	registry, repository := parts(c.image())
-	host := "https://" + registry + "/v2/"
 	node := pod.Spec.NodeName
 	// The image's own name may contain any sign.
 	lower := strings.ReplaceAll(strings.ToLower(text), strings.ToLower(c.image()), "")
@@ -82,7 +81,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 		}
 	case has(lower, "no such host", "server misbehaving"):
 		what = "is in a registry whose name node " + node + " cannot resolve"
-		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host getent hosts %s", node, hostOf(registry))
+		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host getent hosts %s", node, strings.Split(registry, ":")[0])
 	case has(lower, "manifest unknown", "not found", "name unknown"):
 		what, f.Final = "does not exist", true
 		f.Next = "oc image info " + c.image()
@@ -95,7 +94,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	case has(lower, "connection refused", "i/o timeout", "deadline exceeded", "no route to host", "connection reset", "tls handshake timeout",
 		"unexpected eof", "registry is unavailable", "503 service", "502 bad gateway", "500 internal"):
 		what = "is in a registry that does not answer node " + node
-		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host curl -sSI %s", node, host)
+		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host curl -sSI https://%s/v2/", node, registry)
 	default:
 		what = "cannot be pulled"
 		f.Next = fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace)
@@ -166,9 +165,4 @@ func parts(image string) (registry, namespace string) {
 	}
 	namespace, _, _ = strings.Cut(ref.Context().RepositoryStr(), "/")
 	return ref.Context().RegistryStr(), namespace
-}
-
-func hostOf(registry string) string {
-	host, _, _ := strings.Cut(registry, ":")
-	return host
 }

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -26,13 +25,12 @@ func (e *explainer) containers(pod *corev1.Pod) bool {
 		if c.init && c.Ready || c.State.Running != nil && c.Ready {
 			continue
 		}
-		waiting := c.State.Waiting
 		switch {
-		case waiting != nil && kube.ReasonFor(waiting.Reason) == fail.ImageUnavailable:
+		case c.lacksImage():
 			e.add(e.image(pod, c))
 		case lastExit(c) != nil:
 			e.add(e.exited(pod, c, *lastExit(c)))
-		case waiting != nil && !slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, waiting.Reason):
+		case c.trouble() != "":
 			e.add(e.notCreated(pod, c))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
 // explainer looks things up in a snapshot, and collects what it finds.
@@ -156,6 +157,17 @@ func (c container) title() string {
 	}
 	return "container " + c.Name
 }
+
+// trouble is what the container waits for if that is no part of a normal start, else "".
+func (c container) trouble() string {
+	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+		return w.Reason
+	}
+	return ""
+}
+
+// lacksImage reports whether the container's image cannot be pulled.
+func (c container) lacksImage() bool { return kube.ReasonFor(c.trouble()) == fail.ImageUnavailable }
 
 // containersOf are the pod's containers that have a status, in the order in which they start.
 func containersOf(pod *corev1.Pod) []container {

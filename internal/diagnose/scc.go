@@ -23,9 +23,8 @@ var (
 	sccValue = regexp.MustCompile(`(?s)^(?:securityContext\.)*([\w.\[\]]+): (?:Invalid value: ((?:"[^"]*"|\[\]\w+\{[^}]*\}|[^:\s"]+)): |Forbidden: )(.*)$`)
 )
 
-// securityConstraints lists what the usable constraints refuse, container by container, and names the constraints that
-// the account may not use. It is "" for any other text. unusable reports whether the pod is pinned to one that its account may
-// not use.
+// securityConstraints lists what the usable constraints refuse, container by container, and names those that the account may not use. It
+// is "" for any other text. unusable reports whether the pod is pinned to one that its account may not use.
 func (e *explainer) securityConstraints(text string) (seen string, unusable bool) {
 	m := sccRefusals.FindStringSubmatch(text)
 	if m == nil {

@@ -30,8 +30,7 @@ func namesAsked(spec *corev1.PodSpec) []string {
 	return slices.Compact(names)
 }
 
-// isCandidate reports whether the pod's selector and affinity allow the node, and whether it has GPUs if the pod
-// requests some.
+// isCandidate reports whether the pod's selector and affinity allow the node, and whether it has the kinds of GPUs that the pod asks for.
 func isCandidate(node *corev1.Node, spec *corev1.PodSpec) bool {
 	required := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec})
 	if allowed, err := required.Match(node); err != nil || !allowed {

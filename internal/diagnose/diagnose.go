@@ -23,8 +23,7 @@ type Snapshot struct {
 	Pods        []corev1.Pod
 	// Events about the StatefulSet, its pods, its claims and its Workload of Kueue.
 	Events []corev1.Event
-	// Claims of the environment, and those in the namespaces of in-cluster
-	// storage servers that the environment's classes name.
+	// Claims of the environment, and those in the namespaces of in-cluster storage servers that its classes name.
 	Claims []corev1.PersistentVolumeClaim
 	Nodes  []corev1.Node
 	// OtherPods have GPUs and are not the environment's.

@@ -41,8 +41,7 @@ func (e *explainer) podEnd(pod *corev1.Pod) {
 	}
 }
 
-// rejections are about rejected pods that the StatefulSet has recreated, which may repeat for ever. Only their events
-// are left.
+// rejections are about rejected pods that the StatefulSet has recreated, perhaps for ever. Only their events are left.
 func (e *explainer) rejections() {
 	for _, name := range e.podNames() {
 		pod := named(e.Pods, name)

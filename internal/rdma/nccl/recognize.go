@@ -118,10 +118,9 @@ func recognizePlain(rules []rule, text string) (Finding, bool) {
 	return newFinding(name, strings.TrimSpace(text)), name != ""
 }
 
-// connection is a failed connect: "socketStartConnect: Connect to 10.1.2.3<29500> failed :
-// Connection refused", "socketPollConnect: connect to 10.1.2.3<29500> returned No route to host,
-// exceeded error retry count after 35 attempts", "Call to connect returned Connection timed out,
-// retrying" (misc/socket.cc; the words differ with each version from 2.16 to 2.30).
+// connection is a failed connect: "socketStartConnect: Connect to 10.1.2.3<29500> failed : Connection refused", "socketPollConnect: connect
+// to 10.1.2.3<29500> returned No route to host, exceeded error retry count after 35 attempts", "Call to connect returned Connection timed
+// out, retrying" (misc/socket.cc; the words differ with each version from 2.16 to 2.30).
 var connection = regexp.MustCompile(`(?:[Cc]onnect|socketPollConnect).*(Connection refused|Connection timed out|No route to host|Network is unreachable|Host is unreachable)`)
 
 // nameOfConnection recognizes connections over TCP. "exceeded retries" and "exceeded timeouts"

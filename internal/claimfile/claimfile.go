@@ -111,7 +111,9 @@ type Reservation struct {
 }
 
 // Reserve takes so many bytes of the volume for what will replace a file.
-func Reserve(path string, size int) (*Reservation, error) { return reserve(path, filepath.Dir(path), size) }
+func Reserve(path string, size int) (*Reservation, error) {
+	return reserve(path, filepath.Dir(path), size)
+}
 
 func reserve(path, folder string, size int) (*Reservation, error) {
 	file, err := os.CreateTemp(folder, "."+filepath.Base(path)+".*")

@@ -113,7 +113,7 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
 	known := byRank(statuses)
 	at := map[callSite][]agent.RankActivity{}
-	var missing, ended []int
+	var missing, ended, late []int
 	nodes := map[int]int{}
 	doing := map[int]agent.RankActivity{}
 	for _, a := range activities {
@@ -132,9 +132,11 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 			case asked:
 				at[callSiteOf(a)] = append(at[callSiteOf(a)], a)
 			}
+			if r.Rendezvous != agent.Arrived {
+				late = append(late, rank)
+			}
 		}
 	}
-	absent, arrived := Absent(spec, statuses)
 	behind := desync(activities, nodes)
 	// The most ranks come last; of as many, those that wait.
 	sites := slices.SortedFunc(maps.Keys(at), func(a, b callSite) int {
@@ -156,11 +158,7 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 		return while(ranksOf(missing, nodes) + " " + hasHave(missing) + " not started")
 	case len(ended) > 0:
 		return while(ranksOf(ended, nodes) + " " + hasHave(ended) + " ended")
-	case arrived > 0 && len(absent) > 0:
-		var late []int
-		for _, rank := range absent {
-			late = append(late, rank.Rank)
-		}
+	case len(late) > 0 && len(late) < len(nodes):
 		culprit := fmt.Sprintf("%s %s not come to the rendezvous", ranksOf(late, nodes), hasHave(late))
 		if a, asked := doing[late[0]]; asked && len(late) == 1 {
 			culprit += ": it " + Doing(a)

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -71,7 +72,7 @@ func (f Facts) withoutNVLink() string {
 func (p *planner) neededLevel() int {
 	needed := -1
 	for _, rail := range p.ports {
-		nearest := rail.Device.NearestGPU()
+		nearest := slices.MinFunc(append(slices.Collect(maps.Values(rail.Device.GPUs)), ""), Distance.Compare)
 		if nearest == NODE {
 			nearest = PHB
 		}

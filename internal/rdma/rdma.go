@@ -3,7 +3,6 @@
 package rdma
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -145,11 +144,6 @@ func (f Facts) Rails() []RailPort {
 		}
 	}
 	return rails
-}
-
-// NearestGPU is the least distance from the device to a GPU, empty if none is known.
-func (d Device) NearestGPU() Distance {
-	return slices.MinFunc(append(slices.Collect(maps.Values(d.GPUs)), ""), Distance.Compare)
 }
 
 // Broken is true if the node cannot use RDMA.

@@ -9,8 +9,7 @@ import (
 
 // Process is what the log of one process shows.
 type Process struct {
-	// Host is the name up to the first dot, in a pod the pod's. It is empty for what was printed
-	// without NCCL's header, by NCCL or by torch.
+	// Host is the name up to the first dot, in a pod the pod's.
 	Host string `json:"host,omitempty"`
 	PID  int    `json:"pid,omitempty"`
 	// Version is NCCL's, as in "2.27.7+cuda12.9". Older versions print it in rank 0 alone.
@@ -135,14 +134,7 @@ func (p *process) takeFact(text string) {
 		if found := parseInterfaces(list); len(found) > 0 {
 			p.Interfaces = found
 		}
-	} else {
-		p.takeVersion(text)
-	}
-}
-
-// takeVersion is also for lines without a header, as NCCL_DEBUG=VERSION and WARN print them.
-func (p *process) takeVersion(text string) {
-	if m := version.FindStringSubmatch(text); m != nil {
+	} else if m := version.FindStringSubmatch(text); m != nil {
 		p.Version = clip(strings.TrimSuffix(m[1]+"+cuda"+m[2], "+cuda"))
 	}
 }

@@ -8,8 +8,8 @@ import (
 // maxLine is how much of a line is looked at. NCCL's own are at most 1024 bytes long (debug.cc).
 const maxLine = 16 << 10
 
-// Reader reads a log that is written to it, in pieces of any size, with lines of several processes and others than NCCL's.
-// Its memory is bounded. Several files take a Reader each, and Merge.
+// Reader reads a log that is written to it in pieces of any size, as NCCL writes it with NCCL_DEBUG_FILE. Lines of other programs do not
+// count. Its memory is bounded. Several files take a Reader each, and Merge.
 type Reader struct {
 	// partial is the line that has begun, long where more of it was thrown away.
 	partial []byte
@@ -17,9 +17,6 @@ type Reader struct {
 	lines   int64
 
 	processes []*process
-	// plain has what was printed without a header. lastError is true if the next line is NCCL's last error, as torch prints it.
-	plain     *process
-	lastError bool
 	// budget is how many more channels are remembered.
 	budget  int
 	leftOut int
@@ -27,7 +24,7 @@ type Reader struct {
 
 // NewReader returns a reader of one log.
 func NewReader() *Reader {
-	return &Reader{plain: newProcess("", 0), budget: maxChannels}
+	return &Reader{budget: maxChannels}
 }
 
 // Write takes the next piece of the log. It takes all of it and never fails.
@@ -68,35 +65,15 @@ func (r *Reader) finish(cut bool) {
 
 func (r *Reader) line(line []byte, cut bool) {
 	r.lines++
-	if !r.lastError && !concerns(line) {
-		return
-	}
-	text := string(line)
-	found := messages(text, cut)
-	for _, m := range found {
+	for _, m := range messages(string(line), cut) {
 		if p := r.process(m.host, m.pid); p != nil {
 			p.take(m, r.lines, &r.budget)
 		}
 	}
-	if len(found) > 0 {
-		r.lastError = false
-		return
-	}
-	r.plain.takeVersion(text)
-	r.plain.takePlain(text, r.lines, r.lastError)
-	r.lastError = strings.HasSuffix(strings.TrimRight(text, " "), lastError)
 }
 
-// lastError is the last of a line of torch's, which the text of NCCL's last warning follows.
-const lastError = "Last error:"
-
-// concerns is false of almost all lines that are not NCCL's.
-func concerns(line []byte) bool {
-	return bytes.Contains(line, []byte("NCCL")) || bytes.Contains(line, []byte("nccl")) || bytes.Contains(line, []byte(lastError))
-}
-
-// process is the one of that name, nil beyond the bounds. If a program did not end its line before NCCL printed one, its text is
-// before the host: if one of two names for a PID ends with the other, the shorter is right.
+// process is the one of that name, nil beyond the bounds. If a line did not end before the next began, its text is before the host: if
+// one of two names for a PID ends with the other, the shorter is right.
 func (r *Reader) process(host string, pid int) *process {
 	for _, p := range r.processes {
 		switch {
@@ -121,11 +98,9 @@ func (r *Reader) process(host string, pid int) *process {
 func (r *Reader) Summary() Summary {
 	leftOut := r.leftOut
 	var processes []Process
-	for _, p := range append([]*process{r.plain}, r.processes...) {
+	for _, p := range r.processes {
 		leftOut += p.leftOut
-		if p != r.plain || p.Version != "" || len(p.Findings) > 0 {
-			processes = append(processes, p.snapshot())
-		}
+		processes = append(processes, p.snapshot())
 	}
 	return summarize(processes, leftOut)
 }

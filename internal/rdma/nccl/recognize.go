@@ -49,15 +49,6 @@ var rules = []rule{
 	{CUDAFailed, false, []string{"Cuda failure"}},
 }
 
-// plainRules are for lines without a header: torch prints NCCL's result in its exception (torch/csrc/distributed/c10d/NCCLUtils.cpp),
-// and its own word about a collective that does not end (ProcessGroupNCCL.cpp).
-var plainRules = []rule{
-	{CollectiveTimeout, false, []string{"Watchdog caught collective operation timeout"}},
-	{RemoteError, false, []string{"ncclRemoteError"}},
-	{SystemError, false, []string{"ncclSystemError"}},
-	{CUDAFailed, false, []string{"ncclUnhandledCudaError"}},
-}
-
 func (r rule) matches(text string, warning bool) bool {
 	return (warning || r.info) && slices.ContainsFunc(r.texts, func(pattern string) bool {
 		rest, found := text, true
@@ -110,12 +101,6 @@ func firstMatch(rules []rule, text string, warning bool) fail.Reason {
 		return rules[i].name
 	}
 	return ""
-}
-
-// recognizePlain finds what a line without NCCL's header shows.
-func recognizePlain(rules []rule, text string) (Finding, bool) {
-	name := firstMatch(rules, text, true)
-	return newFinding(name, strings.TrimSpace(text)), name != ""
 }
 
 // connection is a failed connect: "socketStartConnect: Connect to 10.1.2.3<29500> failed : Connection refused", "socketPollConnect: connect

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
@@ -89,6 +88,7 @@ func summarize(processes []Process, leftOut int) Summary {
 		p := &processes[i]
 		s.Versions = addName(s.Versions, p.Version)
 		s.Networks = addName(s.Networks, p.Network)
+		s.Findings = append(s.Findings, p.Findings...)
 		p.addRails(rails)
 		world := p.World()
 		if world == nil {
@@ -110,7 +110,6 @@ func summarize(processes []Process, leftOut int) Summary {
 	for _, key := range slices.SortedFunc(maps.Keys(rails), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
 		s.Rails = append(s.Rails, *rails[key])
 	}
-	s.Findings = findings(processes)
 	if mismatch, found := mtuMismatch(s.Rails); found {
 		s.Findings = append(s.Findings, mismatch)
 	}
@@ -153,23 +152,6 @@ func (p *Process) addRails(rails map[[2]string]*Rail) {
 			rail.Channels += route.Channels
 		}
 	}
-}
-
-// findings returns those of all processes. It leaves out NCCL's last error as torch prints it if NCCL's own log has it.
-func findings(processes []Process) []Finding {
-	var own, printed []Finding
-	named := map[fail.Reason]bool{}
-	for _, p := range processes {
-		if p.Host == "" {
-			printed = append(printed, p.Findings...)
-			continue
-		}
-		for _, finding := range p.Findings {
-			named[finding.Reason] = true
-		}
-		own = append(own, p.Findings...)
-	}
-	return append(own, slices.DeleteFunc(printed, func(f Finding) bool { return named[f.Reason] })...)
 }
 
 func sortFindings(findings []Finding) {

@@ -1,6 +1,6 @@
 package nccl
 
-import "slices"
+import "strings"
 
 // torchRules recognize what torch.distributed and gloo print if ranks do not find or reach each other
 // (pytorch/pytorch:torch/csrc/distributed/c10d/socket.cpp, pytorch/gloo:gloo/transport/tcp). The words behind them are the C library's.
@@ -14,9 +14,15 @@ var torchRules = []rule{
 	{ConnectionRefused, false, []string{"onnection refused"}},
 	{PeerGone, false, []string{"Connection closed by peer", "Connection reset by peer", "Broken pipe"}},
 	{CollectiveTimeout, false, []string{"Timed out waiting", "ocket Timeout", "timed out after"}},
+	// NCCL's result in an exception (torch/csrc/distributed/c10d/NCCLUtils.cpp), and a collective that does not end (ProcessGroupNCCL.cpp).
+	{CollectiveTimeout, false, []string{"Watchdog caught collective operation timeout"}},
+	{RemoteError, false, []string{"ncclRemoteError"}},
+	{SystemError, false, []string{"ncclSystemError"}},
+	{CUDAFailed, false, []string{"ncclUnhandledCudaError"}},
 }
 
 // FromTorch finds what an error of torch.distributed shows of the network, as of gloo, which has no log of its own.
 func FromTorch(text string) (Finding, bool) {
-	return recognizePlain(slices.Concat(torchRules, plainRules), text)
+	name := firstMatch(torchRules, text, true)
+	return newFinding(name, strings.TrimSpace(text)), name != ""
 }

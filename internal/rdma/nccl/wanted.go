@@ -24,9 +24,6 @@ func (s Summary) Against(wanted Wanted) []Finding {
 	var result []Finding
 	for i := range s.Processes {
 		p := &s.Processes[i]
-		if p.Host == "" {
-			continue
-		}
 		found := func(name fail.Reason, evidence, device string, reasons ...string) {
 			finding := newFinding(name, evidence)
 			finding.Host, finding.PID, finding.Device = p.Host, p.PID, device

@@ -181,7 +181,8 @@ func (r Resources) validate(path *field.Path) (errs field.ErrorList) {
 		errs = slices.Concat(errs,
 			positive(path.Child("requests", name), request),
 			positive(path.Child("limits", name), limit),
-			invalidIf(request.Cmp(limit.Quantity) > 0, path.Child("requests", name), request.String(), fmt.Sprintf("is more than resources.limits.%s, %s", name, limit.String())),
+			invalidIf(request.Cmp(limit.Quantity) > 0, path.Child("requests", name), request.String(),
+				fmt.Sprintf("is more than resources.limits.%s, %s", name, limit.String())),
 		)
 	}
 	check("memory", r.Requests.Memory, r.Limits.Memory)

@@ -52,7 +52,8 @@ func (i Image) validateBuild(path *field.Path) field.ErrorList {
 	path = path.Child("build_resources")
 	check := func(name string, request, limit Quantity) {
 		errs = slices.Concat(errs,
-			invalidIf(!limit.IsZero() && request.Cmp(limit.Quantity) > 0, path.Child("requests", name), request.String(), "is more than the limit, "+limit.String()),
+			invalidIf(!limit.IsZero() && request.Cmp(limit.Quantity) > 0, path.Child("requests", name), request.String(),
+				"is more than the limit, "+limit.String()),
 			invalidIf(request.Sign() < 0, path.Child("requests", name), request.String(), "want more than nothing"),
 			invalidIf(limit.Sign() < 0, path.Child("limits", name), limit.String(), "want more than nothing"),
 		)

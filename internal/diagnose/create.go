@@ -78,7 +78,8 @@ func (e *explainer) refusal(text string) fail.Finding {
 		return f
 	}
 	f := fail.Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it without a reason")}
-	account, denied, down := noServiceAccount.FindStringSubmatch(text), webhookDenied.FindStringSubmatch(body), webhookDown.FindStringSubmatch(text)
+	account, down := noServiceAccount.FindStringSubmatch(text), webhookDown.FindStringSubmatch(text)
+	denied := webhookDenied.FindStringSubmatch(body)
 	const webhooks = "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide "
 	switch {
 	case strings.Contains(body, "status unknown for quota"):

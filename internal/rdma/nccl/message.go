@@ -24,7 +24,8 @@ func messages(line string, cut bool) []message {
 	found := header.FindAllStringSubmatchIndex(line, -1)
 	var result []message
 	for i, at := range found {
-		m := message{host: line[at[2]:at[3]], pid: number(line[at[4]:at[5]]), thread: number(line[at[6]:at[7]]), warning: line[at[8]:at[9]] == "WARN", cut: cut}
+		m := message{host: line[at[2]:at[3]], warning: line[at[8]:at[9]] == "WARN", cut: cut}
+		m.pid, m.thread = number(line[at[4]:at[5]]), number(line[at[6]:at[7]])
 		end := len(line)
 		if i+1 < len(found) {
 			end, m.cut = found[i+1][0], true

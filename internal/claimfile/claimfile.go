@@ -19,8 +19,7 @@ var (
 	ErrTooLarge   = errors.New("file too large")
 )
 
-// Open opens a regular file for reading. It does not block and does not follow a link. Any other kind of file is
-// ErrNotRegular.
+// Open opens a regular file for reading. It does not block or follow a link. Any other kind of file is ErrNotRegular.
 func Open(path string) (*os.File, error) { return open(path, os.O_RDONLY) }
 
 // Append opens a log for writing at its end and creates a missing one. Other kinds of files are errors as in Open.
@@ -98,19 +97,11 @@ func Tail(path string, most int64) (content []byte, info fs.FileInfo, err error)
 // Replace replaces a file in one step, so that no reader sees half of it. It writes the content into a folder of the same volume
 // first.
 func Replace(path, folder string, content []byte) error {
-	file, err := os.CreateTemp(folder, "."+filepath.Base(path)+".*")
+	r, err := reserve(path, folder, 0)
 	if err != nil {
 		return err
 	}
-	_, err = file.Write(content)
-	err = errors.Join(err, file.Chmod(0o664), file.Close())
-	if err == nil {
-		err = os.Rename(file.Name(), path)
-	}
-	if err != nil {
-		os.Remove(file.Name())
-	}
-	return err
+	return r.Replace(content)
 }
 
 // Reservation is a file that takes the place of another one later, also when the volume is full then.
@@ -121,33 +112,31 @@ type Reservation struct {
 
 // Reserve takes so many bytes of the volume for what will replace a file.
 func Reserve(path string, size int) (*Reservation, error) {
-	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	return reserve(path, filepath.Dir(path), size)
+}
+
+func reserve(path, folder string, size int) (*Reservation, error) {
+	file, err := os.CreateTemp(folder, "."+filepath.Base(path)+".*")
 	if err != nil {
 		return nil, err
 	}
-	r := &Reservation{file, path}
-	if _, err = file.Write(make([]byte, size)); err != nil {
-		r.drop()
+	if _, err := file.Write(make([]byte, size)); err != nil {
+		file.Close()
+		os.Remove(file.Name())
 		return nil, err
 	}
-	return r, nil
+	return &Reservation{file, path}, nil
 }
 
 // Replace is Replace with the reserved bytes. Longer content needs free room.
 func (r *Reservation) Replace(content []byte) error {
 	_, err := r.file.WriteAt(content, 0)
-	err = errors.Join(err, r.file.Truncate(int64(len(content))), r.file.Chmod(0o664))
+	err = errors.Join(err, r.file.Truncate(int64(len(content))), r.file.Chmod(0o664), r.file.Close())
 	if err == nil {
 		err = os.Rename(r.file.Name(), r.path)
 	}
 	if err != nil {
-		r.drop()
-		return err
+		os.Remove(r.file.Name())
 	}
-	return r.file.Close()
-}
-
-func (r *Reservation) drop() {
-	r.file.Close()
-	os.Remove(r.file.Name())
+	return err
 }

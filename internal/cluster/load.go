@@ -56,10 +56,8 @@ func Decode(name string, content []byte, into any, least string, validate func()
 func lineOf(err error) int {
 	_, after, _ := strings.Cut(err.Error(), "line ")
 	number, _, _ := strings.Cut(after, ":")
-	if line, err := strconv.Atoi(number); err == nil {
-		return line
-	}
-	return 1
+	line, _ := strconv.Atoi(number)
+	return max(line, 1)
 }
 
 // reader fills Go values from YAML nodes and remembers where each value stood.
@@ -105,7 +103,8 @@ func (r *reader) value(node *yaml.Node, into reflect.Value, path string) {
 		}
 	}
 	if node.Kind != kind {
-		r.problem(node, path, node.Value, "want %s, not a %s", want, kindName(node))
+		names := map[yaml.Kind]string{yaml.MappingNode: "mapping", yaml.SequenceNode: "list", yaml.ScalarNode: "single value"}
+		r.problem(node, path, node.Value, "want %s, not a %s", want, names[node.Kind])
 		return
 	}
 	read(node, into, path)
@@ -119,26 +118,32 @@ func (r *reader) structure(node *yaml.Node, into reflect.Value, path string) {
 		fields[name] = into.Field(i)
 		names = append(names, name)
 	}
-	seen := map[string]int{}
-	for i := 0; i < len(node.Content); i += 2 {
-		key, value := node.Content[i], node.Content[i+1]
-		keyPath := strings.TrimPrefix(path+"."+key.Value, ".")
-		field, ok := fields[key.Value]
-		if !ok {
-			hint := "want one of " + strings.Join(names, ", ")
-			if near := humanize.Nearest(key.Value, names); near != "" {
-				hint = fmt.Sprintf("did you mean %q?", near)
-				r.misspelt[strings.TrimPrefix(path+"."+near, ".")] = true
-			}
-			r.problem(key, keyPath, "", "unknown key; %s", hint)
-			continue
+	pathOf := func(key string) string { return strings.TrimPrefix(path+"."+key, ".") }
+	r.keys(node, pathOf, func(key, value *yaml.Node) {
+		if field, ok := fields[key.Value]; ok {
+			r.value(value, field, pathOf(key.Value))
+			return
 		}
+		hint := "want one of " + strings.Join(names, ", ")
+		if near := humanize.Nearest(key.Value, names); near != "" {
+			hint = fmt.Sprintf("did you mean %q?", near)
+			r.misspelt[pathOf(near)] = true
+		}
+		r.problem(key, pathOf(key.Value), "", "unknown key; %s", hint)
+	})
+}
+
+// keys reads each key of a mapping once.
+func (r *reader) keys(node *yaml.Node, pathOf func(string) string, read func(key, value *yaml.Node)) {
+	seen := map[string]int{}
+	for pair := range slices.Chunk(node.Content, 2) {
+		key := pair[0]
 		if line := seen[key.Value]; line > 0 {
-			r.problem(key, keyPath, "", "the key stands in line %d already", line)
+			r.problem(key, pathOf(key.Value), "", "the key stands in line %d already", line)
 			continue
 		}
 		seen[key.Value] = key.Line
-		r.value(value, field, keyPath)
+		read(key, pair[1])
 	}
 }
 
@@ -152,54 +157,30 @@ func (r *reader) list(node *yaml.Node, into reflect.Value, path string) {
 
 // mapping reads keys that the file chooses, unlike those of a structure.
 func (r *reader) mapping(node *yaml.Node, into reflect.Value, path string) {
-	values := reflect.MakeMap(into.Type())
-	seen := map[string]int{}
-	for i := 0; i < len(node.Content); i += 2 {
-		key, content := node.Content[i], node.Content[i+1]
-		keyPath := fmt.Sprintf("%s[%s]", path, key.Value)
-		if line := seen[key.Value]; line > 0 {
-			r.problem(key, keyPath, "", "the key stands in line %d already", line)
-			continue
-		}
-		seen[key.Value] = key.Line
+	into.Set(reflect.MakeMap(into.Type()))
+	pathOf := func(key string) string { return fmt.Sprintf("%s[%s]", path, key) }
+	r.keys(node, pathOf, func(key, content *yaml.Node) {
 		value := reflect.New(into.Type().Elem()).Elem()
-		r.value(content, value, keyPath)
-		values.SetMapIndex(reflect.ValueOf(key.Value), value)
-	}
-	into.Set(values)
+		r.value(content, value, pathOf(key.Value))
+		into.SetMapIndex(reflect.ValueOf(key.Value), value)
+	})
 }
 
 func (r *reader) scalar(node *yaml.Node, into reflect.Value, path string) {
-	switch into.Kind() {
-	case reflect.String:
-		// gid_index: 3 is as good as gid_index: "3"; a name is never a boolean.
-		if !slices.Contains([]string{"!!str", "!!int"}, node.Tag) {
-			r.problem(node, path, node.Value, "want text; put it in quotes")
-			return
-		}
+	number, err := strconv.Atoi(node.Value)
+	switch kind := into.Kind(); {
+	// gid_index: 3 is as good as gid_index: "3"; a name is never a boolean.
+	case kind == reflect.String && node.Tag != "!!str" && node.Tag != "!!int":
+		r.problem(node, path, node.Value, "want text; put it in quotes")
+	case kind == reflect.String:
 		into.SetString(node.Value)
-	case reflect.Int:
-		n, err := strconv.Atoi(node.Value)
-		if err != nil || node.Tag != "!!int" {
-			r.problem(node, path, node.Value, "want a whole number without quotes")
-			return
-		}
-		into.SetInt(int64(n))
-	case reflect.Bool:
-		if node.Tag != "!!bool" {
-			r.problem(node, path, node.Value, "want true or false")
-			return
-		}
+	case kind == reflect.Int && (err != nil || node.Tag != "!!int"):
+		r.problem(node, path, node.Value, "want a whole number without quotes")
+	case kind == reflect.Int:
+		into.SetInt(int64(number))
+	case kind == reflect.Bool && node.Tag != "!!bool":
+		r.problem(node, path, node.Value, "want true or false")
+	case kind == reflect.Bool:
 		into.SetBool(strings.EqualFold(node.Value, "true"))
 	}
-}
-
-func kindName(node *yaml.Node) string {
-	switch node.Kind {
-	case yaml.MappingNode:
-		return "mapping"
-	case yaml.SequenceNode:
-		return "list"
-	}
-	return "single value"
 }

@@ -3,15 +3,14 @@ package cluster
 
 import "slices"
 
-// ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that an installed cluster file is.
-const ConfigMapPrefix = "mlenv-cluster-"
-
-// TrustedCA is the ConfigMap that OpenShift fills with the certificates that the
-// cluster trusts, in a namespace where ml-dev-env is installed.
-const TrustedCA = "mlenv-trusted-ca"
-
-// TrustedCAKey is the key of such a ConfigMap.
-const TrustedCAKey = "ca-bundle.crt"
+const (
+	// ConfigMapPrefix is before the cluster's name in the name of the ConfigMap that an installed cluster file is.
+	ConfigMapPrefix = "mlenv-cluster-"
+	// TrustedCA is the ConfigMap that OpenShift fills with the certificates that the cluster trusts, in a namespace where ml-dev-env
+	// is installed, under TrustedCAKey.
+	TrustedCA    = "mlenv-trusted-ca"
+	TrustedCAKey = "ca-bundle.crt"
+)
 
 // File is a cluster file. Keys that are absent have the defaults of Default.
 type File struct {
@@ -40,8 +39,7 @@ type Cluster struct {
 type Nodes struct {
 	GPUNodes    NodeNames    `json:"gpu_nodes,omitempty" jsonschema_description:"names of the nodes that may be used; null or absent for any node with GPUs"`
 	Tolerations []Toleration `json:"tolerations,omitempty" jsonschema:"description=taints of the GPU nodes in addition to nvidia.com/gpu (which is always tolerated)"`
-	// RackLabel and RackPattern determine a node's rack; the label wins. Ranks of one
-	// rack become neighbours. If both are empty, the queue's topology or the zone determines it.
+	// RackLabel wins over RackPattern. If both are empty, the queue's topology or the zone determines the rack.
 	RackLabel   string `json:"rack_label,omitempty" jsonschema:"description=label of the Kubernetes nodes that names their rack; reading it takes the right to read nodes"`
 	RackPattern string `json:"rack_pattern,omitempty" jsonschema:"description=regular expression on the names of Kubernetes nodes whose first group is the rack: as in r4pcc(\\d+)u"`
 	Queue       string `json:"queue,omitempty" jsonschema:"description=LocalQueue of Kueue in the namespace that admits each environment as one group"`
@@ -68,7 +66,7 @@ type Storage struct {
 	ClassRWO      string      `json:"class_rwo,omitempty" jsonschema:"description=storage class that gives ReadWriteOnce filesystems"`
 	WorkspaceSize Quantity    `json:"workspace_size,omitempty" jsonschema_description:"size of a new claim for /workspace"`
 	DatasetsSize  Quantity    `json:"datasets_size,omitempty" jsonschema_description:"size of a new claim for /datasets"`
-	Mode          StorageMode `json:"mode,omitempty" jsonschema_description:"whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a ReadWriteMany filesystem"`
+	Mode          StorageMode `json:"mode,omitempty" jsonschema:"enum=rwx,enum=volumeClaimTemplates,enum=auto" jsonschema_description:"whether the nodes share their files (rwx) or each has claims of its own; auto is rwx if class_rwx provides a ReadWriteMany filesystem"`
 }
 
 // StorageMode determines whether the nodes of an environment share their files.
@@ -89,29 +87,25 @@ type Network struct {
 	RDMA  RDMA  `json:"rdma,omitempty"`
 	TCP   TCP   `json:"tcp,omitempty"`
 	Proxy Proxy `json:"proxy,omitempty"`
-	// TrustedCA names a ConfigMap whose key ca-bundle.crt holds every CA that pods shall trust, the public ones too:
-	// OpenShift fills one that is labelled config.openshift.io/inject-trusted-cabundle=true.
+	// TrustedCA may name a ConfigMap that OpenShift fills: one labelled config.openshift.io/inject-trusted-cabundle=true.
 	TrustedCA string `json:"trusted_ca,omitempty" jsonschema:"description=ConfigMap whose key ca-bundle.crt holds every CA to trust: the public ones too"`
 }
 
-// RDMA is what the file expects of the cluster's RDMA network. Devices and
-// interfaces are an expectation, not a setting: mlenv detects the real ones.
+// RDMA is what the file expects of the cluster's RDMA network. Devices and interfaces are no setting: mlenv detects the real ones.
 type RDMA struct {
-	Enabled      bool   `json:"enabled,omitempty" jsonschema_description:"whether mode auto may take RDMA, and mode rdma is possible"`
-	Devices      List   `json:"devices,omitempty" jsonschema_description:"RDMA devices that are expected, separated by commas; pods that see the host's devices use only these"`
-	Interfaces   List   `json:"interfaces,omitempty" jsonschema_description:"their network interfaces that are expected, separated by commas"`
-	GIDIndex     string `json:"gid_index,omitempty" jsonschema_description:"GID index that is expected, from 0 to 255; what is used is detected"`
-	GDRLevel     string `json:"gdr_level,omitempty" jsonschema_description:"NCCL_NET_GDR_LEVEL that is expected: LOC, NVL, PIX, PXB, PHB, SYS or 0 to 5; what is used is detected"`
-	CrossNIC     string `json:"cross_nic,omitempty" jsonschema_description:"NCCL_CROSS_NIC that is expected, 0 to 2"`
-	IBTimeout    string `json:"ib_timeout,omitempty" jsonschema_description:"NCCL_IB_TIMEOUT, 0 to 31"`
-	TrafficClass string `json:"traffic_class,omitempty" jsonschema_description:"NCCL_IB_TC, 0 to 255: the traffic class that the switches treat as lossless"`
-	ServiceLevel string `json:"service_level,omitempty" jsonschema_description:"NCCL_IB_SL, 0 to 15"`
-	MinNChannels string `json:"min_nchannels,omitempty" jsonschema_description:"NCCL_MIN_NCHANNELS, 1 to 64"`
-	// Attachments and Resources are how SR-IOV gives a pod its devices. Both are empty if pods use the host's devices.
-	Attachments []string       `json:"attachments,omitempty" jsonschema:"description=network attachments of a pod as namespace/name: in the order of net1 and so on"`
-	Resources   ResourceCounts `json:"resources,omitempty" jsonschema:"description=extended resources of a pod and how many of each: as in openshift.io/eno5np0rdma: 1"`
-	// HostNetwork is for host devices whose RoCE addresses pods cannot use from a network namespace of their own.
-	HostNetwork bool `json:"host_network,omitempty" jsonschema_description:"whether pods in mode rdma share their host's network: for host devices over Ethernet, whose addresses pods cannot use otherwise; one environment per host, no NetworkPolicy applies"`
+	Enabled      bool           `json:"enabled,omitempty" jsonschema_description:"whether mode auto may take RDMA, and mode rdma is possible"`
+	Devices      List           `json:"devices,omitempty" jsonschema_description:"RDMA devices that are expected, separated by commas; pods that see the host's devices use only these"`
+	Interfaces   List           `json:"interfaces,omitempty" jsonschema_description:"their network interfaces that are expected, separated by commas"`
+	GIDIndex     string         `json:"gid_index,omitempty" jsonschema_description:"GID index that is expected, from 0 to 255; what is used is detected"`
+	GDRLevel     string         `json:"gdr_level,omitempty" jsonschema_description:"NCCL_NET_GDR_LEVEL that is expected: LOC, NVL, PIX, PXB, PHB, SYS or 0 to 5; what is used is detected"`
+	CrossNIC     string         `json:"cross_nic,omitempty" jsonschema_description:"NCCL_CROSS_NIC that is expected, 0 to 2"`
+	IBTimeout    string         `json:"ib_timeout,omitempty" jsonschema_description:"NCCL_IB_TIMEOUT, 0 to 31"`
+	TrafficClass string         `json:"traffic_class,omitempty" jsonschema_description:"NCCL_IB_TC, 0 to 255: the traffic class that the switches treat as lossless"`
+	ServiceLevel string         `json:"service_level,omitempty" jsonschema_description:"NCCL_IB_SL, 0 to 15"`
+	MinNChannels string         `json:"min_nchannels,omitempty" jsonschema_description:"NCCL_MIN_NCHANNELS, 1 to 64"`
+	Attachments  []string       `json:"attachments,omitempty" jsonschema:"description=network attachments of a pod as namespace/name: in the order of net1 and so on"`
+	Resources    ResourceCounts `json:"resources,omitempty" jsonschema:"description=extended resources of a pod and how many of each: as in openshift.io/eno5np0rdma: 1"`
+	HostNetwork  bool           `json:"host_network,omitempty" jsonschema_description:"whether pods in mode rdma share their host's network: for host devices over Ethernet, whose addresses pods cannot use otherwise; one environment per host, no NetworkPolicy applies"`
 	// ExpectedBandwidth is 0 for the sum of the rates of a node's active devices.
 	ExpectedBandwidth Bandwidth `json:"expected_bandwidth,omitempty" jsonschema:"description=bus bandwidth of a node in GB/s (10^9 bytes per second) as nccl-tests prints it: as in 200GB/s"`
 	Expected          Figures   `json:"expected,omitempty"`
@@ -196,13 +190,11 @@ type BuildResourceList struct {
 
 // Security is what the pods may do in mode RDMA. TCP needs only the service account.
 type Security struct {
-	ServiceAccount        string `json:"service_account,omitempty" jsonschema_description:"service account of the nodes' pods"`
-	RequiresPrivilegedSCC bool   `json:"requires_privileged_scc,omitempty" jsonschema_description:"whether pods in mode rdma are privileged, as the host's devices require"`
-	IPCLock               bool   `json:"ipc_lock,omitempty" jsonschema_description:"whether pods in mode rdma ask for the capability IPC_LOCK, to lock memory without limit"`
-	// Capabilities are added to IPC_LOCK in mode RDMA; the SCC must allow each.
-	Capabilities []string `json:"capabilities,omitempty" jsonschema:"description=Linux capabilities of the training container in mode rdma in addition to IPC_LOCK: as in SYS_PTRACE for py-spy"`
-	// SCC is the constraint that pods in mode RDMA are pinned to. Empty means privileged if that
-	// is required, and otherwise the cluster's choice.
+	ServiceAccount        string   `json:"service_account,omitempty" jsonschema_description:"service account of the nodes' pods"`
+	RequiresPrivilegedSCC bool     `json:"requires_privileged_scc,omitempty" jsonschema_description:"whether pods in mode rdma are privileged, as the host's devices require"`
+	IPCLock               bool     `json:"ipc_lock,omitempty" jsonschema_description:"whether pods in mode rdma ask for the capability IPC_LOCK, to lock memory without limit"`
+	Capabilities          []string `json:"capabilities,omitempty" jsonschema:"description=Linux capabilities of the training container in mode rdma in addition to IPC_LOCK: as in SYS_PTRACE for py-spy"`
+	// SCC is empty for privileged if that is required, and otherwise for the cluster's choice.
 	SCC string `json:"scc,omitempty" jsonschema:"description=SecurityContextConstraints that pods are pinned to in mode rdma: as in nccl-scc"`
 }
 

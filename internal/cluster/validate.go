@@ -16,23 +16,16 @@ import (
 // validate adds a problem for every value that is well-formed and invalid.
 func (r *reader) validate(errs field.ErrorList) {
 	for _, err := range errs {
-		if r.reported(err.Field) || r.misspelt[err.Field] {
+		reported := slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Path == err.Field })
+		if reported || r.misspelt[err.Field] {
 			continue // what could not be read has its default here
 		}
-		value := ""
-		if err.Type != field.ErrorTypeRequired {
-			value = fmt.Sprint(err.BadValue)
-		}
-		want := err.Detail
+		value, want := fmt.Sprint(err.BadValue), err.Detail
 		if err.Type == field.ErrorTypeRequired {
-			want = "is missing; " + want
+			value, want = "", "is missing; "+want
 		}
 		r.problem(r.nearestNode(err.Field), err.Field, value, "%s", want)
 	}
-}
-
-func (r *reader) reported(path string) bool {
-	return slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Path == path })
 }
 
 // nearestNode returns the value's place in the file. For a missing value it is the place of its parent.
@@ -184,17 +177,16 @@ func (s Storage) validate(path *field.Path) field.ErrorList {
 }
 
 func (r Resources) validate(path *field.Path) (errs field.ErrorList) {
-	for _, kind := range []struct {
-		name            string
-		requests, limit Quantity
-	}{{"memory", r.Requests.Memory, r.Limits.Memory}, {"cpu", r.Requests.CPU, r.Limits.CPU}} {
-		at := path.Child("requests", kind.name)
+	check := func(name string, request, limit Quantity) {
 		errs = slices.Concat(errs,
-			positive(at, kind.requests),
-			positive(path.Child("limits", kind.name), kind.limit),
-			invalidIf(kind.requests.Cmp(kind.limit.Quantity) > 0, at, kind.requests.String(), fmt.Sprintf("is more than resources.limits.%s, %s", kind.name, kind.limit.String())),
+			positive(path.Child("requests", name), request),
+			positive(path.Child("limits", name), limit),
+			invalidIf(request.Cmp(limit.Quantity) > 0, path.Child("requests", name), request.String(),
+				fmt.Sprintf("is more than resources.limits.%s, %s", name, limit.String())),
 		)
 	}
+	check("memory", r.Requests.Memory, r.Limits.Memory)
+	check("cpu", r.Requests.CPU, r.Limits.CPU)
 	for where, memory := range map[string]Quantity{"requests": r.Requests.Memory, "limits": r.Limits.Memory} {
 		// 128m is 0.128 bytes, and 128 is 128 bytes.
 		errs = append(errs, invalidIf(memory.Value() < 1<<20, path.Child(where, "memory"), memory.String(), "is less than a mebibyte; want a suffix as in 128Gi")...)

@@ -49,21 +49,19 @@ func (i Image) validateBuild(path *field.Path) field.ErrorList {
 			errs = append(errs, field.Invalid(path.Child("build_args").Index(n), arg, "want KEY=VALUE, as in WITH_LLAMAFACTORY=true"))
 		}
 	}
-	for _, amount := range []struct {
-		name            string
-		requests, limit Quantity
-	}{
-		{"memory", i.BuildResources.Requests.Memory, i.BuildResources.Limits.Memory},
-		{"cpu", i.BuildResources.Requests.CPU, i.BuildResources.Limits.CPU},
-		{"ephemeral_storage", i.BuildResources.Requests.EphemeralStorage, i.BuildResources.Limits.EphemeralStorage},
-	} {
-		at, limit := path.Child("build_resources", "requests", amount.name), path.Child("build_resources", "limits", amount.name)
+	path = path.Child("build_resources")
+	check := func(name string, request, limit Quantity) {
 		errs = slices.Concat(errs,
-			invalidIf(!amount.limit.IsZero() && amount.requests.Cmp(amount.limit.Quantity) > 0, at, amount.requests.String(), "is more than the limit, "+amount.limit.String()),
-			invalidIf(amount.requests.Sign() < 0, at, amount.requests.String(), "want more than nothing"),
-			invalidIf(amount.limit.Sign() < 0, limit, amount.limit.String(), "want more than nothing"),
+			invalidIf(!limit.IsZero() && request.Cmp(limit.Quantity) > 0, path.Child("requests", name), request.String(),
+				"is more than the limit, "+limit.String()),
+			invalidIf(request.Sign() < 0, path.Child("requests", name), request.String(), "want more than nothing"),
+			invalidIf(limit.Sign() < 0, path.Child("limits", name), limit.String(), "want more than nothing"),
 		)
 	}
+	requests, limits := i.BuildResources.Requests, i.BuildResources.Limits
+	check("memory", requests.Memory, limits.Memory)
+	check("cpu", requests.CPU, limits.CPU)
+	check("ephemeral_storage", requests.EphemeralStorage, limits.EphemeralStorage)
 	return errs
 }
 

@@ -94,11 +94,6 @@ func (NodeNames) JSONSchema() *jsonschema.Schema {
 	}
 }
 
-// JSONSchema implements the schema generator's interface.
-func (StorageMode) JSONSchema() *jsonschema.Schema {
-	return &jsonschema.Schema{Type: "string", Enum: []any{string(SharedStorage), string(NodeStorage), string(AutoStorage)}}
-}
-
 // ResourceCounts are extended resources and how many of each a pod takes.
 type ResourceCounts map[string]int
 

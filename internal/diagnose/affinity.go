@@ -2,8 +2,10 @@ package diagnose
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -12,10 +14,10 @@ import (
 
 // namesAsked are the nodes that the pod's affinity names, or nil if it names none.
 func namesAsked(spec *corev1.PodSpec) []string {
-	required := requiredAffinity(spec)
-	if required == nil {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil || spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return nil
 	}
+	required := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	var names []string
 	for _, term := range required.NodeSelectorTerms {
 		for _, r := range slices.Concat(term.MatchExpressions, term.MatchFields) {
@@ -28,15 +30,7 @@ func namesAsked(spec *corev1.PodSpec) []string {
 	return slices.Compact(names)
 }
 
-func requiredAffinity(spec *corev1.PodSpec) *corev1.NodeSelector {
-	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
-		return nil
-	}
-	return spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-}
-
-// isCandidate reports whether the pod's selector and affinity allow the node, and whether it has GPUs if the pod
-// requests some.
+// isCandidate reports whether the pod's selector and affinity allow the node, and whether it has the kinds of GPUs that the pod asks for.
 func isCandidate(node *corev1.Node, spec *corev1.PodSpec) bool {
 	required := nodeaffinity.GetRequiredNodeAffinity(&corev1.Pod{Spec: *spec})
 	if allowed, err := required.Match(node); err != nil || !allowed {
@@ -71,18 +65,27 @@ func untolerated(node *corev1.Node, spec *corev1.PodSpec) (taints []corev1.Taint
 	return taints
 }
 
+// notReady is "is not ready" or "does not answer", with the node's message and since when, "" for a ready node.
+func notReady(node *corev1.Node) (state, message string, since time.Time) {
+	for _, c := range node.Status.Conditions {
+		switch {
+		case c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue:
+			continue
+		case c.Status == corev1.ConditionUnknown:
+			return "does not answer", oneLine(c.Message), c.LastTransitionTime.Time
+		}
+		return "is not ready", oneLine(c.Message), c.LastTransitionTime.Time
+	}
+	return "", "", time.Time{}
+}
+
 // cordoned is the problem that oc adm uncordon fixes.
 const cordoned = "cordoned"
 
 // unfit is why the node takes no new pods at all, or "".
 func unfit(node *corev1.Node) string {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
-			if c.Status == corev1.ConditionUnknown {
-				return "it does not answer (" + oneLine(c.Message) + ")"
-			}
-			return "it is not ready (" + oneLine(c.Message) + ")"
-		}
+	if state, message, _ := notReady(node); state != "" {
+		return fmt.Sprintf("it %s (%s)", state, message)
 	}
 	if node.Spec.Unschedulable {
 		return cordoned

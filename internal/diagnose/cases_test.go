@@ -6,6 +6,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
 const (
@@ -19,8 +21,8 @@ func snapshots() map[string]Snapshot {
 		"gpus held by others": withPods(2, unschedulable(insufficient)).
 			node("node-1", "4").node("node-2", "4").node("node-3", "0").
 			holds("alice", "notebook-0", "node-1", "2", nil).
-			holds("bob", "h-kim-1", "node-1", "1", map[string]string{environmentLabel: "h-kim"}).
-			holds("bob", "h-kim-0", "node-2", "4", map[string]string{environmentLabel: "h-kim"}),
+			holds("bob", "h-kim-1", "node-1", "1", map[string]string{objects.EnvironmentLabel: "h-kim"}).
+			holds("bob", "h-kim-0", "node-2", "4", map[string]string{objects.EnvironmentLabel: "h-kim"}),
 		"gpus, pods elsewhere may not be read": withPods(2, unschedulable(insufficient)).node("node-1", "4").node("node-2", "4"),
 		"gpus, nodes may not be read":          withPods(2, unschedulable(insufficient)),
 		"rdma resource":                        withPods(2, withRail, unschedulable(insufficientRail)).node("node-1", "4").node("node-2", "4"),

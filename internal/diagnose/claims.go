@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -21,22 +22,16 @@ const defaultClass = "storageclass.kubernetes.io/is-default-class"
 
 var classNotFound = regexp.MustCompile(`storageclass\.storage\.k8s\.io "([^"]*)" not found`)
 
-func (e *explainer) claims() []fail.Finding {
-	var found []fail.Finding
+// claims is true if it finds something.
+func (e *explainer) claims() (found bool) {
 	for i := range e.Claims {
 		claim := &e.Claims[i]
-		if claim.Namespace != e.namespace() {
-			continue
+		if f, ok := e.claim(claim); ok && claim.Namespace == e.namespace() {
+			f.Reason, f.Object = fail.ClaimUnbound, "claim "+claim.Name
+			f.Since = cmp.Or(f.Since, claim.CreationTimestamp.Time)
+			e.add(f)
+			found = true
 		}
-		f, ok := e.claim(claim)
-		if !ok {
-			continue
-		}
-		f.Reason, f.Object = fail.ClaimUnbound, "claim "+claim.Name
-		if f.Since.IsZero() {
-			f.Since = claim.CreationTimestamp.Time
-		}
-		found = append(found, f)
 	}
 	return found
 }
@@ -64,12 +59,9 @@ func (e *explainer) claim(claim *corev1.PersistentVolumeClaim) (fail.Finding, bo
 	events := e.eventsOf("PersistentVolumeClaim", claim.Name, claim.UID)
 	failed, hasFailed := latest(events, "ProvisioningFailed")
 	name := claim.Spec.StorageClassName
-	if name == nil && slices.ContainsFunc(e.Classes, IsDefault) {
-		// It is about to get the default class.
-		return fail.Finding{}, false
-	}
 	if name == nil || *name == "" {
-		return e.classless(claim), true
+		// A claim without a class is about to get the default one.
+		return e.classless(claim), name != nil || !slices.ContainsFunc(e.Classes, IsDefault)
 	}
 	class := named(e.Classes, *name)
 	if e.Classes != nil && class == nil || hasFailed && classNotFound.MatchString(failed.text) {
@@ -166,19 +158,15 @@ func IsDefault(c storagev1.StorageClass) bool { return c.Annotations[defaultClas
 // patchClass is the command that sets a claim's class: the cluster's default class, otherwise one that seems to provide
 // such volumes.
 func (e *explainer) patchClass(claim *corev1.PersistentVolumeClaim) string {
-	class := "CLASS"
-	rank := 0
-	for i := range e.Classes {
-		c := &e.Classes[i]
+	class, rank := "CLASS", 0
+	for _, c := range e.Classes {
 		points := 1
-		many := has(c.Provisioner, "nfs", "cephfs")
 		switch {
-		case ServerNamespace(c) == claim.Namespace:
-			// A server cannot provide its own volume.
+		case ServerNamespace(&c) == claim.Namespace: // a server cannot provide its own volume
 			points = 0
-		case IsDefault(*c):
+		case IsDefault(c):
 			points = 3
-		case many == (classKey(claim) == "storage.class_rwx"):
+		case has(c.Provisioner, "nfs", "cephfs") == (classKey(claim) == "storage.class_rwx"):
 			points = 2
 		}
 		if points > rank {
@@ -210,10 +198,7 @@ func (e *explainer) classNames() string {
 	for i := range e.Classes {
 		names = append(names, e.Classes[i].Name)
 	}
-	if names == nil {
-		return "; the cluster has no storage class at all"
-	}
-	return "; the cluster has " + list(names, 10)
+	return "; the cluster has " + cmp.Or(list(names, 10), "no storage class at all")
 }
 
 // classKey is the cluster file's key that the claim's class comes from.

@@ -3,9 +3,8 @@ package diagnose
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -43,7 +43,7 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 		return nil
 	})
 	group.Go(func() error {
-		list, err := core.Pods(namespace).List(reading, metav1.ListOptions{LabelSelector: environmentLabel + "=" + name})
+		list, err := core.Pods(namespace).List(reading, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel + "=" + name})
 		if err != nil {
 			return kube.Problem(fmt.Errorf("listing pods of environment %s/%s: %w", namespace, name, err))
 		}
@@ -72,12 +72,9 @@ func Collect(ctx context.Context, client kubernetes.Interface, namespace, name s
 		s.Nodes = nil // unknown: an API server without nodes runs no pods
 	}
 	s.Pods = ordinals(pods, name)
-	for _, pod := range others {
-		if pod.Namespace == namespace && pod.Labels[environmentLabel] == name || len(gpusAsked(&pod.Spec)) == 0 {
-			continue
-		}
-		s.OtherPods = append(s.OtherPods, pod)
-	}
+	s.OtherPods = slices.DeleteFunc(others, func(pod corev1.Pod) bool {
+		return pod.Namespace == namespace && pod.Labels[objects.EnvironmentLabel] == name || len(gpusAsked(&pod.Spec)) == 0
+	})
 	e := &explainer{Snapshot: s}
 	used := e.claimNames()
 	s.Claims = slices.DeleteFunc(claims, func(c corev1.PersistentVolumeClaim) bool { return !slices.Contains(used, c.Name) })
@@ -141,31 +138,20 @@ func readAll[T any, L runtime.Object](ctx context.Context, what string, source l
 
 // ordinals are the StatefulSet's pods among those with its label, in order.
 func ordinals(pods []corev1.Pod, name string) []corev1.Pod {
-	number := func(p corev1.Pod) int {
-		digits, ok := strings.CutPrefix(p.Name, name+"-")
-		n, err := strconv.Atoi(digits)
-		if !ok || err != nil || n < 0 {
-			return -1
-		}
-		return n
-	}
-	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return number(p) < 0 })
-	slices.SortFunc(pods, func(a, b corev1.Pod) int { return number(a) - number(b) })
+	own := regexp.MustCompile("^" + regexp.QuoteMeta(name) + "-[0-9]+$")
+	pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return !own.MatchString(p.Name) })
+	slices.SortFunc(pods, func(a, b corev1.Pod) int { return humanize.Natural(a.Name, b.Name) })
 	return pods
 }
 
 // claimNames are the claims of all pods: the shared ones, and those of each pod.
 func (e *explainer) claimNames() []string {
-	var names []string
-	if spec := e.template(); spec != nil {
-		names = claimsOf(spec)
-	}
-	if e.StatefulSet == nil {
-		return names
-	}
-	for _, template := range e.StatefulSet.Spec.VolumeClaimTemplates {
-		for _, pod := range e.podNames() {
-			names = append(names, template.Name+"-"+pod)
+	names := claimsOf(e.template())
+	if e.StatefulSet != nil {
+		for _, template := range e.StatefulSet.Spec.VolumeClaimTemplates {
+			for _, pod := range e.podNames() {
+				names = append(names, template.Name+"-"+pod)
+			}
 		}
 	}
 	return names

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
@@ -26,7 +27,7 @@ func busyCluster() *fake.Clientset {
 		says("ml-dev-workspace", "ProvisioningFailed", "no").says("another", "ProvisioningFailed", "no")
 	objects := []runtime.Object{
 		s.StatefulSet, &s.Classes[0], &s.Nodes[0], &s.OtherPods[0], &s.Pods[1], &s.Pods[0],
-		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "tool", Namespace: space, Labels: map[string]string{environmentLabel: env}}},
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "tool", Namespace: space, Labels: map[string]string{objects.EnvironmentLabel: env}}},
 		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "without-gpus", Namespace: "bob"}},
 		&corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: "gpus", Namespace: space}},
 	}

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,23 +18,23 @@ const manyRestarts = 3
 // killedCode is the exit code of a process ended by SIGKILL.
 const killedCode = 137
 
-func (e *explainer) containers(pod *corev1.Pod) []fail.Finding {
-	var found []fail.Finding
+// containers is true if it finds something.
+func (e *explainer) containers(pod *corev1.Pod) bool {
+	before := len(e.findings)
 	for _, c := range containersOf(pod) {
 		if c.init && c.Ready || c.State.Running != nil && c.Ready {
 			continue
 		}
-		waiting := c.State.Waiting
 		switch {
-		case waiting != nil && kube.ReasonFor(waiting.Reason) == fail.ImageUnavailable:
-			found = append(found, e.image(pod, c))
+		case c.lacksImage():
+			e.add(e.image(pod, c))
 		case lastExit(c) != nil:
-			found = append(found, e.exited(pod, c, *lastExit(c)))
-		case waiting != nil && !slices.Contains([]string{"", "ContainerCreating", "PodInitializing"}, waiting.Reason):
-			found = append(found, e.notCreated(pod, c))
+			e.add(e.exited(pod, c, *lastExit(c)))
+		case c.trouble() != "":
+			e.add(e.notCreated(pod, c))
 		}
 	}
-	return found
+	return len(e.findings) > before
 }
 
 // lastExit is the container's last failure. An init container that succeeded has none.
@@ -66,18 +65,14 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 	}
 	if m := missingKey.FindStringSubmatch(w.Message); m != nil {
 		f.Next = fmt.Sprintf("oc describe %s %s -n %s (it has no key %s)", strings.ToLower(m[2]), m[4], m[3], m[1])
-		return f
-	}
-	if m := missingSource.FindStringSubmatch(w.Message); m != nil {
+	} else if m := missingSource.FindStringSubmatch(w.Message); m != nil {
 		f.Next = fmt.Sprintf("oc get %s %s -n %s", strings.ToLower(m[1]), m[2], pod.Namespace)
-		return f
-	}
-	if strings.Contains(w.Message, "runAsNonRoot") {
+	} else if strings.Contains(w.Message, "runAsNonRoot") {
 		f.Reason, f.Final = fail.SecurityRefused, true
 		f.Next = "use an image whose USER is a number and not root, as in USER 1001"
-		return f
+	} else {
+		e.badProgram(pod, c, w.Message, &f)
 	}
-	e.badProgram(pod, c, w.Message, &f)
 	return f
 }
 
@@ -85,12 +80,13 @@ func (e *explainer) notCreated(pod *corev1.Pod, c container) fail.Finding {
 func (e *explainer) exited(pod *corev1.Pod, c container, t corev1.ContainerStateTerminated) fail.Finding {
 	f := fail.Finding{
 		Reason: fail.ContainerFailed, Object: "pod " + pod.Name, Since: t.FinishedAt.Time,
-		Next:  fmt.Sprintf("oc logs %s -c %s --previous -n %s", pod.Name, c.Name, pod.Namespace),
 		Final: c.RestartCount >= manyRestarts && c.State.Running == nil,
 	}
+	previous := " --previous"
 	if c.RestartCount == 0 {
-		f.Next = strings.Replace(f.Next, " --previous", "", 1)
+		previous = ""
 	}
+	f.Next = fmt.Sprintf("oc logs %s -c %s%s -n %s", pod.Name, c.Name, previous, pod.Namespace)
 	killedForMemory := kube.ReasonFor(t.Reason) == fail.OutOfMemory
 	how := fmt.Sprintf("exited with %d", t.ExitCode)
 	switch {
@@ -156,7 +152,7 @@ func lastLines(text string) string {
 const unansweredTime = time.Minute
 
 // unanswered is about a running container whose agent does not get ready.
-func (e *explainer) unanswered(pod *corev1.Pod) []fail.Finding {
+func (e *explainer) unanswered(pod *corev1.Pod) {
 	for _, c := range containersOf(pod) {
 		if c.init || c.State.Running == nil || c.Ready || e.now.Sub(c.State.Running.StartedAt.Time) < unansweredTime {
 			continue
@@ -165,10 +161,9 @@ func (e *explainer) unanswered(pod *corev1.Pod) []fail.Finding {
 		if ev, ok := latest(e.podEvents(pod), "Unhealthy"); ok {
 			seen += ": " + oneLine(ev.text)
 		}
-		return []fail.Finding{{
+		e.add(fail.Finding{
 			Reason: fail.AgentUnreachable, Object: "pod " + pod.Name, Seen: seen, Since: c.State.Running.StartedAt.Time,
 			Next: fmt.Sprintf("oc logs %s -c %s -n %s", pod.Name, c.Name, pod.Namespace),
-		}}
+		})
 	}
-	return nil
 }

@@ -23,39 +23,30 @@ var (
 	webhookDown      = regexp.MustCompile(`failed calling webhook "([^"]*)"`)
 )
 
-func (e *explainer) creation() []fail.Finding {
+func (e *explainer) creation() {
 	if e.StatefulSet == nil {
-		return nil
+		return
 	}
-	var all []fail.Finding
 	for _, ev := range e.eventsOf("StatefulSet", e.StatefulSet.Name, e.StatefulSet.UID) {
-		if ev.reason != "FailedCreate" {
-			continue
-		}
 		found := failedCreate.FindStringSubmatch(ev.text)
-		if found == nil {
+		// If the pod exists, a later attempt succeeded.
+		if ev.reason != "FailedCreate" || found == nil || named(e.Pods, found[2]) != nil {
 			continue
 		}
-		claim, pod, text := found[1], found[2], found[3]
-		// A later attempt succeeded.
-		if named(e.Pods, pod) != nil {
-			continue
-		}
-		object := "pod " + pod
-		if claim != "" {
+		object := "pod " + found[2]
+		if claim := found[1]; claim != "" {
 			object = "claim " + claim
 		}
-		f := e.refusal(text)
+		f := e.refusal(found[3])
 		f.Object, f.Since = object, ev.first
 		f.Next = cmp.Or(f.Next, fmt.Sprintf("oc describe statefulset %s -n %s", e.StatefulSet.Name, e.namespace()))
-		// The last refusal of each object counts.
-		if i := slices.IndexFunc(all, func(earlier fail.Finding) bool { return earlier.Object == object }); i >= 0 {
-			all[i] = f
+		// The last refusal of each object counts. There are no other findings yet.
+		if i := slices.IndexFunc(e.findings, func(earlier fail.Finding) bool { return earlier.Object == object }); i >= 0 {
+			e.findings[i] = f
 		} else {
-			all = append(all, f)
+			e.add(f)
 		}
 	}
-	return all
 }
 
 // refusal explains the API server's refusal of a pod or a claim.
@@ -70,14 +61,15 @@ func (e *explainer) refusal(text string) fail.Finding {
 		f.Seen, f.Final = oneLine(body), true
 		if security, unusable := e.securityConstraints(body); security != "" {
 			f.Seen = security
-			if pinned := e.pinned(); unusable {
+			refused := refusedCapabilities(body)
+			switch pinned := e.pinned(); {
+			case unusable:
 				f.Next = fmt.Sprintf("oc adm policy add-scc-to-user %s -z %s -n %s", pinned, e.serviceAccount(), namespace)
-			} else if pinned != "" {
+			case pinned != "" && len(refused) > 0 && !slices.Contains(refused, "IPC_LOCK"):
+				f.Next = fmt.Sprintf("leave %s out of security.capabilities in the cluster file: RDMA does not need it: if IPC_LOCK is effective, the memlock limit does not count; or have it allowed: oc describe scc %s",
+					strings.Join(refused, ", "), pinned)
+			case pinned != "":
 				f.Next = fmt.Sprintf("oc describe scc %s (then have it allow that, or name another one in security.scc of the cluster file)", pinned)
-				if refused := refusedCapabilities(body); len(refused) > 0 && !slices.Contains(refused, "IPC_LOCK") {
-					f.Next = fmt.Sprintf("leave %s out of security.capabilities in the cluster file: RDMA does not need it: if IPC_LOCK is effective, the memlock limit does not count; or have it allowed: oc describe scc %s",
-						strings.Join(refused, ", "), pinned)
-				}
 			}
 		}
 		if f.Reason == fail.QuotaExceeded {
@@ -85,37 +77,24 @@ func (e *explainer) refusal(text string) fail.Finding {
 		}
 		return f
 	}
-	if strings.Contains(body, "status unknown for quota") {
-		return fail.Finding{
-			Reason: fail.QuotaExceeded,
-			Seen:   "the quota's use has not been counted yet: " + oneLine(body),
-			Next:   "oc describe quota -n " + namespace,
-		}
-	}
-	if m := noServiceAccount.FindStringSubmatch(text); m != nil {
-		return fail.Finding{
-			Reason: fail.SecurityRefused,
-			Seen:   fmt.Sprintf("service account %s does not exist in namespace %s", m[1], namespace),
-			Next:   fmt.Sprintf("oc create serviceaccount %s -n %s", m[1], namespace),
-		}
-	}
-	if m := webhookDenied.FindStringSubmatch(body); m != nil {
-		return fail.Finding{
-			Reason: fail.SecurityRefused,
-			Seen:   fmt.Sprintf("admission webhook %s refuses it%s", m[1], oneLine(m[2])),
-			Next:   "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide (whose webhook is " + m[1] + "?)",
-			Final:  true,
-		}
-	}
-	if m := webhookDown.FindStringSubmatch(text); m != nil {
-		return fail.Finding{
-			Reason: fail.PodsNotReady,
-			Seen:   "admission webhook " + m[1] + " does not answer: " + oneLine(body),
-			Next:   "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide (are the pods of " + m[1] + " running?)",
-		}
-	}
 	f := fail.Finding{Reason: fail.PodsNotReady, Seen: cmp.Or(oneLine(text), "the API server refuses it without a reason")}
-	if invalid {
+	account, down := noServiceAccount.FindStringSubmatch(text), webhookDown.FindStringSubmatch(text)
+	denied := webhookDenied.FindStringSubmatch(body)
+	const webhooks = "oc get validatingwebhookconfigurations,mutatingwebhookconfigurations -o wide "
+	switch {
+	case strings.Contains(body, "status unknown for quota"):
+		f.Reason, f.Seen = fail.QuotaExceeded, "the quota's use has not been counted yet: "+oneLine(body)
+		f.Next = "oc describe quota -n " + namespace
+	case account != nil:
+		f.Reason, f.Seen = fail.SecurityRefused, fmt.Sprintf("service account %s does not exist in namespace %s", account[1], namespace)
+		f.Next = fmt.Sprintf("oc create serviceaccount %s -n %s", account[1], namespace)
+	case denied != nil:
+		f.Reason, f.Seen, f.Final = fail.SecurityRefused, fmt.Sprintf("admission webhook %s refuses it%s", denied[1], oneLine(denied[2])), true
+		f.Next = webhooks + "(whose webhook is " + denied[1] + "?)"
+	case down != nil:
+		f.Seen = "admission webhook " + down[1] + " does not answer: " + oneLine(body)
+		f.Next = webhooks + "(are the pods of " + down[1] + " running?)"
+	case invalid:
 		f.Reason, f.Final = fail.InvalidInput, true
 	}
 	return f

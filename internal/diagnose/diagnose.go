@@ -11,9 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -24,8 +24,7 @@ type Snapshot struct {
 	Pods        []corev1.Pod
 	// Events about the StatefulSet, its pods, its claims and its Workload of Kueue.
 	Events []corev1.Event
-	// Claims of the environment, and those in the namespaces of in-cluster
-	// storage servers that the environment's classes name.
+	// Claims of the environment, and those in the namespaces of in-cluster storage servers that its classes name.
 	Claims []corev1.PersistentVolumeClaim
 	Nodes  []corev1.Node
 	// OtherPods have GPUs and are not the environment's.
@@ -41,8 +40,6 @@ type Snapshot struct {
 	Account *corev1.ServiceAccount
 	// awaitsSecrets reports whether OpenShift gives the namespace's accounts pull secrets and Account has none yet.
 	awaitsSecrets bool
-	// ImageSizes are compressed sizes by image. Callers fill it in with ImageSize.
-	ImageSizes map[string]agent.Bytes
 }
 
 // Replicas is the wanted number of pods.
@@ -57,22 +54,16 @@ func (s Snapshot) Replicas() int {
 // consequences. Normal waiting, such as a long pull, is no finding. Pods with the same cause share a finding.
 func Explain(s Snapshot, now time.Time) []fail.Finding {
 	e := &explainer{Snapshot: s, now: now}
-	found := e.creation()
+	e.creation()
 	for i := range e.Pods {
-		found = append(found, e.pod(&e.Pods[i])...)
+		e.pod(&e.Pods[i])
 	}
+	e.rejections()
 	// An unbound claim is a cause of the scheduler's refusal, so it comes first.
-	claims := e.claims()
-	found = merge(slices.Concat(found, e.rejections(), claims, e.scheduling(len(claims) > 0)))
-	slices.SortStableFunc(found, func(a, b fail.Finding) int {
-		switch {
-		case a.Final == b.Final:
-			return 0
-		case a.Final:
-			return -1
-		}
-		return 1
-	})
+	e.scheduling(e.claims())
+	found := merge(e.findings)
+	first := map[bool]int{true: -1}
+	slices.SortStableFunc(found, func(a, b fail.Finding) int { return first[a.Final] - first[b.Final] })
 	if note := e.waitingPods(); note != "" {
 		for i := range found {
 			found[i].Seen += note
@@ -81,18 +72,18 @@ func Explain(s Snapshot, now time.Time) []fail.Finding {
 	return found
 }
 
-func (e *explainer) pod(pod *corev1.Pod) []fail.Finding {
+func (e *explainer) pod(pod *corev1.Pod) {
 	if kube.IsReady(pod) || pod.Spec.NodeName == "" {
-		return nil
+		return
 	}
-	found := slices.Concat(e.podEnd(pod), e.nodeProblem(pod))
-	if hasFinished(pod) {
-		return found
+	e.podEnd(pod)
+	e.nodeProblem(pod)
+	if !hasFinished(pod) && !e.containers(pod) {
+		events := e.preparing(pod)
+		e.sandbox(pod, events)
+		e.mounts(pod, events)
+		e.unanswered(pod)
 	}
-	if problems := e.containers(pod); len(problems) > 0 {
-		return append(found, problems...)
-	}
-	return slices.Concat(found, e.preparation(pod), e.unanswered(pod))
 }
 
 // waitingPods names the ready pods, which wait for the others because all nodes of an environment start together.
@@ -115,14 +106,14 @@ func (e *explainer) waitingPods() string {
 // merge joins findings that differ only in their object, and keeps the first one's next command.
 func merge(found []fail.Finding) []fail.Finding {
 	var merged []fail.Finding
-	objects := map[int][]string{}
+	var names [][]string // of the objects of each
 	for _, f := range found {
+		kind, name, _ := strings.Cut(f.Object, " ")
 		same := slices.IndexFunc(merged, func(m fail.Finding) bool {
-			return m.Reason == f.Reason && m.Seen == f.Seen && kind(m.Object) == kind(f.Object)
+			return m.Reason == f.Reason && m.Seen == f.Seen && strings.HasPrefix(m.Object, kind+" ")
 		})
 		if same < 0 {
-			merged = append(merged, f)
-			objects[len(merged)-1] = []string{f.Object}
+			merged, names = append(merged, f), append(names, []string{name})
 			continue
 		}
 		m := &merged[same]
@@ -130,30 +121,15 @@ func merge(found []fail.Finding) []fail.Finding {
 		if m.Since.IsZero() || !f.Since.IsZero() && f.Since.Before(m.Since) {
 			m.Since = f.Since
 		}
-		if !slices.Contains(objects[same], f.Object) {
-			objects[same] = append(objects[same], f.Object)
+		if !slices.Contains(names[same], name) {
+			names[same] = append(names[same], name)
 		}
 	}
-	for i, names := range objects {
-		merged[i].Object = plural(names)
+	for i, several := range names {
+		if len(several) > 1 {
+			kind, _, _ := strings.Cut(merged[i].Object, " ")
+			merged[i].Object = kind + "s " + humanize.List(several, "and")
+		}
 	}
 	return merged
-}
-
-func kind(object string) string {
-	k, _, _ := strings.Cut(object, " ")
-	return k
-}
-
-// plural is "pods a and b" for "pod a" and "pod b".
-func plural(objects []string) string {
-	if len(objects) == 1 {
-		return objects[0]
-	}
-	names := make([]string, 0, len(objects))
-	for _, o := range objects {
-		_, name, _ := strings.Cut(o, " ")
-		names = append(names, name)
-	}
-	return kind(objects[0]) + "s " + list(names, len(names))
 }

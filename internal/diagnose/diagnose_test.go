@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
@@ -56,6 +55,20 @@ func TestFindingsThatWaitingCannotHelpComeFirst(t *testing.T) {
 	}
 }
 
+// TestFindingsOfManyPods: a finding of many pods has the whole name of each.
+func TestFindingsOfManyPods(t *testing.T) {
+	s := snapshotOf(70)
+	var names []string
+	for i := range 70 {
+		s.pod(i, waiting("InvalidImageName", "invalid reference format"))
+		names = append(names, s.Pods[i].Name)
+	}
+	found := Explain(s, now)
+	if want := "pods " + strings.Join(names[:69], ", ") + " and " + names[69]; len(found) != 1 || found[0].Object != want {
+		t.Errorf("got %+v, want one finding of %s", found, want)
+	}
+}
+
 func TestErrHasReasonAndAdvice(t *testing.T) {
 	err := fail.Finding{Reason: fail.GPUsUnavailable, Object: "pod ml-dev-env-1", Seen: "none free", Next: "oc get nodes 100%"}.Err("waiting for")
 	got := []string{string(fail.ReasonOf(err)), err.Error(), fail.NextOf(err)}
@@ -67,9 +80,7 @@ func TestErrHasReasonAndAdvice(t *testing.T) {
 
 func TestProgressOfAPull(t *testing.T) {
 	pulls := func() Snapshot {
-		s := withPods(1, waiting("ContainerCreating", "")).with("Pulling", `Pulling image "`+image+`"`)
-		s.ImageSizes = map[string]agent.Bytes{image: 12_100_000_000}
-		return s
+		return withPods(1, waiting("ContainerCreating", "")).with("Pulling", `Pulling image "`+image+`"`)
 	}
 	tests := []struct {
 		name  string
@@ -77,13 +88,13 @@ func TestProgressOfAPull(t *testing.T) {
 		text  string
 		want  string
 	}{
-		{name: "still", want: "ml-dev-env-0: on node-1, pulling image quay.io/example/training:1 since 10s (12.1 GB)"},
+		{name: "still", want: "ml-dev-env-0: on node-1, pulling image quay.io/example/training:1 since 10s"},
 		{name: "done", after: "Pulled", text: `Successfully pulled image "quay.io/example/training:1" in 1m2.345s (1m2.345s including waiting). Image size: 12100000000 bytes.`,
 			want: "ml-dev-env-0: on node-1, starting"},
 		{name: "failed", after: "Failed", text: `Failed to pull image "quay.io/example/training:1": unexpected EOF`,
 			want: "ml-dev-env-0: on node-1, starting"},
 		{name: "volume's owner", after: "VolumePermissionChangeInProgress", text: "Setting volume ownership for x/volumes/y, processed 30000 files.",
-			want: "ml-dev-env-0: on node-1, pulling image quay.io/example/training:1 since 10s (12.1 GB)"},
+			want: "ml-dev-env-0: on node-1, pulling image quay.io/example/training:1 since 10s"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,13 +10,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
-// explainer looks things up in a snapshot.
+// explainer looks things up in a snapshot, and collects what it finds.
 type explainer struct {
 	Snapshot
-	now time.Time
+	now      time.Time
+	findings []fail.Finding
 }
+
+func (e *explainer) add(f fail.Finding) { e.findings = append(e.findings, f) }
 
 func (e *explainer) namespace() string {
 	switch {
@@ -32,7 +38,7 @@ func (e *explainer) serviceAccount() string {
 	return cmp.Or(e.template().ServiceAccountName, "default")
 }
 
-// template is the specification of every pod, or nil if it is unknown.
+// template is the specification of every pod, empty if it is unknown.
 func (e *explainer) template() *corev1.PodSpec {
 	switch {
 	case e.StatefulSet != nil:
@@ -40,20 +46,18 @@ func (e *explainer) template() *corev1.PodSpec {
 	case len(e.Pods) > 0:
 		return &e.Pods[0].Spec
 	}
-	return nil
+	return &corev1.PodSpec{}
 }
 
 // podNames are the names of all wanted pods, in order.
 func (e *explainer) podNames() []string {
 	var names []string
-	if e.StatefulSet == nil {
-		for i := range e.Pods {
-			names = append(names, e.Pods[i].Name)
-		}
-		return names
-	}
 	for i := range e.Replicas() {
-		names = append(names, fmt.Sprintf("%s-%d", e.StatefulSet.Name, i))
+		if e.StatefulSet == nil {
+			names = append(names, e.Pods[i].Name)
+		} else {
+			names = append(names, fmt.Sprintf("%s-%d", e.StatefulSet.Name, i))
+		}
 	}
 	return names
 }
@@ -153,6 +157,17 @@ func (c container) title() string {
 	}
 	return "container " + c.Name
 }
+
+// trouble is what the container waits for if that is no part of a normal start, else "".
+func (c container) trouble() string {
+	if w := c.State.Waiting; w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+		return w.Reason
+	}
+	return ""
+}
+
+// lacksImage reports whether the container's image cannot be pulled.
+func (c container) lacksImage() bool { return kube.ReasonFor(c.trouble()) == fail.ImageUnavailable }
 
 // containersOf are the pod's containers that have a status, in the order in which they start.
 func containersOf(pod *corev1.Pod) []container {

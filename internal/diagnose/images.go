@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -28,7 +29,6 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	text := e.pullError(pod, c, waiting.Message)
 	f := fail.Finding{Reason: fail.ImageUnavailable, Object: "pod " + pod.Name, Since: e.firstPullError(pod, c.image())}
 	registry, repository := parts(c.image())
-	host := "https://" + registry + "/v2/"
 	node := pod.Spec.NodeName
 	// The image's own name may contain any sign.
 	lower := strings.ReplaceAll(strings.ToLower(text), strings.ToLower(c.image()), "")
@@ -60,7 +60,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	case refused(lower) && slices.ContainsFunc(WithoutPullSecrets(e.Snapshot), func(p corev1.Pod) bool { return p.UID == pod.UID }):
 		what = "cannot be pulled, because the pod was created before service account " + e.Account.Name + " got its pull secrets"
 		f.Next = fmt.Sprintf("oc delete pod %s -n %s (the next pod has them)", pod.Name, pod.Namespace)
-		if spec := e.template(); spec != nil && len(spec.ImagePullSecrets) > 0 && lacksSecrets(spec.ImagePullSecrets, e.Account) {
+		if named := e.template().ImagePullSecrets; len(named) > 0 && lacksSecrets(named, e.Account) {
 			f.Next = "start the environment again in the same way: that adds them to its StatefulSet and replaces the pod"
 		}
 	case refused(lower) && e.awaitsSecrets:
@@ -81,7 +81,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 		}
 	case has(lower, "no such host", "server misbehaving"):
 		what = "is in a registry whose name node " + node + " cannot resolve"
-		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host getent hosts %s", node, hostOf(registry))
+		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host getent hosts %s", node, strings.Split(registry, ":")[0])
 	case has(lower, "manifest unknown", "not found", "name unknown"):
 		what, f.Final = "does not exist", true
 		f.Next = "oc image info " + c.image()
@@ -94,7 +94,7 @@ func (e *explainer) image(pod *corev1.Pod, c container) fail.Finding {
 	case has(lower, "connection refused", "i/o timeout", "deadline exceeded", "no route to host", "connection reset", "tls handshake timeout",
 		"unexpected eof", "registry is unavailable", "503 service", "502 bad gateway", "500 internal"):
 		what = "is in a registry that does not answer node " + node
-		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host curl -sSI %s", node, host)
+		f.Next = fmt.Sprintf("oc debug node/%s -- chroot /host curl -sSI https://%s/v2/", node, registry)
 	default:
 		what = "cannot be pulled"
 		f.Next = fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace)
@@ -123,10 +123,7 @@ func (e *explainer) pullError(pod *corev1.Pod, c container, message string) stri
 			}
 		}
 	}
-	if text == "" {
-		text = c.State.Waiting.Reason
-	}
-	return rpcPrefix.ReplaceAllString(text, "")
+	return rpcPrefix.ReplaceAllString(cmp.Or(text, c.State.Waiting.Reason), "")
 }
 
 func (e *explainer) firstPullError(pod *corev1.Pod, image string) time.Time {
@@ -141,8 +138,8 @@ func (e *explainer) firstPullError(pod *corev1.Pod, image string) time.Time {
 // pullSecret is the command that creates credentials for the registry, and the key that names them.
 func (e *explainer) pullSecret(registry string) string {
 	secret := "ml-dev-pull"
-	if spec := e.template(); spec != nil && len(spec.ImagePullSecrets) > 0 {
-		secret = spec.ImagePullSecrets[0].Name
+	if named := e.template().ImagePullSecrets; len(named) > 0 {
+		secret = named[0].Name
 	}
 	if registry == name.DefaultRegistry {
 		registry = "https://index.docker.io/v1/"
@@ -168,9 +165,4 @@ func parts(image string) (registry, namespace string) {
 	}
 	namespace, _, _ = strings.Cut(ref.Context().RepositoryStr(), "/")
 	return ref.Context().RegistryStr(), namespace
-}
-
-func hostOf(registry string) string {
-	host, _, _ := strings.Cut(registry, ":")
-	return host
 }

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -16,10 +17,11 @@ var (
 	keyMissing    = regexp.MustCompile(`references non-existent (secret|config) key: (\S+)`)
 )
 
-func mounts(pod *corev1.Pod, events []event) []fail.Finding {
+// mounts is about a pod whose volumes the node cannot provide.
+func (e *explainer) mounts(pod *corev1.Pod, events []event) {
 	ev, ok := mountTrouble(events)
 	if !ok {
-		return nil
+		return
 	}
 	f := fail.Finding{
 		Reason: fail.ClaimUnbound, Object: "pod " + pod.Name, Since: ev.first, Seen: oneLine(ev.text),
@@ -49,7 +51,7 @@ func mounts(pod *corev1.Pod, events []event) []fail.Finding {
 		f.Next = fmt.Sprintf("oc get pvc%s -n %s -o custom-columns=NAME:.metadata.name,CLASS:.spec.storageClassName,VOLUME:.spec.volumeName (is the class's server up, and may %s reach it?)",
 			joined(claimsOf(&pod.Spec)), pod.Namespace, pod.Spec.NodeName)
 	}
-	return []fail.Finding{f}
+	e.add(f)
 }
 
 // ofClaim reports whether an event's volume belongs to a claim: it then has the PersistentVolume's name, otherwise the
@@ -80,8 +82,6 @@ func mountTrouble(events []event) (event, bool) {
 			}
 		}
 	}
-	if cause.reason == "" {
-		cause = general
-	}
+	cause = cmp.Or(cause, general)
 	return cause, cause.reason != ""
 }

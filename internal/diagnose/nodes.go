@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -110,17 +111,11 @@ func (e *explainer) absent(names []string) []string {
 func (e *explainer) gpuNodes() string {
 	var names []string
 	for i := range e.Nodes {
-		for name, q := range e.Nodes[i].Status.Capacity {
-			if isGPU(name) && !q.IsZero() {
-				names = append(names, e.Nodes[i].Name)
-				break
-			}
+		if len(gpusIn(e.Nodes[i].Status.Capacity)) > 0 {
+			names = append(names, e.Nodes[i].Name)
 		}
 	}
-	if names == nil {
-		return "none"
-	}
-	return list(names, 8)
+	return cmp.Or(list(names, 8), "none")
 }
 
 // tooFew is about an environment whose pods take all allowed nodes.
@@ -148,11 +143,10 @@ func (e *explainer) shortages(u pendingPod, p nodeCounts) []fail.Finding {
 		later += len(g.names)
 	}
 	homeless := e.Replicas() - len(p.ours)
+	if len(p.usable) == 0 {
+		return nil
+	}
 	for _, name := range u.message.short() {
-		name := corev1.ResourceName(name)
-		if len(p.usable) == 0 {
-			break
-		}
 		ask := RequestOf(&u.pod.Spec, name)
 		var parts, names []string
 		fitting := 0

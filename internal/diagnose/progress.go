@@ -7,8 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
-	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -55,9 +53,8 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 		if c.init && c.Ready {
 			continue
 		}
-		waiting := c.State.Waiting
-		if waiting != nil && kube.ReasonFor(waiting.Reason) == fail.ImageUnavailable {
-			return fmt.Sprintf("cannot pull image %s%s (%s)", c.image(), since(e.firstPullError(pod, c.image()), e.now), waiting.Reason)
+		if c.lacksImage() {
+			return fmt.Sprintf("cannot pull image %s%s (%s)", c.image(), since(e.firstPullError(pod, c.image()), e.now), c.trouble())
 		}
 		if exit := lastExit(c); exit != nil {
 			return fmt.Sprintf("%s ended with %d%s", c.title(), exit.ExitCode, restarts(c.RestartCount))
@@ -65,17 +62,13 @@ func (e *explainer) onNode(pod *corev1.Pod) string {
 		if c.State.Running != nil && !c.init {
 			return "agent not answering yet" + since(c.State.Running.StartedAt.Time, e.now)
 		}
-		if waiting != nil && waiting.Reason != "" && waiting.Reason != "ContainerCreating" && waiting.Reason != "PodInitializing" {
-			return c.title() + ": " + waiting.Reason
+		if c.trouble() != "" {
+			return c.title() + ": " + c.trouble()
 		}
 	}
 	events := e.podEvents(pod)
 	if image, at, ok := pulling(events); ok {
-		text := "pulling image " + image + since(at, e.now)
-		if bytes, known := e.ImageSizes[image]; known {
-			text += " (" + humanize.Bytes(int64(bytes)) + ")"
-		}
-		return text
+		return "pulling image " + image + since(at, e.now)
 	}
 	if _, ok := latest(events, "Pulled"); !ok {
 		if ev, ok := latest(events, "VolumePermissionChangeInProgress"); ok {

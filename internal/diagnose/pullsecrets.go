@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -49,9 +48,8 @@ func CurrentPullSecrets(named []corev1.LocalObjectReference, account *corev1.Ser
 	return current
 }
 
-// WithoutPullSecrets are the pods that cannot pull an image and never will: a pod copies the pull secrets of its service
-// account when it is created, and these were created before the account had those that it has now. New pods in their places
-// can pull.
+// WithoutPullSecrets are the pods that cannot pull an image and never will: a pod copies its service account's pull secrets when it is
+// created, and these were created before the account had those that it has now. New pods in their places can pull.
 func WithoutPullSecrets(s Snapshot) (pods []corev1.Pod) {
 	for i := range s.Pods {
 		if pod := &s.Pods[i]; pod.DeletionTimestamp == nil && s.Account != nil && cannotPull(pod) && lacksSecrets(pod.Spec.ImagePullSecrets, s.Account) {
@@ -62,9 +60,7 @@ func WithoutPullSecrets(s Snapshot) (pods []corev1.Pod) {
 }
 
 func cannotPull(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(containersOf(pod), func(c container) bool {
-		return c.State.Waiting != nil && kube.ReasonFor(c.State.Waiting.Reason) == fail.ImageUnavailable
-	})
+	return slices.ContainsFunc(containersOf(pod), container.lacksImage)
 }
 
 // lacksSecrets reports whether the account has a Secret for the internal registry that is not among these. A Secret that

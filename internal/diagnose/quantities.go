@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	helper "k8s.io/component-helpers/resource"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 )
@@ -47,37 +48,18 @@ func amount(list corev1.ResourceList, name corev1.ResourceName) string {
 	return q.String()
 }
 
-// RequestOf is what a pod takes of its node: the largest request of an init container, or the sum of all containers
-// and the init containers that keep running.
+// RequestOf is what a pod takes of its node. A container without a request takes its limit.
 func RequestOf(spec *corev1.PodSpec, name corev1.ResourceName) resource.Quantity {
-	var running, most resource.Quantity
-	for _, c := range spec.InitContainers {
-		q := request(c, name)
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
-			running.Add(q)
-			continue
-		}
-		q.Add(running)
-		if q.Cmp(most) > 0 {
-			most = q
+	pod := &corev1.Pod{Spec: *spec.DeepCopy()}
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			requests := corev1.ResourceList{}
+			maps.Copy(requests, containers[i].Resources.Limits)
+			maps.Copy(requests, containers[i].Resources.Requests)
+			containers[i].Resources.Requests = requests
 		}
 	}
-	for _, c := range spec.Containers {
-		running.Add(request(c, name))
-	}
-	if most.Cmp(running) > 0 {
-		return most
-	}
-	return running
-}
-
-// request of a container, which is its limit if it has no request.
-func request(c corev1.Container, name corev1.ResourceName) resource.Quantity {
-	q, ok := c.Resources.Requests[name]
-	if !ok {
-		q = c.Resources.Limits[name]
-	}
-	return q.DeepCopy()
+	return helper.PodRequests(pod, helper.PodResourcesOptions{})[name]
 }
 
 // isGPU reports whether a resource is a GPU, a slice of one, or another maker's GPU.
@@ -92,15 +74,19 @@ func isDevice(name corev1.ResourceName) bool {
 }
 
 func gpusAsked(spec *corev1.PodSpec) []corev1.ResourceName {
-	names := map[corev1.ResourceName]bool{}
+	var names []corev1.ResourceName
 	for _, c := range slices.Concat(spec.InitContainers, spec.Containers) {
-		for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
-			for name, q := range list {
-				if isGPU(name) && !q.IsZero() {
-					names[name] = true
-				}
-			}
+		names = slices.Concat(names, gpusIn(c.Resources.Requests), gpusIn(c.Resources.Limits))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+func gpusIn(list corev1.ResourceList) (names []corev1.ResourceName) {
+	for name, q := range list {
+		if isGPU(name) && !q.IsZero() {
+			names = append(names, name)
 		}
 	}
-	return slices.Sorted(maps.Keys(names))
+	return names
 }

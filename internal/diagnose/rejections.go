@@ -23,32 +23,26 @@ const (
 var fewDevices = regexp.MustCompile(`requested number of devices unavailable for (\S+)\. Requested: (\d+), Available: (\d+)`)
 
 // podEnd is about a pod that its node rejected or evicted, or that does not end.
-func (e *explainer) podEnd(pod *corev1.Pod) []fail.Finding {
-	if pod.DeletionTimestamp != nil {
-		if e.now.Sub(pod.DeletionTimestamp.Time) < endTime {
-			return nil
-		}
-		return []fail.Finding{{
-			Reason: fail.PodsNotReady, Object: "pod " + pod.Name, Since: pod.DeletionTimestamp.Time,
+func (e *explainer) podEnd(pod *corev1.Pod) {
+	switch deleted := pod.DeletionTimestamp; {
+	case deleted != nil && e.now.Sub(deleted.Time) >= endTime:
+		e.add(fail.Finding{
+			Reason: fail.PodsNotReady, Object: "pod " + pod.Name, Since: deleted.Time,
 			Seen: "an earlier pod of this name should have ended but still exists on node " + pod.Spec.NodeName,
 			Next: fmt.Sprintf("oc describe pod %s -n %s", pod.Name, pod.Namespace),
-		}}
+		})
+	case deleted == nil && pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "":
+		f := rejectionFinding(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
+		f.Object = "pod " + pod.Name
+		if c := condition(pod, corev1.DisruptionTarget); c != nil {
+			f.Since = c.LastTransitionTime.Time
+		}
+		e.add(f)
 	}
-	if pod.Status.Phase != corev1.PodFailed || pod.Status.Reason == "" {
-		return nil
-	}
-	f := rejectionFinding(pod.Status.Reason, pod.Status.Message, pod.Spec.NodeName)
-	f.Object = "pod " + pod.Name
-	if c := condition(pod, corev1.DisruptionTarget); c != nil {
-		f.Since = c.LastTransitionTime.Time
-	}
-	return []fail.Finding{f}
 }
 
-// rejections are about rejected pods that the StatefulSet has recreated, which may repeat for ever. Only their events
-// are left.
-func (e *explainer) rejections() []fail.Finding {
-	var found []fail.Finding
+// rejections are about rejected pods that the StatefulSet has recreated, perhaps for ever. Only their events are left.
+func (e *explainer) rejections() {
 	for _, name := range e.podNames() {
 		pod := named(e.Pods, name)
 		if pod != nil && (kube.IsReady(pod) || pod.Status.Phase == corev1.PodFailed) {
@@ -63,10 +57,9 @@ func (e *explainer) rejections() []fail.Finding {
 			}
 			f := rejectionFinding(ev.reason, ev.text, ev.node)
 			f.Object, f.Since = "pod "+name, ev.first
-			found = append(found, f)
+			e.add(f)
 		}
 	}
-	return found
 }
 
 func isRejection(reason string) bool {
@@ -75,16 +68,13 @@ func isRejection(reason string) bool {
 
 // rejectionFinding explains why a node rejected or evicted the pod.
 func rejectionFinding(reason, message, node string) fail.Finding {
+	by := "node " + node
 	if node == "" {
-		node = "NODE"
+		node, by = "NODE", "its node rejected it"
 	}
-	text := oneLine(strings.TrimPrefix(message, "Pod was rejected: "))
 	f := fail.Finding{
 		Reason: cmp.Or(kube.ReasonFor(reason), fail.NodesUnavailable), Next: "oc describe node " + node,
-		Seen: fmt.Sprintf("node %s: %s: %s", node, reason, text),
-	}
-	if node == "NODE" {
-		f.Seen = fmt.Sprintf("its node rejected it: %s: %s", reason, text)
+		Seen: fmt.Sprintf("%s: %s: %s", by, reason, oneLine(strings.TrimPrefix(message, "Pod was rejected: "))),
 	}
 	resource, out := strings.CutPrefix(reason, "OutOf")
 	m := fewDevices.FindStringSubmatch(message)
@@ -105,35 +95,24 @@ func rejectionFinding(reason, message, node string) fail.Finding {
 }
 
 // nodeProblem is about the node that the pod is on.
-func (e *explainer) nodeProblem(pod *corev1.Pod) []fail.Finding {
+func (e *explainer) nodeProblem(pod *corev1.Pod) {
 	node := pod.Spec.NodeName
 	seen := ""
 	var from time.Time
 	switch n := named(e.Nodes, node); {
 	case n != nil:
-		for _, c := range n.Status.Conditions {
-			if c.Type != corev1.NodeReady || c.Status == corev1.ConditionTrue {
-				continue
-			}
-			from = c.LastTransitionTime.Time
-			seen = "its node " + node + " is not ready: " + oneLine(c.Message)
-			if c.Status == corev1.ConditionUnknown {
-				seen = "its node " + node + " does not answer: " + oneLine(c.Message)
-			}
+		if state, message, since := notReady(n); state != "" {
+			seen, from = fmt.Sprintf("its node %s %s: %s", node, state, message), since
 		}
 	case e.Nodes != nil:
 		seen = "its node " + node + " no longer exists"
 	default:
 		events := e.podEvents(pod)
-		ev, ok := latest(events, "NodeNotReady")
-		if ok && events[len(events)-1].reason == "NodeNotReady" {
-			seen, from = "its node "+node+" is not ready", ev.first
+		if last := len(events) - 1; last >= 0 && events[last].reason == "NodeNotReady" {
+			seen, from = "its node "+node+" is not ready", events[last].first
 		}
 	}
-	if seen == "" {
-		return nil
+	if seen != "" {
+		e.add(fail.Finding{Reason: fail.NodesUnavailable, Object: "pod " + pod.Name, Seen: seen, Since: from, Next: "oc describe node " + node})
 	}
-	return []fail.Finding{{
-		Reason: fail.NodesUnavailable, Object: "pod " + pod.Name, Seen: seen, Since: from, Next: "oc describe node " + node,
-	}}
 }

@@ -3,7 +3,6 @@ package diagnose
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,12 +16,6 @@ var (
 	noSandbox    = regexp.MustCompile(`^Failed to create pod sandbox: (?:rpc error: code = \w+ desc = )?`)
 )
 
-// preparation has the findings about a pod whose network or volumes the node cannot provide.
-func (e *explainer) preparation(pod *corev1.Pod) []fail.Finding {
-	events := e.preparing(pod)
-	return slices.Concat(sandbox(pod, events), mounts(pod, events))
-}
-
 // preparing are the events of a pod whose images are not being pulled yet, because its network and volumes come first.
 func (e *explainer) preparing(pod *corev1.Pod) []event {
 	events := e.podEvents(pod)
@@ -32,11 +25,11 @@ func (e *explainer) preparing(pod *corev1.Pod) []event {
 	return events
 }
 
-// sandbox has the finding about a pod whose network the node cannot create.
-func sandbox(pod *corev1.Pod, events []event) []fail.Finding {
+// sandbox is about a pod whose network the node cannot create.
+func (e *explainer) sandbox(pod *corev1.Pod, events []event) {
 	ev, ok := latest(events, "FailedCreatePodSandBox", "NetworkNotReady")
 	if !ok {
-		return nil
+		return
 	}
 	node := pod.Spec.NodeName
 	f := fail.Finding{
@@ -61,5 +54,5 @@ func sandbox(pod *corev1.Pod, events []event) []fail.Finding {
 		f.Final = true
 		f.Next = "oc get runtimeclass"
 	}
-	return []fail.Finding{f}
+	e.add(f)
 }

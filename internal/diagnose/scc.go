@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -22,9 +23,8 @@ var (
 	sccValue = regexp.MustCompile(`(?s)^(?:securityContext\.)*([\w.\[\]]+): (?:Invalid value: ((?:"[^"]*"|\[\]\w+\{[^}]*\}|[^:\s"]+)): |Forbidden: )(.*)$`)
 )
 
-// securityConstraints lists what the usable constraints refuse, container by container, and names the constraints that
-// the account may not use. It is "" for any other text. unusable reports whether the pod is pinned to one that its account may
-// not use.
+// securityConstraints lists what the usable constraints refuse, container by container, and names those that the account may not use. It
+// is "" for any other text. unusable reports whether the pod is pinned to one that its account may not use.
 func (e *explainer) securityConstraints(text string) (seen string, unusable bool) {
 	m := sccRefusals.FindStringSubmatch(text)
 	if m == nil {
@@ -46,15 +46,12 @@ func (e *explainer) securityConstraints(text string) (seen string, unusable bool
 			refused = append(refused, what)
 		}
 	}
-	if by == "" {
-		by = "every security context constraint that may be used"
-	}
 	if pinned := e.pinned(); pinned != "" && slices.Contains(closed, pinned) {
 		return fmt.Sprintf("the pod is pinned to %s, which is not usable by user or service account %s", pinned, e.serviceAccount()), true
 	}
 	seen = fmt.Sprintf("service account %s may use no security context constraint at all", e.serviceAccount())
 	if len(refused) > 0 {
-		seen = by + " refuses " + strings.Join(refused, "; ")
+		seen = cmp.Or(by, "every security context constraint that may be used") + " refuses " + strings.Join(refused, "; ")
 	}
 	if len(closed) > 0 {
 		seen += fmt.Sprintf("; service account %s may not use %s", e.serviceAccount(), list(closed, 4))

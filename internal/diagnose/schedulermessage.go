@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // schedulerMessage is the scheduler's message about a pod for which it found no node.
@@ -45,7 +47,7 @@ func readSchedulerMessage(text string) schedulerMessage {
 	// After a message about the whole pod this is about a preemption that was not tried.
 	body = strings.TrimSuffix(body, ". not found")
 	v.text = oneLine(body)
-	for _, part := range strings.Split(body, ", ") {
+	for part := range strings.SplitSeq(body, ", ") {
 		part = strings.TrimSpace(part)
 		c := counted.FindStringSubmatch(part)
 		switch {
@@ -55,10 +57,7 @@ func readSchedulerMessage(text string) schedulerMessage {
 		case len(v.rejections) > 0:
 			v.rejections[len(v.rejections)-1].why += ", " + part
 		case part != "":
-			if v.whole != "" {
-				v.whole += ", "
-			}
-			v.whole += part
+			v.whole = strings.TrimPrefix(v.whole+", "+part, ", ")
 		}
 	}
 	return v
@@ -90,11 +89,10 @@ func (v schedulerMessage) count(signs ...string) int {
 }
 
 // short are the resources that some nodes lack.
-func (v schedulerMessage) short() []string {
-	var names []string
+func (v schedulerMessage) short() (names []corev1.ResourceName) {
 	for _, r := range v.rejections {
 		if name, ok := strings.CutPrefix(r.why, "Insufficient "); ok {
-			names = append(names, name)
+			names = append(names, corev1.ResourceName(name))
 		}
 	}
 	return names

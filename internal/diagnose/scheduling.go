@@ -39,22 +39,19 @@ func (e *explainer) waitsForNode(pod *corev1.Pod) (pendingPod, bool) {
 }
 
 // scheduling has the findings about pods without a node. claims is true if unbound claims have findings already.
-func (e *explainer) scheduling(claims bool) []fail.Finding {
-	var found []fail.Finding
+func (e *explainer) scheduling(claims bool) {
 	for i := range e.Pods {
 		pod := &e.Pods[i]
 		if f, gated := e.gated(pod); gated {
-			found = append(found, f)
+			e.add(f)
 			continue
 		}
 		u, ok := e.waitsForNode(pod)
 		if !ok {
 			continue
 		}
-		var causes []fail.Finding
-		if e.Nodes != nil {
-			causes = e.byNodes(u)
-		} else {
+		causes := e.byNodes(u)
+		if e.Nodes == nil {
 			causes = e.byWords(u)
 		}
 		volumes, aboutVolumes := e.byVolumes(u, claims)
@@ -67,10 +64,9 @@ func (e *explainer) scheduling(claims bool) []fail.Finding {
 		}
 		for _, f := range causes {
 			f.Object, f.Since = "pod "+pod.Name, u.since
-			found = append(found, f)
+			e.add(f)
 		}
 	}
-	return found
 }
 
 // gated is about a pod that a scheduling gate holds, as Kueue's.
@@ -115,13 +111,12 @@ func (e *explainer) waiting(pod *corev1.Pod) string {
 func (e *explainer) byWords(u pendingPod) []fail.Finding {
 	var found []fail.Finding
 	v := u.message
-	for _, name := range v.short() {
-		resource := corev1.ResourceName(name)
+	for _, resource := range v.short() {
 		ask := RequestOf(&u.pod.Spec, resource)
 		f := fail.Finding{
 			Reason: fail.NodesUnavailable,
 			Seen: fmt.Sprintf("the pod asks %s %s and %d of %d nodes have too little left (how much is unknown: nodes may not be read)",
-				ask.String(), name, v.count("insufficient "+strings.ToLower(name)), v.nodes),
+				ask.String(), resource, v.count("insufficient "+strings.ToLower(string(resource))), v.nodes),
 			Next: describeNodes(namesAsked(&u.pod.Spec)),
 		}
 		if isGPU(resource) {
@@ -217,10 +212,7 @@ func resourceNames(resource corev1.ResourceName) string {
 
 // joined has a blank before each name, to follow a command.
 func joined(names []string) string {
-	if len(names) == 0 {
-		return ""
-	}
-	return " " + strings.Join(names, " ")
+	return strings.TrimSuffix(" "+strings.Join(names, " "), " ")
 }
 
 // toleration is the cluster file's entry that tolerates the taint.

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
 const (
@@ -69,7 +71,7 @@ func onNodes(names ...string) *corev1.Affinity {
 func (s *Snapshot) pod(number int, changes ...func(*corev1.Pod)) {
 	name := fmt.Sprintf("%s-%d", env, number)
 	p := corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: space, UID: types.UID(name), Labels: map[string]string{environmentLabel: env}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: space, UID: types.UID(name), Labels: map[string]string{objects.EnvironmentLabel: env}},
 		Spec:       *s.StatefulSet.Spec.Template.Spec.DeepCopy(),
 		Status:     corev1.PodStatus{Phase: corev1.PodPending},
 	}

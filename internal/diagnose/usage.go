@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 )
 
 // describeUsage is what a node has of a resource, what is free, and the holders. For resources other than GPUs only the
@@ -51,12 +53,9 @@ func (e *explainer) holdersHere(name corev1.ResourceName) string {
 	return "; readable holders: " + list(holders, 6)
 }
 
-// environmentLabel is on every pod of an environment and names it.
-const environmentLabel = "ml-dev-env/environment"
-
 func holder(pod *corev1.Pod, q resource.Quantity) string {
 	text := fmt.Sprintf("%s/%s holds %s", pod.Namespace, pod.Name, q.String())
-	if name := pod.Labels[environmentLabel]; name != "" {
+	if name := pod.Labels[objects.EnvironmentLabel]; name != "" {
 		text += " for environment " + name
 	}
 	return text

@@ -32,9 +32,8 @@ var (
 	plainName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]*$`)
 )
 
-// pluginInfo is the SR-IOV network device plugin's information about one address
-// (k8snetworkplumbingwg/sriov-network-device-plugin:pkg/infoprovider). rdma exists if
-// the pool has isRdma, and may be {}; rdma_dev exists since its version 3.10.
+// pluginInfo is what the SR-IOV network device plugin (k8snetworkplumbingwg) reports of one address (its pkg/infoprovider). rdma exists
+// if the pool has isRdma, and may be {}; rdma_dev exists since its version 3.10.
 type pluginInfo struct {
 	RDMA *struct {
 		Device string `json:"rdma_dev"`
@@ -42,13 +41,9 @@ type pluginInfo struct {
 	} `json:"rdma"`
 }
 
-// allotments reads the variables of device plugins, in environ as os.Environ has it. Its
-// findings are the unreadable ones.
-//
-// PCIDEVICE_X holds addresses joined by commas, and PCIDEVICE_X_INFO JSON about the same addresses, which wins. A
-// resource may itself be called y_info, so the values distinguish them, not the names.
-func allotments(environ []string) ([]allotment, []fail.Finding) {
-	var findings []fail.Finding
+// allotments reads the variables of device plugins. PCIDEVICE_X holds addresses joined by commas, and PCIDEVICE_X_INFO JSON about the
+// same addresses, which wins. A resource may itself be called y_info, so the values distinguish them, not the names.
+func (d *detector) allotments(environ []string) []allotment {
 	given := map[string]allotment{}
 	for _, entry := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(entry, "=")
@@ -58,7 +53,7 @@ func allotments(environ []string) ([]allotment, []fail.Finding) {
 		case strings.HasPrefix(value, "{"):
 			infos, err := readInfo(name, value)
 			if err != nil {
-				findings = append(findings, fail.Finding{Level: fail.Note, Reason: VariableUnreadable, Seen: fmt.Sprintf("reading %s: %v: want the JSON of the SR-IOV device plugin", name, err)})
+				d.found(fail.Note, VariableUnreadable, "", "reading %s: %v: want the JSON of the SR-IOV device plugin", name, err)
 			}
 			for _, a := range infos {
 				given[a.address] = a
@@ -67,14 +62,14 @@ func allotments(environ []string) ([]allotment, []fail.Finding) {
 			for address := range strings.SplitSeq(value, ",") {
 				address = strings.ToLower(strings.TrimSpace(address))
 				if !pciAddress.MatchString(address) {
-					findings = append(findings, fail.Finding{Level: fail.Note, Reason: VariableUnreadable, Seen: fmt.Sprintf("reading %s: %q: want PCI addresses, as in 0000:03:00.2", name, address)})
+					d.found(fail.Note, VariableUnreadable, "", "reading %s: %q: want PCI addresses, as in 0000:03:00.2", name, address)
 				} else if _, ok := given[address]; !ok {
 					given[address] = allotment{address: address, variable: name}
 				}
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Values(given), func(a, b allotment) int { return strings.Compare(a.address, b.address) }), findings
+	return slices.SortedFunc(maps.Values(given), func(a, b allotment) int { return strings.Compare(a.address, b.address) })
 }
 
 // readInfo reads the value of a PCIDEVICE_X_INFO, without names that no device can have.

@@ -18,7 +18,8 @@ func FuzzAllotments(f *testing.F) {
 	f.Add(`0000:03:00.2,0000:23:00.2`)
 	f.Add(` ,`)
 	f.Fuzz(func(t *testing.T, value string) {
-		given, findings := allotments([]string{"PCIDEVICE_X_INFO=" + value, "PATH=" + value})
+		var d detector
+		given := d.allotments([]string{"PCIDEVICE_X_INFO=" + value, "PATH=" + value})
 		for _, a := range given {
 			if !pciAddress.MatchString(a.address) || a.variable != "PCIDEVICE_X_INFO" {
 				t.Errorf("allotted %+v", a)
@@ -29,7 +30,7 @@ func FuzzAllotments(f *testing.F) {
 				}
 			}
 		}
-		if text := strings.TrimSpace(value); text != "" && !strings.HasPrefix(text, "{") && len(given) == 0 && len(findings) == 0 {
+		if text := strings.TrimSpace(value); text != "" && !strings.HasPrefix(text, "{") && len(given) == 0 && len(d.facts.Findings) == 0 {
 			t.Errorf("%q gives nothing, and nothing is said of it", value)
 		}
 	})

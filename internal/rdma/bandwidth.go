@@ -10,8 +10,8 @@ const (
 	// ringEfficiency is what a healthy ring reaches of the ports' rates: 194.6 of 200
 	// GB/s over RoCE with GPUDirect, 49.1 of 50 with one of 100 Gb/s.
 	ringEfficiency = 0.97
-	// pcieEfficiency is what packets' headers and flow control leave of a link: 25 to 28
-	// GB/s of the 31.5 of PCIe 4.0 x16, 50 to 55 of the 63 of 5.0 x16.
+	// pcieEfficiency is what packets' headers and flow control leave of a link: 25 to 28 GB/s of the 31.5 of PCIe 4.0 x16, 50 to 55 of the
+	// 63 of 5.0 x16.
 	pcieEfficiency = 0.85
 )
 

@@ -29,8 +29,8 @@ func (d *detector) check(expected Expected) {
 	if len(rails) > 0 {
 		d.checkRails(rails)
 		d.checkNode()
+		d.compare(expected, rails)
 	}
-	d.compare(expected, rails)
 }
 
 // seen is what exists if the pod was given no device.
@@ -129,9 +129,6 @@ func (d *detector) compare(expected Expected, rails []RailPort) {
 		if rail.Port.Netdev != "" {
 			netdevs = append(netdevs, rail.Port.Netdev)
 		}
-	}
-	if len(rails) == 0 {
-		return
 	}
 	if len(expected.Devices) > 0 && !sameNames(names, expected.Devices) {
 		severity := fail.Note

@@ -27,9 +27,8 @@ type Options struct {
 	Expected Expected
 }
 
-// Expected is what a cluster file's network.rdma expects of a node: an expectation, not
-// a setting. Its devices are a choice only if no device plugin gives any; its other values count
-// only if detection leaves them open. An empty field expects nothing.
+// Expected is what a cluster file's network.rdma expects of a node. Its devices are a choice only if no device plugin gives any; its
+// other values count only if detection leaves them open. An empty field expects nothing.
 type Expected struct {
 	Devices      []string       `json:"devices,omitempty"`
 	Interfaces   []string       `json:"interfaces,omitempty"`
@@ -96,9 +95,8 @@ const (
 
 func (d *detector) devices(environ []string, expected Expected) {
 	present := d.names(classInfiniBand)
-	allotted, unreadable := allotments(environ)
+	allotted := d.allotments(environ)
 	d.allotted = len(allotted)
-	d.facts.Findings = append(d.facts.Findings, unreadable...)
 	givenBy := map[string]string{}
 	for _, a := range allotted {
 		if name := d.deviceOf(a); name != "" {
@@ -109,7 +107,7 @@ func (d *detector) devices(environ []string, expected Expected) {
 		givenBy = d.hostDevices(present, expected)
 	}
 	for _, name := range present {
-		if by, ok := givenBy[name]; ok {
+		if by := givenBy[name]; by != "" {
 			d.facts.Devices = append(d.facts.Devices, d.device(name, by))
 		} else {
 			d.facts.Others = append(d.facts.Others, name)
@@ -117,9 +115,8 @@ func (d *detector) devices(environ []string, expected Expected) {
 	}
 }
 
-// deviceOf is the RDMA device of a function that a device plugin gave, empty if it has none. The plugin's name for it
-// counts, unless the function has only a device of another name, as after a renaming. All virtual functions hang below
-// their physical one, so a device below a physical function proves nothing.
+// deviceOf is the RDMA device of a function that a device plugin gave, empty if it has none. The plugin's name for it counts, unless
+// the function has only a device of another name, as after a renaming.
 func (d *detector) deviceOf(a allotment) string {
 	named := a.device
 	if named == "" && a.uverbs != "" {
@@ -148,22 +145,17 @@ func (d *detector) deviceOf(a allotment) string {
 // file's names choose among them if all exist. Names change with maintenance, so otherwise those on a GPU's switch count: a card
 // for storage is elsewhere. If no device is on such a switch, or the switches are unknown, the names that exist choose.
 func (d *detector) hostDevices(present []string, expected Expected) map[string]string {
-	opened := map[string]string{}
+	opened, chosen, near := map[string]string{}, map[string]string{}, map[string]string{}
 	for _, name := range present {
-		if d.uverbs(name) != "" {
-			opened[name] = GivenByDev
+		if d.uverbs(name) == "" {
+			continue
 		}
-	}
-	chosen := map[string]string{}
-	for _, name := range expected.Devices {
-		if _, ok := opened[name]; ok {
+		opened[name] = GivenByDev
+		if slices.Contains(expected.Devices, name) {
 			chosen[name] = GivenByFile
 		}
-	}
-	near := map[string]string{}
-	for name, by := range opened {
 		if d.nearGPU(name) {
-			near[name] = by
+			near[name] = GivenByDev
 		}
 	}
 	switch {

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"net/netip"
 	"path"
 	"slices"
@@ -19,16 +20,11 @@ func (d *detector) device(name, givenBy string) Device {
 	if device.PCI == "" {
 		return device // one in software, as rxe
 	}
-	if physical := path.Base(d.target(pciDevices, device.PCI, "physfn")); pciAddress.MatchString(physical) {
-		device.PhysicalFunction = physical
-	}
+	device.PhysicalFunction = addressIn(d.target(pciDevices, device.PCI, "physfn"))
 	device.NUMA = d.numa(device.PCI)
 	device.IOMMU = d.text(iommuGroups, path.Base(d.target(pciDevices, device.PCI, "iommu_group")), "type")
 	// The link registers of a virtual function are reserved: sysfs shows "Unknown" and 0.
-	card := device.PCI
-	if device.PhysicalFunction != "" {
-		card = device.PhysicalFunction
-	}
+	card := cmp.Or(device.PhysicalFunction, device.PCI)
 	device.PCIe = parseLink(d.text(pciDevices, card, "current_link_speed"), d.text(pciDevices, card, "current_link_width"))
 	device.PCIeMaximum = d.maxLink(card)
 	device.GPUs = map[string]Distance{}
@@ -41,7 +37,12 @@ func (d *detector) device(name, givenBy string) Device {
 // addressOf is the PCI address of a device, empty for one in software: /sys/class/infiniband/mlx5_6 leads to
 // .../0000:03:00.2/infiniband/mlx5_6.
 func (d *detector) addressOf(device string) string {
-	if address := path.Base(path.Dir(path.Dir(d.target(classInfiniBand, device)))); pciAddress.MatchString(address) {
+	return addressIn(path.Dir(path.Dir(d.target(classInfiniBand, device))))
+}
+
+// addressIn is the PCI address that ends a path, empty if none does.
+func addressIn(folder string) string {
+	if address := path.Base(folder); pciAddress.MatchString(address) {
 		return address
 	}
 	return ""
@@ -58,19 +59,19 @@ func (d *detector) port(device Device, number int) Port {
 		GIDs:          d.gids(dir),
 		GIDIndex:      -1,
 	}
-	for _, gid := range port.GIDs {
-		address := gid.IPv4()
-		if gid.Type != RoCEv2 || !address.IsValid() {
-			continue
-		}
+	usable := slices.DeleteFunc(slices.Clone(port.GIDs), func(gid GID) bool { return gid.Type != RoCEv2 || !gid.IPv4().IsValid() })
+	for _, gid := range usable {
 		// An interface of the same name may be another one, in the host's namespace, so the address decides.
-		if i, prefix := interfaceWith(d.facts.Interfaces, address); i != nil {
+		if i, prefix := interfaceWith(d.facts.Interfaces, gid.IPv4()); i != nil {
 			port.GIDIndex, port.Netdev, port.Address = gid.Index, i.Name, prefix
 			break
 		}
 	}
-	if port.GIDIndex < 0 && port.LinkLayer != InfiniBand && d.hostDevicesForm() {
-		d.hostGID(&port)
+	// The host's interfaces, and so their subnets and routes, are not known.
+	ofHost := slices.IndexFunc(usable, func(gid GID) bool { return !gid.IPv4().IsLinkLocalUnicast() })
+	if port.GIDIndex < 0 && port.LinkLayer != InfiniBand && ofHost >= 0 && d.hostDevicesForm() {
+		address := usable[ofHost].IPv4()
+		port.GIDIndex, port.Address, port.OfHost = usable[ofHost].Index, netip.PrefixFrom(address, address.BitLen()), true
 	}
 	if netdevs := d.names(pciDevices, device.PCI, "net"); port.Netdev == "" && device.PCI != "" && len(netdevs) > 0 {
 		port.Netdev = netdevs[0]
@@ -86,21 +87,8 @@ func (d *detector) hostDevicesForm() bool {
 	return d.allotted == 0 && d.facts.Memory.has(capSysRawIO)
 }
 
-// hostGID chooses a GID with an address of the host. The interface is the host's, so its subnet and routes are not known.
-func (d *detector) hostGID(port *Port) {
-	for _, gid := range port.GIDs {
-		if address := gid.IPv4(); gid.Type == RoCEv2 && address.IsValid() && !address.IsLinkLocalUnicast() {
-			port.GIDIndex, port.Address, port.OfHost = gid.Index, netip.PrefixFrom(address, address.BitLen()), true
-			return
-		}
-	}
-}
-
 // mtu is an interface's MTU in bytes, 0 if there is no such interface.
 func (d *detector) mtu(netdev string) int {
-	if netdev == "" {
-		return 0
-	}
 	if n, err := strconv.Atoi(d.text("sys/class/net", netdev, "mtu")); err == nil {
 		return n
 	}

@@ -2,7 +2,7 @@ package rdma
 
 import "github.com/ml-dev-env/ml-dev-env/internal/fail"
 
-// The reasons of findings in one node. The table of docs/doctor.md has their meanings.
+// The reasons of findings. The table of docs/doctor.md has their meanings.
 const (
 	NoDevice           fail.Reason = "NoDevice"
 	DeviceMissing      fail.Reason = "DeviceMissing"
@@ -23,17 +23,13 @@ const (
 	MemoryLimited      fail.Reason = "MemoryLimited"
 	IOMMUTranslates    fail.Reason = "IOMMUTranslates"
 	NoGPUDirect        fail.Reason = "NoGPUDirect"
-)
 
-// The reasons of findings where detection and the cluster file differ.
-const (
+	// Detection and the cluster file differ.
 	DevicesDiffer    fail.Reason = "DevicesDiffer"
 	InterfacesDiffer fail.Reason = "InterfacesDiffer"
 	SettingDiffers   fail.Reason = "SettingDiffers"
-)
 
-// The reasons of findings between nodes.
-const (
+	// Nodes differ.
 	RailMissing  fail.Reason = "RailMissing"
 	NoCommonRail fail.Reason = "NoCommonRail"
 	RailDiffers  fail.Reason = "RailDiffers"

@@ -21,8 +21,7 @@ const (
 	IOMMUOff IOMMUMode = "off"
 	// IOMMUPassthrough: addresses are not translated, as with iommu=pt.
 	IOMMUPassthrough IOMMUMode = "passthrough"
-	// IOMMUTranslated: a device reaches only what was mapped for it. Between a GPU and
-	// a NIC that fails with IBV_WC_LOC_PROT_ERR.
+	// IOMMUTranslated: a device reaches only what was mapped for it. Between a GPU and a NIC that fails with IBV_WC_LOC_PROT_ERR.
 	IOMMUTranslated IOMMUMode = "translated"
 	// IOMMUUnknown: the groups are of other types.
 	IOMMUUnknown IOMMUMode = "unknown"

@@ -39,7 +39,7 @@ type Memlock struct {
 	UserNamespace bool `json:"userNamespace,omitempty"`
 }
 
-// The bits of CapEff (linux:include/uapi/linux/capability.h).
+// The bits of CapEff (linux:include/uapi/linux/capability.h). With IPC_LOCK no limit applies.
 const (
 	capIPCLock     = 14
 	capSysResource = 24
@@ -50,20 +50,16 @@ func (m Memlock) has(bit int) bool {
 	return err == nil && set>>bit&1 == 1 && !m.UserNamespace
 }
 
-// IPCLock is true if the limit does not apply.
-func (m Memlock) IPCLock() bool { return m.has(capIPCLock) }
-
 // Reach is how much can be locked after the soft limit is raised: to the
 // hard one, or without limit with CAP_SYS_RESOURCE.
 func (m Memlock) Reach() Bytes {
-	if m.IPCLock() || m.has(capSysResource) || m.Hard == Unlimited {
+	if m.has(capIPCLock) || m.has(capSysResource) || m.Hard == Unlimited {
 		return Unlimited
 	}
 	return m.Hard
 }
 
-// leastLocked is the least that NCCL's buffers in host memory take on a node with
-// several GPUs: a few MiB for each connection of each channel.
+// leastLocked is the least that NCCL's buffers in host memory take on a node with several GPUs: a few MiB for each end of a channel.
 const leastLocked Bytes = 1 << 30
 
 // Enough is true if NCCL can register its buffers, once the limit is raised.
@@ -73,7 +69,7 @@ func (m Memlock) Enough() bool { return m.Reach() == Unlimited || m.Reach() >= l
 func (m Memlock) String() string {
 	limits := fmt.Sprintf("limit %s, hard %s; CapEff %s", m.Soft, m.Hard, m.CapEff)
 	switch {
-	case m.IPCLock():
+	case m.has(capIPCLock):
 		return "without limit: IPC_LOCK is effective (" + limits + ")"
 	case m.UserNamespace:
 		return m.Reach().String() + ": capabilities do not count in a user namespace (" + limits + ")"

@@ -66,9 +66,8 @@ type route struct {
 	metric int
 }
 
-// readRoutes reads /proc/self/net/route (linux:net/ipv4/fib_trie.c, fib_route_seq_show):
-// addresses are eight hexadecimal digits of a number in the machine's byte order. Routes
-// of other tables are missing, and count as no route.
+// readRoutes reads /proc/self/net/route (linux:net/ipv4/fib_trie.c, fib_route_seq_show), whose addresses are eight hexadecimal digits of
+// a number in the machine's byte order. Routes of other tables are missing, and count as no route.
 func (d *detector) readRoutes() []route {
 	var routes []route
 	for line := range strings.Lines(d.text("proc/self/net/route")) {
@@ -104,7 +103,7 @@ func hexAddress(digits string) (netip.Addr, bool) {
 
 // defaultInterface has the default route of the least metric, empty if there is none.
 func defaultInterface(routes []route) string {
-	best := route{}
+	var best route
 	for _, r := range routes {
 		if r.to.Bits() == 0 && (best.netdev == "" || r.metric < best.metric) {
 			best = r
@@ -113,8 +112,7 @@ func defaultInterface(routes []route) string {
 	return best.netdev
 }
 
-func routesBy(routes []route, netdev string) []netip.Prefix {
-	var to []netip.Prefix
+func routesBy(routes []route, netdev string) (to []netip.Prefix) {
 	for _, r := range routes {
 		if r.netdev == netdev {
 			to = append(to, r.to)

@@ -62,9 +62,9 @@ func (d *detector) machineGPUs() (gpus []string) {
 	return gpus
 }
 
-// gpus lists the PCI addresses of the container's GPUs. The driver's folder, if the container
-// has it, lists only the container's GPUs (NVIDIA/libnvidia-container:src/nvc_mount.c); sysfs lists the host's, and so does that
-// folder for GPUs that were injected by CDI: of these only those given count, if sysfs has any of them.
+// gpus lists the PCI addresses of the container's GPUs. The driver's folder, if there is one, lists only these
+// (NVIDIA/libnvidia-container:src/nvc_mount.c); sysfs lists the host's, and so does that folder for GPUs that were injected by CDI: of
+// these only those given count, if sysfs has any of them.
 func (d *detector) gpus(given []string) []string {
 	const procGPUs = "proc/driver/nvidia/gpus"
 	gpus := d.machineGPUs()
@@ -83,8 +83,7 @@ func (d *detector) maxLink(address string) Link {
 }
 
 // gpuLinks are the links of the container's GPUs that are known, nil if none is.
-func (d *detector) gpuLinks() map[string]Link {
-	var links map[string]Link
+func (d *detector) gpuLinks() (links map[string]Link) {
 	for _, gpu := range d.facts.GPUs {
 		if link := d.slotLink(gpu); link != (Link{}) {
 			if links == nil {

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -61,8 +62,7 @@ func (p Plan) Unset() []string {
 // and indexes are the node's own; what must be the same on all nodes follows from the facts of all. Overrides, the
 // cluster file's nccl block, are forced. Without a usable port on a network of all nodes nothing is derived.
 //
-// The variables' meanings: NVIDIA/nccl:src/transport/net_ib.cc, src/misc/socket.cc,
-// src/graph/paths.cc, of version 2.27.
+// The variables' meanings: src/transport/net_ib.cc, src/misc/socket.cc and src/graph/paths.cc of NCCL 2.27.
 func NewPlan(nodes []Facts, node int, expected Expected, overrides map[string]string) Plan {
 	p := planner{nodes: nodes, own: nodes[node], ports: commonPorts(nodes, node), expected: expected}
 	if len(p.ports) > 0 {
@@ -143,11 +143,7 @@ func (p *planner) force(overrides map[string]string) {
 			p.Variables = append(p.Variables, forced)
 			continue
 		}
-		derived := p.Variables[i].Value
-		if derived == "" {
-			derived = "unset"
-		}
-		forced.Reason += "; derived was " + derived
+		forced.Reason += "; derived was " + cmp.Or(p.Variables[i].Value, "unset")
 		p.Variables[i] = forced
 	}
 }

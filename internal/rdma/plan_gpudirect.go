@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -67,12 +68,11 @@ func (f Facts) withoutNVLink() string {
 	return "nvidia-smi topo -m does not show whether NVLink joins the GPUs"
 }
 
-// neededLevel is the widest of the distances between a rail and its nearest GPU, as a
-// place in gdrLevels, -1 if none is known.
+// neededLevel is the widest of the distances between a rail and its nearest GPU, as an index of gdrLevels, -1 if none is known.
 func (p *planner) neededLevel() int {
 	needed := -1
 	for _, rail := range p.ports {
-		nearest := rail.Device.NearestGPU()
+		nearest := slices.MinFunc(append(slices.Collect(maps.Values(rail.Device.GPUs)), ""), Distance.Compare)
 		if nearest == NODE {
 			nearest = PHB
 		}

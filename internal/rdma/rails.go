@@ -3,6 +3,7 @@ package rdma
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -33,52 +34,42 @@ func (r Rail) String() string { return cmp.Or(r.Slot, r.Network.String()) }
 // Rails matches the usable ports of the nodes, in the order of their networks. Ports on networks that not all nodes have are
 // matched by their slots.
 func Rails(nodes []Facts) []Rail {
-	all := func(RailPort) bool { return true }
-	byNetwork := railsBy(nodes, all, func(port RailPort) string { return port.Port.Network().String() })
 	matched := map[*Port]bool{}
 	var result []Rail
-	take := func(rail Rail) {
-		result = append(result, rail)
-		for _, port := range slices.Concat(rail.Ports...) {
-			matched[port.Port] = true
+	match := func(key func(RailPort) string, slots bool, fits func(Rail) bool) {
+		rails := map[string]*Rail{}
+		for n, node := range nodes {
+			for _, port := range node.Rails() {
+				if matched[port.Port] {
+					continue
+				}
+				rail := rails[key(port)]
+				if rail == nil {
+					rail = &Rail{Network: port.Port.Network(), Ports: make([][]RailPort, len(nodes))}
+					rails[key(port)] = rail
+				}
+				rail.Ports[n] = append(rail.Ports[n], port)
+			}
 		}
-	}
-	left := func(port RailPort) bool { return !matched[port.Port] }
-	for _, rail := range byNetwork {
-		if rail.Common() {
-			take(rail)
-		}
-	}
-	for slot, rail := range railsBy(nodes, left, RailPort.slot) {
-		if rail.Common() && rail.routed() {
-			rail.Slot = slot
-			take(rail)
-		}
-	}
-	for _, rail := range railsBy(nodes, left, func(port RailPort) string { return port.Port.Network().String() }) {
-		take(rail)
-	}
-	slices.SortFunc(result, func(a, b Rail) int { return cmp.Or(a.Network.Compare(b.Network), cmp.Compare(a.Slot, b.Slot)) })
-	return result
-}
-
-// railsBy groups ports by a key.
-func railsBy(nodes []Facts, counts func(RailPort) bool, key func(RailPort) string) map[string]Rail {
-	rails := map[string]Rail{}
-	for n, node := range nodes {
-		for _, port := range node.Rails() {
-			if !counts(port) {
+		for name, rail := range rails {
+			if !fits(*rail) {
 				continue
 			}
-			rail, seen := rails[key(port)]
-			if !seen {
-				rail = Rail{Network: port.Port.Network(), Ports: make([][]RailPort, len(nodes))}
+			if slots {
+				rail.Slot = name
 			}
-			rail.Ports[n] = append(rail.Ports[n], port)
-			rails[key(port)] = rail
+			result = append(result, *rail)
+			for _, port := range slices.Concat(rail.Ports...) {
+				matched[port.Port] = true
+			}
 		}
 	}
-	return rails
+	byNetwork := func(port RailPort) string { return port.Port.Network().String() }
+	match(byNetwork, false, Rail.Common)
+	match(RailPort.slot, true, func(r Rail) bool { return r.Common() && r.routed() })
+	match(byNetwork, false, func(Rail) bool { return true })
+	slices.SortFunc(result, func(a, b Rail) int { return cmp.Or(a.Network.Compare(b.Network), cmp.Compare(a.Slot, b.Slot)) })
+	return result
 }
 
 // slot is the same for the ports of nodes that were set up alike.
@@ -91,10 +82,7 @@ func (r RailPort) slot() string {
 
 // routed is true if each port reaches all others of the rail. Routes of the host are not known: check-fabric tries them.
 func (r Rail) routed() bool {
-	ports := slices.Concat(r.Ports...)
-	return !slices.ContainsFunc(ports, func(from RailPort) bool {
-		return slices.ContainsFunc(ports, func(to RailPort) bool { return !from.Port.OfHost && !from.Port.reaches(to.Port.Network()) })
-	})
+	return !separate(slices.Concat(r.Ports...), func(from RailPort) bool { return !from.Port.OfHost })
 }
 
 // railNames are the rails of the nodes' ports.
@@ -147,13 +135,10 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 		found(fail.Broken, NoCommonRail, "matching the rails of %d nodes: no network has ports of all of them, seen are %s: want at least one", len(nodes), orNone(networks))
 	}
 	for _, rail := range rails {
-		most, first := 0, RailPort{}
+		most, first := 0, slices.Concat(rail.Ports...)[0]
 		for n, ports := range rail.Ports {
 			most = max(most, len(ports))
 			for _, port := range ports {
-				if first.Port == nil {
-					first = port
-				}
 				if port.Port.Rate != first.Port.Rate {
 					found(fail.Degraded, RailDiffers, "rail %s: %s on node %d has %s, %s has %s: want the same rate", rail, port.Device.Name, numbers[n], port.Port.Rate, first.Device.Name, first.Port.Rate)
 				}
@@ -171,8 +156,8 @@ func CompareSome(nodes []Facts, numbers []int) []fail.Finding {
 	return slices.Concat(findings, addressesTwice(nodes, numbers), railOrder(nodes, numbers))
 }
 
-// railOrder compares the order of the nodes' isolated rails on PCIe. NCCL joins devices by their position in the node
-// and ignores their subnets (https://github.com/NVIDIA/nccl/issues/1755).
+// railOrder compares the order of the nodes' isolated rails on PCIe. NCCL joins devices by their position in the node, not by their
+// subnets (https://github.com/NVIDIA/nccl/issues/1755).
 func railOrder(nodes []Facts, numbers []int) []fail.Finding {
 	if !Isolated(nodes) {
 		return nil
@@ -200,19 +185,15 @@ func railOrder(nodes []Facts, numbers []int) []fail.Finding {
 // addressesTwice finds ports with one address, as attachments with overlapping ranges give them.
 func addressesTwice(nodes []Facts, numbers []int) []fail.Finding {
 	holders := map[netip.Addr][]string{}
-	var order []netip.Addr
 	for n, node := range nodes {
 		for _, rail := range node.Rails() {
 			if address := rail.Port.Address.Addr(); address.IsValid() {
-				if holders[address] == nil {
-					order = append(order, address)
-				}
 				holders[address] = append(holders[address], fmt.Sprintf("%s on node %d", rail.Device.Name, numbers[n]))
 			}
 		}
 	}
 	var findings []fail.Finding
-	for _, address := range order {
+	for _, address := range slices.SortedFunc(maps.Keys(holders), netip.Addr.Compare) {
 		if at := holders[address]; len(at) > 1 {
 			findings = append(findings, fail.Finding{Level: fail.Broken, Reason: AddressTwice, Next: "oc get network-attachment-definitions -A -o yaml (and look for ranges that overlap)",
 				Seen: fmt.Sprintf("address %s is that of %s: want an address for each port", address, strings.Join(at, " and of "))})
@@ -221,15 +202,20 @@ func addressesTwice(nodes []Facts, numbers []int) []fail.Finding {
 	return findings
 }
 
-// Isolated is true if a port of some node cannot reach the networks of the other
-// rails: its interface has no route there. A policy rule with its own table counts as no route, which is the safe side.
+// Isolated is true if a port of some node cannot reach the networks of the other rails: its interface has no route there. A policy
+// rule with its own table counts as no route, which is the safe side.
 func Isolated(nodes []Facts) bool {
 	var ports []RailPort
 	for _, node := range nodes {
 		ports = append(ports, node.Rails()...)
 	}
+	return separate(ports, func(RailPort) bool { return true })
+}
+
+// separate is true if one of the ports that count does not reach all others.
+func separate(ports []RailPort, counts func(RailPort) bool) bool {
 	return slices.ContainsFunc(ports, func(from RailPort) bool {
-		return slices.ContainsFunc(ports, func(to RailPort) bool { return !from.Port.reaches(to.Port.Network()) })
+		return counts(from) && slices.ContainsFunc(ports, func(to RailPort) bool { return !from.Port.reaches(to.Port.Network()) })
 	})
 }
 

@@ -16,8 +16,7 @@ type Facts struct {
 	SysRoot string `json:"sysRoot,omitempty"`
 	// Devices are those that this pod was given, in the order of their names.
 	Devices []Device `json:"devices"`
-	// Others are devices that the pod sees and was not given: in shared RDMA
-	// namespace mode every pod sees all of the host.
+	// Others are devices that the pod sees and was not given: in shared RDMA namespace mode every pod sees all of the host.
 	Others []string `json:"others,omitempty"`
 	// GPUs are the PCI addresses of NVIDIA's GPUs, in order.
 	GPUs []string `json:"gpus,omitempty"`
@@ -43,11 +42,9 @@ type Device struct {
 	PCI string `json:"pci"`
 	// GivenBy is the evidence that the pod was given the device: the variable's name, or one of the constants GivenBy.
 	GivenBy string `json:"givenBy"`
-	// PhysicalFunction is the PCI address of a virtual function's physical one, ""
-	// where the device is a physical function itself.
+	// PhysicalFunction is the PCI address of a virtual function's physical one, "" for a physical function.
 	PhysicalFunction string `json:"physicalFunction,omitempty"`
-	// Uverbs is the name of its file in the container's /dev/infiniband, empty if there
-	// is none: then nothing can open the device.
+	// Uverbs is the name of its file in the container's /dev/infiniband, empty if there is none: then nothing can open the device.
 	Uverbs string `json:"uverbs,omitempty"`
 	// NUMA is the node that the device is on, -1 if the kernel does not know.
 	NUMA int `json:"numa"`
@@ -139,27 +136,14 @@ func (r RailPort) HCA() string {
 func (f Facts) Rails() []RailPort {
 	var rails []RailPort
 	for d := range f.Devices {
-		if f.Devices[d].Uverbs == "" {
-			continue
-		}
-		for p := range f.Devices[d].Ports {
-			if f.Devices[d].Ports[p].Usable() {
-				rails = append(rails, RailPort{&f.Devices[d], &f.Devices[d].Ports[p]})
+		device := &f.Devices[d]
+		for p := range device.Ports {
+			if port := &device.Ports[p]; device.Uverbs != "" && port.Usable() {
+				rails = append(rails, RailPort{device, port})
 			}
 		}
 	}
 	return rails
-}
-
-// NearestGPU is the least distance from the device to a GPU, empty if none is known.
-func (d Device) NearestGPU() Distance {
-	var nearest Distance
-	for _, distance := range d.GPUs {
-		if distance.Compare(nearest) < 0 {
-			nearest = distance
-		}
-	}
-	return nearest
 }
 
 // Broken is true if the node cannot use RDMA.

@@ -72,11 +72,8 @@ func (c Cause) Culprit() *Culprit {
 	return culprit
 }
 
-// Find is the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok
-// is false if no rank failed.
-//
-// The time of a Python error is that of its first line, otherwise that of the exit, because a rank may print its error
-// and end after the peers that it brought down.
+// Find is the failed rank with the earliest error that is not the consequence of a peer's end or of the agent's signal. ok is false if no
+// rank failed. A Python error counts from its first line: a rank may print it and end after the peers that it brought down.
 func Find(statuses []agent.JobStatus) (cause Cause, ok bool) {
 	var failed []agent.RankStatus
 	best := consequence

@@ -87,8 +87,8 @@ func byRank(statuses []agent.JobStatus) map[int]agent.RankStatus {
 	return known
 }
 
-// Absent are the ranks that have not come to the rendezvous and have not ended, those that have not started with their node alone, and
-// the number of those that have come.
+// Absent are the ranks that have not come to the rendezvous and have not ended, and the number of those that have come. Of ranks that
+// have not started it has only the node.
 func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.RankStatus, arrived int) {
 	known := byRank(statuses)
 	for node := range spec.Nodes {
@@ -107,13 +107,13 @@ func Absent(spec agent.JobSpec, statuses []agent.JobStatus) (absent []agent.Rank
 	return absent, arrived
 }
 
-// Hang is the likely culprit of a training without progress, in one sentence: the ranks that have not started, that have ended,
-// that have not come to the rendezvous, that have entered fewer collectives than the others, that are stopped, that are in no collective while others wait in one, or that are elsewhere than most. If all are at the
-// same call site, it is that.
+// Hang is the likely culprit of a training without progress, in one sentence: the ranks that have not started, have ended, have not come to
+// the rendezvous, have entered fewer collectives than the others, are stopped, are in no collective while others wait in one, or are
+// elsewhere than most. If all are at the same call site, it is that.
 func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.RankActivity) string {
 	known := byRank(statuses)
 	at := map[callSite][]agent.RankActivity{}
-	var missing, ended []int
+	var missing, ended, late []int
 	nodes := map[int]int{}
 	doing := map[int]agent.RankActivity{}
 	for _, a := range activities {
@@ -132,9 +132,11 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 			case asked:
 				at[callSiteOf(a)] = append(at[callSiteOf(a)], a)
 			}
+			if r.Rendezvous != agent.Arrived {
+				late = append(late, rank)
+			}
 		}
 	}
-	absent, arrived := Absent(spec, statuses)
 	behind := desync(activities, nodes)
 	// The most ranks come last; of as many, those that wait.
 	sites := slices.SortedFunc(maps.Keys(at), func(a, b callSite) int {
@@ -156,11 +158,7 @@ func Hang(spec agent.JobSpec, statuses []agent.JobStatus, activities []agent.Ran
 		return while(ranksOf(missing, nodes) + " " + hasHave(missing) + " not started")
 	case len(ended) > 0:
 		return while(ranksOf(ended, nodes) + " " + hasHave(ended) + " ended")
-	case arrived > 0 && len(absent) > 0:
-		var late []int
-		for _, rank := range absent {
-			late = append(late, rank.Rank)
-		}
+	case len(late) > 0 && len(late) < len(nodes):
 		culprit := fmt.Sprintf("%s %s not come to the rendezvous", ranksOf(late, nodes), hasHave(late))
 		if a, asked := doing[late[0]]; asked && len(late) == 1 {
 			culprit += ": it " + Doing(a)
@@ -216,11 +214,9 @@ const (
 	workIO  = 256 << 10
 )
 
-// Works reports whether a silent rank of the job does something other than wait, such as loading, compiling or saving:
-// its descendants use processors, it reads or writes, or it uses a processor itself, and its stack has changed since before,
-// or it is not where most are, or its stack is unknown. Processor time alone is no work, because a rank that waits in
-// NCCL uses a whole processor. A rank in an uninterruptible wait (state D) works too: it saves or loads, perhaps in one long
-// call, of which the counters show nothing before it returns.
+// Works reports whether a silent rank of the job does something other than wait, such as loading, compiling or saving: its descendants use
+// processors, it reads or writes, perhaps in one long call that no counter shows yet (state D), or it uses a processor itself and its stack
+// has changed since before, is not where most are, or is unknown. Processor time alone is no work: a rank that waits in NCCL uses it too.
 func Works(before, now []agent.RankActivity) (rank int, works bool) {
 	at, waiting := map[callSite]int{}, 0
 	for _, a := range now {

@@ -17,12 +17,13 @@ import (
 )
 
 // absent explains a missing environment: which environments exist, and how its last run ended.
-func (e *examination) absent(ctx context.Context) []Finding {
+func (e *examination) absent(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.Patience)
 	defer cancel()
-	all := e.unreadable()
+	e.unreadable()
 	if err := kube.NoNamespace(ctx, e.clients.Kube, e.namespace); err != nil {
-		return append(all, newFinding(fail.EnvironmentMissing, "environment "+e.name, err.Error(), fail.NextOf(err)))
+		e.found(fail.EnvironmentMissing, "environment "+e.name, err.Error(), fail.NextOf(err))
+		return
 	}
 	evidence := []string{fmt.Sprintf("environment %s does not exist in namespace %s", e.name, e.namespace)}
 	next := fmt.Sprintf("mlenv up %s -n %s", e.name, e.namespace)
@@ -33,7 +34,7 @@ func (e *examination) absent(ctx context.Context) []Finding {
 	evidence = append(evidence, e.others(ctx))
 	switch last, ok, err := receipt.Latest(ctx, e.clients.Kube, e.namespace, e.name); {
 	case err != nil:
-		all = append(all, newFinding(NotReadable, "receipts", err.Error(), fail.NextOf(err)))
+		e.found(NotReadable, "receipts", err.Error(), fail.NextOf(err))
 	case ok:
 		how := string(last.Verdict)
 		if last.Reason != "" {
@@ -44,7 +45,7 @@ func (e *examination) absent(ctx context.Context) []Finding {
 			next = fmt.Sprintf("mlenv receipt %s -n %s (docs/reasons.md explains %s)", last.Run, e.namespace, last.Reason)
 		}
 	}
-	return append(all, newFinding(fail.EnvironmentMissing, "environment "+e.name, strings.Join(evidence, "\n"), next))
+	e.found(fail.EnvironmentMissing, "environment "+e.name, strings.Join(evidence, "\n"), next)
 }
 
 // others lists the environments of the namespace.

@@ -85,21 +85,23 @@ func Examine(ctx context.Context, clients *kube.Clients, name string, o Options)
 	e := examination{clients: clients, namespace: clients.Namespace, name: name, Options: o, now: o.Now()}
 	e.readCluster(ctx)
 	if e.missing() {
-		return e.report(e.absent(ctx))
+		e.absent(ctx)
+		return e.report()
 	}
 	e.askNodes(ctx)
-	return e.report(slices.Concat(e.start(), e.hang(), e.network(), e.slow()))
+	e.start()
+	e.hang()
+	e.network()
+	e.slow()
+	return e.report()
 }
 
 // report sorts the findings by level and likelihood.
-func (e *examination) report(found []Finding) Report {
-	found = merge(found)
+func (e *examination) report() Report {
+	found := merge(e.findings)
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(a.Level.Compare(b.Level), likelihoodOf(a.Reason)-likelihoodOf(b.Reason))
 	})
-	if found == nil {
-		found = []Finding{} // a list in JSON too
-	}
 	r := Report{Namespace: e.namespace, Environment: e.name, Mode: e.mode(), Findings: found}
 	if e.lease != nil {
 		r.Holder = e.lease.State()
@@ -115,7 +117,7 @@ func (e *examination) report(found []Finding) Report {
 
 // merge joins findings that differ only in their object.
 func merge(found []Finding) []Finding {
-	var merged []Finding
+	merged := []Finding{} // a list in JSON too
 	for _, f := range found {
 		i := slices.IndexFunc(merged, func(m Finding) bool {
 			m.Object = f.Object

@@ -301,3 +301,18 @@ func TestJSON(t *testing.T) {
 		t.Errorf("got %s, %v; want an empty list of findings", content, err)
 	}
 }
+
+// TestMergedFindings: a finding of many nodes has the whole name of each, once.
+func TestMergedFindings(t *testing.T) {
+	var found []Finding
+	var names []string
+	for i := range 40 {
+		name := fmt.Sprintf("node %d (env-%d on gpu-%d.example.com)", i, i, i)
+		names = append(names, name)
+		found = append(found, Finding{fail.Finding{Reason: VolumeUnusable, Object: name, Seen: "/datasets: stale file handle"}, Slow})
+	}
+	found = append(found, found[0])
+	if got, want := merge(found), strings.Join(names, ", "); len(got) != 1 || got[0].Object != want {
+		t.Errorf("got %+v, want one finding of %s", got, want)
+	}
+}

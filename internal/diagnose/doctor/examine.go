@@ -41,6 +41,7 @@ type examination struct {
 	// agentsErr is why no agent could be asked.
 	agentsErr error
 	jobs      []job
+	findings  []Finding
 }
 
 // readCluster reads everything from the API server.
@@ -87,8 +88,7 @@ func (e *examination) mode() string {
 func (e *examination) rdmaWanted() bool { return e.mode() == string(objects.RDMA) }
 
 // unreadable has a finding for everything that could not be read.
-func (e *examination) unreadable() []Finding {
-	var all []Finding
+func (e *examination) unreadable() {
 	add := func(object string, err error) {
 		if err == nil {
 			return
@@ -96,28 +96,27 @@ func (e *examination) unreadable() []Finding {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fail.Advise(fmt.Errorf("the API server did not answer within %s", e.Patience), "oc get --raw /readyz (is the API server up, and reachable from here?)")
 		}
-		all = append(all, newFinding(NotReadable, object, err.Error(), fail.NextOf(err)))
+		e.found(NotReadable, object, err.Error(), fail.NextOf(err))
 	}
 	if fail.ReasonOf(e.clusterErr) == fail.APIServerUnreachable && e.agentsErr != nil {
 		add("API server", e.clusterErr)
-		return []Finding{all[0].as(fail.Broken)}
-	}
-	add("pods and events", e.clusterErr)
-	if fail.ReasonOf(e.leaseErr) != fail.EnvironmentMissing {
-		add("the lease", e.leaseErr)
-	}
-	secret := objects.NamesOf(e.name).ClientSecret
-	if fail.ReasonOf(e.agentsErr) == fail.EnvironmentMissing || apierrors.IsNotFound(e.agentsErr) {
-		all = append(all, newFinding(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach the agents without it", e.namespace, secret),
-			fmt.Sprintf("mlenv down %s -n %s --force, and provision the environment again, which creates the secrets", e.name, e.namespace)).as(fail.Broken))
 	} else {
-		add("all agents (none was asked)", e.agentsErr)
+		add("pods and events", e.clusterErr)
+		if fail.ReasonOf(e.leaseErr) != fail.EnvironmentMissing {
+			add("the lease", e.leaseErr)
+		}
+		if fail.ReasonOf(e.agentsErr) == fail.EnvironmentMissing || apierrors.IsNotFound(e.agentsErr) {
+			e.found(NotReadable, "all agents", fmt.Sprintf("no agent was asked: secret %s/%s does not exist, and no step can reach the agents without it",
+				e.namespace, objects.NamesOf(e.name).ClientSecret),
+				fmt.Sprintf("mlenv down %s -n %s --force, and provision the environment again, which creates the secrets", e.name, e.namespace)).Level = fail.Broken
+		} else {
+			add("all agents (none was asked)", e.agentsErr)
+		}
 	}
 	// If nothing at all could be read, an empty list of findings must not look healthy.
 	if e.clusterErr != nil && e.agentsErr != nil {
-		for i := range all {
-			all[i] = all[i].as(fail.Broken)
+		for i := range e.findings {
+			e.findings[i].Level = fail.Broken
 		}
 	}
-	return all
 }

@@ -21,75 +21,74 @@ import (
 // endedFor is how far apart ranks may start and end normally.
 const endedFor = time.Minute
 
-func (e *examination) hang() []Finding {
-	var all []Finding
+func (e *examination) hang() {
 	for _, n := range e.nodes {
-		all = slices.Concat(all, e.silent(n), e.restarted(n))
+		e.silent(n)
+		e.restarted(n)
 	}
 	for _, j := range e.jobs {
-		all = slices.Concat(all, e.endedRanks(j), e.unknown(j), e.quiet(j))
+		e.endedRanks(j)
+		e.unknown(j)
+		e.quiet(j)
 	}
-	return slices.Concat(all, e.resolution(), e.blockedTraffic())
+	e.resolution()
+	e.blockedTraffic()
 }
 
 // silent is about an agent that does not answer, or only partly. start explains pods that do not run.
-func (e *examination) silent(n *node) []Finding {
+func (e *examination) silent(n *node) {
 	switch {
 	case fail.ReasonOf(n.healthErr) == fail.AgentVersion:
-		return []Finding{newFinding(fail.AgentVersion, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
+		e.found(fail.AgentVersion, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
 	case apierrors.IsForbidden(n.healthErr):
-		return []Finding{newFinding(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))}
+		e.found(NotReadable, n.String(), n.healthErr.Error(), fail.NextOf(n.healthErr))
 	case n.healthErr != nil && (n.running() || e.clusterErr != nil):
-		return []Finding{newFinding(fail.AgentUnreachable, n.String(), n.healthErr.Error(),
-			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.namespace, n.pod, e.namespace))}
+		e.found(fail.AgentUnreachable, n.String(), n.healthErr.Error(),
+			fmt.Sprintf("oc logs %s -n %s -c train --tail=20; oc get pod %s -n %s -o wide (is its Kubernetes node in order?)", n.pod, e.namespace, n.pod, e.namespace))
 	case n.factsErr != nil:
-		return []Finding{newFinding(AgentStuck, n.String(),
-			fmt.Sprintf("its agent answers, but not to requests about GPUs and volumes: %v", n.factsErr),
-			n.exec(e.namespace, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
-				" (what hangs is the GPU's driver, or a volume's server)")}
+		e.found(AgentStuck, n.String(), fmt.Sprintf("its agent answers, but not to requests about GPUs and volumes: %v", n.factsErr),
+			e.exec(n, fmt.Sprintf("sh -c 'timeout 5 nvidia-smi; timeout 5 df %s %s'", agent.Workspace, agent.Datasets))+
+				" (what hangs is the GPU's driver, or a volume's server)")
 	case n.jobsErr != nil:
-		return []Finding{newFinding(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.namespace))}
+		e.found(fail.AgentUnreachable, n.String(), n.jobsErr.Error(), fmt.Sprintf("oc logs %s -n %s -c train --tail=20", n.pod, e.namespace))
 	}
-	return nil
 }
 
 // restarted is about a container that restarted, which ended everything in it.
-func (e *examination) restarted(n *node) []Finding {
+func (e *examination) restarted(n *node) {
 	if n.object == nil {
-		return nil
+		return
 	}
-	var all []Finding
 	for _, c := range n.object.Status.ContainerStatuses {
 		end := c.LastTerminationState.Terminated
 		if end == nil || c.State.Running == nil {
 			continue
 		}
-		f := newFinding(fail.ContainerRestarted, n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and restarted, %s in total",
+		f := e.found(fail.ContainerRestarted, n.String(), fmt.Sprintf("container %s ended with %d (%s) %s ago and restarted, %s in total",
 			c.Name, end.ExitCode, cmp.Or(end.Reason, "no reason given"), age(e.now.Sub(end.FinishedAt.Time)), humanize.Count(int(c.RestartCount), "time")),
 			fmt.Sprintf("oc logs %s -n %s -c %s --previous --tail=50", n.pod, e.namespace, c.Name))
 		if kube.ReasonFor(end.Reason) == fail.OutOfMemory {
 			f.Next = "raise resources.limits.memory in the cluster file, or use a smaller batch, fewer workers or offloading"
 		}
 		if !slices.ContainsFunc(e.jobs, func(j job) bool { s, ok := j.on(n.number); return ok && s.State == agent.Restarted }) {
-			f = f.as(fail.Suspicious)
+			f.Level = fail.Suspicious
 		}
-		all = append(all, f)
 	}
-	return all
 }
 
 // endedRanks is about ranks that have ended and for which others wait.
-func (e *examination) endedRanks(j job) []Finding {
+func (e *examination) endedRanks(j job) {
 	if c, ok := cause.Find(j.statuses); ok && (c.Known || c.Waiting != nil || !c.Rank.Stopped) {
 		err := c.Err(cause.Job{Run: j.statuses[0].Spec.Run, Environment: e.name, Namespace: e.namespace, Record: j.statuses[0].Record})
 		evidence := fail.Details(err)
 		if j.running() {
 			evidence += "\nthe job still runs on other nodes, whose ranks wait for that rank"
 		}
-		return []Finding{newFinding(fail.ReasonOf(err), j.title(), evidence, fail.NextOf(err)).as(fail.Broken)}
+		e.found(fail.ReasonOf(err), j.title(), evidence, fail.NextOf(err)).Level = fail.Broken
+		return
 	}
 	if !j.running() {
-		return nil
+		return
 	}
 	var done []string
 	for _, status := range j.statuses {
@@ -99,26 +98,23 @@ func (e *examination) endedRanks(j job) []Finding {
 			}
 		}
 	}
-	if done == nil {
-		return nil
+	if done != nil {
+		e.found(RankEnded, j.title(), "exited with 0 while others run: "+strings.Join(done, ", "),
+			"let the script end after the same number of steps on all ranks: a rank with less data leaves the others waiting in a collective")
 	}
-	return []Finding{newFinding(RankEnded, j.title(), fmt.Sprintf("exited with 0 while others run: %s", strings.Join(done, ", ")),
-		"let the script end after the same number of steps on all ranks: a rank with less data leaves the others waiting in a collective")}
 }
 
 // unknown is about nodes that should run a part of a job but do not know it.
-func (e *examination) unknown(j job) []Finding {
+func (e *examination) unknown(j job) {
 	if !j.running() || e.now.Sub(j.statuses[0].Started) < endedFor {
-		return nil
+		return
 	}
-	var all []Finding
 	for _, n := range e.nodes[:min(j.spec().Nodes, len(e.nodes))] {
 		if _, ok := j.on(n.number); !ok && n.jobs != nil {
-			all = append(all, newFinding(JobMissing, n.String(), j.title()+" runs on other nodes, but this one does not know it: its pod was recreated, or the launch did not reach it",
-				"start the training again from its last checkpoint: the running ranks cannot continue"))
+			e.found(JobMissing, n.String(), j.title()+" runs on other nodes, but this one does not know it: its pod was recreated, or the launch did not reach it",
+				"start the training again from its last checkpoint: the running ranks cannot continue")
 		}
 	}
-	return all
 }
 
 // isQuiet reports whether a job has been silent for long.
@@ -128,41 +124,41 @@ func (e *examination) isQuiet(j job) bool {
 }
 
 // quiet is about a job that prints nothing.
-func (e *examination) quiet(j job) []Finding {
+func (e *examination) quiet(j job) {
 	if !e.isQuiet(j) {
-		return nil
+		return
 	}
 	quiet, _ := j.quiet()
 	evidence := fmt.Sprintf("no rank has printed anything or written metrics for %s", age(quiet))
 	if rank := j.spec().DebugRank; rank != nil {
-		return []Finding{newFinding(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or runs in one", evidence, *rank), "attach to it, or let it continue").as(fail.Note)}
+		e.found(NoProgress, j.title(), fmt.Sprintf("%s: rank %d waits for a debugger, or runs in one", evidence, *rank), "attach to it, or let it continue").Level = fail.Note
+		return
 	}
 	evidence += "; " + cause.Hang(j.spec(), j.statuses, j.activities)
 	if busy := e.utilization(); busy != "" {
 		evidence += "; GPUs in percent: " + busy + " (near 100 everywhere: ranks wait in a collective; near 0: for data or in Python)"
 	}
-	next := fmt.Sprintf("%s: the others wait for the rank whose stack differs", e.nodes[0].exec(e.namespace, fmt.Sprintf("sh -c 'cat %s/stacks-*.txt'", j.statuses[0].Record)))
-	return []Finding{newFinding(NoProgress, j.title(), evidence, next)}
+	next := fmt.Sprintf("%s: the others wait for the rank whose stack differs", e.exec(e.nodes[0], fmt.Sprintf("sh -c 'cat %s/stacks-*.txt'", j.statuses[0].Record)))
+	e.found(NoProgress, j.title(), evidence, next)
 }
 
 // resolution is about names that ranks could not look up, or that resolve to a wrong address.
-func (e *examination) resolution() []Finding {
+func (e *examination) resolution() {
 	names := objects.NamesOf(e.name)
 	next := fmt.Sprintf("oc get endpointslices -n %s -l kubernetes.io/service-name=%s; oc get pods -n openshift-dns", e.namespace, names.Service)
-	var all []Finding
 	for _, n := range e.nodes {
 		for _, other := range e.nodes {
 			name := names.TLSName(e.namespace, other.number)
 			if problem := n.names.Problems[name]; problem != "" && other.running() {
-				all = append(all, newFinding(fail.NameResolution, n.String(), fmt.Sprintf("%s: %s", name, problem), next))
+				e.found(fail.NameResolution, n.String(), fmt.Sprintf("%s: %s", name, problem), next)
 			}
 			addresses := n.names.Addresses[name]
 			if len(addresses) > 0 && other.running() && other.object.Status.PodIP != "" && !hasAddress(addresses, other.object) {
-				all = append(all, newFinding(fail.NameResolution, n.String(), fmt.Sprintf("%s resolves to %s: want %s, the pod's address", name, strings.Join(addresses, " "), other.object.Status.PodIP), next))
+				e.found(fail.NameResolution, n.String(),
+					fmt.Sprintf("%s resolves to %s: want %s, the pod's address", name, strings.Join(addresses, " "), other.object.Status.PodIP), next)
 			}
 		}
 	}
-	return all
 }
 
 func hasAddress(addresses []string, pod *corev1.Pod) bool {

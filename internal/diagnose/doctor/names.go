@@ -44,18 +44,12 @@ type symptom struct {
 	level fail.Level
 }
 
-// symptoms are the rows of the table in docs/doctor.md, the most likely first. The report sorts findings of one level by this order,
-// which is how certain the evidence is, and how often it was the cause on the clusters that this project comes from:
-//
-//  1. Answers of the API server, the scheduler and the kubelet are certain, and everything else follows from them:
-//     first permissions (IPC_LOCK, SCCs), then misnamed resources of attachments, GPUs that others hold, claims, images.
-//  2. A silent node, a restarted container and an ended rank are certain too, and make all other ranks hang.
-//  3. NCCL's errors are certain, but may be a consequence of 2. Causes that have occurred come before those that have not.
-//  4. Measurements in the nodes (ports, rails, addresses, names, GPUs) explain failures that nothing printed.
-//  5. Signs without a cause, such as silence, come last.
-//
-// For a slow training the wrong transport (two to ten times slower) comes before slower links, rates and clocks (tens of
-// percent), and those before limits that are near.
+// symptoms are the rows of the table in docs/doctor.md. The report sorts findings of one level by their order, the most likely first:
+// how certain the evidence is, and how often it was the cause on the clusters that this project comes from. Everything follows from the
+// answers of the API server, the scheduler and the kubelet: first permissions, then misnamed resources, GPUs that others hold, claims,
+// images. A silent node, a restarted container and an ended rank make all other ranks hang. NCCL's errors may be their consequence.
+// Measurements in the nodes explain failures that nothing printed. Signs without a cause, such as silence, come last. For a slow training
+// the wrong transport (two to ten times slower) comes before links, rates and clocks (tens of percent), and those before near limits.
 var symptoms = sync.OnceValue(func() (all []symptom) {
 	_, table, _ := strings.Cut(mldevenv.Findings, "| --- | --- | --- | --- |\n")
 	for row := range strings.Lines(table) {
@@ -75,17 +69,13 @@ func likelihoodOf(name fail.Reason) int {
 	return len(all)
 }
 
-// newFinding is a finding with the usual level and flow of its reason.
-func newFinding(name fail.Reason, object, evidence, next string) Finding {
+// found adds a finding with the usual level and flow of its reason. The caller may change them until the next one is added.
+func (e *examination) found(name fail.Reason, object, evidence, next string) *Finding {
 	f := Finding{fail.Finding{Reason: name, Level: fail.Suspicious, Object: object, Seen: evidence, Next: next}, Hang}
 	if all := symptoms(); likelihoodOf(name) < len(all) {
 		s := all[likelihoodOf(name)]
 		f.Level, f.Flow = s.level, s.flow
 	}
-	return f
-}
-
-func (f Finding) as(l fail.Level) Finding {
-	f.Level = l
-	return f
+	e.findings = append(e.findings, f)
+	return &e.findings[len(e.findings)-1]
 }

@@ -15,16 +15,17 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/nccl"
 )
 
-func (e *examination) network() []Finding {
-	var all []Finding
+func (e *examination) network() {
 	for _, j := range e.jobs {
-		all = append(all, e.printed(j)...)
+		e.printed(j)
 	}
-	return slices.Concat(all, e.devices(), e.settings(), e.unusedRails())
+	e.devices()
+	e.settings()
+	e.unusedRails()
 }
 
 // printed has the findings in NCCL's logs of a job. A job that succeeded has recovered from its errors.
-func (e *examination) printed(j job) []Finding {
+func (e *examination) printed(j job) {
 	var summaries []nccl.Summary
 	var against []nccl.Finding
 	for _, status := range j.statuses {
@@ -43,15 +44,13 @@ func (e *examination) printed(j job) []Finding {
 	for _, f := range printed {
 		byReason[f.Reason] = append(byReason[f.Reason], f)
 	}
-	var all []Finding
 	for _, reason := range slices.Sorted(maps.Keys(byReason)) {
-		all = append(all, e.fromNCCL(j, byReason[reason]))
+		e.fromNCCL(j, byReason[reason])
 	}
-	return all
 }
 
 // fromNCCL joins the findings with one reason, because many ranks report the same failure of the network.
-func (e *examination) fromNCCL(j job, same []nccl.Finding) Finding {
+func (e *examination) fromNCCL(j job, same []nccl.Finding) {
 	first := same[0]
 	var hosts []string
 	for _, f := range same {
@@ -66,11 +65,10 @@ func (e *examination) fromNCCL(j job, same []nccl.Finding) Finding {
 	if more := len(same) - 1; more > 0 {
 		evidence += fmt.Sprintf(" (and %s like it)", humanize.Count(more, "finding"))
 	}
-	f := newFinding(first.Reason, strings.Join(hosts, ", "), evidence, first.Next)
+	f := e.found(first.Reason, strings.Join(hosts, ", "), evidence, first.Next)
 	if first.Consequence {
-		f = f.as(fail.Note)
+		f.Level = fail.Note
 	}
-	return f
 }
 
 // host is the node with that host name, which is its pod's name.
@@ -144,44 +142,35 @@ func (e *examination) settingsInUse() network.Settings {
 }
 
 // devices has the findings about the RDMA devices. Mode tcp needs none.
-func (e *examination) devices() []Finding {
+func (e *examination) devices() {
 	if !e.rdmaWanted() {
-		return nil
+		return
 	}
-	var all []Finding
-	show := func(node string) string {
-		return fmt.Sprintf("mlenv rdma %s --name=%s -n %s", node, e.name, e.namespace)
+	add := func(f fail.Finding, object, command string) {
+		found := e.found(f.Reason, object, f.Seen, cmp.Or(f.Next, fmt.Sprintf("%s --name=%s -n %s", command, e.name, e.namespace)))
+		if found.Level = f.Level; f.Level == fail.Degraded {
+			found.Level = fail.Suspicious
+		}
 	}
 	for _, n := range e.nodes {
-		if n.rdma == nil {
-			continue
-		}
-		for _, f := range n.rdma.Findings {
-			all = append(all, fromRDMA(f, n.String(), show(fmt.Sprint(n.number))))
+		if n.rdma != nil {
+			for _, f := range n.rdma.Findings {
+				add(f, n.String(), fmt.Sprintf("mlenv rdma %d", n.number))
+			}
 		}
 	}
 	facts, numbers := e.detected()
 	for _, f := range rdma.CompareSome(facts, numbers) {
-		all = append(all, fromRDMA(f, "between the nodes", show("")))
+		add(f, "between the nodes", "mlenv rdma")
 	}
-	return all
-}
-
-func fromRDMA(f fail.Finding, object, show string) Finding {
-	level := f.Level
-	if level == fail.Degraded {
-		level = fail.Suspicious
-	}
-	return newFinding(f.Reason, object, f.Seen, cmp.Or(f.Next, strings.Join(strings.Fields(show), " "))).as(level)
 }
 
 // settings compares NCCL's variables on the nodes with those for the current devices: maintenance renames devices, and
 // rails lose their routes to each other.
-func (e *examination) settings() []Finding {
+func (e *examination) settings() {
 	if !e.rdmaWanted() || !e.allDetected() {
-		return nil
+		return
 	}
-	var all []Finding
 	for _, n := range e.answering() {
 		// A node without settings gets them before a job starts.
 		if n.facts.Network == nil {
@@ -196,26 +185,20 @@ func (e *examination) settings() []Finding {
 			if v.Name == "NCCL_CROSS_NIC" && v.Value == "0" {
 				name = CrossNIC
 			}
-			all = append(all, newFinding(name, n.String(), fmt.Sprintf("%s is %s: want %s: %s", v.Name, orUnset(has), orUnset(v.Value), v.Reason), next))
+			e.found(name, n.String(), fmt.Sprintf("%s is %s: want %s: %s", v.Name, cmp.Or(has, "unset"), cmp.Or(v.Value, "unset"), v.Reason), next)
 		}
 	}
-	return all
 }
 
-func orUnset(value string) string { return cmp.Or(value, "unset") }
-
 // unusedRails is about rails that mode tcp does not use.
-func (e *examination) unusedRails() []Finding {
+func (e *examination) unusedRails() {
 	facts, numbers := e.detected()
-	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 {
-		return nil
+	without := func(f rdma.Facts) bool { return len(f.Rails()) == 0 }
+	if e.mode() == "" || e.rdmaWanted() || len(facts) == 0 || slices.ContainsFunc(facts, without) {
+		return
 	}
-	for _, f := range facts {
-		if len(f.Rails()) == 0 {
-			return nil
-		}
-	}
-	return []Finding{newFinding(RDMAUnused, "environment "+e.name,
-		fmt.Sprintf("its mode is %s, but each node that answers has usable RDMA devices (node %d: %s), which should reach %s", e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.settingsInUse().Expected)),
-		"provision it with --mode=rdma; in mode auto the run's log and receipt explain why it is tcp")}
+	e.found(RDMAUnused, "environment "+e.name,
+		fmt.Sprintf("its mode is %s, but each node that answers has usable RDMA devices (node %d: %s), which should reach %s",
+			e.mode(), numbers[0], humanize.Count(len(facts[0].Rails()), "rail"), rdma.ExpectedBandwidth(facts, e.settingsInUse().Expected)),
+		"provision it with --mode=rdma; in mode auto the run's log and receipt explain why it is tcp")
 }

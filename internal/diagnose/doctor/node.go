@@ -70,8 +70,8 @@ func (n *node) agent() string {
 }
 
 // exec is the command that runs a command in the node.
-func (n *node) exec(namespace, command string) string {
-	return fmt.Sprintf("oc exec %s -n %s -c train -- %s", n.pod, namespace, command)
+func (e *examination) exec(n *node, command string) string {
+	return fmt.Sprintf("oc exec %s -n %s -c train -- %s", n.pod, e.namespace, command)
 }
 
 // running reports whether the pod's container runs, so that its agent should answer.

@@ -14,9 +14,9 @@ import (
 
 // blockedTraffic is about network policies that block traffic between the nodes. Ranks listen on ports that the kernel
 // chooses, so all ports must be open. One policy that allows it is enough. Policies do not affect RDMA, but ranks meet over TCP.
-func (e *examination) blockedTraffic() []Finding {
+func (e *examination) blockedTraffic() {
 	if len(e.nodes) < 2 || e.cluster.StatefulSet == nil {
-		return nil
+		return
 	}
 	own := labels.Set(e.cluster.StatefulSet.Spec.Template.Labels)
 	var names []string
@@ -35,13 +35,14 @@ func (e *examination) blockedTraffic() []Finding {
 		}
 	}
 	if names == nil {
-		return nil
+		return
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
-	return []Finding{newFinding(TrafficBarred, "environment "+e.name,
+	e.found(TrafficBarred, "environment "+e.name,
 		fmt.Sprintf("network policies (%s) apply to the pods, and none of them lets the environment's pods talk to each other on all ports", strings.Join(names, ", ")),
-		fmt.Sprintf("oc get networkpolicy %s -n %s -o yaml; add one whose podSelector, ingress.from and egress.to are the label %s=%s", names[0], e.namespace, objects.EnvironmentLabel, e.name))}
+		fmt.Sprintf("oc get networkpolicy %s -n %s -o yaml; add one whose podSelector, ingress.from and egress.to are the label %s=%s",
+			names[0], e.namespace, objects.EnvironmentLabel, e.name))
 }
 
 // allows reports whether a rule admits pods with these labels on all ports. Ranges of addresses and namespaces may

@@ -12,18 +12,12 @@ const muchSlower = 1.3
 
 // slowRanks is about ranks that take longer than the others for their own part of a step, if the training's metrics
 // have these times.
-func (e *examination) slowRanks() []Finding {
-	var all []Finding
-	for _, j := range e.jobs {
-		zero, ok := j.on(0)
-		if seconds := zero.RankSeconds; ok && j.running() && len(seconds) > 1 {
-			all = append(all, e.slowRanksOf(j, seconds)...)
-		}
+func (e *examination) slowRanks(j job) {
+	zero, _ := j.on(0)
+	seconds := zero.RankSeconds
+	if !j.running() || len(seconds) < 2 {
+		return
 	}
-	return all
-}
-
-func (e *examination) slowRanksOf(j job, seconds []float64) []Finding {
 	sorted := slices.Sorted(slices.Values(seconds))
 	// With two ranks this is the faster one, because the slower one cannot be compared with itself.
 	median := sorted[(len(sorted)-1)/2]
@@ -43,13 +37,13 @@ func (e *examination) slowRanksOf(j job, seconds []float64) []Finding {
 		slow = append(slow, fmt.Sprintf("%s takes %s", where, stepTime(took)))
 	}
 	if slow == nil {
-		return nil
+		return
 	}
 	next := "compare what these ranks load and compute with the others"
 	if first != nil {
-		next = first.exec(e.namespace, "sh -c 'nvidia-smi; top -bn1 | head -20'") + " (a slow GPU, or a data loader without processors? Ranks with longer samples take longer too)"
+		next = e.exec(first, "sh -c 'nvidia-smi; top -bn1 | head -20'") + " (a slow GPU, or a data loader without processors? Ranks with longer samples take longer too)"
 	}
-	return []Finding{newFinding(RankSlow, j.title(), fmt.Sprintf("%s for its own part of a step, the median is %s: all others wait", strings.Join(slow, ", "), stepTime(median)), next)}
+	e.found(RankSlow, j.title(), fmt.Sprintf("%s for its own part of a step, the median is %s: all others wait", strings.Join(slow, ", "), stepTime(median)), next)
 }
 
 func stepTime(seconds float64) time.Duration {

@@ -26,87 +26,88 @@ const (
 )
 
 // slow has the findings about a slow training, except its network, and about faulty GPUs and volumes.
-func (e *examination) slow() []Finding {
-	var all []Finding
+func (e *examination) slow() {
 	for _, n := range e.answering() {
-		all = slices.Concat(all, n.gpus(e.namespace), n.memory(e.namespace), n.volumes(e.namespace), n.cpus())
+		e.gpus(n)
+		e.memory(n)
+		e.volumes(n)
+		e.cpus(n)
 	}
-	return slices.Concat(all, e.slowRanks(), e.differing(), e.unshared(), e.idle(), e.racks())
+	for _, j := range e.jobs {
+		e.slowRanks(j)
+		e.racks(j)
+	}
+	e.differing()
+	e.unshared()
+	e.idle()
 }
 
-func (n *node) gpus(namespace string) []Finding {
+func (e *examination) gpus(n *node) {
 	f := n.facts
-	var all []Finding
 	leave := fmt.Sprintf("let an administrator check the node (Xid in its kernel's log: oc debug node/%s -- chroot /host dmesg | grep -i xid); until then: oc adm cordon %s", f.KubernetesNode, f.KubernetesNode)
 	switch {
 	case f.GPUProblem != "":
-		all = append(all, newFinding(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave))
+		e.found(GPUFaulty, n.String(), "its GPUs cannot be read: "+f.GPUProblem, leave)
 	case len(f.GPUs) < f.GPUsExpected:
-		missing := newFinding(fail.GPUMissing, n.String(), fmt.Sprintf("usable GPUs: %d, want %d", len(f.GPUs), f.GPUsExpected), leave)
-		missing.Flow = Hang
-		all = append(all, missing)
+		e.found(fail.GPUMissing, n.String(), fmt.Sprintf("usable GPUs: %d, want %d", len(f.GPUs), f.GPUsExpected), leave).Flow = Hang
 	}
 	for _, gpu := range f.GPUs {
 		which := fmt.Sprintf("GPU %d of %s", gpu.Index, n)
 		if gpu.Fault != "" {
-			all = append(all, newFinding(GPUFaulty, which, fmt.Sprintf("%s (%s)", gpu.Fault, gpu.UUID), leave))
+			e.found(GPUFaulty, which, fmt.Sprintf("%s (%s)", gpu.Fault, gpu.UUID), leave)
 		}
 		if len(gpu.Throttled) > 0 {
-			all = append(all, newFinding(GPUThrottled, which, fmt.Sprintf("throttled by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
-				n.exec(namespace, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat comes from the node's cooling, a power brake from its supply)", gpu.Index))))
+			e.found(GPUThrottled, which,
+				fmt.Sprintf("throttled by %s at %d °C, %d%% busy: all ranks wait for the slowest", strings.Join(gpu.Throttled, " and "), gpu.Temperature, gpu.Utilization),
+				e.exec(n, fmt.Sprintf("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i %d (heat comes from the node's cooling, a power brake from its supply)", gpu.Index)))
 		}
 	}
-	return all
 }
 
-func (n *node) memory(namespace string) []Finding {
+func (e *examination) memory(n *node) {
 	f := n.facts
-	var all []Finding
 	if used := f.MemoryUsed - f.MemoryCache; f.MemoryLimit > 0 && float64(used) > nearMemory*float64(f.MemoryLimit) {
-		all = append(all, newFinding(MemoryNearLimit, n.String(), fmt.Sprintf("its container uses %s of its limit of %s, without the cache of files: above the limit all its ranks are killed", humanize.Bytes(int64(used)), humanize.Bytes(int64(f.MemoryLimit))),
-			"raise resources.limits.memory in the cluster file, or use fewer workers of data loaders; files in /dev/shm count too"))
+		e.found(MemoryNearLimit, n.String(),
+			fmt.Sprintf("its container uses %s of its limit of %s, without the cache of files: above the limit all its ranks are killed",
+				humanize.Bytes(int64(used)), humanize.Bytes(int64(f.MemoryLimit))),
+			"raise resources.limits.memory in the cluster file, or use fewer workers of data loaders; files in /dev/shm count too")
 	}
 	if room := f.SharedMemory; room.Size > 0 && float64(room.Free) < littleRoom*float64(room.Size) {
-		all = append(all, newFinding("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)), humanize.Bytes(int64(room.Size))),
-			n.exec(namespace, "ls -lS /dev/shm (remove files of ended ranks; use fewer workers of data loaders)")).as(fail.Suspicious))
+		e.found("SharedMemoryFull", n.String(), fmt.Sprintf("/dev/shm has %s free of %s", humanize.Bytes(int64(room.Free)), humanize.Bytes(int64(room.Size))),
+			e.exec(n, "ls -lS /dev/shm (remove files of ended ranks; use fewer workers of data loaders)")).Level = fail.Suspicious
 	}
-	return all
 }
 
-func (n *node) volumes(namespace string) []Finding {
-	var all []Finding
+func (e *examination) volumes(n *node) {
 	for _, mount := range []struct {
 		path   string
 		volume agent.Volume
 	}{{agent.Workspace, n.facts.Workspace}, {agent.Datasets, n.facts.Datasets}} {
-		look := n.exec(namespace, fmt.Sprintf("sh -c 'df -h %s; timeout 60 du -xsh %s/* | sort -h | tail'", mount.path, mount.path))
+		look := e.exec(n, fmt.Sprintf("sh -c 'df -h %s; timeout 60 du -xsh %s/* | sort -h | tail'", mount.path, mount.path))
 		v := mount.volume
 		switch {
 		case v.Problem != "":
-			all = append(all, newFinding(VolumeUnusable, n.String(), mount.path+": "+v.Problem, look))
+			e.found(VolumeUnusable, n.String(), mount.path+": "+v.Problem, look)
 		// Trainings do not write into datasets.
 		case mount.path == agent.Workspace && v.Size > 0 && float64(v.Free) < littleRoom*float64(v.Size):
-			f := newFinding(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint without room ends the training", mount.path, humanize.Bytes(int64(v.Free)), humanize.Bytes(int64(v.Size))), look)
+			f := e.found(VolumeFull, n.String(), fmt.Sprintf("%s has %s free of %s: a checkpoint without room ends the training",
+				mount.path, humanize.Bytes(int64(v.Free)), humanize.Bytes(int64(v.Size))), look)
 			if v.Free == 0 {
 				f.Level, f.Flow = fail.Broken, Hang
 			}
-			all = append(all, f)
 		}
 	}
-	return all
 }
 
-func (n *node) cpus() []Finding {
-	f := n.facts
-	if f.CPUPeriods < enoughPeriods || float64(f.CPUThrottled) < manyThrottled*float64(f.CPUPeriods) {
-		return nil
+func (e *examination) cpus(n *node) {
+	if f := n.facts; f.CPUPeriods >= enoughPeriods && float64(f.CPUThrottled) >= manyThrottled*float64(f.CPUPeriods) {
+		e.found(CPUThrottled, n.String(), fmt.Sprintf("its CPU limit throttled the container in %d%% of the periods since it started", 100*f.CPUThrottled/f.CPUPeriods),
+			"raise resources.limits.cpu in the cluster file, or use fewer workers of data loaders (and OMP_NUM_THREADS)")
 	}
-	return []Finding{newFinding(CPUThrottled, n.String(), fmt.Sprintf("its CPU limit throttled the container in %d%% of the periods since it started", 100*f.CPUThrottled/f.CPUPeriods),
-		"raise resources.limits.cpu in the cluster file, or use fewer workers of data loaders (and OMP_NUM_THREADS)")}
 }
 
 // differing is about nodes with different GPUs.
-func (e *examination) differing() []Finding {
+func (e *examination) differing() {
 	var kinds, seen []string
 	for _, n := range e.answering() {
 		for _, gpu := range n.facts.GPUs {
@@ -116,19 +117,18 @@ func (e *examination) differing() []Finding {
 			}
 		}
 	}
-	if len(kinds) < 2 {
-		return nil
+	if len(kinds) > 1 {
+		e.found(GPUsDiffer, "between the nodes", strings.Join(seen, "; ")+": all ranks wait for the slowest",
+			"set gpus.type, or list nodes of one kind in nodes.gpu_nodes, in the cluster file")
 	}
-	return []Finding{newFinding(GPUsDiffer, "between the nodes", strings.Join(seen, "; ")+": all ranks wait for the slowest", "set gpus.type, or list nodes of one kind in nodes.gpu_nodes, in the cluster file")}
 }
 
 // unshared is about nodes that mount one claim but do not see each other's files.
-func (e *examination) unshared() []Finding {
+func (e *examination) unshared() {
 	set := e.cluster.StatefulSet
 	if set == nil || len(set.Spec.VolumeClaimTemplates) > 0 {
-		return nil
+		return
 	}
-	var all []Finding
 	var first *node
 	for _, n := range e.answering() {
 		switch {
@@ -136,11 +136,10 @@ func (e *examination) unshared() []Finding {
 		case first == nil:
 			first = n
 		case n.facts.Workspace.ID != first.facts.Workspace.ID:
-			all = append(all, newFinding(fail.StorageNotShared, n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim", agent.Workspace, first.number),
-				"check storage.class_rwx of the cluster file: its class must give one volume to all nodes"))
+			e.found(fail.StorageNotShared, n.String(), fmt.Sprintf("%s: it does not see the files of node %d, though both mount one claim", agent.Workspace, first.number),
+				"check storage.class_rwx of the cluster file: its class must give one volume to all nodes")
 		}
 	}
-	return all
 }
 
 // utilization is "node 0: 99 98, node 1: 0 0", or "" if no GPU is known.
@@ -160,36 +159,31 @@ func (e *examination) utilization() string {
 }
 
 // idle is about GPUs that are idle while a job runs. Writing a checkpoint looks the same.
-func (e *examination) idle() []Finding {
-	if !slices.ContainsFunc(e.jobs, job.running) || e.utilization() == "" {
-		return nil
+func (e *examination) idle() {
+	busy := slices.ContainsFunc(e.answering(), func(n *node) bool {
+		return slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle })
+	})
+	if slices.ContainsFunc(e.jobs, job.running) && e.utilization() != "" && !busy {
+		e.found(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
+			"run the doctor again in a minute; then check the data loaders, and the speed of /datasets: "+
+				e.exec(e.nodes[0], "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))
 	}
-	for _, n := range e.answering() {
-		if slices.ContainsFunc(n.facts.GPUs, func(g agent.GPU) bool { return g.Utilization > idle }) {
-			return nil
-		}
-	}
-	return []Finding{newFinding(GPUsIdle, "environment "+e.name, "GPUs in percent: "+e.utilization()+": ranks load data, write a checkpoint, compile, or wait in Python",
-		"run the doctor again in a minute; then check the data loaders, and the speed of /datasets: "+e.nodes[0].exec(e.namespace, "dd if=/datasets/FILE of=/dev/null bs=4M count=256"))}
 }
 
-// racks is about jobs whose ring crosses between racks more often than necessary.
-func (e *examination) racks() []Finding {
-	var all []Finding
-	for _, j := range e.jobs {
-		if !j.running() {
-			continue
-		}
-		racks := make([]string, j.spec().Nodes)
-		for _, n := range e.answering() {
-			if at := j.spec().Position(n.number); at >= 0 && at < len(racks) && n.facts.Network != nil {
-				racks[at] = n.facts.Network.Rack
-			}
-		}
-		if !slices.Contains(racks, "") && network.Order(racks) != nil {
-			all = append(all, newFinding(RacksInterleaved, j.title(), fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each rack once", strings.Join(racks, ", ")),
-				"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)"))
+// racks is about a job whose ring crosses between racks more often than necessary.
+func (e *examination) racks(j job) {
+	if !j.running() {
+		return
+	}
+	racks := make([]string, j.spec().Nodes)
+	for _, n := range e.answering() {
+		if at := j.spec().Position(n.number); at >= 0 && at < len(racks) && n.facts.Network != nil {
+			racks[at] = n.facts.Network.Rack
 		}
 	}
-	return all
+	if !slices.Contains(racks, "") && network.Order(racks) != nil {
+		e.found(RacksInterleaved, j.title(),
+			fmt.Sprintf("in the order of ranks the nodes are in racks %s: want nodes of a rack next to each other, so that a ring leaves each rack once", strings.Join(racks, ", ")),
+			"start the training again, which orders the ranks by rack (nodes.rack_label or nodes.rack_pattern in the cluster file)")
+	}
 }

@@ -10,26 +10,24 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 )
 
-func (e *examination) start() []Finding {
-	all := e.unreadable()
+func (e *examination) start() {
+	e.unreadable()
 	causes := diagnose.Explain(e.cluster, e.now)
 	for _, f := range causes {
 		evidence := f.Seen
 		if !f.Since.IsZero() {
 			evidence += fmt.Sprintf(" (since %s)", age(e.now.Sub(f.Since)))
 		}
-		finding := newFinding(f.Reason, f.Object, evidence, f.Next).as(fail.Broken)
-		finding.Flow = Start
-		all = append(all, finding)
+		finding := e.found(f.Reason, f.Object, evidence, f.Next)
+		finding.Level, finding.Flow = fail.Broken, Start
 	}
 	if starting := e.starting(); len(causes) == 0 && starting != "" {
-		all = append(all, newFinding(PodsStarting, "environment "+e.name, starting,
-			e.watch()))
+		e.found(PodsStarting, "environment "+e.name, starting, e.watch())
 	}
 	for _, n := range e.nodes {
-		all = append(all, n.attachments(e.namespace)...)
+		e.attachments(n)
 	}
-	return append(all, e.leaseState()...)
+	e.leaseState()
 }
 
 // starting describes the pods that have not started, without a known problem.
@@ -49,38 +47,39 @@ func (e *examination) watch() string {
 }
 
 // leaseState has the findings about the environment's Lease.
-func (e *examination) leaseState() []Finding {
-	free := fmt.Sprintf("mlenv down %s -n %s --force (this releases pods and GPUs; claims stay)", e.name, e.namespace)
+func (e *examination) leaseState() {
 	switch {
 	case e.ending:
-		return []Finding{newFinding(BeingDeleted, "environment "+e.name, "its lease is being deleted, with everything except the claims", e.watch())}
+		e.found(BeingDeleted, "environment "+e.name, "its lease is being deleted, with everything except the claims", e.watch())
 	case e.lease != nil && e.lease.Replaceable():
-		return []Finding{newFinding(HolderGone, "environment "+e.name, e.lease.State(), free)}
+		e.found(HolderGone, "environment "+e.name, e.lease.State(),
+			fmt.Sprintf("mlenv down %s -n %s --force (this releases pods and GPUs; claims stay)", e.name, e.namespace))
 	}
-	return nil
 }
 
 // networksGiven is Multus' annotation with the networks that a pod got.
 const networksGiven = "k8s.v1.cni.cncf.io/network-status"
 
 // attachments compares the networks of a running pod with the requested ones.
-func (n *node) attachments(namespace string) []Finding {
-	if !n.running() || n.object.Annotations[objects.NetworksAnnotation] == "" {
-		return nil
+func (e *examination) attachments(n *node) {
+	if !n.running() {
+		return
 	}
-	asked := strings.Split(strings.ReplaceAll(n.object.Annotations[objects.NetworksAnnotation], " ", ""), ",")
+	networks := strings.ReplaceAll(n.object.Annotations[objects.NetworksAnnotation], " ", "")
+	// The annotation may also be JSON, which this project does not write.
+	if networks == "" || strings.HasPrefix(networks, "[") {
+		return
+	}
+	asked := strings.Split(networks, ",")
 	var given []struct {
 		Name    string `json:"name"`
 		Default bool   `json:"default"`
 	}
-	// The annotation may also be JSON, which this project does not write.
-	if strings.HasPrefix(asked[0], "[") {
-		return nil
-	}
-	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, namespace, networksGiven)
+	next := fmt.Sprintf("oc get pod %s -n %s -o yaml | grep -A40 %s; oc get pods -n openshift-multus -o wide", n.pod, e.namespace, networksGiven)
 	if err := json.Unmarshal([]byte(n.object.Annotations[networksGiven]), &given); err != nil {
-		return []Finding{newFinding(AttachmentMissing, n.String(),
-			fmt.Sprintf("the pod requests %s, but its annotation %s lists no networks: does the cluster have Multus?", strings.Join(asked, ", "), networksGiven), next)}
+		e.found(AttachmentMissing, n.String(),
+			fmt.Sprintf("the pod requests %s, but its annotation %s lists no networks: does the cluster have Multus?", strings.Join(asked, ", "), networksGiven), next)
+		return
 	}
 	attached := map[string]bool{}
 	for _, network := range given {
@@ -91,14 +90,13 @@ func (n *node) attachments(namespace string) []Finding {
 		// "default/eno5np0-network@net1" is a network and the name of its interface.
 		name, _, _ = strings.Cut(name, "@")
 		if !strings.Contains(name, "/") {
-			name = namespace + "/" + name
+			name = e.namespace + "/" + name
 		}
 		if !attached[name] {
 			missing = append(missing, name)
 		}
 	}
-	if len(missing) == 0 {
-		return nil
+	if len(missing) > 0 {
+		e.found(AttachmentMissing, n.String(), fmt.Sprintf("the pod requests %s, but lacks %s", strings.Join(asked, ", "), strings.Join(missing, ", ")), next)
 	}
-	return []Finding{newFinding(AttachmentMissing, n.String(), fmt.Sprintf("the pod requests %s, but lacks %s", strings.Join(asked, ", "), strings.Join(missing, ", ")), next)}
 }

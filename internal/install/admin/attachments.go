@@ -72,7 +72,7 @@ func copyTo(namespace string, original *unstructured.Unstructured) *unstructured
 func (r Request) warnings(definitions []attachment.Definition) []string {
 	var found []string
 	for _, overlap := range attachment.Overlaps(definitions) {
-		found = append(found, overlap.String()+": give each its own subnet (ipam in its spec.config), otherwise ranks hang")
+		found = append(found, overlap+": give each its own subnet (ipam in its spec.config), otherwise ranks hang")
 	}
 	for _, d := range definitions {
 		switch {

@@ -1,8 +1,10 @@
-// Package attachment reads NetworkAttachmentDefinitions: the resource of
-// their device, and the addresses that they give.
+// Package attachment reads NetworkAttachmentDefinitions: the resource of their device, and the addresses that they give.
 package attachment
 
 import (
+	"fmt"
+	"slices"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -35,23 +37,13 @@ func Read(object *unstructured.Unstructured) Definition {
 	return d
 }
 
-// Overlap is a pair of attachments of one pod with overlapping subnets. NCCL, the kernel's routes and this
-// project distinguish rails by their subnets, and two pods may get
-// the same address: four attachments with one range worked on two nodes and hung on eight.
-type Overlap struct{ A, B Definition }
-
-// String names both with their ranges.
-func (o Overlap) String() string {
-	return "attachments " + o.A.Name + " (" + o.A.Ranges[0].String() + ") and " + o.B.Name + " (" + o.B.Ranges[0].String() + ") overlap"
-}
-
-// Overlaps finds all such pairs.
-func Overlaps(definitions []Definition) []Overlap {
-	var found []Overlap
+// Overlaps names the pairs of attachments of one pod whose subnets overlap. NCCL, the kernel's routes and this project distinguish rails by
+// their subnets, and two pods may get the same address: four attachments with one range worked on two nodes and hung on eight.
+func Overlaps(definitions []Definition) (found []string) {
 	for i, a := range definitions {
 		for _, b := range definitions[i+1:] {
 			if a.Overlaps(b) {
-				found = append(found, Overlap{A: a, B: b})
+				found = append(found, fmt.Sprintf("attachments %s (%s) and %s (%s) overlap", a.Name, a.Ranges[0], b.Name, b.Ranges[0]))
 			}
 		}
 	}
@@ -60,12 +52,7 @@ func Overlaps(definitions []Definition) []Overlap {
 
 // Overlaps is true if both may give the same address.
 func (d Definition) Overlaps(other Definition) bool {
-	for _, a := range d.Ranges {
-		for _, b := range other.Ranges {
-			if a.Subnet.Overlaps(b.Subnet) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.Ranges, func(a Range) bool {
+		return slices.ContainsFunc(other.Ranges, func(b Range) bool { return a.Subnet.Overlaps(b.Subnet) })
+	})
 }

@@ -23,12 +23,8 @@ func TestOverlaps(t *testing.T) {
 		}
 		definitions = append(definitions, d)
 	}
-	var got []string
-	for _, overlap := range Overlaps(definitions) {
-		got = append(got, overlap.String())
-	}
 	want := []string{"attachments default/a (10.0.103.0/24) and default/c (10.0.103.200 to 10.0.103.210 of 10.0.103.0/24) overlap"}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, Overlaps(definitions)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -56,9 +56,8 @@ func all(subnet netip.Prefix) Range {
 	return found
 }
 
-// ipamRange is a range in a CNI plugin's configuration: range, range_start and range_end of whereabouts
-// (k8snetworkplumbingwg/whereabouts:doc/extended-configuration.md), or subnet,
-// rangeStart and rangeEnd of host-local (containernetworking/plugins).
+// ipamRange is a range in the configuration of whereabouts (k8snetworkplumbingwg/whereabouts:doc/extended-configuration.md) or of
+// host-local (containernetworking/plugins).
 type ipamRange struct {
 	Range  string `json:"range"`
 	Start  string `json:"range_start"`
@@ -129,16 +128,14 @@ func parseRange(text, first, last string) (Range, error) {
 		return Range{}, err
 	}
 	found := all(subnet)
-	for _, bound := range []struct {
-		text string
-		into *netip.Addr
-	}{{first, &found.First}, {last, &found.Last}} {
-		if bound.text == "" {
-			continue
-		}
-		if *bound.into, err = netip.ParseAddr(bound.text); err != nil {
-			return Range{}, err
-		}
+	if first != "" {
+		found.First, err = netip.ParseAddr(first)
+	}
+	if last != "" && err == nil {
+		found.Last, err = netip.ParseAddr(last)
+	}
+	if err != nil {
+		return Range{}, err
 	}
 	return found, nil
 }

@@ -22,11 +22,10 @@ var (
 	channelLine = regexp.MustCompile(`^Channel \d+(?:/\d+)? : (\d+)\[[0-9a-fA-F]+\] -> (\d+)\[[0-9a-fA-F]+\] (?:\[(send|receive)\] )?via (.+)$`)
 	// collNetLine: "CollNet 00/0 : 3 [send] via COLLNET/SHARP/0/GDRDMA" (transport/coll_net.cc), to a switch that reduces.
 	collNetLine = regexp.MustCompile(`^CollNet \d+/\d+ : (\d+) \[(?:send|receive)\] via (.+)$`)
-	// netDevice is "0", or "0(7)" if rank 7 of the same node sends in this one's place.
-	netDevice = regexp.MustCompile(`^(\d+)(?:\(\d+\))?$`)
-	// netSuffix is what may follow the device, "flush=..." since 2.32. Anything else is a line that
-	// was cut, and "/GDR" instead of "/GDRDMA" would be a wrong verdict.
-	netSuffix = regexp.MustCompile(`^(?:GDRDMA(?:\(PCI\))?|Shared|flush=\w+)$`)
+	inNode      = regexp.MustCompile(`^(?:P2P|SHM)/[^/]`)
+	// overNet has the network, its device, "0", or "0(7)" if rank 7 of the same node sends in this one's place, and what may follow,
+	// "flush=..." since 2.32. Anything else is a line that was cut, and "/GDR" instead of "/GDRDMA" would be a wrong verdict.
+	overNet = regexp.MustCompile(`^(?:NET|COLLNET)/([^/]*)/(\d+)(?:\(\d+\))?((?:/GDRDMA(?:\(PCI\))?|/Shared|/flush=\w+)*)$`)
 )
 
 // parseChannel reads a channel's line. ok is false for other lines and for a line that was cut.
@@ -46,37 +45,20 @@ func parseChannel(text string) (c channel, ok bool) {
 
 // parseRoute reads how a channel reaches its peer: "P2P/CUMEM/read", "NET/IB/0/GDRDMA/Shared".
 func parseRoute(rank int, via string) (channel, bool) {
-	parts := strings.Split(via, "/")
-	switch parts[0] {
-	case "P2P", "SHM":
-		return channel{rank, Route{Transport: WithinNode, Device: None, Channels: 1}}, len(parts) > 1 && parts[1] != ""
-	case "NET", "COLLNET":
-		if len(parts) < 3 {
-			return channel{}, false
-		}
-	default:
+	if inNode.MatchString(via) {
+		return channel{rank, Route{Transport: WithinNode, Device: None, Channels: 1}}, true
+	}
+	m := overNet.FindStringSubmatch(via)
+	if m == nil {
 		return channel{}, false
 	}
-	device := netDevice.FindStringSubmatch(parts[2])
-	if device == nil {
-		return channel{}, false
-	}
-	gpuDirect := false
-	for _, suffix := range parts[3:] {
-		if !netSuffix.MatchString(suffix) {
-			return channel{}, false
-		}
-		gpuDirect = gpuDirect || strings.HasPrefix(suffix, "GDRDMA")
-	}
-	network := clip(parts[1])
-	return channel{rank, Route{Transport: overNetwork(network, gpuDirect), Network: network, Device: number(device[1]), Channels: 1}}, true
+	network := clip(m[1])
+	transport := overNetwork(network, strings.Contains(m[3], "/GDRDMA"))
+	return channel{rank, Route{Transport: transport, Network: network, Device: number(m[2]), Channels: 1}}, true
 }
 
-// number converts the digits that a pattern has matched. One too long for any count of NCCL's is 0.
+// number converts the digits that a pattern has matched, at most to the largest of 32 bits: no count of NCCL's is larger.
 func number(digits string) int {
-	n, err := strconv.ParseInt(digits, 10, 32)
-	if err != nil {
-		return 0
-	}
+	n, _ := strconv.ParseInt(digits, 10, 32)
 	return int(n)
 }

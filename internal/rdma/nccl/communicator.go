@@ -53,12 +53,11 @@ type communicator struct {
 }
 
 var (
-	// made: "ncclCommInitRank comm 0x55d9607ee240 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId
-	// 0x6e99db63b024eb76 - Init START", with the function's name since 2.21, "[Rank 1] " before it since
-	// 2.30, "parent" and "color" after a split, without START in 2.16 (init.cc).
+	// made: "ncclCommInitRank comm 0x55d9607ee240 rank 1 nranks 2 cudaDev 0 nvmlDev 0 busId 61000 commId 0x6e99db63b024eb76 - Init START",
+	// with the function's name since 2.21, "[Rank 1] " before it since 2.30, "parent" and "color" after a split, without START in 2.16 (init.cc).
 	made = regexp.MustCompile(`(?:^|[\w\]] )comm (0x[0-9a-f]+) rank (\d+) nranks (\d+) cudaDev \d+ (?:nvmlDev \d+ )?busId [0-9a-f]+.* ?- Init (START|COMPLETE)`)
 	// spans: "comm 0x55d9607ee240 rank 1 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0" (2.20 and on).
-	spans = regexp.MustCompile(`^comm (0x[0-9a-f]+) rank (\d+) nRanks (\d+) nNodes (\d+) `)
+	spans = regexp.MustCompile(`^comm (0x[0-9a-f]+) rank \d+ nRanks \d+ nNodes (\d+) `)
 )
 
 // takeCommunicator takes what a line reports about a communicator, and is false for other lines.
@@ -68,7 +67,7 @@ func (p *process) takeCommunicator(thread int, text string) bool {
 	}
 	if m := spans.FindStringSubmatch(text); m != nil {
 		if c := p.byAddress(m[1]); c != nil {
-			c.Nodes = number(m[4])
+			c.Nodes = number(m[2])
 		}
 		return true
 	}
@@ -125,9 +124,8 @@ func (p *process) onThread(thread int, c *communicator) {
 	p.threads[thread] = c
 }
 
-// takeChannel adds a channel to its communicator, which the line does not name. It is the one
-// that the thread is creating. Since 2.22 NCCL connects on first use, from threads of its own: then
-// it is the newest one in which the process has that rank.
+// takeChannel adds a channel to its communicator, which the line does not name. It is the one that the thread is creating. Since 2.22
+// NCCL connects on first use, from threads of its own: then it is the newest one in which the process has that rank.
 func (p *process) takeChannel(thread int, channel channel, line string, budget *int) {
 	c := p.threads[thread]
 	if c == nil || c.Rank != channel.rank {

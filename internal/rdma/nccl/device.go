@@ -50,7 +50,7 @@ var (
 	// madeDevice: "NET/IB : Made virtual device [4] name=mlx5_6+mlx5_7 speed=800000 ndevs=2" (2.26 and on).
 	madeDevice = regexp.MustCompile(`^NET/IB : Made virtual device \[(\d+)\] name=(\S+) speed=\d+ ndevs=\d+`)
 	// gpuDirectLine: "NET/IB : GPU Direct RDMA Enabled for HCA 0 'mlx5_6'" (graph/topo.cc).
-	gpuDirectLine = regexp.MustCompile(`^NET/(\S+) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'`)
+	gpuDirectLine = regexp.MustCompile(`^NET/(?:IB\S*|UCX\S*|SHARP) : GPU Direct RDMA (Enabled|Disabled) for HCA (\d+) '([^']+)'`)
 	// queuePair: "NET/IB: NCCL Dev 0 IbDev 0 Port 1 qpn 1234 mtu 5 GID 3 (0/...) ..." (connect.cc); before
 	// 2.20 "NET/IB: Dev 0 Port 1 qpn ...", since 2.30 "qp_num". MTU and GID are this end's.
 	queuePair = regexp.MustCompile(`^NET/IB: .*?Dev (\d+) Port \d+ qp(?:n|_num) \d+ mtu ([1-5]) (?:query_ece=\{[^}]*\} )?(?:GID (\d+)|LID \d+)`)
@@ -92,37 +92,22 @@ func (p *process) takeDevices(text string) bool {
 	if list, ok := strings.CutPrefix(text, "NET/IB : Using"); ok {
 		devices, _, _ := strings.Cut(list, "; OOB ")
 		p.listDevices(parseDevices(devices))
-		return true
-	}
-	if strings.HasPrefix(text, "NET/IB : No device found") {
+	} else if strings.HasPrefix(text, "NET/IB : No device found") {
 		p.NoDevice = true
-		return true
-	}
-	// "GPU Direct RDMA Disabled for GPU 0 / HCA 1 (distance 7 > 5)" (graph/paths.cc).
-	if strings.HasPrefix(text, "GPU Direct RDMA Disabled for GPU ") {
-		p.TooFar = true
-		return true
-	}
-	if m := madeDevice.FindStringSubmatch(text); m != nil {
+	} else if strings.HasPrefix(text, "GPU Direct RDMA Disabled for GPU ") {
+		p.TooFar = true // "... for GPU 0 / HCA 1 (distance 7 > 5)" (graph/paths.cc)
+	} else if m := madeDevice.FindStringSubmatch(text); m != nil {
 		p.nameDevice(number(m[1]), m[2])
-		return true
-	}
-	if m := gpuDirectLine.FindStringSubmatch(text); m != nil {
-		if isRDMA(m[1]) {
-			if device := p.nameDevice(number(m[3]), m[4]); device != nil {
-				device.GPUDirect = No
-				if m[2] == "Enabled" {
-					device.GPUDirect = Yes
-				}
-			}
+	} else if m := gpuDirectLine.FindStringSubmatch(text); m != nil {
+		if device := p.nameDevice(number(m[2]), m[3]); device != nil {
+			device.GPUDirect = map[string]Answer{"Enabled": Yes, "Disabled": No}[m[1]]
 		}
-		return true
-	}
-	if m := queuePair.FindStringSubmatch(text); m != nil {
+	} else if m := queuePair.FindStringSubmatch(text); m != nil {
 		p.takeQueuePair(number(m[1]), m[2], m[3])
-		return true
+	} else {
+		return false
 	}
-	return false
+	return true
 }
 
 // listDevices takes the list, and keeps what is known about its devices: each communicator prints it again.

@@ -69,7 +69,7 @@ const (
 type Finding struct {
 	// Finding has the first line that shows it, without its header, and what to do next.
 	fail.Finding
-	// Host and PID identify the process that printed it; Host is empty if the line does not name it.
+	// Host and PID identify the process that printed it.
 	Host string `json:"host,omitempty"`
 	PID  int    `json:"pid,omitempty"`
 	// Device is the RDMA device or interface, if the line names one.
@@ -111,17 +111,6 @@ func (f Finding) Explained() fail.Finding {
 func newFinding(name fail.Reason, evidence string) Finding {
 	e := explanations()[name]
 	return Finding{Finding: fail.Finding{Reason: name, Seen: clip(evidence), Next: e.fix}, Count: 1, Consequence: e.consequence, Cause: e.cause}
-}
-
-// takePlain notes what a line without a header shows. isError is true for a line that is one of NCCL's warnings.
-func (p *process) takePlain(text string, line int64, isError bool) {
-	finding, ok := recognizePlain(plainRules, text)
-	if !ok && isError {
-		finding, ok = recognize(text, true)
-	}
-	if ok {
-		p.note(finding, line)
-	}
 }
 
 func (p *process) note(finding Finding, line int64) {

@@ -2,7 +2,6 @@ package nccl
 
 import (
 	"regexp"
-	"strconv"
 	"strings"
 )
 
@@ -15,25 +14,18 @@ type message struct {
 	cut bool
 }
 
-// header begins a message (debug.cc): "host:pid:thread [device] NCCL INFO ". Warnings have
-// "file:line" after the device, since 2.30 the function's name too. Text before it (a
-// timestamp, a launcher's name of the rank, a program's text without a line end) is not part
-// of it. The device is any number: before CUDA is initialised NCCL prints an uninitialised one.
+// header begins a message (debug.cc): "host:pid:thread [device] NCCL INFO ". Warnings have "file:line" after the device, since 2.30
+// the function's name too. Text before it, such as a timestamp, is not part of it. Before CUDA is initialised the device is any number.
 var header = regexp.MustCompile(`([\w.-]+):(\d+):(\d+) \[-?\d+\] (?:\S+:\d+ (?:\([^)]*\) )?)?NCCL (INFO|WARN|TRACE|CALL) ?`)
 
 // messages returns NCCL's messages in a line, if any. A message that ends in the middle of the line because the next
 // begins, as when processes share a pipe, counts as cut.
 func messages(line string, cut bool) []message {
 	found := header.FindAllStringSubmatchIndex(line, -1)
-	result := make([]message, 0, len(found))
+	var result []message
 	for i, at := range found {
 		m := message{host: line[at[2]:at[3]], warning: line[at[8]:at[9]] == "WARN", cut: cut}
-		var err, err2 error
-		m.pid, err = strconv.Atoi(line[at[4]:at[5]])
-		m.thread, err2 = strconv.Atoi(line[at[6]:at[7]])
-		if err != nil || err2 != nil {
-			continue
-		}
+		m.pid, m.thread = number(line[at[4]:at[5]]), number(line[at[6]:at[7]])
 		end := len(line)
 		if i+1 < len(found) {
 			end, m.cut = found[i+1][0], true

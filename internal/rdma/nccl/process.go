@@ -9,8 +9,7 @@ import (
 
 // Process is what the log of one process shows.
 type Process struct {
-	// Host is the name up to the first dot, in a pod the pod's. It is empty for what was printed
-	// without NCCL's header, by NCCL or by torch.
+	// Host is the name up to the first dot, in a pod the pod's.
 	Host string `json:"host,omitempty"`
 	PID  int    `json:"pid,omitempty"`
 	// Version is NCCL's, as in "2.27.7+cuda12.9". Older versions print it in rank 0 alone.
@@ -42,9 +41,8 @@ func (p *Process) World() *Communicator {
 	return world
 }
 
-// Transport is the slowest of the process's communicators. A process that is part of none has "".
-//
-// Before there is a channel it is already Sockets where NCCL has chosen them and the ranks are on several nodes.
+// Transport is the slowest of the process's communicators, "" if it is part of none. Without a channel it is already Sockets if NCCL
+// has chosen them and the ranks are on several nodes.
 func (p *Process) Transport() Transport {
 	var result Transport
 	for i := range p.Communicators {
@@ -120,13 +118,9 @@ func (p *process) take(m message, line int64, budget *int) {
 	if m.cut || m.warning {
 		return
 	}
-	switch {
-	case p.takeDevices(m.text), p.takeCommunicator(m.thread, m.text):
-	case strings.HasPrefix(m.text, "C"):
-		if channel, ok := parseChannel(m.text); ok {
-			p.takeChannel(m.thread, channel, m.text, budget)
-		}
-	default:
+	if channel, ok := parseChannel(m.text); ok {
+		p.takeChannel(m.thread, channel, m.text, budget)
+	} else if !p.takeDevices(m.text) && !p.takeCommunicator(m.thread, m.text) {
 		p.takeFact(m.text)
 	}
 }
@@ -140,18 +134,8 @@ func (p *process) takeFact(text string) {
 		if found := parseInterfaces(list); len(found) > 0 {
 			p.Interfaces = found
 		}
-	} else {
-		p.takeVersion(text)
-	}
-}
-
-// takeVersion is also for lines without a header, as NCCL_DEBUG=VERSION and WARN print them.
-func (p *process) takeVersion(text string) {
-	if m := version.FindStringSubmatch(text); m != nil {
-		p.Version = clip(m[1])
-		if m[2] != "" {
-			p.Version = clip(m[1] + "+cuda" + m[2])
-		}
+	} else if m := version.FindStringSubmatch(text); m != nil {
+		p.Version = clip(strings.TrimSuffix(m[1]+"+cuda"+m[2], "+cuda"))
 	}
 }
 
@@ -180,20 +164,15 @@ func (p *process) snapshot() Process {
 	for _, c := range p.communicators {
 		copied := c.Communicator
 		copied.Routes = slices.Clone(c.Routes)
-		for i := range copied.Routes {
-			route := &copied.Routes[i]
-			route.Rail = p.rail(route.Network, route.Device)
+		for i, route := range c.Routes {
+			copied.Routes[i].Rail = p.rail(route.Network, route.Device)
 		}
 		ready = ready || c.Ready
 		result.Communicators = append(result.Communicators, copied)
 	}
-	result.Findings = nil
-	for _, finding := range p.Findings {
-		// The retries have succeeded.
-		if finding.Reason != ConnectionRetried || !ready {
-			result.Findings = append(result.Findings, finding)
-		}
-	}
+	result.Findings = slices.DeleteFunc(slices.Clone(p.Findings), func(f Finding) bool {
+		return ready && f.Reason == ConnectionRetried // the retries have succeeded
+	})
 	return result
 }
 

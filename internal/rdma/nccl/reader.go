@@ -3,30 +3,20 @@ package nccl
 import (
 	"bytes"
 	"strings"
-	"sync"
 )
 
 // maxLine is how much of a line is looked at. NCCL's own are at most 1024 bytes long (debug.cc).
 const maxLine = 16 << 10
 
-// Reader reads a log as it grows. Bytes are written to it, in pieces of any size; the log may
-// have other lines than NCCL's, and lines of several processes in any order. Its memory is
-// bounded, however long the log is. It may be written and read at the same time.
-//
-// Logs of several files, whose lines could get into each other, take a Reader each, and Merge.
+// Reader reads a log that is written to it in pieces of any size, as NCCL writes it with NCCL_DEBUG_FILE. Lines of other programs do not
+// count. Its memory is bounded. Several files take a Reader each, and Merge.
 type Reader struct {
-	mu sync.Mutex
 	// partial is the line that has begun, long where more of it was thrown away.
 	partial []byte
 	long    bool
 	lines   int64
 
 	processes []*process
-	byPID     map[int][]*process
-	// plain has what was printed without a header. lastError is true if the next
-	// line is NCCL's last error, as printed by torch.
-	plain     *process
-	lastError bool
 	// budget is how many more channels are remembered.
 	budget  int
 	leftOut int
@@ -34,13 +24,11 @@ type Reader struct {
 
 // NewReader returns a reader of one log.
 func NewReader() *Reader {
-	return &Reader{byPID: map[int][]*process{}, plain: newProcess("", 0), budget: maxChannels}
+	return &Reader{budget: maxChannels}
 }
 
 // Write takes the next piece of the log. It takes all of it and never fails.
 func (r *Reader) Write(piece []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	rest := piece
 	for {
 		// A progress bar ends its lines by a carriage return.
@@ -49,20 +37,14 @@ func (r *Reader) Write(piece []byte) (int, error) {
 			r.begin(rest)
 			return len(piece), nil
 		}
-		if len(r.partial) == 0 && !r.long && end <= maxLine {
-			r.line(rest[:end], false)
-		} else {
-			r.begin(rest[:end])
-			r.finish(r.long)
-		}
+		r.begin(rest[:end])
+		r.finish(r.long)
 		rest = rest[end+1:]
 	}
 }
 
 // Close takes the last line, even without a newline. It does not fail.
 func (r *Reader) Close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	if len(r.partial) > 0 {
 		r.finish(true)
 	}
@@ -83,42 +65,22 @@ func (r *Reader) finish(cut bool) {
 
 func (r *Reader) line(line []byte, cut bool) {
 	r.lines++
-	if !r.lastError && !concerns(line) {
-		return
-	}
-	text := string(line)
-	found := messages(text, cut)
-	for _, m := range found {
+	for _, m := range messages(string(line), cut) {
 		if p := r.process(m.host, m.pid); p != nil {
 			p.take(m, r.lines, &r.budget)
 		}
 	}
-	if len(found) > 0 {
-		r.lastError = false
-		return
-	}
-	r.plain.takeVersion(text)
-	r.plain.takePlain(text, r.lines, r.lastError)
-	r.lastError = strings.HasSuffix(strings.TrimRight(text, " "), lastError)
 }
 
-// lastError is the last of a line of torch's, which the text of NCCL's last warning follows.
-const lastError = "Last error:"
-
-// concerns is false of almost all lines that are not NCCL's.
-func concerns(line []byte) bool {
-	return bytes.Contains(line, []byte("NCCL")) || bytes.Contains(line, []byte("nccl")) || bytes.Contains(line, []byte(lastError))
-}
-
-// process is the one of that name, nil beyond the bounds. A program that did not end its own
-// line before NCCL printed one has put that text before the host: of two names for one PID,
-// of which one ends with the other, the shorter is right.
+// process is the one of that name, nil beyond the bounds. If a line did not end before the next began, its text is before the host: if
+// one of two names for a PID ends with the other, the shorter is right.
 func (r *Reader) process(host string, pid int) *process {
-	for _, p := range r.byPID[pid] {
-		if strings.HasSuffix(host, p.Host) {
+	for _, p := range r.processes {
+		switch {
+		case p.PID != pid:
+		case strings.HasSuffix(host, p.Host):
 			return p
-		}
-		if strings.HasSuffix(p.Host, host) {
+		case strings.HasSuffix(p.Host, host):
 			p.Host = clip(host)
 			return p
 		}
@@ -129,21 +91,16 @@ func (r *Reader) process(host string, pid int) *process {
 	}
 	p := newProcess(host, pid)
 	r.processes = append(r.processes, p)
-	r.byPID[pid] = append(r.byPID[pid], p)
 	return p
 }
 
 // Summary is what the log shows up to now.
 func (r *Reader) Summary() Summary {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	leftOut := r.leftOut
 	var processes []Process
-	for _, p := range append([]*process{r.plain}, r.processes...) {
+	for _, p := range r.processes {
 		leftOut += p.leftOut
-		if p != r.plain || p.Version != "" || len(p.Findings) > 0 {
-			processes = append(processes, p.snapshot())
-		}
+		processes = append(processes, p.snapshot())
 	}
 	return summarize(processes, leftOut)
 }

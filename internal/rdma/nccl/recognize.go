@@ -2,6 +2,7 @@ package nccl
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -9,83 +10,55 @@ import (
 
 type rule struct {
 	name fail.Reason
-	// words are all in it, in this order.
-	words []string
 	// info: NCCL prints it as INFO too.
 	info bool
+	// texts are alternatives. "*" stands for anything.
+	texts []string
 }
 
-// rules are tried in this order. The comments name the source files of their words, in NVIDIA/nccl's src.
+// rules are tried in this order. The comments name the source files of their texts, in NVIDIA/nccl's src.
 var rules = []rule{
 	// bootstrap.cc; transport/net_socket.cc; misc/socket.cc (2.26 and on).
-	{name: NoSocketInterface, words: []string{"Bootstrap : no socket interface found"}},
-	{name: NoSocketInterface, words: []string{"NET/Socket : no interface found"}, info: true},
-	{name: NoSocketInterface, words: []string{"NET/IB : No IP interface found"}},
-	{name: NoSocketInterface, words: []string{"no device found", "verify NCCL_"}, info: true},
-	{name: NoSocketInterface, words: []string{"no device found matching NCCL_"}, info: true},
+	{NoSocketInterface, false, []string{"Bootstrap : no socket interface found", "NET/IB : No IP interface found"}},
+	{NoSocketInterface, true, []string{"NET/Socket : no interface found", "no device found*verify NCCL_", "no device found matching NCCL_"}},
 	// misc/ibvsymbols.cc, misc/ibvwrap.cc.
-	{name: VerbsLibraryMissing, words: []string{"Failed to open libibverbs"}, info: true},
+	{VerbsLibraryMissing, true, []string{"Failed to open libibverbs"}},
 	// transport/net_ib.cc.
-	{name: DeviceUnavailable, words: []string{"NET/IB : Unable to open device"}},
-	{name: DeviceUnavailable, words: []string{"NET/IB : Unable to query"}},
-	{name: LinkTypesMixed, words: []string{"NET/IB : ", "incompatible", "NICs of only one link type"}},
-	{name: LinkTypesMixed, words: []string{"NET/IB : Can't merge net devices with different link_layer"}},
-	{name: DevicesMismatched, words: []string{"NET/IB : There are mismatched physical devices"}, info: true},
-	{name: DevicesMismatched, words: []string{"NET/IB : Local mergedDev", "different number of devices"}},
+	{DeviceUnavailable, false, []string{"NET/IB : Unable to open device", "NET/IB : Unable to query"}},
+	{LinkTypesMixed, false, []string{"NET/IB : *incompatible*NICs of only one link type", "NET/IB : Can't merge net devices with different link_layer"}},
+	{DevicesMismatched, true, []string{"NET/IB : There are mismatched physical devices"}},
+	{DevicesMismatched, false, []string{"NET/IB : Local mergedDev*different number of devices"}},
 	// plugin/net.cc; init.cc until 2.26.
-	{name: NetworkMissing, words: []string{"Failed to initialize any NET plugin"}},
-	{name: NetworkMissing, words: []string{"Error: network ", " not found"}},
+	{NetworkMissing, false, []string{"Failed to initialize any NET plugin", "Error: network * not found"}},
 	// misc/socket.cc.
-	{name: NameUnresolved, words: []string{"Net : error encountered when getting address info"}},
-	{name: ForeignConnection, words: []string{"wrong magic"}},
-	{name: ForeignConnection, words: []string{"valid magic"}},
-	{name: ForeignConnection, words: []string{"magic mismatch"}, info: true},
-	{name: ForeignConnection, words: []string{"socketFinalizeAccept", "wrong", "type"}},
-	{name: ForeignConnection, words: []string{"Wrong socket type from"}, info: true},
-	{name: PeerGone, words: []string{"Connection closed by remote peer"}},
-	{name: PeerGone, words: []string{"Connection reset by peer"}},
-	{name: PeerGone, words: []string{"Broken pipe"}},
+	{NameUnresolved, false, []string{"Net : error encountered when getting address info"}},
+	{ForeignConnection, false, []string{"wrong magic", "valid magic", "socketFinalizeAccept*wrong*type"}},
+	{ForeignConnection, true, []string{"magic mismatch", "Wrong socket type from"}},
+	{PeerGone, false, []string{"Connection closed by remote peer", "Connection reset by peer", "Broken pipe"}},
 	// misc/shmutils.cc.
-	{name: SharedMemoryFull, words: []string{"shared memory segment", "/dev/shm"}},
-	{name: SharedMemoryFull, words: []string{"failed to extend /dev/shm"}},
-	{name: SharedMemoryFull, words: []string{"Failed to extend /dev/shm"}, info: true},
-	{name: SharedMemoryFull, words: []string{"No space left on device"}},
-	{name: TooManyFiles, words: []string{"Too many open files"}},
+	{SharedMemoryFull, false, []string{"shared memory segment*/dev/shm", "failed to extend /dev/shm", "No space left on device"}},
+	{SharedMemoryFull, true, []string{"Failed to extend /dev/shm"}},
+	{TooManyFiles, false, []string{"Too many open files"}},
 	// bootstrap.cc, init.cc, misc/socket.cc.
-	{name: VersionMismatch, words: []string{"Mismatched NCCL version detected"}},
-	{name: VersionMismatch, words: []string{"NCCL version mismatch with remote peer"}},
-	{name: DuplicateGPU, words: []string{"Duplicate GPU detected"}},
+	{VersionMismatch, false, []string{"Mismatched NCCL version detected", "NCCL version mismatch with remote peer"}},
+	{DuplicateGPU, false, []string{"Duplicate GPU detected"}},
 	// transport/net_socket.cc, net_ib.cc; bootstrap.cc.
-	{name: CollectiveMismatch, words: []string{"essage truncated : receiv"}},
-	{name: CollectiveMismatch, words: []string{"collective mismatch error"}},
-	{name: CollectiveMismatch, words: []string{"posted incorrect receive info"}},
+	{CollectiveMismatch, false, []string{"essage truncated : receiv", "collective mismatch error", "posted incorrect receive info"}},
 	// graph/paths.cc.
-	{name: GPUPeerAccessOff, words: []string{"P2P is disabled between"}, info: true},
-	{name: CUDAFailed, words: []string{"Cuda failure"}},
-}
-
-// plainRules are for lines without a header: torch prints NCCL's result in the text of its
-// exception (torch/csrc/distributed/c10d/NCCLUtils.cpp), and its own word about a collective
-// that does not end (ProcessGroupNCCL.cpp).
-var plainRules = []rule{
-	{name: CollectiveTimeout, words: []string{"Watchdog caught collective operation timeout"}},
-	{name: RemoteError, words: []string{"ncclRemoteError"}},
-	{name: SystemError, words: []string{"ncclSystemError"}},
-	{name: CUDAFailed, words: []string{"ncclUnhandledCudaError"}},
+	{GPUPeerAccessOff, true, []string{"P2P is disabled between"}},
+	{CUDAFailed, false, []string{"Cuda failure"}},
 }
 
 func (r rule) matches(text string, warning bool) bool {
-	if !warning && !r.info {
-		return false
-	}
-	for _, word := range r.words {
-		_, after, found := strings.Cut(text, word)
-		if !found {
-			return false
+	return (warning || r.info) && slices.ContainsFunc(r.texts, func(pattern string) bool {
+		rest, found := text, true
+		for part := range strings.SplitSeq(pattern, "*") {
+			if _, rest, found = strings.Cut(rest, part); !found {
+				return false
+			}
 		}
-		text = after
-	}
-	return true
+		return true
+	})
 }
 
 var (
@@ -124,24 +97,15 @@ func nameOf(text string, warning bool) fail.Reason {
 }
 
 func firstMatch(rules []rule, text string, warning bool) fail.Reason {
-	for _, r := range rules {
-		if r.matches(text, warning) {
-			return r.name
-		}
+	if i := slices.IndexFunc(rules, func(r rule) bool { return r.matches(text, warning) }); i >= 0 {
+		return rules[i].name
 	}
 	return ""
 }
 
-// recognizePlain finds what a line without NCCL's header shows.
-func recognizePlain(rules []rule, text string) (Finding, bool) {
-	name := firstMatch(rules, text, true)
-	return newFinding(name, strings.TrimSpace(text)), name != ""
-}
-
-// connection is a failed connect: "socketStartConnect: Connect to 10.1.2.3<29500> failed :
-// Connection refused", "socketPollConnect: connect to 10.1.2.3<29500> returned No route to host,
-// exceeded error retry count after 35 attempts", "Call to connect returned Connection timed out,
-// retrying" (misc/socket.cc; the words differ with each version from 2.16 to 2.30).
+// connection is a failed connect: "socketStartConnect: Connect to 10.1.2.3<29500> failed : Connection refused", "socketPollConnect: connect
+// to 10.1.2.3<29500> returned No route to host, exceeded error retry count after 35 attempts", "Call to connect returned Connection timed
+// out, retrying" (misc/socket.cc; the words differ with each version from 2.16 to 2.30).
 var connection = regexp.MustCompile(`(?:[Cc]onnect|socketPollConnect).*(Connection refused|Connection timed out|No route to host|Network is unreachable|Host is unreachable)`)
 
 // nameOfConnection recognizes connections over TCP. "exceeded retries" and "exceeded timeouts"

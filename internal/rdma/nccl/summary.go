@@ -3,10 +3,10 @@ package nccl
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
-	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 )
 
@@ -62,13 +62,7 @@ func Merge(summaries ...Summary) Summary {
 
 // On are the ranks that have the transport.
 func (s Summary) On(transport Transport) []Rank {
-	var result []Rank
-	for _, rank := range s.Ranks {
-		if rank.Transport == transport {
-			result = append(result, rank)
-		}
-	}
-	return result
+	return slices.DeleteFunc(slices.Clone(s.Ranks), func(r Rank) bool { return r.Transport != transport })
 }
 
 // String is the verdict in one line: "RDMA with GPUDirect, 8 ranks, on mlx5_6 mlx5_7".
@@ -89,12 +83,13 @@ func (s Summary) String() string {
 func summarize(processes []Process, leftOut int) Summary {
 	s := Summary{Transport: Unknown, Processes: processes, LeftOut: leftOut}
 	var transport Transport
-	places := map[[2]string]int{}
+	rails := map[[2]string]*Rail{}
 	for i := range processes {
 		p := &processes[i]
 		s.Versions = addName(s.Versions, p.Version)
 		s.Networks = addName(s.Networks, p.Network)
-		s.addRails(p, places)
+		s.Findings = append(s.Findings, p.Findings...)
+		p.addRails(rails)
 		world := p.World()
 		if world == nil {
 			continue
@@ -112,10 +107,9 @@ func summarize(processes []Process, leftOut int) Summary {
 	slices.SortStableFunc(s.Ranks, func(a, b Rank) int {
 		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID))
 	})
-	slices.SortStableFunc(s.Rails, func(a, b Rail) int {
-		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Name, b.Name))
-	})
-	s.Findings = findings(processes)
+	for _, key := range slices.SortedFunc(maps.Keys(rails), func(a, b [2]string) int { return slices.Compare(a[:], b[:]) }) {
+		s.Rails = append(s.Rails, *rails[key])
+	}
 	if mismatch, found := mtuMismatch(s.Rails); found {
 		s.Findings = append(s.Findings, mismatch)
 	}
@@ -132,10 +126,17 @@ func addName(names []string, name string) []string {
 	return slices.Insert(names, at, name)
 }
 
-// addRails adds what a process shows of its host's devices and interfaces. places are the rails' by host and name.
-func (s *Summary) addRails(p *Process, places map[[2]string]int) {
+// addRails adds what a process shows of its host's devices and interfaces. rails are by host and name.
+func (p *Process) addRails(rails map[[2]string]*Rail) {
+	named := func(name string) *Rail {
+		key := [2]string{p.Host, name}
+		if rails[key] == nil {
+			rails[key] = &Rail{Host: p.Host, Name: name}
+		}
+		return rails[key]
+	}
 	for _, device := range p.Devices {
-		rail := s.rail(p.Host, device.Name, places)
+		rail := named(device.Name)
 		device.GPUDirect = cmp.Or(device.GPUDirect, rail.Device.GPUDirect)
 		device.MTU = cmp.Or(device.MTU, rail.Device.MTU)
 		device.GIDIndex = cmp.Or(device.GIDIndex, rail.Device.GIDIndex)
@@ -146,44 +147,18 @@ func (s *Summary) addRails(p *Process, places map[[2]string]int) {
 			if route.Network == "" || route.Device == None {
 				continue
 			}
-			rail := s.rail(p.Host, cmp.Or(route.Rail, fmt.Sprintf("%s/%d", route.Network, route.Device)), places)
+			rail := named(cmp.Or(route.Rail, fmt.Sprintf("%s/%d", route.Network, route.Device)))
 			rail.Transport = slower(rail.Transport, route.Transport)
 			rail.Channels += route.Channels
 		}
 	}
 }
 
-func (s *Summary) rail(host, name string, places map[[2]string]int) *Rail {
-	i, found := places[[2]string{host, name}]
-	if !found {
-		i = len(s.Rails)
-		places[[2]string{host, name}] = i
-		s.Rails = append(s.Rails, Rail{Host: host, Name: name})
-	}
-	return &s.Rails[i]
-}
-
-// findings returns those of all processes. It leaves out NCCL's last error as torch prints it if NCCL's own log has it.
-func findings(processes []Process) []Finding {
-	var own, printed []Finding
-	named := map[fail.Reason]bool{}
-	for _, p := range processes {
-		if p.Host == "" {
-			printed = append(printed, p.Findings...)
-			continue
-		}
-		for _, finding := range p.Findings {
-			named[finding.Reason] = true
-		}
-		own = append(own, p.Findings...)
-	}
-	return append(own, slices.DeleteFunc(printed, func(f Finding) bool { return named[f.Reason] })...)
-}
-
 func sortFindings(findings []Finding) {
 	last := map[bool]int{true: 1}
 	slices.SortStableFunc(findings, func(a, b Finding) int {
-		return cmp.Or(last[a.Consequence]-last[b.Consequence], cmp.Compare(a.Line, b.Line), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Reason, b.Reason))
+		return cmp.Or(last[a.Consequence]-last[b.Consequence], cmp.Compare(a.Line, b.Line), cmp.Compare(a.Host, b.Host), cmp.Compare(a.PID, b.PID),
+			cmp.Compare(a.Reason, b.Reason))
 	})
 }
 
@@ -198,14 +173,12 @@ func mtuMismatch(rails []Rail) (Finding, bool) {
 		a, found := firsts[b.Device.Link]
 		if !found {
 			firsts[b.Device.Link] = b
-		}
-		if !found || a.Device.MTU == b.Device.MTU {
 			continue
 		}
-		smaller := a
-		if b.Device.MTU < a.Device.MTU {
-			smaller = b
+		if a.Device.MTU == b.Device.MTU {
+			continue
 		}
+		smaller := slices.MinFunc([]Rail{a, b}, func(a, b Rail) int { return a.Device.MTU - b.Device.MTU })
 		finding := newFinding(MTUMismatch, fmt.Sprintf("MTU %d on %s of %s, %d on %s of %s",
 			a.Device.MTU, a.Name, a.Host, b.Device.MTU, b.Name, b.Host))
 		finding.Host, finding.Device = smaller.Host, smaller.Name

@@ -67,9 +67,9 @@ func TestVerdicts(t *testing.T) {
 		{"sockets-chosen-2.28", gpu, "TCP sockets, 2 ranks", nil, []fail.Reason{SocketsInsteadOfRDMA, SocketsInsteadOfRDMA}},
 		{"within-node-2.32", gpu, "within the node only, 2 ranks", nil, nil},
 		{"address-conflict-2.27", gpu, "RDMA with GPUDirect, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7",
-			[]fail.Reason{RetryExceeded, TransferFlushed, PeerGone, RemoteError}, nil},
+			[]fail.Reason{RetryExceeded, TransferFlushed, PeerGone}, nil},
 		{"iommu-2.28", gpu, "RDMA with GPUDirect, 4 ranks, on mlx5_10 mlx5_11 mlx5_6 mlx5_7", []fail.Reason{DMARefused, TransferFlushed}, nil},
-		{"memlock-2.27", gpu, "unknown, 1 rank", []fail.Reason{MemoryLockLimit, SystemError}, nil},
+		{"memlock-2.27", gpu, "unknown, 1 rank", []fail.Reason{MemoryLockLimit}, nil},
 		{"bootstrap-hangs-2.26", gpu, "unknown, 1 rank", []fail.Reason{ConnectionRetried}, nil},
 	} {
 		t.Run(test.log+" wanted "+string(test.want), func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestRanksOnSocketsAreNamed(t *testing.T) {
 	if diff := cmp.Diff(want, s.On(Sockets)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if got := readFile(t, "testdata/logs/roce-gpudirect-2.27.log").On(Sockets); got != nil {
+	if got := readFile(t, "testdata/logs/roce-gpudirect-2.27.log").On(Sockets); len(got) > 0 {
 		t.Errorf("ranks on sockets with RDMA: %v", got)
 	}
 }

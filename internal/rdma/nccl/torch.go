@@ -1,35 +1,28 @@
 package nccl
 
-import "slices"
+import "strings"
 
-// torchRules recognize what torch.distributed and gloo print where ranks do not find or
-// reach each other. They come from pytorch/pytorch:torch/csrc/distributed/c10d/socket.cpp and
-// pytorch/gloo:gloo/transport/tcp; the words behind them are the C library's.
+// torchRules recognize what torch.distributed and gloo print if ranks do not find or reach each other
+// (pytorch/pytorch:torch/csrc/distributed/c10d/socket.cpp, pytorch/gloo:gloo/transport/tcp). The words behind them are the C library's.
 var torchRules = []rule{
 	// gloo's device (transport/tcp/device.cc, helpers of ProcessGroupGloo.cpp).
-	{name: NoSocketInterface, words: []string{"Unable to find address for"}},
-	{name: NoSocketInterface, words: []string{"Unable to find interface for"}},
-	{name: NoSocketInterface, words: []string{"Couldn't find interface"}},
+	{NoSocketInterface, false, []string{"Unable to find address for", "Unable to find interface for", "Couldn't find interface"}},
 	// getaddrinfo.
-	{name: NameUnresolved, words: []string{"Name or service not known"}},
-	{name: NameUnresolved, words: []string{"Temporary failure in name resolution"}},
-	{name: NameUnresolved, words: []string{"No address associated with hostname"}},
-	{name: NameUnresolved, words: []string{"cannot be retrieved (gai error"}},
-	{name: PeerUnreachable, words: []string{"No route to host"}},
-	{name: PeerUnreachable, words: []string{"Network is unreachable"}},
-	{name: PeerUnreachable, words: []string{"onnection timed out"}},
-	{name: PeerUnreachable, words: []string{"client socket has timed out"}},
-	{name: PeerUnreachable, words: []string{"onnect", "timed out"}},
-	{name: ConnectionRefused, words: []string{"onnection refused"}},
-	{name: PeerGone, words: []string{"Connection closed by peer"}},
-	{name: PeerGone, words: []string{"Connection reset by peer"}},
-	{name: PeerGone, words: []string{"Broken pipe"}},
-	{name: CollectiveTimeout, words: []string{"Timed out waiting"}},
-	{name: CollectiveTimeout, words: []string{"ocket Timeout"}},
-	{name: CollectiveTimeout, words: []string{"timed out after"}},
+	{NameUnresolved, false, []string{"Name or service not known", "Temporary failure in name resolution", "No address associated with hostname",
+		"cannot be retrieved (gai error"}},
+	{PeerUnreachable, false, []string{"No route to host", "Network is unreachable", "onnection timed out", "client socket has timed out", "onnect*timed out"}},
+	{ConnectionRefused, false, []string{"onnection refused"}},
+	{PeerGone, false, []string{"Connection closed by peer", "Connection reset by peer", "Broken pipe"}},
+	{CollectiveTimeout, false, []string{"Timed out waiting", "ocket Timeout", "timed out after"}},
+	// NCCL's result in an exception (torch/csrc/distributed/c10d/NCCLUtils.cpp), and a collective that does not end (ProcessGroupNCCL.cpp).
+	{CollectiveTimeout, false, []string{"Watchdog caught collective operation timeout"}},
+	{RemoteError, false, []string{"ncclRemoteError"}},
+	{SystemError, false, []string{"ncclSystemError"}},
+	{CUDAFailed, false, []string{"ncclUnhandledCudaError"}},
 }
 
 // FromTorch finds what an error of torch.distributed shows of the network, as of gloo, which has no log of its own.
 func FromTorch(text string) (Finding, bool) {
-	return recognizePlain(slices.Concat(torchRules, plainRules), text)
+	name := firstMatch(torchRules, text, true)
+	return newFinding(name, strings.TrimSpace(text)), name != ""
 }

@@ -16,6 +16,8 @@ func TestFromTorch(t *testing.T) {
 		"RuntimeError: [./gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.128.1.52]:52868":                                                              PeerGone,
 		"RuntimeError: [../gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation to complete":                                         CollectiveTimeout,
 		"torch.distributed.DistBackendError: NCCL error: ncclRemoteError: A call failed possibly due to a network error":                                              RemoteError,
+		"ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.":                                                         SystemError,
+		"[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000)":                CollectiveTimeout,
 		"ValueError: the loss is nan": "",
 	} {
 		finding, found := FromTorch(text)

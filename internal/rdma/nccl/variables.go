@@ -19,7 +19,10 @@ func ExactHCA(devices ...string) string { return "=" + strings.Join(devices, ","
 
 // OfPods returns what pods get in every mode: the cluster file's debug level and P2P level, if they are not empty.
 func OfPods(debug, p2pLevel string) map[string]string {
-	env := map[string]string{"NCCL_DEBUG": debug, P2PLevel: p2pLevel}
+	return withValues(map[string]string{"NCCL_DEBUG": debug, P2PLevel: p2pLevel})
+}
+
+func withValues(env map[string]string) map[string]string {
 	maps.DeleteFunc(env, func(_, value string) bool { return value == "" })
 	return env
 }
@@ -34,14 +37,7 @@ func UnsetP2P(level string, gpus int, nvLink bool) bool { return level == "NVL" 
 // SocketsOnly returns the variables with which ranks use TCP sockets only. interfaces is a value of
 // NCCL_SOCKET_IFNAME; if it is empty, NCCL chooses.
 func SocketsOnly(interfaces string) map[string]string {
-	env := map[string]string{"NCCL_IB_DISABLE": "1"}
-	if interfaces != "" {
-		env["NCCL_SOCKET_IFNAME"] = interfaces
-	}
-	if gloo := glooInterface(interfaces); gloo != "" {
-		env[GlooInterface] = gloo
-	}
-	return env
+	return withValues(map[string]string{"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": interfaces, GlooInterface: glooInterface(interfaces)})
 }
 
 // glooInterface is the interface for gloo if NCCL's setting names one. gloo takes one whole name, NCCL a list of

@@ -15,40 +15,30 @@ var verbsCall = regexp.MustCompile(`Call to ((?:ibv|mlx5dv)_\w+) failed(?: with 
 
 // nameOfVerbs recognizes failed calls to libibverbs by the call and the C library's words for its error.
 func nameOfVerbs(text string, warning bool) fail.Reason {
-	if !warning || !strings.Contains(text, "Call to ") {
-		return ""
-	}
 	m := verbsCall.FindStringSubmatch(text)
-	if m == nil {
+	if !warning || m == nil {
 		return ""
 	}
-	call, failure := m[1], m[2]
-	registers := strings.Contains(call, "_reg_")
-	switch {
+	switch call, failure := m[1], m[2]; {
 	// The kernel counts locked pages against the limit (linux:drivers/infiniband/core/umem.c);
 	// mlx5 locks a queue's memory in the same way.
 	case failure == "Cannot allocate memory":
 		return MemoryLockLimit
-	case registers:
+	case strings.Contains(call, "_reg_"):
 		return GPUMemoryRefused
 	case call == "ibv_query_gid":
 		return GIDUnusable
-	case call == "ibv_modify_qp":
-		return nameOfModify(failure)
 	case call == "ibv_open_device", call == "ibv_get_device_list":
 		return DeviceUnavailable
-	}
-	return VerbsFailed
-}
-
-// nameOfModify is why two ports' queues cannot be connected. For RoCE the kernel looks up the
-// route and the neighbour of the peer's address then (linux:drivers/infiniband/core/addr.c).
-func nameOfModify(failure string) fail.Reason {
-	switch failure {
-	case "Connection timed out", "Network is unreachable", "No route to host", "Host is unreachable":
-		return RailUnreachable
-	case "Invalid argument", "No data available", "No such device", "Cannot assign requested address":
-		return GIDUnusable
+	case call == "ibv_modify_qp":
+		// It connects two ports' queues. For RoCE the kernel looks up the route and the neighbour of the peer's address then
+		// (linux:drivers/infiniband/core/addr.c).
+		switch failure {
+		case "Connection timed out", "Network is unreachable", "No route to host", "Host is unreachable":
+			return RailUnreachable
+		case "Invalid argument", "No data available", "No such device", "Cannot assign requested address":
+			return GIDUnusable
+		}
 	}
 	return VerbsFailed
 }
@@ -70,11 +60,8 @@ var statusNames = map[int]fail.Reason{
 
 // nameOfCompletion recognizes transfers that failed by their completion status.
 func nameOfCompletion(text string, warning bool) fail.Reason {
-	if !warning {
-		return ""
-	}
 	m := completion.FindStringSubmatch(text)
-	if m == nil {
+	if !warning || m == nil {
 		return ""
 	}
 	name, known := statusNames[number(m[1])]
@@ -90,8 +77,7 @@ func nameOfCompletion(text string, warning bool) fail.Reason {
 // gids are both ends' addresses, "localGid ::ffff:10.0.103.7 remoteGids::ffff:10.0.104.9": NCCL leaves out the space.
 var gids = regexp.MustCompile(`localGid ([0-9a-f:.]+) remoteGids? ?([0-9a-f:.]+)`)
 
-// crossesSubnets is true if both ends have IPv4 addresses of different /24 networks: the rails
-// of the clusters here are a /24 each.
+// crossesSubnets is true if both ends have IPv4 addresses of different /24 networks, as rails mostly are.
 func crossesSubnets(text string) bool {
 	m := gids.FindStringSubmatch(text)
 	if m == nil {

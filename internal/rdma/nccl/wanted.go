@@ -19,54 +19,49 @@ type Wanted struct {
 	Devices map[string][]string
 }
 
-// Against finds what differs from the expectation. A rank with an unknown transport is no
-// finding: there may be no channel yet.
+// Against finds what differs from the expectation. A rank with an unknown transport is no finding: there may be no channel yet.
 func (s Summary) Against(wanted Wanted) []Finding {
 	var result []Finding
 	for i := range s.Processes {
 		p := &s.Processes[i]
-		if p.Host == "" {
-			continue
+		found := func(name fail.Reason, evidence, device string, reasons ...string) {
+			finding := newFinding(name, evidence)
+			finding.Host, finding.PID, finding.Device = p.Host, p.PID, device
+			if device != "" {
+				finding.Next = strings.ReplaceAll(finding.Next, "DEVICE", device)
+			}
+			if len(reasons) > 0 {
+				finding.Cause += ": " + strings.Join(reasons, "; ")
+			}
+			result = append(result, finding)
 		}
-		result = append(result, p.transportAgainst(wanted.Transport)...)
+		p.transportAgainst(wanted.Transport, found)
 		if wanted.Environment != nil {
-			result = append(result, p.environmentAgainst(wanted.Environment)...)
+			p.environmentAgainst(wanted.Environment, found)
 		}
-		result = append(result, p.devicesAgainst(wanted.Devices[p.Host])...)
+		p.devicesAgainst(wanted.Devices[p.Host], found)
 	}
 	sortFindings(result)
 	return result
 }
 
-func (p *Process) about(name fail.Reason, evidence, device string) Finding {
-	finding := newFinding(name, evidence)
-	finding.Host, finding.PID, finding.Device = p.Host, p.PID, device
-	if device != "" {
-		finding.Next = strings.ReplaceAll(finding.Next, "DEVICE", device)
-	}
-	return finding
-}
+// finder takes a finding of a process, with its device if there is one, and reasons to add to its cause.
+type finder func(name fail.Reason, evidence, device string, reasons ...string)
 
-func (p *Process) transportAgainst(wanted Transport) []Finding {
+func (p *Process) transportAgainst(wanted Transport, found finder) {
 	if wanted != RDMAGPU && wanted != RDMAHost {
-		return nil
+		return
 	}
-	var result []Finding
 	transport := p.Transport()
 	if p.NoDevice && transport != RDMAGPU && transport != RDMAHost {
-		result = append(result, p.about(NoRDMADevice, "NET/IB : No device found."+p.settingShown("NCCL_IB_HCA"), ""))
+		found(NoRDMADevice, "NET/IB : No device found."+p.settingShown("NCCL_IB_HCA"), "")
 	}
 	switch {
 	case transport == Sockets:
-		finding := p.about(SocketsInsteadOfRDMA, p.routeShown(Sockets), "")
-		finding.Cause += p.whySockets()
-		result = append(result, finding)
+		found(SocketsInsteadOfRDMA, p.routeShown(Sockets), "", p.whySockets()...)
 	case transport == RDMAHost && wanted == RDMAGPU:
-		finding := p.about(HostMemoryInsteadOfGPU, p.routeShown(RDMAHost), "")
-		finding.Cause += p.whyHostMemory()
-		result = append(result, finding)
+		found(HostMemoryInsteadOfGPU, p.routeShown(RDMAHost), "", p.whyHostMemory()...)
 	}
-	return result
 }
 
 // routeShown is the evidence for a transport: how many channels have it, else the choice of the network.
@@ -81,9 +76,8 @@ func (p *Process) routeShown(transport Transport) string {
 	return "Using network " + p.Network
 }
 
-// whySockets is what the log shows of why there is no RDMA, to go behind a cause.
-func (p *Process) whySockets() string {
-	var reasons []string
+// whySockets is what the log shows of why there is no RDMA.
+func (p *Process) whySockets() (reasons []string) {
 	if value := p.Environment["NCCL_IB_DISABLE"]; value != "" && value != "0" {
 		reasons = append(reasons, "NCCL_IB_DISABLE="+value+" is set")
 	}
@@ -96,12 +90,12 @@ func (p *Process) whySockets() string {
 	if p.NoDevice {
 		reasons = append(reasons, "it found no RDMA device"+p.settingShown("NCCL_IB_HCA"))
 	}
-	return because(reasons)
+	return reasons
 }
 
-// whyHostMemory is what the log shows of why GPUDirect is off, to go behind a cause.
-func (p *Process) whyHostMemory() string {
-	var reasons, off []string
+// whyHostMemory is what the log shows of why GPUDirect is off.
+func (p *Process) whyHostMemory() (reasons []string) {
+	var off []string
 	for _, device := range p.Devices {
 		if device.GPUDirect == No {
 			off = append(off, device.Name)
@@ -118,57 +112,41 @@ func (p *Process) whyHostMemory() string {
 	if p.Environment["NCCL_DMABUF_ENABLE"] == "0" {
 		reasons = append(reasons, "NCCL_DMABUF_ENABLE=0 is set")
 	}
-	return because(reasons)
-}
-
-func because(reasons []string) string {
-	if len(reasons) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(reasons, "; ")
+	return reasons
 }
 
 func (p *Process) settingShown(name string) string {
-	value, set := p.Environment[name]
-	if !set {
-		return ""
+	if value, set := p.Environment[name]; set {
+		return fmt.Sprintf(" (%s=%s)", name, value)
 	}
-	return fmt.Sprintf(" (%s=%s)", name, value)
+	return ""
 }
 
-// environmentAgainst compares the variables that NCCL shows. It shows a variable only if
-// it is set and read, so a missing one proves nothing. Users may change how much NCCL prints.
-func (p *Process) environmentAgainst(given map[string]string) []Finding {
-	var result []Finding
+// environmentAgainst compares the variables that NCCL shows, which are those that are set and read. Users may change how much it prints.
+func (p *Process) environmentAgainst(given map[string]string, found finder) {
 	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
 		value := p.Environment[name]
 		want, known := given[name]
-		switch {
-		case strings.HasPrefix(name, "NCCL_DEBUG"), known && want == value:
-		case known:
-			result = append(result, p.about(SettingChanged, fmt.Sprintf("%s is %s, and %s was given", name, value, want), ""))
-		default:
-			result = append(result, p.about(SettingChanged, fmt.Sprintf("%s is %s, and was not given", name, value), ""))
+		if strings.HasPrefix(name, "NCCL_DEBUG") || known && want == value {
+			continue
 		}
+		what := "was not given"
+		if known {
+			what = want + " was given"
+		}
+		found(SettingChanged, fmt.Sprintf("%s is %s, and %s", name, value, what), "")
 	}
-	return result
 }
 
 // devicesAgainst finds devices that NCCL does not list. Before NCCL prints its list it finds nothing.
-func (p *Process) devicesAgainst(wanted []string) []Finding {
-	if len(p.Devices) == 0 {
-		return nil
-	}
+func (p *Process) devicesAgainst(wanted []string, found finder) {
 	var listed []string
 	for _, device := range p.Devices {
 		listed = append(listed, strings.Split(device.Name, "+")...)
 	}
-	var result []Finding
 	for _, name := range wanted {
-		if !slices.Contains(listed, name) {
-			evidence := "NET/IB : Using " + strings.Join(listed, " ") + p.settingShown("NCCL_IB_HCA")
-			result = append(result, p.about(DeviceNotUsed, evidence, name))
+		if len(listed) > 0 && !slices.Contains(listed, name) {
+			found(DeviceNotUsed, "NET/IB : Using "+strings.Join(listed, " ")+p.settingShown("NCCL_IB_HCA"), name)
 		}
 	}
-	return result
 }

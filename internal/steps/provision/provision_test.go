@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -555,22 +554,5 @@ func TestRunsBeforeTheStatefulSetSaysSo(t *testing.T) {
 		if err := client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), pod, pod.Namespace); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-// The registry of an image that needs a pull secret is not asked without it.
-func TestImageSizeOfPrivateImages(t *testing.T) {
-	var asked atomic.Int64
-	registry := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
-	defer registry.Close()
-	p := &provisioner{}
-	p.request.Image = strings.TrimPrefix(registry.URL, "http://") + "/training:1"
-	if size := p.imageSize(t.Context()); size > 0 || asked.Load() == 0 {
-		t.Errorf("a public image: %d bytes after %d requests, want some", size, asked.Load())
-	}
-	asked.Store(0)
-	p.request.Cluster.Image.PullSecret = "keys"
-	if size := p.imageSize(t.Context()); size > 0 || asked.Load() != 0 {
-		t.Errorf("a private image: %d bytes after %d requests, want none", size, asked.Load())
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -58,7 +57,6 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 			func([]*corev1.Event) (bool, error) { poke(); return false, nil })
 	}()
 	report := &reporter{p: p, set: set}
-	go func() { report.size.Store(int64(p.imageSize(watching))) }()
 	// A cause counts for longer if nothing changes, too.
 	again := time.NewTicker(repeatEvery)
 	defer again.Stop()
@@ -82,14 +80,6 @@ func (p *provisioner) waitReady(ctx context.Context, credentials agent.Credentia
 			return nil, err
 		}
 	}
-}
-
-// imageSize asks the registry that the nodes pull from, unless they need a secret, which this step may not read. It is 0 if unknown.
-func (p *provisioner) imageSize(ctx context.Context) (compressed agent.Bytes) {
-	if p.request.Cluster.Image.PullSecret == "" {
-		compressed, _ = diagnose.ImageSize(ctx, p.request.Image)
-	}
-	return compressed
 }
 
 // notReady is the error after the waiting ended: it names the cause if there is one.
@@ -120,17 +110,12 @@ type reporter struct {
 	set  *appsv1.StatefulSet
 	last []string
 	at   time.Time
-	// size is that of the image in bytes, 0 if unknown.
-	size atomic.Int64
 }
 
 func (r *reporter) look(ctx context.Context) error {
 	snapshot, err := diagnose.Collect(ctx, r.p.clients.Kube, r.p.request.Namespace, r.p.request.Name)
 	if err != nil {
 		return err
-	}
-	if size := agent.Bytes(r.size.Load()); size > 0 {
-		snapshot.ImageSizes = map[string]agent.Bytes{r.p.request.Image: size}
 	}
 	now := r.p.now()
 	findings := diagnose.Explain(snapshot, now)

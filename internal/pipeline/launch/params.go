@@ -44,7 +44,11 @@ func mistakes(pipeline *v1.Pipeline, values map[string][]string) (problems []err
 	for _, spec := range pipeline.Spec.Params {
 		names[spec.Name] = true
 		texts, given := values[spec.Name]
-		problems = append(problems, check(spec, texts)...)
+		for _, text := range texts {
+			if err := Check(spec, text); err != nil {
+				problems = append(problems, fmt.Errorf("param %s: %w", spec.Name, err))
+			}
+		}
 		switch {
 		case !given && spec.Default == nil:
 			problems = append(problems, fmt.Errorf("param %s is missing: want %s", spec.Name, description(spec)))

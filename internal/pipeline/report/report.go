@@ -6,7 +6,7 @@ package report
 
 import (
 	"cmp"
-	"embed"
+	_ "embed"
 	"fmt"
 	"html/template"
 	"io"
@@ -20,8 +20,13 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
 
-//go:embed page.html style.css
-var files embed.FS
+//go:embed style.css
+var style string
+
+//go:embed page.html
+var pageText string
+
+var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
 // page is the data of the template. A part without content has a sentence with the reason.
 type page struct {
@@ -57,16 +62,8 @@ func Write(w io.Writer, r receipt.Receipt) error {
 	if err != nil {
 		return err
 	}
-	style, err := files.ReadFile("style.css")
-	if err != nil {
-		return fmt.Errorf("reading the report's style: %w", err)
-	}
-	parsed, err := template.New("page.html").ParseFS(files, "page.html")
-	if err != nil {
-		return fmt.Errorf("reading the report's template: %w", err)
-	}
-	p := page{
-		Style:    template.CSS(string(style) + chart.CSS), // both are constants of this program
+	return pageTemplate.Execute(w, page{
+		Style:    template.CSS(style + chart.CSS), // both are constants of this program
 		Run:      cut(cmp.Or(r.Run, r.Environment), mostLine),
 		From:     cut(r.Namespace+"/"+r.Run, mostLine),
 		Reason:   cut(r.Reason, mostLine),
@@ -79,8 +76,7 @@ func Write(w io.Writer, r receipt.Receipt) error {
 		Nodes:    nodesOf(r),
 		Settings: settings(r),
 		Remains:  remains(r),
-	}
-	return parsed.Execute(w, p)
+	})
 }
 
 func badgeOf(r receipt.Receipt) badge {

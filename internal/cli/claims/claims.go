@@ -37,23 +37,15 @@ type claim struct {
 	uid types.UID
 }
 
-// list implements step.Lister.
 type list []claim
 
-// Names are the names of the claims.
-func (l list) Names() []string {
-	names := make([]string, len(l))
-	for i, c := range l {
-		names[i] = c.Name
+// Names returns the names of the claims for completion, which cannot report an error.
+func Names(ctx context.Context, clients *kube.Clients) (names []string) {
+	all, _ := read(ctx, clients)
+	for _, c := range all {
+		names = append(names, c.Name)
 	}
 	return names
-}
-
-func (l list) named(name string) (claim, bool) {
-	if i := slices.IndexFunc(l, func(c claim) bool { return c.Name == name }); i >= 0 {
-		return l[i], true
-	}
-	return claim{}, false
 }
 
 // read returns the claims of the namespace, those without any known use last.
@@ -121,11 +113,13 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 	var doomed list
 	var problems []error
 	for _, name := range names {
-		c, ok := all.named(name)
+		i := slices.IndexFunc(all, func(c claim) bool { return c.Name == name })
 		at := fmt.Sprintf("deleting claim %s/%s", clients.Namespace, name)
-		switch {
-		case !ok:
+		if i < 0 {
 			problems = append(problems, fail.Advise(fail.Becausef(fail.InvalidInput, "%s: it does not exist, or no environment and no run used it", at), "mlenv claims -n %s", clients.Namespace))
+			continue
+		}
+		switch c := all[i]; {
 		case len(c.Pods) > 0:
 			problems = append(problems, fail.Becausef(fail.EnvironmentBusy, "%s: it is mounted by %s", at, strings.Join(c.Pods, ", ")))
 		case slices.ContainsFunc(leases.Items, func(l coordinationv1.Lease) bool { return l.Name == c.Environment }):

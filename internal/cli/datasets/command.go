@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -58,8 +59,8 @@ Exit code 0: all files are on the claim; 1: a file is not; 2: wrong usage.`,
   mlenv data https://example.com/text8.zip --to=text8
   mlenv data --list=urls.txt`,
 		Args: func(_ *cobra.Command, args []string) error { return o.parse(args) },
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
+	cmd.RunE = envflags.Connected(&o.kube, o.run)
 	flags := cmd.Flags()
 	o.kube.AddTo(flags)
 	flags.StringVar(&o.environment, "name", objects.DefaultName, "name of the environment that uses the claim")
@@ -157,12 +158,8 @@ func downloadOf(text string, more ...string) (one agent.Download, err error) {
 	return one, nil
 }
 
-func (o *options) run(cmd *cobra.Command) error {
+func (o *options) run(cmd *cobra.Command, clients *kube.Clients, _ []string) (err error) {
 	ctx := cmd.Context()
-	clients, err := o.kube.Connect()
-	if err != nil {
-		return err
-	}
 	// Find mistakes in a folder before there is a pod.
 	manifests := make([]tree.Manifest, len(o.local))
 	for i, local := range o.local {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -48,6 +49,17 @@ func (f *Flags) AddTo(flags *pflag.FlagSet, use string) {
 	}
 	flags.Lookup(NameFlag).Usage = "name of the environment (without it: the only one that you hold, else the default)"
 	flags.StringVar(&f.ClusterFile, "cluster-file", "", use)
+}
+
+// Connected is the RunE of a command that works with the cluster of its flags.
+func Connected(flags *kube.Flags, run func(cmd *cobra.Command, clients *kube.Clients, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		clients, err := flags.Connect()
+		if err != nil {
+			return err
+		}
+		return run(cmd, clients, args)
+	}
 }
 
 // ParseName takes the name of an environment from the only argument, which means the same as --name.

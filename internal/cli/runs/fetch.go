@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,22 +43,14 @@ Exit code 0: all files are here; 1: some are not; 2: wrong usage, or no such run
 		Example: `  mlenv fetch train-multi-node-x7k2p
   mlenv fetch train-multi-node-x7k2p logs
   mlenv fetch train-multi-node-x7k2p checkpoints/mine --to=./mine`,
-		Args:              step.Arguments(1, -1, "a run, and the paths to copy"),
-		ValidArgsFunction: completeRun(&flags),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, r, err := named(cmd.Context(), flags, args[:1])
+		Args: step.Arguments(1, -1, "a run, and the paths to copy"),
+		RunE: onRun(&flags, func(cmd *cobra.Command, clients *kube.Clients, r entry, given []string) error {
+			paths, err := r.paths(given)
 			if err != nil {
 				return err
 			}
-			paths, err := r.paths(args[1:])
-			if err != nil {
-				return err
-			}
-			if to == "" {
-				to = r.name
-			}
-			return r.fetch(cmd, clients, paths, len(args) > 1, to)
-		},
+			return r.fetch(cmd, clients, paths, len(given) > 0, cmp.Or(to, r.name))
+		}),
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&to, "to", "", "folder to copy to, created if it does not exist (default: the name of the run)")

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
@@ -78,15 +79,8 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 	flags.StringVarP(&o.file, "file", "f", "", "job file with params; arguments and flags replace what it has")
 	flags.BoolVarP(&o.detach, "detach", "d", false, "print the run's name and leave it running")
 	cmd.MarkFlagsMutuallyExclusive("like", "resume-from")
-	for _, name := range []string{"like", "resume-from"} {
-		if err := cmd.RegisterFlagCompletionFunc(name, func(cmd *cobra.Command, _ []string, text string) ([]string, cobra.ShellCompDirective) {
-			return completeRun(&o.kube)(cmd, nil, text)
-		}); err != nil {
-			panic(err) // the flag is added above
-		}
-	}
 	cmd.Args = o.parse
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd) }
+	cmd.RunE = envflags.Connected(&o.kube, o.start)
 	return cmd
 }
 
@@ -143,15 +137,7 @@ func (o *runOptions) readFile(problems *[]error) map[string][]string {
 	return values
 }
 
-func (o *runOptions) run(cmd *cobra.Command) error {
-	clients, err := o.kube.Connect()
-	if err != nil {
-		return err
-	}
-	return o.start(cmd, clients)
-}
-
-func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients) error {
+func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string) error {
 	ctx := cmd.Context()
 	values, err := o.withEarlier(ctx, clients)
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/watch"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
+	"github.com/ml-dev-env/ml-dev-env/internal/steps/syncrepo"
 )
 
 // find is the command of that name.
@@ -120,7 +121,7 @@ func TestUpCompletesTheRequest(t *testing.T) {
 // The session does its work again after a change and after Enter, one after the other.
 func TestSessionLoop(t *testing.T) {
 	var out bytes.Buffer
-	s := session{folder: folder{dir: "here"}, log: step.TextLog(&out)}
+	s := session{folder: folder{Folder: syncrepo.Folder{Dir: "here"}}, log: step.TextLog(&out)}
 	ctx, cancel := context.WithCancel(t.Context())
 	changes, keys := make(chan watch.Change), make(chan struct{})
 	began, ended := make(chan int), make(chan struct{})

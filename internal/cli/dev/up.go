@@ -23,7 +23,7 @@ import (
 )
 
 type up struct {
-	environment
+	envflags.Flags
 	// installed is the name of an installed cluster file.
 	installed string
 	options   provision.Options

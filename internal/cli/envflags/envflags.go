@@ -26,6 +26,9 @@ import (
 // NameFlag is the flag that names the environment.
 const NameFlag = "name"
 
+// OnlyNamespace describes --cluster-file of a command that needs no more of the file.
+const OnlyNamespace = "cluster file; its namespace is used without --namespace"
+
 // Flags name an environment and its cluster.
 type Flags struct {
 	Kube        kube.Flags

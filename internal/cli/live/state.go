@@ -12,11 +12,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // State is that of an environment.
@@ -76,6 +80,7 @@ type Node struct {
 }
 
 type source struct {
+	clients     *kube.Clients
 	environment string
 	nodes       nodes.Set
 	jobs        map[string]*training
@@ -89,12 +94,16 @@ type training struct {
 	last    map[string]any
 }
 
-func openSource(ctx context.Context, clients *kube.Clients, environment string) (*source, error) {
-	set, err := nodes.Connect(ctx, clients, environment, "")
+func openSource(cmd *cobra.Command, env *envflags.Flags) (*source, error) {
+	clients, err := env.Connect(cmd.Context(), step.TextLog(cmd.ErrOrStderr()))
 	if err != nil {
 		return nil, err
 	}
-	return &source{environment: environment, nodes: set, jobs: map[string]*training{}}, nil
+	set, err := nodes.Connect(cmd.Context(), clients, env.Environment, "")
+	if err != nil {
+		return nil, err
+	}
+	return &source{clients: clients, environment: env.Environment, nodes: set, jobs: map[string]*training{}}, nil
 }
 
 // askNodes bounds the questions to the nodes.
@@ -137,12 +146,12 @@ func (s *source) ask(ctx context.Context) (State, error) {
 
 // current is ask for a source that is asked for a long time: if no node answers, the error is the reason why the environment
 // is gone, or nil if it exists.
-func (s *source) current(ctx context.Context, clients *kube.Clients) (State, error) {
+func (s *source) current(ctx context.Context) (State, error) {
 	state, err := s.ask(ctx)
 	if err == nil || ctx.Err() != nil {
 		return state, ctx.Err()
 	}
-	set, gone := nodes.Connect(ctx, clients, s.environment, "")
+	set, gone := nodes.Connect(ctx, s.clients, s.environment, "")
 	set.Close()
 	return state, gone
 }

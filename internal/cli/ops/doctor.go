@@ -57,7 +57,7 @@ Exit code 0: nothing is broken; 1: something is; 2: wrong usage.`,
 		},
 	}
 	flags := cmd.Flags()
-	env.AddTo(flags, "cluster file; its namespace is used without --namespace")
+	env.AddTo(flags, envflags.OnlyNamespace)
 	output.AddTo(flags, step.Text, step.JSON, step.YAML)
 	flags.DurationVar(&quietAfter, "quiet-after", 3*time.Minute, "how long a training may print nothing before that is a finding")
 	return cmd

@@ -7,11 +7,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -55,20 +57,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			clients, err := flags.Connect()
-			if err != nil {
-				return err
-			}
-			objects, err := dynamic.NewForConfig(clients.Config)
+		RunE: envflags.Connected(&flags, func(cmd *cobra.Command, connected *kube.Clients, args []string) error {
+			objects, err := dynamic.NewForConfig(connected.Config)
 			if err != nil {
 				return fmt.Errorf("creating a client: %w", err)
 			}
-			request := Request{Namespace: clients.Namespace, ServiceAccount: account}
-			if len(args) > 0 {
-				request.Name = args[0]
-			}
-			facts, err := Look(cmd.Context(), Clients{Kube: clients.Kube, Objects: objects, Host: clients.Config.Host}, request)
+			facts, err := look(cmd.Context(), clients{connected, objects}, strings.Join(args, ""), account)
 			if err != nil {
 				return err
 			}
@@ -86,7 +80,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 			}
 			report(cmd.OutOrStdout(), path, draft)
 			return nil
-		},
+		}),
 	}
 	flags.AddNamespace(cmd.Flags(), "namespace of the file (default: the kubeconfig's)")
 	cmd.Flags().StringVar(&file, "file", "", "file to write; - prints it (default: clusters/NAME.yaml or NAME.yaml)")

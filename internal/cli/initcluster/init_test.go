@@ -21,9 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	kubefake "k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
+	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/rdma/attachment"
 	"github.com/ml-dev-env/ml-dev-env/test/golden"
 )
@@ -40,7 +42,7 @@ type world struct {
 	plain     bool
 }
 
-func (w *world) clients(t *testing.T) Clients {
+func (w *world) clients(t *testing.T, namespace string) clients {
 	t.Helper()
 	client := kubefake.NewClientset(w.objects...)
 	groups := []string{openshift, infrastructures.Group, policies.Group, attachment.Resource().Group}
@@ -75,7 +77,7 @@ func (w *world) clients(t *testing.T) Clients {
 		}
 	}
 	others.PrependReactor("*", "*", forbid)
-	return Clients{Kube: client, Objects: others, Host: w.host}
+	return clients{&kube.Clients{Kube: client, Config: &rest.Config{Host: w.host}, Namespace: namespace}, others}
 }
 
 func (w *world) add(where schema.GroupVersionResource, kind, namespace, name string, fields map[string]any) {
@@ -193,19 +195,19 @@ func TestGolden(t *testing.T) {
 	unprivileged := cairo()
 	unprivileged.uses = []string{"restricted-v2"}
 	for name, test := range map[string]struct {
-		world *world
-		asked Request
+		world           *world
+		name, namespace string
 	}{
-		"barcelona":         {barcelona(), Request{ServiceAccount: "ml-dev-sa", Name: "barcelona", Namespace: "nccl-test"}},
-		"barcelona-narrow":  {narrow, Request{ServiceAccount: "ml-dev-sa", Namespace: "nccl-test"}},
-		"one-range":         {shared, Request{ServiceAccount: "ml-dev-sa", Name: "barcelona", Namespace: "nccl-test"}},
-		"cairo":             {cairo(), Request{ServiceAccount: "ml-dev-sa", Namespace: "nccl-test"}},
-		"cairo-restricted":  {unprivileged, Request{ServiceAccount: "ml-dev-sa", Namespace: "nccl-test"}},
-		"plain-kubernetes":  {elsewhere, Request{ServiceAccount: "ml-dev-sa", Namespace: "default"}},
-		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, Request{ServiceAccount: "ml-dev-sa", Namespace: "team"}},
+		"barcelona":         {barcelona(), "barcelona", "nccl-test"},
+		"barcelona-narrow":  {narrow, "", "nccl-test"},
+		"one-range":         {shared, "barcelona", "nccl-test"},
+		"cairo":             {cairo(), "", "nccl-test"},
+		"cairo-restricted":  {unprivileged, "", "nccl-test"},
+		"plain-kubernetes":  {elsewhere, "", "default"},
+		"nothing-but-an-ip": {&world{host: "https://10.1.2.3:8443", plain: true}, "", "team"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			facts, err := Look(t.Context(), test.world.clients(t), test.asked)
+			facts, err := look(t.Context(), test.world.clients(t, test.namespace), test.name, "ml-dev-sa")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -236,7 +238,7 @@ func TestAgreesWithShippedFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		facts, err := Look(t.Context(), w.clients(t), Request{ServiceAccount: "ml-dev-sa", Name: name, Namespace: want.Cluster.Namespace})
+		facts, err := look(t.Context(), w.clients(t, want.Cluster.Namespace), name, "ml-dev-sa")
 		if err != nil {
 			t.Fatal(err)
 		}

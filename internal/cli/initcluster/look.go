@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/admin"
@@ -38,26 +37,16 @@ var (
 	proxies         = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "proxies"}
 )
 
-// Clients are the clients of the cluster.
-type Clients struct {
-	Kube    kubernetes.Interface
-	Objects dynamic.Interface
-	// Host is the API server in the kubeconfig.
-	Host string
-}
-
-// Request is what the caller gives.
-type Request struct {
-	// Name of the cluster, "" for a guess.
-	Name      string
-	Namespace string
-	// ServiceAccount is the account of the environment's pods.
-	ServiceAccount string
+// clients are the clients of the cluster.
+type clients struct {
+	*kube.Clients
+	objects dynamic.Interface
 }
 
 // Facts are what could be read.
 type Facts struct {
-	Request
+	// Name of the cluster, "" for a guess. ServiceAccount is the account of the environment's pods.
+	Name, Namespace, ServiceAccount string
 	// API is the API server's host; APIGuess is why it may be wrong.
 	API, APIGuess string
 	// Nodes are those with GPUs.
@@ -92,10 +81,10 @@ const (
 	constraintsSubject = "security context constraints"
 )
 
-// Look reads what the user may read; the rest is Unknown. It fails if the API server cannot be reached, or does not know
+// look reads what the user may read; the rest is Unknown. It fails if the API server cannot be reached, or does not know
 // the user.
-func Look(ctx context.Context, c Clients, request Request) (Facts, error) {
-	f := Facts{Request: request, Unknown: map[string]error{}, RDMA: map[string]bool{}}
+func look(ctx context.Context, c clients, name, serviceAccount string) (Facts, error) {
+	f := Facts{Name: name, Namespace: c.Namespace, ServiceAccount: serviceAccount, Unknown: map[string]error{}, RDMA: map[string]bool{}}
 	groups, err := c.Kube.Discovery().ServerGroups()
 	if err != nil {
 		return f, kube.Problem(fmt.Errorf("asking the API server for its groups: %w", err))
@@ -115,7 +104,7 @@ func Look(ctx context.Context, c Clients, request Request) (Facts, error) {
 		f.readAttachments(ctx, c)
 	}
 	if has[policies.Group] {
-		list, err := c.Objects.Resource(policies).List(ctx, metav1.ListOptions{})
+		list, err := c.objects.Resource(policies).List(ctx, metav1.ListOptions{})
 		if f.read(policiesSubject, err) {
 			for i := range list.Items {
 				name, _, _ := unstructured.NestedString(list.Items[i].Object, "spec", "resourceName")
@@ -140,10 +129,10 @@ func (f *Facts) read(subject string, err error) bool {
 }
 
 // address sets the API server's own name on OpenShift, and else the kubeconfig's.
-func (f *Facts) address(ctx context.Context, c Clients, onOpenShift bool) {
-	host := c.Host
+func (f *Facts) address(ctx context.Context, c clients, onOpenShift bool) {
+	host := c.Config.Host
 	if onOpenShift {
-		infrastructure, err := c.Objects.Resource(infrastructures).Get(ctx, "cluster", metav1.GetOptions{})
+		infrastructure, err := c.objects.Resource(infrastructures).Get(ctx, "cluster", metav1.GetOptions{})
 		if err == nil {
 			if own, _, _ := unstructured.NestedString(infrastructure.Object, "status", "apiServerURL"); own != "" {
 				host = own
@@ -176,8 +165,8 @@ func hostOf(address string) string {
 	return u.Host
 }
 
-func (f *Facts) readProxy(ctx context.Context, c Clients) {
-	object, err := c.Objects.Resource(proxies).Get(ctx, "cluster", metav1.GetOptions{})
+func (f *Facts) readProxy(ctx context.Context, c clients) {
+	object, err := c.objects.Resource(proxies).Get(ctx, "cluster", metav1.GetOptions{})
 	if err != nil {
 		return
 	}
@@ -193,7 +182,7 @@ func (f *Facts) readProxy(ctx context.Context, c Clients) {
 	}
 }
 
-func (f *Facts) readNodes(ctx context.Context, c Clients) {
+func (f *Facts) readNodes(ctx context.Context, c clients) {
 	list, err := c.Kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if !f.read(nodesSubject, err) {
 		return
@@ -222,10 +211,10 @@ func (f *Facts) readNodes(ctx context.Context, c Clients) {
 
 // readAttachments reads the attachments that pods can use: those of namespace default, which Multus shares with all, and
 // of their own namespace.
-func (f *Facts) readAttachments(ctx context.Context, c Clients) {
+func (f *Facts) readAttachments(ctx context.Context, c clients) {
 	namespaces := []string{"default", f.Namespace}
 	for _, namespace := range slices.Compact(namespaces) {
-		list, err := c.Objects.Resource(attachment.Resource()).Namespace(namespace).List(ctx, metav1.ListOptions{})
+		list, err := c.objects.Resource(attachment.Resource()).Namespace(namespace).List(ctx, metav1.ListOptions{})
 		if !f.read(attachmentsSubject, err) {
 			continue
 		}
@@ -238,10 +227,10 @@ func (f *Facts) readAttachments(ctx context.Context, c Clients) {
 
 // readConstraints asks for each constraint whether the pods' service account may use it. If the user may not list them, it
 // asks for the well-known names.
-func (f *Facts) readConstraints(ctx context.Context, c Clients) {
+func (f *Facts) readConstraints(ctx context.Context, c clients) {
 	candidates := []constraint{{name: admin.OwnSCC, ipcLock: true}, {name: "privileged", ipcLock: true, privileged: true}}
 	users := map[string][]string{}
-	list, err := c.Objects.Resource(constraints).List(ctx, metav1.ListOptions{})
+	list, err := c.objects.Resource(constraints).List(ctx, metav1.ListOptions{})
 	if err == nil {
 		candidates = nil
 		for i := range list.Items {

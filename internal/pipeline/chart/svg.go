@@ -20,7 +20,7 @@ const (
 	letter = 7.4
 	// styles is the number of different series.
 	styles = 8
-	// mostMarks is the number of points above which a series has no marks.
+	// mostMarks is the number of points above which only those without neighbors are marked.
 	mostMarks = 48
 )
 
@@ -141,7 +141,7 @@ func (on canvas) series(style int, s Series) {
 		}
 		class := "mark"
 		alone := !drawn(i-1) && !drawn(i+1)
-		if !alone && (!s.Marked || count > mostMarks) {
+		if !alone && count > mostMarks {
 			class = "hover"
 		}
 		label := p.Label

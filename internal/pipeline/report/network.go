@@ -108,7 +108,7 @@ func rangeOf(f *fabric.Report, operation fabric.Operation) string {
 func bandwidthChart(f *fabric.Report) chart.Chart {
 	c := chart.Chart{Title: "Bus bandwidth by size", X: chart.Axis{Label: "size", Log: true, Ticks: sizes(f)}, Y: chart.Axis{Label: "bus bandwidth in GB/s", FromZero: true}}
 	for _, operation := range []fabric.Operation{fabric.AllReduce, fabric.AllGather, fabric.ReduceScatter, fabric.Broadcast} {
-		s := chart.Series{Name: string(operation), Marked: true}
+		s := chart.Series{Name: string(operation)}
 		for _, m := range f.Measurements {
 			if m.Operation == operation && m.Scope == fabric.World {
 				s.Points = append(s.Points, chart.Point{X: float64(m.Bytes), Y: gbps(m.Bandwidth()), Label: humanize.Bytes(int64(m.Bytes)) + ": " + m.Bandwidth().String()})

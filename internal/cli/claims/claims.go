@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
@@ -90,9 +91,7 @@ func claimOf(object *corev1.PersistentVolumeClaim, receipts []receipt.Receipt) (
 // mounting are the pods that mount a claim. One that has ended does not keep it.
 func mounting(pods []corev1.Pod, claim string) (names []string) {
 	for _, pod := range pods {
-		if !kube.HasEnded(&pod) && slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
-		}) {
+		if !kube.HasEnded(&pod) && fetch.Mounts(&pod, claim) {
 			names = append(names, pod.Name)
 		}
 	}
@@ -129,10 +128,4 @@ func free(ctx context.Context, clients *kube.Clients, names []string) (list, err
 		}
 	}
 	return doomed, errors.Join(problems...)
-}
-
-// remove deletes a claim, but not another one that has got its name.
-func remove(ctx context.Context, clients *kube.Clients, c claim) error {
-	err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}})
-	return kube.Deleted("claim "+clients.Namespace+"/"+c.Name, err)
 }

@@ -2,7 +2,6 @@ package claims
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
@@ -105,17 +105,15 @@ func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string,
 	if err != nil {
 		return step.Usage(err)
 	}
-	return doomed.delete(ctx, clients, cmd.OutOrStdout())
-}
-
-func (l list) delete(ctx context.Context, clients *kube.Clients, out io.Writer) error {
 	var problems []error
-	for _, c := range l {
-		if err := remove(ctx, clients, c); err != nil {
+	for _, c := range doomed {
+		// The UID protects another claim that has got the name.
+		err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}})
+		if err := kube.Deleted("claim "+clients.Namespace+"/"+c.Name, err); err != nil {
 			problems = append(problems, err)
 			continue
 		}
-		fmt.Fprintf(out, "Claim %s/%s is deleted.\n", clients.Namespace, c.Name)
+		fmt.Fprintf(cmd.OutOrStdout(), "Claim %s/%s is deleted.\n", clients.Namespace, c.Name)
 	}
 	return errors.Join(problems...)
 }

@@ -142,10 +142,7 @@ func podOf(claim Claim, image string) *corev1.Pod {
 // placeNear puts the pod on the node of a pod that mounts the claim: no other node can mount a ReadWriteOnce claim.
 func placeNear(pod *corev1.Pod, claim string, others []corev1.Pod) {
 	for _, other := range others {
-		mounts := slices.ContainsFunc(other.Spec.Volumes, func(v corev1.Volume) bool {
-			return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == claim
-		})
-		if !mounts || other.Spec.NodeName == "" || other.Status.Phase != corev1.PodRunning {
+		if !Mounts(&other, claim) || other.Spec.NodeName == "" || other.Status.Phase != corev1.PodRunning {
 			continue
 		}
 		pod.Spec.Tolerations = other.Spec.Tolerations

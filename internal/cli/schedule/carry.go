@@ -52,12 +52,8 @@ func Carry(ctx context.Context, client dynamic.Interface, namespace, image strin
 
 // untyped returns the Objects as install applies them.
 func (s Schedule) untyped(namespace, image string) ([]*unstructured.Unstructured, error) {
-	typed, err := s.Objects(namespace, image)
-	if err != nil {
-		return nil, err
-	}
 	var objects []*unstructured.Unstructured
-	for _, each := range typed {
+	for _, each := range s.Objects(namespace, image) {
 		object, err := install.Untyped(each)
 		if err != nil {
 			return nil, err

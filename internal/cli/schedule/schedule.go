@@ -104,11 +104,8 @@ func (s Schedule) runName(scheduled time.Time) string {
 
 // Objects are the CronJob, and an account that can start and follow runs and read their receipts. image is that of the
 // steps.
-func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
-	spec, err := json.Marshal(s)
-	if err != nil {
-		return nil, fmt.Errorf("encoding schedule %s: %w", s.Name, err)
-	}
+func (s Schedule) Objects(namespace, image string) []runtime.Object {
+	spec, _ := json.Marshal(s) // text and finite numbers can be written
 	labels := install.Labels(part)
 	labels[run.ScheduleLabel] = s.Name
 	job := cronjob.Job{
@@ -128,7 +125,7 @@ func (s Schedule) Objects(namespace, image string) ([]runtime.Object, error) {
 		Action:      batchv1.PodFailurePolicyActionFailJob,
 		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{ContainerName: new(cronjob.Container), Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{1, 2}},
 	}}}
-	return append(job.Account(rules(s.Name)...), made), nil
+	return append(job.Account(rules(s.Name)...), made)
 }
 
 func rules(name string) []rbacv1.PolicyRule {

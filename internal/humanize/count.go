@@ -50,7 +50,6 @@ func Nodes(nodes []int) string {
 		return "no node"
 	case 1:
 		return "node " + numbers[0]
-	default:
-		return "nodes " + List(numbers, "and")
 	}
+	return "nodes " + List(numbers, "and")
 }

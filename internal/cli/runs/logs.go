@@ -75,8 +75,8 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
 		case o.rank >= 0:
 			out := cmd.OutOrStdout()
 			if terminal(out) {
-				plain := newPlainLog(out)
-				defer plain.split.Flush()
+				plain := plainLog(out)
+				defer plain.Flush()
 				out = plain
 			}
 			return o.rankLog(cmd.Context(), out, cmd.ErrOrStderr(), clients, r)

@@ -85,10 +85,10 @@ Exit code 0: the training succeeded, or was left running; 1: it failed; 2: wrong
 }
 
 func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
-	var problems []error
+	inFile, noFile := o.readFile()
 	var invalid error
-	inFile := o.readFile(&problems)
 	o.values, invalid = o.params.values(cmd)
+	problems := []error{noFile}
 	dash := cmd.ArgsLenAtDash()
 	if dash >= 0 {
 		args, o.values["script-args"] = args[:dash], args[dash:]
@@ -105,7 +105,7 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 			if flags.Changed(of.flag) {
 				problems = append(problems, fmt.Errorf("argument %q and --%s: want one of them", args[i], of.flag))
 			}
-		case !flags.Changed(of.flag) && inFile[of.flag] == nil && !earlier:
+		case !flags.Changed(of.flag) && inFile[of.flag] == nil && !earlier && noFile == nil:
 			problems = append(problems, fmt.Errorf("an argument is missing: want %s", of.what))
 		}
 	}
@@ -115,26 +115,24 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 	if dash >= 0 && flags.Changed("script-args") {
 		problems = append(problems, errors.New("arguments after -- and --script-args: want one of them"))
 	}
+	if err := errors.Join(append(problems, invalid)...); err != nil {
+		return err
+	}
 	maps.Copy(inFile, o.values)
 	o.values = inFile
-	return errors.Join(append(problems, invalid)...)
+	return nil
 }
 
 // readFile returns the params in the job file. Its resume-from counts unless a flag names an earlier run.
-func (o *runOptions) readFile(problems *[]error) map[string][]string {
+func (o *runOptions) readFile() (map[string][]string, error) {
 	if o.file == "" {
-		return map[string][]string{}
+		return map[string][]string{}, nil
 	}
 	values, resumeFrom, err := o.params.readJob(o.file)
-	if err != nil {
-		*problems = append(*problems, err)
-		// What the file lacks is not a second mistake.
-		return map[string][]string{"repo-url": {""}, "script": {""}}
-	}
 	if o.like == "" && o.resumeFrom == "" {
 		o.resumeFrom = resumeFrom
 	}
-	return values
+	return values, err
 }
 
 func (o *runOptions) start(cmd *cobra.Command, clients *kube.Clients, _ []string) error {

@@ -9,12 +9,14 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/claims"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/runs"
 	"github.com/ml-dev-env/ml-dev-env/internal/cluster/clusterfile"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 )
 
@@ -83,13 +85,12 @@ func asked(list func(context.Context, *kube.Clients) []string) cobra.CompletionF
 	}
 }
 
-func environments(ctx context.Context, clients *kube.Clients) (names []string) {
-	if found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel}); err == nil {
-		for _, lease := range found.Items {
-			names = append(names, lease.Name)
-		}
+func environments(ctx context.Context, clients *kube.Clients) []string {
+	found, err := clients.Kube.CoordinationV1().Leases(clients.Namespace).List(ctx, metav1.ListOptions{LabelSelector: objects.EnvironmentLabel})
+	if err != nil {
+		return nil
 	}
-	return names
+	return humanize.Each(found.Items, func(l coordinationv1.Lease) string { return l.Name })
 }
 
 func clusters(ctx context.Context, clients *kube.Clients) []string {

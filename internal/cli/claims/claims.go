@@ -18,6 +18,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
 )
@@ -41,12 +42,9 @@ type claim struct {
 type list []claim
 
 // Names returns the names of the claims for completion, which cannot report an error.
-func Names(ctx context.Context, clients *kube.Clients) (names []string) {
+func Names(ctx context.Context, clients *kube.Clients) []string {
 	all, _ := read(ctx, clients)
-	for _, c := range all {
-		names = append(names, c.Name)
-	}
-	return names
+	return humanize.Each(all, func(c claim) string { return c.Name })
 }
 
 // read returns the claims of the namespace, those without any known use last.

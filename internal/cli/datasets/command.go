@@ -24,6 +24,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/source/tree"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
 // progressEvery is how often the command prints how much it has sent.
@@ -73,9 +74,8 @@ Exit code 0: all files are on the claim; 1: a file is not; 2: wrong usage.`,
 func (o *options) parse(args []string) error {
 	var problems []error
 	o.to = strings.TrimPrefix(strings.TrimPrefix(path.Clean(o.to), "/datasets"), "/")
-	if o.to = cmp.Or(o.to, "."); !filepath.IsLocal(o.to) {
-		problems = append(problems, fmt.Errorf("--to %q: want a folder on the claim, as imagenet or /datasets/imagenet", o.to))
-	}
+	o.to = cmp.Or(o.to, ".")
+	problems = append(problems, step.Want(filepath.IsLocal(o.to), "--to %q: want a folder on the claim, as imagenet or /datasets/imagenet", o.to))
 	for _, arg := range args {
 		if !strings.Contains(arg, "://") {
 			if _, err := os.Stat(arg); err != nil {
@@ -100,9 +100,7 @@ func (o *options) parse(args []string) error {
 		problems = append(problems, err)
 		o.remote = append(o.remote, listed...)
 	}
-	if len(args) == 0 && o.list == "" {
-		problems = append(problems, errors.New("an argument is missing: want a folder, a file, a URL or --list"))
-	}
+	problems = append(problems, step.Want(len(args) > 0 || o.list != "", "an argument is missing: want a folder, a file, a URL or --list"))
 	names := map[string]string{}
 	for _, one := range o.remote {
 		if other, twice := names[one.Path]; twice && one.Path != "" {

@@ -38,7 +38,7 @@ Exit code 0: ended by Ctrl-C; 1: the environment or the folder cannot be used; 2
 		Example: `  mlenv dev train.py
   mlenv dev train.py --dir=../model --debug-rank=0 -- --steps 100`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			return errors.Join(append(s.check(), s.parse(cmd, args))...)
+			return errors.Join(s.check(), s.parse(cmd, args))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s.log, s.out = step.Log(cmd), step.Output(cmd)

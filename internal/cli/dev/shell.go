@@ -62,20 +62,15 @@ func (s *shell) parse(dash int, args []string) error {
 	if dash < 0 {
 		dash = len(args)
 	}
-	var problems []error
 	before := args[:dash]
 	s.command = args[dash:]
-	if len(before) > 1 {
-		problems = append(problems, fmt.Errorf("arguments %q: want one node or none; a command goes after --", before))
-	}
+	err := step.Want(len(before) <= 1, "arguments %q: want one node or none; a command goes after --", before)
 	if len(before) > 0 {
-		node, err := strconv.Atoi(before[0])
-		if err != nil || node < 0 {
-			problems = append(problems, fmt.Errorf("node %q: want its number in the environment, 0 and up; a command goes after --", before[0]))
-		}
+		node, invalid := strconv.Atoi(before[0])
+		err = errors.Join(err, step.Want(invalid == nil && node >= 0, "node %q: want its number in the environment, 0 and up; a command goes after --", before[0]))
 		s.node = node
 	}
-	return errors.Join(problems...)
+	return err
 }
 
 func (s *shell) run(cmd *cobra.Command) error {

@@ -32,7 +32,8 @@ func (f *folder) addTo(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.RequirementsTimeout, "requirements-timeout", 20*time.Minute, "time for installing the requirements")
 }
 
-func (f *folder) check() (problems []error) {
+func (f *folder) check() error {
+	var problems []error
 	if info, err := os.Stat(f.Dir); err != nil {
 		problems = append(problems, fmt.Errorf("folder %q: %w", f.Dir, err))
 	} else if !info.IsDir() {
@@ -40,13 +41,9 @@ func (f *folder) check() (problems []error) {
 	} else if whole, err := filepath.Abs(f.Dir); err == nil {
 		f.Dir = whole // messages name it
 	}
-	if filepath.IsAbs(f.Requirements) {
-		problems = append(problems, fmt.Errorf("--requirements %q: want a path in the folder", f.Requirements))
-	}
-	if f.RequirementsTimeout <= 0 {
-		problems = append(problems, fmt.Errorf("--requirements-timeout %s: want more than 0s", f.RequirementsTimeout))
-	}
-	return problems
+	return errors.Join(append(problems,
+		step.Want(!filepath.IsAbs(f.Requirements), "--requirements %q: want a path in the folder", f.Requirements),
+		step.Want(f.RequirementsTimeout > 0, "--requirements-timeout %s: want more than 0s", f.RequirementsTimeout))...)
 }
 
 // send makes the folder the current tree of the nodes.
@@ -91,11 +88,7 @@ Exit code 0: all nodes have the folder; 1: some do not; 2: wrong usage.`,
 			if len(args) > 0 {
 				s.Dir = args[0]
 			}
-			problems := s.check()
-			if len(args) > 1 {
-				problems = append(problems, fmt.Errorf("arguments %q: want one folder or none", args))
-			}
-			return errors.Join(problems...)
+			return errors.Join(s.check(), step.Want(len(args) <= 1, "arguments %q: want one folder or none", args))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd.Context(), step.Log(cmd)) },
 	}

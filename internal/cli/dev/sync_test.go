@@ -14,8 +14,8 @@ import (
 // "Watching ." reads like an unfinished sentence.
 func TestFolderHasAName(t *testing.T) {
 	f := folder{Folder: syncrepo.Folder{Dir: ".", RequirementsTimeout: 1}}
-	if problems := f.check(); len(problems) > 0 || filepath.Base(f.Dir) != "dev" {
-		t.Errorf("folder %q, %v; want its path", f.Dir, problems)
+	if err := f.check(); err != nil || filepath.Base(f.Dir) != "dev" {
+		t.Errorf("folder %q, %v; want its path", f.Dir, err)
 	}
 }
 

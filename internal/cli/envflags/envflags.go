@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/lease"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -134,10 +135,7 @@ func (f *Flags) choose(ctx context.Context, clients *kube.Clients, log *slog.Log
 	case len(mine) == 0, slices.ContainsFunc(mine, isDefault):
 		return nil
 	case len(mine) > 1:
-		var names []string
-		for _, l := range mine {
-			names = append(names, l.Name)
-		}
+		names := humanize.Each(mine, func(l coordinationv1.Lease) string { return l.Name })
 		return &step.Exit{Code: step.WrongUsage, Err: fail.Advise(fail.Becausef(fail.InvalidInput, "choosing an environment in namespace %s: there are %s: want one of them",
 			clients.Namespace, strings.Join(names, ", ")), "--%s=%s", NameFlag, names[0])}
 	}

@@ -42,11 +42,7 @@ Exit code 0: shown; 1: there is no such environment, or no node answers; 2: wron
   mlenv top --once
   mlenv top h-kim --output=json`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			err := envflags.ParseName(cmd.Flags(), args)
-			if every < time.Second {
-				err = errors.Join(err, fmt.Errorf("--every %s: want at least 1s", every))
-			}
-			return err
+			return errors.Join(envflags.ParseName(cmd.Flags(), args), step.Want(every >= time.Second, "--every %s: want at least 1s", every))
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := openSource(cmd, &env)

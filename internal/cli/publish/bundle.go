@@ -16,7 +16,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/install/bundle"
+	"github.com/ml-dev-env/ml-dev-env/internal/step"
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
@@ -95,29 +97,13 @@ func compileSteps(ctx context.Context, progress io.Writer, source, baseImage, ro
 	return bundle.Describe(ctx, source, "").BuildSteps(ctx, progress, dir, platforms, base, roots, bundle.FetchSpy)
 }
 
-func platformNames() []string {
-	var names []string
-	for _, platform := range bundle.Platforms() {
-		names = append(names, platform.String())
-	}
-	return names
-}
+func platformNames() []string { return humanize.Each(bundle.Platforms(), v1.Platform.String) }
 
 func parsePlatforms(names []string) ([]v1.Platform, error) {
-	var platforms []v1.Platform
-	for _, platform := range bundle.Platforms() {
-		if slices.Contains(names, platform.String()) {
-			platforms = append(platforms, platform)
-		}
-	}
-	var mistakes []error
+	platforms := slices.DeleteFunc(bundle.Platforms(), func(p v1.Platform) bool { return !slices.Contains(names, p.String()) })
+	mistakes := []error{step.Want(len(names) > 0, "reading --platforms: it names none")}
 	for _, text := range names {
-		if !slices.Contains(platformNames(), text) {
-			mistakes = append(mistakes, fmt.Errorf("reading --platforms: %q: want %s", text, strings.Join(platformNames(), " or ")))
-		}
-	}
-	if len(names) == 0 {
-		mistakes = append(mistakes, errors.New("reading --platforms: it names none"))
+		mistakes = append(mistakes, step.Want(slices.Contains(platformNames(), text), "reading --platforms: %q: want %s", text, strings.Join(platformNames(), " or ")))
 	}
 	return platforms, errors.Join(mistakes...)
 }

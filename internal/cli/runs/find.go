@@ -16,6 +16,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/envflags"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
+	"github.com/ml-dev-env/ml-dev-env/internal/humanize"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/launch"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/receipt"
@@ -202,10 +203,7 @@ func list(ctx context.Context, clients *kube.Clients) ([]entry, error) {
 }
 
 // Names returns the names of all runs for completion, which cannot report an error.
-func Names(ctx context.Context, clients *kube.Clients) (names []string) {
+func Names(ctx context.Context, clients *kube.Clients) []string {
 	all, _ := list(ctx, clients)
-	for _, r := range all {
-		names = append(names, r.name)
-	}
-	return names
+	return humanize.Each(all, func(r entry) string { return r.name })
 }

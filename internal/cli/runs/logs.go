@@ -51,14 +51,9 @@ Exit code 0: shown; 1: the log cannot be read; 2: wrong usage, or no such run.`,
   mlenv logs train-multi-node-x7k2p --rank 3
   mlenv logs train-multi-node-x7k2p --task provision`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			problems := []error{step.Arguments(1, 1, "one run")(cmd, args)}
-			if cmd.Flags().Changed("rank") && o.rank < 0 {
-				problems = append(problems, fmt.Errorf("--rank %d: want 0 or more", o.rank))
-			}
-			if o.tail < 0 {
-				problems = append(problems, fmt.Errorf("--tail %d: want 0 or more", o.tail))
-			}
-			return errors.Join(problems...)
+			return errors.Join(step.Arguments(1, 1, "one run")(cmd, args),
+				step.Want(o.rank >= 0 || !cmd.Flags().Changed("rank"), "--rank %d: want 0 or more", o.rank),
+				step.Want(o.tail >= 0, "--tail %d: want 0 or more", o.tail))
 		},
 	}
 	flags := cmd.Flags()

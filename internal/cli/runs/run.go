@@ -109,13 +109,10 @@ func (o *runOptions) parse(cmd *cobra.Command, args []string) error {
 			problems = append(problems, fmt.Errorf("an argument is missing: want %s", of.what))
 		}
 	}
-	if len(args) > 2 {
-		problems = append(problems, fmt.Errorf("arguments %q: want a repository and a script; arguments of the script go after --", args[2:]))
-	}
-	if dash >= 0 && flags.Changed("script-args") {
-		problems = append(problems, errors.New("arguments after -- and --script-args: want one of them"))
-	}
-	if err := errors.Join(append(problems, invalid)...); err != nil {
+	problems = append(problems,
+		step.Want(len(args) <= 2, "arguments %q: want a repository and a script; arguments of the script go after --", args[min(2, len(args)):]),
+		step.Want(dash < 0 || !flags.Changed("script-args"), "arguments after -- and --script-args: want one of them"), invalid)
+	if err := errors.Join(problems...); err != nil {
 		return err
 	}
 	maps.Copy(inFile, o.values)

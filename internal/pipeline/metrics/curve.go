@@ -28,7 +28,7 @@ type Point struct {
 	Step float64 `json:"step"`
 	// Elapsed is the time from the first line of the curve to the last of the point.
 	Elapsed *time.Duration `json:"elapsedNanoseconds,omitempty"`
-	// Loss is the mean of the finite lossCount, Highest the highest of several.
+	// Loss is the mean of the finite losses, Highest the highest of several.
 	Loss    *float64 `json:"loss,omitempty"`
 	Highest *float64 `json:"highestLoss,omitempty"`
 	// NotFinite is the number of lines whose loss was NaN or infinite.
@@ -179,7 +179,7 @@ func (h *History) Curve() *Curve {
 	before.step, before.at = before.firstStep, before.firstAt
 	for _, b := range h.buckets {
 		p := Point{Step: b.step, NotFinite: b.notFinite}
-		// The sum of large lossCount may be infinite, which JSON does not have.
+		// The sum of large losses may be infinite, which JSON does not have.
 		if b.lossCount > 0 && !math.IsInf(b.lossSum, 0) {
 			p.Loss = new(b.lossSum / float64(b.lossCount))
 			if b.lossCount > 1 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ml-dev-env/ml-dev-env/internal/agent"
 	"github.com/ml-dev-env/ml-dev-env/internal/cli/fetch"
 	"github.com/ml-dev-env/ml-dev-env/internal/env/objects"
 	"github.com/ml-dev-env/ml-dev-env/internal/fail"
@@ -18,9 +19,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
-
-// workspace is where the claim is mounted in the nodes.
-const workspace = "/workspace"
 
 // FetchCommand is mlenv fetch.
 func FetchCommand() *cobra.Command {
@@ -65,12 +63,12 @@ func (r entry) paths(given []string) ([]string, error) {
 	var paths []string
 	var problems []error
 	for _, p := range given {
-		relative := strings.TrimPrefix(strings.TrimPrefix(path.Clean(p), workspace), "/")
+		relative := strings.TrimPrefix(strings.TrimPrefix(path.Clean(p), agent.Workspace), "/")
 		switch {
 		case p == "logs":
 			relative = fetch.RecordOf(r.uid())
-		case path.IsAbs(p) && path.Clean(p) != workspace && !strings.HasPrefix(path.Clean(p), workspace+"/"), relative == ".." || strings.HasPrefix(relative, "../"):
-			problems = append(problems, fmt.Errorf("path %q: want one on the workspace, such as checkpoints/mine or %s/checkpoints/mine", p, workspace))
+		case path.IsAbs(p) && path.Clean(p) != agent.Workspace && !strings.HasPrefix(path.Clean(p), agent.Workspace+"/"), relative == ".." || strings.HasPrefix(relative, "../"):
+			problems = append(problems, fmt.Errorf("path %q: want one on the workspace, such as checkpoints/mine or %s/checkpoints/mine", p, agent.Workspace))
 		case relative == "":
 			relative = "."
 		}

@@ -27,7 +27,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
 
-// progressEvery is how often the command prints how much it has sent.
 const progressEvery = 5 * time.Second
 
 type options struct {
@@ -193,7 +192,6 @@ func (o *options) run(cmd *cobra.Command, clients *kube.Clients, _ []string) (er
 	return nil
 }
 
-// folderOf returns a folder itself, or the folder of a file.
 func folderOf(local string) string {
 	if info, err := os.Stat(local); err == nil && !info.IsDir() {
 		return filepath.Dir(local)
@@ -209,7 +207,6 @@ func manifestOf(ctx context.Context, local string) (tree.Manifest, error) {
 	return tree.Scan(ctx, folder, tree.Only([]string{filepath.Base(local)}))
 }
 
-// progress prints every few seconds how much has been sent.
 func progress(cmd *cobra.Command) func(sent, all int64) {
 	var last time.Time
 	return func(sent, all int64) {

@@ -23,11 +23,9 @@ import (
 
 type up struct {
 	envflags.Flags
-	// installed is the name of an installed cluster file.
 	installed string
 	options   provision.Options
-	// noFile is the error of reading --cluster-file.
-	noFile error
+	noFile    error
 }
 
 func upCommand() *cobra.Command {
@@ -66,7 +64,7 @@ Exit code 0: the environment is ready; 1: it is not, and nothing is held; 2: wro
 	cmd.MarkFlagsMutuallyExclusive("cluster", "cluster-file")
 	flags.DurationVar(&o.KeepFor, "keep-for", 4*time.Hour, "how long the environment exists while no command of mlenv works in it")
 	flags.StringVar(&o.Request.Image, "image", "", "training image (default: image.name of the cluster file, or the image that was built of its image.flavour)")
-	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the installed Task)")
+	flags.StringVar(&o.Request.StepsImage, "steps-image", "", "image of the steps, which contains the agent (default: that of the installed pipeline)")
 	step.AddLogFormat(cmd)
 	return cmd
 }

@@ -33,9 +33,8 @@ const (
 	// removeTime is how long the pod's deletion may take, after Ctrl-C too.
 	removeTime = 15 * time.Second
 	// container is the name of the pod's container and volume.
-	container = "files"
-	program   = "/mlenv-agent"
-	// componentLabel marks these pods.
+	container                 = "files"
+	program                   = "/mlenv-agent"
 	componentLabel, component = "app.kubernetes.io/component", "fetch"
 )
 
@@ -43,8 +42,7 @@ const (
 type Claim struct {
 	Name string
 	// For begins the pod's name: a run, or a purpose.
-	For string
-	// write mounts the claim for writing.
+	For   string
 	write bool
 }
 

@@ -37,7 +37,6 @@ var (
 	proxies         = schema.GroupVersionResource{Group: "config.openshift.io", Version: "v1", Resource: "proxies"}
 )
 
-// clients are the clients of the cluster.
 type clients struct {
 	*kube.Clients
 	objects dynamic.Interface
@@ -65,7 +64,6 @@ type Facts struct {
 	Unknown map[string]error
 }
 
-// constraint is a SecurityContextConstraints and what it allows.
 type constraint struct {
 	name                string
 	ipcLock, privileged bool

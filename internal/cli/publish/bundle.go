@@ -50,12 +50,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			chosen, errPlatforms := parsePlatforms(platforms)
 			tag, errPush := name.NewTag(push)
-			if push == "" {
-				errPush = nil
-			} else if errPush != nil {
-				errPush = fmt.Errorf("reading --push: %w", errPush)
-			}
-			if err := errors.Join(errPush, errPlatforms); err != nil {
+			if err := errors.Join(step.Want(push == "" || errPush == nil, "reading --push: %w", errPush), errPlatforms); err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
 			made, err := compileSteps(cmd.Context(), cmd.ErrOrStderr(), source, base, roots, chosen)
@@ -142,15 +137,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			at, errAt := name.NewTag(push + as)
-			if errAt != nil {
-				errAt = fmt.Errorf("reading the bundle's reference: %w", errAt)
-			}
 			image, errImage := name.NewDigest(stepsImage)
 			if errImage != nil {
 				errImage = fail.Advise(fmt.Errorf("reading --steps-image: %q: want an image by digest, as NAME@sha256:...: %w", stepsImage, errImage),
 					"mlenv bundle steps-image --push=IMAGE prints it so")
 			}
-			if err := errors.Join(errAt, errImage); err != nil {
+			if err := errors.Join(step.Want(errAt == nil, "reading the bundle's reference: %w", errAt), errImage); err != nil {
 				return fail.Because(fail.InvalidInput, err)
 			}
 			objects, err := bundle.Objects(files)

@@ -26,7 +26,6 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/version"
 )
 
-// defaultName is the name of a schedule without an argument.
 const defaultName = "nightly"
 
 // Main is mlenv in the pod of a schedule; schedule is its only command. It returns the exit code. The steps image must not

@@ -18,7 +18,6 @@ const (
 	lineHeight = 17.0
 	// letter is the width of a character in a wide font.
 	letter = 7.4
-	// styles is the number of different series.
 	styles = 8
 	// mostMarks is the number of points above which only those without neighbors are marked.
 	mostMarks = 48

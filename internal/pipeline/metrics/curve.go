@@ -69,16 +69,14 @@ type History struct {
 type bucket struct {
 	lines int
 	// step, at, tokens and samples are those of the last line; at is zero if it is not known.
-	step            float64
-	at              time.Time
-	tokens, samples float64
-	// lossCount is the number of finite losses.
+	step                 float64
+	at                   time.Time
+	tokens, samples      float64
 	lossCount, notFinite int
 	lossSum, highest     float64
 	// timed is the number of lines with the ranks' times, slowest the sum of the longest ones.
-	timed   int
-	slowest float64
-	// firstStep and firstAt are those of the first line.
+	timed     int
+	slowest   float64
 	firstStep float64
 	firstAt   time.Time
 }

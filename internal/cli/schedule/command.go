@@ -79,9 +79,7 @@ Exit code 0: done; 1: failed; 2: wrong usage.`,
 	f.StringVar(&image, "steps-image", "", "image of the steps, by digest (default: the installed pipeline's)")
 	output.AddUse(f, "yaml prints the objects instead of applying them", step.Text, step.YAML)
 	s.Tolerance = trend.AddTolerances(f)
-	if err := cmd.MarkFlagRequired("at"); err != nil {
-		panic(err) // the flag is added above
-	}
+	_ = cmd.MarkFlagRequired("at") // the flag is defined above
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s.Name = cmp.Or(strings.Join(args, ""), defaultName)
 		var invalid error
@@ -234,9 +232,7 @@ func fireCommand() *cobra.Command {
 	}
 	flags.AddTo(cmd.Flags())
 	cmd.Flags().StringVar(&job, "job", "", "the Job of this pod; its scheduled time names the run")
-	if err := cmd.MarkFlagRequired("job"); err != nil {
-		panic(err) // the flag is added above
-	}
+	_ = cmd.MarkFlagRequired("job") // the flag is defined above
 	return cmd
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/ml-dev-env/ml-dev-env/internal/env/nodes"
 	"github.com/ml-dev-env/ml-dev-env/internal/fabric"
 	"github.com/ml-dev-env/ml-dev-env/internal/kube"
+	"github.com/ml-dev-env/ml-dev-env/internal/lines"
 	"github.com/ml-dev-env/ml-dev-env/internal/pipeline/metrics"
 	"github.com/ml-dev-env/ml-dev-env/internal/step"
 )
@@ -89,7 +90,7 @@ type source struct {
 type training struct {
 	fabric  string
 	read    int64
-	lines   metrics.Lines
+	lines   *lines.Splitter
 	history metrics.History
 	last    map[string]any
 }
@@ -198,10 +199,10 @@ func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
 	m := s.jobs[status.Record] // each attempt has metrics of its own
 	if m == nil {
 		m = &training{last: map[string]any{}}
-		m.lines.Each = func(line map[string]any) {
+		m.lines = metrics.Lines(func(line map[string]any) {
 			m.history.Add(line)
 			maps.Copy(m.last, line)
-		}
+		})
 		var measured fabric.Report
 		if content, err := s.nodes[0].ReadRecord(ctx, status.ID, agent.FabricReport); err == nil && json.Unmarshal(content, &measured) == nil {
 			m.fabric = measured.Summary()
@@ -209,7 +210,7 @@ func (s *source) job(ctx context.Context, status agent.JobStatus) Job {
 		s.jobs[status.Record] = m
 	}
 	if log, err := s.nodes[0].Log(ctx, status.ID, agent.MetricsLog, m.read, false); err == nil {
-		n, _ := io.Copy(&m.lines, log) // the rest comes the next time
+		n, _ := io.Copy(m.lines, log) // the rest comes the next time
 		m.read += n
 		_ = log.Close()
 	}

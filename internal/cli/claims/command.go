@@ -108,7 +108,8 @@ func confirmAndDelete(cmd *cobra.Command, clients *kube.Clients, names []string,
 	var problems []error
 	for _, c := range doomed {
 		// The UID protects another claim that has got the name.
-		err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}})
+		options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &c.uid}}
+		err := clients.Kube.CoreV1().PersistentVolumeClaims(clients.Namespace).Delete(ctx, c.Name, options)
 		if err := kube.Deleted("claim "+clients.Namespace+"/"+c.Name, err); err != nil {
 			problems = append(problems, err)
 			continue

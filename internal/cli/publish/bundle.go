@@ -97,8 +97,9 @@ func platformNames() []string { return humanize.Each(bundle.Platforms(), v1.Plat
 func parsePlatforms(names []string) ([]v1.Platform, error) {
 	platforms := slices.DeleteFunc(bundle.Platforms(), func(p v1.Platform) bool { return !slices.Contains(names, p.String()) })
 	mistakes := []error{step.Want(len(names) > 0, "reading --platforms: it names none")}
+	allowed := platformNames()
 	for _, text := range names {
-		mistakes = append(mistakes, step.Want(slices.Contains(platformNames(), text), "reading --platforms: %q: want %s", text, strings.Join(platformNames(), " or ")))
+		mistakes = append(mistakes, step.Want(slices.Contains(allowed, text), "reading --platforms: %q: want %s", text, strings.Join(allowed, " or ")))
 	}
 	return platforms, errors.Join(mistakes...)
 }

@@ -61,7 +61,8 @@ func (s Schedule) Check() error {
 	_, noZone := time.LoadLocation(s.TimeZone)
 	err := errors.Join(
 		// The name of a Job is eleven characters longer, and a label has at most 63.
-		step.Want(len(validation.IsDNS1123Label(prefix+s.Name)) == 0 && len(s.Name) <= 40, "name %q: want at most 40 letters a-z, digits and hyphens", s.Name),
+		step.Want(len(validation.IsDNS1123Label(prefix+s.Name)) == 0 && len(s.Name) <= 40,
+			"name %q: want at most 40 letters a-z, digits and hyphens", s.Name),
 		step.Want(!install.Reserved(prefix+s.Name), "name %q: mlenv install uses %s%s for a part of its own: want another name", s.Name, prefix, s.Name),
 		step.Want(noTime == nil, "--at %q: want a time of day, such as 02:30", s.At),
 		step.Want(days.MatchString(s.Days), "--days %q: want * or days, such as mon-fri or sat,sun", s.Days),

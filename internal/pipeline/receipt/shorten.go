@@ -18,7 +18,9 @@ func encode(r Receipt) ([]byte, error) {
 	if err == nil && len(content) > maxSize {
 		var own Receipt // the caller's stays as it is
 		err = json.Unmarshal(content, &own)
-		for _, shorten := range []func(*Receipt){func(*Receipt) {}, dropHealthyRanks, dropLikeTransports, dropGoodPairs, dropHealthyNodes, dropTails, dropCurve, dropLaterRanks} {
+		for _, shorten := range []func(*Receipt){
+			func(*Receipt) {}, dropHealthyRanks, dropLikeTransports, dropGoodPairs, dropHealthyNodes, dropTails, dropCurve, dropLaterRanks,
+		} {
 			if err != nil || len(content) <= maxSize {
 				break
 			}

@@ -64,7 +64,8 @@ func Of(all []receipt.Receipt, schedule, like string, tolerance Tolerance) (Tren
 		case schedule != "" && r.Schedule != schedule:
 		case SameKind(*model, r), schedule != "" && r.Training == nil:
 			history = append(history, r)
-			t.Runs = append(t.Runs, Run{Run: r.Run, Started: r.Started, Verdict: r.Verdict, Reason: r.Reason, Regression: r.Regression, Commit: r.Commit, Mode: r.Mode, Values: ValuesOf(r)})
+			t.Runs = append(t.Runs, Run{Run: r.Run, Started: r.Started, Verdict: r.Verdict, Reason: r.Reason,
+				Regression: r.Regression, Commit: r.Commit, Mode: r.Mode, Values: ValuesOf(r)})
 		case r.Training != nil && !slices.ContainsFunc(others, func(o receipt.Receipt) bool { return SameKind(o, r) }):
 			others = append(others, r)
 			t.Others = append(t.Others, Other{Run: r.Run, Kind: kindOf(r)})
